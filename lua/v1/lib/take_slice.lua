@@ -1,0 +1,52 @@
+-- A slice is one due retry alone (there a death must count), or fresh sub-requests: at most
+-- ceil(ready / limit), so that the permits share the rest, and at most about 4 MiB of bodies.
+local SLICE_BYTES = 4 * 1024 * 1024
+
+local function read_fresh(consumer, count)
+  local read = redis.call("XREADGROUP", "GROUP", stream, consumer, "COUNT", count, "STREAMS", stream, ">")
+  return read and read[1] and read[1][2] or {}
+end
+
+local function read_within(consumer, count, step)
+  local entries, bytes = {}, 0
+  while #entries < count and bytes < SLICE_BYTES do
+    local read = read_fresh(consumer, math.min(step, count - #entries))
+    if #read == 0 then
+      break
+    end
+    for _, entry in ipairs(read) do
+      entries[#entries + 1] = entry
+      bytes = bytes + #entry[2][2]
+    end
+  end
+  return entries
+end
+
+local function take_slice(state, now, consumer, count)
+  local due = redis.call("ZRANGEBYSCORE", retries, "-inf", now, "LIMIT", 0, 1)
+  if due[1] then
+    redis.call("ZREM", retries, due[1])
+    local entries = redis.call("XCLAIM", stream, stream, consumer, 0, due[1])
+    local pending = redis.call("XPENDING", stream, stream, due[1], due[1], 1)
+    return entries, pending[1] and pending[1][4] or 1
+  end
+  count = math.min(count, math.ceil(state.fresh / state.limit))
+  local entries
+  if count * state.max_body <= SLICE_BYTES then
+    entries = read_fresh(consumer, count)
+  else
+    entries = read_within(consumer, count, math.max(1, math.floor(SLICE_BYTES / 4 / state.max_body)))
+  end
+  state.fresh = state.fresh - #entries
+  return entries, 1
+end
+
+-- The answer to a repeated acquire: what the consumer holds, with bodies.
+local function taken_before(consumer)
+  local entries, attempt = {}, 1
+  for i, pending in ipairs(pending_of(consumer)) do
+    entries[i] = redis.call("XRANGE", stream, pending[1], pending[1])[1]
+    attempt = pending[4]
+  end
+  return entries, attempt
+end

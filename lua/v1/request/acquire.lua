@@ -1,0 +1,67 @@
+-- acquire: a worker shows a token and gets a permit, a lease and a slice of sub-requests.
+-- A repeat with the same op is answered the same again. Once g matched, every refusal parks the
+-- permit and mints, so that no refusal ever eats a token.
+-- Says: ok fence attempt policy entries tokens | empty tokens | busy tokens | paused tokens | stale | ended summary | gone
+--   policy = now, born, lease_ms, attempts, backoff_min, backoff_max, priority; entries = {id, {"b", body}}
+-- @flags allow-oom
+-- @include lib/request_keys.lua
+local now = ARGV[1]  -- ms, "" = server time
+local k = ARGV[2]  -- permit
+local g = ARGV[3]  -- the token's generation
+local op = ARGV[4]  -- hex; 128 random bits of this call
+local worker = ARGV[5]  -- host:port
+local started = ARGV[6]  -- ms; tells a restarted worker from its former self
+local count = tonumber(ARGV[7])  -- the most sub-requests of the slice, 1..1000
+-- @include lib/now_ms.lua
+-- @include lib/state.lua
+-- @include lib/permits.lua
+-- @include lib/mint.lua
+-- @include lib/orphan.lua
+-- @include lib/take_slice.lua
+
+if not count or count < 1 or count > 1000 then
+  return redis.error_reply("BADCOUNT a slice of 1 to 1000 is expected")
+end
+local state = load_state()
+if not state then
+  return {"gone"}
+end
+if is_ended(state) then
+  return {"ended", summary(state)}
+end
+now = now_ms(now)
+local policy = {now, state.born, state.lease_ms, state.attempts, state.backoff_min, state.backoff_max, state.priority}
+local permit = read_permit(k)
+if permit.kind == "h" and permit.op == op and permit.g == g then
+  redis.call("ZADD", leases, "XX", now + state.lease_ms, k)
+  local entries, attempt = taken_before(consumer_of(permit, k))
+  return {"ok", permit.fence, attempt, policy, entries, {}}
+end
+if permit.kind ~= "q" or permit.g ~= g then
+  return {"stale"}
+end
+unqueue(state, k)
+local word = "ok"
+if state.state ~= "active" then
+  word = "paused"
+elseif state.held >= state.limit then
+  word = "busy"
+elseif ready(state, now) == 0 then
+  word = "empty"
+end
+if word ~= "ok" then
+  park(state, k)
+  local tokens = mint(state, now)
+  save_state(state)
+  return {word, tokens}
+end
+state.seq = state.seq + 1
+permit = {fence = tostring(state.seq), g = g, op = op, started = started, partial = "0", worker = worker}
+local entries, attempt = take_slice(state, now, consumer_of(permit, k), count)
+permit.owed = #entries
+write_held(k, permit)
+redis.call("ZADD", leases, now + state.lease_ms, k)
+state.held = state.held + 1
+local tokens = mint(state, now)
+save_state(state)
+return {"ok", permit.fence, attempt, policy, entries, tokens}

@@ -1,0 +1,51 @@
+-- append: the next chunk of an open request. Idempotent by the chunk's number: a repeat is a dup,
+-- checked before closed, because the repeat of the last append may arrive after the seal.
+-- Says: ok tokens | dup tokens | conflict | closed | ended summary | gone
+-- @flags grows
+-- @include lib/request_keys.lua
+local now = ARGV[1]  -- ms, "" = server time
+local chunk = tonumber(ARGV[2])  -- number of this chunk; enqueue brought chunk 1
+local chain = ARGV[3]  -- hex digest over everything up to and with this chunk
+local open_ms = tonumber(ARGV[4])  -- ms until the request may be taken for abandoned
+local bodies = 5  -- ARGV[5...]  the sub-requests
+-- @include lib/now_ms.lua
+-- @include lib/state.lua
+-- @include lib/permits.lua
+-- @include lib/mint.lua
+-- @include lib/finish.lua
+-- @include lib/add_entries.lua
+
+if not chunk or not open_ms then
+  return redis.error_reply("BADARGUMENT append wants numbers for chunk and open_ms")
+end
+local refused = entry_error(bodies)
+if refused then
+  return refused
+end
+now = now_ms(now)
+local state = load_state()
+if not state then
+  return {"gone"}
+end
+if is_ended(state) then
+  return {"ended", summary(state)}
+end
+if chunk <= state.chunks then
+  if chunk == state.chunks and chain ~= state.chain then
+    return {"conflict"}
+  end
+  return {"dup", queued_tokens(now)}
+end
+if state.open == 0 then
+  return {"closed"}
+end
+if chunk > state.chunks + 1 then
+  return redis.error_reply("BADCHUNK chunk " .. chunk .. " came after chunk " .. state.chunks)
+end
+local count = add_entries(state, now, bodies)
+redis.call("INCRBY", counter, count)
+redis.call("HSET", request, "total", state.total, "chunks", chunk, "chain", chain, "open_until", now + open_ms,
+  "last_ms", state.last_ms, "max_body", state.max_body)
+local tokens = mint(state, now)
+save_state(state)
+return {"ok", tokens}

@@ -1,0 +1,62 @@
+-- check: do the invariants of one request hold at this moment? Says: a list of sentences, empty = all hold
+-- @flags no-writes
+-- @include lib/request_keys.lua
+local now = ARGV[1]  -- ms, "" = server time
+-- @include lib/now_ms.lua
+-- @include lib/state.lua
+-- @include lib/permits.lua
+-- @include lib/mint.lua
+-- @include lib/census.lua
+
+local broken = {}
+local function hold(truth, ...)
+  if not truth then
+    broken[#broken + 1] = table.concat({...}, " ")
+  end
+end
+
+local state = load_state()
+if not state then
+  return broken
+end
+if is_ended(state) then
+  for _, key in ipairs({stream, counter, permits, leases, retries}) do
+    hold(redis.call("EXISTS", key) == 0, "ended, but", key, "is left")
+  end
+  for _, key in ipairs({request, results, dead}) do
+    hold(redis.call("PTTL", key) ~= -1, "ended, but", key, "has no TTL")
+  end
+  hold(state.total == state.done + state.dead + state.cancelled, "of", state.total, "sub-requests", state.done, "done",
+    state.dead, "dead and", state.cancelled, "cancelled are accounted for")
+  return broken
+end
+for _, key in ipairs({stream, counter}) do
+  hold(redis.call("EXISTS", key) == 1, "not ended, but", key, "is gone")
+end
+if #broken > 0 then
+  return broken
+end
+now = now_ms(now)
+local seen = count_permits(state)
+local entries = count_entries()
+local left = tonumber(redis.call("GET", counter))
+local waiting = redis.call("ZCARD", retries)
+local work = ready(state, now)
+local room = math.min(state.limit - state.held, work)
+hold(seen.held == state.held, seen.held, "permits are held,", state.held, "leases stand")
+hold(seen.queued == state.queued, seen.queued, "permits are queued awake, the count says", state.queued)
+hold(seen.sleeping == (state.sleeper ~= "" and 1 or 0), seen.sleeping, "permits sleep, the sleeper is", state.sleeper)
+hold(seen.lost == 0, seen.lost, "permits below", state.high, "are in no state")
+hold(seen.parked == seen.listed, seen.parked, "permits are parked,", seen.listed, "are in the parked list")
+hold(left == state.fresh + seen.owed + waiting + state.open, "counter", left, "is not", state.fresh, "undelivered +",
+  seen.owed, "held +", waiting, "to retry +", state.open, "open")
+hold(left - state.open == state.total - state.done - state.dead, "counter", left, "does not match total", state.total)
+hold(entries.stream == entries.pending + state.fresh, entries.stream, "entries,", entries.pending, "pending and",
+  state.fresh, "undelivered")
+hold(entries.pending == seen.owed + waiting, entries.pending, "pending,", seen.owed, "held and", waiting, "to retry")
+hold(entries.orphans == waiting, "consumer - has", entries.orphans, "entries, retry has", waiting)
+hold(state.queued <= math.max(0, room), state.queued, "permits are queued for", work, "ready and", state.held, "held")
+hold(state.queued == 0 or state.sleeper == "", "a permit sleeps while", state.queued, "are awake")
+local awake = state.queued > 0 or (state.sleeper ~= "" and state.sleep_due <= now)
+hold(state.state ~= "active" or room <= 0 or awake, work, "wait, there is room, and nothing is queued")
+return broken

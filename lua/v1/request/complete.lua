@@ -1,0 +1,63 @@
+-- complete: the holder settles what it worked on. Counts, results and dead letters follow only what
+-- XACK acknowledged. With keep the lease goes on; without it the permit returns and what the
+-- lease still owes goes to `retry`, due now, uncharged.
+-- Says: ok left tokens | already tokens | lost | ended summary | gone
+-- @flags allow-oom
+-- @include lib/request_keys.lua
+local now = ARGV[1]  -- ms, "" = server time
+local k = ARGV[2]  -- permit
+local fence = ARGV[3]  -- drawn at acquire
+local op = ARGV[4]  -- hex; of the acquire
+local keep = ARGV[5]  -- "1" = a partial completion
+local done = tonumber(ARGV[6])  -- how many results follow
+local verdicts = 7  -- ARGV[7...]  done ids, then done (head, body) pairs, then (id, verdict, delay ms, head, error) each
+-- @include lib/now_ms.lua
+-- @include lib/state.lua
+-- @include lib/permits.lua
+-- @include lib/mint.lua
+-- @include lib/finish.lua
+-- @include lib/orphan.lua
+-- @include lib/bury.lua
+-- @include lib/settle.lua
+
+local others = done and verdicts + 3 * done
+if not done or done < 0 or done > 1000 or #ARGV < others - 1 or (#ARGV - others + 1) % 5 ~= 0 then
+  return redis.error_reply("BADVERDICT complete wants ids, (head, body) pairs and fives of id, verdict, delay, head, error")
+end
+for i = others, #ARGV, 5 do
+  local verdict = ARGV[i + 1]
+  if not (verdict == "retry" or verdict == "dead" or verdict == "release") or not tonumber(ARGV[i + 2]) then
+    return redis.error_reply("BADVERDICT retry, dead or release and a delay in ms are expected")
+  end
+end
+local state = load_state()
+if not state then
+  return {"gone"}
+end
+if is_ended(state) then
+  return {"ended", summary(state)}
+end
+now = now_ms(now)
+local permit = read_permit(k)
+if permit.kind ~= "h" or permit.fence ~= fence or permit.op ~= op then
+  if redis.call("HGET", permits, "last" .. k) == fence then
+    return {"already", queued_tokens(now)}
+  end
+  return {"lost"}
+end
+local consumer = consumer_of(permit, k)
+local settled = settle_done(state, permit, consumer, verdicts, done)
+settled = settled + settle_others(state, now, permit, consumer, others)
+permit.owed = permit.owed - settled
+if keep == "1" then
+  permit.partial = "1"
+  write_held(k, permit)
+  redis.call("ZADD", leases, "XX", now + state.lease_ms, k)
+else
+  if permit.owed > 0 then
+    give_back(consumer, now)
+  end
+  redis.call("HSET", permits, "last" .. k, fence)  -- a repeat reads "already"; who was reaped reads "lost"
+  release_permit(state, k)
+end
+return finish_or_mint(state, now, "ok", tonumber(redis.call("GET", counter)) - state.open)

@@ -1,0 +1,64 @@
+-- enqueue: a request comes into being with its first chunk of sub-requests.
+-- Idempotent by id and digest: a repeat says what is there already, so that the producer resumes.
+-- Says: ok tokens | ended summary | exists chunks chain open summary tokens | conflict | late
+-- @include lib/request_keys.lua
+local now = ARGV[1]  -- ms, "" = server time
+local queue = ARGV[2]  -- queue name
+local priority = tonumber(ARGV[3])  -- lane 0..99
+local limit = tonumber(ARGV[4])  -- permits 1..10000
+local digest = ARGV[5]  -- hex; over queue, priority, limit, options and the first chunk
+local intent = tonumber(ARGV[6])  -- the score this producer left in `active`
+local open_ms = tonumber(ARGV[7])  -- how long the request may stay open without a chunk; 0 = sealed at once
+local attempts = tonumber(ARGV[8])  -- deliveries before a sub-request is dead
+local backoff_min = tonumber(ARGV[9])  -- ms
+local backoff_max = tonumber(ARGV[10])  -- ms
+local lease_ms = tonumber(ARGV[11])  -- ms
+local retain_ms = tonumber(ARGV[12])  -- ms; how long results stay after the end
+local bodies = 13  -- ARGV[13...]  the first chunk
+-- @include lib/now_ms.lua
+-- @include lib/state.lua
+-- @include lib/permits.lua
+-- @include lib/mint.lua
+-- @include lib/finish.lua
+-- @include lib/add_entries.lua
+
+if not priority or priority < 0 or priority > 99 or priority % 1 ~= 0 then
+  return redis.error_reply("BADPRIORITY a whole number from 0 to 99 is expected")
+end
+if not limit or limit < 1 or limit > 10000 or limit % 1 ~= 0 then
+  return redis.error_reply("BADLIMIT a whole number from 1 to 10000 is expected")
+end
+if not (intent and open_ms and attempts and backoff_min and backoff_max and lease_ms and retain_ms) then
+  return redis.error_reply("BADARGUMENT enqueue wants numbers for intent, open_ms, attempts, backoff, lease and retain")
+end
+local refused = entry_error(bodies)
+if refused then
+  return refused
+end
+now = now_ms(now)
+local state = load_state()
+if state then
+  if state.digest ~= digest then
+    return {"conflict"}
+  end
+  return {"exists", state.chunks, state.chain, state.open, summary(state), queued_tokens(now)}
+end
+local seen = tonumber(redis.call("HGET", request, "seen") or -1)
+if seen >= intent then
+  return {"late"}
+end
+local open = open_ms > 0 and 1 or 0
+state = {state = "active", queue = queue, priority = priority, limit = limit, seq = 0, queued = 0, high = 0, fresh = 0,
+  total = 0, done = 0, dead = 0, open = open, born = now, held = 0, sleeper = "", sleep_due = 0, free = "", reason = "",
+  last_ms = 0, max_body = 0, retain_ms = retain_ms}
+if #ARGV >= bodies then
+  add_entries(state, now, bodies)  -- first, as a full Redis refuses here, before anything is written
+end
+redis.call("DEL", request)  -- an abandoned marker and its TTL
+redis.call("XGROUP", "CREATE", stream, stream, "0", "MKSTREAM")
+redis.call("SET", counter, state.total + open)
+redis.call("HSET", request, "queue", queue, "priority", priority, "limit", limit, "digest", digest, "chain", digest,
+  "chunks", 1, "total", state.total, "open", open, "open_until", now + open_ms, "born", now, "attempts", attempts,
+  "backoff_min", backoff_min, "backoff_max", backoff_max, "lease_ms", lease_ms, "retain_ms", retain_ms,
+  "last_ms", state.last_ms, "max_body", state.max_body)
+return finish_or_mint(state, now, "ok")

@@ -1,0 +1,24 @@
+-- extend: the holder asks for more time. Says: ok | cancelled (extended, but asked to stop) | lost | ended | gone
+-- @flags allow-oom
+-- @include lib/request_keys.lua
+local now = ARGV[1]  -- ms, "" = server time
+local k = ARGV[2]  -- permit
+local fence = ARGV[3]  -- drawn at acquire
+local op = ARGV[4]  -- hex; of the acquire
+-- @include lib/now_ms.lua
+-- @include lib/state.lua
+-- @include lib/permits.lua
+
+local state = load_state()
+if not state then
+  return {"gone"}
+end
+if is_ended(state) then
+  return {"ended"}
+end
+local permit = read_permit(k)
+if permit.kind ~= "h" or permit.fence ~= fence or permit.op ~= op then
+  return {"lost"}
+end
+redis.call("ZADD", leases, "XX", now_ms(now) + state.lease_ms, k)
+return {state.state == "cancelling" and "cancelled" or "ok"}

@@ -1,0 +1,50 @@
+-- reap: takes back leases. Which: all expired ones; or those of one dead worker (its start time is
+-- compared too, as a restarted worker has the same name); or the one lease a supervisor names.
+-- A lease that died owing one entry charges it an attempt; owing more, nobody is charged.
+-- Also queues again the permits whose tokens the auditor found missing, and cancels a request
+-- left open past its time. Says: ok look tokens | ended summary | gone; look = ms until the next
+-- lease expires, 0 = none stands
+-- @flags allow-oom
+-- @include lib/request_keys.lua
+local now = ARGV[1]  -- ms, "" = server time
+local worker = ARGV[2]  -- host:port, or "" for expired leases
+local started = ARGV[3]  -- ms; of that worker
+local k = ARGV[4]  -- one permit of that worker, or "" for all
+local fence = ARGV[5]  -- of that permit
+local missing = 6  -- ARGV[6...]  k, g pairs whose token is nowhere
+-- @include lib/now_ms.lua
+-- @include lib/state.lua
+-- @include lib/permits.lua
+-- @include lib/mint.lua
+-- @include lib/finish.lua
+-- @include lib/orphan.lua
+-- @include lib/bury.lua
+-- @include lib/stop.lua
+-- @include lib/take_back.lua
+
+local state = load_state()
+if not state then
+  return {"gone"}
+end
+if is_ended(state) then
+  return {"ended", summary(state)}
+end
+now = now_ms(now)
+local more = take_back(state, now, {worker = worker, started = started, k = k, fence = fence})
+if state.open == 1 and state.open_until < now and state.state ~= "cancelling" then
+  stop(state, "abandoned")
+end
+local again = {}
+for i = missing, #ARGV - 1, 2 do
+  local permit = read_permit(ARGV[i])
+  if permit.kind == "q" and permit.g == ARGV[i + 1] then
+    queue_permit(state, ARGV[i], now, permit.due, again)
+  end
+end
+local first = redis.call("ZRANGE", leases, 0, 0, "WITHSCORES")
+local look = more and 1 or (first[2] and math.max(1, tonumber(first[2]) - now)) or 0
+local reply = finish_or_mint(state, now, "ok", look)
+for _, part in ipairs(again) do
+  table.insert(reply[3] or {}, part)
+end
+return reply

@@ -1,0 +1,30 @@
+-- seal: no more chunks will come. The counter gives back the one it held for the open request.
+-- Says: ok tokens | ended summary | gone
+-- @flags allow-oom
+-- @include lib/request_keys.lua
+local now = ARGV[1]  -- ms, "" = server time
+local chunks = tonumber(ARGV[2])  -- how many chunks the producer sent
+-- @include lib/now_ms.lua
+-- @include lib/state.lua
+-- @include lib/permits.lua
+-- @include lib/mint.lua
+-- @include lib/finish.lua
+
+local state = load_state()
+if not state then
+  return {"gone"}
+end
+if is_ended(state) then
+  return {"ended", summary(state)}
+end
+if chunks ~= state.chunks then
+  return redis.error_reply("BADCHUNK the producer sent " .. tostring(chunks) .. " chunks, here are " .. state.chunks)
+end
+now = now_ms(now)
+if state.open == 0 then
+  return {"ok", queued_tokens(now)}
+end
+state.open = 0
+redis.call("DECRBY", counter, 1)
+redis.call("HSET", request, "open", 0)
+return finish_or_mint(state, now, "ok")

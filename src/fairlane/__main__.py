@@ -1,0 +1,8 @@
+"""`python -m fairlane` is the command `fairlane`."""
+
+from __future__ import annotations
+
+from .cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""The asyncio face: the same queue and requests, awaited. `from fairlane.aio import Queue`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from . import clock, keys, settings
+from .bodies import Body, chunks_async
+from .drivers.aio import AsyncDriver
+from .model import Completion, Policy, Progress, Result
+from .operations import control, watch
+from .operations.submit import submit
+from .queue import new_id, resolve_url
+from .results import flow
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterable, AsyncIterator, Iterable
+
+
+class Request:
+    """A request by its id; holds no state of its own, so it is never stale."""
+
+    def __init__(self, queue: Queue, request_id: str) -> None:
+        self.queue = queue
+        self.id = keys.check_name("request id", request_id)
+
+    async def state(self) -> str:
+        """One of active, cancelling, done, cancelled. Raises RequestNotFound."""
+        return await self.queue.driver.run(watch.state(self.id))
+
+    async def progress(self) -> Progress:
+        """The counts now: total, done, dead, cancelled, held, limit. Raises RequestNotFound."""
+        return await self.queue.driver.run(control.progress(self.id))
+
+    async def wait(self, timeout: float | None = None) -> str:  # noqa: ASYNC109  same word as the blocking face
+        """Returns the final state once the request has ended: done or cancelled.
+
+        `timeout` in seconds; raises WaitTimeout, RequestNotFound, RequestLost.
+        """
+        return await self.queue.driver.run(watch.wait(self.id, clock.mono_s, timeout))
+
+    async def results(self, order: str = "input") -> AsyncIterator[Result]:
+        """Yields every result, also while the request still runs; see fairlane.queue.Request.results."""
+        items = flow(self.id, order)
+        try:
+            item = next(items)
+            while True:
+                if isinstance(item, list):
+                    for result in item:
+                        yield result
+                    item = next(items)
+                else:
+                    item = items.send(await self.queue.driver.run(item))
+        except StopIteration:
+            return
+
+    async def cancel(self, reason: str = "cancelled by the caller") -> bool:
+        """Nothing more of it starts; True if it has ended already, False while slices are held."""
+        return await self.queue.driver.run(control.cancel(self.id, reason))
+
+    def __repr__(self) -> str:
+        return f"<Request {self.id}>"
+
+
+class Queue:
+    """A queue by name, for one event loop."""
+
+    def __init__(self, driver: AsyncDriver, name: str = settings.DEFAULT_QUEUE) -> None:
+        self.driver = driver
+        self.name = keys.check_name("queue", name)
+
+    @classmethod
+    def from_url(
+        cls,
+        url: str | None = None,
+        *,
+        name: str = settings.DEFAULT_QUEUE,
+        patience_s: float = settings.PATIENCE_S,
+    ) -> Queue:
+        """A queue on the Redis at `url`; see fairlane.queue.Queue.from_url."""
+        return cls(AsyncDriver(resolve_url(url), patience_s=patience_s), name)
+
+    async def submit_request(
+        self,
+        bodies: Iterable[Body] | AsyncIterable[Body],
+        *,
+        priority: int = settings.DEFAULT_PRIORITY,
+        limit: int = settings.DEFAULT_LIMIT,
+        id: str | None = None,  # noqa: A002  the word of the API
+        attempts: int = settings.DEFAULT_ATTEMPTS,
+        backoff_ms: tuple[int, int] = settings.DEFAULT_BACKOFF_MS,
+        lease_ms: int = settings.DEFAULT_LEASE_MS,
+        retain_ms: int = settings.DEFAULT_RETAIN_MS,
+    ) -> Request:
+        """Submits one request from an ordinary or an async iterable; see fairlane.queue.Queue."""
+        policy = Policy(
+            queue=self.name, priority=priority, limit=limit, attempts=attempts, backoff_ms=backoff_ms,
+            lease_ms=lease_ms, retain_ms=retain_ms,
+        )  # fmt: skip
+        request = Request(self, new_id() if id is None else id)
+        await self.driver.run(submit(request.id, policy), chunks_async(bodies))
+        return request
+
+    def request(self, id: str) -> Request:  # noqa: A002  the word of the API
+        """The request with this id; nothing is looked up yet."""
+        return Request(self, id)
+
+    async def completions(
+        self, since: str | None = None, *, follow: bool = True
+    ) -> AsyncIterator[Completion]:
+        """Endings from the durable log, oldest first; see fairlane.queue.Queue.completions."""
+        after = await self.driver.run(watch.last_completion(self.name)) if since is None else since
+        block = settings.BLOCK_MS if follow else 0
+        while True:
+            found = await self.driver.run(watch.read_completions(self.name, after, block))
+            for ending in found:
+                after = ending.log_id
+                yield ending
+            if not found and not follow:
+                return
+
+    async def status(self) -> dict[str, Any]:
+        """Counts: tokens by lane, delayed, workers, unfinished requests (at most 1,000), logged."""
+        return await self.driver.run(control.queue_status(self.name))
+
+    async def close(self) -> None:
+        """Closes the idle connections."""
+        await self.driver.close()
+
+    async def __aenter__(self) -> Queue:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

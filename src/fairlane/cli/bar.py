@@ -1,0 +1,53 @@
+"""The progress bar: done/total, rate, ETA, permits held/limit. It needs rich: import it late."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Self
+
+from .watching import BAR_S, eta
+
+if TYPE_CHECKING:
+    from ..model import Progress
+
+
+class Bar(AbstractContextManager["Bar"]):
+    """A bar on stderr. Colours follow NO_COLOR."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn
+        from rich.progress import Progress as Columns
+
+        text = "{task.fields[text]}"
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TextColumn(text, markup=False),
+        )
+        self._columns = Columns(*columns, console=Console(stderr=True))
+        self._task = self._columns.add_task("", total=None, text="")
+
+    def __enter__(self) -> Self:
+        self._columns.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._columns.stop()
+
+    def show(self, now: Progress, rate: float | None) -> float:
+        """Draws it; returns after how many seconds to look again."""
+        text = [f"{now.done:,}/{now.total:,}", f"{now.dead:,} dead" if now.dead else ""]
+        text += [
+            "-/s" if rate is None else f"{rate:,.0f}/s",
+            "" if now.ended else f"ETA {eta(now, rate)}",
+        ]
+        text += [f"permits {now.held}/{now.limit}"]
+        self._columns.update(
+            self._task,
+            description=now.id,
+            total=now.total or None,
+            completed=now.total - now.left,
+            text="  ".join(part for part in text if part),
+        )
+        return BAR_S

@@ -1,0 +1,35 @@
+"""`fairlane cancel`: nothing more of a request starts."""
+
+from __future__ import annotations
+
+import click
+
+from .options import json_option, open_queue, redis_option
+from .talk import emit, emit_json, say
+
+
+@click.command("cancel")
+@click.argument("request_id", metavar="ID")
+@click.option(
+    "--reason", default="cancelled by the caller", show_default=True, help="Kept with the request."
+)
+@json_option
+@redis_option
+def command(request_id: str, redis: str | None, reason: str, as_json: bool) -> int:
+    """Cancel the request ID and print its state: cancelling while workers still hold some of it."""
+    from ..keys import check_name
+    from .endings import summary
+
+    check_name("request id", request_id)
+    with open_queue(redis) as queue:
+        request = queue.request(request_id)
+        before = request.progress()
+        request.cancel(reason)
+        progress = request.progress()
+    if before.ended:
+        say(f"request {request_id} had ended before: it is {progress.state}")
+    if as_json:
+        emit_json(summary(progress))
+    else:
+        emit(progress.state)
+    return 0

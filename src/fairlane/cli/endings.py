@@ -1,0 +1,53 @@
+"""What a request's end means: an exit code, and a sentence of counts when it is not all well."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .talk import say
+
+if TYPE_CHECKING:
+    from ..model import Progress
+    from ..queue import Request
+
+
+def judge(progress: Progress) -> int:
+    """0 when everything is done; else 1, and says how much is not."""
+    if progress.state == "done" and not progress.dead:
+        return 0
+    why = f" ({progress.reason})" if progress.reason else ""
+    say(
+        f"request {progress.id} is {progress.state}{why}: {progress.done:,} done, "
+        f"{progress.dead:,} dead, {progress.cancelled:,} cancelled of {progress.total:,}"
+    )
+    return 1
+
+
+def wait_for(request: Request, timeout: float | None) -> None:
+    """Waits for the end; Ctrl-C says that the request goes on. Raises WaitTimeout."""
+    try:
+        request.wait(timeout)
+    except KeyboardInterrupt:
+        sentence = f"no longer waiting; request {request.id} goes on: fairlane wait {request.id}"
+        raise KeyboardInterrupt(sentence) from None
+
+
+def summary(progress: Progress) -> dict[str, Any]:
+    """A request's counts as JSON has them."""
+    return {
+        "id": progress.id,
+        "state": progress.state,
+        "queue": progress.queue,
+        "priority": progress.priority,
+        "limit": progress.limit,
+        "held": progress.held,
+        "sub_requests": progress.total,
+        "done": progress.done,
+        "dead": progress.dead,
+        "cancelled": progress.cancelled,
+        "left": progress.left,
+        "open": progress.is_open,
+        "reason": progress.reason or None,
+        "submitted_ms": progress.submitted_ms,
+        "ended_ms": progress.ended_ms or None,
+    }

@@ -1,0 +1,61 @@
+"""The click group: a command's file is read when the command is called, or all for --help."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import click
+
+# In the order of a request's life; each is a file of this folder.
+COMMANDS = ("submit", "worker", "wait", "results", "cancel", "status", "server")
+
+
+class Commands(click.Group):
+    """Loads `fairlane <name>` from the file of that name."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names, in the order of a request's life."""
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name, or None."""
+        del ctx
+        return load(cmd_name) if cmd_name in COMMANDS else None
+
+
+def load(name: str) -> click.Command:
+    """The command whose file is `name`."""
+    command: click.Command = import_module(f".{name}", __package__).command
+    return command
+
+
+def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if not wanted or ctx.resilient_parsing:
+        return
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        click.echo(f"fairlane {version('fairlane')}")
+    except PackageNotFoundError:  # run from a checkout that is not installed
+        click.echo("fairlane (not installed)")
+    ctx.exit()
+
+
+@click.group(
+    cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_print_version,
+    help="Print the version and exit.",
+)
+def fairlane() -> None:
+    """A request queue on Redis: many sub-requests, 100 priorities, a limit for each request.
+
+    Exit codes: 0 ok, 1 sub-requests dead or request cancelled, 2 usage, 3 not found, 4 timed out,
+    5 Redis unreachable or unfit, 130 interrupted.
+    """

@@ -1,0 +1,124 @@
+r"""Reads FILE as lines, lazily: a line ends at \n, its bytes are kept as they are.
+
+A last line without \n counts, nothing after a last \n does not. A file is checked in a first pass
+before anything is written; what can be read only once (a pipe) is checked as it comes.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from ..errors import InvalidArgument
+from ..settings import MAX_BODY
+from .talk import say
+
+BLOCK = 1 << 20  # never more than the longest line: a line inside one block is short enough
+Read = Callable[[int], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """An open FILE: how it is called in messages, and whether it can be read twice."""
+
+    name: str
+    stream: BinaryIO
+    is_file: bool
+
+    def blocks(self, most: int = MAX_BODY) -> Iterator[list[bytes]]:
+        """The lines from the beginning (of a file) or from here on (of a pipe), as they come.
+
+        Never holds more than a block and a line. Raises InvalidArgument for a line over `most`
+        bytes or a failing read, naming the line.
+        """
+        if self.is_file:
+            self.stream.seek(0)
+            return line_blocks(self.stream.read, self.name, most)
+        # One read of what is there: a slow pipe's lines are not held back until a block is full.
+        return line_blocks(getattr(self.stream, "read1", self.stream.read), self.name, most)
+
+    def check(self, most: int = MAX_BODY) -> None:
+        """The first pass over a file. Raises InvalidArgument for a line over `most` bytes."""
+        self.stream.seek(0)
+        line, length = 1, 0  # of the line that the blocks so far end in
+        while block := _read(self.stream.read, self.name, line):
+            first, last = block.find(b"\n"), block.rfind(b"\n")
+            _check_length(length + (len(block) if first < 0 else first), most, self.name, line)
+            if first >= 0:
+                line += block.count(b"\n")
+                length = 0
+            length += len(block) - last - 1 if first >= 0 else len(block)
+
+
+@contextmanager
+def open_source(path: str) -> Iterator[Source]:
+    """Opens FILE, `-` for stdin. Raises InvalidArgument when it cannot be read."""
+    if path == "-":
+        yield _stdin()
+        return
+    try:
+        stream = open(path, "rb", buffering=BLOCK)  # noqa: SIM115, PTH123  closed below; a path may be no text
+    except IsADirectoryError:
+        raise InvalidArgument(
+            f"{path} is a directory: a file with one sub-request a line is expected"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise InvalidArgument(f"{path} cannot be read: {_reason(error)}") from None
+    with stream:
+        yield Source(path, stream, is_file=_is_file(stream))
+
+
+def _stdin() -> Source:
+    if sys.stdin is None:
+        raise InvalidArgument("- is standard input, which is closed")
+    if sys.stdin.isatty():
+        say("reading sub-requests from the terminal, one a line; Ctrl-D ends")
+    return Source("standard input", sys.stdin.buffer, is_file=False)
+
+
+def _is_file(stream: BinaryIO) -> bool:
+    return stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+
+
+def line_blocks(read: Read, name: str, most: int = MAX_BODY) -> Iterator[list[bytes]]:
+    """The lines that `read` brings, in lists of those that came together."""
+    number = 1  # of the line that begins `parts`
+    parts: list[bytes] = []
+    held = 0
+    while block := _read(read, name, number):
+        first, *rest = block.split(b"\n")
+        held += len(first)
+        _check_length(held, most, name, number)
+        parts.append(first)
+        if not rest:
+            continue
+        last = rest.pop()
+        lines = [b"".join(parts), *rest]
+        yield lines
+        number += len(lines)
+        parts, held = [last], len(last)
+    if held:
+        yield [b"".join(parts)]
+
+
+def _check_length(length: int, most: int, name: str, number: int) -> None:
+    if length > most:
+        raise InvalidArgument(
+            f"line {number} of {name} has more than {most:,} bytes, the most a line may have"
+        )
+
+
+def _read(read: Read, name: str, number: int) -> bytes:
+    try:
+        return read(BLOCK)
+    except OSError as error:
+        raise InvalidArgument(f"{name} cannot be read at line {number}: {_reason(error)}") from None
+
+
+def _reason(error: Exception) -> str:
+    return (getattr(error, "strerror", None) or str(error)).lower()

@@ -1,0 +1,75 @@
+"""Options that several commands share, and how a command gets its queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from .. import settings
+from ..errors import InvalidArgument
+from .talk import say
+
+if TYPE_CHECKING:
+    from ..queue import Queue
+
+F = TypeVar("F", bound=Callable[..., Any])
+LONGEST_TIMEOUT_MS = 366 * 86_400_000
+
+
+def redis_option(function: F) -> F:
+    """`--redis URL`."""
+    text = (
+        "redis://, rediss://, unix://, redis+cluster:// or redis+sentinel://  "
+        "[default: $FAIRLANE_REDIS, else the embedded server]"
+    )
+    return click.option("--redis", metavar="URL", help=text)(function)
+
+
+def queue_option(function: F) -> F:
+    """`--queue NAME`."""
+    text = f"The queue's name.  [default: {settings.DEFAULT_QUEUE}]"
+    return click.option("--queue", metavar="NAME", default=settings.DEFAULT_QUEUE, help=text)(
+        function
+    )
+
+
+def json_option(function: F) -> F:
+    """`--json`."""
+    text = "Print JSON, one value a line."
+    return click.option("--json", "as_json", is_flag=True, help=text)(function)
+
+
+def timeout_option(function: F) -> F:
+    """`--timeout S`."""
+    text = (
+        "Stop waiting after so many seconds (or 500ms, 5m) with exit code 4; the request goes on."
+    )
+    return click.option("--timeout", metavar="S", help=text)(function)
+
+
+def open_queue(redis: str | None, name: str = settings.DEFAULT_QUEUE) -> Queue:
+    """The queue on the Redis named, which is asked whether it is fit. Raises RedisError."""
+    from ..keys import check_name
+    from ..queue import Queue, resolve_url
+
+    check_name("queue", name)
+    url = resolve_url(redis)
+    if settings.redis_url(redis) is None:
+        say(f"no --redis and no {settings.REDIS_VARIABLE}: using the embedded server at {url}")
+    queue = Queue.from_url(url, name=name)
+    queue.driver.check()
+    return queue
+
+
+def timeout_s(text: str | None) -> float | None:
+    """`--timeout` in seconds. Raises InvalidArgument."""
+    if text is None:
+        return None
+    found = settings.duration_ms(text)
+    if found > LONGEST_TIMEOUT_MS:
+        raise InvalidArgument(
+            f"--timeout {text} is more than a year: leave it away to wait without an end"
+        )
+    return found / 1000

@@ -1,0 +1,79 @@
+"""Runs one command and turns whatever happens into an exit code and one sentence."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from pathlib import Path
+
+import click
+
+from ..errors import FairlaneError
+from .talk import flush_stdout, say, take_care_of_closed_streams
+
+USAGE = 2
+INTERRUPTED = 130
+
+
+def run(called_as: str, name: str | None = None) -> int:  # noqa: PLR0911  one for each way to end
+    """Runs `fairlane`, or one of its commands by `name`, on sys.argv; the exit code."""
+    take_care_of_closed_streams()
+    try:
+        return _invoke(called_as, name)
+    except FairlaneError as error:
+        say(str(error))
+        return error.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return USAGE
+    except click.ClickException as error:
+        say(_usage_sentence(error))
+        return USAGE
+    except (KeyboardInterrupt, EOFError) as error:
+        say(str(error) or "interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:  # whoever read our output has seen enough
+        _forget_stdout()
+        return 0
+    except OSError as error:
+        _forget_stdout()
+        say(f"cannot go on: {error}")
+        return FairlaneError.exit_code
+    except Exception as error:  # noqa: BLE001  nobody is shown a traceback
+        say(_bug_sentence(error))
+        return FairlaneError.exit_code
+
+
+def _invoke(called_as: str, name: str | None) -> int:
+    from .group import fairlane, load
+
+    command = load(name) if name else fairlane
+    try:
+        settings = fairlane.context_settings
+        with command.make_context(called_as, sys.argv[1:], **settings) as context:
+            status = command.invoke(context)
+    except click.exceptions.Exit as done:  # --help and --version
+        status = done.exit_code
+    flush_stdout()
+    return status or 0
+
+
+def _usage_sentence(error: click.ClickException) -> str:
+    sentence = error.format_message().strip().rstrip(".")
+    context = getattr(error, "ctx", None)
+    return f"{sentence} (see {context.command_path} --help)" if context else sentence
+
+
+def _bug_sentence(error: Exception) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    return f"this is a bug: {type(error).__name__}{where}: {error}"
+
+
+def _forget_stdout() -> None:
+    """What is still buffered goes nowhere, so that the interpreter's last flush says nothing."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):
+        return

@@ -1,0 +1,79 @@
+"""`fairlane server`: the embedded server, which starts by itself when somebody needs it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import RequestNotFound
+from .options import json_option
+from .talk import emit, emit_json, say
+
+if TYPE_CHECKING:
+    from ..embedded import ServerStatus
+
+NOT_RUNNING = "the embedded server is not running"
+
+
+@click.group("server")
+def command() -> None:
+    """Start, look at and stop your own embedded Redis server."""
+
+
+@command.command("start")
+@json_option
+def start(as_json: bool) -> int:
+    """Start the embedded server unless it runs, and print its URL."""
+    from ..embedded import ensure
+
+    url = ensure()
+    if as_json:
+        emit_json({"url": url, **_facts(_status())})
+    else:
+        emit(url)
+    return 0
+
+
+@command.command("status")
+@json_option
+def status(as_json: bool) -> int:
+    """Print what the embedded server says of itself; exit code 3 when it is not running."""
+    found = _status()
+    if as_json:
+        emit_json({"running": found is not None, **_facts(found)})
+    elif found is not None:
+        for name, value in _facts(found).items():
+            emit(f"{name:<12} {value}")
+    if found is None:
+        say(NOT_RUNNING)
+        return RequestNotFound.exit_code
+    return 0
+
+
+@command.command("stop")
+def stop() -> int:
+    """Stop the embedded server; its data stay on disk."""
+    from ..embedded import stop as shut_down
+
+    say("the embedded server has stopped" if shut_down() else NOT_RUNNING)
+    return 0
+
+
+def _status() -> ServerStatus | None:
+    from ..embedded import status as ask
+
+    return ask()
+
+
+def _facts(found: ServerStatus | None) -> dict[str, Any]:
+    if found is None:
+        return {}
+    return {
+        "pid": found.pid,
+        "version": found.version,
+        "socket": str(found.socket),
+        "data": str(found.data),
+        "memory_bytes": found.used_memory,
+        "uptime_s": found.uptime,
+    }

@@ -1,0 +1,87 @@
+"""What both formats of `rq-submit` do: send a request, print its id, wait for its end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, BinaryIO
+
+import click
+
+from .results_file import NDJSON, write_results
+from .talk import emit, emit_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ..model import Policy
+    from ..queue import Queue, Request
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the caller asked for, checked before anything is read or written."""
+
+    policy: Policy
+    id: str | None
+    as_json: bool
+    watch: bool
+    waits: bool
+    timeout: float | None
+    out: str | None
+
+    @property
+    def ndjson(self) -> bool:
+        """True when the results go to a file of JSON lines."""
+        return self.out is not None and self.out.endswith(NDJSON)
+
+
+def send(queue: Queue, wish: Wish, chunks: Iterable[list[bytes]]) -> tuple[Request, int]:
+    """Submits one request; returns it and how many sub-requests it has."""
+    from ..operations.submit import submit
+    from ..queue import new_id
+
+    request = queue.request(wish.id or new_id())
+    return request, queue.driver.run(submit(request.id, wish.policy), iter(chunks))
+
+
+def announce(wish: Wish, request: Request, total: int) -> None:
+    """Prints the id of a request that was submitted."""
+    if not wish.as_json:
+        emit(request.id)
+        return
+    policy = wish.policy
+    emit_json(
+        {
+            "id": request.id,
+            "sub_requests": total,
+            "priority": policy.priority,
+            "limit": policy.limit,
+        }
+    )
+
+
+def await_end(wish: Wish, request: Request, out: BinaryIO | None = None) -> int:
+    """Waits as wished and writes the results, if there is a file for them; the exit code."""
+    from .endings import judge, wait_for
+
+    if wish.watch:
+        from .watching import watch
+
+        if not watch(request, wish.timeout):  # detached: no results, and nothing went wrong
+            raise click.exceptions.Exit(0)
+    elif wish.timeout is not None or out is None:
+        wait_for(request, wish.timeout)
+    if out is None:
+        return judge(request.progress())
+    try:
+        return judge(write_results(request, out, ndjson=wish.ndjson))
+    except KeyboardInterrupt:
+        again = f"fairlane results {request.id} --out {wish.out}"
+        raise KeyboardInterrupt(
+            f"{wish.out} was not written; request {request.id} goes on: {again}"
+        ) from None
+
+
+def one_of_many(wish: Wish, limit: int, xid: str | None) -> Wish:
+    """The same wish for a request with its own limit and id."""
+    return replace(wish, policy=replace(wish.policy, limit=limit), id=xid)

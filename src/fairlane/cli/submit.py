@@ -1,0 +1,159 @@
+"""`fairlane submit` = `rq-submit`: a FILE becomes one request (or one for each line)."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import click
+
+from .. import settings
+from ..errors import InvalidArgument
+from .options import json_option, open_queue, queue_option, redis_option, timeout_option, timeout_s
+from .submission import Wish, announce, await_end, send
+from .talk import say
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..queue import Queue
+    from .lines import Source
+
+_RANGE = "{}..{}".format(*(f"{ms // 1000}s" for ms in settings.DEFAULT_BACKOFF_MS))
+
+
+@click.command("submit")
+@click.argument("file", metavar="FILE")
+@click.option(
+    "--priority",
+    type=int,
+    default=settings.DEFAULT_PRIORITY,
+    show_default=True,
+    help="Lane 0 (first) to 99.",
+)
+@click.option(
+    "--limit",
+    type=int,
+    help=f"At most so many workers at once.  [default: {settings.DEFAULT_LIMIT}]",
+)
+@queue_option
+@click.option(
+    "--id",
+    "xid",
+    metavar="XID",
+    help="Your own id: submitting the same again finds the same request.",
+)
+@click.option(
+    "--wait",
+    is_flag=True,
+    help="Block until the request has ended; exit code 1 unless all is done.",
+)
+@click.option(
+    "--watch", is_flag=True, help="Like --wait, with a progress bar on stderr; Ctrl-C detaches."
+)
+@timeout_option
+@click.option(
+    "--out",
+    metavar="RESULTS",
+    help="Wait and write the results there in input order; JSON if it ends in .ndjson.",
+)
+@json_option
+@click.option(
+    "--attempts",
+    type=int,
+    default=settings.DEFAULT_ATTEMPTS,
+    show_default=True,
+    help="Deliveries until dead.",
+)
+@click.option(
+    "--backoff",
+    default=_RANGE,
+    show_default=True,
+    help="Pause before another attempt, shortest..longest.",
+)
+@click.option(
+    "--lease", default="30s", show_default=True, help="How long a silent worker keeps what it took."
+)
+@click.option(
+    "--retain", default="24h", show_default=True, help="How long results stay after the end."
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["lines", "requests"]),
+    default="lines",
+    show_default=True,
+    help="requests: every line `limit:sub:sub:...` is a request.",
+)
+@redis_option
+def command(
+    file: str, redis: str | None, queue: str, form: str, limit: int | None, **given: Any
+) -> int:
+    """Submit FILE (- is stdin) as one request: every line is a sub-request. Prints its id."""
+    if form == "requests" and limit is not None:
+        raise InvalidArgument(
+            "--limit has no meaning with --format requests: every line begins with its own limit"
+        )
+    wish = _read_wish(queue, settings.DEFAULT_LIMIT if limit is None else limit, **given)
+    if form == "requests" and wish.out is not None:
+        raise InvalidArgument(
+            "--out needs --format lines: ask for each request's results with fairlane results ID"
+        )
+    from .lines import open_source
+
+    with ExitStack() as opened:
+        source = opened.enter_context(open_source(file))
+        if form == "requests":
+            from .submit_requests import submit_each
+
+            return submit_each(wish, source, lambda: open_queue(redis, queue))
+        if source.is_file:
+            source.check()
+        from .results_file import open_results
+
+        out = opened.enter_context(open_results(wish.out))
+        return _submit_one(wish, source, opened.enter_context(open_queue(redis, queue)), out)
+
+
+def _read_wish(
+    queue: str, limit: int, *, priority: int, attempts: int, backoff: str, lease: str, retain: str,
+    xid: str | None, wait: bool, watch: bool, timeout: str | None, out: str | None, as_json: bool,
+) -> Wish:  # fmt: skip
+    from ..keys import check_name
+    from ..model import Policy
+
+    policy = Policy(
+        queue=queue, priority=priority, limit=limit, attempts=attempts,
+        backoff_ms=settings.duration_range_ms(backoff), lease_ms=settings.duration_ms(lease),
+        retain_ms=settings.duration_ms(retain),
+    )  # fmt: skip
+    if xid is not None:
+        check_name("request id", xid)
+    waits = wait or watch or out is not None
+    if timeout is not None and not waits:
+        raise InvalidArgument("--timeout needs --wait, --watch or --out")
+    if out == "-":
+        raise InvalidArgument("--out - is not possible: standard output carries the request's id")
+    return Wish(policy, xid, as_json, watch, waits, timeout_s(timeout), out)
+
+
+def _submit_one(wish: Wish, source: Source, queue: Queue, out: BinaryIO | None) -> int:
+    request, total = send(queue, wish, _chunks(source, is_repeatable=wish.id is not None))
+    if not total:
+        say(f"{source.name} is empty: request {request.id} has no sub-requests and is done")
+    announce(wish, request, total)
+    return await_end(wish, request, out) if wish.waits else 0
+
+
+def _chunks(source: Source, *, is_repeatable: bool) -> Iterator[list[bytes]]:
+    """What one call carries. Of a pipe it is what is there, so that a slow one isn't held back.
+
+    With an id of the caller's the chunks depend on nothing but the content: a repeat must match.
+    """
+    from itertools import chain
+
+    from ..bodies import chunks
+
+    if is_repeatable or source.is_file:
+        return chunks(chain.from_iterable(source.blocks()))
+    return chain.from_iterable(chunks(lines) for lines in source.blocks())

@@ -1,0 +1,78 @@
+"""`fairlane worker` = `rq-worker`: works on what is submitted until it is told to stop."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .options import open_queue, queue_option, redis_option
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@click.command("worker")
+@click.option(
+    "--id",
+    "worker_id",
+    metavar="HOST:PORT",
+    help="Its name and the address of its health port.  [default: a free port on 127.0.0.1]",
+)
+@click.option(
+    "--handler",
+    metavar="MODULE:FUNCTION",
+    help="What is called for every sub-request.  [default: print it as JSON]",
+)
+@click.option(
+    "--concurrency",
+    type=int,
+    metavar="N",
+    help="Sub-requests at once in each process.  [default: 1]",
+)
+@click.option("--processes", type=int, metavar="P", help="Processes.  [default: 1]")
+@queue_option
+@click.option("--until-idle", is_flag=True, help="End when nothing is left to do.")
+@click.option(
+    "--slice",
+    "slice_ms",
+    type=float,
+    metavar="MS",
+    help="How long one lease's work should take.  [default: 20]",
+)
+@redis_option
+def command(
+    handler: str | None,
+    redis: str | None,
+    queue: str,
+    until_idle: bool,
+    worker_id: str | None,
+    **given: Any,
+) -> int:
+    """Work on sub-requests. SIGTERM or Ctrl-C finishes what is held and ends."""
+    from ..worker import Worker
+
+    function = _find(handler)
+    chosen = {name: value for name, value in given.items() if value is not None}
+    _log_to_stderr()
+    with open_queue(redis, queue) as opened:
+        return Worker(opened, function, id=worker_id, **chosen).run(until_idle=until_idle)
+
+
+def _log_to_stderr() -> None:
+    """What the worker logs is talk, one line each."""
+    import logging
+
+    logging.basicConfig(level=logging.INFO, format="fairlane: %(message)s", stream=sys.stderr)
+
+
+def _find(handler: str | None) -> Callable[..., Any]:
+    """The handler named, which may be a file of the current directory. Raises HandlerNotFound."""
+    here = os.getcwd()  # noqa: PTH109  sys.path holds text
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    from ..worker import handlers
+
+    return handlers.print_json if handler is None else handlers.load(handler)

@@ -1,0 +1,1 @@
+"""Runs operations against a real Redis: `sync` blocks, `aio` awaits."""

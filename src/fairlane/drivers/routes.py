@@ -1,0 +1,92 @@
+"""Where a step goes: the key that decides it, and the map from hash slots to a cluster's nodes."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Any
+
+from redis.crc import key_slot
+
+from ..errors import InvalidArgument
+from ..steps import Arg, Call, Command
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+Address = tuple[str, int]
+_KEYLESS = frozenset({b"TIME", b"INFO", b"SUBSCRIBE"})
+
+
+def key_of(step: Command | Call) -> bytes | None:
+    """The key whose slot decides where the step goes; None when any node will do."""
+    if isinstance(step, Call):
+        return step.keys[0]
+    args = step.args
+    if args[0] in _KEYLESS:
+        return None
+    at = args.index(b"STREAMS") + 1 if args[0] == b"XREAD" else 1
+    return _as_bytes(args[at])
+
+
+def _as_bytes(arg: Arg) -> bytes:
+    return arg if isinstance(arg, bytes) else str(arg).encode()
+
+
+def group(
+    steps: Sequence[Command | Call], home: Callable[[bytes], Address | None]
+) -> list[tuple[bytes | None, list[int]]]:
+    """The steps of a batch by node: (a key of that node, indexes in their order).
+
+    A step without a key (TIME) goes where the first step with one goes: it asks that node's clock.
+    While the nodes are unknown, steps are told apart by their slots.
+    """
+    keys = [key_of(step) for step in steps]
+    first = next((key for key in keys if key is not None), None)
+    found: dict[Address | int | None, tuple[bytes | None, list[int]]] = {}
+    for index, own in enumerate(keys):
+        key = first if own is None else own
+        node = None if key is None else home(key) or key_slot(key)
+        found.setdefault(node, (key, []))[1].append(index)
+    return list(found.values())
+
+
+def split_cluster(url: str) -> tuple[list[Address], dict[str, Any]]:
+    """`redis+cluster://[user:password@]h:p,h:p` as (nodes to ask, connection options)."""
+    credentials, _, hosts = url.split("://", 1)[1].rpartition("@")
+    nodes = [address(part) for part in hosts.strip("/").split(",")]
+    user, _, password = credentials.partition(":")
+    if not password:
+        return nodes, {}
+    return nodes, {"password": password, **({"username": user} if user else {})}
+
+
+def address(text: str) -> Address:
+    """`host:port` as a pair. Raises InvalidArgument."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit():
+        raise InvalidArgument(f"Redis node {text!r} is not valid: host:port is expected")
+    return host, int(port)
+
+
+class SlotMap:
+    """Which primary serves which slots, from the reply to CLUSTER SLOTS."""
+
+    def __init__(self, reply: list[Any], asked: str) -> None:
+        ranges = sorted((row[0], row[1], row[2]) for row in reply)
+        self._starts = [first for first, _, _ in ranges]
+        self._ends = [last for _, last, _ in ranges]
+        # A node that does not know its own name is reached by the name we asked it under.
+        self._homes: list[Address] = [
+            ((home[0] or b"").decode() or asked, home[1]) for _, _, home in ranges
+        ]
+
+    @property
+    def nodes(self) -> list[Address]:
+        """Every primary once."""
+        return list(dict.fromkeys(self._homes))
+
+    def home(self, key: bytes) -> Address | None:
+        """The primary of the key's slot; None for a slot nobody serves."""
+        slot = key_slot(key)
+        at = bisect_right(self._starts, slot) - 1
+        return self._homes[at] if at >= 0 and slot <= self._ends[at] else None

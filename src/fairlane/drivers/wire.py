@@ -1,0 +1,183 @@
+"""What both drivers know about Redis, without I/O: URLs, packing, what an error means, fitness."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from urllib.parse import urlsplit
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from .. import settings
+from ..errors import (
+    SCRIPT_ERRORS,
+    FairlaneError,
+    InvalidArgument,
+    RedisFull,
+    RedisUnfit,
+    RedisUnreachable,
+)
+from ..steps import Arg, Call, Command
+
+SCHEMES = ("redis", "rediss", "unix", "redis+cluster", "redis+sentinel")
+# Not failures of the call but of the moment: the same call with the same op id goes again.
+PASSING = (
+    "MOVED",
+    "ASK ",
+    "LOADING",
+    "READONLY",
+    "MASTERDOWN",
+    "CLUSTERDOWN",
+    "TRYAGAIN",
+    "UNBLOCKED",
+    "BUSY ",
+    "NOREPLICAS",
+)
+REFUSED = ("NOAUTH", "WRONGPASS", "NOPERM", "invalid username-password", "AUTH failed")
+OLDEST = (6, 2)
+_SECRET = re.compile(r"(://[^:/@]*:)[^@]*@")
+
+
+def hide_secret(url: str) -> str:
+    """The URL without its password, for messages."""
+    return _SECRET.sub(r"\1***@", url)
+
+
+def check_url(url: str) -> str:
+    """`url` itself when a driver understands it; raises InvalidArgument."""
+    scheme = urlsplit(url).scheme
+    if scheme not in SCHEMES:
+        raise InvalidArgument(
+            f"Redis URL {hide_secret(url)!r} is not valid: it begins with one of "
+            + ", ".join(f"{known}://" for known in SCHEMES)
+        )
+    return url
+
+
+def connection_options() -> dict[str, Any]:
+    """How each of our connections is made: no hidden retries, replies undecoded.
+
+    redis-py's own retries would run a slow script several times for one call; ours repeat a call
+    with the same op id, so that the repeat is recognised.
+    """
+    return {
+        "retry": Retry(NoBackoff(), 0),
+        "retry_on_error": [],
+        "socket_timeout": settings.SOCKET_TIMEOUT_S,
+        "socket_connect_timeout": settings.SOCKET_TIMEOUT_S,
+        "socket_read_size": 1 << 18,
+        "protocol": 2,
+        "health_check_interval": 0,
+    }
+
+
+def split_sentinel(url: str) -> tuple[list[tuple[str, int]], str, dict[str, Any]]:
+    """`redis+sentinel://[:password@]h:p,h:p/master[/db]` as (sentinels, master, connection options)."""
+    rest = url.split("://", 1)[1]
+    credentials, _, place = rest.rpartition("@")
+    hosts, _, path = place.partition("/")
+    master, _, db = path.partition("/")
+    if not master:
+        raise InvalidArgument(
+            "a redis+sentinel:// URL names its master: redis+sentinel://host:26379/mymaster"
+        )
+    sentinels = []
+    for part in hosts.split(","):
+        host, _, port = part.rpartition(":")
+        if not host or not port.isdigit():
+            raise InvalidArgument(f"sentinel {part!r} is not valid: host:port is expected")
+        sentinels.append((host, int(port)))
+    options: dict[str, Any] = {"db": int(db) if db.isdigit() else 0}
+    user, _, password = credentials.partition(":")
+    if password:
+        options |= {"password": password, **({"username": user} if user else {})}
+    return sentinels, master, options
+
+
+def words(step: Command | Call, *, modern: bool, whole: bool = False) -> tuple[Arg, ...]:
+    """A step as a command: EVALSHA, or EVAL with the whole text for a server that forgot the script."""
+    if isinstance(step, Command):
+        return step.args
+    name: bytes = b"EVAL" if whole else b"EVALSHA"
+    script = step.script
+    first = script.source(modern=modern) if whole else script.sha(modern=modern)
+    return (name, first, len(step.keys), *step.keys, *step.args)
+
+
+def is_forgotten(error: Exception) -> bool:
+    """The server does not know the script (a restart, a failover, SCRIPT FLUSH)."""
+    return isinstance(error, redis.exceptions.NoScriptError) or str(error).startswith("NOSCRIPT")
+
+
+def is_passing(error: Exception) -> bool:
+    """The same call may succeed a moment later."""
+    if isinstance(
+        error, redis.exceptions.AuthenticationError | redis.exceptions.AuthorizationError
+    ):
+        return False
+    if isinstance(
+        error, redis.exceptions.ConnectionError | redis.exceptions.TimeoutError | OSError
+    ):
+        return not any(text in str(error) for text in REFUSED)
+    return isinstance(error, redis.exceptions.ResponseError) and full_text(error).startswith(
+        PASSING
+    )
+
+
+_CODES = {  # redis-py strips the code of the errors it has a class for
+    redis.exceptions.MovedError: "MOVED ",
+    redis.exceptions.AskError: "ASK ",
+    redis.exceptions.ReadOnlyError: "READONLY ",
+    redis.exceptions.OutOfMemoryError: "OOM ",
+    redis.exceptions.NoPermissionError: "NOPERM ",
+    redis.exceptions.MasterDownError: "MASTERDOWN ",
+    redis.exceptions.TryAgainError: "TRYAGAIN ",
+    redis.exceptions.ClusterDownError: "CLUSTERDOWN ",
+}
+
+
+def full_text(error: Exception) -> str:
+    """The server's error with its code in front."""
+    return _CODES.get(type(error), "") + str(error)
+
+
+def translate(error: Exception, place: str) -> FairlaneError:
+    """The error of ours that says what happened, where, and what to do."""
+    text = full_text(error)
+    code = text.split(" ", 1)[0]
+    known = SCRIPT_ERRORS.get(code)
+    if known is not None:
+        return known(text)
+    if isinstance(error, redis.exceptions.AuthenticationError) or any(
+        word in text for word in REFUSED
+    ):
+        return RedisUnfit(
+            f"Redis at {place} refused the login or a command: {text}; check user and password in the URL"
+        )
+    if code == "OOM":
+        return RedisFull(
+            f"Redis at {place} is full (maxmemory): nothing was written; drain it or raise maxmemory"
+        )
+    if is_passing(error):
+        return RedisUnreachable(f"Redis at {place} does not answer: {str(error).rstrip('.')}")
+    return RedisUnfit(f"Redis at {place} refused: {text}")
+
+
+def check_fitness(info: bytes | str, place: str) -> bool:
+    """Reads INFO; True for a server that knows script flags (Redis >= 7). Raises RedisUnfit."""
+    text = info.decode("utf-8", "replace") if isinstance(info, bytes) else info
+    fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    version = tuple(int(part) for part in fields.get("redis_version", "0.0").split(".")[:2])
+    if version < OLDEST:
+        raise RedisUnfit(
+            f"Redis at {place} is version {fields.get('redis_version', '?')}: Fairlane needs 6.2 or newer"
+        )
+    policy = fields.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction":
+        raise RedisUnfit(
+            f"Redis at {place} evicts keys (maxmemory-policy {policy}), which loses work: "
+            "set it to noeviction (CONFIG SET maxmemory-policy noeviction)"
+        )
+    return version >= (7, 0)

@@ -1,0 +1,89 @@
+"""Which data the embedded server serves: one folder per flavour and major version.
+
+A server shown data of a newer version may come up empty and silent, so such data are refused;
+data of an older version are carried over to the newer server's own folder.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..errors import RedisUnfit
+from .place import make_private
+from .programs import fit_servers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from .programs import ServerBinary
+
+_DATA_FOLDER = re.compile(r"(redis|valkey)-(\d+)")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Data:
+    """A folder of one flavour and major version that holds data."""
+
+    major: int
+    flavour: str
+    folder: Path
+
+
+def _data_in(home: Path) -> list[_Data]:
+    """Return what servers have written here, the oldest version first."""
+    found = []
+    for folder in home.iterdir():
+        match = _DATA_FOLDER.fullmatch(folder.name)
+        if match and any(_data_files(folder)):
+            found.append(_Data(int(match[2]), match[1], folder))
+    return sorted(found)
+
+
+def _data_files(folder: Path) -> Iterator[Path]:
+    yield from folder.glob("appendonly*")
+    yield from folder.glob("*.rdb")
+
+
+def choose(home: Path) -> tuple[ServerBinary, Path]:
+    """Pick the newest server that can read the newest data, and the folder it will serve."""
+    servers = fit_servers()
+    written = _data_in(home)
+    newest = written[-1] if written else None
+    if newest is not None:
+        servers = [server for server in servers if server.flavour == newest.flavour] or servers
+    server = servers[0]
+    folder = home / f"{server.flavour}-{server.version[0]}"
+    if newest is not None and newest.folder != folder:
+        _refuse_foreign(newest, server)
+        _carry_over(newest.folder, folder)
+    make_private(folder)
+    return server, folder
+
+
+def _refuse_foreign(data: _Data, server: ServerBinary) -> None:
+    """Refuse data this server would not see: it would come up empty, and silent."""
+    if data.flavour == server.flavour and data.major < server.version[0]:
+        return
+    writer = f"{data.flavour.capitalize()} {data.major}"
+    message = (
+        f"{data.folder} was written by {writer}, but the newest fit server found is {server}"
+        f" ({server.path}): install {writer} or newer, or set FAIRLANE_HOME to another folder"
+    )
+    raise RedisUnfit(message)
+
+
+def _carry_over(old: Path, new: Path) -> None:
+    """Copy the data of an older server to the folder of a newer one, all of it or nothing."""
+    part = new.with_name(f"{new.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    make_private(part)
+    for path in _data_files(old):
+        if path.is_dir():
+            shutil.copytree(path, part / path.name)
+        else:
+            shutil.copy2(path, part / path.name)
+    part.replace(new)

@@ -1,0 +1,144 @@
+"""Where the embedded server lives: its folders, its socket, its locks.
+
+<home>/run/         mode 0700: socket, locks, pid, log
+<home>/redis-7/     mode 0700: what servers of that flavour and major version wrote
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import stat
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import RedisUnfit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SOCKET_PATH_MAX = 103 if sys.platform == "darwin" else 107
+"""Bytes of a unix socket's path; a longer one cannot be bound."""
+
+_SHORTEST = "/tmp"  # noqa: S108 - `make_private` sees to whose folder it is there
+_PRIVATE = 0o700
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The folders and files of one data home."""
+
+    home: Path
+
+    @property
+    def run(self) -> Path:
+        """The private folder of the socket, the locks, the pid and the log."""
+        return self.home / "run"
+
+    @property
+    def alive(self) -> Path:
+        """The lock that the server process holds while it lives."""
+        return self.run / "alive.lock"
+
+    @property
+    def pid(self) -> Path:
+        """The file that names the server's process, for people."""
+        return self.run / "server.pid"
+
+    @property
+    def log(self) -> Path:
+        """What the server wrote since its last start."""
+        return self.run / "server.log"
+
+    @property
+    def socket(self) -> Path:
+        """The socket's path: in the home, or, when that is too long, where the start noted it."""
+        near = self.run / "redis.sock"
+        if _fits(near):
+            return near
+        with contextlib.suppress(FileNotFoundError):
+            return Path(os.fsdecode(self._note.read_bytes()))
+        return self._far_socket()
+
+    @property
+    def _note(self) -> Path:
+        return self.run / "socket-path"
+
+    def _far_socket(self) -> Path:
+        """Return a short path, the same for this user and home wherever it is computed."""
+        digest = hashlib.sha256(os.fsencode(self.home)).hexdigest()[:12]
+        folder = f"fairlane-{os.geteuid()}-{digest}"
+        near = Path(tempfile.gettempdir(), folder, "redis.sock")
+        return near if _fits(near) else Path(_SHORTEST, folder, "redis.sock")
+
+    def is_ours(self) -> bool:
+        """Tell whether the socket's folder is this user's, so that nobody else answers there."""
+        try:
+            facts = self.socket.parent.lstat()
+        except FileNotFoundError:
+            return False
+        return _is_own_folder(facts)
+
+    def prepare(self) -> None:
+        """Make the folders, for this user only."""
+        self.home.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
+        make_private(self.run)
+
+    def settle_socket(self) -> Path:
+        """Decide where the next server's socket is; only under the start lock."""
+        if _fits(self.run / "redis.sock"):
+            return self.socket
+        far = self._far_socket()
+        make_private(far.parent)
+        fresh = self._note.with_suffix(".new")
+        fresh.write_bytes(os.fsencode(far))
+        fresh.replace(self._note)
+        return far
+
+
+def find_place(data_home: Path | None) -> Place:
+    """Return the place named by the caller, FAIRLANE_HOME or the platform's convention."""
+    named = data_home or os.environ.get("FAIRLANE_HOME")
+    if named:
+        return Place(Path(named).expanduser().absolute())
+    if sys.platform == "darwin":
+        return Place(Path.home() / "Library" / "Application Support" / "fairlane")
+    shared = Path(os.environ.get("XDG_DATA_HOME", ""))
+    base = shared if shared.is_absolute() else Path.home() / ".local" / "share"
+    return Place(base / "fairlane")
+
+
+def _fits(socket: Path) -> bool:
+    return len(os.fsencode(socket)) <= SOCKET_PATH_MAX
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder that only this user can enter; refuse one that somebody else made."""
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=_PRIVATE)
+    facts = folder.lstat()
+    if not _is_own_folder(facts):
+        message = f"{folder} is not a folder of this user: remove it, or set FAIRLANE_HOME"
+        raise RedisUnfit(message)
+    if stat.S_IMODE(facts.st_mode) != _PRIVATE:
+        folder.chmod(_PRIVATE)
+
+
+def _is_own_folder(facts: os.stat_result) -> bool:
+    return stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.geteuid()
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[int]:
+    """Hold an advisory lock; never unlocked by name, for a child may have inherited it."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield handle
+    finally:
+        os.close(handle)

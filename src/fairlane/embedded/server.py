@@ -1,0 +1,241 @@
+"""Start, ask and stop the embedded server.
+
+Two advisory locks keep it to one a home. ``start.lock`` is held by whoever starts or stops it.
+``alive.lock`` is inherited by the server process itself, so it is held exactly as long as that
+process lives: no pid is ever guessed from, and a socket left by a crash fools nobody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import fcntl
+import os
+import re
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from ..errors import RedisUnfit
+from .data import choose
+from .place import Place, find_place, locked
+
+if TYPE_CHECKING:
+    import redis
+
+    from .programs import ServerBinary
+
+READY_S = 10.0
+"""How long a server may take to answer after its start, and to go after a stop."""
+
+_POLL_S = 0.01
+_STAMP = re.compile(r"^\d+:[A-Z] \d+ \w+ \d+ [\d:.]+ [.*#-] ")  # pid, role, date, level
+_PROBE_TIMEOUT_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatus:
+    """What a running embedded server says of itself."""
+
+    pid: int
+    version: str
+    socket: Path
+    data: Path
+    used_memory: int
+    uptime: int
+
+
+class _Answer(enum.Enum):
+    READY = "ready"
+    BUSY = "busy"  # loading its data, or not answering in time
+    GONE = "gone"  # nobody listens
+
+
+def _connect(place: Place, timeout: float = _PROBE_TIMEOUT_S) -> redis.Redis:
+    from redis import Redis
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
+
+    once = Retry(NoBackoff(), 0)
+    path = str(place.socket)
+    return Redis(unix_socket_path=path, socket_timeout=timeout, retry=once, decode_responses=True)
+
+
+def _probe(place: Place) -> _Answer:
+    """Ask whoever listens at this user's socket."""
+    from redis import exceptions
+
+    if not place.is_ours():
+        return _Answer.GONE
+    with contextlib.closing(_connect(place)) as client:
+        try:
+            client.ping()
+        except (exceptions.BusyLoadingError, exceptions.TimeoutError):
+            return _Answer.BUSY
+        except exceptions.ConnectionError:
+            return _Answer.GONE
+        except exceptions.ResponseError:
+            return _Answer.BUSY
+    return _Answer.READY
+
+
+def _is_alive(place: Place) -> bool:
+    """Tell whether a server process lives; only under the start lock."""
+    handle = os.open(place.alive, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
+def _answers(place: Place) -> bool:
+    """Wait until the server answers (true) or none lives (false)."""
+    deadline = time.monotonic() + READY_S
+    while True:
+        answer = _probe(place)
+        if answer is _Answer.READY:
+            return True
+        if answer is _Answer.GONE and not _is_alive(place):
+            return False
+        if time.monotonic() > deadline:
+            raise RedisUnfit(_why_silent(place, answer))
+        time.sleep(_POLL_S)
+
+
+def _why_silent(place: Place, answer: _Answer) -> str:
+    with contextlib.suppress(OSError):
+        pid = place.pid.read_text().strip()
+        if answer is _Answer.GONE:
+            return f"the embedded server (pid {pid}) lives, but not at {place.socket}: end it"
+        return f"the embedded server (pid {pid}) is still loading its data or hangs: try again"
+    return f"the embedded server does not answer; it said: {_log_tail(place)}"
+
+
+def ensure(data_home: Path | None = None) -> str:
+    """Return the URL of this user's running server, starting one when none answers."""
+    place = find_place(data_home)
+    try:
+        if _probe(place) is not _Answer.READY:
+            place.prepare()
+            with locked(place.run / "start.lock"):
+                if not _answers(place):
+                    _start(place)
+    except OSError as error:
+        message = f"the embedded server cannot use {place.home}: {error}; set FAIRLANE_HOME"
+        raise RedisUnfit(message) from error
+    return f"unix://{quote(str(place.socket))}"
+
+
+def _start(place: Place) -> None:
+    """Start a server on the newest data there is and wait until it answers."""
+    server, data = choose(place.home)
+    socket = place.settle_socket()
+    with contextlib.suppress(FileNotFoundError):
+        place.log.replace(place.log.with_suffix(".log.old"))
+    if not _launch(server, place, socket, data) or not _answers(place):
+        message = f"{server} ({server.path}) did not start; it said: {_log_tail(place)}"
+        raise RedisUnfit(message)
+
+
+def _launch(server: ServerBinary, place: Place, socket: Path, data: Path) -> bool:
+    """Run the server detached from this process; it inherits the alive lock."""
+    settings = {
+        "daemonize": "yes",
+        "port": "0",
+        "unixsocket": str(socket),
+        "unixsocketperm": "700",
+        "dir": str(data),
+        "pidfile": str(place.pid),
+        "logfile": str(place.log),
+        "appendonly": "yes",
+        "appendfsync": "everysec",
+        "save": "",
+        "maxmemory-policy": "noeviction",
+    }
+    words = [word for name, value in settings.items() for word in (f"--{name}", value)]
+    with locked(place.alive) as alive, place.log.open("ab") as log:
+        try:
+            ended = subprocess.run(
+                [str(server.path), *words],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=data,
+                umask=0o077,
+                start_new_session=True,
+                pass_fds=(alive,),
+                timeout=READY_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return False
+    return ended.returncode == 0
+
+
+def _log_tail(place: Place, lines: int = 3) -> str:
+    """Return the end of the server's log as part of a sentence."""
+    try:
+        text = place.log.read_text(errors="replace")
+    except OSError:
+        return "nothing"
+    said = [_STAMP.sub("", line).strip() for line in text.splitlines() if line.strip()]
+    return "; ".join(said[-lines:]) or "nothing"
+
+
+def status(data_home: Path | None = None) -> ServerStatus | None:
+    """Tell what the running server says of itself; None when none runs."""
+    from redis import exceptions
+
+    place = find_place(data_home)
+    if _probe(place) is _Answer.GONE:
+        return None
+    try:
+        with contextlib.closing(_connect(place)) as client:
+            info: dict[str, Any] = client.info()
+            folder: dict[Any, Any] = client.config_get("dir")
+    except exceptions.RedisError as error:
+        message = f"the embedded server at {place.socket} does not say how it is: {error}"
+        raise RedisUnfit(message) from error
+    return ServerStatus(
+        pid=int(info["process_id"]),
+        version=str(info.get("valkey_version") or info["redis_version"]),
+        socket=place.socket,
+        data=Path(folder["dir"]),
+        used_memory=int(info["used_memory"]),
+        uptime=int(info["uptime_in_seconds"]),
+    )
+
+
+def stop(data_home: Path | None = None) -> bool:
+    """Shut the server down with its data on disk; false when none was running."""
+    from redis import exceptions
+
+    place = find_place(data_home)
+    if not place.run.is_dir():
+        return False
+    with locked(place.run / "start.lock"):
+        if not _answers(place):
+            return False
+        try:
+            with contextlib.closing(_connect(place, READY_S)) as client:
+                client.shutdown()
+        except exceptions.RedisError as error:
+            message = f"the embedded server refused to stop: {error}"
+            raise RedisUnfit(message) from error
+        _wait_until_gone(place)
+    return True
+
+
+def _wait_until_gone(place: Place) -> None:
+    deadline = time.monotonic() + READY_S
+    while _is_alive(place):
+        if time.monotonic() > deadline:
+            message = f"the embedded server did not end within {READY_S:g} s"
+            raise RedisUnfit(message)
+        time.sleep(_POLL_S)

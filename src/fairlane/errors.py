@@ -1,0 +1,95 @@
+"""What can go wrong, as one tree.
+
+FairlaneError
+ ├── InvalidArgument      bad input, refused before anything was written   exit 2
+ │    ├── RequestExists   the id is taken by other content                 exit 2
+ │    ├── HandlerNotFound the handler cannot be imported                   exit 2
+ │    └── WorkerRefused   the worker's id or port is in use                exit 2
+ ├── RequestNotFound      no such request                                  exit 3
+ │    └── RequestLost     it was there and is gone (a failover, a flush)   exit 3
+ ├── RequestEnded         the request ended while it was being submitted   exit 1
+ ├── WaitTimeout          the caller's own time ran out                    exit 4
+ └── RedisError           exit 5
+      ├── RedisUnreachable  no answer, wrong address, wrong password
+      ├── RedisUnfit        answers, but must not be used (version, policy, data)
+      └── RedisFull         at maxmemory: nothing was written
+
+`exit_code` on each class is what the command line ends with.
+"""
+
+from __future__ import annotations
+
+
+class FairlaneError(Exception):
+    """The root of everything this package raises on purpose."""
+
+    exit_code = 1
+
+
+class InvalidArgument(FairlaneError, ValueError):
+    """Bad input; nothing was written."""
+
+    exit_code = 2
+
+
+class RequestExists(InvalidArgument):
+    """The id belongs to a request with other content, options or queue."""
+
+
+class HandlerNotFound(InvalidArgument):
+    """`module:function` cannot be imported or is not callable."""
+
+
+class WorkerRefused(InvalidArgument):
+    """The worker's id beats in another process, or its port is taken."""
+
+
+class RequestNotFound(FairlaneError, LookupError):
+    """There is no request with this id (or its retention is over)."""
+
+    exit_code = 3
+
+
+class RequestLost(RequestNotFound):
+    """The request existed and is gone: its slot was rolled back or flushed."""
+
+
+class RequestEnded(FairlaneError):
+    """The request ended (cancelled, abandoned) before its submission was complete."""
+
+
+class WaitTimeout(FairlaneError, TimeoutError):
+    """The request had not ended when the caller's time ran out; it goes on."""
+
+    exit_code = 4
+
+
+class RedisError(FairlaneError):
+    """Redis can't be used now."""
+
+    exit_code = 5
+
+
+class RedisUnreachable(RedisError):
+    """No connection, or no answer within the time allowed."""
+
+
+class RedisUnfit(RedisError):
+    """Redis answers but must not be used: too old, evicting, or not ours to read."""
+
+
+class RedisFull(RedisError):
+    """Redis is at maxmemory and refused the write before it began."""
+
+
+# Coded errors of the scripts (their first word) are bugs or bad input of the caller.
+SCRIPT_ERRORS: dict[str, type[FairlaneError]] = {
+    "BADARGUMENT": InvalidArgument,
+    "BADBATCH": InvalidArgument,
+    "BADCHUNK": InvalidArgument,
+    "BADCOUNT": InvalidArgument,
+    "BADLIMIT": InvalidArgument,
+    "BADPRIORITY": InvalidArgument,
+    "BADTOKENS": InvalidArgument,
+    "BADVERDICT": InvalidArgument,
+}

@@ -1,0 +1,108 @@
+"""Every key name is made here and nowhere else.
+
+Two hash tags: `{queue}` for what dispatches tokens, `{id}` for what belongs to one request. A
+brace in a name would move a key to another slot, so names are checked here, too.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from .errors import InvalidArgument
+
+LANES = 100
+_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+
+
+def check_name(kind: str, name: str) -> str:
+    """`name` itself when it may be part of a key; `kind` names it in the error."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        shown = repr(name[:60] if isinstance(name, str) else name)
+        raise InvalidArgument(
+            f"{kind} {shown} is not valid: use 1 to 128 letters, digits and the characters _ . : -"
+        )
+    return name
+
+
+@lru_cache(maxsize=4096)
+def request_keys(request_id: str) -> tuple[bytes, ...]:
+    """The eight keys of one request, in the order of lua/v1/lib/request_keys.lua."""
+    parts = ("sub", "counter", "req", "tok", "lease", "retry", "out", "dead")
+    return tuple(f"{part}:{{{request_id}}}".encode() for part in parts)
+
+
+def request_hash(request_id: str) -> bytes:
+    """`req:{id}`: state, policy and counts."""
+    return request_keys(request_id)[2]
+
+
+def leases(request_id: str) -> bytes:
+    """`lease:{id}`: held permits and their deadlines."""
+    return request_keys(request_id)[4]
+
+
+def permits(request_id: str) -> bytes:
+    """`tok:{id}`: permits and what state each is in."""
+    return request_keys(request_id)[3]
+
+
+def results(request_id: str) -> bytes:
+    """`out:{id}`: results in completion order."""
+    return request_keys(request_id)[6]
+
+
+def done_channel(request_id: str) -> bytes:
+    """`done:{id}`: where the end of a request is published."""
+    return f"done:{{{request_id}}}".encode()
+
+
+@lru_cache(maxsize=256)
+def lanes(queue: str) -> tuple[bytes, ...]:
+    """The 100 token lists of a queue, most urgent first."""
+    return tuple(f"{{{queue}}}:{priority}".encode() for priority in range(LANES))
+
+
+@lru_cache(maxsize=1024)
+def _dispatch(queue: str, name: str) -> bytes:
+    return f"{{{queue}}}:{name}".encode()
+
+
+def active(queue: str) -> bytes:
+    """Zset: request -> when to look at it next, ms. Written before the request exists."""
+    return _dispatch(queue, "active")
+
+
+def logged(queue: str) -> bytes:
+    """Zset: endings that are in the completion log already."""
+    return _dispatch(queue, "logged")
+
+
+def delayed(queue: str) -> bytes:
+    """Zset: tokens that are due later."""
+    return _dispatch(queue, "delayed")
+
+
+def completed(queue: str) -> bytes:
+    """Stream: the completion log."""
+    return _dispatch(queue, "completed")
+
+
+def workers(queue: str) -> bytes:
+    """Zset: worker -> its last beat, ms."""
+    return _dispatch(queue, "workers")
+
+
+def worker(queue: str, worker_id: str) -> bytes:
+    """Hash with a TTL: one living worker."""
+    return _dispatch(queue, f"worker:{worker_id}")
+
+
+def wake(queue: str, worker_id: str) -> bytes:
+    """List with a short TTL: what a draining worker's blocking pops return with."""
+    return _dispatch(queue, f"wake:{worker_id}")
+
+
+def conf(queue: str) -> bytes:
+    """Hash: queue-wide switches and the maintenance lock."""
+    return _dispatch(queue, "conf")

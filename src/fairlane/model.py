@@ -1,0 +1,161 @@
+"""The nouns: what is submitted, what a worker holds, what comes back. Data only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from . import settings
+from .errors import InvalidArgument
+from .keys import LANES, check_name
+
+ENDED_STATES = frozenset({"done", "cancelled"})
+MAX_LIMIT = 10_000
+
+
+def _whole(name: str, value: object, low: int, high: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise InvalidArgument(
+            f"{name} {value!r} is not valid: a whole number from {low} to {high} is expected"
+        )
+    return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """How a request is treated; all durations in ms. Raises InvalidArgument on what Lua would refuse."""
+
+    queue: str = settings.DEFAULT_QUEUE
+    priority: int = settings.DEFAULT_PRIORITY
+    limit: int = settings.DEFAULT_LIMIT
+    attempts: int = settings.DEFAULT_ATTEMPTS
+    backoff_ms: tuple[int, int] = settings.DEFAULT_BACKOFF_MS
+    lease_ms: int = settings.DEFAULT_LEASE_MS
+    retain_ms: int = settings.DEFAULT_RETAIN_MS
+
+    def __post_init__(self) -> None:
+        check_name("queue", self.queue)
+        _whole("priority", self.priority, 0, LANES - 1)
+        _whole("limit", self.limit, 1, MAX_LIMIT)
+        _whole("attempts", self.attempts, 1, 100)
+        low, high = self.backoff_ms
+        _whole("backoff (ms)", low, 0, 86_400_000)
+        _whole("backoff (ms)", high, low, 86_400_000)
+        _whole("lease (ms)", self.lease_ms, 1_000, 86_400_000)
+        # A call may be repeated for two minutes: the tombstone must outlive that by far.
+        _whole("retain (ms)", self.retain_ms, 3_600_000, 366 * 86_400_000)
+
+
+class Token(NamedTuple):
+    """A hint popped from a lane: this request may use one more worker."""
+
+    request_id: str
+    k: str
+    g: str
+
+
+Entry = tuple[bytes, tuple[bytes, bytes]]  # one delivered sub-request: (<ms>-<index>, (b"b", body))
+
+
+@dataclass(slots=True)
+class Slice:
+    """The sub-requests one lease covers, and what proves who holds it.
+
+    `taken_ms` is the moment of the acquire by the request slot's clock, the one in the entry ids.
+    """
+
+    request_id: str
+    k: str
+    fence: bytes
+    op: bytes
+    attempt: int
+    attempts: int
+    backoff_ms: tuple[int, int]
+    lease_ms: int
+    priority: int
+    taken_ms: int
+    entries: list[Entry]
+
+
+class Verdict(NamedTuple):
+    """What became of one entry that has no result: `retry`, `dead` or `release`.
+
+    `head` is the header of the result it gets if this makes it dead: see result_head.
+    """
+
+    entry_id: bytes
+    verdict: str
+    delay_ms: int
+    head: bytes
+    error: str
+
+
+def result_head(index: bytes, status: bytes, attempt: int, waited_ms: int, ran_us: int) -> bytes:
+    """The header of one result in `out:{id}`; status d = done with a body, n = done with None, x = dead."""
+    return b"%b:%b:%d:%d:%d" % (index, status, attempt, waited_ms, ran_us)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One sub-request's outcome, as read back.
+
+    `status` is "done" or "dead"; `body` is None when the handler returned None or the sub-request
+    is dead (then `error` says why); `waited_ms` from submission to the handler, `ran_ms` in it.
+    """
+
+    index: int
+    status: str
+    attempt: int
+    body: bytes | None
+    error: str | None
+    worker: str
+    waited_ms: int
+    ran_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Counts of one request at one moment; `held` of `limit` permits are with workers."""
+
+    id: str
+    state: str
+    total: int
+    done: int
+    dead: int
+    cancelled: int
+    held: int
+    limit: int
+    priority: int
+    queue: str
+    reason: str = ""
+    submitted_ms: int = 0
+    ended_ms: int = 0
+    is_open: bool = False
+    detail: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def ended(self) -> bool:
+        """True once nothing of the request will run any more."""
+        return self.state in ENDED_STATES
+
+    @property
+    def left(self) -> int:
+        """Sub-requests that are neither done, dead nor cancelled."""
+        return self.total - self.done - self.dead - self.cancelled
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One entry of the completion log; `log_id` is where to resume after it."""
+
+    log_id: str
+    id: str
+    state: str
+    priority: int
+    total: int
+    done: int
+    dead: int
+    cancelled: int
+    submitted_ms: int
+    ended_ms: int
+    reason: str = ""

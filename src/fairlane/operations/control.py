@@ -1,0 +1,135 @@
+"""What a person does to a request: cancel it, look at it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import keys
+from ..errors import RequestNotFound
+from ..model import Completion, Progress
+from ..scripts import library
+from ..steps import Batch, Command, Operation
+from .tokens import insert, retire
+
+
+def cancel(request_id: str, reason: str, *, queue: str | None = None) -> Operation[bool]:
+    """Stops a request; True when it has ended, False while slices are still held. RequestNotFound."""
+    names = keys.request_keys(request_id)
+    stored = yield Command(b"HGET", keys.request_hash(request_id), b"queue")
+    reply = yield library().cancel(names, reason=reason)
+    if reply[0] == b"gone":
+        raise not_found(request_id)
+    home = queue or (stored or b"").decode()
+    if reply[0] == b"ended":
+        yield retire(home, request_id, reply[1])
+        return True
+    calls = insert(home, request_id, reply[-1])
+    if calls:
+        yield Batch(calls)
+    return False
+
+
+def not_found(request_id: str) -> RequestNotFound:
+    """The error for an id nobody knows, or whose retention is over."""
+    return RequestNotFound(
+        f"there is no request {request_id} (an ended one is kept only for its retention)"
+    )
+
+
+def progress(request_id: str) -> Operation[Progress]:
+    """The counts of a request now. Raises RequestNotFound."""
+    fields, held = yield Batch(
+        [
+            Command(b"HGETALL", keys.request_hash(request_id)),
+            Command(b"ZCARD", keys.leases(request_id)),
+        ]
+    )
+    detail = as_text(fields)
+    if not detail or detail.get("state") == "abandoned":
+        raise not_found(request_id)
+    number = {name: int(value) for name, value in detail.items() if value.isdigit()}.get
+    return Progress(
+        id=request_id,
+        state=detail["state"],
+        total=number("total", 0),
+        done=number("done", 0),
+        dead=number("dead", 0),
+        cancelled=number("cancelled", 0),
+        held=held,
+        limit=number("limit", 0),
+        priority=number("priority", 0),
+        queue=detail["queue"],
+        reason=detail.get("reason", ""),
+        submitted_ms=number("born", 0),
+        ended_ms=number("ended", 0),
+        is_open=detail.get("open") == "1",
+        detail=detail,
+    )
+
+
+def as_text(flat: Any) -> dict[str, str]:
+    """A hash's reply as a dict of text; a body is never in it."""
+    pairs = flat.items() if isinstance(flat, dict) else zip(flat[::2], flat[1::2], strict=True)
+    return {name.decode(): value.decode("utf-8", "replace") for name, value in pairs}
+
+
+def holders(request_id: str) -> Operation[list[dict[str, str]]]:
+    """Who holds a permit of this request: worker, permit, fence, owed, each as text."""
+    fields = yield Command(b"HGETALL", keys.permits(request_id))
+    held = []
+    for k, text in as_text(fields).items():
+        if text.startswith("h:"):
+            _, fence, _, _, _, owed, _, worker = text.split(":", 7)
+            held.append({"permit": k, "fence": fence, "owed": owed, "worker": worker})
+    return sorted(held, key=lambda row: int(row["permit"]))
+
+
+def queue_status(queue: str, most: int = 1000) -> Operation[dict[str, Any]]:
+    """Counts of one queue: tokens by lane, delayed tokens, living workers, unfinished requests by state.
+
+    Looks at no more than `most` requests; `more` says how many were left out.
+    """
+    replies = yield Batch(
+        [
+            *(Command(b"LLEN", lane) for lane in keys.lanes(queue)),
+            Command(b"ZCARD", keys.delayed(queue)),
+            Command(b"ZRANGE", keys.workers(queue), 0, -1),
+            Command(b"ZCARD", keys.active(queue)),
+            Command(b"ZRANGE", keys.active(queue), 0, most - 1),
+            Command(b"XLEN", keys.completed(queue)),
+        ]
+    )
+    delayed, workers, active, ids, logged = replies[keys.LANES :]
+    requests = []
+    for request_id in ids:
+        try:
+            requests.append((yield from progress(request_id.decode())))
+        except RequestNotFound:
+            continue  # an intent whose request is not there yet, or no more
+    return {
+        "queue": queue,
+        "lanes": {lane: count for lane, count in enumerate(replies[: keys.LANES]) if count},
+        "delayed": delayed,
+        "workers": [name.decode() for name in workers],
+        "requests": requests,
+        "more": max(0, active - len(ids)),
+        "logged": logged,
+    }
+
+
+def completion(log_id: bytes, fields: Any) -> Completion:
+    """One entry of the completion log."""
+    text = as_text(fields)
+    return Completion(
+        log_id=log_id.decode(),
+        id=text["id"],
+        state=text["state"],
+        priority=int(text["priority"]),
+        total=int(text["total"]),
+        done=int(text["done"]),
+        dead=int(text["dead"]),
+        cancelled=int(text["cancelled"]),
+        submitted_ms=int(text["born"]),
+        ended_ms=int(text["ended"]),
+        reason=text.get("reason", ""),
+    )

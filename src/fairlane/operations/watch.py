@@ -1,0 +1,116 @@
+"""Watching a request: its end, its results, the completion log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import keys, settings
+from ..errors import RequestLost, WaitTimeout
+from ..model import ENDED_STATES, Completion, Result
+from ..steps import Batch, Command, Message, Operation, Subscribe
+from .control import completion, not_found
+
+PAGE = 64  # entries of `out` a page; one entry is what one complete call settled
+
+
+def state(request_id: str) -> Operation[str]:
+    """The state of a request now. Raises RequestNotFound."""
+    found = yield Command(b"HGET", keys.request_hash(request_id), b"state")
+    if found is None or found == b"abandoned":
+        raise not_found(request_id)
+    return str(found.decode())
+
+
+def wait(request_id: str, clock: Any, timeout_s: float | None) -> Operation[str]:
+    """Returns the final state: subscribe first, then read, with a slow poll behind both.
+
+    So neither a message before the subscription nor a lost one can hang it. `clock` returns
+    seconds. Raises WaitTimeout, RequestNotFound, RequestLost (it was there and is gone).
+    """
+    deadline = None if timeout_s is None else clock() + timeout_s
+    yield Subscribe(keys.done_channel(request_id))
+    known = False
+    while True:
+        found = yield Command(b"HGET", keys.request_hash(request_id), b"state")
+        if found is None and known:
+            raise RequestLost(
+                f"request {request_id} is gone from Redis: a failover or a flush took it"
+            )
+        if found is None or found == b"abandoned":
+            raise not_found(request_id)
+        known = True
+        if found.decode() in ENDED_STATES:
+            return str(found.decode())
+        left = settings.POLL_S if deadline is None else deadline - clock()
+        if left <= 0:
+            raise WaitTimeout(
+                f"request {request_id} had not ended after {timeout_s:g} s; it goes on"
+            )
+        yield Message(min(left, settings.POLL_S))
+
+
+def read_results(
+    request_id: str, after: bytes, block_ms: int
+) -> Operation[tuple[list[tuple[bytes, list[Result]]], bool]]:
+    """The next page of results after entry `after` of `out`: [(entry id, results)], and is it over?
+
+    Blocks up to `block_ms` when nothing new is there. Raises RequestNotFound.
+    """
+    # The state is read before the results: what ended has written all of them already.
+    ended = (yield from state(request_id)) in ENDED_STATES
+    out = keys.results(request_id)
+    read: tuple[Any, ...] = (b"XREAD", b"COUNT", PAGE)
+    if not ended and block_ms:
+        read += (b"BLOCK", block_ms)
+    reply = yield Command(*read, b"STREAMS", out, after)
+    pages = [
+        (entry_id, parse_results(fields)) for entry_id, fields in (reply[0][1] if reply else [])
+    ]
+    return pages, ended and len(pages) < PAGE
+
+
+def read_entries(request_id: str, entry_ids: list[bytes]) -> Operation[list[list[Result]]]:
+    """The results of some entries of `out` again, in the order asked for."""
+    out = keys.results(request_id)
+    replies = yield Batch([Command(b"XRANGE", out, entry, entry) for entry in entry_ids])
+    return [parse_results(reply[0][1]) if reply else [] for reply in replies]
+
+
+def parse_results(fields: list[bytes]) -> list[Result]:
+    """One entry of `out`: worker, then (head, body) pairs; head = index:status:attempt:waited:ran µs."""
+    found = []
+    worker = ""
+    for head, body in zip(fields[::2], fields[1::2], strict=True):
+        if head == b"w":
+            worker = body.decode("utf-8", "replace")
+            continue
+        index, status, attempt, waited, ran = head.split(b":")
+        is_dead = status == b"x"
+        found.append(
+            Result(
+                index=int(index),
+                status="dead" if is_dead else "done",
+                attempt=int(attempt),
+                body=body if status == b"d" else None,
+                error=body.decode("utf-8", "replace") if is_dead else None,
+                worker=worker,
+                waited_ms=int(waited),
+                ran_ms=int(ran) / 1000,
+            )
+        )
+    return found
+
+
+def read_completions(queue: str, after: str, block_ms: int) -> Operation[list[Completion]]:
+    """The endings logged after `after` (an entry id, "0" for all, "$" for new ones)."""
+    read: tuple[Any, ...] = (b"XREAD", b"COUNT", 100)
+    if block_ms:
+        read += (b"BLOCK", block_ms)
+    reply = yield Command(*read, b"STREAMS", keys.completed(queue), after)
+    return [completion(log_id, fields) for log_id, fields in (reply[0][1] if reply else [])]
+
+
+def last_completion(queue: str) -> Operation[str]:
+    """Where the completion log ends now: an entry id, "0-0" when it is empty."""
+    reply = yield Command(b"XREVRANGE", keys.completed(queue), "+", "-", b"COUNT", 1)
+    return reply[0][0].decode() if reply else "0-0"

@@ -1,0 +1,178 @@
+"""The blocking face: a queue on one Redis, and the requests in it."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from . import clock, keys, settings
+from .bodies import Body, chunks
+from .drivers.sync import SyncDriver
+from .model import Completion, Policy, Progress, Result
+from .operations import control, watch
+from .operations.submit import submit
+from .results import flow
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+
+def new_id() -> str:
+    """A request id that nobody has: 20 hex digits."""
+    return secrets.token_hex(10)
+
+
+def resolve_url(url: str | None) -> str:
+    """The URL given, or FAIRLANE_REDIS, or the embedded server's, which is started if need be."""
+    named = settings.redis_url(url)
+    if named:
+        return named
+    from .embedded import ensure
+
+    return ensure()
+
+
+class Request:
+    """A request by its id; holds no state of its own, so it is never stale."""
+
+    def __init__(self, queue: Queue, request_id: str) -> None:
+        self.queue = queue
+        self.id = keys.check_name("request id", request_id)
+
+    def state(self) -> str:
+        """One of active, cancelling, done, cancelled. Raises RequestNotFound."""
+        return self.queue.driver.run(watch.state(self.id))
+
+    def progress(self) -> Progress:
+        """The counts now: total, done, dead, cancelled, held, limit. Raises RequestNotFound."""
+        return self.queue.driver.run(control.progress(self.id))
+
+    def wait(self, timeout: float | None = None) -> str:
+        """Blocks until the request has ended and returns its final state: done or cancelled.
+
+        `timeout` in seconds; raises WaitTimeout, RequestNotFound, RequestLost.
+        """
+        return self.queue.driver.run(watch.wait(self.id, clock.mono_s, timeout))
+
+    def results(self, order: str = "input") -> Iterator[Result]:
+        """Yields every result, also while the request still runs, and ends with it.
+
+        `order` is "input" (a bounded window holds back what came early) or "done". Dead
+        sub-requests are among them; cancelled ones have no result.
+        """
+        items = flow(self.id, order)
+        try:
+            item = next(items)
+            while True:
+                if isinstance(item, list):
+                    yield from item
+                    item = next(items)
+                else:
+                    item = items.send(self.queue.driver.run(item))
+        except StopIteration:
+            return
+
+    def cancel(self, reason: str = "cancelled by the caller") -> bool:
+        """Nothing more of it starts; True if it has ended already, False while slices are held."""
+        return self.queue.driver.run(control.cancel(self.id, reason))
+
+    def __repr__(self) -> str:
+        return f"<Request {self.id}>"
+
+
+class Queue:
+    """A queue by name; any thread may use it."""
+
+    def __init__(self, driver: SyncDriver, name: str = settings.DEFAULT_QUEUE) -> None:
+        self.driver = driver
+        self.name = keys.check_name("queue", name)
+
+    @classmethod
+    def from_url(
+        cls,
+        url: str | None = None,
+        *,
+        name: str = settings.DEFAULT_QUEUE,
+        patience_s: float = settings.PATIENCE_S,
+    ) -> Queue:
+        """A queue on the Redis at `url` (default: FAIRLANE_REDIS, else the embedded server).
+
+        Nothing is connected yet. A call is repeated for `patience_s` seconds while Redis does
+        not answer, then raises RedisUnreachable.
+        """
+        return cls(SyncDriver(resolve_url(url), patience_s=patience_s), name)
+
+    def submit_request(
+        self,
+        bodies: Iterable[Body],
+        *,
+        priority: int = settings.DEFAULT_PRIORITY,
+        limit: int = settings.DEFAULT_LIMIT,
+        id: str | None = None,  # noqa: A002  the word of the API
+        attempts: int = settings.DEFAULT_ATTEMPTS,
+        backoff_ms: tuple[int, int] = settings.DEFAULT_BACKOFF_MS,
+        lease_ms: int = settings.DEFAULT_LEASE_MS,
+        retain_ms: int = settings.DEFAULT_RETAIN_MS,
+    ) -> Request:
+        """Submits one request: one sub-request for each of `bodies` (bytes, or text as UTF-8).
+
+        `bodies` may be lazy and endless-looking: it is sent in chunks of at most 1,000 and 1 MiB.
+        `priority` 0 (first) to 99, `limit` 1 to 10,000 workers at once. With an `id` of the
+        caller's the call is idempotent. Raises InvalidArgument, RequestExists, RequestEnded,
+        RedisError; what `bodies` raises cancels the request and goes on to the caller.
+        """
+        policy = Policy(
+            queue=self.name, priority=priority, limit=limit, attempts=attempts, backoff_ms=backoff_ms,
+            lease_ms=lease_ms, retain_ms=retain_ms,
+        )  # fmt: skip
+        request = Request(self, new_id() if id is None else id)
+        self.driver.run(submit(request.id, policy), chunks(bodies))
+        return request
+
+    def request(self, id: str) -> Request:  # noqa: A002  the word of the API
+        """The request with this id; nothing is looked up yet."""
+        return Request(self, id)
+
+    def completions(self, since: str | None = None, *, follow: bool = True) -> Iterator[Completion]:
+        """Endings from the durable log, oldest first, each with the `log_id` to resume after.
+
+        `since`: a `log_id` seen last, "0" for all that is kept, None for what ends from now on.
+        With `follow` it waits for more and never ends by itself.
+        """
+        after = self.driver.run(watch.last_completion(self.name)) if since is None else since
+        block = settings.BLOCK_MS if follow else 0
+        while True:
+            found = self.driver.run(watch.read_completions(self.name, after, block))
+            for ending in found:
+                after = ending.log_id
+                yield ending
+            if not found and not follow:
+                return
+
+    def status(self) -> dict[str, Any]:
+        """Counts: tokens by lane, delayed, workers, unfinished requests (at most 1,000), logged."""
+        return self.driver.run(control.queue_status(self.name))
+
+    def close(self) -> None:
+        """Closes the idle connections."""
+        self.driver.close()
+
+    def __enter__(self) -> Queue:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Queue {self.name} at {self.driver.place}>"
+
+
+def submit_request(
+    bodies: Iterable[Body],
+    *,
+    redis: str | None = None,
+    queue: str = settings.DEFAULT_QUEUE,
+    **options: Any,
+) -> Request:
+    """Submits to the queue at `redis` (see Queue.from_url); options as Queue.submit_request."""
+    return Queue.from_url(redis, name=queue).submit_request(bodies, **options)

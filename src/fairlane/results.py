@@ -1,0 +1,122 @@
+"""Reads a request's results while it runs, in completion or in input order.
+
+Input order holds back what came early. What does not fit into the window is not kept: only where
+it stands in Redis, a few bytes for a run of results, to be read again when its turn comes.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Generator, Iterator
+from typing import Any
+
+from .errors import InvalidArgument
+from .model import Result
+from .operations.watch import read_entries, read_results
+from .settings import BLOCK_MS
+from .steps import Operation
+
+WINDOW_RESULTS = 20_000
+WINDOW_BYTES = 64 << 20
+
+# What a face of the queue must do next: run an operation and send its result, or hand out results.
+Flow = Generator[Operation[Any] | list[Result], Any, None]
+
+
+class InputOrder:
+    """A bounded reorder window over results that arrive in completion order."""
+
+    def __init__(self, most: int = WINDOW_RESULTS, most_bytes: int = WINDOW_BYTES) -> None:
+        self.next = 0
+        self._most, self._most_bytes = most, most_bytes
+        self._early: list[tuple[int, int, Result]] = []
+        self._bytes = 0
+        self._order = 0
+        self._spilled: list[tuple[int, int, bytes]] = []  # first index, last index, entry of `out`
+
+    def add(self, entry_id: bytes, found: list[Result]) -> None:
+        """Takes one entry's results; keeps them, or remembers where they are."""
+        if len(self._early) + len(found) <= self._most and self._bytes < self._most_bytes:
+            self._keep(found)
+            return
+        for first, last in _runs(sorted(result.index for result in found)):
+            heapq.heappush(self._spilled, (first, last, entry_id))
+
+    def _keep(self, found: list[Result]) -> None:
+        for result in found:
+            self._order += 1
+            heapq.heappush(self._early, (result.index, self._order, result))
+            self._bytes += len(result.body or b"")
+
+    def ready(self) -> list[Result]:
+        """The results whose turn it is; one index is handed out once."""
+        out = []
+        while self._early and self._early[0][0] <= self.next:
+            index, _, result = heapq.heappop(self._early)
+            self._bytes -= len(result.body or b"")
+            if index == self.next:
+                out.append(result)
+                self.next += 1
+        return out
+
+    def wanted(self) -> bytes | None:
+        """The entry that must be read again now, or None."""
+        if self._spilled and self._spilled[0][0] <= self.next:
+            return self._spilled[0][2]
+        return None
+
+    def refill(self, found: list[Result]) -> None:
+        """Takes the wanted entry's results, of which only this run is due."""
+        first, last, _ = heapq.heappop(self._spilled)
+        self._keep([result for result in found if max(first, self.next) <= result.index <= last])
+
+    def skip_gap(self) -> bool:
+        """At the end: goes to the next index that has a result; False when there is none."""
+        heads = [heap[0][0] for heap in (self._early, self._spilled) if heap]
+        if not heads:
+            return False
+        self.next = max(self.next, min(heads))
+        return True
+
+
+def _runs(indexes: list[int]) -> Iterator[tuple[int, int]]:
+    first = last = None
+    for index in indexes:
+        if last is not None and index != last + 1:
+            yield first, last  # type: ignore[misc]
+            first = index
+        first = index if first is None else first
+        last = index
+    if first is not None and last is not None:
+        yield first, last
+
+
+def flow(request_id: str, order: str) -> Flow:
+    """What a face does to hand out every result: see Flow."""
+    if order not in {"input", "done"}:
+        raise InvalidArgument(f"order {order!r} is not valid: input or done is expected")
+    window = InputOrder() if order == "input" else None
+    after, over = b"0-0", False
+    while not over:
+        pages, over = yield read_results(request_id, after, BLOCK_MS)
+        for entry_id, found in pages:
+            after = entry_id
+            if window is None:
+                yield found
+            else:
+                window.add(entry_id, found)
+                yield from _drain(request_id, window)
+    while window is not None and window.skip_gap():
+        yield from _drain(request_id, window)
+
+
+def _drain(request_id: str, window: InputOrder) -> Flow:
+    while True:
+        out = window.ready()
+        if out:
+            yield out
+        wanted = window.wanted()
+        if wanted is None:
+            return
+        (found,) = yield read_entries(request_id, [wanted])
+        window.refill(found)

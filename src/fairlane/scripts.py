@@ -1,0 +1,134 @@
+"""Loads lua/ and turns each file into a typed call.
+
+A script's signature is its own first lines: `local fence = ARGV[3]  -- drawn at acquire` names the
+third argument `fence`. Lua runs these lines and the loader reads them, so they can't drift apart:
+`scripts.extend(keys, k=…, fence=…, op=…)` with a wrong name is a TypeError before Redis is touched.
+
+`-- @include lib/mint.lua` is textual and happens once. `-- @flags` says how Redis 7 may treat the
+script: `allow-oom` (it must run when Redis is full, or nothing could be drained), `no-writes`, or
+`grows` (refused when full). Redis 6.2 has no flags: there an allow-oom script begins with a write
+that cannot grow, because only the first write of a script is ever refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .steps import Arg, Call
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+LAYOUT = "v1"
+_INCLUDE = re.compile(r"^-- @include (\S+)$", re.MULTILINE)
+_FLAGS = re.compile(r"^-- @flags (\S+)$", re.MULTILINE)
+_ONE = re.compile(
+    r"^local (\w+) = (?:tonumber\()?(KEYS|ARGV)\[(\d+)\]\)?(?:\s+-- .*)?$", re.MULTILINE
+)
+_REST = re.compile(r"^local (\w+) = (\d+)\s+-- (KEYS|ARGV)\[\2\.\.\.\].*$", re.MULTILINE)
+# PERSIST writes nothing here: the first key of every such script never has a TTL.
+_FIRST_WRITE = 'redis.call("PERSIST", KEYS[1])\n'
+
+
+def lua_folder() -> Path:
+    """The folder of the scripts: inside the installed package, or at the top of the checkout."""
+    packaged = Path(__file__).parent / "lua"
+    return packaged if packaged.is_dir() else Path(__file__).parents[2] / "lua"
+
+
+def expand(root: Path, name: str, seen: set[str] | None = None) -> str:
+    """The text of one Lua file with its includes in place, each file once."""
+    seen = set() if seen is None else seen
+    seen.add(name)
+
+    def include(match: re.Match[str]) -> str:
+        return "" if match[1] in seen else expand(root, match[1], seen)
+
+    return _INCLUDE.sub(include, (root / name).read_text(encoding="utf-8")).rstrip("\n")
+
+
+class Script:
+    """One Lua script: its text for new and old servers, their SHA-1s, and its signature."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self.name = name
+        found = _FLAGS.search(text)
+        self.flag = found[1] if found else "grows"
+        self.keys = self._names(text, "KEYS")
+        self.params = self._names(text, "ARGV")
+        rest = {match[3]: match[1] for match in _REST.finditer(text)}
+        self.rest = rest.get("ARGV")
+        self.many_keys = "KEYS" in rest
+        flags = "" if self.flag == "grows" else f" flags={self.flag}"
+        self.modern = f"#!lua{flags}\n{text}\n".encode()
+        self.legacy = ((_FIRST_WRITE if self.flag == "allow-oom" else "") + text + "\n").encode()
+        self.modern_sha = hashlib.sha1(self.modern, usedforsecurity=False).hexdigest().encode()
+        self.legacy_sha = hashlib.sha1(self.legacy, usedforsecurity=False).hexdigest().encode()
+
+    @staticmethod
+    def _names(text: str, kind: str) -> tuple[str, ...]:
+        found = {int(match[3]): match[1] for match in _ONE.finditer(text) if match[2] == kind}
+        return tuple(found[i] for i in sorted(found))
+
+    def source(self, *, modern: bool) -> bytes:
+        """What EVAL sends to a server that does (Redis >= 7) or does not know script flags."""
+        return self.modern if modern else self.legacy
+
+    def sha(self, *, modern: bool) -> bytes:
+        """What EVALSHA sends."""
+        return self.modern_sha if modern else self.legacy_sha
+
+    def __call__(self, keys: Sequence[bytes], **given: Any) -> Call:
+        """The step that runs this script; raises TypeError for a wrong, missing or extra name."""
+        if len(keys) < len(self.keys) or (len(keys) > len(self.keys) and not self.many_keys):
+            raise TypeError(f"{self.name} takes the keys {', '.join(self.keys)}, got {len(keys)}")
+        rest: Iterable[Arg] = given.pop(self.rest, ()) if self.rest else ()
+        given.setdefault("now", "") if "now" in self.params else None
+        try:
+            args = [given.pop(name) for name in self.params]
+        except KeyError as missing:
+            raise TypeError(f"{self.name} needs {missing}") from None
+        if given:
+            raise TypeError(
+                f"{self.name} takes no {', '.join(given)}; it takes {', '.join(self.params)}"
+            )
+        args.extend(rest)
+        return Call(self, keys, args)
+
+    def __repr__(self) -> str:
+        return f"<Script {self.name}>"
+
+
+class Library:
+    """All scripts of one layout, as attributes; read from disk at first use."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._scripts: dict[str, Script] = {}
+        self._paths = {
+            path.stem: path
+            for folder in ("request", "dispatch")
+            for path in (root / folder).glob("*.lua")
+        }
+
+    def __getattr__(self, name: str) -> Script:
+        if name.startswith("_") or name not in self._paths:
+            raise AttributeError(f"there is no script {name}.lua in {self.root}")
+        script = self._scripts.get(name)
+        if script is None:
+            path = self._paths[name].relative_to(self.root).as_posix()
+            script = self._scripts[name] = Script(name, expand(self.root, path))
+        return script
+
+    def __iter__(self) -> Iterator[Script]:
+        return (getattr(self, name) for name in sorted(self._paths))
+
+
+@lru_cache(maxsize=1)
+def library() -> Library:
+    """The scripts of this release."""
+    return Library(lua_folder() / LAYOUT)

@@ -1,0 +1,71 @@
+"""Every number and name that can be set, with its unit, default and danger."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from .errors import InvalidArgument
+
+DEFAULT_QUEUE = "req"
+DEFAULT_PRIORITY = 5
+DEFAULT_LIMIT = 3
+DEFAULT_ATTEMPTS = 5
+DEFAULT_BACKOFF_MS = (1_000, 300_000)
+DEFAULT_LEASE_MS = 30_000  # short: a dead worker's work waits this long; beats extend it
+DEFAULT_RETAIN_MS = 24 * 3_600_000
+
+MAX_BODY = 1 << 20  # bytes of one sub-request or result
+CHUNK_ENTRIES = 1_000  # sub-requests of one script call; more would block the server
+CHUNK_BYTES = 1 << 20
+OPEN_MS = 3_600_000  # an open request without a chunk for so long is abandoned
+INTENT_GRACE_MS = 5_000  # a producer has this long between its first step and its second
+AUDIT_MS = 5_000  # how often an unfinished request is looked at; recovery takes lease + this
+MARKER_MS = 24 * 3_600_000  # a log marker outlives the tombstone by this much
+LOG_ENTRIES = 100_000  # about how many endings the completion log keeps
+
+SLICE_MS = 20.0  # how long one lease's work should take; an urgent request waits that long
+SLICE_MOST = 1_000
+FLUSH_MS = 250.0  # a slice that takes longer than planned shows its results this often
+SLICE_HARD_MS = 1_000.0  # ... and gives the rest back after this
+FLUSH_BYTES = 1 << 20  # results of one complete call
+BLOCK_MS = 2_000  # one blocking pop; also how long an idle worker takes to drain
+BEAT_MS = 1_000
+LATE_MS = 2_000  # a beat older than this is late
+WORKER_TTL_MS = 60_000
+LOCK_MS = 2_500  # the maintenance lock outlives a silent holder by this much
+SOCKET_TIMEOUT_S = 10.0  # above BLOCK_MS, or a blocking pop would count as a hung server
+MAINTAIN_MOST = 200  # requests looked at in one maintenance pass
+TOKEN_GRACE_MS = 5_000  # a queued permit's token may be on its way for so long
+PROBE_S = 0.3  # how long a late worker's health port may take to answer
+CALL_PATIENCE_S = 120.0  # a worker repeats one call for so long; tombstones live longer
+PATIENCE_S = 30.0  # how long one call is repeated while Redis does not answer
+POLL_S = 5.0  # the slow poll behind every subscription
+
+REDIS_VARIABLE = "FAIRLANE_REDIS"
+
+_UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?")
+
+
+def duration_ms(text: str) -> int:
+    """Milliseconds in `"500ms"`, `"1.5s"`, `"5m"`, `"24h"` or `"7d"`; a bare number is seconds."""
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise InvalidArgument(f"{text!r} is not a duration: write 500ms, 30s, 5m, 24h or 7d")
+    return int(float(match[1]) * _UNITS[match[2] or "s"])
+
+
+def duration_range_ms(text: str) -> tuple[int, int]:
+    """Milliseconds in `"1s..5m"`, shortest and longest; one duration means both."""
+    low, _, high = text.partition("..")
+    shortest = duration_ms(low)
+    longest = duration_ms(high) if high else shortest
+    if longest < shortest:
+        raise InvalidArgument(f"{text!r} ends before it begins: write the shorter duration first")
+    return shortest, longest
+
+
+def redis_url(given: str | None = None) -> str | None:
+    """The URL named by the caller or by FAIRLANE_REDIS; None means the embedded server."""
+    return given or os.environ.get(REDIS_VARIABLE) or None

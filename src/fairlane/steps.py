@@ -1,0 +1,84 @@
+"""What an operation may ask of a driver: one step, one reply.
+
+Operations are generators: they yield steps and receive replies, and do no I/O of their own. So
+the same operation runs under a blocking driver, an asyncio driver and a test that cuts it off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+Arg = bytes | str | int | float
+
+
+class Command:
+    """One Redis command; the reply is Redis's, undecoded."""
+
+    __slots__ = ("args",)
+
+    def __init__(self, *args: Arg) -> None:
+        self.args: tuple[Arg, ...] = args
+
+
+class Call:
+    """One script, by EVALSHA; `args` are complete and in order."""
+
+    __slots__ = ("args", "keys", "script")
+
+    def __init__(self, script: Any, keys: Sequence[bytes], args: Sequence[Arg]) -> None:
+        self.script = script
+        self.keys = keys
+        self.args = args
+
+
+class Batch:
+    """Independent steps in one round trip; replies in the same order.
+
+    Nothing may depend on the order of their effects: a step whose script the server has forgotten
+    runs again after the others.
+    """
+
+    __slots__ = ("steps",)
+
+    def __init__(self, steps: Sequence[Command | Call]) -> None:
+        self.steps = steps
+
+
+class Subscribe:
+    """Listens to a channel until the operation ends; the reply comes once it is confirmed."""
+
+    __slots__ = ("channel",)
+
+    def __init__(self, channel: bytes) -> None:
+        self.channel = channel
+
+
+class Message:
+    """Waits for a message on the subscribed channel: its bytes, or None after `timeout_s`."""
+
+    __slots__ = ("timeout_s",)
+
+    def __init__(self, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+
+
+class Pull:
+    """The next chunk of the caller's bodies: a list of bytes, or None at the end."""
+
+    __slots__ = ()
+
+
+class Handle:
+    """Runs the handler over a slice, from entry `position` on; the reply is a worker's Outcome."""
+
+    __slots__ = ("position", "slice")
+
+    def __init__(self, slice_: Any, position: int) -> None:
+        self.slice = slice_
+        self.position = position
+
+
+Step = Command | Call | Batch | Subscribe | Message | Pull | Handle
+Operation = Generator[Step, Any, T]

@@ -1,0 +1,165 @@
+"""What a worker's processes know of each other: a page of shared memory, one record a unit.
+
+A unit (one thread or task of a child process) writes what lease it holds before the handler runs;
+the supervisor reads it and extends the lease. So no busy handler, not even one that never lets go
+of the interpreter lock, can keep a lease from being extended, and it costs no system call.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from dataclasses import dataclass
+
+_SIZE = 512
+_HEADER = 64
+_DRAINING = 0
+# In a record: version (odd while it is written), held, then the lease.
+_VERSION = struct.Struct("<Q")
+_LEASE = struct.Struct("<dddQHH")  # deadline, taken, lease seconds, fence, length of id and of k
+_AT_LEASE, _AT_NAMES, _AT_HELD = 8, 56, 252
+_AT_ATTENTION, _AT_STOP_FENCE, _AT_DEADLINE, _AT_COUNTS = 256, 264, 272, 280
+_U64 = struct.Struct("<Q")
+_F64 = struct.Struct("<d")
+COUNTS = ("done", "failed", "slices", "busy_us")
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A lease as the supervisor sees it; times in seconds of time.monotonic()."""
+
+    unit: int
+    request_id: str
+    k: str
+    fence: int
+    op: str
+    deadline: float
+    taken: float
+    lease_s: float
+
+
+class Record:
+    """One unit's part of the board."""
+
+    def __init__(self, page: mmap.mmap, unit: int) -> None:
+        self._page = page
+        self._at = _HEADER + unit * _SIZE
+        self.unit = unit
+        self._fence = 0
+
+    # Written by the unit.
+
+    def hold(
+        self, request_id: str, k: str, fence: int, op: bytes, taken: float, lease_s: float
+    ) -> None:
+        """A lease was taken; `taken` is when the acquire was sent, which is never too late."""
+        page, at = self._page, self._at
+        version = _VERSION.unpack_from(page, at)[0] | 1
+        _VERSION.pack_into(page, at, version)
+        names = request_id.encode() + k.encode() + op
+        _F64.pack_into(page, at + _AT_DEADLINE, taken + lease_s)
+        _LEASE.pack_into(
+            page, at + _AT_LEASE, taken + lease_s, taken, lease_s, fence, len(request_id), len(k)
+        )
+        page[at + _AT_NAMES : at + _AT_NAMES + len(names)] = names
+        page[at + _AT_HELD] = 1
+        self._fence = fence
+        _VERSION.pack_into(page, at, version + 1)
+
+    def release(self) -> None:
+        """The lease was given back."""
+        self._page[self._at + _AT_HELD] = 0
+
+    def count(self, *amounts: int) -> None:
+        """Adds to this unit's counts, in the order of COUNTS."""
+        for i, amount in enumerate(amounts):
+            at = self._at + _AT_COUNTS + 8 * i
+            _U64.pack_into(self._page, at, _U64.unpack_from(self._page, at)[0] + amount)
+
+    @property
+    def attention(self) -> bool:
+        """True when the supervisor has said something since the last `heard`: one byte, read often."""
+        return bool(self._page[self._at + _AT_ATTENTION] or self._page[_DRAINING])
+
+    @property
+    def is_stopped(self) -> bool:
+        """True when the lease held now was lost or its request cancelled."""
+        stop = _U64.unpack_from(self._page, self._at + _AT_STOP_FENCE)[0]
+        return bool(stop == self._fence and self._page[self._at + _AT_HELD])
+
+    @property
+    def is_draining(self) -> bool:
+        """True when the worker takes nothing new."""
+        return bool(self._page[_DRAINING])
+
+    @property
+    def deadline(self) -> float:
+        """When the lease held now ends unless it is extended again."""
+        return float(_F64.unpack_from(self._page, self._at + _AT_DEADLINE)[0])
+
+    def heard(self) -> None:
+        """Whatever the supervisor said was about an earlier lease."""
+        self._page[self._at + _AT_ATTENTION] = 0
+
+    # Read and written by the supervisor.
+
+    def held(self) -> Held | None:
+        """The lease this unit holds, or None; never a half-written one."""
+        page, at = self._page, self._at
+        for _ in range(100):
+            version = _VERSION.unpack_from(page, at)[0]
+            if version & 1 or not page[at + _AT_HELD]:
+                return None
+            deadline, taken, lease_s, fence, id_length, k_length = _LEASE.unpack_from(
+                page, at + _AT_LEASE
+            )
+            names = bytes(page[at + _AT_NAMES : at + _AT_NAMES + id_length + k_length + 32])
+            deadline = max(deadline, _F64.unpack_from(page, at + _AT_DEADLINE)[0])
+            if _VERSION.unpack_from(page, at)[0] == version:
+                k = names[id_length : id_length + k_length].decode()
+                op = names[id_length + k_length :].decode()
+                return Held(
+                    self.unit, names[:id_length].decode(), k, fence, op, deadline, taken, lease_s
+                )
+        return None
+
+    def extended(self, held: Held, deadline: float) -> None:
+        """The lease was extended; harmless when the unit has gone on to another one."""
+        if _LEASE.unpack_from(self._page, self._at + _AT_LEASE)[3] == held.fence:
+            _F64.pack_into(self._page, self._at + _AT_DEADLINE, deadline)
+
+    def stop(self, fence: int) -> None:
+        """Tells the unit that the lease with this fence is lost or not wanted."""
+        _U64.pack_into(self._page, self._at + _AT_STOP_FENCE, fence)
+        self._page[self._at + _AT_ATTENTION] = 1
+
+    def counts(self) -> dict[str, int]:
+        """This unit's counts by name."""
+        at = self._at + _AT_COUNTS
+        return {name: _U64.unpack_from(self._page, at + 8 * i)[0] for i, name in enumerate(COUNTS)}
+
+
+class Board:
+    """All records; made before the processes are forked, and shared by them."""
+
+    def __init__(self, units: int) -> None:
+        self._page = mmap.mmap(-1, _HEADER + units * _SIZE)
+        self.records = [Record(self._page, unit) for unit in range(units)]
+
+    def drain(self) -> None:
+        """Every unit finishes what it holds and takes nothing new."""
+        self._page[_DRAINING] = 1
+
+    @property
+    def is_draining(self) -> bool:
+        """True after `drain`."""
+        return bool(self._page[_DRAINING])
+
+    def held(self) -> list[Held]:
+        """The leases held now."""
+        return [held for record in self.records if (held := record.held()) is not None]
+
+    def counts(self) -> dict[str, int]:
+        """The counts of all units, added up."""
+        rows = [record.counts() for record in self.records]
+        return {name: sum(row[name] for row in rows) for name in COUNTS}

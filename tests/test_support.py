@@ -1,0 +1,86 @@
+"""The support is evidence too: the fixtures' servers, and the check at every test's end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support import servers
+from tests.support.teardown import check_world
+from tests.support.wait import wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import redis
+
+KEEPER = """
+import sys
+from tests.support.servers import run_server
+with run_server() as server:
+    print(server.port, flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_a_server_of_each_kind(redis_server: servers.Server, redis_client: redis.Redis):
+    assert redis_client.dbsize() == 0
+    info = redis_client.info()
+    assert info["process_id"] == redis_server.pid
+    assert bool(info["cluster_enabled"]) == (redis_server.kind == "cluster1")
+    for name in ("a", "b", "c"):  # three hash slots, one node
+        redis_client.set(name, name, ex=60)
+        assert redis_client.get(name) == name.encode()
+
+
+@pytest.mark.parametrize("turn", [1, 2])
+def test_the_database_is_empty(turn: int, redis_client: redis.Redis):
+    assert redis_client.dbsize() == 0
+    redis_client.set(f"turn:{turn}", "left", ex=60)
+
+
+@pytest.mark.server
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends children with their parent")
+def test_a_server_dies_with_a_killed_test_run(tmp_path: Path):
+    with subprocess.Popen(
+        [sys.executable, "-c", KEEPER],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(tmp_path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as keeper:
+        assert keeper.stdout
+        port = int(keeper.stdout.readline())
+        assert servers.is_open(port)
+        keeper.kill()
+    wait_until(lambda: not servers.is_open(port), why="the server has ended")
+
+
+def test_the_world_check_passes_what_may_stay(redis_client: redis.Redis):
+    redis_client.hset("{req}:conf", "layout", "v1")
+    redis_client.lpush("{req}:99", "token")
+    redis_client.hset("req:{live}", "state", "active")
+    redis_client.set("counter:{live}", 1)
+    redis_client.hset("req:{ended}", "state", "done")
+    redis_client.expire("req:{ended}", 60)
+    check_world(redis_client)
+
+
+@pytest.mark.parametrize(
+    ("key", "state"),
+    [("stray", None), ("{req}:100", None), ("counter:{gone}", None), ("sub:{ended}", "done")],
+)
+def test_the_world_check_finds_what_must_not(
+    key: str, state: str | None, redis_client: redis.Redis
+):
+    if state:
+        redis_client.hset("req:{ended}", "state", state)
+        redis_client.expire("req:{ended}", 60)
+    redis_client.set(key, "left")
+    with pytest.raises(AssertionError, match="without a TTL"):
+        check_world(redis_client)
+    redis_client.delete(key)
