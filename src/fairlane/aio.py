@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from . import clock, keys, settings
 from .bodies import Body, chunks_async
@@ -40,7 +40,7 @@ class Request:
         return await self.queue.driver.run(watch.wait(self.id, clock.mono_s, timeout))
 
     async def results(self, order: str = "input") -> AsyncIterator[Result]:
-        """Yields every result, also while the request still runs; see fairlane.queue.Request.results."""
+        """Yields every result, also while the request runs; see queue.Request.results."""
         items = flow(self.id, order)
         try:
             item = next(items)
@@ -94,9 +94,14 @@ class Queue:
     ) -> Request:
         """Submits one request from an ordinary or an async iterable; see fairlane.queue.Queue."""
         policy = Policy(
-            queue=self.name, priority=priority, limit=limit, attempts=attempts, backoff_ms=backoff_ms,
-            lease_ms=lease_ms, retain_ms=retain_ms,
-        )  # fmt: skip
+            queue=self.name,
+            priority=priority,
+            limit=limit,
+            attempts=attempts,
+            backoff_ms=backoff_ms,
+            lease_ms=lease_ms,
+            retain_ms=retain_ms,
+        )
         request = Request(self, new_id() if id is None else id)
         await self.driver.run(submit(request.id, policy), chunks_async(bodies))
         return request
@@ -127,7 +132,7 @@ class Queue:
         """Closes the idle connections."""
         await self.driver.close()
 
-    async def __aenter__(self) -> Queue:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -45,7 +45,7 @@ class Chunker:
 
 
 def chunks(bodies: Iterable[Body]) -> Iterator[list[bytes]]:
-    """Chunks of at most 1,000 bodies and 1 MiB; never holds more than one. Raises InvalidArgument."""
+    """Chunks of at most 1,000 bodies and 1 MiB, one at a time. Raises InvalidArgument."""
     _check_iterable(bodies)
     chunker = Chunker()
     for body in bodies:
@@ -76,5 +76,6 @@ async def chunks_async(bodies: Iterable[Body] | AsyncIterable[Body]) -> AsyncIte
 def _check_iterable(bodies: object) -> None:
     if isinstance(bodies, (str, bytes, bytearray, dict)) or not isinstance(bodies, Iterable):
         raise InvalidArgument(
-            f"bodies is a {type(bodies).__name__}: an iterable of bytes or str is expected, one for each sub-request"
+            f"bodies is a {type(bodies).__name__}: an iterable of bytes or str is expected, "
+            "one for each sub-request"
         )

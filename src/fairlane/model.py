@@ -23,7 +23,7 @@ def _whole(name: str, value: object, low: int, high: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """How a request is treated; all durations in ms. Raises InvalidArgument on what Lua would refuse."""
+    """How a request is treated; durations in ms. Raises InvalidArgument as Lua would."""
 
     queue: str = settings.DEFAULT_QUEUE
     priority: int = settings.DEFAULT_PRIORITY
@@ -91,7 +91,7 @@ class Verdict(NamedTuple):
 
 
 def result_head(index: bytes, status: bytes, attempt: int, waited_ms: int, ran_us: int) -> bytes:
-    """The header of one result in `out:{id}`; status d = done with a body, n = done with None, x = dead."""
+    """The header of one result in `out:{id}`; status d = done, n = done with None, x = dead."""
     return b"%b:%b:%d:%d:%d" % (index, status, attempt, waited_ms, ran_us)
 
 

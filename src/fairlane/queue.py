@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from . import clock, keys, settings
 from .bodies import Body, chunks
@@ -122,9 +122,14 @@ class Queue:
         RedisError; what `bodies` raises cancels the request and goes on to the caller.
         """
         policy = Policy(
-            queue=self.name, priority=priority, limit=limit, attempts=attempts, backoff_ms=backoff_ms,
-            lease_ms=lease_ms, retain_ms=retain_ms,
-        )  # fmt: skip
+            queue=self.name,
+            priority=priority,
+            limit=limit,
+            attempts=attempts,
+            backoff_ms=backoff_ms,
+            lease_ms=lease_ms,
+            retain_ms=retain_ms,
+        )
         request = Request(self, new_id() if id is None else id)
         self.driver.run(submit(request.id, policy), chunks(bodies))
         return request
@@ -157,7 +162,7 @@ class Queue:
         """Closes the idle connections."""
         self.driver.close()
 
-    def __enter__(self) -> Queue:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

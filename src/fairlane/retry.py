@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 def connection_delays(patience_s: float) -> Iterator[float]:
-    """Seconds to sleep between tries of one call: 0.02 doubling to 1, until `patience_s` is used up."""
+    """Seconds to sleep between tries of one call: 0.02 doubling to 1, `patience_s` in all."""
     delay, spent = 0.02, 0.0
     while spent < patience_s:
-        pause = delay * random.uniform(0.5, 1.0)  # noqa: S311  jitter, not a secret
+        pause = delay * random.uniform(0.5, 1.0)
         yield pause
         spent += pause
         delay = min(1.0, delay * 2)
@@ -25,4 +25,4 @@ def retry_delay_ms(attempt: int, backoff_min_ms: int, backoff_max_ms: int) -> in
     Between half of and the whole of min(backoff_max, backoff_min * 2^(attempt - 1)).
     """
     ceiling = min(backoff_max_ms, backoff_min_ms * 2 ** min(attempt - 1, 30))
-    return int(ceiling * random.uniform(0.5, 1.0))  # noqa: S311  jitter, not a secret
+    return int(ceiling * random.uniform(0.5, 1.0))

@@ -45,7 +45,7 @@ POLL_S = 5.0  # the slow poll behind every subscription
 REDIS_VARIABLE = "FAIRLANE_REDIS"
 
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?")
+_DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)(ms|s|m|h|d)?")
 
 
 def duration_ms(text: str) -> int:

@@ -11,6 +11,11 @@ local count = #KEYS - lanes + 1
 if #ARGV - tokens + 1 ~= 3 * count then
   return redis.error_reply("BADTOKENS one lane key and three arguments for each token are expected")
 end
+for i = tokens, #ARGV, 3 do
+  if not tonumber(ARGV[i + 2]) then
+    return redis.error_reply("BADTOKENS a delay in ms is expected")
+  end
+end
 local clock = nil
 for i = 0, count - 1 do
   local lane, token, delay = ARGV[tokens + 3 * i], ARGV[tokens + 3 * i + 1], tonumber(ARGV[tokens + 3 * i + 2])

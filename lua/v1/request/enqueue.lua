@@ -1,6 +1,6 @@
 -- enqueue: a request comes into being with its first chunk of sub-requests.
 -- Idempotent by id and digest: a repeat says what is there already, so that the producer resumes.
--- Says: ok tokens | ended summary | exists chunks chain open summary tokens | conflict | late
+-- Says: ok tokens | ended summary | exists chunks chain open summary tokens | conflict summary | late
 -- @include lib/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
 local queue = ARGV[2]  -- queue name
@@ -39,7 +39,7 @@ now = now_ms(now)
 local state = load_state()
 if state then
   if state.digest ~= digest then
-    return {"conflict"}
+    return {"conflict", summary(state)}
   end
   return {"exists", state.chunks, state.chain, state.open, summary(state), queued_tokens(now)}
 end

@@ -114,12 +114,15 @@ def _show_request(queue: Queue, request_id: str, *, as_json: bool) -> None:
 
 def _look(request_id: str) -> Operation[tuple[Progress, list[dict[str, str]], int]]:
     """A request, who holds its permits, and what time it is in Redis."""
+    from .. import keys
     from ..operations.control import holders, progress
-    from ..steps import Command
+    from ..steps import Batch, Command
 
     found = yield from progress(request_id)
     held = yield from holders(request_id)
-    seconds, micros = yield Command(b"TIME")
+    # TIME goes where the step with a key goes: it is that server which dated the request.
+    ask = [Command(b"EXISTS", keys.request_hash(request_id)), Command(b"TIME")]
+    _, (seconds, micros) = yield Batch(ask)
     return found, held, int(seconds) * 1000 + int(micros) // 1000
 
 

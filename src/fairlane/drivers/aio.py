@@ -12,7 +12,7 @@ from redis.asyncio.connection import Connection, ConnectionPool
 from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 
 from .. import settings
-from ..errors import FairlaneError, RedisUnreachable
+from ..errors import RedisUnreachable
 from ..retry import connection_delays
 from ..steps import Batch, Call, Command, Handle, Message, Operation, Pull, Step, Subscribe, T
 from . import routes, wire
@@ -65,7 +65,7 @@ class Servers:
 
     def _pool(self, url: str) -> Any:
         if not url.startswith("redis+sentinel:"):
-            return ConnectionPool.from_url(url, **self._options)
+            return wire.from_url(ConnectionPool, url, self._options)
         sentinels, master, own = wire.split_sentinel(url)
         guards = Sentinel(sentinels, sentinel_kwargs=self._options, **self._options, **own)
         return SentinelConnectionPool(master, guards, **self._options, **own)

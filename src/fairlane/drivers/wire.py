@@ -73,8 +73,16 @@ def connection_options() -> dict[str, Any]:
     }
 
 
+def from_url(pool: Any, url: str, options: dict[str, Any]) -> Any:
+    """A pool of the class `pool` for `url`; raises InvalidArgument for a URL it can't read."""
+    try:
+        return pool.from_url(url, **options)
+    except ValueError as error:
+        raise InvalidArgument(f"Redis URL {hide_secret(url)!r} is not valid: {error}") from None
+
+
 def split_sentinel(url: str) -> tuple[list[tuple[str, int]], str, dict[str, Any]]:
-    """`redis+sentinel://[:password@]h:p,h:p/master[/db]` as (sentinels, master, connection options)."""
+    """`redis+sentinel://[:password@]h:p,h:p/master[/db]` as (sentinels, master, options)."""
     rest = url.split("://", 1)[1]
     credentials, _, place = rest.rpartition("@")
     hosts, _, path = place.partition("/")
@@ -97,7 +105,7 @@ def split_sentinel(url: str) -> tuple[list[tuple[str, int]], str, dict[str, Any]
 
 
 def words(step: Command | Call, *, modern: bool, whole: bool = False) -> tuple[Arg, ...]:
-    """A step as a command: EVALSHA, or EVAL with the whole text for a server that forgot the script."""
+    """A step as a command: EVALSHA, or EVAL with the `whole` text for a server that forgot it."""
     if isinstance(step, Command):
         return step.args
     name: bytes = b"EVAL" if whole else b"EVALSHA"
@@ -154,11 +162,13 @@ def translate(error: Exception, place: str) -> FairlaneError:
         word in text for word in REFUSED
     ):
         return RedisUnfit(
-            f"Redis at {place} refused the login or a command: {text}; check user and password in the URL"
+            f"Redis at {place} refused the login or a command: {text}; "
+            "check user and password in the URL"
         )
     if code == "OOM":
         return RedisFull(
-            f"Redis at {place} is full (maxmemory): nothing was written; drain it or raise maxmemory"
+            f"Redis at {place} is full (maxmemory): nothing was written; "
+            "drain it or raise maxmemory"
         )
     if is_passing(error):
         return RedisUnreachable(f"Redis at {place} does not answer: {str(error).rstrip('.')}")
@@ -172,7 +182,8 @@ def check_fitness(info: bytes | str, place: str) -> bool:
     version = tuple(int(part) for part in fields.get("redis_version", "0.0").split(".")[:2])
     if version < OLDEST:
         raise RedisUnfit(
-            f"Redis at {place} is version {fields.get('redis_version', '?')}: Fairlane needs 6.2 or newer"
+            f"Redis at {place} is version {fields.get('redis_version', '?')}: "
+            "Fairlane needs 6.2 or newer"
         )
     policy = fields.get("maxmemory_policy", "noeviction")
     if policy != "noeviction":

@@ -13,7 +13,7 @@ from .tokens import insert, retire
 
 
 def cancel(request_id: str, reason: str, *, queue: str | None = None) -> Operation[bool]:
-    """Stops a request; True when it has ended, False while slices are still held. RequestNotFound."""
+    """Stops a request; True when it has ended, False while slices are held. RequestNotFound."""
     names = keys.request_keys(request_id)
     stored = yield Command(b"HGET", keys.request_hash(request_id), b"queue")
     reply = yield library().cancel(names, reason=reason)
@@ -85,7 +85,7 @@ def holders(request_id: str) -> Operation[list[dict[str, str]]]:
 
 
 def queue_status(queue: str, most: int = 1000) -> Operation[dict[str, Any]]:
-    """Counts of one queue: tokens by lane, delayed tokens, living workers, unfinished requests by state.
+    """Counts of one queue: tokens by lane, delayed tokens, workers, unfinished requests.
 
     Looks at no more than `most` requests; `more` says how many were left out.
     """

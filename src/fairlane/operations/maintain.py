@@ -1,4 +1,4 @@
-"""What keeps a queue whole: beats, the promoter, the reaper, the auditor. All of it may run twice."""
+"""What keeps a queue whole: beats, promoter, reaper, auditor. All of it may run twice."""
 
 from __future__ import annotations
 
@@ -14,21 +14,28 @@ from .work import reap
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+_PROMOTED = 1000  # tokens a call
+
 
 def register(queue: str, worker: str, host: str, pid: int, started: str) -> Operation[list[bytes]]:
     """Enters a worker: [ok], or [taken, host, pid] when the name beats elsewhere."""
-    return (
-        yield library().register(
-            (keys.workers(queue), keys.worker(queue, worker)),
-            id=worker, host=host, pid=pid, started=started, ttl=settings.WORKER_TTL_MS, late=settings.LATE_MS,
-        )
-    )  # fmt: skip
+    reply: list[bytes] = yield library().register(
+        (keys.workers(queue), keys.worker(queue, worker)),
+        id=worker,
+        host=host,
+        pid=pid,
+        started=started,
+        ttl=settings.WORKER_TTL_MS,
+        late=settings.LATE_MS,
+    )
+    return reply
 
 
 def unregister(queue: str, worker: str, started: str) -> Operation[int]:
     """A worker leaves; 1 if it was there."""
     names = (keys.workers(queue), keys.worker(queue, worker), keys.conf(queue))
-    return (yield library().unregister(names, id=worker, started=started))
+    left: int = yield library().unregister(names, id=worker, started=started)
+    return left
 
 
 def wake(queue: str, worker: str, units: int) -> Operation[None]:
@@ -43,31 +50,33 @@ def wake(queue: str, worker: str, units: int) -> Operation[None]:
 
 
 def beat(queue: str, worker: str, started: str, holds: str) -> Operation[list[Any]]:
-    """Renews a worker: [ok, leads, now, active_due, delayed_due, oldest_beat] or [drain | unknown | replaced]."""
+    """Renews a worker: [ok, leads, now, active_due, delayed_due, oldest_beat].
+
+    Or [drain | unknown | replaced]: see beat.lua.
+    """
     names = (
         *(keys.workers(queue), keys.worker(queue, worker)),
         *(keys.active(queue), keys.delayed(queue), keys.conf(queue)),
     )
-    return (
-        yield library().beat(
-            names,
-            id=worker,
-            started=started,
-            ttl=settings.WORKER_TTL_MS,
-            lock_ms=settings.LOCK_MS,
-            holds=holds,
-        )
+    reply: list[Any] = yield library().beat(
+        names,
+        id=worker,
+        started=started,
+        ttl=settings.WORKER_TTL_MS,
+        lock_ms=settings.LOCK_MS,
+        holds=holds,
     )
+    return reply
 
 
 def promote(queue: str) -> Operation[int]:
     """Moves every due token to its lane; returns how many."""
-    moved = 0
+    moved: int = 0
     while True:
         names = (keys.delayed(queue), *keys.lanes(queue))
-        count, _ = yield library().promote(names, most=1000)
+        count, _ = yield library().promote(names, most=_PROMOTED)
         moved += count
-        if count < 1000:
+        if count < _PROMOTED:
             return moved
 
 
@@ -90,7 +99,7 @@ def look_after(queue: str) -> Operation[int]:
 
 
 def look_at(queue: str, request_id: str, score: int, now: int) -> Operation[None]:
-    """One unfinished request: expired leases, lost tokens, an ending nobody logged, a lost producer."""
+    """One unfinished request: expired leases, lost tokens, an unlogged end, a lost producer."""
     reply = yield reap(request_id)
     if reply[0] == b"gone":
         marked = yield library().abandon(
@@ -181,7 +190,7 @@ def late_workers(queue: str) -> Operation[list[tuple[str, str]]]:
 
 
 def take_over(queue: str, worker: str, started: str) -> Operation[int]:
-    """Takes every lease from a worker known to be dead, then forgets it; returns requests touched."""
+    """Takes every lease from a dead worker, then forgets it; returns requests touched."""
     ids = yield Command(b"ZRANGE", keys.active(queue), 0, -1)
     touched = 0
     for part in _parts(ids, 100):

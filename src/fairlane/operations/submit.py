@@ -1,4 +1,4 @@
-"""Submission: intent [D] -> enqueue, append ..., seal [R] -> insert_tokens [D]. A crash anywhere heals."""
+"""Submission: intent [D] -> enqueue, append ..., seal [R] -> insert_tokens [D]."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from .. import keys, settings
 from ..errors import RequestEnded, RequestExists, RequestLost
 from ..scripts import library
-from ..steps import Batch, Call, Command, Operation, Pull
+from ..steps import Batch, Command, Operation, Pull
 from .control import cancel
 from .tokens import insert, retire
 
 if TYPE_CHECKING:
-    from ..model import Policy
+    from ..model import ENDED_STATES, Policy
 
 Chunk = list[bytes]
 
@@ -57,7 +57,7 @@ def submit(request_id: str, policy: Policy) -> Operation[int]:
     if word == b"exists":
         return (yield from _resume(request_id, policy, reply, digest, link, first, following))
     if word == b"ended":
-        yield _retire(request_id, policy, reply[1])
+        yield retire(policy.queue, request_id, reply[1])
         return total
     yield from _dispatch(request_id, policy, reply[-1])
     if following is None:
@@ -68,23 +68,41 @@ def submit(request_id: str, policy: Policy) -> Operation[int]:
 def _enqueue(
     request_id: str, policy: Policy, link: str, chunk: Chunk, *, is_open: bool
 ) -> Operation[list[Any]]:
-    scripts = library()
+    scripts, active = library(), (keys.active(policy.queue),)
     while True:
-        intent = yield scripts.intend(
-            (keys.active(policy.queue),), id=request_id, grace=settings.INTENT_GRACE_MS
-        )
-        reply: list[Any] = yield scripts.enqueue(
-            keys.request_keys(request_id),
-            queue=policy.queue, priority=policy.priority, limit=policy.limit, digest=link, intent=intent,
-            open_ms=settings.OPEN_MS if is_open else 0, attempts=policy.attempts, backoff_min=policy.backoff_ms[0],
-            backoff_max=policy.backoff_ms[1], lease_ms=policy.lease_ms, retain_ms=policy.retain_ms, bodies=chunk,
-        )  # fmt: skip
-        if reply[0] == b"conflict":
-            raise RequestExists(
-                f"request {request_id} exists with other content or options: choose another id, or submit the same again"
+        intent = yield scripts.intend(active, id=request_id, grace=settings.INTENT_GRACE_MS)
+        try:
+            reply: list[Any] = yield scripts.enqueue(
+                keys.request_keys(request_id),
+                queue=policy.queue,
+                priority=policy.priority,
+                limit=policy.limit,
+                digest=link,
+                intent=intent,
+                open_ms=settings.OPEN_MS if is_open else 0,
+                attempts=policy.attempts,
+                backoff_min=policy.backoff_ms[0],
+                backoff_max=policy.backoff_ms[1],
+                lease_ms=policy.lease_ms,
+                retain_ms=policy.retain_ms,
+                bodies=chunk,
             )
+        except (InvalidArgument, RedisFull):  # refused before anything was written: no trace stays
+            yield scripts.drop(active, id=request_id, seen=intent)
+            raise
+        if reply[0] == b"conflict":
+            if reply[1][0].decode() in ENDED_STATES:
+                yield retire(policy.queue, request_id, reply[1])
+            raise _exists(request_id)
         if reply[0] != b"late":  # the auditor had given the intent up: announce it anew
             return reply
+
+
+def _exists(request_id: str) -> RequestExists:
+    return RequestExists(
+        f"request {request_id} exists with other content or options: "
+        "choose another id, or submit the same again"
+    )
 
 
 def _dispatch(request_id: str, policy: Policy, tokens: list[Any]) -> Operation[None]:
@@ -93,14 +111,10 @@ def _dispatch(request_id: str, policy: Policy, tokens: list[Any]) -> Operation[N
         yield Batch(calls)
 
 
-def _retire(request_id: str, policy: Policy, summary: list[Any]) -> Call:
-    return retire(policy.queue, request_id, summary)
-
-
 def _append_all(
     request_id: str, policy: Policy, digest: Digest, chunk: Chunk | None, chunks: int, total: int
 ) -> Operation[int]:
-    """Appends from `chunk` on and seals; on an error of the source the request is cancelled with its keys."""
+    """Appends from `chunk` on and seals; an error of the source cancels the request."""
     scripts, names = library(), keys.request_keys(request_id)
     while chunk is not None:
         link = digest.add(chunk)
@@ -113,14 +127,14 @@ def _append_all(
         yield from _dispatch(request_id, policy, reply[-1])
         try:
             chunk = yield Pull()
+        except GeneratorExit:  # nobody listens any more; an open request is cancelled in time
+            raise
         except BaseException as error:
-            yield from discard(
-                request_id, policy.queue, f"submission failed: {type(error).__name__}"
-            )
+            yield from discard(request_id, policy.queue, f"submission: {type(error).__name__}")
             raise
     reply = yield scripts.seal(names, chunks=chunks)
     if reply[0] == b"ended":
-        yield _retire(request_id, policy, reply[1])
+        yield retire(policy.queue, request_id, reply[1])
     elif reply[0] == b"gone":
         raise RequestLost(f"request {request_id} vanished from Redis while it was being submitted")
     else:
@@ -131,14 +145,14 @@ def _append_all(
 def _check_open(request_id: str, policy: Policy, reply: list[Any]) -> Operation[None]:
     word = reply[0]
     if word == b"ended":
-        yield _retire(request_id, policy, reply[1])
+        yield retire(policy.queue, request_id, reply[1])
         raise RequestEnded(
             f"request {request_id} was ended while it was being submitted ({reply[1][8].decode()})"
         )
     if word == b"gone":
         raise RequestLost(f"request {request_id} vanished from Redis while it was being submitted")
     if word in {b"conflict", b"closed"}:
-        raise RequestExists(f"request {request_id} exists with other content: choose another id")
+        raise _exists(request_id)
 
 
 def _resume(
@@ -153,15 +167,15 @@ def _resume(
     """The id exists with this first chunk: goes on at the first chunk that is missing there."""
     _, stored, chain, is_open, summary, tokens = reply
     yield from _dispatch(request_id, policy, tokens)
-    if summary[0] in {b"done", b"cancelled"}:
-        yield _retire(request_id, policy, summary)
+    if summary[0].decode() in ENDED_STATES:
+        yield retire(policy.queue, request_id, summary)
     chunks, total, chunk = 1, len(first), following
     while chunk is not None and chunks < stored:
         link = digest.add(chunk)
         chunks, total = chunks + 1, total + len(chunk)
         chunk = yield Pull()
     if chunks != stored or link != chain.decode() or (chunk is not None and not is_open):
-        raise RequestExists(f"request {request_id} exists with other content: choose another id")
+        raise _exists(request_id)
     if not is_open:
         return total
     return (yield from _append_all(request_id, policy, digest, chunk, chunks, total))

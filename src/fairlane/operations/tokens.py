@@ -51,7 +51,7 @@ def retire(queue: str, request_id: str, summary: list[Any]) -> Call:
 
 
 def pop(queue: str, block_ms: int, worker: str | None = None) -> Command:
-    """The blocking pop over all lanes, most urgent first; `worker` names who may be woken from it."""
+    """The blocking pop over all lanes, most urgent first; `worker` may be woken from it."""
     wake = () if worker is None else (keys.wake(queue, worker),)
     return Command(b"BRPOP", *wake, *keys.lanes(queue), block_ms / 1000)
 

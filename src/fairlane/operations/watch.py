@@ -52,7 +52,7 @@ def wait(request_id: str, clock: Any, timeout_s: float | None) -> Operation[str]
 def read_results(
     request_id: str, after: bytes, block_ms: int
 ) -> Operation[tuple[list[tuple[bytes, list[Result]]], bool]]:
-    """The next page of results after entry `after` of `out`: [(entry id, results)], and is it over?
+    """The next page of results after entry `after` of `out`: ([(entry id, results)], is it over).
 
     Blocks up to `block_ms` when nothing new is there. Raises RequestNotFound.
     """
@@ -77,7 +77,7 @@ def read_entries(request_id: str, entry_ids: list[bytes]) -> Operation[list[list
 
 
 def parse_results(fields: list[bytes]) -> list[Result]:
-    """One entry of `out`: worker, then (head, body) pairs; head = index:status:attempt:waited:ran µs."""
+    """One entry of `out`: worker, then (head, body) pairs; for a head see model.result_head."""
     found = []
     worker = ""
     for head, body in zip(fields[::2], fields[1::2], strict=True):

@@ -58,8 +58,13 @@ def complete(
         rest += (verdict.entry_id, verdict.verdict, verdict.delay_ms, verdict.head, verdict.error)
     return library().complete(
         keys.request_keys(held.request_id),
-        k=held.k, fence=held.fence, op=held.op, keep=b"1" if keep else b"0", done=len(ids), verdicts=rest,
-    )  # fmt: skip
+        k=held.k,
+        fence=held.fence,
+        op=held.op,
+        keep=b"1" if keep else b"0",
+        done=len(ids),
+        verdicts=rest,
+    )
 
 
 def give_back(request_id: str, k: str, fence: str, op: str) -> Call:

@@ -78,7 +78,7 @@ class Record:
 
     @property
     def attention(self) -> bool:
-        """True when the supervisor has said something since the last `heard`: one byte, read often."""
+        """True when the supervisor has said something since the last `heard`; read often."""
         return bool(self._page[self._at + _AT_ATTENTION] or self._page[_DRAINING])
 
     @property
@@ -134,7 +134,7 @@ class Record:
         self._page[self._at + _AT_ATTENTION] = 1
 
     def counts(self) -> dict[str, int]:
-        """This unit's counts by name."""
+        """The unit's counts by name."""
         at = self._at + _AT_COUNTS
         return {name: _U64.unpack_from(self._page, at + 8 * i)[0] for i, name in enumerate(COUNTS)}
 

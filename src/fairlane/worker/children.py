@@ -8,7 +8,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from .. import clock
-from .process import Job, start
+from .process import Assignment, start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,25 +21,25 @@ _SLOWEST_S = 5.0  # others after a growing pause: a body that kills must not kil
 
 
 class Children:
-    """One process per job."""
+    """One process per assignment."""
 
-    def __init__(self, jobs: list[Job], close: list[Callable[[], None]]) -> None:
-        self._jobs = jobs
+    def __init__(self, assignments: list[Assignment], close: list[Callable[[], None]]) -> None:
+        self._assignments = assignments
         self._close = close
-        self.running: dict[int, int] = {}  # pid -> index of its job
+        self.running: dict[int, int] = {}  # pid -> index of its assignment
         self._pipes: dict[int, int] = {}
         self._born: dict[int, float] = {}
-        self._due: dict[int, float] = {}  # job -> when to start it again
-        self._pause = [0.0] * len(jobs)
+        self._due: dict[int, float] = {}  # assignment -> when to start it again
+        self._pause = [0.0] * len(assignments)
         self.restarts = 0
 
     def start(self) -> None:
-        """Starts every job."""
-        for index in range(len(self._jobs)):
+        """Starts every assignment."""
+        for index in range(len(self._assignments)):
             self._start(index)
 
     def _start(self, index: int) -> None:
-        pid, pipe = start(self._jobs[index], self._let_go)
+        pid, pipe = start(self._assignments[index], self._let_go)
         self.running[pid] = index
         self._pipes[pid] = pipe
         self._born[pid] = clock.mono_s()
@@ -84,7 +84,7 @@ class Children:
                 else f"exit {os.waitstatus_to_exitcode(status)}"
             )
             _log.error("process %d of the worker ended by %s; its work is taken back", pid, how)
-            yield self._jobs[index].records
+            yield self._assignments[index].records
 
     @property
     def is_over(self) -> bool:

@@ -16,6 +16,7 @@ from ..errors import HandlerNotFound
 
 Handler = Callable[..., Any]
 F = TypeVar("F", bound=Handler)
+_BODY_AND_CONTEXT = 2
 
 
 @dataclass(slots=True)
@@ -40,7 +41,7 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """True when the result is not wanted any more: the request was cancelled or the lease lost."""
+        """True when the result is not wanted: the request was cancelled or the lease lost."""
         return bool(self._record.is_stopped)
 
 
@@ -75,11 +76,14 @@ def shape_of(handler: Handler) -> Shape:
     except (TypeError, ValueError):  # some built-ins tell nothing: they get the body alone
         return Shape(handler, is_async=False, is_batch=False, wants_context=False)
     required = [parameter for parameter in parameters if parameter.default is parameter.empty]
-    if not parameters or len(required) > 2:
+    if not parameters or len(required) > _BODY_AND_CONTEXT:
         raise HandlerNotFound(
-            f"handler {_name(handler)} takes {len(required)} arguments: (body) or (body, context) is expected"
+            f"handler {_name(handler)} takes {len(required)} arguments: "
+            "(body) or (body, context) is expected"
         )
-    wants_context = len(parameters) > 1 and (len(required) == 2 or parameters[1].name == "context")
+    wants_context = len(parameters) > 1 and (
+        len(required) == _BODY_AND_CONTEXT or parameters[1].name == "context"
+    )
     called = handler if inspect.isroutine(handler) else getattr(handler, "__call__", handler)  # noqa: B004
     return Shape(
         handler,
@@ -103,7 +107,7 @@ def _name(handler: Handler) -> str:
 
 
 def load(name: str) -> Handler:
-    """The handler named `module:function`, importable from the current path. Raises HandlerNotFound."""
+    """The handler named `module:function`, found on sys.path. Raises HandlerNotFound."""
     module_name, _, path = name.partition(":")
     if not module_name or not path:
         raise HandlerNotFound(f"handler {name!r} is not valid: write module:function")

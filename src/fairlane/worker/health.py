@@ -15,12 +15,14 @@ if TYPE_CHECKING:
 
 _WAIT_S = 0.2  # for a client's request; one that says nothing must not hold the supervisor
 
+_LAST_PORT = 65_535
+
 
 def split_id(worker: str) -> tuple[str, int]:
     """`host:port` as (host, port). Raises InvalidArgument."""
     check_name("worker id", worker)
     host, _, port = worker.rpartition(":")
-    if not host or not port.isdigit() or not 0 <= int(port) <= 65_535:
+    if not host or not port.isdigit() or not 0 <= int(port) <= _LAST_PORT:
         raise InvalidArgument(
             f"worker id {worker!r} is not valid: host:port is expected, as in 127.0.0.1:7101"
         )
@@ -76,8 +78,8 @@ class HealthPort:
 
 def _http(status: str, kind: str, text: str) -> bytes:
     body = text.encode()
-    head = f"HTTP/1.0 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-    return head.encode() + body
+    head = [f"HTTP/1.0 {status}", f"Content-Type: {kind}", f"Content-Length: {len(body)}"]
+    return "\r\n".join([*head, "Connection: close", "", ""]).encode() + body
 
 
 _HELP = {

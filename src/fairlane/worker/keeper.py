@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .. import clock, settings
 from ..errors import FairlaneError, WorkerRefused
@@ -59,7 +59,8 @@ class Keeper:
             clock.sleep(pause)
         host, pid = (text.decode() for text in other)
         raise WorkerRefused(
-            f"worker id {self._worker} beats in another process (pid {pid} on {host}): choose another --id"
+            f"worker id {self._worker} beats in another process (pid {pid} on {host}): "
+            "choose another --id"
         )
 
     def leave(self) -> None:
@@ -90,7 +91,7 @@ class Keeper:
             self._stop_expired()
 
     def _run(self, operation: Operation[list[bytes]] | Operation[int]) -> list[bytes]:
-        return self._driver.run(operation)  # type: ignore[arg-type,return-value]
+        return self._driver.run(operation)  # type: ignore[arg-type]
 
     def _beat(self) -> None:
         self._beaten = clock.mono_s()
@@ -137,7 +138,7 @@ class Keeper:
                 record.stop(held.fence)
 
     def _stop_expired(self) -> None:
-        """Redis is away: a handler is told to stop before its lease may have gone to somebody else."""
+        """Redis is away: a handler is told to stop before its lease may be somebody else's."""
         now = clock.mono_s()
         for held in self._board.held():
             if held.deadline - now < held.lease_s / 10:
@@ -148,7 +149,8 @@ class Keeper:
         for held in [held for record in records if (held := record.held())]:
             self._board.records[held.unit].release()
             self._take_back(held, reap(
-                held.request_id, worker=self._worker, started=self.started, k=held.k, fence=str(held.fence)
+                held.request_id, worker=self._worker, started=self.started,
+                k=held.k, fence=str(held.fence),
             ))  # fmt: skip
 
     def give_back(self, all_held: list[Held]) -> None:
@@ -184,8 +186,9 @@ class Keeper:
                     )
 
 
-def _calls(calls: list[Call]) -> Operation[list[list[bytes]]]:
-    return (yield Batch(calls))
+def _calls(calls: list[Call]) -> Operation[list[Any]]:
+    replies: list[Any] = yield Batch(calls)
+    return replies
 
 
 def _moment(now_ms: int, due_ms: int) -> float:

@@ -11,6 +11,8 @@ from ..operations.work import acquire, complete
 from ..steps import Arg, Batch, Call, Command, Handle, Operation
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ..model import Slice, Token, Verdict
     from .board import Record
     from .slices import SliceSizes
@@ -26,6 +28,16 @@ class Outcome:
     results: list[Arg] = field(default_factory=list)  # (head, body) pairs, flat
     verdicts: list[Verdict] = field(default_factory=list)
     is_over: bool = False  # stop here and give the rest back
+
+    def parts(self) -> Iterator[tuple[list[bytes], list[Arg], list[Verdict]]]:
+        """What is to be settled, in calls of bounded size; at least one."""
+        first = size = 0
+        for i in range(len(self.ids)):
+            size += len(self.results[2 * i + 1])  # type: ignore[arg-type]
+            if size > settings.FLUSH_BYTES:
+                yield self.ids[first : i + 1], self.results[2 * first : 2 * i + 2], []
+                first, size = i + 1, 0
+        yield self.ids[first:], self.results[2 * first :], self.verdicts
 
 
 @dataclass(slots=True)
@@ -44,7 +56,9 @@ def serve(unit: Unit) -> Operation[None]:
     outgoing: list[Command | Call] = []
     while not unit.record.is_draining:
         # What the last slice returned goes out in the same round trip as the next pop.
-        *_, popped = yield Batch([*outgoing, tokens.pop(unit.queue, settings.BLOCK_MS, unit.worker)])
+        *_, popped = yield Batch(
+            [*outgoing, tokens.pop(unit.queue, settings.BLOCK_MS, unit.worker)]
+        )
         outgoing = []
         token = tokens.parse(popped[1]) if popped else None
         if token is not None:
@@ -54,7 +68,7 @@ def serve(unit: Unit) -> Operation[None]:
 
 
 def use(unit: Unit, token: Token) -> Operation[list[Command | Call]]:
-    """One token: the slice it stands for, worked on and settled; returns what is to be dispatched."""
+    """One token: its slice, worked on and settled; returns what is to be dispatched."""
     sent = clock.mono_s()
     word, taken, rest = yield from acquire(
         token, unit.worker, unit.started, unit.sizes.next(token.request_id)
@@ -83,7 +97,10 @@ def work_off(unit: Unit, taken: Slice) -> Operation[list[Command | Call]]:
         seconds += outcome.seconds
         position = outcome.position
         keep = position < count and not outcome.is_over and seconds * 1000 < settings.SLICE_HARD_MS
-        reply = yield complete(taken, outcome.ids, outcome.results, outcome.verdicts, keep=keep)
+        parts = list(outcome.parts())
+        for part in parts[:-1]:
+            yield complete(taken, *part, keep=True)
+        reply = yield complete(taken, *parts[-1], keep=keep)
         failed = len(outcome.verdicts)
         unit.record.count(len(outcome.ids), failed, 0 if keep else 1, int(outcome.seconds * 1e6))
         outgoing = _after(unit, taken, reply)

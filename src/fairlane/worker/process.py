@@ -30,7 +30,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class Assignment:
     """What a child is told before the fork."""
 
     url: str
@@ -49,7 +49,7 @@ class Job:
         ]
 
 
-def start(job: Job, close: Callable[[], None]) -> tuple[int, int]:
+def start(assignment: Assignment, close: Callable[[], None]) -> tuple[int, int]:
     """Forks a child that works until the board says drain: (its pid, the pipe that ties it to us).
 
     `close` lets go, in the child, of what belongs to the parent.
@@ -67,10 +67,10 @@ def start(job: Job, close: Callable[[], None]) -> tuple[int, int]:
         os.close(theirs)
         _tie(parent, ours)
         close()
-        _main(job)
+        _main(assignment)
         code = 0
-    except BaseException:
-        _log.exception("a process of worker %s failed", job.worker)
+    except BaseException:  # noqa: BLE001  told, and then the process ends
+        _log.exception("a process of worker %s failed", assignment.worker)
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -78,7 +78,7 @@ def start(job: Job, close: Callable[[], None]) -> tuple[int, int]:
 
 
 def _tie(parent: int, pipe: int) -> None:
-    """This process ends with its parent, at once: no handler outlives a killed worker.
+    """Ends with the parent, at once: no handler outlives a killed worker.
 
     Linux kills us when the parent dies; elsewhere a thread sees the pipe close.
     """
@@ -103,15 +103,17 @@ def _watch(pipe: int) -> None:
     os._exit(1)
 
 
-def _main(job: Job) -> None:
-    units = job.units()
-    if job.shape.is_async:
-        asyncio.run(_serve_async(job, units))
+def _main(assignment: Assignment) -> None:
+    units = assignment.units()
+    if assignment.shape.is_async:
+        asyncio.run(_serve_async(assignment, units))
     elif len(units) == 1:
-        _serve(job, units[0])
+        _serve(assignment, units[0])
     else:
         threads = [
-            threading.Thread(target=_serve, args=(job, unit), name=f"unit-{unit.record.unit}")
+            threading.Thread(
+                target=_serve, args=(assignment, unit), name=f"unit-{unit.record.unit}"
+            )
             for unit in units
         ]
         for thread in threads:
@@ -120,11 +122,11 @@ def _main(job: Job) -> None:
             thread.join()
 
 
-def _serve(job: Job, unit: Unit) -> None:
+def _serve(assignment: Assignment, unit: Unit) -> None:
     from ..drivers.sync import SyncDriver
 
-    driver = SyncDriver(job.url, patience_s=settings.CALL_PATIENCE_S)
-    runner = Runner(job.shape, unit.record)
+    driver = SyncDriver(assignment.url, patience_s=settings.CALL_PATIENCE_S)
+    runner = Runner(assignment.shape, unit.record)
 
     def handle(step: Handle) -> Outcome:
         return runner.run(step.slice, step.position)
@@ -137,13 +139,13 @@ def _serve(job: Job, unit: Unit) -> None:
             clock.sleep(1)
 
 
-async def _serve_async(job: Job, units: list[Unit]) -> None:
+async def _serve_async(assignment: Assignment, units: list[Unit]) -> None:
     from ..drivers.aio import AsyncDriver
 
-    driver = AsyncDriver(job.url, patience_s=settings.CALL_PATIENCE_S)
+    driver = AsyncDriver(assignment.url, patience_s=settings.CALL_PATIENCE_S)
 
     async def work(unit: Unit) -> None:
-        runner = Runner(job.shape, unit.record)
+        runner = Runner(assignment.shape, unit.record)
 
         async def handle(step: Handle) -> Outcome:
             return await runner.run_async(step.slice, step.position)

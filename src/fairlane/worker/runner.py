@@ -95,7 +95,7 @@ class Runner:
         return Context(taken.request_id, index, taken.attempt, int(taken.fence), self.record)
 
     def _must_stop(self, tally: _Tally) -> bool:
-        """The supervisor has said something: is it about this lease?"""
+        """True when what the supervisor said is about this lease."""
         if self.record.is_draining or self.record.is_stopped:
             tally.is_over = True
             return True
@@ -131,7 +131,8 @@ class _Tally:
             self.fail(
                 entry,
                 TypeError(
-                    f"the handler returned a {type(result).__name__}: bytes, str or None is expected"
+                    f"the handler returned a {type(result).__name__}: "
+                    "bytes, str or None is expected"
                 ),
             )
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 import threading
-from typing import Any
+from typing import Any, Self
 
 
 class Signals:
@@ -18,7 +18,7 @@ class Signals:
         self._wake.setblocking(False)
         self._before: dict[int, Any] = {}
 
-    def __enter__(self) -> Signals:
+    def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             self._fd = signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
             for number in (signal.SIGTERM, signal.SIGINT):

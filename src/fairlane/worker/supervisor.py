@@ -19,7 +19,7 @@ from .children import Children
 from .handlers import Handler, shape_of
 from .health import HealthPort, split_id
 from .keeper import Keeper
-from .process import Job
+from .process import Assignment
 from .signals import Signals
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("fairlane.worker")
 _TICK_S = 0.2
+_LONGEST_SLICE_MS = 10_000
 
 
 class Worker:
@@ -56,7 +57,7 @@ class Worker:
                 raise InvalidArgument(
                     f"{name} {value!r} is not valid: a whole number from 1 to {most} is expected"
                 )
-        if not 0 <= slice_ms <= 10_000:
+        if not 0 <= slice_ms <= _LONGEST_SLICE_MS:
             raise InvalidArgument(f"slice {slice_ms!r} ms is not valid: 0 to 10,000 is expected")
         self.queue = queue
         self.id = id or "127.0.0.1:0"
@@ -71,7 +72,7 @@ class Worker:
         self._board.drain()
 
     def run(self, *, until_idle: bool = False) -> int:
-        """Works until it is stopped (SIGTERM, SIGINT, `stop`), or until the queue has no unfinished request.
+        """Works until SIGTERM, SIGINT or `stop`, or until no request of the queue is unfinished.
 
         Returns 0. A second signal stops at once and gives back what is held, uncharged. Raises
         WorkerRefused (port taken, id in use), RedisError.
@@ -94,19 +95,22 @@ class Worker:
 
     def _supervise(self, port: HealthPort, *, until_idle: bool) -> int:
         signals = Signals()
-        self._children = Children(self._jobs(), [port.socket.close, signals.forget])
+        self._children = Children(self._assignments(), [port.socket.close, signals.forget])
         with signals, selectors.DefaultSelector() as selector:
             selector.register(port.socket, selectors.EVENT_READ, port.answer)
             selector.register(signals.pipe, selectors.EVENT_READ, signals.clear)
             self._children.start()
             _log.info(
-                "worker %s takes from queue %s: %d processes of %d", self.id, self.queue.name, self._processes,
+                "worker %s takes from queue %s: %d processes of %d",
+                self.id,
+                self.queue.name,
+                self._processes,
                 self._concurrency,
-            )  # fmt: skip
+            )
             while not self._children.is_over:
                 for key, _ in selector.select(_TICK_S if not until_idle else _TICK_S / 4):
                     key.data()
-                if signals.count >= 2:
+                if signals.count > 1:
                     self._stop_now()
                 elif signals.count and not self._board.is_draining:
                     _log.info(
@@ -129,22 +133,27 @@ class Worker:
             self._keeper.wake()
 
     def _stop_now(self) -> None:
-        """Kills the processes and gives back what they held: nothing is lost, no attempt is charged."""
+        """Kills the processes and gives back what they held: nothing lost, no attempt charged."""
         held = self._board.held()
         _log.info("worker %s stops now and gives back %d leases", self.id, len(held))
         self._children.kill()
         self._keeper.give_back(self._board.held())
 
-    def _jobs(self) -> list[Job]:
+    def _assignments(self) -> list[Assignment]:
         records = self._board.records
         step = self._concurrency
         return [
-            Job(
-                self.queue.driver.url, self.queue.name, self.id, self._keeper.started, self._shape, self._slice_ms,
+            Assignment(
+                self.queue.driver.url,
+                self.queue.name,
+                self.id,
+                self._keeper.started,
+                self._shape,
+                self._slice_ms,
                 tuple(records[i : i + step]),
             )
             for i in range(0, len(records), step)
-        ]  # fmt: skip
+        ]
 
     def _report(self) -> dict[str, Any]:
         return {
