@@ -56,7 +56,7 @@ if word ~= "ok" then
   return {word, tokens}
 end
 state.seq = state.seq + 1
-permit = {fence = tostring(state.seq), g = g, op = op, started = started, partial = "0", worker = worker}
+permit = {fence = tostring(state.seq), g = g, op = op, started = started, worker = worker}
 local entries, attempt = take_slice(state, now, consumer_of(permit, k), count)
 permit.owed = #entries
 write_held(k, permit)

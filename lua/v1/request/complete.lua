@@ -46,11 +46,11 @@ if permit.kind ~= "h" or permit.fence ~= fence or permit.op ~= op then
   return {"lost"}
 end
 local consumer = consumer_of(permit, k)
-local settled = settle_done(state, permit, consumer, verdicts, done)
-settled = settled + settle_others(state, now, permit, consumer, others)
+local owed = owed_by(consumer)
+local settled = settle_done(state, permit.worker, owed, verdicts, done)
+settled = settled + settle_others(state, now, permit.worker, owed, others)
 permit.owed = permit.owed - settled
 if keep == "1" then
-  permit.partial = "1"
   write_held(k, permit)
   redis.call("ZADD", leases, "XX", now + state.lease_ms, k)
 else

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -35,13 +36,24 @@ class Wish:
         return self.out is not None and self.out.endswith(NDJSON)
 
 
+def end_like_interrupt() -> None:
+    """SIGTERM and a closed terminal end a submission like Ctrl-C: what is half sent is cancelled."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # not under nohup
+            signal.signal(number, signal.default_int_handler)
+
+
 def send(queue: Queue, wish: Wish, chunks: Iterable[list[bytes]]) -> tuple[Request, int]:
     """Submits one request; returns it and how many sub-requests it has."""
     from ..operations.submit import submit
     from ..queue import new_id
 
     request = queue.request(wish.id or new_id())
-    return request, queue.driver.run(submit(request.id, wish.policy), iter(chunks))
+    try:
+        return request, queue.driver.run(submit(request.id, wish.policy), iter(chunks))
+    except KeyboardInterrupt:
+        sentence = f"interrupted while request {request.id} was being submitted: it is cancelled"
+        raise KeyboardInterrupt(sentence) from None
 
 
 def announce(wish: Wish, request: Request, total: int) -> None:

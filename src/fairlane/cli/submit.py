@@ -10,7 +10,7 @@ import click
 from .. import settings
 from ..errors import InvalidArgument
 from .options import json_option, open_queue, queue_option, redis_option, timeout_option, timeout_s
-from .submission import Wish, announce, await_end, send
+from .submission import Wish, announce, await_end, end_like_interrupt, send
 from .talk import say
 
 if TYPE_CHECKING:
@@ -101,6 +101,7 @@ def command(
         )
     from .lines import open_source
 
+    end_like_interrupt()
     with ExitStack() as opened:
         source = opened.enter_context(open_source(file))
         if form == "requests":

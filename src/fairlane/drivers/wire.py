@@ -134,6 +134,8 @@ def is_passing(error: Exception) -> bool:
     )
 
 
+# How Redis 6.2 passes on the error of a command inside a script.
+_INSIDE = re.compile(r"@user_script: ?\d+: -([A-Z]+ .*)")
 _CODES = {  # redis-py strips the code of the errors it has a class for
     redis.exceptions.MovedError: "MOVED ",
     redis.exceptions.AskError: "ASK ",
@@ -148,7 +150,8 @@ _CODES = {  # redis-py strips the code of the errors it has a class for
 
 def full_text(error: Exception) -> str:
     """The server's error with its code in front."""
-    return _CODES.get(type(error), "") + str(error)
+    inside = _INSIDE.search(str(error))
+    return inside[1] if inside else _CODES.get(type(error), "") + str(error)
 
 
 def translate(error: Exception, place: str) -> FairlaneError:
@@ -165,7 +168,7 @@ def translate(error: Exception, place: str) -> FairlaneError:
             f"Redis at {place} refused the login or a command: {text}; "
             "check user and password in the URL"
         )
-    if code == "OOM":
+    if code == "OOM" or "-OOM command not allowed" in text:  # the latter: inside a script, on 6.2
         return RedisFull(
             f"Redis at {place} is full (maxmemory): nothing was written; "
             "drain it or raise maxmemory"

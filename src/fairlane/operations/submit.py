@@ -7,14 +7,15 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 from .. import keys, settings
-from ..errors import RequestEnded, RequestExists, RequestLost
+from ..errors import InvalidArgument, RedisFull, RequestEnded, RequestExists, RequestLost
+from ..model import ENDED_STATES
 from ..scripts import library
 from ..steps import Batch, Command, Operation, Pull
 from .control import cancel
 from .tokens import insert, retire
 
 if TYPE_CHECKING:
-    from ..model import ENDED_STATES, Policy
+    from ..model import Policy
 
 Chunk = list[bytes]
 
