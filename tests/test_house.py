@@ -76,7 +76,8 @@ def modules_of(path: Path, node: ast.AST) -> Iterator[str]:
     elif isinstance(node, ast.ImportFrom) and node.level == 0:
         yield from (f"{node.module}.{alias.name}" for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
-        package = ["fairlane", *path.relative_to(SRC).with_suffix("").parts]
+        home, name = (SRC, "fairlane") if path.is_relative_to(SRC) else (TESTS, "tests")
+        package = [name, *path.relative_to(home).with_suffix("").parts]
         base = package[: len(package) - node.level]
         stem = [*base, *([node.module] if node.module else [])]
         yield from (".".join([*stem, alias.name]) for alias in node.names)

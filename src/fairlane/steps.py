@@ -37,7 +37,7 @@ class Batch:
     """Independent steps in one round trip; replies in the same order.
 
     Nothing may depend on the order of their effects: a step whose script the server has forgotten
-    runs again after the others.
+    runs again while the others go on.
     """
 
     __slots__ = ("steps",)

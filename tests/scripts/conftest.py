@@ -15,13 +15,11 @@ if TYPE_CHECKING:
 
     import redis
 
-    from tests.support.servers import Server
-
 
 @pytest.fixture
-def driver(redis_server: Server, redis_url: str) -> Iterator[SyncDriver]:
-    """A driver of the node behind `redis_url`: one script needs no more than its node."""
-    with contextlib.closing(SyncDriver(redis_server.node_url, patience_s=0)) as made:
+def driver(redis_url: str) -> Iterator[SyncDriver]:
+    """A driver of the server behind `redis_url`, which repeats nothing."""
+    with contextlib.closing(SyncDriver(redis_url, patience_s=0)) as made:
         yield made
 
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane import keys
+from fairlane.model import result_head
+from fairlane.operations import tokens, work
 from fairlane.scripts import Library, library
-from fairlane.steps import Command
+from fairlane.steps import Batch, Command, Pull
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     import redis
 
     from fairlane.drivers.sync import SyncDriver
+    from fairlane.model import Slice, Token
     from fairlane.steps import Operation, Step
 
 T0 = 1_700_000_000_000
@@ -118,6 +121,10 @@ class Lane:
         """What the script `check` finds broken."""
         found = self.call("check", self.names, now=self.now if now is None else now)
         return [sentence.decode() for sentence in found]
+
+    def raw(self, *words: Any) -> Any:
+        """Run any command; the reply is as Redis sent it."""
+        return self.driver.run(once(Command(*words)))
 
     def later(self, ms: int) -> None:
         """Move the lane's time on."""
@@ -266,7 +273,7 @@ class Lane:
     def results(self) -> dict[int, tuple[str, int, bytes]]:
         """Index -> (status, attempt, body) of `out`; a result told twice fails."""
         found: dict[int, tuple[str, int, bytes]] = {}
-        reply = self.driver.run(once(Command("XRANGE", self.names[6], "-", "+")))
+        reply = self.raw("XRANGE", self.names[6], "-", "+")
         for _, fields in reply:
             for head, body in zip(fields[2::2], fields[3::2], strict=True):
                 index, status, attempt, _, _ = head.split(b":")
@@ -315,3 +322,75 @@ def listening(client: redis.Redis, channel: str) -> Iterator[Callable[[], list[b
                 found.append(message["data"])
 
         yield heard
+
+
+# ------------------------------------------------------------------ operations
+
+
+def cut(
+    driver: SyncDriver, operation: Operation[Any], bodies: list[list[bytes]], steps: int
+) -> bool:
+    """Run the operation's first steps, then drop it as a crash would; True if it had ended."""
+    source = iter(bodies)
+    reply: Any = None
+    try:
+        for _ in range(steps + 1):
+            step = operation.send(reply)
+            reply = next(source, None) if isinstance(step, Pull) else driver.run(once(step))
+    except StopIteration:
+        return True
+    operation.close()
+    return False
+
+
+def pop_token(driver: SyncDriver, queue: str = "req") -> Token | None:
+    """The most urgent token of a queue, without waiting."""
+    lanes = keys.lanes(queue)
+    counts = driver.run(once(Batch([Command(b"LLEN", lane) for lane in lanes])))
+    lane = next((lane for lane, count in zip(lanes, counts, strict=True) if count), None)
+    if lane is None:
+        return None
+    token = tokens.parse(driver.run(once(Command(b"RPOP", lane))))
+    assert token is not None
+    return token
+
+
+def take_slice(driver: SyncDriver, queue: str = "req", count: int = 1000) -> Slice | None:
+    """A slice of the most urgent token that is not stale; what it brings is dispatched."""
+    while (token := pop_token(driver, queue)) is not None:
+        word, held, more = driver.run(work.acquire(token, "w:1", "7", count))
+        if word != "ended":
+            insert(driver, queue, token.request_id, more)
+        if held is not None:
+            return held
+    return None
+
+
+def settle(driver: SyncDriver, held: Slice, queue: str = "req", answer: bytes = b"done ") -> bytes:
+    """Settle all of a slice as done; an ended request is logged. Returns the reply's word."""
+    pairs: list[Any] = []
+    for entry_id, (_, body) in held.entries:
+        index = entry_id.rpartition(b"-")[2]
+        pairs += (result_head(index, b"d", held.attempt, 0, 1500), answer + body)
+    ids = [entry_id for entry_id, _ in held.entries]
+    reply = driver.run(once(work.complete(held, ids, pairs, [], keep=False)))
+    if reply[0] == b"ended":
+        driver.run(once(tokens.retire(queue, held.request_id, reply[1])))
+    else:
+        insert(driver, queue, held.request_id, reply[2])
+    return bytes(reply[0])
+
+
+def insert(driver: SyncDriver, queue: str, request_id: str, flat: list[Any]) -> None:
+    """Dispatch what mint returned."""
+    for call in tokens.insert(queue, request_id, flat):
+        driver.run(once(call))
+
+
+def work_off(driver: SyncDriver, queue: str = "req", count: int = 1000) -> list[bytes]:
+    """Work until no token is left; returns the bodies in the order of their delivery."""
+    seen = []
+    while (held := take_slice(driver, queue, count)) is not None:
+        seen += [body for _, (_, body) in held.entries]
+        settle(driver, held, queue)
+    return seen

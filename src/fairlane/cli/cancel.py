@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from .options import json_option, open_queue, redis_option
@@ -24,7 +26,7 @@ def command(request_id: str, redis: str | None, reason: str, as_json: bool) -> i
     with open_queue(redis) as queue:
         request = queue.request(request_id)
         before = request.progress()
-        request.cancel(reason)
+        request.cancel(os.fsencode(reason).decode("utf-8", "replace"))
         progress = request.progress()
     if before.ended:
         say(f"request {request_id} had ended before: it is {progress.state}")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import signal
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
+from ..errors import FairlaneError
 from .results_file import NDJSON, write_results
 from .talk import emit, emit_json
 
@@ -37,7 +39,7 @@ class Wish:
 
 
 def end_like_interrupt() -> None:
-    """SIGTERM and a closed terminal end a submission like Ctrl-C: what is half sent is cancelled."""
+    """SIGTERM and a closed terminal end a submission like Ctrl-C: nothing stays half sent."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # not under nohup
             signal.signal(number, signal.default_int_handler)
@@ -52,8 +54,18 @@ def send(queue: Queue, wish: Wish, chunks: Iterable[list[bytes]]) -> tuple[Reque
     try:
         return request, queue.driver.run(submit(request.id, wish.policy), iter(chunks))
     except KeyboardInterrupt:
-        sentence = f"interrupted while request {request.id} was being submitted: it is cancelled"
-        raise KeyboardInterrupt(sentence) from None
+        raise KeyboardInterrupt(_take_back(wish, request)) from None
+
+
+def _take_back(wish: Wish, request: Request) -> str:
+    """Cancels what was interrupted; a sentence about it."""
+    from ..operations.submit import discard
+
+    if wish.id is not None:  # it may have been there before
+        return f"interrupted: fairlane status {request.id} tells whether the request was submitted"
+    with suppress(FairlaneError):  # there may be nothing to cancel
+        request.queue.driver.run(discard(request.id, request.queue.name, "interrupted"))
+    return f"interrupted: request {request.id} was cancelled before all of it was submitted"
 
 
 def announce(wish: Wish, request: Request, total: int) -> None:

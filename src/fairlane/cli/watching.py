@@ -85,9 +85,10 @@ def _view() -> AbstractContextManager[View]:
     if sys.stderr.isatty():
         try:
             from .bar import Bar
+
+            return Bar()
         except ImportError:  # the extra `progress` is not installed
             return Lines()
-        return Bar()
     return Lines()
 
 

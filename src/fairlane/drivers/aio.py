@@ -34,7 +34,8 @@ class Lines:
         try:
             return self._idle.pop()
         except IndexError:
-            made: Connection = self._pool.make_connection()
+            # Not pool.make_connection: it counts what it made and refuses after a hundred.
+            made: Connection = self._pool.connection_class(**self._pool.connection_kwargs)
             return made
 
     def give(self, line: Connection) -> None:
@@ -144,6 +145,7 @@ class AsyncDriver:
         `source` answers its Pull steps, `handle` its Handle steps.
         """
         runner = _Runner(self, source, handle)
+        seen = _cancellations()
         try:
             reply: Any = None
             failure: BaseException | None = None
@@ -158,6 +160,10 @@ class AsyncDriver:
                     reply = await runner.perform(step)
                 except BaseException as error:  # noqa: BLE001  the operation decides what it means
                     failure = error
+                # wait_for of Python 3.11, under redis-py, may swallow a cancellation.
+                if _cancellations() > seen and failure is None:
+                    failure = asyncio.CancelledError()
+                seen = _cancellations()
         finally:
             await runner.close()
 
@@ -180,6 +186,11 @@ class AsyncDriver:
     async def close(self) -> None:
         """Closes idle connections."""
         await self.servers.close()
+
+
+def _cancellations() -> int:
+    task = asyncio.current_task()
+    return task.cancelling() if task is not None else 0
 
 
 class _Runner:
@@ -278,17 +289,28 @@ class _Runner:
             packed += line.pack_command(*wire.words(step, modern=modern))
         await line.send_packed_command([b"".join(packed)])
         replies: list[Any] = []
-        for _ in steps:
+        for step in steps:
             try:
                 replies.append(await line.read_response(disconnect_on_error=False))
             except redis.exceptions.ResponseError as error:
-                replies.append(error)
-        for i, reply in enumerate(replies):
-            if isinstance(reply, Exception) and wire.is_forgotten(reply):
-                replies[i] = await self._one(line, steps[i])
-            elif isinstance(reply, Exception):
+                is_forgotten = wire.is_forgotten(error)
+                replies.append(await self._elsewhere(step) if is_forgotten else error)
+        for reply in replies:
+            if isinstance(reply, Exception):
                 raise reply
         return replies
+
+    async def _elsewhere(self, step: Command | Call) -> Any:
+        """A forgotten script, on a line of its own: behind it in the batch a pop may block."""
+        lines = await self.driver.servers.lines_for(routes.key_of(step))
+        line = lines.take()
+        try:
+            reply = await self._one(line, step)
+        except BaseException:
+            await line.disconnect(nowait=True)
+            raise
+        lines.give(line)
+        return reply
 
     async def _subscribe(self, channel: bytes) -> None:
         async def listen(line: Connection) -> Connection:

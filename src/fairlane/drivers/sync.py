@@ -37,7 +37,8 @@ class Lines:
         try:
             return self._idle.pop()
         except IndexError:
-            made: Connection = self._pool.make_connection()
+            # Not pool.make_connection: it counts what it made and refuses after a hundred.
+            made: Connection = self._pool.connection_class(**self._pool.connection_kwargs)
             return made
 
     def give(self, line: Connection) -> None:
@@ -281,17 +282,28 @@ class _Runner:
             packed += line.pack_command(*wire.words(step, modern=modern))
         line.send_packed_command([b"".join(packed)])
         replies: list[Any] = []
-        for _ in steps:
+        for step in steps:
             try:
                 replies.append(line.read_response(disconnect_on_error=False))
             except redis.exceptions.ResponseError as error:
-                replies.append(error)
-        for i, reply in enumerate(replies):
-            if isinstance(reply, Exception) and wire.is_forgotten(reply):
-                replies[i] = self._one(line, steps[i])
-            elif isinstance(reply, Exception):
+                is_forgotten = wire.is_forgotten(error)
+                replies.append(self._elsewhere(step) if is_forgotten else error)
+        for reply in replies:
+            if isinstance(reply, Exception):
                 raise reply
         return replies
+
+    def _elsewhere(self, step: Command | Call) -> Any:
+        """A forgotten script, on a line of its own: behind it in the batch a pop may block."""
+        lines = self.driver.servers.lines_for(routes.key_of(step))
+        line = lines.take()
+        try:
+            reply = self._one(line, step)
+        except BaseException:
+            line.disconnect()
+            raise
+        lines.give(line)
+        return reply
 
     def _subscribe(self, channel: bytes) -> None:
         def listen(line: Connection) -> Connection:

@@ -37,7 +37,7 @@ PASSING = (
 )
 REFUSED = ("NOAUTH", "WRONGPASS", "NOPERM", "invalid username-password", "AUTH failed")
 OLDEST = (6, 2)
-_SECRET = re.compile(r"(://[^:/@]*:)[^@]*@")
+_SECRET = re.compile(r"(://[^:/@]*:)[^/]*@")  # up to the last @: a password may hold one
 
 
 def hide_secret(url: str) -> str:
@@ -168,7 +168,7 @@ def translate(error: Exception, place: str) -> FairlaneError:
             f"Redis at {place} refused the login or a command: {text}; "
             "check user and password in the URL"
         )
-    if code == "OOM" or "-OOM command not allowed" in text:  # the latter: inside a script, on 6.2
+    if code == "OOM":
         return RedisFull(
             f"Redis at {place} is full (maxmemory): nothing was written; "
             "drain it or raise maxmemory"

@@ -7,7 +7,15 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 from .. import keys, settings
-from ..errors import InvalidArgument, RedisFull, RequestEnded, RequestExists, RequestLost
+from ..errors import (
+    InvalidArgument,
+    RedisFull,
+    RedisUnfit,
+    RedisUnreachable,
+    RequestEnded,
+    RequestExists,
+    RequestLost,
+)
 from ..model import ENDED_STATES
 from ..scripts import library
 from ..steps import Batch, Command, Operation, Pull
@@ -92,7 +100,10 @@ def _enqueue(
             yield scripts.drop(active, id=request_id, seen=intent)
             raise
         if reply[0] == b"conflict":
-            if reply[1][0].decode() in ENDED_STATES:
+            home = yield Command(b"HGET", keys.request_hash(request_id), b"queue")
+            if home != policy.queue.encode():  # another queue looks after it
+                yield scripts.drop(active, id=request_id, seen=intent)
+            elif reply[1][0].decode() in ENDED_STATES:
                 yield retire(policy.queue, request_id, reply[1])
             raise _exists(request_id)
         if reply[0] != b"late":  # the auditor had given the intent up: announce it anew
@@ -115,7 +126,25 @@ def _dispatch(request_id: str, policy: Policy, tokens: list[Any]) -> Operation[N
 def _append_all(
     request_id: str, policy: Policy, digest: Digest, chunk: Chunk | None, chunks: int, total: int
 ) -> Operation[int]:
-    """Appends from `chunk` on and seals; an error of the source cancels the request."""
+    """Appends from `chunk` on and seals; what stops it short cancels the request.
+
+    That is an error of the source, a full Redis or Ctrl-C. Not when the request is somebody
+    else's or gone, and not when Redis does not answer: then a repeat with the same id resumes.
+    """
+    try:
+        return (yield from _append_rest(request_id, policy, digest, chunk, chunks, total))
+    except GeneratorExit:  # nobody listens any more; an open request is cancelled in time
+        raise
+    except (RequestEnded, RequestExists, RequestLost, RedisUnfit, RedisUnreachable):
+        raise
+    except BaseException as error:
+        yield from discard(request_id, policy.queue, f"submission: {type(error).__name__}")
+        raise
+
+
+def _append_rest(
+    request_id: str, policy: Policy, digest: Digest, chunk: Chunk | None, chunks: int, total: int
+) -> Operation[int]:
     scripts, names = library(), keys.request_keys(request_id)
     while chunk is not None:
         link = digest.add(chunk)
@@ -126,13 +155,7 @@ def _append_all(
         )
         yield from _check_open(request_id, policy, reply)
         yield from _dispatch(request_id, policy, reply[-1])
-        try:
-            chunk = yield Pull()
-        except GeneratorExit:  # nobody listens any more; an open request is cancelled in time
-            raise
-        except BaseException as error:
-            yield from discard(request_id, policy.queue, f"submission: {type(error).__name__}")
-            raise
+        chunk = yield Pull()
     reply = yield scripts.seal(names, chunks=chunks)
     if reply[0] == b"ended":
         yield retire(policy.queue, request_id, reply[1])

@@ -18,7 +18,7 @@ _DRAINING = 0
 _VERSION = struct.Struct("<Q")
 _LEASE = struct.Struct("<dddQHH")  # deadline, taken, lease seconds, fence, length of id and of k
 _AT_LEASE, _AT_NAMES, _AT_HELD = 8, 56, 252
-_AT_ATTENTION, _AT_STOP_FENCE, _AT_DEADLINE, _AT_COUNTS = 256, 264, 272, 280
+_AT_ATTENTION, _AT_STOPPED, _AT_EXTENDED, _AT_DEADLINE, _AT_COUNTS = 256, 264, 272, 280, 288
 _U64 = struct.Struct("<Q")
 _F64 = struct.Struct("<d")
 COUNTS = ("done", "failed", "slices", "busy_us")
@@ -26,9 +26,14 @@ COUNTS = ("done", "failed", "slices", "busy_us")
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A lease as the supervisor sees it; times in seconds of time.monotonic()."""
+    """A lease as the supervisor sees it; times in seconds of time.monotonic().
+
+    `version` is the record's: no other lease of this unit has it. (A fence only tells the leases
+    of one request apart.)
+    """
 
     unit: int
+    version: int
     request_id: str
     k: str
     fence: int
@@ -45,7 +50,8 @@ class Record:
         self._page = page
         self._at = _HEADER + unit * _SIZE
         self.unit = unit
-        self._fence = 0
+        self._version = 0
+        self._deadline = 0.0
 
     # Written by the unit.
 
@@ -57,13 +63,12 @@ class Record:
         version = _VERSION.unpack_from(page, at)[0] | 1
         _VERSION.pack_into(page, at, version)
         names = request_id.encode() + k.encode() + op
-        _F64.pack_into(page, at + _AT_DEADLINE, taken + lease_s)
         _LEASE.pack_into(
             page, at + _AT_LEASE, taken + lease_s, taken, lease_s, fence, len(request_id), len(k)
         )
         page[at + _AT_NAMES : at + _AT_NAMES + len(names)] = names
         page[at + _AT_HELD] = 1
-        self._fence = fence
+        self._version, self._deadline = version + 1, taken + lease_s
         _VERSION.pack_into(page, at, version + 1)
 
     def release(self) -> None:
@@ -84,8 +89,8 @@ class Record:
     @property
     def is_stopped(self) -> bool:
         """True when the lease held now was lost or its request cancelled."""
-        stop = _U64.unpack_from(self._page, self._at + _AT_STOP_FENCE)[0]
-        return bool(stop == self._fence and self._page[self._at + _AT_HELD])
+        stopped = _U64.unpack_from(self._page, self._at + _AT_STOPPED)[0]
+        return bool(stopped == self._version and self._page[self._at + _AT_HELD])
 
     @property
     def is_draining(self) -> bool:
@@ -95,7 +100,7 @@ class Record:
     @property
     def deadline(self) -> float:
         """When the lease held now ends unless it is extended again."""
-        return float(_F64.unpack_from(self._page, self._at + _AT_DEADLINE)[0])
+        return self._extension(self._version, self._deadline)
 
     def heard(self) -> None:
         """Whatever the supervisor said was about an earlier lease."""
@@ -114,23 +119,28 @@ class Record:
                 page, at + _AT_LEASE
             )
             names = bytes(page[at + _AT_NAMES : at + _AT_NAMES + id_length + k_length + 32])
-            deadline = max(deadline, _F64.unpack_from(page, at + _AT_DEADLINE)[0])
+            deadline = self._extension(version, deadline)
             if _VERSION.unpack_from(page, at)[0] == version:
                 k = names[id_length : id_length + k_length].decode()
                 op = names[id_length + k_length :].decode()
-                return Held(
-                    self.unit, names[:id_length].decode(), k, fence, op, deadline, taken, lease_s
-                )
+                request_id = names[:id_length].decode()
+                return Held(self.unit, version, request_id, k, fence, op, deadline, taken, lease_s)
         return None
 
     def extended(self, held: Held, deadline: float) -> None:
         """The lease was extended; harmless when the unit has gone on to another one."""
-        if _LEASE.unpack_from(self._page, self._at + _AT_LEASE)[3] == held.fence:
-            _F64.pack_into(self._page, self._at + _AT_DEADLINE, deadline)
+        _F64.pack_into(self._page, self._at + _AT_DEADLINE, deadline)
+        _U64.pack_into(self._page, self._at + _AT_EXTENDED, held.version)
 
-    def stop(self, fence: int) -> None:
-        """Tells the unit that the lease with this fence is lost or not wanted."""
-        _U64.pack_into(self._page, self._at + _AT_STOP_FENCE, fence)
+    def _extension(self, version: int, deadline: float) -> float:
+        """The deadline of the lease with this version, given the one it began with."""
+        if _U64.unpack_from(self._page, self._at + _AT_EXTENDED)[0] != version:
+            return deadline
+        return max(deadline, float(_F64.unpack_from(self._page, self._at + _AT_DEADLINE)[0]))
+
+    def stop(self, held: Held) -> None:
+        """Tells the unit that this lease is lost or not wanted; harmless when it has gone on."""
+        _U64.pack_into(self._page, self._at + _AT_STOPPED, held.version)
         self._page[self._at + _AT_ATTENTION] = 1
 
     def counts(self) -> dict[str, int]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import base64
+import functools
 import importlib
 import inspect
 import json
+import os
+import signal
 import sys
 import typing
 from collections.abc import Callable
@@ -84,21 +87,30 @@ def shape_of(handler: Handler) -> Shape:
     wants_context = len(parameters) > 1 and (
         len(required) == _BODY_AND_CONTEXT or parameters[1].name == "context"
     )
-    called = handler if inspect.isroutine(handler) else getattr(handler, "__call__", handler)  # noqa: B004
+    called = _called(handler)
+    is_batch = any(getattr(marked, "fairlane_batch", False) for marked in (handler, called))
     return Shape(
         handler,
         inspect.iscoroutinefunction(called),
-        _is_batch(handler, parameters[0]),
+        is_batch or _takes_list(parameters[0]),
         wants_context,
     )
 
 
-def _is_batch(handler: Handler, first: inspect.Parameter) -> bool:
-    if getattr(handler, "fairlane_batch", False):
-        return True
+def _called(handler: Handler) -> Handler:
+    """The function that runs in the end: behind a partial, or the __call__ of an object."""
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    if inspect.isroutine(handler) or isinstance(handler, type):
+        return handler
+    return typing.cast("Handler", getattr(handler, "__call__", handler))  # noqa: B004
+
+
+def _takes_list(first: inspect.Parameter) -> bool:
     note = first.annotation
     if isinstance(note, str):
-        return note.replace(" ", "").startswith(("list[", "List[", "typing.List["))
+        text = note.replace(" ", "")
+        return text == "list" or text.startswith(("list[", "List[", "typing.List["))
     return typing.get_origin(note) is list or note is list
 
 
@@ -142,6 +154,10 @@ def print_json(body: bytes, context: Context) -> bytes:
     except UnicodeDecodeError:
         shown["body_base64"] = base64.b64encode(body).decode()
     line = json.dumps(shown, ensure_ascii=False).encode() + b"\n"
-    sys.stdout.buffer.write(line)
-    sys.stdout.buffer.flush()
+    try:
+        sys.stdout.buffer.write(line)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:  # whoever read has gone: no failure of this sub-request, but no use
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.kill(os.getppid(), signal.SIGTERM)  # the worker drains
     return line[:-1]

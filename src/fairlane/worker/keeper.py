@@ -135,14 +135,14 @@ class Keeper:
             if reply[0] in {b"ok", b"cancelled"}:
                 record.extended(held, now + held.lease_s)
             if reply[0] != b"ok":
-                record.stop(held.fence)
+                record.stop(held)
 
     def _stop_expired(self) -> None:
         """Redis is away: a handler is told to stop before its lease may be somebody else's."""
         now = clock.mono_s()
         for held in self._board.held():
             if held.deadline - now < held.lease_s / 10:
-                self._board.records[held.unit].stop(held.fence)
+                self._board.records[held.unit].stop(held)
 
     def reap_dead(self, records: tuple[Record, ...]) -> None:
         """A process died: its leases are taken back at once, charged as a death."""

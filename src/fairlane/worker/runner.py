@@ -58,7 +58,9 @@ class Runner:
                 result = await (
                     call(body, self._context(taken, entry)) if wants_context else call(body)
                 )
-            except Exception as error:  # noqa: BLE001  whatever the handler raises
+            except BaseException as error:
+                if _ends_unit(error):
+                    raise
                 tally.fail(entry, error)
             else:
                 tally.add(entry, result, perf_counter_ns() - before)
@@ -80,7 +82,9 @@ class Runner:
         entries = taken.entries[position:]
         try:
             tally.add_all(entries, await self._call_batch(taken, entries))
-        except Exception as error:  # noqa: BLE001  whatever the handler raises
+        except BaseException as error:
+            if _ends_unit(error):
+                raise
             tally.fail_all(entries, error)
         return tally.outcome()
 
@@ -96,11 +100,37 @@ class Runner:
 
     def _must_stop(self, tally: _Tally) -> bool:
         """True when what the supervisor said is about this lease."""
-        if self.record.is_draining or self.record.is_stopped:
-            tally.is_over = True
-            return True
-        self.record.heard()
-        return False
+        self.record.heard()  # before the look: what is said from now on calls for attention again
+        tally.is_over = self.record.is_draining or self.record.is_stopped
+        return tally.is_over
+
+
+def _ends_unit(error: BaseException) -> bool:
+    """True when an async unit itself is being ended, and not just what its handler awaited."""
+    from asyncio import CancelledError, current_task
+
+    if isinstance(error, CancelledError):
+        task = current_task()
+        return task is not None and task.cancelling() > 0
+    return isinstance(error, GeneratorExit)
+
+
+def _stored(result: Any) -> tuple[bytes, bytes]:
+    """What a handler returned as (status, bytes). Raises TypeError, ValueError."""
+    if type(result) is bytes:
+        status, body = b"d", result
+    elif isinstance(result, str):
+        status, body = b"d", result.encode()
+    elif result is None:
+        return b"n", b""
+    elif isinstance(result, (bytes, bytearray, memoryview)):
+        status, body = b"d", bytes(result)
+    else:
+        kind = type(result).__name__
+        raise TypeError(f"the handler returned a {kind}: bytes, str or None is expected")
+    if len(body) > settings.MAX_BODY:
+        raise ValueError(f"the result has {len(body):,} bytes: the most is {settings.MAX_BODY:,}")
+    return status, body
 
 
 class _Tally:
@@ -117,41 +147,19 @@ class _Tally:
         self.is_over = False
 
     def add(self, entry: Entry, result: Any, ran_ns: int) -> None:
-        """A result: bytes, str or None; anything else is the handler's mistake."""
+        """A result; one that can't be stored is the handler's mistake."""
+        try:
+            status, body = _stored(result)
+        except (TypeError, ValueError) as error:
+            self.fail(entry, error)
+            return
         entry_id = entry[0]
-        if type(result) is bytes:
-            status = b"d"
-        elif isinstance(result, str):
-            status, result = b"d", result.encode()
-        elif result is None:
-            status, result = b"n", b""
-        elif isinstance(result, (bytes, bytearray, memoryview)):
-            status, result = b"d", bytes(result)
-        else:
-            self.fail(
-                entry,
-                TypeError(
-                    f"the handler returned a {type(result).__name__}: "
-                    "bytes, str or None is expected"
-                ),
-            )
-            return
-        if len(result) > settings.MAX_BODY:
-            self.fail(
-                entry,
-                ValueError(
-                    f"the result has {len(result):,} bytes: the most is {settings.MAX_BODY:,}"
-                ),
-            )
-            return
         submitted, _, index = entry_id.partition(b"-")
         waited = max(0, self._taken.taken_ms - int(submitted))
+        head = result_head(index, status, self._taken.attempt, waited, ran_ns // 1000)
         self._ids.append(entry_id)
-        self._results += (
-            result_head(index, status, self._taken.attempt, waited, ran_ns // 1000),
-            result,
-        )
-        self._bytes += len(result)
+        self._results += (head, body)
+        self._bytes += len(body)
         self._position += 1
 
     def add_all(self, entries: list[Entry], results: Any) -> None:
@@ -170,6 +178,7 @@ class _Tally:
         waited = max(0, taken.taken_ms - int(submitted))
         delay = retry_delay_ms(taken.attempt, *taken.backoff_ms)
         text = "".join(traceback.format_exception(error))[-_ERROR_TEXT:]
+        text = text.encode(errors="backslashreplace").decode()  # a lone surrogate can't be sent
         head = result_head(index, b"x", taken.attempt, waited, 0)
         self._verdicts.append(Verdict(entry[0], "retry", delay, head, text))
         self._position += 1

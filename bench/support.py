@@ -1,0 +1,89 @@
+"""What every measurement needs: a server on one core, us on the other, a table at the end."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import redis
+
+from fairlane.embedded import find_server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+PORT = 7390
+OUT = Path(__file__).parent.parent / "docs" / "benchmarks"
+CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
+
+
+def pin(pid: int, core: int) -> None:
+    """The process stays on one core, where the system can do that."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(pid, {core})
+
+
+@contextmanager
+def server() -> Iterator[str]:
+    """A server without persistence on the first core; everything else runs on the last one."""
+    with tempfile.TemporaryDirectory() as folder:
+        binary = find_server()
+        command = [str(binary.path), "--port", str(PORT), "--save", "", "--dir", folder]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        try:
+            pin(process.pid, CORES[0])
+            pin(0, CORES[-1])
+            client = redis.Redis(
+                port=PORT, retry=redis.retry.Retry(redis.backoff.ConstantBackoff(0.05), 100)
+            )
+            client.ping()
+            yield f"redis://127.0.0.1:{PORT}"
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def median_of(runs: int, measures: dict[str, Callable[[], float]]) -> dict[str, list[float]]:
+    """Every measure in turn, `runs` times over, so that a slow moment hits all of them."""
+    found: dict[str, list[float]] = {name: [] for name in measures}
+    for run in range(runs):
+        for name, measure in measures.items():
+            found[name].append(measure())
+            print(f"run {run + 1}/{runs}  {name}: {found[name][-1]:,.0f}", file=sys.stderr)
+    return found
+
+
+def machine() -> str:
+    """One line: processor, cores, Python and package versions, server."""
+    model = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        lines = info.read_text().splitlines()
+        names = [line.split(":", 1)[1].strip() for line in lines if "model name" in line]
+        model = names[0] if names else model
+    binary = find_server()
+    version = ".".join(map(str, binary.version))
+    return (
+        f"{model}, {len(CORES)} cores (server on one, client and worker on the other); "
+        f"Python {platform.python_version()}, redis-py {redis.__version__}, {binary.flavour} {version}"
+    )
+
+
+def write(name: str, title: str, lines: list[str]) -> None:
+    """Prints the table and keeps it in docs/benchmarks/."""
+    text = "\n".join([f"# {title}", "", machine(), "", *lines, ""])
+    OUT.mkdir(parents=True, exist_ok=True)
+    (OUT / f"{name}.md").write_text(text)
+    print(text)
+
+
+def median(values: list[float]) -> float:
+    """The middle one."""
+    return statistics.median(values)

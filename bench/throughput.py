@@ -1,0 +1,123 @@
+"""Bulk submission and draining with stored results, beside raw Redis, in one run.
+
+`python bench/throughput.py [runs] [sub-requests]`
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+import redis
+
+import support
+from fairlane import Queue, Worker
+
+RUNS = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+COUNT = int(sys.argv[2]) if len(sys.argv) > 2 else 200_000
+FEW = COUNT // 20  # for what is slow
+BODY = b"x" * 100
+
+
+def echo(body: bytes) -> bytes:
+    return body
+
+
+def raw_xadd(url: str) -> float:
+    client = redis.Redis.from_url(url)
+    client.flushall()
+    began = time.perf_counter()
+    for _ in range(COUNT // 1000):
+        pipe = client.pipeline(transaction=False)
+        for _ in range(1000):
+            pipe.execute_command("XADD", "s", "*", "b", BODY)
+        pipe.execute()
+    return COUNT / (time.perf_counter() - began)
+
+
+def raw_read(url: str) -> float:
+    """XREADGROUP COUNT 100 and XACK over what raw_xadd left."""
+    client = redis.Redis.from_url(url, protocol=2)
+    client.xgroup_create("s", "g", "0")
+    began, count = time.perf_counter(), 0
+    while count < COUNT:
+        read = client.execute_command(
+            "XREADGROUP", "GROUP", "g", "c", "COUNT", 100, "STREAMS", "s", ">"
+        )
+        ids = [entry[0] for entry in read[0][1]]
+        client.execute_command("XACK", "s", "g", *ids)
+        count += len(ids)
+    return COUNT / (time.perf_counter() - began)
+
+
+def submit(url: str) -> float:
+    redis.Redis.from_url(url).flushall()
+    with Queue.from_url(url) as queue:
+        began = time.perf_counter()
+        queue.submit_request((BODY for _ in range(COUNT)), id="bulk")
+        return COUNT / (time.perf_counter() - began)
+
+
+def submit_one_by_one(url: str) -> float:
+    redis.Redis.from_url(url).flushall()
+    with Queue.from_url(url) as queue:
+        began = time.perf_counter()
+        for _ in range(FEW):
+            queue.submit_request([BODY])
+        return FEW / (time.perf_counter() - began)
+
+
+def drain(url: str, count: int, slice_ms: float) -> float:
+    """One worker process, from its first slice to the end of the request, both read in Redis."""
+    client = redis.Redis.from_url(url)
+    client.flushall()
+    with Queue.from_url(url) as queue:
+        request = queue.submit_request((BODY for _ in range(count)), retain_ms=3_600_000)
+        worker = os.fork()
+        if worker == 0:
+            Worker(queue, echo, slice_ms=slice_ms).run(until_idle=True)
+            os._exit(0)
+        while client.hget(f"req:{{{request.id}}}", "done") in {None, b"0"}:
+            pass
+        before, done = time.perf_counter(), request.progress().done
+        request.wait()
+        took = time.perf_counter() - before
+        os.waitpid(worker, 0)
+        stored = sum(1 for result in request.results() if result.body == BODY)
+        if stored != count:
+            raise SystemExit(f"{stored} results for {count} sub-requests")
+        return (count - done) / took
+
+
+def main() -> None:
+    with support.server() as url:
+        found = support.median_of(
+            RUNS,
+            {
+                "raw XADD, pipeline of 1,000": lambda: raw_xadd(url),
+                "raw XREADGROUP COUNT 100 + XACK": lambda: raw_read(url),
+                "fairlane: submit in bulk": lambda: submit(url),
+                "fairlane: submit one by one": lambda: submit_one_by_one(url),
+                "fairlane: drain, results stored": lambda: drain(url, COUNT, 20),
+                "fairlane: drain, slice 0 (COUNT 1)": lambda: drain(url, FEW, 0),
+            },
+        )
+    add, read = (support.median(values) for values in list(found.values())[:2])
+    lines = [
+        f"{COUNT:,} sub-requests of 100 bytes, a handler that returns its body; median of {RUNS} runs.",
+        "",
+        "| what | per second | lowest | highest | of raw XADD | of raw XREADGROUP |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for name, values in found.items():
+        middle = support.median(values)
+        lines.append(
+            f"| {name} | {middle:,.0f} | {min(values):,.0f} | {max(values):,.0f} "
+            f"| {middle / add:.2f} | {middle / read:.2f} |"
+        )
+    support.write("throughput", "Throughput", lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""What the demo prints at the end: a table, a timeline, findings. Computes, knows no Redis."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from fairlane.model import Result
+
+Interval = tuple[float, float]
+Found = dict[str, Any]
+
+HEAD = ("request", "priority", "limit", "sub-requests", "dead", "waited", "ran", "total",
+        "at once", "per second")  # fmt: skip
+COLUMNS = 64
+
+
+@dataclass(frozen=True)
+class Row:
+    """One request's numbers; times in seconds, from the handlers' own clock."""
+
+    id: str
+    priority: int
+    limit: int
+    count: int
+    dead: int
+    submitted: float
+    intervals: list[Interval]
+
+    @classmethod
+    def of(
+        cls, id: str, priority: int, limit: int, submitted: float, results: Sequence[Result]  # noqa: A002
+    ) -> Row:  # fmt: skip
+        found = findings_of(results)
+        intervals = [(one["run"]["began"], one["run"]["ended"]) for one in found]
+        dead = sum(result.status == "dead" for result in results)
+        return cls(id, priority, limit, len(results), dead, submitted, intervals)
+
+    @property
+    def first(self) -> float:
+        return min((began for began, _ in self.intervals), default=self.submitted)
+
+    @property
+    def last(self) -> float:
+        return max((ended for _, ended in self.intervals), default=self.submitted)
+
+    @property
+    def at_once(self) -> int:
+        """The most handlers that ran at the same time: never more than the limit."""
+        return peak(self.intervals)
+
+    def cells(self) -> tuple[str, ...]:
+        ran = self.last - self.first
+        rate = f"{self.count / ran:,.0f}" if ran > 0 else "-"
+        times = (self.first - self.submitted, ran, self.last - self.submitted)
+        return (
+            self.id, str(self.priority), str(self.limit), f"{self.count:,}", str(self.dead),
+            *(f"{seconds:.2f} s" for seconds in times), str(self.at_once), rate,
+        )  # fmt: skip
+
+
+def findings_of(results: Iterable[Result]) -> list[Found]:
+    """What the handler returned, in the order of the results; the dead have returned nothing."""
+    return [json.loads(result.body) for result in results if result.body is not None]
+
+
+def peak(intervals: Iterable[Interval]) -> int:
+    """The most intervals that overlap. One that begins as another ends does not overlap it."""
+    moments = [(began, 1) for began, _ in intervals] + [(ended, -1) for _, ended in intervals]
+    now = most = 0
+    for _, step in sorted(moments):
+        now += step
+        most = max(most, now)
+    return most
+
+
+def table(rows: Sequence[Row]) -> Iterator[str]:
+    """The lines of the table."""
+    grid = [HEAD, *(row.cells() for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*grid, strict=True)]
+    for n, (name, *numbers) in enumerate(grid):
+        cells = (f"{cell:>{width}}" for cell, width in zip(numbers, widths[1:], strict=True))
+        yield "  ".join([f"{name:<{widths[0]}}", *cells])
+        if not n:
+            yield "-" * (sum(widths) + 2 * len(widths) - 2)
+
+
+def timeline(rows: Sequence[Row], columns: int = COLUMNS) -> Iterator[str]:
+    """A line for each request: how many workers it had, on average, in each column's time."""
+    start = min(row.submitted for row in rows)
+    step = (max(row.last for row in rows) - start) / columns or 1.0
+    width = max(len(row.id) for row in rows)
+    yield f"workers over time (a column: {step:.2f} s; a digit: how many worked; a point: none)"
+    for row in rows:
+        marks = (_mark(row, start + n * step, step) for n in range(columns))
+        yield f"{row.id:<{width}}  {''.join(marks).rstrip()}"
+    yield f"{'':<{width}}  0 s{f'{step * columns:.1f} s':>{columns - 3}}"
+
+
+def _mark(row: Row, at: float, step: float) -> str:
+    """Nothing when it was not there, a point when it waited, else its workers."""
+    if at + step <= row.submitted or at >= row.last:
+        return " "
+    busy = sum(max(0.0, min(ended, at + step) - max(began, at)) for began, ended in row.intervals)
+    return str(round(busy / step) or ".")
+
+
+def longest(found: Iterable[Found], most: int = 1) -> list[str]:
+    """The longest functions, as sentences."""
+    ranked = sorted(
+        ((one["longest"], one["path"]) for one in found if one.get("longest")),
+        key=lambda pair: (-pair[0]["lines"], pair[1]),
+    )
+    return [
+        f"{function['name']}, {function['lines']:,} lines ({path}:{function['line']})"
+        for function, path in ranked[:most]
+    ]
+
+
+def imported(found: Iterable[Found], most: int = 5) -> list[str]:
+    """The modules that most files import."""
+    counts = Counter(module for one in found for module in one.get("imports", ()))
+    return [f"{module} ({count:,})" for module, count in counts.most_common(most)]
+
+
+def total(found: Iterable[Found], what: str) -> int:
+    """The sum of one measure."""
+    return sum(one.get(what, 0) for one in found)

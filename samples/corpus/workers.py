@@ -1,0 +1,64 @@
+"""Real workers, as anybody would start them: `fairlane worker`, each a process with processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Self
+
+HERE = Path(__file__).resolve().parent
+HANDLER = "measure:measure"  # importable, as the workers run in this folder
+PATIENCE_S = 15.0
+
+
+class Workers:
+    """So many workers, drained at the end whatever happens.
+
+    They have a session of their own, so that Ctrl-C reaches only the demo, which drains them. And
+    should the demo be killed, they end by themselves when its requests have: `--until-idle`.
+    """
+
+    def __init__(self, count: int, processes: int, *, url: str, queue: str, log: Path) -> None:
+        self._command = [sys.executable, "-m", "fairlane", "worker", "--handler", HANDLER]
+        self._command += ["--queue", queue, "--processes", str(processes), "--until-idle"]
+        self._env = {**os.environ, "FAIRLANE_REDIS": url}  # not an argument: it may hold a password
+        self._count, self._log = count, log
+        self._running: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Self:
+        with self._log.open("wb") as log:
+            for _ in range(self._count):
+                self._running.append(
+                    subprocess.Popen(
+                        self._command,
+                        cwd=HERE,
+                        env=self._env,
+                        start_new_session=True,
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=log,
+                    )
+                )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self._running:
+            worker.terminate()  # SIGTERM: finish what is held, take nothing new
+        for worker in self._running:
+            try:
+                worker.wait(PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                worker.kill()
+                worker.wait()
+
+    @property
+    def are_gone(self) -> bool:
+        """True when none of them runs any more."""
+        return all(worker.poll() is not None for worker in self._running)
+
+    @property
+    def said(self) -> str:
+        """The end of what they logged."""
+        return self._log.read_text(errors="replace")[-2000:]

@@ -1,0 +1,184 @@
+"""Runs `python -m fairlane` as a person would, and settles requests without a worker."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import fairlane
+from fairlane import settings
+from fairlane.model import Token, Verdict
+from fairlane.operations import tokens, work
+from fairlane.queue import Queue
+from fairlane.steps import Batch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from fairlane.steps import Operation, Step
+
+# Most of the command line does not depend on the kind of server: one is enough.
+ON_ONE_KIND = pytest.mark.parametrize("redis_server", ["single"], indirect=True)
+NOBODY = "redis://127.0.0.1:1"  # a port where nobody listens
+END_S = 60.0
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a process left: its exit code, its data, its talk."""
+
+    code: int
+    out: bytes
+    err: str
+
+    @property
+    def id(self) -> str:
+        """The one line of data."""
+        (line,) = self.out.decode().splitlines()
+        return line
+
+    def refused(self, code: int, *words: str) -> None:
+        """Assert that it said one sentence with these words, no data, and this exit code."""
+        assert self.err.count("\n") == 1, self.err
+        assert self.err.startswith("fairlane: ")
+        for word in words:
+            assert word in self.err
+        assert self.out == b""
+        assert self.code == code
+
+
+class Program:
+    """`fairlane` with an environment of its own, in a folder of its own."""
+
+    def __init__(self, folder: Path, url: str | None) -> None:
+        self.folder = folder
+        self.env = {
+            name: value for name, value in os.environ.items() if not name.startswith("FAIRLANE_")
+        }
+        self.env["PYTHONPATH"] = str(Path(fairlane.__file__).parents[1])
+        self.env["FAIRLANE_HOME"] = str(folder / "home")
+        if url:
+            self.env["FAIRLANE_REDIS"] = url
+
+    def __call__(self, *words: object, stdin: bytes = b"") -> Ended:
+        """Run it to its end; no end is a traceback."""
+        done = subprocess.run(
+            self.words(*words),
+            input=stdin,
+            capture_output=True,
+            check=False,
+            cwd=self.folder,
+            env=self.env,
+            timeout=END_S,
+        )
+        said = done.stderr.decode()
+        assert "Traceback" not in said
+        return Ended(done.returncode, done.stdout, said)
+
+    def words(self, *words: object) -> list[str]:
+        """The command as the system wants it."""
+        return [sys.executable, "-m", "fairlane", *map(str, words)]
+
+    def start(self, *words: object, **options: Any) -> subprocess.Popen[bytes]:
+        """Start it; the pipes are unbuffered, so that a line can be waited for."""
+        given: Mapping[str, Any] = {
+            "stdin": subprocess.DEVNULL,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+        }
+        return subprocess.Popen(
+            self.words(*words), cwd=self.folder, env=self.env, **{**given, **options}
+        )
+
+    def file(self, content: bytes, name: str = "input") -> Path:
+        """A file in its folder."""
+        path = self.folder / name
+        path.write_bytes(content)
+        return path
+
+
+def finish(process: subprocess.Popen[bytes]) -> Ended:
+    """Wait for a started process."""
+    out, err = process.communicate(timeout=END_S)
+    said = err.decode()
+    assert "Traceback" not in said
+    return Ended(process.returncode, out or b"", said)
+
+
+def bodies_of(redis_client: Any, request_id: str) -> list[bytes]:
+    """The bodies that wait, in input order."""
+    return [fields[b"b"] for _, fields in redis_client.xrange(f"sub:{{{request_id}}}")]
+
+
+# ------------------------------------------------------------------ a worker by hand
+
+
+class Dead(Exception):
+    """Raised by an answer: the sub-request is dead for this reason."""
+
+
+def settle(
+    url: str,
+    answer: Callable[[int, bytes], bytes | None],
+    *,
+    most: int | None = None,
+    queue: str = settings.DEFAULT_QUEUE,
+) -> list[bytes]:
+    """Do what a worker does, one sub-request a lease, until no token (or `most`) is left."""
+    settled: list[bytes] = []
+    with Queue.from_url(url, name=queue) as opened:
+        while most is None or len(settled) < most:
+            popped = opened.driver.run(_once(tokens.pop(queue, 50)))
+            if popped is None:
+                break
+            token = tokens.parse(popped[1])
+            assert token is not None
+            settled += opened.driver.run(_settle_one(token, queue, answer))
+    return settled
+
+
+def hold(url: str) -> None:
+    """Take one permit and keep it, as a busy worker does."""
+    with Queue.from_url(url) as opened:
+        popped = opened.driver.run(_once(tokens.pop(opened.name, 50)))
+        token = tokens.parse(popped[1])
+        assert token is not None
+        word, _, _ = opened.driver.run(work.acquire(token, "host:1", "1", 1))
+        assert word == "ok"
+
+
+def _once(step: Step) -> Operation[Any]:
+    return (yield step)
+
+
+def _settle_one(
+    token: Token, queue: str, answer: Callable[[int, bytes], bytes | None]
+) -> Operation[list[bytes]]:
+    word, held, rest = yield from work.acquire(token, "host:1", "1", 1)
+    if held is None:
+        if word != "ended" and rest:
+            yield Batch(tokens.insert(queue, token.request_id, rest))
+        return []
+    if rest:
+        yield Batch(tokens.insert(queue, token.request_id, rest))
+    ((entry_id, (_, given)),) = held.entries
+    index = entry_id.partition(b"-")[2]
+    try:
+        body = answer(int(index), given)
+    except Dead as reason:
+        verdict = Verdict(entry_id, "dead", 0, index + b":x:1:0:0", str(reason))
+        reply = yield work.complete(held, [], [], [verdict], keep=False)
+    else:
+        head = index + (b":n:1:0:0" if body is None else b":d:1:0:0")
+        reply = yield work.complete(held, [entry_id], [head, body or b""], [], keep=False)
+    if reply[0] == b"ended":
+        yield tokens.retire(queue, token.request_id, reply[1])
+    elif calls := tokens.insert(queue, token.request_id, reply[-1]):
+        yield Batch(calls)
+    return [given]

@@ -1,0 +1,90 @@
+"""Help costs nothing, and every command says what it takes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cli.program import finish
+
+if TYPE_CHECKING:
+    from tests.cli.program import Program
+
+COMMANDS = ("submit", "worker", "wait", "results", "cancel", "status", "server")
+HEAVY = ("redis", "rich", "asyncio", "multiprocessing", "fairlane.queue", "fairlane.worker")
+ASK = """
+import json, sys
+sys.argv[0] = "fairlane"
+from fairlane import cli
+try:
+    getattr(cli, sys.argv.pop(1))()
+except SystemExit as end:
+    print(json.dumps([end.code, sorted(sys.modules)]))
+"""
+
+
+def modules_after(program: Program, entry: str, *words: str) -> set[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", ASK, entry, *words],
+        env=program.env, capture_output=True, check=True, text=True,
+    )  # fmt: skip
+    code, modules = json.loads(done.stdout.splitlines()[-1])
+    assert code == 0
+    assert "Usage:" in done.stdout
+    return set(modules)
+
+
+@pytest.mark.parametrize("words", [(), *((name,) for name in COMMANDS)])
+def test_help_imports_nothing_heavy(words: tuple[str, ...], alone: Program):
+    assert modules_after(alone, "main", *words, "--help") & set(HEAVY) == set()
+
+
+@pytest.mark.parametrize("entry", ["submit_main", "worker_main"])
+def test_the_short_names_are_two_of_the_commands(entry: str, alone: Program):
+    assert modules_after(alone, entry, "--help") & set(HEAVY) == set()
+
+
+def test_the_group_names_every_command(alone: Program):
+    said = alone("--help").out.decode()
+    assert [name for name in COMMANDS if f"\n  {name} " not in said] == []
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "server"])
+def test_every_command_takes_a_redis(name: str, alone: Program):
+    assert "--redis URL" in alone(name, "--help").out.decode()
+
+
+@pytest.mark.parametrize("name", ["submit", "wait", "results", "cancel", "status"])
+def test_whatever_reads_can_speak_json(name: str, alone: Program):
+    assert "--json" in alone(name, "--help").out.decode()
+
+
+def test_no_command_is_a_usage_error_with_help(alone: Program):
+    ended = alone()
+    assert (ended.code, ended.out) == (2, b"")
+    assert ended.err.startswith("Usage: ")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("nothing",), ("submit",), ("submit", "f", "--nothing"), ("wait",), ("server", "nothing")],
+)
+def test_bad_usage_is_one_sentence(words: tuple[str, ...], alone: Program):
+    alone(*words).refused(2, "--help")
+
+
+def test_the_version_is_printed(alone: Program):
+    assert alone("--version").out.startswith(b"fairlane ")
+
+
+def test_help_into_a_closed_pipe_ends_quietly(alone: Program):
+    process = alone.start("--help")
+    assert process.stdout
+    process.stdout.close()
+    process.stdout = None
+    ended = finish(process)
+    assert (ended.code, ended.err) == (0, "")

@@ -1,0 +1,166 @@
+"""What is refused: with one sentence, the right exit code, and nothing left behind in Redis."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cli.program import NOBODY, ON_ONE_KIND, Program
+from tests.support.servers import run_server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import redis
+
+pytestmark = ON_ONE_KIND
+MIB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(redis_client: redis.Redis) -> Iterator[None]:
+    yield
+    assert redis_client.dbsize() == 0
+
+
+# ------------------------------------------------------------------ FILE
+
+
+def test_a_file_that_is_not_there(program: Program):
+    program("submit", "missing").refused(2, "missing", "no such file")
+
+
+def test_a_folder(program: Program, tmp_path: Path):
+    program("submit", tmp_path).refused(2, "is a directory")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read(program: Program):
+    path = program.file(b"a\n")
+    path.chmod(0)
+    program("submit", path).refused(2, "permission denied")
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (b"x" * (MIB + 1), 1),
+        (b"ok\n" * 3 + b"x" * (MIB + 1) + b"\nok\n", 4),
+        (b"a\n" * 700_000 + b"x" * (2 * MIB) + b"\n", 700_001),
+        (b"y" * MIB + b"\n" + b"x" * (MIB + 1), 2),
+    ],
+)
+def test_a_line_that_is_too_long_is_named(content: bytes, line: int, program: Program):
+    path = program.file(content)
+    program("submit", path).refused(2, f"line {line} of {path}", "1,048,576 bytes")
+
+
+@pytest.mark.parametrize("before", [3, 5_000], ids=["at once", "after chunks were sent"])
+@pytest.mark.parametrize("words", [(), ("--id", "mine")], ids=["no id", "own id"])
+def test_a_line_too_long_in_a_pipe_takes_the_request_back(
+    before: int, words: tuple[str, ...], program: Program, redis_client: redis.Redis
+):
+    content = b"ok\n" * before + b"x" * (MIB + 1) + b"\nok\n"
+    ended = program("submit", "-", *words, stdin=content)
+    ended.refused(2, f"line {before + 1} of standard input", "1,048,576 bytes")
+    # What tells of the cancelled request stays in the dispatch slot; its own keys are gone.
+    left = redis_client.keys()
+    assert set(left) <= {b"{req}:5", b"{req}:logged", b"{req}:completed"}
+    assert redis_client.zcard("{req}:active") == 0
+    redis_client.delete(*left) if left else None
+
+
+# ------------------------------------------------------------------ options
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--priority", "100"), "from 0 to 99"),
+        (("--priority", "-1"), "from 0 to 99"),
+        (("--priority", "high"), "--priority"),
+        (("--limit", "0"), "from 1 to 10000"),
+        (("--limit", "10001"), "from 1 to 10000"),
+        (("--limit", "9" * 5000), "--limit"),
+        (("--id", "a b"), "request id 'a b' is not valid"),
+        (("--id", "{x}"), "is not valid"),
+        (("--id", ""), "is not valid"),
+        (("--id", "x" * 129), "is not valid"),
+        (("--queue", "a{b"), "queue 'a{b' is not valid"),
+        (("--attempts", "0"), "attempts 0"),
+        (("--backoff", "5m..1s"), "ends before it begins"),
+        (("--backoff", "soon"), "'soon' is not a duration"),
+        (("--lease", "10ms"), "lease (ms) 10"),
+        (("--lease", "9" * 400), "not a duration"),
+        (("--retain", "1m"), "retain (ms) 60000"),
+        (("--timeout", "5"), "--timeout needs"),
+        (("--wait", "--timeout", "never"), "'never' is not a duration"),
+        (("--wait", "--timeout", "9999d"), "more than a year"),
+        (("--format", "csv"), "--format"),
+        (("--out", "-"), "standard output carries"),
+        (("--out", "nowhere/results"), "nowhere/results cannot be written: no such file"),
+        (("--out", "."), "cannot be written: it is a directory"),
+        (("--redis", "http://localhost"), "Redis URL 'http://localhost' is not valid"),
+    ],
+)
+def test_a_bad_option(words: tuple[str, ...], why: str, program: Program):
+    program("submit", program.file(b"a\nb\n"), *words).refused(2, why)
+
+
+def test_a_refused_submission_leaves_no_results_file(program: Program):
+    program("submit", "missing", "--out", "results").refused(2, "missing")
+    program("submit", program.file(b"a\n"), "--out", "results", "--redis", NOBODY).refused(5)
+    assert [path.name for path in program.folder.iterdir()] == ["input"]
+
+
+@pytest.mark.parametrize("name", ["wait", "results", "cancel", "status"])
+def test_an_unknown_request_is_not_found(name: str, program: Program):
+    program(name, "nobody").refused(3, "there is no request nobody")
+
+
+@pytest.mark.parametrize("name", ["wait", "results", "cancel", "status"])
+def test_an_id_that_cannot_be_one(name: str, program: Program):
+    program(name, "{x}").refused(2, "request id '{x}' is not valid")
+
+
+# ------------------------------------------------------------------ Redis
+
+
+@pytest.mark.parametrize(
+    "words", [("submit", "-"), ("wait", "x"), ("results", "x"), ("cancel", "x"), ("status",)]
+)
+def test_redis_that_is_off(words: tuple[str, ...], program: Program):
+    program(*words, "--redis", NOBODY).refused(5, f"Redis at {NOBODY} does not answer")
+
+
+def test_a_host_nobody_knows(program: Program):
+    program("status", "--redis", "redis://nobody.invalid:6379").refused(5, "does not answer")
+
+
+def test_a_wrong_password_is_not_repeated_to_the_screen(program: Program):
+    with run_server("single") as server, server.client() as client:
+        client.config_set("requirepass", "right")
+        for url in (server.node_url, f"redis://:sesame@127.0.0.1:{server.port}"):
+            ended = program("status", "--redis", url)
+            ended.refused(5, f"127.0.0.1:{server.port}", "check user and password")
+            assert "sesame" not in ended.err
+
+
+def test_a_redis_that_evicts(program: Program):
+    with run_server("single", "--maxmemory-policy", "allkeys-lru") as server:
+        ended = program("submit", program.file(b"a\n"), "--redis", server.node_url)
+        ended.refused(5, "evicts keys", "allkeys-lru", "noeviction")
+        with server.client() as client:
+            assert client.dbsize() == 0
+
+
+def test_a_full_redis_keeps_nothing_half_submitted(program: Program):
+    with run_server("single", "--maxmemory", "4mb") as server:
+        path = program.file(b"x" * 1000 + b"\n" + (b"y" * 1000 + b"\n") * 20_000)
+        program("submit", path, "--redis", server.node_url).refused(5, "is full")
+        with server.client() as client:
+            assert client.keys("sub:*") == []
+            assert client.zcard("{req}:active") == 0

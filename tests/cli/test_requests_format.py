@@ -1,0 +1,111 @@
+"""`--format requests`: the sample's format, where every line is a request."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cli.program import ON_ONE_KIND, Program, bodies_of, settle
+
+if TYPE_CHECKING:
+    import redis
+
+pytestmark = ON_ONE_KIND
+WORDS = ("--format", "requests")
+SAMPLE = b"""# every line of this file is a request: its limit, then its sub-requests
+
+1:request 1-1:request 1-2:request 1-3
+  \t
+3:request 2-1:request 2-2
+# 5:this is:no request
+2:request 3-1
+"""
+
+
+@pytest.mark.parametrize("way", ["file", "pipe"])
+def test_every_line_is_a_request(way: str, program: Program, redis_client: redis.Redis):
+    name = program.file(SAMPLE) if way == "file" else "-"
+    ended = program("submit", name, *WORDS, "--json", "--priority", 1, stdin=SAMPLE)
+    assert (ended.code, ended.err) == (0, "")
+    rows = [json.loads(line) for line in ended.out.splitlines()]
+    assert [(row["sub_requests"], row["limit"], row["priority"]) for row in rows] == [
+        (3, 1, 1), (2, 3, 1), (1, 2, 1),
+    ]  # fmt: skip
+    assert bodies_of(redis_client, rows[1]["id"]) == [b"request 2-1", b"request 2-2"]
+
+
+def test_ids_are_numbered(program: Program):
+    ended = program("submit", program.file(SAMPLE), *WORDS, "--id", "mine")
+    assert ended.out == b"mine.1\nmine.2\nmine.3\n"
+
+
+def test_waiting_waits_for_all(program: Program, redis_url: str):
+    with program.start("submit", program.file(SAMPLE), *WORDS, "--wait") as process:
+        assert process.stdout
+        assert [len(process.stdout.readline()) for _ in range(3)] == [21, 21, 21]
+        assert len(settle(redis_url, lambda _, body: body)) == 6
+        assert process.wait(30) == 0
+
+
+def test_waiting_for_all_has_one_timeout(program: Program):
+    ended = program("submit", program.file(SAMPLE), *WORDS, "--wait", "--timeout", "50ms")
+    assert (ended.code, ended.out.count(b"\n")) == (4, 3)
+
+
+@pytest.mark.parametrize("content", [b"", b"# nothing\n\n"])
+def test_no_requests_are_no_error(content: bytes, program: Program):
+    ended = program("submit", program.file(content), *WORDS)
+    assert (ended.code, ended.out) == (0, b"")
+    assert "has no requests" in ended.err
+
+
+def test_a_sub_request_may_be_empty(program: Program, redis_client: redis.Redis):
+    ended = program("submit", "-", *WORDS, stdin=b"1::a:\n")
+    assert bodies_of(redis_client, ended.id) == [b"", b"a", b""]
+
+
+def test_one_line_may_be_longer_than_one_body(program: Program):
+    line = b"9:" + b":".join([b"x" * 1000] * 3000)
+    ended = program("submit", program.file(line), *WORDS, "--json")
+    assert json.loads(ended.out)["sub_requests"] == 3000
+
+
+@pytest.mark.parametrize("way", ["file", "pipe"])
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (b"no limit", "line 9 of"),
+        (b"3", "limit:sub-request"),
+        (b":a", "line 9 of"),
+        (b" 3:a", "line 9 of"),
+        (b"-1:a", "line 9 of"),
+        (b"0:a", "has the limit 0"),
+        (b"10001:a", "1 to 10,000 is expected"),
+        (b"9" * 5000 + b":a", "has the limit 999"),
+        (b"1:a:" + b"x" * (1 << 20) + b"x", "more than 1,048,576 bytes"),
+    ],
+)
+def test_all_is_checked_before_anything_is_sent(
+    line: bytes, why: str, way: str, program: Program, redis_client: redis.Redis
+):
+    content = SAMPLE + b"\n" + line + b"\n"
+    name = program.file(content) if way == "file" else "-"
+    program("submit", name, *WORDS, stdin=content).refused(2, "line 9 of", why)
+    assert redis_client.dbsize() == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--out", "results"), "--out needs --format lines"),
+        (("--limit", "3"), "--limit has no meaning"),
+        (("--id", "x" * 127), "is not valid"),
+    ],
+)
+def test_what_has_no_meaning_is_refused(
+    words: tuple[str, ...], why: str, program: Program, redis_client: redis.Redis
+):
+    program("submit", program.file(SAMPLE), *WORDS, *words).refused(2, why)
+    assert redis_client.dbsize() == 0

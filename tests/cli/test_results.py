@@ -1,0 +1,180 @@
+"""Results: plain lines or JSON, to stdout or to a file that is whole or not there."""
+
+from __future__ import annotations
+
+import base64
+import json
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.cli.program import ON_ONE_KIND, Dead, Ended, Program, finish, settle
+from tests.support.wait import wait_until
+
+if TYPE_CHECKING:
+    import redis
+
+pytestmark = ON_ONE_KIND
+BINARY = b"\xff\x00"
+
+
+def answer(index: int, body: bytes) -> bytes | None:
+    """One answer of each sort, by the body."""
+    if body == b"dead":
+        raise Dead("it cannot be")
+    return {b"none": None, b"binary": BINARY, b"lines": b"two\nlines"}.get(body, body + b"!")
+
+
+def submit(program: Program, *bodies: bytes) -> str:
+    return program("submit", "-", "--id", "mine", stdin=b"\n".join(bodies)).id
+
+
+def rows(ended: Ended) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in ended.out.splitlines()]
+
+
+def test_plain_lines_are_the_bytes_themselves(program: Program, redis_url: str):
+    submit(program, b"a", b"none", b"binary", "ü".encode())
+    settle(redis_url, answer)
+    ended = program("results", "mine")
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out == b"a!\n\n" + BINARY + b"\n" + "ü!".encode() + b"\n"
+
+
+def test_json_tells_all(program: Program, redis_url: str):
+    submit(program, b"a", b"none", b"binary", b"dead", b"lines")
+    settle(redis_url, answer)
+    ended = program("results", "mine", "--json")
+    assert ended.code == 1
+    done = {"status": "done", "attempt": 1, "error": None}
+    assert rows(ended) == [
+        {"index": 0, **done, "result": "a!"},
+        {"index": 1, **done, "result": None},
+        {"index": 2, **done, "result_base64": base64.b64encode(BINARY).decode()},
+        {"index": 3, "status": "dead", "attempt": 1, "result": None, "error": "it cannot be"},
+        {"index": 4, **done, "result": "two\nlines"},
+    ]
+    assert "4 done, 1 dead, 0 cancelled of 5" in ended.err
+
+
+def test_a_dead_one_has_an_empty_line(program: Program, redis_url: str):
+    submit(program, b"a", b"dead", b"c")
+    settle(redis_url, answer)
+    ended = program("results", "mine")
+    assert (ended.code, ended.out) == (1, b"a!\n\nc!\n")
+    assert "line N is the result of input N" in ended.err
+
+
+def test_cancelled_ones_have_empty_lines(program: Program, redis_url: str):
+    submit(program, b"a", b"b", b"c")
+    settle(redis_url, answer, most=1)
+    assert program("cancel", "mine", "--reason", "changed my mind").out == b"cancelled\n"
+    ended = program("results", "mine")
+    assert (ended.code, ended.out) == (1, b"a!\n\n\n")
+    assert "cancelled (changed my mind): 1 done, 0 dead, 2 cancelled of 3" in ended.err
+    cancelled = {"status": "cancelled", "attempt": 0, "result": None, "error": "changed my mind"}
+    assert rows(program("results", "mine", "--json"))[1:] == [
+        {"index": 1, **cancelled},
+        {"index": 2, **cancelled},
+    ]
+
+
+def test_in_the_order_they_are_done(program: Program, redis_url: str):
+    submit(program, b"a", b"dead", b"c")
+    settle(redis_url, answer)
+    ended = program("results", "mine", "--order", "done", "--json")
+    assert sorted(row["index"] for row in rows(ended)) == [0, 1, 2]
+    assert program("results", "mine", "--order", "back").code == 2
+
+
+def test_a_newline_needs_json(program: Program, redis_url: str):
+    submit(program, b"a", b"lines")
+    settle(redis_url, answer)
+    ended = program("results", "mine", "--out", "results")
+    ended.refused(1, "result 1 contains a newline", "--json", ".ndjson", "stay in Redis")
+    assert list(program.folder.iterdir()) == []
+    assert program("results", "mine", "--out", "results.ndjson").code == 0
+    assert (program.folder / "results.ndjson").read_bytes().count(b"\n") == 2
+
+
+def test_out_appears_when_it_is_whole(program: Program, redis_url: str):
+    words = ("submit", program.file(b"a\nb\nc\n"), "--out", "results")
+    with program.start(*words) as process:
+        assert process.stdout
+        process.stdout.readline()
+        settle(redis_url, answer, most=2)
+        assert not (program.folder / "results").exists()
+        settle(redis_url, answer)
+        ended = finish(process)
+    assert (ended.code, ended.err) == (0, "")
+    assert (program.folder / "results").read_bytes() == b"a!\nb!\nc!\n"
+    assert sorted(path.name for path in program.folder.iterdir()) == ["input", "results"]
+
+
+def test_out_keeps_what_there_was_when_it_fails(program: Program, redis_url: str):
+    program.file(b"before\n", "results")
+    words = ("--out", "results", "--timeout", "50ms")
+    assert program("submit", program.file(b"a\n"), *words).code == 4
+    assert (program.folder / "results").read_bytes() == b"before\n"
+    assert sorted(path.name for path in program.folder.iterdir()) == ["input", "results"]
+
+
+def test_out_follows_a_link_and_may_be_a_device(program: Program, redis_url: str):
+    submit(program, b"a")
+    settle(redis_url, answer)
+    (program.folder / "link").symlink_to("target")
+    assert program("results", "mine", "--out", "link").code == 0
+    assert (program.folder / "link").is_symlink()
+    assert (program.folder / "target").read_bytes() == b"a!\n"
+    assert program("results", "mine", "--out", "/dev/null").code == 0
+    assert program("results", "mine", "--out", "-").out == b"a!\n"
+
+
+def test_interrupted_results_leave_no_file(program: Program, redis_client: redis.Redis):
+    words = ("submit", program.file(b"a\n"), "--id", "mine", "--out", "results")
+    with program.start(*words) as process:
+        assert process.stdout
+        process.stdout.readline()
+        wait_until(lambda: blocked(redis_client), why="it waits for results")
+        process.send_signal(signal.SIGINT)
+        ended = finish(process)
+    assert ended.code == 130
+    assert "fairlane results mine --out results" in ended.err
+    assert [path.name for path in program.folder.iterdir()] == ["input"]
+
+
+def blocked(redis_client: redis.Redis) -> int:
+    return int(redis_client.info("clients")["blocked_clients"])
+
+
+def test_results_flow_while_the_request_runs(program: Program, redis_url: str):
+    submit(program, b"a", b"b")
+    with program.start("results", "mine") as process:
+        assert process.stdout
+        settle(redis_url, answer, most=1)
+        assert process.stdout.readline() == b"a!\n"
+        settle(redis_url, answer)
+        assert finish(process).out == b"b!\n"
+
+
+def test_a_reader_that_has_seen_enough(program: Program, redis_url: str):
+    submit(program, *(b"x" * 1000 for _ in range(300)))
+    settle(redis_url, answer)
+    with program.start("results", "mine") as process:
+        assert process.stdout
+        assert len(process.stdout.readline()) == 1002
+        process.stdout.close()
+        process.stdout = None
+        ended = finish(process)
+    assert (ended.code, ended.err) == (0, "")
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGPIPE"), reason="no pipes of that kind")
+def test_a_full_disk_is_one_sentence(program: Program, redis_url: str):
+    submit(program, b"a")
+    settle(redis_url, answer)
+    with open("/dev/full", "wb") as full, program.start("results", "mine", stdout=full) as process:  # noqa: PTH123
+        ended = finish(process)
+    assert ended.code == 1
+    assert "no space left" in ended.err.lower()

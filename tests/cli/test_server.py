@@ -1,0 +1,51 @@
+"""`fairlane server`, and the embedded server that starts when nothing else is named."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.cli.program import Program
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+def embedded(alone: Program) -> Iterator[Program]:
+    """`fairlane` with an embedded server of its own, which ends with the test."""
+    yield alone
+    alone("server", "stop")
+
+
+def test_none_is_running(embedded: Program):
+    embedded("server", "status").refused(3, "is not running")
+    ended = embedded("server", "status", "--json")
+    assert (ended.code, json.loads(ended.out)) == (3, {"running": False})
+    ended = embedded("server", "stop")
+    assert (ended.code, ended.out) == (0, b"")
+
+
+def test_start_look_stop(embedded: Program):
+    started = embedded("server", "start")
+    assert (started.code, started.err) == (0, "")
+    assert started.id.startswith("unix://")
+    found = json.loads(embedded("server", "status", "--json").out)
+    assert found["running"]
+    assert embedded("server", "start", "--json").code == 0
+    assert f"pid          {found['pid']}\n" in embedded("server", "status").out.decode()
+    assert "has stopped" in embedded("server", "stop").err
+    assert embedded("server", "status").code == 3
+
+
+def test_without_a_redis_the_embedded_one_is_named(embedded: Program):
+    ended = embedded("submit", "-", "--id", "mine", stdin=b"a\n")
+    assert (ended.code, ended.id) == (0, "mine")
+    assert ended.err.count("\n") == 1
+    assert "using the embedded server at unix://" in ended.err
+    embedded("server", "stop")
+    assert embedded("status", "mine").code == 0, "its data are kept"

@@ -1,0 +1,150 @@
+"""What becomes of a FILE: every line is a sub-request, its bytes as they are."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fairlane.queue import Queue
+from tests.cli.program import ON_ONE_KIND, Program, bodies_of, finish, settle
+from tests.cli.test_lines import LINES
+from tests.support.wait import wait_until
+
+if TYPE_CHECKING:
+    import redis
+
+pytestmark = ON_ONE_KIND
+
+
+@pytest.mark.parametrize("way", ["file", "pipe", "pipe with an id"])
+@pytest.mark.parametrize(("content", "lines"), LINES[1:])
+def test_every_line_is_a_body(
+    content: bytes, lines: list[bytes], way: str, program: Program, redis_client: redis.Redis
+):
+    words = ("--id", "mine") if way == "pipe with an id" else ()
+    name = program.file(content) if way == "file" else "-"
+    ended = program("submit", name, *words, stdin=content)
+    assert (ended.code, ended.err) == (0, "")
+    assert bodies_of(redis_client, ended.id) == lines
+
+
+def test_the_id_is_the_only_data(program: Program):
+    ended = program("submit", program.file(b"a\nb\n"))
+    assert re.fullmatch(rb"[0-9a-f]{20}\n", ended.out)
+
+
+def test_json_says_what_was_submitted(program: Program):
+    words = ("--json", "--id", "mine", "--priority", 7, "--limit", 2)
+    ended = program("submit", program.file(b"a\nb\n"), *words)
+    expected = {"id": "mine", "sub_requests": 2, "priority": 7, "limit": 2}
+    assert json.loads(ended.out) == expected
+
+
+def test_every_option_reaches_the_request(program: Program, redis_client: redis.Redis):
+    words: tuple[object, ...] = ("--queue", "slow", "--priority", 99, "--limit", 10)
+    words += (
+        "--attempts",
+        2,
+        "--backoff",
+        "500ms..1.5m",
+        "--lease",
+        "2m",
+        "--retain",
+        "7d",
+        "--id",
+        "mine",
+    )
+    assert program("submit", program.file(b"a\n"), *words).code == 0
+    found: dict[bytes, bytes] = redis_client.hgetall("req:{mine}")  # type: ignore[assignment]
+    expected = {
+        "queue": "slow", "priority": 99, "limit": 10, "attempts": 2, "backoff_min": 500,
+        "backoff_max": 90_000, "lease_ms": 120_000, "retain_ms": 604_800_000,
+    }  # fmt: skip
+    assert {name: found[name.encode()].decode() for name in expected} == {
+        name: str(value) for name, value in expected.items()
+    }
+    assert redis_client.llen("{slow}:99") == 1
+
+
+def test_the_defaults_are_the_librarys(program: Program, redis_client: redis.Redis, redis_url: str):
+    program("submit", program.file(b"a\n"), "--id", "cli")
+    with Queue.from_url(redis_url) as queue:
+        queue.submit_request([b"a"], id="library")
+    names = ("digest", "queue", "priority", "limit", "attempts", "lease_ms", "retain_ms")
+    assert redis_client.hmget("req:{cli}", names) == redis_client.hmget("req:{library}", names)
+
+
+@pytest.mark.parametrize("way", ["file", "pipe"])
+def test_the_same_again_finds_the_same_request(
+    way: str, program: Program, redis_client: redis.Redis
+):
+    content = b"".join(b"%d\n" % number for number in range(2_500))
+    name = program.file(content) if way == "file" else "-"
+    first = program("submit", name, "--id", "mine", "--json", stdin=content)
+    again = program("submit", name, "--id", "mine", "--json", stdin=content)
+    assert (again.code, again.out) == (0, first.out)
+    assert redis_client.xlen("sub:{mine}") == 2_500
+
+
+def test_other_content_under_a_taken_id_is_refused(program: Program):
+    program("submit", "-", "--id", "mine", stdin=b"a\n")
+    program("submit", "-", "--id", "mine", stdin=b"b\n").refused(
+        2, "mine exists with other content"
+    )
+
+
+@pytest.mark.parametrize("words", [(), ("--wait",), ("--json", "--watch")])
+def test_an_empty_file_is_done_at_once(words: tuple[str, ...], program: Program):
+    ended = program("submit", program.file(b""), *words)
+    assert ended.code == 0
+    assert ended.out.count(b"\n") == 1
+    assert "is empty" in ended.err.splitlines()[0]
+
+
+def test_a_named_pipe_is_read_as_it_comes(program: Program, redis_client: redis.Redis):
+    with program.start("submit", "/dev/stdin", stdin=-1) as process:
+        assert process.stdin
+        process.stdin.write(b"a\n" * 2_000)
+        process.stdin.flush()
+        (key,) = wait_until(lambda: redis_client.keys("req:*"), why="the request is there")
+        wait_until(lambda: redis_client.hget(key, "open") == b"1", why="it is open")
+        process.stdin.close()
+        process.stdin = None
+        ended = finish(process)
+    assert ended.code == 0
+    assert redis_client.hmget(f"req:{{{ended.id}}}", "total", "open") == [b"2000", b"0"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupted_pipe_takes_the_request_back(
+    number: signal.Signals, program: Program, redis_client: redis.Redis
+):
+    with program.start("submit", "-", stdin=-1) as process:
+        assert process.stdin
+        process.stdin.write(b"a\n" * 5_000)
+        process.stdin.flush()
+        wait_until(lambda: redis_client.keys("sub:*"), why="the first chunk is there")
+        process.send_signal(number)
+        ended = finish(process)
+    ended.refused(130, "interrupted", "was cancelled")
+    assert redis_client.keys("*{????????????????????}*") == []
+
+
+def test_waiting_times_out(program: Program, redis_client: redis.Redis):
+    ended = program("submit", program.file(b"a\n"), "--wait", "--timeout", "100ms")
+    assert ended.code == 4
+    assert "had not ended after 0.1 s; it goes on" in ended.err
+    assert redis_client.hget(f"req:{{{ended.id}}}", "state") == b"active"
+
+
+def test_waiting_ends_with_the_request(program: Program, redis_url: str):
+    with program.start("submit", program.file(b"a\nb\n"), "--wait") as process:
+        assert process.stdout
+        process.stdout.readline()
+        assert sorted(settle(redis_url, lambda _, body: body)) == [b"a", b"b"]
+        ended = finish(process)
+    assert (ended.code, ended.err) == (0, "")

@@ -1,0 +1,177 @@
+"""Waiting for a request, and watching it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fairlane.cli.watching import Pace, describe, eta
+from fairlane.model import Progress
+from tests.cli.program import ON_ONE_KIND, Dead, Program, finish, settle
+from tests.support.wait import wait_until
+
+if TYPE_CHECKING:
+    import redis
+
+on_one_kind = ON_ONE_KIND
+
+
+def answer(_: int, body: bytes) -> bytes:
+    if body == b"dead":
+        raise Dead("it cannot be")
+    return body
+
+
+@on_one_kind
+def test_wait_prints_the_final_state(program: Program, redis_url: str):
+    program("submit", "-", "--id", "mine", stdin=b"a\n")
+    settle(redis_url, answer)
+    ended = program("wait", "mine")
+    assert (ended.code, ended.out, ended.err) == (0, b"done\n", "")
+
+
+@on_one_kind
+def test_wait_counts_what_went_wrong(program: Program, redis_url: str):
+    program("submit", "-", "--id", "mine", stdin=b"a\ndead\n")
+    settle(redis_url, answer)
+    ended = program("wait", "mine", "--json")
+    assert ended.code == 1
+    assert ended.err == "fairlane: request mine is done: 1 done, 1 dead, 0 cancelled of 2\n"
+    found = json.loads(ended.out)
+    assert [found[name] for name in ("state", "sub_requests", "done", "dead")] == ["done", 2, 1, 1]
+
+
+@on_one_kind
+def test_wait_times_out(program: Program):
+    program("submit", "-", "--id", "mine", stdin=b"a\n")
+    program("wait", "mine", "--timeout", "0.05").refused(
+        4, "had not ended after 0.05 s; it goes on"
+    )
+
+
+@on_one_kind
+def test_an_interrupted_wait_says_how_to_look_again(program: Program, redis_client: redis.Redis):
+    program("submit", "-", "--id", "mine", stdin=b"a\n")
+    with program.start("wait", "mine") as process:
+        wait_for_subscriber(redis_client)
+        process.send_signal(signal.SIGINT)
+        finish(process).refused(130, "goes on: fairlane wait mine")
+
+
+def wait_for_subscriber(redis_client: redis.Redis) -> None:
+    wait_until(lambda: redis_client.pubsub_channels("done:*"), why="somebody waits for the end")
+
+
+@on_one_kind
+def test_watch_says_lines_where_there_is_no_terminal(program: Program, redis_url: str):
+    words = ("submit", program.file(b"a\ndead\n"), "--id", "mine", "--watch")
+    with program.start(*words) as process:
+        assert process.stderr
+        first = process.stderr.readline().decode()
+        assert first == "fairlane: request mine active: 0/2 done, permits 0/3\n"
+        settle(redis_url, answer)
+        ended = finish(process)
+    assert (ended.code, ended.out) == (1, b"mine\n")
+    assert "request mine done: 1/2 done, 1 dead\n" in ended.err
+
+
+@on_one_kind
+def test_ctrl_c_detaches_from_a_watched_request(program: Program, redis_client: redis.Redis):
+    words = ("submit", program.file(b"a\n"), "--id", "mine", "--watch", "--out", "results")
+    with program.start(*words) as process:
+        assert process.stderr
+        process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        ended = finish(process)
+    assert (ended.code, ended.out) == (0, b"mine\n")
+    assert ended.err == "fairlane: detached; request mine goes on: fairlane status mine\n"
+    assert redis_client.hget("req:{mine}", "state") == b"active"
+    assert [path.name for path in program.folder.iterdir()] == ["input"]
+
+
+@on_one_kind
+def test_watch_times_out(program: Program):
+    ended = program("submit", program.file(b"a\n"), "--watch", "--timeout", "50ms")
+    assert ended.code == 4
+    assert "it goes on" in ended.err.splitlines()[-1]
+
+
+@on_one_kind
+@pytest.mark.parametrize("colour", [True, False])
+def test_watch_draws_a_bar_on_a_terminal(colour: bool, program: Program, redis_url: str):
+    pytest.importorskip("rich")
+    program.env |= {"TERM": "xterm-256color", "COLUMNS": "120"}
+    program.env.pop("NO_COLOR", None)
+    if not colour:
+        program.env["NO_COLOR"] = "1"
+    drawn = draw(program, redis_url)
+    assert "2/2" in drawn
+    assert "permits 0/3" in drawn
+    assert ("\x1b[38;" in drawn) == colour
+
+
+@on_one_kind
+def test_watch_needs_no_rich(program: Program, redis_url: str):
+    program.file(b"raise ImportError", "rich.py")
+    assert "request mine done: 2/2 done" in draw(program, redis_url)
+
+
+def draw(program: Program, redis_url: str) -> str:
+    """What a terminal shows while a request is watched to its end."""
+    screen, terminal = pty.openpty()
+    words = ("submit", program.file(b"a\nb\n"), "--id", "mine", "--watch")
+    with program.start(*words, stderr=terminal) as process:
+        os.close(terminal)
+        assert process.stdout
+        process.stdout.readline()
+        settle(redis_url, answer)
+        drawn = read_all(screen)
+        assert process.wait(30) == 0
+    return drawn
+
+
+def read_all(screen: int) -> str:
+    found = b""
+    try:
+        while piece := os.read(screen, 1 << 16):
+            found += piece
+    except OSError:  # the other side is closed
+        pass
+    finally:
+        os.close(screen)
+    return found.decode()
+
+
+# ------------------------------------------------------------------ what is shown
+
+
+def progress(done: int = 0, dead: int = 0) -> Progress:
+    return Progress(
+        id="mine", state="active", total=1_000, done=done, dead=dead, cancelled=0, held=2, limit=3,
+        priority=5, queue="req",
+    )  # fmt: skip
+
+
+def test_a_line_has_rate_eta_and_permits():
+    line = describe(progress(done=400, dead=1), 50.0)
+    assert line == ("request mine active: 400/1,000 done, 1 dead, 50/s, ETA 0:00:12, permits 2/3")
+
+
+def test_the_rate_is_that_of_the_last_seconds():
+    pace = Pace()
+    assert pace.add(0.0, 0) is None
+    assert pace.add(1.0, 100) == 100.0
+    assert pace.add(20.0, 100) == 0.0
+    assert pace.add(21.0, 300) == 200.0
+
+
+@pytest.mark.parametrize(
+    ("rate", "said"), [(None, "-:--:--"), (0.0, "-:--:--"), (0.25, "1:06:40"), (1e9, "0:00:00")]
+)
+def test_no_rate_no_eta(rate: float | None, said: str):
+    assert eta(progress(), rate) == said

@@ -1,0 +1,111 @@
+"""`rq-worker`: handlers by name, and the whole way from a file to its results."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cli.program import NOBODY, ON_ONE_KIND, Program, finish
+from tests.support.wait import wait_until
+
+if TYPE_CHECKING:
+    import redis
+
+on_one_kind = ON_ONE_KIND
+HANDLERS = b"""
+def shout(body):
+    if body == b"fail":
+        raise ValueError("no such thing")
+    return body.upper()
+
+ready = 5
+def three(a, b, c): ...
+"""
+
+
+def test_the_whole_way_on_every_kind_of_server(program: Program):
+    program.file(HANDLERS, "mine.py")
+    content = b"".join(b"line %d\n" % number for number in range(2_000))
+    request = program("submit", program.file(content)).id
+    ended = program("worker", "--handler", "mine:shout", "--concurrency", 2, "--until-idle")
+    assert ended.code == 0, ended.err
+    assert program("wait", request, "--timeout", 5).out == b"done\n"
+    assert program("results", request).out == content.upper()
+    assert program("status", request).code == 0
+    assert b"1 in the log" in program("status").out
+
+
+@on_one_kind
+def test_the_default_handler_prints_json(program: Program):
+    program("submit", "-", "--id", "mine", stdin=b"a\n\xff\n")
+    ended = program("worker", "--until-idle")
+    assert ended.code == 0
+    rows = sorted((json.loads(line) for line in ended.out.splitlines()), key=lambda r: r["index"])
+    assert [row["request"] for row in rows] == ["mine", "mine"]
+    assert rows[0]["body"] == "a"
+    assert rows[1]["body_base64"] == "/w=="
+
+
+@on_one_kind
+def test_what_fails_is_dead_and_said(program: Program):
+    program.file(HANDLERS, "mine.py")
+    program("submit", "-", "--id", "mine", "--attempts", 1, stdin=b"ok\nfail\n")
+    assert program("worker", "--handler", "mine:shout", "--until-idle").code == 0
+    ended = program("results", "mine", "--json")
+    assert ended.code == 1
+    rows = [json.loads(line) for line in ended.out.splitlines()]
+    assert [row["status"] for row in rows] == ["done", "dead"]
+    assert "no such thing" in rows[1]["error"]
+
+
+@on_one_kind
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--handler", "mine"), "write module:function"),
+        (("--handler", "nowhere:shout"), "cannot be imported"),
+        (("--handler", "mine:whisper"), "mine has no whisper"),
+        (("--handler", "mine:ready"), "not something to call"),
+        (("--handler", "mine:three"), "takes 3 arguments"),
+        (("--concurrency", "0"), "concurrency 0"),
+        (("--processes", "-1"), "processes -1"),
+        (("--slice", "-1"), "slice -1"),
+        (("--id", "nonsense"), "nonsense"),
+        (("--id", "127.0.0.1:99999"), "99999"),
+        (("--queue", "a{b"), "queue 'a{b'"),
+    ],
+)
+def test_a_worker_that_cannot_be(
+    words: tuple[str, ...], why: str, program: Program, redis_client: redis.Redis
+):
+    program.file(HANDLERS, "mine.py")
+    program("worker", *words, "--until-idle").refused(2, why)
+    assert redis_client.dbsize() == 0
+
+
+@on_one_kind
+def test_a_port_that_is_taken(program: Program):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        program("worker", "--id", f"127.0.0.1:{port}").refused(2, f"port {port}", "is taken")
+
+
+def test_a_worker_without_redis(alone: Program):
+    alone("worker", "--redis", NOBODY).refused(5, "does not answer")
+
+
+@on_one_kind
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_worker(
+    number: signal.Signals, program: Program, redis_client: redis.Redis
+):
+    with program.start("worker") as process:
+        wait_until(lambda: redis_client.zcard("{req}:workers"), why="it is registered")
+        assert b"workers   127.0.0.1:" in program("status").out
+        process.send_signal(number)
+        ended = finish(process)
+    assert ended.code == 0, ended.err

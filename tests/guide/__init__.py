@@ -1,0 +1,1 @@
+"""What the guide and the samples show is run here."""

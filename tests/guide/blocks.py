@@ -1,0 +1,105 @@
+"""Runs the fenced blocks of a markdown page, in order, as a reader would."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from tests.support.wait import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ROOT = Path(__file__).resolve().parents[2]
+IN_ANOTHER_SHELL = "# in another shell"
+END_S = 60.0
+_FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_RUN = ("bash", "python")
+
+
+class Block(NamedTuple):
+    """One fenced block: its language, and the text between the fences."""
+
+    language: str
+    text: str
+
+    @property
+    def is_background(self) -> bool:
+        """Tell whether it goes on while the next blocks run."""
+        return self.text.startswith(IN_ANOTHER_SHELL)
+
+    def words(self) -> list[str]:
+        """The command that runs it."""
+        if self.language == "python":
+            return [sys.executable, "-c", self.text]
+        return ["bash", "-euo", "pipefail", "-c", self.text]
+
+
+def blocks_of(page: Path) -> list[Block]:
+    """The blocks of a page that are to be run."""
+    found = [Block(*match) for match in _FENCE.findall(page.read_text())]
+    return [block for block in found if block.language in _RUN]
+
+
+def lines_of(path: Path) -> list[str]:
+    """The lines of a file."""
+    return path.read_text().splitlines()
+
+
+def environment(url: str) -> dict[str, str]:
+    """The reader's: a Redis, and the virtual environment's programs first on PATH."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLANE_")}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**clean, "FAIRLANE_REDIS": url, "PATH": path}
+
+
+class Shells(contextlib.AbstractContextManager["Shells"]):
+    """The shells of a reader: one in front, the others drained at the end."""
+
+    def __init__(self, folder: Path, env: Mapping[str, str]) -> None:
+        self._folder, self._env = folder, env
+        self._others: list[subprocess.Popen[bytes]] = []
+
+    def run(self, block: Block) -> str:
+        """Run a block and return what it printed; a background block is only started."""
+        if block.is_background:
+            self._others.append(
+                subprocess.Popen(
+                    block.words(), cwd=self._folder, env=self._env, start_new_session=True
+                )
+            )
+            return ""
+        done = subprocess.run(
+            block.words(),
+            cwd=self._folder,
+            env=self._env,
+            capture_output=True,
+            text=True,
+            timeout=END_S,
+            check=False,
+        )
+        assert done.returncode == 0, f"{block.text}\nsaid:\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    def __exit__(self, *_: object) -> None:
+        for other in self._others:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(other.pid, signal.SIGTERM)
+        for other in self._others:
+            other.wait(END_S)
+            wait_until(partial(_is_gone, other.pid), END_S, why="the worker has drained")
+
+
+def _is_gone(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return True
+    return False

@@ -1,0 +1,54 @@
+"""Every block of the guide's first chapter runs, in order, and shows what the chapter says."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.guide.blocks import ROOT, Shells, blocks_of, environment, lines_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+GUIDE = ROOT / "docs" / "guide"
+PAGE = GUIDE / "01-first-job.md"
+ON_ONE_KIND = pytest.mark.parametrize("redis_server", ["single"], indirect=True)
+# The words of other queues that stand for something else here or for nothing (CONTRIBUTING.md).
+OTHER_WORDS = re.compile(
+    r"\b(?:jobs?|batch|tasks?|items?|payloads?|locks?|prefetch)\b", re.IGNORECASE
+)
+
+
+@pytest.mark.slow
+@ON_ONE_KIND
+def test_the_chapter_runs(redis_url: str, tmp_path: Path):
+    (tmp_path / "samples").symlink_to(ROOT / "samples")
+    blocks = blocks_of(PAGE)
+    assert sum(block.is_background for block in blocks) == 1
+    with Shells(tmp_path, environment(redis_url)) as shells:
+        said = [shells.run(block) for block in blocks]
+    everything = " ".join(said)
+    assert "SyntaxError" in everything
+    assert "50: 3 tokens" in everything
+    assert "600 left of 600" in everything
+    urgent, bulk = (line.split()[:2] for line in said[-1].splitlines())
+    assert (urgent, bulk) == (["urgent", "done"], ["everything", "done"])
+    assert in_input_order(tmp_path)
+
+
+def in_input_order(folder: Path) -> bool:
+    bulk = [json.loads(line) for line in lines_of(folder / "everything.ndjson")]
+    rows = [json.loads(line) for line in lines_of(folder / "urgent.ndjson")]
+    urgent = [json.loads(row["result"]) for row in rows]
+    return all(
+        [one["path"] for one in found] == lines_of(folder / name)
+        for name, found in (("everything.txt", bulk), ("asyncio.txt", urgent))
+    )
+
+
+@pytest.mark.parametrize("page", sorted(GUIDE.glob("*.md")), ids=lambda page: page.stem)
+def test_the_guide_keeps_to_the_words(page: Path):
+    assert OTHER_WORDS.findall(page.read_text()) == []

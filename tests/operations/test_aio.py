@@ -1,0 +1,208 @@
+"""The asyncio face does what the blocking one does."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane import keys
+from fairlane.aio import Queue
+from fairlane.errors import (
+    InvalidArgument,
+    RequestExists,
+    RequestLost,
+    RequestNotFound,
+    WaitTimeout,
+)
+from tests.support.requests import numbered, work_off
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from fairlane.drivers.sync import SyncDriver
+    from tests.support.requests import Lane
+
+
+@pytest.fixture
+def run(redis_url: str) -> Callable[[Callable[[Queue], Awaitable[Any]]], Any]:
+    """Runs an async test body with a queue of its own."""
+
+    async def main(body: Callable[[Queue], Awaitable[Any]]) -> Any:
+        async with Queue.from_url(redis_url, patience_s=0) as queue:
+            return await body(queue)
+
+    return lambda body: asyncio.run(main(body))
+
+
+async def bodies(count: int, fail_at: int = -1) -> AsyncIterator[bytes]:
+    for i, body in enumerate(numbered(count)):
+        await asyncio.sleep(0)
+        if i == fail_at:
+            raise KeyError(i)
+        yield body
+
+
+def test_a_request_goes_all_the_way(run: Callable, driver: SyncDriver, lane: Lane):
+    """Submitted from an async iterable in three chunks, worked off, waited for, read in order."""
+
+    async def body(queue: Queue) -> None:
+        request = await queue.submit_request(bodies(2500), id="r1")
+        assert (await request.progress()).total == 2500
+        assert lane.number("chunks") == 3
+        await asyncio.to_thread(work_off, driver, count=300)
+        assert await request.wait() == "done"
+        found = [result async for result in request.results()]
+        assert [result.index for result in found] == list(range(2500))
+        assert [result.body for result in found] == [b"done " + b for b in numbered(2500)]
+        in_done_order = [result.index async for result in request.results("done")]
+        assert sorted(in_done_order) == list(range(2500))
+
+    run(body)
+
+
+def test_both_faces_submit_the_same_request(run: Callable, driver: SyncDriver):
+    """What one began the other resumes: the digest is the same."""
+    from fairlane.queue import Queue as BlockingQueue
+
+    BlockingQueue(driver).submit_request(numbered(1500), id="r1")
+
+    async def body(queue: Queue) -> None:
+        await queue.submit_request(numbered(1500), id="r1")
+        await queue.submit_request(bodies(1500), id="r1")
+        with pytest.raises(RequestExists):
+            await queue.submit_request(bodies(1499), id="r1")
+
+    run(body)
+    assert len(work_off(driver)) == 1500
+
+
+def test_a_producer_that_fails_leaves_no_key_behind(run: Callable, lane: Lane):
+    """Its error goes on to the caller."""
+
+    async def body(queue: Queue) -> None:
+        with pytest.raises(KeyError):
+            await queue.submit_request(bodies(4000, fail_at=3500), id="r1")
+
+    run(body)
+    assert lane.client.exists(*lane.names) == 0
+    assert lane.client.zcard(keys.active("req")) == 0
+
+
+def test_a_producer_that_is_cancelled_leaves_no_key_behind(run: Callable, lane: Lane):
+    """The task is cancelled while it waits for its source."""
+
+    async def stuck() -> AsyncIterator[bytes]:
+        for one in numbered(3500):
+            yield one
+        await asyncio.Event().wait()
+
+    async def body(queue: Queue) -> None:
+        task = asyncio.create_task(queue.submit_request(stuck(), id="r1"))
+        while not lane.hash().get("total") == "3000":
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    run(body)
+    assert lane.client.exists(*lane.names) == 0
+
+
+def test_wait_returns_when_the_request_ends(run: Callable, driver: SyncDriver, lane: Lane):
+    """The subscription wakes it, long before the slow poll."""
+
+    async def body(queue: Queue) -> str:
+        request = await queue.submit_request(numbered(3), id="r1")
+        waiter = asyncio.create_task(request.wait(60))
+        while not lane.client.pubsub_numsub("done:{r1}")[0][1]:
+            await asyncio.sleep(0)
+        await asyncio.to_thread(work_off, driver)
+        return await asyncio.wait_for(waiter, 4)
+
+    assert run(body) == "done"
+
+
+def test_wait_tells_what_went_wrong(run: Callable, lane: Lane):
+    """WaitTimeout, RequestNotFound, RequestLost."""
+
+    async def body(queue: Queue) -> None:
+        request = await queue.submit_request(numbered(3), id="r1")
+        for timeout in (0, 0.02):
+            with pytest.raises(WaitTimeout):
+                await request.wait(timeout)
+        with pytest.raises(RequestNotFound):
+            await queue.request("nobody").wait()
+        lane.client.config_resetstat()
+        waiter = asyncio.create_task(request.wait(60))
+        while "cmdstat_hget" not in lane.client.info("commandstats"):
+            await asyncio.sleep(0)
+        lane.client.delete(*lane.names)
+        lane.client.publish("done:{r1}", "look")
+        with pytest.raises(RequestLost):
+            await asyncio.wait_for(waiter, 8)
+
+    run(body)
+
+
+def test_wait_survives_a_broken_subscription(run: Callable, driver: SyncDriver, lane: Lane):
+    """The connection is killed: it subscribes anew and reads the state again."""
+
+    async def body(queue: Queue) -> str:
+        request = await queue.submit_request(numbered(3), id="r1")
+        waiter = asyncio.create_task(request.wait(60))
+        while not lane.client.pubsub_numsub("done:{r1}")[0][1]:
+            await asyncio.sleep(0)
+        lane.client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+        await asyncio.to_thread(work_off, driver)
+        return await asyncio.wait_for(waiter, 8)
+
+    assert run(body) == "done"
+
+
+def test_many_tasks_share_one_queue(run: Callable, driver: SyncDriver):
+    """Fifty submissions at once, each on a connection of its own; then all are done."""
+
+    async def body(queue: Queue) -> list[str]:
+        requests = await asyncio.gather(
+            *(queue.submit_request([f"{i}"], id=f"r{i}") for i in range(50))
+        )
+        await asyncio.to_thread(work_off, driver)
+        return list(await asyncio.gather(*(request.wait(10) for request in requests)))
+
+    assert run(body) == ["done"] * 50
+
+
+def test_the_log_cancel_and_status(run: Callable):
+    """completions(since) resumes; cancel tells whether it ended; status counts."""
+
+    async def body(queue: Queue) -> None:
+        for name in ("r1", "r2"):
+            request = await queue.submit_request([name], id=name)
+            assert await request.cancel("enough") is True
+        await queue.submit_request(["x"], id="r3")
+        found = [c async for c in queue.completions("0", follow=False)]
+        assert [(c.id, c.reason) for c in found] == [("r1", "enough"), ("r2", "enough")]
+        rest = [c.id async for c in queue.completions(found[0].log_id, follow=False)]
+        assert rest == ["r2"]
+        assert [c async for c in queue.completions(follow=False)] == []
+        status = await queue.status()
+        assert (status["lanes"], status["logged"]) == ({5: 3}, 2)  # the tokens of r1 and r2 are stale
+        assert await queue.request("r3").state() == "active"
+
+    run(body)
+
+
+def test_bad_input_is_refused(run: Callable, lane: Lane):
+    """Before anything is written."""
+
+    async def body(queue: Queue) -> None:
+        for options in ({"priority": 100}, {"limit": 0}, {"id": "{x}"}):
+            with pytest.raises(InvalidArgument):
+                await queue.submit_request([b"a"], **options)
+        with pytest.raises(InvalidArgument, match="iterable"):
+            await queue.submit_request("text")
+
+    run(body)
+    assert lane.dump() == {}

@@ -1,0 +1,264 @@
+"""The drivers: what they repeat, what they refuse, and what they make of an error."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis
+
+from fairlane import keys
+from fairlane.drivers.aio import AsyncDriver
+from fairlane.drivers.sync import SyncDriver
+from fairlane.drivers.wire import check_fitness, hide_secret
+from fairlane.errors import InvalidArgument, RedisUnfit, RedisUnreachable
+from fairlane.operations import control
+from fairlane.operations.submit import submit
+from fairlane.model import Policy
+from fairlane.scripts import library
+from fairlane.steps import Batch, Command, Handle
+from tests.support.requests import once, work_off
+from tests.support.wait import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.support.requests import Lane
+    from tests.support.servers import Server
+
+KINDS = ("sync", "async")
+
+
+def perform(kind: str, url: str, step: Any, patience_s: float = 0, source: Any = None) -> Any:
+    """One step by one of the two drivers."""
+    return run(kind, url, once(step), patience_s, source)
+
+
+def run(kind: str, url: str, operation: Any, patience_s: float = 0, source: Any = None) -> Any:
+    """One operation by one of the two drivers."""
+    if kind == "sync":
+        driver = SyncDriver(url, patience_s=patience_s)
+        try:
+            return driver.run(operation, source)
+        finally:
+            driver.close()
+
+    async def main() -> Any:
+        driver = AsyncDriver(url, patience_s=patience_s)
+        try:
+            return await driver.run(operation)
+        finally:
+            await driver.close()
+
+    return asyncio.run(main())
+
+
+both = pytest.mark.parametrize("kind", KINDS)
+
+
+@both
+def test_a_command_brings_redis_reply_undecoded(kind: str, redis_url: str):
+    """Bytes, numbers, None."""
+    assert perform(kind, redis_url, Command(b"SET", "{a}:0", "x", "PX", 60_000)) == b"OK"
+    assert perform(kind, redis_url, Command(b"GET", "{a}:0")) == b"x"
+    assert perform(kind, redis_url, Command(b"GET", "none")) is None
+
+
+@both
+def test_a_batch_brings_its_replies_in_order(kind: str, redis_url: str):
+    """Also when the server knows none of its scripts, and whatever slots its keys are in."""
+    names = (keys.active("req"),)
+    steps = [
+        Command(b"EXISTS", "a"),
+        library().intend(names, id="r1", grace=1, now=1),
+        Command(b"EXISTS", "b"),
+        library().intend(names, id="r1", grace=1, now=100),
+        Command(b"TIME"),
+    ]
+    found = perform(kind, redis_url, Batch(steps))
+    assert found[:4] == [0, 2, 0, 101]
+    assert len(found[4]) == 2
+
+
+@both
+def test_an_error_in_a_batch_is_raised_and_the_line_stays_in_step(kind: str, lane: Lane):
+    """The next call gets its own reply."""
+    url = lane.driver.url
+    steps = [Command(b"EXISTS", "a"), Command(b"GET", lane.names[5]), Command(b"EXISTS", "b")]
+    lane.client.zadd(lane.names[5], {"1-0": 1})
+
+    def operation():
+        with pytest.raises(RedisUnfit, match="WRONGTYPE"):
+            yield Batch(steps)
+        return (yield Command(b"ZCARD", lane.names[5]))
+
+    assert run(kind, url, operation()) == 1
+    lane.client.delete(lane.names[5])
+
+
+@both
+def test_an_operation_may_handle_the_error_of_a_step(kind: str, redis_url: str):
+    """It is thrown where the step was yielded."""
+
+    def operation():
+        try:
+            yield library().promote((keys.delayed("req"), *keys.lanes("req")), most=0)
+        except InvalidArgument as error:
+            return str(error)
+
+    assert run(kind, redis_url, operation()).startswith("BADBATCH")
+
+
+@both
+def test_a_step_that_is_none_of_theirs_is_a_type_error(kind: str, redis_url: str):
+    """Handle belongs to the worker's driver."""
+    with pytest.raises(TypeError, match="Handle"):
+        perform(kind, redis_url, Handle(None))
+
+
+@both
+def test_nobody_there_is_unreachable_and_named_without_the_password(kind: str):
+    """The message says where, and keeps the secret."""
+    with pytest.raises(RedisUnreachable, match=r"redis://:\*\*\*@127.0.0.1:1 ") as raised:
+        perform(kind, "redis://:secret@127.0.0.1:1", Command(b"TIME"))
+    assert "secret" not in str(raised.value)
+
+
+@both
+def test_a_wrong_password_is_unfit_and_not_repeated(kind: str, redis_server: Server):
+    """Patience would not help."""
+    url = f"redis://nobody:wrong@127.0.0.1:{redis_server.port}"
+    with pytest.raises(RedisUnfit, match="user and password"):
+        perform(kind, url, Command(b"TIME"), patience_s=600)
+
+
+@both
+@pytest.mark.parametrize("url", ["http://x", "x", "", "redis+sentinel://h:1"])
+def test_a_url_that_is_none_is_refused(kind: str, url: str):
+    """Before anything is connected."""
+    with pytest.raises(InvalidArgument):
+        perform(kind, url, Command(b"TIME"))
+
+
+@both
+def test_an_evicting_server_is_refused(kind: str, redis_url: str, redis_client: redis.Redis):
+    """It would lose work; the message says what to set."""
+    redis_client.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        with pytest.raises(RedisUnfit, match="noeviction"):
+            perform(kind, redis_url, Command(b"TIME"))
+    finally:
+        redis_client.config_set("maxmemory-policy", "noeviction")
+
+
+def test_a_server_too_old_is_refused_and_the_flags_of_seven_are_known():
+    """6.2 is the oldest; 7 knows script flags."""
+    with pytest.raises(RedisUnfit, match=r"6\.0\.9"):
+        check_fitness("redis_version:6.0.9", "here")
+    assert check_fitness(b"redis_version:6.2.14\r\nmaxmemory_policy:noeviction", "here") is False
+    assert check_fitness(b"redis_version:7.0.0\r\n", "here") is True
+
+
+@both
+def test_a_call_is_repeated_while_its_connection_is_killed(
+    kind: str, redis_url: str, redis_client: redis.Redis
+):
+    """The same words go again on a new connection; the operation does not notice."""
+
+    def operation():
+        yield Command(b"TIME")
+        redis_client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        return (yield library().intend((keys.active("req"),), id="r1", grace=1, now=1))
+
+    assert run(kind, redis_url, operation(), patience_s=10) == 2
+
+
+@both
+def test_a_replica_is_waited_for_and_then_named_unreachable(
+    kind: str, redis_server: Server, redis_url: str, redis_client: redis.Redis
+):
+    """A demoted primary refuses writes, inside scripts too: that passes, so it is repeated."""
+    if redis_server.kind.startswith("cluster"):
+        pytest.skip("a cluster's node is demoted by its cluster only")
+    redis_client.execute_command("REPLICAOF", "127.0.0.1", "1")
+    step = library().intend((keys.active("req"),), id="r1", grace=1, now=1)
+    got: list[int] = []
+    try:
+        with pytest.raises(RedisUnreachable, match="does not answer"):
+            perform(kind, redis_url, step)
+        patient = threading.Thread(target=lambda: got.append(perform(kind, redis_url, step, 20)))
+        refused = errors(redis_client)
+        patient.start()
+        wait_until(lambda: errors(redis_client) > refused, why="it was refused")
+    finally:
+        redis_client.execute_command("REPLICAOF", "NO", "ONE")
+    patient.join(20)
+    assert got == [2]
+
+
+def errors(client: redis.Redis) -> int:
+    """How many commands were refused until now."""
+    return sum(
+        row["failed_calls"] + row["rejected_calls"]
+        for row in client.info("commandstats").values()
+    )
+
+
+def test_one_driver_serves_many_threads(lane: Lane):
+    """Each call has a connection to itself."""
+    driver, count = lane.driver, 8
+
+    def work(name: str) -> None:
+        for i in range(20):
+            driver.run(submit(f"{name}.{i}", Policy()), iter([[name.encode()]]))
+
+    threads = [threading.Thread(target=work, args=(f"t{n}",)) for n in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    seen = work_off(driver)
+    assert sorted(seen) == sorted([b"t%d" % n for n in range(count)] * 20)
+
+
+@both
+def test_an_operation_that_subscribes_leaves_no_subscription(
+    kind: str, redis_url: str, lane: Lane
+):
+    """Its connection is closed at the end, whatever the end was."""
+    from fairlane.errors import WaitTimeout
+    from fairlane.operations.watch import wait
+
+    lane.start(1)
+    with pytest.raises(WaitTimeout):
+        run(kind, redis_url, wait("r1", lambda: 0.0, 0))
+    wait_until(lambda: lane.client.pubsub_numsub("done:{r1}")[0][1] == 0)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://u:p@h:1/0", "redis://u:***@h:1/0"),
+        ("redis://:p@h", "redis://:***@h"),
+        ("redis://:p@ss@h", "redis://:***@h"),
+        ("redis://h:1/0", "redis://h:1/0"),
+        ("unix:///tmp/redis.sock", "unix:///tmp/redis.sock"),
+        ("redis+sentinel://:p@a:1,b:2/m", "redis+sentinel://:***@a:1,b:2/m"),
+        ("redis+cluster://u:p@a:1,b:2", "redis+cluster://u:***@a:1,b:2"),
+    ],
+)
+def test_a_password_is_never_shown(url: str, shown: str):
+    """The rest of the URL is."""
+    assert hide_secret(url) == shown
+
+
+def test_progress_by_both_drivers_is_the_same(redis_url: str, lane: Lane):
+    """One operation, two drivers."""
+    lane.start(3)
+    first, second = (run(kind, redis_url, control.progress("r1")) for kind in KINDS)
+    assert first == second
+    assert first.total == 3
+
+

@@ -1,0 +1,225 @@
+"""Results: in input or completion order, each once, in bounded memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlane import results as results_module
+from fairlane.errors import InvalidArgument, RequestNotFound
+from fairlane.model import Result, Verdict, result_head
+from fairlane.operations import tokens, work
+from fairlane.operations.watch import parse_results
+from fairlane.results import InputOrder, flow
+from tests.support.requests import numbered, once, settle, take_slice, work_off
+
+if TYPE_CHECKING:
+    from fairlane.queue import Queue
+    from tests.support.requests import Lane
+
+
+def result(index: int) -> Result:
+    return Result(index, "done", 1, b"%d" % index, None, "w:1", 0, 0.0)
+
+
+# ------------------------------------------------------------------ the window
+
+
+@st.composite
+def disorder(draw: st.DrawFn) -> list[list[int]]:
+    """Indexes in any order, cut into any entries; some indexes never come (cancelled)."""
+    count = draw(st.integers(0, 60))
+    order = draw(st.permutations(range(count)))
+    kept = [index for index in order if draw(st.integers(0, 9)) or count < 5]
+    entries = []
+    while kept:
+        size = draw(st.integers(1, 9))
+        entries.append(kept[:size])
+        kept = kept[size:]
+    return entries
+
+
+def replay(window: InputOrder, entries: list[list[int]]) -> tuple[list[int], int]:
+    """What a face does with a window: the order of indexes, and the most it held back."""
+    store = {b"%d-0" % i: [result(index) for index in part] for i, part in enumerate(entries)}
+    out: list[int] = []
+    held = 0
+
+    def drain() -> None:
+        nonlocal held
+        while True:
+            out.extend(found.index for found in window.ready())
+            held = max(held, len(window._early))
+            wanted = window.wanted()
+            if wanted is None:
+                return
+            window.refill(store[wanted])
+
+    for entry_id, found in store.items():
+        window.add(entry_id, found)
+        held = max(held, len(window._early))
+        drain()
+    while window.skip_gap():
+        drain()
+    return out, held
+
+
+@given(disorder(), st.integers(0, 12))
+def test_any_disorder_comes_out_in_order_exactly_once(entries: list[list[int]], most: int):
+    """Whatever the permutation, the chunking and the window; within the window's bound."""
+    out, held = replay(InputOrder(most=most), entries)
+    assert out == sorted(index for part in entries for index in part)
+    assert held <= most + max(map(len, entries), default=0)
+
+
+@given(disorder())
+def test_the_window_is_bounded_in_bytes_too(entries: list[list[int]]):
+    """Large results spill however few they are."""
+    window = InputOrder(most_bytes=1)
+    out, held = replay(window, entries)
+    assert out == sorted(index for part in entries for index in part)
+    assert held <= 1 + max(map(len, entries), default=0)
+    assert window._bytes == 0
+
+
+@given(disorder(), st.integers(0, 12))
+def test_a_result_told_twice_is_handed_out_once(entries: list[list[int]], most: int):
+    """After a failover an index may stand in `out` twice."""
+    out, _ = replay(InputOrder(most=most), entries + entries[::-1])
+    assert out == sorted(index for part in entries for index in part)
+
+
+def test_what_comes_in_order_is_handed_out_at_once():
+    """Nothing is held back that need not be."""
+    window = InputOrder(most=2)
+    for index in range(9):
+        window.add(b"1-0", [result(index)])
+        assert [found.index for found in window.ready()] == [index]
+
+
+# ------------------------------------------------------------------ on a server
+
+
+def shuffled(queue: Queue, count: int = 12, limit: int = 4) -> None:
+    """Request r1, done in the reverse order of its slices."""
+    queue.submit_request(numbered(count), id="r1", limit=limit)
+    slices = []
+    while (held := take_slice(queue.driver, count=2)) is not None:
+        slices.append(held)
+    assert len(slices) == limit
+    for held in reversed(slices):
+        settle(queue.driver, held)
+    work_off(queue.driver, count=1)
+
+
+def test_results_come_in_input_order_when_they_are_done_in_another(queue: Queue):
+    """The default: line n of the output belongs to line n of the input."""
+    shuffled(queue)
+    found = list(queue.request("r1").results())
+    assert [one.index for one in found] == list(range(12))
+    assert [one.body for one in found] == [b"done " + body for body in numbered(12)]
+
+
+def test_results_come_in_the_order_they_were_done(queue: Queue):
+    """With order="done"; the last slice was done first."""
+    shuffled(queue)
+    found = [one.index for one in queue.request("r1").results("done")]
+    assert sorted(found) == list(range(12))
+    assert found[:8] == [6, 7, 4, 5, 2, 3, 0, 1]
+
+
+def test_a_window_smaller_than_the_disorder_reads_again(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+):
+    """What did not fit is read from Redis when its turn comes."""
+    read = []
+
+    def watched(request_id, entry_ids):
+        read.extend(entry_ids)
+        return original(request_id, entry_ids)
+
+    original = results_module.read_entries
+    monkeypatch.setattr(results_module, "read_entries", watched)
+    monkeypatch.setattr(results_module, "InputOrder", lambda: InputOrder(most=2))
+    shuffled(queue)
+    assert [one.index for one in queue.request("r1").results()] == list(range(12))
+    assert read
+
+
+def test_a_result_tells_all_that_is_known(queue: Queue):
+    """Index, status, attempt, body, worker, times."""
+    queue.submit_request(["a"], id="r1")
+    work_off(queue.driver)
+    (found,) = queue.request("r1").results()
+    assert found == Result(0, "done", 1, b"done a", None, "w:1", 0, 1.5)
+
+
+def test_dead_and_cancelled_are_told_apart(queue: Queue):
+    """The dead are among the results with their error; the cancelled have none."""
+    queue.submit_request(numbered(4), id="r1", limit=1)
+    held = take_slice(queue.driver, count=2)
+    assert held is not None
+    first, second = (entry_id for entry_id, _ in held.entries)
+    head = result_head(b"0", b"d", 1, 0, 0)
+    dead = Verdict(second, "dead", 0, result_head(b"1", b"x", 1, 0, 0), "bad line")
+    queue.request("r1").cancel()
+    reply = queue.driver.run(once(work.complete(held, [first], [head, b"ok"], [dead], keep=False)))
+    queue.driver.run(once(tokens.retire("req", "r1", reply[1])))
+    found = list(queue.request("r1").results())
+    assert [(one.index, one.status, one.body, one.error) for one in found] == [
+        (0, "done", b"ok", None),
+        (1, "dead", None, "bad line"),
+    ]
+    assert queue.request("r1").progress().cancelled == 2
+
+
+def test_a_result_of_none_is_none():
+    """The handler returned nothing: that is not an empty body."""
+    none, empty = parse_results([b"w", b"x:1", b"0:n:1:5:0", b"", b"1:d:2:6:1500", b""])
+    assert (none.body, none.status, none.waited_ms) == (None, "done", 5)
+    assert (empty.body, empty.attempt, empty.ran_ms, empty.worker) == (b"", 2, 1.5, "x:1")
+
+
+def test_results_of_a_running_request_come_as_they_are_made(queue: Queue):
+    """The reader gets what is there, and goes on when there is more."""
+    queue.submit_request(numbered(4), id="r1", limit=1)
+    reader = queue.request("r1").results()
+    found = []
+    for _ in range(4):
+        held = take_slice(queue.driver, count=1)
+        assert held is not None
+        settle(queue.driver, held)
+        found.append(next(reader).index)
+    assert list(reader) == []
+    assert found == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("order", ["input", "done"])
+def test_many_pages_of_results_come_once_each(queue: Queue, order: str):
+    """More entries than a page of the reader has."""
+    queue.submit_request(numbered(200), id="r1", limit=3)
+    work_off(queue.driver, count=1)
+    found = [one.index for one in queue.request("r1").results(order)]
+    assert sorted(found) == list(range(200))
+    assert order == "done" or found == list(range(200))
+
+
+def test_results_of_an_empty_or_a_missing_request(queue: Queue):
+    """None at all, or RequestNotFound; an order that is none is refused."""
+    queue.submit_request([], id="r1")
+    assert list(queue.request("r1").results()) == []
+    with pytest.raises(RequestNotFound, match="nobody"):
+        list(queue.request("nobody").results())
+    with pytest.raises(InvalidArgument, match="order"):
+        list(flow("r1", "random"))
+
+
+def test_a_window_of_the_default_size_holds_a_normal_disorder(queue: Queue, lane: Lane):
+    """No entry is read twice when the window is large enough."""
+    lane.client.config_resetstat()
+    shuffled(queue)
+    list(queue.request("r1").results())
+    assert "cmdstat_xrange" not in lane.client.info("commandstats")

@@ -1,0 +1,337 @@
+"""submit: three steps, any of which may be the last one before a crash."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fairlane import keys
+from fairlane.bodies import chunks
+from fairlane.errors import InvalidArgument, RequestEnded, RequestExists, RequestLost
+from fairlane.model import Policy
+from fairlane.operations.submit import Digest, discard, submit
+from fairlane.steps import Pull
+from tests.support.requests import cut, numbered, once, take_slice, work_off
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fairlane.drivers.sync import SyncDriver
+    from fairlane.queue import Queue
+    from tests.support.requests import Lane
+
+THREE = [[b"a", b"b"], [b"c"], [b"d", b"e"]]
+
+
+def clean(lane: Lane) -> bool:
+    """The invariants of r1 hold now."""
+    return lane.check(now="") == []  # type: ignore[arg-type]
+
+
+def test_one_chunk_is_one_sealed_request_with_its_tokens(queue: Queue, lane: Lane):
+    """It stands in active, its tokens in its lane."""
+    queue.submit_request(["a", "b"], id="r1", priority=7, limit=9)
+    assert lane.hash()["state"] == "active"
+    assert (lane.number("total"), lane.number("open"), lane.number("chunks")) == (2, 0, 1)
+    assert lane.client.zscore(keys.active("req"), "r1") is not None
+    assert lane.client.lrange(keys.lanes("req")[7], 0, -1) == [b"r1#1.2", b"r1#0.1"]
+    assert clean(lane)
+
+
+def test_2500_lazy_bodies_are_three_chunks_and_sealed(queue: Queue, lane: Lane):
+    """And they come out as they went in, each once."""
+    queue.submit_request((f"body {i}" for i in range(2500)), id="r1")
+    assert (lane.number("total"), lane.number("open"), lane.number("chunks")) == (2500, 0, 3)
+    assert clean(lane)
+    seen = work_off(queue.driver, count=300)
+    assert sorted(seen) == sorted(b"body %d" % i for i in range(2500))
+    assert lane.hash()["state"] == "done"
+
+
+def test_bodies_are_pulled_as_they_are_sent(queue: Queue, lane: Lane):
+    """No more than two chunks and one body are read ahead of what Redis has."""
+    ahead = []
+
+    def watched() -> Iterator[bytes]:
+        for i in range(5000):
+            if i % 500 == 499:
+                stored = int(lane.client.hget(lane.names[2], "total") or 0)
+                ahead.append(i + 1 - stored)
+            yield b"x"
+
+    queue.submit_request(watched(), id="r1")
+    assert max(ahead) <= 2001
+    queue.request("r1").cancel()
+
+
+def test_an_empty_request_is_done_and_logged(queue: Queue, lane: Lane):
+    """Nothing to do is done at once."""
+    assert queue.submit_request([], id="r1").state() == "done"
+    assert [c.id for c in queue.completions("0", follow=False)] == ["r1"]
+    assert lane.client.zcard(keys.active("req")) == 0
+
+
+def test_submitting_twice_is_submitting_once(queue: Queue, lane: Lane):
+    """The same id and the same content: nothing doubled; also after the end."""
+    for _ in range(2):
+        queue.submit_request(numbered(5), id="r1")
+    assert lane.number("total") == 5
+    assert sorted(work_off(queue.driver)) == numbered(5)
+    queue.submit_request(numbered(5), id="r1")
+    assert work_off(queue.driver) == []
+    assert lane.client.xlen(keys.completed("req")) == 1
+    assert lane.client.zcard(keys.active("req")) == 0
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"bodies": [b"a"]},
+        {"bodies": [b"a", b"b", b"c"]},
+        {"bodies": [b"ab", b""]},
+        {"bodies": [b"b", b"a"]},
+        {"priority": 6},
+        {"limit": 4},
+        {"attempts": 4},
+        {"lease_ms": 29_000},
+        {"backoff_ms": (1, 2)},
+    ],
+    ids=str,
+)
+def test_other_content_or_options_under_the_same_id_is_refused(
+    queue: Queue, lane: Lane, other: dict
+):
+    """RequestExists, and what is there is left alone."""
+    queue.submit_request([b"a", b"b"], id="r1")
+    before = {name: value for name, value in lane.dump().items() if name != b"{req}:active"}
+    with pytest.raises(RequestExists, match="r1"):
+        queue.submit_request(**({"bodies": [b"a", b"b"], "id": "r1"} | other))
+    after = {name: value for name, value in lane.dump().items() if name != b"{req}:active"}
+    assert after == before
+
+
+def test_an_id_of_another_queue_is_refused_and_leaves_no_intent(queue: Queue, lane: Lane):
+    """The other queue's auditor must not look after a request that is not its own."""
+    other = type(queue)(queue.driver, "other")
+    queue.submit_request([b"a"], id="r1")
+    with pytest.raises(RequestExists):
+        other.submit_request([b"a"], id="r1")
+    assert lane.client.zrange(keys.active("req"), 0, -1) == [b"r1"]
+    assert lane.client.zrange(keys.active("other"), 0, -1) == []
+
+
+def test_other_content_in_a_later_chunk_is_refused(driver: SyncDriver, lane: Lane):
+    """The chain of digests tells, also in the middle."""
+    driver.run(submit("r1", Policy()), iter(THREE))
+    for other in ([THREE[0], [b"x"], THREE[2]], [*THREE, [b"f"]], THREE[:2], [THREE[0]]):
+        with pytest.raises(RequestExists):
+            driver.run(submit("r1", Policy()), iter(other))
+    assert lane.number("total") == 5
+
+
+@pytest.mark.parametrize("bodies", ["text", b"bytes", {"a": 1}, 7, None], ids=repr)
+def test_what_is_no_iterable_of_bodies_is_refused(queue: Queue, lane: Lane, bodies: object):
+    """Before anything is written."""
+    with pytest.raises(InvalidArgument, match="iterable of bytes or str"):
+        queue.submit_request(bodies, id="r1")  # type: ignore[arg-type]
+    assert lane.dump() == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"priority": 100}, "priority"),
+        ({"limit": 0}, "limit"),
+        ({"limit": True}, "limit"),
+        ({"id": "a{b}"}, "id"),
+        ({"id": ""}, "id"),
+        ({"lease_ms": 1}, "lease"),
+        ({"retain_ms": 1}, "retain"),
+        ({"backoff_ms": (9, 1)}, "backoff"),
+    ],
+    ids=str,
+)
+def test_bad_options_are_refused_before_anything_is_written(
+    queue: Queue, lane: Lane, options: dict, says: str
+):
+    """InvalidArgument that names the option."""
+    with pytest.raises(InvalidArgument, match=says):
+        queue.submit_request([b"a"], **options)
+    assert lane.dump() == {}
+
+
+# ------------------------------------------------------------------ producers that fail
+
+
+class Broke(Exception):
+    """What a producer raises."""
+
+
+def failing(after: int) -> Iterator[bytes]:
+    """So many bodies, then an error."""
+    yield from numbered(after)
+    raise Broke
+
+
+@pytest.mark.parametrize("after", [0, 999, 1500, 2500, 4000])
+def test_a_producer_that_fails_midway_leaves_no_key_behind(queue: Queue, lane: Lane, after: int):
+    """Its error goes on to the caller; the request is cancelled with its keys."""
+    with pytest.raises(Broke):
+        queue.submit_request(failing(after), id="r1")
+    assert lane.client.exists(*lane.names) == 0
+    assert lane.client.zcard(keys.active("req")) == 0
+    assert work_off(queue.driver) == []
+    assert queue.submit_request([b"a"], id="r1").state() == "active"
+
+
+def test_a_producer_that_fails_while_a_slice_is_held_leaves_it_its_end(queue: Queue, lane: Lane):
+    """Who works on it finishes; then the request ends cancelled."""
+    held = []
+
+    def bodies() -> Iterator[bytes]:
+        for body in failing(3500):
+            if body == b"b3400":
+                held.append(take_slice(queue.driver, count=10))
+            yield body
+
+    with pytest.raises(Broke):
+        queue.submit_request(bodies(), id="r1")
+    assert lane.hash()["state"] == "cancelling"
+    assert held[0] is not None
+    lane.driver.run(discard("r1", "req", "again"))
+    assert len(held[0].entries) == 10
+    assert clean(lane)
+
+
+def test_a_body_too_large_is_refused_and_named(queue: Queue, lane: Lane):
+    """Also in the middle of a lazy submission: nothing is left."""
+    with pytest.raises(InvalidArgument, match="sub-request 2 has 1,048,577 bytes"):
+        queue.submit_request([b"a", b"b", b"x" * (2**20 + 1)], id="r1")
+    assert lane.dump() == {}
+
+
+def test_a_body_that_is_no_body_is_refused_and_named(queue: Queue):
+    """The caller learns which one it was."""
+    with pytest.raises(InvalidArgument, match="sub-request 1 is a int"):
+        queue.submit_request([b"a", 7])  # type: ignore[list-item]
+
+
+def test_a_request_cancelled_while_it_is_submitted_says_so(queue: Queue, lane: Lane):
+    """The producer learns it at its next chunk."""
+
+    def bodies() -> Iterator[bytes]:
+        for body in numbered(5000):
+            if body == b"b3500":
+                queue.request("r1").cancel("enough")
+            yield body
+
+    with pytest.raises(RequestEnded, match="enough"):
+        queue.submit_request(bodies(), id="r1")
+    assert lane.hash()["state"] == "cancelled"
+    assert clean(lane)
+
+
+def test_a_request_that_vanishes_while_it_is_submitted_is_lost(queue: Queue, lane: Lane):
+    """A half request is not made up from its second half."""
+
+    def bodies() -> Iterator[bytes]:
+        for body in numbered(5000):
+            if body == b"b3500":
+                lane.client.delete(*lane.names)
+            yield body
+
+    with pytest.raises(RequestLost):
+        queue.submit_request(bodies(), id="r1")
+    assert lane.client.exists(*lane.names) == 0
+
+
+# ------------------------------------------------------------------ crashes
+
+
+def cuts(driver: SyncDriver, lane: Lane) -> Iterator[int]:
+    """Each number of steps after which a submission of THREE may be cut off, on an empty server."""
+    for after in itertools.count():
+        lane.client.flushall()
+        if cut(driver, submit("r1", Policy()), THREE, after):
+            assert after > 10
+            return
+        yield after
+
+
+def test_a_submission_cut_off_anywhere_is_resumed_by_the_next(
+    driver: SyncDriver, lane: Lane
+):
+    """After any step: same total, every token there, everything counted once."""
+    for _ in cuts(driver, lane):
+        assert driver.run(submit("r1", Policy()), iter(THREE)) == 5
+        assert (lane.number("total"), lane.number("open")) == (5, 0)
+        assert clean(lane)
+        assert sorted(work_off(driver, count=1)) == [b"a", b"b", b"c", b"d", b"e"]
+        assert lane.hash()["state"] == "done"
+        assert lane.client.xlen(keys.completed("req")) == 1
+
+
+def test_a_submission_cut_off_anywhere_leaves_a_trace_or_nothing(
+    driver: SyncDriver, lane: Lane
+):
+    """Whatever has keys stands in active: the auditor will find it."""
+    for _ in cuts(driver, lane):
+        if lane.client.exists(*lane.names):
+            assert lane.client.zscore(keys.active("req"), "r1") is not None
+            assert clean(lane)
+
+
+def test_a_submission_resumes_while_workers_are_at_it(driver: SyncDriver, lane: Lane):
+    """The first half may be done already when the second half comes."""
+    for _ in cuts(driver, lane):
+        first = work_off(driver)
+        assert driver.run(submit("r1", Policy()), iter(THREE)) == 5
+        assert sorted(first + work_off(driver)) == [b"a", b"b", b"c", b"d", b"e"]
+        assert lane.hash()["state"] == "done"
+
+
+def test_a_late_producer_starts_again_with_a_newer_intent(driver: SyncDriver, lane: Lane):
+    """Between intent and enqueue the auditor gave it up."""
+    operation = submit("r1", Policy())
+    assert isinstance(operation.send(None), Pull)
+    assert isinstance(operation.send([b"a"]), Pull)
+    score = driver.run(once(operation.send(None)))
+    lane.abandon(score)
+    lane.call("drop", (keys.active("req"),), id="r1", seen=score)
+    step, names = operation.send(score), []
+    try:
+        while True:
+            names.append(getattr(getattr(step, "script", None), "name", "batch"))
+            step = operation.send(driver.run(once(step)))
+    except StopIteration as end:
+        assert end.value == 1
+    assert names[:3] == ["enqueue", "intend", "enqueue"]  # and again within the same ms
+    assert names[-2:] == ["enqueue", "batch"]
+    assert lane.client.zscore(keys.active("req"), "r1") is not None
+    assert clean(lane)
+
+
+# ------------------------------------------------------------------ digest
+
+
+def test_the_digest_knows_where_one_body_ends():
+    """Lengths are in it: ab + c is not a + bc; and a chunk's end matters too."""
+    policy = Policy()
+    found = {
+        Digest(policy).add(chunk)
+        for chunk in ([b"ab", b"c"], [b"a", b"bc"], [b"abc"], [b"abc", b""], [])
+    }
+    assert len(found) == 5
+
+
+def test_the_digest_is_the_same_for_the_same_request():
+    """In any process, on any day."""
+    first, second = Digest(Policy(limit=4)), Digest(Policy(limit=4))
+    assert [first.add(c) for c in THREE] == [second.add(c) for c in THREE]
+
+
+def test_lazy_and_listed_bodies_make_the_same_chunks():
+    """So that a repeat from a list finds what a generator began."""
+    assert list(chunks(iter(numbered(2500)))) == list(chunks(numbered(2500)))

@@ -1,0 +1,263 @@
+"""Waiting for the end, the completion log, cancelling and looking on."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane import keys, settings
+from fairlane.errors import InvalidArgument, RequestLost, RequestNotFound, WaitTimeout
+from fairlane.operations import control
+from fairlane.operations.watch import wait
+from fairlane.steps import Command, Message, Subscribe
+from tests.support.requests import MINUTE, numbered, settle, take_slice, work_off
+from tests.support.wait import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from fairlane.queue import Queue
+    from tests.support.requests import Lane
+
+
+@contextlib.contextmanager
+def waiting(queue: Queue, lane: Lane) -> Iterator[Callable[[], Any]]:
+    """Somebody waits for r1 in a thread, and has subscribed; the call brings what he got."""
+    got: list[Any] = []
+
+    def run() -> None:
+        try:
+            got.append(queue.request("r1").wait(60))
+        except Exception as error:  # noqa: BLE001  it is what the test asks for
+            got.append(error)
+
+    lane.client.config_resetstat()
+
+    def outcome() -> Any:
+        thread.join(20)
+        assert not thread.is_alive()
+        return got[0]
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    wait_until(lambda: is_waiting(lane), why="it has subscribed and read the state")
+    yield outcome
+
+
+def is_waiting(lane: Lane) -> bool:
+    """Somebody has subscribed to the end of r1, and then read its state."""
+    listens = lane.client.pubsub_numsub("done:{r1}")[0][1]
+    return bool(listens) and "cmdstat_hget" in lane.client.info("commandstats")
+
+
+# ------------------------------------------------------------------ wait
+
+
+@pytest.mark.parametrize("end", ["done", "cancelled"])
+def test_wait_for_what_has_ended_returns_at_once(queue: Queue, end: str):
+    """The message was published before anybody listened."""
+    queue.submit_request(numbered(3), id="r1")
+    queue.request("r1").cancel() if end == "cancelled" else work_off(queue.driver)
+    assert queue.request("r1").wait() == end
+
+
+def test_wait_returns_when_the_request_ends(queue: Queue, lane: Lane):
+    """The last complete wakes it."""
+    queue.submit_request(numbered(3), id="r1")
+    with waiting(queue, lane) as outcome:
+        work_off(queue.driver)
+        assert outcome() == "done"
+
+
+def test_wait_asks_again_when_the_message_is_lost(
+    queue: Queue, lane: Lane, monkeypatch: pytest.MonkeyPatch
+):
+    """Pub/sub may lose it: a slow poll stands behind."""
+    monkeypatch.setattr(settings, "POLL_S", 0.02)
+    queue.submit_request([b"a"], id="r1")
+    with waiting(queue, lane) as outcome:
+        lane.client.hset(lane.names[2], "state", "done")
+        assert outcome() == "done"
+    lane.client.delete(*lane.names)
+
+
+def test_wait_ends_when_its_own_time_is_over(queue: Queue):
+    """WaitTimeout; the request goes on."""
+    queue.submit_request([b"a"], id="r1")
+    for timeout in (0, 0.02):
+        with pytest.raises(WaitTimeout, match="goes on"):
+            queue.request("r1").wait(timeout)
+    assert queue.request("r1").state() == "active"
+
+
+def test_wait_for_what_vanishes_is_lost_and_never_silence(queue: Queue, lane: Lane):
+    """A failover took the slot: whoever waits is told."""
+    queue.submit_request([b"a"], id="r1")
+    with waiting(queue, lane) as outcome:
+        lane.client.delete(*lane.names)
+        lane.client.publish("done:{r1}", "look")
+        assert isinstance(outcome(), RequestLost)
+
+
+def test_wait_goes_on_after_a_message_that_was_not_the_end(queue: Queue, lane: Lane):
+    """The state decides, not the message."""
+    queue.submit_request([b"a"], id="r1")
+    with waiting(queue, lane) as outcome:
+        lane.client.publish("done:{r1}", "done")
+        work_off(queue.driver)
+        assert outcome() == "done"
+
+
+def test_wait_survives_a_broken_subscription(queue: Queue, lane: Lane):
+    """The connection is killed: it subscribes anew and reads the state again."""
+    queue.submit_request([b"a"], id="r1")
+    with waiting(queue, lane) as outcome:
+        lane.client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+        work_off(queue.driver)
+        assert outcome() == "done"
+
+
+@pytest.mark.parametrize("ask", ["wait", "state", "progress", "cancel"])
+def test_a_request_nobody_knows_is_not_found(queue: Queue, lane: Lane, ask: str):
+    """Neither an id that never was nor an abandoned intent is a request."""
+    lane.abandon(1)
+    for name in ("nobody", "r1"):
+        with pytest.raises(RequestNotFound, match=name):
+            getattr(queue.request(name), ask)()
+
+
+def test_wait_subscribes_before_it_reads():
+    """The other way round the end could fall between the two."""
+    operation = wait("r1", lambda: 0.0, None)
+    first = operation.send(None)
+    assert isinstance(first, Subscribe)
+    assert first.channel == b"done:{r1}"
+    assert isinstance(operation.send(None), Command)
+    assert isinstance(operation.send(b"active"), Message)
+    operation.close()
+
+
+# ------------------------------------------------------------------ the log
+
+
+def end_three(queue: Queue) -> None:
+    for name in ("r1", "r2", "r3"):
+        queue.submit_request([name], id=name)
+    queue.request("r2").cancel("not wanted")
+    work_off(queue.driver)
+
+
+def test_completions_tell_how_requests_ended(queue: Queue):
+    """Oldest first, with counts, times and reason."""
+    end_three(queue)
+    found = list(queue.completions("0", follow=False))
+    assert [(c.id, c.state, c.total, c.done, c.cancelled, c.reason) for c in found] == [
+        ("r2", "cancelled", 1, 0, 1, "not wanted"),
+        ("r1", "done", 1, 1, 0, ""),
+        ("r3", "done", 1, 1, 0, ""),
+    ]
+    assert all(c.submitted_ms <= c.ended_ms < c.submitted_ms + MINUTE for c in found)
+
+
+def test_completions_resume_after_the_one_seen_last(queue: Queue):
+    """Each is seen once, however often the reader restarts."""
+    end_three(queue)
+    seen, since = [], "0"
+    while found := list(islice(queue.completions(since, follow=False), 1)):
+        seen.append(found[0].id)
+        since = found[0].log_id
+    assert seen == ["r2", "r1", "r3"]
+
+
+def test_completions_from_now_on_skip_what_was(queue: Queue, monkeypatch: pytest.MonkeyPatch):
+    """Without `since` the log is followed from its end."""
+    monkeypatch.setattr(settings, "BLOCK_MS", 10)
+    end_three(queue)
+    follower = queue.completions()
+    assert list(queue.completions(follow=False)) == []
+    got: list[str] = []
+    thread = threading.Thread(target=lambda: got.append(next(follower).id), daemon=True)
+    thread.start()
+    number = iter(range(10_000))
+    wait_until(lambda: queue.submit_request([], id=f"new{next(number)}") and got)
+    thread.join(20)
+    assert got[0].startswith("new")
+
+
+def test_completions_of_a_silent_queue_are_none(queue: Queue):
+    """An empty log is no error."""
+    assert list(queue.completions("0", follow=False)) == []
+    assert list(queue.completions(follow=False)) == []
+
+
+# ------------------------------------------------------------------ cancel and look
+
+
+def test_cancel_says_whether_the_request_has_ended(queue: Queue, lane: Lane):
+    """False while a slice is held; True after, however often; logged once."""
+    queue.submit_request(numbered(5), id="r1")
+    held = take_slice(queue.driver)
+    assert held is not None
+    assert queue.request("r1").cancel() is False
+    settle(queue.driver, held)
+    assert queue.request("r1").cancel() is True
+    assert queue.request("r1").cancel() is True
+    assert lane.client.xlen(keys.completed("req")) == 1
+
+
+def test_cancel_of_another_queues_request_is_logged_where_it_belongs(queue: Queue, lane: Lane):
+    """The request knows its queue; the caller need not."""
+    other = type(queue)(queue.driver, "other")
+    other.submit_request([b"a"], id="r1")
+    assert queue.request("r1").cancel() is True
+    assert [c.id for c in other.completions("0", follow=False)] == ["r1"]
+    assert list(queue.completions("0", follow=False)) == []
+
+
+def test_progress_counts_what_is_held_done_and_left(queue: Queue):
+    """At each moment."""
+    queue.submit_request(numbered(5), id="r1", limit=2, priority=8)
+    held = take_slice(queue.driver, count=2)
+    assert held is not None
+    now = queue.request("r1").progress()
+    assert (now.total, now.done, now.left, now.held, now.limit) == (5, 0, 5, 1, 2)
+    assert (now.priority, now.queue, now.state, now.ended, now.is_open) == (
+        *(8, "req", "active", False, False),
+    )
+    settle(queue.driver, held)
+    assert queue.request("r1").progress().left == 3
+    work_off(queue.driver)
+    now = queue.request("r1").progress()
+    assert (now.done, now.left, now.held, now.ended, now.state) == (5, 0, 0, True, "done")
+
+
+def test_holders_names_who_works_on_it(queue: Queue):
+    """Worker, permit, fence, and how many it owes."""
+    queue.submit_request(numbered(5), id="r1", limit=2)
+    held = take_slice(queue.driver, count=2)
+    assert held is not None
+    (row,) = queue.driver.run(control.holders("r1"))
+    assert row == {"permit": held.k, "fence": held.fence.decode(), "owed": "2", "worker": "w:1"}
+
+
+def test_status_counts_tokens_requests_and_endings(queue: Queue):
+    """One look at a queue."""
+    end_three(queue)
+    queue.submit_request(numbered(5), id="r4", priority=2)
+    status = queue.status()
+    assert status["lanes"] == {2: 3}
+    assert (status["delayed"], status["workers"], status["logged"]) == (0, [], 3)
+    assert [now.id for now in status["requests"]] == ["r4"]
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a{b}", "x" * 129, "ü", 7, None], ids=repr)
+def test_names_that_can_not_be_part_of_a_key_are_refused(queue: Queue, name: Any):
+    """A brace would move a key to another slot."""
+    with pytest.raises(InvalidArgument, match="not valid"):
+        queue.request(name)
+    with pytest.raises(InvalidArgument, match="not valid"):
+        type(queue)(queue.driver, name)

@@ -1,0 +1,128 @@
+"""cancel: nothing more starts, what is held ends with its slice, the rest is counted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.support.requests import HOUR, Lane, listening, toks
+
+if TYPE_CHECKING:
+    import redis
+
+
+def test_cancel_ends_a_request_that_nobody_holds(lane: Lane, redis_client: redis.Redis):
+    """One publish, all counted cancelled, and only the tombstone is left, with a TTL."""
+    lane.start(6)
+    with listening(redis_client, "done:{r1}") as heard:
+        word, summary = lane.cancel("enough")
+        assert heard() == [b"cancelled"]
+    assert word == b"ended"
+    assert (summary[0], summary[2:6], summary[8]) == (b"cancelled", [6, 0, 0, 6], b"enough")
+    stored = lane.dump()
+    assert set(stored) == {b"req:{r1}"}
+    assert all(has_ttl for _, has_ttl in stored.values())
+
+
+def test_cancel_of_a_held_request_is_ended_by_the_last_complete(
+    lane: Lane, redis_client: redis.Redis
+):
+    """The slices that run are done; what nobody holds is counted cancelled."""
+    tokens = lane.start(9)
+    first, second = lane.take(tokens[0]), lane.take(tokens[1])
+    with listening(redis_client, "done:{r1}") as heard:
+        assert lane.cancel() == [b"ok", []]
+        assert lane.hash()["state"] == "cancelling"
+        assert lane.complete(first)[:1] == [b"ok"]
+        assert heard() == []
+        word, summary = lane.complete(second)
+        assert heard() == [b"cancelled"]
+    assert (word, summary[2:6]) == (b"ended", [9, 5, 0, 4])
+
+
+def test_cancel_mints_no_tokens_any_more(lane: Lane):
+    """Neither a completion nor a retry nor a reap brings one."""
+    tokens = lane.start(9)
+    first, second = lane.take(tokens[0]), lane.take(tokens[1])
+    third = lane.take(tokens[2])
+    lane.cancel()
+    assert lane.complete(first)[2] == []
+    assert lane.complete(second, others=[(second.ids[0], "retry", 0)])[2] == []
+    lane.later(30_000)
+    assert lane.reap()[0] == b"ended"
+    assert lane.complete(third)[0] == b"ended"
+    assert lane.number("cancelled") == 9 - len(first.ids)
+
+
+def test_cancel_twice_keeps_the_first_reason(lane: Lane):
+    """And says the same again."""
+    tokens = lane.start(9)
+    held = lane.take(tokens[0])
+    lane.cancel("first")
+    before = lane.dump()
+    assert lane.cancel("second") == [b"ok", []]
+    assert lane.dump() == before
+    lane.complete(held)
+    assert lane.cancel("third")[1][8] == b"first"
+
+
+def test_cancel_after_the_end_changes_nothing(lane: Lane, redis_client: redis.Redis):
+    """What is done stays done."""
+    (token,) = lane.start(1)
+    lane.complete(lane.take(token))
+    before = lane.dump()
+    with listening(redis_client, "done:{r1}") as heard:
+        word, summary = lane.cancel()
+        assert heard() == []
+    assert (word, summary[0]) == (b"ended", b"done")
+    assert lane.dump() == before
+
+
+def test_cancel_of_a_missing_request_is_gone(lane: Lane):
+    """And nothing is written."""
+    assert lane.cancel() == [b"gone"]
+    assert lane.dump() == {}
+
+
+def test_cancel_of_an_open_request_does_not_count_the_open_one(lane: Lane):
+    """The +1 of the counter is no sub-request."""
+    lane.start(2, open_ms=HOUR)
+    assert lane.cancel()[1][2:6] == [2, 0, 0, 2]
+
+
+def test_cancel_counts_what_waits_for_a_retry(lane: Lane):
+    """A sub-request in `retry` is neither done nor dead."""
+    (token,) = lane.start(3, limit=1)
+    held = lane.take(token)
+    lane.complete(held, held.ids[:1], [(held.ids[1], "retry", 9_000)])
+    assert lane.cancel()[1][2:6] == [3, 1, 0, 2]
+
+
+def test_a_chunk_that_comes_while_cancelling_is_counted_too(lane: Lane):
+    """The producer does not know yet; whatever it adds is accounted for at the end."""
+    tokens = lane.start(6, open_ms=HOUR)
+    held = lane.take(tokens[0])
+    lane.cancel()
+    assert lane.append(4, chunk=2) == [b"ok", []]
+    assert lane.seal(2) == [b"ok", []]
+    word, summary = lane.complete(held)
+    assert (word, summary[2:6]) == (b"ended", [10, 2, 0, 8])
+
+
+def test_a_keep_while_cancelling_keeps_the_slice(lane: Lane):
+    """The holder ends in its own time."""
+    (token,) = lane.start(4, limit=1)
+    held = lane.take(token, count=3)
+    lane.cancel()
+    assert lane.complete(held, held.ids[:1], keep=True) == [b"ok", 3, []]
+    assert lane.complete(held)[1][2:6] == [4, 3, 0, 1]
+
+
+def test_a_sleeper_is_parked_by_cancel(lane: Lane):
+    """Its token is stale; nothing sleeps on in a request that is ending."""
+    first, second = lane.start(2, limit=2)
+    one, two = lane.take(first), lane.take(second)
+    (sleeper,) = toks(lane.complete(one, others=[(one.ids[0], "retry", 5_000)])[2])
+    lane.cancel()
+    lane.later(5_000)
+    assert lane.acquire(sleeper).word == "stale"
+    assert lane.complete(two)[0] == b"ended"

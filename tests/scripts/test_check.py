@@ -1,0 +1,142 @@
+"""check: it says nothing about a sound request, and names whatever is broken by hand."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from fairlane import scripts
+from fairlane.scripts import expand
+from tests.support.requests import HOUR, Lane
+
+SUB, COUNTER, REQ, TOK, LEASE, RETRY, OUT, DEAD = (
+    f"{part}:{{r1}}" for part in ("sub", "counter", "req", "tok", "lease", "retry", "out", "dead")
+)
+
+
+def busy(lane: Lane) -> list[bytes]:
+    """A live request with everything in it: held, queued, to retry, undelivered, open.
+
+    Returns the ids of the one slice that is held, by permit 0.
+    """
+    first, second, _ = lane.start(6, open_ms=HOUR)
+    held = lane.take(first)
+    failed = lane.take(second)
+    lane.complete(failed, failed.ids[:1], [(failed.ids[1], "retry", 50_000)])
+    assert lane.hash() | {"queued": "2", "fresh": "2", "sleeper": ""} == lane.hash()
+    return held.ids
+
+
+def ended(lane: Lane) -> None:
+    """A request that has ended, with a result and a dead sub-request."""
+    (token,) = lane.start(2, limit=1)
+    held = lane.take(token)
+    lane.complete(held, held.ids[:1], [(held.ids[1], "dead", 0)])
+
+
+BREAKS = {
+    "a lease without a holder": (["ZADD", LEASE, 9e15, 2], "permits are held, 2 leases stand"),
+    "a holder without a lease": (["ZREM", LEASE, 0], "permits are held, 0 leases stand"),
+    "a wrong count of queued permits": (["HSET", REQ, "queued", 1], "2 permits are queued awake, the count says 1"),
+    "a sleeper that does not sleep": (["HSET", REQ, "sleeper", 9], "0 permits sleep, the sleeper is 9"),
+    "a permit in no state": (["HDEL", TOK, 1], "1 permits below 3 are in no state"),
+    "a parked permit out of the list": (["HSET", TOK, 7, "p:"], "1 permits are parked, 0 are"),
+    "a counter too high": (["INCR", COUNTER], "counter 7 is not 2 undelivered + 2 held"),
+    "a counter too low": (["DECR", COUNTER], "counter 5 is not 2 undelivered + 2 held"),
+    "a total nobody submitted": (["HINCRBY", REQ, "total", 1], "does not match total 7"),
+    "a result counted twice": (["HINCRBY", REQ, "done", 1], "does not match total 6"),
+    "an entry more": (["XADD", SUB, "*", "b", "x"], "6 entries, 3 pending and 2 undelivered"),
+    "an entry acknowledged by hand": (["XACK", SUB, SUB, b"held"], "2 pending, 2 held and 1 to"),
+    "a lease that owes more": (["ZADD", RETRY, 1, "1-1"], "3 pending, 2 held and 2 to retry"),
+    "a retry of nobody": (["ZADD", RETRY, 9e15, "1-1"], "consumer - has 1 entries, retry has 2"),
+    "an orphan out of retry": (
+        ["XCLAIM", SUB, SUB, "-", 0, b"held", "JUSTID"],
+        "consumer - has 2 entries, retry has 1",
+    ),
+    "more queued than there is room": (
+        ["HSET", REQ, "limit", 1],
+        "2 permits are queued for 2 ready and 1 held",
+    ),
+    "a sleeper while others are awake": (
+        ["HSET", REQ, "sleeper", 1],
+        "a permit sleeps while 2 are awake",
+    ),
+    "nothing queued": (["HSET", REQ, "queued", 0], "2 wait, there is room, and nothing is queued"),
+    "a counter that is gone": (["DEL", COUNTER], f"not ended, but {COUNTER} is gone"),
+    "a stream that is gone": (["DEL", SUB], f"not ended, but {SUB} is gone"),
+}
+LATE_BREAKS = {
+    **{
+        f"{key} left": ([*how, 1], f"ended, but {key} is left")
+        for key, how in {
+            SUB: ["XADD", SUB, "*", "b"],
+            COUNTER: ["SET", COUNTER],
+            TOK: ["HSET", TOK, "0"],
+            LEASE: ["ZADD", LEASE, 1],
+            RETRY: ["ZADD", RETRY, 1],
+        }.items()
+    },
+    **{
+        f"{key} for ever": (["PERSIST", key], f"ended, but {key} has no TTL")
+        for key in (REQ, OUT, DEAD)
+    },
+    "one too many": (["HINCRBY", REQ, "done", 1], "of 2 sub-requests 2 done 1 dead and 0 cancelled"),
+    "one too few": (["HINCRBY", REQ, "dead", -1], "of 2 sub-requests 1 done 0 dead and 0 cancelled"),
+}
+
+
+@pytest.mark.parametrize("what", BREAKS)
+def test_check_names_what_is_broken_in_a_live_request(lane: Lane, what: str):
+    """One raw command breaks it, and one sentence says so."""
+    held = busy(lane)
+    command, sentence = BREAKS[what]
+    lane.raw(*(held[0] if word == b"held" else word for word in command))
+    assert any(sentence in found for found in lane.check()), lane.check()
+    lane.client.flushall()
+
+
+@pytest.mark.parametrize("what", LATE_BREAKS)
+def test_check_names_what_is_broken_after_the_end(lane: Lane, what: str):
+    """Keys that are left, keys without a TTL, counts that do not add up."""
+    ended(lane)
+    command, sentence = LATE_BREAKS[what]
+    lane.raw(*command)
+    found = lane.check()
+    assert len(found) == 1
+    assert sentence in found[0]
+    lane.client.flushall()
+
+
+def test_every_sentence_of_check_is_provoked_here():
+    """A sentence that no test provokes may never be said."""
+    text = expand(scripts.library().root, "request/check.lua")
+    calls = re.findall(r"^ *hold\((.*?)\)$", text, re.MULTILINE | re.DOTALL)
+    provoked = " ".join(s for _, s in [*BREAKS.values(), *LATE_BREAKS.values()])
+    assert len(calls) == 17
+    for call in calls:
+        words = [w for w in re.findall(r'"([^"]*)"', call.split(",", 1)[1]) if len(w) > 2]
+        assert words, call
+        assert any(word in provoked for word in words), call
+
+
+@pytest.mark.parametrize("state", [None, "active", "cancelling", "done"])
+def test_check_says_nothing_of_a_sound_request_and_writes_nothing(lane: Lane, state: str | None):
+    """In every state, and of a request that is not there."""
+    if state == "done":
+        ended(lane)
+    elif state:
+        busy(lane)
+        lane.checked = False
+        if state == "cancelling":
+            lane.cancel()
+    before = lane.dump()
+    assert lane.check() == []
+    assert lane.check() == []
+    assert lane.dump() == before
+
+
+def test_check_with_an_unknown_argument_is_a_type_error(lane: Lane):
+    """A caller's slip is found before Redis is asked."""
+    with pytest.raises(TypeError, match="takes no moment"):
+        lane.call("check", lane.names, moment=1)

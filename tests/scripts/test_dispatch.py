@@ -1,0 +1,271 @@
+"""intend, insert_tokens, promote, retire, drop: what happens in the dispatch slot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fairlane import keys
+from fairlane.errors import InvalidArgument
+from tests.support.requests import HOUR, Lane
+
+ACTIVE, DELAYED = keys.active("req"), keys.delayed("req")
+LANES = keys.lanes("req")
+LOG = (ACTIVE, keys.logged("req"), keys.completed("req"))
+FIELDS = ("state", "done", "total", 3)
+
+
+def intend(lane: Lane, request_id: str = "r1", grace: Any = 30_000, **given: Any) -> int:
+    return int(lane.call("intend", (ACTIVE,), id=request_id, grace=grace, **given))
+
+
+def insert(lane: Lane, *tokens: tuple[int, str, Any]) -> int:
+    names = [DELAYED, *(LANES[priority] for priority, _, _ in tokens)]
+    flat = [part for token in tokens for part in token]
+    return int(lane.call("insert_tokens", names, tokens=flat))
+
+
+def promote(lane: Lane, most: Any = 1000) -> list[int]:
+    return list(lane.call("promote", (DELAYED, *LANES), most=most))
+
+
+def retire(lane: Lane, request_id: str = "r1", born: int = 7, **given: Any) -> int:
+    given = {"keep_ms": HOUR, "most": 1000, "fields": FIELDS} | given
+    return int(lane.call("retire", LOG, id=request_id, born=born, **given))
+
+
+def drop(lane: Lane, seen: Any, request_id: str = "r1") -> int:
+    return int(lane.call("drop", (ACTIVE,), id=request_id, seen=seen))
+
+
+# ------------------------------------------------------------------ intend and drop
+
+
+def test_an_intent_stands_in_active_until_the_auditor_looks(lane: Lane):
+    """Its score is when to look at it: now and the grace."""
+    assert intend(lane) == lane.now + 30_000
+    assert lane.client.zscore(ACTIVE, "r1") == lane.now + 30_000
+
+
+def test_intend_twice_is_newer_each_time(lane: Lane):
+    """Even in the same ms, and when the clock has gone back."""
+    first = intend(lane)
+    second = intend(lane)
+    lane.later(-60_000)
+    third = intend(lane)
+    assert first < second < third
+    assert lane.client.zcard(ACTIVE) == 1
+
+
+def test_intend_refuses_a_grace_that_is_no_number(lane: Lane):
+    """BADARGUMENT, and nothing is written."""
+    with pytest.raises(InvalidArgument, match="BADARGUMENT"):
+        intend(lane, grace="long")
+    assert lane.dump() == {}
+
+
+def test_drop_takes_the_intent_it_has_seen(lane: Lane):
+    """Once; the second finds nothing."""
+    seen = intend(lane)
+    assert drop(lane, seen) == 1
+    assert drop(lane, seen) == 0
+    assert lane.dump() == {}
+
+
+@pytest.mark.parametrize("seen", [1, "", "x"])
+def test_drop_leaves_an_intent_it_has_not_seen(lane: Lane, seen: Any):
+    """An older score, or none at all."""
+    intend(lane)
+    before = lane.dump()
+    assert drop(lane, seen) == 0
+    assert lane.dump() == before
+
+
+def test_drop_leaves_an_intent_that_was_renewed(lane: Lane):
+    """The producer has announced it again meanwhile."""
+    seen = intend(lane)
+    intend(lane)
+    assert drop(lane, seen) == 0
+    assert lane.client.zcard(ACTIVE) == 1
+
+
+# ------------------------------------------------------------------ insert_tokens
+
+
+def test_tokens_go_to_their_lanes_in_the_order_they_are_popped(lane: Lane):
+    """First in, first out, in each lane by itself."""
+    assert insert(lane, (5, "r1#0.1", 0), (5, "r1#1.2", 0), (0, "r2#0.1", 0)) == 3
+    assert [lane.client.rpop(LANES[5]) for _ in range(3)] == [b"r1#0.1", b"r1#1.2", None]
+    assert lane.client.rpop(LANES[0]) == b"r2#0.1"
+
+
+def test_a_delayed_token_waits_by_this_slots_own_clock(lane: Lane):
+    """Its due time is this server's now and the delay; its lane is remembered."""
+    assert insert(lane, (7, "r1#0.1", 5_000), (7, "r1#1.2", 0)) == 2
+    assert lane.client.zrange(DELAYED, 0, -1, withscores=True) == [(b"7|r1#0.1", lane.now + 5_000)]
+    assert lane.client.lrange(LANES[7], 0, -1) == [b"r1#1.2"]
+
+
+def test_insert_twice_makes_a_copy_awake_and_none_delayed(lane: Lane):
+    """A copy costs one stale acquire; a sleeping token has none."""
+    for _ in range(2):
+        insert(lane, (5, "r1#0.1", 0), (5, "r1#1.2", 900))
+    assert lane.client.llen(LANES[5]) == 2
+    assert lane.client.zcard(DELAYED) == 1
+
+
+def test_insert_never_touches_active(lane: Lane):
+    """Who dispatches a token may be late: the request may have been retired."""
+    insert(lane, (5, "r1#0.1", 0), (5, "r1#1.2", 900))
+    assert not lane.client.exists(ACTIVE)
+
+
+@pytest.mark.parametrize(
+    ("names", "tokens"),
+    [
+        ([LANES[5]], []),
+        ([LANES[5]], [5, "r1#0.1"]),
+        ([LANES[5]], [5, "r1#0.1", 0, 5]),
+        ([], [5, "r1#0.1", 0]),
+        ([LANES[5], LANES[6]], [5, "r1#0.1", 0]),
+        ([LANES[5], LANES[6]], [5, "r1#0.1", 0, 6, "r1#1.2", "soon"]),
+    ],
+)
+def test_insert_refuses_tokens_that_do_not_fit_their_lanes(
+    lane: Lane, names: list[bytes], tokens: list
+):
+    """BADTOKENS, and nothing is written."""
+    with pytest.raises(InvalidArgument, match="BADTOKENS"):
+        lane.call("insert_tokens", [DELAYED, *names], tokens=tokens)
+    assert lane.dump() == {}
+
+
+# ------------------------------------------------------------------ promote
+
+
+def test_promote_moves_due_tokens_only(lane: Lane):
+    """To the lane each came from; and says when the next is due."""
+    insert(lane, (3, "a#0.1", 100), (9, "b#0.1", 200), (3, "c#0.1", 300))
+    lane.later(200)
+    assert promote(lane) == [2, lane.now + 100]
+    assert lane.client.lrange(LANES[3], 0, -1) == [b"a#0.1"]
+    assert lane.client.lrange(LANES[9], 0, -1) == [b"b#0.1"]
+    assert lane.client.zrange(DELAYED, 0, -1) == [b"3|c#0.1"]
+
+
+def test_promote_twice_moves_once(lane: Lane):
+    """A token that was moved is not there any more."""
+    insert(lane, (3, "a#0.1", 100))
+    lane.later(100)
+    assert promote(lane) == [1, 0]
+    assert promote(lane) == [0, 0]
+    assert lane.client.llen(LANES[3]) == 1
+
+
+def test_promote_moves_no_more_than_it_was_asked_for(lane: Lane):
+    """A bounded batch, the earliest first; the next due time tells that more is to be done."""
+    insert(lane, *((3, f"a#{i}.1", 10 + i) for i in range(5)))
+    lane.later(1_000)
+    assert promote(lane, 2) == [2, lane.now - 1_000 + 12]
+    assert lane.client.lrange(LANES[3], 0, -1) == [b"a#1.1", b"a#0.1"]
+    assert promote(lane, 1000)[0] == 3
+
+
+def test_promote_keeps_the_order_of_due_times(lane: Lane):
+    """What was due first is popped first."""
+    insert(lane, (3, "late#0.1", 20), (3, "early#0.1", 10))
+    lane.later(20)
+    promote(lane)
+    assert lane.client.rpop(LANES[3]) == b"early#0.1"
+
+
+def test_promote_handles_every_lane(lane: Lane):
+    """0 and 99 are lanes, too."""
+    insert(lane, (0, "a#0.1", 1), (99, "b#0.1", 1))
+    lane.later(1)
+    promote(lane)
+    assert (lane.client.llen(LANES[0]), lane.client.llen(LANES[99])) == (1, 1)
+
+
+@pytest.mark.parametrize("most", [0, -1, 1001, "many"])
+def test_promote_refuses_a_batch_that_is_none(lane: Lane, most: Any):
+    """BADBATCH, and nothing is written."""
+    insert(lane, (3, "a#0.1", 1))
+    lane.later(1)
+    before = lane.dump()
+    with pytest.raises(InvalidArgument, match="BADBATCH"):
+        promote(lane, most)
+    assert lane.dump() == before
+
+
+def test_promote_wants_all_the_lanes(lane: Lane):
+    """A token of a lane that was not declared could not be moved."""
+    with pytest.raises(InvalidArgument, match="BADBATCH"):
+        lane.call("promote", (DELAYED, *LANES[:99]), most=10)
+
+
+# ------------------------------------------------------------------ retire
+
+
+def test_retire_moves_an_ending_from_active_into_the_log(lane: Lane):
+    """One entry with what was said about it; the marker stays."""
+    intend(lane)
+    assert retire(lane) == 1
+    ((_, fields),) = lane.client.xrange(LOG[2])
+    assert fields == {b"id": b"r1", b"state": b"done", b"total": b"3"}
+    assert lane.client.zrange(LOG[1], 0, -1, withscores=True) == [(b"r1|7", lane.now + HOUR)]
+    assert lane.client.zcard(ACTIVE) == 0
+
+
+def test_retire_twice_logs_once(lane: Lane):
+    """Whoever reads `ended` calls it; the marker decides."""
+    assert [retire(lane), retire(lane), retire(lane)] == [1, 0, 0]
+    assert lane.client.xlen(LOG[2]) == 1
+
+
+def test_retire_without_an_active_entry_logs_all_the_same(lane: Lane):
+    """The marker decides, not the ZREM: a crash between the two loses no ending."""
+    assert retire(lane) == 1
+
+
+def test_retire_twice_takes_the_id_out_of_active_again(lane: Lane):
+    """A repeat of enqueue's intent may have brought it back."""
+    retire(lane)
+    intend(lane)
+    assert retire(lane) == 0
+    assert lane.client.zcard(ACTIVE) == 0
+
+
+def test_another_life_of_the_same_id_is_logged_again(lane: Lane):
+    """The id was submitted anew after its tombstone was gone: born differs."""
+    assert [retire(lane, born=7), retire(lane, born=8)] == [1, 1]
+    assert lane.client.xlen(LOG[2]) == 2
+
+
+def test_markers_go_when_their_time_is_over(lane: Lane):
+    """A few at each ending, so that they do not pile up."""
+    for i in range(3):
+        retire(lane, f"old{i}", keep_ms=1_000)
+    lane.later(1_001)
+    retire(lane, "new")
+    assert lane.client.zrange(LOG[1], 0, -1) == [b"new|7"]
+
+
+def test_the_log_is_capped(lane: Lane):
+    """It keeps about as many endings as it was told; whole nodes of 100 go."""
+    for i in range(450):
+        retire(lane, f"r{i}", most=100)
+    assert 100 <= lane.client.xlen(LOG[2]) <= 250
+
+
+@pytest.mark.parametrize(
+    "how", [{"keep_ms": "x"}, {"most": "x"}, {"fields": ("state",)}], ids=str
+)
+def test_retire_refuses_what_is_malformed(lane: Lane, how: dict):
+    """BADARGUMENT, and nothing is written: the request stays in active."""
+    intend(lane)
+    before = lane.dump()
+    with pytest.raises(InvalidArgument, match="BADARGUMENT"):
+        retire(lane, **how)
+    assert lane.dump() == before

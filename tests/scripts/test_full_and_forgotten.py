@@ -1,0 +1,139 @@
+"""A full Redis must be drainable, and a Redis that forgot its scripts must go on."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import pytest
+import redis
+
+from fairlane import keys
+from fairlane.errors import RedisFull
+from tests.support.requests import HOUR, Lane, Tok, toks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+
+ACTIVE, DELAYED = keys.active("req"), keys.delayed("req")
+LANES = keys.lanes("req")
+LOG = (ACTIVE, keys.logged("req"), keys.completed("req"))
+
+
+@contextlib.contextmanager
+def full(client: redis.Redis) -> Iterator[None]:
+    """The server is at its maxmemory until the end of the block."""
+    client.config_set("maxmemory", 100_000)
+    try:
+        with pytest.raises(redis.OutOfMemoryError):
+            client.set("more", "x")
+        yield
+    finally:
+        client.config_set("maxmemory", 0)
+
+
+def dispatch(lane: Lane, *tokens: Tok) -> None:
+    names = [DELAYED, *(LANES[token.lane] for token in tokens)]
+    flat = [part for t in tokens for part in (t.lane, f"r1#{t.k}.{t.g}", t.delay)]
+    assert lane.call("insert_tokens", names, tokens=flat) == len(tokens)
+
+
+def test_a_full_redis_refuses_what_is_new_and_writes_nothing(lane: Lane):
+    """enqueue, append and intend are refused before their first write."""
+    lane.start(3, open_ms=HOUR)
+    other = Lane(lane.driver, lane.client, request_id="r2")
+    with full(lane.client):
+        before = lane.dump()
+        for refused in (
+            lambda: other.enqueue(3),
+            lambda: other.enqueue([b"x" * 1000] * 1000),
+            lambda: lane.append(3, chunk=2),
+            lambda: lane.call("intend", (ACTIVE,), id="r2", grace=1),
+        ):
+            with pytest.raises(RedisFull, match="full"):
+                refused()
+        assert lane.dump() == before
+    assert lane.append(3, chunk=2)[0] == b"ok"
+
+
+def test_a_full_redis_can_be_drained(lane: Lane):
+    """acquire, insert_tokens, promote, extend, complete, seal and retire go on until all is done."""
+    tokens = lane.start(6, open_ms=HOUR)
+    with full(lane.client):
+        assert lane.seal()[0] == b"ok"
+        dispatch(lane, *tokens)
+        while tokens:
+            held = lane.take(tokens.pop(0), count=1)
+            assert lane.extend(held) == "ok"
+            reply = lane.complete(held)
+            if reply[0] == b"ok":
+                tokens += toks(reply[2])
+        assert reply[0] == b"ended"
+        fields = ("state", "done")
+        given = {"id": "r1", "born": 1, "keep_ms": HOUR, "most": 10, "fields": fields}
+        assert lane.call("retire", LOG, **given) == 1
+    assert len(lane.results()) == 6
+
+
+def test_a_full_redis_retries_reaps_and_buries(lane: Lane):
+    """What goes wrong while it is full goes on as ever."""
+    first, second, third = lane.start(9)
+    with full(lane.client):
+        held = lane.take(first)
+        others = [(held.ids[0], "dead", 0), (held.ids[1], "retry", 500), (held.ids[2], "release", 0)]
+        lane.complete(held, others=others)
+        lane.take(second, worker="w:2")
+        lane.take(third, worker="w:3", count=1)
+        dispatch(lane, Tok(5, "0", "9", 100))
+        lane.later(30_000)
+        assert lane.call("promote", (DELAYED, *LANES), most=10)[0] == 1
+        assert lane.reap()[0] == b"ok"
+        assert lane.cancel()[0] == b"ended"
+    assert lane.number("dead") == 1
+    assert lane.number("cancelled") == 8
+
+
+def test_workers_live_on_a_full_redis(lane: Lane):
+    """register, beat, expire, unregister, abandon and drop are part of draining."""
+    workers, record = keys.workers("req"), keys.worker("req", "w:1")
+    lane.call("intend", (ACTIVE,), id="r2", grace=1)
+    with full(lane.client):
+        words = {"id": "w:1", "host": "box", "pid": 1, "started": 7, "ttl": 60_000, "late": 2_000}
+        assert lane.call("register", (workers, record), **words) == [b"ok"]
+        names = (workers, record, ACTIVE, DELAYED, keys.conf("req"))
+        words = {"id": "w:1", "started": 7, "ttl": 60_000, "lock_ms": 5_000, "holds": ""}
+        assert lane.call("beat", names, **words)[:2] == [b"ok", 1]
+        assert lane.call("expire", (workers,), ttl=60_000) == []
+        assert lane.call("unregister", (workers, record, names[4]), id="w:1", started=7) == 1
+        assert lane.abandon(5) == [b"ok"]
+        assert lane.call("drop", (ACTIVE,), id="r2", seen=lane.now + 1) == 1
+
+
+def forget_before_each(lane: Lane) -> Callable[..., object]:
+    """Make the server forget every script before each call."""
+    call = lane.call
+
+    def forgetting(*args: object, **given: object) -> object:
+        lane.client.script_flush()
+        return call(*args, **given)  # type: ignore[arg-type]
+
+    return forgetting
+
+
+def test_everything_goes_on_while_the_server_forgets_its_scripts(
+    lane: Lane, monkeypatch: pytest.MonkeyPatch
+):
+    """SCRIPT FLUSH before each call: a restart and a failover look like this."""
+    monkeypatch.setattr(lane, "call", forget_before_each(lane))
+    tokens = lane.start(4, open_ms=HOUR, limit=2)
+    lane.append(2, chunk=2)
+    lane.seal(2)
+    dispatch(lane, *tokens)
+    while tokens:
+        held = lane.take(tokens.pop(0), count=1)
+        lane.extend(held)
+        reply = lane.complete(held)
+        tokens += toks(reply[2]) if reply[0] == b"ok" else []
+    assert reply[1][2:6] == [6, 6, 0, 0]

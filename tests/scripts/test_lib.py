@@ -1,0 +1,258 @@
+"""The lib functions by themselves: no server, every number of permits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.lua_lib import Lib
+
+NOW = 1_700_000_000_000
+
+
+def minting() -> Lib:
+    functions = ("ready", "mint", "queued_tokens", "park", "unpark", "unqueue", "read_permit")
+    return Lib(("permits", "mint"), functions)
+
+
+def state_of(lib: Lib, **given: Any) -> Any:
+    fields = {
+        "state": "active",
+        "limit": 3,
+        "held": 0,
+        "queued": 0,
+        "fresh": 0,
+        "seq": 0,
+        "high": 0,
+        "priority": 5,
+        "free": "",
+        "sleeper": "",
+        "sleep_due": 0,
+    }
+    return lib.table(**(fields | given))
+
+
+# ------------------------------------------------------------------ now_ms
+
+
+def test_now_is_the_number_a_caller_brings():
+    """And the server is not asked."""
+    lib = Lib(("now_ms",), ("now_ms",))
+    assert lib.now_ms("1700000000123") == 1_700_000_000_123
+    assert lib.redis.calls == []
+
+
+def test_now_is_the_servers_time_in_ms():
+    """Microseconds are cut off, never rounded up."""
+    lib = Lib(("now_ms",), ("now_ms",))
+    lib.redis.time = (1_700_000_000, 999_999)
+    assert lib.now_ms("") == 1_700_000_000_999
+
+
+# ------------------------------------------------------------------ permits
+
+
+def test_a_held_permit_reads_back_as_it_was_written():
+    """Also with a worker whose name has colons in it."""
+    lib = Lib(("permits",), ("read_permit", "write_held", "consumer_of"))
+    fields = {"fence": "12", "g": "9", "op": "0aff", "started": "7", "owed": 3}
+    lib.write_held("4", lib.table(worker="[::1]:8080", **fields))
+    found = lib.read_permit("4")
+    assert dict(found.items()) == {**fields, "kind": "h", "worker": "[::1]:8080"}
+    assert lib.consumer_of(found, "4") == "[::1]:8080/4"
+
+
+def test_a_permit_without_a_field_is_parked():
+    """Numbers that were never used cost nothing."""
+    lib = Lib(("permits",), ("read_permit",))
+    assert lib.read_permit("0").kind == "p"
+
+
+def test_parked_permits_come_back_last_in_first_out():
+    """A list through the fields; then numbers never used before."""
+    lib = minting()
+    state = state_of(lib, limit=9, high=3)
+    for k in ("2", "0", "1"):
+        lib.park(state, k)
+    assert [lib.unpark(state) for _ in range(5)] == ["1", "0", "2", "3", "4"]
+    assert (state.free, state.high) == ("", 5)
+
+
+def test_a_permit_above_a_lowered_limit_leaves_for_good():
+    """It is not parked: its field goes."""
+    lib = minting()
+    state = state_of(lib, limit=2)
+    lib.redis.hashes["tok"] = {"2": "h:1:1:a:1:1:w", "1": "h:2:2:b:1:1:w"}
+    lib.park(state, "2")
+    lib.park(state, "1")
+    assert lib.redis.hashes["tok"] == {"1": "p:"}
+    assert state.free == "1"
+
+
+def test_unqueue_knows_the_sleeper_from_the_awake():
+    """Only awake ones are in the count."""
+    lib = minting()
+    state = state_of(lib, queued=2, sleeper="7")
+    lib.unqueue(state, "1")
+    assert (state.queued, state.sleeper) == (1, "7")
+    lib.unqueue(state, "7")
+    assert (state.queued, state.sleeper) == (1, "")
+
+
+# ------------------------------------------------------------------ mint
+
+
+@given(limit=st.integers(1, 30), held=st.integers(0, 30), fresh=st.integers(0, 60))
+def test_mint_queues_as_many_as_there_is_work_and_room_for(limit: int, held: int, fresh: int):
+    """min(limit - held, ready) are awake, each with a number of its own below the limit."""
+    held = min(held, limit)
+    lib = minting()
+    state = state_of(lib, limit=limit, held=held, high=held, fresh=fresh, seq=held)
+    tokens = lib.rows(lib.mint(state, NOW))
+    wanted = min(limit - held, fresh)
+    assert (state.queued, len(tokens)) == (wanted, 3 * wanted)
+    numbers = [int(token.split(".")[0]) for token in tokens[1::3]]
+    assert numbers == list(range(held, held + wanted))
+    assert lib.rows(lib.mint(state, NOW)) == []
+
+
+@given(st.integers(1, 10_000))
+def test_mint_costs_what_it_mints(limit: int):
+    """Never a scan over the limit: one free permit is one write, whatever the limit."""
+    lib = minting()
+    state = state_of(lib, limit=limit, held=limit - 1, high=limit - 1, fresh=10_000)
+    lib.mint(state, NOW)
+    assert lib.redis.calls.count("HSET") == 1
+    assert len(lib.redis.calls) <= 3
+
+
+@pytest.mark.parametrize("state", ["cancelling", "paused", "done"])
+def test_mint_makes_nothing_for_a_request_that_is_not_active(state: str):
+    """Neither awake nor asleep."""
+    lib = minting()
+    lib.redis.zsets["retry"] = {"1-0": NOW + 5}
+    assert lib.rows(lib.mint(state_of(lib, state=state, fresh=9), NOW)) == []
+
+
+def test_mint_counts_due_retries_as_work():
+    """Fresh ones and those that are due now; not those of the future."""
+    lib = minting()
+    lib.redis.zsets["retry"] = {"1-0": NOW, "1-1": NOW - 1, "1-2": NOW + 1}
+    assert lib.ready(state_of(lib, fresh=4), NOW) == 6
+    state = state_of(lib, limit=9)
+    assert len(lib.rows(lib.mint(state, NOW))) == 6
+    assert (state.queued, state.sleeper) == (2, "")
+
+
+def test_one_sleeper_is_due_at_the_earliest_of_the_future_retries():
+    """And a second mint adds none."""
+    lib = minting()
+    lib.redis.zsets["retry"] = {"1-0": NOW + 900, "1-1": NOW + 300}
+    state = state_of(lib)
+    assert lib.rows(lib.mint(state, NOW)) == ["5", "0.1", 300]
+    assert (state.sleeper, state.sleep_due, state.queued) == ("0", NOW + 300, 0)
+    assert lib.rows(lib.mint(state, NOW)) == []
+
+
+def test_no_sleeper_is_minted_without_room():
+    """All permits are held: whoever completes mints."""
+    lib = minting()
+    lib.redis.zsets["retry"] = {"1-0": NOW + 900}
+    assert lib.rows(lib.mint(state_of(lib, held=3), NOW)) == []
+
+
+def test_work_wakes_the_sleeper_before_it_takes_another_permit():
+    """Its old token goes stale with the new g."""
+    lib = minting()
+    lib.redis.zsets["retry"] = {"1-0": NOW + 900}
+    state = state_of(lib)
+    lib.mint(state, NOW)
+    state.fresh = 2
+    assert lib.rows(lib.mint(state, NOW)) == ["5", "0.2", 0, "5", "1.3", 0]
+    assert (state.sleeper, state.queued) == ("", 2)
+
+
+def test_queued_tokens_brings_every_queued_permit_with_what_is_left_of_its_delay():
+    """In the lane each was queued in; held, parked and `last` fields are no tokens."""
+    lib = minting()
+    lib.redis.hashes["tok"] = {
+        "0": f"q:4:{NOW}:5:0",
+        "1": f"q:5:{NOW}:9:{NOW + 700}",
+        "2": "h:3:1:a:1:1:w",
+        "3": "p:",
+        "last0": "2",
+    }
+    assert lib.rows(lib.queued_tokens(NOW + 200)) == ["5", "0.4", 0, "9", "1.5", 500]
+
+
+# ------------------------------------------------------------------ entries and deaths
+
+
+@given(st.lists(st.integers(-5, 5), min_size=1, max_size=8))
+def test_entry_ids_grow_whatever_the_clock_does(steps: list[int]):
+    """Over any number of chunks and any jumps."""
+    lib = Lib(("add_entries",), ("add_entries",), argv=("a", "bb"))
+    state = lib.table(last_ms=0, total=0, fresh=0, max_body=0)
+    now = NOW
+    for step in steps:
+        now += step
+        assert lib.add_entries(state, now, 1) == 2
+    ids = [tuple(map(int, entry_id.split("-"))) for _, entry_id, _ in lib.redis.added]
+    assert ids == sorted(set(ids))
+    assert [index for _, index in ids] == list(range(2 * len(steps)))
+    assert (state.max_body, state.fresh) == (2, 2 * len(steps))
+
+
+def test_a_chunk_of_a_thousand_is_no_error_and_one_more_is():
+    """The house rule, before anything is written."""
+    for count in (0, 1000):
+        lib = Lib(("add_entries",), ("entry_error",), argv=("x",) * count)
+        assert lib.entry_error(1) is None
+    lib = Lib(("add_entries",), ("entry_error",), argv=("x",) * 1001)
+    assert lib.entry_error(1).err.startswith("BADCHUNK 1001 ")
+
+
+def test_the_first_death_waits_for_nothing_later_ones_for_the_backoff():
+    """Doubling up to the most; no overflow for any attempt."""
+    lib = Lib(("permits", "orphan", "bury", "take_back"), ("death_delay",))
+    state = lib.table(backoff_min=1_000, backoff_max=5_000)
+    assert [lib.death_delay(state, n) for n in (0, 1, 2, 3, 4, 5, 1000)] == [
+        *(0, 0, 1_000, 2_000, 4_000, 5_000, 5_000)
+    ]
+
+
+# ------------------------------------------------------------------ census
+
+
+def test_the_census_counts_what_permits_really_are():
+    """Held, queued, sleeping, parked, in the parked list, owed, and in no state at all."""
+    lib = Lib(("permits", "census"), ("count_permits",))
+    lib.redis.hashes["tok"] = {
+        "0": "h:3:1:a:1:4:w",
+        "1": f"q:4:{NOW}:5:0",
+        "2": f"q:5:{NOW}:5:{NOW + 9}",
+        "3": "p:4",
+        "4": "p:",
+        "last3": "2",
+    }
+    seen = lib.count_permits(lib.table(sleeper="2", high=6, limit=9, free="3"))
+    assert dict(seen.items()) == {
+        "held": 1,
+        "owed": 4,
+        "queued": 1,
+        "sleeping": 1,
+        "parked": 2,
+        "listed": 2,
+        "lost": 1,
+    }
+
+
+def test_the_census_ends_in_a_parked_list_that_goes_in_a_circle():
+    """A broken list must be told, not followed for ever."""
+    lib = Lib(("permits", "census"), ("count_permits",))
+    lib.redis.hashes["tok"] = {"0": "p:1", "1": "p:0"}
+    seen = lib.count_permits(lib.table(sleeper="", high=2, limit=2, free="0"))
+    assert (seen.parked, seen.listed) == (2, 3)

@@ -1,0 +1,294 @@
+"""reap: leases whose holder is gone are taken back, and only the guilty are charged."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.requests import HOUR, Held, Lane, Tok, listening, toks
+
+if TYPE_CHECKING:
+    import redis
+
+LEASE = 30_000
+
+
+def reaped(lane: Lane, **which: str) -> tuple[int, list[Tok]]:
+    """The next look and the tokens of a reap that left the request alive."""
+    word, look, flat = lane.reap(**which)
+    assert word == b"ok"
+    return look, toks(flat)
+
+
+def test_a_lease_that_stands_is_left_alone(lane: Lane):
+    """The reply says in how many ms to look again: at the earliest deadline."""
+    tokens = lane.start(6)
+    lane.take(tokens[0])
+    lane.later(1)
+    lane.take(tokens[1])
+    lane.later(LEASE - 2)
+    before = lane.dump()
+    assert reaped(lane) == (1, [])
+    assert lane.dump() == before
+
+
+def test_an_expired_lease_with_one_entry_charges_it_an_attempt(lane: Lane):
+    """It was alone: it is to blame. It is delivered again at once, in its second attempt."""
+    (token,) = lane.start(3, limit=1)
+    held = lane.take(token, count=1)
+    lane.later(LEASE)
+    look, (token,) = reaped(lane)
+    assert (look, token.delay) == (0, 0)
+    again = lane.take(token)
+    assert (again.ids, again.attempt) == (held.ids, 2)
+
+
+def test_an_expired_lease_with_many_charges_nobody(lane: Lane):
+    """Which of them killed the worker is unknown; each comes back alone, in its first attempt."""
+    (token,) = lane.start(3, limit=1)
+    held = lane.take(token)
+    lane.later(LEASE)
+    _, (token,) = reaped(lane)
+    seen = []
+    for _ in range(3):
+        again = lane.take(token)
+        assert (len(again.ids), again.attempt) == (1, 1)
+        seen += again.ids
+        reply = lane.complete(again)
+        if reply[0] == b"ok":
+            (token,) = toks(reply[2])
+    assert seen == held.ids
+
+
+def test_only_what_a_partial_completion_left_is_taken_back(lane: Lane):
+    """Two of three are done: the third was alone when the worker died, and is charged."""
+    (token,) = lane.start(3, limit=1)
+    held = lane.take(token)
+    lane.complete(held, held.ids[:2], keep=True)
+    lane.later(LEASE)
+    _, (token,) = reaped(lane)
+    again = lane.take(token)
+    assert (again.bodies, again.attempt) == ([b"b2"], 2)
+    assert lane.number("done") == 2
+
+
+def die(lane: Lane, token: Tok) -> list[Tok]:
+    """Take the token's slice and let the lease expire."""
+    lane.take(token)
+    lane.later(LEASE)
+    reply = lane.reap()
+    return toks(reply[2]) if reply[0] == b"ok" else []
+
+
+def test_a_second_death_waits_for_the_backoff(lane: Lane):
+    """A body that kills its workers must not do so as fast as they can be started."""
+    (token,) = lane.start(1, attempts=5, backoff_min=1_000, backoff_max=3_000)
+    delays = []
+    for _ in range(4):
+        (token,) = die(lane, token)
+        delays.append(token.delay)
+        lane.later(token.delay)
+    assert delays == [0, 1_000, 2_000, 3_000]
+
+
+def test_a_death_in_the_last_attempt_is_dead_with_its_reason(
+    lane: Lane, redis_client: redis.Redis
+):
+    """Out of attempts: kept as `died`, told to the readers, and the request ends."""
+    (token,) = lane.start([b"poison"], attempts=2)
+    (token,) = die(lane, token)
+    with listening(redis_client, "done:{r1}") as heard:
+        assert die(lane, token) == []
+        assert heard() == [b"done"]
+    (dead,) = lane.dead()
+    assert (dead["reason"], dead["body"], dead["worker"]) == ("died", "poison", "w:1")
+    assert lane.results()[0][:2] == ("x", 2)
+    assert lane.number("dead") == 1
+
+
+def test_reap_twice_takes_back_once(lane: Lane):
+    """The second finds nothing: nobody is charged twice."""
+    (token,) = lane.start(1)
+    lane.take(token)
+    lane.later(LEASE)
+    _, (token,) = reaped(lane)
+    before = lane.dump()
+    assert reaped(lane) == (0, [])
+    assert lane.dump() == before
+    assert lane.take(token).attempt == 2
+
+
+def test_reap_of_a_worker_takes_all_its_leases_and_no_other(lane: Lane):
+    """Also those that have not expired."""
+    tokens = lane.start(6)
+    lane.take(tokens[0], worker="w:1")
+    other = lane.take(tokens[1], worker="w:2")
+    lane.take(tokens[2], worker="w:1")
+    look, minted = reaped(lane, worker="w:1", started="7")
+    assert look == LEASE
+    assert len(minted) == 2
+    assert lane.client.zrange(lane.names[4], 0, -1) == [b"1"]
+    assert lane.complete(other)[0] == b"ok"
+
+
+def test_reap_of_a_worker_compares_when_it_started(lane: Lane):
+    """A restarted worker has the same name: its new leases are its own."""
+    tokens = lane.start(6)
+    old = lane.take(tokens[0], started="7")
+    new = lane.take(tokens[1], started="8")
+    reaped(lane, worker="w:1", started="7")
+    assert lane.complete(old) == [b"lost"]
+    assert lane.complete(new)[0] == b"ok"
+
+
+@pytest.mark.parametrize(
+    "which", [{"fence": "99"}, {"started": "8"}, {"worker": "w:2"}, {"k": "2"}, {"k": "9"}], ids=str
+)
+def test_reap_of_one_permit_wants_every_proof(lane: Lane, which: dict[str, str]):
+    """Worker, start, permit and fence must be the lease's."""
+    tokens = lane.start(6)
+    held = lane.take(tokens[0])
+    before = lane.dump()
+    named = {"worker": "w:1", "started": "7", "k": held.k, "fence": held.fence} | which
+    assert reaped(lane, **named) == (LEASE, [])
+    assert lane.dump() == before
+
+
+def test_reap_of_one_permit_leaves_the_workers_other_permits(lane: Lane):
+    """A supervisor names the one handler that died."""
+    tokens = lane.start(6)
+    dead, alive = lane.take(tokens[0]), lane.take(tokens[1])
+    reaped(lane, worker="w:1", started="7", k=dead.k, fence=dead.fence)
+    assert lane.complete(dead) == [b"lost"]
+    assert lane.complete(alive)[0] == b"ok"
+
+
+def test_reap_deletes_the_consumer_that_holds_nothing(lane: Lane):
+    """XINFO CONSUMERS shows who holds what, not who once did."""
+    (token,) = lane.start(3, limit=1)
+    lane.take(token)
+    lane.later(LEASE)
+    lane.reap()
+    assert lane.pending() == {"-": 3}
+
+
+def test_reap_takes_bounded_bites(lane: Lane):
+    """Over about 1,000 entries the rest is for the next call, which is asked for at once."""
+    first = lane.enqueue(900, limit=4, open_ms=HOUR)
+    tokens = toks(first[1])
+    for chunk in (2, 3, 4):
+        lane.append(900, chunk=chunk)
+    for token in tokens:
+        lane.take(token, count=900)
+    held = lane.client.zcard(lane.names[4])
+    assert held == 4
+    lane.later(LEASE)
+    looks = [reaped(lane)[0]]
+    assert looks == [1]
+    while lane.client.zcard(lane.names[4]):
+        looks.append(reaped(lane)[0])
+    assert len(looks) == 2
+    assert looks[-1] == 0
+
+
+def test_missing_tokens_are_made_again(lane: Lane):
+    """The auditor names permits whose token is nowhere: they are queued with a new generation."""
+    tokens = lane.start(6)
+    _, again = reaped(lane, missing=["1", tokens[1].g, "2", tokens[2].g])
+    assert [(token.k, token.lane, token.delay) for token in again] == [("1", 5, 0), ("2", 5, 0)]
+    assert lane.acquire(tokens[1]).word == "stale"
+    assert lane.take(again[0]).word == "ok"
+    assert lane.take(tokens[0]).word == "ok"
+
+
+def test_a_missing_sleeper_keeps_its_due(lane: Lane):
+    """Made again, it does not run before its time."""
+    (token,) = lane.start(1)
+    held = lane.take(token)
+    (sleeper,) = toks(lane.complete(held, others=[(held.ids[0], "retry", 5_000)])[2])
+    lane.later(1_000)
+    _, (again,) = reaped(lane, missing=[sleeper.k, sleeper.g])
+    assert (again.k, again.delay) == (sleeper.k, 4_000)
+    assert lane.acquire(sleeper).word == "stale"
+
+
+def test_a_wrong_guess_of_the_auditor_is_ignored(lane: Lane):
+    """Held, parked and newer permits are not queued again."""
+    tokens = lane.start(6)
+    held = lane.take(tokens[0])
+    guesses = ["0", held.g, "1", "99", "9", "1"]
+    before = lane.dump()
+    assert reaped(lane, missing=guesses)[1] == []
+    assert lane.dump() == before
+
+
+def test_a_request_open_past_its_time_is_abandoned(lane: Lane, redis_client: redis.Redis):
+    """Its producer is dead: cancelled with that reason, one publish, all counted."""
+    lane.start(4, open_ms=HOUR)
+    lane.later(HOUR)
+    assert lane.reap()[0] == b"ok"
+    lane.later(1)
+    with listening(redis_client, "done:{r1}") as heard:
+        word, summary = lane.reap()
+        assert heard() == [b"cancelled"]
+    assert word == b"ended"
+    assert (summary[0], summary[2:6], summary[8]) == (b"cancelled", [4, 0, 0, 4], b"abandoned")
+
+
+def test_an_abandoned_request_waits_for_who_holds_a_slice(lane: Lane):
+    """It ends with the last slice."""
+    tokens = lane.start(6, open_ms=1_000)
+    held = lane.take(tokens[0])
+    lane.later(1_001)
+    assert reaped(lane)[1] == []
+    assert lane.hash()["state"] == "cancelling"
+    word, summary = lane.complete(held)
+    assert (word, summary[2:6]) == (b"ended", [6, 2, 0, 4])
+
+
+def test_a_sealed_request_is_never_abandoned(lane: Lane):
+    """However long its work takes."""
+    lane.start(2, open_ms=HOUR)
+    lane.seal()
+    lane.later(100 * HOUR)
+    assert lane.reap()[0] == b"ok"
+    assert lane.hash()["state"] == "active"
+
+
+def test_reap_ends_a_cancelled_request_whose_last_holder_died(lane: Lane):
+    """Nobody is left to complete it."""
+    tokens = lane.start(6)
+    lane.take(tokens[0])
+    lane.cancel()
+    lane.later(LEASE)
+    word, summary = lane.reap()
+    assert (word, summary[0], summary[2:6]) == (b"ended", b"cancelled", [6, 0, 0, 6])
+
+
+def test_reap_after_the_end_and_of_a_missing_request_writes_nothing(lane: Lane):
+    """It says ended with the summary, or gone."""
+    assert lane.reap() == [b"gone"]
+    (token,) = lane.start(1)
+    lane.complete(lane.take(token))
+    before = lane.dump()
+    assert lane.reap()[0] == b"ended"
+    assert lane.dump() == before
+
+
+def test_everybody_dies_all_the_time_and_all_is_accounted_for(lane: Lane):
+    """Every lease expires until all are dead or done: the counts add up, nothing runs too often."""
+    tokens = lane.start(7, attempts=2, limit=2, backoff_min=0, backoff_max=0)
+    deliveries: dict[bytes, int] = {}
+    while tokens:
+        held: list[Held] = [lane.take(token) for token in tokens]
+        for one in held:
+            for body in one.bodies:
+                deliveries[body] = deliveries.get(body, 0) + 1
+        lane.later(LEASE)
+        reply = lane.reap()
+        tokens = toks(reply[2]) if reply[0] == b"ok" else []
+        tokens = [token for token in tokens if not token.delay]
+    assert lane.hash()["state"] == "done"
+    assert lane.number("dead") == 7
+    assert set(deliveries.values()) <= {2, 3}

@@ -1,0 +1,259 @@
+"""What a script declares is what it uses: keys, arguments, includes, flags, and bounded unpacks."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fairlane import keys
+from fairlane.scripts import Library, Script, expand, library, lua_folder
+from tests.support.requests import HOUR, Lane
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+ROOT = lua_folder() / "v1"
+NAMES = sorted(path.stem for folder in ("request", "dispatch") for path in (ROOT / folder).glob("*"))
+REQUEST_NAMES = sorted(path.stem for path in (ROOT / "request").glob("*.lua"))
+GROWING = {"append", "enqueue", "intend", "requeue_dead"}
+READING = {"check"}
+ALL_KEYS = {"DEL", "EXISTS", "UNLINK"}
+NO_KEY = {"PUBLISH", "TIME"}  # a channel is no key
+
+script_of = pytest.mark.parametrize("name", NAMES)
+
+
+def script(name: str) -> Script:
+    made: Script = getattr(library(), name)
+    return made
+
+
+def plain(text: str) -> str:
+    """The code without its comments."""
+    return re.sub(r"--.*", "", text)
+
+
+def calls_in(code: str) -> Iterator[list[str]]:
+    """The arguments of every redis.call."""
+    for match in re.finditer(r"redis\.call\(", code):
+        yield split(code, match.end())
+
+
+def split(code: str, start: int) -> list[str]:
+    """The comma-separated arguments from `start` to the parenthesis that closes them."""
+    parts, depth, at = [""], 1, start
+    while True:
+        letter = code[at]
+        depth += (letter in "([{") - (letter in ")]}")
+        if depth == 0:
+            return [part.strip() for part in parts]
+        if letter == "," and depth == 1:
+            parts.append("")
+        else:
+            parts[-1] += letter
+        at += 1
+
+
+def keys_of(arguments: list[str]) -> list[str]:
+    """Which arguments of a call are keys."""
+    command = arguments[0].strip('"')
+    if command in NO_KEY:
+        return []
+    if command in ALL_KEYS:
+        return arguments[1:]
+    if command == "XREADGROUP":
+        return [arguments[arguments.index('"STREAMS"') + 1]]
+    return [arguments[2] if command == "XGROUP" else arguments[1]]
+
+
+def loops_over_keys(code: str, names: tuple[str, ...]) -> set[str]:
+    """Loop variables that go over declared keys only."""
+    found = re.findall(r"for _, (\w+) in ipairs\(\{([\w, ]+)\}\)", code)
+    return {variable for variable, listed in found if set(listed.split(", ")) <= set(names)}
+
+
+@script_of
+def test_every_key_a_script_touches_is_declared(name: str):
+    """No key name is built in Lua: in a cluster it would be in another slot."""
+    code = plain(expand(ROOT, path_of(name)))
+    allowed = set(script(name).keys) | loops_over_keys(code, script(name).keys)
+    found = [key for arguments in calls_in(code) for key in keys_of(arguments)]
+    assert found
+    for key in found:
+        of_many = script(name).many_keys and re.fullmatch(r"KEYS\[lanes \+ .*\]", key)
+        assert key in allowed or of_many, f"{name} touches {key}"
+
+
+def path_of(name: str) -> str:
+    return ("request" if name in REQUEST_NAMES else "dispatch") + f"/{name}.lua"
+
+
+@script_of
+def test_a_declared_key_is_never_given_another_name(name: str):
+    """A local that is assigned anew would hide what is touched."""
+    code = plain(expand(ROOT, path_of(name)))
+    for key in script(name).keys:
+        assert len(re.findall(rf"^\s*(?:local )?{key} = ", code, re.M)) == 1, key
+
+
+@script_of
+def test_keys_and_arguments_are_numbered_without_a_gap(name: str):
+    """KEYS[1], KEYS[2] ... and the rest begins right after them."""
+    code = expand(ROOT, path_of(name))
+    for kind in ("KEYS", "ARGV"):
+        single = [int(n) for n in re.findall(rf"^local \w+ = .*?\b{kind}\[(\d+)\]", code, re.M)]
+        rest = [int(n) for n in re.findall(rf"-- {kind}\[(\d+)\.\.\.\]", code)]
+        assert single == list(range(1, len(single) + 1))
+        assert rest in ([], [len(single) + 1])
+
+
+@pytest.mark.parametrize("name", REQUEST_NAMES)
+def test_request_scripts_take_the_keys_of_a_request_in_their_order(name: str):
+    """What `keys.request_keys` makes is what lib/request_keys.lua names."""
+    header = expand(ROOT, "lib/request_keys.lua")
+    told = re.findall(r"^local (\w+) = KEYS\[\d\]  -- (\w+):\{id\}", header, re.M)
+    assert tuple(name for name, _ in told) == script(name).keys
+    made = [key.decode().partition(":")[0] for key in keys.request_keys("x")]
+    assert [part for _, part in told] == made
+
+
+@script_of
+def test_includes_resolve_once(name: str):
+    """Every include is there, and no local function twice."""
+    text = expand(ROOT, path_of(name))
+    assert "@include" not in text
+    functions = re.findall(r"^local function (\w+)", text, re.M)
+    assert len(functions) == len(set(functions))
+
+
+def test_every_lib_is_used():
+    """A file nobody includes is dead."""
+    included = {found for path in ROOT.rglob("*.lua") for found in includes(path)}
+    assert included == {f"lib/{path.name}" for path in (ROOT / "lib").glob("*.lua")}
+
+
+def includes(path: Path) -> list[str]:
+    return re.findall(r"^-- @include (\S+)$", path.read_text(), re.M)
+
+
+@script_of
+def test_flags_say_what_may_run_on_a_full_redis(name: str):
+    """Only what brings new work is refused; only what reads may not write."""
+    wanted = "grows" if name in GROWING else "no-writes" if name in READING else "allow-oom"
+    assert script(name).flag == wanted
+    first = script(name).source(modern=True).split(b"\n", 1)[0]
+    assert first == (b"#!lua" if wanted == "grows" else b"#!lua flags=" + wanted.encode())
+    assert (b"PERSIST" in script(name).source(modern=False)) == (wanted == "allow-oom")
+
+
+@pytest.mark.parametrize("name", sorted(READING))
+def test_a_script_that_only_reads_calls_nothing_that_writes(name: str):
+    """Redis 7 holds it; Redis 6.2 does not."""
+    writes = re.compile(r"[HZL]?(SET|ADD|DEL|REM|PUSH|CLAIM|ACK|INCRBY|DECRBY|EXPIRE|UNLINK)$")
+    code = plain((ROOT / path_of(name)).read_text() + expand(ROOT, "lib/census.lua"))
+    assert not [c[0] for c in calls_in(code) if writes.search(c[0].strip('"'))]
+
+
+# ------------------------------------------------------------------ calls
+
+
+@script_of
+def test_a_wrong_missing_or_extra_name_is_a_type_error(name: str):
+    """A caller's slip is found before Redis is touched: no server is there."""
+    made = script(name)
+    names = tuple(b"k" for _ in made.keys)
+    words = {param: 0 for param in made.params}
+    assert list(made(names, **words).args) == [0] * len(words)
+    with pytest.raises(TypeError, match="takes no nonsense"):
+        made(names, **words, nonsense=1)
+    for param in made.params:
+        left = {other: 0 for other in words if other != param}
+        if param == "now":
+            assert made(names, **left).args[0] == ""
+        else:
+            with pytest.raises(TypeError, match=param):
+                made(names, **left)
+
+
+@script_of
+def test_a_wrong_number_of_keys_is_a_type_error(name: str):
+    """One too few; and one too many, but where a script takes many."""
+    made = script(name)
+    words = {param: 0 for param in made.params}
+    with pytest.raises(TypeError, match="takes the keys"):
+        made(tuple(b"k" for _ in made.keys[1:]), **words)
+    more = tuple(b"k" for _ in (*made.keys, "more"))
+    if made.many_keys:
+        assert len(made(more, **words).keys) == len(more)
+    else:
+        with pytest.raises(TypeError, match="takes the keys"):
+            made(more, **words)
+
+
+def test_the_rest_goes_behind_the_named_arguments():
+    """Bodies, verdicts, tokens: a list at the end."""
+    call = script("append")([b"k"] * 8, now=1, chunk=2, chain="c", open_ms=3, bodies=[b"x", b"y"])
+    assert list(call.args) == [1, 2, "c", 3, b"x", b"y"]
+
+
+def test_there_is_no_script_that_is_not_a_file():
+    """A misspelt script is an AttributeError that names it."""
+    with pytest.raises(AttributeError, match="enqeue"):
+        _ = library().enqeue
+
+
+def test_two_scripts_never_share_a_name():
+    """Request and dispatch scripts are called by one name each."""
+    assert len(NAMES) == len(set(NAMES))
+    assert [made.name for made in library()] == NAMES
+
+
+# ------------------------------------------------------------------ unpack
+
+WATCHED = """local unpack = function(t, i, j)
+  if (j or #t) - (i or 1) + 1 > 1000 then error("unpack over 1,000") end
+  return unpack(t, i or 1, j or #t)
+end
+"""
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Library:
+    """The scripts, each with an unpack that fails over 1,000."""
+    shutil.copytree(ROOT, tmp_path / "v1")
+    for name in NAMES:
+        path = tmp_path / "v1" / path_of(name)
+        path.write_text(WATCHED + path.read_text())
+    return Library(tmp_path / "v1")
+
+
+def test_unpack_never_goes_over_a_thousand(lane: Lane, watched: Library):
+    """The most of everything: 1,000 bodies, results, retries, tokens, workers."""
+    lane.scripts = watched
+    tokens = lane.start(1000, limit=1000, open_ms=HOUR)
+    lane.append(1000, chunk=2)
+    assert len(tokens) == 1000
+    one = Lane(lane.driver, lane.client, request_id="r2", scripts=watched)
+    (token,) = one.start(1000, limit=1)
+    held = one.take(token)
+    assert one.complete(held, held.ids[:999], keep=True)[:2] == [b"ok", 1]
+    one.later(30_000)
+    one.reap()
+    lane.client.zadd(keys.workers("req"), {f"w:{i}": 1 for i in range(1100)})
+    lane.call("expire", (keys.workers("req"),), ttl=1)
+    all_names = [keys.delayed("req"), *[keys.lanes("req")[5]] * 1000]
+    flat = [part for i in range(1000) for part in (5, f"r1#{i}.1", 1)]
+    lane.call("insert_tokens", all_names, tokens=flat)
+    lane.later(1)
+    assert lane.call("promote", (all_names[0], *keys.lanes("req")), most=1000)[0] == 1000
+    lane.seal(2)
+    assert lane.cancel()[0] == b"ended"
+
+
+def test_the_watched_unpack_would_be_noticed(watched: Library):
+    """Each of the watched scripts carries the guard."""
+    assert all("unpack over 1,000" in made.source(modern=True).decode() for made in watched)

@@ -1,0 +1,245 @@
+"""register, beat, expire, unregister: who lives, who leads, who must go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fairlane import keys
+from fairlane.errors import InvalidArgument
+from tests.support.requests import Lane
+
+WORKERS, CONF = keys.workers("req"), keys.conf("req")
+TTL, LATE, LOCK = 60_000, 2_000, 5_000
+WORDS = {"ttl": TTL, "late": LATE, "host": "box", "pid": 42, "started": 7}
+
+
+def record(name: str) -> bytes:
+    return keys.worker("req", name)
+
+
+def register(lane: Lane, name: str = "w:1", **given: Any) -> list:
+    return list(lane.call("register", (WORKERS, record(name)), id=name, **(WORDS | given)))
+
+
+def beat(lane: Lane, name: str = "w:1", started: int = 7, **given: Any) -> list:
+    names = (WORKERS, record(name), keys.active("req"), keys.delayed("req"), CONF)
+    given = {"ttl": TTL, "lock_ms": LOCK, "holds": ""} | given
+    return list(lane.call("beat", names, id=name, started=started, **given))
+
+
+def expire(lane: Lane, ttl: Any = TTL) -> list[bytes]:
+    return list(lane.call("expire", (WORKERS,), ttl=ttl))
+
+
+def unregister(lane: Lane, name: str = "w:1", started: int = 7) -> int:
+    names = (WORKERS, record(name), CONF)
+    return int(lane.call("unregister", names, id=name, started=started))
+
+
+# ------------------------------------------------------------------ register
+
+
+def test_register_enters_a_worker_with_a_ttl(lane: Lane):
+    """Its record says who it is, and goes by itself when nobody beats."""
+    assert register(lane) == [b"ok"]
+    assert lane.client.hgetall(record("w:1")) == {
+        b"host": b"box",
+        b"pid": b"42",
+        b"started": b"7",
+        b"renewed": b"%d" % lane.now,
+    }
+    assert 0 < lane.client.pttl(record("w:1")) <= TTL
+    assert lane.client.zscore(WORKERS, "w:1") == lane.now
+
+
+def test_register_twice_by_the_same_life_is_ok(lane: Lane):
+    """The reply was lost, the call is repeated."""
+    register(lane)
+    before = lane.client.hgetall(record("w:1"))
+    assert register(lane) == [b"ok"]
+    assert lane.client.hgetall(record("w:1")) == before
+
+
+def test_register_refuses_a_name_that_beats_elsewhere(lane: Lane):
+    """It says where, and leaves the other alone."""
+    register(lane)
+    lane.later(LATE)
+    before = lane.client.hgetall(record("w:1"))
+    assert register(lane, started=8, host="other", pid=1) == [b"taken", b"box", b"42"]
+    assert lane.client.hgetall(record("w:1")) == before
+
+
+def test_register_takes_over_a_name_that_has_fallen_silent(lane: Lane):
+    """A beat later than `late`; nothing of the former life stays in the record."""
+    register(lane)
+    beat(lane, holds="much")
+    lane.later(LATE + 1)
+    assert register(lane, started=8) == [b"ok"]
+    assert b"holds" not in lane.client.hgetall(record("w:1"))
+    assert beat(lane, started=7) == [b"replaced"]
+
+
+@pytest.mark.parametrize("how", [{"ttl": "x"}, {"late": "x"}], ids=str)
+def test_register_refuses_words_where_numbers_belong(lane: Lane, how: dict):
+    """BADARGUMENT, and nothing is written."""
+    with pytest.raises(InvalidArgument, match="BADARGUMENT"):
+        register(lane, **how)
+    assert lane.dump() == {}
+
+
+# ------------------------------------------------------------------ beat
+
+
+def test_a_beat_renews_the_worker(lane: Lane):
+    """Record, TTL and place in the registry."""
+    register(lane)
+    lane.client.pexpire(record("w:1"), 100_000)
+    lane.later(1_000)
+    assert beat(lane, holds="r1: 3")[0] == b"ok"
+    found = lane.client.hgetall(record("w:1"))
+    assert (found[b"renewed"], found[b"holds"]) == (b"%d" % lane.now, b"r1: 3")
+    assert lane.client.pttl(record("w:1")) <= TTL
+    assert lane.client.zscore(WORKERS, "w:1") == lane.now
+
+
+def test_a_beat_twice_says_the_same(lane: Lane):
+    """Renewing twice at one moment is renewing once."""
+    register(lane)
+    assert beat(lane) == beat(lane)
+
+
+def test_a_beat_brings_what_is_due_next(lane: Lane):
+    """The earliest of active and of delayed, 0 for nothing, and the oldest beat of all workers."""
+    register(lane)
+    assert beat(lane) == [b"ok", 1, lane.now, 0, 0, lane.now]
+    lane.client.zadd(keys.active("req"), {"r1": 900, "r2": 800})
+    lane.client.zadd(keys.delayed("req"), {"5|r1#0.1": 700})
+    lane.client.zadd(WORKERS, {"w:2": 600})
+    assert beat(lane)[3:] == [800, 700, 600]
+    lane.client.delete(keys.active("req"), keys.delayed("req"))
+
+
+def test_a_worker_whose_record_somebody_deleted_drains(lane: Lane):
+    """The registry still lists it: a person wants it to go."""
+    register(lane)
+    lane.client.delete(record("w:1"))
+    before = lane.dump()
+    assert beat(lane) == [b"drain"]
+    assert lane.dump() == before
+
+
+def test_a_worker_whose_registry_is_gone_is_unknown(lane: Lane):
+    """The slot was wiped: it registers again."""
+    register(lane)
+    lane.client.delete(record("w:1"), WORKERS)
+    assert beat(lane) == [b"unknown"]
+    assert lane.dump() == {}
+
+
+def test_a_worker_whose_name_has_another_life_is_replaced(lane: Lane):
+    """It must stop; the other's record is left alone."""
+    register(lane, started=8)
+    before = lane.dump()
+    assert beat(lane, started=7) == [b"replaced"]
+    assert lane.dump() == before
+
+
+@pytest.mark.parametrize("how", [{"ttl": "x"}, {"lock_ms": "x"}], ids=str)
+def test_beat_refuses_words_where_numbers_belong(lane: Lane, how: dict):
+    """BADARGUMENT, and nothing is written."""
+    register(lane)
+    before = lane.dump()
+    with pytest.raises(InvalidArgument, match="BADARGUMENT"):
+        beat(lane, **how)
+    assert lane.dump() == before
+
+
+def leaders(lane: Lane) -> list[int]:
+    """Who of two workers leads, by a beat of each."""
+    return [beat(lane, "w:1")[1], beat(lane, "w:2")[1]]
+
+
+def test_one_worker_at_a_time_leads(lane: Lane):
+    """The first to beat has the maintenance lock and keeps it while it beats."""
+    register(lane, "w:1")
+    register(lane, "w:2")
+    for _ in range(3):
+        assert leaders(lane) == [1, 0]
+        lane.later(LOCK)
+
+
+def test_the_lock_goes_to_the_next_when_its_holder_falls_silent(lane: Lane):
+    """After lock_ms without a beat of its holder; and it stays with the new one."""
+    register(lane, "w:1")
+    register(lane, "w:2")
+    assert leaders(lane) == [1, 0]
+    lane.later(LOCK)
+    assert beat(lane, "w:2")[1] == 0
+    lane.later(1)
+    assert beat(lane, "w:2")[1] == 1
+    assert leaders(lane) == [0, 1]
+
+
+def test_who_leaves_gives_the_lock_free(lane: Lane):
+    """The next need not wait for it to run out."""
+    register(lane, "w:1")
+    register(lane, "w:2")
+    assert leaders(lane) == [1, 0]
+    unregister(lane, "w:1")
+    assert beat(lane, "w:2")[1] == 1
+
+
+def test_who_leaves_without_the_lock_leaves_it_where_it_is(lane: Lane):
+    """Another's lock is not touched."""
+    register(lane, "w:1")
+    register(lane, "w:2")
+    assert leaders(lane) == [1, 0]
+    unregister(lane, "w:2")
+    assert lane.client.hget(CONF, "lock") == b"w:1"
+
+
+# ------------------------------------------------------------------ unregister and expire
+
+
+def test_unregister_leaves_nothing(lane: Lane):
+    """Once; the second finds nobody."""
+    register(lane)
+    assert unregister(lane) == 1
+    assert unregister(lane) == 0
+    assert lane.dump() == {}
+
+
+def test_unregister_leaves_another_life_alone(lane: Lane):
+    """The name was taken over: its new owner stays."""
+    register(lane, started=8)
+    before = lane.dump()
+    assert unregister(lane, started=7) == 0
+    assert lane.dump() == before
+
+
+def test_expire_forgets_who_has_not_beaten_for_a_ttl(lane: Lane):
+    """It says whom; the others stay."""
+    register(lane, "w:1")
+    lane.later(TTL - 1)
+    register(lane, "w:2")
+    assert expire(lane) == []
+    lane.later(1)
+    assert expire(lane) == [b"w:1"]
+    assert expire(lane) == []
+    assert lane.client.zrange(WORKERS, 0, -1) == [b"w:2"]
+
+
+def test_expire_forgets_a_bounded_number(lane: Lane):
+    """A hundred a call."""
+    lane.client.zadd(WORKERS, {f"w:{i}": 1 for i in range(150)})
+    assert [len(expire(lane)), len(expire(lane)), len(expire(lane))] == [100, 50, 0]
+
+
+def test_expire_refuses_a_ttl_that_is_no_number(lane: Lane):
+    """BADARGUMENT, and nobody is forgotten."""
+    register(lane)
+    with pytest.raises(InvalidArgument, match="BADARGUMENT"):
+        expire(lane, "x")
+    assert lane.client.zcard(WORKERS) == 1

@@ -1,0 +1,290 @@
+"""Workers in processes of their own: started, watched, hurt, and always ended by their own pid.
+
+As a program (`python -m tests.support.workers URL HANDLER OPTIONS`) this is such a worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fairlane import keys
+from fairlane.scripts import library
+from fairlane.steps import Command
+from tests.support.requests import once
+from tests.support.servers import _die_with_parent
+from tests.support.wait import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import redis
+
+    from fairlane.queue import Queue, Request
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = "FAIRLANE_TEST_FOLDER"  # where a handler finds its notes and gates
+END_S = 20.0
+
+
+class Folder:
+    """What a test and its handlers share: notes in the order they were made, and gates."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def of_handler(cls) -> Folder:
+        """In a handler: its test's folder."""
+        return cls(Path(os.environ[FOLDER]))
+
+    def note(self, *words: object) -> None:
+        """Append one line; whole, also when many processes do."""
+        line = " ".join(map(str, words)) + "\n"
+        file = os.open(self.path / "notes", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(file, line.encode())
+        finally:
+            os.close(file)
+
+    def notes(self) -> list[list[str]]:
+        """All lines, as words."""
+        try:
+            text = (self.path / "notes").read_text()
+        except FileNotFoundError:
+            return []
+        return [line.split(" ") for line in text.splitlines()]
+
+    def noted(self, first: str) -> list[list[str]]:
+        """What follows in the lines that begin with this word."""
+        return [rest for word, *rest in self.notes() if word == first]
+
+    def wait_noted(self, first: str, count: int = 1) -> list[list[str]]:
+        """The same, as soon as there are so many."""
+        wait_until(lambda: len(self.noted(first)) >= count, END_S, why=f"{count} x {first!r} noted")
+        return self.noted(first)
+
+    def open_gate(self, name: str = "gate") -> None:
+        """Let those who wait at this gate go on."""
+        (self.path / name).touch()
+
+    def is_open(self, name: str = "gate") -> bool:
+        """Tell whether a gate was opened."""
+        return (self.path / name).exists()
+
+    def pass_gate(self, name: str = "gate") -> None:
+        """In a handler: wait until the test opens the gate."""
+        wait_until(lambda: self.is_open(name), 2 * END_S, why=f"gate {name!r} opens")
+
+
+@dataclass
+class Running:
+    """A worker's supervisor process, and with it its children."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+    queue: str
+    client: redis.Redis
+    folder: Folder
+    name: str = ""
+    hurt: bool = False  # killed on purpose: its exit code says nothing
+
+    @property
+    def pid(self) -> int:
+        """The supervisor."""
+        return self.process.pid
+
+    @property
+    def id(self) -> str:
+        """Its name in the registry, as soon as it is there."""
+        if not self.name:
+            self.name = wait_until(self._find, END_S, why="the worker registers")
+        return self.name
+
+    def _find(self) -> str:
+        assert self.process.poll() is None, f"the worker has ended:\n{self.said()}"
+        for found in self.client.zrange(keys.workers(self.queue), 0, -1):
+            record = keys.worker(self.queue, found.decode())
+            if self.client.hget(record, "pid") == str(self.pid).encode():
+                return str(found.decode())
+        return ""
+
+    def health(self) -> dict[str, Any]:
+        """What its port says now."""
+        with urllib.request.urlopen(f"http://{self.id}/healthz", timeout=END_S) as answer:
+            found: dict[str, Any] = json.load(answer)
+            return found
+
+    def wait_health(self, **expected: Any) -> dict[str, Any]:
+        """The report, as soon as it says all of this."""
+        report: dict[str, Any] = {}
+
+        def holds() -> bool:
+            report.update(self.health())
+            return report | expected == report
+
+        wait_until(holds, END_S, why=f"{expected} in the health of {self.id}")
+        return report
+
+    def said(self) -> str:
+        """Its log."""
+        return self.log.read_text()
+
+    def send(self, number: signal.Signals) -> None:
+        """Signal the supervisor alone."""
+        self.hurt |= number == signal.SIGKILL
+        self.process.send_signal(number)
+
+    def send_all(self, number: signal.Signals) -> None:
+        """Signal the supervisor and its children: they are a process group."""
+        os.killpg(self.pid, number)
+
+    def wait(self) -> int:
+        """Its exit code, as soon as it has ended."""
+        return self.process.wait(END_S)
+
+    def stop(self) -> None:
+        """Let it drain, and expect that it ends well; without mercy when it does not."""
+        try:
+            if self.process.poll() is None:
+                self.send(signal.SIGTERM)
+            code = self.wait()
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the worker does not drain:\n{self.said()}") from None
+        finally:
+            self.end()
+        assert self.hurt or code == 0, f"exit {code}:\n{self.said()}"
+
+    def end(self) -> None:
+        """End it now, if it still runs; its children end with it."""
+        if self.process.poll() is None:
+            self.hurt = True
+            self.process.kill()
+            self.process.wait()
+
+
+@dataclass
+class Workers:
+    """Starts workers of one queue."""
+
+    queue: Queue
+    client: redis.Redis
+    folder: Folder
+    running: list[Running] = field(default_factory=list)
+
+    def start(self, handler: str, **options: Any) -> Running:
+        """A worker with a handler of tests/worker/handlers.py; options as Worker and run."""
+        log = self.folder.path / f"worker{len(self.running)}.log"
+        words = [sys.executable, "-m", __name__, self.queue.driver.url]
+        words += [
+            f"tests.worker.handlers:{handler}",
+            json.dumps({"queue": self.queue.name} | options),
+        ]
+        with log.open("ab") as out:
+            process = subprocess.Popen(
+                words,
+                cwd=ROOT,
+                env=os.environ | {FOLDER: str(self.folder.path)},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                process_group=0,
+                preexec_fn=_die_with_parent,  # noqa: PLW1509 - runs one system call, no Python lock
+            )
+        made = Running(process, log, self.queue.name, self.client, self.folder)
+        self.running.append(made)
+        return made
+
+    def run(self, handler: str, **options: Any) -> Running:
+        """A worker until idle; returns when it has ended well."""
+        made = self.start(handler, until_idle=True, **options)
+        assert made.wait() == 0, made.said()
+        return made
+
+    def hurry(self) -> None:
+        """Make whoever leads look at every unfinished request at its next beat.
+
+        And let anybody lead: the lock of a leader that was stopped would stand for 2.5 s.
+        """
+        active = keys.active(self.queue.name)
+        for name in self.client.zrange(active, 0, -1):
+            self.client.zadd(active, {name: 1}, xx=True)
+        self.client.hdel(keys.conf(self.queue.name), "lock", "lock_until")
+
+
+@contextlib.contextmanager
+def workers_of(queue: Queue, client: redis.Redis, path: Path) -> Iterator[Workers]:
+    """Workers that have all drained at the end, and are gone whatever happened."""
+    made = Workers(queue, client, Folder(path))
+    try:
+        yield made
+        for one in made.running:
+            one.stop()
+    except BaseException:
+        for one in made.running:
+            one.end()
+            sys.stderr.write(f"--- {one.log.name} (exit {one.process.returncode})\n{one.said()}")
+        raise
+
+
+def check_requests(queue: Queue, client: redis.Redis) -> None:
+    """Assert that every request is whole, nothing is held and no worker is registered."""
+    for key in client.scan_iter("req:{*}", count=1000):
+        request_id = key.decode()[5:-1]
+        assert broken(queue, request_id) == [], request_id
+        assert client.zcard(keys.leases(request_id)) == 0, f"{request_id} is held"
+    assert client.zrange(keys.workers(queue.name), 0, -1) == []
+
+
+def broken(queue: Queue, request_id: str) -> list[str]:
+    """What the script `check` finds in a request now."""
+    found = queue.driver.run(once(library().check(keys.request_keys(request_id))))
+    return [sentence.decode() for sentence in found]
+
+
+def check_told_once(request: Request) -> None:
+    """Assert that an ended request tells each of its sub-requests once, as its counts say."""
+    progress = request.progress()
+    entries = request.queue.driver.run(
+        once(Command(b"XRANGE", keys.results(request.id), b"-", b"+"))
+    )
+    heads = [head for _, fields in entries for head in fields[::2] if head != b"w"]
+    assert sorted(int(head.partition(b":")[0]) for head in heads) == list(range(progress.total))
+    assert progress.state == "done"
+    assert (progress.done + progress.dead, progress.left) == (progress.total, 0)
+
+
+def is_alive(pid: int) -> bool:
+    """Tell whether a process runs; one that waits to be buried does not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] not in {"Z", "X"}
+
+
+def main(url: str, handler: str, options: str) -> int:
+    """Be a worker."""
+    import logging
+
+    from fairlane.queue import Queue
+    from fairlane.worker import Worker
+    from fairlane.worker.handlers import load
+
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    given = json.loads(options)
+    until_idle = given.pop("until_idle", False)
+    with Queue.from_url(url, name=given.pop("queue")) as queue:
+        return Worker(queue, load(handler), **given).run(until_idle=until_idle)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,211 @@
+"""The handlers that the tests' workers run. Bodies and gates say what happens."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import threading
+import time
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from fairlane.worker import batch_handler
+from tests.support.wait import wait_until
+from tests.support.workers import END_S, Folder
+
+if TYPE_CHECKING:
+    from fairlane.worker import Context
+
+
+def spend(seconds: float) -> None:
+    """Take time, as a handler's work does."""
+    threading.Event().wait(seconds)
+
+
+async def spend_async(seconds: float) -> None:
+    """Take time and let other tasks run."""
+    loop = asyncio.get_running_loop()
+    over = loop.create_future()
+    loop.call_later(seconds, over.set_result, None)
+    await over
+
+
+def here() -> str:
+    """Which unit this is."""
+    task = asyncio.current_task() if _runs_loop() else None
+    return f"{os.getpid()}/{task.get_name() if task else threading.current_thread().name}"
+
+
+def _runs_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def echo(body: bytes) -> bytes:
+    """The body."""
+    return body
+
+
+def echo_noted(body: bytes, context: Context) -> bytes:
+    """The body; notes who ran which place at which attempt."""
+    Folder.of_handler().note("ran", context.index, context.attempt, context.id)
+    return body
+
+
+def meet(body: bytes) -> str:
+    """Wait until as many units as the body says are at work at once; then say who this was."""
+    folder = Folder.of_handler()
+    folder.note("met", here())
+    folder.wait_noted("met", int(body))
+    return here()
+
+
+async def meet_async(body: bytes) -> str:
+    """The same as tasks."""
+    folder = Folder.of_handler()
+    folder.note("met", here())
+    while len(folder.noted("met")) < int(body):
+        await spend_async(0.005)
+    return here()
+
+
+@batch_handler
+def number_batch(bodies: list[bytes]) -> list[bytes]:
+    """Each body with the length of its batch."""
+    return [b"%b of %d" % (body, len(bodies)) for body in bodies]
+
+
+@batch_handler
+async def number_batch_async(bodies: list[bytes]) -> list[bytes]:
+    """The same as a task."""
+    await spend_async(0.001)
+    return [b"%b of %d" % (body, len(bodies)) for body in bodies]
+
+
+def describe(body: bytes, context: Context) -> str:
+    """What the context says."""
+    left = context.deadline - time.monotonic()
+    words = (context.id, context.index, context.attempt, context.fence, context.cancelled)
+    return " ".join(map(str, (*words, 25 < left <= 30)))
+
+
+def interval(body: bytes, context: Context) -> str:
+    """When it began and ended; the first wait until as many run at once as the body says."""
+    began = time.monotonic_ns()
+    folder = Folder.of_handler()
+    if context.index < int(body):
+        folder.note("met", context.index)
+        folder.wait_noted("met", int(body))
+    spend(0.003)
+    return f"{began} {time.monotonic_ns()}"
+
+
+def busy_noted(body: bytes, context: Context) -> None:
+    """Compute for 20 µs; notes when it began."""
+    began = time.monotonic_ns()
+    Folder.of_handler().note(context.id, began)
+    while time.monotonic_ns() < began + 20_000:
+        pass
+
+
+def hold(body: bytes, context: Context) -> bytes:
+    """Wait at the gate; notes beginning, process and attempt, and that it went on."""
+    folder = Folder.of_handler()
+    folder.note("began", context.index, os.getpid(), context.attempt)
+    folder.pass_gate()
+    folder.note("ended", context.index, os.getpid(), context.attempt)
+    return body
+
+
+def hold_first(body: bytes, context: Context) -> bytes:
+    """Wait at the gate at the first attempt only."""
+    folder = Folder.of_handler()
+    folder.note("began", context.index, os.getpid(), context.attempt)
+    if context.attempt == 1:
+        folder.pass_gate()
+    return body
+
+
+def hold_once(body: bytes, context: Context) -> bytes:
+    """Wait at the gate at the first call of all, whatever the attempt is."""
+    folder = Folder.of_handler()
+    folder.note("began", context.index, os.getpid(), context.attempt)
+    if len(folder.noted("began")) == 1:
+        folder.pass_gate()
+    return body
+
+
+def append_first(body: bytes, context: Context) -> bytes:
+    """At the first attempt append to a file for ever."""
+    folder = Folder.of_handler()
+    folder.note("began", context.index, os.getpid(), context.attempt)
+    while context.attempt == 1:
+        folder.note("appends", context.index)
+        spend(0.001)
+    return body
+
+
+def until_cancelled(body: bytes, context: Context) -> bytes:
+    """Wait at the gate that the body names, or until told that the result is not wanted."""
+    folder = Folder.of_handler()
+    folder.note("began", context.index, os.getpid(), context.attempt)
+    gate = body.decode()
+    wait_until(lambda: context.cancelled or folder.is_open(gate), 2 * END_S, why="gate or stop")
+    folder.note("told" if context.cancelled else "passed", context.index, os.getpid())
+    return b"by %d" % os.getpid()
+
+
+def deaf(body: bytes, context: Context) -> str:
+    """Hold the interpreter lock, in C, for as many ms as the body says; say for how long it did.
+
+    PyDLL does not let go of the lock during the call, as CDLL would: no other thread of this
+    process runs meanwhile, which the second thread proves.
+    """
+    folder = Folder.of_handler()
+    beats, over = [time.monotonic()], threading.Event()
+
+    def beat() -> None:
+        while not over.wait(0.001):
+            beats.append(time.monotonic())
+
+    other = threading.Thread(target=beat)
+    other.start()
+    folder.note("began", context.index, os.getpid(), context.attempt)
+    ctypes.PyDLL(None).poll(None, 0, int(body))
+    spend(0.01)
+    over.set()
+    other.join()
+    return f"{max(b - a for a, b in pairwise(beats)):.3f}"
+
+
+def fail(body: bytes, context: Context) -> bytes:
+    """Fail always."""
+    Folder.of_handler().note("failed", context.attempt, time.monotonic_ns())
+    raise LookupError("no such thing: " + body.decode())
+
+
+def fail_first(body: bytes, context: Context) -> bytes:
+    """Fail at the first attempt only."""
+    Folder.of_handler().note("ran", context.attempt, time.monotonic_ns())
+    if context.attempt == 1:
+        raise LookupError("not yet")
+    return body
+
+
+def poison(body: bytes, context: Context) -> bytes:
+    """Die, without a word, of one body."""
+    if body == b"poison":
+        Folder.of_handler().note("died", context.attempt)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return body
+
+
+def step(body: bytes) -> bytes:
+    """Take a millisecond."""
+    spend(0.001)
+    return body

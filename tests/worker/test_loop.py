@@ -1,0 +1,380 @@
+"""The worker's loop, step by step and without Redis: every reply is given by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fairlane import keys, settings
+from fairlane.model import Token, Verdict
+from fairlane.steps import Batch, Call, Command, Handle, Operation
+from fairlane.worker.loop import Outcome, Unit, serve, use, work_off
+from tests.worker.parts import entries_of, granted, slice_of, unit_of_its_own
+
+POPPED = [b"{req}:5", b"r1#0.3"]
+SUMMARY = [b"done", 1, 3, 3, 0, 0, 9, 5, b"", 3_600_000]
+TOKENS = (b"5", b"1.4", 0)
+MORE = [b"5", b"2.9", 250]
+
+
+def names_of(step: Any) -> list[str]:
+    """What a step is made of: script names, commands, "handle"."""
+    match step:
+        case Batch():
+            return [name for part in step.steps for name in names_of(part)]
+        case Call():
+            return [step.script.name]
+        case Command():
+            return [bytes(step.args[0]).decode()]  # type: ignore[arg-type]
+        case Handle():
+            return ["handle"]
+    raise AssertionError(step)
+
+
+def argument(call: Call, name: str) -> Any:
+    """One named argument of a script call."""
+    return call.args[call.script.params.index(name)]
+
+
+def rest_of(call: Call) -> list[Any]:
+    """The arguments after the named ones."""
+    return list(call.args[len(call.script.params) :])
+
+
+def begin(unit: Unit) -> tuple[Operation[None], Any]:
+    """A unit that has popped nothing yet, at its first step."""
+    loop = serve(unit)
+    return loop, next(loop)
+
+
+def take(unit: Unit, reply: list[Any]) -> tuple[Operation[None], Any]:
+    """A unit that popped a token, showed it and was answered; at the step after that."""
+    loop, _ = begin(unit)
+    asked = loop.send([POPPED])
+    assert names_of(asked) == ["acquire"]
+    return loop, loop.send(reply)
+
+
+def done(count: int, position: int | None = None, **changed: Any) -> Outcome:
+    """An outcome of `count` results."""
+    ids = [entry_id for entry_id, _ in entries_of(*[b"x"] * count)]
+    results: list[Any] = [b"head", b"body"] * count
+    return Outcome(count if position is None else position, 0.001, ids, results, **changed)
+
+
+# ------------------------------------------------------------------ popping
+
+
+def test_a_unit_waits_on_its_own_bell_and_on_all_lanes():
+    """One blocking pop: the bell first, then the lanes from the most urgent on."""
+    unit = unit_of_its_own()
+    _, step = begin(unit)
+    (pop,) = step.steps
+    assert pop.args[0] == b"BRPOP"
+    assert pop.args[1] == keys.wake("req", "w:1")
+    assert pop.args[2:102] == keys.lanes("req")
+    assert pop.args[102:] == (settings.BLOCK_MS / 1000,)
+
+
+def test_nothing_popped_pops_again():
+    """A pop that timed out asks for nothing else."""
+    loop, _ = begin(unit_of_its_own())
+    for _ in range(3):
+        assert names_of(loop.send([None])) == ["BRPOP"]
+
+
+@pytest.mark.parametrize(
+    "raw", [b"wake", b"", b"#0.1", b"r1#", b"r1#0", b"r1#a.1", b"r1#0.b", b"\xff"]
+)
+def test_what_is_no_token_is_passed_over(raw: bytes):
+    """The bell's word, or what no release of ours wrote, costs one pop."""
+    loop, _ = begin(unit_of_its_own())
+    assert names_of(loop.send([[b"{req}:5", raw]])) == ["BRPOP"]
+
+
+def test_a_token_is_shown_with_who_shows_it():
+    """Its permit and generation, the worker and its life, one sub-request, and a fresh op."""
+    ops = set()
+    for _ in range(2):
+        loop, _ = begin(unit_of_its_own())
+        call = loop.send([POPPED])
+        assert isinstance(call, Call)
+        assert call.keys == keys.request_keys("r1")
+        shown = {name: argument(call, name) for name in ("k", "g", "worker", "started", "count")}
+        assert shown == {"k": "0", "g": "3", "worker": "w:1", "started": "7", "count": 1}
+        ops.add(argument(call, "op"))
+    assert len(ops) == 2
+    assert {len(op) for op in ops} == {32}
+
+
+# ------------------------------------------------------------------ refusals
+
+
+@pytest.mark.parametrize("reply", [[b"stale"], [b"gone"]])
+def test_a_stale_token_costs_one_round_trip(reply: list[Any]):
+    """Nothing is dispatched, nothing is held: the next pop follows."""
+    unit = unit_of_its_own()
+    loop, step = take(unit, reply)
+    assert names_of(step) == ["BRPOP"]
+    assert unit.record.held() is None
+    assert names_of(loop.send([None])) == ["BRPOP"]
+
+
+@pytest.mark.parametrize("word", [b"empty", b"busy", b"paused"])
+def test_a_refusals_tokens_go_out_with_the_next_pop(word: bytes):
+    """In the same round trip, before the pop, and only once."""
+    unit = unit_of_its_own()
+    loop, step = take(unit, [word, MORE])
+    assert names_of(step) == ["insert_tokens", "BRPOP"]
+    insert = step.steps[0]
+    assert list(insert.keys) == [keys.delayed("req"), keys.lanes("req")[5]]
+    assert rest_of(insert) == [b"5", "r1#2.9", 250]
+    assert names_of(loop.send([1, None])) == ["BRPOP"]
+
+
+def test_a_token_of_an_ended_request_has_the_ending_logged():
+    """Whoever reads `ended` retires, in case the finisher died before."""
+    loop, step = take(unit_of_its_own(), [b"ended", SUMMARY])
+    assert names_of(step) == ["retire", "BRPOP"]
+    call = step.steps[0]
+    assert (argument(call, "id"), argument(call, "born")) == ("r1", 1)
+    assert names_of(loop.send([1, None])) == ["BRPOP"]
+
+
+# ------------------------------------------------------------------ a slice
+
+
+def test_the_tokens_of_a_grant_are_dispatched_before_the_handler_runs():
+    """Or the request's other permits would wait for as long as this handler takes."""
+    loop, step = take(unit_of_its_own(), granted(b"x", tokens=TOKENS))
+    assert names_of(step) == ["insert_tokens"]
+    assert names_of(loop.send([1])) == ["handle"]
+
+
+def test_a_grant_without_tokens_goes_straight_to_the_handler():
+    """No round trip for nothing."""
+    _, step = take(unit_of_its_own(), granted(b"x"))
+    assert names_of(step) == ["handle"]
+    assert (step.position, step.slice.entries) == (0, entries_of(b"x"))
+
+
+def test_the_lease_is_on_the_board_while_it_is_held(monkeypatch: pytest.MonkeyPatch):
+    """From before the tokens go out until it is settled, with the send time of the acquire."""
+    now = [100.0]
+    monkeypatch.setattr("fairlane.clock.mono_s", lambda: now[0])
+    unit = unit_of_its_own()
+    loop, _ = begin(unit)
+    call = loop.send([POPPED])
+    now[0] = 105.0
+    loop.send(granted(b"x", tokens=TOKENS, fence=12))
+    held = unit.record.held()
+    assert held is not None
+    assert (held.request_id, held.k, held.fence) == ("r1", "0", 12)
+    assert isinstance(call, Call)
+    assert held.op == argument(call, "op").decode()
+    assert (held.taken, held.deadline) == (100.0, 130.0)
+    loop.send([1])
+    settle = loop.send(done(1))
+    assert names_of(settle) == ["complete"]
+    assert unit.record.held() == held
+    loop.send([b"ok", 0, []])
+    assert unit.record.held() is None
+
+
+def test_results_and_verdicts_are_settled_in_one_call():
+    """Ids first, then the (head, body) pairs, then each verdict's five words."""
+    verdict = Verdict(b"1-9", "retry", 40, b"9:x:1:0:0", "why")
+    loop, _ = take(unit_of_its_own(), granted(b"x", b"y", b"z", fence=12))
+    call = loop.send(done(2, 3, verdicts=[verdict]))
+    assert isinstance(call, Call)
+    named = {name: argument(call, name) for name in ("k", "fence", "keep", "done")}
+    assert named == {"k": "0", "fence": b"12", "keep": b"0", "done": 2}
+    ids = [entry_id for entry_id, _ in entries_of(b"x", b"y")]
+    assert rest_of(call) == [*ids, *[b"head", b"body"] * 2, *verdict]
+
+
+@pytest.mark.parametrize("reply", [[b"ok", 5, MORE], [b"already", MORE]])
+def test_what_a_settled_slice_returns_goes_out_with_the_next_pop(reply: list[Any]):
+    """One round trip for both; a repeated call's answer counts like the first."""
+    loop, _ = take(unit_of_its_own(), granted(b"x"))
+    loop.send(done(1))
+    assert names_of(loop.send(reply)) == ["insert_tokens", "BRPOP"]
+
+
+def test_the_slice_that_ends_a_request_logs_the_ending():
+    """With the next pop."""
+    loop, _ = take(unit_of_its_own(), granted(b"x"))
+    loop.send(done(1))
+    assert names_of(loop.send([b"ended", SUMMARY])) == ["retire", "BRPOP"]
+
+
+@pytest.mark.parametrize("word", [b"lost", b"gone"])
+def test_a_lost_leases_result_is_discarded(word: bytes):
+    """It is somebody else's now: nothing is dispatched, and the loop goes on."""
+    unit = unit_of_its_own()
+    loop, _ = take(unit, granted(b"x", b"y"))
+    loop.send(done(1))
+    assert names_of(loop.send([word])) == ["BRPOP"]
+    assert unit.record.held() is None
+
+
+def test_the_board_counts_what_was_done():
+    """Results, failures, slices and the handler's time."""
+    verdict = Verdict(b"1-9", "retry", 40, b"9:x:1:0:0", "why")
+    unit = unit_of_its_own()
+    loop, _ = take(unit, granted(b"x", b"y", b"z"))
+    loop.send(done(2, 3, verdicts=[verdict]))
+    loop.send([b"ok", 0, []])
+    assert unit.record.counts() == {"done": 2, "failed": 1, "slices": 1, "busy_us": 1000}
+
+
+def test_the_next_slice_is_as_long_as_this_one_taught():
+    """1 ms for one sub-request at 20 ms a slice: 16 at once, the most a slice may grow."""
+    loop, _ = take(unit_of_its_own(), granted(b"x"))
+    loop.send(done(1))
+    loop.send([b"ok", 5, MORE])
+    call = loop.send([1, [b"{req}:5", b"r1#2.9"]])
+    assert isinstance(call, Call)
+    assert argument(call, "count") == 16
+
+
+def test_a_handlers_error_leaves_no_lease_on_the_board():
+    """What escapes the runner is the driver's to raise; the supervisor must not extend for ever."""
+    unit = unit_of_its_own()
+    loop, _ = take(unit, granted(b"x"))
+    with pytest.raises(RuntimeError, match="broken runner"):
+        loop.throw(RuntimeError("broken runner"))
+    assert unit.record.held() is None
+
+
+# ------------------------------------------------------------------ in parts
+
+
+def test_a_slice_that_takes_long_is_settled_in_parts():
+    """With keep while something is left; tokens of a part go out before the handler goes on."""
+    unit = unit_of_its_own()
+    work = work_off(unit, slice_of(b"1", b"2", b"3"))
+    first = next(work)
+    part = work.send(done(1))
+    assert (names_of(part), argument(part, "keep")) == (["complete"], b"1")  # type: ignore[arg-type]
+    assert names_of(work.send([b"ok", 2, MORE])) == ["insert_tokens"]
+    again = work.send([1])
+    assert isinstance(first, Handle)
+    assert isinstance(again, Handle)
+    assert (first.position, again.position) == (0, 1)
+    assert again.slice is first.slice
+    last = work.send(done(2, 3))
+    assert (names_of(last), argument(last, "keep")) == (["complete"], b"0")  # type: ignore[arg-type]
+    with pytest.raises(StopIteration) as end:
+        work.send([b"ok", 0, []])
+    assert end.value.value == []
+    assert unit.record.counts()["done"] == 3
+    assert unit.record.counts()["slices"] == 1
+
+
+def test_a_part_without_tokens_goes_straight_on():
+    """No round trip for nothing here, either."""
+    work = work_off(unit_of_its_own(), slice_of(b"1", b"2"))
+    next(work)
+    work.send(done(1))
+    assert names_of(work.send([b"ok", 1, []])) == ["handle"]
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [done(1, is_over=True), Outcome(1, settings.SLICE_HARD_MS / 1000)],
+    ids=["told to stop", "a second long"],
+)
+def test_the_rest_of_a_slice_is_given_back(outcome: Outcome):
+    """When the unit is to stop, or has worked on one lease for long enough."""
+    work = work_off(unit_of_its_own(), slice_of(b"1", b"2"))
+    next(work)
+    call = work.send(outcome)
+    assert isinstance(call, Call)
+    assert argument(call, "keep") == b"0"
+    with pytest.raises(StopIteration) as end:
+        work.send([b"ok", 1, MORE])
+    assert [names_of(step) for step in end.value.value] == [["insert_tokens"]]
+
+
+def test_the_time_of_all_parts_counts():
+    """Four parts of a quarter of a second are a second: then others have their turn."""
+    work = work_off(unit_of_its_own(), slice_of(*[b"x"] * 9))
+    next(work)
+    keeps = []
+    for position in range(1, 5):
+        call = work.send(Outcome(position, 0.25))
+        assert isinstance(call, Call)
+        keeps.append(argument(call, "keep"))
+        if keeps[-1] == b"1":
+            assert names_of(work.send([b"ok", 1, []])) == ["handle"]
+    assert keeps == [b"1", b"1", b"1", b"0"]
+
+
+@pytest.mark.parametrize("reply", [[b"lost"], [b"already", MORE], [b"ended", SUMMARY], [b"gone"]])
+def test_a_part_that_is_refused_ends_the_slice(reply: list[Any]):
+    """The handler does not go on with what is not its own."""
+    unit = unit_of_its_own()
+    work = work_off(unit, slice_of(b"1", b"2", b"3"))
+    next(work)
+    work.send(done(1))
+    with pytest.raises(StopIteration) as end:
+        work.send(reply)
+    expected = {b"already": [["insert_tokens"]], b"ended": [["retire"]]}.get(reply[0], [])
+    assert [names_of(step) for step in end.value.value] == expected
+
+
+# ------------------------------------------------------------------ draining
+
+
+def drain(unit: Unit) -> None:
+    """The worker takes nothing new."""
+    unit.record._page[0] = 1
+
+
+def test_a_draining_unit_pops_no_more():
+    """It ends where it would pop."""
+    unit = unit_of_its_own()
+    loop, _ = begin(unit)
+    drain(unit)
+    with pytest.raises(StopIteration):
+        loop.send([None])
+
+
+def test_a_unit_that_drains_dispatches_what_its_last_slice_returned():
+    """Without a pop."""
+    unit = unit_of_its_own()
+    loop, _ = take(unit, granted(b"x"))
+    drain(unit)
+    loop.send(done(1))
+    assert names_of(loop.send([b"ok", 5, MORE])) == ["insert_tokens"]
+    with pytest.raises(StopIteration):
+        loop.send([1])
+
+
+def test_a_token_popped_while_it_drains_is_still_used():
+    """It is out of its lane already: to drop it would cost a recount."""
+    unit = unit_of_its_own()
+    loop, _ = begin(unit)
+    drain(unit)
+    assert names_of(loop.send([POPPED])) == ["acquire"]
+    assert names_of(loop.send(granted(b"x"))) == ["handle"]
+
+
+def test_a_unit_that_drains_before_it_began_does_nothing():
+    """Not even one pop."""
+    unit = unit_of_its_own()
+    drain(unit)
+    assert list(serve(unit)) == []
+
+
+def test_a_token_names_the_queue_its_tokens_return_to():
+    """The lane in the reply counts, not the lane popped."""
+    unit = unit_of_its_own()
+    one = use(unit, Token("r1", "0", "3"))
+    next(one)
+    with pytest.raises(StopIteration) as end:
+        one.send([b"empty", [b"77", b"0.4", 0]])
+    (call,) = end.value.value
+    assert list(call.keys)[1] == keys.lanes("req")[77]
