@@ -107,7 +107,7 @@ def _mark(row: Row, at: float, step: float) -> str:
     if at + step <= row.submitted or at >= row.last:
         return " "
     busy = sum(max(0.0, min(ended, at + step) - max(began, at)) for began, ended in row.intervals)
-    return str(round(busy / step) or ".")
+    return str(max(1, round(busy / step))) if busy else "."
 
 
 def longest(found: Iterable[Found], most: int = 1) -> list[str]:

@@ -167,14 +167,23 @@ def _outcomes(results: Any) -> list[bytes]:
 _FENCE = re.compile(r"\b7\d{6}\b")
 _OP = re.compile(r"\b[0-9a-f]{32}\b")
 _TIME = re.compile(r"\b1[67]\d{11}\b")
-_OLD = -60_000
 
 
 def rename(text: str, now: int) -> str:
-    """Fences and ops by their order, times by their distance from now: what differs only in
-    these is the same state."""
+    """The text without what makes no difference.
+
+    Fences and ops are named by their order. A time is in the past, now, or to come: no decision
+    asks more, because the clock only moves by steps longer than every delay.
+    """
     fences = {name: f"F{i}" for i, name in enumerate(sorted(set(_FENCE.findall(text))))}
     ops = {name: f"O{i}" for i, name in enumerate(sorted(set(_OP.findall(text))))}
     text = _FENCE.sub(lambda match: fences[match[0]], text)
     text = _OP.sub(lambda match: ops[match[0]], text)
-    return _TIME.sub(lambda match: f"T{max(_OLD, int(match[0]) - now)}", text)
+    here = str(now)  # as many digits as every time: text compares like numbers
+    return _TIME.sub(lambda match: _when(match[0], here), text)
+
+
+def _when(moment: str, here: str) -> str:
+    if moment == here:
+        return "now"
+    return "past" if moment < here else "soon"

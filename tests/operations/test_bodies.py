@@ -39,7 +39,8 @@ def test_no_chunk_is_over_a_thousand_or_a_mebibyte(sizes: list[int]):
 
 
 @pytest.mark.parametrize(
-    ("count", "wanted"), [(0, []), (1, [1]), (1000, [1000]), (1001, [1000, 1]), (2500, [1000, 1000, 500])]
+    ("count", "wanted"),
+    [(0, []), (1, [1]), (1000, [1000]), (1001, [1000, 1]), (2500, [1000, 1000, 500])],
 )
 def test_chunks_are_as_full_as_they_may_be(count: int, wanted: list[int]):
     """A thousand small bodies each, the rest in the last."""

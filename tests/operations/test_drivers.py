@@ -7,23 +7,22 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import redis
 
 from fairlane import keys
 from fairlane.drivers.aio import AsyncDriver
 from fairlane.drivers.sync import SyncDriver
 from fairlane.drivers.wire import check_fitness, hide_secret
 from fairlane.errors import InvalidArgument, RedisUnfit, RedisUnreachable
+from fairlane.model import Policy
 from fairlane.operations import control
 from fairlane.operations.submit import submit
-from fairlane.model import Policy
 from fairlane.scripts import library
-from fairlane.steps import Batch, Command, Handle
+from fairlane.steps import Batch, Call, Command, Handle
 from tests.support.requests import once, work_off
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import redis
 
     from tests.support.requests import Lane
     from tests.support.servers import Server
@@ -70,7 +69,7 @@ def test_a_command_brings_redis_reply_undecoded(kind: str, redis_url: str):
 def test_a_batch_brings_its_replies_in_order(kind: str, redis_url: str):
     """Also when the server knows none of its scripts, and whatever slots its keys are in."""
     names = (keys.active("req"),)
-    steps = [
+    steps: list[Command | Call] = [
         Command(b"EXISTS", "a"),
         library().intend(names, id="r1", grace=1, now=1),
         Command(b"EXISTS", "b"),
@@ -115,7 +114,7 @@ def test_an_operation_may_handle_the_error_of_a_step(kind: str, redis_url: str):
 def test_a_step_that_is_none_of_theirs_is_a_type_error(kind: str, redis_url: str):
     """Handle belongs to the worker's driver."""
     with pytest.raises(TypeError, match="Handle"):
-        perform(kind, redis_url, Handle(None))
+        perform(kind, redis_url, Handle(None, 0))
 
 
 @both
@@ -201,8 +200,7 @@ def test_a_replica_is_waited_for_and_then_named_unreachable(
 def errors(client: redis.Redis) -> int:
     """How many commands were refused until now."""
     return sum(
-        row["failed_calls"] + row["rejected_calls"]
-        for row in client.info("commandstats").values()
+        row["failed_calls"] + row["rejected_calls"] for row in client.info("commandstats").values()
     )
 
 
@@ -224,9 +222,7 @@ def test_one_driver_serves_many_threads(lane: Lane):
 
 
 @both
-def test_an_operation_that_subscribes_leaves_no_subscription(
-    kind: str, redis_url: str, lane: Lane
-):
+def test_an_operation_that_subscribes_leaves_no_subscription(kind: str, redis_url: str, lane: Lane):
     """Its connection is closed at the end, whatever the end was."""
     from fairlane.errors import WaitTimeout
     from fairlane.operations.watch import wait
@@ -260,5 +256,3 @@ def test_progress_by_both_drivers_is_the_same(redis_url: str, lane: Lane):
     first, second = (run(kind, redis_url, control.progress("r1")) for kind in KINDS)
     assert first == second
     assert first.total == 3
-
-

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -12,7 +12,7 @@ from fairlane import results as results_module
 from fairlane.errors import InvalidArgument, RequestNotFound
 from fairlane.model import Result, Verdict, result_head
 from fairlane.operations import tokens, work
-from fairlane.operations.watch import parse_results
+from fairlane.operations.watch import parse_results, read_entries
 from fairlane.results import InputOrder, flow
 from tests.support.requests import numbered, once, settle, take_slice, work_off
 
@@ -137,11 +137,11 @@ def test_a_window_smaller_than_the_disorder_reads_again(
     """What did not fit is read from Redis when its turn comes."""
     read = []
 
-    def watched(request_id, entry_ids):
+    def watched(request_id: str, entry_ids: list[bytes]) -> Any:
         read.extend(entry_ids)
         return original(request_id, entry_ids)
 
-    original = results_module.read_entries
+    original = read_entries
     monkeypatch.setattr(results_module, "read_entries", watched)
     monkeypatch.setattr(results_module, "InputOrder", lambda: InputOrder(most=2))
     shuffled(queue)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -260,9 +261,7 @@ def cuts(driver: SyncDriver, lane: Lane) -> Iterator[int]:
         yield after
 
 
-def test_a_submission_cut_off_anywhere_is_resumed_by_the_next(
-    driver: SyncDriver, lane: Lane
-):
+def test_a_submission_cut_off_anywhere_is_resumed_by_the_next(driver: SyncDriver, lane: Lane):
     """After any step: same total, every token there, everything counted once."""
     for _ in cuts(driver, lane):
         assert driver.run(submit("r1", Policy()), iter(THREE)) == 5
@@ -273,9 +272,7 @@ def test_a_submission_cut_off_anywhere_is_resumed_by_the_next(
         assert lane.client.xlen(keys.completed("req")) == 1
 
 
-def test_a_submission_cut_off_anywhere_leaves_a_trace_or_nothing(
-    driver: SyncDriver, lane: Lane
-):
+def test_a_submission_cut_off_anywhere_leaves_a_trace_or_nothing(driver: SyncDriver, lane: Lane):
     """Whatever has keys stands in active: the auditor will find it."""
     for _ in cuts(driver, lane):
         if lane.client.exists(*lane.names):
@@ -300,13 +297,17 @@ def test_a_late_producer_starts_again_with_a_newer_intent(driver: SyncDriver, la
     score = driver.run(once(operation.send(None)))
     lane.abandon(score)
     lane.call("drop", (keys.active("req"),), id="r1", seen=score)
-    step, names = operation.send(score), []
-    try:
-        while True:
-            names.append(getattr(getattr(step, "script", None), "name", "batch"))
-            step = operation.send(driver.run(once(step)))
-    except StopIteration as end:
-        assert end.value == 1
+    names: list[str] = []
+
+    def rest() -> Any:
+        reply = score
+        with contextlib.suppress(StopIteration):
+            while True:
+                step = operation.send(reply)
+                names.append(getattr(getattr(step, "script", None), "name", "batch"))
+                reply = yield step
+
+    driver.run(rest())
     assert names[:3] == ["enqueue", "intend", "enqueue"]  # and again within the same ms
     assert names[-2:] == ["enqueue", "batch"]
     assert lane.client.zscore(keys.active("req"), "r1") is not None

@@ -183,7 +183,7 @@ def test_completions_from_now_on_skip_what_was(queue: Queue, monkeypatch: pytest
     thread = threading.Thread(target=lambda: got.append(next(follower).id), daemon=True)
     thread.start()
     number = iter(range(10_000))
-    wait_until(lambda: queue.submit_request([], id=f"new{next(number)}") and got)
+    wait_until(lambda: queue.submit_request([], id=f"new{next(number)}").id and got)
     thread.join(20)
     assert got[0].startswith("new")
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from fairlane.errors import InvalidArgument
-from tests.support.requests import HOUR, Held, Lane, Tok
+from tests.support.requests import HOUR, Held, Lane, Tok, toks
 
 MIB = 1 << 20
 
 
-def take_all(lane: Lane, tokens: list[Tok], **given: int) -> list[Held]:
+def take_all(lane: Lane, tokens: list[Tok], **given: Any) -> list[Held]:
     """Show every token, and the tokens that come back, until none is left."""
     queue, held = list(tokens), []
     while queue:
@@ -142,7 +144,11 @@ def test_acquire_twice_with_one_op_gives_the_same_answer(lane: Lane):
     first = lane.take(tokens[0], op="ab")
     lane.later(100)
     again = lane.take(tokens[0], op="ab")
-    assert (again.fence, again.attempt, again.entries) == (first.fence, first.attempt, first.entries)
+    assert (again.fence, again.attempt, again.entries) == (
+        first.fence,
+        first.attempt,
+        first.entries,
+    )
     assert lane.client.zcard(lane.names[4]) == 1
 
 
@@ -192,7 +198,9 @@ def test_a_token_of_an_older_generation_is_stale(lane: Lane):
     lane.take(Tok(5, *reply[2][1].decode().split(".")))
 
 
-@pytest.mark.parametrize("token", [Tok(5, "99", "1"), Tok(5, "x", "1"), Tok(5, "0", ""), Tok(5, "", "")])
+@pytest.mark.parametrize(
+    "token", [Tok(5, "99", "1"), Tok(5, "x", "1"), Tok(5, "0", ""), Tok(5, "", "")]
+)
 def test_a_token_nobody_made_is_stale(lane: Lane, token: Tok):
     """And nothing is written."""
     lane.start(6)
@@ -223,7 +231,7 @@ def sleeper_of(lane: Lane, delay: int = 5_000) -> Tok:
     (token,) = lane.start(1)
     held = lane.take(token)
     flat = lane.complete(held, others=[(held.ids[0], "retry", delay)])[2]
-    return Tok(5, *flat[1].decode().split("."), flat[2])
+    return toks(flat)[0]
 
 
 def test_a_refusal_parks_the_permit_and_mints(lane: Lane):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -35,11 +36,17 @@ def ended(lane: Lane) -> None:
     lane.complete(held, held.ids[:1], [(held.ids[1], "dead", 0)])
 
 
-BREAKS = {
+BREAKS: dict[str, tuple[list[Any], str]] = {
     "a lease without a holder": (["ZADD", LEASE, 9e15, 2], "permits are held, 2 leases stand"),
     "a holder without a lease": (["ZREM", LEASE, 0], "permits are held, 0 leases stand"),
-    "a wrong count of queued permits": (["HSET", REQ, "queued", 1], "2 permits are queued awake, the count says 1"),
-    "a sleeper that does not sleep": (["HSET", REQ, "sleeper", 9], "0 permits sleep, the sleeper is 9"),
+    "a wrong count of queued permits": (
+        ["HSET", REQ, "queued", 1],
+        "2 permits are queued awake, the count says 1",
+    ),
+    "a sleeper that does not sleep": (
+        ["HSET", REQ, "sleeper", 9],
+        "0 permits sleep, the sleeper is 9",
+    ),
     "a permit in no state": (["HDEL", TOK, 1], "1 permits below 3 are in no state"),
     "a parked permit out of the list": (["HSET", TOK, 7, "p:"], "1 permits are parked, 0 are"),
     "a counter too high": (["INCR", COUNTER], "counter 7 is not 2 undelivered + 2 held"),
@@ -66,23 +73,27 @@ BREAKS = {
     "a counter that is gone": (["DEL", COUNTER], f"not ended, but {COUNTER} is gone"),
     "a stream that is gone": (["DEL", SUB], f"not ended, but {SUB} is gone"),
 }
-LATE_BREAKS = {
-    **{
-        f"{key} left": ([*how, 1], f"ended, but {key} is left")
-        for key, how in {
-            SUB: ["XADD", SUB, "*", "b"],
-            COUNTER: ["SET", COUNTER],
-            TOK: ["HSET", TOK, "0"],
-            LEASE: ["ZADD", LEASE, 1],
-            RETRY: ["ZADD", RETRY, 1],
-        }.items()
-    },
+LEFT_BEHIND: dict[str, list[Any]] = {
+    SUB: ["XADD", SUB, "*", "b", "x"],
+    COUNTER: ["SET", COUNTER, 1],
+    TOK: ["HSET", TOK, 0, "p:"],
+    LEASE: ["ZADD", LEASE, 1, 0],
+    RETRY: ["ZADD", RETRY, 1, "1-0"],
+}
+LATE_BREAKS: dict[str, tuple[list[Any], str]] = {
+    **{f"{key} left": (how, f"ended, but {key} is left") for key, how in LEFT_BEHIND.items()},
     **{
         f"{key} for ever": (["PERSIST", key], f"ended, but {key} has no TTL")
         for key in (REQ, OUT, DEAD)
     },
-    "one too many": (["HINCRBY", REQ, "done", 1], "of 2 sub-requests 2 done 1 dead and 0 cancelled"),
-    "one too few": (["HINCRBY", REQ, "dead", -1], "of 2 sub-requests 1 done 0 dead and 0 cancelled"),
+    "one too many": (
+        ["HINCRBY", REQ, "done", 1],
+        "of 2 sub-requests 2 done 1 dead and 0 cancelled",
+    ),
+    "one too few": (
+        ["HINCRBY", REQ, "dead", -1],
+        "of 2 sub-requests 1 done 0 dead and 0 cancelled",
+    ),
 }
 
 

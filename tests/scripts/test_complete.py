@@ -33,9 +33,7 @@ def test_complete_counts_stores_and_returns_the_permit(lane: Lane):
     assert lane.client.zcard(lane.names[4]) == 0
 
 
-def test_the_last_complete_ends_the_request_with_one_publish(
-    lane: Lane, redis_client: redis.Redis
-):
+def test_the_last_complete_ends_the_request_with_one_publish(lane: Lane, redis_client: redis.Redis):
     """State, counts and times are set, and everything that is left has a TTL."""
     tokens = lane.start(2, limit=2)
     helds = [lane.take(token) for token in tokens]

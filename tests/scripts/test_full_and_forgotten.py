@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-
 ACTIVE, DELAYED = keys.active("req"), keys.delayed("req")
 LANES = keys.lanes("req")
 LOG = (ACTIVE, keys.logged("req"), keys.completed("req"))
@@ -59,7 +58,7 @@ def test_a_full_redis_refuses_what_is_new_and_writes_nothing(lane: Lane):
 
 
 def test_a_full_redis_can_be_drained(lane: Lane):
-    """acquire, insert_tokens, promote, extend, complete, seal and retire go on until all is done."""
+    """acquire, insert_tokens, promote, extend, complete, seal and retire go on to the end."""
     tokens = lane.start(6, open_ms=HOUR)
     with full(lane.client):
         assert lane.seal()[0] == b"ok"
@@ -82,7 +81,11 @@ def test_a_full_redis_retries_reaps_and_buries(lane: Lane):
     first, second, third = lane.start(9)
     with full(lane.client):
         held = lane.take(first)
-        others = [(held.ids[0], "dead", 0), (held.ids[1], "retry", 500), (held.ids[2], "release", 0)]
+        others = [
+            (held.ids[0], "dead", 0),
+            (held.ids[1], "retry", 500),
+            (held.ids[2], "release", 0),
+        ]
         lane.complete(held, others=others)
         lane.take(second, worker="w:2")
         lane.take(third, worker="w:3", count=1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 LEASE = 30_000
 
 
-def reaped(lane: Lane, **which: str) -> tuple[int, list[Tok]]:
+def reaped(lane: Lane, **which: Any) -> tuple[int, list[Tok]]:
     """The next look and the tokens of a reap that left the request alive."""
     word, look, flat = lane.reap(**which)
     assert word == b"ok"
@@ -92,9 +92,7 @@ def test_a_second_death_waits_for_the_backoff(lane: Lane):
     assert delays == [0, 1_000, 2_000, 3_000]
 
 
-def test_a_death_in_the_last_attempt_is_dead_with_its_reason(
-    lane: Lane, redis_client: redis.Redis
-):
+def test_a_death_in_the_last_attempt_is_dead_with_its_reason(lane: Lane, redis_client: redis.Redis):
     """Out of attempts: kept as `died`, told to the readers, and the request ends."""
     (token,) = lane.start([b"poison"], attempts=2)
     (token,) = die(lane, token)

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ROOT = lua_folder() / "v1"
-NAMES = sorted(path.stem for folder in ("request", "dispatch") for path in (ROOT / folder).glob("*"))
+NAMES = sorted(
+    path.stem for folder in ("request", "dispatch") for path in (ROOT / folder).glob("*")
+)
 REQUEST_NAMES = sorted(path.stem for path in (ROOT / "request").glob("*.lua"))
 GROWING = {"append", "enqueue", "intend", "requeue_dead"}
 READING = {"check"}
@@ -97,7 +99,7 @@ def test_a_declared_key_is_never_given_another_name(name: str):
     """A local that is assigned anew would hide what is touched."""
     code = plain(expand(ROOT, path_of(name)))
     for key in script(name).keys:
-        assert len(re.findall(rf"^\s*(?:local )?{key} = ", code, re.M)) == 1, key
+        assert len(re.findall(rf"^\s*(?:local )?{key} = ", code, re.MULTILINE)) == 1, key
 
 
 @script_of
@@ -105,7 +107,8 @@ def test_keys_and_arguments_are_numbered_without_a_gap(name: str):
     """KEYS[1], KEYS[2] ... and the rest begins right after them."""
     code = expand(ROOT, path_of(name))
     for kind in ("KEYS", "ARGV"):
-        single = [int(n) for n in re.findall(rf"^local \w+ = .*?\b{kind}\[(\d+)\]", code, re.M)]
+        pattern = re.compile(rf"^local \w+ = .*?\b{kind}\[(\d+)\]", re.MULTILINE)
+        single = [int(n) for n in pattern.findall(code)]
         rest = [int(n) for n in re.findall(rf"-- {kind}\[(\d+)\.\.\.\]", code)]
         assert single == list(range(1, len(single) + 1))
         assert rest in ([], [len(single) + 1])
@@ -115,7 +118,7 @@ def test_keys_and_arguments_are_numbered_without_a_gap(name: str):
 def test_request_scripts_take_the_keys_of_a_request_in_their_order(name: str):
     """What `keys.request_keys` makes is what lib/request_keys.lua names."""
     header = expand(ROOT, "lib/request_keys.lua")
-    told = re.findall(r"^local (\w+) = KEYS\[\d\]  -- (\w+):\{id\}", header, re.M)
+    told = re.findall(r"^local (\w+) = KEYS\[\d\]  -- (\w+):\{id\}", header, re.MULTILINE)
     assert tuple(name for name, _ in told) == script(name).keys
     made = [key.decode().partition(":")[0] for key in keys.request_keys("x")]
     assert [part for _, part in told] == made
@@ -126,7 +129,7 @@ def test_includes_resolve_once(name: str):
     """Every include is there, and no local function twice."""
     text = expand(ROOT, path_of(name))
     assert "@include" not in text
-    functions = re.findall(r"^local function (\w+)", text, re.M)
+    functions = re.findall(r"^local function (\w+)", text, re.MULTILINE)
     assert len(functions) == len(set(functions))
 
 
@@ -137,7 +140,7 @@ def test_every_lib_is_used():
 
 
 def includes(path: Path) -> list[str]:
-    return re.findall(r"^-- @include (\S+)$", path.read_text(), re.M)
+    return re.findall(r"^-- @include (\S+)$", path.read_text(), re.MULTILINE)
 
 
 @script_of
@@ -166,7 +169,7 @@ def test_a_wrong_missing_or_extra_name_is_a_type_error(name: str):
     """A caller's slip is found before Redis is touched: no server is there."""
     made = script(name)
     names = tuple(b"k" for _ in made.keys)
-    words = {param: 0 for param in made.params}
+    words = dict.fromkeys(made.params, 0)
     assert list(made(names, **words).args) == [0] * len(words)
     with pytest.raises(TypeError, match="takes no nonsense"):
         made(names, **words, nonsense=1)
@@ -183,7 +186,7 @@ def test_a_wrong_missing_or_extra_name_is_a_type_error(name: str):
 def test_a_wrong_number_of_keys_is_a_type_error(name: str):
     """One too few; and one too many, but where a script takes many."""
     made = script(name)
-    words = {param: 0 for param in made.params}
+    words = dict.fromkeys(made.params, 0)
     with pytest.raises(TypeError, match="takes the keys"):
         made(tuple(b"k" for _ in made.keys[1:]), **words)
     more = tuple(b"k" for _ in (*made.keys, "more"))

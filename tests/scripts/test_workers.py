@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fairlane import keys
 from fairlane.errors import InvalidArgument
-from tests.support.requests import Lane
+
+if TYPE_CHECKING:
+    from tests.support.requests import Lane
 
 WORKERS, CONF = keys.workers("req"), keys.conf("req")
 TTL, LATE, LOCK = 60_000, 2_000, 5_000

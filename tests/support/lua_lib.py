@@ -10,7 +10,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 KEYS = ("sub", "counter", "req", "tok", "lease", "retry", "out", "dead")
-HEADER = 'local KEYS, ARGV, call = ...\nlocal redis = {call = function(...) return call(...) end, error_reply = function(text) return {err = text} end}\n'
+HEADER = """local KEYS, ARGV, call = ...
+local redis = {
+  call = function(...) return call(...) end,
+  error_reply = function(text) return {err = text} end,
+}
+"""
 
 
 class FakeRedis:
@@ -59,7 +64,9 @@ class FakeRedis:
 
     def do_zrange(self, key: str, first: int, last: int, _: str) -> Any:
         found = sorted((score, member) for member, score in self.zsets.get(key, {}).items())
-        return self.table([part for score, member in found[:1] for part in (member, as_text(score))])
+        return self.table(
+            [part for score, member in found[:1] for part in (member, as_text(score))]
+        )
 
     def do_xadd(self, key: str, entry_id: str, _: str, body: str) -> str:
         self.added.append((key, entry_id, body))
@@ -76,7 +83,9 @@ def as_text(value: Any) -> str:
 class Lib:
     """Some files of lua/v1/lib, their local functions as attributes."""
 
-    def __init__(self, files: Sequence[str], functions: Sequence[str], argv: Sequence[str] = ()):
+    def __init__(
+        self, files: Sequence[str], functions: Sequence[str], argv: Sequence[str] = ()
+    ) -> None:
         from lupa.lua51 import LuaRuntime
 
         self.runtime = LuaRuntime()

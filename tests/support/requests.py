@@ -88,7 +88,7 @@ class Lane:
     def __init__(
         self,
         driver: SyncDriver,
-        client: redis.Redis,
+        client: Any,
         *,
         request_id: str = "r1",
         queue: str = "req",

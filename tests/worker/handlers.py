@@ -122,15 +122,6 @@ def hold(body: bytes, context: Context) -> bytes:
     return body
 
 
-def hold_first(body: bytes, context: Context) -> bytes:
-    """Wait at the gate at the first attempt only."""
-    folder = Folder.of_handler()
-    folder.note("began", context.index, os.getpid(), context.attempt)
-    if context.attempt == 1:
-        folder.pass_gate()
-    return body
-
-
 def hold_once(body: bytes, context: Context) -> bytes:
     """Wait at the gate at the first call of all, whatever the attempt is."""
     folder = Folder.of_handler()
@@ -141,10 +132,10 @@ def hold_once(body: bytes, context: Context) -> bytes:
 
 
 def append_first(body: bytes, context: Context) -> bytes:
-    """At the first attempt append to a file for ever."""
+    """At the first attempt append to a file until the gate opens."""
     folder = Folder.of_handler()
     folder.note("began", context.index, os.getpid(), context.attempt)
-    while context.attempt == 1:
+    while context.attempt == 1 and not folder.is_open():
         folder.note("appends", context.index)
         spend(0.001)
     return body
@@ -205,7 +196,22 @@ def poison(body: bytes, context: Context) -> bytes:
     return body
 
 
-def step(body: bytes) -> bytes:
-    """Take a millisecond."""
+def step(body: bytes, context: Context) -> bytes:
+    """Take a millisecond; notes who ran."""
+    Folder.of_handler().note("ran", context.index)
     spend(0.001)
+    return body
+
+
+def fail_bad_first(body: bytes, context: Context) -> bytes:
+    """Fail at the first attempt of a bad body."""
+    Folder.of_handler().note("ran", context.index, context.attempt)
+    if body == b"bad" and context.attempt == 1:
+        raise LookupError("not yet")
+    return body
+
+
+async def step_async(body: bytes) -> bytes:
+    """Take a millisecond and let others run."""
+    await spend_async(0.001)
     return body

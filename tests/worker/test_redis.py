@@ -4,21 +4,101 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fairlane import keys
 from fairlane.drivers.aio import AsyncDriver
 from fairlane.drivers.sync import SyncDriver
 from fairlane.operations import tokens
+from fairlane.queue import Queue
+from fairlane.scripts import library
 from fairlane.steps import Batch
+from tests.support import servers
+from tests.support.wait import wait_until
+from tests.support.workers import ROOT, check_requests, check_told_once, workers_of
+from tests.worker.parts import ON_SINGLE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     import redis
 
+    from fairlane.queue import Request
     from fairlane.steps import Operation
+    from tests.support.workers import Workers
+
+UNITS = 4
+
+
+def wait_done(request: Request, count: int) -> None:
+    """Wait until so many sub-requests are done, or all of them."""
+    wait_until(lambda: _is_done(request, count), 30, why=f"{count} are done")
+
+
+def _is_done(request: Request, count: int) -> bool:
+    progress = request.progress()
+    return progress.done >= count or progress.ended
+
+
+# ------------------------------------------------------------------ idle
+
+
+@ON_SINGLE
+def test_an_idle_worker_says_nothing_but_beats_and_pops(
+    queue: Queue, workers: Workers, redis_client: redis.Redis
+):
+    """After work, too: no token of an ended request goes round, nothing polls."""
+    worker = workers.start("echo", processes=2, concurrency=2)
+    request = queue.submit_request([b"x"] * 50, limit=4)
+    assert request.wait(timeout=10) == "done"
+    wait_until(lambda: not redis_client.zcard(keys.active("req")), why="the ending is logged")
+    assert worker.wait_health(held=0)["done"] == 50
+    beat = library().beat.sha(modern=True).decode()
+    told = list(commands_until(redis_client, f"EVALSHA {beat}", 4))
+    beats, pops = [
+        [c for c in told if c.startswith(begin)] for begin in (f"EVALSHA {beat} ", "BRPOP ")
+    ]
+    assert sorted(told) == sorted(beats + pops)
+    assert len(beats) == 4
+    assert len(pops) <= UNITS * 3, "each unit's pop blocks for two beats"
+
+
+def commands_until(client: redis.Redis, begin: str, count: int) -> Iterator[str]:
+    """Every command that a client sends, until so many began like this; not those of scripts."""
+    with client.monitor() as monitor:
+        while count:
+            seen = monitor.next_command()
+            if seen["client_type"] != "lua":
+                yield seen["command"]
+                count -= seen["command"].startswith(begin)
+
+
+# ------------------------------------------------------------------ forgotten scripts, cut lines
+
+
+@pytest.mark.parametrize("handler", ["step", "step_async"])
+@ON_SINGLE
+def test_forgotten_scripts_and_cut_connections_cost_nothing(
+    handler: str, queue: Queue, workers: Workers, redis_client: redis.Redis
+):
+    """In the middle of the work, again and again: every result, once."""
+    request = queue.submit_request([b"%d" % i for i in range(2000)], limit=UNITS)
+    worker = workers.start(handler, processes=2, concurrency=2)
+    for done in range(200, 1800, 200):
+        wait_done(request, done)
+        redis_client.script_flush()
+        redis_client.client_kill_filter(_type="normal", skipme=True)
+    assert request.wait(timeout=30) == "done"
+    results = list(request.results())
+    assert [result.body for result in results] == [b"%d" % i for i in range(2000)]
+    assert {result.status for result in results} == {"done"}
+    assert worker.health()["restarts"] == 0
+    check_told_once(request)
 
 
 def dispatch_and_pop() -> Operation[list[Any]]:
@@ -53,3 +133,79 @@ def test_a_forgotten_script_does_not_wait_for_the_pop_behind_it(
     """The tokens are dispatched while the pop of the same round trip blocks: it finds them."""
     redis_client.script_flush()
     assert run(redis_url) == [1, [b"{req}:5", b"r1#0.1"]]
+
+
+# ------------------------------------------------------------------ a server that ends
+
+
+@contextlib.contextmanager
+def started_again(server: servers.Server) -> Iterator[None]:
+    """The same server, killed and started anew: same port, same append-only file."""
+    server.process.kill()
+    server.process.wait()
+    with (server.folder / "server.log").open("ab") as log:
+        process = subprocess.Popen(
+            server.process.args,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            preexec_fn=servers._die_with_parent,  # noqa: PLW1509 - runs one system call
+        )
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.server
+@pytest.mark.slow
+def test_workers_outlive_a_server_that_is_killed_and_started_again(tmp_path: Path):
+    """They wait for it and go on by themselves; what it had acknowledged is there."""
+    options = ("--appendonly", "yes", "--appendfsync", "always")
+    with (
+        servers.run_server("single", *options) as server,
+        contextlib.closing(server.client()) as client,
+        Queue.from_url(server.url) as queue,
+        contextlib.ExitStack() as later,
+    ):
+        workers = later.enter_context(workers_of(queue, client, tmp_path))
+        request = queue.submit_request([b"%d" % i for i in range(1500)], limit=UNITS)
+        pair = [workers.start("step", concurrency=2) for _ in range(2)]
+        wait_done(request, 300)
+        with started_again(server):
+            assert request.wait(timeout=40) == "done"
+            results = list(request.results())
+            assert [result.body for result in results] == [b"%d" % i for i in range(1500)]
+            check_told_once(request)
+            assert [worker.health()["restarts"] for worker in pair] == [0, 0]
+            later.close()
+            check_requests(queue, client)
+
+
+# ------------------------------------------------------------------ the producer's memory
+
+SUBMIT = """
+import sys
+from fairlane.queue import Queue
+with Queue.from_url(sys.argv[1]) as queue:
+    queue.submit_request((b"%0400d" % i for i in range(200_000)), id="lazy")
+with open("/proc/self/status") as status:
+    print(next(line.split()[1] for line in status if line.startswith("VmHWM")))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
+@pytest.mark.slow
+@ON_SINGLE
+def test_a_lazy_submission_is_never_in_memory_as_a_whole(queue: Queue):
+    """200,000 bodies of 400 bytes are 87 MB as objects alone; the peak stays below 80 MB."""
+    said = subprocess.run(
+        [sys.executable, "-c", SUBMIT, queue.driver.url],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert int(said.stdout) < 80 * 1024
+    assert queue.request("lazy").progress().total == 200_000

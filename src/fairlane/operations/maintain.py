@@ -18,7 +18,11 @@ _PROMOTED = 1000  # tokens a call
 
 
 def register(queue: str, worker: str, host: str, pid: int, started: str) -> Operation[list[bytes]]:
-    """Enters a worker: [ok], or [taken, host, pid] when the name beats elsewhere."""
+    """Enters a worker: [ok, former], or [taken, host, pid] when the name beats elsewhere.
+
+    `former` is the start of the life that had the name before; empty when there was none.
+    """
+    former = yield Command(b"HGET", keys.worker(queue, worker), b"started")
     reply: list[bytes] = yield library().register(
         (keys.workers(queue), keys.worker(queue, worker)),
         id=worker,
@@ -28,7 +32,7 @@ def register(queue: str, worker: str, host: str, pid: int, started: str) -> Oper
         ttl=settings.WORKER_TTL_MS,
         late=settings.LATE_MS,
     )
-    return reply
+    return [*reply, former or b""] if reply[0] == b"ok" else reply
 
 
 def unregister(queue: str, worker: str, started: str) -> Operation[int]:

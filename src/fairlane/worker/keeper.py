@@ -55,6 +55,7 @@ class Keeper:
             )
             if word == b"ok":
                 self._beat()
+                self._succeed(other[0].decode())
                 return
             clock.sleep(pause)
         host, pid = (text.decode() for text in other)
@@ -62,6 +63,16 @@ class Keeper:
             f"worker id {self._worker} beats in another process (pid {pid} on {host}): "
             "choose another --id"
         )
+
+    def _succeed(self, former: str) -> None:
+        """Takes back what a former life of this name held: its port is ours, so it is dead."""
+        if former and former != self.started:
+            touched = self._driver.run(maintain.take_over(self._queue, self._worker, former))
+            _log.info(
+                "worker %s was here before: looked in %d requests for what it held",
+                self._worker,
+                touched,
+            )
 
     def leave(self) -> None:
         """Leaves the registry; if Redis is gone, the record expires by itself."""
