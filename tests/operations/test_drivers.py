@@ -71,9 +71,9 @@ def test_a_batch_brings_its_replies_in_order(kind: str, redis_url: str):
     names = (keys.active("req"),)
     steps: list[Command | Call] = [
         Command(b"EXISTS", "a"),
-        library().intend(names, id="r1", grace=1, now=1),
+        library().intend(names, id="r1", grace=1, above=0, now=1),
         Command(b"EXISTS", "b"),
-        library().intend(names, id="r1", grace=1, now=100),
+        library().intend(names, id="r1", grace=1, above=0, now=100),
         Command(b"TIME"),
     ]
     found = perform(kind, redis_url, Batch(steps))
@@ -169,7 +169,7 @@ def test_a_call_is_repeated_while_its_connection_is_killed(
     def operation():
         yield Command(b"TIME")
         redis_client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-        return (yield library().intend((keys.active("req"),), id="r1", grace=1, now=1))
+        return (yield library().intend((keys.active("req"),), id="r1", grace=1, above=0, now=1))
 
     assert run(kind, redis_url, operation(), patience_s=10) == 2
 
@@ -182,7 +182,7 @@ def test_a_replica_is_waited_for_and_then_named_unreachable(
     if redis_server.kind.startswith("cluster"):
         pytest.skip("a cluster's node is demoted by its cluster only")
     redis_client.execute_command("REPLICAOF", "127.0.0.1", "1")
-    step = library().intend((keys.active("req"),), id="r1", grace=1, now=1)
+    step = library().intend((keys.active("req"),), id="r1", grace=1, above=0, now=1)
     got: list[int] = []
     try:
         with pytest.raises(RedisUnreachable, match="does not answer"):

@@ -17,6 +17,7 @@ FIELDS = ("state", "done", "total", 3)
 
 
 def intend(lane: Lane, request_id: str = "r1", grace: Any = 30_000, **given: Any) -> int:
+    given = {"above": 0} | given
     return int(lane.call("intend", (ACTIVE,), id=request_id, grace=grace, **given))
 
 
@@ -40,6 +41,11 @@ def drop(lane: Lane, seen: Any, request_id: str = "r1") -> int:
 
 
 # ------------------------------------------------------------------ intend and drop
+
+
+def test_an_intent_is_newer_than_the_one_the_auditor_gave_up(lane: Lane):
+    """A producer that was told `late` gets in at its next try, whatever the clock does."""
+    assert intend(lane, above=lane.now + HOUR) == lane.now + HOUR + 1
 
 
 def test_an_intent_stands_in_active_until_the_auditor_looks(lane: Lane):

@@ -295,8 +295,8 @@ def test_enqueue_after_abandon_is_late_until_the_intent_is_newer(lane: Lane):
     """The producer of the abandoned intent starts over, with a newer one."""
     lane.abandon(lane.now)
     before = lane.dump()
-    assert lane.enqueue(1, intent=lane.now - 1) == [b"late"]
-    assert lane.enqueue(1, intent=lane.now) == [b"late"]
+    assert lane.enqueue(1, intent=lane.now - 1) == [b"late", lane.now]
+    assert lane.enqueue(1, intent=lane.now) == [b"late", lane.now]
     assert lane.dump() == before
     assert lane.enqueue(1, intent=lane.now + 1)[0] == b"ok"
     assert "seen" not in lane.hash()

@@ -5,12 +5,13 @@ local active = KEYS[1]  -- {queue}:active  zset  request -> when to look at it n
 local now = ARGV[1]  -- ms, "" = server time
 local id = ARGV[2]  -- request
 local grace = tonumber(ARGV[3])  -- ms until the auditor looks
+local above = tonumber(ARGV[4])  -- a score the auditor has given up, or 0
 -- @include lib/now_ms.lua
 
-if not grace then
-  return redis.error_reply("BADARGUMENT intend wants a number for grace")
+if not grace or not above then
+  return redis.error_reply("BADARGUMENT intend wants numbers for grace and above")
 end
 local score = tonumber(redis.call("ZSCORE", active, id) or 0)
-score = math.max(score + 1, now_ms(now) + grace)  -- each intent is newer than any the auditor has seen
+score = math.max(score + 1, above + 1, now_ms(now) + grace)  -- each intent is newer than any the auditor has seen
 redis.call("ZADD", active, score, id)
 return score

@@ -35,7 +35,7 @@ local permit = read_permit(k)
 if permit.kind == "h" and permit.op == op and permit.g == g then
   redis.call("ZADD", leases, "XX", now + state.lease_ms, k)
   local entries, attempt = taken_before(consumer_of(permit, k))
-  return {"ok", permit.fence, attempt, policy, entries, {}}
+  return {"ok", permit.fence, attempt, policy, entries, queued_tokens(now)}
 end
 if permit.kind ~= "q" or permit.g ~= g then
   return {"stale"}

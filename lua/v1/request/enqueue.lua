@@ -1,6 +1,6 @@
 -- enqueue: a request comes into being with its first chunk of sub-requests.
 -- Idempotent by id and digest: a repeat says what is there already, so that the producer resumes.
--- Says: ok tokens | ended summary | exists chunks chain open summary tokens | conflict summary | late
+-- Says: ok tokens | ended summary | exists chunks chain open summary tokens | conflict summary | late seen
 -- @include lib/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
 local queue = ARGV[2]  -- queue name
@@ -45,7 +45,7 @@ if state then
 end
 local seen = tonumber(redis.call("HGET", request, "seen") or -1)
 if seen >= intent then
-  return {"late"}
+  return {"late", seen}
 end
 local open = open_ms > 0 and 1 or 0
 state = {state = "active", queue = queue, priority = priority, limit = limit, seq = 0, queued = 0, high = 0, fresh = 0,

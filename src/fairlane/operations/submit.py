@@ -64,22 +64,27 @@ def submit(request_id: str, policy: Policy) -> Operation[int]:
     reply = yield from _enqueue(request_id, policy, link, first, is_open=following is not None)
     word, total, chunks = reply[0], len(first), 1
     if word == b"exists":
-        return (yield from _resume(request_id, policy, reply, digest, link, first, following))
+        resumed = _resume(request_id, policy, reply, digest, link, first, following)
+        return (yield from _or_discard(request_id, policy, resumed))
     if word == b"ended":
         yield retire(policy.queue, request_id, reply[1])
         return total
     yield from _dispatch(request_id, policy, reply[-1])
     if following is None:
         return total
-    return (yield from _append_all(request_id, policy, digest, following, chunks, total))
+    rest = _append_rest(request_id, policy, digest, following, chunks, total)
+    return (yield from _or_discard(request_id, policy, rest))
 
 
 def _enqueue(
     request_id: str, policy: Policy, link: str, chunk: Chunk, *, is_open: bool
 ) -> Operation[list[Any]]:
     scripts, active = library(), (keys.active(policy.queue),)
+    seen = 0
     while True:
-        intent = yield scripts.intend(active, id=request_id, grace=settings.INTENT_GRACE_MS)
+        intent = yield scripts.intend(
+            active, id=request_id, grace=settings.INTENT_GRACE_MS, above=seen
+        )
         try:
             reply: list[Any] = yield scripts.enqueue(
                 keys.request_keys(request_id),
@@ -106,8 +111,9 @@ def _enqueue(
             elif reply[1][0].decode() in ENDED_STATES:
                 yield retire(policy.queue, request_id, reply[1])
             raise _exists(request_id)
-        if reply[0] != b"late":  # the auditor had given the intent up: announce it anew
+        if reply[0] != b"late":
             return reply
+        seen = reply[1]  # the auditor had given the intent up: announce it anew, and later
 
 
 def _exists(request_id: str) -> RequestExists:
@@ -117,28 +123,33 @@ def _exists(request_id: str) -> RequestExists:
     )
 
 
+def _ended(request_id: str, summary: list[Any]) -> RequestEnded:
+    return RequestEnded(
+        f"request {request_id} ended before its submission was complete ({summary[8].decode()})"
+    )
+
+
 def _dispatch(request_id: str, policy: Policy, tokens: list[Any]) -> Operation[None]:
     calls = insert(policy.queue, request_id, tokens)
     if calls:
         yield Batch(calls)
 
 
-def _append_all(
-    request_id: str, policy: Policy, digest: Digest, chunk: Chunk | None, chunks: int, total: int
-) -> Operation[int]:
-    """Appends from `chunk` on and seals; what stops it short cancels the request.
+def _or_discard(request_id: str, policy: Policy, rest: Operation[int]) -> Operation[int]:
+    """The rest of a submission; what stops it short cancels the open request.
 
     That is an error of the source, a full Redis or Ctrl-C. Not when the request is somebody
     else's or gone, and not when Redis does not answer: then a repeat with the same id resumes.
     """
     try:
-        return (yield from _append_rest(request_id, policy, digest, chunk, chunks, total))
+        return (yield from rest)
     except GeneratorExit:  # nobody listens any more; an open request is cancelled in time
         raise
     except (RequestEnded, RequestExists, RequestLost, RedisUnfit, RedisUnreachable):
         raise
     except BaseException as error:
-        yield from discard(request_id, policy.queue, f"submission: {type(error).__name__}")
+        if (yield Command(b"HGET", keys.request_hash(request_id), b"open")) == b"1":
+            yield from discard(request_id, policy.queue, f"submission: {type(error).__name__}")
         raise
 
 
@@ -170,9 +181,7 @@ def _check_open(request_id: str, policy: Policy, reply: list[Any]) -> Operation[
     word = reply[0]
     if word == b"ended":
         yield retire(policy.queue, request_id, reply[1])
-        raise RequestEnded(
-            f"request {request_id} was ended while it was being submitted ({reply[1][8].decode()})"
-        )
+        raise _ended(request_id, reply[1])
     if word == b"gone":
         raise RequestLost(f"request {request_id} vanished from Redis while it was being submitted")
     if word in {b"conflict", b"closed"}:
@@ -198,11 +207,15 @@ def _resume(
         link = digest.add(chunk)
         chunks, total = chunks + 1, total + len(chunk)
         chunk = yield Pull()
-    if chunks != stored or link != chain.decode() or (chunk is not None and not is_open):
+    if chunks != stored or link != chain.decode():
+        raise _exists(request_id)
+    if chunk is not None and summary[0] == b"cancelled":
+        raise _ended(request_id, summary)
+    if chunk is not None and not is_open:
         raise _exists(request_id)
     if not is_open:
         return total
-    return (yield from _append_all(request_id, policy, digest, chunk, chunks, total))
+    return (yield from _append_rest(request_id, policy, digest, chunk, chunks, total))
 
 
 def discard(request_id: str, queue: str, reason: str) -> Operation[None]:
