@@ -280,6 +280,34 @@ def test_a_submission_cut_off_anywhere_leaves_a_trace_or_nothing(driver: SyncDri
             assert clean(lane)
 
 
+def broken_after(chunks_: int) -> Iterator[list[bytes]]:
+    """The first chunks of THREE, then an error."""
+    yield from THREE[:chunks_]
+    raise Broke
+
+
+@pytest.mark.parametrize("again", [0, 1, 2, 3])
+def test_a_resumed_submission_whose_producer_fails_leaves_nothing(
+    driver: SyncDriver, lane: Lane, again: int
+):
+    """Also when it fails while it comes to what Redis has already."""
+    assert not cut(driver, submit("r1", Policy()), THREE, 6)
+    assert lane.number("chunks") == 2
+    with pytest.raises(Broke):
+        driver.run(submit("r1", Policy()), broken_after(again))
+    gone = again > 1  # before its look-ahead was complete it had not looked at Redis
+    assert lane.client.exists(*lane.names) == (0 if gone else 4)
+    lane.client.flushall()
+
+
+def test_resuming_what_was_cancelled_meanwhile_says_so(driver: SyncDriver, lane: Lane):
+    """Not that the id is taken by other content: it is the same, but it has ended."""
+    assert not cut(driver, submit("r1", Policy()), THREE, 6)
+    lane.cancel("changed my mind")
+    with pytest.raises(RequestEnded, match="changed my mind"):
+        driver.run(submit("r1", Policy()), iter(THREE))
+
+
 def test_a_submission_resumes_while_workers_are_at_it(driver: SyncDriver, lane: Lane):
     """The first half may be done already when the second half comes."""
     for _ in cuts(driver, lane):

@@ -150,6 +150,7 @@ def test_acquire_twice_with_one_op_gives_the_same_answer(lane: Lane):
         first.entries,
     )
     assert lane.client.zcard(lane.names[4]) == 1
+    assert [(tok.k, tok.g) for tok in again.tokens] == [(tok.k, tok.g) for tok in tokens[1:]]
 
 
 def test_acquire_twice_with_one_op_renews_the_deadline(lane: Lane):
