@@ -156,7 +156,9 @@ def plain(value: Any) -> Any:
     """A value as nested tuples, without what is the same in every state."""
     if isinstance(value, dict):
         return tuple(
-            (name, plain(part)) for name, part in sorted(value.items(), key=str) if name not in _SKIP
+            (name, plain(part))
+            for name, part in sorted(value.items(), key=str)
+            if name not in _SKIP
         )
     if isinstance(value, (list, tuple)):
         return tuple(plain(part) for part in value)

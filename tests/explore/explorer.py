@@ -83,7 +83,7 @@ class Explorer:
     def __init__(self, world: World, system: System) -> None:
         self.world, self.system = world, system
         self.report = Report(system.name)
-        self._ids: dict[bytes, int] = {}
+        self.known: dict[bytes, int] = {}
         self._parents = array("q")
         self._labels: list[str] = []
         self._edges = (array("q"), array("q"))
@@ -109,10 +109,12 @@ class Explorer:
                     self._edges[1].append(target)
                 if is_new:
                     stack.append((target, after))
-                    if len(self._ids) > self.system.most:
-                        raise RuntimeError(f"{self.system.name} has more than {self.system.most} states")
+                    if len(self.known) > self.system.most:
+                        raise RuntimeError(
+                            f"{self.system.name} has more than {self.system.most} states"
+                        )
         self._check_ends_stay_reachable()
-        self.report.states = len(self._ids)
+        self.report.states = len(self.known)
         self.report.ends = len(self._goals)
         self.report.seconds = time.perf_counter() - began
         return self.report
@@ -124,10 +126,10 @@ class Explorer:
             (state.saved.seen, [self._view(actor)[1] for actor in state.actors], state.faults)
         ) + repr(state.ghost and (state.ghost.script.name, plain(state.ghost.args)))
         key = hashlib.blake2b(rename(text, state.now).encode(), digest_size=12).digest()
-        known = self._ids.get(key)
+        known = self.known.get(key)
         if known is not None:
             return known, False
-        number = self._ids[key] = len(self._ids)
+        number = self.known[key] = len(self.known)
         self._parents.append(parent)
         self._labels.append(label)
         self._check(state, number)
@@ -158,7 +160,9 @@ class Explorer:
             if step is FAILED and "RequestEnded" not in text:
                 wrong.append(f"{actor.role.name} failed: {text}")
         if wrong:
-            raise Violation("\n".join([f"{self.system.name}: " + "; ".join(wrong), *self._way(number)]))
+            raise Violation(
+                "\n".join([f"{self.system.name}: " + "; ".join(wrong), *self._way(number)])
+            )
         if self._is_goal(state):
             self._goals.append(number)
 
@@ -189,13 +193,13 @@ class Explorer:
                 if source not in reached:
                     reached.add(source)
                     todo.append(source)
-        stuck = [number for number in range(len(self._ids)) if number not in reached]
+        stuck = [number for number in range(len(self.known)) if number not in reached]
         if stuck:
             shortest = min(stuck, key=lambda number: len(self._way(number)))
             raise Violation(
                 "\n".join(
                     [
-                        f"{self.system.name}: from {len(stuck)} of {len(self._ids)} states "
+                        f"{self.system.name}: from {len(stuck)} of {len(self.known)} states "
                         "the end can't be reached",
                         *self._way(shortest),
                     ]
@@ -247,7 +251,9 @@ class Explorer:
         if is_pop(one) and not (state.saved.seen and state.saved.seen[13]):
             return
         reply, saved = self._perform(state, one)
-        what = f"{name} {getattr(getattr(one, 'script', None), 'name', None) or one.args[0].decode()}"
+        what = (
+            f"{name} {getattr(getattr(one, 'script', None), 'name', None) or one.args[0].decode()}"
+        )
         after = self._told(replace(state, saved=saved), index, actor, step, reply)
         yield what, after, True
         yield from self._faults(state, index, actor, one, saved, after, what)
@@ -276,6 +282,8 @@ class Explorer:
             actor = actor.told(self._chunk(actor))
         step = self._view(actor)[0]
         if actor.role.kind == "worker" and isinstance(step, Batch) and is_pop(step.steps[0]):
+            return actor.reborn()
+        if actor.role.kind == "canceller" and step is FAILED:  # too early: it may try again
             return actor.reborn()
         if actor.role is KEEPER and (step is END or step is FAILED):
             return replace(actor, is_over=True, view=None)
@@ -306,7 +314,14 @@ class Explorer:
             yield f"{actor.role.name} handles: {how}", after, how == "all done"
 
     def _faults(
-        self, state: State, index: int, actor: Actor, one: Any, saved: Saved, after: State, what: str
+        self,
+        state: State,
+        index: int,
+        actor: Actor,
+        one: Any,
+        saved: Saved,
+        after: State,
+        what: str,
     ) -> Iterator[tuple[str, State, bool]]:
         left = dict(state.faults)
         dead = replace(actor, is_over=True, view=None) if actor.role is KEEPER else actor.reborn()
@@ -333,4 +348,3 @@ def _less(faults: tuple[tuple[str, int], ...], name: str) -> tuple[tuple[str, in
 
 def _frozen(reply: Any) -> Any:
     return tuple(_frozen(part) for part in reply) if isinstance(reply, list) else reply
-

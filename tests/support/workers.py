@@ -92,7 +92,7 @@ class Running:
     process: subprocess.Popen[bytes]
     log: Path
     queue: str
-    client: redis.Redis
+    client: Any  # a raw redis.Redis: its types allow for decoded replies, which ours are not
     folder: Folder
     name: str = ""
     hurt: bool = False  # killed on purpose: its exit code says nothing
@@ -176,7 +176,7 @@ class Workers:
     """Starts workers of one queue."""
 
     queue: Queue
-    client: redis.Redis
+    client: Any
     folder: Folder
     running: list[Running] = field(default_factory=list)
 

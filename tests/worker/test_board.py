@@ -208,11 +208,9 @@ def test_a_stop_is_for_the_lease_it_names():
     """It calls for attention and tells the handler."""
     record = record_of_its_own()
     held = hold(record)
-    assert not record.attention
-    assert not record.is_stopped
+    before = (record.attention, record.is_stopped)
     record.stop(held)
-    assert record.attention
-    assert record.is_stopped
+    assert (before, record.attention, record.is_stopped) == ((False, False), True, True)
 
 
 @pytest.mark.parametrize("fence", [7, 8])
@@ -241,9 +239,9 @@ def test_attention_ends_when_it_was_heard():
 def test_draining_calls_every_unit_and_never_ends():
     """It is not a word to one lease: hearing it does not clear it."""
     board = Board(2)
-    assert not board.is_draining
+    before = board.is_draining
     board.drain()
-    assert board.is_draining
+    assert (before, board.is_draining) == (False, True)
     for record in board.records:
         record.heard()
         assert record.attention

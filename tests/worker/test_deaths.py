@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -106,6 +106,7 @@ def test_a_killed_worker_starts_again_under_its_id(queue: Queue, workers: Worker
     second = workers.start("hold", id=name)
     assert request.wait(timeout=15) == "done"
     assert second.id == name
+    assert f"worker {name} was here before: looked in 1 requests" in second.said()
     assert [result.attempt for result in request.results()] == [2, 1, 1]
     check_told_once(request)
 
@@ -159,7 +160,7 @@ def test_a_deaf_handler_keeps_its_lease(
     workers.hurry()
     left = []
     while not request.progress().ended:
-        found = redis_client.zrange(keys.leases(request.id), 0, 0, withscores=True)
+        found: Any = redis_client.zrange(keys.leases(request.id), 0, 0, withscores=True)
         seconds, micros = redis_client.time()
         left += [score - seconds * 1000 - micros / 1000 for _, score in found]
     (result,) = request.results()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fairlane import keys
 from tests.support.wait import wait_until
@@ -32,7 +32,8 @@ def test_what_fails_always_is_dead_with_its_traceback(
     text = result.error or ""
     assert text.startswith("Traceback (most recent call last):\n")
     assert text.endswith("LookupError: no such thing: the body\n")
-    ((_, dead),) = redis_client.xrange(keys.request_keys(request.id)[7])
+    found: Any = redis_client.xrange(keys.request_keys(request.id)[7])
+    ((_, dead),) = found
     assert (dead[b"reason"], dead[b"body"]) == (b"attempts", b"the body")
     assert dead[b"error"] == text.encode()
     assert dead[b"worker"] == result.worker.encode()
@@ -47,9 +48,10 @@ def test_a_retry_waits_among_the_delayed_and_is_promoted(
     """No unit waits with it: its token sleeps in `delayed` until it is due."""
     request = queue.submit_request([b"x"], backoff_ms=(400, 400))
     worker = workers.start("fail_first", until_idle=True)
-    ((member, due),) = wait_until(
+    found: Any = wait_until(
         lambda: redis_client.zrange(keys.delayed("req"), 0, -1, withscores=True), why="it sleeps"
     )
+    ((member, due),) = found
     assert member.startswith(b"5|" + request.id.encode() + b"#")
     assert worker.wait() == 0
     (first, second) = [int(at) / 1e6 for _, at in folder.noted("ran")]

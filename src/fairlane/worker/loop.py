@@ -101,8 +101,9 @@ def work_off(unit: Unit, taken: Slice) -> Operation[list[Command | Call]]:
         for part in parts[:-1]:
             yield complete(taken, *part, keep=True)
         reply = yield complete(taken, *parts[-1], keep=keep)
+        counted = len(outcome.ids) if reply[0] in {b"ok", b"ended"} else 0
         failed = len(outcome.verdicts)
-        unit.record.count(len(outcome.ids), failed, 0 if keep else 1, int(outcome.seconds * 1e6))
+        unit.record.count(counted, failed, 0 if keep else 1, int(outcome.seconds * 1e6))
         outgoing = _after(unit, taken, reply)
         if not keep or reply[0] != b"ok":
             break
