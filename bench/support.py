@@ -72,7 +72,8 @@ def machine() -> str:
     version = ".".join(map(str, binary.version))
     return (
         f"{model}, {len(CORES)} cores (server on one, client and worker on the other); "
-        f"Python {platform.python_version()}, redis-py {redis.__version__}, {binary.flavour} {version}"
+        f"Python {platform.python_version()}, redis-py {redis.__version__}, "
+        f"{binary.flavour} {version}"
     )
 
 

@@ -105,7 +105,7 @@ def main() -> None:
         )
     add, read = (support.median(values) for values in list(found.values())[:2])
     lines = [
-        f"{COUNT:,} sub-requests of 100 bytes, a handler that returns its body; median of {RUNS} runs.",
+        f"{COUNT:,} sub-requests of 100 bytes, the handler echoes; median of {RUNS} runs.",
         "",
         "| what | per second | lowest | highest | of raw XADD | of raw XREADGROUP |",
         "|---|---:|---:|---:|---:|---:|",

@@ -51,10 +51,13 @@ def main() -> None:
         os.kill(worker, signal.SIGTERM)
         os.waitpid(worker, 0)
     after, whole = sorted(row[0] for row in waits), sorted(row[1] for row in waits)
+    story = (
+        f"{SAMPLES} requests of one sub-request at priority 0, one after the other, while "
+        f"{left:,} to {WAITING:,} sub-requests waited at priority 50; one worker process, "
+        "slices of 20 ms, bulk handler 0.1 ms."
+    )
     lines = [
-        f"{SAMPLES} requests of one sub-request at priority 0, submitted one after the other while "
-        f"{left:,} to {WAITING:,} sub-requests waited at priority 50; one worker process, slices of 20 ms, "
-        "bulk handler 0.1 ms.",
+        story,
         "",
         "| until its handler starts | median ms | worst ms |",
         "|---|---:|---:|",

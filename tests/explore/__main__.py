@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 import sys
 import tempfile
 from typing import Any
@@ -22,10 +22,15 @@ class Patch:
 
     def setattr(self, target: Any, name: Any, value: Any = None) -> None:
         if isinstance(target, str):
-            module, attribute = target.rsplit(".", 1)
-            setattr(importlib.import_module(module), attribute, name)
+            path, attribute = target.rsplit(".", 1)
+            setattr(pkgutil.resolve_name(path), attribute, name)
         else:
             setattr(target, name, value)
+
+
+def say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
 
 
 def main() -> int:
@@ -40,12 +45,11 @@ def main() -> int:
                 report = explorer.run()
             except Violation as found:
                 failed = 1
-                print(f"VIOLATION after {len(explorer.known)} states\n{found}", flush=True)
+                say(f"VIOLATION after {len(explorer.known):,} states\n{found}")
                 continue
-            print(
+            say(
                 f"{report.system}: {report.states:,} states, {report.steps:,} steps, "
-                f"{report.ends:,} ends, {report.seconds:.0f} s; {dict(report.events)}",
-                flush=True,
+                f"{report.ends:,} ends, {report.seconds:.0f} s; {dict(report.events)}"
             )
     return failed
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from fairlane import keys
 from fairlane.model import Policy, Slice, Verdict, result_head
 from fairlane.operations import control, maintain, tokens, work
 from fairlane.operations.submit import submit
-from fairlane.scripts import Library
-from fairlane.steps import Batch, Call, Command, Handle, Pull, Step
+from fairlane.steps import Batch, Call, Command, Handle, Step
 from fairlane.worker import loop
 from fairlane.worker.loop import Outcome, Unit
 
@@ -18,6 +16,8 @@ from .world import QUEUE, REQUEST
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+
+    from fairlane.scripts import Library
 
 END = object()
 FAILED = "failed"
@@ -134,7 +134,7 @@ def revive(actor: Actor) -> Running:
             step = generator.throw(reply) if isinstance(reply, Exception) else generator.send(reply)
     except StopIteration:
         return Running(generator, END)
-    except Exception as error:  # the operation ends by telling its caller what is wrong
+    except Exception as error:  # noqa: BLE001  it ends by telling its caller what is wrong
         return Running(generator, FAILED, [type(error).__name__])
     return Running(generator, step)
 
@@ -152,7 +152,7 @@ def frames(generator: Any) -> list[Any]:
 _SKIP = {"scripts", "unit", "names", "policy", "digest", "sent", "fields", "now"}
 
 
-def plain(value: Any) -> Any:
+def plain(value: Any) -> Any:  # noqa: PLR0911  one line for each kind of value
     """A value as nested tuples, without what is the same in every state."""
     if isinstance(value, dict):
         return tuple(
@@ -216,7 +216,7 @@ def install(library: Library, monkeypatch: Any) -> None:
         if hasattr(module, "library"):
             monkeypatch.setattr(module, "library", lambda: library)
     monkeypatch.setattr("fairlane.operations.submit.library", lambda: library)
-    monkeypatch.setattr(work.secrets, "token_hex", OPS.token_hex)
+    monkeypatch.setattr("fairlane.operations.work.secrets.token_hex", OPS.token_hex)
     monkeypatch.setattr(clock, "mono_s", lambda: 0.0)
     monkeypatch.setattr(settings, "OPEN_MS", 20_000)
 

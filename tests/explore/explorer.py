@@ -35,7 +35,7 @@ CHUNK = (b"x",)
 LANE_KEY = keys.lanes(QUEUE)[LANE]
 
 
-class Violation(AssertionError):  # noqa: N818  it is what was found
+class Violation(AssertionError):
     """What does not hold, and the way there."""
 
 
@@ -145,7 +145,8 @@ class Explorer:
                 knows = ["over"]
             text = repr((actor.role.name, actor.is_over, plain(actor.partial), plain(step), knows))
             actor.view = (step, text)
-        return actor.view  # type: ignore[return-value]
+        seen: tuple[Any, str] = actor.view
+        return seen
 
     def _check(self, state: State, number: int) -> None:
         wrong = [text.decode() for text in state.saved.broken]
@@ -199,8 +200,10 @@ class Explorer:
             raise Violation(
                 "\n".join(
                     [
-                        f"{self.system.name}: from {len(stuck)} of {len(self.known)} states "
-                        "the end can't be reached",
+                        (
+                            f"{self.system.name}: from {len(stuck)} of {len(self.known)} states "
+                            "the end can't be reached"
+                        ),
                         *self._way(shortest),
                     ]
                 )
@@ -251,9 +254,7 @@ class Explorer:
         if is_pop(one) and not (state.saved.seen and state.saved.seen[13]):
             return
         reply, saved = self._perform(state, one)
-        what = (
-            f"{name} {getattr(getattr(one, 'script', None), 'name', None) or one.args[0].decode()}"
-        )
+        what = f"{name} {_word(one)}"
         after = self._told(replace(state, saved=saved), index, actor, step, reply)
         yield what, after, True
         yield from self._faults(state, index, actor, one, saved, after, what)
@@ -344,6 +345,11 @@ class Explorer:
 
 def _less(faults: tuple[tuple[str, int], ...], name: str) -> tuple[tuple[str, int], ...]:
     return tuple((kind, count - (kind == name)) for kind, count in faults)
+
+
+def _word(step: Any) -> str:
+    """The script's or command's name."""
+    return str(step.args[0], "ascii") if isinstance(step, Command) else step.script.name
 
 
 def _frozen(reply: Any) -> Any:

@@ -11,13 +11,13 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import redis
-
 from fairlane import keys, scripts
 from fairlane.steps import Call, Command
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import redis
 
 QUEUE, REQUEST = "req", "r"
 LANE = 5
