@@ -5,17 +5,20 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
+from . import clock
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
 def connection_delays(patience_s: float) -> Iterator[float]:
-    """Seconds to sleep between tries of one call: 0.02 doubling to 1, `patience_s` in all."""
-    delay, spent = 0.02, 0.0
-    while spent < patience_s:
-        pause = delay * random.uniform(0.5, 1.0)
-        yield pause
-        spent += pause
+    """Seconds to sleep between tries of one call: 0.02 doubling to 1, until `patience_s` is over.
+
+    The tries count, too: one against a silent server takes its whole timeout.
+    """
+    delay, end = 0.02, clock.mono_s() + patience_s
+    while (left := end - clock.mono_s()) > 0:
+        yield min(left, delay * random.uniform(0.5, 1.0))
         delay = min(1.0, delay * 2)
 
 

@@ -10,7 +10,13 @@ import pytest
 
 from fairlane import keys
 from fairlane.bodies import chunks
-from fairlane.errors import InvalidArgument, RequestEnded, RequestExists, RequestLost
+from fairlane.errors import (
+    InvalidArgument,
+    RedisFull,
+    RequestEnded,
+    RequestExists,
+    RequestLost,
+)
 from fairlane.model import Policy
 from fairlane.operations.submit import Digest, discard, submit
 from fairlane.steps import Pull
@@ -322,13 +328,13 @@ def test_a_late_producer_starts_again_with_a_newer_intent(driver: SyncDriver, la
     operation = submit("r1", Policy())
     assert isinstance(operation.send(None), Pull)
     assert isinstance(operation.send([b"a"]), Pull)
-    score = driver.run(once(operation.send(None)))
+    score, before = driver.run(once(operation.send(None)))
     lane.abandon(score)
     lane.call("drop", (keys.active("req"),), id="r1", seen=score)
     names: list[str] = []
 
     def rest() -> Any:
-        reply = score
+        reply: Any = (score, before)
         with contextlib.suppress(StopIteration):
             while True:
                 step = operation.send(reply)
@@ -340,6 +346,40 @@ def test_a_late_producer_starts_again_with_a_newer_intent(driver: SyncDriver, la
     assert names[-2:] == ["enqueue", "batch"]
     assert lane.client.zscore(keys.active("req"), "r1") is not None
     assert clean(lane)
+
+
+def test_a_shorter_submission_with_the_same_beginning_harms_nobody(driver: SyncDriver, lane: Lane):
+    """Another producer of the same id is ahead of it, and still sending."""
+    assert not cut(driver, submit("r1", Policy()), THREE, 6)
+    with pytest.raises(RequestExists):
+        driver.run(submit("r1", Policy()), iter([*THREE[:1], [b"other"]]))
+    assert (lane.number("open"), lane.number("chunks")) == (1, 2)
+    assert driver.run(submit("r1", Policy()), iter(THREE)) == 5
+    assert clean(lane)
+
+
+def test_a_repeated_submission_does_not_keep_the_auditor_away(queue: Queue, lane: Lane):
+    """However often it comes, the auditor looks when it would have looked."""
+    queue.submit_request(["a"], id="r1")
+    due = lane.client.zscore(keys.active("req"), "r1")
+    for _ in range(3):
+        queue.submit_request(["a"], id="r1")
+    with pytest.raises(RequestExists):
+        queue.submit_request(["b"], id="r1")
+    assert lane.client.zscore(keys.active("req"), "r1") == due
+
+
+def test_a_refused_repeat_leaves_the_running_request_to_its_auditor(queue: Queue, lane: Lane):
+    """Redis was full: the intent is taken back, not the entry of the request that runs."""
+    queue.submit_request(["a" * 500_000], id="r1")
+    used = lane.client.info("memory")["used_memory"]
+    lane.client.config_set("maxmemory", used + 300_000)
+    try:
+        with contextlib.suppress(RedisFull):
+            queue.submit_request(["a" * 500_000], id="r1")
+    finally:
+        lane.client.config_set("maxmemory", 0)
+    assert lane.client.zscore(keys.active("req"), "r1") is not None
 
 
 # ------------------------------------------------------------------ digest

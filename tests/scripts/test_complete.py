@@ -315,3 +315,12 @@ def test_extend_with_an_argument_too_few_is_a_type_error(lane: Lane):
     with pytest.raises(TypeError, match="op"):
         lane.request("extend", k="0", fence="1")
     assert lane.acquire(Tok(5, "0", "1")).word == "gone"
+
+
+def test_a_settled_lease_leaves_no_consumer_behind(lane: Lane):
+    """XINFO CONSUMERS shows who holds something, and never grows with who once did."""
+    tokens = lane.start(9)
+    held = [lane.take(token) for token in tokens]
+    lane.complete(held[0])
+    names = {one["name"] for one in lane.client.xinfo_consumers(lane.names[0], lane.names[0])}
+    assert names == {b"w:1/1", b"w:1/2"} | ({b"-"} & names)

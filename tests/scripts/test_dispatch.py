@@ -18,7 +18,7 @@ FIELDS = ("state", "done", "total", 3)
 
 def intend(lane: Lane, request_id: str = "r1", grace: Any = 30_000, **given: Any) -> int:
     given = {"above": 0} | given
-    return int(lane.call("intend", (ACTIVE,), id=request_id, grace=grace, **given))
+    return int(lane.call("intend", (ACTIVE,), id=request_id, grace=grace, **given)[0])
 
 
 def insert(lane: Lane, *tokens: tuple[int, str, Any]) -> int:
@@ -239,12 +239,19 @@ def test_retire_without_an_active_entry_logs_all_the_same(lane: Lane):
     assert retire(lane) == 1
 
 
-def test_retire_twice_takes_the_id_out_of_active_again(lane: Lane):
-    """A repeat of enqueue's intent may have brought it back."""
+def test_retire_twice_leaves_a_new_life_of_the_id_in_active(lane: Lane):
+    """A late copy of it must not take the next request of this id from its auditor."""
     retire(lane)
     intend(lane)
     assert retire(lane) == 0
-    assert lane.client.zcard(ACTIVE) == 0
+    assert lane.client.zcard(ACTIVE) == 1
+
+
+def test_an_intent_tells_the_score_that_was_there(lane: Lane):
+    """So that a refused submission can put it back."""
+    first = intend(lane)
+    reply = lane.call("intend", (ACTIVE,), id="r1", grace=30_000, above=0)
+    assert reply == [first + 1, first]
 
 
 def test_another_life_of_the_same_id_is_logged_again(lane: Lane):

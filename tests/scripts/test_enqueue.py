@@ -264,13 +264,22 @@ def test_seal_of_a_request_that_is_worked_off_ends_it_with_one_publish(
         assert heard() == [b"done"]
 
 
-@pytest.mark.parametrize("chunks", [0, 2, "x"])
-def test_seal_with_another_count_of_chunks_is_refused(lane: Lane, chunks: int | str):
-    """BADCHUNK: some chunk is missing, so the request stays open."""
+@pytest.mark.parametrize(("chunks", "chain"), [(1, "c2"), (3, "c2"), (2, "other")])
+def test_seal_of_something_else_is_a_conflict(lane: Lane, chunks: int, chain: str):
+    """Two producers use one id: the seal of one must not end what the other still sends."""
+    lane.start(1, open_ms=HOUR)
+    lane.append(1, chunk=2)
+    before = lane.dump()
+    assert lane.seal(chunks, chain) == [b"conflict"]
+    assert lane.dump() == before
+
+
+def test_seal_refuses_words_where_numbers_belong(lane: Lane):
+    """BADARGUMENT, and nothing is written."""
     lane.start(1, open_ms=HOUR)
     before = lane.dump()
-    with pytest.raises(InvalidArgument, match="BADCHUNK"):
-        lane.call("seal", lane.names, chunks=chunks)
+    with pytest.raises(InvalidArgument, match="BADARGUMENT"):
+        lane.seal("many")  # type: ignore[arg-type]
     assert lane.dump() == before
 
 

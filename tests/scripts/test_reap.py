@@ -290,3 +290,13 @@ def test_everybody_dies_all_the_time_and_all_is_accounted_for(lane: Lane):
     assert lane.hash()["state"] == "done"
     assert lane.number("dead") == 7
     assert set(deliveries.values()) <= {2, 3}
+
+
+def test_reap_of_another_queue_is_none_of_its_business(lane: Lane):
+    """A leftover intent must not make this queue's workers run that queue's request."""
+    (token,) = lane.start(1)
+    lane.take(token)
+    lane.later(60_000)
+    before = lane.dump()
+    assert lane.reap(queue="other") == [b"foreign"]
+    assert lane.dump() == before

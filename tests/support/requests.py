@@ -167,9 +167,10 @@ class Lane:
         given = {"chain": f"c{chunk}", "open_ms": HOUR} | given
         return self.request("append", chunk=chunk, bodies=chosen, **given)
 
-    def seal(self, chunks: int = 1) -> list[Any]:
-        """Seal the request."""
-        return self.request("seal", chunks=chunks)
+    def seal(self, chunks: int = 1, chain: str | None = None) -> list[Any]:
+        """Seal the request; by default its producer sent what is stored."""
+        own = self.client.hget(self.names[2], "chain") or b""
+        return self.request("seal", chunks=chunks, chain=chain or own)
 
     def acquire(
         self,
@@ -240,10 +241,17 @@ class Lane:
         k: str = "",
         fence: str = "",
         missing: list[str] | None = None,
+        queue: str | None = None,
     ) -> list[Any]:
         """Take leases back."""
         return self.request(
-            "reap", worker=worker, started=started, k=k, fence=fence, missing=missing or []
+            "reap",
+            queue=self.queue if queue is None else queue,
+            worker=worker,
+            started=started,
+            k=k,
+            fence=fence,
+            missing=missing or [],
         )
 
     def cancel(self, reason: str = "a person said so") -> list[Any]:

@@ -37,3 +37,9 @@ def workers(queue: Queue, redis_client: redis.Redis, tmp_path: Path) -> Iterator
 def folder(workers: Workers) -> Folder:
     """What the test and its handlers share."""
     return workers.folder
+
+
+@pytest.fixture
+def still_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is 110 s: ten seconds after the leases of these tests were taken."""
+    monkeypatch.setattr("fairlane.clock.mono_s", lambda: 110.0)

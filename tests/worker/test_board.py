@@ -15,6 +15,8 @@ from tests.worker.parts import OP, record_of_its_own
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.usefixtures("still_clock")
+
 
 def hold(record: Record, request_id: str = "r1", fence: int = 7, lease_s: float = 30.0) -> Held:
     """A lease goes to the board, acquired at second 100."""
@@ -260,3 +262,23 @@ def test_counts_add_up_over_units():
     board.records[1].count(100, 200)
     assert board.records[0].counts() == {"done": 11, "failed": 2, "slices": 3, "busy_us": 4}
     assert board.counts() == {"done": 111, "failed": 202, "slices": 3, "busy_us": 4}
+
+
+def test_a_lease_that_has_all_but_expired_is_stopped(monkeypatch: pytest.MonkeyPatch):
+    """The handler is told by the clock alone: its supervisor may not reach Redis."""
+    record = Board(1).records[0]
+    record.hold("r1", "0", 7, OP, 100.0, 30.0)
+    monkeypatch.setattr("fairlane.clock.mono_s", lambda: 126.9)
+    assert not record.is_stopped
+    monkeypatch.setattr("fairlane.clock.mono_s", lambda: 127.1)
+    assert record.is_stopped
+
+
+def test_a_unit_waits_until_it_may_begin():
+    """After a death with several leases only one unit of the process goes on."""
+    record = Board(1).records[0]
+    assert not record.is_waiting
+    record.wait(begin=False)
+    assert record.is_waiting
+    record.wait(begin=True)
+    assert not record.is_waiting

@@ -88,7 +88,7 @@ def test_a_killed_workers_handlers_stop_and_another_takes_over(
     assert len(folder.noted("appends")) == appended
     assert sorted(result.attempt for result in request.results()) == [1, 1, 1, 1, 2, 2]
     assert {result.worker for result in request.results()} == {second.id}
-    assert f"worker {name} is dead: took over what it held in 1 requests" in second.said()
+    assert f"worker {name} is dead: looked in 1 requests for what it held" in second.said()
     check_told_once(request)
 
 

@@ -18,6 +18,8 @@ from tests.worker.parts import record_of_its_own
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.usefixtures("still_clock")
+
 
 def sync(body: bytes) -> bytes:
     return body

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from fairlane.worker.board import Record
     from fairlane.worker.loop import Outcome
 
+pytestmark = pytest.mark.usefixtures("still_clock")
+
 Run = Any  # what the fixture `run` is: a function that returns an Outcome
 
 

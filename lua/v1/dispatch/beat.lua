@@ -1,6 +1,6 @@
 -- beat: renews a worker, hands the maintenance lock on and says what is due next: nothing else polls.
 -- Says: ok leads now active_due delayed_due oldest_beat (dues: 0 = nothing) | drain (somebody deleted its record) |
---   unknown (the registry is gone: register again) | replaced (another process has the name)
+--   unknown (the record is gone or has expired: register again) | replaced (another process has the name)
 -- @flags allow-oom
 local workers = KEYS[1]  -- {queue}:workers  zset  worker -> last beat, ms
 local worker = KEYS[2]  -- {queue}:worker:<host:port>  hash  host, pid, started, renewed
@@ -19,13 +19,16 @@ if not ttl or not lock_ms then
   return redis.error_reply("BADARGUMENT beat wants numbers for ttl and lock_ms")
 end
 local mine = redis.call("HGET", worker, "started")
+now = now_ms(now)
 if not mine then
-  return {redis.call("ZSCORE", workers, id) and "drain" or "unknown"}
+  -- Listed with a fresh beat: somebody deleted the record. With an old one, it only expired while
+  -- Redis or the worker was away.
+  local beaten = tonumber(redis.call("ZSCORE", workers, id))
+  return {beaten and now - beaten < ttl and "drain" or "unknown"}
 end
 if mine ~= started then
   return {"replaced"}
 end
-now = now_ms(now)
 redis.call("HSET", worker, "renewed", now, "holds", holds)
 redis.call("PEXPIRE", worker, ttl)
 redis.call("ZADD", workers, now, id)

@@ -15,11 +15,11 @@ local fields = 6  -- ARGV[6...]  field, value pairs of the entry
 if not keep_ms or not most or (#ARGV - fields + 1) % 2 ~= 0 then
   return redis.error_reply("BADARGUMENT retire wants numbers for keep_ms and most, and pairs")
 end
-redis.call("ZREM", active, id)
 now = now_ms(now)
 if redis.call("ZADD", logged, "NX", now + keep_ms, id .. "|" .. born) == 0 then
-  return 0
+  return 0  -- and `active` is left alone: it may hold a new life of this id
 end
+redis.call("ZREM", active, id)
 redis.call("XADD", completed, "MAXLEN", "~", most, "*", "id", id, unpack(ARGV, fields))
 for _, old in ipairs(redis.call("ZRANGEBYSCORE", logged, "-inf", now, "LIMIT", 0, 10)) do
   redis.call("ZREM", logged, old)

@@ -2,7 +2,7 @@
 -- compared too, as a restarted worker has the same name); or the one lease a supervisor names.
 -- A lease that died owing one entry charges it an attempt; owing more, nobody is charged.
 -- Also queues again the permits whose tokens the auditor found missing, and cancels a request
--- left open past its time. Says: ok look tokens | ended summary | gone; look = ms until the next
+-- left open past its time. Says: ok look tokens | ended summary | foreign | gone; look = ms until the next
 -- lease expires, 0 = none stands
 -- @flags allow-oom
 -- @include lib/request_keys.lua
@@ -11,7 +11,8 @@ local worker = ARGV[2]  -- host:port, or "" for expired leases
 local started = ARGV[3]  -- ms; of that worker
 local k = ARGV[4]  -- one permit of that worker, or "" for all
 local fence = ARGV[5]  -- of that permit
-local missing = 6  -- ARGV[6...]  k, g pairs whose token is nowhere
+local queue = ARGV[6]  -- of the caller; another queue's request is none of its business
+local missing = 7  -- ARGV[7...]  k, g pairs whose token is nowhere
 -- @include lib/now_ms.lua
 -- @include lib/state.lua
 -- @include lib/permits.lua
@@ -25,6 +26,9 @@ local missing = 6  -- ARGV[6...]  k, g pairs whose token is nowhere
 local state = load_state()
 if not state then
   return {"gone"}
+end
+if state.queue ~= queue then
+  return {"foreign"}
 end
 if is_ended(state) then
   return {"ended", summary(state)}

@@ -1,15 +1,19 @@
 -- seal: no more chunks will come. The counter gives back the one it held for the open request.
--- Says: ok tokens | ended summary | gone
+-- Says: ok tokens | conflict | ended summary | gone
 -- @flags allow-oom
 -- @include lib/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
 local chunks = tonumber(ARGV[2])  -- how many chunks the producer sent
+local chain = ARGV[3]  -- hex digest over all of them
 -- @include lib/now_ms.lua
 -- @include lib/state.lua
 -- @include lib/permits.lua
 -- @include lib/mint.lua
 -- @include lib/finish.lua
 
+if not chunks then
+  return redis.error_reply("BADARGUMENT seal wants a number for chunks")
+end
 local state = load_state()
 if not state then
   return {"gone"}
@@ -17,8 +21,8 @@ end
 if is_ended(state) then
   return {"ended", summary(state)}
 end
-if chunks ~= state.chunks then
-  return redis.error_reply("BADCHUNK the producer sent " .. tostring(chunks) .. " chunks, here are " .. state.chunks)
+if chunks ~= state.chunks or chain ~= state.chain then
+  return {"conflict"}  -- two producers with one id: the other's request goes on
 end
 now = now_ms(now)
 if state.open == 0 then

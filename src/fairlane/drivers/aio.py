@@ -29,14 +29,15 @@ class Lines:
         self._pool = pool
         self._idle: deque[Connection] = deque()
 
-    def take(self) -> Connection:
-        """An idle connection, or a new one (not yet connected)."""
+    async def take(self) -> Connection:
+        """A connection, made if none is idle. A Sentinel's asks for its master as it connects."""
         try:
-            return self._idle.pop()
+            line = self._idle.pop()
         except IndexError:
             # Not pool.make_connection: it counts what it made and refuses after a hundred.
-            made: Connection = self._pool.connection_class(**self._pool.connection_kwargs)
-            return made
+            line = self._pool.connection_class(**self._pool.connection_kwargs)
+        await line.connect()  # nothing, if it is
+        return line
 
     def give(self, line: Connection) -> None:
         """Back among the idle ones; a broken one reconnects at its next use."""
@@ -51,9 +52,9 @@ class Lines:
 class Servers:
     """One server, or the primaries of a cluster as they are needed."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, timeout_s: float) -> None:
         self.place = wire.hide_secret(wire.check_url(url))
-        self._options = wire.connection_options()
+        self._options = wire.connection_options(timeout_s)
         self._one: Lines | None = None
         self._nodes: dict[routes.Address, Lines] = {}
         self._map: routes.SlotMap | None = None
@@ -105,12 +106,14 @@ class Servers:
     async def _ask(self) -> routes.SlotMap:
         failure: Exception = RedisUnreachable(f"no node of {self.place} answers")
         for node in dict.fromkeys([*self._nodes, *self._seeds]):
-            line = self._node(node).take()
+            line = None
             try:
+                line = await self._node(node).take()
                 await line.send_command("CLUSTER", "SLOTS")
                 found = routes.SlotMap(await line.read_response(), node[0])
             except (redis.RedisError, OSError) as error:
-                await line.disconnect()
+                if line is not None:
+                    await line.disconnect()
                 failure = error
                 continue
             self._node(node).give(line)
@@ -127,9 +130,15 @@ class Servers:
 class AsyncDriver:
     """Runs operations in one event loop."""
 
-    def __init__(self, url: str, *, patience_s: float = settings.PATIENCE_S) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        patience_s: float = settings.PATIENCE_S,
+        timeout_s: float = settings.SOCKET_TIMEOUT_S,
+    ) -> None:
         self.url = url
-        self.servers = Servers(url)
+        self.servers = Servers(url, timeout_s)
         self.place = self.servers.place
         self.patience_s = patience_s
         self.modern: bool | None = None
@@ -171,7 +180,7 @@ class AsyncDriver:
         """Connects and reads INFO once: is this server fit? Raises RedisUnreachable, RedisUnfit."""
         try:
             lines = await self.servers.lines_for(None)
-            line = lines.take()
+            line = await lines.take()
             try:
                 await line.send_command("INFO")
                 self.modern = wire.check_fitness(await line.read_response(), self.place)
@@ -240,7 +249,7 @@ class _Runner:
             line = None
             try:
                 lines = await driver.servers.lines_for(key)
-                line = lines.take()
+                line = await lines.take()
                 reply = await call(line)
             except (redis.RedisError, OSError) as error:
                 if line is not None:
@@ -303,7 +312,7 @@ class _Runner:
     async def _elsewhere(self, step: Command | Call) -> Any:
         """A forgotten script, on a line of its own: behind it in the batch a pop may block."""
         lines = await self.driver.servers.lines_for(routes.key_of(step))
-        line = lines.take()
+        line = await lines.take()
         try:
             reply = await self._one(line, step)
         except BaseException:

@@ -31,15 +31,16 @@ class Lines:
         self._pid = os.getpid()
 
     def take(self) -> Connection:
-        """An idle connection, or a new one (not yet connected)."""
+        """A connection, made if none is idle. A Sentinel's asks for its master as it connects."""
         if self._pid != os.getpid():  # a forked child must not speak on its parent's sockets
             self._idle, self._pid = deque(), os.getpid()
         try:
-            return self._idle.pop()
+            line = self._idle.pop()
         except IndexError:
             # Not pool.make_connection: it counts what it made and refuses after a hundred.
-            made: Connection = self._pool.connection_class(**self._pool.connection_kwargs)
-            return made
+            line = self._pool.connection_class(**self._pool.connection_kwargs)
+        line.connect()  # nothing, if it is
+        return line
 
     def give(self, line: Connection) -> None:
         """Back among the idle ones; a broken one reconnects at its next use."""
@@ -54,9 +55,9 @@ class Lines:
 class Servers:
     """One server, or the primaries of a cluster as they are needed."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, timeout_s: float) -> None:
         self.place = wire.hide_secret(wire.check_url(url))
-        self._options = wire.connection_options()
+        self._options = wire.connection_options(timeout_s)
         self._one: Lines | None = None
         self._nodes: dict[routes.Address, Lines] = {}
         self._map: routes.SlotMap | None = None
@@ -108,12 +109,14 @@ class Servers:
     def _ask(self) -> routes.SlotMap:
         failure: Exception = RedisUnreachable(f"no node of {self.place} answers")
         for node in dict.fromkeys([*self._nodes, *self._seeds]):
-            line = self._node(node).take()
+            line = None
             try:
+                line = self._node(node).take()
                 line.send_command("CLUSTER", "SLOTS")
                 found = routes.SlotMap(line.read_response(), node[0])
             except (redis.RedisError, OSError) as error:
-                line.disconnect()
+                if line is not None:
+                    line.disconnect()
                 failure = error
                 continue
             self._node(node).give(line)
@@ -130,9 +133,15 @@ class Servers:
 class SyncDriver:
     """Runs operations; any thread may call `run` at any time."""
 
-    def __init__(self, url: str, *, patience_s: float = settings.PATIENCE_S) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        patience_s: float = settings.PATIENCE_S,
+        timeout_s: float = settings.SOCKET_TIMEOUT_S,
+    ) -> None:
         self.url = url
-        self.servers = Servers(url)
+        self.servers = Servers(url, timeout_s)
         self.place = self.servers.place
         self.patience_s = patience_s
         self.modern: bool | None = None

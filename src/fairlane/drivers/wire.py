@@ -10,7 +10,6 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from .. import settings
 from ..errors import (
     SCRIPT_ERRORS,
     FairlaneError,
@@ -37,12 +36,13 @@ PASSING = (
 )
 REFUSED = ("NOAUTH", "WRONGPASS", "NOPERM", "invalid username-password", "AUTH failed")
 OLDEST = (6, 2)
-_SECRET = re.compile(r"(://[^:/@]*:)[^/]*@")  # up to the last @: a password may hold one
+_SECRET = re.compile(r"(://[^:@/]*:).*@")  # up to the last @: a password may hold anything
+_QUERY_SECRET = re.compile(r"(password=)[^&]*")
 
 
 def hide_secret(url: str) -> str:
     """The URL without its password, for messages."""
-    return _SECRET.sub(r"\1***@", url)
+    return _QUERY_SECRET.sub(r"\1***", _SECRET.sub(r"\1***@", url))
 
 
 def check_url(url: str) -> str:
@@ -56,7 +56,7 @@ def check_url(url: str) -> str:
     return url
 
 
-def connection_options() -> dict[str, Any]:
+def connection_options(timeout_s: float) -> dict[str, Any]:
     """How each of our connections is made: no hidden retries, replies undecoded.
 
     redis-py's own retries would run a slow script several times for one call; ours repeat a call
@@ -65,8 +65,8 @@ def connection_options() -> dict[str, Any]:
     return {
         "retry": Retry(NoBackoff(), 0),
         "retry_on_error": [],
-        "socket_timeout": settings.SOCKET_TIMEOUT_S,
-        "socket_connect_timeout": settings.SOCKET_TIMEOUT_S,
+        "socket_timeout": timeout_s,
+        "socket_connect_timeout": timeout_s,
         "socket_read_size": 1 << 18,
         "protocol": 2,
         "health_check_interval": 0,
@@ -77,8 +77,10 @@ def from_url(pool: Any, url: str, options: dict[str, Any]) -> Any:
     """A pool of the class `pool` for `url`; raises InvalidArgument for a URL it can't read."""
     try:
         return pool.from_url(url, **options)
-    except ValueError as error:
-        raise InvalidArgument(f"Redis URL {hide_secret(url)!r} is not valid: {error}") from None
+    except ValueError:  # its text may hold a part of the password
+        raise InvalidArgument(
+            f"Redis URL {hide_secret(url)!r} is not valid: scheme://host:port/db is expected"
+        ) from None
 
 
 def split_sentinel(url: str) -> tuple[list[tuple[str, int]], str, dict[str, Any]]:

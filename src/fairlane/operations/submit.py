@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from .. import keys, settings
 from ..errors import (
+    FairlaneError,
     InvalidArgument,
     RedisFull,
-    RedisUnfit,
-    RedisUnreachable,
     RequestEnded,
     RequestExists,
     RequestLost,
 )
 from ..model import ENDED_STATES
 from ..scripts import library
-from ..steps import Batch, Command, Operation, Pull
+from ..steps import Batch, Call, Command, Operation, Pull
 from .control import cancel
 from .tokens import insert, retire
 
@@ -47,7 +46,12 @@ class Digest:
         digest = hashlib.sha256(b"%d|" % len(self._link) + self._link + lengths)
         digest.update(b"".join(chunk))
         self._link = digest.digest()
-        return digest.hexdigest()
+        return self.hex
+
+    @property
+    def hex(self) -> str:
+        """The digest up to and with the last chunk added."""
+        return self._link.hex()
 
 
 def submit(request_id: str, policy: Policy) -> Operation[int]:
@@ -79,11 +83,14 @@ def submit(request_id: str, policy: Policy) -> Operation[int]:
 def _enqueue(
     request_id: str, policy: Policy, link: str, chunk: Chunk, *, is_open: bool
 ) -> Operation[list[Any]]:
-    scripts, active = library(), (keys.active(policy.queue),)
-    seen = 0
+    scripts = library()
+    given_up = 0
     while True:
-        intent = yield scripts.intend(
-            active, id=request_id, grace=settings.INTENT_GRACE_MS, above=seen
+        intent, before = yield scripts.intend(
+            (keys.active(policy.queue),),
+            id=request_id,
+            grace=settings.INTENT_GRACE_MS,
+            above=given_up,
         )
         try:
             reply: list[Any] = yield scripts.enqueue(
@@ -102,18 +109,36 @@ def _enqueue(
                 bodies=chunk,
             )
         except (InvalidArgument, RedisFull):  # refused before anything was written: no trace stays
-            yield scripts.drop(active, id=request_id, seen=intent)
+            yield _withdraw(policy.queue, request_id, intent, before)
             raise
-        if reply[0] == b"conflict":
-            home = yield Command(b"HGET", keys.request_hash(request_id), b"queue")
-            if home != policy.queue.encode():  # another queue looks after it
-                yield scripts.drop(active, id=request_id, seen=intent)
-            elif reply[1][0].decode() in ENDED_STATES:
-                yield retire(policy.queue, request_id, reply[1])
+        word = reply[0]
+        if word in {b"exists", b"conflict"}:
+            yield from _found(request_id, policy, reply, intent, before)
+        if word == b"conflict":
             raise _exists(request_id)
-        if reply[0] != b"late":
+        if word != b"late":
             return reply
-        seen = reply[1]  # the auditor had given the intent up: announce it anew, and later
+        given_up = reply[1]  # the auditor gave this intent up: announce it anew, and later
+
+
+def _withdraw(queue: str, request_id: str, intent: int, before: int) -> Command | Call:
+    """Takes an intent back: the auditor looks when it would have looked, or not at all."""
+    if before:
+        return Command(b"ZADD", keys.active(queue), b"XX", before, request_id)
+    return library().drop((keys.active(queue),), id=request_id, seen=intent)
+
+
+def _found(
+    request_id: str, policy: Policy, reply: list[Any], intent: int, before: int
+) -> Operation[None]:
+    """There is a request of this id: our intent must not keep the auditor from it."""
+    summary = reply[1] if reply[0] == b"conflict" else reply[4]
+    home = yield Command(b"HGET", keys.request_hash(request_id), b"queue")
+    is_ours, is_over = home == policy.queue.encode(), summary[0].decode() in ENDED_STATES
+    if is_ours and is_over:
+        yield retire(policy.queue, request_id, summary)
+    if before or is_over or not is_ours:  # else its entry was missing: now it is looked after
+        yield _withdraw(policy.queue, request_id, intent, before)
 
 
 def _exists(request_id: str) -> RequestExists:
@@ -136,21 +161,40 @@ def _dispatch(request_id: str, policy: Policy, tokens: list[Any]) -> Operation[N
 
 
 def _or_discard(request_id: str, policy: Policy, rest: Operation[int]) -> Operation[int]:
-    """The rest of a submission; what stops it short cancels the open request.
+    """The rest of a submission; a full Redis or Ctrl-C cancels the open request.
 
-    That is an error of the source, a full Redis or Ctrl-C. Not when the request is somebody
-    else's or gone, and not when Redis does not answer: then a repeat with the same id resumes.
+    Not when the request is somebody else's or gone, and not when Redis does not answer: then a
+    repeat with the same id resumes.
     """
     try:
         return (yield from rest)
     except GeneratorExit:  # nobody listens any more; an open request is cancelled in time
         raise
-    except (RequestEnded, RequestExists, RequestLost, RedisUnfit, RedisUnreachable):
+    except FairlaneError as error:
+        if isinstance(error, RedisFull):
+            yield from _discard_open(request_id, policy.queue, error)
         raise
     except BaseException as error:
-        if (yield Command(b"HGET", keys.request_hash(request_id), b"open")) == b"1":
-            yield from discard(request_id, policy.queue, f"submission: {type(error).__name__}")
+        yield from _discard_open(request_id, policy.queue, error)
         raise
+
+
+def _pull(request_id: str, policy: Policy) -> Operation[Chunk | None]:
+    """The next chunk; if the caller's bodies fail, the open request is cancelled."""
+    try:
+        chunk: Chunk | None = yield Pull()
+    except GeneratorExit:  # nobody listens any more; an open request is cancelled in time
+        raise
+    except BaseException as error:
+        yield from _discard_open(request_id, policy.queue, error)
+        raise
+    return chunk
+
+
+def _discard_open(request_id: str, queue: str, error: BaseException) -> Operation[None]:
+    is_open = yield Command(b"HGET", keys.request_hash(request_id), b"open")
+    if is_open == b"1":
+        yield from discard(request_id, queue, f"submission: {type(error).__name__}")
 
 
 def _append_rest(
@@ -158,21 +202,20 @@ def _append_rest(
 ) -> Operation[int]:
     scripts, names = library(), keys.request_keys(request_id)
     while chunk is not None:
-        link = digest.add(chunk)
+        digest.add(chunk)
         chunks += 1
         total += len(chunk)
         reply = yield scripts.append(
-            names, chunk=chunks, chain=link, open_ms=settings.OPEN_MS, bodies=chunk
+            names, chunk=chunks, chain=digest.hex, open_ms=settings.OPEN_MS, bodies=chunk
         )
         yield from _check_open(request_id, policy, reply)
         yield from _dispatch(request_id, policy, reply[-1])
-        chunk = yield Pull()
-    reply = yield scripts.seal(names, chunks=chunks)
+        chunk = yield from _pull(request_id, policy)
+    reply = yield scripts.seal(names, chunks=chunks, chain=digest.hex)
     if reply[0] == b"ended":
         yield retire(policy.queue, request_id, reply[1])
-    elif reply[0] == b"gone":
-        raise RequestLost(f"request {request_id} vanished from Redis while it was being submitted")
     else:
+        yield from _check_open(request_id, policy, reply)
         yield from _dispatch(request_id, policy, reply[-1])
     return total
 
@@ -200,13 +243,11 @@ def _resume(
     """The id exists with this first chunk: goes on at the first chunk that is missing there."""
     _, stored, chain, is_open, summary, tokens = reply
     yield from _dispatch(request_id, policy, tokens)
-    if summary[0].decode() in ENDED_STATES:
-        yield retire(policy.queue, request_id, summary)
     chunks, total, chunk = 1, len(first), following
     while chunk is not None and chunks < stored:
         link = digest.add(chunk)
         chunks, total = chunks + 1, total + len(chunk)
-        chunk = yield Pull()
+        chunk = yield from _pull(request_id, policy)
     if chunks != stored or link != chain.decode():
         raise _exists(request_id)
     if chunk is not None and summary[0] == b"cancelled":

@@ -80,6 +80,7 @@ def extend(request_id: str, k: str, fence: str, op: str) -> Call:
 
 
 def reap(
+    queue: str,
     request_id: str,
     *,
     worker: str = "",
@@ -95,5 +96,6 @@ def reap(
         started=started,
         k=k,
         fence=fence,
+        queue=queue,
         missing=missing or (),
     )

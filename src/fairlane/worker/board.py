@@ -11,13 +11,15 @@ import mmap
 import struct
 from dataclasses import dataclass
 
+from .. import clock
+
 _SIZE = 512
 _HEADER = 64
 _DRAINING = 0
 # In a record: version (odd while it is written), held, then the lease.
 _VERSION = struct.Struct("<Q")
 _LEASE = struct.Struct("<dddQHH")  # deadline, taken, lease seconds, fence, length of id and of k
-_AT_LEASE, _AT_NAMES, _AT_HELD = 8, 56, 252
+_AT_LEASE, _AT_NAMES, _AT_HELD, _AT_WAITING = 8, 56, 252, 253
 _AT_ATTENTION, _AT_STOPPED, _AT_EXTENDED, _AT_DEADLINE, _AT_COUNTS = 256, 264, 272, 280, 288
 _U64 = struct.Struct("<Q")
 _F64 = struct.Struct("<d")
@@ -51,7 +53,7 @@ class Record:
         self._at = _HEADER + unit * _SIZE
         self.unit = unit
         self._version = 0
-        self._deadline = 0.0
+        self._deadline = self._margin = 0.0
 
     # Written by the unit.
 
@@ -69,6 +71,7 @@ class Record:
         page[at + _AT_NAMES : at + _AT_NAMES + len(names)] = names
         page[at + _AT_HELD] = 1
         self._version, self._deadline = version + 1, taken + lease_s
+        self._margin = lease_s / 10
         _VERSION.pack_into(page, at, version + 1)
 
     def release(self) -> None:
@@ -88,9 +91,14 @@ class Record:
 
     @property
     def is_stopped(self) -> bool:
-        """True when the lease held now was lost or its request cancelled."""
+        """True when the lease held now was lost, has all but expired, or its request is cancelled.
+
+        The clock needs nobody to say so: a supervisor that cannot reach Redis may be unable to.
+        """
+        if not self._page[self._at + _AT_HELD]:
+            return False
         stopped = _U64.unpack_from(self._page, self._at + _AT_STOPPED)[0]
-        return bool(stopped == self._version and self._page[self._at + _AT_HELD])
+        return bool(stopped == self._version or clock.mono_s() > self.deadline - self._margin)
 
     @property
     def is_draining(self) -> bool:
@@ -101,6 +109,15 @@ class Record:
     def deadline(self) -> float:
         """When the lease held now ends unless it is extended again."""
         return self._extension(self._version, self._deadline)
+
+    @property
+    def is_waiting(self) -> bool:
+        """True while this unit must not begin: its process died with several leases before."""
+        return bool(self._page[self._at + _AT_WAITING])
+
+    def wait(self, *, begin: bool) -> None:
+        """Tells the unit to wait with its first pop, or to begin."""
+        self._page[self._at + _AT_WAITING] = 0 if begin else 1
 
     def heard(self) -> None:
         """Whatever the supervisor said was about an earlier lease."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -31,6 +32,7 @@ class Children:
         self._born: dict[int, float] = {}
         self._due: dict[int, float] = {}  # assignment -> when to start it again
         self._pause = [0.0] * len(assignments)
+        self._alone: dict[int, float] = {}  # assignment -> when its other units may begin
         self.restarts = 0
 
     def start(self) -> None:
@@ -38,7 +40,20 @@ class Children:
         for index in range(len(self._assignments)):
             self._start(index)
 
+    def alone(self, records: tuple[Record, ...]) -> None:
+        """A process died with several leases, and nobody knows which is to blame.
+
+        One unit begins, the others when it has lived for a while: so the body that kills is soon
+        alone, and charged.
+        """
+        for record in records[1:]:
+            record.wait(begin=False)
+        index = next(i for i, one in enumerate(self._assignments) if one.records is records)
+        self._alone[index] = clock.mono_s() + _STEADY_S
+
     def _start(self, index: int) -> None:
+        if index in self._alone:
+            self._alone[index] = clock.mono_s() + _STEADY_S
         pid, pipe = start(self._assignments[index], self._let_go)
         self.running[pid] = index
         self._pipes[pid] = pipe
@@ -64,9 +79,22 @@ class Children:
             self._due.clear()
         for index, due in list(self._due.items()):
             if due <= clock.mono_s():
-                del self._due[index]
-                self.restarts += 1
-                self._start(index)
+                self._again(index)
+        for index, due in list(self._alone.items()):
+            if due <= clock.mono_s():
+                del self._alone[index]
+                for record in self._assignments[index].records:
+                    record.wait(begin=True)
+
+    def _again(self, index: int) -> None:
+        try:
+            self._start(index)
+        except OSError as error:  # no process, no memory, no file: it may be better later
+            _log.error("could not start a process again: %s", error)
+            self._due[index] = clock.mono_s() + _SLOWEST_S
+        else:
+            del self._due[index]
+            self.restarts += 1
 
     def _ended(self, pid: int, status: int, *, restart: bool) -> Iterator[tuple[Record, ...]]:
         index = self.running.pop(pid)
@@ -95,8 +123,10 @@ class Children:
         """Ends every process at once and waits until it is gone."""
         self._due.clear()
         for pid in list(self.running):
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         for pid in list(self.running):
-            os.waitpid(pid, 0)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
             del self.running[pid]
             os.close(self._pipes.pop(pid))

@@ -13,7 +13,7 @@ from ..operations import maintain
 from ..operations.work import extend, give_back, reap
 from ..retry import connection_delays
 from ..steps import Batch, Call, Operation
-from .health import split_id
+from .maintenance import Maintenance
 
 if TYPE_CHECKING:
     from ..drivers.sync import SyncDriver
@@ -33,8 +33,7 @@ class Keeper:
         self.must_drain = False
         self.is_idle = False
         self._beaten = self._answered = clock.mono_s()
-        self._leads = self._sees_late = False
-        self._look_at = self._promote_at = float("inf")
+        self._maintenance = Maintenance(driver.url, queue, worker)
 
     @property
     def is_healthy(self) -> bool:
@@ -76,6 +75,7 @@ class Keeper:
 
     def leave(self) -> None:
         """Leaves the registry; if Redis is gone, the record expires by itself."""
+        self._maintenance.close()
         try:
             self._run(maintain.unregister(self._queue, self._worker, self.started))
         except FairlaneError as error:
@@ -89,17 +89,14 @@ class Keeper:
             return  # then they time out
 
     def tick(self, *, often: bool) -> None:
-        """Whatever is due: extensions, the beat, maintenance. Never raises what Redis does."""
+        """Whatever is due: extensions, then the beat. Never raises what Redis does."""
+        self._extend()
+        if clock.mono_s() - self._beaten < (_OFTEN_S if often else settings.BEAT_MS / 1000):
+            return
         try:
-            self._extend()
-            if clock.mono_s() - self._beaten >= (_OFTEN_S if often else settings.BEAT_MS / 1000):
-                self._beat()
-            if self._leads:
-                self._maintain()
+            self._beat()
         except FairlaneError as error:
-            self._beaten = clock.mono_s()
             _log.warning("%s; trying again", error)
-            self._stop_expired()
 
     def _run(self, operation: Operation[list[bytes]] | Operation[int]) -> list[bytes]:
         return self._driver.run(operation)  # type: ignore[arg-type]
@@ -114,10 +111,9 @@ class Keeper:
         self._answered = clock.mono_s()
         if word == b"ok":
             leads, now, active_due, delayed_due, oldest = rest
-            self._leads, self.is_idle = bool(leads), active_due == 0
-            self._look_at = _moment(now, active_due)
-            self._promote_at = _moment(now, delayed_due)
-            self._sees_late = now - oldest > settings.LATE_MS
+            self.is_idle = active_due == 0
+            if leads:
+                self._maintenance.told(now, active_due, delayed_due, oldest)
         elif word == b"unknown":
             self._run(
                 maintain.register(
@@ -135,34 +131,40 @@ class Keeper:
     # Leases.
 
     def _extend(self) -> None:
-        """Extends what has used up a third of its lease, in one round trip."""
-        now = clock.mono_s()
-        due = [held for held in self._board.held() if held.deadline - now < held.lease_s * 2 / 3]
-        for held in due:
-            (reply,) = self._driver.run(
-                _calls([extend(held.request_id, held.k, str(held.fence), held.op)])
-            )
+        """Extends what has used up a third of its lease; a failure does not stop the rest."""
+        for held in self._board.held():
+            now = clock.mono_s()
+            if held.deadline - now >= held.lease_s * 2 / 3:
+                continue
             record = self._board.records[held.unit]
+            try:
+                (reply,) = self._driver.run(
+                    _calls([extend(held.request_id, held.k, str(held.fence), held.op)])
+                )
+            except FairlaneError as error:  # the record's own deadline tells the handler to stop
+                _log.warning("could not extend a lease of request %s: %s", held.request_id, error)
+                continue
             if reply[0] in {b"ok", b"cancelled"}:
                 record.extended(held, now + held.lease_s)
             if reply[0] != b"ok":
                 record.stop(held)
 
-    def _stop_expired(self) -> None:
-        """Redis is away: a handler is told to stop before its lease may be somebody else's."""
-        now = clock.mono_s()
-        for held in self._board.held():
-            if held.deadline - now < held.lease_s / 10:
-                self._board.records[held.unit].stop(held)
+    def bury(self, records: tuple[Record, ...]) -> bool:
+        """A process died: its leases are taken back at once; True if it held more than one.
 
-    def reap_dead(self, records: tuple[Record, ...]) -> None:
-        """A process died: its leases are taken back at once, charged as a death."""
-        for held in [held for record in records if (held := record.held())]:
-            self._board.records[held.unit].release()
-            self._take_back(held, reap(
-                held.request_id, worker=self._worker, started=self.started,
-                k=held.k, fence=str(held.fence),
-            ))  # fmt: skip
+        One lease is charged with the death. Of several nobody knows which was to blame, so none is.
+        """
+        all_held = [held for record in records if (held := record.held())]
+        if len(all_held) != 1:
+            self.give_back(all_held)
+            return bool(all_held)
+        (held,) = all_held
+        self._board.records[held.unit].release()
+        self._take_back(held, reap(
+            self._queue, held.request_id, worker=self._worker, started=self.started,
+            k=held.k, fence=str(held.fence),
+        ))  # fmt: skip
+        return False
 
     def give_back(self, all_held: list[Held]) -> None:
         """Stopping now: leases are returned uncharged."""
@@ -177,42 +179,7 @@ class Keeper:
         except FairlaneError as error:  # then the lease expires, and whoever leads takes it back
             _log.warning("could not take back a lease of request %s: %s", held.request_id, error)
 
-    # Maintenance, while this worker leads.
-
-    def _maintain(self) -> None:
-        now = clock.mono_s()
-        if self._promote_at <= now:
-            self._promote_at = float("inf")
-            self._driver.run(maintain.promote(self._queue))
-        if self._look_at <= now:
-            self._look_at = float("inf")
-            self._driver.run(maintain.look_after(self._queue))
-        if self._sees_late:
-            self._sees_late = False
-            for worker, started in self._driver.run(maintain.late_workers(self._queue)):
-                if worker != self._worker and _refuses(worker):
-                    touched = self._driver.run(maintain.take_over(self._queue, worker, started))
-                    _log.warning(
-                        "worker %s is dead: took over what it held in %d requests", worker, touched
-                    )
-
 
 def _calls(calls: list[Call]) -> Operation[list[Any]]:
     replies: list[Any] = yield Batch(calls)
     return replies
-
-
-def _moment(now_ms: int, due_ms: int) -> float:
-    """A due time by the server's clock as one of ours; infinity for 0, nothing is due."""
-    return clock.mono_s() + max(0, due_ms - now_ms) / 1000 if due_ms else float("inf")
-
-
-def _refuses(worker: str) -> bool:
-    """Is the health port closed? A port that does not answer at all proves nothing."""
-    try:
-        with socket.create_connection(split_id(worker), timeout=settings.PROBE_S):
-            return False
-    except ConnectionRefusedError:
-        return True
-    except (OSError, FairlaneError):
-        return False

@@ -98,13 +98,14 @@ def work_off(unit: Unit, taken: Slice) -> Operation[list[Command | Call]]:
         position = outcome.position
         keep = position < count and not outcome.is_over and seconds * 1000 < settings.SLICE_HARD_MS
         parts = list(outcome.parts())
+        outgoing: list[Command | Call] = []
         for part in parts[:-1]:
-            yield complete(taken, *part, keep=True)
+            outgoing += _after(unit, taken, (yield complete(taken, *part, keep=True)))
         reply = yield complete(taken, *parts[-1], keep=keep)
         counted = len(outcome.ids) if reply[0] in {b"ok", b"ended"} else 0
         failed = len(outcome.verdicts)
         unit.record.count(counted, failed, 0 if keep else 1, int(outcome.seconds * 1e6))
-        outgoing = _after(unit, taken, reply)
+        outgoing += _after(unit, taken, reply)
         if not keep or reply[0] != b"ok":
             break
         if outgoing:

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("fairlane.worker")
 _PR_SET_PDEATHSIG = 1
+_PATIENT_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,9 @@ def start(assignment: Assignment, close: Callable[[], None]) -> tuple[int, int]:
     sys.stderr.flush()
     ours, theirs = os.pipe()
     parent = os.getpid()
-    pid = os.fork()
+    with warnings.catch_warnings():  # the maintenance thread holds nothing that a child uses
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
     if pid:
         os.close(ours)
         return pid, theirs
@@ -82,11 +86,10 @@ def _tie(parent: int, pipe: int) -> None:
 
     Linux kills us when the parent dies; elsewhere a thread sees the pipe close.
     """
-    for number in (
-        signal.SIGINT,
-        signal.SIGTERM,
-    ):  # the parent decides, also when a terminal asks us all
-        signal.signal(number, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # The parent decides, also when a terminal asks us all. Not SIG_IGN: that would go on to
+        # the programs a handler starts, and nobody could terminate them.
+        signal.signal(number, _leave_it_to_the_parent)
     for number in (signal.SIGCHLD, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
@@ -96,6 +99,10 @@ def _tie(parent: int, pipe: int) -> None:
         threading.Thread(target=_watch, args=(pipe,), daemon=True).start()
     if os.getppid() != parent:  # it died before we were tied
         os._exit(1)
+
+
+def _leave_it_to_the_parent(*_: object) -> None:
+    return
 
 
 def _watch(pipe: int) -> None:
@@ -131,6 +138,8 @@ def _serve(assignment: Assignment, unit: Unit) -> None:
     def handle(step: Handle) -> Outcome:
         return runner.run(step.slice, step.position)
 
+    while unit.record.is_waiting and not unit.record.is_draining:
+        clock.sleep(_PATIENT_S)
     while not unit.record.is_draining:
         try:
             driver.run(serve(unit), handle=handle)
@@ -150,6 +159,8 @@ async def _serve_async(assignment: Assignment, units: list[Unit]) -> None:
         async def handle(step: Handle) -> Outcome:
             return await runner.run_async(step.slice, step.position)
 
+        while unit.record.is_waiting and not unit.record.is_draining:  # noqa: ASYNC110
+            await asyncio.sleep(_PATIENT_S)
         while not unit.record.is_draining:
             try:
                 await driver.run(serve(unit), handle=handle)

@@ -81,7 +81,11 @@ class Worker:
         self.id = check_name("worker id", port.address)
         try:
             # A driver of its own, as the queue's may be in use by other threads of this process.
-            driver = SyncDriver(self.queue.driver.url, patience_s=settings.BEAT_MS / 1000)
+            driver = SyncDriver(
+                self.queue.driver.url,
+                patience_s=settings.BEAT_MS / 1000,
+                timeout_s=settings.KEEPER_TIMEOUT_S,
+            )
             driver.check()
             self._keeper = Keeper(driver, self.queue.name, self.id, self._board)
             self._keeper.register()
@@ -90,41 +94,50 @@ class Worker:
             finally:
                 self._keeper.leave()
                 driver.close()
+                self._board, self._woken = Board(self._concurrency * self._processes), False
         finally:
             port.close()
 
     def _supervise(self, port: HealthPort, *, until_idle: bool) -> int:
         signals = Signals()
         self._children = Children(self._assignments(), [port.socket.close, signals.forget])
-        with signals, selectors.DefaultSelector() as selector:
-            selector.register(port.socket, selectors.EVENT_READ, port.answer)
-            selector.register(signals.pipe, selectors.EVENT_READ, signals.clear)
-            self._children.start()
-            _log.info(
-                "worker %s takes from queue %s: %d processes of %d",
-                self.id,
-                self.queue.name,
-                self._processes,
-                self._concurrency,
-            )
-            while not self._children.is_over:
-                for key, _ in selector.select(_TICK_S if not until_idle else _TICK_S / 4):
-                    key.data()
-                if signals.count > 1:
-                    self._stop_now()
-                elif signals.count and not self._board.is_draining:
-                    _log.info(
-                        "worker %s drains: it finishes what it holds; a second signal stops it now",
-                        self.id,
-                    )
-                    self._board.drain()
-                self._tick(until_idle=until_idle)
+        try:
+            with signals, selectors.DefaultSelector() as selector:
+                selector.register(port.socket, selectors.EVENT_READ, port.answer)
+                selector.register(signals.pipe, selectors.EVENT_READ, signals.clear)
+                self._children.start()
+                _log.info(
+                    "worker %s takes from queue %s: %d processes of %d",
+                    self.id,
+                    self.queue.name,
+                    self._processes,
+                    self._concurrency,
+                )
+                while not self._children.is_over:
+                    for key, _ in selector.select(_TICK_S if not until_idle else _TICK_S / 4):
+                        key.data()
+                    self._heed(signals)
+                    self._tick(until_idle=until_idle)
+        finally:  # whatever went wrong here: nobody would extend their leases
+            if self._children.running:
+                self._stop_now()
         _log.info("worker %s has stopped", self.id)
         return 0
 
+    def _heed(self, signals: Signals) -> None:
+        if signals.count > 1:
+            self._stop_now()
+        elif signals.count and not self._board.is_draining:
+            _log.info(
+                "worker %s drains: it finishes what it holds; a second signal stops it now",
+                self.id,
+            )
+            self._board.drain()
+
     def _tick(self, *, until_idle: bool) -> None:
         for records in self._children.collect(restart=not self._board.is_draining):
-            self._keeper.reap_dead(records)
+            if self._keeper.bury(records):
+                self._children.alone(records)
         self._keeper.tick(often=until_idle)
         if self._keeper.must_drain or (until_idle and self._keeper.is_idle):
             self._board.drain()
