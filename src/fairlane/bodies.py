@@ -21,7 +21,10 @@ class Chunker:
     def add(self, body: Body) -> list[bytes] | None:
         """Takes one body (text becomes UTF-8); returns the chunk before it when that is full."""
         if isinstance(body, str):
-            body = body.encode()
+            try:
+                body = body.encode()
+            except UnicodeEncodeError as error:
+                raise InvalidArgument(f"sub-request {self.count} is not text: {error}") from None
         elif not isinstance(body, bytes):
             raise InvalidArgument(
                 f"sub-request {self.count} is a {type(body).__name__}: bytes or str is expected"

@@ -38,6 +38,10 @@ class Policy:
         _whole("priority", self.priority, 0, LANES - 1)
         _whole("limit", self.limit, 1, MAX_LIMIT)
         _whole("attempts", self.attempts, 1, 100)
+        if not isinstance(self.backoff_ms, tuple) or len(self.backoff_ms) != 2:  # noqa: PLR2004
+            raise InvalidArgument(
+                f"backoff {self.backoff_ms!r} is not valid: two numbers of ms are expected"
+            )
         low, high = self.backoff_ms
         _whole("backoff (ms)", low, 0, 86_400_000)
         _whole("backoff (ms)", high, low, 86_400_000)

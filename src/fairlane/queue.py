@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 from . import clock, keys, settings
 from .bodies import Body, chunks
 from .drivers.sync import SyncDriver
+from .errors import InvalidArgument
 from .model import Completion, Policy, Progress, Result
 from .operations import control, watch
 from .operations.submit import submit
@@ -24,6 +25,8 @@ def new_id() -> str:
 
 def resolve_url(url: str | None) -> str:
     """The URL given, or FAIRLANE_REDIS, or the embedded server's, which is started if need be."""
+    if url is not None and not isinstance(url, str):
+        raise InvalidArgument(f"Redis URL {url!r} is not valid: text is expected")
     named = settings.redis_url(url)
     if named:
         return named

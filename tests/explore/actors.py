@@ -119,7 +119,15 @@ def begin(actor: Actor) -> Generator[Step, Any, Any]:
     what, *given = actor.argument
     if what == "promote":
         return maintain.promote(QUEUE)
-    return maintain.look_at(QUEUE, REQUEST, *given)
+    return look(*given)
+
+
+def look(score: int, now: int) -> Generator[Step, Any, None]:
+    """What the leading worker does about a request that is due."""
+    goes_on = yield from maintain.look_at(QUEUE, REQUEST, score, now)
+    if goes_on:
+        suspects = yield from maintain.queued_long(REQUEST)
+        yield from maintain.mint_again(QUEUE, suspects)
 
 
 def revive(actor: Actor) -> Running:
@@ -149,6 +157,7 @@ def frames(generator: Any) -> list[Any]:
     return found
 
 
+_SCORES = {"score", "intent", "before", "given_up"}
 _SKIP = {"scripts", "unit", "names", "policy", "digest", "sent", "fields", "now"}
 
 
@@ -156,12 +165,14 @@ def plain(value: Any) -> Any:  # noqa: PLR0911  one line for each kind of value
     """A value as nested tuples, without what is the same in every state."""
     if isinstance(value, dict):
         return tuple(
-            (name, plain(part))
+            (name, f"S{part}" if name in _SCORES else plain(part))
             for name, part in sorted(value.items(), key=str)
             if name not in _SKIP
         )
     if isinstance(value, (list, tuple)):
         return tuple(plain(part) for part in value)
+    if isinstance(value, (set, frozenset)):
+        return ("set", *sorted(map(str, value)))
     if isinstance(value, Slice):
         return ("slice", value.k, value.fence, value.op, value.attempt, plain(value.entries))
     if isinstance(value, Outcome):

@@ -231,8 +231,8 @@ class Explorer:
         if any(actor.role is KEEPER for actor in state.actors) or state.saved.seen is None:
             return
         active, delayed = state.saved.seen[9], state.saved.seen[11]
-        if active and int(active[1]) <= state.now + 1000:
-            argument = ("look", int(active[1]), state.now)
+        if active and int(active[1][1:]) <= state.now + 1000:
+            argument = ("look", int(active[1][1:]), state.now)
             yield "keeper looks", self._with(state, Actor(KEEPER, argument=argument)), True
         if delayed and int(delayed[1]) <= state.now:
             yield "keeper promotes", self._with(state, Actor(KEEPER, argument=("promote",))), True
@@ -349,7 +349,8 @@ def _less(faults: tuple[tuple[str, int], ...], name: str) -> tuple[tuple[str, in
 
 def _word(step: Any) -> str:
     """The script's or command's name."""
-    return str(step.args[0], "ascii") if isinstance(step, Command) else step.script.name
+    name = step.args[0] if isinstance(step, Command) else step.script.name
+    return name.decode() if isinstance(name, bytes) else str(name)
 
 
 def _frozen(reply: Any) -> Any:

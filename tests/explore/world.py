@@ -138,19 +138,23 @@ def canonical(seen: list[Any], dumps: tuple[tuple[bytes, int], ...]) -> Any:
         [entry_id.split(b"-")[1] for entry_id, _ in entries],
         [(entry_id.split(b"-")[1], *rest) for entry_id, *rest in pending],
         counter,
-        sorted(item for item in state.items() if item[0] not in _DULL),
+        sorted(_score(item) for item in state.items() if item[0] not in _DULL),
         sorted(_pairs(permits).items()),
         leases,
         [part.split(b"-")[-1] if i % 2 == 0 else part for i, part in enumerate(retries)],
         sorted(_outcomes(results)),
         len(dead[0]) if dead else 0,
-        dispatch[0],
+        [dispatch[0][0], f"S{int(dispatch[0][1])}"] if dispatch[0] else [],
         len(dispatch[1]) // 2,
         dispatch[2],
         len(dispatch[3][0]) if dispatch[3] else 0,
         lane,
         tuple(ttl > 0 for _, ttl in dumps),
     )
+
+
+def _score(item: tuple[bytes, bytes]) -> tuple[bytes, Any]:
+    return (item[0], f"S{int(item[1])}") if item[0] == b"seen" else item
 
 
 def _pairs(flat: Any) -> dict[bytes, bytes]:
@@ -167,16 +171,19 @@ def _outcomes(results: Any) -> list[bytes]:
 _FENCE = re.compile(r"\b7\d{6}\b")
 _OP = re.compile(r"\b[0-9a-f]{32}\b")
 _TIME = re.compile(r"\b1[67]\d{11}\b")
+_SCORE = re.compile(r"\bS1[67]\d{11}\b")  # a score of `active`: it is compared with others
 
 
 def rename(text: str, now: int) -> str:
     """The text without what makes no difference.
 
-    Fences and ops are named by their order. A time is in the past, now, or to come: no decision
+    Fences, ops and scores are named by their order. A time is in the past, now, or to come: no decision
     asks more, because the clock only moves by steps longer than every delay.
     """
     fences = {name: f"F{i}" for i, name in enumerate(sorted(set(_FENCE.findall(text))))}
     ops = {name: f"O{i}" for i, name in enumerate(sorted(set(_OP.findall(text))))}
+    scores = {name: f"S{i}" for i, name in enumerate(sorted(set(_SCORE.findall(text))))}
+    text = _SCORE.sub(lambda match: scores[match[0]] + _when(match[0][1:], str(now)), text)
     text = _FENCE.sub(lambda match: fences[match[0]], text)
     text = _OP.sub(lambda match: ops[match[0]], text)
     here = str(now)  # as many digits as every time: text compares like numbers

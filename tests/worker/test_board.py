@@ -274,11 +274,10 @@ def test_a_lease_that_has_all_but_expired_is_stopped(monkeypatch: pytest.MonkeyP
     assert record.is_stopped
 
 
-def test_a_unit_waits_until_it_may_begin():
+@pytest.mark.parametrize("begin", [True, False])
+def test_a_unit_waits_until_it_may_begin(*, begin: bool):
     """After a death with several leases only one unit of the process goes on."""
-    record = Board(1).records[0]
-    assert not record.is_waiting
-    record.wait(begin=False)
-    assert record.is_waiting
-    record.wait(begin=True)
-    assert not record.is_waiting
+    board = Board(2)
+    board.records[1].wait(begin=False)
+    board.records[1].wait(begin=begin)
+    assert [record.is_waiting for record in board.records] == [False, not begin]

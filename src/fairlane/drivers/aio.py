@@ -59,6 +59,7 @@ class Servers:
         self._nodes: dict[routes.Address, Lines] = {}
         self._map: routes.SlotMap | None = None
         self._seeds: list[routes.Address] = []
+        self._guards: list[Any] = []
         if url.startswith("redis+cluster:"):
             self._seeds, own = routes.split_cluster(url)
             self._options |= own
@@ -70,6 +71,7 @@ class Servers:
             return wire.from_url(ConnectionPool, url, self._options)
         sentinels, master, own = wire.split_sentinel(url)
         guards = Sentinel(sentinels, sentinel_kwargs=self._options, **self._options, **own)
+        self._guards = guards.sentinels
         return SentinelConnectionPool(master, guards, **self._options, **own)
 
     @property
@@ -125,6 +127,8 @@ class Servers:
         """Closes all idle connections."""
         for lines in [*self._nodes.values(), *([self._one] if self._one else [])]:
             await lines.close()
+        for guard in self._guards:
+            await guard.aclose()
 
 
 class AsyncDriver:
@@ -136,11 +140,13 @@ class AsyncDriver:
         *,
         patience_s: float = settings.PATIENCE_S,
         timeout_s: float = settings.SOCKET_TIMEOUT_S,
+        give_up: Callable[[], bool] = lambda: False,
     ) -> None:
         self.url = url
         self.servers = Servers(url, timeout_s)
         self.place = self.servers.place
         self.patience_s = patience_s
+        self.give_up = give_up  # asked before each repeat: is the answer still wanted?
         self.modern: bool | None = None
 
     async def run(
@@ -255,7 +261,7 @@ class _Runner:
                 if line is not None:
                     await line.disconnect()
                 pause = next(delays, None) if wire.is_passing(error) else None
-                if pause is None:
+                if pause is None or driver.give_up():
                     raise wire.translate(error, driver.place) from None
                 driver.servers.moved()
                 await asyncio.sleep(pause)

@@ -42,13 +42,13 @@ _QUERY_SECRET = re.compile(r"(password=)[^&]*")
 
 def hide_secret(url: str) -> str:
     """The URL without its password, for messages."""
-    return _QUERY_SECRET.sub(r"\1***", _SECRET.sub(r"\1***@", url))
+    # The query first: a password there may hold an @, too.
+    return _SECRET.sub(r"\1***@", _QUERY_SECRET.sub(r"\1***", url))
 
 
 def check_url(url: str) -> str:
     """`url` itself when a driver understands it; raises InvalidArgument."""
-    scheme = urlsplit(url).scheme
-    if scheme not in SCHEMES:
+    if url.partition("://")[0] not in SCHEMES:  # urlsplit refuses some passwords with a [
         raise InvalidArgument(
             f"Redis URL {hide_secret(url)!r} is not valid: it begins with one of "
             + ", ".join(f"{known}://" for known in SCHEMES)
@@ -76,10 +76,14 @@ def connection_options(timeout_s: float) -> dict[str, Any]:
 def from_url(pool: Any, url: str, options: dict[str, Any]) -> Any:
     """A pool of the class `pool` for `url`; raises InvalidArgument for a URL it can't read."""
     try:
+        parts = urlsplit(url)
+        if parts.netloc and "@" in parts.path + parts.fragment:
+            raise ValueError(url)  # it would connect to a part of the password, and name it
         return pool.from_url(url, **options)
     except ValueError:  # its text may hold a part of the password
         raise InvalidArgument(
-            f"Redis URL {hide_secret(url)!r} is not valid: scheme://host:port/db is expected"
+            f"Redis URL {hide_secret(url)!r} is not valid: scheme://host:port/db is expected, "
+            "and %2F for a / in a password"
         ) from None
 
 
@@ -89,9 +93,10 @@ def split_sentinel(url: str) -> tuple[list[tuple[str, int]], str, dict[str, Any]
     credentials, _, place = rest.rpartition("@")
     hosts, _, path = place.partition("/")
     master, _, db = path.partition("/")
-    if not master:
+    if not master or "?" in path:
         raise InvalidArgument(
-            "a redis+sentinel:// URL names its master: redis+sentinel://host:26379/mymaster"
+            "a redis+sentinel:// URL names its master, and has no options behind it: "
+            "redis+sentinel://host:26379/mymaster"
         )
     sentinels = []
     for part in hosts.split(","):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import keys
-from ..errors import RequestNotFound
+from ..errors import InvalidArgument, RequestNotFound
 from ..model import Completion, Progress
 from ..scripts import library
 from ..steps import Batch, Command, Operation
@@ -14,6 +14,8 @@ from .tokens import insert, retire
 
 def cancel(request_id: str, reason: str, *, queue: str | None = None) -> Operation[bool]:
     """Stops a request; True when it has ended, False while slices are held. RequestNotFound."""
+    if not isinstance(reason, str):
+        raise InvalidArgument(f"reason {reason!r} is not valid: words are expected")
     names = keys.request_keys(request_id)
     stored = yield Command(b"HGET", keys.request_hash(request_id), b"queue")
     reply = yield library().cancel(names, reason=reason)

@@ -19,9 +19,12 @@ _PAGE = 1000  # tokens of a lane read at once
 def register(queue: str, worker: str, host: str, pid: int, started: str) -> Operation[list[bytes]]:
     """Enters a worker: [ok, former], or [taken, host, pid] when the name beats elsewhere.
 
-    `former` is the start of the life that had the name before; empty when there was none.
+    `former` is the start of the life that had the name before on this host; empty when there was
+    none. On another host it may well be alive and only silent: its leases are left to their time.
     """
-    former = yield Command(b"HGET", keys.worker(queue, worker), b"started")
+    former, home = yield Command(b"HMGET", keys.worker(queue, worker), b"started", b"host")
+    if home != host.encode():
+        former = None
     reply: list[bytes] = yield library().register(
         (keys.workers(queue), keys.worker(queue, worker)),
         id=worker,

@@ -18,7 +18,7 @@ from ..errors import (
 from ..model import ENDED_STATES
 from ..scripts import library
 from ..steps import Batch, Call, Command, Operation, Pull
-from .control import cancel
+from .control import as_text
 from .tokens import insert, retire
 
 if TYPE_CHECKING:
@@ -260,7 +260,16 @@ def _resume(
 
 
 def discard(request_id: str, queue: str, reason: str) -> Operation[None]:
-    """Cancels a half-submitted request and removes its keys; a slice still held ends by itself."""
-    ended = yield from cancel(request_id, reason, queue=queue)
-    if ended:
+    """Takes a half-submitted request back: its tokens, its keys, its place in `active`.
+
+    It never was, so it is not logged. A slice that is still held ends by itself, and then it was.
+    """
+    permits = yield Command(b"HGETALL", keys.permits(request_id))
+    reply = yield library().cancel(keys.request_keys(request_id), reason=reason)
+    for k, text in as_text(permits).items():
+        if text.startswith("q:"):
+            _, g, _, lane, _ = text.split(":")
+            yield Command(b"LREM", keys.lanes(queue)[int(lane)], 1, f"{request_id}#{k}.{g}")
+    if reply[0] == b"ended":
         yield Command(b"UNLINK", *keys.request_keys(request_id))
+        yield Command(b"ZREM", keys.active(queue), request_id)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from .. import keys, settings
-from ..errors import RequestLost, WaitTimeout
+from ..errors import InvalidArgument, RequestLost, WaitTimeout
 from ..model import ENDED_STATES, Completion, Result
 from ..steps import Batch, Command, Message, Operation, Subscribe
 from .control import completion, not_found
 
+_ENTRY = re.compile(r"\d+(-\d+)?")
 PAGE = 64  # entries of `out` a page; one entry is what one complete call settled
 
 
@@ -27,12 +29,14 @@ def wait(request_id: str, clock: Any, timeout_s: float | None) -> Operation[str]
     So neither a message before the subscription nor a lost one can hang it. `clock` returns
     seconds. Raises WaitTimeout, RequestNotFound, RequestLost (it was there and is gone).
     """
+    if timeout_s is not None and not isinstance(timeout_s, (int, float)):
+        raise InvalidArgument(f"timeout {timeout_s!r} is not valid: seconds are expected")
     deadline = None if timeout_s is None else clock() + timeout_s
     yield Subscribe(keys.done_channel(request_id))
     known = False
     while True:
         found = yield Command(b"HGET", keys.request_hash(request_id), b"state")
-        if found is None and known:
+        if known and found in {None, b"abandoned"}:  # the auditor marks what it finds missing
             raise RequestLost(
                 f"request {request_id} is gone from Redis: a failover or a flush took it"
             )
@@ -102,7 +106,9 @@ def parse_results(fields: list[bytes]) -> list[Result]:
 
 
 def read_completions(queue: str, after: str, block_ms: int) -> Operation[list[Completion]]:
-    """The endings logged after `after` (an entry id, "0" for all, "$" for new ones)."""
+    """The endings logged after `after` (an entry id, "0" for all). Raises InvalidArgument."""
+    if not _ENTRY.fullmatch(after):
+        raise InvalidArgument(f"{after!r} is no place in the completion log: a log_id is expected")
     read: tuple[Any, ...] = (b"XREAD", b"COUNT", 100)
     if block_ms:
         read += (b"BLOCK", block_ms)

@@ -111,6 +111,11 @@ class Record:
         return self._extension(self._version, self._deadline)
 
     @property
+    def is_holding(self) -> bool:
+        """True while this unit holds a lease."""
+        return bool(self._page[self._at + _AT_HELD])
+
+    @property
     def is_waiting(self) -> bool:
         """True while this unit must not begin: its process died with several leases before."""
         return bool(self._page[self._at + _AT_WAITING])

@@ -79,6 +79,8 @@ class Maintenance:
                 self._maintain(promote=promote, look=look, late=late)
             except FairlaneError as error:
                 _log.warning("maintenance: %s; trying again", error)
+            except Exception:  # nobody else would go on: this worker leads as long as it beats
+                _log.exception("maintenance failed; trying again")
 
     def _next(self) -> float:
         return min(self._promote_at, self._look_at)

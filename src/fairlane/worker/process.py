@@ -132,8 +132,13 @@ def _main(assignment: Assignment) -> None:
 def _serve(assignment: Assignment, unit: Unit) -> None:
     from ..drivers.sync import SyncDriver
 
-    driver = SyncDriver(assignment.url, patience_s=settings.CALL_PATIENCE_S)
-    runner = Runner(assignment.shape, unit.record)
+    record = unit.record
+    driver = SyncDriver(
+        assignment.url,
+        patience_s=settings.CALL_PATIENCE_S,
+        give_up=lambda: record.is_draining and not record.is_holding,
+    )
+    runner = Runner(assignment.shape, record)
 
     def handle(step: Handle) -> Outcome:
         return runner.run(step.slice, step.position)
@@ -151,7 +156,12 @@ def _serve(assignment: Assignment, unit: Unit) -> None:
 async def _serve_async(assignment: Assignment, units: list[Unit]) -> None:
     from ..drivers.aio import AsyncDriver
 
-    driver = AsyncDriver(assignment.url, patience_s=settings.CALL_PATIENCE_S)
+    records = [unit.record for unit in units]
+    driver = AsyncDriver(
+        assignment.url,
+        patience_s=settings.CALL_PATIENCE_S,
+        give_up=lambda: records[0].is_draining and not any(one.is_holding for one in records),
+    )
 
     async def work(unit: Unit) -> None:
         runner = Runner(assignment.shape, unit.record)

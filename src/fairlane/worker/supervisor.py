@@ -8,12 +8,13 @@ from __future__ import annotations
 import logging
 import os
 import selectors
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import settings
 from ..drivers.sync import SyncDriver
 from ..errors import InvalidArgument
 from ..keys import check_name
+from ..queue import Queue
 from .board import Board
 from .children import Children
 from .handlers import Handler, shape_of
@@ -21,9 +22,6 @@ from .health import HealthPort, split_id
 from .keeper import Keeper
 from .process import Assignment
 from .signals import Signals
-
-if TYPE_CHECKING:
-    from ..queue import Queue
 
 _log = logging.getLogger("fairlane.worker")
 _TICK_S = 0.2
@@ -57,8 +55,10 @@ class Worker:
                 raise InvalidArgument(
                     f"{name} {value!r} is not valid: a whole number from 1 to {most} is expected"
                 )
-        if not 0 <= slice_ms <= _LONGEST_SLICE_MS:
+        if not isinstance(slice_ms, (int, float)) or not 0 <= slice_ms <= _LONGEST_SLICE_MS:
             raise InvalidArgument(f"slice {slice_ms!r} ms is not valid: 0 to 10,000 is expected")
+        if not isinstance(queue, Queue):
+            raise InvalidArgument(f"queue {queue!r} is not valid: a fairlane.Queue is expected")
         self.queue = queue
         self.id = id or "127.0.0.1:0"
         split_id(self.id)
