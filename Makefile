@@ -14,7 +14,7 @@ SOURCES = src tests $(wildcard samples) $(wildcard bench)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check bench clean
+.PHONY: help demo test check explore bench clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ check: $(VENV)/.dev ## format, lint, types and the tests that need no server: un
 	$(VENV)/bin/ruff check $(SOURCES)
 	$(VENV)/bin/mypy
 	$(PYTEST) -q -m 'not server and not slow'
+
+explore: $(VENV)/.dev $(VENV)/.server ## every state of the small systems: takes hours
+	$(VENV)/bin/python -m tests.explore
 
 bench: $(VENV)/.dev ## measure
 	$(VENV)/bin/python bench/bench.py

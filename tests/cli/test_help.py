@@ -53,6 +53,19 @@ def test_the_group_names_every_command(alone: Program):
     assert [name for name in COMMANDS if f"\n  {name} " not in said] == []
 
 
+def test_no_commands_line_is_cut_off(alone: Program):
+    assert "..." not in alone("--help").out.decode().partition("Commands:")[2]
+
+
+@pytest.mark.parametrize("entry", ["submit_main", "worker_main"])
+def test_the_short_names_tell_the_version(entry: str, alone: Program):
+    said = subprocess.run(
+        [sys.executable, "-c", f"from fairlane import cli; cli.{entry}()", "--version"],
+        env=alone.env, capture_output=True, check=True, text=True,
+    ).stdout  # fmt: skip
+    assert said == alone("--version").out.decode()
+
+
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name != "server"])
 def test_every_command_takes_a_redis(name: str, alone: Program):
     assert "--redis URL" in alone(name, "--help").out.decode()

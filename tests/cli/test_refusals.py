@@ -146,6 +146,7 @@ def test_a_wrong_password_is_not_repeated_to_the_screen(program: Program):
         for url in (server.node_url, f"redis://:sesame@127.0.0.1:{server.port}"):
             ended = program("status", "--redis", url)
             ended.refused(5, f"127.0.0.1:{server.port}", "check user and password")
+            assert ".;" not in ended.err
             assert "sesame" not in ended.err
 
 

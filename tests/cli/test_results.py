@@ -120,28 +120,40 @@ def test_out_keeps_what_there_was_when_it_fails(program: Program, redis_url: str
     assert sorted(path.name for path in program.folder.iterdir()) == ["input", "results"]
 
 
-def test_out_follows_a_link_and_may_be_a_device(program: Program, redis_url: str):
+def test_out_follows_a_link(program: Program, redis_url: str):
     submit(program, b"a")
     settle(redis_url, answer)
     (program.folder / "link").symlink_to("target")
     assert program("results", "mine", "--out", "link").code == 0
     assert (program.folder / "link").is_symlink()
     assert (program.folder / "target").read_bytes() == b"a!\n"
-    assert program("results", "mine", "--out", "/dev/null").code == 0
     assert program("results", "mine", "--out", "-").out == b"a!\n"
 
 
-def test_interrupted_results_leave_no_file(program: Program, redis_client: redis.Redis):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_submission_leaves_no_file(
+    number: signal.Signals, program: Program, redis_client: redis.Redis
+):
     words = ("submit", program.file(b"a\n"), "--id", "mine", "--out", "results")
     with program.start(*words) as process:
         assert process.stdout
         process.stdout.readline()
         wait_until(lambda: blocked(redis_client), why="it waits for results")
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         ended = finish(process)
     assert ended.code == 130
+    assert "results was not written; request mine goes on" in ended.err
     assert "fairlane results mine --out results" in ended.err
     assert [path.name for path in program.folder.iterdir()] == ["input"]
+
+
+def test_terminated_results_leave_no_file(program: Program, redis_client: redis.Redis):
+    submit(program, b"a")
+    with program.start("results", "mine", "--out", "results") as process:
+        wait_until(lambda: blocked(redis_client), why="it waits for results")
+        process.send_signal(signal.SIGTERM)
+        finish(process).refused(130)
+    assert list(program.folder.iterdir()) == []
 
 
 def blocked(redis_client: redis.Redis) -> int:

@@ -12,7 +12,7 @@ import pytest
 
 from fairlane.cli.watching import Pace, describe, eta
 from fairlane.model import Progress
-from tests.cli.program import ON_ONE_KIND, Dead, Program, finish, settle
+from tests.cli.program import ON_ONE_KIND, Dead, Ended, Program, finish, settle
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
@@ -82,16 +82,56 @@ def test_watch_says_lines_where_there_is_no_terminal(program: Program, redis_url
 
 @on_one_kind
 def test_ctrl_c_detaches_from_a_watched_request(program: Program, redis_client: redis.Redis):
-    words = ("submit", program.file(b"a\n"), "--id", "mine", "--watch", "--out", "results")
-    with program.start(*words) as process:
-        assert process.stderr
-        process.stderr.readline()
-        process.send_signal(signal.SIGINT)
-        ended = finish(process)
+    ended = interrupted(program, signal.SIGINT)
     assert (ended.code, ended.out) == (0, b"mine\n")
     assert ended.err == "fairlane: detached; request mine goes on: fairlane status mine\n"
     assert redis_client.hget("req:{mine}", "state") == b"active"
+
+
+@on_one_kind
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_a_watched_request_tells_how_to_get_its_file(
+    number: signal.Signals, program: Program, redis_client: redis.Redis
+):
+    ended = interrupted(program, number, "--out", "results")
+    assert (ended.code, ended.out) == (130, b"mine\n")
+    assert ended.err == (
+        "fairlane: results was not written; request mine goes on: "
+        "fairlane results mine --out results\n"
+    )
+    assert redis_client.hget("req:{mine}", "state") == b"active"
     assert [path.name for path in program.folder.iterdir()] == ["input"]
+
+
+@on_one_kind
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_terminated_watch_is_no_success(number: signal.Signals, program: Program):
+    ended = interrupted(program, number)
+    assert ended.code == 130
+    assert ended.err == "fairlane: detached; request mine goes on: fairlane status mine\n"
+
+
+@on_one_kind
+def test_an_interrupt_within_the_timeout_tells_how_to_get_the_file(
+    program: Program, redis_client: redis.Redis
+):
+    words = ("submit", program.file(b"a\n"), "--id", "mine", "--out", "results", "--timeout", "1m")
+    with program.start(*words) as process:
+        wait_for_subscriber(redis_client)
+        process.send_signal(signal.SIGINT)
+        ended = finish(process)
+    assert ended.code == 130
+    assert "results was not written; request mine goes on" in ended.err
+
+
+def interrupted(program: Program, number: signal.Signals, *words: str) -> Ended:
+    """What is left of a watched submission that got a signal, but for its first line."""
+    given = ("submit", program.file(b"a\n"), "--id", "mine", "--watch", *words)
+    with program.start(*given) as process:
+        assert process.stderr
+        process.stderr.readline()
+        process.send_signal(number)
+        return finish(process)
 
 
 @on_one_kind

@@ -24,6 +24,8 @@ def shout(body):
 
 ready = 5
 def three(a, b, c): ...
+def stream(body):
+    yield body
 """
 
 
@@ -71,6 +73,8 @@ def test_what_fails_is_dead_and_said(program: Program):
         (("--handler", "mine:whisper"), "mine has no whisper"),
         (("--handler", "mine:ready"), "not something to call"),
         (("--handler", "mine:three"), "takes 3 arguments"),
+        (("--handler", "mine:stream"), "is a generator function"),
+        (("--handler", "script:main"), "cannot be imported: SystemExit: 3"),
         (("--concurrency", "0"), "concurrency 0"),
         (("--processes", "-1"), "processes -1"),
         (("--slice", "-1"), "slice -1"),
@@ -83,6 +87,7 @@ def test_a_worker_that_cannot_be(
     words: tuple[str, ...], why: str, program: Program, redis_client: redis.Redis
 ):
     program.file(HANDLERS, "mine.py")
+    program.file(b"import sys; sys.exit(3)", "script.py")
     program("worker", *words, "--until-idle").refused(2, why)
     assert redis_client.dbsize() == 0
 

@@ -161,7 +161,7 @@ _SCORES = {"score", "intent", "before", "given_up"}
 _SKIP = {"scripts", "unit", "names", "policy", "digest", "sent", "fields", "now"}
 
 
-def plain(value: Any) -> Any:  # noqa: PLR0911  one line for each kind of value
+def plain(value: Any) -> Any:  # noqa: C901, PLR0911  one line for each kind of value
     """A value as nested tuples, without what is the same in every state."""
     if isinstance(value, dict):
         return tuple(

@@ -177,8 +177,8 @@ _SCORE = re.compile(r"\bS1[67]\d{11}\b")  # a score of `active`: it is compared 
 def rename(text: str, now: int) -> str:
     """The text without what makes no difference.
 
-    Fences, ops and scores are named by their order. A time is in the past, now, or to come: no decision
-    asks more, because the clock only moves by steps longer than every delay.
+    Fences, ops and scores are named by their order. A time is in the past, now, or to come: no
+    decision asks more, because the clock only moves by steps longer than every delay.
     """
     fences = {name: f"F{i}" for i, name in enumerate(sorted(set(_FENCE.findall(text))))}
     ops = {name: f"O{i}" for i, name in enumerate(sorted(set(_OP.findall(text))))}

@@ -62,6 +62,7 @@ class Guarded:
 
     def demote_the_master(self) -> None:
         """It becomes a replica and keeps its connections. (The sentinel would do so after 10 s.)"""
+        self.wait_for_the_copy()
         self.sentinel.execute_command("SENTINEL", "FAILOVER", NAME)
         self.wait_for_the_other()
         with contextlib.closing(self.first.client()) as client:
@@ -69,9 +70,22 @@ class Guarded:
 
     def kill_the_master(self) -> None:
         """Nobody listens at its port any more."""
+        self.wait_for_the_copy()
         self.first.process.kill()
         self.first.process.wait()
         self.wait_for_the_other()
+
+    def wait_for_the_copy(self) -> None:
+        """The replica has all that was written; a failover takes what it has not."""
+        with (
+            contextlib.closing(self.first.client()) as first,
+            contextlib.closing(self.second.client()) as second,
+        ):
+            wait_until(
+                lambda: first.role()[1] == second.role()[4],
+                UP_S,
+                why="the replica has caught up",
+            )
 
     def wait_for_the_other(self) -> None:
         """The sentinel names the former replica, which takes writes."""

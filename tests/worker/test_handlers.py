@@ -58,6 +58,35 @@ def marked(bodies: Any) -> Any:
     return bodies
 
 
+def with_any(*bodies: bytes) -> bytes:
+    return bodies[0]
+
+
+def with_anything(*args: Any, **kwargs: Any) -> Any:
+    return args[0]
+
+
+def with_more(body: bytes, *more: bytes, colour: str = "red", **kwargs: Any) -> bytes:
+    return body
+
+
+def needs_keyword(body: bytes, *, colour: str) -> bytes:
+    return body
+
+
+def generator(body: bytes) -> typing.Iterator[bytes]:
+    yield body
+
+
+async def async_generator(body: bytes) -> typing.AsyncIterator[bytes]:
+    yield body
+
+
+class GeneratorCallable:
+    def __call__(self, body: bytes) -> typing.Iterator[bytes]:
+        yield body
+
+
 class Callable:
     """Objects that can be called."""
 
@@ -117,6 +146,13 @@ SHAPES = {  # handler: (is_async, is_batch, wants_context)
     ),
     "partial of a batch": (functools.partial(marked), (False, True, False)),
     "partial of an async object": (functools.partial(AsyncCallable()), (True, False, True)),
+    "any number of bodies": (with_any, (False, False, False)),
+    "anything": (with_anything, (False, False, False)),
+    "body and anything": (with_more, (False, False, False)),
+    "partial that gives the keyword": (
+        functools.partial(needs_keyword, colour="red"),
+        (False, False, False),
+    ),
     "built-in": (bytes.upper, (False, False, False)),
     "built-in without a signature": (bytes.fromhex, (False, False, False)),
     "lambda": (lambda body: body, (False, False, False)),
@@ -149,6 +185,23 @@ def test_a_handler_that_cannot_take_a_body_is_refused(
 ):
     """The sentence says how many arguments it takes and what is expected."""
     with pytest.raises(HandlerNotFound, match=rf"takes {count} arguments: \(body\) or \(body, con"):
+        shape_of(handler)
+
+
+def test_a_required_keyword_is_refused():
+    """Nobody gives it."""
+    with pytest.raises(HandlerNotFound, match="needs_keyword needs the keyword argument colour: "):
+        shape_of(needs_keyword)
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [generator, async_generator, GeneratorCallable(), functools.partial(generator)],
+    ids=["sync", "async", "object", "partial"],
+)
+def test_a_generator_function_is_refused(handler: typing.Callable[..., Any]):
+    """It would return a generator, and nothing of it would run."""
+    with pytest.raises(HandlerNotFound, match="is a generator function: a handler returns its res"):
         shape_of(handler)
 
 
@@ -209,6 +262,7 @@ def test_a_name_without_its_colon_is_refused(name: str):
         ("json:loads.f", r"cannot be imported: json has no loads\.f"),
         ("json:__all__", "is a list, not something to call"),
         ("fairlane_test_bad:f", "cannot be imported: ValueError: not today"),
+        ("fairlane_test_exit:f", "cannot be imported: SystemExit: 3"),
         ("fairlane_test_syntax:f", "cannot be imported: SyntaxError"),
         ("fairlane_test_arity:f", "f takes 0 arguments"),
     ],
@@ -218,6 +272,7 @@ def test_a_handler_that_is_not_there_is_refused(
 ):
     """Missing module, missing attribute, a module that raises, a function that does not fit."""
     module("fairlane_test_bad", "raise ValueError('not today')")
+    module("fairlane_test_exit", "raise SystemExit(3)")
     module("fairlane_test_syntax", "def f(:")
     module("fairlane_test_arity", "def f(): pass")
     with pytest.raises(HandlerNotFound, match=sentence):

@@ -28,6 +28,7 @@ if is_ended(state) then
   end
   hold(state.total == state.done + state.dead + state.cancelled, "of", state.total, "sub-requests", state.done, "done",
     state.dead, "dead and", state.cancelled, "cancelled are accounted for")
+  hold(state.state == "cancelled" or state.cancelled == 0, state.cancelled, "are cancelled, the request is", state.state)
   return broken
 end
 for _, key in ipairs({stream, counter}) do

@@ -3,7 +3,7 @@
 -- A lease that died owing one entry charges it an attempt; owing more, nobody is charged.
 -- Also queues again the permits whose tokens the auditor found missing, and cancels a request
 -- left open past its time. Says: ok look tokens | ended summary | foreign | gone; look = ms until the next
--- lease expires (2 if one that was not named has), 0 = none stands, 1 = there may be more to take: call again
+-- lease expires, at least 2; 1 = there is more to take back now; 0 = none stands
 -- @flags allow-oom
 -- @include lib/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
@@ -47,7 +47,7 @@ for i = missing, #ARGV - 1, 2 do
 end
 local first = redis.call("ZRANGE", leases, 0, 0, "WITHSCORES")
 local left = first[2] and tonumber(first[2]) - now or 0
-local look = more and 1 or (first[2] and left <= 0 and 2) or left
+local look = more and 1 or (first[2] and math.max(2, left)) or 0
 local reply = finish_or_mint(state, now, "ok", look)
 for _, part in ipairs(again) do
   table.insert(reply[3] or {}, part)

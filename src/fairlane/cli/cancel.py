@@ -10,7 +10,7 @@ from .options import json_option, open_queue, redis_option
 from .talk import emit, emit_json, say
 
 
-@click.command("cancel")
+@click.command("cancel", short_help="Cancel a request: nothing more of it starts.")
 @click.argument("request_id", metavar="ID")
 @click.option(
     "--reason", default="cancelled by the caller", show_default=True, help="Kept with the request."

@@ -42,10 +42,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
     ctx.exit()
 
 
-@click.group(
-    cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
-)
-@click.option(
+version_option = click.option(
     "--version",
     is_flag=True,
     expose_value=False,
@@ -53,6 +50,12 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
     callback=_print_version,
     help="Print the version and exit.",
 )
+
+
+@click.group(
+    cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
+@version_option
 def fairlane() -> None:
     """A request queue on Redis: many sub-requests, 100 priorities, a limit for each request.
 

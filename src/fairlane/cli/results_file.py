@@ -1,19 +1,11 @@
-"""Writes results: plain lines or NDJSON, to stdout or to a file that is whole or not there.
-
-A file is written as `<name>.part` beside its final name and renamed at the end, so that nothing
-half done is taken for whole.
-"""
+"""Writes results: plain lines or NDJSON, to stdout or to a file."""
 
 from __future__ import annotations
 
 import base64
-import os
-import stat
-from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from ..errors import FairlaneError, InvalidArgument
+from ..errors import FairlaneError
 from .talk import as_json, say, stdout
 
 if TYPE_CHECKING:
@@ -21,62 +13,27 @@ if TYPE_CHECKING:
 
     from ..model import Progress, Result
     from ..queue import Request
+    from ..steps import Operation
+    from .patience import Patience
 
 NDJSON = ".ndjson"
-BUFFER = 1 << 18
-
-
-@contextmanager
-def open_results(name: str | None) -> Iterator[BinaryIO | None]:
-    """A file for the results under `name`, which it gets when all went well; None for no name.
-
-    Raises InvalidArgument at once when it cannot be written.
-    """
-    if name is None:
-        yield None
-        return
-    target = Path(os.path.realpath(name))
-    part = target if _is_device(target) else target.with_name(target.name + ".part")
-    try:
-        if target.is_dir():
-            raise IsADirectoryError(0, "it is a directory")
-        stream = part.open("wb", buffering=BUFFER)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InvalidArgument(f"--out {name} cannot be written: {reason.lower()}") from None
-    try:
-        with stream:
-            yield stream
-        if part != target:
-            part.replace(target)
-    except BaseException:
-        if part != target:
-            with suppress(OSError):
-                part.unlink()
-        raise
-
-
-def _is_device(target: Path) -> bool:
-    try:
-        mode = target.stat().st_mode
-    except (OSError, ValueError):
-        return False
-    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 def write_results(
-    request: Request, out: BinaryIO | None, *, order: str = "input", ndjson: bool
-) -> Progress:
+    request: Request, out: BinaryIO | None, *, order: str = "input", ndjson: bool,
+    patience: Patience | None = None,
+) -> Progress:  # fmt: skip
     """Writes every result as it comes; ends with the request and returns its counts.
 
     In input order a sub-request that has no result gets its line, too: line N is input N. Raises
-    FairlaneError for a result with a newline in plain lines.
+    FairlaneError for a result with a newline in plain lines, WaitTimeout when patience ends.
     """
     target = stdout() if out is None else out
-    pause = target.flush if out is None else _no_pause
     encode: Callable[[Result], bytes] = as_ndjson if ndjson else as_line
     missing, following = 0, 0
-    for result in results_of(request, order, pause):
+    for result in results_of(request, order, _asker(request, out, patience)):
+        if patience is not None:
+            patience.seen()
         if order == "input":
             if result.index > following:
                 missing += _fill(target, request, range(following, result.index), ndjson=ndjson)
@@ -90,8 +47,24 @@ def write_results(
     return progress
 
 
-def results_of(request: Request, order: str, pause: Callable[[], Any]) -> Iterator[Result]:
-    """Every result as it comes; `pause` is called before Redis is asked for more."""
+def _asker(
+    request: Request, out: BinaryIO | None, patience: Patience | None
+) -> Callable[[Operation[Any]], Any]:
+    """What runs an operation; before that, whoever reads stdout gets what there is so far."""
+    run = request.queue.driver.run if patience is None else patience.run
+
+    def ask(operation: Operation[Any]) -> Any:
+        if out is None:
+            stdout().flush()
+        return run(operation)
+
+    return ask
+
+
+def results_of(
+    request: Request, order: str, ask: Callable[[Operation[Any]], Any]
+) -> Iterator[Result]:
+    """Every result as it comes; `ask` runs what reads more of them."""
     from ..results import flow
 
     items = flow(request.id, order)
@@ -102,14 +75,9 @@ def results_of(request: Request, order: str, pause: Callable[[], Any]) -> Iterat
                 yield from item
                 item = next(items)
             else:
-                pause()
-                item = items.send(request.queue.driver.run(item))
+                item = items.send(ask(item))
     except StopIteration:
         return
-
-
-def _no_pause() -> None:
-    """A file needs no flush while Redis is asked for more."""
 
 
 def _fill(target: BinaryIO, request: Request, indexes: range, *, ndjson: bool) -> int:

@@ -46,9 +46,9 @@ def run(called_as: str, name: str | None = None) -> int:  # noqa: PLR0911  one f
 
 
 def _invoke(called_as: str, name: str | None) -> int:
-    from .group import fairlane, load
+    from .group import fairlane, load, version_option
 
-    command = load(name) if name else fairlane
+    command = version_option(load(name)) if name else fairlane
     try:
         settings = fairlane.context_settings
         with command.make_context(called_as, sys.argv[1:], **settings) as context:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 NOT_RUNNING = "the embedded server is not running"
 
 
-@click.group("server")
+@click.group("server", short_help="Start, look at and stop your own embedded Redis server.")
 def command() -> None:
     """Start, look at and stop your own embedded Redis server."""
 

@@ -20,7 +20,7 @@ ROWS = 20  # requests of the table; --json has up to 1,000
 POLICY = ("attempts", "backoff_min", "backoff_max", "lease_ms", "retain_ms")
 
 
-@click.command("status")
+@click.command("status", short_help="Show a queue, or one request and who works on it.")
 @click.argument("request_id", metavar="[ID]", required=False)
 @queue_option
 @json_option

@@ -11,7 +11,7 @@ import click
 
 from ..errors import FairlaneError
 from .results_file import NDJSON, write_results
-from .talk import emit, emit_json
+from .talk import emit, emit_json, say
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,11 +38,19 @@ class Wish:
         return self.out is not None and self.out.endswith(NDJSON)
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM or a closed terminal: like Ctrl-C, but nobody asked to detach."""
+
+
 def end_like_interrupt() -> None:
-    """SIGTERM and a closed terminal end a submission like Ctrl-C: nothing stays half sent."""
+    """SIGTERM and a closed terminal end a command like Ctrl-C: nothing stays half done."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # not under nohup
-            signal.signal(number, signal.default_int_handler)
+            signal.signal(number, _terminate)
+
+
+def _terminate(*_: object) -> None:
+    raise Terminated
 
 
 def send(queue: Queue, wish: Wish, chunks: Iterable[list[bytes]]) -> tuple[Request, int]:
@@ -86,24 +94,39 @@ def announce(wish: Wish, request: Request, total: int) -> None:
 
 def await_end(wish: Wish, request: Request, out: BinaryIO | None = None) -> int:
     """Waits as wished and writes the results, if there is a file for them; the exit code."""
-    from .endings import judge, wait_for
+    from .endings import judge
 
-    if wish.watch:
-        from .watching import watch
-
-        if not watch(request, wish.timeout):  # detached: no results, and nothing went wrong
-            raise click.exceptions.Exit(0)
-    elif wish.timeout is not None or out is None:
-        wait_for(request, wish.timeout)
     if out is None:
+        _await(wish, request)
         return judge(request.progress())
     try:
+        if wish.watch or wish.timeout is not None:
+            _await(wish, request)
         return judge(write_results(request, out, ndjson=wish.ndjson))
     except KeyboardInterrupt:
         again = f"fairlane results {request.id} --out {wish.out}"
         raise KeyboardInterrupt(
             f"{wish.out} was not written; request {request.id} goes on: {again}"
         ) from None
+
+
+def _await(wish: Wish, request: Request) -> None:
+    """Waits or watches. Ctrl-C detaches from what is watched: raises Exit(0)."""
+    from .endings import wait_for
+
+    if not wish.watch:
+        wait_for(request, wish.timeout)
+        return
+    from .watching import watch
+
+    try:
+        watch(request, wish.timeout)
+    except KeyboardInterrupt as error:
+        sentence = f"detached; request {request.id} goes on: fairlane status {request.id}"
+        if wish.out is not None or isinstance(error, Terminated):
+            raise KeyboardInterrupt(sentence) from None
+        say(sentence)
+        raise click.exceptions.Exit(0) from None
 
 
 def one_of_many(wish: Wish, limit: int, xid: str | None) -> Wish:

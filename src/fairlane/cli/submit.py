@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _RANGE = "{}..{}".format(*(f"{ms // 1000}s" for ms in settings.DEFAULT_BACKOFF_MS))
 
 
-@click.command("submit")
+@click.command("submit", short_help="Submit the lines of FILE as one request and print its id.")
 @click.argument("file", metavar="FILE")
 @click.option(
     "--priority",
@@ -110,7 +110,7 @@ def command(
             return submit_each(wish, source, lambda: open_queue(redis, queue))
         if source.is_file:
             source.check()
-        from .results_file import open_results
+        from .out_file import open_results
 
         out = opened.enter_context(open_results(wish.out))
         return _submit_one(wish, source, opened.enter_context(open_queue(redis, queue)), out)

@@ -8,7 +8,7 @@ from .options import json_option, open_queue, redis_option, timeout_option, time
 from .talk import emit, emit_json
 
 
-@click.command("wait")
+@click.command("wait", short_help="Wait until a request has ended and print its state.")
 @click.argument("request_id", metavar="ID")
 @timeout_option
 @json_option

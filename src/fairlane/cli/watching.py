@@ -30,18 +30,10 @@ class View(Protocol):
         """Shows it; returns after how many seconds to look again."""
 
 
-def watch(request: Request, timeout: float | None) -> bool:
-    """Shows progress until the end; False when Ctrl-C detached. Raises WaitTimeout."""
+def watch(request: Request, timeout: float | None) -> None:
+    """Shows progress until the end. Raises WaitTimeout."""
     with _view() as view:
-        try:
-            request.queue.driver.run(_follow(request.id, view, timeout))
-        except KeyboardInterrupt:
-            detached = True
-        else:
-            detached = False
-    if detached:
-        say(f"detached; request {request.id} goes on: fairlane status {request.id}")
-    return not detached
+        request.queue.driver.run(_follow(request.id, view, timeout))
 
 
 def _follow(request_id: str, view: View, timeout: float | None) -> Operation[None]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-@click.command("worker")
+@click.command("worker", short_help="Work on sub-requests until told to stop.")
 @click.option(
     "--id",
     "worker_id",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import Any
 from urllib.parse import urlsplit
@@ -75,16 +76,15 @@ def connection_options(timeout_s: float) -> dict[str, Any]:
 
 def from_url(pool: Any, url: str, options: dict[str, Any]) -> Any:
     """A pool of the class `pool` for `url`; raises InvalidArgument for a URL it can't read."""
-    try:
+    with contextlib.suppress(ValueError):  # its text may hold a part of the password
         parts = urlsplit(url)
-        if parts.netloc and "@" in parts.path + parts.fragment:
-            raise ValueError(url)  # it would connect to a part of the password, and name it
-        return pool.from_url(url, **options)
-    except ValueError:  # its text may hold a part of the password
-        raise InvalidArgument(
-            f"Redis URL {hide_secret(url)!r} is not valid: scheme://host:port/db is expected, "
-            "and %2F for a / in a password"
-        ) from None
+        # Else it would connect to a part of the password, and name it.
+        if not (parts.netloc and "@" in parts.path + parts.fragment):
+            return pool.from_url(url, **options)
+    raise InvalidArgument(
+        f"Redis URL {hide_secret(url)!r} is not valid: scheme://host:port/db is expected, "
+        "and %2F for a / in a password"
+    )
 
 
 def split_sentinel(url: str) -> tuple[list[tuple[str, int]], str, dict[str, Any]]:
@@ -172,7 +172,7 @@ def translate(error: Exception, place: str) -> FairlaneError:
         word in text for word in REFUSED
     ):
         return RedisUnfit(
-            f"Redis at {place} refused the login or a command: {text}; "
+            f"Redis at {place} refused the login or a command: {text.rstrip('.')}; "
             "check user and password in the URL"
         )
     if code == "OOM":

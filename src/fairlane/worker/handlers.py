@@ -20,6 +20,7 @@ from ..errors import HandlerNotFound
 Handler = Callable[..., Any]
 F = TypeVar("F", bound=Handler)
 _BODY_AND_CONTEXT = 2
+_BY_PLACE = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
 
 
 @dataclass(slots=True)
@@ -70,31 +71,43 @@ def shape_of(handler: Handler) -> Shape:
         raise HandlerNotFound(
             f"handler {handler!r} is a {type(handler).__name__}, not something to call"
         )
+    called = _called(handler)
+    if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
+        raise HandlerNotFound(
+            f"handler {_name(handler)} is a generator function: "
+            "a handler returns its result, it does not yield it"
+        )
     try:
-        parameters = [
-            parameter
-            for parameter in inspect.signature(handler).parameters.values()
-            if parameter.kind in {parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD}
-        ]
+        parameters = list(inspect.signature(handler).parameters.values())
     except (TypeError, ValueError):  # some built-ins tell nothing: they get the body alone
         return Shape(handler, is_async=False, is_batch=False, wants_context=False)
-    required = [parameter for parameter in parameters if parameter.default is parameter.empty]
-    if not parameters or len(required) > _BODY_AND_CONTEXT:
+    first, wants_context = _fit(handler, parameters)
+    is_batch = any(getattr(marked, "fairlane_batch", False) for marked in (handler, called))
+    return Shape(
+        handler, inspect.iscoroutinefunction(called), is_batch or _takes_list(first), wants_context
+    )
+
+
+def _fit(handler: Handler, parameters: list[inspect.Parameter]) -> tuple[inspect.Parameter, bool]:
+    """The parameter that takes the body, and whether another takes the context."""
+    by_place = [one for one in parameters if one.kind in _BY_PLACE]
+    required = [one for one in by_place if one.default is one.empty]
+    takers = by_place or [one for one in parameters if one.kind is one.VAR_POSITIONAL]
+    if not takers or len(required) > _BODY_AND_CONTEXT:
         raise HandlerNotFound(
             f"handler {_name(handler)} takes {len(required)} arguments: "
             "(body) or (body, context) is expected"
         )
-    wants_context = len(parameters) > 1 and (
-        len(required) == _BODY_AND_CONTEXT or parameters[1].name == "context"
+    for one in parameters:
+        if one.kind is one.KEYWORD_ONLY and one.default is one.empty:
+            raise HandlerNotFound(
+                f"handler {_name(handler)} needs the keyword argument {one.name}: "
+                "(body) or (body, context) is expected"
+            )
+    wants_context = len(by_place) > 1 and (
+        len(required) == _BODY_AND_CONTEXT or by_place[1].name == "context"
     )
-    called = _called(handler)
-    is_batch = any(getattr(marked, "fairlane_batch", False) for marked in (handler, called))
-    return Shape(
-        handler,
-        inspect.iscoroutinefunction(called),
-        is_batch or _takes_list(parameters[0]),
-        wants_context,
-    )
+    return takers[0], wants_context
 
 
 def _called(handler: Handler) -> Handler:
@@ -125,7 +138,7 @@ def load(name: str) -> Handler:
         raise HandlerNotFound(f"handler {name!r} is not valid: write module:function")
     try:
         found: Any = importlib.import_module(module_name)
-    except Exception as error:  # whatever the module raises while it is imported
+    except (Exception, SystemExit) as error:  # whatever the module raises, or a script's end
         raise HandlerNotFound(
             f"handler {name!r} cannot be imported: {type(error).__name__}: {error}"
         ) from error

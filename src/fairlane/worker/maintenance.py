@@ -79,7 +79,7 @@ class Maintenance:
                 self._maintain(promote=promote, look=look, late=late)
             except FairlaneError as error:
                 _log.warning("maintenance: %s; trying again", error)
-            except Exception:  # nobody else would go on: this worker leads as long as it beats
+            except Exception:  # noqa: BLE001  this worker leads: nobody else would go on
                 _log.exception("maintenance failed; trying again")
 
     def _next(self) -> float:

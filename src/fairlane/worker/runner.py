@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Awaitable, Coroutine
+from contextlib import suppress
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
@@ -115,22 +117,59 @@ def _ends_unit(error: BaseException) -> bool:
     return isinstance(error, GeneratorExit)
 
 
+def _text_of(error: BaseException) -> str:
+    """The traceback, from the handler's own first frame on."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_globals is globals():
+        trace = trace.tb_next
+    return "".join(traceback.format_exception(type(error), error, trace))
+
+
+def _refuse_awaitable(result: Any) -> None:
+    """Raises TypeError for a coroutine (which is closed) or anything else to be awaited."""
+    if not isinstance(result, Awaitable):
+        return
+    if isinstance(result, Coroutine):
+        with suppress(Exception):  # one that has begun may raise whatever it likes
+            result.close()
+    raise TypeError(
+        f"the handler returned a {type(result).__name__}, which nobody awaits: "
+        "make the handler an async def and await it there"
+    )
+
+
 def _stored(result: Any) -> tuple[bytes, bytes]:
-    """What a handler returned as (status, bytes). Raises TypeError, ValueError."""
+    """What a handler returned as (status, bytes). Raises TypeError, ValueError with a sentence."""
     if type(result) is bytes:
         status, body = b"d", result
     elif isinstance(result, str):
-        status, body = b"d", result.encode()
+        status, body = b"d", _encoded(result)
     elif result is None:
         return b"n", b""
     elif isinstance(result, (bytes, bytearray, memoryview)):
         status, body = b"d", bytes(result)
     else:
+        _refuse_awaitable(result)
         kind = type(result).__name__
         raise TypeError(f"the handler returned a {kind}: bytes, str or None is expected")
     if len(body) > settings.MAX_BODY:
         raise ValueError(f"the result has {len(body):,} bytes: the most is {settings.MAX_BODY:,}")
     return status, body
+
+
+def _check_count(results: Any, expected: int) -> None:
+    """Raises TypeError unless there are as many results as bodies."""
+    _refuse_awaitable(results)
+    if not isinstance(results, (list, tuple)) or len(results) != expected:
+        count = len(results) if isinstance(results, (list, tuple)) else type(results).__name__
+        raise TypeError(f"the batch handler returned {count} results for {expected} bodies")
+
+
+def _encoded(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"the handler returned a str that is not valid UTF-8: {error}") from None
 
 
 class _Tally:
@@ -151,7 +190,7 @@ class _Tally:
         try:
             status, body = _stored(result)
         except (TypeError, ValueError) as error:
-            self.fail(entry, error)
+            self._retry(entry, str(error))
             return
         entry_id = entry[0]
         submitted, _, index = entry_id.partition(b"-")
@@ -164,20 +203,26 @@ class _Tally:
 
     def add_all(self, entries: list[Entry], results: Any) -> None:
         """A batch handler's results: as many as there were bodies, or the whole batch failed."""
+        try:
+            _check_count(results, len(entries))
+        except TypeError as error:
+            for entry in entries:
+                self._retry(entry, str(error))
+            return
         ran = perf_counter_ns() - self._began
-        if not isinstance(results, (list, tuple)) or len(results) != len(entries):
-            count = len(results) if isinstance(results, (list, tuple)) else type(results).__name__
-            raise TypeError(f"the batch handler returned {count} results for {len(entries)} bodies")
         for entry, result in zip(entries, results, strict=True):
             self.add(entry, result, ran // len(entries))
 
     def fail(self, entry: Entry, error: BaseException) -> None:
+        """The handler raised."""
+        self._retry(entry, _text_of(error)[-_ERROR_TEXT:])
+
+    def _retry(self, entry: Entry, text: str) -> None:
         """The sub-request failed: again after the backoff, unless this was its last attempt."""
         taken = self._taken
         submitted, _, index = entry[0].partition(b"-")
         waited = max(0, taken.taken_ms - int(submitted))
         delay = retry_delay_ms(taken.attempt, *taken.backoff_ms)
-        text = "".join(traceback.format_exception(error))[-_ERROR_TEXT:]
         text = text.encode(errors="backslashreplace").decode()  # a lone surrogate can't be sent
         head = result_head(index, b"x", taken.attempt, waited, 0)
         self._verdicts.append(Verdict(entry[0], "retry", delay, head, text))

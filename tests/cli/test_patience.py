@@ -1,0 +1,102 @@
+"""`fairlane results` of a request that does not go on."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fairlane.cli import patience as patience_module
+from fairlane.cli.patience import Patience
+from fairlane.cli.results_file import write_results
+from fairlane.errors import WaitTimeout
+from fairlane.queue import Queue
+from tests.cli.program import ON_ONE_KIND, Program, finish, settle
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = ON_ONE_KIND
+
+
+def answer(_: int, body: bytes) -> bytes:
+    return body
+
+
+def submit(program: Program) -> None:
+    program("submit", "-", "--id", "mine", stdin=b"a\nb\n")
+
+
+def test_results_time_out(program: Program, redis_url: str):
+    submit(program)
+    settle(redis_url, answer, most=1)
+    ended = program("results", "mine", "--order", "done", "--timeout", "300ms")
+    assert (ended.code, ended.out.count(b"\n")) == (4, 1)
+    assert ended.err == ("fairlane: request mine had not ended after 0.3 s; it goes on: 1/2 done\n")
+
+
+def test_a_timeout_ends_a_blocking_read(program: Program, redis_url: str, tmp_path: Path):
+    submit(program)
+    with Queue.from_url(redis_url) as queue, (tmp_path / "out").open("wb") as out:
+        request = queue.request("mine")
+        began = time.monotonic()
+        patience = Patience(request, 0.1)
+        with pytest.raises(WaitTimeout, match=r"after 0\.1 s; it goes on: 0/2 done"):
+            write_results(request, out, ndjson=False, patience=patience)
+    assert time.monotonic() - began < 1.5
+
+
+def test_what_has_ended_does_not_time_out(program: Program, redis_url: str):
+    submit(program)
+    settle(redis_url, answer)
+    ended = program("results", "mine", "--timeout", "0")
+    assert (ended.code, ended.out, ended.err) == (0, b"a\nb\n", "")
+
+
+def test_a_timeout_leaves_no_file(program: Program):
+    submit(program)
+    program("results", "mine", "--out", "results", "--timeout", "50ms").refused(4, "it goes on")
+    assert list(program.folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("timeout", ["never", "9999d"])
+def test_a_timeout_that_cannot_be(timeout: str, program: Program):
+    program("results", "mine", "--timeout", timeout).refused(2, timeout)
+
+
+def test_silence_is_explained_once(
+    program: Program, redis_url: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+):
+    monkeypatch.setattr(patience_module, "QUIET_S", 0.1)
+    now = [0.0]
+    monkeypatch.setattr("fairlane.clock.mono_s", lambda: now[0])
+    submit(program)
+    settle(redis_url, answer, most=1)
+    with Queue.from_url(redis_url) as queue:
+        request = queue.request("mine")
+        patience = Patience(request, None)
+        for _ in range(4):
+            patience.run(passing(now, 0.1))
+    assert capfd.readouterr().err == (
+        "fairlane: no result for 0.1 s: waiting for request mine to go on, "
+        "it is active with 1/2 done\n"
+    )
+
+
+def passing(now: list[float], seconds: float):
+    """An operation that takes its time and asks for nothing."""
+    now[0] += seconds
+    yield from ()
+
+
+@pytest.mark.slow
+def test_after_five_seconds_results_say_what_they_wait_for(program: Program, redis_url: str):
+    submit(program)
+    with program.start("results", "mine") as process:
+        assert process.stderr
+        line = process.stderr.readline().decode()
+        assert line.startswith("fairlane: no result for 5 s: waiting for request mine to go on")
+        settle(redis_url, answer)
+        ended = finish(process)
+    assert (ended.code, ended.out, ended.err) == (0, b"a\nb\n", "")
