@@ -1,0 +1,38 @@
+"""What a caller gets wrong is one sentence, before anything is asked of Redis."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane import Queue, Worker
+from fairlane.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NOWHERE = "redis://127.0.0.1:1"
+MADE: Any = Worker  # mypy would know better
+
+WRONG: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "a reason that is none": (lambda queue: queue.request("r").cancel(None), "words"),
+    "a place in the log": (lambda queue: next(queue.completions("zzz")), "log_id"),
+    "a timeout in words": (lambda queue: queue.request("r").wait("3"), "seconds"),
+    "one number of backoff": (lambda queue: queue.submit_request(["a"], backoff_ms=5), "two"),
+    "half a backoff": (lambda queue: queue.submit_request(["a"], backoff_ms=(1,)), "two"),
+    "half a character": (lambda queue: queue.submit_request(["\ud800"]), "not text"),
+    "a slice in words": (lambda queue: MADE(queue, bytes.upper, slice_ms="3"), "slice"),
+    "a queue's name for a queue": (lambda _: MADE("req", bytes.upper), "fairlane.Queue"),
+    "a number for a URL": (lambda queue: type(queue).from_url(5), "text"),
+    "no units": (lambda queue: MADE(queue, bytes.upper, concurrency=0), "1 to 1000"),
+    "an order that is none": (lambda queue: next(queue.request("r").results("up")), "done"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_wrong_is_said_before_redis_is_asked(what: str):
+    """InvalidArgument, though there is no Redis at all."""
+    call, said = WRONG[what]
+    with Queue.from_url(NOWHERE) as queue, pytest.raises(InvalidArgument, match=said):
+        call(queue)

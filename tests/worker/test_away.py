@@ -1,0 +1,75 @@
+"""Redis is away: an idle worker still does what it is told."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fairlane import keys
+from fairlane.drivers.sync import SyncDriver
+from fairlane.operations import maintain
+from fairlane.queue import Queue
+from tests.support import servers
+from tests.support.wait import wait_until
+
+if TYPE_CHECKING:
+    import redis
+
+PROGRAM = """
+import sys
+from fairlane import Queue, Worker
+sys.exit(Worker(Queue.from_url(sys.argv[1]), bytes.upper, processes=2, concurrency=2).run())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("concurrency", ["sync", "async"])
+def test_an_idle_worker_stops_though_redis_is_away(concurrency: str):
+    """Nobody waits two minutes for a pop that no longer matters."""
+    program = PROGRAM
+    if concurrency == "async":
+        program = program.replace("bytes.upper", "handler").replace(
+            "sys.exit", "async def handler(body):\n    return body\nsys.exit"
+        )
+    with servers.run_server("single") as server:
+        worker = subprocess.Popen([sys.executable, "-c", program, server.url])
+        client = server.client()
+        wait_until(lambda: client.zcard(keys.workers("req")) == 1, why="it is registered")
+        client.close()
+    try:
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(20) == 0
+    finally:
+        worker.kill()
+        worker.wait()
+
+
+def test_a_name_that_comes_back_on_another_host_leaves_the_old_leases_alone(
+    redis_url: str, redis_client: redis.Redis
+):
+    """The other life may only be silent; on the same host the port proves that it is dead."""
+    driver = SyncDriver(redis_url)
+    register = maintain.register
+    assert driver.run(register("req", "127.0.0.1:1", "here", 1, "10")) == [b"ok", b""]
+    redis_client.hset(keys.worker("req", "127.0.0.1:1"), "renewed", 1)
+    assert driver.run(register("req", "127.0.0.1:1", "there", 2, "20")) == [b"ok", b""]
+    redis_client.hset(keys.worker("req", "127.0.0.1:1"), "renewed", 1)
+    assert driver.run(register("req", "127.0.0.1:1", "there", 3, "30")) == [b"ok", b"20"]
+    driver.run(maintain.unregister("req", "127.0.0.1:1", "30"))
+    driver.close()
+
+
+def test_a_submission_taken_back_leaves_nothing_at_all(redis_url: str, redis_client: redis.Redis):
+    """No key of its own, no token in a lane, no entry in the log: it never was."""
+
+    def bodies():
+        yield from [b"x"] * 2500
+        raise KeyboardInterrupt
+
+    with Queue.from_url(redis_url) as queue, pytest.raises(KeyboardInterrupt):
+        queue.submit_request(bodies(), limit=7)
+    assert redis_client.dbsize() == 0
