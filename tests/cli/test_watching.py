@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairlane.cli.watching import Pace, describe, eta
+from fairlane.cli.pace import eta
+from fairlane.cli.watching import Pace, describe
 from fairlane.model import Progress
 from tests.cli.program import ON_ONE_KIND, Dead, Ended, Program, finish, settle
 from tests.support.wait import wait_until

@@ -5,10 +5,13 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Self
 
-from .watching import BAR_S, eta
+from .pace import eta
 
 if TYPE_CHECKING:
     from ..model import Progress
+
+
+BAR_S = 0.2  # between looks
 
 
 class Bar(AbstractContextManager["Bar"]):

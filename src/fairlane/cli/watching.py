@@ -11,6 +11,7 @@ from collections import deque
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from .pace import eta
 from .talk import say
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from ..steps import Operation
 
 RATE_OVER_S = 10.0  # the rate is that of the last so many seconds
-BAR_S = 0.2
 LINES_S = (1.0, 30.0)  # a line's distance from the one before: first, and in the end
 
 
@@ -113,12 +113,3 @@ def describe(now: Progress, rate: float | None) -> str:
         parts += [f"{rate:,.0f}/s", f"ETA {eta(now, rate)}"] if rate else []
         parts.append(f"permits {now.held}/{now.limit}")
     return f"request {now.id} {now.state}: {', '.join(parts)}"
-
-
-def eta(now: Progress, rate: float | None) -> str:
-    """How long the rest will take at this rate, as h:mm:ss."""
-    if not rate:
-        return "-:--:--"
-    minutes, seconds = divmod(round(now.left / rate), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}"
