@@ -85,7 +85,7 @@ def demo(redis_url: str, tmp_path: Path) -> Iterator[Demo]:
 
 
 def test_the_urgent_request_overtakes(demo: Demo):
-    out, talk = demo.run(300)
+    out, talk = demo.run(700)
     assert demo.processes() == []
     rows = [line.split() for line in out.splitlines()]
     head = next(n for n, row in enumerate(rows) if row[:2] == ["request", "priority"])
@@ -132,7 +132,7 @@ def test_a_killed_demo_does_not_disturb_the_next(demo: Demo):
         wait_until(lambda: bulk_done(demo), END_S, why="it works")
         process.kill()
         process.communicate(timeout=END_S)
-    demo.run(100)
+    demo.run(500)
     wait_until(lambda: demo.processes() == [], END_S, why="the killed demo's workers end")
 
 
