@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import keys
+from fairlane.drivers import wire
 from fairlane.drivers.aio import AsyncDriver
 from fairlane.drivers.sync import SyncDriver
 from fairlane.drivers.wire import check_fitness, hide_secret
@@ -256,3 +257,11 @@ def test_progress_by_both_drivers_is_the_same(redis_url: str, lane: Lane):
     first, second = (run(kind, redis_url, control.progress("r1")) for kind in KINDS)
     assert first == second
     assert first.total == 3
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_no_number_reaches_the_packing_of_a_command(*, whole: bool):
+    """hiredis crashes the process when Ctrl-C comes while it asks Python for a number's text."""
+    call = library().intend((keys.active("req"),), id="r1", grace=1, above=2.0, now=3)
+    for step in (call, Command(b"BRPOP", "a", 0.5), Command(b"ZADD", "a", 7, "b")):
+        assert {type(word) for word in wire.words(step, modern=True, whole=whole)} <= {bytes, str}

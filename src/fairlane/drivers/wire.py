@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import redis
@@ -20,6 +20,9 @@ from ..errors import (
     RedisUnreachable,
 )
 from ..steps import Arg, Call, Command
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 SCHEMES = ("redis", "rediss", "unix", "redis+cluster", "redis+sentinel")
 # Not failures of the call but of the moment: the same call with the same op id goes again.
@@ -111,14 +114,22 @@ def split_sentinel(url: str) -> tuple[list[tuple[str, int]], str, dict[str, Any]
     return sentinels, master, options
 
 
-def words(step: Command | Call, *, modern: bool, whole: bool = False) -> tuple[Arg, ...]:
-    """A step as a command: EVALSHA, or EVAL with the `whole` text for a server that forgot it."""
+def words(step: Command | Call, *, modern: bool, whole: bool = False) -> tuple[bytes | str, ...]:
+    """A step as a command: EVALSHA, or EVAL with the `whole` text for a server that forgot it.
+
+    Numbers become text here: hiredis asks Python for their text while it packs, Python may answer
+    with a pending Ctrl-C instead, and hiredis then reads the text that is not there.
+    """
     if isinstance(step, Command):
-        return step.args
+        return tuple(_ready(step.args))
     name: bytes = b"EVAL" if whole else b"EVALSHA"
     script = step.script
     first = script.source(modern=modern) if whole else script.sha(modern=modern)
-    return (name, first, len(step.keys), *step.keys, *step.args)
+    return (name, first, b"%d" % len(step.keys), *step.keys, *_ready(step.args))
+
+
+def _ready(args: Iterable[Arg]) -> list[bytes | str]:
+    return [arg if isinstance(arg, (bytes, str)) else str(arg) for arg in args]
 
 
 def is_forgotten(error: Exception) -> bool:
