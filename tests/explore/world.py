@@ -90,13 +90,15 @@ class World:
         self._store = client.script_load(_STORE)
         self._read = client.script_load(_READ)
         self._sha: dict[str, str] = {}
+        self._modern = client.info("server")["redis_version"] >= "7"
         self.empty = Saved(tuple((b"", 0) for _ in KEYS), None)
         self.trips = 0
 
     def sha(self, name: str) -> str:
         """The script, loaded with its first number moved."""
         if name not in self._sha:
-            text = getattr(self.library, name).modern.replace(b"seq = 0,", b"seq = %d," % FIRST_SEQ)
+            source = getattr(self.library, name).source(modern=self._modern)
+            text = source.replace(b"seq = 0,", b"seq = %d," % FIRST_SEQ)
             self._sha[name] = self.client.script_load(text)
         return self._sha[name]
 

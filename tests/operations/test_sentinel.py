@@ -103,7 +103,7 @@ def guarded(path: Path) -> Iterator[Guarded]:
     quick = ("--repl-diskless-sync-delay", "0")
     with contextlib.ExitStack() as later:
         first = later.enter_context(servers.run_server("single", *quick))
-        follow = ("--replicaof", f"{servers.HOST} {first.port}")
+        follow = ("--replicaof", servers.HOST, str(first.port))
         second = later.enter_context(servers.run_server("single", *quick, *follow))
         with contextlib.closing(second.client()) as client:
             wait_until(
