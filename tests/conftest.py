@@ -5,16 +5,24 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
+from fairlane.drivers.sync import SyncDriver
 from fairlane.embedded import find_server
 from tests.support import servers
+from tests.support.requests import Lane
 from tests.support.teardown import check_world
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import redis
+
+
+# A loaded machine is no reason to fail.
+hypothesis.settings.register_profile("patient", deadline=None)
+hypothesis.settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session", params=servers.KINDS)
@@ -44,6 +52,19 @@ def redis_client(redis_server: servers.Server, redis_url: str) -> Iterator[redis
     """A raw client of the server behind `redis_url`: bytes in, bytes out, no retries."""
     with contextlib.closing(redis_server.client()) as client:
         yield client
+
+
+@pytest.fixture
+def driver(redis_url: str) -> Iterator[SyncDriver]:
+    """A driver of the server behind `redis_url`, which repeats nothing."""
+    with contextlib.closing(SyncDriver(redis_url, patience_s=0)) as made:
+        yield made
+
+
+@pytest.fixture
+def lane(driver: SyncDriver, redis_client: redis.Redis) -> Lane:
+    """A request `r1` in the queue `req`, not enqueued yet."""
+    return Lane(driver, redis_client)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
