@@ -91,6 +91,9 @@ class Queue:
         backoff_ms: tuple[int, int] = settings.DEFAULT_BACKOFF_MS,
         lease_ms: int = settings.DEFAULT_LEASE_MS,
         retain_ms: int = settings.DEFAULT_RETAIN_MS,
+        deadline_ms: int = 0,
+        time_limit_ms: int = 0,
+        durable: int = 0,
     ) -> Request:
         """Submits one request from an ordinary or an async iterable; see fairlane.queue.Queue."""
         policy = Policy(
@@ -101,6 +104,9 @@ class Queue:
             backoff_ms=backoff_ms,
             lease_ms=lease_ms,
             retain_ms=retain_ms,
+            deadline_ms=deadline_ms,
+            time_limit_ms=time_limit_ms,
+            durable=durable,
         )
         request = Request(self, new_id() if id is None else id)
         await self.driver.run(submit(request.id, policy), chunks_async(bodies))

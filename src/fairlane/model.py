@@ -23,7 +23,12 @@ def _whole(name: str, value: object, low: int, high: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """How a request is treated; durations in ms. Raises InvalidArgument as Lua would."""
+    """How a request is treated; durations in ms. Raises InvalidArgument as Lua would.
+
+    `deadline_ms` after its submission nothing of it starts any more, `time_limit_ms` is the most
+    one call of the handler may take, `durable` replicas must have what is acknowledged; 0 = none.
+    `parent` is the request whose dead sub-requests these were.
+    """
 
     queue: str = settings.DEFAULT_QUEUE
     priority: int = settings.DEFAULT_PRIORITY
@@ -32,6 +37,10 @@ class Policy:
     backoff_ms: tuple[int, int] = settings.DEFAULT_BACKOFF_MS
     lease_ms: int = settings.DEFAULT_LEASE_MS
     retain_ms: int = settings.DEFAULT_RETAIN_MS
+    deadline_ms: int = 0
+    time_limit_ms: int = 0
+    durable: int = 0
+    parent: str = ""
 
     def __post_init__(self) -> None:
         check_name("queue", self.queue)
@@ -48,6 +57,11 @@ class Policy:
         _whole("lease (ms)", self.lease_ms, 1_000, 86_400_000)
         # A call may be repeated for two minutes: the tombstone must outlive that by far.
         _whole("retain (ms)", self.retain_ms, 3_600_000, 366 * 86_400_000)
+        _whole("deadline (ms)", self.deadline_ms, 0, 366 * 86_400_000)
+        _whole("time limit (ms)", self.time_limit_ms, 0, 86_400_000)
+        _whole("durable (replicas)", self.durable, 0, 16)
+        if self.parent:
+            check_name("parent", self.parent)
 
 
 class Token(NamedTuple):
@@ -79,10 +93,12 @@ class Slice:
     priority: int
     taken_ms: int
     entries: list[Entry]
+    time_limit_ms: int = 0
+    durable: int = 0
 
 
 class Verdict(NamedTuple):
-    """What became of one entry that has no result: `retry`, `dead` or `release`.
+    """What became of one entry that has no result: `retry`, `timeout`, `dead` or `release`.
 
     `head` is the header of the result it gets if this makes it dead: see result_head.
     """

@@ -116,6 +116,9 @@ class Queue:
         backoff_ms: tuple[int, int] = settings.DEFAULT_BACKOFF_MS,
         lease_ms: int = settings.DEFAULT_LEASE_MS,
         retain_ms: int = settings.DEFAULT_RETAIN_MS,
+        deadline_ms: int = 0,
+        time_limit_ms: int = 0,
+        durable: int = 0,
     ) -> Request:
         """Submits one request: one sub-request for each of `bodies` (bytes, or text as UTF-8).
 
@@ -132,6 +135,9 @@ class Queue:
             backoff_ms=backoff_ms,
             lease_ms=lease_ms,
             retain_ms=retain_ms,
+            deadline_ms=deadline_ms,
+            time_limit_ms=time_limit_ms,
+            durable=durable,
         )
         request = Request(self, new_id() if id is None else id)
         self.driver.run(submit(request.id, policy), chunks(bodies))

@@ -57,7 +57,18 @@ def test_enqueue_refuses_a_limit_that_is_none(lane: Lane, how: dict):
 
 @pytest.mark.parametrize(
     "name",
-    ["intent", "open_ms", "attempts", "backoff_min", "backoff_max", "lease_ms", "retain_ms"],
+    [
+        "intent",
+        "open_ms",
+        "attempts",
+        "backoff_min",
+        "backoff_max",
+        "lease_ms",
+        "retain_ms",
+        "deadline_ms",
+        "time_limit_ms",
+        "durable",
+    ],
 )
 def test_enqueue_refuses_words_where_numbers_belong(lane: Lane, name: str):
     """BADARGUMENT, and nothing is written."""

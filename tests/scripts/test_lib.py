@@ -15,7 +15,7 @@ NOW = 1_700_000_000_000
 
 def minting() -> Lib:
     functions = ("ready", "mint", "queued_tokens", "park", "unpark", "unqueue", "read_permit")
-    return Lib(("permits", "mint"), functions)
+    return Lib(("state", "permits", "mint"), functions)
 
 
 def state_of(lib: Lib, **given: Any) -> Any:
@@ -31,6 +31,7 @@ def state_of(lib: Lib, **given: Any) -> Any:
         "free": "",
         "sleeper": "",
         "sleep_due": 0,
+        "deadline": 0,
     }
     return lib.table(**(fields | given))
 

@@ -151,6 +151,10 @@ class Lane:
             "backoff_max": 10_000,
             "lease_ms": 30_000,
             "retain_ms": HOUR,
+            "deadline_ms": 0,
+            "time_limit_ms": 0,
+            "durable": 0,
+            "parent": "",
             "bodies": numbered(bodies) if isinstance(bodies, int) else bodies,
         }
         return self.request("enqueue", **(given | options))

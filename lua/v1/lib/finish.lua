@@ -1,9 +1,11 @@
--- The only place where a request ends: nothing is left to do, or it is cancelled and nothing is held.
+-- The only place where a request ends: nothing is left to do; or it is cancelled, or past its
+-- deadline with the rest of it dead, and nothing is held.
 -- One script, so exactly one publish; after it no key is left without a TTL.
 local function finish(state, now)
   local left = tonumber(redis.call("GET", counter) or 0)
   local cancelled = state.state == "cancelling" and state.held == 0
-  if left > 0 and not cancelled then
+  local expired = state.state == "expiring" and left == state.open
+  if left > 0 and not cancelled and not expired then
     return false
   end
   state.cancelled = left > state.open and left - state.open or 0

@@ -40,7 +40,7 @@ end
 -- Costs what it mints: permits in use never exceed `limit`, so unpark always finds one below it.
 local function mint(state, now)
   local tokens = {}
-  if state.state ~= "active" then
+  if state.state ~= "active" or is_overdue(state, now) then
     return tokens
   end
   local work = ready(state, now)

@@ -1,4 +1,4 @@
--- XACK comes first everywhere: only what it acknowledged is counted, and a full Redis lets it pass.
+-- Results: XACK comes first everywhere: only what it acknowledged is counted, and a full Redis lets it pass.
 local MOST = 980  -- arguments of one call; the house rule is 1,000
 
 -- What the lease still owes: id -> delivery count. An id is taken out when it is settled, so that
@@ -53,26 +53,4 @@ local function settle_done(state, worker, owed, first, count)
   redis.call("DECRBY", counter, acked)
   state.done = state.done + acked
   return acked
-end
-
--- retry, dead and release, one entry each; a retry on the last attempt is dead.
-local function settle_others(state, now, worker, owed, first)
-  local settled = 0
-  for i = first, #ARGV, 5 do
-    local id, verdict, delay, head, error = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 3], ARGV[i + 4]
-    local attempt = owed[id]
-    if attempt then
-      owed[id] = nil
-      settled = settled + 1
-      if verdict == "release" then
-        orphan(id, now, math.max(0, attempt - 1))
-      elseif verdict == "retry" and attempt < state.attempts then
-        orphan(id, now + delay, attempt)
-      else
-        local reason = verdict == "retry" and "attempts" or "rejected"
-        bury(state, id, {head = head, error = error, worker = worker, reason = reason})
-      end
-    end
-  end
-  return settled
 end

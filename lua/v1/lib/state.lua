@@ -3,7 +3,7 @@
 local NUMBERS = {
   "limit", "priority", "seq", "queued", "high", "fresh", "total", "done", "dead", "open", "open_until", "born",
   "attempts", "backoff_min", "backoff_max", "lease_ms", "retain_ms", "max_body", "chunks", "last_ms", "sleep_due",
-  "ended", "cancelled",
+  "ended", "cancelled", "deadline", "time_limit_ms", "durable",
 }
 local STRINGS = {"state", "sleeper", "free", "digest", "chain", "queue", "reason"}
 
@@ -29,6 +29,11 @@ local function save_state(state)
   redis.call("HSET", request, "state", state.state, "seq", state.seq, "queued", state.queued, "sleeper", state.sleeper,
     "sleep_due", state.sleep_due, "free", state.free, "high", state.high, "fresh", state.fresh, "done", state.done,
     "dead", state.dead)
+end
+
+-- Nothing of a request starts after its deadline; reap makes the rest of it dead.
+local function is_overdue(state, now)
+  return state.deadline > 0 and now >= state.deadline
 end
 
 local function is_ended(state)

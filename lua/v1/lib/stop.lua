@@ -1,6 +1,7 @@
--- Cancels: every queued permit is parked (its token goes stale), held ones are told by extend and
--- end with their slice. finish counts the rest in one number.
-local function stop(state, reason)
+-- Nothing more of the request starts: every queued permit is parked (its token goes stale), held ones
+-- are told by extend and end with their slice. `word` is the state until then: cancelling (finish
+-- counts the rest in one number) or expiring (reap makes the rest dead).
+local function stop(state, word, reason)
   local all = redis.call("HGETALL", permits)
   for i = 1, #all, 2 do
     if string.sub(all[i + 1], 1, 2) == "q:" then
@@ -8,7 +9,7 @@ local function stop(state, reason)
       park(state, all[i])
     end
   end
-  state.state = "cancelling"
+  state.state = word
   state.reason = reason
   redis.call("HSET", request, "reason", reason)
 end

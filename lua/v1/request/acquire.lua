@@ -2,7 +2,8 @@
 -- A repeat with the same op is answered the same again. Once g matched, every refusal parks the
 -- permit and mints, so that no refusal ever eats a token.
 -- Says: ok fence attempt policy entries tokens | empty tokens | busy tokens | paused tokens | stale | ended summary | gone
---   policy = now, born, lease_ms, attempts, backoff_min, backoff_max, priority; entries = {id, {"b", body}}
+--   policy = now, born, lease_ms, attempts, backoff_min, backoff_max, priority, time_limit_ms, durable;
+--   entries = {id, {"b", body}}
 -- @flags allow-oom
 -- @include lib/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
@@ -30,7 +31,8 @@ if is_ended(state) then
   return {"ended", summary(state)}
 end
 now = now_ms(now)
-local policy = {now, state.born, state.lease_ms, state.attempts, state.backoff_min, state.backoff_max, state.priority}
+local policy = {now, state.born, state.lease_ms, state.attempts, state.backoff_min, state.backoff_max, state.priority,
+  state.time_limit_ms, state.durable}
 local permit = read_permit(k)
 if permit.kind == "h" and permit.op == op and permit.g == g then
   redis.call("ZADD", leases, "XX", now + state.lease_ms, k)
@@ -42,7 +44,7 @@ if permit.kind ~= "q" or permit.g ~= g then
 end
 unqueue(state, k)
 local word = "ok"
-if state.state ~= "active" then
+if state.state ~= "active" or is_overdue(state, now) then
   word = "paused"
 elseif state.held >= state.limit then
   word = "busy"

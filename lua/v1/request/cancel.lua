@@ -19,6 +19,6 @@ if is_ended(state) then
   return {"ended", summary(state)}
 end
 if state.state ~= "cancelling" then
-  stop(state, reason)
+  stop(state, "cancelling", reason)
 end
 return finish_or_mint(state, now_ms(now), "ok")

@@ -59,5 +59,5 @@ hold(entries.orphans == waiting, "consumer - has", entries.orphans, "entries, re
 hold(state.queued <= math.max(0, room), state.queued, "permits are queued for", work, "ready and", state.held, "held")
 hold(state.queued == 0 or state.sleeper == "", "a permit sleeps while", state.queued, "are awake")
 local awake = state.queued > 0 or (state.sleeper ~= "" and state.sleep_due <= now)
-hold(state.state ~= "active" or room <= 0 or awake, work, "wait, there is room, and nothing is queued")
+hold(state.state ~= "active" or is_overdue(state, now) or room <= 0 or awake, work, "wait, there is room, and nothing is queued")
 return broken

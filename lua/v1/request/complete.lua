@@ -19,6 +19,7 @@ local verdicts = 7  -- ARGV[7...]  done ids, then done (head, body) pairs, then 
 -- @include lib/orphan.lua
 -- @include lib/bury.lua
 -- @include lib/settle.lua
+-- @include lib/verdicts.lua
 
 local others = done and verdicts + 3 * done
 if not done or done < 0 or done > 1000 or #ARGV < others - 1 or (#ARGV - others + 1) % 5 ~= 0 then
@@ -26,8 +27,8 @@ if not done or done < 0 or done > 1000 or #ARGV < others - 1 or (#ARGV - others 
 end
 for i = others, #ARGV, 5 do
   local verdict = ARGV[i + 1]
-  if not (verdict == "retry" or verdict == "dead" or verdict == "release") or not tonumber(ARGV[i + 2]) then
-    return redis.error_reply("BADVERDICT retry, dead or release and a delay in ms are expected")
+  if not (REASONS[verdict] or verdict == "release") or not tonumber(ARGV[i + 2]) then
+    return redis.error_reply("BADVERDICT retry, timeout, dead or release and a delay in ms are expected")
   end
 end
 local state = load_state()

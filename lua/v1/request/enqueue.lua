@@ -14,7 +14,11 @@ local backoff_min = tonumber(ARGV[9])  -- ms
 local backoff_max = tonumber(ARGV[10])  -- ms
 local lease_ms = tonumber(ARGV[11])  -- ms
 local retain_ms = tonumber(ARGV[12])  -- ms; how long results stay after the end
-local bodies = 13  -- ARGV[13...]  the first chunk
+local deadline_ms = tonumber(ARGV[13])  -- ms from now, after which nothing of it starts; 0 = none
+local time_limit_ms = tonumber(ARGV[14])  -- ms one call of the handler may take; 0 = any
+local durable = tonumber(ARGV[15])  -- how many replicas must have what is acknowledged
+local parent = ARGV[16]  -- the request whose dead sub-requests these were, or ""
+local bodies = 17  -- ARGV[17...]  the first chunk
 -- @include lib/now_ms.lua
 -- @include lib/state.lua
 -- @include lib/permits.lua
@@ -28,8 +32,10 @@ end
 if not limit or limit < 1 or limit > 10000 or limit % 1 ~= 0 then
   return redis.error_reply("BADLIMIT a whole number from 1 to 10000 is expected")
 end
-if not (intent and open_ms and attempts and backoff_min and backoff_max and lease_ms and retain_ms) then
-  return redis.error_reply("BADARGUMENT enqueue wants numbers for intent, open_ms, attempts, backoff, lease and retain")
+for i = 6, 15 do
+  if not tonumber(ARGV[i]) then
+    return redis.error_reply("BADARGUMENT enqueue wants a number as argument " .. i)
+  end
 end
 local refused = entry_error(bodies)
 if refused then
@@ -50,7 +56,7 @@ end
 local open = open_ms > 0 and 1 or 0
 state = {state = "active", queue = queue, priority = priority, limit = limit, seq = 0, queued = 0, high = 0, fresh = 0,
   total = 0, done = 0, dead = 0, open = open, born = now, held = 0, sleeper = "", sleep_due = 0, free = "", reason = "",
-  last_ms = 0, max_body = 0, retain_ms = retain_ms}
+  last_ms = 0, max_body = 0, retain_ms = retain_ms, deadline = deadline_ms > 0 and now + deadline_ms or 0}
 if #ARGV >= bodies then
   add_entries(state, now, bodies)  -- first, as a full Redis refuses here, before anything is written
 end
@@ -60,5 +66,9 @@ redis.call("SET", counter, state.total + open)
 redis.call("HSET", request, "queue", queue, "priority", priority, "limit", limit, "digest", digest, "chain", digest,
   "chunks", 1, "total", state.total, "open", open, "open_until", now + open_ms, "born", now, "attempts", attempts,
   "backoff_min", backoff_min, "backoff_max", backoff_max, "lease_ms", lease_ms, "retain_ms", retain_ms,
-  "last_ms", state.last_ms, "max_body", state.max_body)
+  "last_ms", state.last_ms, "max_body", state.max_body, "deadline", state.deadline, "time_limit_ms", time_limit_ms,
+  "durable", durable)
+if parent ~= "" then
+  redis.call("HSET", request, "parent", parent)
+end
 return finish_or_mint(state, now, "ok")

@@ -21,4 +21,5 @@ if permit.kind ~= "h" or permit.fence ~= fence or permit.op ~= op then
   return {"lost"}
 end
 redis.call("ZADD", leases, "XX", now_ms(now) + state.lease_ms, k)
-return {state.state == "cancelling" and "cancelled" or "ok"}
+local unwanted = state.state == "cancelling" or state.state == "expiring"
+return {unwanted and "cancelled" or "ok"}

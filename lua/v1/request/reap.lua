@@ -2,8 +2,9 @@
 -- compared too, as a restarted worker has the same name); or the one lease a supervisor names.
 -- A lease that died owing one entry charges it an attempt; owing more, nobody is charged.
 -- Also queues again the permits whose tokens the auditor found missing, and cancels a request
--- left open past its time. Says: ok look tokens | ended summary | foreign | gone; look = ms until the next
--- lease expires, at least 2; 1 = there is more to take back now; 0 = none stands
+-- left open past its time, and makes dead what has not started by the deadline.
+-- Says: ok look tokens | ended summary | foreign | gone; look = ms until the next lease expires or the
+-- deadline, at least 2; 1 = there is more to do now; 0 = nothing is to be expected
 -- @flags allow-oom
 -- @include lib/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
@@ -22,6 +23,8 @@ local missing = 7  -- ARGV[7...]  k, g pairs whose token is nowhere
 -- @include lib/bury.lua
 -- @include lib/stop.lua
 -- @include lib/take_back.lua
+-- @include lib/take_slice.lua
+-- @include lib/expire.lua
 
 local state = load_state()
 if not state then
@@ -36,7 +39,13 @@ end
 now = now_ms(now)
 local more = take_back(state, now, {worker = worker, started = started, k = k, fence = fence})
 if state.open == 1 and state.open_until < now and state.state ~= "cancelling" then
-  stop(state, "abandoned")
+  stop(state, "cancelling", "abandoned")
+end
+if is_overdue(state, now) and (state.state == "active" or state.state == "paused") then
+  stop(state, "expiring", "deadline")
+end
+if state.state == "expiring" then
+  more = bury_the_rest(state, now) or more
 end
 local again = {}
 for i = missing, #ARGV - 1, 2 do
@@ -47,7 +56,11 @@ for i = missing, #ARGV - 1, 2 do
 end
 local first = redis.call("ZRANGE", leases, 0, 0, "WITHSCORES")
 local left = first[2] and tonumber(first[2]) - now or 0
-local look = more and 1 or (first[2] and math.max(2, left)) or 0
+local look = first[2] and math.max(2, left) or 0
+if state.state ~= "expiring" and state.deadline > 0 then
+  look = math.min(look > 0 and look or state.deadline, math.max(2, state.deadline - now))
+end
+look = more and 1 or look
 local reply = finish_or_mint(state, now, "ok", look)
 for _, part in ipairs(again) do
   table.insert(reply[3] or {}, part)

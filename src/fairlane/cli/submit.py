@@ -78,6 +78,23 @@ _RANGE = "{}..{}".format(*(f"{ms // 1000}s" for ms in settings.DEFAULT_BACKOFF_M
     "--retain", default="24h", show_default=True, help="How long results stay after the end."
 )
 @click.option(
+    "--deadline",
+    metavar="TIME",
+    help="What has not started so long after its submission is dead, as 10m or 2h.",
+)
+@click.option(
+    "--time-limit",
+    metavar="TIME",
+    help="A handler that takes longer is stopped, and the attempt has failed.",
+)
+@click.option(
+    "--durable",
+    type=int,
+    default=0,
+    metavar="N",
+    help="Wait until N replicas have what is acknowledged.  [default: 0]",
+)
+@click.option(
     "--format",
     "form",
     type=click.Choice(["lines", "requests"]),
@@ -118,6 +135,7 @@ def command(
 
 def _read_wish(
     queue: str, limit: int, *, priority: int, attempts: int, backoff: str, lease: str, retain: str,
+    deadline: str | None, time_limit: str | None, durable: int,
     xid: str | None, wait: bool, watch: bool, timeout: str | None, out: str | None, as_json: bool,
 ) -> Wish:  # fmt: skip
     from ..keys import check_name
@@ -126,7 +144,9 @@ def _read_wish(
     policy = Policy(
         queue=queue, priority=priority, limit=limit, attempts=attempts,
         backoff_ms=settings.duration_range_ms(backoff), lease_ms=settings.duration_ms(lease),
-        retain_ms=settings.duration_ms(retain),
+        retain_ms=settings.duration_ms(retain), durable=durable,
+        deadline_ms=0 if deadline is None else _some_time("--deadline", deadline),
+        time_limit_ms=0 if time_limit is None else _some_time("--time-limit", time_limit),
     )  # fmt: skip
     if xid is not None:
         check_name("request id", xid)
@@ -136,6 +156,14 @@ def _read_wish(
     if out == "-":
         raise InvalidArgument("--out - is not possible: standard output carries the request's id")
     return Wish(policy, xid, as_json, watch, waits, timeout_s(timeout), out)
+
+
+def _some_time(name: str, text: str) -> int:
+    """A duration of at least 1 ms. Raises InvalidArgument."""
+    found = settings.duration_ms(text)
+    if not found:
+        raise InvalidArgument(f"{name} {text} is no time at all: leave it away, or write 30s or 5m")
+    return found
 
 
 def _submit_one(wish: Wish, source: Source, queue: Queue, out: BinaryIO | None) -> int:

@@ -34,11 +34,7 @@ class Digest:
     """
 
     def __init__(self, policy: Policy) -> None:
-        options = (
-            policy.queue, policy.priority, policy.limit, policy.attempts, *policy.backoff_ms,
-            policy.lease_ms, policy.retain_ms,
-        )  # fmt: skip
-        self._link = repr(options).encode()
+        self._link = repr(tuple(_terms(policy).values())).encode()
 
     def add(self, chunk: Chunk) -> str:
         """The digest up to and with `chunk`, hex."""
@@ -84,29 +80,24 @@ def _enqueue(
     request_id: str, policy: Policy, link: str, chunk: Chunk, *, is_open: bool
 ) -> Operation[list[Any]]:
     scripts = library()
-    given_up = 0
+    given_up, grace = 0, settings.INTENT_GRACE_MS
+    if policy.deadline_ms:  # the auditor's first look must not be later than it
+        grace = min(grace, max(policy.deadline_ms, settings.INTENT_GRACE_MS // 5))
     while True:
         intent, before = yield scripts.intend(
             (keys.active(policy.queue),),
             id=request_id,
-            grace=settings.INTENT_GRACE_MS,
+            grace=grace,
             above=given_up,
         )
         try:
             reply: list[Any] = yield scripts.enqueue(
                 keys.request_keys(request_id),
-                queue=policy.queue,
-                priority=policy.priority,
-                limit=policy.limit,
                 digest=link,
                 intent=intent,
                 open_ms=settings.OPEN_MS if is_open else 0,
-                attempts=policy.attempts,
-                backoff_min=policy.backoff_ms[0],
-                backoff_max=policy.backoff_ms[1],
-                lease_ms=policy.lease_ms,
-                retain_ms=policy.retain_ms,
                 bodies=chunk,
+                **_terms(policy),
             )
         except (InvalidArgument, RedisFull):  # refused before anything was written: no trace stays
             yield _withdraw(policy.queue, request_id, intent, before)
@@ -119,6 +110,24 @@ def _enqueue(
         if word != b"late":
             return reply
         given_up = reply[1]  # the auditor gave this intent up: announce it anew, and later
+
+
+def _terms(policy: Policy) -> dict[str, int | str]:
+    """The policy in the words of enqueue.lua."""
+    return {
+        "queue": policy.queue,
+        "priority": policy.priority,
+        "limit": policy.limit,
+        "attempts": policy.attempts,
+        "backoff_min": policy.backoff_ms[0],
+        "backoff_max": policy.backoff_ms[1],
+        "lease_ms": policy.lease_ms,
+        "retain_ms": policy.retain_ms,
+        "deadline_ms": policy.deadline_ms,
+        "time_limit_ms": policy.time_limit_ms,
+        "durable": policy.durable,
+        "parent": policy.parent,
+    }
 
 
 def _withdraw(queue: str, request_id: str, intent: int, before: int) -> Command | Call:

@@ -29,7 +29,7 @@ def acquire(
     if word != "ok":
         return word, None, reply[1] if len(reply) > 1 else []
     _, fence, attempt, policy, raw, tokens = reply
-    now, _, lease_ms, attempts, backoff_min, backoff_max, priority = policy
+    now, _, lease_ms, attempts, backoff_min, backoff_max, priority, limit_ms, durable = policy
     taken = Slice(
         request_id=token.request_id,
         k=token.k,
@@ -42,6 +42,8 @@ def acquire(
         priority=priority,
         taken_ms=now,
         entries=raw,
+        time_limit_ms=limit_ms,
+        durable=durable,
     )
     return "ok", taken, tokens
 

@@ -1,0 +1,137 @@
+"""A request's deadline: nothing starts after it, the rest is dead, what is held may end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.requests import HOUR, Lane, listening, toks
+
+if TYPE_CHECKING:
+    import redis
+
+
+def test_what_waits_at_the_deadline_is_dead_and_the_request_ends(
+    lane: Lane, redis_client: redis.Redis
+):
+    """Each with its reason, told to the readers of results; one publish."""
+    lane.start(3, limit=1, deadline_ms=60_000)
+    lane.later(60_000)
+    with listening(redis_client, "done:{r1}") as heard:
+        word, summary = lane.reap()
+        assert heard() == [b"done"]
+    assert (word, summary[0], summary[2:6], summary[8]) == (
+        b"ended", b"done", [3, 0, 3, 0], b"deadline",
+    )  # fmt: skip
+    assert [one["reason"] for one in lane.dead()] == ["deadline"] * 3
+    assert [one["body"] for one in lane.dead()] == ["b0", "b1", "b2"]
+    assert [one["head"] for one in lane.dead()] == [f"{i}:x:0:60000:0" for i in range(3)]
+    assert sorted(lane.results()) == [0, 1, 2]
+
+
+def test_nothing_is_taken_after_the_deadline(lane: Lane):
+    """The token is refused and no other is minted, though reap has not come yet."""
+    token, other = lane.start(9, limit=2, deadline_ms=60_000)
+    held = lane.take(token, count=2)
+    lane.later(60_000)
+    refused = lane.acquire(other)
+    assert (refused.word, refused.tokens) == ("paused", [])
+    word, left, tokens = lane.complete(held)
+    assert (word, left, tokens) == (b"ok", 7, [])
+
+
+def test_a_moment_before_the_deadline_all_is_as_ever(lane: Lane):
+    """Reap says how long it is until then."""
+    (token,) = lane.start(2, limit=1, deadline_ms=60_000)
+    lane.later(59_000)
+    assert lane.reap() == [b"ok", 1_000, []]
+    assert lane.take(token).ids
+
+
+def test_what_is_held_at_the_deadline_may_end(lane: Lane):
+    """Its holder hears that it is not wanted; its result counts; what it fails is dead."""
+    (token,) = lane.start(9, limit=3, deadline_ms=20_000)[:1]
+    held = lane.take(token, count=3)
+    lane.later(20_000)
+    assert lane.reap()[0] == b"ok"
+    assert lane.hash()["state"] == "expiring"
+    assert lane.extend(held) == "cancelled"
+    first, *others = held.ids
+    assert lane.complete(held, [first], [(others[0], "retry", 0)])[0] == b"ok"
+    word, summary = lane.reap()
+    assert (word, summary[2:6]) == (b"ended", [9, 1, 8, 0])
+    assert lane.dead()[-1]["head"].split(":")[2] in {"0", "1"}
+
+
+def test_a_lease_that_dies_after_the_deadline_is_dead_too(lane: Lane):
+    """In the same reap that takes it back."""
+    (token,) = lane.start(2, limit=1, deadline_ms=20_000)
+    lane.take(token, count=2)
+    lane.later(20_000)
+    assert lane.reap()[0] == b"ok"
+    lane.later(10_000)
+    word, summary = lane.reap()
+    assert (word, summary[2:6]) == (b"ended", [2, 0, 2, 0])
+
+
+def test_an_open_request_past_its_deadline_ends_without_its_producer(lane: Lane):
+    """Who goes on appending is told that it ended."""
+    lane.start(1, open_ms=HOUR, deadline_ms=1_000)
+    lane.later(1_000)
+    assert lane.reap()[0] == b"ended"
+    assert lane.append(1, chunk=2)[0] == b"ended"
+    assert lane.seal()[0] == b"ended"
+
+
+def test_many_are_made_dead_in_bounded_bites(lane: Lane):
+    """A thousand a call; 1 asks for the next call at once."""
+    lane.start(1000, open_ms=HOUR, deadline_ms=1_000)
+    assert lane.append(1000, chunk=2)[0] == b"ok"
+    assert lane.append(7, chunk=3)[0] == b"ok"
+    lane.later(1_000)
+    assert [lane.reap()[:2] for _ in range(2)] == [[b"ok", 1], [b"ok", 1]]
+    assert lane.reap()[0] == b"ended"
+    assert lane.number("dead") == 2007
+
+
+def test_retries_that_wait_are_dead_at_the_deadline(lane: Lane):
+    """Due or not."""
+    (token,) = lane.start(1, deadline_ms=5_000)
+    held = lane.take(token)
+    lane.complete(held, others=[(held.ids[0], "retry", 50_000)])
+    lane.later(5_000)
+    assert lane.reap()[0] == b"ended"
+    assert lane.dead()[0]["head"] == "0:x:1:5000:0"
+
+
+def test_cancel_wins_over_the_deadline(lane: Lane):
+    """What is cancelled is not dead."""
+    lane.start(4, deadline_ms=1_000)
+    lane.later(2_000)
+    word, summary = lane.cancel()
+    assert (word, summary[0], summary[2:6]) == (b"ended", b"cancelled", [4, 0, 0, 4])
+
+
+def test_reap_after_the_end_says_the_same(lane: Lane):
+    """Twice is once."""
+    lane.start(2, deadline_ms=1_000)
+    lane.later(1_000)
+    first = lane.reap()
+    assert lane.reap() == first
+
+
+@pytest.mark.parametrize(("attempts", "last"), [(1, True), (2, False)])
+def test_a_timeout_is_a_retry_that_is_counted(lane: Lane, attempts: int, last: bool):
+    """On the last attempt it is dead with the reason timeout."""
+    (token,) = lane.start(1, attempts=attempts)
+    held = lane.take(token)
+    word, *_, more = lane.complete(held, others=[(held.ids[0], "timeout", 0)])
+    assert lane.number("timeouts") == 1
+    assert (word == b"ended") is last
+    if last:
+        assert lane.dead()[0]["reason"] == "timeout"
+    else:
+        assert len(toks(more)) == 1
+    assert lane.complete(held, others=[(held.ids[0], "timeout", 0)])[0] in {b"already", b"ended"}
+    assert lane.number("timeouts") == 1
