@@ -21,7 +21,10 @@ TESTS = ROOT / "tests"
 LUA = ROOT / "lua"
 
 LAYERS = {
-    "leaves": {"bodies", "clock", "errors", "keys", "model", "retry", "settings"},
+    "leaves": {
+        *("bodies", "clock", "errors", "fingerprint", "histogram", "keys", "model", "retry"),
+        "settings",
+    },
     "protocol": {"drivers", "operations", "results", "scripts", "steps"},
     "services": {"aio", "embedded", "events", "maintenance", "queue", "request", "worker"},
     "edges": {"__main__", "cli", "dashboard", "http", "spark", "web"},

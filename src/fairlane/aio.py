@@ -9,6 +9,7 @@ from .bodies import Body, chunks_async
 from .drivers.aio import AsyncDriver
 from .model import Completion, Policy, Progress, Result
 from .operations import control, watch
+from .operations.stats import Measured, read_stats
 from .operations.submit import submit
 from .queue import new_id, resolve_url
 from .results import flow
@@ -133,6 +134,10 @@ class Queue:
     async def status(self) -> dict[str, Any]:
         """Counts: tokens by lane, delayed, workers, unfinished requests (at most 1,000), logged."""
         return await self.driver.run(control.queue_status(self.name))
+
+    async def stats(self) -> dict[int, Measured]:
+        """Priority -> what the workers measured: waited (ms) and ran (microseconds)."""
+        return await self.driver.run(read_stats(self.name))
 
     async def close(self) -> None:
         """Closes the idle connections."""

@@ -103,6 +103,11 @@ def wake(queue: str, worker_id: str) -> bytes:
     return _dispatch(queue, f"wake:{worker_id}")
 
 
+def stats(queue: str) -> bytes:
+    """Hash: what the workers measured, by priority."""
+    return _dispatch(queue, "stats")
+
+
 def conf(queue: str) -> bytes:
     """Hash: queue-wide switches and the maintenance lock."""
     return _dispatch(queue, "conf")

@@ -11,6 +11,7 @@ from .drivers.sync import SyncDriver
 from .errors import InvalidArgument
 from .model import Completion, Policy, Progress, Result
 from .operations import control, watch
+from .operations.stats import Measured, read_stats
 from .operations.submit import submit
 from .results import flow
 
@@ -166,6 +167,10 @@ class Queue:
     def status(self) -> dict[str, Any]:
         """Counts: tokens by lane, delayed, workers, unfinished requests (at most 1,000), logged."""
         return self.driver.run(control.queue_status(self.name))
+
+    def stats(self) -> dict[int, Measured]:
+        """Priority -> what the workers measured: waited (ms) and ran (microseconds)."""
+        return self.driver.run(read_stats(self.name))
 
     def close(self) -> None:
         """Closes the idle connections."""

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import redis
 
-_DISPATCH = re.compile(rb"\{[^{}]+\}:(?:active|logged|completed|conf|workers|delayed|[0-9]{1,2})")
+_DISPATCH = re.compile(
+    rb"\{[^{}]+\}:(?:active|logged|stats|completed|conf|workers|delayed|[0-9]{1,2})"
+)
 _REQUEST = re.compile(rb"(?:sub|counter|req|tok|lease|retry|out|dead):(\{[^{}]+\})")
 _ENDED = (b"done", b"cancelled")
 _LASTS = -1

@@ -7,7 +7,7 @@ from importlib import import_module
 import click
 
 # In the order of a request's life; each is a file of this folder.
-COMMANDS = ("submit", "worker", "wait", "results", "cancel", "status", "server")
+COMMANDS = ("submit", "worker", "wait", "results", "cancel", "status", "stats", "server")
 
 
 class Commands(click.Group):

@@ -1,0 +1,92 @@
+"""`fairlane stats`: how long sub-requests waited and ran, by priority."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .options import json_option, open_queue, queue_option, redis_option
+from .talk import emit, emit_json, say
+
+if TYPE_CHECKING:
+    from ..histogram import Distribution
+    from ..operations.stats import Measured
+
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+_HEAD = ("LANE", "DONE", "FAILED", "TIMEOUTS", "WAITED p50", "p90", "p99", "max")
+_HEAD += ("RAN p50", "p90", "p99", "max")
+_UNITS = ((1e-6, "us", 1e6), (1e-3, "ms", 1e3))
+
+
+@click.command("stats", short_help="Show how long sub-requests waited and ran, by priority.")
+@click.option("--reset", is_flag=True, help="Forget what was measured so far, after showing it.")
+@queue_option
+@json_option
+@redis_option
+def command(redis: str | None, queue: str, as_json: bool, reset: bool) -> int:
+    """Show what the workers of a queue measured since it began, or since the last --reset.
+
+    Quantiles are exact to within a fifth. Times waited are from submission to the worker.
+    """
+    from ..operations.stats import all_of, forget_stats
+
+    with open_queue(redis, queue) as opened:
+        found = opened.stats()
+        if reset:
+            opened.driver.run(forget_stats(opened.name))
+    rows = {str(priority): measured for priority, measured in found.items()}
+    rows["all"] = all_of(found)
+    if as_json:
+        emit_json({"queue": queue, "lanes": {name: _facts(one) for name, one in rows.items()}})
+        return 0
+    if not found:
+        say(f"nothing was measured in queue {queue} yet")
+    _emit_table([_HEAD, *(_row(name, one) for name, one in rows.items())])
+    return 0
+
+
+def _facts(measured: Measured) -> dict[str, Any]:
+    facts: dict[str, Any] = {"done": measured.ran.count, **measured.counts}
+    for name, unit, one in (
+        ("waited_ms", 1, measured.waited),
+        ("ran_ms", 1000, measured.ran),
+    ):
+        facts[name] = {
+            "count": one.count,
+            "sum": one.sum / unit,
+            "max": one.max / unit,
+            **{label: one.quantile(share) / unit for label, share in QUANTILES.items()},
+        }
+    return facts
+
+
+def _row(name: str, measured: Measured) -> tuple[str, ...]:
+    counts = (measured.ran.count, *measured.counts.values())
+    return (
+        name,
+        *(f"{count:,}" for count in counts),
+        *_times(measured.waited, 1e-3),
+        *_times(measured.ran, 1e-6),
+    )
+
+
+def _times(found: Distribution, unit_s: float) -> list[str]:
+    values = [*(found.quantile(share) for share in QUANTILES.values()), found.max]
+    return [_shown(value * unit_s) for value in values]
+
+
+def _shown(seconds: float) -> str:
+    """A duration in three digits and its unit."""
+    if seconds == 0:
+        return "0"
+    for unit, name, per_second in _UNITS:
+        if seconds < unit * 1000:
+            return f"{seconds * per_second:.3g} {name}"
+    return f"{seconds:,.3g} s" if seconds < 1000 else f"{seconds:,.0f} s"
+
+
+def _emit_table(rows: list[tuple[str, ...]]) -> None:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        emit("  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)))

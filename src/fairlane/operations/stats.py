@@ -1,0 +1,98 @@
+"""What the workers measured: how long sub-requests waited and ran, by priority."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from .. import keys
+from ..histogram import Distribution
+from ..scripts import library
+from ..steps import Call, Command, Operation
+from .control import as_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ..steps import Arg
+
+COUNTS = ("failed", "timeouts")
+_MOST = 1000  # fields of one call
+
+
+@dataclass(slots=True)
+class Measured:
+    """One priority, or all of them: waited in ms, ran in microseconds, and how often it failed."""
+
+    waited: Distribution = field(default_factory=Distribution)
+    ran: Distribution = field(default_factory=Distribution)
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
+
+    def parts(self) -> list[tuple[str, Distribution]]:
+        """The distributions by name."""
+        return [("waited", self.waited), ("ran", self.ran)]
+
+
+def tally(
+    queue: str,
+    priority: int,
+    waited: Mapping[int, int],
+    ran: Mapping[int, int],
+    counts: Mapping[str, int],
+) -> list[Call]:
+    """The calls that add measurements: value -> how often, in ms and in microseconds."""
+    fields: dict[str, int] = {
+        f"{priority}:{name}": count for name, count in counts.items() if count
+    }
+    for name, values in (("waited", waited), ("ran", ran)):
+        if values:
+            found = Distribution()
+            found.add(values)
+            fields[f"{priority}:{name}:count"] = found.count
+            fields[f"{priority}:{name}:sum"] = found.sum
+            fields[f"{priority}:{name}:max"] = found.max
+            for bucket, count in found.buckets.items():
+                fields[f"{priority}:{name}:{bucket}"] = count
+    flat: list[Arg] = [part for pair in fields.items() for part in pair]
+    return [
+        library().tally((keys.stats(queue),), numbers=flat[first : first + 2 * _MOST])
+        for first in range(0, len(flat), 2 * _MOST)
+    ]
+
+
+def read_stats(queue: str) -> Operation[dict[int, Measured]]:
+    """Priority -> what was measured; only priorities that were."""
+    fields = yield Command(b"HGETALL", keys.stats(queue))
+    found: dict[int, Measured] = {}
+    for name, value in as_text(fields).items():
+        priority, *what = name.split(":")
+        _set(found.setdefault(int(priority), Measured()), what, int(value))
+    return dict(sorted(found.items()))
+
+
+def _set(measured: Measured, what: list[str], value: int) -> None:
+    name, *rest = what
+    if not rest:
+        measured.counts[name] = value
+        return
+    distribution = dict(measured.parts())[name]
+    if rest[0].isdigit():
+        distribution.buckets[int(rest[0])] = value
+    else:
+        setattr(distribution, rest[0], value)
+
+
+def forget_stats(queue: str) -> Operation[Any]:
+    """Begins anew: all that was measured so far goes."""
+    return (yield Command(b"DEL", keys.stats(queue)))
+
+
+def all_of(found: Mapping[int, Measured]) -> Measured:
+    """The queue as a whole."""
+    whole = Measured()
+    for one in found.values():
+        whole.waited.merge([one.waited])
+        whole.ran.merge([one.ran])
+        for name, count in one.counts.items():
+            whole.counts[name] = whole.counts.get(name, 0) + count
+    return whole

@@ -1,0 +1,64 @@
+"""What the units of one process measure, until it is time to add it to the queue's statistics."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from .. import clock
+from ..operations.stats import tally
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ..steps import Call
+
+EVERY_S = 1.0
+
+
+class Measures:
+    """Shared by the threads of a process: each value measured, and how often it came."""
+
+    def __init__(self, queue: str) -> None:
+        self._queue = queue
+        self._lock = threading.Lock()
+        self._found: dict[int, tuple[Counter[int], Counter[int], Counter[str]]] = {}
+        self._sent = clock.mono_s()
+
+    def add(
+        self,
+        priority: int,
+        waited_ms: Iterable[int],
+        ran_us: Iterable[int],
+        failed: int = 0,
+        timeouts: int = 0,
+    ) -> None:
+        """What one settled part of a slice came to."""
+        with self._lock:
+            found = self._found.get(priority)
+            if found is None:
+                found = self._found[priority] = (Counter(), Counter(), Counter())
+            found[0].update(waited_ms)
+            found[1].update(ran_us)
+            if failed:
+                found[2]["failed"] += failed
+            if timeouts:
+                found[2]["timeouts"] += timeouts
+
+    def due(self) -> list[Call]:
+        """The calls that send what came together, once a second; an idle process sends none."""
+        if not self._found or clock.mono_s() - self._sent < EVERY_S:
+            return []
+        return self.rest()
+
+    def rest(self) -> list[Call]:
+        """The calls that send all of it now."""
+        with self._lock:
+            found, self._found = self._found, {}
+            self._sent = clock.mono_s()
+        return [
+            call
+            for priority, (waited, ran, counts) in found.items()
+            for call in tally(self._queue, priority, waited, ran, counts)
+        ]
