@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fairlane.queue import Queue
+from fairlane.worker.handlers import shape_of
+from fairlane.worker.runner import Runner
 from tests.support.workers import Workers, check_requests, workers_of
+from tests.worker.parts import made_async, record_of_its_own
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     import redis
 
+    from fairlane.model import Slice
+    from fairlane.worker.board import Record
+    from fairlane.worker.loop import Outcome
     from tests.support.workers import Folder
 
 
@@ -43,3 +50,19 @@ def folder(workers: Workers) -> Folder:
 def still_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is 110 s: ten seconds after the leases of these tests were taken."""
     monkeypatch.setattr("fairlane.clock.mono_s", lambda: 110.0)
+
+
+@pytest.fixture(params=["sync", "async"])
+def run(request: pytest.FixtureRequest) -> Callable[..., Outcome]:
+    """Runs a handler over a slice, as itself and as an `async def` of the same body."""
+
+    def go(
+        handler: Callable[..., Any], taken: Slice, position: int = 0, record: Record | None = None
+    ) -> Outcome:
+        record = record or record_of_its_own()
+        if request.param == "sync":
+            return Runner(shape_of(handler), record).run(taken, position)
+        runner = Runner(shape_of(made_async(handler)), record)
+        return asyncio.run(runner.run_async(taken, position))
+
+    return go

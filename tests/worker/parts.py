@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fairlane.model import Slice
+from fairlane.worker import Context, batch_handler
 from fairlane.worker.board import Board, Record
-from fairlane.worker.loop import Unit
+from fairlane.worker.handlers import shape_of
+from fairlane.worker.loop import Outcome, Unit
+from fairlane.worker.measures import Measures
 from fairlane.worker.slices import SliceSizes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fairlane.model import Entry
 
 OP = b"0123456789abcdef0123456789abcdef"
@@ -49,13 +55,53 @@ def record_of_its_own() -> Record:
 
 def unit_of_its_own(slice_ms: float = 20.0) -> Unit:
     """A unit that holds nothing and has learned nothing."""
-    return Unit("req", "w:1", "7", record_of_its_own(), SliceSizes(slice_ms))
+    return Unit("req", "w:1", "7", record_of_its_own(), SliceSizes(slice_ms), Measures("req"))
 
 
 def granted(*bodies: bytes, tokens: tuple[Any, ...] = (), fence: int = 7) -> list[Any]:
     """What acquire answers when it grants a slice."""
-    policy = [TAKEN_MS, SUBMITTED_MS, 30_000, 5, 1_000, 300_000, 5]
+    policy = [TAKEN_MS, SUBMITTED_MS, 30_000, 5, 1_000, 300_000, 5, 0, 0]
     return [b"ok", b"%d" % fence, 1, policy, entries_of(*bodies), list(tokens)]
+
+
+# ------------------------------------------------------------------ a runner
+
+Run = Any  # what the fixture `run` is: a function that returns an Outcome
+
+
+def made_async(handler: Callable[..., Any]) -> Callable[..., Any]:
+    """The same handler as an `async def`, with the same shape."""
+    shape = shape_of(handler)
+
+    async def alone(body: Any) -> Any:
+        await asyncio.sleep(0)
+        return handler(body)
+
+    async def informed(body: Any, context: Context) -> Any:
+        await asyncio.sleep(0)
+        return handler(body, context)
+
+    made = informed if shape.wants_context else alone
+    return batch_handler(made) if shape.is_batch else made
+
+
+def pairs(outcome: Outcome) -> list[tuple[bytes, Any]]:
+    """(head without its times, body) of each result."""
+    heads, bodies = outcome.results[::2], outcome.results[1::2]
+    return [
+        (b":".join(bytes(head).split(b":")[:4]), body)  # type: ignore[arg-type]
+        for head, body in zip(heads, bodies, strict=True)
+    ]
+
+
+def indexes(ids: list[bytes]) -> list[int]:
+    """The places in the input that these entries have."""
+    return [int(entry_id.partition(b"-")[2]) for entry_id in ids]
+
+
+def failed(outcome: Outcome) -> list[int]:
+    """The places of the sub-requests that failed."""
+    return indexes([verdict.entry_id for verdict in outcome.verdicts])
 
 
 # Parametrizes `redis_server` with one kind. What such a test is about (processes, signals, order)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import threading
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fairlane.worker import board as board_module
-from fairlane.worker.board import Board, Held, Record
+from fairlane.worker.board import COUNTS, Board, Held, Record, Running
 from tests.worker.parts import OP, record_of_its_own
 
 if TYPE_CHECKING:
@@ -22,6 +23,11 @@ def hold(record: Record, request_id: str = "r1", fence: int = 7, lease_s: float 
     """A lease goes to the board, acquired at second 100."""
     record.hold(request_id, "2", fence, OP, 100.0, lease_s)
     return held_by(record)
+
+
+def nonzero(counts: dict[str, int]) -> dict[str, int]:
+    """The counts that are not zero."""
+    return {name: count for name, count in counts.items() if count}
 
 
 def held_by(record: Record) -> Held:
@@ -38,7 +44,7 @@ def test_a_unit_that_holds_nothing_is_not_on_the_board():
     """A new board is empty."""
     board = Board(3)
     assert board.held() == []
-    assert board.counts() == {"done": 0, "failed": 0, "slices": 0, "busy_us": 0}
+    assert board.counts() == dict.fromkeys(COUNTS, 0)
 
 
 def test_a_lease_is_read_as_it_was_written():
@@ -56,11 +62,11 @@ def test_the_longest_names_fit():
     board = Board(3)
     for record in board.records:
         record.hold("i" * 128, "9999", 2**64 - 1, OP, 1.0, 86_400.0)
-        record.count(5, 6, 7, 8)
+        record.count(**dict.fromkeys(COUNTS, 5))
     for held in board.held():
         assert (held.request_id, held.k, held.fence) == ("i" * 128, "9999", 2**64 - 1)
         assert (held.op, held.lease_s) == (OP.decode(), 86_400.0)
-    assert board.counts() == {"done": 15, "failed": 18, "slices": 21, "busy_us": 24}
+    assert board.counts() == dict.fromkeys(COUNTS, 15)
     assert not any(record.attention or record.is_stopped for record in board.records)
 
 
@@ -78,11 +84,11 @@ def test_a_lease_is_seen_in_another_process():
     pid = os.fork()
     if not pid:
         board.records[1].hold("r9", "0", 3, OP, 1.0, 2.0)
-        board.records[1].count(4, 3, 2, 1)
+        board.records[1].count(done=4, failed=3, lost=2)
         os._exit(0)
     os.waitpid(pid, 0)
     assert [held.request_id for held in board.held()] == ["r9"]
-    assert board.counts() == {"done": 4, "failed": 3, "slices": 2, "busy_us": 1}
+    assert nonzero(board.counts()) == {"done": 4, "failed": 3, "lost": 2}
 
 
 # ------------------------------------------------------------------ never half of it
@@ -111,7 +117,7 @@ class Interruption:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seen, self.at, self.act = count(), -1, lambda: None
-        for name in ("_VERSION", "_LEASE", "_U64", "_F64"):
+        for name in ("_VERSION", "_LEASE", "_CALL", "_U64", "_F64"):
             watched = Watched(getattr(board_module, name), self.said)
             monkeypatch.setattr(board_module, name, watched)
 
@@ -174,6 +180,109 @@ def test_a_process_that_died_while_it_wrote_holds_nothing():
     record._page[record._at] |= 1
     assert record.held() is None
     assert hold(record, "next").request_id == "next"
+
+
+# ------------------------------------------------------------------ a call with a time limit
+
+
+def begin(record: Record, entry_id: bytes = b"1700000000000-4", until: float = 105.0) -> None:
+    """A call of the handler begins, at second 103."""
+    record.begin(
+        entry_id,
+        began=103.0,
+        until=until,
+        limit_s=2.0,
+        taken_ms=1_700_000_000_500,
+        attempt=3,
+        attempts=5,
+        backoff_ms=(1000, 86_400_000),
+    )
+
+
+def running_in(record: Record) -> Running:
+    """The call that must be there."""
+    running = record.running()
+    assert running is not None
+    return running
+
+
+def test_a_call_with_a_time_limit_is_on_the_board_while_it_runs():
+    """All that is needed to charge it: the entry, the attempt, the backoff; and the thread."""
+    record = record_of_its_own()
+    hold(record)
+    before = record.running()
+    begin(record)
+    running = running_in(record)
+    record.rest()
+    assert (before, record.running()) == (None, None)
+    assert (running.entry_id, running.taken_ms) == (b"1700000000000-4", 1_700_000_000_500)
+    assert (running.attempt, running.attempts) == (3, 5)
+    assert (running.began, running.until, running.limit_s) == (103.0, 105.0, 2.0)
+    assert running.backoff_ms == (1000, 86_400_000)
+    assert running.thread == threading.get_ident()
+
+
+def test_the_longest_call_fits():
+    """The longest id of an entry; no count is touched."""
+    board = Board(2)
+    for record in board.records:
+        hold(record)
+        begin(record, b"18446744073709551615-18446744073709551615")
+    assert nonzero(board.counts()) == {}
+    for record in board.records:
+        assert running_in(record).entry_id == b"18446744073709551615-18446744073709551615"
+
+
+def test_two_calls_for_one_entry_are_told_apart():
+    """Of one lease or of two: whoever decided about one must not mean the other."""
+    record = record_of_its_own()
+    numbers = set()
+    for _ in range(2):
+        hold(record)
+        for _ in range(2):
+            begin(record)
+            numbers.add(running_in(record).number)
+        record.release()
+    assert len(numbers) == 4
+
+
+def test_a_call_of_a_process_that_died_is_not_the_next_ones():
+    """Its record is used again: the call belongs to the lease it ran under."""
+    record = record_of_its_own()
+    hold(record)
+    begin(record)
+    record.release()
+    assert record.running() is None
+    hold(record)
+    assert record.running() is None
+
+
+def test_a_call_that_is_half_written_is_not_seen():
+    """A process that is killed while it begins a call is charged with none."""
+    record = record_of_its_own()
+    hold(record)
+    begin(record)
+    record._page[record._at + board_module._AT_NUMBER] |= 1
+    assert record.running() is None
+    begin(record)
+    assert running_in(record).until == 105.0
+
+
+@pytest.mark.parametrize("at", range(4))
+def test_a_call_that_ends_while_it_is_read_is_not_mixed_with_the_next(
+    at: int, monkeypatch: pytest.MonkeyPatch
+):
+    """The supervisor sees the one or the other."""
+    record = record_of_its_own()
+    hold(record)
+    begin(record, b"1-1", 105.0)
+    interruption = Interruption(monkeypatch)
+    interruption.arm(at, lambda: begin(record, b"2-22", 205.0))
+    running = record.running()
+    interruption.arm(-1, lambda: None)
+    seen = running and (running.entry_id, running.until)
+    assert seen in {None, (b"1-1", 105.0), (b"2-22", 205.0)}
+    assert running_in(record).entry_id == b"2-22"
 
 
 # ------------------------------------------------------------------ extended, stop
@@ -257,11 +366,17 @@ def test_draining_calls_every_unit_and_never_ends():
 def test_counts_add_up_over_units():
     """Each unit adds to its own record; the board adds the records."""
     board = Board(2)
-    board.records[0].count(1, 2, 3, 4)
-    board.records[0].count(10)
-    board.records[1].count(100, 200)
-    assert board.records[0].counts() == {"done": 11, "failed": 2, "slices": 3, "busy_us": 4}
-    assert board.counts() == {"done": 111, "failed": 202, "slices": 3, "busy_us": 4}
+    board.records[0].count(done=1, failed=2)
+    board.records[0].count(done=10)
+    board.records[1].count(failed=200, done=100)
+    assert nonzero(board.records[0].counts()) == {"done": 11, "failed": 2}
+    assert nonzero(board.counts()) == {"done": 111, "failed": 202}
+
+
+def test_a_count_that_nobody_knows_is_refused():
+    """Nothing is written over something else."""
+    with pytest.raises(KeyError):
+        Board(1).records[0].count(dones=1)
 
 
 def test_a_lease_that_has_all_but_expired_is_stopped(monkeypatch: pytest.MonkeyPatch):

@@ -29,6 +29,12 @@ REPORT: dict[str, Any] = {
     "failed": 5,
     "slices": 6,
     "busy_us": 7,
+    "unconfirmed": 0,
+    "retries": 8,
+    "rejected": 9,
+    "timeouts": 10,
+    "lost": 11,
+    "crashes": 12,
 }
 
 
@@ -89,6 +95,8 @@ def test_metrics_are_in_prometheus_form(port: HealthPort):
     samples = [line for line in lines if not line.startswith("#")]
     assert 'fairlane_worker_done_total{queue="req"} 40' in samples
     assert 'fairlane_worker_held{queue="req"} 3' in samples
+    for name in ("retries", "rejected", "timeouts", "lost", "crashes"):
+        assert f'fairlane_worker_{name}_total{{queue="req"}} {REPORT[name]}' in samples
     assert 'fairlane_worker_healthy{queue="req"} 1' in samples
     for sample in samples:
         name = sample.partition("{")[0]

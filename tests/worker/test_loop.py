@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from fairlane import keys, settings
+from fairlane.errors import RedisUnreachable
 from fairlane.model import Token, Verdict
 from fairlane.steps import Batch, Call, Command, Handle, Operation
+from fairlane.worker.board import COUNTS
 from fairlane.worker.loop import Outcome, Unit, serve, use, work_off
 from tests.worker.parts import entries_of, granted, slice_of, unit_of_its_own
 
@@ -226,7 +228,36 @@ def test_the_board_counts_what_was_done():
     loop, _ = take(unit, granted(b"x", b"y", b"z"))
     loop.send(done(2, 3, verdicts=[verdict]))
     loop.send([b"ok", 0, []])
-    assert unit.record.counts() == {"done": 2, "failed": 1, "slices": 1, "busy_us": 1000}
+    expected = {"done": 2, "failed": 1, "slices": 1, "busy_us": 1000, "retries": 1}
+    assert unit.record.counts() == dict.fromkeys(COUNTS, 0) | expected
+
+
+@pytest.mark.parametrize(
+    ("changed", "reply", "expected"),
+    [
+        ({}, [b"ok", 0, []], {"failed": 4, "retries": 3, "rejected": 1}),
+        ({"attempt": 5}, [b"ok", 0, []], {"failed": 4, "rejected": 1}),
+        ({}, [b"lost"], {"failed": 4, "lost": 1}),
+        ({}, [b"gone"], {"failed": 4}),
+        ({}, [b"already", []], {"failed": 4}),
+        ({}, [b"ended", SUMMARY], {"failed": 4, "retries": 3, "rejected": 1}),
+    ],
+    ids=["first", "last attempt", "lost", "gone", "already", "ended"],
+)
+def test_the_board_counts_what_became_of_the_verdicts(
+    changed: dict[str, Any], reply: list[Any], expected: dict[str, int]
+):
+    """Retried and rejected is what Redis has settled; on the last attempt nothing runs again."""
+    words = ("retry", "retry", "timeout", "dead", "release")
+    verdicts = [Verdict(b"1-%d" % i, word, 1, b"head", "") for i, word in enumerate(words)]
+    unit = unit_of_its_own()
+    work = work_off(unit, slice_of(*[b"x"] * 5, **changed))
+    next(work)
+    work.send(Outcome(5, 0.0, verdicts=verdicts, timeouts=1))
+    with pytest.raises(StopIteration):
+        work.send(reply)
+    counts = {name: count for name, count in unit.record.counts().items() if count}
+    assert counts == expected | {"slices": 1, "timeouts": 1}
 
 
 def test_the_next_slice_is_as_long_as_this_one_taught():
@@ -239,13 +270,28 @@ def test_the_next_slice_is_as_long_as_this_one_taught():
     assert argument(call, "count") == 16
 
 
-def test_a_handlers_error_leaves_no_lease_on_the_board():
-    """What escapes the runner is the driver's to raise; the supervisor must not extend for ever."""
+@pytest.mark.parametrize(
+    ("error", "is_held"),
+    [(RedisUnreachable("no answer"), False), (RuntimeError("broken runner"), True)],
+    ids=["Redis is away", "anything else"],
+)
+def test_a_lease_stays_on_the_board_when_its_process_must_end(*, error: Exception, is_held: bool):
+    """The supervisor takes it back at once, and charges it; one whose Redis is away expires."""
     unit = unit_of_its_own()
     loop, _ = take(unit, granted(b"x"))
-    with pytest.raises(RuntimeError, match="broken runner"):
-        loop.throw(RuntimeError("broken runner"))
-    assert unit.record.held() is None
+    with pytest.raises(type(error)):
+        loop.throw(error)
+    assert (unit.record.held() is not None) is is_held
+
+
+@pytest.mark.parametrize(("bodies", "index"), [([b"x"], 0), ([b"x", b"y"], -1)])
+def test_the_only_sub_request_of_a_lease_is_on_the_board(bodies: list[bytes], index: int):
+    """So that a death can be told with the place of what it was in."""
+    unit = unit_of_its_own()
+    take(unit, granted(*bodies))
+    held = unit.record.held()
+    assert held is not None
+    assert held.index == index
 
 
 # ------------------------------------------------------------------ in parts

@@ -6,6 +6,7 @@ import contextlib
 import socket
 import threading
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +15,7 @@ from fairlane import keys, settings
 from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import RedisUnreachable
 from fairlane.operations import maintain
+from fairlane.operations.fsck import Walk
 from fairlane.operations.maintain import Late
 from fairlane.queue import Queue
 from fairlane.steps import Batch, Call
@@ -187,9 +189,10 @@ def test_a_name_that_is_no_address_is_no_dead_worker():
 
 
 class FakeDriver:
-    """Answers scripts by their name; a function may raise."""
+    """Answers scripts by their name; a function may raise. Each request has a server of its own."""
 
     url = NOWHERE
+    servers = SimpleNamespace(home=lambda key: key)
 
     def __init__(self, **answers: Callable[[Call], Any]) -> None:
         self.answers = answers
@@ -395,3 +398,130 @@ def test_a_dead_worker_is_taken_over_and_oneself_never(
     upkeep.told(1_000_000, 0, 0, 1_000_000 - settings.LATE_MS - 1)
     wait_until(lambda: len(slow.began) == 2, why="the dead one is taken over")
     assert slow.began == ["late_workers", "take_over"]
+
+
+def test_a_request_that_cannot_be_read_is_told_once(
+    lane: Lane, redis_url: str, caplog: pytest.LogCaptureFixture
+):
+    """It is the same at every look."""
+    upkeep = Maintenance(redis_url, "req", "w:1")
+    lane.client.set("req:{r1}", "text")
+    for _ in range(2):
+        lane.client.zadd(ACTIVE, {"r1": 1})
+        upkeep._maintain(promote=False, look=True, late=False)
+    assert [record.message.partition(":")[2][:11] for record in caplog.records] == [" request r1"]
+    upkeep.close()
+    lane.client.delete("req:{r1}")
+
+
+# ------------------------------------------------------------------ rebuilding
+
+
+@pytest.fixture
+def leader(
+    slow: SlowDriver, upkeep: Maintenance, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[float], None]:
+    """A beat at so many seconds, while it leads an idle queue; a walk has one empty page."""
+    moment = [0.0]
+    monkeypatch.setattr("fairlane.clock.mono_s", lambda: moment[0])
+    slow.answers["page"] = []
+    monkeypatch.setattr(Walk, "is_over", property(lambda _: "page" in slow.began))
+    slow.may_end.release(1000)
+
+    def beat(seconds: float) -> None:
+        moment[0] = seconds
+        upkeep.told(1_000_000, 0, 0, 1_000_000)
+        if upkeep._rebuilding is not None:
+            upkeep._rebuilding.join(20)
+
+    return beat
+
+
+def test_an_idle_leader_walks_every_hour_and_asks_nothing_else(
+    slow: SlowDriver, leader: Callable[[float], None]
+):
+    """The first time an hour after it began to lead."""
+    walked = []
+    for seconds in range(0, 3 * 3600, 5):
+        leader(seconds)
+        if slow.began:
+            assert slow.began == ["page"]
+            slow.began.clear()
+            walked.append(seconds)
+    assert walked == [3600, 7200]
+
+
+def test_who_led_before_waits_an_hour_again(slow: SlowDriver, leader: Callable[[float], None]):
+    """Somebody else has walked meanwhile, or not: a lead that moves often must not."""
+    for seconds in (0, 5, 10, 3_700, 3_705, 7_290):
+        leader(seconds)
+    assert slow.began == []
+
+
+def test_a_wiped_slot_is_rebuilt_soon(
+    slow: SlowDriver, upkeep: Maintenance, leader: Callable[[float], None]
+):
+    """By the worker that leads then; the others forget it."""
+    leader(100)
+    upkeep.wiped()
+    leader(105)
+    assert slow.began == []
+    leader(110)
+    assert slow.began == ["page"]
+    slow.began.clear()
+    upkeep.wiped()
+    leader(4000)
+    assert slow.began == []
+
+
+@pytest.mark.parametrize("error", [RedisUnreachable("no answer"), ValueError("not ours")], ids=repr)
+def test_a_walk_that_fails_is_begun_anew_a_minute_later(
+    slow: SlowDriver, upkeep: Maintenance, leader: Callable[[float], None], error: Exception
+):
+    """Whatever it was."""
+    leader(0)
+    upkeep.wiped()
+    slow.answers["page"] = error
+    leader(5)
+    leader(10)
+    assert slow.began == ["page"]
+    slow.began.clear()
+    for seconds in (15, 60, 65):
+        leader(seconds)
+    assert slow.began == []
+    leader(70)
+    assert slow.began == ["page"]
+
+
+def test_a_walk_puts_back_what_nobody_looks_after(
+    lane: Lane, redis_url: str, caplog: pytest.LogCaptureFixture
+):
+    """On a real Redis; and says so."""
+    lane.start(1)
+    upkeep = Maintenance(redis_url, "req", "w:1")
+    upkeep._rebuild()
+    assert lane.client.zcard(ACTIVE) == 1
+    assert [record.message for record in caplog.records] == [
+        "fsck: request r1 is not in `active`: put it there"
+    ]
+    upkeep.close()
+
+
+def test_a_walk_delays_no_upkeep_and_ends_with_the_worker(
+    slow: SlowDriver, upkeep: Maintenance, monkeypatch: pytest.MonkeyPatch
+):
+    """It has a thread of its own, and is not begun twice."""
+    slow.answers["page"] = []
+    upkeep._led_at, upkeep._rebuild_at = time.monotonic(), 0.0
+    upkeep.told(1_000_000, 0, 0, 1_000_000)
+    wait_until(lambda: slow.began == ["page"], why="the walk begins")
+    upkeep._rebuild_at = 0.0
+    upkeep.told(1_000_000, 0, 1, 1_000_000)
+    wait_until(lambda: slow.began == ["page", "promote"], why="upkeep goes on")
+    closing = threading.Thread(target=upkeep.close)
+    closing.start()
+    wait_until(lambda: upkeep._is_closed, why="it is told to end")
+    slow.may_end.release(2)
+    closing.join(20)
+    assert not closing.is_alive()
+    assert slow.began == ["page", "promote"]

@@ -104,6 +104,27 @@ def test_one_poison_body_charges_nobody_else(
     check_told_once(request)
 
 
+@ON_SINGLE
+def test_a_poison_body_in_a_slice_of_a_thousand_ends_alone(queue: Queue, folder: Folder):
+    """One is dead, all others are done, at their first attempt."""
+
+    def handler(body: bytes) -> bytes:
+        if body == b"poison":
+            folder.note("died")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return body
+
+    sizes = [1, 16, 256, 1000]  # as a slice grows
+    bodies = [b"poison" if i == 700 else b"%d" % i for i in range(sum(sizes))]
+    request = queue.submit_request(bodies, limit=1, attempts=2, backoff_ms=(10, 20))
+    Worker(queue, handler, slice_ms=10_000).run(until_idle=True)
+    results = list(request.results())
+    assert [result.index for result in results if result.status == "dead"] == [700]
+    assert {result.attempt for result in results if result.index != 700} == {1}
+    assert len(folder.noted("died")) == 3
+    check_told_once(request)
+
+
 def children_of(board: Board) -> tuple[Children, tuple[Any, ...]]:
     """The processes of a worker, none started; and the records of the one there is."""
     records = tuple(board.records)
@@ -123,6 +144,7 @@ def test_one_unit_works_alone_until_its_process_has_lived_for_a_while(
     now = [100.0]
     monkeypatch.setattr("fairlane.clock.mono_s", lambda: now[0])
     monkeypatch.setattr("fairlane.worker.children.start", lambda *_: (0, 0))
+    monkeypatch.setattr("fairlane.worker.stacks.make", lambda: -1)
     board = Board(3)
     children, records = children_of(board)
     children.alone(records)

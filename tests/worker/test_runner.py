@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,77 +10,20 @@ import pytest
 from fairlane import settings
 from fairlane.worker import Context, batch_handler
 from fairlane.worker import runner as runner_module
-from fairlane.worker.handlers import shape_of
-from fairlane.worker.runner import Runner
-from tests.worker.parts import OP, record_of_its_own, slice_of
+from tests.worker.parts import (
+    OP,
+    Run,
+    failed,
+    indexes,
+    pairs,
+    record_of_its_own,
+    slice_of,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from fairlane.model import Slice
     from fairlane.worker.board import Record
-    from fairlane.worker.loop import Outcome
 
 pytestmark = pytest.mark.usefixtures("still_clock")
-
-Run = Any  # what the fixture `run` is: a function that returns an Outcome
-
-
-@pytest.fixture(params=["sync", "async"])
-def run(request: pytest.FixtureRequest) -> Callable[..., Outcome]:
-    """Runs a handler over a slice, as itself and as an `async def` of the same body."""
-
-    def go(
-        handler: Callable[..., Any], taken: Slice, position: int = 0, record: Record | None = None
-    ) -> Outcome:
-        record = record or record_of_its_own()
-        if request.param == "sync":
-            return Runner(shape_of(handler), record).run(taken, position)
-        runner = Runner(shape_of(made_async(handler)), record)
-        return asyncio.run(runner.run_async(taken, position))
-
-    return go
-
-
-def made_async(handler: Callable[..., Any]) -> Callable[..., Any]:
-    """The same handler as an `async def`, with the same shape."""
-    shape = shape_of(handler)
-
-    async def alone(body: Any) -> Any:
-        await asyncio.sleep(0)
-        return handler(body)
-
-    async def informed(body: Any, context: Context) -> Any:
-        await asyncio.sleep(0)
-        return handler(body, context)
-
-    made = informed if shape.wants_context else alone
-    return batch_handler(made) if shape.is_batch else made
-
-
-def pairs(outcome: Outcome) -> list[tuple[bytes, Any]]:
-    """(head without its times, body) of each result."""
-    heads, bodies = outcome.results[::2], outcome.results[1::2]
-    return [
-        (b":".join(bytes(head).split(b":")[:4]), body)  # type: ignore[arg-type]
-        for head, body in zip(heads, bodies, strict=True)
-    ]
-
-
-def indexes(ids: list[bytes]) -> list[int]:
-    """The places in the input that these entries have."""
-    return [int(entry_id.partition(b"-")[2]) for entry_id in ids]
-
-
-def failed(outcome: Outcome) -> list[int]:
-    """The places of the sub-requests that failed."""
-    return indexes([verdict.entry_id for verdict in outcome.verdicts])
-
-
-def boom(body: bytes) -> bytes:
-    """A handler that fails."""
-    raise ValueError(f"bad {body.decode()}")
-
 
 # ------------------------------------------------------------------ results
 
@@ -158,133 +100,6 @@ def test_a_clock_that_went_back_makes_no_negative_wait(run: Run):
     """The wait is never below zero."""
     outcome = run(lambda body: body, slice_of(b"a", taken_ms=1))
     assert pairs(outcome) == [(b"0:d:1:0", b"a")]
-
-
-# ------------------------------------------------------------------ failures
-
-
-def test_an_exception_is_a_retry_with_its_traceback(run: Run):
-    """The text leads to the line that raised; the others of the slice are done."""
-    outcome = run(lambda body: boom(body) if body == b"1" else body, slice_of(b"0", b"1", b"2"))
-    assert indexes(outcome.ids) == [0, 2]
-    (verdict,) = outcome.verdicts
-    assert (verdict.verdict, failed(outcome)) == ("retry", [1])
-    assert verdict.head == b"1:x:1:500:0"
-    assert verdict.error.startswith("Traceback (most recent call last):\n")
-    assert 'fairlane/worker/runner.py"' not in verdict.error
-    assert "test_runner.py" in verdict.error
-    assert ", in boom\n" in verdict.error
-    assert verdict.error.endswith("ValueError: bad 1\n")
-    assert outcome.position == 3
-
-
-@pytest.mark.parametrize(
-    ("attempt", "low", "high"), [(1, 500, 1000), (3, 2000, 4000), (40, 4500, 9000)]
-)
-def test_the_pause_before_the_next_attempt_doubles_up_to_the_longest(
-    run: Run, attempt: int, low: int, high: int
-):
-    """With jitter between half and the whole of it."""
-    outcome = run(boom, slice_of(b"x", attempt=attempt, backoff_ms=(1_000, 9_000)))
-    assert low <= outcome.verdicts[0].delay_ms <= high
-
-
-def test_a_long_traceback_keeps_its_end(run: Run):
-    """The last 4,096 characters, where the exception stands."""
-
-    def verbose(body: bytes) -> bytes:
-        raise ValueError("x" * 10_000 + " the end")
-
-    (verdict,) = run(verbose, slice_of(b"x")).verdicts
-    assert len(verdict.error) == 4096
-    assert verdict.error.endswith("x the end\n")
-
-
-def test_an_exceptions_text_can_always_be_sent(run: Run):
-    """A lone surrogate in it is written as an escape."""
-
-    def strange(body: bytes) -> bytes:
-        raise ValueError("no file \udcff")
-
-    (verdict,) = run(strange, slice_of(b"x")).verdicts
-    assert verdict.error.encode().endswith(b"ValueError: no file \\udcff\n")
-
-
-@pytest.mark.parametrize(
-    "error",
-    [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), MemoryError(), RecursionError()],
-    ids=repr,
-)
-def test_what_would_end_a_process_fails_only_its_sub_request(run: Run, error: BaseException):
-    """sys.exit() in a handler, or a cancelled task it waited for, is that sub-request's failure."""
-
-    def leave(body: bytes) -> bytes:
-        if body == b"1":
-            raise error
-        return body
-
-    outcome = run(leave, slice_of(b"0", b"1", b"2"))
-    assert indexes(outcome.ids) == [0, 2]
-    assert failed(outcome) == [1]
-    assert type(error).__name__ in outcome.verdicts[0].error
-
-
-def test_an_async_unit_can_still_be_cancelled():
-    """When the unit itself is ended, the handler's failure is not invented."""
-
-    async def scene() -> None:
-        entered = asyncio.Event()
-
-        async def forever(body: bytes) -> bytes:
-            entered.set()
-            await asyncio.get_running_loop().create_future()
-            return body
-
-        runner = Runner(shape_of(forever), record_of_its_own())
-        task = asyncio.create_task(runner.run_async(slice_of(b"x"), 0))
-        await entered.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(scene())
-
-
-def test_an_exception_outside_of_python_code_is_just_told():
-    """A built-in has no frame of its own, and ours say nothing."""
-    outcome = Runner(shape_of(bytes.fromhex), record_of_its_own()).run(slice_of(b"x"), 0)
-    assert outcome.verdicts[0].error.startswith("TypeError: fromhex() argument must be str")
-
-
-@pytest.mark.parametrize("marker", [lambda one: one, batch_handler], ids=["one", "batch"])
-def test_a_coroutine_from_a_sync_handler_is_a_failure(marker: Callable[..., Any]):
-    """A decorator that hides an `async def` is told so, and the coroutine is not left waiting."""
-
-    async def hidden(body: Any) -> Any:
-        return body
-
-    made = []
-
-    @marker
-    def handler(body: Any) -> Any:
-        made.append(hidden(body))
-        return made[-1]
-
-    outcome = Runner(shape_of(handler), record_of_its_own()).run(slice_of(b"x"), 0)
-    said = outcome.verdicts[0].error
-    assert said.startswith("the handler returned a coroutine, which nobody awaits: make the")
-    assert inspect.getcoroutinestate(made[0]) == inspect.CORO_CLOSED
-
-
-def test_an_awaitable_that_is_no_coroutine_is_a_failure():
-    """A future, for one."""
-
-    class Later:
-        def __await__(self) -> Any:
-            yield
-
-    outcome = Runner(shape_of(lambda _: Later()), record_of_its_own()).run(slice_of(b"x"), 0)
-    assert "returned a Later, which nobody awaits" in outcome.verdicts[0].error
 
 
 # ------------------------------------------------------------------ context

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .handlers import Context, batch_handler
+from .handlers import Context, batch_handler, time_limit
+from .raised import Reject, Retry
 from .supervisor import Worker
 
-__all__ = ["Context", "Worker", "batch_handler"]
+__all__ = ["Context", "Reject", "Retry", "Worker", "batch_handler", "time_limit"]

@@ -10,20 +10,38 @@ from __future__ import annotations
 import mmap
 import struct
 from dataclasses import dataclass
+from threading import get_ident
 
 from .. import clock
 
-_SIZE = 512
+_SIZE = 640
 _HEADER = 64
 _DRAINING = 0
 # In a record: version (odd while it is written), held, then the lease.
 _VERSION = struct.Struct("<Q")
-_LEASE = struct.Struct("<dddQHH")  # deadline, taken, lease seconds, fence, length of id and of k
-_AT_LEASE, _AT_NAMES, _AT_HELD, _AT_WAITING = 8, 56, 252, 253
-_AT_ATTENTION, _AT_STOPPED, _AT_EXTENDED, _AT_DEADLINE, _AT_COUNTS = 256, 264, 272, 280, 288
+# Deadline, taken, lease seconds, fence, length of id and of k, index of the only entry or -1.
+_LEASE = struct.Struct("<dddQHHq")
+_AT_LEASE, _AT_NAMES, _AT_HELD, _AT_WAITING, _AT_RUNNING = 8, 56, 252, 253, 254
+_AT_ATTENTION, _AT_STOPPED, _AT_EXTENDED, _AT_DEADLINE = 256, 264, 272, 280
+# A call of the handler that has a time limit: its number (odd while it is written), then the
+# lease's version, began, until, limit, taken ms, attempt of so many, backoff ms, thread, length of
+# the entry's id.
+_AT_NUMBER, _AT_CALL, _AT_ENTRY, _AT_COUNTS = 288, 296, 368, 424
+_CALL = struct.Struct("<QdddQIIIIQH")
 _U64 = struct.Struct("<Q")
 _F64 = struct.Struct("<d")
-COUNTS = ("done", "failed", "slices", "busy_us")
+COUNTS = (
+    "done",
+    "failed",
+    "slices",
+    "busy_us",
+    "unconfirmed",
+    "retries",
+    "rejected",
+    "timeouts",
+    "lost",
+)
+_AT_COUNT = {name: _AT_COUNTS + 8 * i for i, name in enumerate(COUNTS)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +49,7 @@ class Held:
     """A lease as the supervisor sees it; times in seconds of time.monotonic().
 
     `version` is the record's: no other lease of this unit has it. (A fence only tells the leases
-    of one request apart.)
+    of one request apart.) `index` is that of the only sub-request it covers, -1 for several.
     """
 
     unit: int
@@ -43,6 +61,34 @@ class Held:
     deadline: float
     taken: float
     lease_s: float
+    index: int = -1
+
+    @property
+    def what(self) -> str:
+        """For people: what was worked on, with the index if it is known."""
+        one = "sub-requests" if self.index < 0 else f"sub-request {self.index}"
+        return f"{one} of request {self.request_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A call of a handler that has a time limit; times in seconds of time.monotonic().
+
+    `number` tells it from every other call of this unit. `entry_id` is what it works on, or b""
+    for a batch of several. `thread` is the identity of the thread it runs in.
+    """
+
+    unit: int
+    number: int
+    entry_id: bytes
+    began: float
+    until: float
+    limit_s: float
+    taken_ms: int
+    attempt: int
+    attempts: int
+    backoff_ms: tuple[int, int]
+    thread: int
 
 
 class Record:
@@ -58,16 +104,21 @@ class Record:
     # Written by the unit.
 
     def hold(
-        self, request_id: str, k: str, fence: int, op: bytes, taken: float, lease_s: float
-    ) -> None:
-        """A lease was taken; `taken` is when the acquire was sent, which is never too late."""
+        self, request_id: str, k: str, fence: int, op: bytes, taken: float, lease_s: float,
+        index: int = -1,
+    ) -> None:  # fmt: skip
+        """A lease was taken; `taken` is when the acquire was sent, which is never too late.
+
+        `index` is that of its only sub-request.
+        """
         page, at = self._page, self._at
         version = _VERSION.unpack_from(page, at)[0] | 1
         _VERSION.pack_into(page, at, version)
         names = request_id.encode() + k.encode() + op
         _LEASE.pack_into(
-            page, at + _AT_LEASE, taken + lease_s, taken, lease_s, fence, len(request_id), len(k)
-        )
+            page, at + _AT_LEASE, taken + lease_s, taken, lease_s, fence, len(request_id), len(k),
+            index,
+        )  # fmt: skip
         page[at + _AT_NAMES : at + _AT_NAMES + len(names)] = names
         page[at + _AT_HELD] = 1
         self._version, self._deadline = version + 1, taken + lease_s
@@ -78,10 +129,30 @@ class Record:
         """The lease was given back."""
         self._page[self._at + _AT_HELD] = 0
 
-    def count(self, *amounts: int) -> None:
-        """Adds to this unit's counts, in the order of COUNTS."""
-        for i, amount in enumerate(amounts):
-            at = self._at + _AT_COUNTS + 8 * i
+    def begin(
+        self, entry_id: bytes, *, began: float, until: float, limit_s: float,
+        taken_ms: int, attempt: int, attempts: int, backoff_ms: tuple[int, int],
+    ) -> None:  # fmt: skip
+        """A call of the handler begins that must have ended at `until`."""
+        page, at = self._page, self._at
+        number = _U64.unpack_from(page, at + _AT_NUMBER)[0] | 1
+        _U64.pack_into(page, at + _AT_NUMBER, number)
+        _CALL.pack_into(
+            page, at + _AT_CALL, self._version, began, until, limit_s, taken_ms, attempt, attempts,
+            *backoff_ms, get_ident(), len(entry_id),
+        )  # fmt: skip
+        page[at + _AT_ENTRY : at + _AT_ENTRY + len(entry_id)] = entry_id
+        page[at + _AT_RUNNING] = 1
+        _U64.pack_into(page, at + _AT_NUMBER, number + 1)
+
+    def rest(self) -> None:
+        """The call has ended."""
+        self._page[self._at + _AT_RUNNING] = 0
+
+    def count(self, **amounts: int) -> None:
+        """Adds to this unit's counts, which are named as in COUNTS."""
+        for name, amount in amounts.items():
+            at = self._at + _AT_COUNT[name]
             _U64.pack_into(self._page, at, _U64.unpack_from(self._page, at)[0] + amount)
 
     @property
@@ -137,7 +208,7 @@ class Record:
             version = _VERSION.unpack_from(page, at)[0]
             if version & 1 or not page[at + _AT_HELD]:
                 return None
-            deadline, taken, lease_s, fence, id_length, k_length = _LEASE.unpack_from(
+            deadline, taken, lease_s, fence, id_length, k_length, index = _LEASE.unpack_from(
                 page, at + _AT_LEASE
             )
             names = bytes(page[at + _AT_NAMES : at + _AT_NAMES + id_length + k_length + 32])
@@ -146,7 +217,32 @@ class Record:
                 k = names[id_length : id_length + k_length].decode()
                 op = names[id_length + k_length :].decode()
                 request_id = names[:id_length].decode()
-                return Held(self.unit, version, request_id, k, fence, op, deadline, taken, lease_s)
+                return Held(
+                    self.unit, version, request_id, k, fence, op, deadline, taken, lease_s, index
+                )
+        return None
+
+    def running(self) -> Running | None:
+        """The call of the handler that runs under the lease held now, if it has a time limit."""
+        page, at = self._page, self._at
+        if not page[at + _AT_RUNNING] or not page[at + _AT_HELD]:
+            return None
+        for _ in range(100):
+            number = _U64.unpack_from(page, at + _AT_NUMBER)[0]
+            if number & 1 or not page[at + _AT_RUNNING]:
+                return None
+            version, began, until, limit_s, *policy, thread, length = _CALL.unpack_from(
+                page, at + _AT_CALL
+            )
+            taken_ms, attempt, attempts, low, high = policy
+            entry_id = bytes(page[at + _AT_ENTRY : at + _AT_ENTRY + length])
+            if _U64.unpack_from(page, at + _AT_NUMBER)[0] == number:
+                if version != _VERSION.unpack_from(page, at)[0]:
+                    return None  # of a process that died in it
+                return Running(
+                    self.unit, number, entry_id, began, until, limit_s, taken_ms, attempt,
+                    attempts, (low, high), thread,
+                )  # fmt: skip
         return None
 
     def extended(self, held: Held, deadline: float) -> None:

@@ -6,19 +6,35 @@ import contextlib
 import logging
 import os
 import signal
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from .. import clock
+from . import stacks
 from .process import Assignment, start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from .board import Record
+    from .board import Record, Running
 
 _log = logging.getLogger("fairlane.worker")
 _STEADY_S = 10.0  # a process that lived this long starts again at once
 _SLOWEST_S = 5.0  # others after a growing pause: a body that kills must not kill too fast
+_TOLD_MOST = 3  # leases, or lines of a stack, that are named when a process dies
+
+
+@dataclass(slots=True)
+class Child:
+    """One process."""
+
+    pid: int
+    index: int  # of its assignment
+    records: tuple[Record, ...]
+    pipe: int
+    stacks: int
+    born: float
+    late: list[Running] = field(default_factory=list)  # it was killed for these calls
 
 
 class Children:
@@ -27,13 +43,11 @@ class Children:
     def __init__(self, assignments: list[Assignment], close: list[Callable[[], None]]) -> None:
         self._assignments = assignments
         self._close = close
-        self.running: dict[int, int] = {}  # pid -> index of its assignment
-        self._pipes: dict[int, int] = {}
-        self._born: dict[int, float] = {}
+        self.running: dict[int, Child] = {}  # by pid
         self._due: dict[int, float] = {}  # assignment -> when to start it again
         self._pause = [0.0] * len(assignments)
         self._alone: dict[int, float] = {}  # assignment -> when its other units may begin
-        self.restarts = 0
+        self.restarts = self.crashes = 0
 
     def start(self) -> None:
         """Starts every assignment."""
@@ -54,20 +68,25 @@ class Children:
     def _start(self, index: int) -> None:
         if index in self._alone:
             self._alone[index] = clock.mono_s() + _STEADY_S
-        pid, pipe = start(self._assignments[index], self._let_go)
-        self.running[pid] = index
-        self._pipes[pid] = pipe
-        self._born[pid] = clock.mono_s()
+        assignment = self._assignments[index]
+        file = stacks.make()
+        try:
+            pid, pipe = start(assignment, self._let_go, file)
+        except OSError:
+            stacks.close(file)
+            raise
+        self.running[pid] = Child(pid, index, assignment.records, pipe, file, clock.mono_s())
 
     def _let_go(self) -> None:
         """In a child: the parent's sockets and the pipes that tie its siblings."""
         for close in self._close:
             close()
-        for pipe in self._pipes.values():
-            os.close(pipe)
+        for child in self.running.values():
+            os.close(child.pipe)
+            stacks.close(child.stacks)
 
-    def collect(self, *, restart: bool) -> Iterator[tuple[Record, ...]]:
-        """Yields the records of each process that has died by itself; starts it again when due."""
+    def collect(self, *, restart: bool) -> Iterator[Child]:
+        """Yields each process that has died; starts it again when due."""
         for pid in list(self.running):
             try:
                 ended, status = os.waitpid(pid, os.WNOHANG)
@@ -96,23 +115,25 @@ class Children:
             del self._due[index]
             self.restarts += 1
 
-    def _ended(self, pid: int, status: int, *, restart: bool) -> Iterator[tuple[Record, ...]]:
-        index = self.running.pop(pid)
-        os.close(self._pipes.pop(pid))
-        lived = clock.mono_s() - self._born.pop(pid)
+    def _ended(self, pid: int, status: int, *, restart: bool) -> Iterator[Child]:
+        child = self.running.pop(pid)
+        os.close(child.pipe)
+        lived = clock.mono_s() - child.born
         if restart:
-            self._pause[index] = (
-                0.0 if lived > _STEADY_S else min(_SLOWEST_S, max(0.1, self._pause[index] * 2))
-            )
-            self._due[index] = clock.mono_s() + self._pause[index]
-        if status or restart:
-            how = (
-                f"signal {os.WTERMSIG(status)}"
-                if os.WIFSIGNALED(status)
-                else f"exit {os.waitstatus_to_exitcode(status)}"
-            )
-            _log.error("process %d of the worker ended by %s; its work is taken back", pid, how)
-            yield self._assignments[index].records
+            if child.late or lived > _STEADY_S:
+                self._pause[child.index] = 0.0
+            else:
+                self._pause[child.index] = min(_SLOWEST_S, max(0.1, self._pause[child.index] * 2))
+            self._due[child.index] = clock.mono_s() + self._pause[child.index]
+        try:
+            if child.late:
+                yield child
+            elif status or restart or any(record.is_holding for record in child.records):
+                self.crashes += 1
+                _tell(child, status)
+                yield child
+        finally:
+            stacks.close(child.stacks)
 
     @property
     def is_over(self) -> bool:
@@ -123,10 +144,39 @@ class Children:
         """Ends every process at once and waits until it is gone."""
         self._due.clear()
         for pid in list(self.running):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+            kill(pid)
         for pid in list(self.running):
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
-            del self.running[pid]
-            os.close(self._pipes.pop(pid))
+            child = self.running.pop(pid)
+            os.close(child.pipe)
+            stacks.close(child.stacks)
+
+
+def kill(pid: int) -> None:
+    """Ends a process at once; no matter if it is gone."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _tell(child: Child, status: int) -> None:
+    """Says how a process ended, in what, and where if it could tell."""
+    held = [held.what for record in child.records if (held := record.held())]
+    what = ", ".join(held[:_TOLD_MOST])
+    if len(held) > _TOLD_MOST:
+        what += f" and {len(held) - _TOLD_MOST} more"
+    lines = stacks.crash_of(stacks.read(child.stacks))[:_TOLD_MOST]
+    _log.error(
+        "process %d of the worker ended by %s%s; its work is taken back%s",
+        child.pid,
+        _how(status),
+        f" in {what}" if what else "",
+        "".join(f"; at {line.strip()}" for line in lines),
+    )
+
+
+def _how(status: int) -> str:
+    """A wait status in words, as `signal 9` or `exit 1`."""
+    if os.WIFSIGNALED(status):
+        return f"signal {os.WTERMSIG(status)}"
+    return f"exit {os.waitstatus_to_exitcode(status)}"

@@ -12,10 +12,11 @@ import signal
 import sys
 import typing
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from ..errors import HandlerNotFound
+from ..errors import HandlerNotFound, InvalidArgument
+from .raised import is_seconds
 
 Handler = Callable[..., Any]
 F = TypeVar("F", bound=Handler)
@@ -57,12 +58,48 @@ class Shape:
     is_async: bool
     is_batch: bool
     wants_context: bool
+    time_limit_s: float = 0.0  # of one call; 0 = none
+
+    def limited(self, seconds: float | None) -> Shape:
+        """The same handler with this limit, if it is smaller than its own.
+
+        Raises InvalidArgument.
+        """
+        if seconds is None:
+            return self
+        limit_s = check_time_limit(seconds)
+        return replace(self, time_limit_s=min(limit_s, self.time_limit_s or limit_s))
 
 
 def batch_handler(function: F) -> F:
     """Marks a handler that takes a whole slice: a list of bodies in, a list of results out."""
     function.fairlane_batch = True  # type: ignore[attr-defined]
     return function
+
+
+def time_limit(seconds: float) -> Callable[[F], F]:
+    """Marks a handler: one call may take so long, above 0 and at most a day.
+
+    What takes longer is ended and fails with the word `timeout`: an async handler is cancelled,
+    the process of a sync one is killed. Raises InvalidArgument.
+    """
+    limit_s = check_time_limit(seconds)
+
+    def mark(function: F) -> F:
+        function.fairlane_time_limit_s = limit_s  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+def check_time_limit(seconds: float) -> float:
+    """A time limit in seconds, above 0 and at most a day. Raises InvalidArgument."""
+    if not is_seconds(seconds) or not seconds:
+        raise InvalidArgument(
+            f"time limit {seconds!r} is not valid: "
+            "seconds are expected, more than 0 and at most 86,400"
+        )
+    return float(seconds)
 
 
 def shape_of(handler: Handler) -> Shape:
@@ -83,8 +120,13 @@ def shape_of(handler: Handler) -> Shape:
         return Shape(handler, is_async=False, is_batch=False, wants_context=False)
     first, wants_context = _fit(handler, parameters)
     is_batch = any(getattr(marked, "fairlane_batch", False) for marked in (handler, called))
+    limits = [getattr(marked, "fairlane_time_limit_s", 0.0) for marked in (handler, called)]
     return Shape(
-        handler, inspect.iscoroutinefunction(called), is_batch or _takes_list(first), wants_context
+        handler,
+        inspect.iscoroutinefunction(called),
+        is_batch or _takes_list(first),
+        wants_context,
+        limits[0] or limits[1],
     )
 
 

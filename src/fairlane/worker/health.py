@@ -87,9 +87,15 @@ _HELP = {
     "failed": ("counter", "Handler calls that failed."),
     "slices": ("counter", "Leases worked off."),
     "busy_us": ("counter", "Microseconds spent in handlers."),
+    "unconfirmed": ("counter", "Durable settlements that too few replicas confirmed."),
+    "retries": ("counter", "Sub-requests that failed and will run again."),
+    "rejected": ("counter", "Sub-requests that the handler rejected."),
+    "timeouts": ("counter", "Handler calls whose time ran out."),
+    "lost": ("counter", "Results refused because their lease was somebody else's by then."),
+    "crashes": ("counter", "Processes that died by themselves."),
     "held": ("gauge", "Leases held now."),
     "processes": ("gauge", "Processes running."),
-    "restarts": ("counter", "Processes started again after they died."),
+    "restarts": ("counter", "Processes started again after they died or were killed."),
     "healthy": ("gauge", "1 while Redis answers the beats."),
 }
 

@@ -7,8 +7,8 @@ import os
 import socket
 from typing import TYPE_CHECKING, Any
 
-from .. import clock, settings
-from ..errors import FairlaneError, WorkerRefused
+from .. import clock, keys, settings
+from ..errors import FairlaneError, RedisUnreachable, WorkerRefused
 from ..operations import maintain
 from ..operations.work import extend, give_back, reap
 from ..retry import connection_delays
@@ -16,12 +16,17 @@ from ..steps import Batch, Call, Operation
 from .maintenance import Maintenance
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..drivers.sync import SyncDriver
+    from ..model import Verdict
     from .board import Board, Held, Record
 
 _log = logging.getLogger("fairlane.worker")
 _OFTEN_S = 0.1  # between beats while waiting for the queue to become idle
 _UNHEALTHY_S = 10.0
+_EXTEND_AT = 1 / 3  # of the lease is used up
+_EXTEND_MOST = 100  # leases of one call
 
 
 class Keeper:
@@ -33,7 +38,9 @@ class Keeper:
         self.must_drain = False
         self.is_idle = False
         self._beaten = self._answered = clock.mono_s()
+        self._leads = False
         self._maintenance = Maintenance(driver.url, queue, worker)
+        driver.give_up = self._cut
 
     @property
     def is_healthy(self) -> bool:
@@ -67,6 +74,7 @@ class Keeper:
         """Takes back what a former life of this name held: its port is ours, so it is dead."""
         if former and former != self.started:
             touched = self._driver.run(maintain.take_over(self._queue, self._worker, former))
+            self.died()
             _log.info(
                 "worker %s was here before: looked in %d requests for what it held",
                 self._worker,
@@ -87,6 +95,25 @@ class Keeper:
             self._driver.run(maintain.wake(self._queue, self._worker, len(self._board.records)))
         except FairlaneError:
             return  # then they time out
+
+    def died(self) -> None:
+        """A process died: tokens that were in its hands are looked for soon."""
+        self._maintenance.died()
+
+    def _cut(self) -> bool:
+        """Asked before a call is repeated, which it always is.
+
+        Its connection broke. When the server cut or lost all of them, tokens went with the answers
+        to pops; it is enough that the leader looks for them.
+        """
+        if self._leads:
+            self.died()
+        return False
+
+    @property
+    def until_beat_s(self) -> float:
+        """Seconds until the next beat is due."""
+        return max(0.0, self._beaten + settings.BEAT_MS / 1000 - clock.mono_s())
 
     def tick(self, *, often: bool) -> None:
         """Whatever is due: extensions, then the beat. Never raises what Redis does."""
@@ -111,10 +138,13 @@ class Keeper:
         self._answered = clock.mono_s()
         if word == b"ok":
             leads, now, active_due, delayed_due, oldest = rest
-            self.is_idle = active_due == 0
+            self.is_idle, self._leads = active_due == 0, bool(leads)
             if leads:
                 self._maintenance.told(now, active_due, delayed_due, oldest)
+            else:
+                self._maintenance.glimpsed(now, oldest)
         elif word == b"unknown":
+            self._maintenance.wiped()
             self._run(
                 maintain.register(
                     self._queue, self._worker, socket.gethostname(), os.getpid(), self.started
@@ -131,23 +161,54 @@ class Keeper:
     # Leases.
 
     def _extend(self) -> None:
-        """Extends what has used up a third of its lease; a failure does not stop the rest."""
-        for held in self._board.held():
-            now = clock.mono_s()
-            if held.deadline - now >= held.lease_s * 2 / 3:
-                continue
+        """Extends what has used up a third of its lease; a failure does not stop the rest.
+
+        In as few round trips as may be: a slow Redis must not hold up the beat once for each.
+        """
+        now = clock.mono_s()
+        due = [
+            held
+            for held in self._board.held()
+            if held.deadline - now < held.lease_s * (1 - _EXTEND_AT)
+        ]
+        for together in self._by_node(due):
+            for first in range(0, len(together), _EXTEND_MOST):
+                some = together[first : first + _EXTEND_MOST]
+                try:
+                    self._extend_all(some)
+                except RedisUnreachable as error:
+                    _warn(some, error)
+                    break  # the rest of this node would wait as long, in vain
+                except FairlaneError as error:  # of one of them, and nobody knows which
+                    self._extend_each(some, error)
+
+    def _by_node(self, due: list[Held]) -> list[list[Held]]:
+        """One that does not answer must not cost the leases on the others."""
+        found: dict[Any, list[Held]] = {}
+        for held in due:
+            node = self._driver.servers.home(keys.request_hash(held.request_id))
+            found.setdefault(node, []).append(held)
+        return list(found.values())
+
+    def _extend_all(self, some: list[Held]) -> None:
+        now = clock.mono_s()
+        calls = [extend(held.request_id, held.k, str(held.fence), held.op) for held in some]
+        for held, reply in zip(some, self._driver.run(_calls(calls)), strict=True):
             record = self._board.records[held.unit]
-            try:
-                (reply,) = self._driver.run(
-                    _calls([extend(held.request_id, held.k, str(held.fence), held.op)])
-                )
-            except FairlaneError as error:  # the record's own deadline tells the handler to stop
-                _log.warning("could not extend a lease of request %s: %s", held.request_id, error)
-                continue
             if reply[0] in {b"ok", b"cancelled"}:
                 record.extended(held, now + held.lease_s)
             if reply[0] != b"ok":
                 record.stop(held)
+
+    def _extend_each(self, some: list[Held], error: FairlaneError) -> None:
+        if len(some) == 1:
+            _warn(some, error)
+            return
+        for held in some:
+            try:
+                self._extend_all([held])
+            except FairlaneError as its_own:
+                _warn([held], its_own)
 
     def bury(self, records: tuple[Record, ...]) -> bool:
         """A process died: its leases are taken back at once; True if it held more than one.
@@ -166,11 +227,13 @@ class Keeper:
         ))  # fmt: skip
         return False
 
-    def give_back(self, all_held: list[Held]) -> None:
-        """Stopping now: leases are returned uncharged."""
+    def give_back(self, all_held: list[Held], verdicts: Sequence[Verdict] = ()) -> None:
+        """Stopping now: leases are returned uncharged, but for these verdicts."""
         for held in all_held:
             self._board.records[held.unit].release()
-            self._take_back(held, give_back(held.request_id, held.k, str(held.fence), held.op))
+            self._take_back(
+                held, give_back(held.request_id, held.k, str(held.fence), held.op, verdicts)
+            )
 
     def _take_back(self, held: Held, call: Call) -> None:
         try:
@@ -178,6 +241,12 @@ class Keeper:
             self._driver.run(maintain.settle_reap(self._queue, held.request_id, reply))
         except FairlaneError as error:  # then the lease expires, and whoever leads takes it back
             _log.warning("could not take back a lease of request %s: %s", held.request_id, error)
+
+
+def _warn(some: list[Held], error: FairlaneError) -> None:
+    """A lease was not extended: the record's own deadline tells its handler to stop."""
+    more = f" and {len(some) - 1} more" if len(some) > 1 else ""
+    _log.warning("could not extend a lease of request %s%s: %s", some[0].request_id, more, error)
 
 
 def _calls(calls: list[Call]) -> Operation[list[Any]]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .. import clock, settings
+from ..errors import FairlaneError
 from ..operations import tokens
+from ..operations.durable import confirm_settled
 from ..operations.work import acquire, complete
 from ..steps import Arg, Batch, Call, Command, Handle, Operation
 
@@ -15,7 +18,10 @@ if TYPE_CHECKING:
 
     from ..model import Slice, Token, Verdict
     from .board import Record
+    from .measures import Measures
     from .slices import SliceSizes
+
+_log = logging.getLogger("fairlane.worker")
 
 
 @dataclass(slots=True)
@@ -28,6 +34,9 @@ class Outcome:
     results: list[Arg] = field(default_factory=list)  # (head, body) pairs, flat
     verdicts: list[Verdict] = field(default_factory=list)
     is_over: bool = False  # stop here and give the rest back
+    timeouts: int = 0  # calls whose time ran out
+    waited_ms: list[int] = field(default_factory=list)  # of each result
+    ran_us: list[int] = field(default_factory=list)
 
     def parts(self) -> Iterator[tuple[list[bytes], list[Arg], list[Verdict]]]:
         """What is to be settled, in calls of bounded size; at least one."""
@@ -49,6 +58,7 @@ class Unit:
     started: str
     record: Record
     sizes: SliceSizes
+    measures: Measures
 
 
 def serve(unit: Unit) -> Operation[None]:
@@ -56,6 +66,7 @@ def serve(unit: Unit) -> Operation[None]:
     outgoing: list[Command | Call] = []
     while not unit.record.is_draining:
         # What the last slice returned goes out in the same round trip as the next pop.
+        outgoing += unit.measures.due()
         *_, popped = yield Batch(
             [*outgoing, tokens.pop(unit.queue, settings.BLOCK_MS, unit.worker)]
         )
@@ -63,6 +74,7 @@ def serve(unit: Unit) -> Operation[None]:
         token = tokens.parse(popped[1]) if popped else None
         if token is not None:
             outgoing = yield from use(unit, token)
+    outgoing += unit.measures.rest()
     if outgoing:
         yield Batch(outgoing)
 
@@ -79,14 +91,19 @@ def use(unit: Unit, token: Token) -> Operation[list[Command | Call]]:
     if taken is None:
         return outgoing
     unit.record.hold(
-        taken.request_id, taken.k, int(taken.fence), taken.op, sent, taken.lease_ms / 1000
-    )
+        taken.request_id, taken.k, int(taken.fence), taken.op, sent, taken.lease_ms / 1000,
+        int(taken.entries[0][0].partition(b"-")[2]) if len(taken.entries) == 1 else -1,
+    )  # fmt: skip
     try:
         if outgoing:  # before anything else, above all before the handler
             yield Batch(outgoing)
-        return (yield from work_off(unit, taken))
-    finally:
+        outgoing = yield from work_off(unit, taken)
+    except FairlaneError:  # Redis is away: the lease expires, and whoever leads takes it back
         unit.record.release()
+        raise
+    # Anything else that is raised ends the process, and the supervisor takes back what is held.
+    unit.record.release()
+    return outgoing
 
 
 def work_off(unit: Unit, taken: Slice) -> Operation[list[Command | Call]]:
@@ -100,11 +117,10 @@ def work_off(unit: Unit, taken: Slice) -> Operation[list[Command | Call]]:
         parts = list(outcome.parts())
         outgoing: list[Command | Call] = []
         for part in parts[:-1]:
-            outgoing += _after(unit, taken, (yield complete(taken, *part, keep=True)))
-        reply = yield complete(taken, *parts[-1], keep=keep)
-        counted = len(outcome.ids) if reply[0] in {b"ok", b"ended"} else 0
-        failed = len(outcome.verdicts)
-        unit.record.count(counted, failed, 0 if keep else 1, int(outcome.seconds * 1e6))
+            reply = yield from _settle(unit, taken, complete(taken, *part, keep=True))
+            outgoing += _after(unit, taken, reply)
+        reply = yield from _settle(unit, taken, complete(taken, *parts[-1], keep=keep))
+        _count(unit, taken, outcome, reply[0], 0 if keep else 1)
         outgoing += _after(unit, taken, reply)
         if not keep or reply[0] != b"ok":
             break
@@ -112,6 +128,41 @@ def work_off(unit: Unit, taken: Slice) -> Operation[list[Command | Call]]:
             yield Batch(outgoing)
     unit.sizes.observe(taken.request_id, position, seconds)
     return outgoing
+
+
+def _count(unit: Unit, taken: Slice, outcome: Outcome, word: bytes, slices: int) -> None:
+    """What a run came to, for the board and the queue; what was refused was not settled by us."""
+    is_settled = word in {b"ok", b"ended"}
+    verdicts = [verdict.verdict for verdict in outcome.verdicts]
+    rejected = verdicts.count("dead")
+    failed = len(verdicts) - verdicts.count("release")
+    again = failed - rejected if taken.attempt < taken.attempts else 0
+    unit.record.count(
+        done=len(outcome.ids) if is_settled else 0,
+        failed=failed,
+        slices=slices,
+        busy_us=int(outcome.seconds * 1e6),
+        retries=again if is_settled else 0,
+        rejected=rejected if is_settled else 0,
+        timeouts=outcome.timeouts,
+        lost=1 if word == b"lost" else 0,
+    )
+    if is_settled:
+        unit.measures.add(
+            taken.priority, outcome.waited_ms, outcome.ran_us, failed, outcome.timeouts
+        )
+
+
+def _settle(unit: Unit, taken: Slice, call: Call) -> Operation[list[Any]]:
+    """Settles, and for a durable request has it confirmed; what is not is said and counted."""
+    if not taken.durable:
+        settled: list[Any] = yield call
+        return settled
+    reply, missing = yield from confirm_settled(call, taken.request_id, taken.durable)
+    if missing:
+        unit.record.count(unconfirmed=1)
+        _log.warning("request %s goes on, but %s", taken.request_id, missing)
+    return reply
 
 
 def _after(unit: Unit, taken: Slice, reply: list[Any]) -> list[Command | Call]:

@@ -11,12 +11,14 @@ import sys
 import threading
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from .. import clock, settings
 from ..errors import FairlaneError
+from . import ends, stacks
 from .loop import Outcome, Unit, serve
 from .runner import Runner
+from .measures import Measures
 from .slices import SliceSizes
 
 if TYPE_CHECKING:
@@ -45,19 +47,19 @@ class Assignment:
 
     def units(self) -> list[Unit]:
         """The units of this child; they share what they learn about requests."""
-        sizes = SliceSizes(self.slice_ms)
+        sizes, measures = SliceSizes(self.slice_ms), Measures(self.queue)
         return [
-            Unit(self.queue, self.worker, self.started, record, sizes) for record in self.records
+            Unit(self.queue, self.worker, self.started, record, sizes, measures)
+            for record in self.records
         ]
 
 
-def start(assignment: Assignment, close: Callable[[], None]) -> tuple[int, int]:
+def start(assignment: Assignment, close: Callable[[], None], file: int) -> tuple[int, int]:
     """Forks a child that works until the board says drain: (its pid, the pipe that ties it to us).
 
-    `close` lets go, in the child, of what belongs to the parent.
+    `close` lets go, in the child, of what belongs to the parent; `file` is for its stacks.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
+    ends.flush()
     ours, theirs = os.pipe()
     parent = os.getpid()
     with warnings.catch_warnings():  # the maintenance thread holds nothing that a child uses
@@ -71,14 +73,14 @@ def start(assignment: Assignment, close: Callable[[], None]) -> tuple[int, int]:
         os.close(theirs)
         _tie(parent, ours)
         close()
+        stacks.prepare(file)
+        ends.watch_forks()
         _main(assignment)
         code = 0
     except BaseException:  # noqa: BLE001  told, and then the process ends
         _log.exception("a process of worker %s failed", assignment.worker)
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)  # nothing of the parent's (exit hooks, test runners) may run here
+        ends.leave(code)  # nothing of the parent's (exit hooks, test runners) may run here
 
 
 def _tie(parent: int, pipe: int) -> None:
@@ -151,6 +153,20 @@ def _serve(assignment: Assignment, unit: Unit) -> None:
         except FairlaneError as error:
             _log.warning("%s; trying again", error)
             clock.sleep(1)
+        except BaseException:  # noqa: BLE001  see there
+            _fail(assignment)
+
+
+def _fail(assignment: Assignment) -> NoReturn:
+    """A unit met what must not be, as a socket that its handler closed: the process ends now.
+
+    All of it, and while the unit's lease is on the board: so it is taken back and charged, and
+    every unit begins anew in the next process.
+    """
+    try:
+        _log.exception("a unit of worker %s failed", assignment.worker)
+    finally:
+        ends.leave(1)
 
 
 async def _serve_async(assignment: Assignment, units: list[Unit]) -> None:
@@ -177,5 +193,30 @@ async def _serve_async(assignment: Assignment, units: list[Unit]) -> None:
             except FairlaneError as error:
                 _log.warning("%s; trying again", error)
                 await asyncio.sleep(1)
+            except BaseException:  # noqa: BLE001  see there
+                _fail(assignment)
 
+    loop = asyncio.get_running_loop()
+    os.register_at_fork(after_in_child=lambda: _end_loop(loop))
     await asyncio.gather(*(work(unit) for unit in units))
+    await _end_tasks()
+    ends.leave(0)  # before asyncio waits for threads that a handler may have left in a long call
+
+
+def _end_loop(loop: Any) -> None:
+    """In a process that a handler forked: what the loop does next is to end it.
+
+    The other tasks are not its own, nor are their sockets.
+    """
+    loop.call_soon(ends.leave, 0)
+    if ready := getattr(loop, "_ready", None):  # before what is due already
+        ready.rotate(1)
+
+
+async def _end_tasks() -> None:
+    """What handlers have left running is cancelled, and has a second to end."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    if others:
+        await asyncio.wait(others, timeout=1)

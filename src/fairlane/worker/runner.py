@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import traceback
-from collections.abc import Awaitable, Coroutine
-from contextlib import suppress
+import asyncio
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from .. import settings
-from ..model import Entry, Slice, Verdict, result_head
-from ..retry import retry_delay_ms
+from .. import clock
+from . import ends
 from .handlers import Context, Shape
-from .loop import Outcome
+from .raised import TimedOut
+from .tally import Tally
 
 if TYPE_CHECKING:
-    from .board import Record
+    from collections.abc import Awaitable
 
-_FLUSH_NS = int(settings.FLUSH_MS * 1e6)
-_ERROR_TEXT = 4096  # characters of a traceback that are kept
+    from ..model import Entry, Slice
+    from .board import Record
+    from .loop import Outcome
+
+GRACE_S = 1.5  # a task that was cancelled has this long until its process is killed
 
 
 class Runner:
@@ -30,65 +31,92 @@ class Runner:
 
     def run(self, taken: Slice, position: int) -> Outcome:
         """A sync handler over the slice from `position` on, until it is time to settle."""
+        now = perf_counter_ns()
+        tally = Tally(taken, position, now)
         if self.shape.is_batch:
-            return self._run_batch(taken, position)
-        tally = _Tally(taken, position)
+            return self._run_batch(taken, taken.entries[position:], tally)
         call, wants_context = self.shape.call, self.shape.wants_context
+        limit_s = self._limit_s(taken)
         for entry in taken.entries[position:]:
+            if limit_s:
+                self._begin(taken, entry, limit_s)
             before = perf_counter_ns()
             try:
                 body = entry[1][1]
                 result = call(body, self._context(taken, entry)) if wants_context else call(body)
             except BaseException as error:  # noqa: BLE001  even SystemExit is the sub-request's failure
+                if ends.is_fork:
+                    ends.leave_fork(error)
+                now = perf_counter_ns()
                 tally.fail(entry, error)
             else:
-                tally.add(entry, result, perf_counter_ns() - before)
-            if tally.is_time() or (self.record.attention and self._must_stop(tally)):
+                if ends.is_fork:
+                    ends.leave_fork(None)
+                now = perf_counter_ns()
+                tally.add(entry, result, now - before)
+            if tally.is_time(now) or (self.record.attention and self._must_stop(tally)):
                 break
-        return tally.outcome()
+        if limit_s:
+            self.record.rest()
+        return tally.outcome(now)
 
     async def run_async(self, taken: Slice, position: int) -> Outcome:
         """The same for an async handler."""
+        now = perf_counter_ns()
+        tally = Tally(taken, position, now)
         if self.shape.is_batch:
-            return await self._run_batch_async(taken, position)
-        tally = _Tally(taken, position)
+            return await self._run_batch_async(taken, taken.entries[position:], tally)
         call, wants_context = self.shape.call, self.shape.wants_context
+        limit_s, task = self._limit_s(taken), asyncio.current_task()
         for entry in taken.entries[position:]:
             before = perf_counter_ns()
             try:
                 body = entry[1][1]
-                result = await (
-                    call(body, self._context(taken, entry)) if wants_context else call(body)
-                )
+                called = call(body, self._context(taken, entry)) if wants_context else call(body)
+                result = await (self._within(limit_s, taken, entry, called) if limit_s else called)
             except BaseException as error:
-                if _ends_unit(error):
+                if ends.is_fork:
+                    ends.leave_fork(error)
+                if _ends_unit(error, task):
                     raise
+                now = perf_counter_ns()
                 tally.fail(entry, error)
             else:
-                tally.add(entry, result, perf_counter_ns() - before)
-            if tally.is_time() or (self.record.attention and self._must_stop(tally)):
+                if ends.is_fork:
+                    ends.leave_fork(None)
+                now = perf_counter_ns()
+                tally.add(entry, result, now - before)
+            if tally.is_time(now) or (self.record.attention and self._must_stop(tally)):
                 break
-        return tally.outcome()
+        return tally.outcome(now)
 
-    def _run_batch(self, taken: Slice, position: int) -> Outcome:
-        tally = _Tally(taken, position)
-        entries = taken.entries[position:]
+    def _run_batch(self, taken: Slice, entries: list[Entry], tally: Tally) -> Outcome:
+        limit_s, before, error, results = self._limit_s(taken), perf_counter_ns(), None, None
+        if limit_s:
+            self._begin(taken, entries[0] if len(entries) == 1 else None, limit_s)
         try:
-            tally.add_all(entries, self._call_batch(taken, entries))
-        except BaseException as error:  # noqa: BLE001  the batch's failure, even SystemExit
-            tally.fail_all(entries, error)
-        return tally.outcome()
+            results = self._call_batch(taken, entries)
+        except BaseException as raised:  # noqa: BLE001  the batch's failure, even SystemExit
+            error = raised
+        if ends.is_fork:
+            ends.leave_fork(error)
+        if limit_s:
+            self.record.rest()
+        return _batch_outcome(tally, entries, results, error, before)
 
-    async def _run_batch_async(self, taken: Slice, position: int) -> Outcome:
-        tally = _Tally(taken, position)
-        entries = taken.entries[position:]
+    async def _run_batch_async(self, taken: Slice, entries: list[Entry], tally: Tally) -> Outcome:
+        limit_s, before, error, results = self._limit_s(taken), perf_counter_ns(), None, None
+        only, task = entries[0] if len(entries) == 1 else None, asyncio.current_task()
         try:
-            tally.add_all(entries, await self._call_batch(taken, entries))
-        except BaseException as error:
-            if _ends_unit(error):
+            called = self._call_batch(taken, entries)
+            results = await (self._within(limit_s, taken, only, called) if limit_s else called)
+        except BaseException as raised:
+            if not ends.is_fork and _ends_unit(raised, task):
                 raise
-            tally.fail_all(entries, error)
-        return tally.outcome()
+            error = raised
+        if ends.is_fork:
+            ends.leave_fork(error)
+        return _batch_outcome(tally, entries, results, error, before)
 
     def _call_batch(self, taken: Slice, entries: list[Entry]) -> Any:
         bodies = [entry[1][1] for entry in entries]
@@ -100,146 +128,81 @@ class Runner:
         index = int(entry[0].partition(b"-")[2])
         return Context(taken.request_id, index, taken.attempt, int(taken.fence), self.record)
 
-    def _must_stop(self, tally: _Tally) -> bool:
+    def _must_stop(self, tally: Tally) -> bool:
         """True when what the supervisor said is about this lease."""
         self.record.heard()  # before the look: what is said from now on calls for attention again
         tally.is_over = self.record.is_draining or self.record.is_stopped
         return tally.is_over
 
+    # Time limits. Each call is on the board while it runs: the supervisor ends what overstays.
 
-def _ends_unit(error: BaseException) -> bool:
-    """True when an async unit itself is being ended, and not just what its handler awaited."""
-    from asyncio import CancelledError, current_task
+    def _limit_s(self, taken: Slice) -> float:
+        """The smaller of the handler's and the request's limits; 0 = there is none."""
+        own, asked = self.shape.time_limit_s, taken.time_limit_ms / 1000
+        return min(own, asked) if own and asked else own or asked
 
-    if isinstance(error, CancelledError):
-        task = current_task()
-        return task is not None and task.cancelling() > 0
-    return isinstance(error, GeneratorExit)
-
-
-def _text_of(error: BaseException) -> str:
-    """The traceback, from the handler's own first frame on."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_globals is globals():
-        trace = trace.tb_next
-    return "".join(traceback.format_exception(type(error), error, trace))
-
-
-def _refuse_awaitable(result: Any) -> None:
-    """Raises TypeError for a coroutine (which is closed) or anything else to be awaited."""
-    if not isinstance(result, Awaitable):
-        return
-    if isinstance(result, Coroutine):
-        with suppress(Exception):  # one that has begun may raise whatever it likes
-            result.close()
-    raise TypeError(
-        f"the handler returned a {type(result).__name__}, which nobody awaits: "
-        "make the handler an async def and await it there"
-    )
-
-
-def _stored(result: Any) -> tuple[bytes, bytes]:
-    """What a handler returned as (status, bytes). Raises TypeError, ValueError with a sentence."""
-    if type(result) is bytes:
-        status, body = b"d", result
-    elif isinstance(result, str):
-        status, body = b"d", _encoded(result)
-    elif result is None:
-        return b"n", b""
-    elif isinstance(result, (bytes, bytearray, memoryview)):
-        status, body = b"d", bytes(result)
-    else:
-        _refuse_awaitable(result)
-        kind = type(result).__name__
-        raise TypeError(f"the handler returned a {kind}: bytes, str or None is expected")
-    if len(body) > settings.MAX_BODY:
-        raise ValueError(f"the result has {len(body):,} bytes: the most is {settings.MAX_BODY:,}")
-    return status, body
-
-
-def _check_count(results: Any, expected: int) -> None:
-    """Raises TypeError unless there are as many results as bodies."""
-    _refuse_awaitable(results)
-    if not isinstance(results, (list, tuple)) or len(results) != expected:
-        count = len(results) if isinstance(results, (list, tuple)) else type(results).__name__
-        raise TypeError(f"the batch handler returned {count} results for {expected} bodies")
-
-
-def _encoded(text: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f"the handler returned a str that is not valid UTF-8: {error}") from None
-
-
-class _Tally:
-    """Collects the outcome of one run."""
-
-    def __init__(self, taken: Slice, position: int) -> None:
-        self._taken = taken
-        self._position = position
-        self._began = perf_counter_ns()
-        self._bytes = 0
-        self._ids: list[bytes] = []
-        self._results: list[Any] = []
-        self._verdicts: list[Verdict] = []
-        self.is_over = False
-
-    def add(self, entry: Entry, result: Any, ran_ns: int) -> None:
-        """A result; one that can't be stored is the handler's mistake."""
-        try:
-            status, body = _stored(result)
-        except (TypeError, ValueError) as error:
-            self._retry(entry, str(error))
-            return
-        entry_id = entry[0]
-        submitted, _, index = entry_id.partition(b"-")
-        waited = max(0, self._taken.taken_ms - int(submitted))
-        head = result_head(index, status, self._taken.attempt, waited, ran_ns // 1000)
-        self._ids.append(entry_id)
-        self._results += (head, body)
-        self._bytes += len(body)
-        self._position += 1
-
-    def add_all(self, entries: list[Entry], results: Any) -> None:
-        """A batch handler's results: as many as there were bodies, or the whole batch failed."""
-        try:
-            _check_count(results, len(entries))
-        except TypeError as error:
-            for entry in entries:
-                self._retry(entry, str(error))
-            return
-        ran = perf_counter_ns() - self._began
-        for entry, result in zip(entries, results, strict=True):
-            self.add(entry, result, ran // len(entries))
-
-    def fail(self, entry: Entry, error: BaseException) -> None:
-        """The handler raised."""
-        self._retry(entry, _text_of(error)[-_ERROR_TEXT:])
-
-    def _retry(self, entry: Entry, text: str) -> None:
-        """The sub-request failed: again after the backoff, unless this was its last attempt."""
-        taken = self._taken
-        submitted, _, index = entry[0].partition(b"-")
-        waited = max(0, taken.taken_ms - int(submitted))
-        delay = retry_delay_ms(taken.attempt, *taken.backoff_ms)
-        text = text.encode(errors="backslashreplace").decode()  # a lone surrogate can't be sent
-        head = result_head(index, b"x", taken.attempt, waited, 0)
-        self._verdicts.append(Verdict(entry[0], "retry", delay, head, text))
-        self._position += 1
-
-    def fail_all(self, entries: list[Entry], error: BaseException) -> None:
-        """A batch failed: nobody knows through which of them, so each comes back alone."""
-        for entry in entries:
-            self.fail(entry, error)
-
-    def is_time(self) -> bool:
-        """It took long or grew big: what is done so far should be settled."""
-        return self._bytes > settings.FLUSH_BYTES or perf_counter_ns() - self._began > _FLUSH_NS
-
-    def outcome(self) -> Outcome:
-        """All of it."""
-        seconds = (perf_counter_ns() - self._began) / 1e9
-        return Outcome(
-            self._position, seconds, self._ids, self._results, self._verdicts, self.is_over
+    def _begin(
+        self, taken: Slice, entry: Entry | None, limit_s: float, grace_s: float = 0.0
+    ) -> None:
+        began = clock.mono_s()
+        self.record.begin(
+            entry[0] if entry else b"",
+            began=began,
+            until=began + limit_s + grace_s,
+            limit_s=limit_s,
+            taken_ms=taken.taken_ms,
+            attempt=taken.attempt,
+            attempts=taken.attempts,
+            backoff_ms=taken.backoff_ms,
         )
+
+    async def _within(
+        self, limit_s: float, taken: Slice, entry: Entry | None, called: Awaitable[Any]
+    ) -> Any:
+        """Awaits a call of the handler. Raises TimedOut from what its cancellation raised in it.
+
+        One that goes on regardless, or never lets go of the loop, is killed with its process.
+        """
+        self._begin(taken, entry, limit_s, GRACE_S)
+        task = asyncio.current_task()
+        try:
+            async with asyncio.timeout(limit_s) as timer:
+                result = await called
+        except BaseException as error:
+            if timer.expired() and not _ends_unit(error, task):
+                raise TimedOut(limit_s) from _cancelled(error)
+            raise
+        finally:
+            self.record.rest()
+        if timer.expired():  # it was cancelled, and answered something all the same
+            raise TimedOut(limit_s)
+        return result
+
+
+def _batch_outcome(
+    tally: Tally, entries: list[Entry], results: Any, error: BaseException | None, before: int
+) -> Outcome:
+    now = perf_counter_ns()
+    if error is None:
+        tally.add_all(entries, results, now - before)
+    else:
+        tally.fail_all(entries, error)
+    return tally.outcome(now)
+
+
+def _cancelled(error: BaseException) -> BaseException:
+    """Of asyncio's TimeoutError the CancelledError behind it, which was where the handler was."""
+    cause = error.__cause__
+    return cause if isinstance(cause, asyncio.CancelledError) else error
+
+
+def _ends_unit(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
+    """True when an async unit itself is being ended, and not just what its handler awaited."""
+    if isinstance(error, asyncio.CancelledError):
+        return task is not None and task.cancelling() > 0
+    if not isinstance(error, GeneratorExit):
+        return False
+    try:  # whoever closes a coroutine that waits is somebody else, or no task at all
+        return asyncio.current_task() is not task
+    except RuntimeError:
+        return True

@@ -16,10 +16,11 @@ from ..errors import InvalidArgument
 from ..keys import check_name
 from ..queue import Queue
 from .board import Board
-from .children import Children
+from .children import Child, Children
 from .handlers import Handler, shape_of
 from .health import HealthPort, split_id
 from .keeper import Keeper
+from .overdue import Overdue
 from .process import Assignment
 from .signals import Signals
 
@@ -34,7 +35,9 @@ class Worker:
     `handler` is `def f(body: bytes) -> bytes | str | None`, an `async def`, or a batch handler
     (see batch_handler); it may take a Context as its second argument. `id` is host:port, the
     address of the health port; None takes a free port of 127.0.0.1. `slice_ms` is how long one
-    lease's work should take; 0 means one sub-request a lease.
+    lease's work should take; 0 means one sub-request a lease. `time_limit_s` is the most one call
+    of the handler may take; the smallest counts of this, the handler's own (see time_limit) and the
+    request's. Raises InvalidArgument, HandlerNotFound.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class Worker:
         concurrency: int = 1,
         processes: int = 1,
         slice_ms: float = settings.SLICE_MS,
+        time_limit_s: float | None = None,
     ) -> None:
         for name, value, most in (
             ("concurrency", concurrency, 1000),
@@ -62,7 +66,7 @@ class Worker:
         self.queue = queue
         self.id = id or "127.0.0.1:0"
         split_id(self.id)
-        self._shape = shape_of(handler)
+        self._shape = shape_of(handler).limited(time_limit_s)
         self._concurrency, self._processes, self._slice_ms = concurrency, processes, slice_ms
         self._board = Board(concurrency * processes)
         self._woken = False
@@ -88,21 +92,25 @@ class Worker:
             )
             driver.check()
             self._keeper = Keeper(driver, self.queue.name, self.id, self._board)
-            self._keeper.register()
             try:
-                return self._supervise(port, until_idle=until_idle)
+                # Signals first: whoever sees it in the registry may stop it.
+                with Signals() as signals:
+                    self._keeper.register()
+                    try:
+                        return self._supervise(port, signals, until_idle=until_idle)
+                    finally:
+                        self._keeper.leave()
             finally:
-                self._keeper.leave()
                 driver.close()
                 self._board, self._woken = Board(self._concurrency * self._processes), False
         finally:
             port.close()
 
-    def _supervise(self, port: HealthPort, *, until_idle: bool) -> int:
-        signals = Signals()
+    def _supervise(self, port: HealthPort, signals: Signals, *, until_idle: bool) -> int:
         self._children = Children(self._assignments(), [port.socket.close, signals.forget])
+        self._overdue = Overdue(self._children, self._keeper, is_async=self._shape.is_async)
         try:
-            with signals, selectors.DefaultSelector() as selector:
+            with selectors.DefaultSelector() as selector:
                 selector.register(port.socket, selectors.EVENT_READ, port.answer)
                 selector.register(signals.pipe, selectors.EVENT_READ, signals.clear)
                 self._children.start()
@@ -114,7 +122,9 @@ class Worker:
                     self._concurrency,
                 )
                 while not self._children.is_over:
-                    for key, _ in selector.select(_TICK_S if not until_idle else _TICK_S / 4):
+                    is_soon = until_idle or self._overdue.is_waiting
+                    wait_s = _TICK_S / 4 if is_soon else _TICK_S
+                    for key, _ in selector.select(min(wait_s, self._keeper.until_beat_s)):
                         key.data()
                     self._heed(signals)
                     self._tick(until_idle=until_idle)
@@ -135,15 +145,21 @@ class Worker:
             self._board.drain()
 
     def _tick(self, *, until_idle: bool) -> None:
-        for records in self._children.collect(restart=not self._board.is_draining):
-            if self._keeper.bury(records):
-                self._children.alone(records)
+        for child in self._children.collect(restart=not self._board.is_draining):
+            settle = self._overdue.settle if child.late else self._bury
+            if settle(child):  # nobody was charged
+                self._children.alone(child.records)
+            self._keeper.died()
+        self._overdue.look()
         self._keeper.tick(often=until_idle)
         if self._keeper.must_drain or (until_idle and self._keeper.is_idle):
             self._board.drain()
         if self._board.is_draining and not self._woken:
             self._woken = True
             self._keeper.wake()
+
+    def _bury(self, child: Child) -> bool:
+        return self._keeper.bury(child.records)
 
     def _stop_now(self) -> None:
         """Kills the processes and gives back what they held: nothing lost, no attempt charged."""
@@ -177,6 +193,7 @@ class Worker:
             "draining": self._board.is_draining,
             "processes": len(self._children.running),
             "restarts": self._children.restarts,
+            "crashes": self._children.crashes,
             "held": len(self._board.held()),
             **self._board.counts(),
         }

@@ -1,0 +1,57 @@
+"""How a worker's process ends: at once, and with nothing of its parent's run on the way."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from contextlib import suppress
+from typing import NoReturn
+
+# True in a process that a handler forked. A flag, as it is looked at after every call: to ask the
+# system for the process's id would take as long as the call's other costs together.
+is_fork = False
+
+
+def watch_forks() -> None:
+    """From now on a process forked from this one knows that it is no worker's."""
+    global is_fork  # noqa: PLW0603
+    is_fork = False  # this one is, even if a handler forked its supervisor
+    os.register_at_fork(after_in_child=_mark)
+
+
+def _mark() -> None:
+    global is_fork  # noqa: PLW0603
+    is_fork = True
+
+
+def flush() -> None:
+    """Writes out what was printed; a stream that is closed or gone is passed over."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # also an object that the handler put in its place
+            stream.flush()
+
+
+def leave(code: int) -> NoReturn:
+    """Ends this process: no exit hooks, no threads awaited, nothing of who forked it."""
+    try:
+        flush()
+    finally:
+        os._exit(code)
+
+
+def leave_fork(error: BaseException | None) -> NoReturn:
+    """A process that a handler forked has come back from the handler, which `error` left, or None.
+
+    The lease and the sockets belong to the process it was forked from: it must not go on. Whoever
+    waits for it reads the exit code that Python would have given it.
+    """
+    code = 0
+    try:
+        if isinstance(error, SystemExit):
+            code = error.code & 255 if isinstance(error.code, int) else int(error.code is not None)
+        elif error is not None:
+            code = 1
+            traceback.print_exception(error)
+    finally:
+        leave(code)

@@ -1,0 +1,68 @@
+"""What a handler may raise to say what becomes of its sub-request."""
+
+from __future__ import annotations
+
+from ..errors import InvalidArgument
+
+LONGEST_S = 86_400
+
+
+class Retry(Exception):
+    """Raised by a handler: call it again. It counts as an attempt, so after the last one it's dead.
+
+    `after` is the pause in seconds, 0 to a day; None leaves it to the request's backoff. `reason`
+    is kept as the error's text. Raises InvalidArgument.
+    """
+
+    after: float | None = None
+    reason: str = ""
+
+    def __init__(self, after: float | None = None, reason: str = "") -> None:
+        super().__init__(after, reason)
+        if after is not None and not is_seconds(after):
+            raise InvalidArgument(
+                f"Retry(after={after!r}) is not valid: seconds from 0 to 86,400 are expected"
+            )
+        if not isinstance(reason, str):
+            raise InvalidArgument(f"Retry(reason={reason!r}) is not valid: text is expected")
+        self.after, self.reason = after, reason
+
+    def __str__(self) -> str:
+        return self.reason or "the handler asked to be called again"
+
+
+class Reject(Exception):
+    """Raised by a handler: this sub-request is dead, however many attempts are left.
+
+    `reason` is kept as the error's text. Raises InvalidArgument.
+    """
+
+    reason: str = ""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        if not isinstance(reason, str) or not reason.strip():
+            raise InvalidArgument(f"Reject({reason!r}) is not valid: a reason is expected, as text")
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason or "the handler rejected it"
+
+
+class TimedOut(Exception):
+    """Raised by the runner: a call took longer than it may."""
+
+    def __init__(self, limit_s: float) -> None:
+        super().__init__(too_long(limit_s))
+        self.limit_s = limit_s
+
+
+def too_long(limit_s: float) -> str:
+    """The error's text for a handler that was stopped."""
+    return f"the handler took longer than its time limit of {limit_s:g} s"
+
+
+def is_seconds(value: object) -> bool:
+    """True for a number of seconds from 0 to a day."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_number and 0 <= value <= LONGEST_S  # type: ignore[operator]

@@ -1,0 +1,227 @@
+"""What the calls of one run came to: results, and verdicts on those that have none."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Awaitable, Coroutine
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from .. import settings
+from ..model import Entry, Slice, Verdict, result_head
+from ..retry import retry_delay_ms
+from .loop import Outcome
+from .raised import Reject, Retry, TimedOut, is_seconds
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+_FLUSH_NS = int(settings.FLUSH_MS * 1e6)
+_ERROR_TEXT = 4096  # characters of an error's text that are kept
+_ERROR_HEAD = 1024  # ... of its beginning, when it is longer than that
+_RUNNER = f"{__package__}.runner"  # whose frames say nothing to the handler's author
+
+
+class Tally:
+    """Collects the outcome of one run, which began at `began` ns of the performance counter."""
+
+    def __init__(self, taken: Slice, position: int, began: int) -> None:
+        self._taken = taken
+        self._position = position
+        self._began = began
+        self._bytes = 0
+        self._ids: list[bytes] = []
+        self._results: list[Any] = []
+        self._verdicts: list[Verdict] = []
+        self._timeouts = 0
+        self._waited_ms: list[int] = []
+        self._ran_us: list[int] = []
+        self.is_over = False
+
+    def add(self, entry: Entry, result: Any, ran_ns: int) -> None:
+        """A result; one that can't be stored is the handler's mistake."""
+        try:
+            status, body = _stored(result)
+        except (TypeError, ValueError) as error:
+            self._settle(entry, "retry", None, str(error))
+            return
+        entry_id = entry[0]
+        submitted, _, index = entry_id.partition(b"-")
+        waited = max(0, self._taken.taken_ms - int(submitted))
+        ran_us = ran_ns // 1000
+        head = result_head(index, status, self._taken.attempt, waited, ran_us)
+        self._waited_ms.append(waited)
+        self._ran_us.append(ran_us)
+        self._ids.append(entry_id)
+        self._results += (head, body)
+        self._bytes += len(body)
+        self._position += 1
+
+    def add_all(self, entries: list[Entry], results: Any, ran_ns: int) -> None:
+        """A batch handler's results: as many as there were bodies, or the whole batch failed.
+
+        An exception among them is what became of its own body.
+        """
+        try:
+            _check_count(results, len(entries))
+        except TypeError as error:
+            for entry in entries:
+                self._settle(entry, "retry", None, str(error))
+            return
+        each = ran_ns // len(entries)
+        for entry, result in zip(entries, results, strict=True):
+            if isinstance(result, BaseException):
+                self.fail(entry, result)
+            else:
+                self.add(entry, result, each)
+
+    def fail(self, entry: Entry, error: BaseException) -> None:
+        """The handler raised: again after the backoff or when it says, dead if it rejects."""
+        if isinstance(error, TimedOut):
+            self._timeouts += 1
+            self._settle(entry, "timeout", None, _text_of(error), int(error.limit_s * 1e6))
+        elif isinstance(error, Reject):
+            self._settle(entry, "dead", 0, _reason_of(error))
+        elif isinstance(error, Retry):
+            self._settle(entry, "retry", _pause_of(error), _reason_of(error))
+        else:
+            self._settle(entry, "retry", None, _text_of(error))
+
+    def fail_all(self, entries: list[Entry], error: BaseException) -> None:
+        """A batch failed: nobody knows through which of them, so each comes back alone.
+
+        When its time ran out, that may be through their number alone: so none is charged.
+        """
+        if isinstance(error, TimedOut) and len(entries) > 1:
+            self._timeouts += 1
+            for entry in entries:
+                self._settle(entry, "release", 0, "")
+            return
+        for entry in entries:
+            self.fail(entry, error)
+
+    def _settle(
+        self, entry: Entry, verdict: str, after_s: float | None, text: str, ran_us: int = 0
+    ) -> None:
+        """No result: `after_s` is the pause before another attempt, None for the backoff's."""
+        taken = self._taken
+        submitted, _, index = entry[0].partition(b"-")
+        waited = max(0, taken.taken_ms - int(submitted))
+        delay = retry_delay_ms(taken.attempt, *taken.backoff_ms)
+        if after_s is not None:
+            delay = round(after_s * 1000)
+        head = result_head(index, b"x", taken.attempt, waited, ran_us)
+        self._verdicts.append(Verdict(entry[0], verdict, delay, head, _sendable(text)))
+        self._position += 1
+
+    def is_time(self, now: int) -> bool:
+        """It took long or grew big: what is done so far should be settled."""
+        return self._bytes > settings.FLUSH_BYTES or now - self._began > _FLUSH_NS
+
+    def outcome(self, now: int) -> Outcome:
+        """All of it."""
+        return Outcome(
+            self._position,
+            (now - self._began) / 1e9,
+            self._ids,
+            self._results,
+            self._verdicts,
+            self.is_over,
+            self._timeouts,
+            self._waited_ms,
+            self._ran_us,
+        )
+
+
+# ------------------------------------------------------------------ results
+
+
+def _stored(result: Any) -> tuple[bytes, bytes]:
+    """What a handler returned as (status, bytes). Raises TypeError, ValueError with a sentence."""
+    if type(result) is bytes:
+        status, body = b"d", result
+    elif isinstance(result, str):
+        status, body = b"d", _encoded(result)
+    elif result is None:
+        return b"n", b""
+    elif isinstance(result, (bytes, bytearray, memoryview)):
+        status, body = b"d", bytes(result)
+    else:
+        _refuse_awaitable(result)
+        kind = type(result).__name__
+        hint = "raise it instead" if isinstance(result, BaseException) else _EXPECTED
+        raise TypeError(f"the handler returned a {kind}: {hint}")
+    if len(body) > settings.MAX_BODY:
+        raise ValueError(f"the result has {len(body):,} bytes: the most is {settings.MAX_BODY:,}")
+    return status, body
+
+
+_EXPECTED = "bytes, str or None is expected"
+
+
+def _refuse_awaitable(result: Any) -> None:
+    """Raises TypeError for a coroutine (which is closed) or anything else to be awaited."""
+    if not isinstance(result, Awaitable):
+        return
+    if isinstance(result, Coroutine):
+        with suppress(Exception):  # one that has begun may raise whatever it likes
+            result.close()
+    raise TypeError(
+        f"the handler returned a {type(result).__name__}, which nobody awaits: "
+        "make the handler an async def and await it there"
+    )
+
+
+def _check_count(results: Any, expected: int) -> None:
+    """Raises TypeError unless there are as many results as bodies."""
+    _refuse_awaitable(results)
+    if not isinstance(results, (list, tuple)) or len(results) != expected:
+        count = len(results) if isinstance(results, (list, tuple)) else type(results).__name__
+        raise TypeError(f"the batch handler returned {count} results for {expected} bodies")
+
+
+def _encoded(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"the handler returned a str that is not valid UTF-8: {error}") from None
+
+
+# ------------------------------------------------------------------ errors
+
+
+def _reason_of(error: Retry | Reject) -> str:
+    """Its reason, and what it was raised from."""
+    try:
+        text = str(error)
+    except BaseException:  # noqa: BLE001  a subclass may do what it likes
+        text = type(error).__name__
+    return text if error.__cause__ is None else f"{text}\n{_text_of(error.__cause__)}"
+
+
+def _pause_of(error: Retry) -> float | None:
+    """Seconds, or None for the backoff, as for what a subclass made of it that is no pause."""
+    after: Any = getattr(error, "after", None)
+    return float(after) if is_seconds(after) else None
+
+
+def _text_of(error: BaseException) -> str:
+    """The traceback, from the handler's own first frame on."""
+    if isinstance(error, TimedOut):  # where it was is in what it was raised from
+        cause = error.__cause__
+        return str(error) if cause is None else f"{error}\n{_text_of(cause)}"
+    trace: TracebackType | None = error.__traceback__
+    while trace is not None and trace.tb_frame.f_globals.get("__name__") == _RUNNER:
+        trace = trace.tb_next
+    try:
+        return "".join(traceback.format_exception(type(error), error, trace))
+    except BaseException:  # noqa: BLE001  the handler's own classes take part in this
+        return f"{type(error).__name__}, which has no text\n"
+
+
+def _sendable(text: str) -> str:
+    """Not too long, and with an escape for what has no UTF-8, as a lone surrogate."""
+    if len(text) > _ERROR_TEXT:
+        cut = "\n[...]\n"
+        text = text[:_ERROR_HEAD] + cut + text[-(_ERROR_TEXT - _ERROR_HEAD - len(cut)) :]
+    return text.encode(errors="backslashreplace").decode()

@@ -1,0 +1,415 @@
+"""Handlers and bodies that do what nobody should: what is to blame is charged, the others go on.
+
+The workers run in the test's own process; their children are forked from it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import gc
+import os
+import resource
+import signal
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane import keys
+from fairlane.worker import Worker
+from tests.support.workers import Folder, check_told_once
+from tests.worker.handlers import spend_async
+from tests.worker.parts import ON_SINGLE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import redis
+
+    from fairlane.queue import Queue, Request
+    from fairlane.worker import Context
+    from tests.support.workers import Workers
+
+BAD = 7  # its place
+ATTEMPTS = 2
+
+pytestmark = ON_SINGLE
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    """What a test and its handlers share."""
+    return Folder(tmp_path)
+
+
+def submit(queue: Queue, limit: int = 1, **options: Any) -> Request:
+    """A request, one body of which is bad."""
+    bodies = [b"bad" if i == BAD else b"%d" % i for i in range(40)]
+    return queue.submit_request(
+        bodies, limit=limit, attempts=ATTEMPTS, backoff_ms=(10, 20), **options
+    )
+
+
+def handler_of(act: Callable[[], Any]) -> Callable[[bytes], Any]:
+    """A handler that does this for the bad body."""
+
+    def handler(body: bytes) -> Any:
+        return act() if body == b"bad" else body
+
+    return handler
+
+
+def check_only_bad_is_dead(request: Request, client: Any, reason: bytes) -> str:
+    """Assert that it was charged, and nobody else; return its error."""
+    results = list(request.results())
+    assert [result.index for result in results if result.status == "dead"] == [BAD]
+    assert [result.attempt for result in results] == [
+        ATTEMPTS if i == BAD else 1 for i in range(len(results))
+    ]
+    ((_, dead),) = client.xrange(keys.request_keys(request.id)[7])
+    assert dead[b"reason"] == reason
+    check_told_once(request)
+    return results[BAD].error or ""
+
+
+# ------------------------------------------------------------------ what only fails
+
+
+def raise_it(error: BaseException) -> Any:
+    """As an expression."""
+    raise error
+
+
+def recurse() -> Any:
+    """Without an end."""
+    return recurse()
+
+
+def eat() -> Any:
+    """More memory than there is."""
+    return bytes(1 << 60)
+
+
+def print_in_vain() -> Any:
+    """To a stream that is closed."""
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123
+    sys.stdout.close()
+    print("unheard")  # noqa: T201
+
+
+class OfItsOwn(BaseException):
+    """Nothing that `except Exception` would see."""
+
+
+FAILURES = {
+    "wrong type": (lambda: 3, "returned a int"),
+    "KeyboardInterrupt": (lambda: raise_it(KeyboardInterrupt()), "KeyboardInterrupt"),
+    "SystemExit": (lambda: sys.exit(3), "SystemExit: 3"),
+    "GeneratorExit": (lambda: raise_it(GeneratorExit()), "GeneratorExit"),
+    "BaseException": (lambda: raise_it(OfItsOwn()), "OfItsOwn"),
+    "too long": (lambda: bytes(1_048_577), "1,048,577 bytes: the most is 1,048,576"),
+    "recursion": (recurse, "RecursionError"),
+    "memory": (eat, "MemoryError"),
+    "closed stdout": (print_in_vain, "I/O operation on closed file"),
+}
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize(("act", "said"), FAILURES.values(), ids=FAILURES.keys())
+def test_what_goes_wrong_in_python_is_a_failure_and_ends_no_process(
+    act: Any, said: str, queue: Queue, redis_client: redis.Redis, *, is_async: bool
+):
+    """Whatever it is called, and however it is raised."""
+    handler = handler_of(act)
+
+    async def asynchronous(body: bytes) -> Any:
+        await asyncio.sleep(0)
+        return handler(body)
+
+    request = submit(queue)
+    worker = Worker(queue, asynchronous if is_async else handler)
+    worker.run(until_idle=True)
+    assert said in check_only_bad_is_dead(request, redis_client, b"attempts")
+    assert (worker._children.crashes, worker._children.restarts) == (0, 0)
+
+
+# ------------------------------------------------------------------ what ends its process
+
+
+def without_core(act: Callable[[], Any]) -> Callable[[], Any]:
+    """The same, leaving no core file behind."""
+
+    def quietly() -> Any:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        return act()
+
+    return quietly
+
+
+def overflow() -> Any:
+    """The stack of C, which Python's own limit does not see."""
+    sys.setrecursionlimit(1_000_000)
+
+    def deeper(_: int) -> int:
+        return max([1], key=deeper)
+
+    return deeper(1)
+
+
+def forbid_calls() -> None:
+    """Leave so little of Python's stack that the worker's own calls fail, far from any handler."""
+    for depth in range(1, 1000):
+        with contextlib.suppress(RecursionError):
+            sys.setrecursionlimit(depth)
+            return
+
+
+def set_alarm() -> Any:
+    """One that comes when another body is worked on, or none."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, 0.001)
+    threading.Event().wait()
+
+
+DEATHS = {
+    "os._exit(0)": (lambda: os._exit(0), "exit 0"),
+    "os._exit(3)": (lambda: os._exit(3), "exit 3"),
+    "segfault": (without_core(lambda: ctypes.string_at(0)), "signal 11"),
+    "abort": (without_core(os.abort), "signal 6"),
+    "kill -9": (lambda: os.kill(os.getpid(), signal.SIGKILL), "signal 9"),
+    "overflow": (without_core(overflow), "signal 11"),
+    "no recursion": (forbid_calls, "exit 1"),
+    "alarm": (set_alarm, "signal 14"),
+}
+
+
+@pytest.mark.parametrize(("act", "how"), DEATHS.values(), ids=DEATHS.keys())
+def test_what_ends_its_process_is_charged_once_it_is_alone(
+    act: Any, how: str, queue: Queue, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+):  # fmt: skip
+    """The first death, in a slice of several, charges nobody; the supervisor names the others."""
+    monkeypatch.setattr("faulthandler.is_enabled", lambda: False)  # pytest's shows them elsewhere
+    request = submit(queue)
+    worker = Worker(queue, handler_of(act))
+    worker.run(until_idle=True)
+    check_only_bad_is_dead(request, redis_client, b"died")
+    assert worker._children.crashes == ATTEMPTS + 1
+    said = [one.message for one in caplog.records if "ended by" in one.message]
+    assert f"ended by {how} in sub-requests of request {request.id}; its work is taken" in said[0]
+    for message in said[1:]:
+        assert f"ended by {how} in sub-request {BAD} of request {request.id}; its" in message
+    if how == "signal 11":
+        assert "; at File " in said[-1]
+
+
+def test_a_death_while_the_worker_drains_is_a_death_too(queue: Queue, redis_client: redis.Redis):
+    """Even one that looks like a good end: what it held does not wait for its lease."""
+
+    def leave(body: bytes) -> bytes:
+        made[0].stop()
+        os._exit(0)
+
+    request = queue.submit_request([b"x", b"y"], limit=1)
+    made = [Worker(queue, leave)]
+    assert made[0].run() == 0
+    progress = request.progress()
+    assert (progress.held, progress.left) == (0, 2)
+    request.cancel()
+
+
+# ------------------------------------------------------------------ what it does to its process
+
+
+def close_files() -> None:
+    """All of them, but for those of the terminal."""
+    os.closerange(3, 256)
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_a_handler_that_closes_the_sockets_harms_only_itself(
+    concurrency: int, queue: Queue, redis_client: redis.Redis
+):
+    """A new connection is made; or its process ends, and it is charged."""
+    request = submit(queue, limit=concurrency)
+    Worker(queue, handler_of(close_files), concurrency=concurrency).run(until_idle=True)
+    results = list(request.results())
+    assert {result.attempt for result in results if result.index != BAD} == {1}
+    assert {result.status for result in results if result.index != BAD} == {"done"}
+    check_told_once(request)
+
+
+def test_an_async_handler_that_closes_its_loops_files_is_charged(
+    queue: Queue, redis_client: redis.Redis
+):
+    """The loop can't go on: its process ends."""
+
+    async def handler(body: bytes) -> bytes:
+        if body == b"bad":
+            close_files()
+            await spend_async(0.01)
+        return body
+
+    request = submit(queue)
+    Worker(queue, handler).run(until_idle=True)
+    check_only_bad_is_dead(request, redis_client, b"died")
+
+
+def code_of(pid: int) -> bytes:
+    """How a process ended."""
+    return b"%d" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def fork_and_return() -> bytes:
+    """Both processes return."""
+    pid = os.fork()
+    return b"forked" if pid == 0 else code_of(pid)
+
+
+def fork_and_exit() -> bytes:
+    """As a program would, that had never heard of a worker."""
+    pid = os.fork()
+    if pid == 0:
+        sys.exit(3)
+    return code_of(pid)
+
+
+def fork_and_fail() -> bytes:
+    """The forked process raises."""
+    pid = os.fork()
+    if pid == 0:
+        raise ValueError("in the fork")
+    return code_of(pid)
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize(
+    ("fork", "code"), [(fork_and_return, b"0"), (fork_and_exit, b"3"), (fork_and_fail, b"1")]
+)
+def test_a_process_that_a_handler_forks_goes_no_further_than_the_handler(
+    fork: Any, code: bytes, concurrency: int, queue: Queue, redis_client: redis.Redis,
+    *, is_async: bool,
+):  # fmt: skip
+    """It neither settles nor speaks on the worker's sockets; who waits for it reads its code."""
+    handler = handler_of(fork)
+
+    async def asynchronous(body: bytes) -> Any:
+        return handler(body)
+
+    request = submit(queue, limit=concurrency)
+    worker = Worker(queue, asynchronous if is_async else handler, concurrency=concurrency)
+    worker.run(until_idle=True)
+    results = list(request.results())
+    assert {(result.status, result.attempt) for result in results} == {("done", 1)}
+    assert results[BAD].body == code
+    assert worker._children.crashes == 0
+    check_told_once(request)
+
+
+def test_a_forked_process_does_not_go_on_with_the_event_loop(queue: Queue, folder: Folder):
+    """The loop's other tasks are not its own, nor are their sockets."""
+
+    async def handler(body: bytes, context: Context) -> bytes:
+        folder.note("ran", context.index, os.getpid())
+        if body != b"bad":
+            return body
+        pid = os.fork()
+        await asyncio.sleep(0)
+        if pid == 0:
+            folder.note("went on", os.getpid())
+        return code_of(pid)
+
+    request = submit(queue, limit=3)
+    Worker(queue, handler, concurrency=3).run(until_idle=True)
+    assert [result.body for result in request.results()][BAD] == b"0"
+    assert folder.noted("went") == []
+    assert len({pid for _, pid in folder.noted("ran")}) == 1
+    check_told_once(request)
+
+
+def test_a_handler_may_start_a_process_of_its_own(queue: Queue):
+    """What multiprocessing forks runs to its end."""
+    import multiprocessing
+
+    def work(pipe: Any) -> None:
+        pipe.send_bytes(b"from the other process")
+
+    def handler(body: bytes) -> bytes:
+        context = multiprocessing.get_context("fork")
+        ours, theirs = context.Pipe()
+        process = context.Process(target=work, args=(theirs,))
+        process.start()
+        answer: bytes = ours.recv_bytes()
+        process.join()
+        return answer + b" %d" % (process.exitcode or 0)
+
+    request = queue.submit_request([b"x"])
+    Worker(queue, handler).run(until_idle=True)
+    assert [result.body for result in request.results()] == [b"from the other process 0"]
+
+
+def ignore_signals() -> None:
+    """All that can be."""
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_IGN)
+    threading.Event().wait()
+
+
+def test_a_handler_that_ignores_every_signal_is_killed_all_the_same(
+    queue: Queue, redis_client: redis.Redis
+):
+    """It can't say where it was."""
+    request = submit(queue, time_limit_ms=500)
+    Worker(queue, handler_of(ignore_signals)).run(until_idle=True)
+    error = check_only_bad_is_dead(request, redis_client, b"timeout")
+    assert error == "the handler took longer than its time limit of 0.5 s"
+
+
+def leave_thread() -> None:
+    """One that nobody could wait for."""
+    threading.Thread(target=threading.Event().wait).start()
+
+
+def disturb_memory() -> None:
+    """Switch off what collects it."""
+    gc.disable()
+    gc.set_threshold(0)
+
+
+@pytest.mark.parametrize(
+    "act",
+    [leave_thread, disturb_memory, lambda: sys.setrecursionlimit(100_000)],
+    ids=["thread", "gc", "limit"],
+)
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_what_a_handler_leaves_behind_keeps_no_worker_from_ending(
+    act: Any, concurrency: int, queue: Queue
+):
+    """The request is done, and the worker ends when it is told to."""
+    request = submit(queue, limit=concurrency)
+    assert Worker(queue, handler_of(act), concurrency=concurrency).run(until_idle=True) == 0
+    assert {result.status for result in request.results()} == {"done"}
+
+
+@pytest.mark.slow
+def test_a_body_that_kills_whole_workers_kills_no_more_than_its_attempts(
+    queue: Queue, workers: Workers
+):
+    """And one more, as the first death may be that of a slice."""
+    request = queue.submit_request([b"poison"], attempts=2, backoff_ms=(10, 10))
+    killed = []
+    for _ in range(2):
+        worker = workers.start("kill_parent")
+        worker.hurt = True
+        killed.append(worker.process.wait(20))
+    last = workers.start("kill_parent")
+    assert request.wait(timeout=20) == "done"
+    assert killed == [-signal.SIGKILL] * 2
+    (result,) = request.results()
+    assert (result.status, result.attempt) == ("dead", 2)
+    assert last.health()["crashes"] == 0

@@ -1,0 +1,178 @@
+"""What the supervisor asks of Redis for its leases: in few round trips, and none for another's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane import keys
+from fairlane.errors import RedisUnfit, RedisUnreachable
+from fairlane.queue import Queue
+from fairlane.steps import Batch, Call
+from fairlane.worker import keeper as keeper_module
+from fairlane.worker.board import Board
+from fairlane.worker.keeper import Keeper
+from tests.support.requests import take_slice
+from tests.worker.parts import OP
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fairlane.drivers.sync import SyncDriver
+    from fairlane.steps import Operation
+
+NODES = {"a": "h:1", "b": "h:2"}  # where requests live, by the first letter of their id
+
+
+class Servers:
+    """Knows where a request lives."""
+
+    def home(self, key: bytes) -> str:
+        """Its node."""
+        return NODES[key.decode()[5]]
+
+
+class Counting:
+    """A driver that notes what goes out in one round trip, and answers each call or raises."""
+
+    url = "redis://127.0.0.1:1"
+    servers = Servers()
+
+    def __init__(self, answer: Callable[[str], Any] = lambda _: [b"ok"]) -> None:
+        self.answer = answer
+        self.trips: list[list[str]] = []
+
+    def run(self, operation: Operation[Any]) -> Any:
+        """The operation's result."""
+        step: Any = operation.send(None)
+        assert isinstance(step, Batch)
+        ids = [self._id(call) for call in step.steps]
+        self.trips.append(ids)
+        try:
+            operation.send([self.answer(one) for one in ids])
+        except StopIteration as end:
+            return end.value
+        raise AssertionError("one step is expected")
+
+    def _id(self, call: Any) -> str:
+        assert isinstance(call, Call)
+        assert call.script.name == "extend"
+        return str(call.keys[2].decode()[5:-1])
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The one number is the time; leases of 30 s are taken at 100 s."""
+    made = [100.0]
+    monkeypatch.setattr("fairlane.clock.mono_s", lambda: made[0])
+    return made
+
+
+def extend_all(driver: Any, ids: list[str], now: list[float], at: float = 111.0) -> list[float]:
+    """Hold a lease of each, let the keeper extend at that time; when each ends then."""
+    now[0] = 100.0
+    board = Board(len(ids))
+    keeper = Keeper(driver, "req", "w:1", board)
+    for record, request_id in zip(board.records, ids, strict=True):
+        record.hold(request_id, "0", 7, OP, 100.0, 30.0)
+    now[0] = at
+    keeper._extend()
+    return [held.deadline for held in board.held()]
+
+
+def test_all_leases_of_a_node_are_extended_in_one_round_trip(now: list[float]):
+    """A slow Redis holds up the beat once, and not for each."""
+    driver = Counting()
+    assert extend_all(driver, ["a1", "b1", "a2", "b2", "a3"], now) == [141.0] * 5
+    assert driver.trips == [["a1", "a2", "a3"], ["b1", "b2"]]
+
+
+def test_nothing_is_asked_before_a_third_of_the_lease_is_used_up(now: list[float]):
+    """Not even an empty round trip."""
+    driver = Counting()
+    assert extend_all(driver, ["a1", "a2"], now, 109.9) == [130.0] * 2
+    assert driver.trips == []
+
+
+def test_a_round_trip_is_bounded(now: list[float], monkeypatch: pytest.MonkeyPatch):
+    """A thousand units are not one call."""
+    monkeypatch.setattr(keeper_module, "_EXTEND_MOST", 2)
+    driver = Counting()
+    assert extend_all(driver, ["a1", "a2", "a3"], now) == [141.0] * 3
+    assert driver.trips == [["a1", "a2"], ["a3"]]
+
+
+def test_a_node_that_does_not_answer_is_asked_once_and_the_others_are_asked(
+    now: list[float], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """What was asked of it is not known, so nothing is taken for extended."""
+
+    def answer(request_id: str) -> Any:
+        if request_id.startswith("a"):
+            raise RedisUnreachable("Redis at h:1 does not answer")
+        return [b"ok"]
+
+    monkeypatch.setattr(keeper_module, "_EXTEND_MOST", 2)
+    driver = Counting(answer)
+    found = extend_all(driver, ["a1", "a2", "a3", "b1"], now)
+    assert found == [130.0, 130.0, 130.0, 141.0]
+    assert driver.trips == [["a1", "a2"], ["b1"]]
+    assert [one.message for one in caplog.records] == [
+        "could not extend a lease of request a1 and 1 more: Redis at h:1 does not answer"
+    ]
+
+
+def test_a_request_that_cannot_be_extended_costs_no_other_its_lease(
+    now: list[float], caplog: pytest.LogCaptureFixture
+):
+    """Its key may hold something else: the others are asked for one by one."""
+
+    def answer(request_id: str) -> Any:
+        if request_id == "a2":
+            raise RedisUnfit("WRONGTYPE")
+        return [b"ok"]
+
+    driver = Counting(answer)
+    assert extend_all(driver, ["a1", "a2", "a3"], now) == [141.0, 130.0, 141.0]
+    assert driver.trips == [["a1", "a2", "a3"], ["a1"], ["a2"], ["a3"]]
+    assert [one.message for one in caplog.records] == [
+        "could not extend a lease of request a2: WRONGTYPE"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("word", "ends", "is_stopped"),
+    [(b"ok", 141.0, False), (b"cancelled", 141.0, True), (b"lost", 130.0, True)],
+)
+def test_each_reply_is_for_its_own_lease(
+    word: bytes, ends: float, now: list[float], *, is_stopped: bool
+):
+    """The others of the round trip go on."""
+    board = Board(2)
+    driver: Any = Counting(lambda request_id: [word if request_id == "a2" else b"ok"])
+    keeper = Keeper(driver, "req", "w:1", board)
+    for record, request_id in zip(board.records, ("a1", "a2"), strict=True):
+        record.hold(request_id, "0", 7, OP, 100.0, 30.0)
+    now[0] = 111.0
+    keeper._extend()
+    assert [held.deadline for held in board.held()] == [141.0, ends]
+    assert [record.is_stopped for record in board.records] == [False, is_stopped]
+
+
+def test_the_leases_of_many_requests_are_extended_on_every_kind_of_server(
+    driver: SyncDriver, redis_client: Any
+):
+    """In a cluster, too, where they lie in many slots."""
+    board, made = Board(20), Queue(driver)
+    for i, record in enumerate(board.records):
+        made.submit_request([b"x"], id=f"r{i}", lease_ms=3_600_000)
+        taken = take_slice(driver)
+        assert taken is not None
+        record.hold(taken.request_id, taken.k, int(taken.fence), taken.op, 100.0, 30.0)
+        redis_client.zadd(keys.leases(f"r{i}"), {taken.k: 1})
+    Keeper(driver, "req", "w:1", board)._extend()
+    for i, held in enumerate(board.held()):
+        ((_, score),) = redis_client.zrange(keys.leases(f"r{i}"), 0, -1, withscores=True)
+        assert score > 1
+        assert held.deadline > 130.0

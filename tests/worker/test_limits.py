@@ -1,0 +1,346 @@
+"""Handlers that take longer than they may: they are ended, charged, and hold nobody else up.
+
+The workers of most of these tests run in the test's own process; their children are forked from it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane import keys, time_limit
+from fairlane.worker import Worker, batch_handler, children, runner
+from tests.support.workers import Folder, broken, check_told_once
+from tests.worker.handlers import spend, spend_async
+from tests.worker.parts import ON_SINGLE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import redis
+
+    from fairlane.queue import Queue, Request
+    from fairlane.worker import Context
+    from tests.support.workers import Workers
+
+LIMIT_S = 0.5
+STUCK = 3  # the place of the body that never ends
+
+pytestmark = ON_SINGLE
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    """What a test and its handlers share."""
+    return Folder(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def _short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that was cancelled has not long to end."""
+    monkeypatch.setattr(runner, "GRACE_S", 0.3)
+
+
+def bodies(count: int = 8) -> list[bytes]:
+    """Some, one of which never ends."""
+    return [b"stuck" if i == STUCK else b"%d" % i for i in range(count)]
+
+
+def check_only_stuck_is_dead(request: Request, attempts: int, client: Any) -> str:
+    """Assert that it was charged, and nobody else; return its error."""
+    results = list(request.results())
+    assert [result.index for result in results if result.status == "dead"] == [STUCK]
+    assert [result.attempt for result in results] == [
+        attempts if i == STUCK else 1 for i in range(len(results))
+    ]
+    ((_, dead),) = client.xrange(keys.request_keys(request.id)[7])
+    assert dead[b"reason"] == b"timeout"
+    assert client.hget(keys.request_hash(request.id), "timeouts") == b"%d" % attempts
+    error = results[STUCK].error or ""
+    assert error.startswith(f"the handler took longer than its time limit of {LIMIT_S} s")
+    check_told_once(request)
+    return error
+
+
+# ------------------------------------------------------------------ sync
+
+
+def wait_for_ever(body: bytes) -> bytes:
+    """In Python."""
+    if body == b"stuck":
+        threading.Event().wait()
+    return body
+
+
+def search_for_ever(body: bytes) -> bytes:
+    """In C, and with the interpreter's lock."""
+    if body == b"stuck":
+        re.match("(a+)+$", "a" * 40 + "b")
+    return body
+
+
+def spin(body: bytes) -> bytes:
+    """Deaf to what any signal handler raises."""
+    while body == b"stuck":
+        try:
+            spend(1)
+        except BaseException:  # noqa: BLE001
+            continue
+    return body
+
+
+@pytest.mark.parametrize(
+    ("handler", "where"),
+    [(wait_for_ever, "wait_for_ever"), (search_for_ever, "match"), (spin, "spin")],
+    ids=["Python", "C", "deaf"],
+)
+def test_a_sync_handler_is_killed_when_its_time_is_over(
+    handler: Any, where: str, queue: Queue, redis_client: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
+):  # fmt: skip
+    """Its sub-request is charged, and says where it was; the request's others are done."""
+    caplog.set_level(logging.INFO)
+    request = queue.submit_request(
+        bodies(), limit=1, attempts=2, backoff_ms=(10, 20), time_limit_ms=int(LIMIT_S * 1000)
+    )
+    Worker(queue, handler).run(until_idle=True)
+    error = check_only_stuck_is_dead(request, 2, redis_client)
+    assert "\nStack (most recent call first):\n  File " in error
+    assert f" in {where}\n" in error
+    assert "runner.py" not in error
+    said = [one.message for one in caplog.records if "was killed" in one.message]
+    assert len(said) == 2
+    assert said[0].endswith(
+        f"time limit of 0.5 s in sub-request {STUCK} of request {request.id}; it is charged"
+    )
+
+
+def test_of_several_threads_only_the_one_that_overstays_is_charged(
+    queue: Queue, folder: Folder, redis_client: redis.Redis
+):
+    """The others of its process die with it, and run again at the same attempt."""
+
+    def handler(body: bytes, context: Context) -> bytes:
+        folder.note("began", context.index)
+        if body == b"stuck":
+            threading.Event().wait()
+        spend(0.05)
+        return body
+
+    request = queue.submit_request(
+        bodies(40), limit=3, attempts=1, time_limit_ms=int(LIMIT_S * 1000)
+    )
+    Worker(queue, handler, concurrency=3).run(until_idle=True)
+    check_only_stuck_is_dead(request, 1, redis_client)
+    began = [index for (index,) in folder.noted("began")]
+    assert 40 < len(began) <= 42, "what the others of the process had begun, began again"
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_a_batch_of_several_is_not_charged_and_its_stuck_body_alone_is(
+    attempts: int, queue: Queue, folder: Folder, redis_client: redis.Redis
+):
+    """The first time nobody knows which it was; then each comes alone."""
+
+    @batch_handler
+    def handler(found: list[bytes]) -> list[bytes]:
+        folder.note("batch", len(found))
+        if b"stuck" in found:
+            threading.Event().wait()
+        return found
+
+    request = queue.submit_request(
+        bodies(17), limit=1, attempts=attempts, backoff_ms=(10, 20),
+        time_limit_ms=int(LIMIT_S * 1000),
+    )  # fmt: skip
+    Worker(queue, handler, slice_ms=5_000).run(until_idle=True)
+    check_only_stuck_is_dead(request, attempts, redis_client)
+    sizes = [int(size) for (size,) in folder.noted("batch")]
+    assert sizes[:2] == [1, 16]
+    assert set(sizes[2:]) == {1}
+
+
+@pytest.mark.parametrize(
+    "given", [{"time_limit_s": 0.2}, {}, {"time_limit_s": 60}], ids=["worker's", "own", "own again"]
+)
+def test_the_smallest_of_all_limits_applies(given: dict[str, Any], queue: Queue):
+    """The worker's, the handler's and the request's."""
+
+    @time_limit(60 if given.get("time_limit_s") == 0.2 else 0.2)
+    def handler(body: bytes) -> bytes:
+        return wait_for_ever(body)
+
+    request = queue.submit_request([b"stuck"], attempts=1, time_limit_ms=50_000)
+    Worker(queue, handler, **given).run(until_idle=True)
+    (result,) = request.results()
+    assert (result.error or "").startswith("the handler took longer than its time limit of 0.2 s")
+
+
+def test_a_handler_that_ends_in_time_is_left_alone(queue: Queue):
+    """However often it is called: the limit is for one call."""
+    request = queue.submit_request([b"x"] * 20, limit=1, attempts=1, time_limit_ms=600)
+
+    def handler(body: bytes) -> bytes:
+        spend(0.05)
+        return body
+
+    Worker(queue, handler).run(until_idle=True)
+    assert {result.status for result in request.results()} == {"done"}
+
+
+def test_a_worker_that_drains_waits_for_a_stuck_handler_no_longer_than_its_limit(
+    queue: Queue, workers: Workers
+):
+    """What it was stuck in is charged and waits for its next attempt."""
+    request = queue.submit_request([b"0", b"1"], limit=1, backoff_ms=(60_000, 60_000))
+    worker = workers.start("hold", time_limit_s=1.0)
+    workers.folder.wait_noted("began")
+    began = time.monotonic()
+    worker.send(signal.SIGTERM)
+    assert worker.wait() == 0
+    assert time.monotonic() - began < 5
+    progress = request.progress()
+    assert (progress.held, progress.left) == (0, 2)
+    assert broken(queue, request.id) == []
+    assert queue.driver.run(_timeouts(request.id)) == b"1"
+    workers.folder.open_gate()
+    request.cancel()
+
+
+def _timeouts(request_id: str) -> Any:
+    from fairlane.steps import Command
+    from tests.support.requests import once
+
+    return once(Command(b"HGET", keys.request_hash(request_id), b"timeouts"))
+
+
+def test_a_killed_process_is_counted_as_a_timeout_and_not_as_a_crash(
+    queue: Queue, workers: Workers
+):
+    """On the health port; it is started again at once."""
+    request = queue.submit_request([b"0"], attempts=2, backoff_ms=(10, 10), time_limit_ms=200)
+    worker = workers.start("hold")
+    assert request.wait(timeout=15) == "done"
+    report = worker.wait_health(restarts=2, processes=1)
+    counts = [report[name] for name in ("timeouts", "failed", "crashes", "done", "retries")]
+    assert counts == [2, 2, 0, 0, 1]
+
+
+# ------------------------------------------------------------------ async
+
+
+async def await_for_ever(body: bytes) -> bytes:
+    """Let others run, and be cancelled."""
+    if body == b"stuck":
+        await asyncio.get_running_loop().create_future()
+    await spend_async(0.01)
+    return body
+
+
+async def swallow(body: bytes) -> bytes:
+    """Let others run, but never end."""
+    while body == b"stuck":
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            continue
+    return body
+
+
+async def block(body: bytes) -> bytes:
+    """Never let go of the event loop."""
+    return wait_for_ever(body)
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_an_async_handler_is_cancelled(concurrency: int, queue: Queue, redis_client: redis.Redis):
+    """Nobody is killed for it, and the other tasks of its loop go on."""
+    request = queue.submit_request(
+        bodies(40), limit=4, attempts=2, backoff_ms=(10, 20), time_limit_ms=int(LIMIT_S * 1000)
+    )
+    worker = Worker(queue, await_for_ever, concurrency=concurrency)
+    worker.run(until_idle=True)
+    error = check_only_stuck_is_dead(request, 2, redis_client)
+    assert " in await_for_ever\n" in error
+    assert worker._children.restarts == 0
+
+
+@pytest.mark.parametrize(("handler", "where"), [(swallow, ""), (block, " in block\n")])
+def test_an_async_handler_that_cannot_be_cancelled_is_killed(
+    handler: Any, where: str, queue: Queue, redis_client: redis.Redis
+):
+    """A moment after its time: the loop may stand still, the supervisor does not."""
+    request = queue.submit_request(
+        bodies(), limit=1, attempts=2, backoff_ms=(10, 20), time_limit_ms=int(LIMIT_S * 1000)
+    )
+    worker = Worker(queue, handler)
+    worker.run(until_idle=True)
+    assert where in check_only_stuck_is_dead(request, 2, redis_client)
+    assert worker._children.restarts == 2
+    assert worker._children.crashes == 0
+
+
+def test_of_several_tasks_in_a_loop_that_stands_still_nobody_is_charged_at_first(
+    queue: Queue, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+):  # fmt: skip
+    """Their time runs out, too, and they can't say so. Then one task works alone."""
+    monkeypatch.setattr(children, "_STEADY_S", 3.0)
+
+    async def handler(body: bytes) -> bytes:
+        if body == b"stuck":
+            await spend_async(0.02)  # meanwhile the others begin
+            wait_for_ever(body)
+        await spend_async(0.05)
+        return body
+
+    request = queue.submit_request(bodies(40), limit=4, attempts=1, time_limit_ms=1500)
+    Worker(queue, handler, concurrency=4).run(until_idle=True)
+    check_told_once(request)
+    results = list(request.results())
+    assert [result.index for result in results if result.status == "dead"] == [STUCK]
+    assert {result.attempt for result in results} == {1}
+    said = [one.message for one in caplog.records if "was killed" in one.message]
+    assert any("nobody is charged" in message for message in said)
+    assert [message for message in said if "it is charged" in message] == said[-1:]
+
+
+def test_a_call_left_in_a_thread_does_not_keep_a_worker_from_ending(queue: Queue):
+    """asyncio would wait for it when its loop closes."""
+
+    async def handler(body: bytes) -> bytes:
+        if body == b"stuck":
+            await asyncio.to_thread(threading.Event().wait)
+        return body
+
+    request = queue.submit_request(bodies(5), attempts=1, time_limit_ms=200)
+    Worker(queue, handler).run(until_idle=True)
+    assert [result.index for result in request.results() if result.status == "dead"] == [STUCK]
+
+
+def test_what_async_handlers_left_running_is_cancelled_at_the_end(queue: Queue, folder: Folder):
+    """So that it can clean up, but not for long."""
+    left: list[Any] = []
+
+    async def linger() -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            folder.note("cancelled")
+            raise
+
+    async def handler(body: bytes) -> bytes:
+        left.append(asyncio.create_task(linger()))
+        return body
+
+    request = queue.submit_request([b"x"])
+    Worker(queue, handler).run(until_idle=True)
+    assert request.wait(timeout=5) == "done"
+    assert len(folder.noted("cancelled")) == 1

@@ -1,0 +1,184 @@
+"""The supervisor's watch over calls with a time limit: who is asked, killed and charged."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane.worker import children, overdue, stacks
+from fairlane.worker.board import Board
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Kept:
+    """A keeper that notes what it is to give back."""
+
+    def __init__(self) -> None:
+        self.given: list[tuple[str, list[str]]] = []
+
+    def give_back(self, held: list[Any], verdicts: Any = ()) -> None:
+        self.given += [(one.request_id, [v.verdict for v in verdicts]) for one in held]
+
+
+@pytest.fixture
+def scene(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """A process with units that run calls; and what its supervisor would do."""
+    told: list[str] = []
+    now = [100.0]
+    monkeypatch.setattr("fairlane.clock.mono_s", lambda: now[0])
+    monkeypatch.setattr(overdue, "kill", lambda _: told.append("kill"))
+    monkeypatch.setattr(stacks, "ask", lambda *_: told.append("ask"))
+
+    def make(untils: list[float], *, is_async: bool = False) -> Any:
+        records = tuple(Board(len(untils)).records)
+        child = children.Child(7, 0, records, -1, -1, 0.0)
+        for i, until in enumerate(untils):
+            begin(records[i], i, until)
+        keeper: Any = Kept()
+        some: Any = type("Children", (), {"running": {7: child}})
+        watch = overdue.Overdue(some, keeper, is_async=is_async)
+
+        def look(moment: float) -> None:
+            now[0] = moment
+            watch.look()
+
+        return child, watch, look, told, keeper.given
+
+    return make
+
+
+def begin(record: Any, index: int, until: float) -> None:
+    """A unit takes a lease and calls the handler."""
+    record.hold(f"r{index}", "0", 7, b"o" * 32, 99.0, 30.0)
+    call(record, b"1-%d" % index, until)
+
+
+def call(record: Any, entry_id: bytes, until: float) -> None:
+    """The handler is called."""
+    record.begin(
+        entry_id,
+        began=100.0,
+        until=until,
+        limit_s=1.0,
+        taken_ms=5,
+        attempt=1,
+        attempts=2,
+        backoff_ms=(1, 1),
+    )
+
+
+def test_a_process_is_asked_where_it_is_before_it_is_killed(scene: Any):
+    """Once; and the supervisor does not wait for the answer."""
+    _, watch, look, told, _ = scene([101.0])
+    for moment, expected in [
+        (100.9, []),
+        (101.1, ["ask"]),
+        (102.0, ["ask"]),
+        (102.2, ["ask", "kill"]),
+        (102.9, ["ask", "kill"]),
+    ]:
+        look(moment)
+        assert told == expected
+        assert watch.is_waiting == (moment in {101.1, 102.0})
+
+
+def test_a_process_that_has_told_where_it_is_is_killed_at_once(
+    scene: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """As soon as its answer has stopped growing."""
+    sizes = iter([0, 10, 20, 20])
+    monkeypatch.setattr(stacks, "size", lambda _: next(sizes))
+    _, _, look, told, _ = scene([101.0])
+    for i in range(5):
+        assert told == ["ask"][:i]
+        look(101.1 + i / 100)
+    assert told == ["ask", "kill"]
+
+
+def test_a_call_that_ends_before_the_kill_saves_its_process(scene: Any):
+    """And one that begins in the meantime has its own time."""
+    child, watch, look, told, _ = scene([101.0])
+    look(101.1)
+    call(child.records[0], b"1-1", 103.0)
+    look(102.5)
+    assert (told, watch.is_waiting, child.late) == (["ask"], False, [])
+    look(103.1)
+    assert told == ["ask", "ask"]
+
+
+def test_of_a_killed_process_only_the_calls_it_was_killed_for_are_charged(scene: Any):
+    """The second has ended and another one has begun; the third had its time left."""
+    child, watch, look, _, given = scene([101.0, 101.0, 109.0])
+    look(101.1)
+    look(102.2)
+    call(child.records[1], b"1-9", 103.0)
+    assert watch.settle(child) is False
+    assert given == [("r0", ["timeout"]), ("r1", []), ("r2", [])]
+
+
+@pytest.mark.parametrize(("untils", "is_known"), [([101.0], True), ([101.0, 109.0], False)])
+def test_a_task_is_charged_when_it_was_the_only_one(
+    untils: list[float], scene: Any, *, is_known: bool
+):
+    """Else another one may be what keeps the loop from going on."""
+    child, watch, look, _, given = scene(untils, is_async=True)
+    look(101.1)
+    look(102.2)
+    assert watch.settle(child) is not is_known
+    expected = [("r0", ["timeout"])] if is_known else [("r0", []), ("r1", [])]
+    assert given == expected
+
+
+# ------------------------------------------------------------------ stacks
+
+DUMP = """Thread 0x00007f0000000001 (most recent call first):
+  File "/app/mine.py", line 7 in search
+  File "/app/mine.py", line 3 in handler
+  File "RUNNER", line 47 in run
+  File "/app/process.py", line 1 in _serve
+
+Current thread 0x00007f0000000002 (most recent call first):
+  File "/python/threading.py", line 1112 in join
+""".replace("RUNNER", stacks._RUNNER[6:-1])
+
+
+@pytest.mark.parametrize(
+    ("thread", "expected"),
+    [
+        (0x7F0000000001, ["line 7 in search", "line 3 in handler"]),
+        (0x7F0000000002, []),
+        (0x7F0000000003, []),
+    ],
+    ids=["the handler's", "the main thread", "another"],
+)
+def test_a_stack_is_the_handlers_part_of_its_thread(thread: int, expected: list[str]):
+    """The innermost call first; what called the handler says nothing to its author."""
+    found = stacks.stack_of(DUMP, thread)
+    assert [line.rpartition(", ")[2] for line in found] == expected
+
+
+def test_a_crash_is_told_by_its_own_thread():
+    """Whatever was asked before stands in front of it."""
+    crashed = DUMP.replace("Current t", "T").replace("Thread", "Current thread", 1)
+    text = f"{DUMP}Fatal Python error: Segmentation fault\n\n{crashed}\nExtension modules: x\n"
+    assert len(stacks.crash_of(text)) == 2
+    assert stacks.crash_of(DUMP) == []
+
+
+def test_of_a_very_long_stack_the_beginning_is_kept():
+    """The rest is not written at all, so that the runner is not in it."""
+    calls = "".join(f'  File "/app/mine.py", line {i} in deep\n' for i in range(100))
+    text = f"Current thread 0x0000000000000001 (most recent call first):\n{calls}  ...\n"
+    found = stacks.stack_of(text, 1)
+    assert len(found) == 30
+    assert found[0].endswith("line 0 in deep")
+
+
+def test_a_process_that_has_no_file_for_its_stacks_is_watched_all_the_same():
+    """Without files of any kind there is just no text."""
+    stacks.prepare(-1)
+    stacks.close(-1)
+    assert stacks.read(-1) == ""

@@ -1,0 +1,525 @@
+"""What becomes of a sub-request that failed: retried, rejected, timed out; and its text."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane import Reject, Retry
+from fairlane.errors import InvalidArgument
+from fairlane.worker import batch_handler
+from fairlane.worker.handlers import shape_of, time_limit
+from fairlane.worker.runner import GRACE_S, Runner
+from tests.worker.parts import Run, failed, indexes, pairs, record_of_its_own, slice_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.usefixtures("still_clock")
+
+
+def boom(body: bytes) -> bytes:
+    """A handler that fails."""
+    raise ValueError(f"bad {body.decode()}")
+
+
+# ------------------------------------------------------------------ failures
+
+
+def test_an_exception_is_a_retry_with_its_traceback(run: Run):
+    """The text leads to the line that raised; the others of the slice are done."""
+    outcome = run(lambda body: boom(body) if body == b"1" else body, slice_of(b"0", b"1", b"2"))
+    assert indexes(outcome.ids) == [0, 2]
+    (verdict,) = outcome.verdicts
+    assert (verdict.verdict, failed(outcome)) == ("retry", [1])
+    assert verdict.head == b"1:x:1:500:0"
+    assert verdict.error.startswith("Traceback (most recent call last):\n")
+    assert 'fairlane/worker/runner.py"' not in verdict.error
+    assert "test_verdicts.py" in verdict.error
+    assert ", in boom\n" in verdict.error
+    assert verdict.error.endswith("ValueError: bad 1\n")
+    assert outcome.position == 3
+
+
+@pytest.mark.parametrize(
+    ("attempt", "low", "high"), [(1, 500, 1000), (3, 2000, 4000), (40, 4500, 9000)]
+)
+def test_the_pause_before_the_next_attempt_doubles_up_to_the_longest(
+    run: Run, attempt: int, low: int, high: int
+):
+    """With jitter between half and the whole of it."""
+    outcome = run(boom, slice_of(b"x", attempt=attempt, backoff_ms=(1_000, 9_000)))
+    assert low <= outcome.verdicts[0].delay_ms <= high
+
+
+def test_a_long_traceback_keeps_its_beginning_and_its_end(run: Run):
+    """4,096 characters: where it was raised, and the end of what the exception says."""
+
+    def verbose(body: bytes) -> bytes:
+        raise ValueError("x" * 10_000 + " the end")
+
+    (verdict,) = run(verbose, slice_of(b"x")).verdicts
+    assert len(verdict.error) == 4096
+    assert verdict.error.startswith("Traceback (most recent call last):\n")
+    assert "\n[...]\n" in verdict.error
+    assert verdict.error.endswith("x the end\n")
+
+
+def test_an_exceptions_text_can_always_be_sent(run: Run):
+    """A lone surrogate in it is written as an escape."""
+
+    def strange(body: bytes) -> bytes:
+        raise ValueError("no file \udcff")
+
+    (verdict,) = run(strange, slice_of(b"x")).verdicts
+    assert verdict.error.encode().endswith(b"ValueError: no file \\udcff\n")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        SystemExit(3),
+        KeyboardInterrupt(),
+        asyncio.CancelledError(),
+        GeneratorExit(),
+        type("OfItsOwn", (BaseException,), {})(),
+        BaseExceptionGroup("two", [SystemExit(1), ValueError("x")]),
+        MemoryError(),
+        RecursionError(),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_would_end_a_process_fails_only_its_sub_request(run: Run, error: BaseException):
+    """sys.exit() in a handler, or a cancelled task it waited for, is that sub-request's failure."""
+
+    def leave(body: bytes) -> bytes:
+        if body == b"1":
+            raise error
+        return body
+
+    outcome = run(leave, slice_of(b"0", b"1", b"2"))
+    assert indexes(outcome.ids) == [0, 2]
+    assert failed(outcome) == [1]
+    assert type(error).__name__ in outcome.verdicts[0].error
+
+
+def test_an_async_unit_can_still_be_cancelled():
+    """When the unit itself is ended, the handler's failure is not invented."""
+
+    async def scene() -> None:
+        entered = asyncio.Event()
+
+        async def forever(body: bytes) -> bytes:
+            entered.set()
+            await asyncio.get_running_loop().create_future()
+            return body
+
+        runner = Runner(shape_of(forever), record_of_its_own())
+        task = asyncio.create_task(runner.run_async(slice_of(b"x"), 0))
+        await entered.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(scene())
+
+
+def test_an_exception_outside_of_python_code_is_just_told():
+    """A built-in has no frame of its own, and ours say nothing."""
+    outcome = Runner(shape_of(bytes.fromhex), record_of_its_own()).run(slice_of(b"x"), 0)
+    assert outcome.verdicts[0].error.startswith("TypeError: fromhex() argument must be str")
+
+
+@pytest.mark.parametrize("marker", [lambda one: one, batch_handler], ids=["one", "batch"])
+def test_a_coroutine_from_a_sync_handler_is_a_failure(marker: Callable[..., Any]):
+    """A decorator that hides an `async def` is told so, and the coroutine is not left waiting."""
+
+    async def hidden(body: Any) -> Any:
+        return body
+
+    made = []
+
+    @marker
+    def handler(body: Any) -> Any:
+        made.append(hidden(body))
+        return made[-1]
+
+    outcome = Runner(shape_of(handler), record_of_its_own()).run(slice_of(b"x"), 0)
+    said = outcome.verdicts[0].error
+    assert said.startswith("the handler returned a coroutine, which nobody awaits: make the")
+    assert inspect.getcoroutinestate(made[0]) == inspect.CORO_CLOSED
+
+
+def test_an_awaitable_that_is_no_coroutine_is_a_failure():
+    """A future, for one."""
+
+    class Later:
+        def __await__(self) -> Any:
+            yield
+
+    outcome = Runner(shape_of(lambda _: Later()), record_of_its_own()).run(slice_of(b"x"), 0)
+    assert "returned a Later, which nobody awaits" in outcome.verdicts[0].error
+
+
+def test_an_async_unit_that_is_closed_ends():
+    """Whoever closes a coroutine that waits does not hear of a failure instead."""
+
+    async def forever(body: bytes) -> bytes:
+        await asyncio.get_running_loop().create_future()
+        return body
+
+    async def begin() -> Any:
+        running = Runner(shape_of(forever), record_of_its_own()).run_async(slice_of(b"x"), 0)
+        running.send(None)
+        return running
+
+    running = asyncio.run(begin())
+    running.close()
+    assert inspect.getcoroutinestate(running) == inspect.CORO_CLOSED
+
+
+class Unspeakable(Exception):
+    """An exception that can't say what it is."""
+
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+class Unreadable(Exception):
+    """An exception whose parts can't even be looked at."""
+
+    @property
+    def __notes__(self) -> Any:  # type: ignore[override]
+        raise SystemExit(4)
+
+
+@pytest.mark.parametrize("error", [Unspeakable(), Unreadable()], ids=repr)
+def test_an_exception_that_cannot_be_told_is_a_failure_all_the_same(run: Run, error: Exception):
+    """Its name at least is."""
+
+    def leak(body: bytes) -> bytes:
+        raise error
+
+    outcome = run(leak, slice_of(b"0", b"1"))
+    assert failed(outcome) == [0, 1]
+    assert type(error).__name__ in outcome.verdicts[0].error
+
+
+def test_an_exception_with_ten_megabytes_of_text_is_cut(run: Run):
+    """Nothing of that length goes to Redis."""
+
+    def leak(body: bytes) -> bytes:
+        raise ValueError("x" * 10_000_000)
+
+    (verdict,) = run(leak, slice_of(b"x")).verdicts
+    assert len(verdict.error) == 4096
+
+
+# ------------------------------------------------------------------ Retry, Reject
+
+
+def raising(error: BaseException) -> Callable[[bytes], bytes]:
+    """A handler that raises this for the body 1."""
+
+    def handler(body: bytes) -> bytes:
+        if body == b"1":
+            raise error
+        return body
+
+    return handler
+
+
+@pytest.mark.parametrize(("after", "delay"), [(0, 0), (2.5, 2500), (86_400, 86_400_000)])
+def test_a_handler_says_when_it_wants_to_be_called_again(run: Run, after: float, delay: int):
+    """In ms; the text is its own, without a traceback; the others of the slice are done."""
+    error = Retry(after=after, reason="the shop is closed")
+    outcome = run(raising(error), slice_of(b"0", b"1", b"2"))
+    assert indexes(outcome.ids) == [0, 2]
+    (verdict,) = outcome.verdicts
+    assert (verdict.verdict, verdict.delay_ms) == ("retry", delay)
+    assert verdict.error == "the shop is closed"
+
+
+def test_a_retry_without_a_time_takes_the_backoff(run: Run):
+    """As any failure does."""
+    (verdict,) = run(raising(Retry()), slice_of(b"1", attempt=3)).verdicts
+    assert 2000 <= verdict.delay_ms <= 4000
+    assert verdict.error == "the handler asked to be called again"
+
+
+def test_a_rejected_sub_request_is_dead_at_once(run: Run):
+    """At its first attempt, with the reason as its error."""
+    outcome = run(raising(Reject("no such customer")), slice_of(b"0", b"1"))
+    (verdict,) = outcome.verdicts
+    assert (failed(outcome), verdict.verdict, verdict.head) == ([1], "dead", b"1:x:1:500:0")
+    assert verdict.error == "no such customer"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [Reject("not possible"), Retry(after=1, reason="not possible")],
+    ids=["Reject", "Retry"],
+)
+def test_what_a_wish_was_raised_from_is_told_too(run: Run, error: Exception):
+    """`raise Reject("...") from error` keeps the traceback."""
+
+    def handler(body: bytes) -> bytes:
+        try:
+            return boom(body)
+        except ValueError as cause:
+            raise error from cause
+
+    (verdict,) = run(handler, slice_of(b"x")).verdicts
+    first, _, rest = verdict.error.partition("\n")
+    assert first == "not possible"
+    assert rest.startswith("Traceback (most recent call last):\n")
+    assert rest.endswith("ValueError: bad x\n")
+
+
+@pytest.mark.parametrize(
+    ("wish", "given", "sentence"),
+    [
+        (Retry, {"after": -1}, r"Retry\(after=-1\) is not valid: seconds from 0 to 86,400"),
+        (Retry, {"after": 86_401}, "seconds from 0 to 86,400 are expected"),
+        (Retry, {"after": float("nan")}, "seconds from 0 to 86,400 are expected"),
+        (Retry, {"after": True}, "seconds from 0 to 86,400 are expected"),
+        (Retry, {"after": "later"}, "seconds from 0 to 86,400 are expected"),
+        (Retry, {"reason": b"later"}, "is not valid: text is expected"),
+        (Reject, {"reason": ""}, "a reason is expected, as text"),
+        (Reject, {"reason": "  "}, "a reason is expected, as text"),
+        (Reject, {"reason": ValueError("x")}, "a reason is expected, as text"),
+    ],
+)
+def test_a_wish_that_makes_no_sense_is_the_handlers_mistake(
+    wish: Any, given: dict[str, Any], sentence: str
+):
+    """Said where it is made; the sub-request then fails like any other."""
+    with pytest.raises(InvalidArgument, match=sentence):
+        wish(**given)
+
+
+class Odd(Retry):
+    """A subclass that forgets what Retry does."""
+
+    after = "soon"  # type: ignore[assignment]
+
+    def __init__(self) -> None:
+        pass
+
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+def test_a_wish_of_a_strange_subclass_is_a_retry_after_the_backoff(run: Run):
+    """Whatever it holds."""
+    (verdict,) = run(raising(Odd()), slice_of(b"1")).verdicts
+    assert (verdict.verdict, verdict.error) == ("retry", "Odd")
+    assert 500 <= verdict.delay_ms <= 1000
+
+
+@pytest.mark.parametrize("error", [Reject("x"), ValueError("x")], ids=["Reject", "ValueError"])
+def test_a_handler_that_returns_an_exception_is_told_to_raise_it(run: Run, error: Exception):
+    """Only a batch handler may return one."""
+    (verdict,) = run(lambda _: error, slice_of(b"x")).verdicts
+    name = type(error).__name__
+    assert verdict.verdict == "retry"
+    assert verdict.error == f"the handler returned a {name}: raise it instead"
+
+
+# ------------------------------------------------------------------ Retry, Reject in batches
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [(Retry(after=3, reason="later"), ("retry", 3000, "later")), (Reject("no"), ("dead", 0, "no"))],
+    ids=["Retry", "Reject"],
+)
+def test_a_wish_raised_by_a_batch_is_for_all_of_it(
+    run: Run, error: Exception, expected: tuple[str, int, str]
+):
+    """Each entry comes back, or is dead."""
+
+    @batch_handler
+    def handler(bodies: list[bytes]) -> list[bytes]:
+        raise error
+
+    outcome = run(handler, slice_of(b"a", b"b"))
+    assert (failed(outcome), outcome.position) == ([0, 1], 2)
+    for verdict in outcome.verdicts:
+        assert (verdict.verdict, verdict.delay_ms, verdict.error) == expected
+
+
+def test_an_exception_in_a_batchs_results_is_what_became_of_its_body(run: Run):
+    """Of this one only."""
+    answers = [b"0", Reject("no"), Retry(after=3, reason="later"), ValueError("bad"), None]
+    outcome = run(batch_handler(lambda bodies: answers), slice_of(*[b"x"] * 5))
+    assert pairs(outcome) == [(b"0:d:1:500", b"0"), (b"4:n:1:500", b"")]
+    told = [(verdict.verdict, verdict.error) for verdict in outcome.verdicts]
+    assert (failed(outcome), outcome.position) == ([1, 2, 3], 5)
+    assert told == [("dead", "no"), ("retry", "later"), ("retry", "ValueError: bad\n")]
+    assert outcome.verdicts[1].delay_ms == 3000
+
+
+# ------------------------------------------------------------------ time limits
+
+
+async def sleepy(body: bytes) -> bytes:
+    """Wait for ever."""
+    if body == b"1":
+        await asyncio.get_running_loop().create_future()
+    return body
+
+
+def limited(handler: Callable[..., Any], seconds: float = 0.01) -> Runner:
+    """The handler with a time limit."""
+    return Runner(shape_of(time_limit(seconds)(handler)), record_of_its_own())
+
+
+def test_an_async_handler_is_cancelled_when_its_time_is_over():
+    """The others of the slice are done; the text says where it waited."""
+    outcome = asyncio.run(limited(sleepy).run_async(slice_of(b"0", b"1", b"2"), 0))
+    assert indexes(outcome.ids) == [0, 2]
+    (verdict,) = outcome.verdicts
+    assert (failed(outcome), verdict.verdict, outcome.timeouts) == ([1], "timeout", 1)
+    assert verdict.head == b"1:x:1:500:10000"
+    assert 500 <= verdict.delay_ms <= 1000
+    first, _, rest = verdict.error.partition("\n")
+    assert first == "the handler took longer than its time limit of 0.01 s"
+    assert ", in sleepy\n" in rest
+    assert "runner.py" not in rest
+
+
+@pytest.mark.parametrize(
+    ("own", "asked", "expected"),
+    [(0.01, 5_000, 0.01), (5.0, 10, 0.01), (None, 10, 0.01), (0.01, 0, 0.01)],
+    ids=["handler's", "request's", "only the request's", "only the handler's"],
+)
+def test_the_smallest_time_limit_applies(own: float | None, asked: int, expected: float):
+    """Of the handler's and the request's."""
+    shape = shape_of(sleepy).limited(own)
+    runner = Runner(shape, record_of_its_own())
+    outcome = asyncio.run(runner.run_async(slice_of(b"1", time_limit_ms=asked), 0))
+    assert f"time limit of {expected:g} s\n" in outcome.verdicts[0].error
+
+
+async def answers_late(body: bytes) -> bytes:
+    """Take no notice of the cancellation."""
+    try:
+        return await sleepy(body)
+    except asyncio.CancelledError:
+        return b"late"
+
+
+async def fails_late(body: bytes) -> bytes:
+    """Fail while it is cancelled."""
+    try:
+        return await sleepy(body)
+    except asyncio.CancelledError:
+        raise LookupError("no way to clean up") from None
+
+
+@pytest.mark.parametrize(
+    ("handler", "said"),
+    [(answers_late, ""), (fails_late, "LookupError: no way to clean up\n")],
+    ids=["answer", "exception"],
+)
+def test_what_a_cancelled_handler_still_says_does_not_count(handler: Any, said: str):
+    """Its time is over all the same; an exception is kept as text."""
+    outcome = asyncio.run(limited(handler).run_async(slice_of(b"0", b"1"), 0))
+    assert indexes(outcome.ids) == [0]
+    assert outcome.verdicts[0].verdict == "timeout"
+    assert outcome.verdicts[0].error.endswith(said)
+
+
+def test_a_handlers_own_timeout_is_a_failure_like_any_other():
+    """Nobody's limit was reached."""
+
+    async def impatient(body: bytes) -> bytes:
+        async with asyncio.timeout(0.001):
+            return await sleepy(body)
+
+    outcome = asyncio.run(limited(impatient, 60).run_async(slice_of(b"1"), 0))
+    assert (outcome.verdicts[0].verdict, outcome.timeouts) == ("retry", 0)
+    assert outcome.verdicts[0].error.endswith("TimeoutError\n")
+
+
+def test_a_unit_can_be_ended_while_its_handlers_time_runs():
+    """The cancellation is the unit's, and no time was over."""
+
+    async def scene() -> None:
+        runner = limited(sleepy, 60)
+        task = asyncio.create_task(runner.run_async(slice_of(b"1"), 0))
+        while runner.record.running() is None and not task.done():
+            runner.record.hold("r1", "0", 7, b"o" * 32, 100.0, 30.0)
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(
+    ("bodies", "verdict"), [([b"1"], "timeout"), ([b"1", b"2"], "release")], ids=["one", "two"]
+)
+def test_a_batch_of_several_that_takes_too_long_charges_nobody(bodies: list[bytes], verdict: str):
+    """It may be their number alone: each comes back by itself, where its time does count."""
+
+    @batch_handler
+    async def handler(bodies: list[bytes]) -> list[bytes]:
+        return [await sleepy(body) for body in bodies]
+
+    outcome = asyncio.run(limited(handler).run_async(slice_of(*bodies), 0))
+    assert {one.verdict for one in outcome.verdicts} == {verdict}
+    assert (len(outcome.verdicts), outcome.position) == (len(bodies), len(bodies))
+    assert outcome.timeouts == 1
+
+
+@pytest.mark.parametrize("seconds", [0, -1, 86_401, True, "1", None, float("nan")])
+def test_a_time_limit_that_is_none_is_refused(seconds: Any):
+    """With a sentence that says what is expected."""
+    with pytest.raises(InvalidArgument, match="more than 0 and at most 86,400"):
+        time_limit(seconds)
+
+
+def test_a_call_with_a_limit_is_on_the_board_and_one_without_is_not(run: Run):
+    """For the supervisor, which ends what overstays: a sync handler at once, a task in a while."""
+    record = record_of_its_own()
+    record.hold("r1", "0", 7, b"o" * 32, 100.0, 30.0)
+    seen: list[Any] = []
+
+    def handler(body: bytes) -> bytes:
+        seen.append(record.running())
+        return body
+
+    run(handler, slice_of(b"x"), record=record)
+    run(handler, slice_of(b"x", b"y", time_limit_ms=2_000, attempt=3), record=record)
+    assert record.running() is None
+    without, first, second = seen
+    assert without is None
+    assert first.entry_id.endswith(b"-0")
+    assert second.entry_id.endswith(b"-1")
+    assert (first.limit_s, first.attempt, first.backoff_ms) == (2.0, 3, (1_000, 300_000))
+    assert first.until - 110.0 in {2.0, 2.0 + GRACE_S}
+
+
+@pytest.mark.parametrize(("bodies", "entry"), [([b"x"], b"0"), ([b"x", b"y"], b"")])
+def test_a_batch_with_a_limit_names_its_entry_when_it_is_the_only_one(
+    run: Run, bodies: list[bytes], entry: bytes
+):
+    """Of several, none could be charged."""
+    record = record_of_its_own()
+    record.hold("r1", "0", 7, b"o" * 32, 100.0, 30.0)
+    seen: list[Any] = []
+
+    @batch_handler
+    def handler(bodies: list[bytes]) -> list[bytes]:
+        seen.append(record.running())
+        return bodies
+
+    run(handler, slice_of(*bodies, time_limit_ms=2_000), record=record)
+    assert record.running() is None
+    assert seen[0].entry_id.partition(b"-")[2] == entry
