@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
 
+from fairlane import scripts
 from fairlane.drivers.sync import SyncDriver
 from fairlane.embedded import find_server
 from tests.support import servers
@@ -19,6 +22,10 @@ if TYPE_CHECKING:
 
     import redis
 
+
+# The mutation gate (tests/explore/mutants.py) runs the tests on a changed copy of the scripts.
+if changed_lua := os.environ.get("FAIRLANE_TESTS_LUA"):
+    vars(scripts)["lua_folder"] = lambda: Path(changed_lua)
 
 # A loaded machine is no reason to fail.
 hypothesis.settings.register_profile("patient", deadline=None)

@@ -10,10 +10,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .bodies import content_id
     from .errors import FairlaneError
     from .model import Completion, Progress, Result
     from .queue import Queue, Request, submit_request
-    from .worker import Context, Worker, batch_handler
+    from .worker import Context, Reject, Retry, Worker, batch_handler, time_limit
 
 _HOMES = {
     "Completion": ".model",
@@ -21,11 +22,15 @@ _HOMES = {
     "FairlaneError": ".errors",
     "Progress": ".model",
     "Queue": ".queue",
+    "Reject": ".worker",
     "Request": ".queue",
     "Result": ".model",
+    "Retry": ".worker",
     "Worker": ".worker",
     "batch_handler": ".worker",
+    "content_id": ".bodies",
     "submit_request": ".queue",
+    "time_limit": ".worker",
 }
 
 __all__ = [
@@ -34,11 +39,15 @@ __all__ = [
     "FairlaneError",
     "Progress",
     "Queue",
+    "Reject",
     "Request",
     "Result",
+    "Retry",
     "Worker",
     "batch_handler",
+    "content_id",
     "submit_request",
+    "time_limit",
 ]
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Self
 from . import clock, keys, settings
 from .bodies import Body, chunks_async
 from .drivers.aio import AsyncDriver
-from .model import Completion, Policy, Progress, Result
-from .operations import control, watch
+from .model import Completion, DeadChoice, DeadSubRequest, Policy, Progress, Result
+from .operations import bounds, change, control, dead, requeue, watch
 from .operations.stats import Measured, read_stats
 from .operations.submit import submit
 from .queue import new_id, resolve_url
@@ -16,6 +16,8 @@ from .results import flow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator, Iterable
+
+    from .operations.bounds import Bounds
 
 
 class Request:
@@ -26,7 +28,7 @@ class Request:
         self.id = keys.check_name("request id", request_id)
 
     async def state(self) -> str:
-        """One of active, cancelling, done, cancelled. Raises RequestNotFound."""
+        """One of active, paused, cancelling, expiring, done, cancelled. Raises RequestNotFound."""
         return await self.queue.driver.run(watch.state(self.id))
 
     async def progress(self) -> Progress:
@@ -58,6 +60,51 @@ class Request:
     async def cancel(self, reason: str = "cancelled by the caller") -> bool:
         """Nothing more of it starts; True if it has ended already, False while slices are held."""
         return await self.queue.driver.run(control.cancel(self.id, reason))
+
+    async def pause(self) -> str:
+        """Nothing more of it starts until `resume`; see queue.Request.pause."""
+        return await self.queue.driver.run(change.pause(self.id))
+
+    async def resume(self) -> str:
+        """A paused request goes on; see queue.Request.resume."""
+        return await self.queue.driver.run(change.resume(self.id))
+
+    async def set_limit(self, limit: int) -> None:
+        """At most `limit` workers at once from now on; see queue.Request.set_limit."""
+        await self.queue.driver.run(change.set_limit(self.id, limit))
+
+    async def set_priority(self, priority: int) -> None:
+        """What has not started goes to the lane `priority`; see queue.Request.set_priority."""
+        await self.queue.driver.run(change.set_priority(self.id, priority))
+
+    async def dead(self) -> AsyncIterator[DeadSubRequest]:
+        """The dead sub-requests with their bodies, first to die first. Raises RequestNotFound."""
+        after = ""
+        while page := await self.queue.driver.run(dead.read_dead(self.id, after)):
+            for one in page:
+                yield one
+            after = page[-1].dead_id
+
+    async def requeue_dead(
+        self,
+        *,
+        fingerprint: str | Iterable[str] | None = None,
+        indexes: Iterable[int] | None = None,
+    ) -> Request:
+        """Dead sub-requests run again, here or in a new request; see queue.Request.requeue_dead."""
+        choice = DeadChoice.of(fingerprint, indexes)
+        run_by, _ = await self.queue.driver.run(requeue.requeue_dead(self.id, choice))
+        return self if run_by == self.id else Request(self.queue, run_by)
+
+    async def drop_dead(
+        self,
+        *,
+        fingerprint: str | Iterable[str] | None = None,
+        indexes: Iterable[int] | None = None,
+    ) -> int:
+        """Forgets dead sub-requests; see queue.Request.drop_dead."""
+        choice = DeadChoice.of(fingerprint, indexes)
+        return await self.queue.driver.run(requeue.drop_dead(self.id, choice))
 
     def __repr__(self) -> str:
         return f"<Request {self.id}>"
@@ -95,6 +142,7 @@ class Queue:
         deadline_ms: int = 0,
         time_limit_ms: int = 0,
         durable: int = 0,
+        max_wait_s: float = 0.0,
     ) -> Request:
         """Submits one request from an ordinary or an async iterable; see fairlane.queue.Queue."""
         policy = Policy(
@@ -110,7 +158,7 @@ class Queue:
             durable=durable,
         )
         request = Request(self, new_id() if id is None else id)
-        await self.driver.run(submit(request.id, policy), chunks_async(bodies))
+        await self.driver.run(submit(request.id, policy, max_wait_s), chunks_async(bodies))
         return request
 
     def request(self, id: str) -> Request:  # noqa: A002  the word of the API
@@ -138,6 +186,10 @@ class Queue:
     async def stats(self) -> dict[int, Measured]:
         """Priority -> what the workers measured: waited (ms) and ran (microseconds)."""
         return await self.driver.run(read_stats(self.name))
+
+    async def set_max_waiting(self, most: int) -> Bounds:
+        """Bounds how many sub-requests may wait; see fairlane.queue.Queue.set_max_waiting."""
+        return await self.driver.run(bounds.set_max_waiting(self.name, most))
 
     async def close(self) -> None:
         """Closes the idle connections."""

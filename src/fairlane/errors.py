@@ -7,12 +7,15 @@ FairlaneError
  │    └── WorkerRefused   the worker's id or port is in use                exit 2
  ├── RequestNotFound      no such request                                  exit 3
  │    └── RequestLost     it was there and is gone (a failover, a flush)   exit 3
- ├── RequestEnded         the request ended while it was being submitted   exit 1
+ ├── DeadNotFound         no dead sub-request is what was named            exit 3
+ ├── RequestEnded         the request ended: too late to add or change     exit 1
  ├── WaitTimeout          the caller's own time ran out                    exit 4
  └── RedisError           exit 5
       ├── RedisUnreachable  no answer, wrong address, wrong password
       ├── RedisUnfit        answers, but must not be used (version, policy, data)
-      └── RedisFull         at maxmemory: nothing was written
+      ├── RedisFull         at maxmemory: nothing was written
+      ├── QueueFull         at the queue's own bound: nothing was written
+      └── NotDurable        written, but fewer replicas confirmed it than asked for
 
 `exit_code` on each class is what the command line ends with.
 """
@@ -54,8 +57,14 @@ class RequestLost(RequestNotFound):
     """The request existed and is gone: its slot was rolled back or flushed."""
 
 
+class DeadNotFound(FairlaneError, LookupError):
+    """The request has no dead sub-request with this index or fingerprint."""
+
+    exit_code = 3
+
+
 class RequestEnded(FairlaneError):
-    """The request ended (cancelled, abandoned) before its submission was complete."""
+    """The request has ended: while it was being submitted, or before it was to be changed."""
 
 
 class WaitTimeout(FairlaneError, TimeoutError):
@@ -80,6 +89,14 @@ class RedisUnfit(RedisError):
 
 class RedisFull(RedisError):
     """Redis is at maxmemory and refused the write before it began."""
+
+
+class QueueFull(RedisError):
+    """As many sub-requests wait as the queue's bound allows; nothing was written."""
+
+
+class NotDurable(RedisError):
+    """It is written and goes on, but fewer replicas than asked for confirmed it in time."""
 
 
 # Coded errors of the scripts (their first word) are bugs or bad input of the caller.

@@ -13,6 +13,10 @@ from .errors import InvalidArgument
 
 LANES = 100
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+REQUEST_PARTS = ("sub", "counter", "req", "tok", "lease", "retry", "out", "dead")
+EVERY_REQUEST_KEY = b"*:{*}"  # patterns for SCAN
+EVERY_REQUEST_HASH = b"req:{*}"
+_REQUEST_KEY = re.compile(rf"({'|'.join(REQUEST_PARTS)}):\{{({_NAME.pattern})\}}")
 
 
 def check_name(kind: str, name: str) -> str:
@@ -28,8 +32,13 @@ def check_name(kind: str, name: str) -> str:
 @lru_cache(maxsize=4096)
 def request_keys(request_id: str) -> tuple[bytes, ...]:
     """The eight keys of one request, in the order of lua/v1/lib/request_keys.lua."""
-    parts = ("sub", "counter", "req", "tok", "lease", "retry", "out", "dead")
-    return tuple(f"{part}:{{{request_id}}}".encode() for part in parts)
+    return tuple(f"{part}:{{{request_id}}}".encode() for part in REQUEST_PARTS)
+
+
+def part_and_id(key: bytes) -> tuple[str, str] | None:
+    """Which of REQUEST_PARTS a key is, and of which request; None for a key of another shape."""
+    match = _REQUEST_KEY.fullmatch(key.decode("utf-8", "replace"))
+    return (match[1], match[2]) if match else None
 
 
 def request_hash(request_id: str) -> bytes:
@@ -50,6 +59,11 @@ def permits(request_id: str) -> bytes:
 def results(request_id: str) -> bytes:
     """`out:{id}`: results in completion order."""
     return request_keys(request_id)[6]
+
+
+def dead(request_id: str) -> bytes:
+    """`dead:{id}`: dead sub-requests with their bodies and reasons."""
+    return request_keys(request_id)[7]
 
 
 def done_channel(request_id: str) -> bytes:
@@ -106,6 +120,11 @@ def wake(queue: str, worker_id: str) -> bytes:
 def stats(queue: str) -> bytes:
     """Hash: what the workers measured, by priority."""
     return _dispatch(queue, "stats")
+
+
+def bound(queue: str) -> tuple[bytes, bytes]:
+    """The hashes of the bound on what waits: `conf`, and request -> what it adds to that."""
+    return _dispatch(queue, "conf"), _dispatch(queue, "load")
 
 
 def conf(queue: str) -> bytes:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from . import settings
 from .errors import InvalidArgument
+from .fingerprint import fingerprint_of
 from .keys import LANES, check_name
 
 ENDED_STATES = frozenset({"done", "cancelled"})
@@ -19,6 +22,16 @@ def _whole(name: str, value: object, low: int, high: int) -> int:
             f"{name} {value!r} is not valid: a whole number from {low} to {high} is expected"
         )
     return value
+
+
+def check_priority(priority: int) -> int:
+    """A lane, 0 (first) to 99. Raises InvalidArgument."""
+    return _whole("priority", priority, 0, LANES - 1)
+
+
+def check_limit(limit: int) -> int:
+    """How many workers at once, 1 to 10,000. Raises InvalidArgument."""
+    return _whole("limit", limit, 1, MAX_LIMIT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +57,8 @@ class Policy:
 
     def __post_init__(self) -> None:
         check_name("queue", self.queue)
-        _whole("priority", self.priority, 0, LANES - 1)
-        _whole("limit", self.limit, 1, MAX_LIMIT)
+        check_priority(self.priority)
+        check_limit(self.limit)
         _whole("attempts", self.attempts, 1, 100)
         if not isinstance(self.backoff_ms, tuple) or len(self.backoff_ms) != 2:  # noqa: PLR2004
             raise InvalidArgument(
@@ -135,7 +148,13 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Counts of one request at one moment; `held` of `limit` permits are with workers."""
+    """Counts of one request at one moment; `held` of `limit` permits are with workers.
+
+    `state` is active, paused, cancelling, expiring (past its deadline), done or cancelled.
+    `timeouts` counts the handler calls that took longer than `time_limit_ms`; `deadline_ms` is a
+    moment by the request's Redis, `durable` a number of replicas, `parent` the request whose dead
+    sub-requests these were; 0 or "" = none.
+    """
 
     id: str
     state: str
@@ -151,6 +170,11 @@ class Progress:
     submitted_ms: int = 0
     ended_ms: int = 0
     is_open: bool = False
+    timeouts: int = 0
+    deadline_ms: int = 0
+    time_limit_ms: int = 0
+    durable: int = 0
+    parent: str = ""
     detail: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -162,6 +186,82 @@ class Progress:
     def left(self) -> int:
         """Sub-requests that are neither done, dead nor cancelled."""
         return self.total - self.done - self.dead - self.cancelled
+
+
+@dataclass(frozen=True, slots=True)
+class DeadSubRequest:
+    """A sub-request that was given up, with its body.
+
+    `attempt` is the delivery that was its last (0: none was made), `reason` one of attempts,
+    timeout, rejected, died, deadline; `error` a traceback or a sentence; `dead_id` its place.
+    """
+
+    index: int
+    attempt: int
+    reason: str
+    error: str
+    worker: str
+    body: bytes
+    dead_id: str
+
+    @property
+    def fingerprint(self) -> str:
+        """The hash that failures alike share."""
+        return fingerprint_of(self.reason, self.error)
+
+    @property
+    def died_ms(self) -> int:
+        """When it was given up, by the request's Redis."""
+        return int(self.dead_id.partition("-")[0])
+
+
+@dataclass(slots=True)
+class DeadGroup:
+    """Dead sub-requests of one request that failed alike; `where` is `file:line function` or "".
+
+    `indexes` are the first few of them; `first_ms` and `last_ms` are moments.
+    """
+
+    fingerprint: str
+    reason: str
+    headline: str
+    where: str
+    first_ms: int
+    last_ms: int
+    count: int = 0
+    indexes: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadChoice:
+    """Which dead sub-requests are meant: these fingerprints' or these indexes; None twice = all."""
+
+    fingerprints: frozenset[str] | None = None
+    indexes: frozenset[int] | None = None
+
+    @classmethod
+    def of(
+        cls, fingerprint: str | Iterable[str] | None = None, indexes: Iterable[int] | None = None
+    ) -> DeadChoice:
+        """The choice in the words of the API. Raises InvalidArgument."""
+        if fingerprint is not None and indexes is not None:
+            raise InvalidArgument("name fingerprints or indexes, not both")
+        if fingerprint is not None:
+            several = [fingerprint] if isinstance(fingerprint, str) else fingerprint
+            return cls(fingerprints=frozenset(map(_check_fingerprint, several)))
+        if indexes is None:
+            return cls()
+        if not isinstance(indexes, Iterable):
+            raise InvalidArgument(
+                f"indexes {indexes!r} is not valid: a list of numbers is expected"
+            )
+        return cls(indexes=frozenset(_whole("index", index, 0, 2**53) for index in indexes))
+
+
+def _check_fingerprint(text: str) -> str:
+    if not isinstance(text, str) or not re.fullmatch(r"[0-9a-f]{10}", text):
+        raise InvalidArgument(f"fingerprint {text!r} is not valid: 10 hex digits are expected")
+    return text
 
 
 @dataclass(frozen=True, slots=True)

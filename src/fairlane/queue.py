@@ -9,14 +9,16 @@ from . import clock, keys, settings
 from .bodies import Body, chunks
 from .drivers.sync import SyncDriver
 from .errors import InvalidArgument
-from .model import Completion, Policy, Progress, Result
-from .operations import control, watch
+from .model import Completion, DeadChoice, DeadSubRequest, Policy, Progress, Result
+from .operations import bounds, change, control, dead, requeue, watch
 from .operations.stats import Measured, read_stats
 from .operations.submit import submit
 from .results import flow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from .operations.bounds import Bounds
 
 
 def new_id() -> str:
@@ -44,7 +46,7 @@ class Request:
         self.id = keys.check_name("request id", request_id)
 
     def state(self) -> str:
-        """One of active, cancelling, done, cancelled. Raises RequestNotFound."""
+        """One of active, paused, cancelling, expiring, done, cancelled. Raises RequestNotFound."""
         return self.queue.driver.run(watch.state(self.id))
 
     def progress(self) -> Progress:
@@ -62,7 +64,9 @@ class Request:
         """Yields every result, also while the request still runs, and ends with it.
 
         `order` is "input" (a bounded window holds back what came early) or "done". Dead
-        sub-requests are among them; cancelled ones have no result.
+        sub-requests are among them; cancelled ones have no result. One that was handed out as dead
+        before somebody requeued it is not handed out again in input order, and is in the order
+        "done" with its new outcome; who begins to read after the end sees only the last outcome.
         """
         items = flow(self.id, order)
         try:
@@ -79,6 +83,67 @@ class Request:
     def cancel(self, reason: str = "cancelled by the caller") -> bool:
         """Nothing more of it starts; True if it has ended already, False while slices are held."""
         return self.queue.driver.run(control.cancel(self.id, reason))
+
+    def pause(self) -> str:
+        """Nothing more of it starts until `resume`; what is held ends. Returns the state now.
+
+        That is `paused`, or `cancelling` or `expiring` when it is about to end anyway. Raises
+        RequestNotFound, RequestEnded.
+        """
+        return self.queue.driver.run(change.pause(self.id))
+
+    def resume(self) -> str:
+        """A paused request goes on. Returns the state now: see pause; raises the same."""
+        return self.queue.driver.run(change.resume(self.id))
+
+    def set_limit(self, limit: int) -> None:
+        """At most `limit` workers (1 to 10,000) at once from now on; what is held above it ends.
+
+        Raises InvalidArgument, RequestNotFound, RequestEnded.
+        """
+        self.queue.driver.run(change.set_limit(self.id, limit))
+
+    def set_priority(self, priority: int) -> None:
+        """What has not started goes to the lane `priority`, 0 to 99; raises as set_limit."""
+        self.queue.driver.run(change.set_priority(self.id, priority))
+
+    def dead(self) -> Iterator[DeadSubRequest]:
+        """The dead sub-requests with their bodies, first to die first. Raises RequestNotFound."""
+        after = ""
+        while page := self.queue.driver.run(dead.read_dead(self.id, after)):
+            yield from page
+            after = page[-1].dead_id
+
+    def requeue_dead(
+        self,
+        *,
+        fingerprint: str | Iterable[str] | None = None,
+        indexes: Iterable[int] | None = None,
+    ) -> Request:
+        """Dead sub-requests run again, with all attempts: those named, or all of them.
+
+        Returns the request that runs them: before its end it is this one; after it a new one with
+        the same policy (but no deadline) and this one as its `parent`, and the dead results here
+        stay. A repeat after an error goes on where it was. Raises InvalidArgument,
+        RequestNotFound, DeadNotFound, RequestEnded (it is cancelling or expiring: try again when
+        it has ended).
+        """
+        choice = DeadChoice.of(fingerprint, indexes)
+        run_by, _ = self.queue.driver.run(requeue.requeue_dead(self.id, choice))
+        return self if run_by == self.id else Request(self.queue, run_by)
+
+    def drop_dead(
+        self,
+        *,
+        fingerprint: str | Iterable[str] | None = None,
+        indexes: Iterable[int] | None = None,
+    ) -> int:
+        """Forgets dead sub-requests with their bodies: those named, or all. Returns how many.
+
+        Counts and results stay. Raises InvalidArgument, RequestNotFound, DeadNotFound.
+        """
+        choice = DeadChoice.of(fingerprint, indexes)
+        return self.queue.driver.run(requeue.drop_dead(self.id, choice))
 
     def __repr__(self) -> str:
         return f"<Request {self.id}>"
@@ -120,13 +185,15 @@ class Queue:
         deadline_ms: int = 0,
         time_limit_ms: int = 0,
         durable: int = 0,
+        max_wait_s: float = 0.0,
     ) -> Request:
         """Submits one request: one sub-request for each of `bodies` (bytes, or text as UTF-8).
 
         `bodies` may be lazy and endless-looking: it is sent in chunks of at most 1,000 and 1 MiB.
         `priority` 0 (first) to 99, `limit` 1 to 10,000 workers at once. With an `id` of the
-        caller's the call is idempotent. Raises InvalidArgument, RequestExists, RequestEnded,
-        RedisError; what `bodies` raises cancels the request and goes on to the caller.
+        caller's the call is idempotent. A chunk for which there is no room (a full Redis, or the
+        queue's bound) waits up to `max_wait_s`. Raises InvalidArgument, RequestExists, RequestEnded
+        and RedisError; what `bodies` raises cancels the request and goes on to the caller.
         """
         policy = Policy(
             queue=self.name,
@@ -141,7 +208,7 @@ class Queue:
             durable=durable,
         )
         request = Request(self, new_id() if id is None else id)
-        self.driver.run(submit(request.id, policy), chunks(bodies))
+        self.driver.run(submit(request.id, policy, max_wait_s), chunks(bodies))
         return request
 
     def request(self, id: str) -> Request:  # noqa: A002  the word of the API
@@ -171,6 +238,14 @@ class Queue:
     def stats(self) -> dict[int, Measured]:
         """Priority -> what the workers measured: waited (ms) and ran (microseconds)."""
         return self.driver.run(read_stats(self.name))
+
+    def set_max_waiting(self, most: int) -> Bounds:
+        """Bounds how many sub-requests may wait in this queue, 0 = any number; counts them.
+
+        A submission above it waits as its `max_wait_s` says, then raises QueueFull. Returns
+        (max_waiting, waiting). Raises InvalidArgument.
+        """
+        return self.driver.run(bounds.set_max_waiting(self.name, most))
 
     def close(self) -> None:
         """Closes the idle connections."""

@@ -44,7 +44,7 @@ class InputOrder:
 
     def _keep(self, found: list[Result]) -> None:
         for result in found:
-            self._order += 1
+            self._order -= 1  # of two outcomes of one index (it was requeued) the later comes first
             heapq.heappush(self._early, (result.index, self._order, result))
             self._bytes += len(result.body or b"")
 

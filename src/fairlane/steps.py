@@ -7,7 +7,7 @@ the same operation runs under a blocking driver, an asyncio driver and a test th
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 T = TypeVar("T")
 Arg = bytes | str | int | float
@@ -46,6 +46,59 @@ class Batch:
         self.steps = steps
 
 
+class Nodes:
+    """Asks which primaries there are: a list to take the `node` of At from. One server: [None]."""
+
+    __slots__ = ()
+
+
+class At:
+    """One command at one primary, whatever its keys: INFO, SCAN. The reply is Redis's, undecoded.
+
+    RedisUnreachable when the node is no primary of the cluster any more.
+    """
+
+    __slots__ = ("command", "node")
+
+    def __init__(self, node: Any, command: Command) -> None:
+        self.node = node
+        self.command = command
+
+
+class Confirm:
+    """One step, and behind it on the same connection WAIT for `replicas`: the reply is Confirmed.
+
+    WAIT covers what this connection wrote, and with it everything that its server acknowledged
+    before, to anybody: so the step must be one that always writes, also when it is repeated.
+    """
+
+    __slots__ = ("replicas", "step")
+
+    def __init__(self, step: Command | Call, replicas: int) -> None:
+        self.step = step
+        self.replicas = replicas
+
+
+class Confirmed(NamedTuple):
+    """What a Confirm came to: the step's own reply, and how many replicas have what it wrote.
+
+    `is_synced` is False when the server can say whether its own disk has it, and it has not.
+    """
+
+    reply: Any
+    replicas: int
+    is_synced: bool
+
+
+class Pause:
+    """Lets `seconds` pass."""
+
+    __slots__ = ("seconds",)
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+
 class Subscribe:
     """Listens to a channel until the operation ends; the reply comes once it is confirmed."""
 
@@ -80,5 +133,5 @@ class Handle:
         self.position = position
 
 
-Step = Command | Call | Batch | Subscribe | Message | Pull | Handle
+Step = Command | Call | Batch | Nodes | At | Confirm | Pause | Subscribe | Message | Pull | Handle
 Operation = Generator[Step, Any, T]

@@ -14,7 +14,11 @@ from tests.cli.program import finish
 if TYPE_CHECKING:
     from tests.cli.program import Program
 
-COMMANDS = ("submit", "worker", "wait", "results", "cancel", "status", "server")
+COMMANDS = (
+    *("submit", "worker", "wait", "results", "pause", "resume", "set", "cancel", "dead"),
+    *("status", "stats", "fsck", "doctor", "server"),
+)
+GROUPS = ("dead", "server")  # they only have commands of their own
 HEAVY = ("redis", "rich", "asyncio", "multiprocessing", "fairlane.queue", "fairlane.worker")
 ASK = """
 import json, sys
@@ -66,12 +70,20 @@ def test_the_short_names_tell_the_version(entry: str, alone: Program):
     assert said == alone("--version").out.decode()
 
 
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "server"])
+@pytest.mark.parametrize("name", sorted({*COMMANDS} - {*GROUPS}))
 def test_every_command_takes_a_redis(name: str, alone: Program):
     assert "--redis URL" in alone(name, "--help").out.decode()
 
 
-@pytest.mark.parametrize("name", ["submit", "wait", "results", "cancel", "status"])
+@pytest.mark.parametrize("name", ["list", "requeue", "drop"])
+def test_what_is_done_with_the_dead_takes_a_redis_and_speaks_json(name: str, alone: Program):
+    said = alone("dead", name, "--help").out.decode()
+    assert ("--redis URL" in said, "--json" in said) == (True, True)
+
+
+@pytest.mark.parametrize(
+    "name", ["submit", "wait", "results", "pause", "resume", "set", "cancel", "status"]
+)
 def test_whatever_reads_can_speak_json(name: str, alone: Program):
     assert "--json" in alone(name, "--help").out.decode()
 
@@ -84,7 +96,16 @@ def test_no_command_is_a_usage_error_with_help(alone: Program):
 
 @pytest.mark.parametrize(
     "words",
-    [("nothing",), ("submit",), ("submit", "f", "--nothing"), ("wait",), ("server", "nothing")],
+    [
+        ("nothing",),
+        ("submit",),
+        ("submit", "f", "--nothing"),
+        ("wait",),
+        ("server", "nothing"),
+        ("set",),
+        ("dead", "nothing"),
+        ("dead", "drop"),
+    ],
 )
 def test_bad_usage_is_one_sentence(words: tuple[str, ...], alone: Program):
     alone(*words).refused(2, "--help")

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from fairlane.cli.status import _ago
+from fairlane.cli.pace import ago
 from tests.cli.program import ON_ONE_KIND, Program, hold, settle
 
 on_one_kind = ON_ONE_KIND
@@ -111,4 +111,4 @@ def test_cancel_says_what_it_did(program: Program, redis_url: str):
      (86_400_000, "1d"), (90_061_000, "1d 1h"), (86_405_000, "1d")],
 )  # fmt: skip
 def test_durations_for_people(ms: int, said: str):
-    assert _ago(ms) == said
+    assert ago(ms) == said

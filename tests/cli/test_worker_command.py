@@ -22,6 +22,13 @@ def shout(body):
         raise ValueError("no such thing")
     return body.upper()
 
+def refuse(body):
+    if body == b"no":
+        import fairlane
+        raise fairlane.Reject("not for us")
+    while body == b"stuck":
+        pass
+
 ready = 5
 def three(a, b, c): ...
 def stream(body):
@@ -65,6 +72,21 @@ def test_what_fails_is_dead_and_said(program: Program):
 
 
 @on_one_kind
+def test_what_takes_too_long_is_ended_and_said(program: Program):
+    program.file(HANDLERS, "mine.py")
+    program("submit", "-", "--id", "mine", "--attempts", 1, stdin=b"ok\nstuck\nno\n")
+    words = ("--handler", "mine:refuse", "--time-limit", "500ms", "--until-idle")
+    ended = program("worker", *words)
+    assert ended.code == 0
+    said = "the handler took longer than its time limit of 0.5 s in sub-request 1 of request mine"
+    assert said in ended.err
+    rows = [json.loads(line) for line in program("results", "mine", "--json").out.splitlines()]
+    assert [row["status"] for row in rows] == ["done", "dead", "dead"]
+    assert rows[1]["error"].startswith("the handler took longer than its time limit of 0.5 s\n")
+    assert rows[2]["error"] == "not for us"
+
+
+@on_one_kind
 @pytest.mark.parametrize(
     ("words", "why"),
     [
@@ -78,6 +100,9 @@ def test_what_fails_is_dead_and_said(program: Program):
         (("--concurrency", "0"), "concurrency 0"),
         (("--processes", "-1"), "processes -1"),
         (("--slice", "-1"), "slice -1"),
+        (("--time-limit", "0s"), "time limit 0.0 is not valid"),
+        (("--time-limit", "2d"), "more than 0 and at most 86,400"),
+        (("--time-limit", "soon"), "'soon' is not a duration"),
         (("--id", "nonsense"), "nonsense"),
         (("--id", "127.0.0.1:99999"), "99999"),
         (("--queue", "a{b"), "queue 'a{b'"),

@@ -140,7 +140,7 @@ def test_wait_tells_what_went_wrong(run: Callable, lane: Lane):
             await queue.request("nobody").wait()
         lane.client.config_resetstat()
         waiter = asyncio.create_task(request.wait(60))
-        await until(lambda: "cmdstat_hget" in lane.client.info("commandstats"))
+        await until(lambda: "cmdstat_hmget" in lane.client.info("commandstats"))
         lane.client.delete(*lane.names)
         lane.client.publish("done:{r1}", "look")
         with pytest.raises(RequestLost):

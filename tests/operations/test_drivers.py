@@ -18,7 +18,7 @@ from fairlane.model import Policy
 from fairlane.operations import control
 from fairlane.operations.submit import submit
 from fairlane.scripts import library
-from fairlane.steps import Batch, Call, Command, Handle
+from fairlane.steps import At, Batch, Call, Command, Handle, Nodes
 from tests.support.requests import once, work_off
 from tests.support.wait import wait_until
 
@@ -69,7 +69,7 @@ def test_a_command_brings_redis_reply_undecoded(kind: str, redis_url: str):
 @both
 def test_a_batch_brings_its_replies_in_order(kind: str, redis_url: str):
     """Also when the server knows none of its scripts, and whatever slots its keys are in."""
-    names = (keys.active("req"),)
+    names = (keys.active("req"), keys.conf("req"))
     steps: list[Command | Call] = [
         Command(b"EXISTS", "a"),
         library().intend(names, id="r1", grace=1, above=0, now=1),
@@ -78,7 +78,7 @@ def test_a_batch_brings_its_replies_in_order(kind: str, redis_url: str):
         Command(b"TIME"),
     ]
     found = perform(kind, redis_url, Batch(steps))
-    assert found[:4] == [0, [2, 0], 0, [101, 2]]
+    assert found[:4] == [0, [2, b"0", 0], 0, [101, b"2", 0]]
     assert len(found[4]) == 2
 
 
@@ -170,9 +170,13 @@ def test_a_call_is_repeated_while_its_connection_is_killed(
     def operation():
         yield Command(b"TIME")
         redis_client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-        return (yield library().intend((keys.active("req"),), id="r1", grace=1, above=0, now=1))
+        return (
+            yield library().intend(
+                (keys.active("req"), keys.conf("req")), id="r1", grace=1, above=0, now=1
+            )
+        )
 
-    assert run(kind, redis_url, operation(), patience_s=10) == [2, 0]
+    assert run(kind, redis_url, operation(), patience_s=10) == [2, b"0", 0]
 
 
 @both
@@ -183,7 +187,9 @@ def test_a_replica_is_waited_for_and_then_named_unreachable(
     if redis_server.kind.startswith("cluster"):
         pytest.skip("a cluster's node is demoted by its cluster only")
     redis_client.execute_command("REPLICAOF", "127.0.0.1", "1")
-    step = library().intend((keys.active("req"),), id="r1", grace=1, above=0, now=1)
+    step = library().intend(
+        (keys.active("req"), keys.conf("req")), id="r1", grace=1, above=0, now=1
+    )
     got: list[list[int]] = []
     try:
         with pytest.raises(RedisUnreachable, match="does not answer"):
@@ -195,7 +201,7 @@ def test_a_replica_is_waited_for_and_then_named_unreachable(
     finally:
         redis_client.execute_command("REPLICAOF", "NO", "ONE")
     patient.join(20)
-    assert got == [[2, 0]]
+    assert got == [[2, b"0", 0]]
 
 
 def errors(client: redis.Redis) -> int:
@@ -262,6 +268,28 @@ def test_progress_by_both_drivers_is_the_same(redis_url: str, lane: Lane):
 @pytest.mark.parametrize("whole", [True, False])
 def test_no_number_reaches_the_packing_of_a_command(*, whole: bool):
     """hiredis crashes the process when Ctrl-C comes while it asks Python for a number's text."""
-    call = library().intend((keys.active("req"),), id="r1", grace=1, above=2.0, now=3)
+    call = library().intend(
+        (keys.active("req"), keys.conf("req")), id="r1", grace=1, above=2.0, now=3
+    )
     for step in (call, Command(b"BRPOP", "a", 0.5), Command(b"ZADD", "a", 7, "b")):
         assert {type(word) for word in wire.words(step, modern=True, whole=whole)} <= {bytes, str}
+
+
+@both
+def test_each_primary_can_be_asked_by_name(kind: str, redis_url: str, lane: Lane):
+    """Whatever the keys; one that is no primary is refused."""
+
+    def ask() -> Any:
+        nodes = yield Nodes()
+        (node,) = nodes
+        return nodes, (yield At(node, Command(b"SCAN", 0, b"MATCH", b"sub:*", b"COUNT", 100)))
+
+    lane.start(1)
+    nodes, (_, found) = run(kind, redis_url, ask())
+    assert found == [b"sub:{r1}"]
+    if not redis_url.startswith("redis+cluster"):
+        assert nodes == [None]
+        return
+    assert nodes == [("127.0.0.1", int(redis_url.rpartition(":")[2]))]
+    with pytest.raises(RedisUnreachable, match="no primary"):
+        run(kind, redis_url, once(At(("127.0.0.1", 1), Command(b"PING"))))

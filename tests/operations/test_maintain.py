@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fairlane import keys, settings
+from fairlane.errors import FairlaneError, RedisUnreachable
 from fairlane.operations import maintain
 from fairlane.operations.maintain import Suspect
-from fairlane.steps import Batch, Call, Command
-from tests.support.requests import HOUR, MINUTE, Lane, Tok, insert, once, pop_token
+from fairlane.operations.watch import read_completions
+from fairlane.queue import Queue
+from fairlane.steps import At, Batch, Call, Command, Nodes
+from tests.support.requests import HOUR, MINUTE, Lane, Tok, insert, once, pop_token, work_off
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,6 +58,10 @@ def name_of(step: Step) -> str:
             return bytes(step.args[0]).decode()  # type: ignore[arg-type]
         case Batch():
             return f"{len(step.steps)} {name_of(step.steps[-1])}"
+        case At():
+            return name_of(step.command)
+        case Nodes():
+            return "Nodes"
     raise AssertionError(step)
 
 
@@ -302,11 +310,11 @@ def test_what_is_not_due_is_not_looked_at(lane: Lane, driver: SyncDriver):
 # ------------------------------------------------------------------ one look
 
 
-def look(lane: Lane, driver: SyncDriver, score: int = 1) -> bool:
+def look(lane: Lane, driver: SyncDriver, score: float = 1) -> bool:
     """One look at `r1`, whose score in `active` is this."""
     lane.client.zadd(ACTIVE, {"r1": score})
     lane.now = server_ms(lane.client)
-    return driver.run(maintain.look_at("req", "r1", score, lane.now))
+    return driver.run(maintain.look_at("req", "r1", str(score), lane.now))
 
 
 def test_an_intent_without_a_request_is_abandoned_and_dropped(lane: Lane, driver: SyncDriver):
@@ -333,7 +341,7 @@ def test_an_intent_that_is_alive_after_all_is_not_dropped(
             lane.start(1, intent=500)
 
     lane.client.zadd(ACTIVE, {"r1": 500})
-    assert watch(driver, maintain.look_at("req", "r1", 500, lane.now), come_back)[0] is False
+    assert watch(driver, maintain.look_at("req", "r1", "500", lane.now), come_back)[0] is False
     assert lane.client.zscore(ACTIVE, "r1") == (700 if what == "renewed" else 500)
 
 
@@ -376,14 +384,14 @@ def test_the_next_look_is_when_a_lease_expires_or_soon(
     """The earlier of the two."""
     lane.take(lane.start(3, lease_ms=lease_ms)[0])
     assert look(lane, driver) is True
-    assert least <= lane.client.zscore(ACTIVE, "r1") - lane.now <= most
+    assert least <= lane.client.zscore(ACTIVE, "r1") - lane.now <= most + 0.5
 
 
 def test_a_request_nobody_holds_is_looked_at_soon_again(lane: Lane, driver: SyncDriver):
     """Its tokens may have been lost."""
     lane.start(3)
     assert look(lane, driver) is True
-    assert lane.client.zscore(ACTIVE, "r1") - lane.now == settings.AUDIT_MS
+    assert lane.client.zscore(ACTIVE, "r1") - lane.now == settings.AUDIT_MS + 0.5
 
 
 @pytest.mark.parametrize("open_ms", [HOUR, 3 * HOUR])
@@ -397,3 +405,103 @@ def test_a_request_left_open_is_cancelled(lane: Lane, driver: SyncDriver, open_m
     told = [(entry[b"state"], entry[b"reason"]) for _, entry in ended]
     assert told == ([(b"cancelled", b"abandoned")] if is_over else [])
     assert lane.hash()["state"] == ("cancelled" if is_over else "active")
+
+
+# ------------------------------------------------------------------ what can't be read, is lost
+
+
+def test_a_request_that_was_there_and_is_gone_is_logged_as_lost(lane: Lane, driver: SyncDriver):
+    """By the look after the one that saw it; and only once."""
+    lane.start(1)
+    assert look(lane, driver) is True
+    lane.client.delete(*lane.names)
+    score = lane.client.zscore(ACTIVE, "r1")
+    for _ in range(2):
+        assert driver.run(maintain.look_at("req", "r1", str(score), lane.now)) is False
+    (ending,) = driver.run(read_completions("req", "0", 0))
+    assert (ending.id, ending.state, ending.total) == ("r1", "lost", 0)
+    assert lane.client.zcard(ACTIVE) == 0
+
+
+def test_a_lost_request_may_be_submitted_again(lane: Lane, driver: SyncDriver):
+    """Its id is free, whether it was told to be lost or not yet."""
+    for is_told in (False, True):
+        lane.start(1)
+        look(lane, driver)
+        lane.client.delete(*lane.names)
+        if is_told:
+            look(lane, driver, lane.now + 7.5)
+        Queue(driver).submit_request([b"x"], id="r1")
+        assert lane.client.zscore(ACTIVE, "r1") % 1 == 0
+        assert work_off(driver) == [b"x"]
+        lane.client.flushall()
+
+
+def test_a_request_that_cannot_be_read_does_not_stop_the_others(lane: Lane, driver: SyncDriver):
+    """It is put off like them, and told."""
+    for name in ("r1", "r2", "r3"):
+        other = Lane(driver, lane.client, request_id=name)
+        other.now = lane.now - MINUTE
+        other.start(1)
+    lane.client.delete("tok:{r2}")
+    lane.client.set("tok:{r2}", "text")
+    lane.client.zadd(ACTIVE, {"r1": 1, "r2": 2.5, "r3": 3, b"a b": 4})
+    failed: dict[str, FairlaneError] = {}
+    assert driver.run(maintain.look_after("req", failed=failed)) == 4
+    assert list(failed) == ["r2"]
+    assert "WRONGTYPE" in str(failed["r2"])
+    assert len(standing(lane.client)) == 2
+    scores = dict(lane.client.zrange(ACTIVE, 0, -1, withscores=True))
+    assert set(scores) == {b"r1", b"r2", b"r3"}
+    assert all(score % 1 == 0.5 and score > lane.now for score in scores.values())
+    lane.client.delete("tok:{r2}", "req:{r2}", "sub:{r2}", "counter:{r2}")
+
+
+def test_an_unread_intent_stays_an_intent(lane: Lane, driver: SyncDriver):
+    """Nobody knows whether there is a request: its score stays whole."""
+    lane.client.set("req:{r1}", "text")
+    lane.client.zadd(ACTIVE, {"r1": 1})
+    driver.run(maintain.look_after("req"))
+    assert lane.client.zscore(ACTIVE, "r1") % 1 == 0
+    lane.client.delete("req:{r1}")
+
+
+def test_what_was_renewed_meanwhile_is_not_put_off(lane: Lane, driver: SyncDriver):
+    """A producer's new intent is newer than what the look has seen."""
+    lane.start(1)
+    lane.client.zadd(ACTIVE, {"r1": 1})
+
+    def renew(name: str) -> None:
+        if name == "postpone":
+            lane.client.zadd(ACTIVE, {"r1": 700})
+
+    assert watch(driver, maintain.look_at("req", "r1", "1", lane.now), renew)[0] is True
+    assert lane.client.zscore(ACTIVE, "r1") == 700
+
+
+def test_requests_that_do_not_answer_end_a_pass_after_a_few(lane: Lane):
+    """Each costs the patience of a driver; they are put off, so the next pass is about others."""
+    operation = maintain.look_after("req")
+    due = [part for i in range(9) for part in (b"r%d" % i, b"%d" % i)]
+    reply: Any = [[b"100", b"0"], due]
+    step, told = operation.send(None), []
+    with contextlib.suppress(RedisUnreachable):
+        while True:
+            told.append(name_of(step))
+            away = told[-1] == "reap"
+            step = operation.throw(RedisUnreachable("")) if away else operation.send(reply)
+            reply = 1
+    assert told == ["2 ZRANGE", *["reap", "postpone"] * 3]
+
+
+@pytest.mark.parametrize(("bites", "reaps"), [(1, 1), (3, 3), (1000, 100)])
+def test_one_look_takes_back_all_of_a_request_in_bounded_bites(bites: int, reaps: int):
+    """While the reply says that there is more to do now."""
+    operation = maintain.look_at("req", "r1", "1", 5)
+    step, told = operation.send(None), []
+    with contextlib.suppress(StopIteration):
+        while True:
+            told.append(name_of(step))
+            more = told.count("reap") < bites
+            step = operation.send([b"ok", 1 if more else 0, [b"5", b"0.1", 0]])
+    assert told == ["reap", "1 insert_tokens"] * reaps + ["postpone"]

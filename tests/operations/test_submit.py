@@ -19,6 +19,7 @@ from fairlane.errors import (
 )
 from fairlane.model import Policy
 from fairlane.operations.submit import Digest, discard, submit
+from fairlane.operations.tokens import drop
 from fairlane.steps import Pull
 from tests.support.requests import cut, numbered, once, take_slice, work_off
 
@@ -328,13 +329,14 @@ def test_a_late_producer_starts_again_with_a_newer_intent(driver: SyncDriver, la
     operation = submit("r1", Policy())
     assert isinstance(operation.send(None), Pull)
     assert isinstance(operation.send([b"a"]), Pull)
-    score, before = driver.run(once(operation.send(None)))
+    intended = driver.run(once(operation.send(None)))
+    score = intended[0]
     lane.abandon(score)
-    lane.call("drop", (keys.active("req"),), id="r1", seen=score)
+    driver.run(once(drop("req", "r1", str(score))))
     names: list[str] = []
 
     def rest() -> Any:
-        reply: Any = (score, before)
+        reply: Any = intended
         with contextlib.suppress(StopIteration):
             while True:
                 step = operation.send(reply)

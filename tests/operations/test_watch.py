@@ -51,7 +51,7 @@ def waiting(queue: Queue, lane: Lane) -> Iterator[Callable[[], Any]]:
 def is_waiting(lane: Lane) -> bool:
     """Somebody has subscribed to the end of r1, and then read its state."""
     listens = lane.client.pubsub_numsub("done:{r1}")[0][1]
-    return bool(listens) and "cmdstat_hget" in lane.client.info("commandstats")
+    return bool(listens) and "cmdstat_hmget" in lane.client.info("commandstats")
 
 
 # ------------------------------------------------------------------ wait
@@ -137,7 +137,7 @@ def test_wait_subscribes_before_it_reads():
     assert isinstance(first, Subscribe)
     assert first.channel == b"done:{r1}"
     assert isinstance(operation.send(None), Command)
-    assert isinstance(operation.send(b"active"), Message)
+    assert isinstance(operation.send([b"active", b"0"]), Message)
     operation.close()
 
 

@@ -1,4 +1,4 @@
-"""intend, insert_tokens, promote, retire, drop: what happens in the dispatch slot."""
+"""intend, drop, postpone, insert_tokens, promote, retire: what happens in the dispatch slot."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ import pytest
 
 from fairlane import keys
 from fairlane.errors import InvalidArgument
+from fairlane.operations.control import completion
 from tests.support.requests import HOUR, Lane
 
 ACTIVE, DELAYED = keys.active("req"), keys.delayed("req")
 LANES = keys.lanes("req")
-LOG = (ACTIVE, keys.logged("req"), keys.completed("req"))
+CONF, LOADS = keys.bound("req")
+LOG = (ACTIVE, keys.logged("req"), keys.completed("req"), CONF, LOADS)
 FIELDS = ("state", "done", "total", 3)
 
 
 def intend(lane: Lane, request_id: str = "r1", grace: Any = 30_000, **given: Any) -> int:
     given = {"above": 0} | given
-    return int(lane.call("intend", (ACTIVE,), id=request_id, grace=grace, **given)[0])
+    return int(lane.call("intend", (ACTIVE, CONF), id=request_id, grace=grace, **given)[0])
 
 
 def insert(lane: Lane, *tokens: tuple[int, str, Any]) -> int:
@@ -36,8 +38,13 @@ def retire(lane: Lane, request_id: str = "r1", born: int = 7, **given: Any) -> i
     return int(lane.call("retire", LOG, id=request_id, born=born, **given))
 
 
-def drop(lane: Lane, seen: Any, request_id: str = "r1") -> int:
-    return int(lane.call("drop", (ACTIVE,), id=request_id, seen=seen))
+def drop(lane: Lane, seen: Any, request_id: str = "r1", **given: Any) -> int:
+    given = {"gone": "1", "most": 1000} | given
+    return int(lane.call("drop", (ACTIVE, LOG[2], CONF, LOADS), id=request_id, seen=seen, **given))
+
+
+def postpone(lane: Lane, seen: Any, due: Any, request_id: str = "r1") -> int:
+    return int(lane.call("postpone", (ACTIVE,), id=request_id, seen=seen, due=due))
 
 
 # ------------------------------------------------------------------ intend and drop
@@ -94,6 +101,85 @@ def test_drop_leaves_an_intent_that_was_renewed(lane: Lane):
     intend(lane)
     assert drop(lane, seen) == 0
     assert lane.client.zcard(ACTIVE) == 1
+
+
+@pytest.mark.parametrize("gone", ["0", "1"])
+@pytest.mark.parametrize("mark", ["", ".5"])
+def test_drop_logs_a_request_that_was_seen_to_exist_as_lost(lane: Lane, mark: str, gone: str):
+    """Only that: not an intent, nor a request that has ended; the log's readers understand it."""
+    seen = f"{lane.now}{mark}"
+    lane.client.zadd(ACTIVE, {"r1": seen})
+    assert drop(lane, seen, gone=gone) == 1
+    logged = lane.client.xrange(LOG[2])
+    assert len(logged) == int(mark == ".5" and gone == "1")
+    for log_id, fields in logged:
+        told = completion(log_id, dict(fields))
+        assert (told.id, told.state, told.total, told.ended_ms) == ("r1", "lost", 0, lane.now)
+
+
+def test_drop_twice_logs_once(lane: Lane):
+    """Whoever takes the entry out of `active` logs it."""
+    seen = f"{lane.now}.5"
+    lane.client.zadd(ACTIVE, {"r1": seen})
+    assert [drop(lane, seen), drop(lane, seen)] == [1, 0]
+    assert lane.client.xlen(LOG[2]) == 1
+
+
+def test_drop_logs_nothing_when_the_entry_was_renewed(lane: Lane):
+    """Somebody submits the request that was lost once more."""
+    lane.client.zadd(ACTIVE, {"r1": lane.now + 30_000.5})
+    renewed = intend(lane)
+    assert renewed == lane.now + 30_001
+    assert drop(lane, f"{lane.now + 30_000}.5") == 0
+    assert lane.client.zscore(ACTIVE, "r1") == renewed
+    assert lane.client.xlen(LOG[2]) == 0
+
+
+def test_drop_refuses_what_is_malformed(lane: Lane):
+    """BADARGUMENT, and nothing is written."""
+    seen = intend(lane)
+    before = lane.dump()
+    with pytest.raises(InvalidArgument, match="BADARGUMENT"):
+        drop(lane, seen, most="x")
+    assert lane.dump() == before
+
+
+# ------------------------------------------------------------------ postpone
+
+
+def test_postpone_moves_the_entry_it_has_seen(lane: Lane):
+    """Once; with the fraction that says that the request exists, to the half ms."""
+    seen = intend(lane)
+    due = f"{lane.now + 7}.5"
+    assert postpone(lane, seen, due) == 1
+    assert lane.client.zscore(ACTIVE, "r1") == lane.now + 7.5
+    assert postpone(lane, seen, lane.now + 9) == 0
+    assert postpone(lane, due, due) == 1
+    assert lane.client.zscore(ACTIVE, "r1") == lane.now + 7.5
+
+
+@pytest.mark.parametrize("seen", [1, "", "x"])
+def test_postpone_leaves_an_entry_it_has_not_seen(lane: Lane, seen: Any):
+    """A producer has renewed it, or somebody else has looked."""
+    intend(lane)
+    before = lane.dump()
+    assert postpone(lane, seen, lane.now + 7) == 0
+    assert lane.dump() == before
+
+
+def test_postpone_brings_nothing_back(lane: Lane):
+    """The request has ended meanwhile, and its entry is gone."""
+    assert postpone(lane, lane.now, lane.now + 7) == 0
+    assert lane.dump() == {}
+
+
+def test_postpone_refuses_what_is_malformed(lane: Lane):
+    """BADARGUMENT, and nothing is written."""
+    seen = intend(lane)
+    before = lane.dump()
+    with pytest.raises(InvalidArgument, match="BADARGUMENT"):
+        postpone(lane, seen, "soon")
+    assert lane.dump() == before
 
 
 # ------------------------------------------------------------------ insert_tokens
@@ -250,8 +336,8 @@ def test_retire_twice_leaves_a_new_life_of_the_id_in_active(lane: Lane):
 def test_an_intent_tells_the_score_that_was_there(lane: Lane):
     """So that a refused submission can put it back."""
     first = intend(lane)
-    reply = lane.call("intend", (ACTIVE,), id="r1", grace=30_000, above=0)
-    assert reply == [first + 1, first]
+    reply = lane.call("intend", (ACTIVE, CONF), id="r1", grace=30_000, above=0)
+    assert reply == [first + 1, b"%d" % first, 0]
 
 
 def test_another_life_of_the_same_id_is_logged_again(lane: Lane):

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 ACTIVE, DELAYED = keys.active("req"), keys.delayed("req")
 LANES = keys.lanes("req")
-LOG = (ACTIVE, keys.logged("req"), keys.completed("req"))
+CONF, LOADS = keys.bound("req")
+LOG = (ACTIVE, keys.logged("req"), keys.completed("req"), CONF, LOADS)
 
 
 @contextlib.contextmanager
@@ -49,7 +50,7 @@ def test_a_full_redis_refuses_what_is_new_and_writes_nothing(lane: Lane):
             lambda: other.enqueue(3),
             lambda: other.enqueue([b"x" * 1000] * 1000),
             lambda: lane.append(3, chunk=2),
-            lambda: lane.call("intend", (ACTIVE,), id="r2", grace=1, above=0),
+            lambda: lane.call("intend", (ACTIVE, CONF), id="r2", grace=1, above=0),
         ):
             with pytest.raises(RedisFull, match="full"):
                 refused()
@@ -99,9 +100,9 @@ def test_a_full_redis_retries_reaps_and_buries(lane: Lane):
 
 
 def test_workers_live_on_a_full_redis(lane: Lane):
-    """register, beat, expire, unregister, abandon and drop are part of draining."""
+    """register, beat, expire, unregister, abandon, postpone and drop are part of draining."""
     workers, record = keys.workers("req"), keys.worker("req", "w:1")
-    lane.call("intend", (ACTIVE,), id="r2", grace=1, above=0)
+    lane.call("intend", (ACTIVE, CONF), id="r2", grace=1, above=0)
     with full(lane.client):
         words = {"id": "w:1", "host": "box", "pid": 1, "started": 7, "ttl": 60_000, "late": 2_000}
         assert lane.call("register", (workers, record), **words) == [b"ok"]
@@ -111,7 +112,10 @@ def test_workers_live_on_a_full_redis(lane: Lane):
         assert lane.call("expire", (workers,), ttl=60_000) == []
         assert lane.call("unregister", (workers, record, names[4]), id="w:1", started=7) == 1
         assert lane.abandon(5) == [b"ok"]
-        assert lane.call("drop", (ACTIVE,), id="r2", seen=lane.now + 1) == 1
+        seen = lane.now + 1
+        assert lane.call("postpone", (ACTIVE,), id="r2", seen=seen, due="7.5") == 1
+        own = (ACTIVE, keys.completed("req"), CONF, LOADS)
+        assert lane.call("drop", own, id="r2", seen="7.5", gone="1", most=9) == 1
 
 
 def forget_before_each(lane: Lane) -> Callable[..., object]:

@@ -21,8 +21,8 @@ NAMES = sorted(
     path.stem for folder in ("request", "dispatch") for path in (ROOT / folder).glob("*")
 )
 REQUEST_NAMES = sorted(path.stem for path in (ROOT / "request").glob("*.lua"))
-GROWING = {"append", "enqueue", "intend", "requeue_dead"}
-READING = {"check"}
+GROWING = {"admit", "append", "enqueue", "intend", "requeue_dead"}
+READING = {"check", "list_dead"}
 ALL_KEYS = {"DEL", "EXISTS", "UNLINK"}
 NO_KEY = {"PUBLISH", "TIME"}  # a channel is no key
 

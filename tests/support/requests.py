@@ -114,7 +114,7 @@ class Lane:
         """Run a script of the request's slot, then check the request."""
         reply: list[Any] = self.call(name, self.names, **given)
         if self.checked:
-            assert self.check() == [], f"after {name} said {reply[0]!r}"
+            assert self.check() == [], f"after {name} said {reply[:1]!r}"
         return reply
 
     def check(self, now: int | None = None) -> list[str]:
@@ -262,6 +262,30 @@ class Lane:
         """Cancel the request."""
         return self.request("cancel", reason=reason)
 
+    def pause(self) -> list[Any]:
+        """Pause the request."""
+        return self.request("pause")
+
+    def resume(self) -> list[Any]:
+        """Let a paused request go on."""
+        return self.request("resume")
+
+    def set_limit(self, limit: int | str) -> list[Any]:
+        """Change the limit."""
+        return self.request("set_limit", limit=limit)
+
+    def set_priority(self, priority: int | str) -> list[Any]:
+        """Change the lane."""
+        return self.request("set_priority", priority=priority)
+
+    def requeue(self, ids: list[bytes] | list[str] | None = None) -> list[Any]:
+        """Let dead sub-requests wait again, by default all of them."""
+        return self.request("requeue_dead", ids=self.dead_ids() if ids is None else ids)
+
+    def list_dead(self, after: bytes | str = "", count: int | str = 1000) -> list[list[Any]]:
+        """One page of the dead sub-requests without their bodies."""
+        return self.request("list_dead", after=after, count=count)
+
     def abandon(self, seen: int | str, ttl: int | str = HOUR) -> list[Any]:
         """Mark an intent without a request."""
         return self.request("abandon", seen=seen, ttl=ttl)
@@ -297,6 +321,10 @@ class Lane:
         """The dead sub-requests, as text."""
         found = self.client.xrange(self.names[7])
         return [{n.decode(): v.decode() for n, v in fields.items()} for _, fields in found]
+
+    def dead_ids(self) -> list[bytes]:
+        """Where they stand in the stream of the dead."""
+        return [entry_id for entry_id, _ in self.client.xrange(self.names[7])]
 
     def dump(self) -> dict[bytes, tuple[bytes, bool]]:
         """All that is stored, to be compared: key -> (content, has it a TTL)."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import redis
 
 _DISPATCH = re.compile(
-    rb"\{[^{}]+\}:(?:active|logged|stats|completed|conf|workers|delayed|[0-9]{1,2})"
+    rb"\{[^{}]+\}:(?:active|logged|stats|completed|conf|load|workers|delayed|[0-9]{1,2})"
 )
 _REQUEST = re.compile(rb"(?:sub|counter|req|tok|lease|retry|out|dead):(\{[^{}]+\})")
 _ENDED = (b"done", b"cancelled")
@@ -18,8 +18,22 @@ _LASTS = -1
 
 def check_world(client: redis.Redis) -> None:
     """Assert that no key is left forever but the dispatch slot's and those of live requests."""
+    for key in client.scan_iter(match=b"{*}:load"):
+        _check_load(client, key, key[: key.index(b"}") + 1])
     stray = [key for key in client.scan_iter(count=1000) if _is_stray(client, key)]
     assert not stray, f"keys without a TTL are left: {sorted(stray)}"
+
+
+def _check_load(client: Any, key: bytes, tag: bytes) -> None:
+    """Assert that only what is in `active` counts as waiting, and that the sum is right."""
+    loads: dict[bytes, bytes] = client.hgetall(key)
+    counted = set(loads) - set(client.zrange(tag + b":active", 0, -1))
+    assert not counted, f"{key!r} counts requests that are not in `active`: {counted}"
+    numbers = [[int(number) for number in load.split(b":")] for load in loads.values()]
+    waiting = sum(max(0, admitted - settled) for admitted, _, settled in numbers)
+    assert waiting == int(client.hget(tag + b":conf", "waiting") or 0), (
+        f"{loads} add up to {waiting}"
+    )
 
 
 def _is_stray(client: redis.Redis, key: bytes) -> bool:

@@ -1,10 +1,29 @@
--- drop: the abandoned intent leaves `active`, unless a producer has renewed it since. Says: 1 | 0
+-- drop: an entry leaves `active`, unless somebody has moved it since. Was its request seen to exist
+-- (postpone leaves a fraction in the score, an intent is whole) and is it gone, then this is logged
+-- as `lost`: once, by whoever takes the entry out. Says: 1 | 0
 -- @flags allow-oom
 local active = KEYS[1]  -- {queue}:active  zset  request -> when to look at it next, ms
-local id = ARGV[1]  -- request
-local seen = tonumber(ARGV[2])  -- the score that was abandoned
+local completed = KEYS[2]  -- {queue}:completed  stream  one entry per finished request
+local conf = KEYS[3]  -- {queue}:conf  hash  waiting
+local loads = KEYS[4]  -- {queue}:load  hash  request -> what it adds to what waits
+local now = ARGV[1]  -- ms, "" = server time
+local id = ARGV[2]  -- request
+local seen = tonumber(ARGV[3])  -- the score that was looked at
+local gone = ARGV[4]  -- "1" = there is no such request
+local most = tonumber(ARGV[5])  -- about how many entries the log keeps
+-- @include lib/now_ms.lua
+-- @include lib/loads.lua
 
-if tonumber(redis.call("ZSCORE", active, id)) ~= seen then
+if not most then
+  return redis.error_reply("BADARGUMENT drop wants a number for most")
+end
+if not seen or tonumber(redis.call("ZSCORE", active, id)) ~= seen then
   return 0
 end
-return redis.call("ZREM", active, id)
+redis.call("ZREM", active, id)
+change_load(id, read_load(id), nil)
+if gone == "1" and seen % 1 ~= 0 then
+  redis.call("XADD", completed, "MAXLEN", "~", most, "*", "id", id, "state", "lost", "priority", 0, "total", 0,
+    "done", 0, "dead", 0, "cancelled", 0, "born", 0, "ended", now_ms(now), "reason", "gone from Redis")
+end
+return 1

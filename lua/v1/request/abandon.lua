@@ -13,6 +13,7 @@ local state = redis.call("HGET", request, "state")
 if state and state ~= "abandoned" then
   return {"exists"}
 end
+seen = math.floor(seen)  -- no intent lies between
 local before = tonumber(redis.call("HGET", request, "seen") or -1)
 redis.call("HSET", request, "state", "abandoned", "seen", math.max(before, seen))
 redis.call("PEXPIRE", request, ttl)

@@ -43,7 +43,7 @@ class Bar(AbstractContextManager["Bar"]):
         text = [f"{now.done:,}/{now.total:,}", f"{now.dead:,} dead" if now.dead else ""]
         text += [
             "-/s" if rate is None else f"{rate:,.0f}/s",
-            "" if now.ended else f"ETA {eta(now, rate)}",
+            "" if now.ended else _when(now, rate),
         ]
         text += [f"permits {now.held}/{now.limit}"]
         self._columns.update(
@@ -54,3 +54,8 @@ class Bar(AbstractContextManager["Bar"]):
             text="  ".join(part for part in text if part),
         )
         return BAR_S
+
+
+def _when(now: Progress, rate: float | None) -> str:
+    """When it will end; a request that is not active says what it is instead."""
+    return f"ETA {eta(now, rate)}" if now.state == "active" else now.state

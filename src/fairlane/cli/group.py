@@ -7,7 +7,23 @@ from importlib import import_module
 import click
 
 # In the order of a request's life; each is a file of this folder.
-COMMANDS = ("submit", "worker", "wait", "results", "cancel", "status", "stats", "server")
+COMMANDS = (
+    "submit",
+    "worker",
+    "wait",
+    "results",
+    "pause",
+    "resume",
+    "set",
+    "cancel",
+    "dead",
+    "status",
+    "stats",
+    "queue",
+    "fsck",
+    "doctor",
+    "server",
+)
 
 
 class Commands(click.Group):

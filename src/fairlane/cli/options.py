@@ -49,8 +49,13 @@ def timeout_option(function: F) -> F:
     return click.option("--timeout", metavar="S", help=text)(function)
 
 
-def open_queue(redis: str | None, name: str = settings.DEFAULT_QUEUE) -> Queue:
-    """The queue on the Redis named, which is asked whether it is fit. Raises RedisError."""
+def open_queue(
+    redis: str | None, name: str = settings.DEFAULT_QUEUE, *, check: bool = True
+) -> Queue:
+    """The queue on the Redis named, which is asked whether it is fit. Raises RedisError.
+
+    Without `check` nothing is asked yet.
+    """
     from ..keys import check_name
     from ..queue import Queue, resolve_url
 
@@ -59,7 +64,8 @@ def open_queue(redis: str | None, name: str = settings.DEFAULT_QUEUE) -> Queue:
     if settings.redis_url(redis) is None:
         say(f"no --redis and no {settings.REDIS_VARIABLE}: using the embedded server at {url}")
     queue = Queue.from_url(url, name=name)
-    queue.driver.check()
+    if check:
+        queue.driver.check()
     return queue
 
 

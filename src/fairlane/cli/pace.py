@@ -15,3 +15,16 @@ def eta(now: Progress, rate: float | None) -> str:
     minutes, seconds = divmod(round(now.left / rate), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}"
+
+
+def ago(ms: int) -> str:
+    """A duration for people: the two largest units."""
+    if ms < 1000:  # noqa: PLR2004  a second
+        return f"{ms} ms"
+    seconds = ms // 1000
+    parts: list[str] = []
+    for unit, size in (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)):
+        count, seconds = divmod(seconds, size)
+        if count or parts:
+            parts.append(f"{count}{unit}" if count else "")
+    return " ".join(part for part in parts[:2] if part)

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from ..operations.stats import Measured
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
-_HEAD = ("LANE", "DONE", "FAILED", "TIMEOUTS", "WAITED p50", "p90", "p99", "max")
-_HEAD += ("RAN p50", "p90", "p99", "max")
+_TIMES = ("p90", "p99", "max")
+_HEAD = ("LANE", "DONE", "FAILED", "TIMEOUTS", "WAITED p50", *_TIMES, "RAN p50", *_TIMES)
 _UNITS = ((1e-6, "us", 1e6), (1e-3, "ms", 1e3))
 
 

@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .options import json_option, open_queue, queue_option, redis_option
+from .pace import ago
 from .talk import emit, emit_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from ..model import Progress
     from ..queue import Queue
     from ..steps import Operation
 
 ROWS = 20  # requests of the table; --json has up to 1,000
+TERMS = ("timeouts", "deadline_ms", "time_limit_ms", "durable", "parent")
 POLICY = ("attempts", "backoff_min", "backoff_max", "lease_ms", "retain_ms")
 
 
@@ -41,6 +43,7 @@ def command(request_id: str | None, redis: str | None, queue: str, as_json: bool
 
 def _show_queue(queue: Queue, *, as_json: bool) -> None:
     from .endings import summary
+    from .queue import as_words
 
     found = queue.status()
     requests: list[Progress] = found["requests"]
@@ -61,6 +64,7 @@ def _show_queue(queue: Queue, *, as_json: bool) -> None:
         ("delayed", _tokens(found["delayed"])),
         ("workers", ", ".join(found["workers"]) or "none"),
         ("ended", f"{found['logged']:,} in the log"),
+        *([("waiting", as_words(found))] if found["max_waiting"] else []),
     ]
     _emit_rows(rows)
     if requests:
@@ -95,9 +99,11 @@ def _show_request(queue: Queue, request_id: str, *, as_json: bool) -> None:
     ended_ms = max(0, now_ms - progress.ended_ms) if progress.ended else None
     if as_json:
         ages = {"age_ms": age_ms, "ended_ago_ms": ended_ms}
-        emit_json({**summary(progress), **ages, "policy": policy, "holders": holders})
+        terms = {name: getattr(progress, name) for name in TERMS}
+        more = {**ages, **terms, "policy": policy, "holders": holders}
+        emit_json({**summary(progress), **more})
         return
-    ended = "" if ended_ms is None else f", ended {_ago(ended_ms)} ago"
+    ended = "" if ended_ms is None else f", ended {ago(ended_ms)} ago"
     is_open = " (still being submitted)" if progress.is_open else ""
     rows = [
         ("request", progress.id),
@@ -106,24 +112,20 @@ def _show_request(queue: Queue, request_id: str, *, as_json: bool) -> None:
         ("counts", _counts(progress)),
         ("permits", f"{progress.held} held of {progress.limit}"),
         *(("", _holder(row)) for row in holders),
-        ("age", f"submitted {_ago(age_ms)} ago{ended}"),
+        ("age", f"submitted {ago(age_ms)} ago{ended}"),
         ("policy", _policy(policy)),
+        *_terms(progress, now_ms),
     ]
     _emit_rows(rows)
 
 
 def _look(request_id: str) -> Operation[tuple[Progress, list[dict[str, str]], int]]:
     """A request, who holds its permits, and what time it is in Redis."""
-    from .. import keys
-    from ..operations.control import holders, progress
-    from ..steps import Batch, Command
+    from ..operations.control import holders, moment, progress
 
     found = yield from progress(request_id)
     held = yield from holders(request_id)
-    # TIME goes where the step with a key goes: it is that server which dated the request.
-    ask = [Command(b"EXISTS", keys.request_hash(request_id)), Command(b"TIME")]
-    _, (seconds, micros) = yield Batch(ask)
-    return found, held, int(seconds) * 1000 + int(micros) // 1000
+    return found, held, (yield from moment(request_id))
 
 
 def _holder(row: dict[str, str]) -> str:
@@ -140,21 +142,22 @@ def _policy(policy: dict[str, int]) -> str:
     if len(policy) < len(POLICY):
         return "not known"
     attempts, *durations = (policy[name] for name in POLICY)
-    low, high, lease, retain = (_ago(ms) for ms in durations)
+    low, high, lease, retain = (ago(ms) for ms in durations)
     return f"{attempts} attempts, backoff {low}..{high}, lease {lease}, results kept {retain}"
 
 
-def _ago(ms: int) -> str:
-    """A duration for people: the two largest units."""
-    if ms < 1000:  # noqa: PLR2004  a second
-        return f"{ms} ms"
-    seconds = ms // 1000
-    parts: list[str] = []
-    for unit, size in (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)):
-        count, seconds = divmod(seconds, size)
-        if count or parts:
-            parts.append(f"{count}{unit}" if count else "")
-    return " ".join(part for part in parts[:2] if part)
+def _terms(progress: Progress, now_ms: int) -> Iterator[tuple[str, str]]:
+    """What a request has only if it was asked for."""
+    if progress.deadline_ms:
+        left = progress.deadline_ms - now_ms
+        yield "deadline", f"in {ago(left)}" if left > 0 else f"{ago(-left)} ago"
+    if progress.time_limit_ms:
+        over = f", passed {progress.timeouts:,} times" if progress.timeouts else ""
+        yield "limit", f"{ago(progress.time_limit_ms)} for each call of the handler{over}"
+    if progress.durable:
+        yield "durable", f"on {progress.durable} replica" + "s" * (progress.durable > 1)
+    if progress.parent:
+        yield "parent", progress.parent
 
 
 def _tokens(count: int) -> str:

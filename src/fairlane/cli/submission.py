@@ -31,6 +31,7 @@ class Wish:
     waits: bool
     timeout: float | None
     out: str | None
+    max_wait_s: float = 0.0
 
     @property
     def ndjson(self) -> bool:
@@ -60,7 +61,8 @@ def send(queue: Queue, wish: Wish, chunks: Iterable[list[bytes]]) -> tuple[Reque
 
     request = queue.request(wish.id or new_id())
     try:
-        return request, queue.driver.run(submit(request.id, wish.policy), iter(chunks))
+        sent = submit(request.id, wish.policy, wish.max_wait_s)
+        return request, queue.driver.run(sent, iter(chunks))
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_take_back(wish, request)) from None
 
@@ -98,16 +100,25 @@ def await_end(wish: Wish, request: Request, out: BinaryIO | None = None) -> int:
 
     if out is None:
         _await(wish, request)
+        _confirm_end(wish, request)
         return judge(request.progress())
     try:
         if wish.watch or wish.timeout is not None:
             _await(wish, request)
-        return judge(write_results(request, out, ndjson=wish.ndjson))
+        progress = write_results(request, out, ndjson=wish.ndjson)
+        _confirm_end(wish, request)
+        return judge(progress)
     except KeyboardInterrupt:
         again = f"fairlane results {request.id} --out {wish.out}"
         raise KeyboardInterrupt(
             f"{wish.out} was not written; request {request.id} goes on: {again}"
         ) from None
+
+
+def _confirm_end(wish: Wish, request: Request) -> None:
+    """What ended while somebody watched is confirmed, as it is for one who waits."""
+    if wish.policy.durable and (wish.watch or wish.out is not None):
+        request.wait(wish.timeout)
 
 
 def _await(wish: Wish, request: Request) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
@@ -42,6 +43,11 @@ _RANGE = "{}..{}".format(*(f"{ms // 1000}s" for ms in settings.DEFAULT_BACKOFF_M
     "xid",
     metavar="XID",
     help="Your own id: submitting the same again finds the same request.",
+)
+@click.option(
+    "--once",
+    is_flag=True,
+    help="Make the id of the content and the options: the same FILE again is the same request.",
 )
 @click.option(
     "--wait",
@@ -95,6 +101,12 @@ _RANGE = "{}..{}".format(*(f"{ms // 1000}s" for ms in settings.DEFAULT_BACKOFF_M
     help="Wait until N replicas have what is acknowledged.  [default: 0]",
 )
 @click.option(
+    "--wait-for-room",
+    "room",
+    metavar="TIME",
+    help="How long Redis or the queue may be full before it is given up, as 10m.  [default: 0s]",
+)
+@click.option(
     "--format",
     "form",
     type=click.Choice(["lines", "requests"]),
@@ -104,7 +116,7 @@ _RANGE = "{}..{}".format(*(f"{ms // 1000}s" for ms in settings.DEFAULT_BACKOFF_M
 )
 @redis_option
 def command(
-    file: str, redis: str | None, queue: str, form: str, limit: int | None, **given: Any
+    file: str, redis: str | None, queue: str, form: str, limit: int | None, once: bool, **given: Any
 ) -> int:
     """Submit FILE (- is stdin) as one request: every line is a sub-request. Prints its id."""
     if form == "requests" and limit is not None:
@@ -116,11 +128,15 @@ def command(
         raise InvalidArgument(
             "--out needs --format lines: ask for each request's results with fairlane results ID"
         )
+    if once and wish.id is not None:
+        raise InvalidArgument("--once makes the id of the content: leave --id away, or --once")
     from .lines import open_source
 
     end_like_interrupt()
     with ExitStack() as opened:
         source = opened.enter_context(open_source(file))
+        if once:
+            wish = replace(wish, id=_content_id(wish, source, form))
         if form == "requests":
             from .submit_requests import submit_each
 
@@ -135,11 +151,12 @@ def command(
 
 def _read_wish(
     queue: str, limit: int, *, priority: int, attempts: int, backoff: str, lease: str, retain: str,
-    deadline: str | None, time_limit: str | None, durable: int,
+    deadline: str | None, time_limit: str | None, durable: int, room: str | None,
     xid: str | None, wait: bool, watch: bool, timeout: str | None, out: str | None, as_json: bool,
 ) -> Wish:  # fmt: skip
     from ..keys import check_name
     from ..model import Policy
+    from ..operations.bounds import check_max_wait
 
     policy = Policy(
         queue=queue, priority=priority, limit=limit, attempts=attempts,
@@ -155,7 +172,8 @@ def _read_wish(
         raise InvalidArgument("--timeout needs --wait, --watch or --out")
     if out == "-":
         raise InvalidArgument("--out - is not possible: standard output carries the request's id")
-    return Wish(policy, xid, as_json, watch, waits, timeout_s(timeout), out)
+    max_wait_s = check_max_wait(0 if room is None else settings.duration_ms(room) / 1000)
+    return Wish(policy, xid, as_json, watch, waits, timeout_s(timeout), out, max_wait_s)
 
 
 def _some_time(name: str, text: str) -> int:
@@ -164,6 +182,19 @@ def _some_time(name: str, text: str) -> int:
     if not found:
         raise InvalidArgument(f"{name} {text} is no time at all: leave it away, or write 30s or 5m")
     return found
+
+
+def _content_id(wish: Wish, source: Source, form: str) -> str:
+    """The id of a file's lines under these options; it is read for that once more."""
+    if not source.is_file:
+        raise InvalidArgument(f"--once reads twice, and {source.name} can be read only once")
+    from ..bodies import ContentId
+    from .requests_format import LONGEST_LINE
+
+    digest = ContentId(wish.policy)
+    for lines in source.blocks() if form == "lines" else source.blocks(LONGEST_LINE):
+        digest.add(lines)
+    return digest.id
 
 
 def _submit_one(wish: Wish, source: Source, queue: Queue, out: BinaryIO | None) -> int:

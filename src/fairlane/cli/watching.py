@@ -110,6 +110,7 @@ def describe(now: Progress, rate: float | None) -> str:
     others = ((now.dead, "dead"), (now.cancelled, "cancelled"))
     parts += [f"{count:,} {word}" for count, word in others if count]
     if not now.ended:
-        parts += [f"{rate:,.0f}/s", f"ETA {eta(now, rate)}"] if rate else []
+        parts += [f"{rate:,.0f}/s"] if rate else []
+        parts += [f"ETA {eta(now, rate)}"] if rate and now.state == "active" else []
         parts.append(f"permits {now.held}/{now.limit}")
     return f"request {now.id} {now.state}: {', '.join(parts)}"

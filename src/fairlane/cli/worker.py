@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .. import settings
 from .options import open_queue, queue_option, redis_option
 
 if TYPE_CHECKING:
@@ -42,6 +43,11 @@ if TYPE_CHECKING:
     metavar="MS",
     help="How long one lease's work should take.  [default: 20]",
 )
+@click.option(
+    "--time-limit",
+    metavar="TIME",
+    help="A call of the handler that takes longer is ended, as 30s or 5m.  [default: none]",
+)
 @redis_option
 def command(
     handler: str | None,
@@ -49,6 +55,7 @@ def command(
     queue: str,
     until_idle: bool,
     worker_id: str | None,
+    time_limit: str | None,
     **given: Any,
 ) -> int:
     """Work on sub-requests. SIGTERM or Ctrl-C finishes what is held and ends."""
@@ -56,6 +63,8 @@ def command(
 
     function = _find(handler)
     chosen = {name: value for name, value in given.items() if value is not None}
+    if time_limit is not None:
+        chosen["time_limit_s"] = settings.duration_ms(time_limit) / 1000
     _log_to_stderr()
     with open_queue(redis, queue) as opened:
         return Worker(opened, function, id=worker_id, **chosen).run(until_idle=until_idle)

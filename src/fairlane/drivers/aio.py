@@ -14,7 +14,23 @@ from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 from .. import settings
 from ..errors import RedisUnreachable
 from ..retry import connection_delays
-from ..steps import Batch, Call, Command, Handle, Message, Operation, Pull, Step, Subscribe, T
+from ..steps import (
+    At,
+    Batch,
+    Call,
+    Command,
+    Confirm,
+    Confirmed,
+    Handle,
+    Message,
+    Nodes,
+    Operation,
+    Pause,
+    Pull,
+    Step,
+    Subscribe,
+    T,
+)
 from . import routes, wire
 
 if TYPE_CHECKING:
@@ -60,6 +76,7 @@ class Servers:
         self._map: routes.SlotMap | None = None
         self._seeds: list[routes.Address] = []
         self._guards: list[Any] = []
+        self.nodes: list[routes.Address | None] = [None]  # as At wants them, once asked for
         if url.startswith("redis+cluster:"):
             self._seeds, own = routes.split_cluster(url)
             self._options |= own
@@ -83,12 +100,20 @@ class Servers:
         """The node of this key as known now; None before the cluster was asked."""
         return self._map.home(key) if self._map is not None else None
 
-    async def lines_for(self, key: bytes | None) -> Lines:
-        """The connections to the server of this key; asks a cluster for its slots when needed."""
+    async def lines_for(self, key: bytes | routes.Address | None) -> Lines:
+        """The connections to the server of this key, or to this primary.
+
+        Asks a cluster for its slots when needed.
+        """
         if self._one is not None:
             return self._one
         if self._map is None:
             self._map = await self._ask()
+            self.nodes = [*self._map.nodes]
+        if isinstance(key, tuple):
+            if key in self._map.nodes:
+                return self._node(key)
+            raise RedisUnreachable(f"{key[0]}:{key[1]} is no primary of {self.place} any more")
         home = self._map.home(key) if key is not None else self._map.nodes[0]
         if home is None:
             self._map = None
@@ -148,6 +173,7 @@ class AsyncDriver:
         self.patience_s = patience_s
         self.give_up = give_up  # asked before each repeat: is the answer still wanted?
         self.modern: bool | None = None
+        self.waits_for_disk = False
 
     async def run(
         self,
@@ -189,7 +215,9 @@ class AsyncDriver:
             line = await lines.take()
             try:
                 await line.send_command("INFO")
-                self.modern = wire.check_fitness(await line.read_response(), self.place)
+                info = await line.read_response()
+                self.modern = wire.check_fitness(info, self.place)
+                self.waits_for_disk = wire.has_waitaof(info)
             except BaseException:
                 await line.disconnect()
                 raise
@@ -223,12 +251,20 @@ class _Runner:
         self.ear: Any = None  # the subscription, if the operation made one
         self.channel = b""
 
-    async def perform(self, step: Step) -> Any:
+    async def perform(self, step: Step) -> Any:  # noqa: C901, PLR0911  one case a step
         match step:
             case Command() | Call():
                 return await self._again(routes.key_of(step), lambda line: self._one(line, step))
             case Batch():
                 return await self._spread(step.steps)
+            case Nodes():
+                return await self._again(None, self._nodes)
+            case At():
+                return await self._again(step.node, lambda line: self._one(line, step.command))
+            case Confirm():
+                return await self._again(routes.key_of(step.step), partial(self._confirm, step))
+            case Pause():
+                return await asyncio.sleep(step.seconds)
             case Handle() if self.handle is not None:
                 return await self.handle(step)
             case Pull():
@@ -243,8 +279,15 @@ class _Runner:
         if self.ear is not None:
             await self.ear.disconnect()
 
+    async def _nodes(self, _: Connection) -> list[routes.Address | None]:
+        return self.driver.servers.nodes
+
     async def _again(
-        self, key: bytes | None, call: Callable[[Connection], Awaitable[Any]], *, keep: bool = False
+        self,
+        key: bytes | routes.Address | None,
+        call: Callable[[Connection], Awaitable[Any]],
+        *,
+        keep: bool = False,
     ) -> Any:
         """One call, repeated while Redis does not answer; the same words each time."""
         driver = self.driver
@@ -283,6 +326,11 @@ class _Runner:
             whole = wire.words(step, modern=modern, whole=True)
             await line.send_packed_command(line.pack_command(*whole))
             return await line.read_response()
+
+    async def _confirm(self, step: Confirm, line: Connection) -> Confirmed:
+        reply = await self._one(line, step.step)
+        commands = wire.confirmation(step.replicas, waits_for_disk=self.driver.waits_for_disk)
+        return wire.confirmed(reply, [await self._one(line, command) for command in commands])
 
     async def _spread(self, steps: Sequence[Command | Call]) -> list[Any]:
         """A batch: one round trip, in a cluster one for each node."""

@@ -14,7 +14,23 @@ from redis.sentinel import Sentinel, SentinelConnectionPool
 from .. import clock, settings
 from ..errors import RedisUnreachable
 from ..retry import connection_delays
-from ..steps import Batch, Call, Command, Handle, Message, Operation, Pull, Step, Subscribe, T
+from ..steps import (
+    At,
+    Batch,
+    Call,
+    Command,
+    Confirm,
+    Confirmed,
+    Handle,
+    Message,
+    Nodes,
+    Operation,
+    Pause,
+    Pull,
+    Step,
+    Subscribe,
+    T,
+)
 from . import routes, wire
 
 if TYPE_CHECKING:
@@ -63,6 +79,7 @@ class Servers:
         self._map: routes.SlotMap | None = None
         self._seeds: list[routes.Address] = []
         self._guards: list[Any] = []
+        self.nodes: list[routes.Address | None] = [None]  # as At wants them, once asked for
         if url.startswith("redis+cluster:"):
             self._seeds, own = routes.split_cluster(url)
             self._options |= own
@@ -86,12 +103,20 @@ class Servers:
         """The node of this key as known now; None before the cluster was asked."""
         return self._map.home(key) if self._map is not None else None
 
-    def lines_for(self, key: bytes | None) -> Lines:
-        """The connections to the server of this key; asks a cluster for its slots when needed."""
+    def lines_for(self, key: bytes | routes.Address | None) -> Lines:
+        """The connections to the server of this key, or to this primary.
+
+        Asks a cluster for its slots when needed.
+        """
         if self._one is not None:
             return self._one
         if self._map is None:
             self._map = self._ask()
+            self.nodes = [*self._map.nodes]
+        if isinstance(key, tuple):
+            if key in self._map.nodes:
+                return self._node(key)
+            raise RedisUnreachable(f"{key[0]}:{key[1]} is no primary of {self.place} any more")
         home = self._map.home(key) if key is not None else self._map.nodes[0]
         if home is None:
             self._map = None
@@ -151,6 +176,7 @@ class SyncDriver:
         self.patience_s = patience_s
         self.give_up = give_up  # asked before each repeat: is the answer still wanted?
         self.modern: bool | None = None
+        self.waits_for_disk = False
 
     def run(
         self,
@@ -187,7 +213,9 @@ class SyncDriver:
             line = lines.take()
             try:
                 line.send_command("INFO")
-                self.modern = wire.check_fitness(line.read_response(), self.place)
+                info = line.read_response()
+                self.modern = wire.check_fitness(info, self.place)
+                self.waits_for_disk = wire.has_waitaof(info)
             except BaseException:
                 line.disconnect()
                 raise
@@ -216,12 +244,20 @@ class _Runner:
         self.ear: Any = None  # the subscription, if the operation made one
         self.channel = b""
 
-    def perform(self, step: Step) -> Any:
+    def perform(self, step: Step) -> Any:  # noqa: C901, PLR0911  one case a step
         match step:
             case Command() | Call():
                 return self._again(routes.key_of(step), lambda line: self._one(line, step))
             case Batch():
                 return self._spread(step.steps)
+            case Nodes():
+                return self._again(None, self._nodes)
+            case At():
+                return self._again(step.node, lambda line: self._one(line, step.command))
+            case Confirm():
+                return self._again(routes.key_of(step.step), partial(self._confirm, step))
+            case Pause():
+                return clock.sleep(step.seconds)
             case Handle() if self.handle is not None:
                 return self.handle(step)
             case Pull():
@@ -236,8 +272,15 @@ class _Runner:
         if self.ear is not None:
             self.ear.disconnect()
 
+    def _nodes(self, _: Connection) -> list[routes.Address | None]:
+        return self.driver.servers.nodes
+
     def _again(
-        self, key: bytes | None, call: Callable[[Connection], Any], *, keep: bool = False
+        self,
+        key: bytes | routes.Address | None,
+        call: Callable[[Connection], Any],
+        *,
+        keep: bool = False,
     ) -> Any:
         """One call, repeated while Redis does not answer; the same words each time."""
         driver = self.driver
@@ -276,6 +319,11 @@ class _Runner:
             whole = wire.words(step, modern=modern, whole=True)
             line.send_packed_command(line.pack_command(*whole))
             return line.read_response()
+
+    def _confirm(self, step: Confirm, line: Connection) -> Confirmed:
+        reply = self._one(line, step.step)
+        commands = wire.confirmation(step.replicas, waits_for_disk=self.driver.waits_for_disk)
+        return wire.confirmed(reply, [self._one(line, command) for command in commands])
 
     def _spread(self, steps: Sequence[Command | Call]) -> list[Any]:
         """A batch: one round trip, in a cluster one for each node."""

@@ -11,6 +11,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from .. import settings
 from ..errors import (
     SCRIPT_ERRORS,
     FairlaneError,
@@ -19,7 +20,7 @@ from ..errors import (
     RedisUnfit,
     RedisUnreachable,
 )
-from ..steps import Arg, Call, Command
+from ..steps import Arg, Call, Command, Confirmed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,6 +41,7 @@ PASSING = (
 )
 REFUSED = ("NOAUTH", "WRONGPASS", "NOPERM", "invalid username-password", "AUTH failed")
 OLDEST = (6, 2)
+WAITAOF_SINCE = (7, 2)
 _SECRET = re.compile(r"(://[^:@/]*:).*@")  # up to the last @: a password may hold anything
 _QUERY_SECRET = re.compile(r"(password=)[^&]*")
 
@@ -196,11 +198,16 @@ def translate(error: Exception, place: str) -> FairlaneError:
     return RedisUnfit(f"Redis at {place} refused: {text}")
 
 
-def check_fitness(info: bytes | str, place: str) -> bool:
-    """Reads INFO; True for a server that knows script flags (Redis >= 7). Raises RedisUnfit."""
+def _info_fields(info: bytes | str) -> tuple[dict[str, str], tuple[int, ...]]:
+    """INFO as a dict, and the server's version."""
     text = info.decode("utf-8", "replace") if isinstance(info, bytes) else info
     fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-    version = tuple(int(part) for part in fields.get("redis_version", "0.0").split(".")[:2])
+    return fields, tuple(int(part) for part in fields.get("redis_version", "0.0").split(".")[:2])
+
+
+def check_fitness(info: bytes | str, place: str) -> bool:
+    """Reads INFO; True for a server that knows script flags (Redis >= 7). Raises RedisUnfit."""
+    fields, version = _info_fields(info)
     if version < OLDEST:
         raise RedisUnfit(
             f"Redis at {place} is version {fields.get('redis_version', '?')}: "
@@ -213,3 +220,27 @@ def check_fitness(info: bytes | str, place: str) -> bool:
             "set it to noeviction (CONFIG SET maxmemory-policy noeviction)"
         )
     return version >= (7, 0)
+
+
+def has_waitaof(info: bytes | str) -> bool:
+    """Reads INFO; True for a server that can tell when its append-only file is on disk."""
+    fields, version = _info_fields(info)
+    return version >= WAITAOF_SINCE and fields.get("aof_enabled") == "1"
+
+
+def confirmation(replicas: int, *, waits_for_disk: bool) -> list[Command]:
+    """What is sent behind a write that is to be confirmed.
+
+    WAITAOF is asked for the primary's own disk alone: replicas may have no append-only file, and
+    would never answer. It is tested here by its words only, as no Redis >= 7.2 was at hand.
+    """
+    commands = [Command(b"WAIT", replicas, settings.CONFIRM_MS)]
+    if waits_for_disk:
+        commands.append(Command(b"WAITAOF", 1, 0, settings.SYNC_MS))
+    return commands
+
+
+def confirmed(reply: Any, answers: list[Any]) -> Confirmed:
+    """The replies to `confirmation`, read: WAIT says how many, WAITAOF [own disk, replicas]."""
+    is_synced = len(answers) == 1 or int(answers[1][0]) >= 1
+    return Confirmed(reply, int(answers[0]), is_synced)

@@ -65,8 +65,21 @@ def progress(request_id: str) -> Operation[Progress]:
         submitted_ms=number("born", 0),
         ended_ms=number("ended", 0),
         is_open=detail.get("open") == "1",
+        timeouts=number("timeouts", 0),
+        deadline_ms=number("deadline", 0),
+        time_limit_ms=number("time_limit_ms", 0),
+        durable=number("durable", 0),
+        parent=detail.get("parent", ""),
         detail=detail,
     )
+
+
+def moment(request_id: str) -> Operation[int]:
+    """What time it is at the request's Redis, ms: by that clock its moments are told."""
+    # TIME goes where the step with a key goes.
+    ask = [Command(b"EXISTS", keys.request_hash(request_id)), Command(b"TIME")]
+    _, (seconds, micros) = yield Batch(ask)
+    return int(seconds) * 1000 + int(micros) // 1000
 
 
 def as_text(flat: Any) -> dict[str, str]:
@@ -89,7 +102,8 @@ def holders(request_id: str) -> Operation[list[dict[str, str]]]:
 def queue_status(queue: str, most: int = 1000) -> Operation[dict[str, Any]]:
     """Counts of one queue: tokens by lane, delayed tokens, workers, unfinished requests.
 
-    Looks at no more than `most` requests; `more` says how many were left out.
+    Looks at no more than `most` requests; `more` says how many were left out. `waiting` is counted
+    only in a queue with a bound, `max_waiting`; else both are None.
     """
     replies = yield Batch(
         [
@@ -99,9 +113,10 @@ def queue_status(queue: str, most: int = 1000) -> Operation[dict[str, Any]]:
             Command(b"ZCARD", keys.active(queue)),
             Command(b"ZRANGE", keys.active(queue), 0, most - 1),
             Command(b"XLEN", keys.completed(queue)),
+            Command(b"HMGET", keys.conf(queue), b"max_waiting", b"waiting"),
         ]
     )
-    delayed, workers, active, ids, logged = replies[keys.LANES :]
+    delayed, workers, active, ids, logged, bound = replies[keys.LANES :]
     requests = []
     for request_id in ids:
         try:
@@ -116,6 +131,8 @@ def queue_status(queue: str, most: int = 1000) -> Operation[dict[str, Any]]:
         "requests": requests,
         "more": max(0, active - len(ids)),
         "logged": logged,
+        "max_waiting": int(bound[0]) if bound[0] else None,
+        "waiting": int(bound[1] or 0) if bound[0] else None,
     }
 
 

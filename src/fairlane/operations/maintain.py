@@ -5,15 +5,18 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from .. import keys, settings
+from ..errors import FairlaneError, InvalidArgument, RedisUnreachable
 from ..scripts import library
-from ..steps import Batch, Command, Operation
+from ..steps import Batch, Call, Command, Operation
 from .control import as_text
-from .tokens import insert, retire
+from .tokens import drop, insert, retire
 from .work import reap
 
 _PROMOTED = 1000  # tokens a call
 _FEW = 20  # tokens looked up one by one
 _PAGE = 1000  # tokens of a lane read at once
+_BITES = 100  # reaps of one request at one look; a bite is about 1,000 entries
+_SILENT = 3  # requests in a row that do not answer, until a pass gives up
 
 
 def register(queue: str, worker: str, host: str, pid: int, started: str) -> Operation[list[bytes]]:
@@ -86,10 +89,14 @@ def promote(queue: str) -> Operation[int]:
             return moved
 
 
-def look_after(queue: str, *, audit: bool = True) -> Operation[int]:
+def look_after(
+    queue: str, *, audit: bool = True, failed: dict[str, FairlaneError] | None = None
+) -> Operation[int]:
     """Looks at the requests that are due to be looked at, a bounded number; returns how many.
 
-    With `audit` it also looks for their tokens, which costs more.
+    With `audit` it also looks for their tokens, which costs more. A request that can't be read is
+    put off like the others and its error put into `failed`. Raises RedisUnreachable when one
+    after the other does not answer: they have been put off, so the next pass is about others.
     """
     (seconds, _), due = yield Batch(
         [
@@ -98,40 +105,91 @@ def look_after(queue: str, *, audit: bool = True) -> Operation[int]:
         ]
     )
     now = int(seconds) * 1000
-    count = 0
+    failed = {} if failed is None else failed
+    count = silent = 0
     suspects: list[Suspect] = []
     for name, score in zip(due[::2], due[1::2], strict=True):
-        if int(float(score)) > now + 1000:
+        if float(score) > now + 1000:
             break
-        found = yield from look_at(queue, name.decode(), int(float(score)), now)
-        if audit and found and len(suspects) < settings.AUDIT_MOST:
-            suspects += yield from queued_long(name.decode())
         count += 1
-    yield from mint_again(queue, suspects)
+        try:
+            search = audit and len(suspects) < settings.AUDIT_MOST
+            suspects += yield from _look(queue, name, score.decode(), now, search=search)
+            silent = 0
+        except FairlaneError as error:
+            failed[name.decode()] = error
+            silent = silent + 1 if isinstance(error, RedisUnreachable) else 0
+            if silent == _SILENT:
+                raise
+    yield from mint_again(queue, suspects, failed)
     return count
 
 
-def look_at(queue: str, request_id: str, score: int, now: int) -> Operation[bool]:
+def _look(
+    queue: str, name: bytes, score: str, now: int, *, search: bool
+) -> Operation[list[Suspect]]:
+    """One look, and with `search` which of its tokens may be lost; after an error it is put off."""
+    try:
+        request_id = keys.check_name("request id", name.decode("utf-8", "replace"))
+    except InvalidArgument:  # nothing of ours wrote that
+        yield drop(queue, name, score)
+        return []
+    try:
+        goes_on = yield from look_at(queue, request_id, score, now)
+        return (yield from queued_long(request_id)) if goes_on and search else []
+    except FairlaneError:
+        is_seen = float(score) % 1 != 0
+        yield _postpone(queue, request_id, score, now + settings.AUDIT_MS, is_seen=is_seen)
+        raise
+
+
+def look_at(queue: str, request_id: str, score: str, now: int) -> Operation[bool]:
     """One unfinished request: expired leases, an unlogged end, a lost producer.
 
-    True if it goes on.
+    `score` is what stands in `active`, `now` the dispatch slot's time in ms. True if it goes on.
     """
-    active = (keys.active(queue),)
-    reply = yield reap(queue, request_id)
+    reply = yield from reap_all(queue, request_id)
     if reply[0] == b"gone":
         marked = yield library().abandon(
             keys.request_keys(request_id), seen=score, ttl=settings.MARKER_MS
         )
         if marked[0] == b"ok":
-            yield library().drop(active, id=request_id, seen=score)
+            yield drop(queue, request_id, score, gone=True)
         return False
-    yield from settle_reap(queue, request_id, reply)
     if reply[0] != b"ok":  # ended, or the request of another queue
-        yield library().drop(active, id=request_id, seen=score)
+        yield drop(queue, request_id, score)
         return False
     look = min(reply[1] or settings.AUDIT_MS, settings.AUDIT_MS)
-    yield Command(b"ZADD", keys.active(queue), b"XX", now + look, request_id)
+    yield _postpone(queue, request_id, score, now + look, is_seen=True)
     return True
+
+
+def reap_all(queue: str, request_id: str) -> Operation[list[Any]]:
+    """Takes back every lease that has expired, bite by bite: the last reply, which is settled.
+
+    What is left after a hundred bites waits for the next look.
+    """
+    for _ in range(_BITES):
+        reply: list[Any] = yield reap(queue, request_id)
+        yield from settle_reap(queue, request_id, reply)
+        if reply[0] != b"ok" or reply[1] != 1:
+            break
+    return reply
+
+
+def _postpone(queue: str, request_id: str, seen: str, due: int, *, is_seen: bool) -> Call:
+    """The call that says when to look at a request next; one that exists is marked so.
+
+    The mark is a fraction in the score: an intent is always a whole number.
+    """
+    return library().postpone(
+        (keys.active(queue),), id=request_id, seen=seen, due=seen_to_exist(due) if is_seen else due
+    )
+
+
+def seen_to_exist(due_ms: int) -> str:
+    """The score in `active` of a request that was seen to exist; if it goes, it is lost."""
+    return f"{due_ms}.5"
 
 
 def settle_reap(queue: str, request_id: str, reply: list[Any]) -> Operation[None]:
@@ -158,7 +216,9 @@ class Suspect(NamedTuple):
         return f"{self.request_id}#{self.k}.{self.g}"
 
 
-def queued_long(request_id: str) -> Operation[list[Suspect]]:
+def queued_long(
+    request_id: str, grace_ms: int = settings.TOKEN_GRACE_MS
+) -> Operation[list[Suspect]]:
     """The permits that were queued a grace ago and still are."""
     fields, (seconds, micros) = yield Batch(
         [Command(b"HGETALL", keys.permits(request_id)), Command(b"TIME")]
@@ -168,19 +228,67 @@ def queued_long(request_id: str) -> Operation[list[Suspect]]:
     for k, text in as_text(fields).items():
         if text.startswith("q:"):
             _, g, since, lane, due = text.split(":")
-            if now - max(int(since), int(due)) > settings.TOKEN_GRACE_MS:
+            if now - max(int(since), int(due)) > grace_ms:
                 found.append(Suspect(request_id, k, g, int(lane)))
     return found
 
 
-def mint_again(queue: str, suspects: list[Suspect]) -> Operation[int]:
+def mint_again(
+    queue: str, suspects: list[Suspect], failed: dict[str, FairlaneError] | None = None
+) -> Operation[int]:
     """Mints those tokens again that are nowhere; returns how many.
 
+    A wrong guess (it is in a worker's hands) costs one stale token. With `failed`, a request that
+    can't be read is put there with its error and does not keep the others from theirs.
+    """
+    lost = yield from find_lost(queue, suspects)
+    count = 0
+    for request_id, missing in lost.items():
+        try:
+            yield from remint(queue, request_id, missing)
+            count += len(missing)
+        except FairlaneError as error:
+            if failed is None or isinstance(error, RedisUnreachable):
+                raise
+            failed[request_id] = error
+    return count
+
+
+def audit(queue: str) -> Operation[int]:
+    """Looks for the tokens of all unfinished requests now: a process that died may have had some.
+
+    Returns how many were nowhere and are minted again. It is for a short grace after the death:
+    whatever was lost with it was minted before.
+    """
+    ids = yield Command(b"ZRANGE", keys.active(queue), 0, -1)
+    suspects: list[Suspect] = []
+    failed: dict[str, FairlaneError] = {}
+    for name in ids:
+        try:
+            request_id = keys.check_name("request id", name.decode("utf-8", "replace"))
+            suspects += yield from queued_long(request_id, settings.DEATH_GRACE_MS)
+        except FairlaneError as error:  # the look after requests says what is wrong with it
+            if isinstance(error, RedisUnreachable):
+                raise
+        if len(suspects) >= settings.AUDIT_MOST:
+            break
+    return (yield from mint_again(queue, suspects, failed))
+
+
+def remint(queue: str, request_id: str, missing: list[tuple[str, str]]) -> Operation[None]:
+    """Mints the tokens of these permits again: (permit, generation) of each."""
+    reply = yield reap(queue, request_id, missing=[text for one in missing for text in one])
+    yield from settle_reap(queue, request_id, reply)
+
+
+def find_lost(queue: str, suspects: list[Suspect]) -> Operation[dict[str, list[tuple[str, str]]]]:
+    """Those of the suspects whose tokens are nowhere: request -> (permit, generation) of each.
+
     `delayed` is asked before the lane: a token moves only in that direction, so one that is
-    missing in both was in neither. A wrong guess (it is in a worker's hands) costs one stale token.
+    missing in both was in neither.
     """
     if not suspects:
-        return 0
+        return {}
     due = yield Batch(
         [
             Command(b"ZSCORE", keys.delayed(queue), f"{suspect.lane}|{suspect.token}")
@@ -188,17 +296,14 @@ def mint_again(queue: str, suspects: list[Suspect]) -> Operation[int]:
         ]
     )
     waiting = [suspect for suspect, score in zip(suspects, due, strict=True) if score is None]
-    lost: dict[str, list[str]] = {}
+    lost: dict[str, list[tuple[str, str]]] = {}
     for lane in sorted({suspect.lane for suspect in waiting}):
         here = [suspect for suspect in waiting if suspect.lane == lane]
         present = yield from _present(keys.lanes(queue)[lane], {one.token.encode() for one in here})
         for suspect in here:
             if suspect.token.encode() not in present:
-                lost.setdefault(suspect.request_id, []).extend((suspect.k, suspect.g))
-    for request_id, missing in lost.items():
-        reply = yield reap(queue, request_id, missing=missing)
-        yield from settle_reap(queue, request_id, reply)
-    return sum(map(len, lost.values())) // 2
+                lost.setdefault(suspect.request_id, []).append((suspect.k, suspect.g))
+    return lost
 
 
 def _present(lane: bytes, tokens: set[bytes]) -> Operation[set[bytes]]:
@@ -229,11 +334,11 @@ class Late(NamedTuple):
 
 
 def late_workers(queue: str) -> Operation[list[Late]]:
-    """Workers whose beat is late, at most 100; forgets those silent for a whole TTL."""
+    """Workers to knock at, at most 100, as their beat is old; forgets those silent for a TTL."""
     (seconds, micros), beats = yield Batch(
         [Command(b"TIME"), Command(b"ZRANGE", keys.workers(queue), 0, 99, b"WITHSCORES")]
     )
-    before = int(seconds) * 1000 + int(micros) // 1000 - settings.LATE_MS
+    before = int(seconds) * 1000 + int(micros) // 1000 - settings.KNOCK_MS
     names = [
         name.decode()
         for name, beaten in zip(beats[::2], beats[1::2], strict=True)

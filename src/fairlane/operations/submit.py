@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .. import keys, settings
 from ..errors import (
     FairlaneError,
     InvalidArgument,
+    QueueFull,
     RedisFull,
     RequestEnded,
     RequestExists,
@@ -18,8 +20,10 @@ from ..errors import (
 from ..model import ENDED_STATES
 from ..scripts import library
 from ..steps import Batch, Call, Command, Operation, Pull
+from .bounds import Room, check_max_wait
 from .control import as_text
-from .tokens import insert, retire
+from .durable import check_replicas, confirm_submission
+from .tokens import drop, insert, retire
 
 if TYPE_CHECKING:
     from ..model import Policy
@@ -50,66 +54,109 @@ class Digest:
         return self._link.hex()
 
 
-def submit(request_id: str, policy: Policy) -> Operation[int]:
+@dataclass(slots=True)
+class Submission:
+    """One submission on its way: `digest` covers the chunks so far."""
+
+    id: str
+    policy: Policy
+    digest: Digest
+    room: Room
+
+
+def submit(request_id: str, policy: Policy, max_wait_s: float = 0.0) -> Operation[int]:
     """Submits the caller's chunks as one request; returns how many sub-requests it has.
 
-    Repeatable: with the same id and content it resumes or finds the request as it is. Raises
-    RequestExists, RequestEnded (cancelled meanwhile), RequestLost.
+    Repeatable: with the same id and content it resumes or finds the request as it is. A chunk for
+    which Redis or the queue has no room is tried again for `max_wait_s` seconds. Raises
+    RequestExists, RequestEnded (cancelled meanwhile), RequestLost, RedisFull and QueueFull (nothing
+    is left of it); with policy.durable also RedisUnfit (not so many replicas: nothing was written)
+    and NotDurable (it goes on).
     """
-    digest = Digest(policy)
+    room = Room(request_id, policy.queue, check_max_wait(max_wait_s))
+    own = Submission(request_id, policy, Digest(policy), room)
+    if policy.durable:
+        yield from check_replicas(request_id, policy.durable)
+    total = yield from _submit(own)
+    if policy.durable:
+        yield from confirm_submission(request_id, policy.durable, own.digest.hex)
+    return total
+
+
+def _submit(own: Submission) -> Operation[int]:
     first: Chunk = (yield Pull()) or []
     # One chunk of look-ahead: a request that fits into one call is never open.
     following: Chunk | None = (yield Pull()) if first else None
-    link = digest.add(first)
-    reply = yield from _enqueue(request_id, policy, link, first, is_open=following is not None)
-    word, total, chunks = reply[0], len(first), 1
+    own.digest.add(first)
+    reply = yield from _enqueue(own, first, is_open=following is not None)
+    word, total = reply[0], len(first)
     if word == b"exists":
-        resumed = _resume(request_id, policy, reply, digest, link, first, following)
-        return (yield from _or_discard(request_id, policy, resumed))
+        return (yield from _or_discard(own, _resume(own, reply, first, following)))
     if word == b"ended":
-        yield retire(policy.queue, request_id, reply[1])
+        yield retire(own.policy.queue, own.id, reply[1])
         return total
-    yield from _dispatch(request_id, policy, reply[-1])
+    yield from _dispatch(own, reply[-1])
     if following is None:
         return total
-    rest = _append_rest(request_id, policy, digest, following, chunks, total)
-    return (yield from _or_discard(request_id, policy, rest))
+    return (yield from _or_discard(own, _append_rest(own, following, 1, total)))
 
 
-def _enqueue(
-    request_id: str, policy: Policy, link: str, chunk: Chunk, *, is_open: bool
-) -> Operation[list[Any]]:
-    scripts = library()
+def _enqueue(own: Submission, chunk: Chunk, *, is_open: bool) -> Operation[list[Any]]:
+    while True:
+        try:
+            return (yield from _enqueue_now(own, chunk, is_open=is_open))
+        except (RedisFull, QueueFull) as error:
+            yield from own.room.wait(error)
+
+
+def _enqueue_now(own: Submission, chunk: Chunk, *, is_open: bool) -> Operation[list[Any]]:
+    scripts, policy = library(), own.policy
     given_up, grace = 0, settings.INTENT_GRACE_MS
     if policy.deadline_ms:  # the auditor's first look must not be later than it
         grace = min(grace, max(policy.deadline_ms, settings.INTENT_GRACE_MS // 5))
     while True:
-        intent, before = yield scripts.intend(
-            (keys.active(policy.queue),),
-            id=request_id,
+        intent, score_before, own.room.bound = yield scripts.intend(
+            (keys.active(policy.queue), keys.conf(policy.queue)),
+            id=own.id,
             grace=grace,
             above=given_up,
         )
+        before = score_before.decode()
         try:
+            yield from _ask(own, len(chunk))
             reply: list[Any] = yield scripts.enqueue(
-                keys.request_keys(request_id),
-                digest=link,
+                keys.request_keys(own.id),
+                digest=own.digest.hex,
                 intent=intent,
                 open_ms=settings.OPEN_MS if is_open else 0,
                 bodies=chunk,
                 **_terms(policy),
             )
-        except (InvalidArgument, RedisFull):  # refused before anything was written: no trace stays
-            yield _withdraw(policy.queue, request_id, intent, before)
+        except (
+            InvalidArgument,
+            RedisFull,
+            QueueFull,
+        ):  # before anything was written: no trace stays
+            yield _withdraw(policy.queue, own.id, intent, before)
             raise
         word = reply[0]
         if word in {b"exists", b"conflict"}:
-            yield from _found(request_id, policy, reply, intent, before)
+            yield from _found(own, reply, intent, before)
         if word == b"conflict":
-            raise _exists(request_id)
+            raise _exists(own.id)
         if word != b"late":
+            own.room.found()
             return reply
         given_up = reply[1]  # the auditor gave this intent up: announce it anew, and later
+
+
+def _ask(own: Submission, count: int) -> Operation[None]:
+    """Asks for room for the first chunk; a repeat of what is there needs none."""
+    try:
+        yield from own.room.ask(1, count)
+    except QueueFull:
+        if not (yield Command(b"HEXISTS", keys.request_hash(own.id), b"digest")):
+            raise
 
 
 def _terms(policy: Policy) -> dict[str, int | str]:
@@ -130,24 +177,23 @@ def _terms(policy: Policy) -> dict[str, int | str]:
     }
 
 
-def _withdraw(queue: str, request_id: str, intent: int, before: int) -> Command | Call:
+def _withdraw(queue: str, request_id: str, intent: int, before: str) -> Command | Call:
     """Takes an intent back: the auditor looks when it would have looked, or not at all."""
-    if before:
+    if before != "0":
         return Command(b"ZADD", keys.active(queue), b"XX", before, request_id)
-    return library().drop((keys.active(queue),), id=request_id, seen=intent)
+    return drop(queue, request_id, str(intent))
 
 
-def _found(
-    request_id: str, policy: Policy, reply: list[Any], intent: int, before: int
-) -> Operation[None]:
+def _found(own: Submission, reply: list[Any], intent: int, before: str) -> Operation[None]:
     """There is a request of this id: our intent must not keep the auditor from it."""
+    queue = own.policy.queue
     summary = reply[1] if reply[0] == b"conflict" else reply[4]
-    home = yield Command(b"HGET", keys.request_hash(request_id), b"queue")
-    is_ours, is_over = home == policy.queue.encode(), summary[0].decode() in ENDED_STATES
+    home = yield Command(b"HGET", keys.request_hash(own.id), b"queue")
+    is_ours, is_over = home == queue.encode(), summary[0].decode() in ENDED_STATES
     if is_ours and is_over:
-        yield retire(policy.queue, request_id, summary)
-    if before or is_over or not is_ours:  # else its entry was missing: now it is looked after
-        yield _withdraw(policy.queue, request_id, intent, before)
+        yield retire(queue, own.id, summary)
+    if before != "0" or is_over or not is_ours:  # else its entry was missing: now it is there
+        yield _withdraw(queue, own.id, intent, before)
 
 
 def _exists(request_id: str) -> RequestExists:
@@ -163,14 +209,14 @@ def _ended(request_id: str, summary: list[Any]) -> RequestEnded:
     )
 
 
-def _dispatch(request_id: str, policy: Policy, tokens: list[Any]) -> Operation[None]:
-    calls = insert(policy.queue, request_id, tokens)
+def _dispatch(own: Submission, tokens: list[Any]) -> Operation[None]:
+    calls = insert(own.policy.queue, own.id, tokens)
     if calls:
         yield Batch(calls)
 
 
-def _or_discard(request_id: str, policy: Policy, rest: Operation[int]) -> Operation[int]:
-    """The rest of a submission; a full Redis or Ctrl-C cancels the open request.
+def _or_discard(own: Submission, rest: Operation[int]) -> Operation[int]:
+    """The rest of a submission; no room, or Ctrl-C, cancels the open request.
 
     Not when the request is somebody else's or gone, and not when Redis does not answer: then a
     repeat with the same id resumes.
@@ -180,92 +226,100 @@ def _or_discard(request_id: str, policy: Policy, rest: Operation[int]) -> Operat
     except GeneratorExit:  # nobody listens any more; an open request is cancelled in time
         raise
     except FairlaneError as error:
-        if isinstance(error, RedisFull):
-            yield from _discard_open(request_id, policy.queue, error)
+        if isinstance(error, (RedisFull, QueueFull)):
+            yield from _discard_open(own, error)
         raise
     except BaseException as error:
-        yield from _discard_open(request_id, policy.queue, error)
+        yield from _discard_open(own, error)
         raise
 
 
-def _pull(request_id: str, policy: Policy) -> Operation[Chunk | None]:
+def _pull(own: Submission) -> Operation[Chunk | None]:
     """The next chunk; if the caller's bodies fail, the open request is cancelled."""
     try:
         chunk: Chunk | None = yield Pull()
     except GeneratorExit:  # nobody listens any more; an open request is cancelled in time
         raise
     except BaseException as error:
-        yield from _discard_open(request_id, policy.queue, error)
+        yield from _discard_open(own, error)
         raise
     return chunk
 
 
-def _discard_open(request_id: str, queue: str, error: BaseException) -> Operation[None]:
-    is_open = yield Command(b"HGET", keys.request_hash(request_id), b"open")
+def _discard_open(own: Submission, error: BaseException) -> Operation[None]:
+    is_open = yield Command(b"HGET", keys.request_hash(own.id), b"open")
     if is_open == b"1":
-        yield from discard(request_id, queue, f"submission: {type(error).__name__}")
+        yield from discard(own.id, own.policy.queue, f"submission: {type(error).__name__}")
 
 
-def _append_rest(
-    request_id: str, policy: Policy, digest: Digest, chunk: Chunk | None, chunks: int, total: int
-) -> Operation[int]:
-    scripts, names = library(), keys.request_keys(request_id)
+def _append_rest(own: Submission, chunk: Chunk | None, chunks: int, total: int) -> Operation[int]:
     while chunk is not None:
-        digest.add(chunk)
+        own.digest.add(chunk)
         chunks += 1
         total += len(chunk)
-        reply = yield scripts.append(
-            names, chunk=chunks, chain=digest.hex, open_ms=settings.OPEN_MS, bodies=chunk
-        )
-        yield from _check_open(request_id, policy, reply)
-        yield from _dispatch(request_id, policy, reply[-1])
-        chunk = yield from _pull(request_id, policy)
-    reply = yield scripts.seal(names, chunks=chunks, chain=digest.hex)
+        reply = yield from _append(own, chunk, chunks)
+        yield from _check_open(own, reply)
+        yield from _dispatch(own, reply[-1])
+        chunk = yield from _pull(own)
+    names = keys.request_keys(own.id)
+    reply = yield library().seal(names, chunks=chunks, chain=own.digest.hex)
     if reply[0] == b"ended":
-        yield retire(policy.queue, request_id, reply[1])
+        yield retire(own.policy.queue, own.id, reply[1])
     else:
-        yield from _check_open(request_id, policy, reply)
-        yield from _dispatch(request_id, policy, reply[-1])
+        yield from _check_open(own, reply)
+        yield from _dispatch(own, reply[-1])
     return total
 
 
-def _check_open(request_id: str, policy: Policy, reply: list[Any]) -> Operation[None]:
+def _append(own: Submission, chunk: Chunk, number: int) -> Operation[list[Any]]:
+    while True:
+        try:
+            yield from own.room.ask(number, len(chunk))
+            reply: list[Any] = yield library().append(
+                keys.request_keys(own.id),
+                chunk=number,
+                chain=own.digest.hex,
+                open_ms=settings.OPEN_MS,
+                bodies=chunk,
+            )
+        except (RedisFull, QueueFull) as error:
+            yield from own.room.wait(error)
+        else:
+            own.room.found()
+            return reply
+
+
+def _check_open(own: Submission, reply: list[Any]) -> Operation[None]:
     word = reply[0]
     if word == b"ended":
-        yield retire(policy.queue, request_id, reply[1])
-        raise _ended(request_id, reply[1])
+        yield retire(own.policy.queue, own.id, reply[1])
+        raise _ended(own.id, reply[1])
     if word == b"gone":
-        raise RequestLost(f"request {request_id} vanished from Redis while it was being submitted")
+        raise RequestLost(f"request {own.id} vanished from Redis while it was being submitted")
     if word in {b"conflict", b"closed"}:
-        raise _exists(request_id)
+        raise _exists(own.id)
 
 
 def _resume(
-    request_id: str,
-    policy: Policy,
-    reply: list[Any],
-    digest: Digest,
-    link: str,
-    first: Chunk,
-    following: Chunk | None,
+    own: Submission, reply: list[Any], first: Chunk, following: Chunk | None
 ) -> Operation[int]:
     """The id exists with this first chunk: goes on at the first chunk that is missing there."""
     _, stored, chain, is_open, summary, tokens = reply
-    yield from _dispatch(request_id, policy, tokens)
+    yield from _dispatch(own, tokens)
     chunks, total, chunk = 1, len(first), following
     while chunk is not None and chunks < stored:
-        link = digest.add(chunk)
+        own.digest.add(chunk)
         chunks, total = chunks + 1, total + len(chunk)
-        chunk = yield from _pull(request_id, policy)
-    if chunks != stored or link != chain.decode():
-        raise _exists(request_id)
+        chunk = yield from _pull(own)
+    if chunks != stored or own.digest.hex != chain.decode():
+        raise _exists(own.id)
     if chunk is not None and summary[0] == b"cancelled":
-        raise _ended(request_id, summary)
+        raise _ended(own.id, summary)
     if chunk is not None and not is_open:
-        raise _exists(request_id)
+        raise _exists(own.id)
     if not is_open:
         return total
-    return (yield from _append_rest(request_id, policy, digest, chunk, chunks, total))
+    return (yield from _append_rest(own, chunk, chunks, total))
 
 
 def discard(request_id: str, queue: str, reason: str) -> Operation[None]:
@@ -280,5 +334,12 @@ def discard(request_id: str, queue: str, reason: str) -> Operation[None]:
             _, g, _, lane, _ = text.split(":")
             yield Command(b"LREM", keys.lanes(queue)[int(lane)], 1, f"{request_id}#{k}.{g}")
     if reply[0] == b"ended":
+        # In this order: the auditor would call what is in `active` and nowhere else lost.
+        yield from _forget(queue, request_id)
         yield Command(b"UNLINK", *keys.request_keys(request_id))
-        yield Command(b"ZREM", keys.active(queue), request_id)
+
+
+def _forget(queue: str, request_id: str) -> Operation[None]:
+    """Takes a request out of `active` and out of what waits, whoever moves its entry meanwhile."""
+    while score := (yield Command(b"ZSCORE", keys.active(queue), request_id)):
+        yield drop(queue, request_id, score.decode())

@@ -39,7 +39,7 @@ def retire(queue: str, request_id: str, summary: list[Any]) -> Call:
         *("state", state, "priority", priority, "total", total, "done", done, "dead", dead),
         *("cancelled", cancelled, "born", born, "ended", ended, "reason", reason),
     )
-    names = (keys.active(queue), keys.logged(queue), keys.completed(queue))
+    names = (keys.active(queue), keys.logged(queue), keys.completed(queue), *keys.bound(queue))
     return library().retire(
         names,
         id=request_id,
@@ -47,6 +47,20 @@ def retire(queue: str, request_id: str, summary: list[Any]) -> Call:
         keep_ms=retain_ms + settings.MARKER_MS,
         most=settings.LOG_ENTRIES,
         fields=fields,
+    )
+
+
+def drop(queue: str, request_id: str | bytes, seen: str, *, gone: bool = False) -> Call:
+    """The call that takes an entry out of `active` while its score is still `seen`.
+
+    `gone`: there is no such request; if there was one, that is logged as `lost`.
+    """
+    return library().drop(
+        (keys.active(queue), keys.completed(queue), *keys.bound(queue)),
+        id=request_id,
+        seen=seen,
+        gone=b"1" if gone else b"0",
+        most=settings.LOG_ENTRIES,
     )
 
 

@@ -10,6 +10,7 @@ from ..errors import InvalidArgument, RequestLost, WaitTimeout
 from ..model import ENDED_STATES, Completion, Result
 from ..steps import Batch, Command, Message, Operation, Subscribe
 from .control import completion, not_found
+from .durable import confirm_end
 
 _ENTRY = re.compile(r"\d+(-\d+)?")
 PAGE = 64  # entries of `out` a page; one entry is what one complete call settled
@@ -27,15 +28,16 @@ def wait(request_id: str, clock: Any, timeout_s: float | None) -> Operation[str]
     """Returns the final state: subscribe first, then read, with a slow poll behind both.
 
     So neither a message before the subscription nor a lost one can hang it. `clock` returns
-    seconds. Raises WaitTimeout, RequestNotFound, RequestLost (it was there and is gone).
+    seconds. A durable request's end is confirmed by its replicas before it is told. Raises
+    WaitTimeout, RequestNotFound, RequestLost (it was there and is gone), NotDurable.
     """
     if timeout_s is not None and not isinstance(timeout_s, (int, float)):
         raise InvalidArgument(f"timeout {timeout_s!r} is not valid: seconds are expected")
     deadline = None if timeout_s is None else clock() + timeout_s
     yield Subscribe(keys.done_channel(request_id))
-    known = False
+    known, names = False, keys.request_hash(request_id)
     while True:
-        found = yield Command(b"HGET", keys.request_hash(request_id), b"state")
+        found, durable = yield Command(b"HMGET", names, b"state", b"durable")
         if known and found in {None, b"abandoned"}:  # the auditor marks what it finds missing
             raise RequestLost(
                 f"request {request_id} is gone from Redis: a failover or a flush took it"
@@ -43,8 +45,11 @@ def wait(request_id: str, clock: Any, timeout_s: float | None) -> Operation[str]
         if found is None or found == b"abandoned":
             raise not_found(request_id)
         known = True
-        if found.decode() in ENDED_STATES:
-            return str(found.decode())
+        seen = str(found.decode())
+        if seen in ENDED_STATES:
+            if (yield from confirm_end(request_id, int(durable or 0), seen)):
+                return seen
+            continue  # a failover took the end back: it runs again
         left = settings.POLL_S if deadline is None else deadline - clock()
         if left <= 0:
             raise WaitTimeout(

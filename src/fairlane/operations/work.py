@@ -10,6 +10,8 @@ from ..model import Slice, Token, Verdict
 from ..scripts import library
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
     from ..steps import Arg, Call, Operation
 
 
@@ -55,9 +57,7 @@ def complete(
 
     `ids` are the done ones, `results` their (head, body) pairs, flat.
     """
-    rest: list[Arg] = [*ids, *results]
-    for verdict in verdicts:
-        rest += (verdict.entry_id, verdict.verdict, verdict.delay_ms, verdict.head, verdict.error)
+    rest: list[Arg] = [*ids, *results, *_flat(verdicts)]
     return library().complete(
         keys.request_keys(held.request_id),
         k=held.k,
@@ -69,11 +69,28 @@ def complete(
     )
 
 
-def give_back(request_id: str, k: str, fence: str, op: str) -> Call:
-    """The call that returns a lease with all it owes, uncharged: what runs now is done again."""
+def give_back(
+    request_id: str, k: str, fence: str, op: str, verdicts: Sequence[Verdict] = ()
+) -> Call:
+    """The call that returns a lease with all it owes, uncharged: what runs now is done again.
+
+    But for the entries with a verdict.
+    """
     return library().complete(
-        keys.request_keys(request_id), k=k, fence=fence, op=op, keep=b"0", done=0
+        keys.request_keys(request_id),
+        k=k,
+        fence=fence,
+        op=op,
+        keep=b"0",
+        done=0,
+        verdicts=_flat(verdicts),
     )
+
+
+def _flat(verdicts: Iterable[Verdict]) -> Iterator[Arg]:
+    """Each verdict's five words."""
+    for one in verdicts:
+        yield from (one.entry_id, one.verdict, one.delay_ms, one.head, one.error)
 
 
 def extend(request_id: str, k: str, fence: str, op: str) -> Call:

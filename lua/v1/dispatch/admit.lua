@@ -1,0 +1,35 @@
+-- admit: asks for room for one chunk of a request. Idempotent by the chunk's number. Where nothing waits
+-- there is always room, also for a chunk above the bound. A refusal claims the next recount for its
+-- caller when the last one is a second old, so that a hundred producers do not all recount.
+-- Says: ok | full waiting max recount (1 = please recount and ask again)
+-- @flags grows
+local conf = KEYS[1]  -- {queue}:conf  hash  max_waiting, waiting, recounted
+local loads = KEYS[2]  -- {queue}:load  hash  request -> what it adds to what waits
+local now = ARGV[1]  -- ms, "" = server time
+local id = ARGV[2]  -- request
+local chunk = tonumber(ARGV[3])  -- number of the chunk, from 1
+local count = tonumber(ARGV[4])  -- its sub-requests
+local pause = tonumber(ARGV[5])  -- ms between two recounts
+-- @include lib/now_ms.lua
+-- @include lib/loads.lua
+
+if not chunk or not count or not pause then
+  return redis.error_reply("BADARGUMENT admit wants numbers for chunk, count and pause")
+end
+local bound = redis.call("HMGET", conf, "max_waiting", "waiting", "recounted")
+local most, waiting = tonumber(bound[1] or 0), tonumber(bound[2] or 0)
+local before = read_load(id)
+if most == 0 or (before and chunk <= before.chunk) then
+  return {"ok"}
+end
+if waiting > 0 and waiting + count > most then
+  now = now_ms(now)
+  local recount = now - tonumber(bound[3] or 0) >= pause
+  if recount then
+    redis.call("HSET", conf, "recounted", now)
+  end
+  return {"full", waiting, most, recount and 1 or 0}
+end
+local load = before or {admitted = 0, settled = 0}
+change_load(id, before, {admitted = load.admitted + count, chunk = chunk, settled = load.settled})
+return {"ok"}

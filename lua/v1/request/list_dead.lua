@@ -1,0 +1,22 @@
+-- list_dead: the dead sub-requests that come after one of them, without their bodies, which may be
+-- big. Says: a list of {id, head, reason, error, worker, bytes of the body}, empty = no more
+-- @flags no-writes
+-- @include lib/request_keys.lua
+local after = ARGV[1]  -- id of a dead entry, "" = from the first
+local count = tonumber(ARGV[2])  -- the most to list, 1..1000
+-- @include lib/read_dead.lua
+
+if not count or count < 1 or count > 1000 then
+  return redis.error_reply("BADCOUNT a page of 1 to 1000 dead entries is expected")
+end
+if after ~= "" and not string.match(after, "^%d+%-%d+$") then
+  return redis.error_reply("BADARGUMENT list_dead wants the id of a dead entry")
+end
+local biggest = tonumber(redis.call("HGET", request, "max_body") or 0)
+count = math.max(1, math.min(count, math.floor(DEAD_BYTES / math.max(1, biggest))))
+local listed = {}
+for i, entry in ipairs(redis.call("XRANGE", dead, after == "" and "-" or "(" .. after, "+", "COUNT", count)) do
+  local fields = fields_of(entry)
+  listed[i] = {entry[1], fields.head, fields.reason, fields.error, fields.worker, #fields.body}
+end
+return listed

@@ -1,0 +1,21 @@
+-- pause: nothing more of this request starts until resume; what is held ends with its slice. One that
+-- is being cancelled or has passed its deadline stays so.
+-- Says: ok state tokens | ended summary | gone
+-- @flags allow-oom
+-- @include lib/request_keys.lua
+-- @include lib/state.lua
+-- @include lib/permits.lua
+-- @include lib/stop.lua
+
+local state = load_state()
+if not state then
+  return {"gone"}
+end
+if is_ended(state) then
+  return {"ended", summary(state)}
+end
+if state.state == "active" then
+  stop(state, "paused", "")
+  save_state(state)
+end
+return {"ok", state.state, {}}

@@ -1,0 +1,64 @@
+-- requeue_dead: dead sub-requests wait again, with their old index and all attempts before them. The
+-- entry of `out` that told of their death goes: an index has one outcome.
+-- Says: ok looked moved tokens | ending (it is being cancelled or past its deadline) | ended summary | gone;
+--   looked = at how many of the ids, as one call moves about 4 MiB
+-- @flags grows
+-- @include lib/request_keys.lua
+local now = ARGV[1]  -- ms, "" = server time
+local ids = 2  -- ARGV[2...]  dead entries, at most 1,000
+-- @include lib/now_ms.lua
+-- @include lib/state.lua
+-- @include lib/permits.lua
+-- @include lib/mint.lua
+-- @include lib/read_dead.lua
+
+if #ARGV - ids + 1 > 1000 then
+  return redis.error_reply("BADCOUNT at most 1000 dead entries in one call")
+end
+for i = ids, #ARGV do
+  if not string.match(ARGV[i], "^%d+%-%d+$") then
+    return redis.error_reply("BADARGUMENT requeue_dead wants ids of dead entries")
+  end
+end
+local state = load_state()
+if not state then
+  return {"gone"}
+end
+if is_ended(state) then
+  return {"ended", summary(state)}
+end
+now = now_ms(now)
+if state.state == "cancelling" or state.state == "expiring" or is_overdue(state, now) then
+  return {"ending"}
+end
+local found, met, bytes, i = {}, {}, 0, ids
+while i <= #ARGV and bytes < DEAD_BYTES do
+  local entry = redis.call("XRANGE", dead, ARGV[i], ARGV[i])[1]
+  if entry and not met[entry[1]] then  -- named twice, it is moved once
+    met[entry[1]] = true
+    local fields = fields_of(entry)
+    fields.id, fields.index = entry[1], tonumber(string.match(fields.head, "^%d+"))
+    found[#found + 1] = fields
+    bytes = bytes + #fields.body
+  end
+  i = i + 1
+end
+local looked, moved = i - ids, #found
+if moved > 0 then
+  state.last_ms = math.max(now, state.last_ms + 1)  -- ids must grow, and these begin again at a low index
+  table.sort(found, function(one, other) return one.index < other.index end)
+end
+for _, fields in ipairs(found) do  -- XADD first, as a full Redis refuses here, before anything is written
+  redis.call("XADD", stream, string.format("%.0f-%.0f", state.last_ms, fields.index), "b", fields.body)
+  redis.call("XDEL", dead, fields.id)
+  if fields.out then
+    redis.call("XDEL", results, fields.out)
+  end
+end
+redis.call("INCRBY", counter, moved)
+redis.call("HSET", request, "last_ms", state.last_ms)
+state.dead, state.fresh = state.dead - moved, state.fresh + moved
+local tokens = mint(state, now)
+save_state(state)
+-- What is not there may be an earlier call's doing whose answer was lost: its tokens are told again.
+return {"ok", looked, moved, moved < looked and queued_tokens(now) or tokens}

@@ -1,0 +1,25 @@
+-- resume: a paused request goes on. One that is being cancelled or has passed its deadline does not.
+-- Says: ok state tokens | ended summary | gone
+-- @flags allow-oom
+-- @include lib/request_keys.lua
+local now = ARGV[1]  -- ms, "" = server time
+-- @include lib/now_ms.lua
+-- @include lib/state.lua
+-- @include lib/permits.lua
+-- @include lib/mint.lua
+
+local state = load_state()
+if not state then
+  return {"gone"}
+end
+if is_ended(state) then
+  return {"ended", summary(state)}
+end
+now = now_ms(now)
+if state.state ~= "paused" then
+  return {"ok", state.state, queued_tokens(now)}
+end
+state.state = "active"
+local tokens = mint(state, now)
+save_state(state)
+return {"ok", state.state, tokens}

@@ -1,0 +1,32 @@
+-- set_limit: at most so many workers at once from now on. What is held above a lower limit drains;
+-- a raised limit mints. Says: ok tokens | ended summary | gone
+-- @flags allow-oom
+-- @include lib/request_keys.lua
+local now = ARGV[1]  -- ms, "" = server time
+local limit = tonumber(ARGV[2])  -- permits 1..10000
+-- @include lib/now_ms.lua
+-- @include lib/state.lua
+-- @include lib/permits.lua
+-- @include lib/mint.lua
+-- @include lib/resize.lua
+
+if not limit or limit < 1 or limit > 10000 or limit % 1 ~= 0 then
+  return redis.error_reply("BADLIMIT a whole number from 1 to 10000 is expected")
+end
+local state = load_state()
+if not state then
+  return {"gone"}
+end
+if is_ended(state) then
+  return {"ended", summary(state)}
+end
+now = now_ms(now)
+if limit == state.limit then
+  return {"ok", queued_tokens(now)}
+end
+state.limit = limit
+redis.call("HSET", request, "limit", limit)
+resize(state, now)
+local tokens = mint(state, now)
+save_state(state)
+return {"ok", tokens}

@@ -1,0 +1,37 @@
+-- set_priority: what is queued goes into the new lane, due as it was; its old tokens go stale.
+-- Says: ok tokens | ended summary | gone
+-- @flags allow-oom
+-- @include lib/request_keys.lua
+local now = ARGV[1]  -- ms, "" = server time
+local priority = tonumber(ARGV[2])  -- lane 0..99
+-- @include lib/now_ms.lua
+-- @include lib/state.lua
+-- @include lib/permits.lua
+-- @include lib/mint.lua
+
+if not priority or priority < 0 or priority > 99 or priority % 1 ~= 0 then
+  return redis.error_reply("BADPRIORITY a whole number from 0 to 99 is expected")
+end
+local state = load_state()
+if not state then
+  return {"gone"}
+end
+if is_ended(state) then
+  return {"ended", summary(state)}
+end
+now = now_ms(now)
+if priority == state.priority then
+  return {"ok", queued_tokens(now)}
+end
+state.priority = priority
+redis.call("HSET", request, "priority", priority)
+mint(state, now)  -- its tokens are not told: all that is queued is queued again
+local tokens, all = {}, redis.call("HGETALL", permits)
+for i = 1, #all, 2 do
+  local due = string.match(all[i + 1], "^q:%d+:%d+:%d+:(%d+)$")
+  if due then
+    queue_permit(state, all[i], now, tonumber(due), tokens)
+  end
+end
+save_state(state)
+return {"ok", tokens}

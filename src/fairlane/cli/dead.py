@@ -1,0 +1,237 @@
+"""`fairlane dead`: what was given up, why, and whether it should run again."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import InvalidArgument
+from .options import json_option, open_queue, queue_option, redis_option
+from .pace import ago
+from .talk import emit, emit_json, say
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..model import DeadChoice, DeadGroup, DeadSubRequest
+    from ..queue import Queue
+
+PREVIEW = 60  # characters of a body
+HEADLINE = 200  # characters of an error
+
+
+@click.group("dead", short_help="List, requeue or drop sub-requests that were given up.")
+def command() -> None:
+    """List, requeue or drop sub-requests that were given up."""
+
+
+@command.command("list", short_help="List what is dead, and how it failed.")
+@click.argument("request_id", metavar="[ID]", required=False)
+@click.option("--each", is_flag=True, help="Every one with its body, not only how they failed.")
+@queue_option
+@json_option
+@redis_option
+def list_(request_id: str | None, redis: str | None, queue: str, each: bool, as_json: bool) -> int:
+    """List the requests of a queue that have dead sub-requests; with ID, how those failed."""
+    if request_id is None:
+        if each:
+            raise InvalidArgument("--each needs the ID of a request")
+        with open_queue(redis, queue) as opened:
+            _list_queue(opened, as_json=as_json)
+        return 0
+    from ..keys import check_name
+
+    check_name("request id", request_id)
+    with open_queue(redis, queue) as opened:
+        show = _list_each if each else _list_groups
+        if not show(opened, request_id, as_json=as_json):
+            say(_none(request_id))
+    return 0
+
+
+def _choice_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`--fingerprint`, `--index`, `--all`."""
+    options = (
+        click.option("--fingerprint", "fingerprints", multiple=True, metavar="F",
+                     help="Those that failed like this (see dead list); may be repeated."),
+        click.option("--index", "indexes", multiple=True, type=int, metavar="I",
+                     help="The sub-request of this index, from 0; may be repeated."),
+        click.option("--all", "everything", is_flag=True, help="All of them."),
+    )  # fmt: skip
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+@command.command("requeue", short_help="Let dead sub-requests run again.")
+@click.argument("request_id", metavar="ID")
+@_choice_options
+@json_option
+@redis_option
+def requeue(
+    request_id: str, redis: str | None, fingerprints: tuple[str, ...], indexes: tuple[int, ...],
+    everything: bool, as_json: bool,
+) -> int:  # fmt: skip
+    """Let dead sub-requests of ID run again, with all attempts; print the request that runs them.
+
+    Before the end that is ID itself, after it a new request whose parent is ID. Repeating the
+    command after an error goes on where it was.
+    """
+    from ..keys import check_name
+    from ..operations.requeue import requeue_dead
+
+    check_name("request id", request_id)
+    choice = _choose(fingerprints, indexes, everything=everything)
+    with open_queue(redis) as queue:
+        run_by, count = queue.driver.run(requeue_dead(request_id, choice))
+    if as_json:
+        emit_json({"id": run_by, "requeued": count, "parent": _other(run_by, request_id)})
+    else:
+        emit(run_by)
+    where = f"request {run_by}"
+    if run_by != request_id:
+        where = f"the new request {run_by}, as request {request_id} has ended"
+    say(f"{_sub_requests(count)} will run again in {where}" if count else _none(request_id))
+    return 0
+
+
+@command.command("drop", short_help="Forget dead sub-requests with their bodies.")
+@click.argument("request_id", metavar="ID")
+@_choice_options
+@json_option
+@redis_option
+def drop(
+    request_id: str, redis: str | None, fingerprints: tuple[str, ...], indexes: tuple[int, ...],
+    everything: bool, as_json: bool,
+) -> int:  # fmt: skip
+    """Forget dead sub-requests of ID with their bodies; print how many. Counts and results stay."""
+    from ..keys import check_name
+
+    check_name("request id", request_id)
+    choice = _choose(fingerprints, indexes, everything=everything)
+    with open_queue(redis) as queue:
+        from ..operations.requeue import drop_dead
+
+        count = queue.driver.run(drop_dead(request_id, choice))
+    if as_json:
+        emit_json({"id": request_id, "dropped": count})
+    else:
+        emit(str(count))
+    return 0
+
+
+def _choose(
+    fingerprints: tuple[str, ...], indexes: tuple[int, ...], *, everything: bool
+) -> DeadChoice:
+    from ..model import DeadChoice
+
+    if bool(fingerprints) + bool(indexes) + everything != 1:
+        raise InvalidArgument("say which: --fingerprint F, --index I or --all, one kind of them")
+    return DeadChoice.of(fingerprints or None, indexes or None)
+
+
+def _list_queue(queue: Queue, *, as_json: bool) -> None:
+    from ..operations.dead import queue_dead
+
+    found = queue.driver.run(queue_dead(queue.name))
+    for row in found["requests"]:
+        if as_json:
+            emit_json(row)
+            continue
+        told = sum(row["reasons"].values())
+        reasons = [f"{reason} {count:,}" for reason, count in sorted(row["reasons"].items())]
+        rest = [f"{row['dead'] - told:,} not looked at"] if row["dead"] > told else []
+        emit(f"{row['id']}  {row['state']}  {row['dead']:,} dead: {', '.join(reasons + rest)}")
+    if not found["requests"]:
+        say(f"no request of queue {queue.name} has dead sub-requests")
+    if found["more"]:
+        say(f"{found['more']:,} more requests were not looked at")
+
+
+def _list_groups(queue: Queue, request_id: str, *, as_json: bool) -> bool:
+    from ..operations.control import moment
+    from ..operations.dead import group_dead
+
+    groups = queue.driver.run(group_dead(request_id))
+    now_ms = queue.driver.run(moment(request_id))
+    for group in groups:
+        if as_json:
+            emit_json(_group_fields(group))
+            continue
+        headline = _printable(group.headline)
+        emit(f"{group.fingerprint}  {group.count:,} dead ({group.reason}): {headline}")
+        first, last = (ago(max(0, now_ms - ms)) for ms in (group.first_ms, group.last_ms))
+        more = ", ..." if group.count > len(group.indexes) else ""
+        indexes = f"index {', '.join(map(str, group.indexes))}{more}"
+        when = f"{last} ago" if group.count == 1 else f"first {first} ago, last {last} ago"
+        where = f"{_printable(group.where)}; " if group.where else ""
+        emit(f"            {where}{indexes}; {when}")
+    return bool(groups)
+
+
+def _group_fields(group: DeadGroup) -> dict[str, Any]:
+    return {
+        "fingerprint": group.fingerprint,
+        "count": group.count,
+        "reason": group.reason,
+        "error": group.headline,
+        "where": group.where or None,
+        "indexes": group.indexes,
+        "first_ms": group.first_ms,
+        "last_ms": group.last_ms,
+    }
+
+
+def _list_each(queue: Queue, request_id: str, *, as_json: bool) -> bool:
+    from ..fingerprint import read_failure
+
+    found = False
+    for one in queue.request(request_id).dead():
+        found = True
+        if as_json:
+            emit_json(_fields(one))
+            continue
+        tried = f"{one.reason} at attempt {one.attempt}" if one.attempt else one.reason
+        headline = _printable(read_failure(one.error).headline)
+        body = _printable(one.body[: 4 * PREVIEW].decode("utf-8", "backslashreplace"), PREVIEW)
+        emit(f"{one.index}  {one.fingerprint}  {tried}: {headline}  <- {body}")
+    return found
+
+
+def _fields(one: DeadSubRequest) -> dict[str, Any]:
+    body: dict[str, str]
+    try:
+        body = {"body": one.body.decode()}
+    except UnicodeDecodeError:
+        body = {"body_base64": base64.b64encode(one.body).decode()}
+    return {
+        "index": one.index,
+        "attempt": one.attempt,
+        "reason": one.reason,
+        "fingerprint": one.fingerprint,
+        "error": one.error,
+        "worker": one.worker,
+        "died_ms": one.died_ms,
+        "dead_id": one.dead_id,
+        **body,
+    }
+
+
+def _printable(text: str, most: int = HEADLINE) -> str:
+    """Text on one line that cannot command a terminal."""
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return shown if len(shown) <= most else shown[: most - 3] + "..."
+
+
+def _none(request_id: str) -> str:
+    return f"request {request_id} has no dead sub-requests"
+
+
+def _other(run_by: str, request_id: str) -> str | None:
+    return None if run_by == request_id else request_id
+
+
+def _sub_requests(count: int) -> str:
+    return f"{count:,} sub-request" + ("" if count == 1 else "s")

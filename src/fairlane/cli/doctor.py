@@ -1,0 +1,65 @@
+"""`fairlane doctor`: what is wrong with this Redis and this queue, and what mends it."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import click
+
+from .options import json_option, open_queue, queue_option, redis_option
+from .talk import emit, emit_json, say
+
+if TYPE_CHECKING:
+    from ..operations.doctor_server import Check
+
+PATIENCE_S, TIMEOUT_S = 1.0, 4.0  # who asks what is wrong does not want to wait for it
+
+
+@click.command("doctor", short_help="Say what is wrong with a Redis and a queue.")
+@queue_option
+@json_option
+@redis_option
+def command(redis: str | None, queue: str, as_json: bool) -> int:
+    """Check the Redis, its settings, the workers and the requests of a queue; nothing is changed.
+
+    One line for each check: ok, warn or bad; then what mends the latter two. Exit code 1 when
+    something is bad, 5 when no server answers.
+    """
+    from .. import clock
+    from ..drivers.sync import SyncDriver
+    from ..operations.doctor import examine
+
+    url = open_queue(redis, queue, check=False).driver.url
+    driver = SyncDriver(url, patience_s=PATIENCE_S, timeout_s=TIMEOUT_S)
+    driver.modern = False  # so it need not be asked, and an unfit server is not refused
+    with contextlib.closing(driver):
+        checks = driver.run(examine(queue, clock.mono_s, clock.wall_ms))
+    if as_json:
+        for check in checks:
+            emit_json(_as_json(check))
+    else:
+        _show(checks)
+    count = {state: sum(check.state == state for check in checks) for state in ("warn", "bad")}
+    say(f"{len(checks)} checks: {count['bad']} bad, {count['warn']} to be warned of")
+    return 1 if count["bad"] else 0
+
+
+def _as_json(check: Check) -> dict[str, str | None]:
+    return {
+        "state": check.state,
+        "check": check.name,
+        "what": check.what,
+        "mend": check.mend or None,
+    }
+
+
+def _show(checks: list[Check]) -> None:
+    width = max(len(check.name) for check in checks)
+    for check in checks:
+        emit(f"{check.state:<4}  {check.name:<{width}}  {check.what}")
+    mends = [check for check in checks if check.mend]
+    if mends:
+        emit("")
+    for check in mends:
+        emit(f"mend  {check.name:<{width}}  {check.mend}")

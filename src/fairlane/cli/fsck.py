@@ -1,0 +1,64 @@
+"""`fairlane fsck`: looks through Redis for damage, and mends it with --repair."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from .options import json_option, open_queue, queue_option, redis_option
+from .talk import emit, emit_json, say
+
+if TYPE_CHECKING:
+    from ..operations.findings import Finding
+
+
+@click.command("fsck", short_help="Look through Redis for damage, and repair it.")
+@click.option("--repair", is_flag=True, help="Mend what is found.")
+@queue_option
+@json_option
+@redis_option
+def command(redis: str | None, queue: str, repair: bool, as_json: bool) -> int:
+    """Look at every request of a queue, and at the queue itself, for what is damaged.
+
+    One line for each finding, with what --repair does about it. Workers may go on meanwhile. Exit
+    code 1 when something is left to be done.
+    """
+    from ..operations.fsck import Walk
+
+    counts = {"found": 0, "repaired": 0, "left": 0}
+    with open_queue(redis, queue) as opened:
+        walk = Walk(queue, repair=repair)
+        while not walk.is_over:
+            for finding in opened.driver.run(walk.page()):
+                _show(finding, as_json=as_json)
+                counts["found"] += not finding.is_harmless
+                counts["repaired"] += finding.is_repaired
+                counts["left"] += finding.is_left
+    told = ", ".join(f"{count:,} {word}" for word, count in counts.items())
+    requests = "request" if walk.looked == 1 else "requests"
+    say(f"looked at {walk.looked:,} {requests} of queue {queue}: {told}")
+    return 1 if counts["left"] else 0
+
+
+def _show(finding: Finding, *, as_json: bool) -> None:
+    state = "note" if finding.is_harmless else "repaired" if finding.is_repaired else "found"
+    if as_json:
+        emit_json(
+            {
+                "state": state,
+                "kind": finding.kind,
+                "name": finding.name,
+                "what": finding.what,
+                "mend": finding.mend or None,
+                "by_hand": finding.is_by_hand,
+            }
+        )
+        return
+    if finding.is_by_hand:
+        mend = f" (by hand: {finding.mend})"
+    elif finding.mend:
+        mend = f" -> {finding.mend}" if finding.is_repaired else f" (--repair: {finding.mend})"
+    else:
+        mend = ""
+    emit(f"{state:<8}  {finding.kind:<11}  {finding.name}  {finding.what}{mend}")

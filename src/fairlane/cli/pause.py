@@ -1,0 +1,38 @@
+"""`fairlane pause`: nothing more of a request starts until it is resumed."""
+
+from __future__ import annotations
+
+import click
+
+from .options import json_option, open_queue, redis_option
+from .talk import emit, emit_json, say
+
+
+@click.command("pause", short_help="Pause a request: what runs ends, nothing more starts.")
+@click.argument("request_id", metavar="ID")
+@json_option
+@redis_option
+def command(request_id: str, redis: str | None, as_json: bool) -> int:
+    """Pause the request ID until fairlane resume ID, and print its state."""
+    return change(request_id, redis, "paused", as_json=as_json)
+
+
+def change(request_id: str, redis: str | None, wanted: str, *, as_json: bool) -> int:
+    """Pauses or resumes and prints the state; 1 when that is not the one wanted."""
+    from ..keys import check_name
+    from .endings import summary
+
+    check_name("request id", request_id)
+    with open_queue(redis) as queue:
+        request = queue.request(request_id)
+        state = request.pause() if wanted == "paused" else request.resume()
+        progress = request.progress()
+    if as_json:
+        emit_json(summary(progress))
+    else:
+        emit(progress.state)
+    if state == wanted:
+        return 0
+    way = "being cancelled" if state == "cancelling" else "past its deadline"
+    say(f"request {request_id} is {way}: it stays {state}")
+    return 1

@@ -1,0 +1,18 @@
+"""`fairlane resume`: a paused request goes on."""
+
+from __future__ import annotations
+
+import click
+
+from .options import json_option, redis_option
+
+
+@click.command("resume", short_help="Let a paused request go on.")
+@click.argument("request_id", metavar="ID")
+@json_option
+@redis_option
+def command(request_id: str, redis: str | None, as_json: bool) -> int:
+    """Let the paused request ID go on, and print its state."""
+    from .pause import change
+
+    return change(request_id, redis, "active", as_json=as_json)

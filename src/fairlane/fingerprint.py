@@ -1,0 +1,98 @@
+"""What a failure is, apart from the one sub-request it happened to: failures alike share a hash.
+
+A failure's text is a Python traceback as a worker kept it (its beginning may be cut off), or one
+sentence. Two are alike when their reason, exception type, place (file and function, no line) and
+message without numbers, quoted words, hex and uuids are the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import NamedTuple
+
+LENGTH = 10  # hex digits of a fingerprint
+_MESSAGE = 300  # characters of a message that count
+
+_HEADER = "Traceback (most recent call last):"
+_FRAME = re.compile(r'^\s+File "(?P<file>.*)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
+_ERROR = re.compile(r"^(?P<type>[^\W\d][\w.]*)(?:: (?P<message>.*))?$")
+_MARGIN = re.compile(r"^ *[|+] ?")  # of an exception group
+_INNER = re.compile(r"^ {4,}[|+]")  # ... and of what is inside the group
+_FOREIGN = re.compile(
+    r"[/\\](?:site-packages|dist-packages|[Ll]ib[/\\]python3[.\d]*)[/\\]|^<frozen "
+)
+_VARIABLE = (
+    (re.compile(r"\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b"), "<uuid>"),
+    (re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""), "<text>"),
+    (re.compile(r"\b0[xX][0-9a-fA-F]+\b"), "<hex>"),
+    (re.compile(r"\b(?=[0-9a-fA-F]*\d)(?=[0-9a-fA-F]*[a-fA-F])[0-9a-fA-F]{8,}\b"), "<hex>"),
+    (re.compile(r"\d+(?:[.,:]\d+)*"), "<n>"),
+)
+
+
+class Failure(NamedTuple):
+    """What a text says: `headline` is its first line that matters, as `ValueError: bad port`.
+
+    `type`, `file` (without folders), `line` and `function` are empty where there is no traceback.
+    """
+
+    headline: str
+    type: str = ""
+    message: str = ""
+    file: str = ""
+    line: str = ""
+    function: str = ""
+
+    @property
+    def where(self) -> str:
+        """The innermost frame of the caller's own code: `file:line function`, or nothing."""
+        return f"{self.file}:{self.line} {self.function}".rstrip() if self.file else ""
+
+
+def read_failure(text: str) -> Failure:
+    """Takes a failure's text apart."""
+    lines = text.splitlines()
+    outer = [line for line in lines if not _INNER.match(line)]
+    lines = [_MARGIN.sub("", line) for line in outer or lines]
+    for number in range(len(lines) - 1, -1, -1):
+        if lines[number].endswith(_HEADER):
+            lines = lines[number + 1 :]
+            break
+    frames = [(number, match) for number, line in enumerate(lines) if (match := _FRAME.match(line))]
+    if not frames:
+        return _sentence(lines)
+    own = [match for _, match in frames if not _FOREIGN.search(match["file"])]
+    place = own[-1] if own else frames[-1][1]
+    rest = (line for line in lines[frames[-1][0] + 1 :] if line and not line[0].isspace())
+    headline = next(rest, "")
+    error = _ERROR.match(headline)
+    return Failure(
+        headline=headline or place[0].strip(),
+        type=error["type"] if error else "",
+        message=(error["message"] or "") if error else headline,
+        file=re.split(r"[/\\]", place["file"])[-1],
+        line=place["line"],
+        function=place["function"] or "",
+    )
+
+
+def _sentence(lines: list[str]) -> Failure:
+    headline = next((line.strip() for line in lines if line.strip()), "")
+    return Failure(headline=headline, message=headline)
+
+
+def without_values(message: str) -> str:
+    """The message with a word in place of everything that differs from case to case."""
+    for pattern, word in _VARIABLE:
+        message = pattern.sub(word, message)
+    return message
+
+
+def fingerprint_of(reason: str, text: str) -> str:
+    """The short hash of all failures like this one: 10 hex digits."""
+    failure = read_failure(text)
+    message = without_values(failure.message[:_MESSAGE])
+    parts = (reason, failure.type, failure.file, failure.function, message)
+    digest = hashlib.sha256("\0".join(parts).encode("utf-8", "replace"))
+    return digest.hexdigest()[:LENGTH]

@@ -1,0 +1,136 @@
+"""The bound on what waits in a queue: who sets it, who asks for room, how it follows the work.
+
+Counting costs nothing while there is no bound. With one, each chunk asks for room in the dispatch
+slot before it is written. What has been settled lies in the requests' own slots: the leading worker
+reports it now and then, and a producer that is refused recounts before it believes it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .. import keys, settings
+from ..errors import FairlaneError, InvalidArgument, QueueFull, RedisFull
+from ..model import ENDED_STATES
+from ..scripts import library
+from ..steps import Arg, Batch, Call, Command, Operation, Pause
+from .findings import each
+
+MOST = 10**15
+_COUNTED = 1000  # requests of one recount
+_ROWS = 200  # of one report
+
+
+class Bounds(NamedTuple):
+    """How many sub-requests may wait in a queue (0 = any number), and how many are counted now."""
+
+    max_waiting: int
+    waiting: int
+
+
+def read_bounds(queue: str) -> Operation[Bounds]:
+    """The bound of a queue, and what waits as counted last."""
+    found = yield Command(b"HMGET", keys.conf(queue), b"max_waiting", b"waiting")
+    return Bounds(*(int(value or 0) for value in found))
+
+
+def set_max_waiting(queue: str, most: int) -> Operation[Bounds]:
+    """Bounds what waits in a queue, 0 = no bound; counts what waits. Raises InvalidArgument."""
+    if isinstance(most, bool) or not isinstance(most, int) or not 0 <= most <= MOST:
+        raise InvalidArgument(
+            f"max_waiting {most!r} is not valid: a whole number of sub-requests is expected, "
+            "0 for no bound"
+        )
+    yield library().set_max_waiting(keys.bound(queue), most=most)
+    yield from recount(queue)
+    return (yield from read_bounds(queue))
+
+
+def recount(queue: str) -> Operation[None]:
+    """Reads how far requests are, a bounded number, those first that are to be looked at next."""
+    bound, ids = yield Batch(
+        [
+            Command(b"HGET", keys.conf(queue), b"max_waiting"),
+            Command(b"ZRANGE", keys.active(queue), 0, _COUNTED - 1),
+        ]
+    )
+    if not bound:
+        return
+    names = [name.decode("utf-8", "replace") for name in ids]
+    for start in range(0, len(names), _ROWS):
+        part = names[start : start + _ROWS]
+        fields = (b"queue", b"state", b"chunks", b"total", b"done", b"dead")
+        found = yield from each(
+            [Command(b"HMGET", keys.request_hash(name), *fields) for name in part]
+        )
+        rows: list[Arg] = []
+        for name, row in zip(part, found, strict=True):
+            if not isinstance(row, FairlaneError) and row[0] == queue.encode() and row[1]:
+                rows += _row(name, *row[1:])
+        yield library().report((keys.active(queue), *keys.bound(queue)), rows=rows)
+
+
+def _row(name: str, state: bytes, *numbers: bytes | None) -> list[Arg]:
+    chunks, total, done, dead = (int(number or 0) for number in numbers)
+    return [name, chunks, total, total if state.decode() in ENDED_STATES else done + dead]
+
+
+class Room:
+    """How one submission gets room: asks for it where there is a bound, and waits as it may."""
+
+    def __init__(self, request_id: str, queue: str, max_wait_s: float) -> None:
+        self.request_id, self.queue, self.max_wait_s = request_id, queue, max_wait_s
+        self.bound = 0  # as the last intend said
+        self._waited = self._pause = 0.0
+
+    def ask(self, chunk: int, count: int) -> Operation[None]:
+        """Asks for room for one chunk, if there is a bound. Raises QueueFull."""
+        if not self.bound:
+            return
+        reply = yield self._admit(chunk, count)
+        if reply[0] == b"full" and reply[3]:
+            yield from recount(self.queue)
+            reply = yield self._admit(chunk, count)
+        if reply[0] == b"full":
+            _, waiting, most, _ = reply
+            raise QueueFull(
+                f"queue {self.queue} has {waiting:,} waiting sub-requests, {count:,} more would "
+                f"pass its bound of {most:,}: wait until workers have caught up, or raise it with "
+                f"fairlane queue --queue {self.queue} --max-waiting"
+            )
+
+    def _admit(self, chunk: int, count: int) -> Call:
+        return library().admit(
+            keys.bound(self.queue),
+            id=self.request_id,
+            chunk=chunk,
+            count=count,
+            pause=settings.RECOUNT_MS,
+        )
+
+    def found(self) -> None:
+        """There was room: the next refusal may wait as long again."""
+        self._waited = self._pause = 0.0
+
+    def wait(self, error: RedisFull | QueueFull) -> Operation[None]:
+        """Lets some time pass before the next try; raises the refusal when there is none left.
+
+        The pauses are counted, not the calls between them: 0.05 s doubling to 1 s.
+        """
+        left = self.max_wait_s - self._waited
+        if left <= 0:
+            raise error
+        self._pause = min(1.0, self._pause * 2 or 0.05, left)
+        self._waited += self._pause
+        yield Pause(self._pause)
+
+
+def check_max_wait(max_wait_s: float) -> float:
+    """Seconds a submission may wait for room. Raises InvalidArgument."""
+    is_number = isinstance(max_wait_s, (int, float)) and not isinstance(max_wait_s, bool)
+    if not is_number or not 0 <= max_wait_s <= settings.MAX_WAIT_S:
+        raise InvalidArgument(
+            f"max_wait_s {max_wait_s!r} is not valid: 0 to {settings.MAX_WAIT_S:,.0f} seconds are "
+            "expected, as an open request is given up after an hour without a chunk"
+        )
+    return max_wait_s

@@ -1,0 +1,173 @@
+"""Dead sub-requests: one by one with their bodies, by how they failed, and over a queue."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .. import keys
+from ..fingerprint import fingerprint_of, read_failure
+from ..model import DeadGroup, DeadSubRequest
+from ..scripts import library
+from ..steps import Batch, Command
+from .control import as_text, not_found
+
+if TYPE_CHECKING:
+    from ..steps import Operation
+
+PAGE = 1000  # dead ones listed at once without their bodies
+_PAGE_BYTES = 4 << 20  # bodies and errors read at once
+_ERROR_BYTES = 16 << 10  # of one error at the most
+_EXAMPLES = 5  # indexes shown of a group
+_LOOK_AT = 10_000  # dead ones of one request that are told apart by reason; ended requests, too
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One dead sub-request without its body."""
+
+    dead_id: bytes
+    index: int
+    reason: str
+    error: str
+
+    @property
+    def fingerprint(self) -> str:
+        """The hash that failures alike share."""
+        return fingerprint_of(self.reason, self.error)
+
+
+def list_dead(request_id: str, after: bytes) -> Operation[list[Listed]]:
+    """The next page after the dead entry `after` (b"" = the first page); empty at the end."""
+    names = keys.request_keys(request_id)
+    rows = yield library().list_dead(names, after=after, count=PAGE)
+    return [
+        Listed(dead_id, _index(head), _text(reason), _text(error))
+        for dead_id, head, reason, error, _, _ in rows
+    ]
+
+
+def page_size(request_id: str) -> Operation[int]:
+    """How many dead ones are about 4 MiB. Raises RequestNotFound."""
+    state, biggest = yield Command(b"HMGET", keys.request_hash(request_id), b"state", b"max_body")
+    if state is None or state == b"abandoned":
+        raise not_found(request_id)
+    return min(PAGE // 2, max(1, _PAGE_BYTES // (int(biggest or 0) + _ERROR_BYTES)))
+
+
+def read_dead(request_id: str, after: str) -> Operation[list[DeadSubRequest]]:
+    """The next page, with bodies, after the `dead_id` seen last ("" = the first page).
+
+    Empty at the end. Raises RequestNotFound.
+    """
+    count = yield from page_size(request_id)
+    start = f"({after}" if after else "-"
+    entries = yield Command(b"XRANGE", keys.dead(request_id), start, "+", b"COUNT", count)
+    return [_sub_request(entry_id, fields) for entry_id, fields in entries]
+
+
+def _sub_request(entry_id: bytes, flat: list[bytes]) -> DeadSubRequest:
+    fields = dict(zip(flat[::2], flat[1::2], strict=True))
+    _, _, attempt, *_ = fields[b"head"].split(b":")
+    return DeadSubRequest(
+        index=_index(fields[b"head"]),
+        attempt=int(attempt),
+        reason=_text(fields[b"reason"]),
+        error=_text(fields[b"error"]),
+        worker=_text(fields[b"worker"]),
+        body=fields[b"body"],
+        dead_id=entry_id.decode(),
+    )
+
+
+def group_dead(request_id: str) -> Operation[list[DeadGroup]]:
+    """All dead sub-requests of a request by fingerprint, most first. Raises RequestNotFound."""
+    yield from page_size(request_id)
+    groups: dict[str, DeadGroup] = {}
+    after = b""
+    while page := (yield from list_dead(request_id, after)):
+        after = page[-1].dead_id
+        for one in page:
+            _add(groups, one)
+    return sorted(groups.values(), key=lambda group: (-group.count, group.first_ms))
+
+
+def _add(groups: dict[str, DeadGroup], one: Listed) -> None:
+    died_ms = int(one.dead_id.partition(b"-")[0])
+    name = one.fingerprint
+    group = groups.get(name)
+    if group is None:
+        failure = read_failure(one.error)
+        group = groups[name] = DeadGroup(
+            name, one.reason, failure.headline, failure.where, died_ms, died_ms
+        )
+    group.count += 1
+    group.last_ms = died_ms
+    if len(group.indexes) < _EXAMPLES:
+        group.indexes.append(one.index)
+
+
+def queue_dead(queue: str) -> Operation[dict[str, Any]]:
+    """Which requests of a queue have dead sub-requests: the unfinished, then the last to end.
+
+    {"requests": [{"id", "state", "dead", "reasons": {reason: count}}], "more"}. Looks at 1,000
+    unfinished and 10,000 ended requests and tells 10,000 dead of each apart by reason; `more` says
+    how many requests were not looked at.
+    """
+    ids, more = yield from _candidates(queue)
+    found = []
+    for start in range(0, len(ids), PAGE):
+        part = ids[start : start + PAGE]
+        counts = yield Batch([Command(b"XLEN", keys.dead(one)) for one in part])
+        having = [(one, count) for one, count in zip(part, counts, strict=True) if count]
+        asked = [Command(b"HMGET", keys.request_hash(one), b"state", b"queue") for one, _ in having]
+        stored = (yield Batch(asked)) if asked else []
+        for (one, count), (state, home) in zip(having, stored, strict=True):
+            if state is not None and home == queue.encode():
+                reasons = yield from _reasons(one)
+                found.append({"id": one, "state": _text(state), "dead": count, "reasons": reasons})
+    return {"requests": found, "more": more}
+
+
+def _candidates(queue: str) -> Operation[tuple[list[str], int]]:
+    """The requests that may have dead sub-requests, and how many were not looked at."""
+    active, names, logged = yield Batch(
+        [
+            Command(b"ZCARD", keys.active(queue)),
+            Command(b"ZRANGE", keys.active(queue), 0, PAGE - 1),
+            Command(b"XLEN", keys.completed(queue)),
+        ]
+    )
+    ids = dict.fromkeys(name.decode() for name in names)
+    before, looked = b"+", 0
+    while looked < _LOOK_AT:
+        log = keys.completed(queue)
+        entries = yield Command(b"XREVRANGE", log, before, b"-", b"COUNT", PAGE)
+        for entry_id, fields in entries:
+            before = b"(" + entry_id
+            ending = as_text(fields)
+            if ending["dead"] != "0":
+                ids[ending["id"]] = None
+        looked += len(entries)
+        if len(entries) < PAGE:
+            break
+    return list(ids), max(0, active - len(names)) + max(0, logged - looked)
+
+
+def _reasons(request_id: str) -> Operation[dict[str, int]]:
+    counts: dict[str, int] = {}
+    after, looked = b"", 0
+    while looked < _LOOK_AT and (page := (yield from list_dead(request_id, after))):
+        after = page[-1].dead_id
+        looked += len(page)
+        for one in page:
+            counts[one.reason] = counts.get(one.reason, 0) + 1
+    return counts
+
+
+def _index(head: bytes) -> int:
+    return int(head.partition(b":")[0])
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "replace")

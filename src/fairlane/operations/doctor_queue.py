@@ -1,0 +1,227 @@
+"""How a queue is: its workers, its tokens, its requests. Only read, and bounded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from .. import keys, settings
+from ..errors import FairlaneError, RedisUnreachable
+from ..model import ENDED_STATES
+from ..steps import Batch, Command
+from .doctor_server import BAD, OK, WARN, Check
+from .findings import many
+from .fsck import still_lost
+from .maintain import Suspect, queued_long
+
+if TYPE_CHECKING:
+    from ..steps import Operation
+
+_MOST = 500  # requests looked at, the most overdue first
+_ENDINGS = 100
+_LONG_MS = 600_000  # without anything done
+_OVERDUE_MS = 30_000  # what is due is looked after within seconds
+_SHOWN = 5  # requests named in a sentence
+_REPAIR = "fairlane fsck --repair"
+_FIELDS = ("state", "queue", "queued", "fresh", "sleeper", "open", "last_ms", "born", "open_until")
+
+
+class Seen(NamedTuple):
+    """One unfinished request at one moment; ages in ms."""
+
+    id: str
+    state: str
+    held: int
+    expired: int  # leases that should have been taken back
+    ready: int
+    queued: int
+    is_open: bool
+    chunk_age: int
+    age: int
+
+
+def judge_queue(queue: str) -> Operation[list[Check]]:
+    """Every check of one queue. Raises FairlaneError when its keys can't be read."""
+    beats, active, count, delayed, (seconds, _) = yield Batch(
+        [
+            Command(b"ZRANGE", keys.workers(queue), 0, -1, b"WITHSCORES"),
+            Command(b"ZRANGE", keys.active(queue), 0, _MOST - 1, b"WITHSCORES"),
+            Command(b"ZCARD", keys.active(queue)),
+            Command(b"ZRANGE", keys.delayed(queue), 0, 0, b"WITHSCORES"),
+            Command(b"TIME"),
+        ]
+    )
+    now = int(seconds) * 1000
+    seen, unreadable = yield from _look(queue, active[::2])
+    checks = [_workers(queue, beats, now, count), _upkeep(active, delayed, now)]
+    checks.append((yield from _tokens(queue, seen)))
+    checks += _stuck(seen)
+    checks += yield from _idle(seen, has_workers=bool(beats))
+    if unreadable:
+        what = f"can't be read: {_named(unreadable)}"
+        checks.append(Check("unreadable", BAD, what, "fairlane fsck says why"))
+    checks.append((yield from _endings(queue)))
+    if count > _MOST:
+        checks.append(Check("requests", OK, f"{_MOST} of {count:,} unfinished ones looked at"))
+    return checks
+
+
+def _workers(queue: str, beats: list[bytes], now: int, waiting: int) -> Check:
+    late = [
+        name.decode("utf-8", "replace")
+        for name, beaten in zip(beats[::2], beats[1::2], strict=True)
+        if now - float(beaten) > 2 * settings.LATE_MS
+    ]
+    count = len(beats) // 2 - len(late)
+    if not count and waiting:
+        what = f"no worker beats, and {many(waiting, 'unfinished request')} waiting"
+        mend = f"start one: fairlane worker --queue {queue} --handler module:function"
+        return Check("workers", BAD, what, mend)
+    if late:
+        what = f"{count} beat, silent: {_named(late)}"
+        return Check("workers", WARN, what, "look whether they run; what they held goes to others")
+    return Check("workers", OK, f"{count} beat" if count else "none, and nothing waits")
+
+
+def _upkeep(active: list[bytes], delayed: list[bytes], now: int) -> Check:
+    """Whether what is due is looked after."""
+    due = [float(some[1]) for some in (active, delayed) if some]
+    behind = now - min(due, default=now)
+    if behind <= _OVERDUE_MS:
+        return Check("upkeep", OK, "what is due is looked after")
+    what = f"nobody has looked after what was due {_ago(int(behind))} ago"
+    mend = f"any worker of the queue does; {_REPAIR} does most of it once"
+    return Check("upkeep", WARN, what, mend)
+
+
+def _look(queue: str, names: list[bytes]) -> Operation[tuple[list[Seen], list[str]]]:
+    """The unfinished requests of these names, and those that can't be read."""
+    seen: list[Seen] = []
+    unreadable: list[str] = []
+    for name in names:
+        request_id = name.decode("utf-8", "replace")
+        try:
+            found = yield from _one(queue, request_id)
+        except RedisUnreachable:
+            raise
+        except FairlaneError:
+            unreadable.append(request_id)
+            continue
+        if found is not None:
+            seen.append(found)
+    return seen, unreadable
+
+
+def _one(queue: str, request_id: str) -> Operation[Seen | None]:
+    _, _, request, _, leases, retries, _, _ = keys.request_keys(request_id)
+    row, (seconds, _) = yield Batch([Command(b"HMGET", request, *_FIELDS), Command(b"TIME")])
+    value = dict(zip(_FIELDS, ((text or b"").decode() for text in row), strict=True))
+    if value["queue"] != queue or value["state"] in ENDED_STATES:
+        return None
+    now = int(seconds) * 1000
+    held, expired, due = yield Batch(
+        [
+            Command(b"ZCARD", leases),
+            Command(b"ZCOUNT", leases, b"-inf", now - _OVERDUE_MS),
+            Command(b"ZCOUNT", retries, b"-inf", now),
+        ]
+    )
+    born = int(value["born"] or now)
+    return Seen(
+        request_id,
+        value["state"],
+        held,
+        expired,
+        int(value["fresh"] or 0) + due,
+        int(value["queued"] or 0) + bool(value["sleeper"]),
+        value["open"] == "1",
+        now - max(int(value["last_ms"] or 0), born),
+        now - born,
+    )
+
+
+def _tokens(queue: str, seen: list[Seen]) -> Operation[Check]:
+    """Leaked tokens: permits that wait for a token which is nowhere."""
+    suspects: list[Suspect] = []
+    for one in seen:
+        if one.queued and len(suspects) < settings.AUDIT_MOST:
+            suspects += yield from queued_long(one.id)
+    lost = yield from still_lost(queue, suspects)
+    if not lost:
+        return Check("tokens", OK, "none is lost")
+    what = f"{many(sum(map(len, lost.values())), 'token')} lost, of {_named(list(lost))}"
+    mend = f"the leading worker mints them again within 20 s; {_REPAIR} does it now"
+    return Check("tokens", WARN, what, mend)
+
+
+def _stuck(seen: list[Seen]) -> list[Check]:
+    """Requests that nothing will move."""
+    checks = []
+    stuck = [
+        one.id
+        for one in seen
+        if one.state == "active" and one.ready and not one.held and not one.queued
+    ]
+    if stuck:
+        what = f"work waits, nobody holds it and no token is queued: {_named(stuck)}"
+        checks.append(Check("stuck", BAD, what, _REPAIR))
+    expired = [one.id for one in seen if one.expired]
+    if expired:
+        what = f"leases have expired and nobody takes them back: {_named(expired)}"
+        checks.append(Check("leases", WARN, what, f"start a worker, or {_REPAIR}"))
+    silent = [one.id for one in seen if one.is_open and one.chunk_age > _LONG_MS]
+    if silent:
+        what = f"open, and no chunk has come for {_ago(_LONG_MS)}: {_named(silent)}"
+        mend = (
+            "submit the same again to go on, or fairlane cancel ID; after an hour it is cancelled"
+        )
+        checks.append(Check("open", WARN, what, mend))
+    return checks or [Check("stuck", OK, "no request is stuck")]
+
+
+def _idle(seen: list[Seen], *, has_workers: bool) -> Operation[list[Check]]:
+    """Requests that have work, and of which nothing has been done for long."""
+    old = [one for one in seen if one.state == "active" and one.age > _LONG_MS]
+    still: dict[bool, list[str]] = {True: [], False: []}
+    for one in [one for one in old if one.ready or one.held][:_ENDINGS]:
+        out = keys.results(one.id)
+        reply, (seconds, _) = yield Batch(
+            [Command(b"XREVRANGE", out, b"+", b"-", b"COUNT", 1), Command(b"TIME")]
+        )
+        if reply and int(seconds) * 1000 - int(reply[0][0].partition(b"-")[0]) <= _LONG_MS:
+            continue
+        still[one.held > 0].append(one.id)
+    checks = []
+    if still[True]:
+        what = f"held, and nothing was done for {_ago(_LONG_MS)}: {_named(still[True])}"
+        mend = "fairlane status ID names the workers; a handler may hang"
+        checks.append(Check("slow", WARN, what, mend))
+    if still[False] and has_workers:
+        what = f"waiting, and nothing was done for {_ago(_LONG_MS)}: {_named(still[False])}"
+        mend = "workers are busy with more urgent lanes: add workers, or lower their limits"
+        checks.append(Check("waiting", WARN, what, mend))
+    return checks
+
+
+def _endings(queue: str) -> Operation[Check]:
+    """Whether requests vanished of late."""
+    log = yield Command(b"XREVRANGE", keys.completed(queue), b"+", b"-", b"COUNT", _ENDINGS)
+    lost = []
+    for _, fields in log:
+        text = dict(zip(fields[::2], fields[1::2], strict=True))
+        if text.get(b"state") == b"lost":
+            lost.append(text.get(b"id", b"?").decode("utf-8", "replace"))
+    if not lost:
+        return Check("endings", OK, f"none lost among the last {len(log)}")
+    what = f"{len(lost)} of the last {len(log)} requests were lost: {_named(lost)}"
+    mend = "submit them again; see persistence and replicas above for how not to lose the next"
+    return Check("endings", WARN, what, mend)
+
+
+def _named(names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
+
+
+def _ago(ms: int) -> str:
+    seconds = ms // 1000
+    return f"{seconds} s" if seconds < 120 else f"{seconds // 60} min"  # noqa: PLR2004  two minutes

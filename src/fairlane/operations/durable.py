@@ -1,0 +1,113 @@
+"""Durability: what was written is acknowledged when enough replicas have it.
+
+The server's replication offset is one for all keys, so one confirmed write covers everything that
+this server acknowledged before it. What lies in another slot of a cluster (`active`, lanes, the
+completion log) needs no confirmation: it is made again from the request (fsck, the auditor).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import keys, settings
+from ..errors import NotDurable, RedisUnfit, RequestLost
+from ..scripts import library
+from ..steps import Batch, Call, Command, Confirm, Confirmed, Operation
+
+
+def check_replicas(request_id: str, replicas: int) -> Operation[None]:
+    """Raises RedisUnfit when the request's server has fewer replicas than that at all.
+
+    So nobody waits, and nothing is written, for a confirmation that cannot come.
+    """
+    # INFO goes where the step with a key goes: to the server of this request.
+    ask = [Command(b"EXISTS", keys.request_hash(request_id)), Command(b"INFO", b"replication")]
+    _, info = yield Batch(ask)
+    online = count_online(info)
+    if online < replicas:
+        raise RedisUnfit(
+            f"request {request_id} was not submitted: durable={replicas} needs "
+            f"{_replicas(replicas)} and its Redis has {online}"
+        )
+
+
+def count_online(info: bytes | str) -> int:
+    """How many replicas follow a primary now, by its INFO replication."""
+    text = info if isinstance(info, str) else info.decode("utf-8", "replace")
+    return sum(line.startswith("slave") and ",state=online," in line for line in text.splitlines())
+
+
+def confirm_submission(request_id: str, replicas: int, chain: str) -> Operation[None]:
+    """What was submitted is on the replicas; `chain` is the digest of all of it.
+
+    Raises NotDurable, and RequestLost when a failover took some of it before.
+    """
+    found: Confirmed = yield Confirm(_call(request_id), replicas)
+    if found.reply[0] == b"gone" or found.reply[2].decode() != chain:
+        raise RequestLost(
+            f"request {request_id} lost a part of its submission in a failover: "
+            "submit the same again with the same id"
+        )
+    if is_short(found, replicas):
+        raise NotDurable(
+            f"request {request_id} is submitted and will run, but {_what_is(found, replicas)}: a "
+            "failover now may lose it; submit the same again with the same id to confirm it"
+        )
+
+
+def confirm_end(request_id: str, replicas: int, state: str) -> Operation[bool]:
+    """The end that was seen is on the replicas; False when a failover took it back before.
+
+    At once for a request that asked for no replicas. Raises NotDurable.
+    """
+    if not replicas:
+        return True
+    found: Confirmed = yield Confirm(_call(request_id), replicas)
+    if found.reply[0] == b"gone" or found.reply[1].decode() != state:
+        return False
+    if is_short(found, replicas):
+        raise NotDurable(
+            f"request {request_id} has ended ({state}), but {_what_is(found, replicas)}: a "
+            "failover now may take that back and run it again; wait again to confirm it"
+        )
+    return True
+
+
+def confirm_settled(call: Call, request_id: str, replicas: int) -> Operation[tuple[list[Any], str]]:
+    """Settles entries of a slice and has it confirmed: (its reply, what is not).
+
+    The second is "" when everything is. Only `ok` says that this very call wrote; behind `already`
+    and `ended` another write is confirmed.
+    """
+    found: Confirmed = yield Confirm(call, replicas)
+    reply: list[Any] = found.reply
+    if reply[0] in {b"already", b"ended"}:
+        found = yield Confirm(_call(request_id), replicas)
+    elif reply[0] != b"ok":  # lost or gone: nothing was settled
+        return reply, ""
+    return reply, _what_is(found, replicas) if is_short(found, replicas) else ""
+
+
+def is_short(found: Confirmed, replicas: int) -> bool:
+    """True when less was confirmed than asked for."""
+    return found.replicas < replicas or not found.is_synced
+
+
+def _call(request_id: str) -> Call:
+    return library().confirm(keys.request_keys(request_id))
+
+
+def _what_is(found: Confirmed, replicas: int) -> str:
+    if found.replicas < replicas:
+        return (
+            f"only {found.replicas} of {_replicas(replicas)} confirmed it within "
+            f"{settings.CONFIRM_MS / 1000:g} s"
+        )
+    return (
+        f"its server's append-only file was not on disk within {settings.SYNC_MS / 1000:g} s "
+        "(is appendfsync always or everysec?)"
+    )
+
+
+def _replicas(count: int) -> str:
+    return f"{count} replica" + ("" if count == 1 else "s")

@@ -1,0 +1,152 @@
+"""The second half of a walk: what stands in the dispatch slot and should not, page by page."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from .. import keys, settings
+from ..errors import FairlaneError
+from ..model import ENDED_STATES
+from ..scripts import library
+from ..steps import Batch, Command
+from .findings import Finding, Tally, each, many, mend
+from .maintain import look_at
+from .tokens import drop, parse
+
+if TYPE_CHECKING:
+    from ..steps import Operation
+
+GRACE_MS = 60_000  # what maintenance would have healed by now, if there were any
+_PAGE = 1000
+_MEMBER = re.compile(rb"(\d{1,2})\|(.+)")
+
+
+class Dispatch:
+    """Goes over `active`, `delayed`, the lanes and the registry of one queue."""
+
+    def __init__(self, queue: str, *, repair: bool) -> None:
+        self.queue, self.repair = queue, repair
+        self._cursor = b"0"
+        self._lane = self._first = self._tokens = 0
+        self._phases = [self._active, self._delayed, self._lanes, self._workers]
+
+    @property
+    def is_over(self) -> bool:
+        """True once there is nothing left to look at."""
+        return not self._phases
+
+    def page(self) -> Operation[list[Finding]]:
+        """Looks at the next page."""
+        tally = Tally(self.repair)
+        is_done = yield from self._phases[0](tally)
+        if is_done:
+            self._phases.pop(0)
+        return tally.findings
+
+    def _scan(self, key: bytes) -> Operation[tuple[list[Any], int]]:
+        """The next page of a sorted set, flat member and score, and the time there in ms."""
+        asked = [Command(b"ZSCAN", key, self._cursor, b"COUNT", _PAGE), Command(b"TIME")]
+        (cursor, found), (seconds, _) = yield Batch(asked)
+        self._cursor = bytes(cursor)
+        return found, int(seconds) * 1000
+
+    def _active(self, tally: Tally) -> Operation[bool]:
+        """Entries that stand for no request which goes on."""
+        found, now = yield from self._scan(keys.active(self.queue))
+        late = [
+            (name, score)
+            for name, score in zip(found[::2], found[1::2], strict=True)
+            if now - float(score) > GRACE_MS  # else somebody is at it, or will be
+        ]
+        ids = [name.decode("utf-8", "replace") for name, _ in late]
+        asked = [Command(b"HMGET", keys.request_hash(one), b"state", b"queue") for one in ids]
+        rows = yield from each(asked)
+        for (name, score), request_id, row in zip(late, ids, rows, strict=True):
+            what = None if isinstance(row, FairlaneError) else self._why(row, score)
+            if what is None:
+                continue
+            found_one = tally.add("no request", request_id, what, "take it out of `active`")
+            if tally.repair:
+                yield from mend(found_one, self._take_out(name, score.decode(), now))
+        return self._cursor == b"0"
+
+    def _why(self, row: list[bytes | None], score: bytes) -> str | None:
+        state, queue = ((value or b"").decode("utf-8", "replace") for value in row)
+        if state in {"", "abandoned"}:
+            was_seen = float(score) % 1 != 0
+            return "was there and is gone" if was_seen else "was announced and never submitted"
+        if queue != self.queue:
+            return f"is in `active` of {self.queue} and belongs to queue {queue}"
+        return "has ended and still is in `active`" if state in ENDED_STATES else None
+
+    def _take_out(self, name: bytes, score: str, now: int) -> Operation[None]:
+        try:
+            request_id = keys.check_name("request id", name.decode("utf-8", "replace"))
+        except FairlaneError:
+            yield drop(self.queue, name, score)
+            return
+        yield from look_at(self.queue, request_id, score, now)
+
+    def _delayed(self, tally: Tally) -> Operation[bool]:
+        """What no promoter can read would stop it; what is stale is only in the way."""
+        found, _ = yield from self._scan(keys.delayed(self.queue))
+        tokens = []
+        for member in found[::2]:
+            match = _MEMBER.fullmatch(member)
+            if match:
+                tokens.append(match[2])
+                continue
+            shown = member[:80].decode("utf-8", "replace")
+            unreadable = tally.add("unreadable", shown, "in `delayed` is no token", "remove it")
+            if tally.repair:
+                yield from mend(unreadable, Command(b"ZREM", keys.delayed(self.queue), member))
+        yield from self._count(tokens)
+        if self._cursor != b"0":
+            return False
+        self._tell(tally, "delayed")
+        return True
+
+    def _lanes(self, tally: Tally) -> Operation[bool]:
+        """Tokens of requests that are gone, or of permits that have other tokens now."""
+        lane = keys.lanes(self.queue)[self._lane]
+        page = yield Command(b"LRANGE", lane, self._first, self._first + _PAGE - 1)
+        yield from self._count(page)
+        self._first += _PAGE
+        if len(page) < _PAGE:
+            self._tell(tally, f"lane {self._lane}")
+            self._lane, self._first = self._lane + 1, 0
+        return self._lane == keys.LANES
+
+    def _count(self, tokens: list[bytes]) -> Operation[None]:
+        """Counts the stale ones."""
+        read = [token for token in map(parse, tokens) if token is not None]
+        asked = [Command(b"HGET", keys.permits(one.request_id), one.k) for one in read]
+        permits = yield from each(asked)
+        fresh = sum(
+            isinstance(text, bytes) and text.startswith(f"q:{one.g}:".encode())
+            for one, text in zip(read, permits, strict=True)
+        )
+        self._tokens += len(tokens) - fresh
+
+    def _tell(self, tally: Tally, where: str) -> None:
+        if self._tokens:
+            tally.note("stale", where, f"{many(self._tokens, 'token')} that nobody waits for")
+        self._tokens = 0
+
+    def _workers(self, tally: Tally) -> Operation[bool]:
+        """Workers that have been silent for long; any leader forgets them."""
+        workers = keys.workers(self.queue)
+        asked = [Command(b"ZRANGE", workers, 0, -1, b"WITHSCORES"), Command(b"TIME")]
+        beats, (seconds, _) = yield Batch(asked)
+        before = int(seconds) * 1000 - settings.WORKER_TTL_MS
+        silent = [
+            name
+            for name, beaten in zip(beats[::2], beats[1::2], strict=True)
+            if float(beaten) < before
+        ]
+        for name in silent:
+            tally.note("silent", name.decode("utf-8", "replace"), "a worker that has gone")
+        if silent and tally.repair:
+            yield library().expire((workers,), ttl=settings.WORKER_TTL_MS)
+        return True

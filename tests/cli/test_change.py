@@ -1,0 +1,114 @@
+"""pause, resume and set: what is now in force is printed, and what cannot be is said."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cli.program import NOBODY, ON_ONE_KIND, hold, settle
+
+if TYPE_CHECKING:
+    import redis
+
+    from tests.cli.program import Program
+
+pytestmark = ON_ONE_KIND
+COMMANDS = [("pause",), ("resume",), ("set", "--limit", "2")]
+
+
+def test_a_paused_request_waits_and_a_resumed_one_runs(program: Program, redis_url: str):
+    program("submit", "-", "--id", "mine", stdin=b"a\nb\n")
+    for _ in range(2):
+        ended = program("pause", "mine")
+        assert (ended.code, ended.out, ended.err) == (0, b"paused\n", "")
+    assert settle(redis_url, lambda _, body: body) == []
+    assert b"state     paused\n" in program("status", "mine").out
+    assert b"1 paused" in program("status").out
+    for _ in range(2):
+        ended = program("resume", "mine")
+        assert (ended.code, ended.out, ended.err) == (0, b"active\n", "")
+    assert len(settle(redis_url, lambda _, body: body)) == 2
+    assert program("wait", "mine").code == 0
+
+
+def test_a_watcher_shows_that_it_is_paused(program: Program):
+    program("submit", "-", "--id", "mine", stdin=b"a\n")
+    program("pause", "mine")
+    ended = program("submit", "-", "--id", "mine", "--watch", "--timeout", "1s", stdin=b"a\n")
+    assert ended.code == 4
+    assert "request mine paused: 0/1 done" in ended.err
+
+
+def test_what_is_being_cancelled_is_neither_paused_nor_resumed(program: Program, redis_url: str):
+    program("submit", "-", "--id", "mine", stdin=b"a\nb\n")
+    hold(redis_url)
+    program("cancel", "mine")
+    for command in ("pause", "resume"):
+        ended = program(command, "mine")
+        assert (ended.code, ended.out) == (1, b"cancelling\n")
+        assert ended.err == "fairlane: request mine is being cancelled: it stays cancelling\n"
+
+
+def test_set_prints_what_is_in_force(program: Program, redis_client: redis.Redis):
+    program("submit", "-", "--id", "mine", stdin=b"a\n" * 20)
+    ended = program("set", "mine", "--limit", "7")
+    assert (ended.code, ended.out, ended.err) == (0, b"limit 7, priority 5\n", "")
+    assert program("set", "mine", "--priority", "0").out == b"limit 7, priority 0\n"
+    found = json.loads(program("set", "mine", "--limit", 2, "--priority", 1, "--json").out)
+    assert (found["limit"], found["priority"], found["state"]) == (2, 1, "active")
+    assert redis_client.llen("{req}:1") == 2
+
+
+def test_json_is_the_requests_counts(program: Program):
+    program("submit", "-", "--id", "mine", stdin=b"a\nb\n")
+    assert json.loads(program("pause", "mine", "--json").out)["state"] == "paused"
+    found = json.loads(program("resume", "mine", "--json").out)
+    assert (found["id"], found["state"], found["left"]) == ("mine", "active", 2)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "nothing to set"),
+        (("--limit", "0"), "limit 0 is not valid: a whole number from 1 to 10000 is expected"),
+        (("--limit", "10001"), "limit 10001 is not valid"),
+        (("--priority", "100"), "priority 100 is not valid: a whole number from 0 to 99"),
+        (("--limit", "2", "--priority", "-1"), "priority -1 is not valid"),
+        (("--limit", "many"), "not a valid integer"),
+    ],
+)
+def test_bad_numbers_are_refused_before_redis_is_asked(
+    words: tuple[str, ...], said: str, program: Program
+):
+    program("set", "mine", *words, "--redis", NOBODY).refused(2, said)
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_a_typo_in_the_id_is_not_found(words: tuple[str, ...], program: Program):
+    program(words[0], "mien", *words[1:]).refused(3, "there is no request mien")
+    program(words[0], "m{e", *words[1:]).refused(2, "request id 'm{e' is not valid")
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_what_has_ended_cannot_be_changed(words: tuple[str, ...], program: Program):
+    program("submit", "-", "--id", "mine", stdin=b"a\n")
+    program("cancel", "mine")
+    program(words[0], "mine", *words[1:]).refused(1, "request mine has ended (cancelled)")
+
+
+def test_status_tells_what_was_asked_for(program: Program, redis_url: str):
+    program(
+        "submit", "-", "--id", "mine", "--deadline", "2h", "--time-limit", "90s", stdin=b"a\nb\n"
+    )
+    said = program("status", "mine").out.decode()
+    assert "deadline  in 1h 59m\n" in said
+    assert "limit     1m 30s for each call of the handler\n" in said
+    found = json.loads(program("status", "mine", "--json").out)
+    assert found["deadline_ms"] == found["submitted_ms"] + 7_200_000
+    assert (found["time_limit_ms"], found["timeouts"], found["parent"]) == (90_000, 0, "")
+    settle(redis_url, lambda _, body: body)
+    program("submit", "-", "--id", "plain", stdin=b"a\n")
+    plain = program("status", "plain").out.decode()
+    assert not {line.split()[0] for line in plain.splitlines()} & {"deadline", "limit", "parent"}

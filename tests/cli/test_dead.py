@@ -1,0 +1,175 @@
+"""dead list, requeue and drop: what was given up, and whether it should run again."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+
+from tests.cli.program import NOBODY, ON_ONE_KIND, Dead, settle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.cli.program import Program
+
+pytestmark = ON_ONE_KIND
+RAISED = 'Traceback (most recent call last):\n  File "/own/port.py", line 7, in go\n{}\n'
+
+
+def refuse(_: int, body: bytes) -> NoReturn:
+    if body == b"other":
+        raise Dead("no such \x1b[31mhost")
+    raise Dead(RAISED.format(f"ValueError: bad port {body!r}"))
+
+
+@pytest.fixture
+def dead(program: Program, redis_url: str) -> Callable[[bytes], None]:
+    """The call makes a request `mine` of these lines, all of them dead."""
+
+    def make(lines: bytes) -> None:
+        program("submit", "-", "--id", "mine", stdin=lines)
+        settle(redis_url, refuse)
+
+    return make
+
+
+def listed(program: Program, *words: str) -> list[dict]:
+    ended = program("dead", "list", *words, "--json")
+    assert ended.code == 0
+    return [json.loads(line) for line in ended.out.splitlines()]
+
+
+def test_no_dead_ones(program: Program):
+    ended = program("dead", "list")
+    assert (ended.code, ended.out) == (0, b"")
+    assert ended.err == "fairlane: no request of queue req has dead sub-requests\n"
+    program("submit", "-", "--id", "mine", stdin=b"a\n")
+    for words in ((), ("--each",), ("--json",)):
+        ended = program("dead", "list", "mine", *words)
+        assert (ended.code, ended.out) == (0, b"")
+        assert ended.err == "fairlane: request mine has no dead sub-requests\n"
+    ended = program("dead", "requeue", "mine", "--all")
+    assert (ended.code, ended.out) == (0, b"mine\n")
+    assert ended.err == "fairlane: request mine has no dead sub-requests\n"
+    assert program("dead", "drop", "mine", "--all").out == b"0\n"
+
+
+def test_a_queues_requests_with_dead_ones(dead: Callable, program: Program):
+    dead(b"1\n2\nother\n")
+    assert program("dead", "list").out == b"mine  done  3 dead: rejected 3\n"
+    assert listed(program) == [
+        {"id": "mine", "state": "done", "dead": 3, "reasons": {"rejected": 3}}
+    ]
+    assert listed(program, "--queue", "slow") == []
+
+
+def test_failures_alike_are_told_once(dead: Callable, program: Program):
+    dead(b"1\nother\n22\n3\n4\n5\n6\n")
+    said = program("dead", "list", "mine").out.decode().splitlines()
+    assert re.fullmatch(r"[0-9a-f]{10}  6 dead \(rejected\): ValueError: bad port b'1'", said[0])
+    assert re.fullmatch(
+        r" {12}port.py:7 go; index 0, 2, 3, 4, 5, ...; first .* ago, last .* ago", said[1]
+    )
+    assert re.fullmatch(
+        r"[0-9a-f]{10}  1 dead \(rejected\): no such \\x1b\[31mhost", said[2]
+    )  # a control character is shown, not sent
+    assert re.fullmatch(r" {12}index 1; .* ago", said[3])
+    first, second = listed(program, "mine")
+    assert (first["count"], first["where"], first["indexes"]) == (
+        6,
+        "port.py:7 go",
+        [0, 2, 3, 4, 5],
+    )
+    assert (second["error"], second["where"]) == ("no such \x1b[31mhost", None)
+
+
+def test_each_one_with_its_body(dead: Callable, program: Program):
+    dead(b"1\n\xff\x00\n" + b"x" * 300 + b"\n")
+    said = program("dead", "list", "mine", "--each").out.decode().splitlines()
+    assert said[0].startswith("0  ")
+    assert said[0].endswith("rejected at attempt 1: ValueError: bad port b'1'  <- 1")
+    assert said[1].endswith(r"<- \xff\x00")
+    assert said[2].endswith("<- " + "x" * 57 + "...")
+    one, two, _ = listed(program, "mine", "--each")
+    assert (one["index"], one["attempt"], one["body"]) == (0, 1, "1")
+    assert one["error"].startswith("Traceback")
+    assert base64.b64decode(two["body_base64"]) == b"\xff\x00"
+
+
+def test_requeued_after_the_end_they_run_in_a_new_request(
+    dead: Callable, program: Program, redis_url: str
+):
+    dead(b"1\n2\nother\n")
+    ended = program("dead", "requeue", "mine", "--index", 0, "--index", 2)
+    again = ended.id
+    assert ended.err == (
+        f"fairlane: 2 sub-requests will run again in the new request {again}, "
+        "as request mine has ended\n"
+    )
+    assert "parent    mine\n" in program("status", again).out.decode()
+    assert settle(redis_url, lambda _, body: body) == [b"1", b"other"]
+    assert program("wait", again).code == 0
+    assert program("results", "mine").code == 1
+    (left,) = listed(program, "mine")
+    found = json.loads(
+        program("dead", "requeue", "mine", "--fingerprint", left["fingerprint"], "--json").out
+    )
+    assert (found["requeued"], found["parent"]) == (1, "mine")
+    assert settle(redis_url, lambda _, body: body) == [b"2"]
+
+
+def test_requeued_before_the_end_they_run_in_their_own(program: Program, redis_url: str):
+    program("submit", "-", "--id", "mine", "--limit", 1, stdin=b"1\n2\n3\n")
+    settle(redis_url, refuse, most=1)
+    ended = program("dead", "requeue", "mine", "--all")
+    assert (ended.code, ended.id) == (0, "mine")
+    assert ended.err == "fairlane: 1 sub-request will run again in request mine\n"
+    assert sorted(settle(redis_url, lambda _, body: body)) == [b"1", b"2", b"3"]
+    assert program("results", "mine").out == b"1\n2\n3\n"
+
+
+def test_dropped_ones_are_forgotten_and_still_counted(dead: Callable, program: Program):
+    dead(b"1\n2\nother\n")
+    assert program("dead", "drop", "mine", "--index", 1).out == b"1\n"
+    found = json.loads(program("dead", "drop", "mine", "--all", "--json").out)
+    assert found == {"id": "mine", "dropped": 2}
+    assert program("dead", "list", "mine").out == b""
+    assert json.loads(program("status", "mine", "--json").out)["dead"] == 3
+
+
+@pytest.mark.parametrize("name", ["requeue", "drop"])
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "say which"),
+        (("--all", "--index", "1"), "say which"),
+        (("--fingerprint", "0123456789", "--index", "1"), "say which"),
+        (("--fingerprint", "xyz"), "fingerprint 'xyz' is not valid"),
+        (("--index", "-1"), "index -1 is not valid"),
+        (("--index", "one"), "not a valid integer"),
+    ],
+)
+def test_which_ones_must_be_said(name: str, words: tuple[str, ...], said: str, program: Program):
+    program("dead", name, "mine", *words, "--redis", NOBODY).refused(2, said)
+
+
+@pytest.mark.parametrize("name", ["requeue", "drop"])
+def test_what_is_not_dead_is_named(name: str, dead: Callable, program: Program):
+    dead(b"1\n")
+    program("dead", name, "mine", "--index", 0, "--index", 9).refused(3, "with index 9")
+    program("dead", name, "mine", "--fingerprint", "0123456789").refused(3, "0123456789")
+    assert len(listed(program, "mine", "--each")) == 1
+
+
+def test_a_typo_in_the_id_is_not_found(program: Program):
+    for words in (("list", "mien"), ("requeue", "mien", "--all"), ("drop", "mien", "--all")):
+        program("dead", *words).refused(3, "there is no request mien")
+    program("dead", "list", "m{e").refused(2, "request id 'm{e' is not valid")
+
+
+def test_each_needs_an_id(program: Program):
+    program("dead", "list", "--each", "--redis", NOBODY).refused(2, "--each needs the ID")

@@ -1,0 +1,71 @@
+"""--once: a FILE submitted again is the same request."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fairlane import content_id
+from fairlane.queue import Queue
+from tests.cli.program import ON_ONE_KIND, Program, settle
+
+if TYPE_CHECKING:
+    import redis
+
+pytestmark = ON_ONE_KIND
+
+
+def test_the_file_twice_is_one_request(program: Program, redis_client: redis.Redis):
+    """Also under another name, and after the end."""
+    first = program("submit", program.file(b"a\nb\n"), "--once")
+    again = program("submit", program.file(b"a\nb\n", "copy"), "--once")
+    assert (first.code, first.out) == (0, again.out)
+    assert redis_client.xlen(f"sub:{{{first.id}}}") == 2
+    url = program.env["FAIRLANE_REDIS"]
+    assert len(settle(url, lambda _, body: body)) == 2
+    assert program("submit", program.file(b"a\nb\n"), "--once", "--wait").code == 0
+    assert settle(url, lambda _, body: body) == []
+
+
+def test_other_lines_or_options_are_another_request(program: Program):
+    ids = {
+        program("submit", program.file(content), "--once", *words).id
+        for content, words in [
+            (b"a\nb\n", ()),
+            (b"b\na\n", ()),
+            (b"a\nb\n", ("--priority", 6)),
+            (b"a\nb\n", ("--queue", "q")),
+        ]
+    }
+    assert len(ids) == 4
+
+
+def test_the_id_is_the_librarys(program: Program, redis_url: str):
+    """Lines are bodies: a program and a person may submit the same."""
+    ended = program("submit", program.file(b"a\nb"), "--once", "--limit", 4)
+    assert ended.id == content_id(["a", "b"], limit=4)
+    with Queue.from_url(redis_url) as queue:
+        assert queue.submit_request(["a", "b"], limit=4, id=ended.id).id == ended.id
+
+
+def test_a_file_of_requests_is_submitted_once_line_by_line(program: Program):
+    """Two equal lines are two requests; the file again is the same two."""
+    words = ("submit", program.file(b"3:a:b\n3:a:b\n"), "--format", "requests", "--once")
+    first, again = program(*words), program(*words)
+    assert first.out == again.out
+    one, two = first.out.decode().splitlines()
+    assert (one[-2:], two[-2:]) == (".1", ".2")
+    assert len(settle(program.env["FAIRLANE_REDIS"], lambda _, body: body)) == 4
+
+
+@pytest.mark.parametrize("form", ["lines", "requests"])
+def test_a_pipe_is_refused(program: Program, redis_client: redis.Redis, form: str):
+    ended = program("submit", "-", "--once", "--format", form, stdin=b"1:a\n")
+    ended.refused(2, "--once", "standard input", "only once")
+    assert redis_client.dbsize() == 0
+
+
+def test_an_id_of_ones_own_is_refused(program: Program):
+    ended = program("submit", program.file(b"a\n"), "--once", "--id", "mine")
+    ended.refused(2, "--once", "--id")

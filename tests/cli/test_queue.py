@@ -1,0 +1,75 @@
+"""`fairlane queue` and what `rq-submit` does where a queue has a bound."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cli.program import ON_ONE_KIND, Program, finish, settle
+
+if TYPE_CHECKING:
+    import redis
+
+pytestmark = ON_ONE_KIND
+
+
+def test_a_queue_has_no_bound_until_it_is_given_one(program: Program):
+    assert program("queue").out == b"queue     req\nwaiting   any number of sub-requests\n"
+    expected = {"queue": "req", "max_waiting": None, "waiting": None}
+    assert json.loads(program("queue", "--json").out) == expected
+
+
+def test_a_bound_is_set_shown_and_taken_away(program: Program, redis_client: redis.Redis):
+    program("submit", program.file(b"a\nb\n"))
+    ended = program("queue", "--max-waiting", 1_000_000)
+    assert ended.out == b"queue     req\nwaiting   2 of at most 1,000,000 sub-requests\n"
+    expected = {"queue": "req", "max_waiting": 1_000_000, "waiting": 2}
+    assert json.loads(program("queue", "--json").out) == expected
+    assert "waiting   2 of at most 1,000,000 sub-requests\n" in program("status").out.decode()
+    found = json.loads(program("status", "--json").out)
+    assert (found["max_waiting"], found["waiting"]) == (1_000_000, 2)
+    assert b"any number" in program("queue", "--max-waiting", 0).out
+    assert redis_client.hgetall("{req}:conf") == {}
+    found = json.loads(program("status", "--json").out)
+    assert (found["max_waiting"], found["waiting"]) == (None, None)
+    assert b"waiting" not in program("status").out
+
+
+def test_the_bound_is_that_queues_alone(program: Program):
+    program("queue", "--queue", "slow", "--max-waiting", 1)
+    assert program("submit", program.file(b"a\nb\n")).code == 0
+    assert program("submit", program.file(b"a\nb\n"), "--queue", "slow").code == 0
+    ended = program("submit", program.file(b"a\nb\n"), "--queue", "slow")
+    ended.refused(5, "queue slow has 2 waiting sub-requests", "--queue slow --max-waiting")
+
+
+@pytest.mark.parametrize("most", ["-1", "x", "1.5", 10**16])
+def test_a_bound_that_is_no_number_is_a_usage_error(program: Program, most: object):
+    program("queue", "--max-waiting", most).refused(2, "max")
+
+
+def test_a_refused_file_leaves_nothing(program: Program, redis_client: redis.Redis):
+    program("queue", "--max-waiting", 10)
+    program("submit", program.file(b"a\n" * 8))
+    ended = program("submit", program.file(b"b\n" * 9), "--id", "mine")
+    ended.refused(5, "8 waiting sub-requests, 9 more would pass its bound of 10")
+    assert redis_client.exists("req:{mine}", "sub:{mine}") == 0
+    assert redis_client.zscore("{req}:active", "mine") is None
+
+
+def test_a_file_waits_for_room(program: Program, redis_url: str):
+    program("queue", "--max-waiting", 10)
+    program("submit", program.file(b"a\n" * 8))
+    waits = ("--wait-for-room", "50s", "--id", "mine")
+    process = program.start("submit", program.file(b"b\n" * 9), *waits)
+    settle(redis_url, lambda _, body: body)
+    assert finish(process).out == b"mine\n"
+
+
+@pytest.mark.parametrize("time", ["2h", "x", "-1s"])
+def test_a_wait_that_is_too_long_or_no_time_is_a_usage_error(program: Program, time: str):
+    ended = program("submit", program.file(b"a\n"), f"--wait-for-room={time}")
+    assert ended.code == 2
+    assert ended.err.count("\n") == 1

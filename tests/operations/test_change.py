@@ -1,0 +1,164 @@
+"""Live changes from both faces: the tokens they bring reach the lanes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane import aio, keys
+from fairlane.errors import InvalidArgument, RequestEnded, RequestNotFound
+from fairlane.operations import change, control
+from tests.support.requests import cut, pop_token, settle, take_slice, work_off
+
+if TYPE_CHECKING:
+    from fairlane.drivers.sync import SyncDriver
+    from fairlane.queue import Queue
+    from tests.support.requests import Lane
+
+CHANGES: dict[str, tuple[Any, ...]] = {
+    "pause": (),
+    "resume": (),
+    "set_limit": (2,),
+    "set_priority": (1,),
+}
+each_change = pytest.mark.parametrize("name", CHANGES)
+
+
+def do(name: str, request_id: str = "r1") -> Any:
+    return getattr(change, name)(request_id, *CHANGES[name])
+
+
+def test_paused_it_brings_nothing_and_resumed_it_runs_to_its_end(
+    driver: SyncDriver, queue: Queue, lane: Lane
+):
+    """The progress and the queue's status show it."""
+    request = queue.submit_request(["a", "b", "c"], id="r1")
+    assert request.pause() == "paused"
+    assert (request.state(), request.progress().state) == ("paused", "paused")
+    assert [one.state for one in queue.status()["requests"]] == ["paused"]
+    assert not request.progress().ended
+    assert work_off(driver) == []
+    assert request.resume() == "active"
+    assert sorted(work_off(driver)) == [b"a", b"b", b"c"]
+    assert request.wait(5) == "done"
+    assert lane.client.zcard(keys.active("req")) == 0
+
+
+def test_a_raised_limit_and_another_lane_are_dispatched(queue: Queue, lane: Lane):
+    """Each token stands in the lane that the request has now."""
+    request = queue.submit_request(["a"] * 9, id="r1", limit=1)
+    request.set_limit(3)
+    assert lane.client.llen(keys.lanes("req")[5]) == 3
+    request.set_priority(0)
+    assert lane.client.llen(keys.lanes("req")[0]) == 3
+    found = request.progress()
+    assert (found.limit, found.priority) == (3, 0)
+
+
+def test_cancelled_while_held_neither_pauses_nor_resumes(
+    driver: SyncDriver, queue: Queue, lane: Lane
+):
+    """The state that is in force comes back."""
+    request = queue.submit_request(["a", "b"], id="r1", limit=1)
+    held = take_slice(driver)
+    assert held is not None
+    request.cancel()
+    assert (request.pause(), request.resume()) == ("cancelling", "cancelling")
+    assert settle(driver, held) == b"ended"
+    assert lane.hash()["state"] == "cancelled"
+
+
+@each_change
+def test_what_has_ended_cannot_be_changed_and_is_logged(
+    driver: SyncDriver, queue: Queue, lane: Lane, name: str
+):
+    """Whoever reads `ended` retires."""
+    queue.submit_request(["a"], id="r1")
+    lane.cancel()
+    assert lane.client.zcard(keys.active("req")) == 1
+    with pytest.raises(RequestEnded, match=r"r1 has ended \(cancelled\): it cannot be "):
+        driver.run(do(name))
+    assert lane.client.zcard(keys.active("req")) == 0
+    assert [one.id for one in queue.completions("0", follow=False)] == ["r1"]
+
+
+@each_change
+def test_a_missing_request_is_not_found(driver: SyncDriver, lane: Lane, name: str):
+    """Nothing is written."""
+    with pytest.raises(RequestNotFound, match="no request r1"):
+        driver.run(do(name))
+    assert lane.dump() == {}
+
+
+@pytest.mark.parametrize("limit", [0, 10_001, True, 1.5, "3", None])
+def test_a_bad_limit_is_refused_at_the_edge(queue: Queue, lane: Lane, limit: Any):
+    """With the sentence that submit has."""
+    with pytest.raises(InvalidArgument, match=r"^limit .* a whole number from 1 to 10000") as mine:
+        queue.request("r1").set_limit(limit)
+    with pytest.raises(InvalidArgument) as its:
+        queue.submit_request(["a"], limit=limit)
+    assert str(mine.value) == str(its.value)
+    assert lane.dump() == {}
+
+
+@pytest.mark.parametrize("priority", [-1, 100, False, "1"])
+def test_a_bad_priority_is_refused_at_the_edge(queue: Queue, priority: Any):
+    """With the sentence that submit has."""
+    with pytest.raises(InvalidArgument, match=r"^priority .* a whole number from 0 to 99"):
+        queue.request("r1").set_priority(priority)
+
+
+@pytest.mark.parametrize("name", ["resume", "set_limit", "set_priority"])
+def test_a_change_cut_off_anywhere_is_repeated(
+    driver: SyncDriver, queue: Queue, lane: Lane, name: str
+):
+    """The repeat brings the tokens that the first did not dispatch."""
+    for steps in range(4):
+        lane.client.flushall()
+        queue.submit_request(["a"] * 6, id="r1", limit=1)
+        pop_token(driver)
+        if name == "resume":
+            queue.request("r1").pause()
+        over = cut(driver, do(name), [], steps)
+        driver.run(do(name))
+        assert len(work_off(driver, count=1)) == 6
+        assert queue.request("r1").state() == "done"
+    assert over
+
+
+def test_progress_tells_what_was_asked_for(driver: SyncDriver, queue: Queue, lane: Lane):
+    """And what was not, as 0 or nothing."""
+    plain = queue.submit_request(["a"], id="r0").progress()
+    assert (plain.deadline_ms, plain.time_limit_ms, plain.durable, plain.timeouts) == (0, 0, 0, 0)
+    assert plain.parent == ""
+    given = {"deadline_ms": 60_000, "time_limit_ms": 2_000, "parent": "r0"}
+    (token,) = lane.start(1, **given)
+    held = lane.take(token)
+    lane.complete(held, others=[(held.ids[0], "timeout", 0)])
+    found = driver.run(control.progress("r1"))
+    assert found.deadline_ms == lane.now + 60_000
+    assert (found.time_limit_ms, found.timeouts, found.parent) == (2_000, 1, "r0")
+
+
+def test_the_asyncio_face_does_the_same(redis_url: str, lane: Lane):
+    """Pause, resume, limit, priority; and the errors."""
+
+    async def body() -> None:
+        async with aio.Queue.from_url(redis_url, patience_s=0) as queue:
+            request = await queue.submit_request(["a"] * 9, id="r1", limit=1)
+            assert await request.pause() == "paused"
+            await request.set_limit(2)
+            await request.set_priority(3)
+            assert await request.resume() == "active"
+            found = await request.progress()
+            assert (found.limit, found.priority) == (2, 3)
+            await request.cancel()
+            with pytest.raises(RequestEnded):
+                await request.pause()
+            with pytest.raises(RequestNotFound):
+                await queue.request("r2").set_limit(1)
+
+    asyncio.run(body())
+    assert lane.client.llen(keys.lanes("req")[3]) == 2

@@ -1,0 +1,464 @@
+"""Dead sub-requests: looked at, requeued before and after the end, dropped."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane import aio, keys
+from fairlane.errors import DeadNotFound, InvalidArgument, RequestEnded, RequestNotFound
+from fairlane.model import DeadChoice, Verdict, result_head
+from fairlane.operations import dead as dead_module
+from fairlane.operations import requeue as requeue_module
+from fairlane.operations import tokens, work
+from fairlane.operations.dead import group_dead, queue_dead
+from fairlane.operations.requeue import Chosen, drop_dead, requeue_dead
+from tests.support.requests import cut, insert, numbered, once, take_slice, work_off
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from fairlane.drivers.sync import SyncDriver
+    from fairlane.model import Slice
+    from fairlane.queue import Queue, Request
+    from tests.support.requests import Lane
+
+RAISED = 'Traceback (most recent call last):\n  File "/own/{file}.py", line 7, in go\n{error}\n'
+MIB = 1 << 20
+
+
+def refuse(
+    driver: SyncDriver, held: Slice, is_bad: Callable[[bytes], bool], error: str = "bad port"
+) -> None:
+    """Settle a slice: what is bad is dead, the rest is done."""
+    ids: list[bytes] = []
+    pairs: list[Any] = []
+    verdicts: list[Verdict] = []
+    for entry_id, (_, body) in held.entries:
+        index = entry_id.rpartition(b"-")[2]
+        if is_bad(body):
+            head = result_head(index, b"x", held.attempt, 0, 0)
+            verdicts.append(Verdict(entry_id, "dead", 0, head, error))
+        else:
+            ids.append(entry_id)
+            pairs += [result_head(index, b"d", held.attempt, 0, 0), b"done " + body]
+    reply = driver.run(once(work.complete(held, ids, pairs, verdicts, keep=False)))
+    if reply[0] == b"ended":
+        driver.run(once(tokens.retire("req", held.request_id, reply[1])))
+    else:
+        insert(driver, "req", held.request_id, reply[2])
+
+
+def work_badly(
+    driver: SyncDriver, is_bad: Callable[[bytes], bool] = lambda _: True, error: str = "bad port"
+) -> None:
+    """Work until no token is left."""
+    while (held := take_slice(driver)) is not None:
+        refuse(driver, held, is_bad, error)
+
+
+def ended(queue: Queue, bodies: Iterable[bytes] = (b"a", b"b", b"c"), **options: Any) -> Request:
+    """A request r1 that ended with all of its sub-requests dead."""
+    request = queue.submit_request(bodies, id="r1", **options)
+    work_badly(queue.driver)
+    assert request.state() == "done"
+    return request
+
+
+def running(queue: Queue, count: int = 3) -> tuple[Request, Slice]:
+    """A request r1 with the first of its sub-requests dead and the others held."""
+    request = queue.submit_request(numbered(count), id="r1", limit=1)
+    held = take_slice(queue.driver)
+    assert held is not None
+    (entry_id, (_, _)), *_ = held.entries
+    head = result_head(entry_id.rpartition(b"-")[2], b"x", 1, 0, 0)
+    verdict = Verdict(entry_id, "dead", 0, head, "bad port")
+    queue.driver.run(once(work.complete(held, [], [], [verdict], keep=True)))
+    return request, held
+
+
+def answers(request: Request) -> dict[int, tuple[str, bytes | None]]:
+    found = [(one.index, (one.status, one.body)) for one in request.results()]
+    assert len(found) == len(dict(found))
+    return dict(found)
+
+
+# ------------------------------------------------------------------ looking
+
+
+def test_the_dead_come_with_all_that_is_known(queue: Queue, driver: SyncDriver):
+    """In the order in which they died; the same after the end."""
+    request, held = running(queue)
+    (one,) = request.dead()
+    assert (one.index, one.attempt, one.reason, one.error) == (0, 1, "rejected", "bad port")
+    assert (one.worker, one.body, len(one.fingerprint)) == ("w:1", b"b0", 10)
+    assert one.died_ms == int(one.dead_id.split("-")[0])
+    driver.run(once(work.complete(held, [], [], [], keep=False)))
+
+
+def test_the_dead_are_read_in_pages(queue: Queue, monkeypatch: pytest.MonkeyPatch):
+    """Their bodies are never in memory all at once."""
+    sizes = []
+    read = dead_module.read_dead
+
+    def watched(request_id: str, after: str) -> Any:
+        page = yield from read(request_id, after)
+        sizes.append(len(page))
+        return page
+
+    monkeypatch.setattr(dead_module, "read_dead", watched)
+    request = ended(queue, [b"x" * MIB, *numbered(8)])
+    assert [one.index for one in request.dead()] == list(range(9))
+    assert sizes == [3, 3, 3, 0]
+
+
+def test_failures_alike_are_one_group(queue: Queue, driver: SyncDriver):
+    """The most frequent first, each with examples and where it failed."""
+    queue.submit_request(numbered(20), id="r1", limit=1)
+    queue.submit_request(["x"], id="r2")
+    texts = [RAISED.format(file="port", error=f"ValueError: bad port {i}") for i in range(2)]
+    held = take_slice(driver)
+    assert held is not None
+    for number, (entry_id, _) in enumerate(held.entries):
+        head = result_head(entry_id.rpartition(b"-")[2], b"x", 1, 0, 0)
+        error = "other words" if number == 5 else texts[number % 2]
+        verdict = Verdict(entry_id, "dead", 0, head, error)
+        driver.run(once(work.complete(held, [], [], [verdict], keep=True)))
+    first, second = driver.run(group_dead("r1"))
+    assert (first.count, first.reason, first.indexes) == (19, "rejected", [0, 1, 2, 3, 4])
+    assert (first.headline, first.where) == ("ValueError: bad port 0", "port.py:7 go")
+    assert (second.count, second.headline, second.where) == (1, "other words", "")
+    assert first.first_ms <= second.first_ms == second.last_ms <= first.last_ms
+    driver.run(once(work.complete(held, [], [], [], keep=False)))
+
+
+def test_a_queue_tells_which_of_its_requests_have_dead_ones(
+    queue: Queue, driver: SyncDriver, lane: Lane
+):
+    """Unfinished ones first; not those of another queue, nor those whose dead are gone."""
+    for name in ("old", "dropped", "fine"):
+        queue.submit_request(["a", "b"], id=name)
+        work_badly(driver, (lambda _: False) if name == "fine" else (lambda _: True))
+    queue.request("dropped").drop_dead()
+    running(queue)
+    lane.client.xadd(keys.completed("req"), {"id": "lost", "state": "done", "dead": 3})
+    found = driver.run(queue_dead("req"))
+    assert found == {
+        "requests": [
+            {"id": "r1", "state": "active", "dead": 1, "reasons": {"rejected": 1}},
+            {"id": "old", "state": "done", "dead": 2, "reasons": {"rejected": 2}},
+        ],
+        "more": 0,
+    }
+    assert driver.run(queue_dead("other")) == {"requests": [], "more": 0}
+
+
+def test_a_long_log_is_looked_at_from_its_newest_end(
+    queue: Queue, driver: SyncDriver, lane: Lane, monkeypatch: pytest.MonkeyPatch
+):
+    """What is left out is counted."""
+    monkeypatch.setattr(dead_module, "PAGE", 2)
+    monkeypatch.setattr(dead_module, "_LOOK_AT", 4)
+    for number in range(7):
+        queue.submit_request(["a", "b"], id=f"n{number}")
+        work_badly(driver)
+    found = driver.run(queue_dead("req"))
+    assert [row["id"] for row in found["requests"]] == ["n6", "n5", "n4", "n3"]
+    assert found["more"] == 3
+    assert lane.client.xlen(keys.completed("req")) == 7
+
+
+@pytest.mark.parametrize("what", ["dead", "requeue_dead", "drop_dead"])
+def test_a_missing_request_is_not_found(queue: Queue, lane: Lane, what: str):
+    """Nothing is written."""
+    ask = getattr(queue.request("r1"), what)
+    with pytest.raises(RequestNotFound, match="no request r1"):
+        list(ask())
+    assert lane.dump() == {}
+
+
+# ------------------------------------------------------------------ choosing
+
+
+def test_only_those_named_are_dropped(queue: Queue, lane: Lane):
+    """By index, by fingerprint, all; the counts stay."""
+    request = ended(queue, numbered(5))
+    assert request.drop_dead(indexes=[1, 3]) == 2
+    assert [one.index for one in request.dead()] == [0, 2, 4]
+    assert request.drop_dead(indexes=[]) == 0
+    (fingerprint,) = {one.fingerprint for one in request.dead()}
+    assert request.drop_dead(fingerprint=[]) == 0
+    assert request.drop_dead(fingerprint=fingerprint) == 3
+    assert request.drop_dead() == 0
+    assert (request.progress().dead, len(answers(request))) == (5, 5)
+    assert lane.check(now="") == []  # type: ignore[arg-type]
+
+
+def test_what_is_not_among_the_dead_is_named_before_anything_happens(queue: Queue, lane: Lane):
+    """Indexes and fingerprints."""
+    request = ended(queue)
+    before = lane.dump()
+    for call in (request.drop_dead, request.requeue_dead):
+        with pytest.raises(DeadNotFound, match="no dead sub-request with index 7, 9"):
+            call(indexes=[0, 9, 7])
+        with pytest.raises(DeadNotFound, match="with fingerprint 0123456789"):
+            call(fingerprint="0123456789")
+    assert lane.dump() == before
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"indexes": [-1]},
+        {"indexes": ["1"]},
+        {"indexes": 3},
+        {"fingerprint": "xyz"},
+        {"fingerprint": [7]},
+        {"fingerprint": "0123456789", "indexes": [1]},
+    ],
+)
+def test_a_choice_that_cannot_be_is_refused(queue: Queue, named: dict[str, Any]):
+    """Before Redis is asked."""
+    with pytest.raises(InvalidArgument):
+        queue.request("r1").requeue_dead(**named)
+
+
+def test_many_ids_are_kept_small():
+    """Sixteen bytes each, and they come back as they were."""
+    chosen = Chosen()
+    for number in range(10):
+        chosen.add(b"1700000000000-%d" % number)
+    assert len(chosen) == 10
+    assert chosen.ids(8, 12) == ["1700000000000-8", "1700000000000-9"]
+
+
+# ------------------------------------------------------------------ requeue before the end
+
+
+def test_before_the_end_it_runs_in_its_own_request(queue: Queue, driver: SyncDriver, lane: Lane):
+    """One outcome each, and the counts are right."""
+    request, held = running(queue)
+    assert request.requeue_dead() is request
+    reply = driver.run(once(work.complete(held, [], [], [], keep=False)))
+    insert(driver, "req", "r1", reply[2])
+    assert sorted(work_off(driver)) == numbered(3)
+    assert {index: status for index, (status, _) in answers(request).items()} == dict.fromkeys(
+        range(3), "done"
+    )
+    found = request.progress()
+    assert (found.state, found.total, found.done, found.dead) == ("done", 3, 3, 0)
+    assert lane.client.xlen(keys.dead("r1")) == 0
+
+
+def test_its_tokens_are_dispatched(queue: Queue, driver: SyncDriver):
+    """Though nothing else of the request waits."""
+    request = queue.submit_request(["a", "b"], id="r1", limit=2)
+    one, two = take_slice(driver), take_slice(driver)
+    assert one is not None
+    assert two is not None
+    refuse(driver, one, lambda _: True)
+    assert take_slice(driver) is None
+    request.requeue_dead()
+    assert work_off(driver) == [b"a"]
+    refuse(driver, two, lambda _: False)
+    assert request.state() == "done"
+
+
+def test_a_thousand_and_more_take_several_calls(
+    queue: Queue, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch
+):
+    """Each is bounded."""
+    monkeypatch.setattr(requeue_module, "_CALL", 10)
+    request = queue.submit_request(numbered(36), id="r1", limit=2)
+    one, two = take_slice(driver, count=34), take_slice(driver)
+    assert one is not None
+    assert two is not None
+    refuse(driver, one, lambda _: True)
+    while (more := take_slice(driver)) is not None:
+        refuse(driver, more, lambda _: True)
+    dead = request.progress().dead
+    assert dead + len(two.entries) == 36
+    assert driver.run(requeue_dead("r1")) == ("r1", dead)
+    assert request.progress().dead == 0
+    assert len(work_off(driver)) == dead
+
+
+def test_a_request_that_is_being_cancelled_takes_nothing_back(queue: Queue, driver: SyncDriver):
+    """Later, after its end, a new one does."""
+    request, held = running(queue)
+    request.cancel()
+    with pytest.raises(RequestEnded, match="when it has ended"):
+        request.requeue_dead()
+    refuse(driver, held, lambda _: False)
+    assert request.state() == "cancelled"
+    assert request.requeue_dead().progress().total == 1
+
+
+def test_a_reader_sees_the_last_outcome_only(queue: Queue, driver: SyncDriver):
+    """One who began before the requeue and has it not handed out yet, too."""
+    request = queue.submit_request(numbered(2), id="r1", limit=2)
+    one, two = take_slice(driver), take_slice(driver)
+    assert one is not None
+    assert two is not None
+    refuse(driver, two, lambda _: True)
+    early = request.results("done")
+    assert next(early).status == "dead"
+    request.requeue_dead()
+    work_off(driver)
+    refuse(driver, one, lambda _: False)
+    assert [(found.index, found.status) for found in early] == [(1, "done"), (0, "done")]
+    assert {found.status for found in request.results()} == {"done"}
+
+
+# ------------------------------------------------------------------ requeue after the end
+
+
+def test_after_the_end_a_new_request_runs_them(queue: Queue, driver: SyncDriver):
+    """With the policy of its parent, which keeps their dead results."""
+    options: dict[str, Any] = {
+        "priority": 7, "limit": 9, "attempts": 2, "backoff_ms": (5, 6), "lease_ms": 7_000,
+        "retain_ms": 7_200_000, "time_limit_ms": 900,
+    }  # fmt: skip
+    request = queue.submit_request(numbered(4), id="r1", deadline_ms=60_000, **options)
+    work_badly(driver, lambda body: body in {b"b1", b"b3"})
+    again = request.requeue_dead()
+    assert again.id != "r1"
+    found = again.progress()
+    assert (found.parent, found.total, found.deadline_ms) == ("r1", 2, 0)
+    assert (found.priority, found.limit, found.time_limit_ms) == (7, 9, 900)
+    kept = {name: found.detail[name] for name in ("attempts", "backoff_min", "backoff_max")}
+    assert kept == {"attempts": "2", "backoff_min": "5", "backoff_max": "6"}
+    assert (found.detail["lease_ms"], found.detail["retain_ms"]) == ("7000", "7200000")
+    assert sorted(work_off(driver)) == [b"b1", b"b3"]
+    assert again.wait(5) == "done"
+    assert list(request.dead()) == []
+    assert answers(request)[1] == ("dead", None)
+    assert request.requeue_dead().id == "r1"
+
+
+def test_a_part_of_them_after_the_end(queue: Queue, driver: SyncDriver):
+    """The others stay dead; each choice is a request of its own."""
+    request = ended(queue, numbered(4))
+    one = request.requeue_dead(indexes=[2])
+    (fingerprint,) = {found.fingerprint for found in request.dead()}
+    two = request.requeue_dead(fingerprint=[fingerprint])
+    assert (one.progress().total, two.progress().total) == (1, 3)
+    assert one.id != two.id
+    assert sorted(work_off(driver)) == numbered(4)
+
+
+def test_many_and_big_ones_go_in_chunks(
+    queue: Queue, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch
+):
+    """No step brings more than about 4 MiB."""
+    monkeypatch.setattr(requeue_module, "_CALL", 3)
+    bodies = [b"%02d" % i + b"x" * (MIB // 2 - 2) for i in range(11)]
+    request = ended(queue, bodies)
+    again = request.requeue_dead()
+    assert again.progress().detail["chunks"] == "6"
+    assert sorted(work_off(driver)) == sorted(bodies)
+    assert list(request.dead()) == []
+
+
+@pytest.mark.parametrize("faulty", range(0, 40, 3))
+def test_cut_off_anywhere_a_repeat_goes_on(
+    queue: Queue, driver: SyncDriver, lane: Lane, monkeypatch: pytest.MonkeyPatch, faulty: int
+):
+    """Every dead sub-request runs again, in one request."""
+    monkeypatch.setattr(requeue_module, "_CALL", 2)
+    bodies = [b"%d" % i + b"x" * (MIB // 2) for i in range(5)]
+    request = ended(queue, bodies)
+    cut(driver, requeue_dead("r1"), [], faulty)
+    again = request.requeue_dead()
+    if again.id == "r1":  # all of it had happened
+        (again_id,) = {key[5:-1].decode() for key in lane.client.keys("req:*")} - {"r1"}
+        again = queue.request(again_id)
+    assert sorted(work_off(driver)) == sorted(bodies)
+    assert again.wait(5) == "done"
+    assert list(request.dead()) == []
+    assert len(lane.client.keys("req:*")) == 2
+
+
+def test_a_new_request_that_was_cancelled_is_not_taken_for_it(queue: Queue, driver: SyncDriver):
+    """Cut off before the dead ones are dropped, cancelled by somebody, and asked for again."""
+    request = ended(queue)
+    operation = requeue_dead("r1")
+    reply: Any = None
+    while (step := operation.send(reply)) is not None:
+        if getattr(step, "args", ("",))[0] == b"XDEL":
+            break
+        reply = driver.run(once(step))
+    operation.close()
+    (first,) = [one.id for one in queue.status()["requests"]]
+    queue.request(first).cancel()
+    again = request.requeue_dead()
+    assert again.id != first
+    assert again.progress().total == 3
+    assert sorted(work_off(driver)) == [b"a", b"b", b"c"]
+
+
+def test_it_ends_while_it_is_being_requeued(
+    queue: Queue, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch
+):
+    """What was not moved before the end runs in a new request."""
+    monkeypatch.setattr(requeue_module, "_CALL", 1)
+    request = queue.submit_request(numbered(3), id="r1", limit=2)
+    one, two = take_slice(driver), take_slice(driver)
+    assert one is not None
+    assert two is not None
+    refuse(driver, one, lambda _: True)
+    while (more := take_slice(driver)) is not None:
+        refuse(driver, more, lambda _: True)
+    operation, reply, calls = requeue_dead("r1"), None, 0
+    try:
+        while True:
+            step = operation.send(reply)
+            if getattr(getattr(step, "script", None), "name", "") == "requeue_dead":
+                calls += 1
+                if calls == 2:
+                    work_off(driver)
+                    refuse(driver, two, lambda _: False)
+                    assert request.state() == "done"
+            reply = driver.run(once(step))
+    except StopIteration as end:
+        new_id, count = end.value
+    assert (new_id != "r1", count) == (True, 2)
+    assert queue.request(new_id).progress().total == 1
+
+
+def test_a_choice_says_what_is_meant():
+    """Nothing named is all; an empty list is none."""
+    assert DeadChoice.of() == DeadChoice()
+    assert DeadChoice.of(indexes=[]) != DeadChoice()
+
+
+def test_dropping_twice_is_once(queue: Queue, driver: SyncDriver):
+    """The second finds nothing."""
+    ended(queue)
+    assert [driver.run(drop_dead("r1")) for _ in range(2)] == [3, 0]
+
+
+# ------------------------------------------------------------------ the asyncio face
+
+
+def test_the_asyncio_face_does_the_same(redis_url: str, queue: Queue, driver: SyncDriver):
+    """Dead, requeue, drop."""
+    ended(queue)
+
+    async def body() -> str:
+        async with aio.Queue.from_url(redis_url, patience_s=0) as mine:
+            request = mine.request("r1")
+            assert [one.body async for one in request.dead()] == [b"a", b"b", b"c"]
+            assert await request.drop_dead(indexes=[0]) == 1
+            again = await request.requeue_dead(indexes=[1])
+            assert (await again.progress()).parent == "r1"
+            with pytest.raises(DeadNotFound):
+                await request.requeue_dead(indexes=[0])
+            return again.id
+
+    again = asyncio.run(body())
+    assert work_off(driver) == [b"b"]
+    assert queue.request(again).state() == "done"
+    assert [one.index for one in queue.request("r1").dead()] == [2]

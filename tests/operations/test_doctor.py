@@ -1,0 +1,410 @@
+"""doctor: what a server and a queue say of themselves is judged, and each fault has its mend."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane import clock, keys
+from fairlane.drivers.sync import SyncDriver
+from fairlane.errors import RedisUnreachable
+from fairlane.operations import doctor_queue
+from fairlane.operations.doctor import examine
+from fairlane.operations.doctor_server import Check, Facts, judge, read_info
+from fairlane.queue import Queue
+from fairlane.steps import At, Nodes
+from tests.operations.test_maintain import ACTIVE, DELAYED, HOME, WORKERS, server_ms
+from tests.support.requests import HOUR, MINUTE, Lane, insert
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import redis
+
+HEALTHY = {
+    "redis_version": "7.2.11",
+    "maxmemory_policy": "noeviction",
+    "used_memory": "1000000",
+    "maxmemory": "0",
+    "aof_enabled": "1",
+    "role": "master",
+    "connected_slaves": "0",
+}
+SETTINGS = {
+    "appendfsync": "everysec",
+    "save": "3600 1",
+    "min-replicas-to-write": "0",
+    "timeout": "0",
+    "tcp-keepalive": "300",
+    "stream-node-max-bytes": "4096",
+}
+
+
+def judged(name: str, config: dict[str, str] | None = None, **info: str) -> Check:
+    """One judgement of a healthy server of which this is different."""
+    facts = Facts(HEALTHY | info, SETTINGS | (config or {}))
+    return next(check for check in judge(facts) if check.name == name)
+
+
+def examined(driver: SyncDriver, queue: str = "req") -> dict[str, Check]:
+    """Every check of a real server and a queue, by name."""
+    checks = driver.run(examine(queue, clock.mono_s, clock.wall_ms))
+    assert len({check.name for check in checks}) == len(checks)
+    for check in checks:
+        assert bool(check.mend) == (check.state != "ok"), check
+    return {check.name: check for check in checks}
+
+
+@pytest.fixture
+def lane(lane: Lane) -> Lane:
+    """The request `r1`, as of now."""
+    lane.now = server_ms(lane.client)
+    return lane
+
+
+# ------------------------------------------------------------------ servers
+
+
+def test_a_healthy_server_has_nothing_to_be_mended():
+    """Every check is ok, and says something."""
+    checks = list(judge(Facts(HEALTHY, SETTINGS)))
+    assert {check.state for check in checks} == {"ok"}
+    assert all(check.what and not check.mend for check in checks)
+
+
+@pytest.mark.parametrize(
+    ("version", "state", "mend"),
+    [
+        ("6.0.16", "bad", "upgrade to Redis 7"),
+        ("6.2.19", "warn", "Redis 6.2.20"),
+        ("6.2.20", "ok", ""),
+        ("7.0.15", "warn", "Redis 7.2.11"),
+        ("7.2.10", "warn", "Redis 7.2.11"),
+        ("7.2.11", "ok", ""),
+        ("7.4.5", "warn", "Redis 7.4.6"),
+        ("8.0.3", "warn", "Redis 8.0.4"),
+        ("8.2.2", "ok", ""),
+        ("8.4.0", "ok", ""),
+        ("9.0.0", "ok", ""),
+    ],
+)
+def test_old_versions_and_holes_in_lua_are_named(version: str, state: str, mend: str):
+    """With the first release of the same line, or the next, that has the hole mended."""
+    check = judged("version", redis_version=version)
+    assert check.state == state
+    assert mend in check.mend
+    assert f"Redis {version}" in check.what
+
+
+@pytest.mark.parametrize(
+    ("version", "state"),
+    [("7.2.10", "warn"), ("7.2.11", "ok"), ("8.0.5", "warn"), ("8.1.4", "ok"), ("9.0.0", "ok")],
+)
+def test_valkey_has_versions_of_its_own(version: str, state: str):
+    """It still calls itself Redis 7.2.4 as well."""
+    check = judged("version", redis_version="7.2.4", valkey_version=version)
+    assert (check.state, check.what.startswith(f"Valkey {version}")) == (state, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "info", "config", "state", "words"),
+    [
+        ("eviction", {"maxmemory_policy": "allkeys-lru"}, {}, "bad", "allkeys-lru"),
+        ("memory", {"maxmemory": "2000000"}, {}, "ok", "50%"),
+        ("memory", {"maxmemory": "1200000"}, {}, "warn", "83%"),
+        ("memory", {"maxmemory": "1010000"}, {}, "bad", "99%"),
+        ("memory", {"total_system_memory": "1100000"}, {}, "warn", "of the machine"),
+        ("persistence", {}, {"appendfsync": "no"}, "warn", "appendfsync no"),
+        ("persistence", {"aof_enabled": "0"}, {}, "warn", "snapshots only"),
+        ("persistence", {"aof_enabled": "0"}, {"save": ""}, "warn", "every request"),
+        ("disk", {"rdb_last_bgsave_status": "err"}, {}, "bad", "rdb_last_bgsave_status"),
+        ("disk", {"aof_last_write_status": "err"}, {}, "bad", "MISCONF"),
+        ("replicas", {"role": "slave"}, {}, "bad", "replica"),
+        ("replicas", {"connected_slaves": "2"}, {}, "warn", "min-replicas-to-write is 0"),
+        ("replicas", {"connected_slaves": "2"}, {"min-replicas-to-write": "1"}, "ok", "2, "),
+        ("timeouts", {}, {"timeout": "5"}, "warn", "5 s"),
+        ("timeouts", {}, {"timeout": "300"}, "ok", "300 s"),
+        ("timeouts", {}, {"tcp-keepalive": "0"}, "warn", "tcp-keepalive"),
+        ("streams", {}, {"stream-node-max-bytes": "1024"}, "ok", "less memory"),
+    ],
+)
+def test_settings_are_judged(
+    name: str, info: dict[str, str], config: dict[str, str], state: str, words: str
+):
+    """What is not well has a mend."""
+    check = judged(name, config, **info)
+    assert check.state == state
+    assert words in check.what
+    assert bool(check.mend) == (state != "ok")
+
+
+@pytest.mark.parametrize("aof", ["0", "1"])
+def test_settings_nobody_may_read_are_said_to_be_so(aof: str):
+    """A managed Redis refuses CONFIG: that alone is nothing bad."""
+    info = HEALTHY | {"aof_enabled": aof, "connected_slaves": "1"}
+    checks = {check.name: check for check in judge(Facts(info, None))}
+    for name in ("persistence", "replicas", "timeouts"):
+        assert "not readable" in checks[name].what
+    assert "bad" not in {check.state for check in checks.values()}
+
+
+@pytest.mark.parametrize(
+    ("said", "state"),
+    [("ok 16384", "ok"), ("fail 16384", "bad"), ("ok 16000", "warn"), ("fail 0", "bad")],
+)
+def test_a_cluster_is_judged(said: str, state: str):
+    """By its state and the slots that are served."""
+    word, slots = said.split()
+    cluster = {"cluster_state": word, "cluster_slots_ok": slots}
+    check = list(judge(Facts(HEALTHY, SETTINGS, cluster)))[-1]
+    assert (check.name, check.state) == ("cluster", state)
+
+
+def test_info_is_read_as_it_is_sent():
+    """Sections and colons in values are no trouble."""
+    assert read_info(b"# Server\r\nos:a:b\r\n\r\nempty:\r\n") == {"os": "a:b", "empty": ""}
+
+
+# ------------------------------------------------------------------ asking
+
+
+def test_an_idle_queue_on_a_real_server(driver: SyncDriver):
+    """Nothing is bad; nothing is written."""
+    checks = examined(driver)
+    assert "bad" not in {check.state for check in checks.values()}
+    assert {"version", "eviction", "clock", "latency", "scripts", "workers"} <= set(checks)
+
+
+def test_it_only_reads(lane: Lane, driver: SyncDriver):
+    """Also where there is much to be mended."""
+    lane.later(-HOUR)
+    lane.take(lane.start(3)[0])
+    lane.client.zadd(ACTIVE, {"r1": 1, "gone": 1})
+    before = lane.dump()
+    examined(driver)
+    assert lane.dump() == before
+
+
+def test_scripts_that_are_loaded_are_counted(driver: SyncDriver, redis_client: redis.Redis):
+    """By the text the server would be sent."""
+    redis_client.script_flush()
+    assert examined(driver)["scripts"].what.startswith("0 of ")
+    Queue(driver).submit_request([b"x"])
+    assert "; not yet: " in examined(driver)["scripts"].what
+    redis_client.flushall()
+
+
+@pytest.fixture
+def limited(driver: SyncDriver, redis_client: redis.Redis) -> Iterator[SyncDriver]:
+    """A driver whose user may only do what a worker must."""
+    rules = ("on", ">secret", "~*", "&*", "+@all", "-config", "-info", "-script")
+    redis_client.execute_command("ACL", "SETUSER", "few", *rules)
+    url = driver.url.replace("://", "://few:secret@")
+    with contextlib.closing(SyncDriver(url, patience_s=0)) as made:
+        made.modern = False
+        yield made
+    redis_client.execute_command("ACL", "DELUSER", "few")
+
+
+def test_what_is_refused_is_said_and_the_rest_is_checked(limited: SyncDriver):
+    """INFO, CONFIG and SCRIPT are not for everybody."""
+    checks = examined(limited)
+    assert "INFO is refused" in checks["version"].what
+    assert checks["workers"].state == "ok"
+
+
+def test_a_queue_that_cannot_be_read_is_bad(lane: Lane, driver: SyncDriver):
+    """Its keys have other types; the server is judged all the same."""
+    lane.client.set(ACTIVE, "text")
+    checks = examined(driver)
+    assert (checks["queue"].state, "eviction" in checks) == ("bad", True)
+
+
+def answer(step: Any, clock_ms: int, version: str) -> Any:
+    """What a made-up node says."""
+    words = step.command.args
+    if words[0] == b"INFO":
+        lines = HEALTHY | {"redis_version": version}
+        return "\r\n".join(f"{name}:{value}" for name, value in lines.items()).encode()
+    if words[0] == b"CONFIG":
+        return [words[2], SETTINGS.get(words[2].decode(), "noeviction").encode()]
+    if words[0] == b"TIME":
+        return [b"%d" % (clock_ms // 1000), b"0"]
+    return [1] * 100 if words[0] == b"SCRIPT" else b"PONG"
+
+
+def ask(nodes: dict[Any, Any], *, pings: float = 0.0) -> list[Check]:
+    """The checks of made-up nodes, each with its clock and version, or the error it raises."""
+    times = iter(range(10_000))
+    operation = examine("req", lambda: next(times) * pings, lambda: 1_000_000)
+    step = operation.send(None)
+    assert isinstance(step, Nodes)
+    reply: Any = list(nodes)
+    try:
+        while True:
+            fails = isinstance(reply, Exception)
+            step = operation.throw(reply) if fails else operation.send(reply)
+            if not isinstance(step, At):
+                reply = RedisUnreachable("this test is about servers")
+                continue
+            given = nodes[step.node]
+            if isinstance(given, Exception):
+                reply = given
+            else:
+                reply = answer(step, *given)
+                reply = reply[: len(step.command.args) - 2] if len(reply) == 100 else reply
+    except StopIteration as end:
+        return list(end.value)
+
+
+FINE = (1_000_000, "7.2.11")
+
+
+def test_what_is_true_of_all_nodes_is_said_once():
+    """And what differs names the nodes."""
+    checks = ask({("a", 1): FINE, ("b", 2): FINE, ("c", 3): (1_000_000, "7.2.10")})
+    versions = [check for check in checks if check.name == "version"]
+    assert [(check.state, check.what.partition(": ")[0]) for check in versions] == [
+        ("ok", "a:1, b:2"),
+        ("warn", "c:3"),
+    ]
+    assert len([check for check in checks if check.name == "eviction"]) == 1
+
+
+def test_a_primary_that_does_not_answer_is_bad_and_the_others_are_judged():
+    """Only when none answers there is nothing to say."""
+    away = RedisUnreachable("Redis at b:2 does not answer")
+    checks = ask({("a", 1): FINE, ("b", 2): away})
+    assert [check.name for check in checks if check.state == "bad"] == ["servers", "queue"]
+    with pytest.raises(RedisUnreachable):
+        ask({("a", 1): away, ("b", 2): away})
+
+
+@pytest.mark.parametrize(
+    ("theirs", "words"), [(1_000_000, ""), (1_060_000, "ahead of"), (940_000, "behind")]
+)
+def test_clocks_are_compared(theirs: int, words: str):
+    """A minute is told, with its direction."""
+    (check,) = [check for check in ask({None: (theirs, "7.2.11")}) if check.name == "clock"]
+    assert check.state == ("warn" if words else "ok")
+    assert words in check.what
+
+
+@pytest.mark.parametrize(("seconds", "state"), [(0.0001, "ok"), (0.02, "warn")])
+def test_round_trips_are_measured(seconds: float, state: str):
+    """A far server is no good for short slices."""
+    checks = ask({None: FINE}, pings=seconds)
+    assert [check.state for check in checks if check.name == "latency"] == [state]
+
+
+# ------------------------------------------------------------------ the queue
+
+
+def test_work_without_workers_is_bad(lane: Lane, driver: SyncDriver):
+    """And it says how to start one for this very queue."""
+    Queue(driver, "slow").submit_request([b"x"])
+    check = examined(driver, "slow")["workers"]
+    assert (check.state, "--queue slow" in check.mend) == ("bad", True)
+    assert examined(driver)["workers"].state == "ok"
+    lane.client.flushall()
+
+
+@pytest.mark.parametrize(("silent_ms", "state"), [(0, "ok"), (MINUTE, "warn")])
+def test_late_workers_are_named(lane: Lane, driver: SyncDriver, silent_ms: int, state: str):
+    """The others are counted."""
+    lane.client.zadd(WORKERS, {"w:1": lane.now, "w:2": lane.now - silent_ms})
+    check = examined(driver)["workers"]
+    assert (check.state, "w:2" in check.what) == (state, state == "warn")
+
+
+def test_lost_tokens_are_told(lane: Lane, driver: SyncDriver):
+    """Not those that stand in a lane."""
+    lane.later(-MINUTE)
+    flat = lane.enqueue(3)[1]
+    lane.client.zadd(ACTIVE, {"r1": lane.now + HOUR})
+    insert(driver, "req", "r1", flat)
+    assert examined(driver)["tokens"].state == "ok"
+    lane.client.rpop(HOME)
+    check = examined(driver)["tokens"]
+    assert (check.state, check.what) == ("warn", "1 token lost, of r1")
+
+
+def test_a_request_that_nothing_will_move_is_bad(lane: Lane, driver: SyncDriver):
+    """Work, room, and no token on its way."""
+    lane.start(1)
+    lane.client.zadd(ACTIVE, {"r1": lane.now + HOUR})
+    assert examined(driver)["stuck"].state == "ok"
+    lane.client.hset("tok:{r1}", "0", "p:")
+    lane.client.hset("req:{r1}", mapping={"queued": 0, "free": 0})
+    check = examined(driver)["stuck"]
+    assert (check.state, "r1" in check.what, "--repair" in check.mend) == ("bad", True, True)
+
+
+def test_leases_that_nobody_takes_back_are_told(lane: Lane, driver: SyncDriver):
+    """They expired a minute ago, and the request was due then."""
+    lane.later(-3 * MINUTE)
+    lane.take(lane.start(3)[0])
+    lane.client.zadd(ACTIVE, {"r1": lane.now - 5000})
+    checks = examined(driver)
+    assert (checks["leases"].state, checks["upkeep"].state) == ("warn", "warn")
+    assert "3 min ago" in checks["upkeep"].what
+
+
+def test_delayed_tokens_that_nobody_promotes_are_told(lane: Lane, driver: SyncDriver):
+    """Any worker would."""
+    lane.client.zadd(DELAYED, {"5|r1#0.1": lane.now - MINUTE})
+    assert examined(driver)["upkeep"].state == "warn"
+    lane.client.delete(DELAYED)
+
+
+@pytest.mark.parametrize(("ago", "is_told"), [(MINUTE, False), (HOUR // 2, True)])
+def test_a_request_left_open_is_told(lane: Lane, driver: SyncDriver, ago: int, is_told: bool):
+    """Its producer may have died; it has an hour."""
+    lane.later(-ago)
+    lane.start(1, open_ms=HOUR)
+    lane.client.zadd(ACTIVE, {"r1": server_ms(lane.client)})
+    assert ("open" in examined(driver)) is is_told
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+def test_requests_of_which_nothing_is_done_are_told(lane: Lane, driver: SyncDriver, is_held: bool):
+    """Held ones may hang; the others wait behind more urgent ones."""
+    lane.later(-HOUR)
+    (token,) = lane.start(2, limit=1, lease_ms=24 * HOUR)
+    if is_held:
+        held = lane.take(token)
+    lane.client.zadd(ACTIVE, {"r1": server_ms(lane.client)})
+    lane.client.zadd(WORKERS, {"w:1": server_ms(lane.client)})
+    name = "slow" if is_held else "waiting"
+    assert examined(driver)[name].state == "warn"
+    if is_held:
+        lane.complete(held, held.ids[:1], keep=True)
+        assert name not in examined(driver)
+
+
+def test_lost_requests_are_told(lane: Lane, driver: SyncDriver):
+    """From the completion log."""
+    lane.client.xadd(keys.completed("req"), {"id": "r9", "state": "lost"})
+    lane.client.xadd(keys.completed("req"), {"id": "r8", "state": "done"})
+    check = examined(driver)["endings"]
+    assert (check.state, check.what) == ("warn", "1 of the last 2 requests were lost: r9")
+
+
+def test_a_request_that_cannot_be_read_is_bad(lane: Lane, driver: SyncDriver):
+    """The others are looked at."""
+    lane.client.set("req:{r9}", "text")
+    lane.client.zadd(ACTIVE, {"r9": lane.now})
+    checks = examined(driver)
+    assert (checks["unreadable"].state, "r9" in checks["unreadable"].what) == ("bad", True)
+    lane.client.delete("req:{r9}")
+
+
+def test_of_many_requests_some_are_looked_at(
+    lane: Lane, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch
+):
+    """A bounded number; and it says so."""
+    monkeypatch.setattr(doctor_queue, "_MOST", 3)
+    lane.client.zadd(ACTIVE, {f"r{i}": lane.now + i for i in range(5)})
+    assert examined(driver)["requests"].what == "3 of 5 unfinished ones looked at"

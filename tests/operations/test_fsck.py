@@ -1,0 +1,475 @@
+"""fsck: every damage is found, told once, mended with `repair`, and not found again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane import keys, settings
+from fairlane.errors import RedisUnreachable
+from fairlane.operations import fsck, fsck_dispatch
+from fairlane.operations.fsck import Walk
+from fairlane.operations.watch import read_completions
+from fairlane.queue import Queue
+from fairlane.steps import At, Nodes
+from tests.operations.test_maintain import (
+    ACTIVE,
+    DELAYED,
+    HOME,
+    WORKERS,
+    expected,
+    server_ms,
+    standing,
+    watch,
+)
+from tests.support.requests import HOUR, MINUTE, Lane, numbered, settle, take_slice, work_off
+from tests.support.requests import insert as dispatch
+
+if TYPE_CHECKING:
+    from fairlane.drivers.sync import SyncDriver
+    from fairlane.operations.findings import Finding
+
+LOGGED = keys.logged("req")
+
+
+@pytest.fixture
+def lane(lane: Lane) -> Lane:
+    """The request `r1`, as of two minutes ago: maintenance would have looked at it by now."""
+    lane.now = server_ms(lane.client) - 2 * MINUTE
+    return lane
+
+
+def walk(driver: SyncDriver, *, repair: bool = False, **given: Any) -> list[Finding]:
+    """All that one walk finds."""
+    made = Walk("req", repair=repair, **given)
+    found = []
+    while not made.is_over:
+        found += driver.run(made.page())
+    return found
+
+
+def told(found: list[Finding]) -> list[tuple[str, str]]:
+    """What was found of whom, without what is harmless."""
+    return [(one.kind, one.name) for one in found if not one.is_harmless]
+
+
+def is_mended(driver: SyncDriver, *expected: tuple[str, str]) -> None:
+    """It is found and only told; then it is found and mended; then it is not there any more."""
+    for _ in range(2):
+        found = walk(driver)
+        assert told(found) == [*expected]
+        assert all(one.is_left and one.mend for one in found if not one.is_harmless)
+    found = walk(driver, repair=True)
+    assert told(found) == [*expected]
+    assert not any(one.is_left for one in found), found
+    assert told(walk(driver)) == []
+
+
+def submitted(driver: SyncDriver, *ids: str, count: int = 3) -> None:
+    """Whole requests, submitted just now."""
+    for name in ids:
+        Queue(driver).submit_request(numbered(count), id=name)
+
+
+def announced(lane: Lane) -> Lane:
+    """It stands in `active`, as if somebody had looked at it a moment ago."""
+    lane.client.zadd(ACTIVE, {lane.id: server_ms(lane.client) + 5000.5})
+    return lane
+
+
+def queued(lane: Lane, count: int = 3, **options: Any) -> Lane:
+    """A whole request: its tokens in their lane, itself in `active`."""
+    dispatch(lane.driver, "req", lane.id, lane.enqueue(count, **options)[1])
+    return announced(lane)
+
+
+def finished(lane: Lane) -> Lane:
+    """A request that has ended and was not logged."""
+    lane.complete(lane.take(lane.start(1)[0]))
+    return lane
+
+
+# ------------------------------------------------------------------ nothing is wrong
+
+
+def test_an_empty_redis_has_nothing_to_find(driver: SyncDriver):
+    """And the walk comes to an end."""
+    assert walk(driver) == []
+
+
+def test_whole_requests_are_not_complained_about(lane: Lane, driver: SyncDriver):
+    """Waiting, held, retried, open, ended, cancelled, and those of another queue."""
+    queued(lane)
+    submitted(driver, "held", "ended", "cancelled", count=2)
+    held = take_slice(driver)
+    assert held is not None
+    assert Queue(driver).request("cancelled").cancel() is True
+    Queue(driver, "other").submit_request([b"x"], id="foreign")
+    found = Walk("req", repair=False)
+    while not found.is_over:
+        assert told(driver.run(found.page())) == []
+    assert found.looked == 4
+
+
+def test_workers_that_go_on_meanwhile_are_not_found_fault_with(driver: SyncDriver):
+    """One slice is taken or settled between any two steps of the walk."""
+    submitted(driver, *(f"r{i}" for i in range(8)), count=4)
+    held: list[Any] = []
+
+    def work(_: str) -> None:
+        if held:
+            settle(driver, held.pop())
+        elif taken := take_slice(driver, count=1):
+            held.append(taken)
+
+    made = Walk("req", repair=True)
+    while not made.is_over:
+        found, _ = watch(driver, made.page(), work)
+        assert told(found) == []
+    for taken in held:
+        settle(driver, taken)
+    work_off(driver)
+    assert told(walk(driver)) == []
+
+
+# ------------------------------------------------------------------ the dispatch slot
+
+
+def test_a_wiped_dispatch_slot_is_rebuilt(lane: Lane, driver: SyncDriver):
+    """Requests go on, and those that had ended are in the log again."""
+    queued(lane)
+    other = Lane(driver, lane.client, request_id="r2")
+    other.now = lane.now
+    finished(other)
+    lane.client.delete(*lane.client.keys("{req}:*"))
+    found = walk(driver, repair=True)
+    assert sorted(told(found)) == [("forgotten", "r1"), ("lost tokens", "r1"), ("unlogged", "r2")]
+    assert not any(one.is_left for one in found)
+    lane.now = server_ms(lane.client)
+    assert standing(lane.client) == expected(lane)
+    assert work_off(driver) == [b"b0", b"b1", b"b2"]
+    (first, second) = driver.run(read_completions("req", "0", 0))
+    assert {first.id, second.id} == {"r1", "r2"}
+    assert told(walk(driver)) == []
+
+
+def test_a_request_nobody_looks_after_is_put_into_active(lane: Lane, driver: SyncDriver):
+    """As one that exists and is due now."""
+    queued(lane)
+    lane.client.delete(ACTIVE)
+    is_mended(driver, ("forgotten", "r1"))
+    score = lane.client.zscore(ACTIVE, "r1")
+    assert score % 1 == 0.5
+    assert abs(score - server_ms(lane.client)) < 5000
+
+
+def test_a_request_that_ended_meanwhile_is_not_missed(lane: Lane, driver: SyncDriver):
+    """Between the look at it and the look into `active`."""
+    (token,) = lane.start(1)
+    announced(lane)
+
+    def end(name: str) -> None:
+        if name.endswith("ZSCORE") and lane.hash()["state"] == "active":
+            lane.complete(lane.take(token))
+            lane.client.zrem(ACTIVE, "r1")
+
+    made = Walk("req", repair=True, thorough=False)
+    assert watch(driver, made.page(), end)[0] == []
+    assert lane.client.zcard(ACTIVE) == 0
+
+
+def test_an_unlogged_ending_is_logged_once(lane: Lane, driver: SyncDriver):
+    """With its counts; one that has ended just now may be on its way to the log."""
+    finished(lane)
+    is_mended(driver, ("unlogged", "r1"))
+    (ending,) = driver.run(read_completions("req", "0", 0))
+    assert (ending.id, ending.state, ending.done) == ("r1", "done", 1)
+    young = Lane(driver, lane.client, request_id="r2")
+    young.now = server_ms(lane.client)
+    finished(young)
+    assert told(walk(driver)) == []
+
+
+@pytest.mark.parametrize("mark", ["", ".5"])
+def test_an_entry_without_a_request_is_dropped(lane: Lane, driver: SyncDriver, mark: str):
+    """One that was seen to exist is lost, and that is logged."""
+    lane.client.zadd(ACTIVE, {"r1": f"{lane.now}{mark}"})
+    is_mended(driver, ("no request", "r1"))
+    endings = driver.run(read_completions("req", "0", 0))
+    assert [(one.id, one.state) for one in endings] == ([("r1", "lost")] if mark else [])
+
+
+def test_an_intent_of_a_moment_ago_is_none_of_its_business(lane: Lane, driver: SyncDriver):
+    """Its producer is at work."""
+    lane.client.zadd(ACTIVE, {"r1": server_ms(lane.client)})
+    assert told(walk(driver, repair=True)) == []
+    assert lane.client.zcard(ACTIVE) == 1
+
+
+def test_an_entry_of_an_ended_or_foreign_request_is_dropped(lane: Lane, driver: SyncDriver):
+    """The ending was logged before: the log keeps one entry."""
+    finished(lane)
+    walk(driver, repair=True)
+    Lane(driver, lane.client, request_id="r2", queue="other").start(1)
+    lane.client.zadd(ACTIVE, {"r1": lane.now, "r2": lane.now})
+    is_mended(driver, ("no request", "r1"), ("no request", "r2"))
+    assert lane.client.zcard(ACTIVE) == 0
+    assert lane.client.xlen(keys.completed("req")) == 1
+
+
+def test_what_nothing_of_ours_wrote_is_taken_out(lane: Lane, driver: SyncDriver):
+    """A name that is none, and a member that would stop the promoter."""
+    lane.client.zadd(ACTIVE, {b"a b": 5, b"\xff": 5})
+    lane.client.zadd(DELAYED, {b"garbage": 5, b"500|r1#0.1": 5})
+    found = walk(driver, repair=True)
+    assert {one.kind for one in found} == {"no request", "unreadable"}
+    assert [one.is_repaired for one in found] == [True] * 4
+    assert not lane.client.exists(ACTIVE, DELAYED)
+
+
+def test_stale_tokens_and_gone_workers_are_counted_only(lane: Lane, driver: SyncDriver):
+    """They cost a round trip each, and then they are gone."""
+    queued(lane)
+    lane.client.lpush(HOME, b"gone#0.1", b"r1#0.999", b"junk")
+    lane.client.zadd(DELAYED, {b"5|gone#0.1": 9e12})
+    lane.client.zadd(WORKERS, {"w:1": 1})
+    found = walk(driver)
+    assert sorted((one.kind, one.name) for one in found) == [
+        ("silent", "w:1"),
+        ("stale", "delayed"),
+        ("stale", "lane 5"),
+    ]
+    assert "3 tokens" in next(one.what for one in found if one.name == "lane 5")
+    assert told(found) == []
+    walk(driver, repair=True)
+    assert lane.client.zcard(WORKERS) == 0
+    lane.client.delete(DELAYED)
+
+
+# ------------------------------------------------------------------ the request's slot
+
+
+def test_lost_tokens_are_minted_again(lane: Lane, driver: SyncDriver):
+    """One of three: the others stay what they are."""
+    queued(lane)
+    lane.client.rpop(HOME)
+    is_mended(driver, ("lost tokens", "r1"))
+    assert standing(lane.client) == expected(lane)
+
+
+def test_a_token_in_a_workers_hands_is_not_lost(lane: Lane, driver: SyncDriver):
+    """It was popped before the walk looked, and shown before the walk was done."""
+    tokens = lane.start(1)
+    announced(lane)
+
+    def show(name: str) -> None:
+        if name == "1 HGET" and tokens:
+            lane.take(tokens.pop())
+
+    made = Walk("req", repair=False)
+    while not made.is_over:
+        assert told(watch(driver, made.page(), show)[0]) == []
+
+
+def test_expired_leases_are_taken_back(lane: Lane, driver: SyncDriver):
+    """Those that expired long ago: nobody leads."""
+    lane.take(lane.start(1)[0])
+    announced(lane)
+    is_mended(driver, ("overdue", "r1"))
+    assert lane.client.zcard(keys.leases("r1")) == 0
+
+
+def test_a_request_without_a_queued_permit_gets_one(lane: Lane, driver: SyncDriver):
+    """What the invariants say is told, and minting mends it."""
+    lane.start(1)
+    announced(lane)
+    lane.client.hset(keys.permits("r1"), "0", "p:")
+    lane.client.hset("req:{r1}", mapping={"queued": 0, "free": 0})
+    found = walk(driver)
+    assert told(found) == [("unsound", "r1")]
+    assert "nothing is queued" in found[0].what
+    is_mended(driver, ("unsound", "r1"))
+    lane.now = server_ms(lane.client)
+    assert standing(lane.client) == expected(lane)
+
+
+def test_what_cannot_be_mended_is_left_to_a_person(lane: Lane, driver: SyncDriver):
+    """A permit that is nowhere: the walk says so, and goes on."""
+    queued(lane)
+    lane.client.hdel(keys.permits("r1"), "1")
+    for repair in (False, True):
+        (found, *_) = walk(driver, repair=repair)
+        assert (found.kind, found.is_left, found.is_by_hand) == ("unsound", True, repair)
+
+
+def test_what_outlived_the_end_goes(lane: Lane, driver: SyncDriver):
+    """A working key that is there again, and a tombstone that would stay for ever."""
+    finished(lane)
+    walk(driver, repair=True)
+    lane.client.set("counter:{r1}", 1)
+    lane.client.persist("req:{r1}")
+    is_mended(driver, ("left over", "r1"))
+    assert not lane.client.exists("counter:{r1}")
+    assert lane.client.pttl("req:{r1}") > 0
+
+
+def test_keys_without_a_request_expire_in_a_day(lane: Lane, driver: SyncDriver):
+    """Nothing is deleted."""
+    held = lane.take(lane.start(3)[0])
+    lane.complete(held, held.ids[:1], keep=True)
+    lane.client.delete("req:{r1}")
+    before = set(lane.client.keys())
+    is_mended(driver, ("orphan", "r1"))
+    assert set(lane.client.keys()) == before
+    assert all(0 < lane.client.pttl(key) <= settings.MARKER_MS for key in before)
+
+
+@pytest.mark.parametrize("part", ["sub", "tok", "out"])
+def test_one_key_alone_is_known_by_what_it_holds(lane: Lane, driver: SyncDriver, part: str):
+    """Whichever of them is left."""
+    held = lane.take(lane.start(3)[0])
+    lane.complete(held, held.ids[:1], keep=True)
+    for key in set(lane.client.scan_iter()):
+        if not key.startswith(part.encode()):
+            lane.client.delete(key)
+    is_mended(driver, ("orphan", "r1"))
+
+
+def test_another_programs_keys_are_told_of_and_left_alone(lane: Lane, driver: SyncDriver):
+    """They are named like ours."""
+    client = lane.client
+    client.set("counter:{theirs}", 1)
+    client.hset("tok:{theirs}", "a", "b")
+    client.xadd("out:{alone}", {"field": 1})
+    client.zadd("lease:{z}", {"1": 1})
+    client.set("req:{theirs}", "text")
+    before = lane.dump()
+    found = walk(driver, repair=True)
+    assert told(found) == []
+    assert {one.name for one in found} == {"theirs", "alone", "z"}
+    assert lane.dump() == before
+    client.flushall()
+
+
+def test_other_queues_requests_are_left_alone(lane: Lane, driver: SyncDriver):
+    """Not even looked at, however broken."""
+    other = Lane(driver, lane.client, queue="other")
+    other.start(1)
+    other.client.hset("req:{r1}", "queued", 7)
+    before = other.dump()
+    assert walk(driver, repair=True) == []
+    assert other.dump() == before
+
+
+def test_a_request_that_cannot_be_read_is_told_and_the_others_are_mended(
+    lane: Lane, driver: SyncDriver
+):
+    """One of its keys has another type."""
+    submitted(driver, "r1", "r2", "r3")
+    lane.client.delete(ACTIVE)
+    lane.client.set("tok:{r2}", "text")
+    found = walk(driver, repair=True)
+    assert sorted(told(found)) == [
+        *(("forgotten", f"r{i}") for i in (1, 2, 3)),
+        ("unreadable", "r2"),
+    ]
+    assert [one.name for one in found if one.is_left] == ["r2"]
+    lane.client.flushall()
+
+
+def test_a_full_redis_is_told_with_the_finding(lane: Lane, driver: SyncDriver):
+    """What needs memory can't be mended; the walk goes on."""
+    queued(lane)
+    lane.client.delete(ACTIVE)
+    lane.client.config_set("maxmemory", 1)
+    try:
+        found = walk(driver, repair=True)
+    finally:
+        lane.client.config_set("maxmemory", 0)
+    assert [(one.kind, one.is_left) for one in found] == [("forgotten", True)]
+    assert "full" in found[0].mend
+
+
+# ------------------------------------------------------------------ pages
+
+
+def test_it_goes_page_by_page(lane: Lane, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch):
+    """Each page takes a bounded number of steps, and nobody is told twice."""
+    monkeypatch.setattr(fsck, "PAGE", 20)
+    monkeypatch.setattr(fsck_dispatch, "_PAGE", 20)
+    names = {f"r{i}" for i in range(60)}
+    for name in names:
+        other = Lane(driver, lane.client, request_id=name)
+        other.now = lane.now
+        other.start(1)
+    for i in range(0, 60, 2):
+        lane.client.delete(f"req:{{r{i}}}")
+    found: list[Finding] = []
+    made, pages = Walk("req", repair=False), 0
+    while not made.is_over:
+        new, _ = watch(driver, made.page())
+        found += new
+        pages += 1
+    assert pages > 5
+    assert len(told(found)) == len(set(told(found)))
+    assert {name for kind, name in told(found) if kind == "orphan"} == {
+        f"r{i}" for i in range(0, 60, 2)
+    }
+    assert {name for kind, name in told(found) if kind == "forgotten"} == {
+        f"r{i}" for i in range(1, 60, 2)
+    }
+    lane.client.flushall()
+
+
+def test_the_hourly_walk_only_rebuilds(lane: Lane, driver: SyncDriver):
+    """What nobody looks after is put back; lost tokens and leases are found by who looks then."""
+    lane.take(lane.start(3)[0])
+    other = Lane(driver, lane.client, request_id="r2")
+    other.now = lane.now
+    finished(other)
+    found = walk(driver, repair=True, thorough=False)
+    assert sorted(told(found)) == [("forgotten", "r1"), ("unlogged", "r2")]
+    made = Walk("req", repair=True, thorough=False)
+    steps = watch(driver, made.page())[1]
+    assert steps == ["Nodes", "SCAN", "TIME", "2 HMGET", "1 ZSCORE", "1 ZSCORE"]
+    assert made.is_over
+
+
+def test_an_idle_hourly_walk_asks_for_keys_only(driver: SyncDriver):
+    """Nothing else."""
+    assert watch(driver, Walk("req", repair=True, thorough=False).page())[1] == ["Nodes", "SCAN"]
+
+
+def test_a_primary_that_fails_over_is_walked_under_its_new_name():
+    """And the ones that were walked are not walked again."""
+    made = Walk("req", repair=False, thorough=False)
+
+    def page(*replies: Any) -> list[Any]:
+        operation, asked = made.page(), []
+        step = operation.send(None)
+        for reply in replies:
+            asked.append(step.node if isinstance(step, At) else type(step))
+            try:
+                fails = isinstance(reply, Exception)
+                step = operation.throw(reply) if fails else operation.send(reply)
+            except StopIteration:
+                break
+        return asked
+
+    away = RedisUnreachable("no answer")
+    assert page(["a", "b", "c"], [b"0", []]) == [Nodes, "a"]
+    with pytest.raises(RedisUnreachable):
+        page(away, ["a", "b", "c"])
+    assert page(away, ["a", "d", "c"]) == ["b", Nodes]
+    assert page([b"7", []]) == ["d"]
+    assert page([b"0", []]) == ["d"]
+    assert not made.is_over
+    assert page([b"0", []]) == ["c"]
+    assert made.is_over
+
+
+def test_a_request_of_an_hour_in_submission_is_whole(lane: Lane, driver: SyncDriver):
+    """Open, between two chunks."""
+    queued(lane, open_ms=HOUR)
+    assert told(walk(driver)) == []

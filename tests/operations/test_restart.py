@@ -1,0 +1,107 @@
+"""kill -9 of Redis alone, by setting: what is lost is what docs/durability.md says, and no more."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fairlane.errors import FairlaneError, RequestNotFound
+from fairlane.queue import Queue
+from tests.support import servers
+from tests.support.requests import numbered, work_off
+from tests.support.wait import wait_until
+from tests.support.workers import broken
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+UP_S = 20.0
+AOF = ("--appendonly", "yes", "--appendfsync")
+
+
+@contextlib.contextmanager
+def killed_and_started_again(
+    server: servers.Server, options: tuple[str, ...]
+) -> Iterator[servers.Server]:
+    """The same server on the same folder and port, after a kill -9."""
+    server.process.kill()
+    server.process.wait()
+    process = servers._spawn(server.kind, server.binary, server.folder, server.port, options)
+    again = servers.Server(server.kind, server.binary, server.port, server.folder, process)
+    try:
+        wait_until(partial(servers._state, again), UP_S, why="it is up again")
+        yield again
+    finally:
+        process.kill()
+        process.wait()
+
+
+def is_written(server: servers.Server) -> bool:
+    """Tell whether the log has left Redis's own memory; where it is on disk is the kernel's."""
+    with contextlib.closing(server.client()) as client:
+        found = client.info("persistence")
+        return bool(found["aof_buffer_length"] == 0 and found["aof_pending_bio_fsync"] == 0)
+
+
+@pytest.mark.parametrize("policy", ["always", "no"])
+def test_with_an_append_only_file_nothing_acknowledged_is_lost(policy: str):
+    """Killed in the middle of submissions: a command is in the kernel before it is answered."""
+    submitted: list[str] = []
+
+    def submit(queue: Queue) -> None:
+        with contextlib.suppress(FairlaneError):
+            for i in range(100_000):
+                queue.submit_request(numbered(20), id=f"r{i}")
+                submitted.append(f"r{i}")
+
+    options = (*AOF, policy)
+    with (
+        servers.run_server("single", *options) as server,
+        Queue.from_url(server.url, patience_s=0) as queue,
+    ):
+        producer = threading.Thread(target=submit, args=(queue,))
+        producer.start()
+        wait_until(lambda: len(submitted) > 30, UP_S, why="30 requests are submitted")
+        with killed_and_started_again(server, options) as again:
+            producer.join(UP_S)
+            check_all_there(again, list(submitted))
+
+
+def test_with_everysec_what_the_kernel_has_is_not_lost():
+    """A command may stay in Redis's memory only while an fsync is under way: see the docs."""
+    options = (*AOF, "everysec")
+    with servers.run_server("single", *options) as server:
+        with Queue.from_url(server.url) as queue:
+            submitted = [queue.submit_request(numbered(20), id=f"r{i}").id for i in range(30)]
+        wait_until(partial(is_written, server), UP_S, why="the log is written")
+        with killed_and_started_again(server, options) as again:
+            check_all_there(again, submitted)
+
+
+def check_all_there(server: servers.Server, submitted: list[str]) -> None:
+    """Every request is whole, and is worked off."""
+    with Queue.from_url(server.url) as queue:
+        for name in submitted:
+            assert queue.request(name).progress().total == 20
+            assert broken(queue, name) == []
+        work_off(queue.driver)
+        assert all(queue.request(name).state() == "done" for name in submitted)
+
+
+def test_without_an_append_only_file_everything_since_the_snapshot_is_lost():
+    """And what the snapshot has is whole."""
+    with servers.run_server("single") as server:
+        with Queue.from_url(server.url) as queue:
+            queue.submit_request(numbered(20), id="saved")
+            with contextlib.closing(server.client()) as client:
+                client.save()
+            queue.submit_request(numbered(20), id="later")
+        with killed_and_started_again(server, ()) as again, Queue.from_url(again.url) as queue:
+            with pytest.raises(RequestNotFound):
+                queue.request("later").state()
+            assert broken(queue, "saved") == []
+            assert sorted(work_off(queue.driver)) == sorted(numbered(20))

@@ -1,0 +1,401 @@
+"""pause, resume, set_limit, set_priority: a request changes while it runs."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane.errors import InvalidArgument
+from tests.support.requests import HOUR, MINUTE, Lane, listening, toks
+
+if TYPE_CHECKING:
+    import redis
+
+    from tests.support.requests import Held, Tok
+
+
+# ------------------------------------------------------------------ pause, resume
+
+
+def test_a_paused_request_starts_nothing_and_goes_on_after_resume(lane: Lane):
+    """Its tokens are stale; as many come back as there is room and work for."""
+    tokens = lane.start(9)
+    assert lane.pause() == [b"ok", b"paused", []]
+    assert lane.hash()["state"] == "paused"
+    assert {lane.acquire(token).word for token in tokens} == {"stale"}
+    word, state, more = lane.resume()
+    assert (word, state) == (b"ok", b"active")
+    assert len(toks(more)) == 3
+    assert all(lane.take(token).ids for token in toks(more))
+
+
+def test_what_is_held_while_paused_ends_as_ever(lane: Lane):
+    """extend does not ask it to stop, its result counts, and no token comes of it."""
+    held = lane.take(lane.start(9)[0])
+    lane.pause()
+    assert lane.extend(held) == "ok"
+    assert lane.complete(held, held.ids[:1], keep=True) == [b"ok", 8, []]
+    assert lane.complete(held) == [b"ok", 6, []]
+    assert lane.number("done") == 3
+    assert len(toks(lane.resume()[2])) == 3
+
+
+def test_a_paused_request_ends_when_nothing_is_left(lane: Lane, redis_client: redis.Redis):
+    """It is done, once."""
+    (token,) = lane.start(2, limit=1)
+    held = lane.take(token)
+    lane.pause()
+    with listening(redis_client, "done:{r1}") as heard:
+        word, summary = lane.complete(held)
+        assert heard() == [b"done"]
+    assert (word, summary[0], summary[2:6]) == (b"ended", b"done", [2, 2, 0, 0])
+
+
+def test_pause_and_resume_twice_are_once(lane: Lane):
+    """The second resume tells the tokens again: the first answer may have been lost."""
+    lane.start(9)
+    assert lane.resume()[:2] == [b"ok", b"active"]
+    lane.pause()
+    before = lane.dump()
+    assert lane.pause() == [b"ok", b"paused", []]
+    assert lane.dump() == before
+    first = lane.resume()
+    before = lane.dump()
+    again = lane.resume()
+    assert sorted(toks(again[2])) == sorted(toks(first[2]))
+    assert lane.dump() == before
+
+
+def test_a_retry_that_comes_due_while_paused_waits_for_resume(lane: Lane):
+    """Its sleeper is parked; resume brings it back, due at once when its time has passed."""
+    (token,) = lane.start(1)
+    held = lane.take(token)
+    (sleeper,) = toks(lane.complete(held, others=[(held.ids[0], "retry", 5_000)])[2])
+    assert lane.pause()[1] == b"paused"
+    assert toks(lane.resume()[2])[0].delay == 5_000
+    lane.pause()
+    lane.later(5_000)
+    assert lane.acquire(sleeper).word == "stale"
+    (awake,) = toks(lane.resume()[2])
+    assert awake.delay == 0
+    assert lane.take(awake).attempt == 2
+
+
+def test_chunks_and_the_seal_come_while_paused(lane: Lane):
+    """They are stored, and run after resume."""
+    lane.start(2, open_ms=HOUR)
+    lane.pause()
+    assert lane.append(4, chunk=2) == [b"ok", []]
+    assert lane.seal(2) == [b"ok", []]
+    (token, *_) = toks(lane.resume()[2])
+    assert lane.take(token).bodies == [b"b0", b"b1"]
+
+
+def test_an_empty_request_ends_by_its_seal_though_paused(lane: Lane):
+    """Nothing is left of it."""
+    lane.start(0, open_ms=HOUR)
+    lane.pause()
+    assert lane.seal()[0] == b"ended"
+
+
+def test_cancel_ends_a_paused_request(lane: Lane):
+    """And neither pause nor resume brings back what is cancelled."""
+    held = lane.take(lane.start(9)[0])
+    lane.pause()
+    assert lane.cancel("enough") == [b"ok", []]
+    assert lane.pause() == [b"ok", b"cancelling", []]
+    assert lane.resume() == [b"ok", b"cancelling", []]
+    assert lane.hash()["reason"] == "enough"
+    assert lane.complete(held)[1][2:6] == [9, 3, 0, 6]
+
+
+def test_the_deadline_passes_while_paused(lane: Lane):
+    """What waits is dead."""
+    lane.start(3, deadline_ms=MINUTE)
+    lane.pause()
+    lane.later(MINUTE)
+    word, summary = lane.reap()
+    assert (word, summary[0], summary[2:6]) == (b"ended", b"done", [3, 0, 3, 0])
+
+
+def test_what_expires_is_neither_paused_nor_resumed(lane: Lane):
+    """Resumed late, it starts nothing."""
+    held = lane.take(lane.start(9, deadline_ms=20_000)[0])
+    lane.pause()
+    lane.later(20_000)
+    assert lane.resume() == [b"ok", b"active", []]
+    lane.pause()
+    assert lane.reap()[0] == b"ok"
+    assert lane.pause() == [b"ok", b"expiring", []]
+    assert lane.resume() == [b"ok", b"expiring", []]
+    assert lane.complete(held)[0] == b"ended"
+
+
+def test_a_paused_request_whose_producer_is_gone_is_abandoned(lane: Lane):
+    """As an active one."""
+    lane.start(2, open_ms=HOUR)
+    lane.pause()
+    lane.later(HOUR + 1)
+    word, summary = lane.reap()
+    assert (word, summary[0], summary[8]) == (b"ended", b"cancelled", b"abandoned")
+
+
+def test_a_lease_that_dies_while_paused_waits_for_resume(lane: Lane):
+    """Its sub-requests are taken back; nothing is minted for them."""
+    (token,) = lane.start(2, limit=1)
+    lane.take(token)
+    lane.pause()
+    lane.later(30_000)
+    assert lane.reap() == [b"ok", 0, []]
+    (again,) = toks(lane.resume()[2])
+    assert lane.take(again).bodies == [b"b0"]
+
+
+# ------------------------------------------------------------------ set_limit
+
+
+def test_a_raised_limit_mints_at_once(lane: Lane):
+    """Two more workers may come."""
+    lane.start(9, limit=1)
+    word, more = lane.set_limit(3)
+    assert (word, len(toks(more)), lane.number("limit")) == (b"ok", 2, 3)
+    assert all(lane.take(token).ids for token in toks(more))
+
+
+def test_a_lowered_limit_parks_the_newest_tokens(lane: Lane):
+    """The oldest stay: they are the next to be popped."""
+    tokens = lane.start(9, limit=4)
+    assert lane.set_limit(2) == [b"ok", []]
+    assert [lane.acquire(token).word for token in tokens] == ["ok", "ok", "stale", "stale"]
+
+
+def test_what_is_held_above_a_lowered_limit_drains(lane: Lane):
+    """Each release leaves for good, until there is room below the limit again."""
+    held = [lane.take(token, count=1) for token in lane.start(12, limit=4)]
+    assert lane.set_limit(1) == [b"ok", []]
+    assert [lane.complete(one)[2] for one in held[:3]] == [[], [], []]
+    (token,) = toks(lane.complete(held[3])[2])
+    assert (token.k, lane.number("limit")) == ("0", 1)
+    assert lane.take(token).ids
+
+
+def test_a_limit_lowered_and_raised_gives_no_permit_twice(lane: Lane):
+    """Permits 2 and 3 are still held when the limit comes back: 0 and 1 are what is free."""
+    held = [lane.take(token, count=1) for token in lane.start(20, limit=4)]
+    lane.set_limit(2)
+    lane.complete(held[0])
+    lane.complete(held[1])
+    found = toks(lane.set_limit(4)[1])
+    assert sorted(token.k for token in found) == ["0", "1"]
+    for token in found:
+        lane.take(token, count=1)
+    assert sorted(lane.client.zrange("lease:{r1}", 0, -1)) == [b"0", b"1", b"2", b"3"]
+    assert lane.complete(held[2])[0] == b"ok"
+
+
+def test_permits_that_left_come_back_when_the_limit_does(lane: Lane):
+    """They were released above the limit and have no field any more."""
+    held = [lane.take(token, count=1) for token in lane.start(20, limit=4)]
+    lane.set_limit(1)
+    for one in held:
+        lane.complete(one)
+    found = toks(lane.set_limit(4)[1])
+    assert sorted(token.k for token in found) == ["1", "2", "3"]
+    assert all(lane.take(token, count=1).ids for token in found)
+
+
+def test_the_limit_falls_below_a_sleeper(lane: Lane):
+    """It sleeps on under another number."""
+    one, two = (lane.take(token) for token in lane.start(2, limit=2))
+    (sleeper,) = toks(lane.complete(two, others=[(two.ids[0], "retry", 5_000)])[2])
+    assert sleeper.k == "1"
+    assert lane.set_limit(1) == [b"ok", []]
+    assert lane.acquire(sleeper).word == "stale"
+    (again,) = toks(lane.complete(one)[2])
+    assert (again.k, again.delay) == ("0", 5_000)
+
+
+def test_set_limit_twice_is_once(lane: Lane):
+    """The same again changes nothing and tells the tokens again."""
+    lane.start(9, limit=1)
+    first = toks(lane.set_limit(3)[1])
+    before = lane.dump()
+    again = toks(lane.set_limit(3)[1])
+    assert lane.dump() == before
+    assert set(first) < set(again)
+    assert len(again) == 3
+
+
+def test_the_limit_of_a_paused_request_counts_after_resume(lane: Lane):
+    """Up and down."""
+    lane.start(9, limit=3)
+    lane.pause()
+    assert lane.set_limit(5) == [b"ok", []]
+    assert lane.set_limit(2) == [b"ok", []]
+    assert len(toks(lane.resume()[2])) == 2
+
+
+def test_the_limit_of_a_cancelling_request_brings_no_tokens(lane: Lane):
+    """It is kept, and the request ends."""
+    held = lane.take(lane.start(9, limit=2)[0])
+    lane.cancel()
+    assert lane.set_limit(9) == [b"ok", []]
+    assert lane.complete(held)[0] == b"ended"
+
+
+def test_the_greatest_limit_up_and_down(lane: Lane):
+    """Ten thousand permits in one call."""
+    lane.start(1000, limit=1, open_ms=HOUR)
+    for chunk in range(2, 11):
+        lane.append(1000, chunk=chunk)
+    tokens = toks(lane.set_limit(10_000)[1])
+    assert len(tokens) == 9_999
+    held = [lane.take(token) for token in tokens[-3:]]
+    assert lane.set_limit(1) == [b"ok", []]
+    assert len(toks(lane.set_limit(10_000)[1])) == 9_997
+    assert all(lane.complete(one)[0] == b"ok" for one in held)
+
+
+# ------------------------------------------------------------------ set_priority
+
+
+def test_another_priority_moves_the_tokens(lane: Lane):
+    """The old ones are stale, and what is minted later goes to the new lane, too."""
+    old = lane.start(9, limit=2)
+    word, more = lane.set_priority(0)
+    new = toks(more)
+    assert (word, [token.lane for token in new]) == (b"ok", [0, 0])
+    assert {lane.acquire(token).word for token in old} == {"stale"}
+    held = lane.take(new[0])
+    assert held.policy[6] == 0
+    assert toks(lane.complete(held)[2])[0].lane == 0
+
+
+def test_a_sleepers_due_is_kept(lane: Lane):
+    """Three of its five seconds are left."""
+    held = lane.take(lane.start(1)[0])
+    lane.complete(held, others=[(held.ids[0], "retry", 5_000)])
+    lane.later(2_000)
+    (token,) = toks(lane.set_priority(9)[1])
+    assert (token.lane, token.delay) == (9, 3_000)
+    lane.later(3_000)
+    assert lane.take(token).attempt == 2
+
+
+def test_set_priority_twice_is_once(lane: Lane):
+    """The same again changes nothing and tells the tokens again."""
+    lane.start(9)
+    first = lane.set_priority(7)
+    before = lane.dump()
+    again = lane.set_priority(7)
+    assert sorted(toks(again[1])) == sorted(toks(first[1]))
+    assert lane.dump() == before
+
+
+def test_the_priority_of_a_paused_request_counts_after_resume(lane: Lane):
+    """Nothing is queued meanwhile."""
+    lane.start(9)
+    lane.pause()
+    assert lane.set_priority(99) == [b"ok", []]
+    assert {token.lane for token in toks(lane.resume()[2])} == {99}
+
+
+def test_the_summary_tells_the_last_priority(lane: Lane):
+    """The completion log shows what was in force at the end."""
+    lane.start(1)
+    lane.set_priority(8)
+    assert lane.cancel()[1][7] == 8
+
+
+# ------------------------------------------------------------------ all of them
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "pause": {},
+    "resume": {},
+    "set_limit": {"limit": 2},
+    "set_priority": {"priority": 1},
+}
+each_change = pytest.mark.parametrize("name", CHANGES)
+
+
+@each_change
+def test_a_change_after_the_end_changes_nothing(lane: Lane, name: str):
+    """It says how the request ended."""
+    (token,) = lane.start(1)
+    lane.complete(lane.take(token))
+    before = lane.dump()
+    word, summary = lane.request(name, **CHANGES[name])
+    assert (word, summary[0], summary[2:6]) == (b"ended", b"done", [1, 1, 0, 0])
+    assert lane.dump() == before
+
+
+@each_change
+def test_a_change_of_a_missing_request_is_gone(lane: Lane, name: str):
+    """And nothing is written; nor to the marker of an abandoned one."""
+    assert lane.request(name, **CHANGES[name]) == [b"gone"]
+    assert lane.dump() == {}
+    lane.abandon(5)
+    before = lane.dump()
+    assert lane.request(name, **CHANGES[name]) == [b"gone"]
+    assert lane.dump() == before
+
+
+@pytest.mark.parametrize("limit", ["", "many", 0, -1, 10_001, 1.5, "nan"])
+def test_a_bad_limit_is_refused_before_anything_is_written(lane: Lane, limit: Any):
+    """With the sentence of enqueue."""
+    lane.start(9)
+    before = lane.dump()
+    with pytest.raises(InvalidArgument, match="whole number from 1 to 10000"):
+        lane.set_limit(limit)
+    assert lane.dump() == before
+
+
+@pytest.mark.parametrize("priority", ["", "high", -1, 100, 0.5, "nan"])
+def test_a_bad_priority_is_refused_before_anything_is_written(lane: Lane, priority: Any):
+    """With the sentence of enqueue."""
+    lane.start(9)
+    before = lane.dump()
+    with pytest.raises(InvalidArgument, match="whole number from 0 to 99"):
+        lane.set_priority(priority)
+    assert lane.dump() == before
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_is_changed_while_it_runs_it_ends(lane: Lane, seed: int):
+    """Every step is followed by `check`; at the end all is counted once."""
+    dice = random.Random(seed)
+    tokens: list[Tok] = lane.start(40, limit=3)
+    held: list[Held] = []
+    while lane.hash()["state"] not in {"done", "cancelled"}:
+        reply = _something(lane, dice, tokens, held)
+        if reply and isinstance(reply[-1], list) and reply[0] == b"ok":
+            tokens += toks(reply[-1])
+        assert lane.client.zcard("lease:{r1}") == len(held)
+    assert [lane.number(name) for name in ("done", "dead", "cancelled")] == [40, 0, 0]
+
+
+def _something(lane: Lane, dice: random.Random, tokens: list[Tok], held: list[Held]) -> list[Any]:
+    what = dice.choice(["acquire"] * 5 + ["complete"] * 4 + ["retry", "limit", "lane", "pause"])
+    reply: list[Any] = []
+    if what == "acquire" and tokens:
+        one = lane.acquire(tokens.pop(dice.randrange(len(tokens))), count=2)
+        tokens += one.tokens
+        if one.word == "ok":
+            held.append(one)
+            assert len(held) <= lane.number("limit")
+    elif what in {"complete", "retry"} and held:
+        one = held.pop(dice.randrange(len(held)))
+        failed = one.ids[:1] if what == "retry" and one.attempt < 3 else []
+        others = [(entry_id, "retry", dice.choice([0, 1_000])) for entry_id in failed]
+        reply = lane.complete(one, one.ids[len(failed) :], others)
+    elif what == "limit":
+        reply = lane.set_limit(dice.randint(1, 6))
+    elif what == "lane":
+        reply = lane.set_priority(dice.randint(0, 99))
+    elif what == "pause":
+        lane.pause()
+        lane.later(500)
+        reply = lane.resume()
+    return reply

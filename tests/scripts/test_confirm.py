@@ -1,0 +1,60 @@
+"""confirm: a write that always happens and changes nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.support.requests import Lane
+
+
+def without_mark(lane: Lane) -> dict[str, str]:
+    """The request's hash without what confirm writes."""
+    return {name: text for name, text in lane.hash().items() if name != "confirm"}
+
+
+def test_confirm_writes_and_says_what_is_there(lane: Lane):
+    """The state and the digest over all chunks; nothing else changes."""
+    lane.start(3)
+    before = without_mark(lane)
+    assert lane.request("confirm") == [b"ok", b"active", b"d1"]
+    assert without_mark(lane) == before
+    assert lane.number("confirm") == lane.now
+
+
+def test_confirm_twice_within_a_millisecond_writes_twice(lane: Lane):
+    """Or WAIT behind the second one would wait for nothing."""
+    lane.start(3)
+    lane.request("confirm")
+    changes = lane.client.info("persistence")["rdb_changes_since_last_save"]
+    lane.request("confirm")
+    assert lane.client.info("persistence")["rdb_changes_since_last_save"] > changes
+
+
+def test_confirm_creates_nothing(lane: Lane):
+    """Neither for an id nobody knows nor for what the auditor gave up."""
+    assert lane.request("confirm") == [b"gone"]
+    assert lane.dump() == {}
+    lane.abandon(5)
+    before = lane.dump()
+    assert lane.request("confirm") == [b"gone"]
+    assert lane.dump() == before
+
+
+def test_confirm_after_the_end_keeps_the_tombstones_ttl(lane: Lane):
+    """It says how it ended."""
+    lane.start(3)
+    lane.cancel()
+    ttl = lane.client.pttl("req:{r1}")
+    assert lane.request("confirm") == [b"ok", b"cancelled", b"d1"]
+    assert 0 < lane.client.pttl("req:{r1}") <= ttl
+
+
+def test_a_full_redis_confirms(lane: Lane):
+    """What was submitted just before it was full, and what is being drained."""
+    lane.start(3)
+    lane.client.config_set("maxmemory", 100_000)
+    try:
+        assert lane.request("confirm")[0] == b"ok"
+    finally:
+        lane.client.config_set("maxmemory", 0)

@@ -1,0 +1,265 @@
+"""requeue_dead: dead sub-requests wait again, each counted once and with one outcome."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fairlane.errors import InvalidArgument, RedisFull
+from tests.scripts.test_full_and_forgotten import full
+from tests.support.requests import HOUR, MINUTE, Lane, toks
+
+if TYPE_CHECKING:
+    from tests.support.requests import Held, Tok
+
+MIB = 1 << 20
+
+
+def bury(lane: Lane, *indexes: int, of: int = 9, limit: int = 1) -> Tok:
+    """A request with these sub-requests dead, the rest released; its one token."""
+    (token,) = lane.start(of, limit=limit)[:1]
+    held = lane.take(token)
+    names = [entry_id for entry_id in held.ids if int(entry_id.split(b"-")[1]) in indexes]
+    (token,) = toks(lane.complete(held, others=[(name, "dead", 0) for name in names])[2])
+    return token
+
+
+def finish(lane: Lane, token: Tok | None) -> list[Held]:
+    """Work it off, one permit at a time."""
+    seen = []
+    while token is not None:
+        held = lane.take(token)
+        seen.append(held)
+        reply = lane.complete(held)
+        found = toks(reply[2]) if reply[0] == b"ok" else []
+        token = found[0] if found else None
+    return seen
+
+
+def test_a_requeued_sub_request_runs_again_as_if_new(lane: Lane):
+    """Its index is the old one, its attempts begin anew, and its old outcome is gone."""
+    token = bury(lane, 1, 4, of=6)
+    assert sorted(lane.results()) == [1, 4]
+    assert lane.requeue() == [b"ok", 2, 2, []]
+    assert (lane.number("dead"), lane.dead(), lane.results()) == (0, [], {})
+    seen = finish(lane, token)
+    again = [held for held in seen if set(held.bodies) & {b"b1", b"b4"}]
+    assert [held.attempt for held in again] == [1]
+    assert again[0].bodies == [b"b1", b"b4"]
+    assert [entry_id.split(b"-")[1] for entry_id in again[0].ids] == [b"1", b"4"]
+    assert lane.hash()["state"] == "done"
+    assert [lane.number(name) for name in ("total", "done", "dead")] == [6, 6, 0]
+    assert {index: found[0] for index, found in lane.results().items()} == dict.fromkeys(
+        range(6), "d"
+    )
+
+
+def test_it_may_die_again_and_be_requeued_again(lane: Lane):
+    """Each time it has one outcome and one place among the dead."""
+    (token,) = lane.start(1, open_ms=HOUR)
+    for _ in range(3):
+        held = lane.take(token)
+        assert (held.bodies, held.attempt) == ([b"b0"], 1)
+        assert lane.complete(held, others=[(held.ids[0], "dead", 0)])[0] == b"ok"
+        assert (lane.number("dead"), len(lane.dead()), len(lane.results())) == (1, 1, 1)
+        (token,) = toks(lane.requeue()[3])
+    lane.seal()
+    finish(lane, token)
+    assert [lane.number(name) for name in ("done", "dead")] == [1, 0]
+
+
+def test_requeued_work_mints_what_there_is_room_for(lane: Lane):
+    """Nothing else is left: a held permit leaves room for one more."""
+    one, two = (lane.take(token) for token in lane.start(2, limit=2))
+    lane.complete(one, others=[(one.ids[0], "dead", 0)])
+    word, looked, moved, tokens = lane.requeue()
+    assert (word, looked, moved, len(toks(tokens))) == (b"ok", 1, 1, 1)
+    assert lane.take(toks(tokens)[0]).bodies == [b"b0"]
+    assert lane.complete(two)[0] == b"ok"
+
+
+def test_requeue_twice_is_once(lane: Lane):
+    """The second finds nothing, and tells the tokens again: the first answer may be lost."""
+    one, two = (lane.take(token) for token in lane.start(2, limit=2))
+    lane.complete(one, others=[(one.ids[0], "dead", 0)])
+    names = lane.dead_ids()
+    first = lane.requeue(names)
+    before = lane.dump()
+    assert lane.requeue(names) == [b"ok", 1, 0, first[3]]
+    assert lane.dump() == before
+    assert two.bodies == [b"b1"]
+
+
+def test_ids_grow_whatever_the_clock_does(lane: Lane):
+    """A requeue between chunks, with a clock that stands still or runs backwards."""
+    (token,) = lane.start(3, limit=1, open_ms=HOUR)
+    held = lane.take(token)
+    lane.complete(held, others=[(held.ids[0], "dead", 0), (held.ids[2], "dead", 0)])
+    lane.later(-5_000)
+    assert lane.requeue()[2] == 2
+    assert lane.append(2, chunk=2)[0] == b"ok"
+    assert lane.append(2, chunk=3)[0] == b"ok"
+    entries = [entry_id.decode() for entry_id, _ in lane.client.xrange("sub:{r1}")]
+    assert [int(one.split("-")[1]) for one in entries] == [1, 0, 2, 3, 4, 5, 6]
+
+
+def test_only_what_is_named_is_requeued(lane: Lane):
+    """By its place among the dead, in any order."""
+    bury(lane, 0, 2, 5, of=6)
+    ids = lane.dead_ids()
+    assert lane.requeue([ids[2], ids[0]])[:3] == [b"ok", 2, 2]
+    assert [one["head"].split(":")[0] for one in lane.dead()] == ["2"]
+    assert sorted(lane.results()) == [2]
+
+
+def test_a_call_moves_about_four_mebibytes(lane: Lane):
+    """It says at how many it has looked; the caller goes on behind them."""
+    bodies = [b"x" * MIB] * 3
+    (token,) = lane.start(bodies, limit=1, open_ms=HOUR)
+    for chunk in (2, 3):
+        lane.append(bodies, chunk=chunk)
+    held = lane.take(token)
+    others = [(entry_id, "dead", 0) for entry_id in held.ids]
+    held = lane.take(toks(lane.complete(held, others=others)[2])[0])
+    lane.complete(held, others=[(entry_id, "dead", 0) for entry_id in held.ids], keep=True)
+    ids = lane.dead_ids()
+    assert len(ids) == 8
+    assert lane.requeue(ids)[:3] == [b"ok", 4, 4]
+    assert lane.requeue(ids[4:])[:3] == [b"ok", 4, 4]
+    assert len(lane.list_dead()) == 0
+
+
+def test_requeue_while_paused_waits_for_resume(lane: Lane):
+    """Then it starts."""
+    one, two = (lane.take(token) for token in lane.start(2, limit=2))
+    lane.complete(one, others=[(one.ids[0], "dead", 0)])
+    lane.pause()
+    assert lane.requeue()[1:] == [1, 1, []]
+    (token,) = toks(lane.resume()[2])
+    assert lane.take(token).bodies == [b"b0"]
+    assert two.ids
+
+
+def test_what_is_on_its_way_to_its_end_takes_nothing_back(lane: Lane):
+    """Cancelled it would be counted cancelled, and after the deadline it would die again."""
+    token = bury(lane, 0, of=4)
+    lane.take(token)
+    lane.cancel()
+    before = lane.dump()
+    assert lane.requeue() == [b"ending"]
+    assert lane.dump() == before
+
+
+def test_nothing_is_requeued_after_the_deadline(lane: Lane):
+    """Whether or not the reaper has come."""
+    (token,) = lane.start(4, limit=1, deadline_ms=MINUTE)
+    held = lane.take(token)
+    (token,) = toks(lane.complete(held, others=[(held.ids[0], "dead", 0)])[2])
+    lane.take(token)
+    lane.later(MINUTE)
+    assert lane.requeue() == [b"ending"]
+    lane.checked = False
+    assert lane.reap()[0] == b"ended"
+
+
+def test_requeue_after_the_end_changes_nothing(lane: Lane):
+    """It says how the request ended, and the dead keep their results."""
+    (token,) = lane.start(1)
+    held = lane.take(token)
+    lane.complete(held, others=[(held.ids[0], "dead", 0)])
+    before = lane.dump()
+    word, summary = lane.requeue()
+    assert (word, summary[0], summary[2:6]) == (b"ended", b"done", [1, 0, 1, 0])
+    assert lane.dump() == before
+
+
+def test_requeue_of_a_missing_request_is_gone(lane: Lane):
+    """And nothing is written."""
+    assert lane.requeue(["1-0"]) == [b"gone"]
+    assert lane.dump() == {}
+
+
+@pytest.mark.parametrize("ids", [["x"], ["1"], ["1-1", "+"], ["1-1"] * 1001])
+def test_bad_ids_are_refused_before_anything_is_written(lane: Lane, ids: list[str]):
+    """Too many of them as well."""
+    bury(lane, 0)
+    before = lane.dump()
+    with pytest.raises(InvalidArgument, match="dead entries"):
+        lane.requeue([lane.dead_ids()[0].decode(), *ids][-1001:])
+    assert lane.dump() == before
+
+
+def test_a_full_redis_refuses_to_requeue_and_writes_nothing(lane: Lane):
+    """It is new work; it can be had later."""
+    bury(lane, 0, 1)
+    with full(lane.client):
+        before = lane.dump()
+        with pytest.raises(RedisFull):
+            lane.requeue()
+        assert lane.dump() == before
+    assert lane.requeue()[2] == 2
+
+
+def test_a_dead_entry_remembers_its_result(lane: Lane):
+    """Whoever buries it: a verdict, the reaper, the deadline."""
+    (token,) = lane.start(3, limit=1, attempts=1, deadline_ms=MINUTE)
+    held = lane.take(token, count=2)
+    (token,) = toks(lane.complete(held, others=[(held.ids[0], "dead", 0)])[2])
+    lane.take(token)
+    lane.later(MINUTE)
+    lane.reap()
+    assert len(lane.dead()) == 3
+    out = {
+        entry_id.decode(): fields for entry_id, fields in lane.raw("XRANGE", "out:{r1}", "-", "+")
+    }
+    assert [out[one["out"]][2].decode() for one in lane.dead()] == [
+        one["head"] for one in lane.dead()
+    ]
+
+
+# ------------------------------------------------------------------ list_dead
+
+
+def test_the_dead_are_listed_without_their_bodies(lane: Lane):
+    """Page by page, in the order in which they died."""
+    bury(lane, 0, 2, 3, of=9, limit=1)
+    first = lane.list_dead(count=2)
+    rest = lane.list_dead(after=first[-1][0], count=2)
+    assert [row[1:] for row in [*first, *rest]] == [
+        [b"%d:x:1:0:0" % i, b"rejected", b"why dead", b"w:1", 2] for i in (0, 2, 3)
+    ]
+    assert lane.list_dead(after=rest[-1][0]) == []
+
+
+def test_no_dead_ones_are_an_empty_page(lane: Lane):
+    """Of a request that has none, and of none at all."""
+    assert lane.list_dead() == []
+    lane.start(3)
+    assert lane.list_dead() == []
+
+
+def test_a_page_looks_at_about_four_mebibytes(lane: Lane):
+    """Big bodies make small pages."""
+    (token,) = lane.start([b"x" * MIB] * 6, limit=1)
+    held = lane.take(token)
+    lane.complete(held, others=[(entry_id, "dead", 0) for entry_id in held.ids], keep=True)
+    assert [row[5] for row in lane.list_dead()] == [MIB] * 4
+
+
+def test_listing_works_after_the_end(lane: Lane):
+    """As long as results are kept."""
+    (token,) = lane.start(1)
+    held = lane.take(token)
+    lane.complete(held, others=[(held.ids[0], "dead", 0)])
+    assert len(lane.list_dead()) == 1
+
+
+@pytest.mark.parametrize(
+    ("after", "count"), [("", 0), ("", 1001), ("", ""), ("x", 5), ("-", 5), ("1", 5)]
+)
+def test_a_bad_page_is_refused(lane: Lane, after: str, count: int | str):
+    """With a sentence."""
+    with pytest.raises(InvalidArgument, match=re.compile("dead entr")):
+        lane.list_dead(after, count)

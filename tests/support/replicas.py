@@ -1,0 +1,72 @@
+"""A primary and its replicas: real servers that are stopped, killed and promoted by the tests."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tests.support import servers
+from tests.support.wait import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import redis
+
+UP_S = 20.0
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A primary and the replica that follows it."""
+
+    primary: servers.Server
+    replica: servers.Server
+
+    def freeze(self) -> None:
+        """The replica answers nobody, and its connections stay."""
+        self.replica.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """The replica goes on."""
+        self.replica.process.send_signal(signal.SIGCONT)
+
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """The replica is stopped until the end of the block."""
+        self.freeze()
+        try:
+            yield
+        finally:
+            self.thaw()
+
+    def fail_over(self) -> None:
+        """The primary is killed without warning, the replica takes its place."""
+        self.primary.process.kill()
+        self.primary.process.wait()
+        with contextlib.closing(self.replica.client()) as client:
+            client.replicaof("NO", "ONE")
+            wait_until(lambda: client.role()[0] == b"master", UP_S, why="the replica is promoted")
+
+
+@contextlib.contextmanager
+def run_pair(kind: str = "single", *options: str) -> Iterator[Pair]:
+    """Both servers, in step; more options are those of redis-server."""
+    quick = ("--repl-diskless-sync-delay", "0", *options)
+    with contextlib.ExitStack() as later:
+        primary = later.enter_context(servers.run_server(kind, *quick))
+        follow = ("--replicaof", servers.HOST, str(primary.port))
+        replica = later.enter_context(servers.run_server(kind, *quick, *follow))
+        with contextlib.closing(primary.client()) as client:
+            wait_until(lambda: in_step(client), UP_S, why="the replica has caught up")
+        yield Pair(primary, replica)
+
+
+def in_step(client: redis.Redis) -> bool:
+    """Tell whether the replica has what is written now; a WAIT behind no write says nothing."""
+    with client.client() as one:  # on one connection: WAIT is about what was written on it
+        one.set("in step", 1)
+        one.delete("in step")
+        return bool(one.execute_command("WAIT", 1, 500) == 1)
