@@ -347,6 +347,14 @@ def test_attention_ends_when_it_was_heard():
     assert record.is_stopped
 
 
+def test_a_cut_connection_is_told_once():
+    """By any unit; the supervisor then looks for tokens that were in its hands."""
+    board = Board(2)
+    assert not board.take_cut()
+    board.records[1].cut()
+    assert (board.take_cut(), board.take_cut()) == (True, False)
+
+
 def test_draining_calls_every_unit_and_never_ends():
     """It is not a word to one lease: hearing it does not clear it."""
     board = Board(2)

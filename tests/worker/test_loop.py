@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fairlane import keys, settings
+from fairlane import clock, keys, settings
 from fairlane.errors import RedisUnreachable
 from fairlane.model import Token, Verdict
 from fairlane.steps import Batch, Call, Command, Handle, Operation
@@ -424,3 +424,20 @@ def test_a_token_names_the_queue_its_tokens_return_to():
         one.send([b"empty", [b"77", b"0.4", 0]])
     (call,) = end.value.value
     assert list(call.keys)[1] == keys.lanes("req")[77]
+
+
+def test_a_grant_that_comes_when_its_lease_has_all_but_expired_is_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Its handler could not be sure to be alone: it is not called."""
+    now = [100.0]
+    monkeypatch.setattr(clock, "mono_s", lambda: now[0])
+    loop, _ = begin(unit_of_its_own())
+    assert names_of(loop.send([POPPED])) == ["acquire"]
+    now[0] += 28.0
+    step = loop.send(granted(b"x", tokens=(5, b"1.8", 0)))
+    assert names_of(step) == ["insert_tokens"]
+    step = loop.send([1])
+    assert names_of(step) == ["complete"]
+    assert step.args[step.script.params.index("done")] == 0
+    assert names_of(loop.send([b"lost"])) == ["BRPOP"]

@@ -45,6 +45,10 @@ def _is_done(request: Request, count: int) -> bool:
     return progress.done >= count or progress.ended
 
 
+def _measured(queue: Queue) -> int:
+    return sum(one.ran.count for one in queue.stats().values())
+
+
 # ------------------------------------------------------------------ idle
 
 
@@ -58,6 +62,7 @@ def test_an_idle_worker_says_nothing_but_beats_and_pops(
     assert request.wait(timeout=10) == "done"
     wait_until(lambda: not redis_client.zcard(keys.active("req")), why="the ending is logged")
     assert worker.wait_health(held=0)["done"] == 50
+    wait_until(lambda: _measured(queue) == 50, why="all measures are sent")
     modern = redis_client.info("server")["redis_version"] >= "7"
     beat = f"EVALSHA {library().beat.sha(modern=modern).decode()} "
     told = list(commands_until(redis_client, beat, 4))

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 _TIMES = ("p90", "p99", "max")
 _HEAD = ("LANE", "DONE", "FAILED", "TIMEOUTS", "WAITED p50", *_TIMES, "RAN p50", *_TIMES)
+_LONG_S = 1000
 _UNITS = ((1e-6, "us", 1e6), (1e-3, "ms", 1e3))
 
 
@@ -83,7 +84,7 @@ def _shown(seconds: float) -> str:
     for unit, name, per_second in _UNITS:
         if seconds < unit * 1000:
             return f"{seconds * per_second:.3g} {name}"
-    return f"{seconds:,.3g} s" if seconds < 1000 else f"{seconds:,.0f} s"
+    return f"{seconds:.3g} s" if seconds < _LONG_S else f"{seconds:,.0f} s"
 
 
 def _emit_table(rows: list[tuple[str, ...]]) -> None:

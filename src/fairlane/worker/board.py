@@ -16,7 +16,7 @@ from .. import clock
 
 _SIZE = 640
 _HEADER = 64
-_DRAINING = 0
+_DRAINING, _CUT = 0, 1
 # In a record: version (odd while it is written), held, then the lease.
 _VERSION = struct.Struct("<Q")
 # Deadline, taken, lease seconds, fence, length of id and of k, index of the only entry or -1.
@@ -181,6 +181,10 @@ class Record:
         """When the lease held now ends unless it is extended again."""
         return self._extension(self._version, self._deadline)
 
+    def cut(self) -> None:
+        """A call's answer did not come and it is repeated; a pop's may have brought a token."""
+        self._page[_CUT] = 1
+
     @property
     def is_holding(self) -> bool:
         """True while this unit holds a lease."""
@@ -282,6 +286,11 @@ class Board:
     def is_draining(self) -> bool:
         """True after `drain`."""
         return bool(self._page[_DRAINING])
+
+    def take_cut(self) -> bool:
+        """True when a unit's connection was cut since the last time this was asked."""
+        is_cut, self._page[_CUT] = bool(self._page[_CUT]), 0
+        return is_cut
 
     def held(self) -> list[Held]:
         """The leases held now."""

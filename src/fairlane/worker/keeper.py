@@ -97,7 +97,7 @@ class Keeper:
             return  # then they time out
 
     def died(self) -> None:
-        """A process died: tokens that were in its hands are looked for soon."""
+        """A process died or lost its connection: tokens in its hands are looked for soon."""
         self._maintenance.died()
 
     def _cut(self) -> bool:

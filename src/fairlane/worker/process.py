@@ -17,8 +17,8 @@ from .. import clock, settings
 from ..errors import FairlaneError
 from . import ends, stacks
 from .loop import Outcome, Unit, serve
-from .runner import Runner
 from .measures import Measures
+from .runner import Runner
 from .slices import SliceSizes
 
 if TYPE_CHECKING:
@@ -135,10 +135,15 @@ def _serve(assignment: Assignment, unit: Unit) -> None:
     from ..drivers.sync import SyncDriver
 
     record = unit.record
+
+    def gives_up() -> bool:
+        record.cut()
+        return record.is_draining and not record.is_holding
+
     driver = SyncDriver(
         assignment.url,
         patience_s=settings.CALL_PATIENCE_S,
-        give_up=lambda: record.is_draining and not record.is_holding,
+        give_up=gives_up,
     )
     runner = Runner(assignment.shape, record)
 
@@ -173,10 +178,15 @@ async def _serve_async(assignment: Assignment, units: list[Unit]) -> None:
     from ..drivers.aio import AsyncDriver
 
     records = [unit.record for unit in units]
+
+    def gives_up() -> bool:
+        records[0].cut()
+        return records[0].is_draining and not any(one.is_holding for one in records)
+
     driver = AsyncDriver(
         assignment.url,
         patience_s=settings.CALL_PATIENCE_S,
-        give_up=lambda: records[0].is_draining and not any(one.is_holding for one in records),
+        give_up=gives_up,
     )
 
     async def work(unit: Unit) -> None:

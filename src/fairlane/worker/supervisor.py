@@ -150,6 +150,8 @@ class Worker:
             if settle(child):  # nobody was charged
                 self._children.alone(child.records)
             self._keeper.died()
+        if self._board.take_cut():
+            self._keeper.died()
         self._overdue.look()
         self._keeper.tick(often=until_idle)
         if self._keeper.must_drain or (until_idle and self._keeper.is_idle):
