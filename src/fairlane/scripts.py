@@ -30,8 +30,8 @@ _ONE = re.compile(
     r"^local (\w+) = (?:tonumber\()?(KEYS|ARGV)\[(\d+)\]\)?(?:\s+-- .*)?$", re.MULTILINE
 )
 _REST = re.compile(r"^local (\w+) = (\d+)\s+-- (KEYS|ARGV)\[\2\.\.\.\].*$", re.MULTILINE)
-# PERSIST writes nothing here: the first key of every such script never has a TTL.
-_FIRST_WRITE = 'redis.call("PERSIST", KEYS[1])\n'
+# PERSIST of a key without a TTL changes nothing. (What tidy has left a TTL is no request's.)
+_FIRST_WRITE = 'if redis.call("PTTL", KEYS[1]) < 0 then redis.call("PERSIST", KEYS[1]) end\n'
 
 
 def lua_folder() -> Path:

@@ -20,6 +20,7 @@ from tests.support.wait import wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from fairlane.drivers.sync import SyncDriver
     from fairlane.queue import Queue
     from tests.support.requests import Lane
 
@@ -261,3 +262,15 @@ def test_names_that_can_not_be_part_of_a_key_are_refused(queue: Queue, name: Any
         queue.request(name)
     with pytest.raises(InvalidArgument, match="not valid"):
         type(queue)(queue.driver, name)
+
+
+@pytest.mark.parametrize(
+    "reason", ["\u00b2", "7" * 5000, "5"], ids=["a raised two", "long", "a number"]
+)
+def test_progress_reads_no_number_where_there_are_words(
+    driver: SyncDriver, lane: Lane, reason: str
+):
+    """A reason may look like anything."""
+    lane.start(1)
+    lane.cancel(reason)
+    assert driver.run(control.progress("r1")).reason == reason

@@ -26,7 +26,7 @@ def admit(lane: Lane, request_id: str, chunk: Any, count: Any, pause: Any = SECO
     """Like a producer, with the intent that goes before."""
     lane.client.zadd(ACTIVE, {request_id: lane.now}, nx=True)
     reply: list[Any] = lane.call(
-        "admit", BOUND, id=request_id, chunk=chunk, count=count, pause=pause
+        "admit", (*BOUND, ACTIVE), id=request_id, chunk=chunk, count=count, pause=pause
     )
     return reply
 
@@ -57,6 +57,13 @@ def test_without_a_bound_there_is_room_for_everything_and_nothing_is_counted(lan
     """The queue costs what it cost."""
     assert admit(lane, "r1", 1, 10**9) == [b"ok"]
     assert set(lane.dump()) == {ACTIVE}
+
+
+def test_a_chunk_of_a_request_that_is_over_takes_no_room(lane: Lane):
+    """Nobody would ever give it back; its append will hear that the request has ended."""
+    set_bound(lane, 10)
+    reply = lane.call("admit", (*BOUND, ACTIVE), id="over", chunk=2, count=4, pause=SECOND)
+    assert (reply, waiting(lane), loads(lane)) == ([b"ok"], 0, {})
 
 
 def test_chunks_are_admitted_up_to_the_bound(lane: Lane):
@@ -249,7 +256,7 @@ def test_a_dropped_intent_makes_room(lane: Lane):
 def test_bad_arguments_are_refused_before_a_write(lane: Lane, name: str, given: dict):
     """BADARGUMENT."""
     with pytest.raises(InvalidArgument, match="BADARGUMENT"):
-        lane.call(name, BOUND, **given)
+        lane.call(name, (*BOUND, ACTIVE) if name == "admit" else BOUND, **given)
     assert lane.dump() == {}
 
 
@@ -271,7 +278,7 @@ def test_a_full_redis_admits_nobody_and_is_drained_all_the_same(lane: Lane):
     lane.client.config_set("maxmemory", 100_000)
     try:
         with pytest.raises(RedisFull):
-            lane.call("admit", BOUND, id="r1", chunk=2, count=1, pause=1)
+            lane.call("admit", (*BOUND, ACTIVE), id="r1", chunk=2, count=1, pause=1)
         assert report(lane, ("r1", 1, 6, 5)) == 5
         assert log(lane, "r1") == 1
         assert drop(lane, "r2", lane.now) == 1

@@ -361,3 +361,17 @@ def test_an_abandoned_intent_is_no_request_to_any_script(lane: Lane):
     assert lane.cancel() == [b"gone"]
     assert lane.reap() == [b"gone"]
     assert lane.dump() == before
+
+
+def test_enqueue_begins_anew_where_only_the_hash_of_another_life_is_gone(lane: Lane):
+    """What is left of that life belongs to no request: neither entries nor results are kept."""
+    (token,) = lane.start(2, limit=1)
+    held = lane.take(token, count=1)
+    lane.complete(held, keep=False)
+    lane.client.delete("req:{r1}")
+    for name in lane.names:
+        lane.client.pexpire(name, HOUR)
+    assert lane.enqueue(3)[0] == b"ok"
+    assert lane.results() == {}
+    assert lane.client.xlen(lane.names[0]) == 3
+    assert {lane.client.pttl(name) for name in lane.names[:2]} == {-1}

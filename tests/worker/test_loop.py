@@ -439,5 +439,6 @@ def test_a_grant_that_comes_when_its_lease_has_all_but_expired_is_given_back(
     assert names_of(step) == ["insert_tokens"]
     step = loop.send([1])
     assert names_of(step) == ["complete"]
+    assert isinstance(step, Call)
     assert step.args[step.script.params.index("done")] == 0
     assert names_of(loop.send([b"lost"])) == ["BRPOP"]

@@ -5,6 +5,7 @@
 -- @flags grows
 local conf = KEYS[1]  -- {queue}:conf  hash  max_waiting, waiting, recounted
 local loads = KEYS[2]  -- {queue}:load  hash  request -> what it adds to what waits
+local active = KEYS[3]  -- {queue}:active  zset  request -> when to look at it next, ms
 local now = ARGV[1]  -- ms, "" = server time
 local id = ARGV[2]  -- request
 local chunk = tonumber(ARGV[3])  -- number of the chunk, from 1
@@ -19,7 +20,8 @@ end
 local bound = redis.call("HMGET", conf, "max_waiting", "waiting", "recounted")
 local most, waiting = tonumber(bound[1] or 0), tonumber(bound[2] or 0)
 local before = read_load(id)
-if most == 0 or (before and chunk <= before.chunk) then
+-- Not in `active`: it has ended or its intent was dropped, and nobody would take it off again.
+if most == 0 or (before and chunk <= before.chunk) or not redis.call("ZSCORE", active, id) then
   return {"ok"}
 end
 if waiting > 0 and waiting + count > most then

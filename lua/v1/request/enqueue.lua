@@ -57,6 +57,10 @@ local open = open_ms > 0 and 1 or 0
 state = {state = "active", queue = queue, priority = priority, limit = limit, seq = 0, queued = 0, high = 0, fresh = 0,
   total = 0, done = 0, dead = 0, open = open, born = now, held = 0, sleeper = "", sleep_due = 0, free = "", reason = "",
   last_ms = 0, max_body = 0, retain_ms = retain_ms, deadline = deadline_ms > 0 and now + deadline_ms or 0}
+-- Keys whose hash is gone belong to no request: they may expire soon, or hold another life's results.
+if redis.call("EXISTS", stream, counter, permits, leases, retries, results, dead) > 0 then
+  redis.call("UNLINK", stream, counter, permits, leases, retries, results, dead)
+end
 if #ARGV >= bodies then
   add_entries(state, now, bodies)  -- first, as a full Redis refuses here, before anything is written
 end

@@ -57,7 +57,7 @@ end
 local first = redis.call("ZRANGE", leases, 0, 0, "WITHSCORES")
 local left = first[2] and tonumber(first[2]) - now or 0
 local look = first[2] and math.max(2, left) or 0
-if state.state ~= "expiring" and state.deadline > 0 then
+if (state.state == "active" or state.state == "paused") and state.deadline > 0 then
   look = math.min(look > 0 and look or state.deadline, math.max(2, state.deadline - now))
 end
 look = more and 1 or look

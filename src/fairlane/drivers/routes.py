@@ -24,7 +24,7 @@ def key_of(step: Command | Call) -> bytes | None:
     args = step.args
     if args[0] in _KEYLESS:
         return None
-    at = args.index(b"STREAMS") + 1 if args[0] == b"XREAD" else 1
+    at = args.index(b"STREAMS") + 1 if args[0] == b"XREAD" else 2 if args[0] == b"XINFO" else 1
     return _as_bytes(args[at])
 
 

@@ -101,7 +101,7 @@ class Room:
 
     def _admit(self, chunk: int, count: int) -> Call:
         return library().admit(
-            keys.bound(self.queue),
+            (*keys.bound(self.queue), keys.active(self.queue)),
             id=self.request_id,
             chunk=chunk,
             count=count,

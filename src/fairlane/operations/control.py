@@ -49,26 +49,29 @@ def progress(request_id: str) -> Operation[Progress]:
     detail = as_text(fields)
     if not detail or detail.get("state") == "abandoned":
         raise not_found(request_id)
-    number = {name: int(value) for name, value in detail.items() if value.isdigit()}.get
+
+    def number(name: str) -> int:
+        return int(detail.get(name) or 0)
+
     return Progress(
         id=request_id,
         state=detail["state"],
-        total=number("total", 0),
-        done=number("done", 0),
-        dead=number("dead", 0),
-        cancelled=number("cancelled", 0),
+        total=number("total"),
+        done=number("done"),
+        dead=number("dead"),
+        cancelled=number("cancelled"),
         held=held,
-        limit=number("limit", 0),
-        priority=number("priority", 0),
+        limit=number("limit"),
+        priority=number("priority"),
         queue=detail["queue"],
         reason=detail.get("reason", ""),
-        submitted_ms=number("born", 0),
-        ended_ms=number("ended", 0),
+        submitted_ms=number("born"),
+        ended_ms=number("ended"),
         is_open=detail.get("open") == "1",
-        timeouts=number("timeouts", 0),
-        deadline_ms=number("deadline", 0),
-        time_limit_ms=number("time_limit_ms", 0),
-        durable=number("durable", 0),
+        timeouts=number("timeouts"),
+        deadline_ms=number("deadline"),
+        time_limit_ms=number("time_limit_ms"),
+        durable=number("durable"),
         parent=detail.get("parent", ""),
         detail=detail,
     )

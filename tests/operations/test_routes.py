@@ -1,0 +1,34 @@
+"""Which key decides where a step goes in a cluster, without I/O."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from fairlane.drivers.routes import key_of
+from fairlane.steps import Command
+from tests.test_house import SRC, sources
+
+KEYED = {
+    (b"HGET", b"key", b"field"): b"key",
+    (b"XREAD", b"COUNT", 1, b"STREAMS", b"key", b"0"): b"key",
+    (b"XREAD", b"BLOCK", 1, b"STREAMS", b"key", b"0"): b"key",
+    (b"XINFO", b"GROUPS", b"key"): b"key",
+    (b"BRPOP", b"key", b"other", 2.0): b"key",
+    (b"TIME",): None,
+    (b"INFO",): None,
+}
+
+
+@pytest.mark.parametrize("args", KEYED, ids=str)
+def test_the_key_of_a_command_decides_its_node(args: tuple):
+    """Not its first word when that is another word of the command's name."""
+    assert key_of(Command(*args)) == KEYED[args]
+
+
+def test_no_command_of_two_words_is_unknown_here():
+    """A new one must be told to `key_of`, or a cluster would send it to any node."""
+    two_words = re.compile(r'Command\(\s*b"([A-Z]+)",\s*b"([A-Z]+)"')
+    found = {match for path in sources(SRC) for match in two_words.findall(path.read_text())}
+    assert {first for first, _ in found} <= {"XINFO", "XREAD", "CLUSTER", "SCRIPT", "CONFIG"}
