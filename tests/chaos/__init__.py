@@ -1,0 +1,1 @@
+"""Faults against real processes, and a checker: what goes in must come out, once."""

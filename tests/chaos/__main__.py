@@ -1,0 +1,62 @@
+"""`python -m tests.chaos NAME ...`: hurts the processes and prints what was seen."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import sys
+
+from . import scenes
+from .scenes import Scale
+
+# name -> sub-requests, faults, seconds
+LONG = {
+    "kill": (1_000_000, 1_000, 500.0),
+    "calm": (1_000_000, 0, 0.0),
+    "stop": (15_000, 8, 60.0),
+    "scripts": (150_000, 60, 40.0),
+    "proxy": (150_000, 45, 60.0),
+    "always": (30_000, 8, 30.0),
+    "everysec": (30_000, 8, 30.0),
+    "clocks": (100_000, 30, 40.0),
+    "recover": (0, 35, 0.0),
+}
+
+
+def say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(LONG))
+    parser.add_argument("--kills", type=int, help="how many faults")
+    parser.add_argument("--sub-requests", type=int)
+    parser.add_argument("--seconds", type=float, help="the faults are spread over at least so long")
+    parser.add_argument("--workers", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(1_000_000))
+    given = parser.parse_args()
+    if unknown := set(given.names) - set(LONG):
+        parser.error(f"no such run: {', '.join(sorted(unknown))}")
+    failed = 0
+    for name in given.names or LONG:
+        sub_requests, faults, seconds = LONG[name]
+        scale = Scale(
+            given.sub_requests or sub_requests,
+            faults if given.kills is None else given.kills,
+            seconds if given.seconds is None else given.seconds,
+            given.seed,
+            given.workers,
+        )
+        say(f"{name}: seed {given.seed}")
+        report = getattr(scenes, name)(scale)
+        for line in report.lines():
+            say(line)
+        say(f"  {'GOOD' if report.is_good else 'WRONG'}")
+        failed |= not report.is_good
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

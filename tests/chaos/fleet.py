@@ -1,0 +1,249 @@
+"""Workers as a user starts them: `rq-worker` processes, started again when something killed one."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from tests.support.servers import HOST, _die_with_parent, is_open
+from tests.support.wait import wait_until
+
+from . import journal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT = Path(__file__).resolve().parents[2]
+SHIFTED = Path(__file__).resolve().parent / "shifted"
+PROGRAM = Path(sys.executable).with_name("rq-worker")
+LOWEST_PORT = 17_000  # below the ports that clients are given
+END_S = 30.0
+_LINGER_NS = 50_000_000
+
+# Handler, processes, concurrency: the shapes of workers, in turn.
+SHAPES = (("work", 2, 1), ("work", 1, 2), ("work_async", 1, 2), ("work", 2, 1))
+_ports = count(LOWEST_PORT + os.getpid() % 1000 * 10)
+
+
+def free_port() -> int:
+    """A port nobody listens at; not one that the system gives to clients."""
+    return next(port for port in _ports if not is_open(port))
+
+
+def pause(seconds: float) -> None:
+    """Let time pass."""
+    threading.Event().wait(seconds)
+
+
+class Stop(NamedTuple):
+    """A worker that was stopped, or a part of it, and when."""
+
+    supervisor: int
+    part: str
+    since_ns: int
+    until_ns: int
+
+
+@dataclass
+class Member:
+    """One place in the fleet and the worker that has it now."""
+
+    place: int
+    port: int
+    process: subprocess.Popen[bytes]
+    log: Path
+    hurt: bool = False
+
+    @property
+    def id(self) -> str:
+        """The worker's id."""
+        return f"{HOST}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """The supervisor."""
+        return self.process.pid
+
+    @property
+    def runs(self) -> bool:
+        """True until the supervisor has ended."""
+        return self.process.poll() is None
+
+    def says(self, text: str) -> bool:
+        """Tell whether its log holds this by now."""
+        return text in self.log.read_text(errors="replace")
+
+    def children(self) -> list[int]:
+        """The processes that run the handler."""
+        try:
+            text = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text()
+        except OSError:
+            return []
+        return [int(word) for word in text.split()]
+
+
+@dataclass
+class Fleet:
+    """Workers of one queue. Start them from the main thread: they die with the one they are of."""
+
+    folder: Path
+    url_of: Callable[[int], str]  # place -> URL
+    size: int = 8
+    shift_s: Callable[[int], int] = lambda _: 0  # place -> how far its clock is off
+    rng: random.Random = field(default_factory=random.Random)
+    members: list[Member] = field(default_factory=list)
+    deaths: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    stops: list[Stop] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    kills: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    starts: int = 0
+    hurt_ns: int = 0  # the moment of the last fault
+
+    @property
+    def journal(self) -> Path:
+        """Where the handlers write."""
+        return self.folder / "journal"
+
+    def start(self) -> None:
+        """Start every worker."""
+        self.journal.mkdir(exist_ok=True)
+        self.members = [self._start(place, free_port()) for place in range(self.size)]
+
+    def wait_ready(self) -> None:
+        """Wait until every port is open: it takes connections after the registration."""
+        for member in self.members:
+            wait_until(
+                partial(member.says, "takes from queue"),
+                END_S,
+                why=f"worker {member.place} is ready",
+            )
+
+    def _start(self, place: int, port: int) -> Member:
+        handler, processes, concurrency = SHAPES[place % len(SHAPES)]
+        words = [str(PROGRAM), "--redis", self.url_of(place), "--id", f"{HOST}:{port}"]
+        words += ["--handler", f"tests.chaos.handlers:{handler}"]
+        words += ["--processes", str(processes), "--concurrency", str(concurrency)]
+        env = os.environ | {journal.FOLDER: str(self.journal)}
+        if shift := self.shift_s(place):
+            before = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
+            env["PYTHONPATH"] = os.pathsep.join([str(SHIFTED), *before])
+            env["FAIRLANE_CHAOS_SHIFT"] = str(shift)
+        log = self.folder / f"worker{self.starts}.log"
+        self.starts += 1
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                words,
+                cwd=ROOT,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                process_group=0,
+                preexec_fn=_die_with_parent,  # noqa: PLW1509 - runs one system call, no Python lock
+            )
+        return Member(place, port, process, log)
+
+    # ------------------------------------------------------------------ faults
+
+    def kill(self, member: Member, how: str, pid: int = 0) -> bool:
+        """Kill -9 of a `child`, the `supervisor`, or the `group`; False when there was no such."""
+        if how == "child":
+            children = [pid] if pid else member.children()
+            if not children:
+                return False
+            victims = [self.rng.choice(children)]
+        else:
+            victims = [member.pid] if how == "supervisor" else [*member.children(), member.pid]
+        for victim in victims:
+            try:
+                os.kill(victim, signal.SIGKILL)
+            except ProcessLookupError:
+                return False
+            self.hurt_ns = time.monotonic_ns()
+            self.deaths[victim].append(self.hurt_ns)
+        self.kills[how] += 1
+        member.hurt |= how != "child"
+        if how != "child":
+            member.process.wait()
+        for victim in victims:  # children of a killed supervisor live on for a moment
+            self.deaths[victim].append(time.monotonic_ns() + _LINGER_NS)
+        return True
+
+    def stop(self, member: Member, part: str = "group") -> Callable[[], None]:
+        """SIGSTOP of a worker, of its `supervisor` or its `children` alone; the call undoes it."""
+        children = member.children() if part != "supervisor" else []
+        pids = [*children, *([member.pid] if part != "children" else [])]
+        began = self.hurt_ns = time.monotonic_ns()
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+
+        def go_on() -> None:
+            until = time.monotonic_ns()  # what goes on may end before we have told them all
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
+            self.stops.append(Stop(member.pid, part, began, until))
+
+        return go_on
+
+    def tend(self) -> None:
+        """Start again who was killed: as the same worker, or as a new one."""
+        for place, member in enumerate(self.members):
+            if member.runs:
+                continue
+            if not member.hurt:
+                code = member.process.returncode
+                self.problems.append(f"a worker ended by itself, exit {code}: {_tail(member.log)}")
+            else:
+                self._look(member)
+            port = member.port if self.rng.random() < 0.5 else free_port()
+            self.members[place] = self._start(place, port)
+
+    def _look(self, member: Member) -> None:
+        if "Traceback" in (said := member.log.read_text(errors="replace")):
+            self.problems.append(f"a worker's log holds a traceback: {said[-2000:]}")
+        else:
+            member.log.unlink()
+
+    # ------------------------------------------------------------------ the end
+
+    def drain(self) -> None:
+        """SIGTERM to all; every one must end well, and soon."""
+        for member in self.members:
+            if member.runs:
+                member.process.terminate()
+        for member in self.members:
+            try:
+                code = member.process.wait(END_S)
+            except subprocess.TimeoutExpired:
+                self.problems.append(f"a worker does not drain: {_tail(member.log)}")
+                continue
+            if code:
+                self.problems.append(f"a worker drained with exit {code}: {_tail(member.log)}")
+            self._look(member)
+
+    def end(self) -> None:
+        """Nothing of the fleet runs any more."""
+        for member in self.members:
+            if member.runs:
+                os.killpg(member.pid, signal.SIGCONT)
+                member.process.kill()
+                member.process.wait()
+
+    def said(self, text: str) -> int:
+        """How many lines of the logs that are left hold this text."""
+        return sum(one.read_text(errors="replace").count(text) for one in self.folder.glob("*.log"))
+
+
+def _tail(log: Path) -> str:
+    return log.read_text(errors="replace")[-2000:]

@@ -1,0 +1,67 @@
+"""The handlers of the fleet. A body says what happens to it: its kind, request and index.
+
+Kinds: e(cho), s(low: 2 to 20 ms), f(laky: fails at its first attempt), l(ong: 100 ms), w(aits:
+1.2 s) and h(eld: 4 s, more than its lease). The result is the body and the fence it was made
+under, so that the checker knows which of several executions was counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING
+
+from .journal import BEGAN, ENDED, RAISED, Writer
+
+if TYPE_CHECKING:
+    from fairlane.worker import Context
+
+SLOW = {b"s": 0.0, b"l": 0.1, b"w": 1.2, b"h": 4.0}
+_journal = Writer()
+
+
+def body_of(kind: str, number: int, index: int) -> bytes:
+    """The body of one sub-request."""
+    return b"%b%d.%d" % (kind.encode(), number, index)
+
+
+def name_of(number: int) -> str:
+    """The id of a request."""
+    return f"c{number}"
+
+
+def work(body: bytes, context: Context) -> bytes:
+    """Do what the body says, and write it down."""
+    number, index = int(context.id[1:]), context.index
+    _journal.note(BEGAN, number, index, context.fence, context.attempt)
+    kind = body[:1]
+    if kind in SLOW:
+        threading.Event().wait(_seconds(kind, index))
+    return _finish(body, context, number)
+
+
+async def work_async(body: bytes, context: Context) -> bytes:
+    """The same as a task."""
+    number, index = int(context.id[1:]), context.index
+    _journal.note(BEGAN, number, index, context.fence, context.attempt)
+    kind = body[:1]
+    if kind in SLOW:
+        over = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_later(_seconds(kind, index), over.set_result, None)
+        await over
+    return _finish(body, context, number)
+
+
+def _seconds(kind: bytes, index: int) -> float:
+    return SLOW[kind] or (2 + index * 7 % 19) / 1000
+
+
+def _finish(body: bytes, context: Context, number: int) -> bytes:
+    index, attempt = context.index, context.attempt
+    if body[1:] != b"%d.%d" % (number, index):
+        raise AssertionError(f"{body!r} came as {number}.{index}")
+    if body[:1] == b"f" and attempt == 1:
+        _journal.note(RAISED, number, index, context.fence, attempt)
+        raise LookupError("not at the first attempt")
+    _journal.note(ENDED, number, index, context.fence, attempt)
+    return b"%b %d" % (body, context.fence)

@@ -1,0 +1,121 @@
+"""What handlers really did: each process appends a record when an execution begins and ends.
+
+A record is written by one call to the system before the handler goes on, so it outlives a kill -9
+of its process. The moments are CLOCK_MONOTONIC's, which all processes of a machine share.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FOLDER = "FAIRLANE_CHAOS_JOURNAL"
+BEGAN, ENDED, RAISED = 0, 1, 2
+_RECORD = struct.Struct("<IIIHHQ")  # request, index, fence, attempt, what, ns
+
+
+class Writer:
+    """Of one process; made anew by itself after a fork."""
+
+    def __init__(self) -> None:
+        self._file = -1
+        self._pid = 0
+        self._lock = threading.Lock()
+        os.register_at_fork(after_in_child=self._forked)
+
+    def note(self, what: int, number: int, index: int, fence: int, attempt: int) -> None:
+        """One record, now."""
+        if self._pid != os.getpid():
+            self._open()
+        record = _RECORD.pack(number, index, fence, attempt, what, time.monotonic_ns())
+        os.write(self._file, record)
+
+    def _open(self) -> None:
+        with self._lock:
+            if self._pid == os.getpid():
+                return
+            name = f"{os.getppid()}-{os.getpid()}-{time.monotonic_ns()}"
+            path = Path(os.environ[FOLDER]) / name
+            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            self._pid = os.getpid()
+
+    def _forked(self) -> None:
+        self._lock = threading.Lock()
+
+
+class Execution(NamedTuple):
+    """One run of the handler over one body; `ended_ns` is when it was certainly still running."""
+
+    place: int
+    fence: int
+    attempt: int
+    began_ns: int
+    ended_ns: int
+    raised: bool
+    cut: bool  # its process was killed in the middle
+    supervisor: int
+    pid: int
+
+
+@dataclass
+class Journal:
+    """All executions, by request."""
+
+    by_request: dict[int, list[Execution]] = field(
+        default_factory=lambda: defaultdict(list[Execution])
+    )
+    unexplained: int = 0  # begun, not ended, and nobody killed the process
+
+    @property
+    def count(self) -> int:
+        """How many executions began."""
+        return sum(map(len, self.by_request.values()))
+
+
+def read(folder: Path, deaths: dict[int, list[int]]) -> Journal:
+    """Everything that was written; `deaths`: process -> the moments (ns) it was killed."""
+    journal = Journal()
+    for path in sorted(folder.iterdir()):
+        _read_one(path, journal, deaths)
+    return journal
+
+
+def _read_one(path: Path, journal: Journal, deaths: dict[int, list[int]]) -> None:
+    supervisor, pid, opened = map(int, path.name.split("-"))
+    running: dict[tuple[int, int, int], tuple[int, int]] = {}
+    for number, index, fence, attempt, what, moment in _records(path):
+        key = (number, index, fence)
+        if what == BEGAN:
+            running[key] = (attempt, moment)
+            continue
+        _, began = running.pop(key)
+        journal.by_request[number].append(
+            Execution(index, fence, attempt, began, moment, what == RAISED, False, supervisor, pid)
+        )
+    killed = [at for one in (supervisor, pid) for at in deaths.get(one, ()) if at >= opened]
+    for (number, index, fence), (attempt, began) in running.items():
+        ended = max(began, min(killed, default=began))
+        journal.unexplained += not killed
+        journal.by_request[number].append(
+            Execution(index, fence, attempt, began, ended, False, True, supervisor, pid)
+        )
+
+
+def _records(path: Path) -> Iterator[tuple[int, ...]]:
+    data = path.read_bytes()
+    return _RECORD.iter_unpack(data[: len(data) - len(data) % _RECORD.size])
+
+
+def written(folder: Path) -> int:
+    """About how many executions have ended by now."""
+    with os.scandir(folder) as found:
+        return sum(entry.stat().st_size for entry in found) // (2 * _RECORD.size)

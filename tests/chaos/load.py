@@ -1,0 +1,194 @@
+"""What goes in: requests of all sizes, submitted by threads; what the log says of their ends."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING, NamedTuple
+
+from fairlane.errors import FairlaneError
+from fairlane.queue import Queue
+
+from .handlers import body_of, name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ATTEMPTS = 100  # the most: no sub-request may run out of them by being killed again and again
+BACKOFF_MS = (20, 100)
+_POLL_S = 0.05
+
+
+class Plan(NamedTuple):
+    """One request to be."""
+
+    kind: str
+    size: int
+    limit: int
+    priority: int
+
+
+@dataclass
+class Submitted:
+    """One request that was submitted; `acked_ns` is when the producer was told so."""
+
+    number: int
+    plan: Plan
+    sent_ns: int
+    acked_ns: int = 0
+    tries: int = 1
+
+
+def mixed(rng: random.Random) -> Plan:
+    """Many small ones, some big ones, some slow, some that fail at first."""
+    limit, priority = rng.randint(1, 8), rng.choice((0, 5, 5, 9, 50, 99))
+    kind = rng.choices("esf", (70, 15, 15))[0]
+    if kind == "e":
+        size = rng.choices(
+            (1, rng.randint(2, 50), rng.randint(51, 2000), rng.randint(2000, 20_000)),
+            (25, 30, 30, 15),
+        )[0]
+    else:
+        size = rng.randint(1, 200)
+    return Plan(kind, size, limit, priority)
+
+
+def small(rng: random.Random) -> Plan:
+    """The same, but nothing above 500."""
+    plan = mixed(rng)
+    return plan._replace(size=min(plan.size, rng.randint(1, 500)))
+
+
+def long_ones(rng: random.Random) -> Plan:
+    """Many that take their time, some of them longer than their lease."""
+    plan = small(rng)
+    kind = rng.choices("eslh", (10, 20, 65, 5))[0]
+    most = {"e": 200, "s": 100, "l": 60, "h": 8}[kind]
+    return plan._replace(kind=kind, size=rng.randint(1, most))
+
+
+@dataclass
+class Load:
+    """Submits until `most` sub-requests are in, never more than `allowed()` and `window` ahead."""
+
+    url: str
+    most: int
+    seed: int
+    plan: Callable[[random.Random], Plan] = mixed
+    lease_ms: int = 3_000
+    window: int = 60_000
+    submitters: int = 2
+    allowed: Callable[[], float] = lambda: float("inf")
+    requests: dict[int, Submitted] = field(default_factory=dict)
+    logged: dict[int, list[tuple[str, int]]] = field(default_factory=lambda: defaultdict(list))
+    forgotten: set[int] = field(default_factory=set)  # acknowledged, and gone after a restart
+    problems: list[str] = field(default_factory=list)
+    count: int = 0
+    ended: int = 0
+
+    def __post_init__(self) -> None:
+        self._lock = threading.Lock()
+        self._numbers = count()
+        self._over = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._follower: threading.Thread | None = None
+
+    @property
+    def is_in(self) -> bool:
+        """True when all is submitted."""
+        return not any(thread.is_alive() for thread in self._threads)
+
+    @property
+    def is_done(self) -> bool:
+        """True when all of it has ended, too."""
+        return self.is_in and len(self.forgotten | set(self.logged)) >= len(self.requests)
+
+    def start(self) -> None:
+        """Begin to submit and to follow the completion log."""
+        rng = random.Random(self.seed)
+        self._follower = threading.Thread(target=self._follow, daemon=True)
+        for _ in range(self.submitters):
+            mine = random.Random(rng.random())
+            self._threads.append(threading.Thread(target=self._submit, args=(mine,), daemon=True))
+        for thread in [*self._threads, self._follower]:
+            thread.start()
+
+    def close(self) -> None:
+        """End the threads."""
+        self._over.set()
+        for thread in [*self._threads, *([self._follower] if self._follower else [])]:
+            thread.join(60)
+
+    # ------------------------------------------------------------------ in
+
+    def _submit(self, rng: random.Random) -> None:
+        with Queue.from_url(self.url) as queue:
+            while not self._over.is_set():
+                with self._lock:
+                    if self.count >= self.most:
+                        return
+                    plan = self._next(rng)
+                if plan is None:
+                    self._over.wait(0.02)
+                    continue
+                self._submit_one(queue, plan, next(self._numbers))
+
+    def _next(self, rng: random.Random) -> Plan | None:
+        room = int(min(self.allowed(), self.most)) - self.count
+        if self.count - self.ended > self.window or room < 1:
+            return None
+        plan = self.plan(rng)
+        plan = plan._replace(size=min(plan.size, room))
+        self.count += plan.size
+        return plan
+
+    def submit(self, queue: Queue, plan: Plan) -> int:
+        """One request, by the caller's own hand; returns its number once it is acknowledged."""
+        number = next(self._numbers)
+        self._submit_one(queue, plan, number)
+        self.count += plan.size
+        return number
+
+    def _submit_one(self, queue: Queue, plan: Plan, number: int) -> None:
+        bodies = [body_of(plan.kind, number, index) for index in range(plan.size)]
+        one = Submitted(number, plan, time.monotonic_ns())
+        self.requests[number] = one
+        while not self._over.is_set():
+            try:
+                queue.submit_request(
+                    bodies,
+                    id=name_of(number),
+                    priority=plan.priority,
+                    limit=plan.limit,
+                    attempts=ATTEMPTS,
+                    backoff_ms=BACKOFF_MS,
+                    lease_ms=self.lease_ms,
+                    retain_ms=3_600_000,
+                )
+            except FairlaneError as error:  # nothing was acknowledged: the same again, by its id
+                one.tries += 1
+                if one.tries > 20:
+                    self.problems.append(f"request {number} can't be submitted: {error}")
+                    return
+            else:
+                one.acked_ns = time.monotonic_ns()
+                return
+
+    # ------------------------------------------------------------------ out
+
+    def _follow(self) -> None:
+        """Read the log as a consumer does, and note when each ending was seen."""
+        after = "0"
+        with Queue.from_url(self.url) as queue:
+            while not self._over.wait(_POLL_S):
+                with contextlib.suppress(FairlaneError):
+                    for ending in queue.completions(after, follow=False):
+                        after = ending.log_id
+                        number = int(ending.id[1:])
+                        self.logged[number].append((ending.log_id, time.monotonic_ns()))
+                        self.ended += ending.total

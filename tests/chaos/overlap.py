@@ -1,0 +1,42 @@
+"""How many handlers of one request really ran at once, and how often that was above its limit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from .journal import Execution
+
+
+@dataclass
+class Overlap:
+    """Above the limit: moments it began, nanoseconds it lasted, the most at once beyond it."""
+
+    times: int = 0
+    ns: int = 0
+    most: int = 0
+
+    def add(self, other: Overlap) -> None:
+        """Both."""
+        self.times += other.times
+        self.ns += other.ns
+        self.most = max(self.most, other.most)
+
+
+def over_limit(executions: Iterable[Execution], limit: int) -> Overlap:
+    """What the executions of one request did to its limit."""
+    edges = [(one.began_ns, 1) for one in executions]
+    edges += [(one.ended_ns, -1) for one in executions]
+    edges.sort()  # at the same moment an end comes first
+    found, running, since = Overlap(), 0, 0
+    for moment, step in edges:
+        running += step
+        if step == 1 and running == limit + 1:
+            found.times, since = found.times + 1, moment
+        elif step == -1 and running == limit:
+            found.ns += moment - since
+        found.most = max(found.most, running - limit)
+    return found

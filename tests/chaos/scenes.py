@@ -1,0 +1,303 @@
+"""The runs: a server, a fleet, a load and a nemesis, and what must hold at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import cycle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fairlane.queue import Queue
+from tests.support.servers import run_server
+from tests.support.wait import wait_until
+
+from .check import Check, Ear, Report, leftovers
+from .fleet import Fleet
+from .journal import written
+from .load import Load, long_ones, small
+from .memory import Memory
+from .nemesis import Nemesis
+from .proxy import run_proxy
+from .trials import Trials
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.support.servers import Server
+
+SETTLE_S = 90.0  # from the last fault to the end of the last request: leases and audits
+_SAID_EVERY_S = 5.0
+_PATIENT_S = 3.0
+AOF = ("--appendonly", "yes", "--auto-aof-rewrite-percentage", "0")
+
+
+@dataclass
+class Scale:
+    """How much of everything."""
+
+    sub_requests: int
+    faults: int
+    seconds: float  # at least so long, the faults spread over it
+    seed: int
+    workers: int = 8
+    loud: bool = True
+
+
+@dataclass
+class Scene:
+    """One run; made by `stage`."""
+
+    name: str
+    scale: Scale
+    server: Server
+    client: Any
+    queue: Queue
+    fleet: Fleet
+    load: Load
+    nemesis: Nemesis
+    check: Check
+    began: float = field(default_factory=time.monotonic)
+    _said: float = 0.0
+
+    def begin(self) -> None:
+        """Start the workers, then the producers."""
+        self.fleet.start()
+        self.fleet.wait_ready()
+        self.began = time.monotonic()
+        self.load.start()
+
+    def spread(self, fault: Callable[[], None]) -> None:
+        """The faults one after the other, each after some of the work and its share of the time."""
+        faults, seconds = self.scale.faults, self.scale.seconds
+        share = self.load.most / (2 * faults)
+        self.load.allowed = lambda: self.load.most * (0.05 + 0.95 * (self.acted + 1) / (faults + 1))
+        self.acted = 0
+        ran, at = 0, self.began
+        while self.acted < faults:
+            due = self.began + seconds * self.acted / faults
+            self.wait(partial(self._may_act, ran + share, due, at))
+            ran, at = written(self.fleet.journal), time.monotonic()
+            fault()
+            self.acted += 1
+        self.load.allowed = lambda: float("inf")
+
+    acted: int = 0
+
+    def _may_act(self, ran: float, due: float, last: float) -> bool:
+        """When it is due, and enough was done since the last fault, or nothing is left to do."""
+        now, load = time.monotonic(), self.load
+        if now < due:
+            return False
+        is_idle = load.ended >= load.count
+        return is_idle or now > last + _PATIENT_S or written(self.fleet.journal) >= ran
+
+    def wait(self, condition: Callable[[], bool], timeout: float = SETTLE_S, why: str = "") -> None:
+        """Wait, tell about the progress, and start again who was killed."""
+
+        def holds() -> bool:
+            self.tell()
+            self.fleet.tend()
+            return condition()
+
+        wait_until(holds, timeout, every=0.05, why=why or "the work goes on")
+
+    def tell(self) -> None:
+        """A line of progress."""
+        if self.scale.loud and time.monotonic() - self._said > _SAID_EVERY_S:
+            self._said = time.monotonic()
+            sys.stderr.write(
+                f"{self.name} {self._said - self.began:5.0f} s: "
+                f"{self.load.ended:,} of {self.load.count:,} sub-requests ended, "
+                f"{len(self.load.logged)} of {len(self.load.requests)} requests, "
+                f"{dict(self.nemesis.done)}\n"
+            )
+            sys.stderr.flush()
+
+    def finish(self) -> Report:
+        """Wait for the end of everything, drain the workers, and check."""
+        at = time.monotonic()
+        try:
+            self.wait(lambda: self.load.is_in, 600, "everything is submitted")
+            self.wait(lambda: self.load.is_done, SETTLE_S, "every request ends")
+            self.wait(lambda: not leftovers(self.client, "req"), SETTLE_S, "the queue is empty")
+        except AssertionError as error:
+            self.check.report.fault("did not settle", error)
+        settled = time.monotonic()
+        self.load.close()
+        self.fleet.wait_ready()
+        self.fleet.drain()
+        if self.check.ear is not None:
+            self.check.ear.close()
+        report = self.check.run()
+        report.figures = {
+            "seconds (until the last fault, to settle, to check)": (
+                f"{at - self.began:.1f}, {settled - at:.1f}, {time.monotonic() - settled:.1f}"
+            ),
+            "faults": dict(self.nemesis.done),
+        } | report.figures
+        return report
+
+
+@contextlib.contextmanager
+def stage(
+    name: str,
+    scale: Scale,
+    *,
+    server: Server | None = None,
+    options: tuple[str, ...] = (),
+    proxied: Callable[[int], bool] | None = None,
+    shift_s: Callable[[int], int] = lambda _: 0,
+    listens: bool = True,
+    **load: Any,
+) -> Iterator[Scene]:
+    """A server (of its own unless given), a queue, workers that do not run yet, and a load."""
+    with contextlib.ExitStack() as later:
+        server = server or later.enter_context(run_server("single", *options))
+        folder = Path(later.enter_context(tempfile.TemporaryDirectory(prefix="chaos-")))
+        client = later.enter_context(contextlib.closing(server.client()))
+        proxy = later.enter_context(run_proxy(server.port)) if proxied else None
+        rng = random.Random(scale.seed)
+
+        def url_of(place: int) -> str:
+            return proxy.url if proxy and proxied and proxied(place) else server.url
+
+        fleet = Fleet(folder, url_of, scale.workers, shift_s, rng)
+        later.callback(fleet.end)
+        queue = later.enter_context(Queue.from_url(server.url))
+        given = {"window": max(5_000, scale.sub_requests // 15)} | load
+        made = Load(url_of(-1), scale.sub_requests, scale.seed, **given)
+        later.callback(made.close)
+        nemesis = Nemesis(fleet, server, client, proxy)
+        later.callback(nemesis.close)
+        check = Check(queue, client, made, fleet, ear=Ear(server.client()) if listens else None)
+        yield Scene(name, scale, server, client, queue, fleet, made, nemesis, check)
+
+
+# ------------------------------------------------------------------ the runs
+
+
+def kill(scale: Scale, server: Server | None = None, how: str = "") -> Report:
+    """Kill -9 of processes that run handlers, of supervisors and of whole workers."""
+    with stage("kill", scale, server=server) as scene:
+        scene.begin()
+        scene.spread(lambda: scene.nemesis.act("kill", how))
+        return scene.finish()
+
+
+def calm(scale: Scale, server: Server | None = None) -> Report:
+    """No fault at all: nothing may run twice."""
+    with stage("calm", scale, server=server) as scene:
+        scene.check.must_run_once = True
+        scene.begin()
+        return scene.finish()
+
+
+def stop(scale: Scale, server: Server | None = None, *, lease_ms: int = 2_500) -> Report:
+    """SIGSTOP of a worker, its supervisor or its handlers alone, for three leases; then SIGCONT."""
+    with stage("stop", scale, server=server, plan=long_ones, lease_ms=lease_ms) as scene:
+        scene.begin()
+        scene.spread(lambda: scene.nemesis.act("stop", 3 * lease_ms / 1000))
+        return scene.finish()
+
+
+def scripts(scale: Scale, server: Server | None = None) -> Report:
+    """SCRIPT FLUSH and CLIENT KILL in turn."""
+    with stage("scripts", scale, server=server) as scene:
+        scene.check.must_run_once = True
+        scene.begin()
+        names = cycle(("flush_scripts", "cut_clients"))
+        scene.spread(lambda: scene.nemesis.act(next(names)))
+        return scene.finish()
+
+
+WIRE = ("cut", "reply", "request", "lose", "stall 1", "reply", "lose", "delay 0.05", "stall 5")
+
+
+def proxy(scale: Scale, server: Server | None = None, *, direct: int = 2) -> Report:
+    """The wire between Redis and all producers and most workers is cut, halved, stalled.
+
+    One stall in nine is longer than the lease of 3 s: those on a wire of their own go on meanwhile.
+    """
+    with stage(
+        "proxy", scale, server=server, proxied=lambda place: place >= direct or place < 0
+    ) as scene:
+        scene.begin()
+        commands = cycle(WIRE)
+
+        def hurt() -> None:
+            scene.nemesis.act("wire", "delay 0")
+            scene.nemesis.act("wire", next(commands))
+
+        scene.spread(hurt)
+        scene.nemesis.act("wire", "delay 0")
+        report = scene.finish()
+        assert scene.nemesis.proxy is not None
+        return report.add(wire=scene.nemesis.proxy.done)
+
+
+def always(scale: Scale) -> Report:
+    """Redis is killed under load and restarted; its file is synced with every write."""
+    return _restart("always", scale)
+
+
+def everysec(scale: Scale) -> Report:
+    """The same, synced every second."""
+    return _restart("everysec", scale)
+
+
+def _restart(sync: str, scale: Scale) -> Report:
+    options = (*AOF, "--appendfsync", sync)
+    with stage(sync, scale, options=options, plan=small, listens=False) as scene:
+        scene.begin()
+        memory = Memory(scene.client, scene.load)
+
+        def hurt() -> None:
+            known = memory.known()
+            scene.nemesis.act("restart")
+            memory.compare(known, scene.nemesis.restarts[-1])
+
+        scene.spread(hurt)
+        report = scene.finish()
+        memory.tell(report, may_forget=sync == "everysec")
+        return report
+
+
+def clocks(scale: Scale, server: Server | None = None) -> Report:
+    """The wall clocks of workers are an hour off, either way, and other ones after a restart."""
+    rng = random.Random(scale.seed)
+    shifts: dict[int, Iterator[int]] = defaultdict(lambda: cycle(rng.sample((-3600, 0, 3600), 3)))
+    given: dict[str, Any] = {"shift_s": lambda place: next(shifts[place])}
+    with stage("clocks", scale, server=server, **given) as scene:
+        scene.begin()
+        scene.spread(lambda: scene.nemesis.act("kill", "group"))
+        return scene.finish()
+
+
+WAYS = ("group", "group", "supervisor", "child", "group", "group", "stopped")
+
+
+def recover(
+    scale: Scale,
+    server: Server | None = None,
+    *,
+    died: tuple[str, ...] = WAYS,
+    lease_ms: int = 3_000,
+) -> Report:
+    """How soon a dead worker's sub-request runs again, by how it died."""
+    scale = replace(scale, sub_requests=0)
+    with stage("recover", scale, server=server, lease_ms=lease_ms) as scene:
+        scene.begin()
+        trials = Trials(scene.queue, scene.fleet, scene.load, scene.client)
+        ways = cycle(died)
+        for _ in range(scale.faults):
+            trials.run(next(ways))
+            scene.wait(lambda: scene.load.is_done, why="the request ends")
+            scene.tell()
+        return scene.finish().add(**trials.figures())

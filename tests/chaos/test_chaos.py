@@ -1,0 +1,151 @@
+"""Short runs of every fault: what went in came out, once. `make chaos` has the long ones."""
+
+from __future__ import annotations
+
+import struct
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.worker.parts import ON_SINGLE
+
+from . import journal, scenes
+from .journal import BEGAN, ENDED, Execution
+from .overlap import over_limit
+from .scenes import Scale
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.servers import Server
+
+    from .check import Report
+
+ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="children are found in /proc")
+SEED = 7
+
+
+def small(sub_requests: int, faults: int, seconds: float = 0.0) -> Scale:
+    """A fleet of three, hurt so often."""
+    return Scale(sub_requests, faults, seconds, SEED, workers=3, loud=False)
+
+
+def check(report: Report) -> None:
+    """Nothing that must never be."""
+    assert report.is_good, "\n".join(report.lines())
+
+
+# ------------------------------------------------------------------ faults
+
+
+@pytest.mark.parametrize("redis_server", ["single", "cluster1"], indirect=True)
+@pytest.mark.slow
+@ON_LINUX
+def test_processes_are_killed(redis_server: Server, redis_url: str):
+    """Handlers' processes, supervisors and whole workers, while they work."""
+    report = scenes.kill(small(4_000, 8), redis_server)
+    check(report)
+    assert sum(report.figures["kills"].values()) == 8
+
+
+@ON_SINGLE
+@pytest.mark.slow
+@ON_LINUX
+def test_workers_are_stopped_for_three_leases(redis_server: Server, redis_url: str):
+    """One as a whole, of another a part, in the middle of what they do."""
+    report = scenes.stop(small(500, 1), redis_server, lease_ms=1_000)
+    check(report)
+    assert report.figures["faults"] == {"stop": 1}
+
+
+@ON_SINGLE
+@pytest.mark.slow
+def test_redis_forgets_scripts_and_cuts_its_clients(redis_server: Server, redis_url: str):
+    """Nothing even runs twice."""
+    check(scenes.scripts(small(4_000, 6), redis_server))
+
+
+@ON_SINGLE
+@pytest.mark.slow
+def test_the_wire_is_cut_in_the_middle_of_replies(redis_server: Server, redis_url: str):
+    """Of what goes in, too; and replies are lost as a whole."""
+    report = scenes.proxy(small(3_000, 5), redis_server, direct=0)
+    check(report)
+    assert report.figures["wire"]["half or lost"] > 0
+
+
+@pytest.mark.server
+@pytest.mark.slow
+def test_redis_is_killed_and_restarted():
+    """Of what it had acknowledged nothing is gone, as its file is synced with every write."""
+    report = scenes.always(small(2_000, 2))
+    check(report)
+    assert report.figures["acknowledged submissions gone after a restart"] == 0
+
+
+@ON_SINGLE
+@pytest.mark.slow
+def test_clocks_are_an_hour_off(redis_server: Server, redis_url: str):
+    """Workers', either way; killed ones come back with another hour."""
+    check(scenes.clocks(small(3_000, 4), redis_server))
+
+
+@ON_SINGLE
+@pytest.mark.slow
+def test_without_a_fault_nothing_runs_twice(redis_server: Server, redis_url: str):
+    """Every execution is a result."""
+    report = scenes.calm(small(10_000, 0), redis_server)
+    check(report)
+    raised = report.figures["... that raised, as they should"]
+    assert report.figures["executions"] == 10_000 + raised
+
+
+@ON_SINGLE
+@pytest.mark.slow
+@ON_LINUX
+def test_a_dead_workers_sub_request_runs_again_soon(redis_server: Server, redis_url: str):
+    """Its port refuses: soon after its last beat. One that was stopped: when its lease is over.
+
+    And what the stopped one makes of it in the end is refused.
+    """
+    report = scenes.recover(small(0, 2), redis_server, died=("group", "stopped"), lease_ms=2_000)
+    check(report)
+    after = {name: text for name, text in report.figures.items() if name.startswith("runs again")}
+    (killed,) = (float(text.split()[-1]) for name, text in after.items() if "group" in name)
+    (stopped,) = (float(text.split()[-1]) for name, text in after.items() if "stopped" in name)
+    assert killed < 3
+    assert 1 < stopped < 2 + 6
+    assert report.figures["executions stopped in the middle: late, refused"] == 1
+
+
+# ------------------------------------------------------------------ the checker itself
+
+
+def ran(began: int, ended: int, place: int = 0) -> Execution:
+    """An execution between two moments."""
+    return Execution(place, 1, 1, began, ended, False, False, 1, 2)
+
+
+def test_the_checker_sees_too_many_at_once():
+    """Two of three overlap beyond a limit of one; touching is no overlap."""
+    found = over_limit([ran(0, 10), ran(10, 20), ran(15, 25)], 1)
+    assert (found.times, found.most, found.ns) == (1, 1, 5)
+    assert over_limit([ran(0, 10), ran(10, 20)], 1).times == 0
+    assert over_limit([ran(0, 10), ran(2, 8), ran(4, 6)], 1).most == 2
+
+
+def test_an_execution_ends_with_the_process_that_was_killed(tmp_path: Path):
+    """At the kill of the process or of its supervisor; without one nobody can explain it."""
+    record = struct.Struct("<IIIHHQ")
+    data = record.pack(5, 0, 1, 1, BEGAN, 100) + record.pack(5, 0, 1, 1, ENDED, 150)
+    (tmp_path / "10-11-90").write_bytes(data + record.pack(5, 1, 1, 1, BEGAN, 160) + b"torn")
+    for deaths, ended, unexplained in (
+        ({10: [50, 300]}, 300, 0),
+        ({11: [200]}, 200, 0),
+        ({}, 160, 1),
+    ):
+        found = journal.read(tmp_path, deaths)
+        assert [run.ended_ns for run in found.by_request[5]] == [150, ended]
+        assert [run.cut for run in found.by_request[5]] == [False, True]
+        assert found.unexplained == unexplained

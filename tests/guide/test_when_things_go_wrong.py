@@ -1,0 +1,97 @@
+"""Every block of the guide's second chapter runs, in order, and shows what the chapter says."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.guide.blocks import Shells, blocks_of, environment
+from tests.guide.test_first_job import GUIDE, ON_ONE_KIND
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PAGE = GUIDE / "02-when-things-go-wrong.md"
+FINGERPRINT = r"[0-9a-f]{10}"
+
+
+class Told:
+    """What the blocks printed, found by a command that is in one of them only."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        with Shells(folder, environment(url)) as shells:
+            self._said = [(block.text, shells.run(block)) for block in blocks_of(PAGE)]
+
+    def by(self, command: str) -> str:
+        """The output of the one block with this command."""
+        (said,) = [said for text, said in self._said if command in text]
+        return said
+
+
+@pytest.mark.slow
+@ON_ONE_KIND
+def test_the_chapter_runs(redis_url: str, tmp_path: Path):
+    assert sum(block.is_background for block in blocks_of(PAGE)) == 2
+    told = Told(redis_url, tmp_path)
+    check_failures(told)
+    check_requeued(told)
+    check_changed(told)
+    check_mended(told)
+
+
+def check_failures(told: Told) -> None:
+    """Each of the four ways to die, with its reason."""
+    assert told.by("fairlane wait pays") == (
+        "done\nexit code 1\nanna 5 fee 20\nbert 10 fee 10\n\n\n\n\ngina 50 fee 2\nexit code 1\n"
+    )
+    listed = told.by("fairlane dead list pays\n")
+    assert "pays  done  4 dead: attempts 1, died 1, rejected 1, timeout 1\n" in listed
+    for reason, error in (
+        ("rejected", "twelve is no amount"),
+        ("died", "the worker died"),
+        ("timeout", r"the handler took longer than its time limit of 0\.5 s"),
+        ("attempts", "ZeroDivisionError"),
+    ):
+        assert re.search(rf"^{FINGERPRINT}  1 dead \({reason}\): {error}", listed, re.MULTILINE)
+    hung = r'0\.5 s\nStack \(most recent call first\):\n  File ".*bank\.py", .* in pay\n'
+    assert re.search(hung, told.by('queue.request("pays").dead()'))
+
+
+def check_requeued(told: Told) -> None:
+    """The mended handler does all but what can't be done."""
+    again = told.by("fairlane dead requeue").splitlines()
+    assert "parent    pays" in again
+    assert sorted(again[-3:]) == ["dora 20 fee 5", "emil 25 fee 4", "fred 0 fee 100"]
+    assert told.by("fairlane dead drop") == "1\n"
+
+
+def check_changed(told: Told) -> None:
+    """Paused, given more workers, and done though one of them was killed."""
+    assert "state     paused\n" in told.by("fairlane pause letters")
+    changed = told.by("fairlane resume letters")
+    assert changed.startswith("limit 4, priority 9\nactive\n")
+    assert "queue     night, priority 9\n" in changed
+    assert told.by("kill -9").startswith("done\n")
+    late = told.by("fairlane dead list reminders")
+    assert "reminders\nexit code 1\n" in late
+    assert re.search(rf"^{FINGERPRINT}  \d+ dead \(deadline\): ", late, re.MULTILINE)
+    lanes = [line.split()[0] for line in told.by("fairlane stats").splitlines()]
+    assert lanes in (["LANE", "5", "9", "all"], ["LANE", "5", "9", "50", "all"])  # paused how soon?
+
+
+def check_mended(told: Told) -> None:
+    """What was deleted is back, what stood still moves, what was full has room."""
+    assert "requests  none\n" in told.by("scan_iter")
+    found = told.by("fairlane fsck")
+    assert re.search(r"^found     forgotten +forgotten  is not in `active`", found)
+    assert re.search(r"^repaired  forgotten +forgotten ", found, re.MULTILINE)
+    assert "requests  1 active\n" in found
+    judged = told.by("fairlane doctor --queue day ||")
+    assert re.search(r"^bad +workers +no worker beats, and 1 unfinished", judged, re.MULTILINE)
+    assert re.search(r"^mend +workers +start one: fairlane worker", judged, re.MULTILINE)
+    assert judged.endswith("exit code 1\n")
+    assert told.by("fairlane wait forgotten").startswith("done\nok    workers ")
+    assert told.by("--max-waiting 400").endswith("first\nexit code 5\n")
+    assert told.by("fairlane cancel first") == "cancelled\nsecond\n"

@@ -1,0 +1,134 @@
+"""What passes: a call that Redis can't answer now is sent again, the same words, until it can."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane import keys, settings
+from fairlane.drivers.aio import AsyncDriver
+from fairlane.drivers.sync import SyncDriver
+from fairlane.errors import RedisUnfit, RedisUnreachable
+from fairlane.steps import Command
+from tests.support import servers
+from tests.support.requests import once
+from tests.support.wait import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import redis
+
+LANE = keys.lanes("req")[5]
+# Says no a few times, then yes; counts how often it was asked.
+REFUSE = """
+local asked = redis.call("INCR", KEYS[1])
+redis.call("EXPIRE", KEYS[1], 60)
+if asked <= 3 then return redis.error_reply(ARGV[1]) end
+return asked
+"""
+MOVED = "15495 127.0.0.1:1"  # a slot and a node
+PASSING = (
+    *(f"MOVED {MOVED}", f"ASK {MOVED}", "TRYAGAIN Multiple keys request during rehashing of slot"),
+    *("CLUSTERDOWN The cluster is down", "LOADING Redis is loading the dataset in memory"),
+    *("READONLY You can't write against a read only replica.", "UNBLOCKED force unblock"),
+    *("MASTERDOWN Link with MASTER is down", "BUSY Redis is busy running a script"),
+    "NOREPLICAS Not enough good replicas to write.",
+)
+both = pytest.mark.parametrize("kind", ["sync", "async"])
+
+
+def perform(kind: str, url: str, step: Any, *, patience_s: float, timeout_s: float = 10) -> Any:
+    """One step by one of the two drivers."""
+    if kind == "sync":
+        with contextlib.closing(
+            SyncDriver(url, patience_s=patience_s, timeout_s=timeout_s)
+        ) as driver:
+            return driver.run(once(step))
+
+    async def main() -> Any:
+        driver = AsyncDriver(url, patience_s=patience_s, timeout_s=timeout_s)
+        try:
+            return await driver.run(once(step))
+        finally:
+            await driver.close()
+
+    return asyncio.run(main())
+
+
+def refusing(error: str) -> Command:
+    """A call that is refused three times."""
+    return Command(b"EVAL", REFUSE, b"1", "{a}:asked", error)
+
+
+@both
+@pytest.mark.parametrize("error", PASSING, ids=lambda text: text.split()[0])
+def test_what_a_cluster_or_a_failover_says_is_waited_out(kind: str, error: str, redis_url: str):
+    """A slot that moves, a node that loads, a primary that is demoted: the operation goes on."""
+    assert perform(kind, redis_url, refusing(error), patience_s=20) == 4
+
+
+@both
+def test_what_is_wrong_for_good_is_said_at_once(
+    kind: str, redis_url: str, redis_client: redis.Redis
+):
+    """It is not sent a second time."""
+    with pytest.raises(RedisUnfit, match="WRONGTYPE"):
+        perform(kind, redis_url, refusing("WRONGTYPE for good"), patience_s=20)
+    assert redis_client.get("{a}:asked") == b"1"
+
+
+@both
+def test_a_pop_that_is_thrown_out_pops_again(kind: str, redis_url: str, redis_client: redis.Redis):
+    """A demoted primary answers UNBLOCKED to all that wait; the next token is theirs."""
+    got: list[Any] = []
+    pop = Command(b"BRPOP", LANE, 30)
+    thread = threading.Thread(
+        target=lambda: got.append(perform(kind, redis_url, pop, patience_s=20))
+    )
+    thread.start()
+    wait_until(lambda: blocked(redis_client), why="it waits")
+    (first,) = blocked(redis_client)
+    redis_client.client_unblock(int(first), error=True)
+    wait_until(lambda: set(blocked(redis_client)) - {first}, why="it waits again")
+    redis_client.lpush(LANE, "r1#0.1")
+    thread.join(20)
+    assert got == [[LANE, b"r1#0.1"]]
+
+
+def blocked(client: redis.Redis) -> list[str]:
+    """The clients that wait in a pop."""
+    return [one["id"] for one in client.client_list() if "b" in one["flags"]]
+
+
+@pytest.fixture
+def silent() -> Iterator[servers.Server]:
+    """A server that is there and says nothing: connections stand, and no reply comes."""
+    with servers.run_server("single") as server:
+        yield server
+        os.kill(server.pid, signal.SIGCONT)
+
+
+@pytest.mark.server
+@both
+def test_a_server_that_falls_silent_holds_nobody_for_ever(kind: str, silent: servers.Server):
+    """Neither a blocking pop nor a call; and when it speaks again, the next one is answered."""
+    pop = Command(b"BRPOP", LANE, 1)
+    assert perform(kind, silent.url, pop, patience_s=0, timeout_s=5) is None
+    os.kill(silent.pid, signal.SIGSTOP)
+    for step in (pop, Command(b"TIME")):
+        with pytest.raises(RedisUnreachable, match="does not answer"):
+            perform(kind, silent.url, step, patience_s=0, timeout_s=0.5)
+    os.kill(silent.pid, signal.SIGCONT)
+    assert perform(kind, silent.url, pop, patience_s=0, timeout_s=5) is None
+
+
+def test_a_pop_ends_before_its_connection_is_given_up():
+    """Else every idle pop would look like a server that fell silent."""
+    assert 0 < 2 * settings.BLOCK_MS / 1000 < settings.SOCKET_TIMEOUT_S

@@ -1,0 +1,103 @@
+"""docs/guarantees.md names what is there: every promise and every failure has its tests."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+PAGE = DOCS / "guarantees.md"
+WITH_TESTS = ("## Promises", "## What goes wrong")  # whose tables end in a column of tests
+LEAST_ROWS = 45  # as many as there were: a row may be added, and none may get lost
+# [test_x.py::test_that_it_is_so](../tests/folder/test_x.py)
+TEST = re.compile(r"\[([^\]\[]+\.py)::(\w+)\]\(([^)]+)\)")
+LINK = re.compile(r"\]\(([^)#:]+)(?:#[\w-]+)?\)")
+
+
+class Named(NamedTuple):
+    """A test as the page names it."""
+
+    file: str
+    function: str
+    link: str
+
+
+class Row(NamedTuple):
+    """A row of a table: its first cell, and what its last one names."""
+
+    what: str
+    tests: tuple[Named, ...]
+
+
+def named_in(text: str) -> tuple[Named, ...]:
+    return tuple(Named(*found) for found in TEST.findall(text))
+
+
+NAMED = sorted(set(named_in(PAGE.read_text())))
+
+
+def sections() -> dict[str, str]:
+    """The page by its second-level headings."""
+    parts = re.split(r"^(## .*)$", PAGE.read_text(), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def rows() -> list[Row]:
+    """The rows of all tables that must name tests."""
+    found = []
+    for title in WITH_TESTS:
+        for table in re.findall(r"(?:^\|.*\n)+", sections()[title], re.MULTILINE):
+            head, _, *lines = table.splitlines()
+            assert head.endswith("| test |")
+            cells = [line.strip("|").split(" | ") for line in lines]
+            found += [Row(each[0].strip(), named_in(each[-1])) for each in cells]
+    return found
+
+
+@cache
+def functions_of(path: Path) -> set[str]:
+    """The tests that a file defines."""
+    tree = ast.parse(path.read_text())
+    return {
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+
+
+@pytest.mark.parametrize("named", NAMED, ids=lambda named: named.function)
+def test_every_test_that_is_named_is_there(named: Named):
+    path = (PAGE.parent / named.link).resolve()
+    assert path.is_relative_to(ROOT / "tests")
+    assert path.name == named.file
+    assert named.function.startswith("test_")
+    assert named.function in functions_of(path)
+
+
+def test_every_row_has_a_test():
+    found = rows()
+    assert len(found) >= LEAST_ROWS
+    assert [row.what for row in found if not row.tests] == []
+
+
+def test_nothing_is_told_twice():
+    told = [row.what for row in rows()]
+    assert sorted(set(told)) == sorted(told)
+
+
+def test_whatever_looks_like_a_test_is_a_link_to_one():
+    """A name that is only written down would not be checked."""
+    text = PAGE.read_text()
+    assert text.count("::") == len(named_in(text))
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.stem)
+def test_every_relative_link_of_the_documentation_leads_somewhere(page: Path):
+    links = LINK.findall(page.read_text())
+    assert [link for link in links if not (page.parent / link).exists()] == []
