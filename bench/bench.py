@@ -1,13 +1,121 @@
-"""Runs every measurement; each writes its table into docs/benchmarks/."""
+"""Runs the measurements: Fairlane and its peers side by side, then Fairlane alone.
+
+    python bench/bench.py                                         everything: about 35 minutes
+    python bench/bench.py --only drain --peers rq,saq --runs 1 --scale 0.1
+    python bench/bench.py --report                                from the figures that are there
+
+Figures go into docs/benchmarks/; those of a small trial (fewer than 5 runs, a scale below 1, not
+all peers) into build/bench/, unless --out says otherwise.
+"""
 
 from __future__ import annotations
 
+import argparse
+import importlib
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import report
+from harness import Bench
+from registry import PEERS
+
+import support
+
 HERE = Path(__file__).parent
+TRIALS = HERE.parent / "build" / "bench"
+FULL_RUNS = 5
+WORKLOADS = (
+    "submit",
+    "drain",
+    "latency",
+    "overtaking",
+    "fairness",
+    "footprint",
+    "handlers",
+    "processes",
+    "growth",
+    "lanes",
+)
+ASKED = ("settings",)  # only when it is named
+ALONE = ("throughput", "urgent", "memory")  # of Fairlane; each writes a table of its own
+
+
+def _names(allowed: tuple[str, ...]) -> object:
+    def parse(text: str) -> list[str]:
+        names = [name for name in text.split(",") if name]
+        for name in names:
+            if name not in allowed:
+                raise argparse.ArgumentTypeError(f"{name}: one of {', '.join(allowed)} is expected")
+        return names
+
+    return parse
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parts, peers = (*WORKLOADS, *ALONE), tuple(PEERS)
+    named = (*parts, *ASKED)
+    parser.add_argument(
+        "--only", type=_names(named), default=list(parts), help=f"parts: {', '.join(named)}"
+    )
+    parser.add_argument(
+        "--peers", type=_names(peers), default=list(peers), help=f"peers: {', '.join(peers)}"
+    )
+    parser.add_argument("--runs", type=int, default=FULL_RUNS, help="of what is run several times")
+    parser.add_argument("--scale", type=float, default=1.0, help="of how much there is to do")
+    parser.add_argument("--out", type=Path, help="the folder for the figures")
+    parser.add_argument("--report", action="store_true", help="measure nothing, write it anew")
+    given = parser.parse_args()
+    is_full = given.runs >= FULL_RUNS and given.scale >= 1 and len(given.peers) == len(PEERS)
+    given.out = given.out or (support.PUBLISHED if is_full else TRIALS)
+    return given
+
+
+def _measure(name: str, bench: Bench, out: Path) -> None:
+    workload = importlib.import_module(name)
+    began = time.monotonic()
+    with support.server() as url:
+        bench.url = url
+        rows = workload.measure(bench)
+    seconds = time.monotonic() - began
+    report.keep(out, name, workload, rows, bench, seconds)
+    print(report.table(out, name))
+    print(f"{name}: {seconds:.0f} s", file=sys.stderr)
+
+
+def _alone(name: str, given: argparse.Namespace) -> None:
+    """The measurements of Fairlane alone, as long as the others are."""
+    sizes = {
+        "throughput": [str(given.runs), str(int(200_000 * given.scale) // 1000 * 1000)],
+        "urgent": [str(int(200_000 * given.scale)), "30"],
+        "memory": [str(int(2_000_000 * given.scale))],
+    }
+    environment = {**os.environ, "FAIRLANE_BENCH_OUT": str(given.out)}
+    command = [sys.executable, str(HERE / f"{name}.py"), *sizes[name]]
+    subprocess.run(command, check=True, env=environment)
+
+
+def main() -> None:
+    given = _arguments()
+    given.out.mkdir(parents=True, exist_ok=True)
+    if not given.report:
+        peers = [PEERS[name] for name in PEERS if name in given.peers]
+        bench = Bench(peers, given.runs, given.scale)
+        wanted = [name for name in (*WORKLOADS, *ASKED) if name in given.only]
+        if wanted:
+            bench.prepare()
+        for name in wanted:
+            _measure(name, bench, given.out)
+        for name in ALONE:
+            if name in given.only:
+                _alone(name, given)
+    print(report.write(given.out, (*WORKLOADS, *ASKED), ALONE))
+
 
 if __name__ == "__main__":
-    for name in ("throughput", "urgent", "memory"):
-        subprocess.run([sys.executable, str(HERE / f"{name}.py")], check=True)
+    main()

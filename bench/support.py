@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 PORT = 7390
-OUT = Path(__file__).parent.parent / "docs" / "benchmarks"
+PUBLISHED = Path(__file__).parent.parent / "docs" / "benchmarks"
+OUT = Path(os.environ.get("FAIRLANE_BENCH_OUT") or PUBLISHED)
 CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
 
 

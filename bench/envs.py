@@ -1,0 +1,123 @@
+"""Peers live in environments of their own, never in ours: made once, in a cache folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from registry import Peer
+
+ROOT = Path(__file__).resolve().parent.parent
+SCRIPTS = Path(__file__).resolve().parent / "peers"
+_INSTALL_S = 600
+
+
+class Missing(Exception):
+    """This peer can't be had here; the sentence is its row."""
+
+
+@dataclass(frozen=True)
+class Env:
+    """How to run a peer's script, and what it is."""
+
+    command: list[str]
+    version: str
+    folder: Path | None = None
+
+
+def home() -> Path:
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return Path(cache) / "fairlane-bench" if cache else ROOT / "build" / "bench-envs"
+
+
+def prepare(peer: Peer) -> Env:
+    """The environment of a peer, made if need be. Raises Missing."""
+    try:
+        return {"python": _python, "node": _node, "ruby": _ruby}[peer.kind](peer)
+    except (OSError, subprocess.SubprocessError) as error:
+        said = getattr(error, "stderr", None) or str(error)
+        lines = [line for line in said.strip().splitlines() if line.strip()]
+        raise Missing(f"cannot be installed: {lines[-1] if lines else error}") from error
+
+
+def _run(command: list[str], folder: Path | None = None) -> str:
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=_INSTALL_S, cwd=folder
+    )
+    return done.stdout
+
+
+def _is_made(folder: Path, peer: Peer) -> bool:
+    """A stamp holds what was installed; other versions are another environment."""
+    stamp = folder / "installed.json"
+    return stamp.exists() and json.loads(stamp.read_text()) == list(peer.packages)
+
+
+def _stamp(folder: Path, peer: Peer) -> None:
+    (folder / "installed.json").write_text(json.dumps(peer.packages))
+
+
+def _fresh(peer: Peer) -> Path:
+    folder = home() / peer.name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    print(f"making the environment of {peer.title} …", file=sys.stderr)
+    return folder
+
+
+def _python(peer: Peer) -> Env:
+    script = str(SCRIPTS / peer.script)
+    if not peer.packages:
+        ours = "fairlane" if peer.name == "fairlane" else "redis"
+        return Env([sys.executable, script], _distribution(sys.executable, ours))
+    folder = home() / peer.name
+    python = folder / "bin" / "python"
+    if not _is_made(folder, peer):
+        _fresh(peer)
+        _run([sys.executable, "-m", "venv", str(folder)])
+        pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
+        _run([*pip, *peer.packages])
+        _stamp(folder, peer)
+    name = peer.packages[0].partition("==")[0].partition("[")[0]
+    return Env([str(python), script], _distribution(str(python), name), folder)
+
+
+def _distribution(python: str, name: str) -> str:
+    code = "import sys; from importlib.metadata import version; print(version(sys.argv[1]))"
+    return _run([python, "-c", code, name]).strip()
+
+
+def _node(peer: Peer) -> Env:
+    if not (shutil.which("node") and shutil.which("npm")):
+        raise Missing("needs node and npm (Debian: apt install nodejs npm)")
+    folder = home() / peer.name
+    if not _is_made(folder, peer):
+        _fresh(peer)
+        _run(["npm", "install", "--silent", "--no-fund", "--no-audit", *peer.packages], folder)
+        _stamp(folder, peer)
+    shutil.copy(SCRIPTS / peer.script, folder / peer.script)  # node looks for packages beside it
+    package = folder / "node_modules" / peer.packages[0].partition("@")[0] / "package.json"
+    node = _run(["node", "--version"]).strip()
+    version = f"{json.loads(package.read_text())['version']} on Node {node.removeprefix('v')}"
+    return Env(["node", str(folder / peer.script)], version, folder)
+
+
+def _ruby(peer: Peer) -> Env:
+    """Debian's packages: the only ones that go where the system's are, and only as root."""
+    query = ["ruby", "-e", 'require "sidekiq"; puts Sidekiq::VERSION + " on Ruby " + RUBY_VERSION']
+    if (
+        not shutil.which("ruby")
+        or subprocess.run(query, capture_output=True, check=False).returncode
+    ):
+        if os.geteuid() or not shutil.which("apt-get"):
+            raise Missing(f"needs Debian's package {peer.packages[0]}, which only root can install")
+        print(f"installing {peer.packages[0]} …", file=sys.stderr)
+        _run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", *peer.packages])
+    return Env(["ruby", str(SCRIPTS / peer.script)], _run(query).strip())

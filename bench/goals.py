@@ -1,0 +1,151 @@
+"""What Fairlane wants to reach, beside what was measured in the same run."""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING, Any
+
+from registry import PEERS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+Kept = dict[str, dict[str, Any]]
+_TITLE, _SINGLE, _COUNT1 = "Fairlane", "Fairlane, requests of one", "Fairlane, slices off (COUNT 1)"
+_STORED, _BARE = "results stored", "no results"
+
+
+class Figures:
+    """Medians by workload, label and point."""
+
+    def __init__(self, kept: Kept) -> None:
+        self._kept = kept
+        self.worker_cores = min((k.get("worker_cores", 0) for k in kept.values()), default=0)
+
+    def of(self, name: str, metric: str, label: str, point: str = "") -> float | None:
+        for row in self._kept.get(name, {"rows": []})["rows"]:
+            if row["label"] == label and row["point"] == point:
+                return _middle(row, metric)
+        return None
+
+    def best(
+        self, name: str, metric: str, points: set[str], fits: Callable[[Any], bool]
+    ) -> tuple[float, str] | None:
+        """The highest of the peers that fit, and whose it is."""
+        found = [
+            (value, row["label"])
+            for row in self._kept.get(name, {"rows": []})["rows"]
+            if row["peer"] != "fairlane" and not PEERS[row["peer"]].is_limit
+            if row["point"] in points and fits(PEERS[row["peer"]])
+            if (value := _middle(row, metric)) is not None
+        ]
+        return max(found) if found else None
+
+
+def _middle(row: dict[str, Any], metric: str) -> float | None:
+    values = [value for value in row["values"].get(metric, []) if value is not None]
+    return statistics.median(values) if values else None
+
+
+Goal = tuple[str, float | None, str, bool]  # claim, measured, the other side, at least (or most)
+
+
+def _is_python(peer: Any) -> bool:
+    return peer.language == "Python"
+
+
+def _of(value: float | None, other: tuple[float, str] | None) -> tuple[float | None, str]:
+    if value is None or other is None:
+        return None, ""
+    return value / other[0], f"{value:,.0f} beside {other[0]:,.0f} ({other[1]})"
+
+
+def _raw(figures: Figures, name: str, label: str, point: str) -> tuple[float, str] | None:
+    value = figures.of(name, "rate", label, point)
+    return (value, label) if value else None
+
+
+def _rates(figures: Figures) -> Iterator[tuple[str, str, float, tuple[float | None, str]]]:
+    bulk = figures.of("submit", "rate", _TITLE, "in bulk")
+    drain = figures.of("drain", "rate", _TITLE, _STORED)
+    one = figures.of("drain", "rate", _COUNT1, _STORED)
+    raw = "raw Redis (redis-py)"
+    python = figures.best("submit", "rate", {"in bulk"}, _is_python)
+    anyone = figures.best("submit", "rate", {"in bulk"}, lambda _: True)
+    yield "bulk submit ÷ best Python peer", ">", 10, _of(bulk, python)
+    yield "bulk submit ÷ best of any language", ">", 2, _of(bulk, anyone)
+    pipelined = _raw(figures, "submit", raw, "in bulk")
+    yield "bulk submit ÷ raw pipelined XADD", ">", 1, _of(bulk, pipelined)
+    python = figures.best("drain", "rate", {_STORED}, _is_python)
+    yield "drain, results ÷ best Python peer with results", ">", 10, _of(drain, python)
+    node = figures.best("drain", "rate", {_STORED}, lambda peer: peer.name == "bullmq")
+    yield "drain, results ÷ BullMQ on Node", ">", 4, _of(drain, node)
+    read = _raw(figures, "drain", raw, _BARE)
+    yield "drain, results ÷ raw XREADGROUP COUNT 100 + XACK", ">", 0.5, _of(drain, read)
+    keeps = figures.best(
+        "drain", "rate", {_STORED, _BARE}, lambda peer: _is_python(peer) and peer.acknowledges
+    )
+    yield "COUNT 1 ÷ best acknowledging Python peer", ">", 1, _of(one, keeps)
+
+
+def _levels(figures: Figures) -> Iterator[tuple[str, str, float, tuple[float | None, str]]]:
+    def told(value: float | None, form: str) -> tuple[float | None, str]:
+        return value, "" if value is None else form.format(value)
+
+    big = figures.of("footprint", "bytes", _TITLE, "requests of 100,000")
+    raw = figures.of("footprint", "bytes", "raw Redis (redis-py)")
+    each = _of(big, (raw, "raw stream entry")) if raw else (None, "")
+    yield "bytes of a waiting sub-request ÷ raw stream entry", "<", 1.3, each
+    single = figures.of("footprint", "bytes", _TITLE, "requests of 1")
+    yield "bytes of a request of one", "<", 1_000, told(single, "{:,.0f} B")
+    many = figures.of("submit", "rate", _SINGLE, "in bulk")
+    yield "requests of one submitted per second", ">", 60_000, told(many, "{:,.0f}/s")
+    done = figures.of("drain", "rate", _SINGLE, _STORED)
+    yield "requests of one finished per second", ">", 34_000, told(done, "{:,.0f}/s")
+    start = figures.of("latency", "start_p50", _TITLE)
+    yield "idle: start p50", "<", 0.5, told(start, "{:.2f} ms")
+    known = figures.of("latency", "known_p50", _TITLE)
+    yield "idle: result known p50", "<", 0.8, told(known, "{:.2f} ms")
+    urgent = figures.of("overtaking", "p50", _TITLE)
+    yield "urgent among 200,000: p50 (a slice of 20 ms + 1 ms)", "<", 21, told(urgent, "{:.1f} ms")
+    share = figures.of("fairness", "end", _TITLE)
+    yield "Jain's index, 20 requests, 8 workers", ">", 0.95, told(share, "{:.3f}")
+
+
+def _scaling(figures: Figures) -> Iterator[tuple[str, str, float, tuple[float | None, str]]]:
+    busy = figures.of("handlers", "busy", _TITLE, "async, 10 ms, 100 at once")
+    shown = "" if busy is None else f"{busy:.1f} busy"
+    yield "10 ms async handlers, 100 at once: busy", ">", 95, (busy, shown)
+    eight = figures.of("processes", "rate", _TITLE, "10 ms, 8 processes")
+    one = figures.of("processes", "rate", _TITLE, "10 ms, 1 processes")
+    ten = _of(eight, (one, "1 process")) if one else (None, "")
+    yield "10 ms sync handlers: 8 processes ÷ 1", ">", 7.6, ten
+    two = figures.of("processes", "rate", _TITLE, "no-op, 2 processes")
+    first = figures.of("processes", "rate", _TITLE, "no-op, 1 processes")
+    pair = _of(two, (first, "1 process")) if first else (None, "")
+    if figures.worker_cores == 1:
+        pair = (pair[0], f"{pair[1]}; both on the one core that the server leaves")
+    yield "no-ops: 2 processes ÷ 1, where cores allow", ">", 1.8, pair
+    least = figures.of("growth", "rate", _TITLE, "10,000 waiting")
+    most = figures.of("growth", "rate", _TITLE, "10,000,000 waiting")
+    grown = _of(least, (most, "10,000,000 waiting")) if most else (None, "")
+    yield "cost at 10^7 waiting ÷ at 10^4", "<", 1.1, grown
+    lane = figures.of("lanes", "rate", _TITLE, "1 lane")
+    lanes = figures.of("lanes", "rate", _TITLE, "100 lanes")
+    hundred = _of(lane, (lanes, "100 lanes")) if lanes else (None, "")
+    yield "cost of 100 lanes ÷ of 1", "<", 1.1, hundred
+
+
+def lines(kept: Kept) -> list[str]:
+    """The table of goals; what was not measured is left out."""
+    figures = Figures(kept)
+    found = ["| goal | wanted | measured | reached | figures |", "|---|---:|---:|---|---|"]
+    for rows in (_rates, _levels, _scaling):
+        for claim, side, wanted, (value, said) in rows(figures):
+            if value is None:
+                continue
+            is_reached = value >= wanted if side == ">" else value <= wanted
+            sign = "≥" if side == ">" else "≤"
+            reached = "yes" if is_reached else "**no**"
+            found.append(f"| {claim} | {sign} {wanted:,} | {value:,.2f} | {reached} | {said} |")
+    return found

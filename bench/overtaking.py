@@ -1,0 +1,52 @@
+"""An urgent request while 200,000 others wait and the only worker is busy with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from figures import percentile, waits
+from harness import Bench, Case, Failed, Row
+
+TITLE = "An urgent request among many"
+STORY = (
+    "Sub-requests of 0.1 ms of processor time wait (200,000, or what the peer submits in 8 s), one "
+    "worker process with one handler at a time is busy with them; from the submission of an urgent "
+    "one until its handler starts, 20 times, by the best way to hurry that the peer documents. A "
+    "peer without one serves first come, first served: its first one is timed, for 10 s at most."
+)
+METRICS = (
+    ("waiting", "waiting", ",.0f", ""),
+    ("p50", "p50 ms", ".1f", "low"),
+    ("worst", "worst ms", ".1f", "low"),
+)
+PLOT = "p50"
+WAITING = 200_000
+_CAP_S = 10.0
+
+
+def measure(bench: Bench) -> list[Row]:
+    def once(case: Case) -> dict[str, Any]:
+        answer = bench.ask(case.peer, action="urgent", handler="urgent", **case.spec)
+        found = waits(answer)["start"]
+        if not found:
+            raise Failed(f"not started within {_CAP_S:.0f} s among {answer['waiting']:,} waiting")
+        return {"waiting": answer["waiting"], "p50": percentile(found, 0.5), "worst": max(found)}
+
+    spec = {
+        "n": bench.size(WAITING, 1, 2_000),
+        "fill_s": max(1.0, 8.0 * bench.scale),
+        "cap_s": _CAP_S,
+        "concurrency": 1,
+        "results": False,
+    }
+    cases = [
+        Case(
+            peer,
+            peer.title,
+            {**spec, "samples": 20 if peer.priority else 1},
+            setting=peer.priority or "none: first come, first served",
+        )
+        for peer in bench.peers
+        if not peer.is_limit
+    ]
+    return bench.measure(cases, once, runs=1)

@@ -1,0 +1,191 @@
+"""Plots as SVG, legible on a light and on a dark page: no background, colours for each."""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_OURS, _LIMIT, _PEER, _TEXT, _GRID = "#0a7d5a", "#8a6d1d", "#5b7fb5", "#57606a", "#c9d1d9"
+# The same on a dark page; a viewer that knows no style sheets keeps the ones above.
+_DARK = {
+    _OURS: "#3fce9d",
+    _LIMIT: "#d3b04a",
+    _PEER: "#7ea4de",
+    _TEXT: "#c3cad1",
+    _GRID: "#3d444d",
+}
+_BAR = 0.32  # inches
+_APART = 10  # points between two labels
+
+
+def draw(out: Path, name: str, kept: dict[str, Any]) -> None:
+    """Writes `name`.svg, if there is something to draw and matplotlib is here."""
+    if not kept["plot"]:
+        return
+    try:
+        import matplotlib as mpl
+    except ImportError:
+        print(f"no plot of {name}: pip install 'fairlane[bench]' brings matplotlib")
+        return
+    mpl.use("svg")
+    mpl.rcParams.update(
+        {
+            "svg.fonttype": "none",
+            "svg.hashsalt": "fairlane",
+            "font.family": "sans-serif",
+            "font.sans-serif": ["Helvetica", "Arial", "DejaVu Sans"],
+            "text.color": _TEXT,
+            "axes.labelcolor": _TEXT,
+            "axes.edgecolor": _GRID,
+            "xtick.color": _TEXT,
+            "ytick.color": _TEXT,
+            "grid.color": _GRID,
+        }
+    )
+    figure = _lines(kept) if name == "growth" else _bars(kept)
+    if figure is None:
+        return
+    file = out / f"{name}.svg"
+    figure.savefig(file, transparent=True, bbox_inches="tight", metadata={"Date": None})
+    file.write_text(_in_both(file.read_text()))
+
+
+def _in_both(svg: str) -> str:
+    """Every colour by a class of its own, so that a dark page can have others."""
+    rules = "".join(
+        f'[style*="fill: {light}"]{{fill:{dark}!important}}'
+        f'[style*="stroke: {light}"]{{stroke:{dark}!important}}'
+        for light, dark in _DARK.items()
+    )
+    style = f"<style>@media (prefers-color-scheme: dark){{{rules}}}</style>"
+    at = svg.index(">", svg.index("<svg")) + 1
+    return svg[:at] + style + svg[at:]
+
+
+def _value(row: dict[str, Any], metric: str) -> float | None:
+    values = [value for value in row["values"].get(metric, []) if value is not None]
+    return statistics.median(values) if values else None
+
+
+def _colour(peer: str) -> str:
+    return {"fairlane": _OURS, "raw": _LIMIT}.get(peer, _PEER)
+
+
+def _metric(kept: dict[str, Any]) -> tuple[str, str, str]:
+    return next((m, heading, form) for m, heading, form, _ in kept["metrics"] if m == kept["plot"])
+
+
+def _bars(kept: dict[str, Any]) -> Any:
+    """A panel for each point, a bar for each peer, the best on top."""
+    from matplotlib.figure import Figure
+
+    metric, heading, form = _metric(kept)
+    is_low = any(m == metric and side == "low" for m, _, _, side in kept["metrics"])
+    panels: dict[str, list[tuple[float, str, str]]] = {}
+    for row in kept["rows"]:
+        value = _value(row, metric)
+        if value is not None and kept["plot_points"] in row["point"]:
+            panels.setdefault(_panel(kept, row), []).append((value, _label(kept, row), row["peer"]))
+    if not panels:
+        return None
+    heights = [len(bars) * _BAR + 0.7 for bars in panels.values()]
+    figure = Figure(figsize=(7.5, sum(heights)), layout="constrained")
+    grid = figure.subplots(len(panels), 1, height_ratios=heights, squeeze=False)[:, 0]
+    for axes, (point, bars) in zip(grid, panels.items(), strict=True):
+        bars.sort(key=lambda bar: bar[0], reverse=is_low)
+        scale = _panel_of_bars(axes, bars, form)
+        title = f"{point}: {heading}" if point else heading
+        axes.set_title(title + scale, loc="left", fontsize=10)
+    return figure
+
+
+def _panel(kept: dict[str, Any], row: dict[str, Any]) -> str:
+    """Points of few peers share a panel; their label then says which point it is."""
+    return "" if kept["title"].startswith("Redis memory") else row["point"]
+
+
+def _label(kept: dict[str, Any], row: dict[str, Any]) -> str:
+    if _panel(kept, row) == row["point"]:
+        return row["label"]
+    return f"{row['label']}, {row['point']}"
+
+
+def _panel_of_bars(axes: Any, bars: list[tuple[float, str, str]], form: str) -> str:
+    """Draws the bars; says so when their lengths are logarithms."""
+    values = [value for value, _, _ in bars]
+    drawn = axes.barh(
+        range(len(bars)), values, color=[_colour(peer) for _, _, peer in bars], height=0.7
+    )
+    axes.bar_label(drawn, [format(value, form) for value in values], padding=3, fontsize=8)
+    axes.set_yticks(range(len(bars)), [label for _, label, _ in bars], fontsize=8)
+    axes.tick_params(axis="both", length=0)
+    axes.margins(x=0.12)
+    is_log = min(values) > 0 and max(values) / min(values) > 50
+    if is_log:
+        axes.set_xscale("log")
+        axes.set_xlim(min(values) / 2, max(values) * 3)
+    axes.tick_params(axis="x", labelsize=7)
+    axes.grid(axis="x", linewidth=0.5)
+    axes.set_axisbelow(True)
+    axes.spines[:].set_visible(False)
+    return " (logarithmic)" if is_log else ""
+
+
+def _lines(kept: dict[str, Any]) -> Any:
+    """A line for each peer over how many wait."""
+    from matplotlib.figure import Figure
+
+    metric, heading, _ = _metric(kept)
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for row in kept["rows"]:
+        value = _value(row, metric)
+        if value is not None:
+            waiting = float(row["point"].split()[0].replace(",", ""))
+            lines.setdefault(row["label"], []).append((waiting, value))
+    if not lines:
+        return None
+    peers = {row["label"]: row["peer"] for row in kept["rows"]}
+    figure = Figure(figsize=(7.5, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for label, points in lines.items():
+        across, up = zip(*points, strict=True)
+        axes.plot(across, up, marker="o", markersize=4, color=_colour(peers[label]))
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("waiting", fontsize=9)
+    axes.set_title(f"{heading} (logarithmic)", loc="left", fontsize=10)
+    axes.set_xlim(right=max(points[-1][0] for points in lines.values()) * 12)
+    axes.tick_params(labelsize=8)
+    axes.grid(linewidth=0.5)
+    axes.spines[:].set_visible(False)
+    figure.draw_without_rendering()
+    for label, offset in _apart(axes, lines).items():
+        axes.annotate(
+            label,
+            lines[label][-1],
+            (8, offset),
+            textcoords="offset points",
+            fontsize=8,
+            va="center",
+        )
+    return figure
+
+
+def _apart(axes: Any, lines: dict[str, list[tuple[float, float]]]) -> dict[str, float]:
+    """How far, in points, each label moves up so that none covers another."""
+    inch = axes.figure.dpi / 72
+    ends = {
+        label: [float(at) / inch for at in axes.transData.transform(points[-1])]
+        for label, points in lines.items()
+    }
+    offsets: dict[str, float] = {}
+    last: dict[float, float] = {}  # across -> the height of the label put there last
+    for label, (across, up) in sorted(ends.items(), key=lambda end: end[1][1]):
+        column = round(across)
+        height = max(up, last.get(column, -1e9) + _APART)
+        last[column] = height
+        offsets[label] = height - up
+    return offsets

@@ -1,0 +1,54 @@
+"""One, two and four worker processes, on all cores but the server's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from drain import stretches
+from harness import WORKER_CORES, Bench, Case, Row
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TITLE = "Worker processes"
+STORY = (
+    "No-ops, results stored where the peer can, drained by one, two and four worker processes on "
+    f"all cores but the server's ({len(WORKER_CORES)} here: where that is fewer than processes, "
+    "they share). And handlers of 10 ms that sleep, one at a time in each process, which need no "
+    "core of their own. The values are five stretches of one life of the workers."
+)
+METRICS = (
+    ("rate", "per second", ",.0f", "high"),
+    ("busy", "handlers busy", ".1f", ""),
+)
+PLOT = "rate"
+PLOT_POINTS = "no-op"
+PROCESSES = (1, 2, 4)
+
+
+def _cases(bench: Bench) -> Iterator[Case]:
+    for peer in bench.peers:
+        if peer.is_limit:
+            continue
+        for count in PROCESSES:
+            spec = {"n": bench.size(peer.rate), "processes": count, "results": peer.results}
+            yield Case(peer, peer.title, spec, f"no-op, {count} processes")
+    for peer in bench.peers:
+        for count in (*PROCESSES, 8) if peer.name == "fairlane" else ():
+            spec = {
+                "n": bench.size(95 * count),
+                "processes": count,
+                "handler": "sleep",
+                "ms": 10,
+                "concurrency": 1,
+            }
+            yield Case(peer, peer.title, spec, f"10 ms, {count} processes")
+
+
+def measure(bench: Bench) -> list[Row]:
+    def once(case: Case) -> dict[str, Any]:
+        answer = bench.ask(case.peer, action="drain", fill=True, spread=True, **case.spec)
+        found = stretches(answer)
+        return found if case.spec.get("ms") else {"rate": found["rate"]}
+
+    return bench.measure(_cases(bench), once, runs=1)

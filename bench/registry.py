@@ -1,0 +1,245 @@
+"""Who is measured: versions, best settings, what each can do, what it promises."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FAST = ("redis[hiredis]", "uvloop==0.23.0")
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One competitor. Rates are rough and only say how much to give it to do."""
+
+    name: str
+    title: str
+    script: str
+    setting: str  # the best one for no-ops, for a reader
+    packages: tuple[str, ...] = ()  # the first is the peer; none: our own environment
+    kind: str = "python"  # or node, ruby
+    language: str = "Python"
+    modes: tuple[str, ...] = ("sync",)
+    best: dict[str, Any] = field(default_factory=dict)  # of its settings: drain of no-ops
+    bulk: float = 10_000  # rough: submitted in bulk per second
+    single: float = 2_000  # rough: submitted one by one per second
+    rate: float = 4_000  # rough: drained per second
+    results: bool = True  # stores results
+    acknowledges: bool = True  # a killed worker loses nothing
+    priority: str = ""  # how it lets an urgent one overtake; "" = it can't
+    shares: str = ""  # how it shares workers among requests; "" = first come, first served
+    most: int = 1000  # concurrency in one worker, at most
+    tries: tuple[int, ...] = ()  # concurrencies among which `best` was found
+    is_limit: bool = False  # no queue, but what one could reach
+
+
+PEERS = {
+    peer.name: peer
+    for peer in (
+        Peer(
+            "fairlane",
+            "Fairlane",
+            "fairlane_peer.py",
+            "one request, slices of 20 ms, one worker process",
+            modes=("sync", "async"),
+            bulk=300_000,
+            single=2_000,
+            rate=90_000,
+            priority="a lane of a lower number",
+            shares="tokens rotate",
+        ),
+        Peer(
+            "raw",
+            "raw Redis (redis-py)",
+            "raw_peer.py",
+            "XADD in pipelines of 1,000; XREADGROUP COUNT 100 + XACK; no results",
+            bulk=200_000,
+            single=8_000,
+            rate=200_000,
+            results=False,
+            is_limit=True,
+            most=1,
+        ),
+        Peer(
+            "rq",
+            "RQ",
+            "rq_peer.py",
+            "SimpleWorker (no fork), JSON, enqueue_many of 1,000; concurrency = processes",
+            ("rq==2.12.0", "redis[hiredis]==8.1.0"),
+            bulk=20_000,
+            single=1_000,
+            rate=500,
+            priority="a queue listed first",
+            shares="one queue per request, dequeue_strategy round_robin",
+            most=16,
+        ),
+        Peer(
+            "celery",
+            "Celery",
+            "celery_peer.py",
+            "solo pool, prefetch 64, no gossip, mingle or heartbeat; acknowledges before it works",
+            ("celery==5.7.0", "redis[hiredis]", "packaging"),
+            tries=(1, 4, 16),
+            bulk=3_500,
+            single=2_000,
+            rate=1_800,
+            acknowledges=False,
+            priority="priority steps, prefetch 1",
+            shares="one queue per request, round_robin, prefetch 1",
+        ),
+        Peer(
+            "dramatiq",
+            "Dramatiq",
+            "dramatiq_peer.py",
+            "32 threads, middleware Retries and Results only",
+            ("dramatiq[redis]==2.2.1", "redis[hiredis]"),
+            modes=("sync", "async"),
+            best={"concurrency": 32},
+            tries=(4, 8, 32),
+            bulk=8_000,
+            single=5_000,
+            rate=5_000,
+            priority="an actor of priority 0 on a queue of its own",
+            shares="one queue per request",
+        ),
+        Peer(
+            "saq",
+            "SAQ",
+            "saq_peer.py",
+            "async handler, uvloop, concurrency 100, no time limit",
+            ("saq[redis]==0.26.4", "typing_extensions", *FAST),
+            modes=("async", "sync"),
+            best={"concurrency": 100, "mode": "async"},
+            tries=(10, 30, 100),
+            bulk=14_000,
+            single=2_500,
+            rate=3_500,
+        ),
+        Peer(
+            "arq",
+            "arq",
+            "arq_peer.py",
+            "uvloop, 100 at once, poll_delay 10 ms",
+            ("arq==0.28.0", *FAST),
+            modes=("async",),
+            best={"concurrency": 100, "mode": "async"},
+            tries=(10, 100, 300),
+            bulk=9_000,
+            single=1_500,
+            rate=3_500,
+        ),
+        Peer(
+            "taskiq",
+            "taskiq (streams)",
+            "taskiq_peer.py",
+            "RedisStreamBroker, async handler, uvloop, 100 at once",
+            ("taskiq-redis==1.2.4", "taskiq==0.13.0", *FAST),
+            modes=("async", "sync"),
+            best={"concurrency": 100, "mode": "async"},
+            tries=(10, 100, 300),
+            bulk=8_000,
+            single=3_000,
+            rate=4_000,
+        ),
+        Peer(
+            "huey",
+            "huey",
+            "huey_peer.py",
+            "one thread; a result is notified in the latency run; loses what a dead worker held",
+            ("huey==3.5.4", "redis[hiredis]"),
+            tries=(1, 2, 8),
+            bulk=11_000,
+            single=8_000,
+            rate=8_000,
+            acknowledges=False,
+            priority="PriorityRedisHuey",
+        ),
+        Peer(
+            "streaq",
+            "streaq",
+            "streaq_peer.py",
+            "async handler, uvloop, concurrency 100, enqueue_many of 1,000",
+            ("streaq==7.2.0", "uvloop==0.23.0"),
+            modes=("async", "sync"),
+            best={"concurrency": 100, "mode": "async"},
+            tries=(16, 100, 300),
+            bulk=18_000,
+            single=2_000,
+            rate=2_000,
+            priority="priorities=[low, high]",
+        ),
+        Peer(
+            "bullmq-py",
+            "BullMQ (Python)",
+            "bullmq_py_peer.py",
+            "uvloop, concurrency 16, addBulk of 1,000",
+            ("bullmq==3.4.4", *FAST),
+            modes=("async",),
+            best={"concurrency": 16, "mode": "async"},
+            tries=(4, 16, 100),
+            bulk=30_000,
+            single=3_000,
+            rate=4_000,
+            priority="priority 1 before 10",
+        ),
+        Peer(
+            "bullmq",
+            "BullMQ (Node)",
+            "bullmq_peer.mjs",
+            "concurrency 100, addBulk of 1,000",
+            ("bullmq@6.7.0", "ioredis@5.11.1"),
+            kind="node",
+            language="Node",
+            modes=("async",),
+            best={"concurrency": 100, "mode": "async"},
+            tries=(20, 100, 300),
+            bulk=40_000,
+            single=5_000,
+            rate=25_000,
+            priority="priority 1 before 10",
+        ),
+        Peer(
+            "sidekiq",
+            "Sidekiq 6 (Debian)",
+            "sidekiq_peer.rb",
+            "10 threads, push_bulk of 1,000; no results; loses what a dead worker held",
+            ("ruby-sidekiq",),
+            kind="ruby",
+            language="Ruby",
+            best={"concurrency": 10},
+            tries=(5, 10, 25),
+            bulk=150_000,
+            single=6_000,
+            rate=15_000,
+            results=False,
+            acknowledges=False,
+            priority="a queue listed first, strict",
+            shares="one queue per request, weighted at random",
+        ),
+    )
+}
+
+VARIANTS = {
+    "fairlane": {
+        "": "Fairlane",
+        "count1": "Fairlane, slices off (COUNT 1)",
+        "single": "Fairlane, requests of one",
+    },
+    "raw": {
+        "": "raw Redis (redis-py)",
+        "count1": "raw Redis, COUNT 1",
+        "script": "raw Redis, one script: XACK and the next",
+    },
+}
+
+
+def fairlane_and(peers: list[Peer], *variants: str) -> Iterator[tuple[Peer, str, str]]:
+    """Every peer with its label, and ours in these variants, too."""
+    for peer in peers:
+        known = VARIANTS.get(peer.name, {"": peer.title})
+        for variant in ("", *variants):
+            if variant in known:
+                yield peer, known[variant], variant

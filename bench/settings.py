@@ -1,0 +1,33 @@
+"""Which concurrency suits a peer best: the evidence for the settings in registry.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drain import rate
+from harness import Bench, Case, Row
+
+TITLE = "Settings of the peers"
+STORY = (
+    "No-ops drained by one worker process at several concurrencies. Not a part of the whole: run "
+    "it when a peer has a new version, and name the best in bench/registry.py."
+)
+METRICS = (("rate", "per second", ",.0f", "high"),)
+PLOT = ""
+
+
+def measure(bench: Bench) -> list[Row]:
+    def once(case: Case) -> dict[str, Any]:
+        return {"rate": rate(bench.ask(case.peer, action="drain", fill=True, **case.spec))}
+
+    cases = [
+        Case(
+            peer,
+            peer.title,
+            {"n": bench.size(peer.rate), "concurrency": count, "results": peer.results},
+            f"{count} at once",
+        )
+        for peer in bench.peers
+        for count in peer.tries
+    ]
+    return bench.measure(cases, once)

@@ -1,0 +1,54 @@
+"""Submitting: in bulk, and one call for each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from harness import Bench, Case, Failed, Row
+from registry import fairlane_and
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TITLE = "Submitting"
+STORY = (
+    "100-byte bodies into an empty Redis. In bulk: with the best call the peer has for many. "
+    "One by one: a call that returns for each. What arrived is counted in Redis."
+)
+METRICS = (
+    ("rate", "per second", ",.0f", "high"),
+    ("commands", "commands each", ".2f", "low"),
+    ("reads", "round trips each", ".3f", "low"),
+    ("cpu_us", "Redis µs each", ".1f", "low"),
+)
+PLOT = "rate"
+
+
+def _cases(bench: Bench) -> Iterator[Case]:
+    for peer, label, variant in fairlane_and(bench.peers, "single"):
+        # a request for each: about as dear as one by one until there is a call for many
+        rate = peer.bulk if not variant else peer.bulk / 20
+        spec = {"n": bench.size(rate), "variant": variant}
+        yield Case(peer, label, spec, "in bulk")
+    for peer in bench.peers:
+        spec = {"n": bench.size(peer.single, 0.5), "single": True}
+        yield Case(peer, peer.title, spec, "one by one")
+
+
+def measure(bench: Bench) -> list[Row]:
+    def once(case: Case) -> dict[str, Any]:
+        answer = bench.ask(case.peer, action="submit", **case.spec)
+        if answer["n"] < case.spec["n"]:
+            raise Failed(f"{answer['n']} arrived of {case.spec['n']}")
+        return {"rate": answer["n"] / answer["seconds"], **per_one(answer, answer["n"])}
+
+    return bench.measure(_cases(bench), once)
+
+
+def per_one(answer: dict[str, Any], count: int) -> dict[str, float]:
+    """What each cost the server."""
+    return {
+        "commands": answer["commands"] / count,
+        "reads": answer["reads"] / count,
+        "cpu_us": answer["cpu_s"] * 1e6 / count,
+    }
