@@ -140,6 +140,59 @@ def test_a_traceback_whose_beginning_is_cut_off_says_the_same():
     assert {fingerprint_of("attempts", text[start:]) for start in range(0, last, 7)} == {whole}
 
 
+TOO_LONG = "the handler took longer than its time limit of 0.5 s"
+LIBRARY = "/usr/lib/python3.12/asyncio/tasks.py"
+STACK = f"""{TOO_LONG}
+Stack (most recent call first):
+  File "{LIBRARY}", line 520 in sleep
+  File "/srv/own/work.py", line 7 in wait_long
+  File "/srv/own/work.py", line 99 in handle
+"""
+TRACE = f"""{TOO_LONG}
+Traceback (most recent call last):
+  File "/srv/own/work.py", line 99, in handle
+    await wait_long()
+  File "/srv/own/work.py", line 7, in wait_long
+    await asyncio.sleep(9)
+  File "{LIBRARY}", line 520, in sleep
+    return await future
+asyncio.exceptions.CancelledError
+"""
+
+
+@pytest.mark.parametrize("text", [STACK, TRACE])
+def test_a_call_that_took_too_long_says_so_and_where_the_handler_was(text: str):
+    failure = read_failure(text)
+    assert failure.headline == TOO_LONG
+    assert failure.where == "work.py:7 wait_long"
+    assert fingerprint_of("timeout", STACK) == fingerprint_of("timeout", TRACE)
+
+
+@pytest.mark.parametrize("text", [STACK, TRACE])
+def test_two_places_where_it_took_too_long_are_two_failures(text: str):
+    elsewhere = text.replace("wait_long", "wait_longer")
+    assert fingerprint_of("timeout", text) != fingerprint_of("timeout", elsewhere)
+    other_limit = text.replace("0.5 s", "7 s").replace("line 7", "line 8")
+    assert fingerprint_of("timeout", text) == fingerprint_of("timeout", other_limit)
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        (TOO_LONG, ""),
+        (f"{TOO_LONG}\nStack (most recent call first):\n", ""),
+        (
+            f'{TOO_LONG}\nStack (most recent call first):\n  File "{LIBRARY}", line 5 in f\n  ...',
+            "tasks.py:5 f",
+        ),
+        (f"{TOO_LONG}\nValueError: cut off", ""),
+    ],
+)
+def test_a_call_that_took_too_long_without_a_frame_of_its_own(text: str, where: str):
+    failure = read_failure(text)
+    assert (failure.headline, failure.where) == (TOO_LONG, where)
+
+
 # ------------------------------------------------------------------ alike or not
 
 

@@ -1,8 +1,9 @@
 """What a failure is, apart from the one sub-request it happened to: failures alike share a hash.
 
 A failure's text is a Python traceback as a worker kept it (its beginning may be cut off), or one
-sentence. Two are alike when their reason, exception type, place (file and function, no line) and
-message without numbers, quoted words, hex and uuids are the same.
+sentence; that of a call that took too long is followed by where it was. Two are alike when their
+reason, exception type, place (file and function, no line) and message without numbers, quoted
+words, hex and uuids are the same.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ _MESSAGE = 300  # characters of a message that count
 
 _HEADER = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^\s+File "(?P<file>.*)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
+_TOO_LONG = "the handler took longer than its time limit"
+_STACK = "Stack (most recent call first):"
+_CALL = re.compile(r'^\s+File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.+)$')
 _ERROR = re.compile(r"^(?P<type>[^\W\d][\w.]*)(?:: (?P<message>.*))?$")
 _MARGIN = re.compile(r"^ *[|+] ?")  # of an exception group
 _INNER = re.compile(r"^ {4,}[|+]")  # ... and of what is inside the group
@@ -53,6 +57,8 @@ class Failure(NamedTuple):
 def read_failure(text: str) -> Failure:
     """Takes a failure's text apart."""
     lines = text.splitlines()
+    if lines and lines[0].startswith(_TOO_LONG):
+        return _too_long(lines[0], lines[1:])
     outer = [line for line in lines if not _INNER.match(line)]
     lines = [_MARGIN.sub("", line) for line in outer or lines]
     for number in range(len(lines) - 1, -1, -1):
@@ -75,6 +81,20 @@ def read_failure(text: str) -> Failure:
         line=place["line"],
         function=place["function"] or "",
     )
+
+
+def _too_long(headline: str, rest: list[str]) -> Failure:
+    """A call that was stopped: by what it then raised, or by the stack of a process killed."""
+    if _STACK not in rest:
+        inner = read_failure("\n".join(rest))
+        return Failure(headline, "", headline, inner.file, inner.line, inner.function)
+    calls = [match for line in rest[rest.index(_STACK) :] if (match := _CALL.match(line))]
+    place = next((one for one in calls if not _FOREIGN.search(one["file"])), None)
+    place = place or (calls[0] if calls else None)
+    if place is None:
+        return Failure(headline, message=headline)
+    file = re.split(r"[/\\]", place["file"])[-1]
+    return Failure(headline, "", headline, file, place["line"], place["function"])
 
 
 def _sentence(lines: list[str]) -> Failure:

@@ -51,6 +51,14 @@ def test_what_is_being_cancelled_is_neither_paused_nor_resumed(program: Program,
         assert ended.err == "fairlane: request mine is being cancelled: it stays cancelling\n"
 
 
+def test_what_is_past_its_deadline_is_not_paused(program: Program, redis_client: redis.Redis):
+    program("submit", "-", "--id", "mine", "--deadline", "1s", stdin=b"a\nb\n")
+    redis_client.hset("req:{mine}", "deadline", 1)
+    ended = program("pause", "mine")
+    assert (ended.code, ended.out) == (1, b"active\n")
+    assert ended.err == "fairlane: request mine is past its deadline: it stays active\n"
+
+
 def test_set_prints_what_is_in_force(program: Program, redis_client: redis.Redis):
     program("submit", "-", "--id", "mine", stdin=b"a\n" * 20)
     ended = program("set", "mine", "--limit", "7")

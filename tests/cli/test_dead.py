@@ -53,8 +53,10 @@ def test_no_dead_ones(program: Program):
         assert (ended.code, ended.out) == (0, b"")
         assert ended.err == "fairlane: request mine has no dead sub-requests\n"
     ended = program("dead", "requeue", "mine", "--all")
-    assert (ended.code, ended.out) == (0, b"mine\n")
+    assert (ended.code, ended.out) == (0, b"")
     assert ended.err == "fairlane: request mine has no dead sub-requests\n"
+    found = json.loads(program("dead", "requeue", "mine", "--all", "--json").out)
+    assert (found["id"], found["requeued"]) == ("mine", 0)
     assert program("dead", "drop", "mine", "--all").out == b"0\n"
 
 

@@ -58,7 +58,8 @@ def test_the_group_names_every_command(alone: Program):
 
 
 def test_no_commands_line_is_cut_off(alone: Program):
-    assert "..." not in alone("--help").out.decode().partition("Commands:")[2]
+    for words in ((), ("dead",), ("server",)):
+        assert "..." not in alone(*words, "--help").out.decode().partition("Commands:")[2]
 
 
 @pytest.mark.parametrize("entry", ["submit_main", "worker_main"])
@@ -86,6 +87,18 @@ def test_what_is_done_with_the_dead_takes_a_redis_and_speaks_json(name: str, alo
 )
 def test_whatever_reads_can_speak_json(name: str, alone: Program):
     assert "--json" in alone(name, "--help").out.decode()
+
+
+@pytest.mark.parametrize("name", ["pause", "resume", "set", "dead"])
+def test_what_changes_a_request_names_its_exit_codes(name: str, alone: Program):
+    said = " ".join(alone(name, "--help").out.decode().split())
+    assert "Exit code 1: " in said
+    assert "; 3: there is no" in said
+
+
+@pytest.mark.parametrize("name", ["backoff", "lease", "retain", "deadline", "time-limit"])
+def test_what_takes_a_time_says_so(name: str, alone: Program):
+    assert f"--{name} TIME " in alone("submit", "--help").out.decode()
 
 
 def test_no_command_is_a_usage_error_with_help(alone: Program):

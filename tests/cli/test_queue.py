@@ -45,9 +45,22 @@ def test_the_bound_is_that_queues_alone(program: Program):
     ended.refused(5, "queue slow has 2 waiting sub-requests", "--queue slow --max-waiting")
 
 
-@pytest.mark.parametrize("most", ["-1", "x", "1.5", 10**16])
+@pytest.mark.parametrize("most", ["-1", 10**16, 10**20])
+def test_a_bound_out_of_its_range_is_told_the_range(program: Program, most: object):
+    said = f"--max-waiting {most} is not valid: a whole number from 0 (no bound) to 1,000,000,0"
+    program("queue", "--max-waiting", most).refused(2, said)
+
+
+@pytest.mark.parametrize("most", ["x", "1.5"])
 def test_a_bound_that_is_no_number_is_a_usage_error(program: Program, most: object):
-    program("queue", "--max-waiting", most).refused(2, "max")
+    program("queue", "--max-waiting", most).refused(2, "--max-waiting")
+
+
+def test_a_refusal_says_how_long_there_was_no_room(program: Program):
+    program("queue", "--max-waiting", 1)
+    program("submit", program.file(b"a\n"))
+    ended = program("submit", program.file(b"b\n"), "--wait-for-room", "100ms")
+    ended.refused(5, "no room after 0.1 s: queue req has 1 waiting")
 
 
 def test_a_refused_file_leaves_nothing(program: Program, redis_client: redis.Redis):

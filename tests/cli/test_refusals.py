@@ -91,11 +91,18 @@ def test_a_line_too_long_in_a_pipe_takes_the_request_back(
         (("--id", "x" * 129), "is not valid"),
         (("--queue", "a{b"), "queue 'a{b' is not valid"),
         (("--attempts", "0"), "attempts 0"),
-        (("--backoff", "5m..1s"), "ends before it begins"),
-        (("--backoff", "soon"), "'soon' is not a duration"),
-        (("--lease", "10ms"), "lease (ms) 10"),
+        (("--backoff", "5m..1s"), "--backoff: '5m..1s' ends before it begins"),
+        (("--backoff", "soon"), "--backoff: 'soon' is not a duration"),
+        (("--backoff", "1s..2d"), "--backoff 1s..2d is not valid: a time from 0s to 24h is"),
+        (("--lease", "10ms"), "--lease 10ms is not valid: a time from 1s to 24h is expected"),
+        (("--lease", "0"), "--lease 0 is no time at all"),
         (("--lease", "9" * 400), "not a duration"),
-        (("--retain", "1m"), "retain (ms) 60000"),
+        (("--retain", "1m"), "--retain 1m is not valid: a time from 1h to 366d is expected"),
+        (("--deadline", "400d"), "--deadline 400d is not valid: a time from 1ms to 366d is"),
+        (("--deadline", "0"), "--deadline 0 is no time at all"),
+        (("--time-limit", "2d"), "--time-limit 2d is not valid: a time from 1ms to 24h is"),
+        (("--wait-for-room", "3h"), "--wait-for-room 3h is not valid: a time from 0s to 40m is"),
+        (("--wait-for-room", "x"), "--wait-for-room: 'x' is not a duration"),
         (("--timeout", "5"), "--timeout needs"),
         (("--wait", "--timeout", "never"), "'never' is not a duration"),
         (("--wait", "--timeout", "9999d"), "more than a year"),
@@ -133,7 +140,8 @@ def test_an_id_that_cannot_be_one(name: str, program: Program):
     "words", [("submit", "-"), ("wait", "x"), ("results", "x"), ("cancel", "x"), ("status",)]
 )
 def test_redis_that_is_off(words: tuple[str, ...], program: Program):
-    program(*words, "--redis", NOBODY).refused(5, f"Redis at {NOBODY} does not answer")
+    ended = program(*words, "--redis", NOBODY)
+    ended.refused(5, f"Redis at {NOBODY} does not answer", "is it running? --redis or FAIRLANE_")
 
 
 def test_a_host_nobody_knows(program: Program):

@@ -16,6 +16,7 @@ from fairlane.operations import bounds, maintain
 from fairlane.operations.submit import submit
 from fairlane.queue import Queue
 from fairlane.steps import Command
+from tests.operations.test_maintain import watch
 from tests.support.requests import cut, dump, numbered, once, settle, take_slice, work_off
 from tests.support.wait import wait_until
 
@@ -401,6 +402,14 @@ def test_many_producers_never_pass_the_bound_together(redis_url: str, queue: Que
 
 
 # ------------------------------------------------------------------ what it costs
+
+
+def test_without_a_bound_a_recount_asks_for_the_bound_only(queue: Queue, driver: SyncDriver):
+    """The leader recounts at every look after requests."""
+    queue.submit_request(numbered(3), id="r1")
+    assert watch(driver, bounds.recount("req"))[1] == ["HGET"]
+    driver.run(bounds.set_max_waiting("req", 100))
+    assert watch(driver, bounds.recount("req"))[1] == ["HGET", "ZRANGE", "1 HMGET", "report"]
 
 
 def scripts_of(run: Callable[[Any], Any], operation: Any) -> list[str]:

@@ -15,6 +15,7 @@ from fairlane.operations import requeue as requeue_module
 from fairlane.operations import tokens, work
 from fairlane.operations.dead import group_dead, queue_dead
 from fairlane.operations.requeue import Chosen, drop_dead, requeue_dead
+from fairlane.scripts import library
 from tests.support.requests import cut, insert, numbered, once, take_slice, work_off
 
 if TYPE_CHECKING:
@@ -208,6 +209,15 @@ def test_what_is_not_among_the_dead_is_named_before_anything_happens(queue: Queu
     assert lane.dump() == before
 
 
+def test_of_many_that_are_missing_some_are_named(queue: Queue):
+    """Five, and how many more."""
+    request = ended(queue)
+    with pytest.raises(DeadNotFound, match=r"with index 3, 4, 5, 6, 7 and 1,992 more$"):
+        request.requeue_dead(indexes=range(2000))
+    with pytest.raises(DeadNotFound, match=r"with index 3, 4, 5, 6, 7$"):
+        request.drop_dead(indexes=range(8))
+
+
 @pytest.mark.parametrize(
     "named",
     [
@@ -335,7 +345,8 @@ def test_after_the_end_a_new_request_runs_them(queue: Queue, driver: SyncDriver)
     assert again.wait(5) == "done"
     assert list(request.dead()) == []
     assert answers(request)[1] == ("dead", None)
-    assert request.requeue_dead().id == "r1"
+    assert request.requeue_dead().id == again.id
+    assert driver.run(requeue_dead("r1", DeadChoice.of(indexes=[]))) == ("r1", 0)
 
 
 def test_a_part_of_them_after_the_end(queue: Queue, driver: SyncDriver):
@@ -362,36 +373,99 @@ def test_many_and_big_ones_go_in_chunks(
     assert list(request.dead()) == []
 
 
+@pytest.mark.parametrize("named", [None, range(5)], ids=["all", "indexes"])
 @pytest.mark.parametrize("faulty", range(0, 40, 3))
 def test_cut_off_anywhere_a_repeat_goes_on(
-    queue: Queue, driver: SyncDriver, lane: Lane, monkeypatch: pytest.MonkeyPatch, faulty: int
-):
-    """Every dead sub-request runs again, in one request."""
+    queue: Queue, driver: SyncDriver, lane: Lane, monkeypatch: pytest.MonkeyPatch, faulty: int,
+    named: Iterable[int] | None,
+):  # fmt: skip
+    """Every dead sub-request runs again, in one request; the answer is that of the first call."""
     monkeypatch.setattr(requeue_module, "_CALL", 2)
     bodies = [b"%d" % i + b"x" * (MIB // 2) for i in range(5)]
     request = ended(queue, bodies)
-    cut(driver, requeue_dead("r1"), [], faulty)
-    again = request.requeue_dead()
-    if again.id == "r1":  # all of it had happened
-        (again_id,) = {key[5:-1].decode() for key in lane.client.keys("req:*")} - {"r1"}
-        again = queue.request(again_id)
+    choice = DeadChoice.of(indexes=named)
+    cut(driver, requeue_dead("r1", choice), [], faulty)
+    again, count = driver.run(requeue_dead("r1", choice))
+    assert (again != "r1", count) == (True, 5)
     assert sorted(work_off(driver)) == sorted(bodies)
-    assert again.wait(5) == "done"
+    assert queue.request(again).wait(5) == "done"
     assert list(request.dead()) == []
     assert len(lane.client.keys("req:*")) == 2
+
+
+def cut_at_drop(driver: SyncDriver, choice: DeadChoice, drops: int) -> str:
+    """Requeue, dropped as a crash would before this drop (from 0); the id of the new request."""
+    operation, reply, new_id = requeue_dead("r1", choice), None, ""
+    while True:
+        step = operation.send(reply)
+        if getattr(getattr(step, "script", None), "name", "") == "enqueue":
+            new_id = step.keys[2].decode()[5:-1]  # type: ignore[union-attr]
+        if getattr(step, "args", ("",))[0] == b"XDEL":
+            if drops == 0:
+                operation.close()
+                return new_id
+            drops -= 1
+        reply = driver.run(once(step))
+
+
+@pytest.mark.parametrize("kind", ["all", "indexes", "fingerprints"])
+@pytest.mark.parametrize("drops", [0, 1, 2])
+def test_cut_off_while_dropping_a_repeat_comes_to_the_same_request(
+    queue: Queue, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch, kind: str, drops: int
+):
+    """Also where some of those named are gone by then, or of a fingerprint all."""
+    monkeypatch.setattr(requeue_module, "_CALL", 2)
+    request = queue.submit_request(numbered(5), id="r1", limit=1)
+    held = take_slice(driver)
+    assert held is not None
+    heads = [(entry_id, entry_id.rpartition(b"-")[2]) for entry_id, _ in held.entries]
+    verdicts = [
+        Verdict(entry_id, "dead", 0, result_head(index, b"x", 1, 0, 0), ["early", "late"][i > 2])
+        for i, (entry_id, index) in enumerate(heads)
+    ]
+    reply = driver.run(once(work.complete(held, [], [], verdicts, keep=False)))
+    driver.run(once(tokens.retire("req", "r1", reply[1])))
+    fingerprints = {one.fingerprint for one in request.dead()}
+    assert len(fingerprints) == 2
+    choice = {
+        "all": DeadChoice.of(),
+        "indexes": DeadChoice.of(indexes=range(5)),
+        "fingerprints": DeadChoice.of(fingerprints),
+    }[kind]
+    new_id = cut_at_drop(driver, choice, drops)
+    for _ in range(2):
+        assert driver.run(requeue_dead("r1", choice)) == (new_id, 5)
+    assert list(request.dead()) == []
+    assert sorted(work_off(driver)) == numbered(5)
+
+
+def test_what_somebody_drops_meanwhile_is_not_missed(queue: Queue, driver: SyncDriver):
+    """The new request was submitted with it; the others do not run in a second one."""
+    request = ended(queue)
+    choice = DeadChoice.of(indexes=range(3))
+    new_id = cut_at_drop(driver, choice, 0)
+    assert request.drop_dead(indexes=[0]) == 1
+    assert driver.run(requeue_dead("r1", choice)) == (new_id, 3)
+    assert list(request.dead()) == []
+
+
+def test_of_a_cancelled_request_the_rest_is_not_dropped(
+    queue: Queue, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch
+):
+    """Cut off while dropping, and cancelled by somebody: nobody would run what is still there."""
+    monkeypatch.setattr(requeue_module, "_CALL", 1)
+    request = ended(queue)
+    choice = DeadChoice.of(indexes=range(3))
+    queue.request(cut_at_drop(driver, choice, 1)).cancel()
+    with pytest.raises(DeadNotFound, match="with index 2"):
+        driver.run(requeue_dead("r1", choice))
+    assert [one.index for one in request.dead()] == [0, 1]
 
 
 def test_a_new_request_that_was_cancelled_is_not_taken_for_it(queue: Queue, driver: SyncDriver):
     """Cut off before the dead ones are dropped, cancelled by somebody, and asked for again."""
     request = ended(queue)
-    operation = requeue_dead("r1")
-    reply: Any = None
-    while (step := operation.send(reply)) is not None:
-        if getattr(step, "args", ("",))[0] == b"XDEL":
-            break
-        reply = driver.run(once(step))
-    operation.close()
-    (first,) = [one.id for one in queue.status()["requests"]]
+    first = cut_at_drop(driver, DeadChoice(), 0)
     queue.request(first).cancel()
     again = request.requeue_dead()
     assert again.id != first
@@ -426,6 +500,29 @@ def test_it_ends_while_it_is_being_requeued(
         new_id, count = end.value
     assert (new_id != "r1", count) == (True, 2)
     assert queue.request(new_id).progress().total == 1
+
+
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_what_dies_while_it_is_being_requeued_runs_again_too(
+    queue: Queue, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch, is_cut: bool
+):
+    """The choice is made again after the end: nothing that no request runs may be dropped."""
+    request, held = running(queue)
+    end = iter([lambda: refuse(driver, held, lambda body: body != b"b0")])
+    script = library().requeue_dead
+
+    def dying(*args: Any, **given: Any) -> Any:
+        next(end, lambda: None)()
+        return script(*args, **given)
+
+    monkeypatch.setattr(library(), "requeue_dead", dying, raising=False)
+    if is_cut:
+        cut_at_drop(driver, DeadChoice(), 0)
+        assert request.state() == "done"
+    again, count = driver.run(requeue_dead("r1"))
+    assert (again != "r1", count) == (True, 3)
+    assert sorted(work_off(driver)) == numbered(3)
+    assert list(request.dead()) == []
 
 
 def test_a_choice_says_what_is_meant():

@@ -9,13 +9,14 @@ import pytest
 
 from fairlane import clock, keys
 from fairlane.drivers.sync import SyncDriver
-from fairlane.errors import RedisUnreachable
+from fairlane.errors import RedisUnfit, RedisUnreachable
 from fairlane.operations import doctor_queue
 from fairlane.operations.doctor import examine
+from fairlane.operations.doctor_queue import judge_queue
 from fairlane.operations.doctor_server import Check, Facts, judge, read_info
 from fairlane.queue import Queue
 from fairlane.steps import At, Nodes
-from tests.operations.test_maintain import ACTIVE, DELAYED, HOME, WORKERS, server_ms
+from tests.operations.test_maintain import ACTIVE, DELAYED, HOME, WORKERS, server_ms, watch
 from tests.support.requests import HOUR, MINUTE, Lane, insert
 
 if TYPE_CHECKING:
@@ -199,7 +200,7 @@ def test_scripts_that_are_loaded_are_counted(driver: SyncDriver, redis_client: r
 @pytest.fixture
 def limited(driver: SyncDriver, redis_client: redis.Redis) -> Iterator[SyncDriver]:
     """A driver whose user may only do what a worker must."""
-    rules = ("on", ">secret", "~*", "&*", "+@all", "-config", "-info", "-script")
+    rules = ("on", ">secret", "~*", "&*", "+@all", "-config", "-info", "-script", "-ping")
     redis_client.execute_command("ACL", "SETUSER", "few", *rules)
     url = driver.url.replace("://", "://few:secret@")
     with contextlib.closing(SyncDriver(url, patience_s=0)) as made:
@@ -223,8 +224,10 @@ def test_a_queue_that_cannot_be_read_is_bad(lane: Lane, driver: SyncDriver):
 
 
 def answer(step: Any, clock_ms: int, version: str) -> Any:
-    """What a made-up node says."""
+    """What a made-up node says; one without a clock refuses TIME and PING."""
     words = step.command.args
+    if not clock_ms and words[0] in {b"TIME", b"PING"}:
+        return RedisUnfit("NOPERM this user has no permissions to run the command")
     if words[0] == b"INFO":
         lines = HEALTHY | {"redis_version": version}
         return "\r\n".join(f"{name}:{value}" for name, value in lines.items()).encode()
@@ -254,7 +257,8 @@ def ask(nodes: dict[Any, Any], *, pings: float = 0.0) -> list[Check]:
                 reply = given
             else:
                 reply = answer(step, *given)
-                reply = reply[: len(step.command.args) - 2] if len(reply) == 100 else reply
+                if isinstance(reply, list) and len(reply) == 100:
+                    reply = reply[: len(step.command.args) - 2]
     except StopIteration as end:
         return list(end.value)
 
@@ -280,6 +284,15 @@ def test_a_primary_that_does_not_answer_is_bad_and_the_others_are_judged():
     assert [check.name for check in checks if check.state == "bad"] == ["servers", "queue"]
     with pytest.raises(RedisUnreachable):
         ask({("a", 1): away, ("b", 2): away})
+
+
+def test_a_server_that_refuses_time_and_ping_is_judged_all_the_same():
+    """Each is said to be not readable."""
+    checks = {check.name: check for check in ask({None: (0, "7.2.11")})}
+    for name in ("clock", "latency"):
+        assert (checks[name].state, "not readable" in checks[name].what) == ("warn", True)
+        assert "let the user of the URL run" in checks[name].mend
+    assert {"version", "eviction", "scripts", "queue"} <= set(checks)
 
 
 @pytest.mark.parametrize(
@@ -340,6 +353,30 @@ def test_a_request_that_nothing_will_move_is_bad(lane: Lane, driver: SyncDriver)
     lane.client.hset("req:{r1}", mapping={"queued": 0, "free": 0})
     check = examined(driver)["stuck"]
     assert (check.state, "r1" in check.what, "--repair" in check.mend) == ("bad", True, True)
+
+
+def test_a_request_that_moves_meanwhile_is_not_stuck(lane: Lane, driver: SyncDriver):
+    """Its slice was settled between the two looks at it: its token is on its way by then."""
+    held = lane.take(lane.start(9, limit=1)[0], count=1)
+    lane.client.zadd(ACTIVE, {"r1": lane.now + HOUR})
+
+    def settle(name: str) -> None:
+        if name == "3 ZCOUNT" and lane.client.zcard(keys.leases("r1")):
+            lane.complete(held)
+
+    checks, _ = watch(driver, judge_queue("req"), settle)
+    assert [check.what for check in checks if check.name == "stuck"] == ["no request is stuck"]
+    assert lane.number("queued") == 1
+
+
+def test_a_request_past_its_deadline_is_not_stuck(lane: Lane, driver: SyncDriver):
+    """Its token was refused and nothing of it starts any more: maintenance ends it."""
+    lane.later(-MINUTE)
+    (token,) = lane.start(1, deadline_ms=1000)
+    lane.client.zadd(ACTIVE, {"r1": lane.now + HOUR})
+    lane.later(2000)
+    assert lane.acquire(token).word == "paused"
+    assert examined(driver)["stuck"].state == "ok"
 
 
 def test_leases_that_nobody_takes_back_are_told(lane: Lane, driver: SyncDriver):

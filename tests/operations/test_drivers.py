@@ -25,6 +25,7 @@ from tests.support.wait import wait_until
 if TYPE_CHECKING:
     import redis
 
+    from fairlane.steps import Operation
     from tests.support.requests import Lane
     from tests.support.servers import Server
 
@@ -180,21 +181,28 @@ def test_a_call_is_repeated_while_its_connection_is_killed(
 
 
 @both
-def test_a_replica_is_waited_for_and_then_named_unreachable(
+def test_a_demoted_primary_is_waited_for_and_then_named_unreachable(
     kind: str, redis_server: Server, redis_url: str, redis_client: redis.Redis
 ):
     """A demoted primary refuses writes, inside scripts too: that passes, so it is repeated."""
     if redis_server.kind.startswith("cluster"):
         pytest.skip("a cluster's node is demoted by its cluster only")
-    redis_client.execute_command("REPLICAOF", "127.0.0.1", "1")
-    step = library().intend(
-        (keys.active("req"), keys.conf("req")), id="r1", grace=1, above=0, now=1
-    )
+
+    def operation() -> Operation[list[int]]:
+        yield Command(b"TIME")  # the driver saw a primary; else it would refuse at once
+        redis_client.execute_command("REPLICAOF", "127.0.0.1", "1")
+        names = (keys.active("req"), keys.conf("req"))
+        found: list[int] = yield library().intend(names, id="r1", grace=1, above=0, now=1)
+        return found
+
     got: list[list[int]] = []
     try:
-        with pytest.raises(RedisUnreachable, match="does not answer"):
-            perform(kind, redis_url, step)
-        patient = threading.Thread(target=lambda: got.append(perform(kind, redis_url, step, 20)))
+        with pytest.raises(RedisUnreachable, match="is a replica and can't be written to"):
+            run(kind, redis_url, operation(), patience_s=0.1)
+        redis_client.execute_command("REPLICAOF", "NO", "ONE")
+        patient = threading.Thread(
+            target=lambda: got.append(run(kind, redis_url, operation(), patience_s=20))
+        )
         refused = errors(redis_client)
         patient.start()
         wait_until(lambda: errors(redis_client) > refused, why="it was refused")

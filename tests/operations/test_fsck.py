@@ -295,9 +295,9 @@ def test_a_request_without_a_queued_permit_gets_one(lane: Lane, driver: SyncDriv
 
 
 def test_what_cannot_be_mended_is_left_to_a_person(lane: Lane, driver: SyncDriver):
-    """A permit that is nowhere: the walk says so, and goes on."""
+    """A count of what is left that is wrong: the walk says so, and goes on."""
     queued(lane)
-    lane.client.hdel(keys.permits("r1"), "1")
+    lane.client.incr("counter:{r1}")
     for repair in (False, True):
         (found, *_) = walk(driver, repair=repair)
         assert (found.kind, found.is_left, found.is_by_hand) == ("unsound", True, repair)
@@ -378,8 +378,8 @@ def test_a_request_that_cannot_be_read_is_told_and_the_others_are_mended(
     lane.client.flushall()
 
 
-def test_a_full_redis_is_told_with_the_finding(lane: Lane, driver: SyncDriver):
-    """What needs memory can't be mended; the walk goes on."""
+def test_a_full_redis_is_mended(lane: Lane, driver: SyncDriver):
+    """A request that nobody looks after could never be drained."""
     queued(lane)
     lane.client.delete(ACTIVE)
     lane.client.config_set("maxmemory", 1)
@@ -387,8 +387,18 @@ def test_a_full_redis_is_told_with_the_finding(lane: Lane, driver: SyncDriver):
         found = walk(driver, repair=True)
     finally:
         lane.client.config_set("maxmemory", 0)
-    assert [(one.kind, one.is_left) for one in found] == [("forgotten", True)]
-    assert "full" in found[0].mend
+    assert [(one.kind, one.is_left) for one in found] == [("forgotten", False)]
+    assert lane.client.zscore(ACTIVE, "r1") % 1 == 0.5
+
+
+def test_a_refusal_is_told_with_the_finding(lane: Lane, driver: SyncDriver):
+    """The log is no stream: an ending can't be written there; the walk goes on."""
+    finished(lane)
+    lane.client.set(keys.completed("req"), "text")
+    found = walk(driver, repair=True)
+    assert [(one.kind, one.is_left) for one in found] == [("unlogged", True)]
+    assert "WRONGTYPE" in found[0].mend
+    lane.client.delete(keys.completed("req"))
 
 
 # ------------------------------------------------------------------ pages

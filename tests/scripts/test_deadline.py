@@ -41,6 +41,17 @@ def test_nothing_is_taken_after_the_deadline(lane: Lane):
     assert (word, left, tokens) == (b"ok", 7, [])
 
 
+def test_what_is_past_its_deadline_is_not_paused(lane: Lane):
+    """It says the state in force, and nothing is written; a moment before it is paused."""
+    lane.start(3, deadline_ms=60_000)
+    lane.later(60_000)
+    before = lane.dump()
+    assert lane.pause() == [b"ok", b"active", []]
+    assert lane.dump() == before
+    lane.later(-1)
+    assert lane.pause() == [b"ok", b"paused", []]
+
+
 def test_a_moment_before_the_deadline_all_is_as_ever(lane: Lane):
     """Reap says how long it is until then."""
     (token,) = lane.start(2, limit=1, deadline_ms=60_000)

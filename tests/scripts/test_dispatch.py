@@ -1,4 +1,4 @@
-"""intend, drop, postpone, insert_tokens, promote, retire: what happens in the dispatch slot."""
+"""intend, drop, postpone, readmit, insert_tokens, promote, retire: the dispatch slot."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from fairlane import keys
 from fairlane.errors import InvalidArgument
 from fairlane.operations.control import completion
+from tests.scripts.test_full_and_forgotten import full
 from tests.support.requests import HOUR, Lane
 
 ACTIVE, DELAYED = keys.active("req"), keys.delayed("req")
@@ -45,6 +46,10 @@ def drop(lane: Lane, seen: Any, request_id: str = "r1", **given: Any) -> int:
 
 def postpone(lane: Lane, seen: Any, due: Any, request_id: str = "r1") -> int:
     return int(lane.call("postpone", (ACTIVE,), id=request_id, seen=seen, due=due))
+
+
+def readmit(lane: Lane, due: Any, request_id: str = "r1") -> int:
+    return int(lane.call("readmit", (ACTIVE,), id=request_id, due=due))
 
 
 # ------------------------------------------------------------------ intend and drop
@@ -180,6 +185,36 @@ def test_postpone_refuses_what_is_malformed(lane: Lane):
     with pytest.raises(InvalidArgument, match="BADARGUMENT"):
         postpone(lane, seen, "soon")
     assert lane.dump() == before
+
+
+# ------------------------------------------------------------------ readmit
+
+
+def test_readmit_lets_somebody_look_after_a_forgotten_request(lane: Lane):
+    """Also when Redis is full, or it could never be drained. Twice is once."""
+    due = f"{lane.now}.5"
+    with full(lane.client):
+        assert readmit(lane, due) == 1
+    before = lane.dump()
+    assert lane.client.zscore(ACTIVE, "r1") == lane.now + 0.5
+    assert readmit(lane, due) == readmit(lane, lane.now + 9) == 0
+    assert lane.dump() == before
+
+
+def test_readmit_leaves_what_is_there(lane: Lane):
+    """A producer's intent, or what somebody else has put back and looked at."""
+    intend(lane)
+    before = lane.dump()
+    assert readmit(lane, 7) == 0
+    assert lane.dump() == before
+
+
+@pytest.mark.parametrize("due", ["", "soon"])
+def test_readmit_refuses_what_is_malformed(lane: Lane, due: str):
+    """BADARGUMENT, and nothing is written."""
+    with pytest.raises(InvalidArgument, match="BADARGUMENT"):
+        readmit(lane, due)
+    assert lane.dump() == {}
 
 
 # ------------------------------------------------------------------ insert_tokens

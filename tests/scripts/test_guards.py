@@ -4,10 +4,35 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
+from fairlane import keys
+from fairlane.errors import InvalidArgument
+
 if TYPE_CHECKING:
     from tests.support.requests import Lane
 
 MIB = 1 << 20
+ACTIVE, LOG, CONF = keys.active("req"), keys.completed("req"), keys.conf("req")
+
+
+def test_postpone_makes_no_entry_out_of_a_score_that_is_no_number(lane: Lane):
+    assert lane.call("postpone", (ACTIVE,), id="r1", seen="x", due=lane.now) == 0
+    assert lane.dump() == {}
+
+
+def test_drop_logs_nothing_for_a_score_that_is_no_number(lane: Lane):
+    assert (
+        lane.call("drop", (ACTIVE, LOG, *keys.bound("req")), id="r1", seen="x", gone="1", most=9)
+        == 0
+    )
+    assert lane.dump() == {}
+
+
+def test_intend_refuses_a_former_score_that_is_no_number(lane: Lane):
+    with pytest.raises(InvalidArgument, match="BADARGUMENT"):
+        lane.call("intend", (ACTIVE, CONF), id="r1", grace=5_000, above="high")
+    assert lane.dump() == {}
 
 
 def test_a_deadline_buries_what_was_given_back_in_bites_of_bytes_too(lane: Lane):
@@ -21,3 +46,18 @@ def test_a_deadline_buries_what_was_given_back_in_bites_of_bytes_too(lane: Lane)
     assert len(lane.dead()) == 16
     word, summary = lane.reap()
     assert (word, summary[4]) == (b"ended", 20)
+
+
+def test_a_worker_leaves_though_its_record_has_expired(lane: Lane):
+    """Its entry and its lock go, or it would be looked for."""
+    lane.raw("ZADD", keys.workers("req"), lane.now, "w:1")
+    lane.raw("HSET", CONF, "lock", "w:1", "lock_until", lane.now)
+    names = (keys.workers("req"), keys.worker("req", "w:1"), CONF)
+    assert lane.call("unregister", names, id="w:1", started="7") == 1
+    assert lane.dump() == {}
+
+
+def test_tally_takes_a_bounded_number_of_pairs(lane: Lane):
+    with pytest.raises(InvalidArgument, match="BADARGUMENT"):
+        lane.call("tally", (keys.stats("req"),), numbers=["f", 1] * 2001)
+    assert lane.dump() == {}

@@ -219,6 +219,64 @@ def test_a_dead_entry_remembers_its_result(lane: Lane):
     ]
 
 
+# ------------------------------------------------------------------ note_requeue
+
+
+def note(lane: Lane, choice: str = "c0ffee", new_id: str = "r2") -> list[bytes]:
+    return list(lane.request("note_requeue", choice=choice, id=new_id))
+
+
+def test_where_the_dead_run_again_is_noted_with_the_ended_request(lane: Lane):
+    """For each choice; its end stays as near as it was; also when Redis is full."""
+    (token,) = lane.start(1)
+    lane.complete(lane.take(token))
+    ttl = lane.client.pttl("req:{r1}")
+    with full(lane.client):
+        assert note(lane) == [b"ok"]
+    assert note(lane, "beef", "r3") == [b"ok"]
+    found = lane.hash()
+    assert (found["requeued:c0ffee"], found["requeued:beef"]) == ("r2", "r3")
+    assert 0 < lane.client.pttl("req:{r1}") <= ttl
+    assert lane.check() == []
+
+
+def test_noted_twice_is_once_and_the_last_counts(lane: Lane):
+    """The first new request may have been cancelled."""
+    (token,) = lane.start(1)
+    lane.complete(lane.take(token))
+    note(lane)
+    before = lane.dump()
+    assert note(lane) == [b"ok"]
+    assert lane.dump() == before
+    note(lane, new_id="r9")
+    assert lane.hash()["requeued:c0ffee"] == "r9"
+
+
+def test_a_note_creates_nothing(lane: Lane):
+    """Neither for an id nobody knows nor for what the auditor gave up; nor while it goes on."""
+    assert note(lane) == [b"gone"]
+    assert lane.dump() == {}
+    lane.abandon(5)
+    before = lane.dump()
+    assert note(lane) == [b"gone"]
+    assert lane.dump() == before
+    lane.start(1, intent=lane.now + HOUR)
+    before = lane.dump()
+    assert note(lane) == [b"alive"]
+    assert lane.dump() == before
+
+
+@pytest.mark.parametrize(("choice", "new_id"), [("", "r2"), ("not hex", "r2"), ("c0ffee", "")])
+def test_a_malformed_note_is_refused(lane: Lane, choice: str, new_id: str):
+    """Before anything is written."""
+    (token,) = lane.start(1)
+    lane.complete(lane.take(token))
+    before = lane.dump()
+    with pytest.raises(InvalidArgument, match="note_requeue wants"):
+        note(lane, choice, new_id)
+    assert lane.dump() == before
+
+
 # ------------------------------------------------------------------ list_dead
 
 

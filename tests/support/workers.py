@@ -144,8 +144,10 @@ class Running:
         self.process.send_signal(number)
 
     def send_all(self, number: signal.Signals) -> None:
-        """Signal the supervisor and its children: they are a process group."""
-        os.killpg(self.pid, number)
+        """Signal the supervisor and its children: each is in a process group of its own."""
+        found = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text()
+        for pid in [self.pid, *map(int, found.split())]:
+            os.kill(pid, number)
 
     def wait(self) -> int:
         """Its exit code, as soon as it has ended."""

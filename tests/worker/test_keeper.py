@@ -176,3 +176,33 @@ def test_the_leases_of_many_requests_are_extended_on_every_kind_of_server(
         ((_, score),) = redis_client.zrange(keys.leases(f"r{i}"), 0, -1, withscores=True)
         assert score > 1
         assert held.deadline > 130.0
+
+
+class Emptied:
+    """A driver to a Redis that knows nobody."""
+
+    url = "redis://127.0.0.1:1"
+
+    def __init__(self) -> None:
+        self.began: list[str] = []
+
+    def run(self, operation: Any) -> Any:
+        """As the scripts answer."""
+        self.began.append(operation.__name__)
+        operation.close()
+        return [b"unknown"] if self.began[-1] == "beat" else [b"ok", b""]
+
+
+def test_a_worker_that_nobody_knows_any_more_says_so_and_registers(
+    now: list[float], caplog: pytest.LogCaptureFixture
+):
+    """What it has lost may be everything: that must not go without a word."""
+    driver: Any = Emptied()
+    keeper = Keeper(driver, "req", "w:1", Board(1))
+    now[0] = 200.0
+    keeper.tick(often=False)
+    assert driver.began == ["beat", "register"]
+    assert not keeper.must_drain
+    assert caplog.messages == [
+        "worker w:1 is not in the registry any more (was Redis emptied?): it registers anew"
+    ]

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import re
 import signal
+import subprocess
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -17,7 +19,8 @@ import pytest
 
 from fairlane import keys, time_limit
 from fairlane.worker import Worker, batch_handler, children, runner
-from tests.support.workers import Folder, broken, check_told_once
+from tests.support.wait import wait_until
+from tests.support.workers import Folder, broken, check_told_once, is_alive
 from tests.worker.handlers import spend, spend_async
 from tests.worker.parts import ON_SINGLE
 
@@ -195,6 +198,49 @@ def test_a_handler_that_ends_in_time_is_left_alone(queue: Queue):
     assert {result.status for result in request.results()} == {"done"}
 
 
+def start_and_hang(folder: Folder, how: str) -> Any:
+    """A handler that starts a program, and never ends or dies at once."""
+
+    def handler(body: bytes) -> None:
+        with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as program:
+            folder.note("program", program.pid)
+            if how == "died":
+                os._exit(3)
+            threading.Event().wait()
+
+    return handler
+
+
+@pytest.mark.parametrize("how", ["late", "died"])
+def test_a_program_that_a_handler_started_ends_with_its_process(
+    how: str, queue: Queue, folder: Folder
+):
+    """Whether that was killed or died by itself."""
+    request = queue.submit_request([b"x"], attempts=1, time_limit_ms=300)
+    Worker(queue, start_and_hang(folder, how)).run(until_idle=True)
+    ((pid,),) = folder.noted("program")
+    wait_until(lambda: not is_alive(int(pid)), why="the program is gone")
+    assert request.progress().dead == 1
+
+
+def test_a_program_that_a_handler_started_ends_when_its_worker_stops_now(
+    queue: Queue, folder: Folder, monkeypatch: pytest.MonkeyPatch
+):
+    """With the process that started it."""
+
+    def fail(worker: Worker, *, until_idle: bool) -> None:
+        if folder.noted("program"):
+            raise RuntimeError("broken supervisor")
+
+    request = queue.submit_request([b"x"])
+    monkeypatch.setattr(Worker, "_tick", fail)
+    with pytest.raises(RuntimeError, match="broken supervisor"):
+        Worker(queue, start_and_hang(folder, "late")).run()
+    ((pid,),) = folder.noted("program")
+    wait_until(lambda: not is_alive(int(pid)), why="the program is gone")
+    assert request.cancel()
+
+
 def test_a_worker_that_drains_waits_for_a_stuck_handler_no_longer_than_its_limit(
     queue: Queue, workers: Workers
 ):
@@ -231,6 +277,11 @@ def test_a_killed_process_is_counted_as_a_timeout_and_not_as_a_crash(
     report = worker.wait_health(restarts=2, processes=1)
     counts = [report[name] for name in ("timeouts", "failed", "crashes", "done", "retries")]
     assert counts == [2, 2, 0, 0, 1]
+    wait_until(lambda: _measured(queue) == {"failed": 2, "timeouts": 2}, why="stats tell it")
+
+
+def _measured(queue: Queue) -> dict[str, int]:
+    return queue.stats()[5].counts if queue.stats() else {}
 
 
 # ------------------------------------------------------------------ async

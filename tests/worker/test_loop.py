@@ -10,7 +10,7 @@ from fairlane import clock, keys, settings
 from fairlane.errors import RedisUnreachable
 from fairlane.model import Token, Verdict
 from fairlane.steps import Batch, Call, Command, Handle, Operation
-from fairlane.worker.board import COUNTS
+from fairlane.worker.board import COUNTS, Record
 from fairlane.worker.loop import Outcome, Unit, serve, use, work_off
 from tests.worker.parts import entries_of, granted, slice_of, unit_of_its_own
 
@@ -282,6 +282,33 @@ def test_a_lease_stays_on_the_board_when_its_process_must_end(*, error: Exceptio
     with pytest.raises(type(error)):
         loop.throw(error)
     assert (unit.record.held() is not None) is is_held
+
+
+@pytest.mark.parametrize("reply", [granted(b"x"), [b"busy", [*TOKENS]], [b"ended", SUMMARY]])
+def test_an_acquire_is_on_the_board_while_it_is_on_its_way(reply: list[Any]):
+    """With the op it is sent with: who asks again with it gets the same answer."""
+    unit = unit_of_its_own()
+    loop, _ = begin(unit)
+    before = unit.record.wanted()
+    call = loop.send([POPPED])
+    assert isinstance(call, Call)
+    assert (before, unit.record.wanted()) == (None, (POPPED[1], argument(call, "op")))
+    loop.send(reply)
+    assert unit.record.wanted() is None
+
+
+def test_an_acquire_leaves_the_board_when_its_lease_is_there(monkeypatch: pytest.MonkeyPatch):
+    """Not before: or a process that dies in between would strand it."""
+    unit, seen = unit_of_its_own(), []
+    unwant = Record.unwant
+
+    def note(record: Record) -> None:
+        seen.append(record.held() is not None)
+        unwant(record)
+
+    monkeypatch.setattr(Record, "unwant", note)
+    take(unit, granted(b"x"))
+    assert seen == [True]
 
 
 @pytest.mark.parametrize(("bodies", "index"), [([b"x"], 0), ([b"x", b"y"], -1)])

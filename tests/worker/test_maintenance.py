@@ -93,6 +93,27 @@ def test_taking_over_ends_while_another_has_an_expired_lease(lane: Lane, driver:
     assert lane.client.zcard(keys.leases("r1")) == 1
 
 
+def test_a_request_that_cannot_be_read_keeps_no_other_from_its_leases(
+    lane: Lane, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch
+):
+    """The dead worker is forgotten; the audit that follows finds the tokens of the others."""
+    register(lane, "w:1")
+    lane.later(-MINUTE)
+    lane.take(lane.start(3, limit=1, lease_ms=10 * MINUTE)[0])
+    lane.client.zadd(ACTIVE, {"bad": 1, "r1": 2, b"\xff": 3})
+    lane.client.sadd("req:{bad}", "text")
+    assert driver.run(maintain.take_over("req", "w:1", "7")) == 3
+    assert lane.client.zcard(keys.leases("r1")) == 0
+    assert lane.client.zrange(WORKERS, 0, -1) == []
+    monkeypatch.setattr(settings, "DEATH_GRACE_MS", -1)
+    driver.run(maintain.audit("req"))
+    popped = pop_token(driver)
+    assert popped is not None
+    lane.now = server_ms(lane.client)
+    assert lane.take(Tok(5, popped.k, popped.g)).bodies == [b"b0"]
+    lane.client.delete("req:{bad}")
+
+
 @pytest.mark.parametrize(("started", "stays"), [(7, []), (8, [b"w:1"])])
 def test_only_the_dead_life_is_forgotten(
     lane: Lane, driver: SyncDriver, started: int, stays: list[bytes]

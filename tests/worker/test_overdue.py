@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fairlane.worker import children, overdue, stacks
 from fairlane.worker.board import Board
+from fairlane.worker.process import Assignment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,6 +21,8 @@ class Kept:
 
     def __init__(self) -> None:
         self.given: list[tuple[str, list[str]]] = []
+
+    def timed_out(self, request_id: str) -> None: ...
 
     def give_back(self, held: list[Any], verdicts: Any = ()) -> None:
         self.given += [(one.request_id, [v.verdict for v in verdicts]) for one in held]
@@ -109,6 +114,37 @@ def test_a_call_that_ends_before_the_kill_saves_its_process(scene: Any):
     assert told == ["ask", "ask"]
 
 
+def test_a_process_that_died_before_the_kill_is_forgotten(scene: Any):
+    """Nobody waits for its answer, and who gets its number is asked before anything else."""
+    child, watch, look, told, _ = scene([101.0])
+    look(101.1)
+    watch._children.running.clear()
+    look(101.2)
+    assert not watch.is_waiting
+    watch._children.running[7] = child
+    look(102.2)
+    assert told == ["ask", "ask"]
+
+
+@pytest.mark.parametrize(("ends", "late"), [(False, 1), (True, 0)], ids=["in it", "in another"])
+def test_a_process_that_dies_of_the_question_is_late(
+    scene: Any, monkeypatch: pytest.MonkeyPatch, *, ends: bool, late: int
+):
+    """It is charged as a timeout: but not for a call that it ended in time to begin another."""
+    child, _, look, _, _ = scene([101.0])
+    look(101.1)
+    if ends:
+        call(child.records[0], b"1-1", 103.0)
+    shape: Any = None
+    some = children.Children([Assignment("", "req", "w:1", "7", shape, 20.0, child.records)], [])
+    child.pipe = os.open(os.devnull, os.O_RDONLY)
+    some.running[child.pid] = child
+    monkeypatch.setattr(os, "waitpid", lambda pid, _: (pid, signal.SIGABRT))
+    monkeypatch.setattr(children, "kill_group", lambda _: None)
+    (died,) = some.collect(restart=True)
+    assert (len(died.late), some.crashes) == (late, 1 - late)
+
+
 def test_of_a_killed_process_only_the_calls_it_was_killed_for_are_charged(scene: Any):
     """The second has ended and another one has begun; the third had its time left."""
     child, watch, look, _, given = scene([101.0, 101.0, 109.0])
@@ -166,6 +202,56 @@ def test_a_crash_is_told_by_its_own_thread():
     text = f"{DUMP}Fatal Python error: Segmentation fault\n\n{crashed}\nExtension modules: x\n"
     assert len(stacks.crash_of(text)) == 2
     assert stacks.crash_of(DUMP) == []
+
+
+def test_of_a_crash_the_innermost_call_in_the_handlers_own_file_is_told():
+    """What it called may be a library's; and a crash outside of any handler has no place."""
+    lines = [
+        '  File "/python/ctypes/__init__.py", line 519 in string_at',
+        '  File "/app/mine.py", line 60 in deep',
+        '  File "/app/mine.py", line 70 in handler',
+    ]
+    assert stacks.own_frame(lines) == "mine.py:60 deep"
+    assert stacks.own_frame([]) == ""
+
+
+@pytest.mark.parametrize(
+    ("status", "count", "said"),
+    [
+        (11, 1, "signal 11 (SIGSEGV) in sub-request 0 of request r0; its work is taken back"),
+        (256, 0, "exit 1; its work is taken back"),
+        (50, 0, "signal 50; its work is taken back"),
+        (
+            9,
+            4,
+            (
+                "signal 9 (SIGKILL) in sub-request 0 of request r0, sub-request 1 of request r1, "
+                "sub-request 2 of request r2 and 1 more; its work is taken back, "
+                "nobody is charged, and one of its units works alone for 10 s"
+            ),
+        ),
+    ],
+)
+def test_a_death_is_told_in_one_line(
+    status: int, count: int, said: str, caplog: pytest.LogCaptureFixture
+):
+    """With what was held, and what follows when nobody knows which it was."""
+    records = tuple(Board(4).records)
+    for i in range(count):
+        records[i].hold(f"r{i}", "0", 7, b"o" * 32, 99.0, 30.0, i)
+    children._tell(children.Child(7, 0, records, -1, -1, 0.0), status)
+    assert caplog.messages == ["process 7 of the worker ended by " + said]
+
+
+def test_several_late_tasks_are_told_in_one_line(scene: Any, caplog: pytest.LogCaptureFixture):
+    """As nobody is charged."""
+    child, watch, look, _, _ = scene([101.0, 101.0, 101.0], is_async=True)
+    look(101.1)
+    look(102.2)
+    watch.settle(child)
+    (said,) = caplog.messages
+    assert said.startswith("process 7 of the worker was killed: the handler took longer than ")
+    assert said.endswith("; nobody is charged, and one of its units works alone for 10 s")
 
 
 def test_of_a_very_long_stack_the_beginning_is_kept():

@@ -258,6 +258,19 @@ def test_a_rejected_sub_request_is_dead_at_once(run: Run):
     assert verdict.error == "no such customer"
 
 
+@pytest.mark.parametrize("made", [lambda: Retry(after=-5), lambda: Reject("")])
+def test_what_a_handler_raises_wrongly_is_told_by_its_own_lines(run: Run, made: Callable[[], Any]):
+    """And not by those of the class that refuses it."""
+
+    def handler(_: bytes) -> None:
+        raise made()
+
+    (verdict,) = run(handler, slice_of(b"1")).verdicts
+    assert "in handler" in verdict.error
+    assert "InvalidArgument: Re" in verdict.error
+    assert "fairlane/worker" not in verdict.error
+
+
 @pytest.mark.parametrize(
     "error",
     [Reject("not possible"), Retry(after=1, reason="not possible")],

@@ -7,7 +7,7 @@ end
 local function unpark(state)
   local k = state.free
   if k ~= "" then
-    state.free = string.sub(redis.call("HGET", permits, k), 3)
+    state.free = string.sub(redis.call("HGET", permits, k) or "p:", 3)  -- reap mends a list that was damaged
     return k
   end
   k = tostring(state.high)

@@ -5,9 +5,20 @@ local function orphan(id, due, count)
   redis.call("ZADD", retries, due, id)
 end
 
+-- False when somebody deleted the stream or its group: a request that can still be cancelled.
+local function has_group()
+  return not redis.pcall("XPENDING", stream, stream, "-", "+", 1, "-").err
+end
+
 -- What a consumer still holds: a list of {id, consumer, idle, delivery count}.
 local function pending_of(consumer)
-  return redis.call("XPENDING", stream, stream, "-", "+", 1000, consumer)
+  local pending = redis.pcall("XPENDING", stream, stream, "-", "+", 1000, consumer)
+  return pending.err and {} or pending
+end
+
+-- A consumer that holds nothing any more leaves.
+local function forget(consumer)
+  redis.pcall("XGROUP", "DELCONSUMER", stream, stream, consumer)
 end
 
 -- Gives back what a lease owes, uncharged: nobody knows that any of it is to blame.

@@ -42,7 +42,9 @@ local function take_back(state, now, which)
   local moved = 0
   for _, k in ipairs(named_leases(now, which)) do
     local permit = read_permit(k)
-    if is_named(permit, which) then
+    if permit.kind ~= "h" and which.worker == "" then
+      drop_lease(state, now, k)
+    elseif is_named(permit, which) then
       if moved >= BITE then
         return true
       end
@@ -53,7 +55,7 @@ local function take_back(state, now, which)
       else
         give_back(consumer, now)
       end
-      redis.call("XGROUP", "DELCONSUMER", stream, stream, consumer)  -- holds nothing now
+      forget(consumer)
       release_permit(state, k)
       moved = moved + #owed
     end

@@ -42,6 +42,9 @@ end
 if permit.kind ~= "q" or permit.g ~= g then
   return {"stale"}
 end
+if not has_group() then  -- somebody deleted the stream: nothing can be taken, fsck names it
+  return {"gone"}
+end
 unqueue(state, k)
 local word = "ok"
 if state.state ~= "active" or is_overdue(state, now) then

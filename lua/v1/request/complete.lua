@@ -59,7 +59,7 @@ else
     give_back(consumer, now)
   end
   redis.call("HSET", permits, "last" .. k, fence)  -- a repeat reads "already"; who was reaped reads "lost"
-  redis.call("XGROUP", "DELCONSUMER", stream, stream, consumer)  -- owes nothing now
+  forget(consumer)
   release_permit(state, k)
 end
 return finish_or_mint(state, now, "ok", tonumber(redis.call("GET", counter)) - state.open)

@@ -3,6 +3,8 @@
 -- Says: ok state tokens | ended summary | gone
 -- @flags allow-oom
 -- @include lib/request_keys.lua
+local now = ARGV[1]  -- ms, "" = server time
+-- @include lib/now_ms.lua
 -- @include lib/state.lua
 -- @include lib/permits.lua
 -- @include lib/stop.lua
@@ -14,7 +16,7 @@ end
 if is_ended(state) then
   return {"ended", summary(state)}
 end
-if state.state == "active" then
+if state.state == "active" and not is_overdue(state, now_ms(now)) then
   stop(state, "paused", "")
   save_state(state)
 end

@@ -22,6 +22,8 @@ local missing = 7  -- ARGV[7...]  k, g pairs whose token is nowhere
 -- @include lib/orphan.lua
 -- @include lib/bury.lua
 -- @include lib/stop.lua
+-- @include lib/resize.lua
+-- @include lib/mend_permits.lua
 -- @include lib/take_back.lua
 -- @include lib/take_slice.lua
 -- @include lib/expire.lua
@@ -38,6 +40,7 @@ if is_ended(state) then
 end
 now = now_ms(now)
 local more = take_back(state, now, {worker = worker, started = started, k = k, fence = fence})
+mend_permits(state)
 if state.open == 1 and state.open_until < now and state.state ~= "cancelling" then
   stop(state, "cancelling", "abandoned")
 end

@@ -24,7 +24,11 @@ HEADLINE = 200  # characters of an error
 
 @click.group("dead", short_help="List, requeue or drop sub-requests that were given up.")
 def command() -> None:
-    """List, requeue or drop sub-requests that were given up."""
+    """List, requeue or drop sub-requests that were given up.
+
+    Exit code 1: the request is about to end and takes nothing back; 3: there is no such request,
+    or nothing of it that failed so.
+    """
 
 
 @command.command("list", short_help="List what is dead, and how it failed.")
@@ -88,7 +92,7 @@ def requeue(
         run_by, count = queue.driver.run(requeue_dead(request_id, choice))
     if as_json:
         emit_json({"id": run_by, "requeued": count, "parent": _other(run_by, request_id)})
-    else:
+    elif count:
         emit(run_by)
     where = f"request {run_by}"
     if run_by != request_id:

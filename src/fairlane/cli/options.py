@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ..queue import Queue
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 LONGEST_TIMEOUT_MS = 366 * 86_400_000
 
 
@@ -69,11 +70,47 @@ def open_queue(
     return queue
 
 
+def time_ms(name: str, text: str, low: str, high: str, why: str = "") -> int:
+    """The duration an option was given, in ms, from `low` to `high`. Raises InvalidArgument."""
+    found = _duration(name, text, settings.duration_ms)
+    if not found and low != "0s":
+        raise InvalidArgument(f"{name} {text} is no time at all: a time such as 30s is expected")
+    _within(name, text, found, low, high, why)
+    return found
+
+
+def time_limit_ms(text: str) -> int:
+    """`--time-limit` in ms. Raises InvalidArgument."""
+    return time_ms("--time-limit", text, "1ms", "24h")
+
+
+def range_ms(name: str, text: str, low: str, high: str) -> tuple[int, int]:
+    """The durations of an option such as 1s..5m, in ms. Raises InvalidArgument."""
+    found = _duration(name, text, settings.duration_range_ms)
+    for end in found:
+        _within(name, text, end, low, high)
+    return found
+
+
+def _duration(name: str, text: str, read: Callable[[str], T]) -> T:
+    try:
+        return read(text)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{name}: {error}") from None
+
+
+def _within(name: str, text: str, ms: int, low: str, high: str, why: str = "") -> None:
+    if not settings.duration_ms(low) <= ms <= settings.duration_ms(high):
+        raise InvalidArgument(
+            f"{name} {text} is not valid: a time from {low} to {high} is expected{why}"
+        )
+
+
 def timeout_s(text: str | None) -> float | None:
     """`--timeout` in seconds. Raises InvalidArgument."""
     if text is None:
         return None
-    found = settings.duration_ms(text)
+    found = _duration("--timeout", text, settings.duration_ms)
     if found > LONGEST_TIMEOUT_MS:
         raise InvalidArgument(
             f"--timeout {text} is more than a year: leave it away to wait without an end"

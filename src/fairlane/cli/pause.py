@@ -13,7 +13,10 @@ from .talk import emit, emit_json, say
 @json_option
 @redis_option
 def command(request_id: str, redis: str | None, as_json: bool) -> int:
-    """Pause the request ID until fairlane resume ID, and print its state."""
+    """Pause the request ID until fairlane resume ID, and print its state.
+
+    Exit code 1: it has ended, or is being cancelled or past its deadline; 3: there is none.
+    """
     return change(request_id, redis, "paused", as_json=as_json)
 
 

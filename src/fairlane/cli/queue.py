@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from ..errors import InvalidArgument
 from .options import json_option, open_queue, queue_option, redis_option
 from .talk import emit, emit_json
 
@@ -22,8 +23,13 @@ from .talk import emit, emit_json
 @redis_option
 def command(redis: str | None, queue: str, max_waiting: int | None, as_json: bool) -> int:
     """Show what holds for a whole queue, or set its bound on waiting sub-requests."""
-    from ..operations.bounds import read_bounds
+    from ..operations.bounds import MOST, read_bounds
 
+    if max_waiting is not None and not 0 <= max_waiting <= MOST:
+        raise InvalidArgument(
+            f"--max-waiting {max_waiting} is not valid: a whole number from 0 (no bound) "
+            f"to {MOST:,} is expected"
+        )
     with open_queue(redis, queue) as opened:
         if max_waiting is not None:
             opened.set_max_waiting(max_waiting)

@@ -12,7 +12,10 @@ from .options import json_option, redis_option
 @json_option
 @redis_option
 def command(request_id: str, redis: str | None, as_json: bool) -> int:
-    """Let the paused request ID go on, and print its state."""
+    """Let the paused request ID go on, and print its state.
+
+    Exit code 1: it has ended, or is being cancelled or past its deadline; 3: there is none.
+    """
     from .pause import change
 
     return change(request_id, redis, "active", as_json=as_json)

@@ -21,7 +21,7 @@ def command() -> None:
     """Start, look at and stop your own embedded Redis server."""
 
 
-@command.command("start")
+@command.command("start", short_help="Start it unless it runs, and print its URL.")
 @json_option
 def start(as_json: bool) -> int:
     """Start the embedded server unless it runs, and print its URL."""
@@ -35,7 +35,7 @@ def start(as_json: bool) -> int:
     return 0
 
 
-@command.command("status")
+@command.command("status", short_help="Print what it says of itself.")
 @json_option
 def status(as_json: bool) -> int:
     """Print what the embedded server says of itself; exit code 3 when it is not running."""
@@ -51,7 +51,7 @@ def status(as_json: bool) -> int:
     return 0
 
 
-@command.command("stop")
+@command.command("stop", short_help="Stop it; its data stay on disk.")
 def stop() -> int:
     """Stop the embedded server; its data stay on disk."""
     from ..embedded import stop as shut_down

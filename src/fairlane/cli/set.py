@@ -20,7 +20,8 @@ def command(
 ) -> int:
     """Change the request ID while it waits or runs, and print what is now in force.
 
-    What workers hold already ends first, also above a lower limit.
+    What workers hold already ends first, also above a lower limit. Exit code 1: it has ended; 3:
+    there is none.
     """
     from ..keys import check_name
     from ..model import check_limit, check_priority

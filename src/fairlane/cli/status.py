@@ -152,8 +152,8 @@ def _terms(progress: Progress, now_ms: int) -> Iterator[tuple[str, str]]:
         left = progress.deadline_ms - now_ms
         yield "deadline", f"in {ago(left)}" if left > 0 else f"{ago(-left)} ago"
     if progress.time_limit_ms:
-        over = f", passed {progress.timeouts:,} times" if progress.timeouts else ""
-        yield "limit", f"{ago(progress.time_limit_ms)} for each call of the handler{over}"
+        over = f", exceeded {progress.timeouts:,} times" if progress.timeouts else ""
+        yield "time limit", f"{ago(progress.time_limit_ms)} for each call of the handler{over}"
     if progress.durable:
         yield "durable", f"on {progress.durable} replica" + "s" * (progress.durable > 1)
     if progress.parent:

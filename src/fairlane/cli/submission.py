@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from ..errors import FairlaneError
+from ..errors import FairlaneError, QueueFull, RedisFull
 from .results_file import NDJSON, write_results
 from .talk import emit, emit_json, say
 
@@ -65,6 +65,10 @@ def send(queue: Queue, wish: Wish, chunks: Iterable[list[bytes]]) -> tuple[Reque
         return request, queue.driver.run(sent, iter(chunks))
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_take_back(wish, request)) from None
+    except (RedisFull, QueueFull) as error:
+        if not wish.max_wait_s:
+            raise
+        raise type(error)(f"no room after {wish.max_wait_s:g} s: {error}") from None
 
 
 def _take_back(wish: Wish, request: Request) -> str:

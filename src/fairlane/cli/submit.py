@@ -10,7 +10,17 @@ import click
 
 from .. import settings
 from ..errors import InvalidArgument
-from .options import json_option, open_queue, queue_option, redis_option, timeout_option, timeout_s
+from .options import (
+    json_option,
+    open_queue,
+    queue_option,
+    range_ms,
+    redis_option,
+    time_limit_ms,
+    time_ms,
+    timeout_option,
+    timeout_s,
+)
 from .submission import Wish, announce, await_end, end_like_interrupt, send
 from .talk import say
 
@@ -21,6 +31,7 @@ if TYPE_CHECKING:
     from .lines import Source
 
 _RANGE = "{}..{}".format(*(f"{ms // 1000}s" for ms in settings.DEFAULT_BACKOFF_MS))
+_WHY = ", as a request without its last lines is given up after an hour"
 
 
 @click.command("submit", short_help="Submit the lines of FILE as one request and print its id.")
@@ -73,15 +84,24 @@ _RANGE = "{}..{}".format(*(f"{ms // 1000}s" for ms in settings.DEFAULT_BACKOFF_M
 )
 @click.option(
     "--backoff",
+    metavar="TIME",
     default=_RANGE,
     show_default=True,
     help="Pause before another attempt, shortest..longest.",
 )
 @click.option(
-    "--lease", default="30s", show_default=True, help="How long a silent worker keeps what it took."
+    "--lease",
+    metavar="TIME",
+    default="30s",
+    show_default=True,
+    help="How long a silent worker keeps what it took.",
 )
 @click.option(
-    "--retain", default="24h", show_default=True, help="How long results stay after the end."
+    "--retain",
+    metavar="TIME",
+    default="24h",
+    show_default=True,
+    help="How long results stay after the end.",
 )
 @click.option(
     "--deadline",
@@ -118,7 +138,10 @@ _RANGE = "{}..{}".format(*(f"{ms // 1000}s" for ms in settings.DEFAULT_BACKOFF_M
 def command(
     file: str, redis: str | None, queue: str, form: str, limit: int | None, once: bool, **given: Any
 ) -> int:
-    """Submit FILE (- is stdin) as one request: every line is a sub-request. Prints its id."""
+    """Submit FILE (- is stdin) as one request: every line is a sub-request. Prints its id.
+
+    A pipe is submitted as it comes; what comes first waits until more has come, or the end.
+    """
     if form == "requests" and limit is not None:
         raise InvalidArgument(
             "--limit has no meaning with --format requests: every line begins with its own limit"
@@ -156,14 +179,14 @@ def _read_wish(
 ) -> Wish:  # fmt: skip
     from ..keys import check_name
     from ..model import Policy
-    from ..operations.bounds import check_max_wait
 
     policy = Policy(
         queue=queue, priority=priority, limit=limit, attempts=attempts,
-        backoff_ms=settings.duration_range_ms(backoff), lease_ms=settings.duration_ms(lease),
-        retain_ms=settings.duration_ms(retain), durable=durable,
-        deadline_ms=0 if deadline is None else _some_time("--deadline", deadline),
-        time_limit_ms=0 if time_limit is None else _some_time("--time-limit", time_limit),
+        backoff_ms=range_ms("--backoff", backoff, "0s", "24h"), durable=durable,
+        lease_ms=time_ms("--lease", lease, "1s", "24h"),
+        retain_ms=time_ms("--retain", retain, "1h", "366d"),
+        deadline_ms=0 if deadline is None else time_ms("--deadline", deadline, "1ms", "366d"),
+        time_limit_ms=0 if time_limit is None else time_limit_ms(time_limit),
     )  # fmt: skip
     if xid is not None:
         check_name("request id", xid)
@@ -172,16 +195,8 @@ def _read_wish(
         raise InvalidArgument("--timeout needs --wait, --watch or --out")
     if out == "-":
         raise InvalidArgument("--out - is not possible: standard output carries the request's id")
-    max_wait_s = check_max_wait(0 if room is None else settings.duration_ms(room) / 1000)
+    max_wait_s = 0.0 if room is None else time_ms("--wait-for-room", room, "0s", "40m", _WHY) / 1000
     return Wish(policy, xid, as_json, watch, waits, timeout_s(timeout), out, max_wait_s)
-
-
-def _some_time(name: str, text: str) -> int:
-    """A duration of at least 1 ms. Raises InvalidArgument."""
-    found = settings.duration_ms(text)
-    if not found:
-        raise InvalidArgument(f"{name} {text} is no time at all: leave it away, or write 30s or 5m")
-    return found
 
 
 def _content_id(wish: Wish, source: Source, form: str) -> str:

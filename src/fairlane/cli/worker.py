@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .. import settings
-from .options import open_queue, queue_option, redis_option
+from .options import open_queue, queue_option, redis_option, time_limit_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,7 +63,7 @@ def command(
     function = _find(handler)
     chosen = {name: value for name, value in given.items() if value is not None}
     if time_limit is not None:
-        chosen["time_limit_s"] = settings.duration_ms(time_limit) / 1000
+        chosen["time_limit_s"] = time_limit_ms(time_limit) / 1000
     _log_to_stderr()
     with open_queue(redis, queue) as opened:
         return Worker(opened, function, id=worker_id, **chosen).run(until_idle=until_idle)

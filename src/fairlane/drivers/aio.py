@@ -54,6 +54,7 @@ class AsyncDriver:
         self.give_up = give_up  # asked before each repeat: is the answer still wanted?
         self.modern: bool | None = None
         self.waits_for_disk = False
+        self.is_replica = False  # as `check` found it
 
     async def run(
         self,
@@ -98,6 +99,7 @@ class AsyncDriver:
                 info = await line.read_response()
                 self.modern = wire.check_fitness(info, self.place)
                 self.waits_for_disk = wire.has_waitaof(info)
+                self.is_replica = wire.names_replica(info, self.url)
             except BaseException:
                 await line.disconnect()
                 raise
@@ -183,9 +185,11 @@ class _Runner:
             except (redis.RedisError, OSError) as error:
                 if line is not None:
                     await line.disconnect()
-                pause = next(delays, None) if wire.is_passing(error) else None
+                is_final = driver.is_replica and wire.is_read_only(error)
+                may_pass = wire.is_passing(error) and not is_final
+                pause = next(delays, None) if may_pass else None
                 if pause is None or driver.give_up():
-                    raise wire.translate(error, driver.place) from None
+                    raise wire.translate(error, driver.place, is_replica=is_final) from None
                 driver.servers.moved()
                 await asyncio.sleep(pause)
             except BaseException:  # cancelled in the middle of a reply: this line is out of step

@@ -174,8 +174,18 @@ def full_text(error: Exception) -> str:
     return inside[1] if inside else _CODES.get(type(error), "") + str(error)
 
 
-def translate(error: Exception, place: str) -> FairlaneError:
-    """The error of ours that says what happened, where, and what to do."""
+def is_read_only(error: Exception) -> bool:
+    """A replica, or a primary that was demoted, refused a write."""
+    return isinstance(error, redis.exceptions.ResponseError) and full_text(error).startswith(
+        "READONLY"
+    )
+
+
+def translate(error: Exception, place: str, *, is_replica: bool = False) -> FairlaneError:
+    """The error of ours that says what happened, where, and what to do.
+
+    `is_replica`: the URL names a replica, so that a refused write is not a failover's doing.
+    """
     text = full_text(error)
     code = text.split(" ", 1)[0]
     known = SCRIPT_ERRORS.get(code)
@@ -193,9 +203,21 @@ def translate(error: Exception, place: str) -> FairlaneError:
             f"Redis at {place} is full (maxmemory): nothing was written; "
             "drain it or raise maxmemory"
         )
+    if is_read_only(error):
+        kind = RedisUnfit if is_replica else RedisUnreachable
+        return kind(
+            f"Redis at {place} is a replica and can't be written to: name the primary, "
+            "or redis+sentinel:// which finds it"
+        )
     if is_passing(error):
-        return RedisUnreachable(f"Redis at {place} does not answer: {text.rstrip('.')}")
+        hint = "; is it running? --redis or FAIRLANE_REDIS names another" if _is_away(text) else ""
+        return RedisUnreachable(f"Redis at {place} does not answer: {text.rstrip('.')}{hint}")
     return RedisUnfit(f"Redis at {place} refused: {text}")
+
+
+def _is_away(text: str) -> bool:
+    """Nobody listens there."""
+    return any(word in text for word in ("refused", "No such file", "not known"))
 
 
 def _info_fields(info: bytes | str) -> tuple[dict[str, str], tuple[int, ...]]:
@@ -220,6 +242,12 @@ def check_fitness(info: bytes | str, place: str) -> bool:
             "set it to noeviction (CONFIG SET maxmemory-policy noeviction)"
         )
     return version >= (7, 0)
+
+
+def names_replica(info: bytes | str, url: str) -> bool:
+    """Reads INFO; True when `url` names this very server and it is a replica now."""
+    finds_primary = url.startswith(("redis+sentinel:", "redis+cluster:"))
+    return not finds_primary and _info_fields(info)[0].get("role") == "slave"
 
 
 def has_waitaof(info: bytes | str) -> bool:

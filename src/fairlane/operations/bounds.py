@@ -13,7 +13,7 @@ from .. import keys, settings
 from ..errors import FairlaneError, InvalidArgument, QueueFull, RedisFull
 from ..model import ENDED_STATES
 from ..scripts import library
-from ..steps import Arg, Batch, Call, Command, Operation, Pause
+from ..steps import Arg, Call, Command, Operation, Pause
 from .findings import each
 
 MOST = 10**15
@@ -48,14 +48,10 @@ def set_max_waiting(queue: str, most: int) -> Operation[Bounds]:
 
 def recount(queue: str) -> Operation[None]:
     """Reads how far requests are, a bounded number, those first that are to be looked at next."""
-    bound, ids = yield Batch(
-        [
-            Command(b"HGET", keys.conf(queue), b"max_waiting"),
-            Command(b"ZRANGE", keys.active(queue), 0, _COUNTED - 1),
-        ]
-    )
+    bound = yield Command(b"HGET", keys.conf(queue), b"max_waiting")
     if not bound:
         return
+    ids = yield Command(b"ZRANGE", keys.active(queue), 0, _COUNTED - 1)
     names = [name.decode("utf-8", "replace") for name in ids]
     for start in range(0, len(names), _ROWS):
         part = names[start : start + _ROWS]

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 def pause(request_id: str) -> Operation[str]:
     """Nothing more of it starts until it is resumed; returns the state now in force.
 
-    That is `paused`, or `cancelling` or `expiring` when it is on its way to its end already.
+    That is `paused`, or `cancelling` or `expiring` when it is on its way to its end already, or
+    `active` when its deadline has just passed.
     Raises RequestNotFound, RequestEnded.
     """
     reply = yield from _change(request_id, library().pause(keys.request_keys(request_id)), "paused")

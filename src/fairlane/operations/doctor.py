@@ -114,8 +114,12 @@ def _config(node: Any) -> Operation[dict[str, str] | None]:
 
 def _time(node: Any, wall_ms: Callable[[], int]) -> Operation[Check]:
     before = wall_ms()
-    seconds, micros = yield At(node, Command(b"TIME"))
+    told = yield from _ask(node, b"TIME")
     after = wall_ms()
+    if told is None:
+        mend = "let the user of the URL run TIME: every script asks for it"
+        return Check("clock", WARN, "TIME is refused: the clock is not readable", mend)
+    seconds, micros = told
     theirs = int(seconds) * 1000 + int(micros) // 1000
     skew = min(theirs - before, 0) + max(theirs - after, 0)
     if abs(skew) <= _SKEW_MS:
@@ -129,7 +133,9 @@ def _latency(node: Any, clock: Callable[[], float]) -> Operation[Check]:
     taken = []
     for _ in range(_PINGS):
         began = clock()
-        yield At(node, Command(b"PING"))
+        if (yield from _ask(node, b"PING")) is None:
+            what = "PING is refused: how long a round trip takes is not readable"
+            return Check("latency", WARN, what, "let the user of the URL run PING")
         taken.append((clock() - began) * 1000)
     taken.sort()
     middle, longest = taken[len(taken) // 2], taken[-1]

@@ -22,7 +22,10 @@ _LONG_MS = 600_000  # without anything done
 _OVERDUE_MS = 30_000  # what is due is looked after within seconds
 _SHOWN = 5  # requests named in a sentence
 _REPAIR = "fairlane fsck --repair"
-_FIELDS = ("state", "queue", "queued", "fresh", "sleeper", "open", "last_ms", "born", "open_until")
+_FIELDS = (
+    *("state", "queue", "queued", "fresh", "sleeper", "open", "last_ms", "born"),
+    *("seq", "deadline"),
+)
 
 
 class Seen(NamedTuple):
@@ -37,6 +40,8 @@ class Seen(NamedTuple):
     is_open: bool
     chunk_age: int
     age: int
+    seq: str  # grows whenever a permit is queued or taken
+    is_late: bool  # past its deadline: nothing of it starts any more
 
 
 def judge_queue(queue: str) -> Operation[list[Check]]:
@@ -54,7 +59,8 @@ def judge_queue(queue: str) -> Operation[list[Check]]:
     seen, unreadable = yield from _look(queue, active[::2])
     checks = [_workers(queue, beats, now, count), _upkeep(active, delayed, now)]
     checks.append((yield from _tokens(queue, seen)))
-    checks += _stuck(seen)
+    checks.append((yield from _stuck(queue, seen)))
+    checks += _behind(seen)
     checks += yield from _idle(seen, has_workers=bool(beats))
     if unreadable:
         what = f"can't be read: {_named(unreadable)}"
@@ -113,11 +119,11 @@ def _look(queue: str, names: list[bytes]) -> Operation[tuple[list[Seen], list[st
 
 def _one(queue: str, request_id: str) -> Operation[Seen | None]:
     _, _, request, _, leases, retries, _, _ = keys.request_keys(request_id)
-    row, (seconds, _) = yield Batch([Command(b"HMGET", request, *_FIELDS), Command(b"TIME")])
+    row, (seconds, micros) = yield Batch([Command(b"HMGET", request, *_FIELDS), Command(b"TIME")])
     value = dict(zip(_FIELDS, ((text or b"").decode() for text in row), strict=True))
     if value["queue"] != queue or value["state"] in ENDED_STATES:
         return None
-    now = int(seconds) * 1000
+    now = int(seconds) * 1000 + int(micros) // 1000
     held, expired, due = yield Batch(
         [
             Command(b"ZCARD", leases),
@@ -136,6 +142,8 @@ def _one(queue: str, request_id: str) -> Operation[Seen | None]:
         value["open"] == "1",
         now - max(int(value["last_ms"] or 0), born),
         now - born,
+        value["seq"],
+        0 < int(value["deadline"] or 0) <= now,
     )
 
 
@@ -153,17 +161,29 @@ def _tokens(queue: str, seen: list[Seen]) -> Operation[Check]:
     return Check("tokens", WARN, what, mend)
 
 
-def _stuck(seen: list[Seen]) -> list[Check]:
-    """Requests that nothing will move."""
+def _is_stuck(one: Seen) -> bool:
+    is_idle = not one.held and not one.queued and not one.is_late
+    return one.state == "active" and one.ready > 0 and is_idle
+
+
+def _stuck(queue: str, seen: list[Seen]) -> Operation[Check]:
+    """Requests that nothing will move.
+
+    What one of them has is read in two round trips, between which its slice may be settled. So they
+    are looked at again: one that has not moved between is stuck.
+    """
+    first = {one.id: one for one in seen if _is_stuck(one)}
+    again, _ = yield from _look(queue, [name.encode() for name in first])
+    stuck = [one.id for one in again if _is_stuck(one) and one.seq == first[one.id].seq]
+    if not stuck:
+        return Check("stuck", OK, "no request is stuck")
+    what = f"work waits, nobody holds it and no token is queued: {_named(stuck)}"
+    return Check("stuck", BAD, what, _REPAIR)
+
+
+def _behind(seen: list[Seen]) -> list[Check]:
+    """Leases nobody takes back, producers that have fallen silent."""
     checks = []
-    stuck = [
-        one.id
-        for one in seen
-        if one.state == "active" and one.ready and not one.held and not one.queued
-    ]
-    if stuck:
-        what = f"work waits, nobody holds it and no token is queued: {_named(stuck)}"
-        checks.append(Check("stuck", BAD, what, _REPAIR))
     expired = [one.id for one in seen if one.expired]
     if expired:
         what = f"leases have expired and nobody takes them back: {_named(expired)}"
@@ -175,7 +195,7 @@ def _stuck(seen: list[Seen]) -> list[Check]:
             "submit the same again to go on, or fairlane cancel ID; after an hour it is cancelled"
         )
         checks.append(Check("open", WARN, what, mend))
-    return checks or [Check("stuck", OK, "no request is stuck")]
+    return checks
 
 
 def _idle(seen: list[Seen], *, has_workers: bool) -> Operation[list[Check]]:

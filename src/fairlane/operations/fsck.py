@@ -156,7 +156,8 @@ class Walk:
                 continue
             found = tally.add("forgotten", row.id, "is not in `active`", "put it there")
             if tally.repair:
-                yield from mend(found, Command(b"ZADD", active, b"NX", score, row.id))
+                again = library().readmit((active,), id=row.id, due=score)
+                yield from mend(found, again)
 
     def _now(self) -> Operation[str]:
         """The score of a request that is to be looked at now."""

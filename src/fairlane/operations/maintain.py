@@ -9,13 +9,14 @@ from ..errors import FairlaneError, InvalidArgument, RedisUnreachable
 from ..scripts import library
 from ..steps import Batch, Call, Command, Operation
 from .control import as_text
+from .findings import each
 from .tokens import drop, insert, retire
 from .work import reap
 
 _PROMOTED = 1000  # tokens a call
 _FEW = 20  # tokens looked up one by one
 _PAGE = 1000  # tokens of a lane read at once
-_BITES = 100  # reaps of one request at one look; a bite is about 1,000 entries
+_BITES = 20  # reaps of one request at one look; a bite is about 1,000 entries
 _SILENT = 3  # requests in a row that do not answer, until a pass gives up
 
 
@@ -167,7 +168,8 @@ def look_at(queue: str, request_id: str, score: str, now: int) -> Operation[bool
 def reap_all(queue: str, request_id: str) -> Operation[list[Any]]:
     """Takes back every lease that has expired, bite by bite: the last reply, which is settled.
 
-    What is left after a hundred bites waits for the next look.
+    What is left after twenty bites, about half a second, waits for the next look, which is due at
+    once: the others have their turn before.
     """
     for _ in range(_BITES):
         reply: list[Any] = yield reap(queue, request_id)
@@ -358,16 +360,22 @@ def late_workers(queue: str) -> Operation[list[Late]]:
 
 
 def take_over(queue: str, worker: str, started: str) -> Operation[int]:
-    """Takes every lease from a dead worker, then forgets it; returns requests looked at."""
+    """Takes every lease from a dead worker, then forgets it; returns requests looked at.
+
+    A request that can't be read is passed over. It costs those asked together with it their answer,
+    and the tokens in it: the audit that follows a death mints them again.
+    """
     ids = yield Command(b"ZRANGE", keys.active(queue), 0, -1)
-    todo = [name.decode() for name in ids]
+    todo = [name.decode("utf-8", "replace") for name in ids]
     looked = len(todo)
     while todo:
         part, todo = todo[:100], todo[100:]
-        replies = yield Batch(
+        replies = yield from each(
             [reap(queue, request_id, worker=worker, started=started) for request_id in part]
         )
         for request_id, reply in zip(part, replies, strict=True):
+            if isinstance(reply, FairlaneError):
+                continue
             yield from settle_reap(queue, request_id, reply)
             if reply[0] == b"ok" and reply[1] == 1:  # it held more than one bite
                 todo.append(request_id)

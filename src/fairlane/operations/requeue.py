@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .. import keys
 from ..bodies import Chunker
 from ..errors import DeadNotFound, RequestEnded, RequestExists
-from ..model import DeadChoice, Policy
+from ..model import ENDED_STATES, DeadChoice, Policy
 from ..scripts import library
 from ..steps import Batch, Command, Pull
 from .control import as_text, not_found
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 ALL = DeadChoice()
 _CALL = 1000  # dead ones that one call names
+_SHOWN = 5  # missing ones that a sentence names
+_CANCELLED = {b"cancelling", b"cancelled"}
 
 
 class Chosen:
@@ -46,12 +48,15 @@ class Chosen:
         return [f"{ms}-{seq}" for ms, seq in zip(part[::2], part[1::2], strict=True)]
 
 
-def choose(request_id: str, choice: DeadChoice) -> Operation[Chosen]:
-    """The dead sub-requests that are meant. Raises RequestNotFound, DeadNotFound."""
+def choose(request_id: str, choice: DeadChoice) -> Operation[tuple[Chosen, list[Any]]]:
+    """The dead sub-requests that are meant, and which of those named are not among the dead.
+
+    Raises RequestNotFound.
+    """
     yield from page_size(request_id)
     missing: set[Any] = {*(choice.fingerprints or ()), *(choice.indexes or ())}
     if choice != ALL and not missing:
-        return Chosen()
+        return Chosen(), []
     named = frozenset(missing)
     chosen, after = Chosen(), b""
     while page := (yield from list_dead(request_id, after)):
@@ -61,11 +66,14 @@ def choose(request_id: str, choice: DeadChoice) -> Operation[Chosen]:
             if choice == ALL or name in named:
                 chosen.add(one.dead_id)
                 missing.discard(name)
-    if missing:
-        what = "fingerprint" if choice.fingerprints else "index"
-        names = ", ".join(map(str, sorted(missing)))
-        raise DeadNotFound(f"request {request_id} has no dead sub-request with {what} {names}")
-    return chosen
+    return chosen, sorted(missing)
+
+
+def _none_with(request_id: str, choice: DeadChoice, missing: list[Any]) -> DeadNotFound:
+    what = "fingerprint" if choice.fingerprints else "index"
+    more = f" and {len(missing) - _SHOWN:,} more" if len(missing) > _SHOWN else ""
+    names = ", ".join(map(str, missing[:_SHOWN])) + more
+    return DeadNotFound(f"request {request_id} has no dead sub-request with {what} {names}")
 
 
 def drop_dead(request_id: str, choice: DeadChoice = ALL) -> Operation[int]:
@@ -73,15 +81,17 @@ def drop_dead(request_id: str, choice: DeadChoice = ALL) -> Operation[int]:
 
     Raises RequestNotFound, DeadNotFound.
     """
-    chosen = yield from choose(request_id, choice)
-    return (yield from _drop(request_id, chosen, 0))
+    chosen, missing = yield from choose(request_id, choice)
+    if missing:
+        raise _none_with(request_id, choice, missing)
+    return (yield from _drop(request_id, chosen))
 
 
-def _drop(request_id: str, chosen: Chosen, first: int) -> Operation[int]:
-    """The newest first: while some are left, the one at `first` is among them."""
+def _drop(request_id: str, chosen: Chosen) -> Operation[int]:
+    """The newest first: while some are left, the first one is among them."""
     dropped: int = 0
-    for last in range(len(chosen), first, -_CALL):
-        ids = chosen.ids(max(first, last - _CALL), last)
+    for last in range(len(chosen), 0, -_CALL):
+        ids = chosen.ids(max(0, last - _CALL), last)
         dropped += yield Command(b"XDEL", keys.dead(request_id), *ids)
     return dropped
 
@@ -91,10 +101,27 @@ def requeue_dead(request_id: str, choice: DeadChoice = ALL) -> Operation[tuple[s
 
     Before the end it is the request itself. After it a new request with the same policy and the
     old one as its parent, which keeps their dead results; its id depends only on the parent, the
-    choice and the first one chosen, so that a repeat finds it and goes on where it was.
+    choice and the first one chosen, and is noted with the parent, so that a repeat finds it, goes
+    on where it was and says the same.
     Raises RequestNotFound, DeadNotFound, RequestEnded (it is on its way to its end: try later).
     """
-    chosen = yield from choose(request_id, choice)
+    state = yield Command(b"HGET", keys.request_hash(request_id), b"state")
+    is_over = (state or b"").decode() in ENDED_STATES
+    chosen, missing = yield from choose(request_id, choice)
+    if is_over and (missing or not len(chosen)):
+        begun = yield from _begun(request_id, choice)
+        if begun is not None:
+            yield from _drop(request_id, chosen)
+            return begun
+    if missing:
+        raise _none_with(request_id, choice, missing)
+    return (yield from _requeue(request_id, choice, chosen, is_over=is_over))
+
+
+def _requeue(
+    request_id: str, choice: DeadChoice, chosen: Chosen, *, is_over: bool
+) -> Operation[tuple[str, int]]:
+    """Those chosen wait again; `is_over`: they were chosen after the end."""
     moved: int = 0
     first: int = 0
     while first < len(chosen):
@@ -111,8 +138,10 @@ def requeue_dead(request_id: str, choice: DeadChoice = ALL) -> Operation[tuple[s
             )
         if reply[0] == b"ended":
             yield retire(stored.decode(), request_id, reply[1])
-            new_id = yield from _submit_again(request_id, choice, chosen, first)
-            return new_id, moved + len(chosen) - first
+            if not is_over:  # more may have died before the end; from now on none does
+                chosen, _ = yield from choose(request_id, choice)
+            new_id, count = yield from _submit_again(request_id, choice, chosen)
+            return new_id, moved + count
         first += reply[1]
         moved += reply[2]
         calls = insert(stored.decode(), request_id, reply[3])
@@ -121,12 +150,34 @@ def requeue_dead(request_id: str, choice: DeadChoice = ALL) -> Operation[tuple[s
     return request_id, moved
 
 
-def _submit_again(parent: str, choice: DeadChoice, chosen: Chosen, first: int) -> Operation[str]:
-    """The new request of an ended one's dead sub-requests, which then are dropped there.
+def _begun(parent: str, choice: DeadChoice) -> Operation[tuple[str, int] | None]:
+    """The new request of an earlier call for the same, and of how many; None if there is none.
+
+    One counts that was submitted to its end and is not cancelled: the dead ones are in it.
+    """
+    note = b"requeued:" + _hash_of(choice)
+    noted = yield Command(b"HGET", keys.request_hash(parent), note)
+    if noted is None:
+        return None
+    new_id = noted.decode()
+    asked = (b"state", b"open", b"total", b"durable", b"chain")
+    row = yield Command(b"HMGET", keys.request_hash(new_id), *asked)
+    state, is_open, total, durable, chain = row
+    if is_open != b"0" or state in _CANCELLED:
+        return None
+    if int(durable or 0):  # the earlier call may have ended before that
+        yield from confirm_submission(new_id, int(durable), chain.decode())
+    return new_id, int(total)
+
+
+def _submit_again(parent: str, choice: DeadChoice, chosen: Chosen) -> Operation[tuple[str, int]]:
+    """The new request of an ended one's dead sub-requests, which then are dropped; and how many.
 
     While the dropping is unfinished the first one chosen is still there, so that a repeat comes to
     the same id; and as no sub-request dies after the end, the same choice means no others.
     """
+    if not len(chosen):  # somebody else was quicker
+        return (yield from _begun(parent, choice)) or (parent, 0)
     fields = as_text((yield Command(b"HGETALL", keys.request_hash(parent))))
     if not fields:
         raise not_found(parent)
@@ -134,18 +185,24 @@ def _submit_again(parent: str, choice: DeadChoice, chosen: Chosen, first: int) -
     size = yield from page_size(parent)
     n = 0
     while True:
-        new_id = _id_of(parent, choice, chosen.ids(first, first + 1)[0], n)
-        asked = (b"state", b"open", b"chain")
-        state, is_open, chain = yield Command(b"HMGET", keys.request_hash(new_id), *asked)
-        if state in {b"cancelling", b"cancelled"}:  # nobody runs it any more: another one does
+        new_id = _id_of(parent, choice, chosen.ids(0, 1)[0], n)
+        asked = (b"state", b"open", b"chain", b"total")
+        state, is_open, chain, total = yield Command(b"HMGET", keys.request_hash(new_id), *asked)
+        if state in _CANCELLED:  # nobody runs it any more: another one does
             n += 1
             continue
+        noted = yield library().note_requeue(
+            keys.request_keys(parent), choice=_hash_of(choice), id=new_id
+        )
+        if noted[0] != b"ok":
+            raise not_found(parent)
         if state in {None, b"abandoned"} or is_open == b"1":
-            yield from _submit(parent, new_id, policy, _Bodies(parent, chosen, first, size))
+            total = len(chosen)
+            yield from _submit(parent, new_id, policy, _Bodies(parent, chosen, size))
         elif policy.durable:  # an earlier call may have ended before that
             yield from confirm_submission(new_id, policy.durable, chain.decode())
-        yield from _drop(parent, chosen, first)
-        return new_id
+        yield from _drop(parent, chosen)
+        return new_id, int(total)
 
 
 def _submit(parent: str, new_id: str, policy: Policy, bodies: _Bodies) -> Operation[None]:
@@ -176,6 +233,11 @@ def _policy_of(parent: str, fields: dict[str, str]) -> Policy:
     )
 
 
+def _hash_of(choice: DeadChoice) -> bytes:
+    what = (choice == ALL, sorted(choice.fingerprints or ()), sorted(choice.indexes or ()))
+    return hashlib.sha256(repr(what).encode()).hexdigest()[:20].encode()
+
+
 def _id_of(parent: str, choice: DeadChoice, first: str, n: int) -> str:
     what = (sorted(choice.fingerprints or ()), sorted(choice.indexes or ()))
     return hashlib.sha256(f"{parent}\n{what}\n{first}\n{n}".encode()).hexdigest()[:20]
@@ -184,8 +246,8 @@ def _id_of(parent: str, choice: DeadChoice, first: str, n: int) -> str:
 class _Bodies:
     """The bodies of the chosen ones as chunks, read a page at a time."""
 
-    def __init__(self, request_id: str, chosen: Chosen, first: int, size: int) -> None:
-        self._id, self._chosen, self._next, self._size = request_id, chosen, first, size
+    def __init__(self, request_id: str, chosen: Chosen, size: int) -> None:
+        self._id, self._chosen, self._next, self._size = request_id, chosen, 0, size
         self._chunker = Chunker()
         self._ready: list[list[bytes]] = []
         self._is_over = False

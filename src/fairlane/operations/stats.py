@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from .. import keys
 from ..histogram import Distribution
 from ..scripts import library
-from ..steps import Call, Command, Operation
+from ..steps import Batch, Call, Command, Operation
 from .control import as_text
 
 if TYPE_CHECKING:
@@ -58,6 +58,13 @@ def tally(
         library().tally((keys.stats(queue),), numbers=flat[first : first + 2 * _MOST])
         for first in range(0, len(flat), 2 * _MOST)
     ]
+
+
+def tally_timeout(queue: str, request_id: str) -> Operation[None]:
+    """Adds a call of the handler that had to be killed: its process can't tell any more."""
+    priority = yield Command(b"HGET", keys.request_hash(request_id), b"priority")
+    if priority is not None:
+        yield Batch(tally(queue, int(priority), {}, {}, dict.fromkeys(COUNTS, 1)))
 
 
 def read_stats(queue: str) -> Operation[dict[int, Measured]]:

@@ -15,14 +15,20 @@ if TYPE_CHECKING:
     from ..steps import Arg, Call, Operation
 
 
+def new_op() -> bytes:
+    """What tells one acquire from every other: 32 hex digits."""
+    return secrets.token_hex(16).encode()
+
+
 def acquire(
-    token: Token, worker: str, started: str, count: int
+    token: Token, worker: str, started: str, count: int, *, op: bytes | None = None
 ) -> Operation[tuple[str, Slice | None, list[Any]]]:
     """Shows the token: (word, slice when the word is "ok", what else the reply brings).
 
-    The third is the tokens to dispatch before anything else, or for "ended" the summary.
+    The third is the tokens to dispatch before anything else, or for "ended" the summary. The same
+    `op` again gets the same answer again; None makes a new one.
     """
-    op = secrets.token_hex(16).encode()
+    op = op or new_op()
     reply = yield library().acquire(
         keys.request_keys(token.request_id),
         k=token.k, g=token.g, op=op, worker=worker, started=started, count=count,

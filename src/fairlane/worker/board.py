@@ -11,10 +11,14 @@ import mmap
 import struct
 from dataclasses import dataclass
 from threading import get_ident
+from typing import TYPE_CHECKING
 
 from .. import clock
 
-_SIZE = 640
+if TYPE_CHECKING:
+    from ..model import Token
+
+_SIZE = 704
 _HEADER = 64
 _DRAINING, _CUT = 0, 1
 # In a record: version (odd while it is written), held, then the lease.
@@ -41,6 +45,8 @@ COUNTS = (
     "timeouts",
     "lost",
 )
+# The acquire that was sent and not answered: the length of "<id>#<k>.<g>", which follows the op.
+_AT_WANTED, _AT_OP, _OP, _TOKEN_MOST = 500, 501, 32, 168
 _AT_COUNT = {name: _AT_COUNTS + 8 * i for i, name in enumerate(COUNTS)}
 
 
@@ -128,6 +134,21 @@ class Record:
     def release(self) -> None:
         """The lease was given back."""
         self._page[self._at + _AT_HELD] = 0
+
+    def want(self, token: Token, op: bytes) -> None:
+        """An acquire goes out: if the process dies now, nobody else knows what it was given.
+
+        A token that is longer than any of ours is not for us, and not noted.
+        """
+        at = self._at + _AT_OP
+        shown = op + f"{token.request_id}#{token.k}.{token.g}".encode()
+        if len(shown) <= _OP + _TOKEN_MOST:
+            self._page[at : at + len(shown)] = shown
+            self._page[self._at + _AT_WANTED] = len(shown) - _OP
+
+    def unwant(self) -> None:
+        """It was answered, and what it brought is on the board."""
+        self._page[self._at + _AT_WANTED] = 0
 
     def begin(
         self, entry_id: bytes, *, began: float, until: float, limit_s: float,
@@ -225,6 +246,14 @@ class Record:
                     self.unit, version, request_id, k, fence, op, deadline, taken, lease_s, index
                 )
         return None
+
+    def wanted(self) -> tuple[bytes, bytes] | None:
+        """The token and the op of an acquire without an answer; only of a process that is dead."""
+        length = self._page[self._at + _AT_WANTED]
+        if not length:
+            return None
+        at = self._at + _AT_OP
+        return self._page[at + _OP : at + _OP + length], self._page[at : at + _OP]
 
     def running(self) -> Running | None:
         """The call of the handler that runs under the lease held now, if it has a time limit."""

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger("fairlane.worker")
 _STEADY_S = 10.0  # a process that lived this long starts again at once
 _SLOWEST_S = 5.0  # others after a growing pause: a body that kills must not kill too fast
-_TOLD_MOST = 3  # leases, or lines of a stack, that are named when a process dies
+_TOLD_MOST = 3  # leases that are named when a process dies
+# What is said when several leases were held.
+ALONE = f"nobody is charged, and one of its units works alone for {_STEADY_S:g} s"
 
 
 @dataclass(slots=True)
@@ -34,6 +36,7 @@ class Child:
     pipe: int
     stacks: int
     born: float
+    asked: list[Running] = field(default_factory=list)  # calls for which it was asked where it is
     late: list[Running] = field(default_factory=list)  # it was killed for these calls
 
 
@@ -118,6 +121,11 @@ class Children:
     def _ended(self, pid: int, status: int, *, restart: bool) -> Iterator[Child]:
         child = self.running.pop(pid)
         os.close(child.pipe)
+        if status or restart:
+            kill_group(pid)
+        if not child.late:  # the question may be what ended it, before it could be killed
+            running = [record.running() for record in child.records]
+            child.late = [call for call in child.asked if call in running]
         lived = clock.mono_s() - child.born
         if restart:
             if child.late or lived > _STEADY_S:
@@ -132,6 +140,8 @@ class Children:
                 self.crashes += 1
                 _tell(child, status)
                 yield child
+            elif any(record.wanted() for record in child.records):
+                yield child  # it drained while Redis was away
         finally:
             stacks.close(child.stacks)
 
@@ -154,29 +164,44 @@ class Children:
 
 
 def kill(pid: int) -> None:
-    """Ends a process at once; no matter if it is gone."""
+    """Ends a process at once, with the programs its handlers started; no matter if it is gone."""
+    kill_group(pid)
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
+
+
+def kill_group(pid: int) -> None:
+    """Ends what is left of a process's group, of which it was the first."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
 
 
 def _tell(child: Child, status: int) -> None:
     """Says how a process ended, in what, and where if it could tell."""
     held = [held.what for record in child.records if (held := record.held())]
-    what = ", ".join(held[:_TOLD_MOST])
-    if len(held) > _TOLD_MOST:
-        what += f" and {len(held) - _TOLD_MOST} more"
-    lines = stacks.crash_of(stacks.read(child.stacks))[:_TOLD_MOST]
+    what = listed(held)
+    where = stacks.own_frame(stacks.crash_of(stacks.read(child.stacks)))
     _log.error(
-        "process %d of the worker ended by %s%s; its work is taken back%s",
+        "process %d of the worker ended by %s%s%s; its work is taken back%s",
         child.pid,
         _how(status),
         f" in {what}" if what else "",
-        "".join(f"; at {line.strip()}" for line in lines),
+        f", at {where}" if where else "",
+        f", {ALONE}" if len(held) > 1 else "",
     )
 
 
+def listed(names: list[str]) -> str:
+    """Some of what died, by name."""
+    more = len(names) - _TOLD_MOST
+    return ", ".join(names[:_TOLD_MOST]) + (f" and {more} more" if more > 0 else "")
+
+
 def _how(status: int) -> str:
-    """A wait status in words, as `signal 9` or `exit 1`."""
+    """A wait status in words, as `signal 9 (SIGKILL)` or `exit 1`."""
     if os.WIFSIGNALED(status):
-        return f"signal {os.WTERMSIG(status)}"
+        number = os.WTERMSIG(status)
+        with contextlib.suppress(ValueError):  # a real-time signal has no name
+            return f"signal {number} ({signal.Signals(number).name})"
+        return f"signal {number}"
     return f"exit {os.waitstatus_to_exitcode(status)}"

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from .. import clock, keys, settings
 from ..errors import FairlaneError, RedisUnreachable, WorkerRefused
-from ..operations import maintain
-from ..operations.work import extend, give_back, reap
+from ..operations import maintain, tokens
+from ..operations.stats import tally_timeout
+from ..operations.work import acquire, extend, give_back, reap
 from ..retry import connection_delays
 from ..steps import Batch, Call, Operation
 from .maintenance import Maintenance
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..drivers.sync import SyncDriver
-    from ..model import Verdict
+    from ..model import Token, Verdict
     from .board import Board, Held, Record
 
 _log = logging.getLogger("fairlane.worker")
@@ -145,6 +146,10 @@ class Keeper:
                 self._maintenance.glimpsed(now, oldest)
         elif word == b"unknown":
             self._maintenance.wiped()
+            _log.warning(
+                "worker %s is not in the registry any more (was Redis emptied?): it registers anew",
+                self._worker,
+            )
             self._run(
                 maintain.register(
                     self._queue, self._worker, socket.gethostname(), os.getpid(), self.started
@@ -234,6 +239,46 @@ class Keeper:
             self._take_back(
                 held, give_back(held.request_id, held.k, str(held.fence), held.op, verdicts)
             )
+
+    def timed_out(self, request_id: str) -> None:
+        """Counts a call that was killed in the queue's statistics, if Redis answers."""
+        try:
+            self._driver.run(tally_timeout(self._queue, request_id))
+        except FairlaneError:
+            return
+
+    def put_back(self, records: Sequence[Record]) -> None:
+        """Processes died with acquires on their way: what was or would be granted goes back.
+
+        The answer did not reach the board, so the same is asked again. An acquire of the dead that
+        arrives later is stale.
+        """
+        is_away = False
+        for record in records:
+            wanted = record.wanted()
+            record.unwant()
+            token = tokens.parse(wanted[0]) if wanted else None
+            if wanted is None or token is None or is_away:
+                continue
+            try:
+                self._driver.run(self._put_back(token, wanted[1]))
+            except FairlaneError as error:  # then whoever leads finds it
+                what = f"request {token.request_id}"
+                _log.warning("could not put back a token of %s: %s", what, error)
+                is_away = isinstance(error, RedisUnreachable)  # for the others, too
+
+    def _put_back(self, token: Token, op: bytes) -> Operation[None]:
+        word, taken, rest = yield from acquire(token, self._worker, self.started, 1, op=op)
+        if word == "ended":
+            yield tokens.retire(self._queue, token.request_id, rest)
+            return
+        if calls := tokens.insert(self._queue, token.request_id, rest):
+            yield Batch(calls)
+        if taken is not None:
+            reply = yield give_back(
+                taken.request_id, taken.k, taken.fence.decode(), taken.op.decode()
+            )
+            yield from maintain.settle_reap(self._queue, token.request_id, reply)
 
     def _take_back(self, held: Held, call: Call) -> None:
         try:

@@ -10,7 +10,7 @@ from .. import clock, settings
 from ..errors import FairlaneError
 from ..operations import tokens
 from ..operations.durable import confirm_settled
-from ..operations.work import acquire, complete
+from ..operations.work import acquire, complete, new_op
 from ..steps import Arg, Batch, Call, Command, Handle, Operation
 
 if TYPE_CHECKING:
@@ -82,19 +82,20 @@ def serve(unit: Unit) -> Operation[None]:
 
 def use(unit: Unit, token: Token) -> Operation[list[Command | Call]]:
     """One token: its slice, worked on and settled; returns what is to be dispatched."""
-    sent = clock.mono_s()
+    sent, op = clock.mono_s(), new_op()
+    # Should this process die with the answer on its way, the supervisor asks again.
+    unit.record.want(token, op)
     word, taken, rest = yield from acquire(
-        token, unit.worker, unit.started, unit.sizes.next(token.request_id)
+        token, unit.worker, unit.started, unit.sizes.next(token.request_id), op=op
     )
+    if taken is not None:
+        _hold(unit, taken, sent)
+    unit.record.unwant()
     if word == "ended":
         return [tokens.retire(unit.queue, token.request_id, rest)]
     outgoing: list[Command | Call] = [*tokens.insert(unit.queue, token.request_id, rest)]
     if taken is None:
         return outgoing
-    unit.record.hold(
-        taken.request_id, taken.k, int(taken.fence), taken.op, sent, taken.lease_ms / 1000,
-        int(taken.entries[0][0].partition(b"-")[2]) if len(taken.entries) == 1 else -1,
-    )  # fmt: skip
     try:
         if outgoing:  # before anything else, above all before the handler
             yield Batch(outgoing)
@@ -109,6 +110,14 @@ def use(unit: Unit, token: Token) -> Operation[list[Command | Call]]:
     # Anything else that is raised ends the process, and the supervisor takes back what is held.
     unit.record.release()
     return outgoing
+
+
+def _hold(unit: Unit, taken: Slice, sent: float) -> None:
+    """Puts a lease on the board."""
+    unit.record.hold(
+        taken.request_id, taken.k, int(taken.fence), taken.op, sent, taken.lease_ms / 1000,
+        int(taken.entries[0][0].partition(b"-")[2]) if len(taken.entries) == 1 else -1,
+    )  # fmt: skip
 
 
 def work_off(unit: Unit, taken: Slice) -> Operation[list[Command | Call]]:

@@ -13,7 +13,7 @@ from .. import clock
 from ..model import Verdict, result_head
 from ..retry import retry_delay_ms
 from . import stacks
-from .children import kill
+from .children import ALONE, kill, listed
 from .raised import too_long
 
 if TYPE_CHECKING:
@@ -39,10 +39,14 @@ class Overdue:
     def look(self) -> None:
         """Asks a process that overstays where it is, and kills it a moment later; never waits."""
         now = clock.mono_s()
-        for pid, child in self._children.running.items():
+        # What has died needs no more, and its number may be another process's.
+        running = self._children.running
+        self._asked = {pid: asked for pid, asked in self._asked.items() if pid in running}
+        for pid, child in running.items():
             if child.late:  # killed, but the system has not let go of it yet
                 continue
-            late = [running for record in child.records if (running := _overdue(record, now))]
+            late = [call for record in child.records if (call := _overdue(record, now))]
+            child.asked = late
             if not late:
                 self._asked.pop(pid, None)
             elif pid not in self._asked:
@@ -75,6 +79,8 @@ class Overdue:
         is_known = not self._is_async or len(held) == 1
         late = {running.unit: running for running in child.late}
         text = stacks.read(child.stacks)
+        if not is_known:
+            self._tell(child, listed([one.what for one in held]), ALONE)
         for one in held:
             record = next(record for record in child.records if record.unit == one.unit)
             running = late.get(one.unit)
@@ -83,19 +89,20 @@ class Overdue:
                 self._keeper.give_back([one])
                 continue
             record.count(timeouts=1)
-            _log.error(
-                "process %d of the worker was killed: %s in %s; %s",
-                child.pid,
-                too_long(running.limit_s),
-                _what(one.request_id, running),
-                "it is charged" if is_known and running.entry_id else "nobody is charged",
-            )
+            if is_known:
+                end = "it is charged" if running.entry_id else "nobody is charged"
+                self._tell(child, _what(one.request_id, running), end)
             if not is_known or not running.entry_id:
                 self._keeper.give_back([one])
                 continue
             record.count(failed=1, retries=int(running.attempt < running.attempts))
             self._keeper.give_back([one], [_verdict(running, text)])
+            self._keeper.timed_out(one.request_id)
         return not is_known
+
+    def _tell(self, child: Child, what: str, end: str) -> None:
+        text = too_long(child.late[0].limit_s)
+        _log.error("process %d of the worker was killed: %s in %s; %s", child.pid, text, what, end)
 
 
 def _overdue(record: Record, now: float) -> Running | None:

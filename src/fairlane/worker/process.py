@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -66,11 +67,13 @@ def start(assignment: Assignment, close: Callable[[], None], file: int) -> tuple
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid:
+        _lead_group(pid)
         os.close(ours)
         return pid, theirs
     code = 1
     try:
         os.close(theirs)
+        _lead_group(0)
         _tie(parent, ours)
         close()
         stacks.prepare(file)
@@ -83,6 +86,20 @@ def start(assignment: Assignment, close: Callable[[], None], file: int) -> tuple
         ends.leave(code)  # nothing of the parent's (exit hooks, test runners) may run here
 
 
+def _lead_group(pid: int) -> None:
+    """Makes a child the first of a process group: what its handlers start is ended with it.
+
+    By the supervisor, which asks for it: when that is killed itself, its processes die, and the
+    programs they started stay. A terminal's Ctrl-C goes to the supervisor alone, which decides;
+    and a handler that reads from the terminal is told it can't, instead of being stopped for ever.
+    """
+    with suppress(OSError):  # the other one of parent and child was faster
+        os.setpgid(pid, pid)
+    if not pid:
+        for number in (signal.SIGTTIN, signal.SIGTTOU):
+            signal.signal(number, signal.SIG_IGN)
+
+
 def _tie(parent: int, pipe: int) -> None:
     """Ends with the parent, at once: no handler outlives a killed worker.
 
@@ -92,7 +109,7 @@ def _tie(parent: int, pipe: int) -> None:
         # The parent decides, also when a terminal asks us all. Not SIG_IGN: that would go on to
         # the programs a handler starts, and nobody could terminate them.
         signal.signal(number, _leave_it_to_the_parent)
-    for number in (signal.SIGCHLD, signal.SIGHUP):
+    for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGTSTP):
         signal.signal(number, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
     if sys.platform == "linux":

@@ -31,12 +31,11 @@ class Runner:
 
     def run(self, taken: Slice, position: int) -> Outcome:
         """A sync handler over the slice from `position` on, until it is time to settle."""
-        now = perf_counter_ns()
-        tally = Tally(taken, position, now)
+        now, limit_s = perf_counter_ns(), self._limit_s(taken)
+        tally = Tally(taken, position, now, limit_s)
         if self.shape.is_batch:
             return self._run_batch(taken, taken.entries[position:], tally)
         call, wants_context = self.shape.call, self.shape.wants_context
-        limit_s = self._limit_s(taken)
         for entry in taken.entries[position:]:
             if limit_s:
                 self._begin(taken, entry, limit_s)
@@ -48,7 +47,7 @@ class Runner:
                 if ends.is_fork:
                     ends.leave_fork(error)
                 now = perf_counter_ns()
-                tally.fail(entry, error)
+                tally.fail(entry, error, now - before)
             else:
                 if ends.is_fork:
                     ends.leave_fork(None)
@@ -102,6 +101,7 @@ class Runner:
             ends.leave_fork(error)
         if limit_s:
             self.record.rest()
+        error = tally.late(perf_counter_ns() - before, error) or error
         return _batch_outcome(tally, entries, results, error, before)
 
     async def _run_batch_async(self, taken: Slice, entries: list[Entry], tally: Tally) -> Outcome:

@@ -21,6 +21,7 @@ _MOST = 1 << 16  # bytes of a file that are looked at
 _LINES = 30  # of one stack
 _CUT = "  ..."  # what is written for the rest of a stack of more than a hundred calls
 _NEXT = re.compile(r"(?:Current t|T)hread 0x([0-9a-f]+)\b.*")
+_FRAME = re.compile(r'File "(.+)", line (\d+) in (.+)')
 _RUNNER = (
     f'File "{Path(__file__).with_name("runner.py")}"'  # what called the handler, and its callers
 )
@@ -80,6 +81,18 @@ def crash_of(text: str) -> list[str]:
     _, is_crash, rest = text.rpartition("Fatal Python error: ")
     found = re.search(r"^Current thread 0x([0-9a-f]+)", rest, re.MULTILINE)
     return stack_of(rest, int(found[1], 16)) if is_crash and found else []
+
+
+def own_frame(lines: list[str]) -> str:
+    """The innermost call in the handler's own file, as `file.py:60 name`; "" when there is none.
+
+    `lines` are those of the handler's thread: the outermost is the handler itself.
+    """
+    frames = [found.groups() for line in lines if (found := _FRAME.search(line))]
+    for path, number, name in frames:
+        if path == frames[-1][0]:
+            return f"{Path(path).name}:{number} {name}"
+    return ""
 
 
 def stack_of(text: str, thread: int) -> list[str]:

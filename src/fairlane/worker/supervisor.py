@@ -21,6 +21,7 @@ from .handlers import Handler, shape_of
 from .health import HealthPort, split_id
 from .keeper import Keeper
 from .overdue import Overdue
+from .patience import Patience
 from .process import Assignment
 from .signals import Signals
 
@@ -92,6 +93,7 @@ class Worker:
             )
             driver.check()
             self._keeper = Keeper(driver, self.queue.name, self.id, self._board)
+            self._patience = Patience(driver, self.queue.name, self._board)
             try:
                 # Signals first: whoever sees it in the registry may stop it.
                 with Signals() as signals:
@@ -108,6 +110,7 @@ class Worker:
 
     def _supervise(self, port: HealthPort, signals: Signals, *, until_idle: bool) -> int:
         self._children = Children(self._assignments(), [port.socket.close, signals.forget])
+        signals.groups = self._children.running
         self._overdue = Overdue(self._children, self._keeper, is_async=self._shape.is_async)
         try:
             with selectors.DefaultSelector() as selector:
@@ -115,7 +118,7 @@ class Worker:
                 selector.register(signals.pipe, selectors.EVENT_READ, signals.clear)
                 self._children.start()
                 _log.info(
-                    "worker %s takes from queue %s: %d processes of %d",
+                    "worker %s takes from queue %s: processes %d, units in each %d",
                     self.id,
                     self.queue.name,
                     self._processes,
@@ -149,6 +152,7 @@ class Worker:
             settle = self._overdue.settle if child.late else self._bury
             if settle(child):  # nobody was charged
                 self._children.alone(child.records)
+            self._keeper.put_back(child.records)
             self._keeper.died()
         if self._board.take_cut():
             self._keeper.died()
@@ -156,6 +160,8 @@ class Worker:
         self._keeper.tick(often=until_idle)
         if self._keeper.must_drain or (until_idle and self._keeper.is_idle):
             self._board.drain()
+        if until_idle and not self._board.is_draining:
+            self._patience.look()
         if self._board.is_draining and not self._woken:
             self._woken = True
             self._keeper.wake()
@@ -169,6 +175,7 @@ class Worker:
         _log.info("worker %s stops now and gives back %d leases", self.id, len(held))
         self._children.kill()
         self._keeper.give_back(self._board.held())
+        self._keeper.put_back(self._board.records)
 
     def _assignments(self) -> list[Assignment]:
         records = self._board.records

@@ -19,16 +19,21 @@ if TYPE_CHECKING:
 _FLUSH_NS = int(settings.FLUSH_MS * 1e6)
 _ERROR_TEXT = 4096  # characters of an error's text that are kept
 _ERROR_HEAD = 1024  # ... of its beginning, when it is longer than that
-_RUNNER = f"{__package__}.runner"  # whose frames say nothing to the handler's author
+# Whose frames say nothing to the handler's author: before its own, and what it raised in.
+_RUNNER, _RAISED = f"{__package__}.runner", f"{__package__}.raised"
 
 
 class Tally:
-    """Collects the outcome of one run, which began at `began` ns of the performance counter."""
+    """Collects the outcome of one run, which began at `began` ns of the performance counter.
 
-    def __init__(self, taken: Slice, position: int, began: int) -> None:
+    `limit_s` is for a sync handler's calls, which nobody has cancelled when they ran too long.
+    """
+
+    def __init__(self, taken: Slice, position: int, began: int, limit_s: float = 0.0) -> None:
         self._taken = taken
         self._position = position
         self._began = began
+        self._limit_s = limit_s
         self._bytes = 0
         self._ids: list[bytes] = []
         self._results: list[Any] = []
@@ -40,6 +45,9 @@ class Tally:
 
     def add(self, entry: Entry, result: Any, ran_ns: int) -> None:
         """A result; one that can't be stored is the handler's mistake."""
+        if self._limit_s and (late := self.late(ran_ns)):
+            self.fail(entry, late)
+            return
         try:
             status, body = _stored(result)
         except (TypeError, ValueError) as error:
@@ -75,8 +83,20 @@ class Tally:
             else:
                 self.add(entry, result, each)
 
-    def fail(self, entry: Entry, error: BaseException) -> None:
+    def late(self, ran_ns: int, error: BaseException | None = None) -> TimedOut | None:
+        """What a call comes to that ended by itself, but after its time; None for one in time.
+
+        The supervisor's question interrupts what waits in foreign code, which may then return.
+        """
+        if not self._limit_s or ran_ns <= self._limit_s * 1e9:
+            return None
+        late = TimedOut(self._limit_s)
+        late.__cause__ = error
+        return late
+
+    def fail(self, entry: Entry, error: BaseException, ran_ns: int = 0) -> None:
         """The handler raised: again after the backoff or when it says, dead if it rejects."""
+        error = self.late(ran_ns, error) or error
         if isinstance(error, TimedOut):
             self._timeouts += 1
             self._settle(entry, "timeout", None, _text_of(error), int(error.limit_s * 1e6))
@@ -214,9 +234,21 @@ def _text_of(error: BaseException) -> str:
     while trace is not None and trace.tb_frame.f_globals.get("__name__") == _RUNNER:
         trace = trace.tb_next
     try:
-        return "".join(traceback.format_exception(type(error), error, trace))
+        told = traceback.TracebackException(type(error), error, trace, compact=True)
+        told.stack = traceback.StackSummary.from_list(_others(trace, told.stack))
+        return "".join(told.format())
     except BaseException:  # noqa: BLE001  the handler's own classes take part in this
         return f"{type(error).__name__}, which has no text\n"
+
+
+def _others(
+    trace: TracebackType | None, frames: list[traceback.FrameSummary]
+) -> list[traceback.FrameSummary]:
+    """The frames but those of this package's exceptions, when they refuse what they are given."""
+    modules = [frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(trace)]
+    if len(modules) != len(frames):
+        return frames
+    return [one for one, module in zip(frames, modules, strict=True) if module != _RAISED]
 
 
 def _sendable(text: str) -> str:

@@ -1,0 +1,41 @@
+-- After damage to tok:{id}, by hand or by a rollback, its request must still be able to end.
+-- A lease that expired and whose permit is not held: who held it is known from the stream alone.
+local function drop_lease(state, now, k)
+  redis.call("ZREM", leases, k)
+  state.is_damaged = true
+  state.held = redis.call("ZCARD", leases)
+  local pending = redis.pcall("XPENDING", stream, stream)
+  for _, row in ipairs(pending[4] or {}) do
+    if string.match(row[1], "/([^/]*)$") == k then
+      give_back(row[1], now)
+      forget(row[1])
+    end
+  end
+end
+
+-- Counts the permits anew after that, or when there are fewer than the hash says; not while a lease
+-- without its permit stands, as the same number would be given away once more.
+local function mend_permits(state)
+  local least = state.queued + state.held + (state.sleeper ~= "" and 1 or 0)
+  if not state.is_damaged and redis.call("HLEN", permits) >= least then
+    return
+  end
+  for _, k in ipairs(redis.call("ZRANGE", leases, 0, -1)) do
+    if read_permit(k).kind ~= "h" then
+      return
+    end
+  end
+  local all, sleeper = redis.call("HGETALL", permits), ""
+  state.queued = 0
+  for i = 1, #all, 2 do
+    if string.sub(all[i + 1], 1, 2) == "q:" then
+      if all[i] == state.sleeper then
+        sleeper = all[i]
+      else
+        state.queued = state.queued + 1
+      end
+    end
+  end
+  state.sleeper = sleeper
+  relink_parked(state)
+end

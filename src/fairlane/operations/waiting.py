@@ -1,0 +1,72 @@
+"""Why no work of a queue can start now, request by request. Only read, and bounded."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .. import keys
+from ..model import ENDED_STATES
+from ..steps import Batch, Command, Operation
+
+_MOST = 20  # requests looked at
+_FIELDS = ("state", "open", "fresh")
+
+
+class Waits(NamedTuple):
+    """One unfinished request; `kind` and `due_ms` are the same while nothing has changed."""
+
+    request_id: str
+    kind: str
+    why: str  # for people
+    due_ms: int = 0
+
+
+def waiting(queue: str, most: int = _MOST) -> Operation[tuple[list[Waits], int]]:
+    """What the unfinished requests wait for, of `most` at most, and how many more there are.
+
+    Raises FairlaneError when they can't be read.
+    """
+    names, count = yield Batch(
+        [
+            Command(b"ZRANGE", keys.active(queue), 0, most - 1),
+            Command(b"ZCARD", keys.active(queue)),
+        ]
+    )
+    found = []
+    for name in names:
+        one = yield from _one(name.decode("utf-8", "replace"))
+        if one is not None:
+            found.append(one)
+    return found, max(0, count - len(names))
+
+
+def _one(request_id: str) -> Operation[Waits | None]:
+    _, _, request, _, leases, retries, _, _ = keys.request_keys(request_id)
+    row, held, first, (seconds, micros) = yield Batch(
+        [
+            Command(b"HMGET", request, *_FIELDS),
+            Command(b"ZCARD", leases),
+            Command(b"ZRANGE", retries, 0, 0, b"WITHSCORES"),
+            Command(b"TIME"),
+        ]
+    )
+    state, is_open, fresh = ((text or b"").decode() for text in row)
+    if not state or state in ENDED_STATES or state == "abandoned":
+        return None
+    now, due = int(seconds) * 1000 + int(micros) // 1000, int(float(first[1])) if first else 0
+    if state != "active":
+        is_paused = state == "paused"
+        what = f"fairlane resume {request_id}" if is_paused else "what is held must end first"
+        return Waits(request_id, state, f"{state}: {what}")
+    if held:
+        return Waits(request_id, "held", "held by another worker")
+    if due > now and not int(fresh or 0):
+        return Waits(request_id, "retry", f"next retry in {_span(due - now)}", due)
+    if is_open == "1" and not first and not int(fresh or 0):
+        return Waits(request_id, "open", "open: its producer is still sending, or gone")
+    return Waits(request_id, "token", "its next token is on its way")
+
+
+def _span(ms: int) -> str:
+    seconds = -(-ms // 1000)
+    return f"{seconds} s" if seconds < 120 else f"{seconds // 60} min"  # noqa: PLR2004  two minutes

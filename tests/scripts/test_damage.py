@@ -1,0 +1,142 @@
+"""Keys that somebody deleted: the request can still end, by cancel and where possible by work."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.requests import HOUR, Lane, Tok, toks
+
+LEASE = 30_000
+STREAM, PERMITS = 0, 3
+
+
+@pytest.fixture
+def damaged(lane: Lane) -> Lane:
+    """A lane whose scripts leave the invariants broken until the damage is mended."""
+    lane.checked = False
+    return lane
+
+
+def work_off(lane: Lane, tokens: list[Tok]) -> list[bytes]:
+    """Everything that can be taken is done; the last reply's word."""
+    words = []
+    while tokens:
+        held = lane.acquire(tokens.pop(0), worker="w:2")
+        words.append(held.word.encode())
+        tokens += held.tokens
+        if held.word == "ok":
+            reply = lane.complete(held)
+            words.append(reply[0])
+            tokens += toks(reply[-1]) if reply[0] == b"ok" else []
+    return words
+
+
+def test_a_request_without_its_permits_ends_by_cancel(damaged: Lane):
+    """Its lease has no permit: it is dropped when its time is over, and nothing is held then."""
+    tokens = damaged.start(6)
+    damaged.take(tokens[0])
+    damaged.client.delete(damaged.names[PERMITS])
+    assert damaged.cancel()[0] == b"ok"
+    damaged.later(LEASE)
+    word, summary = damaged.reap()
+    assert (word, summary[0], summary[2:6]) == (b"ended", b"cancelled", [6, 0, 0, 6])
+    assert damaged.check() == []
+
+
+@pytest.mark.parametrize("held", [0, 1, 2, 3])
+def test_a_request_without_its_permits_is_worked_off_all_the_same(damaged: Lane, held: int):
+    """They are counted anew, and what a dropped lease held is given back uncharged."""
+    tokens = damaged.start(9)
+    slices = [damaged.take(token) for token in tokens[:held]]
+    damaged.client.delete(damaged.names[PERMITS])
+    assert [damaged.complete(one)[0] for one in slices] == [b"lost"] * held
+    damaged.later(LEASE)
+    word, _, flat = damaged.reap()
+    assert word == b"ok"
+    assert damaged.check() == []
+    damaged.checked = True
+    assert work_off(damaged, toks(flat))[-1] == b"ended"
+    assert sorted(damaged.results()) == list(range(9))
+    assert {attempt for _, attempt, _ in damaged.results().values()} == {1}
+
+
+def test_a_permit_is_not_given_away_while_its_lease_may_be_worked_under(damaged: Lane):
+    """Until the lease without a permit has expired nothing new is queued."""
+    tokens = damaged.start(9, limit=1)
+    damaged.take(tokens[0], count=1)
+    damaged.client.delete(damaged.names[PERMITS])
+    damaged.later(LEASE - 1)
+    assert damaged.reap()[2] == []
+    damaged.later(1)
+    assert len(toks(damaged.reap()[2])) == 1
+
+
+def test_one_lost_permit_of_several_comes_back(damaged: Lane):
+    """The others go on with what they have."""
+    tokens = damaged.start(9)
+    slices = [damaged.take(token) for token in tokens[:2]]
+    damaged.client.hdel(damaged.names[PERMITS], slices[0].k)
+    damaged.later(LEASE - 1)
+    assert damaged.extend(slices[1]) == "ok"
+    damaged.later(1)
+    _, _, flat = damaged.reap()
+    assert damaged.check() == []
+    damaged.checked = True
+    word, _, more = damaged.complete(slices[1])
+    assert word == b"ok"
+    assert work_off(damaged, [tokens[2], *toks(flat), *toks(more)])[-1] == b"ended"
+
+
+def test_a_damaged_parked_list_does_not_stop_a_request(damaged: Lane):
+    """The head of the list names a permit that has no field."""
+    (token,) = damaged.start(2, limit=2, open_ms=HOUR)[:1]
+    damaged.complete(damaged.take(token, count=2))
+    damaged.client.hdel(damaged.names[PERMITS], damaged.hash()["free"])
+    word, flat = damaged.append(4, chunk=2)
+    assert word == b"ok"
+    damaged.seal(2)
+    assert toks(flat)
+
+
+def test_a_token_of_a_request_without_its_stream_is_gone_and_writes_nothing(damaged: Lane):
+    """There is nothing to take; also when a late chunk made a new stream without a group."""
+    tokens = damaged.start(6, open_ms=HOUR)
+    damaged.client.delete(damaged.names[STREAM])
+    before = damaged.dump()
+    assert damaged.acquire(tokens[0]).word == "gone"
+    assert damaged.dump() == before
+    damaged.append(2, chunk=2)
+    before = damaged.dump()
+    assert damaged.acquire(tokens[0]).word == "gone"
+    assert damaged.dump() == before
+
+
+def test_a_request_without_its_stream_ends_by_cancel(damaged: Lane):
+    """At once, as nothing is held."""
+    damaged.start(6)
+    damaged.client.delete(damaged.names[STREAM])
+    assert damaged.check() == ["not ended, but sub:{r1} is gone"]
+    word, summary = damaged.cancel()
+    assert (word, summary[0], summary[2:6]) == (b"ended", b"cancelled", [6, 0, 0, 6])
+    assert damaged.check() == []
+
+
+def test_a_request_without_its_stream_ends_with_who_holds_a_slice_of_it(damaged: Lane):
+    """The holder's completion and the reaper find nothing to settle, and fail at nothing."""
+    tokens = damaged.start(6)
+    done, dead = damaged.take(tokens[0]), damaged.take(tokens[1])
+    damaged.client.delete(damaged.names[STREAM])
+    assert damaged.cancel()[0] == b"ok"
+    assert damaged.complete(done)[0] == b"ok"
+    assert damaged.reap(worker=dead.worker, started=dead.started)[0] == b"ended"
+    assert damaged.hash()["state"] == "cancelled"
+
+
+def test_a_request_without_its_stream_passes_its_deadline_and_can_be_cancelled(damaged: Lane):
+    """What is gone cannot be made dead: the state says so until somebody ends it."""
+    damaged.start(6, deadline_ms=60_000)
+    damaged.client.delete(damaged.names[STREAM])
+    damaged.later(60_000)
+    assert damaged.reap()[0] == b"ok"
+    assert damaged.hash()["state"] == "expiring"
+    assert damaged.cancel()[0] == b"ended"

@@ -1,0 +1,179 @@
+"""A worker that is to end when its queue is idle says what it waits for."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane import keys
+from fairlane.errors import RedisUnreachable
+from fairlane.operations.waiting import Waits, waiting
+from fairlane.worker import Worker
+from fairlane.worker.board import Board
+from fairlane.worker.patience import Patience
+from tests.support.requests import take_slice
+from tests.support.wait import wait_until
+from tests.worker.handlers import echo
+from tests.worker.parts import ON_SINGLE, OP
+
+if TYPE_CHECKING:
+    import redis
+
+    from fairlane.drivers.sync import SyncDriver
+    from fairlane.queue import Queue
+
+PAUSED = Waits("pz", "paused", "paused: fairlane resume pz")
+RETRY = Waits("r1", "retry", "next retry in 40 s", 41_000)
+
+# ------------------------------------------------------------------ what is read
+
+
+def found(queue: Queue) -> dict[str, str]:
+    """Why each unfinished request waits."""
+    rows, _ = queue.driver.run(waiting("req"))
+    return {one.request_id: one.why for one in rows}
+
+
+def test_each_cause_is_told(queue: Queue, driver: SyncDriver, redis_client: redis.Redis):
+    """By the request's own state; what has ended or never came is passed over."""
+    paused = queue.submit_request([b"x"], id="pz")
+    paused.pause()
+    held = queue.submit_request([b"x"], id="held", limit=1, priority=1)
+    cancelling = queue.submit_request([b"x", b"y"], id="going", limit=1, priority=0)
+    assert [taken and taken.request_id for taken in (take_slice(driver), take_slice(driver))] == [
+        "going",
+        "held",
+    ]
+    cancelling.cancel()
+    fresh = queue.submit_request([b"x"], id="fresh")
+    late = queue.submit_request([b"x"], id="late")
+    redis_client.hset(keys.request_hash("late"), "fresh", 0)
+    seconds: Any = redis_client.time()
+    retries = keys.request_keys("late")[5]
+    redis_client.zadd(retries, {"1-0": (seconds[0] + 40) * 1000})
+    open_one = queue.submit_request([b"x"], id="open")
+    redis_client.hset(keys.request_hash("open"), mapping={"fresh": 0, "open": 1})
+    redis_client.zadd(keys.active("req"), {"nobody": 1})
+    told = found(queue)
+    assert told.pop("late") in {"next retry in 39 s", "next retry in 40 s"}
+    assert told == {
+        "pz": "paused: fairlane resume pz",
+        "held": "held by another worker",
+        "going": "cancelling: what is held must end first",
+        "open": "open: its producer is still sending, or gone",
+        "fresh": "its next token is on its way",
+    }
+    rows, more = queue.driver.run(waiting("req", 2))
+    assert (len(rows) <= 2, more) == (True, 5)
+    for request in (paused, held, cancelling, fresh, late, open_one):
+        redis_client.delete(*keys.request_keys(request.id))
+    redis_client.delete(keys.active("req"))
+
+
+# ------------------------------------------------------------------ what is said
+
+
+class Answering:
+    """A driver that answers with what the test says, and notes when it was asked."""
+
+    def __init__(self, now: list[float]) -> None:
+        self.now, self.asked = now, []  # type: ignore[var-annotated]
+        self.answer: Any = ([], 0)
+
+    def run(self, operation: Any) -> Any:
+        operation.close()
+        self.asked.append(self.now[0])
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@pytest.fixture
+def scene(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Any:
+    """A board of two, what Redis says, and how to look at a second; what was said by then."""
+    caplog.set_level(logging.INFO)
+    now = [100.0]
+    monkeypatch.setattr("fairlane.clock.mono_s", lambda: now[0])
+    board, redis = Board(2), Answering(now)
+    patience = Patience(redis, "req", board)  # type: ignore[arg-type]
+
+    def look(moment: float) -> list[str]:
+        now[0] = moment
+        patience.look()
+        return [one.message for one in caplog.records]
+
+    return board, redis, look
+
+
+def test_what_keeps_it_waiting_is_said_once_and_again_when_it_changes(scene: Any):
+    """After five seconds; the seconds that are left are no change."""
+    _, redis, look = scene
+    redis.answer = ([PAUSED], 0)
+    assert look(104.9) == []
+    said = ["nothing can start: waiting for request pz (paused: fairlane resume pz)"]
+    assert look(105.0) == look(109.9) == look(110.0) == said
+    redis.answer = ([PAUSED, RETRY], 7)
+    said.append(
+        "nothing can start: waiting for requests pz (paused: fairlane resume pz), "
+        "r1 (next retry in 40 s) and 7 more"
+    )
+    assert look(115.0) == said
+    redis.answer = ([PAUSED, RETRY._replace(why="next retry in 35 s")], 7)
+    assert look(120.0) == said
+    assert redis.asked == [105.0, 110.0, 115.0, 120.0]
+
+
+def test_a_long_list_is_cut(scene: Any):
+    """Five are named."""
+    _, redis, look = scene
+    redis.answer = ([PAUSED] * 20, 30)
+    assert look(105.0)[0].endswith(" and 45 more")
+
+
+def test_who_works_is_not_asked(scene: Any):
+    """Nor one that settled something less than five seconds ago."""
+    board, redis, look = scene
+    redis.answer = ([PAUSED], 0)
+    board.records[1].hold("r1", "0", 7, OP, 100.0, 30.0)
+    look(112.0)
+    board.records[1].release()
+    look(116.9)
+    board.records[0].count(slices=1)
+    look(117.0)
+    look(121.9)
+    assert redis.asked == []
+    look(122.0)
+    assert redis.asked == [122.0]
+
+
+@pytest.mark.parametrize("answer", [([], 0), RedisUnreachable("no answer")], ids=["none", "away"])
+def test_nothing_is_said_when_nothing_is_known(scene: Any, answer: Any):
+    """It may be about to end."""
+    _, redis, look = scene
+    redis.answer = answer
+    assert look(105.0) == look(110.0) == []
+
+
+@ON_SINGLE
+def test_a_worker_says_what_it_waits_for_and_ends_when_that_has_ended(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """A paused request, which somebody resumes when it is said."""
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr("fairlane.worker.patience._QUIET_S", 0.1)
+    request = queue.submit_request([b"x"], id="pz")
+    request.pause()
+
+    def resume() -> None:
+        said = "nothing can start: waiting for request pz (paused: fairlane resume pz)"
+        wait_until(lambda: said in caplog.messages, why="it says so")
+        request.resume()
+
+    other = threading.Thread(target=resume)
+    other.start()
+    Worker(queue, echo).run(until_idle=True)
+    other.join()
+    assert request.progress().state == "done"

@@ -1,0 +1,260 @@
+"""A process that dies between the acquire and its answer: what it was granted is not stranded."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane import keys
+from fairlane.errors import RedisUnfit, RedisUnreachable
+from fairlane.model import Token
+from fairlane.operations import tokens, work
+from fairlane.scripts import library
+from fairlane.worker import Worker
+from fairlane.worker.board import COUNTS, Board, Record
+from fairlane.worker.children import Child, Children
+from fairlane.worker.keeper import Keeper
+from fairlane.worker.process import Assignment
+from tests.support.requests import once, pop_token
+from tests.support.workers import Folder, broken, check_told_once
+from tests.worker.parts import ON_SINGLE, OP, record_of_its_own
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import redis
+
+    from fairlane.queue import Queue
+
+UNITS = 4
+
+# ------------------------------------------------------------------ on the board
+
+
+def test_an_acquire_is_on_the_board_until_it_is_answered():
+    """Its token and its op, which is all that it takes to ask again."""
+    record = record_of_its_own()
+    before = record.wanted()
+    record.want(Token("r1", "2", "17"), OP)
+    assert (before, record.wanted()) == (None, (b"r1#2.17", OP))
+    record.want(Token("a", "0", "1"), OP)
+    assert record.wanted() == (b"a#0.1", OP)
+    record.unwant()
+    assert record.wanted() is None
+
+
+def test_the_longest_acquire_fits():
+    """128 characters of id, the highest permit, the highest generation; no neighbour is touched."""
+    board = Board(3)
+    for record in board.records:
+        record.hold("i" * 128, "9999", 2**64 - 1, OP, 1.0, 86_400.0)
+        record.count(**dict.fromkeys(COUNTS, 5))
+        record.want(Token("i" * 128, "9999", str(2**64 - 1)), OP)
+    for record in board.records:
+        assert record.wanted() == (b"%b#9999.%d" % (b"i" * 128, 2**64 - 1), OP)
+    assert len(board.held()) == 3
+    assert board.counts() == dict.fromkeys(COUNTS, 15)
+
+
+def test_a_token_that_is_too_long_to_be_ours_is_not_noted():
+    """Whoever put it in a lane must not write over what else is on the board."""
+    board = Board(2)
+    board.records[0].want(Token("é" * 2000, "0", "1"), OP)
+    assert [record.wanted() for record in board.records] == [None, None]
+    assert board.held() == []
+
+
+# ------------------------------------------------------------------ asked again
+
+
+def keeper_of(queue: Queue, board: Board) -> Keeper:
+    """A worker's standing."""
+    return Keeper(queue.driver, "req", "w:1", board)
+
+
+def popped(queue: Queue) -> Token:
+    """The token that a process took to its grave."""
+    token = pop_token(queue.driver)
+    assert token is not None
+    return token
+
+
+@pytest.mark.parametrize("reached", [True, False], ids=["executed", "never sent"])
+def test_what_a_dead_process_asked_for_goes_back(
+    queue: Queue, redis_client: redis.Redis, *, reached: bool
+):
+    """The lease, uncharged, if it was granted; the token, if nobody was shown it."""
+    request = queue.submit_request([b"x"], limit=1, lease_ms=30_000)
+    board = Board(1)
+    keeper, token, op = keeper_of(queue, board), popped(queue), work.new_op()
+    board.records[0].want(token, op)
+    if reached:
+        queue.driver.run(work.acquire(token, "w:1", keeper.started, 5, op=op))
+        assert redis_client.zcard(keys.leases(request.id)) == 1
+    keeper.put_back(board.records)
+    assert board.records[0].wanted() is None
+    assert redis_client.zcard(keys.leases(request.id)) == 0
+    assert broken(queue, request.id) == []
+    late, *_ = queue.driver.run(work.acquire(token, "w:1", keeper.started, 5, op=op))
+    assert late == "stale", "a call of the dead that arrives now takes nothing"
+    word, taken, _ = queue.driver.run(work.acquire(popped(queue), "w:2", "1", 5))
+    assert (word, taken and taken.attempt) == ("ok", 1)
+    assert taken is not None
+    queue.driver.run(_ended(taken))
+
+
+def _ended(taken: Any) -> Any:
+    """All of a slice is done."""
+    ids = [entry_id for entry_id, _ in taken.entries]
+    reply = yield work.complete(taken, ids, [b"0:d:1:0:0", b""] * len(ids), [], keep=False)
+    yield tokens.retire("req", taken.request_id, reply[1])
+
+
+def test_the_tokens_of_an_answer_that_nobody_heard_are_dispatched(
+    queue: Queue, redis_client: redis.Redis
+):
+    """Two more permits of the request wait for them."""
+    request = queue.submit_request([b"x"] * 9, limit=3)
+    board = Board(3)
+    keeper = keeper_of(queue, board)
+    for record in board.records:
+        record.want(popped(queue), work.new_op())
+    assert redis_client.llen(keys.lanes("req")[5]) == 0
+    keeper.put_back(board.records)
+    assert redis_client.llen(keys.lanes("req")[5]) == 3
+    assert broken(queue, request.id) == []
+    assert request.cancel()
+
+
+def test_a_token_of_an_ended_request_is_put_back_as_its_ending(
+    queue: Queue, redis_client: redis.Redis
+):
+    """Which nobody may have logged."""
+    request = queue.submit_request([b"x"], limit=1)
+    board, token = Board(1), popped(queue)
+    queue.driver.run(once(library().cancel(keys.request_keys(request.id), reason="")))
+    assert redis_client.zcard(keys.active("req")) == 1
+    board.records[0].want(token, work.new_op())
+    keeper_of(queue, board).put_back(board.records)
+    assert redis_client.zcard(keys.active("req")) == 0
+
+
+class Deaf:
+    """A driver whose every run fails."""
+
+    url = "redis://127.0.0.1:1"
+
+    def __init__(self, error: Exception) -> None:
+        self.error, self.runs = error, 0
+
+    def run(self, operation: Any) -> Any:
+        operation.close()
+        self.runs += 1
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "runs"), [(RedisUnreachable("no answer"), 1), (RedisUnfit("WRONGTYPE"), 3)]
+)
+def test_what_cannot_be_put_back_is_left_to_the_leader(
+    error: Exception, runs: int, caplog: pytest.LogCaptureFixture
+):
+    """Not one by one when nobody answers; a process that starts finds nothing on its records."""
+    board, driver = Board(3), Deaf(error)
+    for record in board.records:
+        record.want(Token("r1", "0", "3"), OP)
+    Keeper(driver, "req", "w:1", board).put_back(board.records)  # type: ignore[arg-type]
+    assert driver.runs == runs
+    assert [record.wanted() for record in board.records] == [None] * 3
+    assert {one.message for one in caplog.records} == {
+        f"could not put back a token of request r1: {error}"
+    }
+
+
+# ------------------------------------------------------------------ processes that die
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    """What a test and its handlers share."""
+    return Folder(tmp_path)
+
+
+def echo(body: bytes) -> bytes:
+    """Answer the body."""
+    return body
+
+
+def dying(folder: Folder, name: str) -> Callable[..., None]:
+    """A method of Record, in which the first process that comes there dies when all have come."""
+    method = getattr(Record, name)
+
+    def die(record: Record, *given: Any) -> None:
+        if not folder.noted("died"):
+            folder.note("came")
+            folder.wait_noted("came", UNITS)
+            folder.note("died")
+            os.kill(os.getpid(), signal.SIGKILL)
+        method(record, *given)
+
+    return die
+
+
+@ON_SINGLE
+def test_leases_that_are_not_on_the_board_yet_go_back_at_once(
+    queue: Queue, folder: Folder, monkeypatch: pytest.MonkeyPatch
+):
+    """All units have been granted theirs when the process dies; and nobody is charged."""
+    monkeypatch.setattr(Record, "hold", dying(folder, "hold"))
+    request = queue.submit_request([b"%d" % i for i in range(UNITS)], limit=UNITS, lease_ms=20_000)
+    worker = Worker(queue, echo, concurrency=UNITS)
+    worker.run(until_idle=True)
+    assert worker._children.crashes == 1
+    assert {(one.status, one.attempt) for one in request.results()} == {("done", 1)}
+    check_told_once(request)
+
+
+@ON_SINGLE
+def test_a_worker_that_stops_now_gives_back_what_is_not_on_the_board(
+    queue: Queue, folder: Folder, monkeypatch: pytest.MonkeyPatch
+):
+    """Its units have just been granted leases when the supervisor fails."""
+
+    def hang(record: Record, *_: Any) -> None:
+        folder.note("came")
+        folder.pass_gate("never")
+
+    def fail(worker: Worker, *, until_idle: bool) -> None:
+        if len(folder.noted("came")) == UNITS:
+            raise RuntimeError("broken supervisor")
+
+    request = queue.submit_request([b"x"] * 8, limit=UNITS)
+    with monkeypatch.context() as patched:
+        patched.setattr(Record, "hold", hang)
+        patched.setattr(Worker, "_tick", fail)
+        with pytest.raises(RuntimeError, match="broken supervisor"):
+            Worker(queue, echo, concurrency=UNITS).run()
+    assert (request.progress().held, request.progress().left) == (0, 8)
+    assert broken(queue, request.id) == []
+    Worker(queue, echo).run(until_idle=True)
+    assert {one.attempt for one in request.results()} == {1}
+
+
+@pytest.mark.parametrize("is_wanted", [True, False])
+def test_a_process_that_drained_without_an_answer_is_looked_after(
+    monkeypatch: pytest.MonkeyPatch, *, is_wanted: bool
+):
+    """It gave up while Redis was away: no crash, but its token is put back."""
+    shape: Any = None
+    (record,) = Board(1).records
+    if is_wanted:
+        record.want(Token("r1", "0", "3"), OP)
+    children = Children([Assignment("", "req", "w:1", "7", shape, 20.0, (record,))], [])
+    children.running[7] = Child(7, 0, (record,), os.open(os.devnull, os.O_RDONLY), -1, 0.0)
+    monkeypatch.setattr(os, "waitpid", lambda pid, _: (pid, 0))
+    assert len(list(children.collect(restart=False))) == int(is_wanted)
+    assert children.crashes == 0

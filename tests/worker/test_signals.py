@@ -1,0 +1,55 @@
+"""Signals that the supervisor counts: what one stop sends twice is one."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fairlane.worker.signals import Signals
+from tests.support.wait import wait_until
+from tests.worker.parts import ON_SINGLE
+
+if TYPE_CHECKING:
+    from fairlane.queue import Queue
+    from tests.support.workers import Folder, Workers
+
+
+@pytest.mark.parametrize(
+    ("moments", "count"),
+    [([0.1], 1), ([0.1, 0.1], 1), ([0.1, 0.39], 1), ([0.1, 0.41], 2), ([0.1, 0.3, 0.45], 2)],
+)
+def test_a_second_signal_that_comes_at_once_does_not_count(
+    moments: list[float], count: int, monkeypatch: pytest.MonkeyPatch
+):
+    """A terminal sends one, and a program that runs the worker hands its own on."""
+    now = [0.0]
+    monkeypatch.setattr("fairlane.clock.mono_s", lambda: now[0])
+    with Signals() as signals:
+        for now[0] in moments:
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert signals.count == count
+
+
+def state(pid: int) -> str:
+    """A letter: T for one that is stopped."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+@ON_SINGLE
+def test_a_worker_that_a_terminal_stops_stops_its_processes_too(
+    queue: Queue, workers: Workers, folder: Folder
+):
+    """And they go on with it: they are in groups of their own, of which the terminal is unaware."""
+    request = queue.submit_request([b"1"], limit=1)
+    worker = workers.start("hold")
+    pid = int(folder.wait_noted("began")[0][1])
+    worker.send(signal.SIGTSTP)
+    wait_until(lambda: state(worker.pid) == state(pid) == "T", why="both are stopped")
+    worker.send(signal.SIGCONT)
+    wait_until(lambda: "T" not in {state(worker.pid), state(pid)}, why="both go on")
+    folder.open_gate()
+    assert request.wait(timeout=10) == "done"
