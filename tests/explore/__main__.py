@@ -1,20 +1,25 @@
-"""`python -m tests.explore [system ...]`: explores and prints what was seen."""
+"""`python -m tests.explore [system ...]`: explores and prints what was seen.
+
+Without a name: all but the huge ones. A name may be `small`, `middle`, `large` or `huge`, too.
+"""
 
 from __future__ import annotations
 
 import pkgutil
 import sys
-import tempfile
+from collections import Counter
+from contextlib import closing
 from typing import Any
-
-import redis
 
 from tests.support import servers
 
 from .actors import install
-from .explorer import Explorer, Violation
-from .systems import BY_NAME
+from .explorer import Explorer, System, TooLarge, Violation
+from .protocol import Fairlane
+from .systems import BY_NAME, HUGE, LARGE, MIDDLE, SMALL
 from .world import World
+
+GROUPS = {"small": SMALL, "middle": MIDDLE, "large": LARGE, "huge": HUGE}
 
 
 class Patch:
@@ -33,25 +38,39 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
+def chosen(words: list[str]) -> list[System]:
+    """The systems that were named."""
+    found: list[System] = []
+    for word in words or ["small", "middle", "large"]:
+        if word not in GROUPS and word not in BY_NAME:
+            raise SystemExit(f"there is no system {word!r}; there are: {', '.join(BY_NAME)}")
+        found += GROUPS.get(word) or [BY_NAME[word]]
+    return found
+
+
 def main() -> int:
-    failed = 0
-    with tempfile.TemporaryDirectory(), servers.run_server("single") as server:
-        client = redis.Redis.from_url(server.url, protocol=2)
-        world = World(client)
-        install(world.library, Patch())
-        for name in sys.argv[1:] or BY_NAME:
-            explorer = Explorer(world, BY_NAME[name])
+    total: Counter[str] = Counter()
+    protocol = Fairlane()
+    with (
+        servers.run_server("single") as server,
+        closing(World(f"{server.folder}/redis.sock", protocol)) as world,
+    ):
+        install(protocol.library, Patch())
+        for system in chosen(sys.argv[1:]):
             try:
-                report = explorer.run()
-            except Violation as found:
-                failed = 1
-                say(f"VIOLATION after {len(explorer.known):,} states\n{found}")
+                report = Explorer(world, system).run()
+            except (Violation, TooLarge) as found:
+                total["violations"] += 1
+                say(f"VIOLATION {found}")
                 continue
-            say(
-                f"{report.system}: {report.states:,} states, {report.steps:,} steps, "
-                f"{report.ends:,} ends, {report.seconds:.0f} s; {dict(report.events)}"
-            )
-    return failed
+            say(str(report))
+            total.update(systems=1, states=report.states, steps=report.steps, ends=report.ends)
+            total["seconds"] += round(report.seconds)
+    say(
+        f"{total['systems']} systems: {total['states']:,} states, {total['steps']:,} steps, "
+        f"{total['ends']:,} ends, {total['violations']} violations, {total['seconds']} s"
+    )
+    return 1 if total["violations"] else 0
 
 
 if __name__ == "__main__":

@@ -2,25 +2,45 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
+import redis
+
 from fairlane.model import Policy, Slice, Verdict, result_head
-from fairlane.operations import control, maintain, tokens, work
+from fairlane.operations import change, control, maintain, requeue, tokens, work
 from fairlane.operations.submit import submit
-from fairlane.steps import Batch, Call, Command, Handle, Step
+from fairlane.steps import Batch, Call, Command, Handle, Pause, Pull, Step
 from fairlane.worker import loop
 from fairlane.worker.loop import Outcome, Unit
 
-from .world import QUEUE, REQUEST
+from .protocol import QUEUE, REQUEST
+from .world import Doing, Refused, World
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator, Iterator
 
     from fairlane.scripts import Library
 
-END = object()
-FAILED = "failed"
+    from .names import Template
+
+    Begin = Callable[["Role", tuple[Any, ...]], Generator[Step, Any, Any]]
+
+END, FAILED = "end", "failed"
+
+
+class Chunk(tuple[bytes, ...]):
+    """The reply to a Pull."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True)
+class Way:
+    """The reply to a Handle: how the handler went. The Outcome is made where it is needed."""
+
+    how: str
 
 
 class StillRecord:
@@ -28,9 +48,11 @@ class StillRecord:
 
     is_draining = False
 
-    def hold(self, *_: Any) -> None: ...
-    def release(self) -> None: ...
-    def count(self, *_: Any) -> None: ...
+    def want(self, *_: Any) -> None: ...
+    def unwant(self) -> None: ...
+    def hold(self, *_: Any, **__: Any) -> None: ...
+    def release(self, *_: Any) -> None: ...
+    def count(self, *_: Any, **__: Any) -> None: ...
 
 
 class OneEach:
@@ -42,7 +64,19 @@ class OneEach:
     def next(self, _: str) -> int:
         return self.size
 
-    def observe(self, *_: Any) -> None: ...
+    def observe(self, *_: Any, **__: Any) -> None: ...
+
+
+class NoMeasures:
+    """Measures that nobody sends."""
+
+    def add(self, *_: Any) -> None: ...
+
+    def due(self) -> list[Any]:
+        return []
+
+    def rest(self) -> list[Any]:
+        return []
 
 
 @dataclass(frozen=True)
@@ -50,42 +84,97 @@ class Role:
     """What an actor is; `options` are the plain values its operation is made from."""
 
     name: str
-    kind: str  # producer | worker | canceller | keeper
+    kind: str  # a name of KINDS
     options: tuple[tuple[str, Any], ...] = ()
 
     def option(self, name: str, default: Any = None) -> Any:
         return dict(self.options).get(name, default)
 
 
-@dataclass
-class Actor:
-    """One actor at one moment: what it was told, and how far a batch of its has come.
+@dataclass(frozen=True)
+class Kind:
+    """How actors of one kind begin; `again` = one that came too early tries again."""
 
-    Never changed but for `view`, which remembers what replaying it came to.
-    """
-
-    role: Role
-    life: int = 0  # a crash begins a new one
-    replies: tuple[Any, ...] = ()
-    partial: tuple[Any, ...] = ()  # replies to the first steps of a batch
-    argument: Any = None  # what a keeper looks at
-    is_over: bool = False
-    view: Any = None
-
-    def told(self, reply: Any) -> Actor:
-        return replace(self, replies=(*self.replies, reply), partial=(), view=None)
-
-    def reborn(self) -> Actor:
-        return Actor(self.role, self.life + 1)
+    begin: Begin
+    again: bool = False
 
 
-@dataclass
-class Running:
-    """An actor brought back to life: its generator stands at `step`."""
+KINDS: dict[str, Kind] = {}
 
-    generator: Any = None
-    step: Any = None
-    frames: list[Any] = field(default_factory=list)
+
+def kind(name: str, *, again: bool = False) -> Callable[[Begin], Begin]:
+    """Registers the operation that actors of a kind run."""
+
+    def register(begin: Begin) -> Begin:
+        KINDS[name] = Kind(begin, again)
+        return begin
+
+    return register
+
+
+@kind("producer")
+def _produce(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
+    policy = Policy(
+        limit=role.option("limit"),
+        attempts=role.option("attempts", 2),
+        backoff_ms=(1000, 1000),
+        deadline_ms=role.option("deadline_ms", 0),
+    )
+    return submit(REQUEST, policy)
+
+
+@kind("worker")
+def _work(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
+    sizes: Any = OneEach(role.option("slice", 1))
+    record: Any = StillRecord()
+    measures: Any = NoMeasures()
+    unit: Any = Unit(QUEUE, role.name, "1", record, sizes, measures)
+    return loop.serve(unit)
+
+
+@kind("canceller", again=True)
+def _cancel(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
+    return control.cancel(REQUEST, "because", queue=QUEUE)
+
+
+@kind("changer", again=True)
+def _change(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
+    """One live change after the other: words of fairlane.operations.change, and what they take."""
+    for word, *given in role.option("changes"):
+        yield from getattr(change, word)(REQUEST, *given)
+
+
+@kind("requeuer", again=True)
+def _requeue(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
+    return _until_ended(requeue.requeue_dead(REQUEST))
+
+
+def _until_ended(operation: Generator[Step, Any, Any]) -> Generator[Step, Any, None]:
+    """What it does after the end happens in another request, which nobody looks at here."""
+    step = operation.send(None)
+    while True:
+        reply = yield step
+        if isinstance(reply, tuple) and reply and reply[0] == b"ended":
+            return
+        try:
+            step = operation.send(reply)
+        except StopIteration:
+            return
+
+
+@kind("taker")
+def _take_over(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
+    """Somebody holds a worker for dead, rightly or not."""
+    return maintain.take_over(QUEUE, role.option("worker"), "1")
+
+
+@kind("keeper")
+def _keep(role: Role, argument: tuple[Any, ...]) -> Generator[Step, Any, Any]:
+    (what,) = argument
+    return maintain.promote(QUEUE) if what == "promote" else maintain.look_after(QUEUE)
+
+
+KEEPER = Role("keeper", "keeper")
 
 
 class Ops:
@@ -103,48 +192,129 @@ class Ops:
 OPS = Ops()
 
 
-def begin(actor: Actor) -> Generator[Step, Any, Any]:
-    """The operation of an actor, from its start."""
-    role = actor.role
-    if role.kind == "producer":
-        policy = Policy(
-            limit=role.option("limit"), attempts=role.option("attempts", 2), backoff_ms=(1000, 1000)
+class Actor:
+    """One actor at one moment: what it was told, and how far a batch of its has come.
+
+    The same moment is the same object (see Cast); it remembers what comes next.
+    """
+
+    __slots__ = (
+        *("role", "life", "replies", "partial", "argument", "is_over"),
+        *("step", "template", "doing", "fence", "result", "error", "told", "is_idle"),
+    )
+
+    step: Any
+    template: Template
+    doing: Doing | None  # what it does next, unless that is no plain command
+    fence: tuple[str, bytes] | None  # what it works under
+    result: Any  # what its operation returned
+    error: str  # the exception its operation ended with
+
+    def __init__(self, *identity: Any) -> None:
+        self.role, self.life, self.replies, self.partial, self.argument, self.is_over = identity
+        self.told: dict[Any, Actor] = {}
+        self.doing = self.fence = self.result = None
+        self.error = ""
+        self.is_idle = False  # a worker at its pop: what it did before is forgotten
+
+
+class Cast:
+    """All actors there were at any moment."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._actors: dict[Any, Actor] = {}
+
+    def first(self, role: Role, argument: tuple[Any, ...] = (), life: int = 0) -> Actor:
+        """An actor at its first step."""
+        return self._fed(self._actor(role, life, (), (), argument, False))
+
+    def gone(self, actor: Actor) -> Actor:
+        """It does nothing any more."""
+        return self._actor(
+            actor.role, actor.life, actor.replies, actor.partial, actor.argument, True
         )
-        return submit(REQUEST, policy)
-    if role.kind == "worker":
-        unit: Any = Unit(QUEUE, role.name, "1", StillRecord(), OneEach(role.option("slice", 1)))  # type: ignore[arg-type]
-        return loop.serve(unit)
-    if role.kind == "canceller":
-        return control.cancel(REQUEST, "because", queue=QUEUE)
-    what, *given = actor.argument
-    if what == "promote":
-        return maintain.promote(QUEUE)
-    return look(*given)
+
+    def after(self, actor: Actor, reply: Any) -> Actor:
+        """The actor gets the reply to its step; a batch's only when all of it is there."""
+        found = actor.told.get(reply)
+        if found is None:
+            found = actor.told[reply] = self._fed(self._after(actor, reply))
+        return found
+
+    def _after(self, actor: Actor, reply: Any) -> Actor:
+        step, partial = actor.step, ()
+        if isinstance(step, Batch):
+            partial = (*actor.partial, reply)
+            if len(partial) == len(step.steps):
+                reply, partial = partial, ()
+        replies = actor.replies if partial else (*actor.replies, reply)
+        return self._actor(actor.role, actor.life, replies, partial, actor.argument, False)
+
+    def _fed(self, actor: Actor) -> Actor:
+        """Gives a producer its bodies; it never waits for room."""
+        while isinstance(actor.step, (Pull, Pause)):
+            if isinstance(actor.step, Pause):
+                actor = self._after(actor, None)
+                continue
+            given = sum(isinstance(reply, Chunk) for reply in actor.replies)
+            sizes = actor.role.option("chunks")
+            chunk = Chunk([b"x"] * sizes[given]) if given < len(sizes) else None
+            actor = self._after(actor, chunk)
+        return actor
+
+    def _actor(self, *identity: Any) -> Actor:
+        actor = self._actors.get(identity)
+        if actor is None:
+            actor = self._actors[identity] = Actor(*identity)
+            self._revive(actor)
+        return actor
+
+    def _revive(self, actor: Actor) -> None:
+        """Runs the operation up to its present step by telling it all replies again."""
+        role = actor.role
+        OPS.prefix = sum(map(ord, role.name)) * 1000 + actor.life
+        OPS.count = 0
+        generator = KINDS[role.kind].begin(role, actor.argument)
+        knows: Any = "over"
+        try:
+            actor.step = _replay(generator, actor.replies)
+            knows = frames(generator)
+        except StopIteration as end:
+            actor.step, actor.result = END, end.value
+        except Exception as error:  # noqa: BLE001  it ends by telling its caller what is wrong
+            actor.step, actor.error = FAILED, type(error).__name__
+            if not actor.error.startswith("Request"):
+                actor.error += f" {error}"
+        text = repr((role.name, actor.is_over, plain(actor.partial), plain(actor.step), knows))
+        actor.template = self.world.namer.template(text + actor.error)
+        self._make_ready(actor)
+
+    def _make_ready(self, actor: Actor) -> None:
+        step = actor.step
+        if isinstance(step, Handle):
+            actor.fence = (step.slice.k, step.slice.fence)
+            return
+        one = step.steps[len(actor.partial)] if isinstance(step, Batch) else step
+        if isinstance(one, (Command, Call)):
+            actor.doing = self.world.doing(one)
+            actor.is_idle = actor.doing.name == "BRPOP"
+
+    def op_of(self, role: Role, life: int) -> str:
+        """The op that a worker will draw in a life; it draws one."""
+        return f"{sum(map(ord, role.name)) * 1000 + life:028x}{1:04x}"
 
 
-def look(score: int, now: int) -> Generator[Step, Any, None]:
-    """What the leading worker does about a request that is due."""
-    goes_on = yield from maintain.look_at(QUEUE, REQUEST, score, now)
-    if goes_on:
-        suspects = yield from maintain.queued_long(REQUEST)
-        yield from maintain.mint_again(QUEUE, suspects)
-
-
-def revive(actor: Actor) -> Running:
-    """Runs the actor's operation up to its present step by telling it all replies again."""
-    OPS.prefix = sum(ord(char) for char in actor.role.name) * 1000 + actor.life
-    OPS.count = 0
-    generator = begin(actor)
-    reply: Any = None
-    try:
-        step = generator.send(None)
-        for reply in actor.replies:
-            step = generator.throw(reply) if isinstance(reply, Exception) else generator.send(reply)
-    except StopIteration:
-        return Running(generator, END)
-    except Exception as error:  # noqa: BLE001  it ends by telling its caller what is wrong
-        return Running(generator, FAILED, [type(error).__name__])
-    return Running(generator, step)
+def _replay(generator: Generator[Step, Any, Any], replies: tuple[Any, ...]) -> Any:
+    step: Any = generator.send(None)
+    for reply in replies:
+        if isinstance(reply, Refused):
+            step = generator.throw(redis.ResponseError(reply.text))
+        elif isinstance(reply, Way):
+            step = generator.send(handled(step.slice, step.position, reply.how))
+        else:
+            step = generator.send(reply)
+    return step
 
 
 def frames(generator: Any) -> list[Any]:
@@ -157,15 +327,20 @@ def frames(generator: Any) -> list[Any]:
     return found
 
 
-_SCORES = {"score", "intent", "before", "given_up"}
-_SKIP = {"scripts", "unit", "names", "policy", "digest", "sent", "fields", "now"}
+_SCORES = {"score", "score_before", "seen", "intent", "before", "given_up"}
+_SKIP = {"scripts", "unit", "names", "policy", "digest", "sent"}
+
+
+def _score(value: Any) -> Any:
+    text = value.decode() if isinstance(value, bytes) else str(value)
+    return f"S{text}"
 
 
 def plain(value: Any) -> Any:  # noqa: C901, PLR0911  one line for each kind of value
     """A value as nested tuples, without what is the same in every state."""
     if isinstance(value, dict):
         return tuple(
-            (name, f"S{part}" if name in _SCORES else plain(part))
+            (name, plain(_score(part)) if name in _SCORES else plain(part))
             for name, part in sorted(value.items(), key=str)
             if name not in _SKIP
         )
@@ -188,22 +363,30 @@ def plain(value: Any) -> Any:  # noqa: C901, PLR0911  one line for each kind of 
         return value.args[0]
     if isinstance(value, (str, bytes, int, float, bool, type(None))):
         return value
+    if isinstance(value, GeneratorType):
+        return frames(value)
     return type(value).__name__
 
 
-def handled(taken: Slice, how: str) -> Outcome:
+def handled(taken: Slice, position: int, how: str) -> Outcome:
     """What a handler could have made of a slice: all done, the first failed, or only one done."""
+    entries = taken.entries[position:]
     outcome = Outcome(position=len(taken.entries))
-    for i, (entry_id, _) in enumerate(taken.entries):
+    for i, (entry_id, _) in enumerate(entries):
         index = entry_id.partition(b"-")[2]
         if how == "first fails" and i == 0:
             head = result_head(index, b"x", taken.attempt, 0, 0)
             outcome.verdicts.append(Verdict(entry_id, "retry", 1000, head, "no"))
+        elif how == "first is bad" and i == 0:
+            head = result_head(index, b"x", taken.attempt, 0, 0)
+            outcome.verdicts.append(Verdict(entry_id, "dead", 0, head, "never"))
         elif how == "stops" and i == 1:
-            outcome.position, outcome.is_over = 1, True
+            outcome.position, outcome.is_over = position + 1, True
             break
+        elif how == "drains" and i == 0:
+            outcome.verdicts.append(Verdict(entry_id, "release", 0, b"", ""))
         elif how == "in parts" and i == 1:
-            outcome.position = 1
+            outcome.position = position + 1
             break
         else:
             outcome.ids.append(entry_id)
@@ -211,27 +394,28 @@ def handled(taken: Slice, how: str) -> Outcome:
     return outcome
 
 
-def rest_of(taken: Slice, position: int) -> Outcome:
-    """The second part of a slice worked off in parts."""
-    part = replace(taken, entries=taken.entries[position:])
-    outcome = handled(part, "all done")
-    outcome.position = len(taken.entries)
-    return outcome
+def ways(step: Handle, hows: tuple[str, ...]) -> Iterator[str]:
+    """Which of the ways a handler may go here."""
+    left = len(step.slice.entries) - step.position
+    for how in hows:
+        if left > 1 or how not in {"stops", "in parts"}:
+            yield how
+
+
+def extension(step: Handle) -> Call:
+    """What the supervisor sends while a handler runs."""
+    held = step.slice
+    return work.extend(held.request_id, held.k, held.fence.decode(), held.op.decode())
 
 
 def install(library: Library, monkeypatch: Any) -> None:
     """The operations use this library, our op ids and a clock that stands still."""
     from fairlane import clock, settings
+    from fairlane.operations import submit as submission
 
-    for module in (control, maintain, tokens, work):
+    for module in (control, maintain, tokens, work, submission):
         if hasattr(module, "library"):
             monkeypatch.setattr(module, "library", lambda: library)
-    monkeypatch.setattr("fairlane.operations.submit.library", lambda: library)
     monkeypatch.setattr("fairlane.operations.work.secrets.token_hex", OPS.token_hex)
     monkeypatch.setattr(clock, "mono_s", lambda: 0.0)
     monkeypatch.setattr(settings, "OPEN_MS", 20_000)
-
-
-def is_pop(step: Any) -> bool:
-    """The blocking pop over all lanes."""
-    return isinstance(step, Command) and step.args[0] == b"BRPOP"

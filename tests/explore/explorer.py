@@ -2,41 +2,40 @@
 
 from __future__ import annotations
 
-import hashlib
+import gc
 import time
 from array import array
-from collections import Counter
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairlane import keys
-from fairlane.steps import Batch, Command, Handle, Pull
-
-from .actors import (
-    END,
-    FAILED,
-    Actor,
-    Role,
-    frames,
-    handled,
-    is_pop,
-    plain,
-    rest_of,
-    revive,
-)
-from .world import LANE, QUEUE, T0, Saved, World, rename
+from .actors import END, FAILED, KEEPER, KINDS, Actor, Cast, Role, Way, extension, ways
+from .names import digest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from .world import Doing, Stand, World
+
+T0 = 1_700_000_000_000
 ADVANCE_MS = 31_000  # longer than a lease, a grace, a backoff
-KEEPER = Role("keeper", "keeper")
-CHUNK = (b"x",)
-LANE_KEY = keys.lanes(QUEUE)[LANE]
+BATCH = 400  # states whose steps share a round trip
+FAULTS = ("crash", "lost", "ghost")
+CRASH, LOST, GHOST = range(3)
 
 
 class Violation(AssertionError):
     """What does not hold, and the way there."""
+
+    def __init__(self, system: str, wrong: Sequence[str], way: Sequence[str], states: int) -> None:
+        super().__init__(
+            "\n".join([f"{system}: {'; '.join(wrong)}", *(f"  {step}" for step in way)])
+        )
+        self.system, self.wrong, self.way, self.states = system, wrong, way, states
+
+
+class TooLarge(RuntimeError):
+    """The system has more states than it may."""
 
 
 @dataclass(frozen=True)
@@ -45,24 +44,28 @@ class System:
 
     name: str
     roles: tuple[Role, ...]
-    faults: tuple[tuple[str, int], ...] = ()  # crash, lost (a reply), ghost (a late copy)
+    faults: tuple[int, int, int] = (0, 0, 0)  # of FAULTS: a crash, a lost reply, a late copy
     hows: tuple[str, ...] = ("all done",)
-    most: int = 2_000_000
+    extends: bool = False  # workers ask for more time
+    keepers: int = 1  # how many look after the queue at once
+    most: int = 3_000_000
 
 
-@dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     """The system at one moment."""
 
-    saved: Saved
+    stand: Stand
     actors: tuple[Actor, ...]
-    clock: int = 0
-    faults: tuple[tuple[str, int], ...] = ()
-    ghost: Any = None
+    clock: int
+    faults: tuple[int, int, int]
+    ghost: Doing | None
 
     @property
     def now(self) -> int:
         return T0 + self.clock * ADVANCE_MS
+
+
+Event = tuple[str, State, bool]  # label, state afterwards, is it fair, that is, without a fault
 
 
 @dataclass
@@ -73,285 +76,268 @@ class Report:
     states: int = 0
     steps: int = 0
     ends: int = 0
+    stands: int = 0
     seconds: float = 0.0
     events: Counter[str] = field(default_factory=Counter)
 
+    def __str__(self) -> str:
+        return (
+            f"{self.system:34} {self.states:>10,} states {self.steps:>11,} steps "
+            f"{self.ends:>9,} ends {self.seconds:>7.1f} s"
+        )
+
 
 class Explorer:
-    """Depth first over the states of one system."""
+    """Breadth first over the states of one system, so that the way to a violation is short."""
 
     def __init__(self, world: World, system: System) -> None:
-        self.world, self.system = world, system
+        world.forget()
+        self.world, self.system, self.cast = world, system, Cast(world)
+        self.protocol = world.protocol
         self.report = Report(system.name)
         self.known: dict[bytes, int] = {}
-        self._parents = array("q")
-        self._labels: list[str] = []
-        self._edges = (array("q"), array("q"))
-        self._goals: list[int] = []
+        self._parents, self._labels = array("q"), array("I")
+        self._label_of: dict[str, int] = {}
+        self._sources, self._targets = array("I"), array("I")
+        self._goals = bytearray()
+        self._extensions: dict[Actor, Doing] = {}
+        self._ghost_template = world.namer.template("no ghost")
 
     def run(self) -> Report:
         """Explores all of it; raises Violation."""
         began = time.perf_counter()
-        start = State(
-            Saved(self.world.empty.dumps, None),
-            tuple(self._onward(Actor(role)) for role in self.system.roles),
-            faults=self.system.faults,
-        )
-        stack = [(self._enter(start, -1, "start")[0], start)]
-        while stack:
-            number, state = stack.pop()
-            for label, after, is_fair in self._events(state):
-                target, is_new = self._enter(after, number, label)
-                self.report.steps += 1
-                self.report.events[label.split(" ")[0]] += 1
-                if is_fair:
-                    self._edges[0].append(number)
-                    self._edges[1].append(target)
-                if is_new:
-                    stack.append((target, after))
-                    if len(self.known) > self.system.most:
-                        raise RuntimeError(
-                            f"{self.system.name} has more than {self.system.most} states"
-                        )
-        self._check_ends_stay_reachable()
-        self.report.states = len(self.known)
-        self.report.ends = len(self._goals)
+        gc.disable()  # nothing here is garbage before the end
+        try:
+            self._explore()
+        finally:
+            gc.enable()
+        self.report.states, self.report.ends = len(self.known), sum(self._goals)
         self.report.seconds = time.perf_counter() - began
         return self.report
+
+    def _explore(self) -> None:
+        actors = tuple(self.cast.first(role) for role in self.system.roles)
+        start = State(self.world.empty, actors, 0, self.system.faults, None)
+        todo = deque([(self._enter(start, -1, "start")[0], start)])
+        while todo:
+            batch = [todo.popleft() for _ in range(min(BATCH, len(todo)))]
+            self._prepare([state for _, state in batch])
+            for number, state in batch:
+                self._check(number, state)
+                for label, after, is_fair in self._events(state, number):
+                    target, is_new = self._enter(after, number, label)
+                    self.report.steps += 1
+                    if is_fair:
+                        self._sources.append(number)
+                        self._targets.append(target)
+                    if is_new:
+                        todo.append((target, after))
+        self._check_ends_stay_reachable()
 
     # States.
 
     def _enter(self, state: State, parent: int, label: str) -> tuple[int, bool]:
-        text = repr(
-            (state.saved.seen, [self._view(actor)[1] for actor in state.actors], state.faults)
-        ) + repr(state.ghost and (state.ghost.script.name, plain(state.ghost.args)))
-        key = hashlib.blake2b(rename(text, state.now).encode(), digest_size=12).digest()
-        known = self.known.get(key)
-        if known is not None:
-            return known, False
-        number = self.known[key] = len(self.known)
+        ghost = self._ghost_template if state.ghost is None else state.ghost.template
+        parts = [state.stand.template, ghost, *[actor.template for actor in state.actors]]
+        key = digest(parts, state.faults, state.now)
+        number = self.known.setdefault(key, len(self.known))
+        if number < len(self._parents):
+            return number, False
+        if number >= self.system.most:
+            raise TooLarge(f"{self.system.name} has more than {self.system.most:,} states")
         self._parents.append(parent)
-        self._labels.append(label)
-        self._check(state, number)
+        self._labels.append(self._label_of.setdefault(label, len(self._label_of)))
+        self._goals.append(self.protocol.is_goal(state.stand.facts, state.actors))
         return number, True
 
-    def _view(self, actor: Actor) -> tuple[Any, str]:
-        """The actor's present step, and what it knows as text."""
-        if actor.view is None:
-            running = revive(actor)
-            step = running.step
-            knows = running.frames if step is FAILED else frames(running.generator)
-            if step is END:
-                knows = ["over"]
-            text = repr((actor.role.name, actor.is_over, plain(actor.partial), plain(step), knows))
-            actor.view = (step, text)
-        seen: tuple[Any, str] = actor.view
-        return seen
-
-    def _check(self, state: State, number: int) -> None:
-        wrong = [text.decode() for text in state.saved.broken]
-        if state.saved.seen is not None:
-            outcomes = [head.split(b":")[0] for head in state.saved.seen[7]]
-            if len(outcomes) != len(set(outcomes)):
-                wrong.append(f"a sub-request has two results: {state.saved.seen[7]}")
-            if state.saved.seen[12] > 1:
-                wrong.append("the ending was logged twice")
-        for actor in state.actors:
-            step, text = self._view(actor)
-            if step is FAILED and "RequestEnded" not in text:
-                wrong.append(f"{actor.role.name} failed: {text}")
+    def _check(self, number: int, state: State) -> None:
+        wrong = [*state.stand.checked.get(state.now, ()), *state.stand.wrong]
+        wrong += self.protocol.wrong_actors(state.stand.facts, state.actors)
+        wrong += [
+            f"{actor.role.name} failed: {actor.error}"
+            for actor in state.actors
+            if actor.step is FAILED and actor.error.split()[0] not in self.protocol.tolerated
+        ]
         if wrong:
-            raise Violation(
-                "\n".join([f"{self.system.name}: " + "; ".join(wrong), *self._way(number)])
-            )
-        if self._is_goal(state):
-            self._goals.append(number)
+            self._fail(wrong, number)
+
+    def _fail(self, wrong: Sequence[str], number: int, label: str | None = None) -> None:
+        way = self._way(number) + ([] if label is None else [label])
+        raise Violation(self.system.name, wrong, way, len(self.known))
 
     def _way(self, number: int) -> list[str]:
-        way = []
-        while number >= 0:
-            way.append("  " + self._labels[number])
+        labels, way = list(self._label_of), []
+        while self._parents[number] >= 0:
+            way.append(labels[self._labels[number]])
             number = self._parents[number]
         return way[::-1]
 
-    def _is_goal(self, state: State) -> bool:
-        """Nobody would wait for anything: the request ended and is logged, or never came to be."""
-        seen = state.saved.seen
-        if seen is None or seen[9]:
-            return False
-        fields = dict(seen[3])
-        return fields.get(b"state", b"abandoned") in {b"done", b"cancelled", b"abandoned"}
-
     def _check_ends_stay_reachable(self) -> None:
-        """Backwards from the ends over what happens without faults: every state must be met."""
-        sources, targets = self._edges
-        back: dict[int, list[int]] = {}
-        for source, target in zip(sources, targets, strict=True):
-            back.setdefault(target, []).append(source)
-        reached, todo = set(self._goals), list(self._goals)
-        while todo:
-            for source in back.get(todo.pop(), ()):
-                if source not in reached:
-                    reached.add(source)
-                    todo.append(source)
-        stuck = [number for number in range(len(self.known)) if number not in reached]
-        if stuck:
-            shortest = min(stuck, key=lambda number: len(self._way(number)))
-            raise Violation(
-                "\n".join(
-                    [
-                        (
-                            f"{self.system.name}: from {len(stuck)} of {len(self.known)} states "
-                            "the end can't be reached"
-                        ),
-                        *self._way(shortest),
-                    ]
-                )
-            )
+        """Backwards from the ends over what happens without faults: every state must be met.
 
-    # Events: (label, state afterwards, is it fair, that is, without a fault).
+        Most steps lead to a later number, so a few passes from the last step to the first do.
+        """
+        reached = bytearray(self._goals)
+        before = -1
+        while (count := sum(reached)) != before:
+            before = count
+            for source, target in zip(
+                reversed(self._sources), reversed(self._targets), strict=True
+            ):
+                if reached[target]:
+                    reached[source] = 1
+        stuck = reached.find(0)  # the first that was found: its way is as short as any
+        if stuck >= 0:
+            some = f"from {len(reached) - count} of {len(reached)} states the end can't be reached"
+            self._fail([some], stuck)
 
-    def _events(self, state: State) -> Iterator[tuple[str, State, bool]]:
-        for index, actor in enumerate(state.actors):
-            if not actor.is_over:
-                yield from self._actor_events(state, index, actor)
-        yield from self._keeper_events(state)
-        if state.saved.seen is not None:
-            yield "advance", self._at(replace(state, clock=state.clock + 1)), True
+    # What a round trip must bring before the events of these states are known.
+
+    def _prepare(self, states: list[State]) -> None:
+        wanted: dict[Stand, tuple[set[int], set[tuple[Doing, int]]]] = {}
+        for state in states:
+            stand, now = state.stand, state.now
+            checks, steps = wanted.setdefault(stand, (set(), set()))
+            if now not in stand.checked:
+                stand.checked[now] = ()
+                checks.add(now)
+            for doing in self._doings(state):
+                key = doing.key(now)
+                if key not in stand.moves and key not in steps:
+                    steps.add(key if doing.is_timed else (doing, 0))
+        self.world.run({stand: both for stand, both in wanted.items() if both[0] or both[1]})
+
+    def _doings(self, state: State) -> Iterator[Doing]:
+        for actor in state.actors:
+            if actor.is_over:
+                continue
+            if actor.doing is not None:
+                doing = self._really(state, actor.doing)
+                if doing is not None:
+                    yield doing
+            elif actor.fence and self.system.extends:
+                yield self._extension(actor)
         if state.ghost is not None:
-            _, saved = self.world.visit(state.saved, state.ghost, state.now)
-            yield f"ghost {state.ghost.script.name}", replace(state, saved=saved, ghost=None), True
+            yield state.ghost
 
-    def _at(self, state: State) -> State:
-        """The same keys at a later moment: what `check` says depends on the time."""
-        _, saved = self.world.visit(state.saved, Command("PING"), state.now)
-        return replace(state, saved=saved)
+    def _really(self, state: State, doing: Doing) -> Doing | None:
+        """The pop of one token stands for the blocking pop; None while it blocks, or for TIME."""
+        if doing.name == "BRPOP":
+            found = self.protocol.pop(state.stand.facts)
+            return None if found is None else self.world.doing(found[1])
+        return None if doing.name == "TIME" else doing
 
-    def _keeper_events(self, state: State) -> Iterator[tuple[str, State, bool]]:
-        if any(actor.role is KEEPER for actor in state.actors) or state.saved.seen is None:
+    def _extension(self, actor: Actor) -> Doing:
+        if actor not in self._extensions:
+            self._extensions[actor] = self.world.doing(extension(actor.step))
+        return self._extensions[actor]
+
+    # Events.
+
+    def _events(self, state: State, number: int) -> Iterator[Event]:
+        for index, actor in enumerate(state.actors):
+            if actor.is_over:
+                continue
+            if actor.doing is not None:
+                yield from self._step_events(state, index, actor, number)
+            elif actor.fence is not None:
+                yield from self._handle_events(state, index, actor)
+        yield from self._keeper_events(state)
+        if not state.stand.facts.is_empty:
+            yield "time passes", state._replace(clock=state.clock + 1), True
+        if state.ghost is not None:
+            move = state.stand.moves[state.ghost.key(state.now)]
+            label = f"the late copy of {state.ghost.name}"
+            if move.wrong:
+                self._fail(move.wrong, number, label)
+            yield label, state._replace(stand=move.stand, ghost=None), True
+
+    def _keeper_events(self, state: State) -> Iterator[Event]:
+        if sum(actor.role is KEEPER for actor in state.actors) >= self.system.keepers:
             return
-        active, delayed = state.saved.seen[9], state.saved.seen[11]
-        if active and int(active[1][1:]) <= state.now + 1000:
-            argument = ("look", int(active[1][1:]), state.now)
-            yield "keeper looks", self._with(state, Actor(KEEPER, argument=argument)), True
-        if delayed and int(delayed[1]) <= state.now:
-            yield "keeper promotes", self._with(state, Actor(KEEPER, argument=("promote",))), True
+        for label, argument in self.protocol.errands(state.stand.facts, state.now):
+            keeper = self.cast.first(KEEPER, argument)
+            yield label, state._replace(actors=(*state.actors, keeper)), True
 
-    def _with(self, state: State, actor: Actor) -> State:
-        return replace(state, actors=(*state.actors, actor))
-
-    def _actor_events(
-        self, state: State, index: int, actor: Actor
-    ) -> Iterator[tuple[str, State, bool]]:
-        step, _ = self._view(actor)
-        name = actor.role.name
-        if step is END or step is FAILED:
-            return
-        if isinstance(step, Handle):
-            yield from self._handle_events(state, index, actor, step)
-            return
-        one = step.steps[len(actor.partial)] if isinstance(step, Batch) else step
-        if is_pop(one) and not (state.saved.seen and state.saved.seen[13]):
-            return
-        reply, saved = self._perform(state, one)
-        what = f"{name} {_word(one)}"
-        after = self._told(replace(state, saved=saved), index, actor, step, reply)
-        yield what, after, True
-        yield from self._faults(state, index, actor, one, saved, after, what)
-
-    def _perform(self, state: State, one: Any) -> tuple[Any, Saved]:
-        if is_pop(one):
-            token, saved = self.world.visit(state.saved, Command("RPOP", LANE_KEY), state.now)
-            return (LANE_KEY, token), saved
-        if isinstance(one, Command) and one.args[0] == b"TIME":
-            return (str(state.now // 1000).encode(), b"0"), state.saved
-        reply, saved = self.world.visit(state.saved, one, state.now)
-        return _frozen(reply), saved
-
-    def _told(self, state: State, index: int, actor: Actor, step: Any, reply: Any) -> State:
-        """The actor gets its reply; a batch's only when all of it is there."""
-        if isinstance(step, Batch):
-            partial = (*actor.partial, reply)
-            if len(partial) < len(step.steps):
-                return self._put(state, index, replace(actor, partial=partial, view=None))
-            reply = partial
-        return self._put(state, index, self._onward(actor.told(reply)))
-
-    def _onward(self, actor: Actor) -> Actor:
-        """Feeds the producer its bodies, and forgets what an idle worker did before."""
-        while isinstance(self._view(actor)[0], Pull):
-            actor = actor.told(self._chunk(actor))
-        step = self._view(actor)[0]
-        if actor.role.kind == "worker" and isinstance(step, Batch) and is_pop(step.steps[0]):
-            return actor.reborn()
-        if actor.role.kind == "canceller" and step is FAILED:  # too early: it may try again
-            return actor.reborn()
-        if actor.role is KEEPER and (step is END or step is FAILED):
-            return replace(actor, is_over=True, view=None)
-        return actor
-
-    def _chunk(self, actor: Actor) -> Any:
-        given = sum(reply is CHUNK for reply in actor.replies)
-        return CHUNK if given < actor.role.option("chunks") else None
-
-    def _put(self, state: State, index: int, actor: Actor) -> State:
-        actors = list(state.actors)
-        if actor.role is KEEPER and actor.is_over:
-            del actors[index]
+    def _step_events(self, state: State, index: int, actor: Actor, number: int) -> Iterator[Event]:
+        doing = actor.doing
+        assert doing is not None
+        what = f"{actor.role.name} {doing.name}"
+        stand = state.stand
+        wrong: tuple[str, ...] = ()
+        if doing.name == "TIME":
+            reply: Any = (str(state.now // 1000).encode(), b"0")
+        elif doing.name == "BRPOP":
+            found = self.protocol.pop(stand.facts)
+            if found is None:
+                return
+            token, stand, wrong = stand.moves[self.world.doing(found[1]).key(state.now)]
+            reply = (found[0], token)
         else:
-            actors[index] = actor
-        return replace(state, actors=tuple(actors))
-
-    def _handle_events(
-        self, state: State, index: int, actor: Actor, step: Handle
-    ) -> Iterator[tuple[str, State, bool]]:
-        if step.position:
-            after = self._put(state, index, actor.told(rest_of(step.slice, step.position)))
-            yield f"{actor.role.name} handles the rest", after, True
-            return
-        hows = self.system.hows if len(step.slice.entries) > 1 else self.system.hows[:2]
-        for how in hows:
-            after = self._put(state, index, actor.told(handled(step.slice, how)))
-            yield f"{actor.role.name} handles: {how}", after, how == "all done"
+            reply, stand, wrong = stand.moves[doing.key(state.now)]
+        if wrong:
+            self._fail(wrong, number, what)
+        done = State(stand, state.actors, state.clock, state.faults, state.ghost)
+        after = self._put(done, index, self.cast.after(actor, reply))
+        yield what, after, True
+        if any(state.faults):
+            yield from self._faults(state, index, actor, done, after, what)
 
     def _faults(
-        self,
-        state: State,
-        index: int,
-        actor: Actor,
-        one: Any,
-        saved: Saved,
-        after: State,
-        what: str,
-    ) -> Iterator[tuple[str, State, bool]]:
-        left = dict(state.faults)
-        dead = replace(actor, is_over=True, view=None) if actor.role is KEEPER else actor.reborn()
-        if left.get("crash"):
-            less = _less(state.faults, "crash")
-            crashed = self._put(replace(state, faults=less), index, self._onward(dead))
+        self, state: State, index: int, actor: Actor, done: State, after: State, what: str
+    ) -> Iterator[Event]:
+        crash, lost, ghost = state.faults
+        doing = actor.doing
+        assert doing is not None
+        copies = bool(ghost) and state.ghost is None and doing.script
+        if crash:
+            less = (crash - 1, lost, ghost)
+            crashed = self._dead(state._replace(faults=less), index, actor)
             yield f"crash before {what}", crashed, False
-            done = replace(state, saved=saved, faults=less)
-            yield f"crash after {what}", self._put(done, index, self._onward(dead)), False
+            yield f"crash after {what}", self._dead(done._replace(faults=less), index, actor), False
             if actor.role.kind == "producer":
-                gone = self._put(done, index, replace(actor, is_over=True, view=None))
-                yield f"gone after {what}", gone, False
-        if left.get("lost"):
-            less = _less(state.faults, "lost")
-            yield f"lost reply of {what}", replace(state, saved=saved, faults=less), False
-        if left.get("ghost") and getattr(one, "script", None) is not None:
-            less = _less(state.faults, "ghost")
-            yield f"late copy of {what}", replace(after, faults=less, ghost=one), False
+                gone = self._put(done._replace(faults=less), index, self.cast.gone(actor))
+                yield f"end of the producer after {what}", gone, False
+            if copies:
+                late = crashed._replace(faults=(crash - 1, lost, ghost - 1), ghost=doing)
+                yield f"crash before {what}, which is still on its way", late, False
+        if lost:
+            yield f"lost reply of {what}", done._replace(faults=(crash, lost - 1, ghost)), False
+        if copies:
+            late = after._replace(faults=(crash, lost, ghost - 1), ghost=doing)
+            yield f"{what}, and a copy is on its way", late, False
 
+    def _dead(self, state: State, index: int, actor: Actor) -> State:
+        """A crash: somebody starts it again, or for a keeper another looks anew."""
+        if actor.role is KEEPER:
+            return self._put(state, index, self.cast.gone(actor))
+        return self._put(state, index, self._reborn(state, actor))
 
-def _less(faults: tuple[tuple[str, int], ...], name: str) -> tuple[tuple[str, int], ...]:
-    return tuple((kind, count - (kind == name)) for kind, count in faults)
+    def _put(self, state: State, index: int, actor: Actor) -> State:
+        """The actor's next moment in its place; one that need not be remembered is forgotten."""
+        actors = state.actors
+        if actor.is_idle or (actor.step is FAILED and KINDS[actor.role.kind].again):
+            actor = self._reborn(state, actor)
+        if actor.role is KEEPER and (actor.is_over or actor.step is END or actor.step is FAILED):
+            kept = actors[:index] + actors[index + 1 :]
+        else:
+            kept = (*actors[:index], actor, *actors[index + 1 :])
+        return State(state.stand, kept, state.clock, state.faults, state.ghost)
 
+    def _reborn(self, state: State, actor: Actor) -> Actor:
+        """The same role from the start; a worker draws an op that stands nowhere else."""
+        role, life = actor.role, 0
+        if role.kind == "worker":
+            ghost = state.ghost.template.names if state.ghost else ()
+            while (op := self.cast.op_of(role, life)) in state.stand.names or op in ghost:
+                life += 1
+        return self.cast.first(role, (), life)
 
-def _word(step: Any) -> str:
-    """The script's or command's name."""
-    name = step.args[0] if isinstance(step, Command) else step.script.name
-    return name.decode() if isinstance(name, bytes) else str(name)
-
-
-def _frozen(reply: Any) -> Any:
-    return tuple(_frozen(part) for part in reply) if isinstance(reply, list) else reply
+    def _handle_events(self, state: State, index: int, actor: Actor) -> Iterator[Event]:
+        for how in ways(actor.step, self.system.hows):
+            after = self._put(state, index, self.cast.after(actor, Way(how)))
+            yield f"{actor.role.name} handles: {how}", after, how == "all done"
+        if self.system.extends:
+            move = state.stand.moves[self._extension(actor).key(state.now)]
+            if move.stand is not state.stand:
+                yield f"{actor.role.name} extend", state._replace(stand=move.stand), True

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from .actors import Role
 from .explorer import System
 
 
-def producer(chunks: int, limit: int, attempts: int = 2) -> Role:
-    """Submits so many chunks of one sub-request each."""
-    return Role("p", "producer", (("chunks", chunks), ("limit", limit), ("attempts", attempts)))
+def producer(
+    *chunks: int, limit: int = 1, attempts: int = 2, deadline_ms: int = 0, name: str = "p"
+) -> Role:
+    """Submits chunks of so many sub-requests each."""
+    options = {"chunks": chunks, "limit": limit, "attempts": attempts, "deadline_ms": deadline_ms}
+    return Role(name, "producer", tuple(options.items()))
+
+
+def changer(*changes: tuple[Any, ...]) -> Role:
+    """Makes these live changes, one after the other."""
+    return Role("x", "changer", (("changes", changes),))
 
 
 def worker(number: int, most: int = 1) -> Role:
@@ -16,26 +26,74 @@ def worker(number: int, most: int = 1) -> Role:
     return Role(f"w:{number}", "worker", (("slice", most),))
 
 
-def faults(crash: int = 0, lost: int = 0, ghost: int = 0) -> tuple[tuple[str, int], ...]:
-    """How many of each may happen on one way."""
-    return (("crash", crash), ("lost", lost), ("ghost", ghost))
-
-
+W1, W2, W3 = worker(1), worker(2), worker(3)
 CANCEL = Role("c", "canceller")
-ALL = ("all done", "first fails", "stops", "in parts")
+REQUEUE = Role("d", "requeuer")
+TAKER = Role("t", "taker", (("worker", "w:1"),))
+CRASH, LOST, COPY = (1, 0, 0), (0, 1, 0), (0, 0, 1)
+DONE = ("all done",)
+FAILS = ("all done", "first fails")
+BAD = ("all done", "first is bad")
+ALL = ("all done", "first fails", "first is bad", "stops", "in parts", "drains")
 
-SMALL = (
-    System("one worker", (producer(1, 1), worker(1))),
-    System("an empty request", (producer(0, 1),), faults(crash=1, lost=1)),
+SMALL = (  # a few seconds: in every test run
+    System("one worker", (producer(1), W1)),
+    System("an empty request", (producer(),), (1, 1, 0)),
+    System("a deadline", (producer(1, deadline_ms=20_000), W1)),
+    System("requeue", (producer(1), W1, REQUEUE), hows=BAD),
+    System("open", (producer(1, 1), W1)),
+    System("a failing handler", (producer(1), W1), hows=FAILS),
+)
+MIDDLE = (
+    System("two workers", (producer(1), W1, W2)),
+    System("cancel", (producer(1), W1, CANCEL)),
+    System("stops", (producer(2), worker(1, 2)), hows=("all done", "stops")),
+    System("in parts", (producer(2), worker(1, 2)), hows=("all done", "in parts")),
+    System("a lost reply", (producer(1), W1), LOST),
+    System("taken for dead", (producer(1), W1, TAKER)),
+    System("another lane", (producer(1), W1, changer(("set_priority", 9)))),
+    System("pause, resume", (producer(1), W1, changer(("pause",), ("resume",)))),
+    System("a late copy", (producer(1), W1), COPY),
+    System("limit 2, then 1", (producer(2, limit=2), W1, changer(("set_limit", 1)))),
+    System("limit 1, then 2", (producer(2), W1, changer(("set_limit", 2)))),
+    System("a deadline, a crash", (producer(1, deadline_ms=20_000), W1), CRASH),
+    System("a crash", (producer(1), W1), CRASH),
 )
 LARGE = (
-    System("a crash", (producer(1, 1), worker(1)), faults(crash=1)),
-    System("a lost reply", (producer(1, 1), worker(1)), faults(lost=1)),
-    System("a late copy", (producer(1, 1), worker(1)), faults(ghost=1)),
-    System("a failing handler", (producer(1, 1), worker(1)), faults(), ALL[:2]),
-    System("two workers", (producer(1, 1), worker(1), worker(2))),
-    System("cancel", (producer(1, 1), worker(1), CANCEL)),
-    System("open", (producer(2, 1), worker(1, 2)), faults(), ALL),
-    System("open, crash", (producer(2, 1), worker(1)), faults(crash=1)),
+    System("extended leases", (producer(1), W1, W2), extends=True),
+    System("three workers", (producer(1), W1, W2, W3)),
+    System("the last attempt", (producer(1, attempts=1), W1), CRASH, FAILS),
+    System("a failing handler, a crash", (producer(1), W1), CRASH, FAILS),
+    System("one is bad", (producer(2), worker(1, 2)), hows=BAD),
+    System("one is given back", (producer(2), worker(1, 2)), hows=("all done", "drains")),
+    System("limit 2", (producer(2, limit=2), W1, W2)),
+    System("open, a crash", (producer(1, 1), W1), CRASH),
+    System("open, a lost reply", (producer(1, 1), W1), LOST),
+    System("open, a late copy", (producer(1, 1), W1), COPY),
+    System("open, cancel", (producer(1, 1), W1, CANCEL)),
+    System("cancel, a crash", (producer(1), W1, CANCEL), CRASH),
+    System("cancel, a lost reply", (producer(1), W1, CANCEL), LOST),
+    System("cancel, a late copy", (producer(1), W1, CANCEL), COPY),
+    System("requeue, a lost reply", (producer(1), W1, REQUEUE), LOST, BAD),
+    System("another lane, a lost reply", (producer(1), W1, changer(("set_priority", 9))), LOST),
+    System("pause, resume, a crash", (producer(1), W1, changer(("pause",), ("resume",))), CRASH),
+    System(
+        "limit 2, then 1, two workers", (producer(2, limit=2), W1, W2, changer(("set_limit", 1)))
+    ),
+    System("a deadline, two workers", (producer(2, deadline_ms=20_000), W1, W2)),
+    System("two keepers", (producer(1), W1), keepers=2),
+    System("two workers, a lost reply", (producer(1), W1, W2), LOST),
+    System("two workers, a late copy", (producer(1), W1, W2), COPY),
+    System("two workers, a crash", (producer(1), W1, W2), CRASH),
+    System("two producers", (producer(1), producer(1, name="q"), W1)),
+    System("a crash and a lost reply", (producer(1), W1), (1, 1, 0)),
 )
-BY_NAME = {system.name: system for system in (*SMALL, *LARGE)}
+HUGE = (  # only by name
+    System("two crashes", (producer(1), W1), (2, 0, 0)),
+    System("a crash and a late copy", (producer(1), W1), (1, 0, 1)),
+    System("limit 2, a crash", (producer(2, limit=2), W1, W2), CRASH),
+    System("every ending of a handler", (producer(2), worker(1, 2)), hows=ALL),
+    System("two producers, a crash", (producer(1), producer(1, name="q"), W1), CRASH),
+)
+GATE = (*SMALL, *MIDDLE[:5])  # for mutants that the scripts' own tests do not see
+BY_NAME = {system.name: system for system in (*SMALL, *MIDDLE, *LARGE, *HUGE)}

@@ -1,198 +1,341 @@
 """One small queue on a real Redis, as a value: saved, restored, and read in canonical form.
 
-Generators can't be copied and a server can't be branched, so a state of the system is the dump of
-its keys beside what every actor has been told so far. `visit` puts a dump back, runs one step and
-reads what came of it, all in one round trip.
+Generators can't be copied and a server can't be branched. So what Redis holds at one moment is a
+`Stand`: for every key its dump and what it says. The server is moved from one stand to the next by
+restoring the keys that differ; a step runs, the keys it may have written are read and put back.
+Interleavings repeat the same step on the same stand again and again: each is run once.
 """
 
 from __future__ import annotations
 
-import re
+import gc
+import socket
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairlane import keys, scripts
+import hiredis
+
 from fairlane.steps import Call, Command
 
+from .names import Namer, Template
+
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterable, Sequence
 
-    import redis
+    from .protocol import Protocol
 
-QUEUE, REQUEST = "req", "r"
-LANE = 5
-FIRST_SEQ = 7_000_000  # so that a fence is told from every other number by its looks
-T0 = 1_700_000_000_000
-KEYS = (
-    *keys.request_keys(REQUEST),
-    *(keys.active(QUEUE), keys.logged(QUEUE), keys.delayed(QUEUE), keys.completed(QUEUE)),
-    keys.lanes(QUEUE)[LANE],
-)
-_STORE = """
-for i, key in ipairs(KEYS) do
-  redis.call("DEL", key)
-  if ARGV[2 * i - 1] ~= "" then
-    redis.call("RESTORE", key, ARGV[2 * i], ARGV[2 * i - 1])
-  end
-end
-return 1
-"""
-_READ = """
-local saved, seen = {}, {}
-for i, key in ipairs(KEYS) do
+_DAY_MS = 86_400_000
+# KEYS that a step may have written, ARGV: dump and "1" if it has a TTL. Says what changed: index,
+# dump, TTL, and what the key holds; then all is as before.
+_TAKE = """
+local function read(key)
   local kind = redis.call("TYPE", key)["ok"]
-  if kind == "none" then
-    saved[i] = {"", 0}
-    seen[i] = ""
-  else
-    saved[i] = {redis.call("DUMP", key), math.max(0, redis.call("PTTL", key))}
-    if kind == "hash" then
-      seen[i] = redis.call("HGETALL", key)
-    elseif kind == "string" then
-      seen[i] = redis.call("GET", key)
-    elseif kind == "list" then
-      seen[i] = redis.call("LRANGE", key, 0, -1)
-    elseif kind == "zset" then
-      seen[i] = redis.call("ZRANGE", key, 0, -1, "WITHSCORES")
-    else
-      seen[i] = {redis.call("XRANGE", key, "-", "+")}
-      if i == 1 then
-        local pending = redis.call("XPENDING", key, key, "-", "+", 100)
-        for j, entry in ipairs(pending) do
-          pending[j] = {entry[1], entry[2], entry[4]}
-        end
-        seen[i][2] = pending
-      end
+  if kind == "hash" then
+    return redis.call("HGETALL", key)
+  elseif kind == "string" then
+    return redis.call("GET", key)
+  elseif kind == "list" then
+    return redis.call("LRANGE", key, 0, -1)
+  elseif kind == "zset" then
+    return redis.call("ZRANGE", key, 0, -1, "WITHSCORES")
+  elseif kind == "stream" then
+    local groups, pending = redis.call("XINFO", "GROUPS", key), {}
+    if groups[1] then
+      pending = redis.call("XPENDING", key, key, "-", "+", 100)
+    end
+    return {redis.call("XRANGE", key, "-", "+"), pending, groups}
+  end
+  return ""
+end
+
+local changed = {}
+for i, key in ipairs(KEYS) do
+  local dump = redis.call("DUMP", key) or ""
+  local ttl = redis.call("PTTL", key) > 0 and "1" or ""
+  if dump ~= ARGV[2 * i - 1] or ttl ~= ARGV[2 * i] then
+    changed[#changed + 1] = {i, dump, ttl, read(key)}
+    redis.call("DEL", key)
+    if ARGV[2 * i - 1] ~= "" then
+      redis.call("RESTORE", key, ARGV[2 * i] == "1" and 86400000 or 0, ARGV[2 * i - 1])
     end
   end
 end
-return {saved, seen}
+return changed
 """
-# Written once and never read by a decision, or the same in every state.
-_DULL = {b"seq", b"last_ms", b"total", b"max_body", b"born", b"queue", b"priority", b"digest"}
+_READS = {
+    *("GET", "HGET", "HMGET", "HGETALL", "ZSCORE", "ZCARD", "ZRANGE", "XRANGE", "XLEN"),
+    *("LPOS", "LRANGE", "LLEN", "EXISTS", "PING"),
+}
 
 
-@dataclass(frozen=True, slots=True)
-class Saved:
-    """Redis at one moment: dumps to restore, the canonical reading, what `check` complained of."""
+@dataclass(frozen=True)
+class Refused:
+    """A script's or command's error, as a reply."""
 
-    dumps: tuple[tuple[bytes, int], ...]
-    seen: Any
-    broken: tuple[bytes, ...] = ()
+    text: str
+
+
+class Kept(NamedTuple):
+    """One key at one moment."""
+
+    dump: bytes
+    ttl: bytes  # "1" if it has one
+    said: Any  # its content, as facts are read from it
+    template: Template
+
+
+class Move(NamedTuple):
+    """What a step came to."""
+
+    reply: Any
+    stand: Stand
+    wrong: tuple[str, ...]
+
+
+class Stand:
+    """What Redis holds at one moment; never changed, but it remembers where steps lead."""
+
+    __slots__ = ("checked", "facts", "kept", "moves", "names", "template", "wrong")
+
+    def __init__(self, kept: tuple[Kept, ...], template: Template, facts: Any) -> None:
+        self.kept, self.template, self.facts = kept, template, facts
+        self.names = frozenset(template.names)
+        self.moves: dict[tuple[Doing, int], Move] = {}
+        self.checked: dict[int, tuple[str, ...]] = {}
+        self.wrong: tuple[str, ...] = ()
+
+
+class Doing:
+    """A step as the server gets it; the same step is the same object."""
+
+    __slots__ = ("clock_at", "is_timed", "name", "reads", "script", "template", "touched", "words")
+
+    def __init__(
+        self, name: str, words: tuple[Any, ...], touched: tuple[int, ...], template: Template
+    ) -> None:
+        self.name, self.words, self.touched, self.template = name, words, touched, template
+        self.reads = name in _READS
+        self.clock_at = 0  # where the moment stands, if the step asks for it
+        self.is_timed = False
+        self.script = False
+
+    def key(self, now: int) -> tuple[Doing, int]:
+        """What it comes to depends on the moment only if it asks for it."""
+        return (self, now if self.is_timed else 0)
+
+    def packed(self, now: int) -> bytes:
+        """As it is sent; the model's clock stands in for the server's."""
+        words = self.words
+        if self.is_timed:
+            words = (*words[: self.clock_at], now, *words[self.clock_at + 1 :])
+        packed: bytes = hiredis.pack_command(words)
+        return packed
 
 
 class World:
-    """The server, with the scripts of one folder; numbering begins at FIRST_SEQ."""
+    """The server, with the scripts of one protocol."""
 
-    def __init__(self, client: redis.Redis, root: Path | None = None) -> None:
-        self.client = client
-        self.library = scripts.Library(root or scripts.library().root)
-        self._store = client.script_load(_STORE)
-        self._read = client.script_load(_READ)
-        self._sha: dict[str, str] = {}
-        self._modern = client.info("server")["redis_version"] >= "7"
-        self.empty = Saved(tuple((b"", 0) for _ in KEYS), None)
+    def __init__(self, path: str, protocol: Protocol, patience_s: float | None = None) -> None:
+        self.protocol, self.namer = protocol, Namer()
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.settimeout(patience_s)
+        self._socket.connect(path)
+        self._parser = hiredis.Reader()
         self.trips = 0
+        self._keys = tuple(protocol.keys.values())
+        self._index = {key: i for i, key in enumerate(self._keys)}
+        self._sha: dict[str, bytes] = {}
+        self._take = self.one("SCRIPT", "LOAD", _TAKE)
+        self.is_modern = b"redis_version:6" not in self.one("INFO", "server")
+        self.one("FLUSHALL")
+        self._kept: list[dict[str, Kept]] = [{} for _ in self._keys]
+        self._stands: dict[tuple[int, ...], Stand] = {}
+        self._doings: dict[Any, Doing] = {}
+        nothing = tuple(self._keep(i, b"", b"", b"") for i in range(len(self._keys)))
+        self._base: list[Kept] = list(nothing)
+        self.empty = self._stand(nothing)
 
-    def sha(self, name: str) -> str:
-        """The script, loaded with its first number moved."""
-        if name not in self._sha:
-            source = getattr(self.library, name).source(modern=self._modern)
-            text = source.replace(b"seq = 0,", b"seq = %d," % FIRST_SEQ)
-            self._sha[name] = self.client.script_load(text)
-        return self._sha[name]
+    def close(self) -> None:
+        """Leaves an empty server."""
+        self.one("FLUSHALL")
+        self._socket.close()
 
-    def visit(self, saved: Saved, step: Command | Call, now: int) -> tuple[Any, Saved]:
-        """From `saved`, `step` runs at the moment `now`: (its reply, Redis afterwards)."""
-        self.trips += 1
-        pipe = self.client.pipeline(transaction=False)
-        flat = [part for dump in saved.dumps for part in dump]
-        pipe.evalsha(self._store, len(KEYS), *KEYS, *flat)
-        pipe.execute_command(*self.words(step, now))
-        pipe.evalsha(self._read, len(KEYS), *KEYS)
-        names = keys.request_keys(REQUEST)
-        pipe.evalsha(self.sha("check"), len(names), *names, now)
-        stored, reply, read, broken = pipe.execute(raise_on_error=False)
-        for answer in (stored, read, broken):
-            if isinstance(answer, Exception):
-                raise answer
+    def forget(self) -> None:
+        """Frees what was remembered for one system."""
+        self._kept = [{} for _ in self._keys]
+        self._stands.clear()
+        self._doings.clear()
+        gc.collect()  # stands and moves point at each other
+        self.namer = Namer()
+        nothing = tuple(self._keep(i, b"", b"", b"") for i in range(len(self._keys)))
+        self.one("FLUSHALL")
+        self._base = list(nothing)
+        self.empty = self._stand(nothing)
+
+    def stands(self) -> Iterable[Stand]:
+        """All that were met since the last forget."""
+        return self._stands.values()
+
+    # The wire.
+
+    def one(self, *words: Any) -> Any:
+        """One command, now."""
+        (reply,) = self._ask([hiredis.pack_command(words)], 1)
         if isinstance(reply, Exception):
             raise reply
-        dumps = tuple((dump, ttl) for dump, ttl in read[0])
-        return reply, Saved(dumps, canonical(read[1], dumps), tuple(broken))
+        return reply
 
-    def words(self, step: Command | Call, now: int) -> tuple[Any, ...]:
-        """A step as a command; the model's clock stands in for the server's."""
+    def _ask(self, packed: list[bytes], count: int) -> list[Any]:
+        self._socket.sendall(b"".join(packed))
+        replies: list[Any] = []
+        parser, receive = self._parser, self._socket.recv
+        while len(replies) < count:
+            reply = parser.gets()
+            if reply is False:
+                data = receive(1 << 20)
+                if not data:
+                    raise ConnectionError("the server has gone away")
+                parser.feed(data)
+            else:
+                replies.append(reply)
+        return replies
+
+    # Steps.
+
+    def doing(self, step: Command | Call) -> Doing:
+        """A step, made ready once."""
         if isinstance(step, Command):
-            return step.args
-        args = list(step.args)
-        if "now" in step.script.params:
-            args[step.script.params.index("now")] = now
-        return ("EVALSHA", self.sha(step.script.name), len(step.keys), *step.keys, *args)
+            key: Any = step.args
+        else:
+            key = (step.script.name, *step.args)
+        found = self._doings.get(key)
+        if found is None:
+            found = self._doings[key] = self._made(step)
+        return found
+
+    def _made(self, step: Command | Call) -> Doing:
+        if isinstance(step, Command):
+            word = step.args[0]
+            name = word.decode() if isinstance(word, bytes) else str(word)
+            template = self.namer.template(repr(step.args[:3]))
+            return Doing(name, step.args, self._touched(step.args), template)
+        script = step.script
+        sha = self._sha.get(script.name)
+        if sha is None:
+            source = self.protocol.instrumented(
+                script.source(modern=self.is_modern), is_modern=self.is_modern
+            )
+            sha = self._sha[script.name] = self.one("SCRIPT", "LOAD", source)
+        words = ("EVALSHA", sha, len(step.keys), *step.keys, *step.args)
+        template = self.namer.template(repr((script.name, step.args)))
+        touched = (
+            self._touched(step.keys) if self.protocol.declares else tuple(range(len(self._keys)))
+        )
+        made = Doing(script.name, words, touched, template)
+        made.script = True
+        made.is_timed = "now" in script.params
+        if made.is_timed:
+            made.clock_at = 3 + len(step.keys) + script.params.index("now")
+        return made
+
+    def _touched(self, words: Sequence[Any]) -> tuple[int, ...]:
+        return tuple(self._index[word] for word in words if word in self._index)
+
+    def run(self, wanted: dict[Stand, tuple[set[int], set[tuple[Doing, int]]]]) -> None:
+        """All of these in one round trip: checks of a stand at moments, and steps from it.
+
+        What comes of them is remembered by the stands.
+        """
+        packed: list[bytes] = []
+        reads: list[tuple[int, Stand, Any]] = []  # where its reply stands, and what it is of
+        count = 0
+        for stand, (checks, steps) in wanted.items():
+            count += self._move_to(stand, packed)
+            for now in checks:
+                for words in self.protocol.checks(self, now):
+                    reads.append((count, stand, now))
+                    packed.append(words)
+                    count += 1
+            for doing, now in steps:
+                packed.append(doing.packed(now))
+                reads.append((count, stand, (doing, now)))
+                count += 1
+                if not doing.reads:
+                    packed.append(self._taking(stand, doing.touched))
+                    count += 1
+        self.trips += 1
+        replies = self._ask(packed, count)
+        for at, stand, what in reads:
+            if isinstance(what, int):
+                self._note_check(stand, what, replies[at])
+            else:
+                doing, now = what
+                changed = () if doing.reads else replies[at + 1]
+                stand.moves[doing.key(now)] = self._moved(stand, doing, replies[at], changed)
+
+    def _note_check(self, stand: Stand, now: int, reply: Any) -> None:
+        if isinstance(reply, Exception):
+            raise reply
+        said = tuple(sentence.decode() for sentence in reply)
+        stand.checked[now] = stand.checked.get(now, ()) + said
+
+    def _move_to(self, stand: Stand, packed: list[bytes]) -> int:
+        count = 0
+        for i, (have, want) in enumerate(zip(self._base, stand.kept, strict=True)):
+            if have is want:
+                continue
+            key = self._keys[i]
+            if want.dump:
+                ttl = _DAY_MS if want.ttl else 0
+                words: tuple[Any, ...] = ("RESTORE", key, ttl, want.dump, "REPLACE")
+            else:
+                words = ("DEL", key)
+            packed.append(hiredis.pack_command(words))
+            self._base[i] = want
+            count += 1
+        return count
+
+    def _taking(self, stand: Stand, touched: tuple[int, ...]) -> bytes:
+        names = [self._keys[i] for i in touched]
+        flat = [part for i in touched for part in stand.kept[i][:2]]
+        packed: bytes = hiredis.pack_command(("EVALSHA", self._take, len(touched), *names, *flat))
+        return packed
+
+    def _moved(self, stand: Stand, doing: Doing, reply: Any, changed: Any) -> Move:
+        if isinstance(changed, Exception):
+            raise changed
+        after = stand
+        if changed:
+            kept = list(stand.kept)
+            for at, dump, ttl, raw in changed:
+                i = doing.touched[at - 1]
+                kept[i] = self._keep(i, dump, ttl, raw)
+            after = self._stand(tuple(kept))
+        wrong = () if after is stand else self.protocol.wrong_move(stand.facts, after.facts)
+        if isinstance(reply, Exception):
+            return Move(Refused(str(reply)), after, (*wrong, *self.protocol.refused(str(reply))))
+        return Move(frozen(reply), after, wrong)
+
+    def _keep(self, i: int, dump: bytes, ttl: bytes, raw: Any) -> Kept:
+        said, canonical = self.protocol.read(i, raw) if dump else (None, "")
+        text = repr((said, ttl))
+        found = self._kept[i].get(text)
+        if found is None:
+            template = self.namer.template(f"{canonical}{ttl!r}")
+            found = self._kept[i][text] = Kept(dump, ttl, said, template)
+        return found
+
+    def _stand(self, kept: tuple[Kept, ...]) -> Stand:
+        identity = tuple(map(id, kept))
+        found = self._stands.get(identity)
+        if found is None:
+            template = self.namer.joined([one.template for one in kept])
+            facts = self.protocol.facts([one.said for one in kept])
+            found = self._stands[identity] = Stand(kept, template, facts)
+            found.wrong = self.protocol.wrong_stand(facts)
+        return found
 
 
-def canonical(seen: list[Any], dumps: tuple[tuple[bytes, int], ...]) -> Any:
-    """What decisions depend on; when a sub-request was delivered and how results look is not."""
-    stream, counter, request, permits, leases, retries, results, dead, *dispatch, lane = seen
-    state = _pairs(request)
-    entries, pending = stream or ([], [])
-    return (
-        [entry_id.split(b"-")[1] for entry_id, _ in entries],
-        [(entry_id.split(b"-")[1], *rest) for entry_id, *rest in pending],
-        counter,
-        sorted(_score(item) for item in state.items() if item[0] not in _DULL),
-        sorted(_pairs(permits).items()),
-        leases,
-        [part.split(b"-")[-1] if i % 2 == 0 else part for i, part in enumerate(retries)],
-        sorted(_outcomes(results)),
-        len(dead[0]) if dead else 0,
-        [dispatch[0][0], f"S{int(dispatch[0][1])}"] if dispatch[0] else [],
-        len(dispatch[1]) // 2,
-        dispatch[2],
-        len(dispatch[3][0]) if dispatch[3] else 0,
-        lane,
-        tuple(ttl > 0 for _, ttl in dumps),
-    )
-
-
-def _score(item: tuple[bytes, bytes]) -> tuple[bytes, Any]:
-    return (item[0], f"S{int(item[1])}") if item[0] == b"seen" else item
-
-
-def _pairs(flat: Any) -> dict[bytes, bytes]:
-    return dict(zip(flat[::2], flat[1::2], strict=True)) if flat else {}
-
-
-def _outcomes(results: Any) -> list[bytes]:
-    found = []
-    for _, fields in results[0] if results else []:
-        found += [head.rsplit(b":", 2)[0] for head in fields[::2] if head != b"w"]
-    return found
-
-
-_FENCE = re.compile(r"\b7\d{6}\b")
-_OP = re.compile(r"\b[0-9a-f]{32}\b")
-_TIME = re.compile(r"\b1[67]\d{11}\b")
-_SCORE = re.compile(r"\bS1[67]\d{11}\b")  # a score of `active`: it is compared with others
-
-
-def rename(text: str, now: int) -> str:
-    """The text without what makes no difference.
-
-    Fences, ops and scores are named by their order. A time is in the past, now, or to come: no
-    decision asks more, because the clock only moves by steps longer than every delay.
-    """
-    fences = {name: f"F{i}" for i, name in enumerate(sorted(set(_FENCE.findall(text))))}
-    ops = {name: f"O{i}" for i, name in enumerate(sorted(set(_OP.findall(text))))}
-    scores = {name: f"S{i}" for i, name in enumerate(sorted(set(_SCORE.findall(text))))}
-    text = _SCORE.sub(lambda match: scores[match[0]] + _when(match[0][1:], str(now)), text)
-    text = _FENCE.sub(lambda match: fences[match[0]], text)
-    text = _OP.sub(lambda match: ops[match[0]], text)
-    here = str(now)  # as many digits as every time: text compares like numbers
-    return _TIME.sub(lambda match: _when(match[0], here), text)
-
-
-def _when(moment: str, here: str) -> str:
-    if moment == here:
-        return "now"
-    return "past" if moment < here else "soon"
+def frozen(reply: Any) -> Any:
+    """A reply that can be remembered."""
+    return tuple(map(frozen, reply)) if isinstance(reply, list) else reply

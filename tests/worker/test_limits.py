@@ -143,7 +143,7 @@ def test_of_several_threads_only_the_one_that_overstays_is_charged(
     Worker(queue, handler, concurrency=3).run(until_idle=True)
     check_only_stuck_is_dead(request, 1, redis_client)
     began = [index for (index,) in folder.noted("began")]
-    assert 40 < len(began) <= 42, "what the others of the process had begun, began again"
+    assert 40 <= len(began) <= 42, "what the others of the process had begun, began again"
 
 
 @pytest.mark.parametrize("attempts", [1, 2])
