@@ -1,0 +1,121 @@
+"""Canonical texts: two states are one when they differ only in names, times and ids.
+
+A state's text is put together from the texts of its keys and actors, which repeat from state to
+state. So each text is taken apart once, into what stays (a number stands for it) and what is
+renamed (fences, ops, times, scores), and a state's digest needs no text at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from array import array
+from itertools import chain
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_TIME = r"1[67]\d{11}"
+_RENAMED = re.compile(
+    rf"\bS(?P<score>{_TIME}(?:\.5)?)\b"  # a score of `active`: it is compared with others
+    rf"|\b(?P<entry>{_TIME}-\d+)\b"  # of a stream: told apart, and its number is told
+    rf"|\b(?P<time>{_TIME})\b"
+    r"|\b(?P<second>1[67]\d{8})\b"  # what TIME said
+    r"|\b(?P<name>7\d{6}|[0-9a-f]{32})\b"  # a fence, or an op: told apart, never ordered
+)
+_PAST, _NOW, _SOON = 0, 1, 2
+
+
+class Template:
+    """One text taken apart."""
+
+    __slots__ = ("_when", "names", "scores", "static", "times")
+
+    def __init__(
+        self, static: int, names: Iterable[str], times: Iterable[int], scores: Iterable[float]
+    ) -> None:
+        self.static = static
+        self.names, self.times, self.scores = tuple(names), tuple(times), tuple(scores)
+        self._when: dict[int, bytes] = {}
+
+    def when(self, now: int) -> bytes:
+        """Each time is in the past, now, or to come.
+
+        No decision asks more, because the clock only moves by steps longer than every delay.
+        """
+        found = self._when.get(now)
+        if found is None:
+            found = bytes(_when(moment, now) for moment in (*self.times, *self.scores))
+            self._when[now] = found
+        return found
+
+
+def _when(moment: float, now: int) -> int:
+    if moment == now:
+        return _NOW
+    return _PAST if moment < now else _SOON
+
+
+class Namer:
+    """Takes texts apart, and digests what they make together."""
+
+    def __init__(self) -> None:
+        self._statics: dict[object, int] = {}
+        self._templates: dict[str, Template] = {}
+
+    def number(self, static: object) -> int:
+        """A number that stands for a value."""
+        return self._statics.setdefault(static, len(self._statics))
+
+    def template(self, text: str) -> Template:
+        """A text taken apart."""
+        found = self._templates.get(text)
+        if found is None:
+            names: list[str] = []
+            times: list[int] = []
+            scores: list[float] = []
+
+            def rename(match: re.Match[str]) -> str:
+                kind = match.lastgroup
+                if kind == "name":
+                    names.append(match["name"])
+                elif kind == "time":
+                    times.append(int(match["time"]))
+                elif kind == "second":
+                    times.append(int(match["second"]) * 1000)
+                elif kind == "score":
+                    scores.append(float(match["score"]))
+                else:
+                    names.append(match["entry"])
+                    return f"#{match['entry'].partition('-')[2]}"
+                return f"<{kind}>"
+
+            static = self.number(_RENAMED.sub(rename, text))
+            found = self._templates[text] = Template(static, names, times, scores)
+        return found
+
+    def joined(self, parts: Sequence[Template]) -> Template:
+        """Several as one."""
+        return Template(
+            self.number(tuple(part.static for part in parts)),
+            chain.from_iterable(part.names for part in parts),
+            chain.from_iterable(part.times for part in parts),
+            chain.from_iterable(part.scores for part in parts),
+        )
+
+
+def digest(parts: Sequence[Template], extra: Sequence[int], now: int) -> bytes:
+    """What two states have in common exactly if they are one."""
+    numbers = [*extra]
+    order: dict[str, int] = {}
+    scores: list[float] = []
+    for part in parts:
+        numbers.append(part.static)
+        numbers += [order.setdefault(name, len(order)) for name in part.names]
+        scores += part.scores
+    if scores:
+        ranks = {score: rank for rank, score in enumerate(sorted(set(scores)))}
+        numbers += [ranks[score] for score in scores]
+    text = array("I", numbers).tobytes() + b"".join([part.when(now) for part in parts])
+    return hashlib.blake2b(text, digest_size=12).digest()

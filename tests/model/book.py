@@ -1,0 +1,310 @@
+"""One queue as plain Python: its requests by id, its lanes, `active` and the completion log."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .reference import Request
+from .words import Options, Token, agree
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Reply = list[Any]
+DAY_MS = 86_400_000
+
+
+class Copy(NamedTuple):
+    """A token in a lane: a hint to a permit of a request."""
+
+    id: str
+    k: int
+    g: int
+
+    @property
+    def text(self) -> str:
+        """As it stands in the lane."""
+        return f"{self.id}#{self.k}.{self.g}"
+
+
+class Logged(NamedTuple):
+    """One entry of the completion log."""
+
+    id: str
+    state: str
+    counts: tuple[int, ...]  # total, done, dead, cancelled
+    reason: str
+
+
+class Load(NamedTuple):
+    """What one request adds to what waits in a queue with a bound."""
+
+    admitted: int
+    chunk: int
+    settled: int
+
+    @property
+    def weight(self) -> int:
+        """How many of its sub-requests wait, as far as is known."""
+        return max(0, self.admitted - self.settled)
+
+
+class Book:
+    """What is where. Nothing here knows Redis."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.requests: dict[str, Request] = {}
+        self.abandoned: dict[
+            str, tuple[int, int]
+        ] = {}  # id -> the intent given up, when it is forgotten
+        self.active: dict[str, float] = {}
+        self.lanes: dict[int, deque[Copy]] = {}
+        self.delayed: dict[tuple[int, Copy], int] = {}
+        self.log: list[Logged] = []
+        self.logged: set[tuple[str, int]] = set()
+        self.published: list[tuple[str, str]] = []
+        self.max_waiting = 0
+        self.loads: dict[str, Load] = {}
+        self.recounted = 0
+
+    @property
+    def live(self) -> dict[str, Request]:
+        """The requests that have not ended."""
+        return {name: one for name, one in self.requests.items() if not one.has_ended}
+
+    # ------------------------------------------------------------------ the request's slot
+
+    def told(self, name: str, request_id: str, reply: Any, given: dict[str, Any]) -> list[Token]:
+        """What a script of the request's slot must have said; returns the tokens to dispatch."""
+        request = self.requests.get(request_id)
+        if name == "enqueue":
+            return self._enqueue(request_id, request, reply, **given)
+        if name in ("abandon", "tidy"):
+            self._from_outside(name, request_id, request, reply, given)
+        elif name in ("confirm", "list_dead"):
+            self._looked(name, request, reply, given)
+        elif request is None:
+            agree(reply, [b"gone"], f"{name} of a request that does not exist")
+        elif name == "reap" and given["queue"] != request.options.queue:
+            agree(reply, [b"foreign"], "a reap of another queue")
+        elif request.has_ended:
+            summary = [] if name == "extend" else [request.summary()]
+            agree(reply, [b"ended", *summary], f"{name} after the end")
+        else:
+            own = {what: value for what, value in given.items() if what != "queue"}
+            tokens: list[Token] = getattr(request, name)(self.now, reply, **own)
+            self._hear(request_id, request)
+            return tokens
+        return []
+
+    @staticmethod
+    def _looked(name: str, request: Request | None, reply: Reply, given: dict[str, Any]) -> None:
+        """What people are shown."""
+        if request is None:
+            agree(reply, [b"gone"] if name == "confirm" else [], f"{name} of nothing")
+        elif name == "confirm":
+            words = [b"ok", request.state.encode(), request.chain.encode()]
+            agree(reply, words, "a confirm")
+        else:
+            request.list_dead(reply, **given)
+
+    def _hear(self, request_id: str, request: Request) -> None:
+        self.published += [(f"done:{{{request_id}}}", word) for word in request.published]
+        request.published.clear()
+
+    def _enqueue(
+        self,
+        request_id: str,
+        request: Request | None,
+        reply: Reply,
+        *,
+        options: Options,
+        digest: str,
+        intent: int,
+        open_ms: int,
+        bodies: list[bytes],
+    ) -> list[Token]:
+        if request is not None:
+            if request.digest != digest:
+                agree(reply, [b"conflict", request.summary()], "other content under the same id")
+                return []
+            open_ = int(request.is_open)
+            front = (b"exists", request.chunks, request.chain.encode(), open_, request.summary())
+            return request.repeated(self.now, reply, *front)
+        seen, _ = self.abandoned.get(request_id, (-1, 0))
+        if seen >= intent:
+            agree(reply, [b"late", seen], "an intent that was given up")
+            return []
+        self.abandoned.pop(request_id, None)
+        request = self.requests[request_id] = Request(options, self.now, digest, open_ms)
+        request.add(self.now, bodies)
+        tokens = request.conclude(self.now, reply)
+        self._hear(request_id, request)
+        return tokens
+
+    def _from_outside(
+        self,
+        name: str,
+        request_id: str,
+        request: Request | None,
+        reply: Reply,
+        given: dict[str, Any],
+    ) -> None:
+        """What the auditor does to an intent without a request, and fsck to stray keys."""
+        if name == "tidy":
+            alive = request is not None and not request.has_ended
+            agree(reply, [b"alive"] if alive else [b"tidied", 0], "a tidy where all is in order")
+        elif request is not None:
+            agree(reply, [b"exists"], "an abandon of a request")
+        else:
+            before, _ = self.abandoned.get(request_id, (-1, 0))
+            seen = max(before, int(float(given["seen"])))
+            self.abandoned[request_id] = (seen, self.now + given["ttl"])
+            agree(reply, [b"ok"], "an abandon of an intent")
+
+    # ------------------------------------------------------------------ the dispatch slot
+
+    def intend(self, request_id: str, grace: int, above: int) -> int:
+        """The score of a new intent: newer than any that was given up."""
+        before = int(self.active.get(request_id, 0))
+        score = max(before + 1, above + 1, self.now + grace)
+        self.active[request_id] = score
+        return score
+
+    def postpone(self, request_id: str, seen: float, due: float) -> int:
+        """Only while nobody has moved the entry."""
+        if self.active.get(request_id) != seen:
+            return 0
+        self.active[request_id] = due
+        return 1
+
+    def readmit(self, request_id: str, due: float) -> int:
+        """A request that nobody looks after is entered again."""
+        if request_id in self.active:
+            return 0
+        self.active[request_id] = due
+        return 1
+
+    def drop(self, request_id: str, seen: float, *, gone: bool) -> int:
+        """Likewise; a request that was seen to exist and is gone is logged as lost."""
+        if self.active.get(request_id) != seen:
+            return 0
+        del self.active[request_id]
+        self.loads.pop(request_id, None)
+        if gone and seen % 1:
+            self.log.append(Logged(request_id, "lost", (0, 0, 0, 0), "gone from Redis"))
+        return 1
+
+    def retire(self, request_id: str) -> int:
+        """An ended request enters the log, once."""
+        request = self.requests[request_id]
+        if (request_id, request.born) in self.logged:
+            return 0
+        self.logged.add((request_id, request.born))
+        self.active.pop(request_id, None)
+        self.loads.pop(request_id, None)
+        state, _, total, done, dead, cancelled, _, _, reason, _ = request.summary()
+        counts = (total, done, dead, cancelled)
+        entry = Logged(request_id, state.decode(), counts, reason.decode())
+        self.log.append(entry)
+        return 1
+
+    def dispatch(self, request_id: str, tokens: list[Token]) -> None:
+        """Tokens go to their lanes, or wait until they are due."""
+        for lane, k, g, delay in tokens:
+            copy = Copy(request_id, k, g)
+            if delay > 0:
+                self.delayed[lane, copy] = self.now + delay
+            else:
+                self.lanes.setdefault(lane, deque()).appendleft(copy)
+
+    def promote(self) -> tuple[int, int]:
+        """What is due goes to its lane, the earliest first: how many, and the due of the next."""
+        in_order = sorted(
+            (due, f"{lane}|{copy.text}", lane, copy) for (lane, copy), due in self.delayed.items()
+        )
+        due = [one for one in in_order if one[0] <= self.now]
+        for _, _, lane, copy in due:
+            del self.delayed[lane, copy]
+            self.lanes.setdefault(lane, deque()).appendleft(copy)
+        rest = in_order[len(due) :]
+        return len(due), rest[0][0] if rest else 0
+
+    def filled(self) -> list[int]:
+        """The lanes that hold tokens, most urgent first."""
+        return sorted(lane for lane, copies in self.lanes.items() if copies)
+
+    def lost(self, request_id: str) -> Iterator[tuple[int, int]]:
+        """The permits whose token is nowhere."""
+        present = {copy for copies in self.lanes.values() for copy in copies}
+        present |= {copy for _, copy in self.delayed}
+        for permit in self.requests[request_id].standing("queued"):
+            if Copy(request_id, permit.k, permit.g) not in present:
+                yield permit.k, permit.g
+
+    # ------------------------------------------------------------------ the bound on what waits
+
+    @property
+    def waiting(self) -> int:
+        """What counts against the bound."""
+        return sum(load.weight for load in self.loads.values())
+
+    def set_max_waiting(self, most: int) -> int:
+        """Without a bound nothing is counted."""
+        self.max_waiting = most
+        if not most:
+            self.loads.clear()
+            self.recounted = 0
+        return 1
+
+    def admit(self, request_id: str, chunk: int, count: int, pause: int) -> Reply:
+        """Room for a chunk, once; where nothing waits there always is.
+
+        Nothing is counted that nobody would take off again.
+        """
+        load = self.loads.get(request_id)
+        known = load and chunk <= load.chunk
+        if not self.max_waiting or known or request_id not in self.active:
+            return [b"ok"]
+        waiting = self.waiting
+        if waiting and waiting + count > self.max_waiting:
+            recount = self.now - self.recounted >= pause
+            self.recounted = self.now if recount else self.recounted
+            return [b"full", waiting, self.max_waiting, int(recount)]
+        before = load or Load(0, 0, 0)
+        self.loads[request_id] = Load(before.admitted + count, chunk, before.settled)
+        return [b"ok"]
+
+    def report(self, request_id: str, chunks: int, total: int, settled: int) -> int:
+        """What somebody has read in the request's own slot; a later chunk is not forgotten."""
+        if not self.max_waiting:
+            return 0
+        before = self.loads.pop(request_id, Load(0, 0, 0))
+        if request_id in self.active:
+            known = (total, chunks) if chunks >= before.chunk else before[:2]
+            self.loads[request_id] = Load(*known, settled)
+        return self.waiting
+
+    # ------------------------------------------------------------------ time
+
+    def forget(self) -> list[str]:
+        """What is past its TTL is gone; returns the ids."""
+        old = [name for name, (_, until) in self.abandoned.items() if until <= self.now]
+        for name in old:
+            del self.abandoned[name]
+        for name, request in list(self.requests.items()):
+            if request.has_ended and request.ended + request.options.retain_ms <= self.now:
+                del self.requests[name]
+                old.append(name)
+        return old
+
+    def moments(self) -> list[int]:
+        """When something is to be expected, from now on."""
+        found = set(self.delayed.values())
+        for request in self.live.values():
+            found |= {request.deadline, request.open_until if request.is_open else 0}
+            found |= {permit.deadline for permit in request.held}
+            found |= {sub.due for sub in request.among("waiting")}
+        return sorted(moment for moment in found if moment > self.now)

@@ -1,0 +1,500 @@
+"""The rules: what producers, workers, maintenance, people and faults may do, in any order."""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from .book import DAY_MS
+from .player import IDS, QUEUE, Lease, Player
+from .words import Options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from .reference import Request
+    from .wire import Wire
+
+T = TypeVar("T")
+MINUTE, HOUR = 60_000, 3_600_000
+WORKERS = (("w:1", "7"), ("w:1", "8"), ("w:2", "7"))
+VERDICTS = {"r": "retry", "t": "timeout", "x": "dead", "f": "release"}
+
+which = st.integers(0, 99)
+sizes = st.sampled_from((5, 12, 2, 9, 1, 0))
+most = st.sampled_from((1_000, 1, 2))
+fates = st.one_of(
+    st.sampled_from(("d", "r", "rd")), st.text(alphabet="drxftn", min_size=1, max_size=4)
+)
+limits = st.integers(1, 4)
+lanes = st.sampled_from((5, 3))
+delays = st.sampled_from((0, 1_000, 5_000, 40_000))
+workers = st.sampled_from(WORKERS)
+
+
+@st.composite
+def options(draw: st.DrawFn) -> Options:
+    return Options(
+        priority=draw(lanes),
+        limit=draw(limits),
+        attempts=draw(st.sampled_from((2, 1, 3))),
+        backoff_min=draw(st.sampled_from((1_000, 0, 4_000))),
+        deadline_ms=draw(st.sampled_from((0, 0, 20_000, 5 * MINUTE))),
+    )
+
+
+def pick(choices: Sequence[T], n: int) -> T:
+    """One of them; the smaller the number, the newer."""
+    return choices[-1 - n % len(choices)]
+
+
+def has_tokens(machine: QueueMachine) -> bool:
+    return bool(machine.player.outbox) or bool(machine.player.book.filled())
+
+
+def has_copies(machine: QueueMachine) -> bool:
+    return bool(machine.player.copies)
+
+
+def has_leases(machine: QueueMachine) -> bool:
+    return bool(machine.player.leases)
+
+
+def has_held(machine: QueueMachine) -> bool:
+    return any(request.held for request in machine.player.book.live.values())
+
+
+def has_graves(request: Request) -> bool:
+    return any(sub.grave for sub in request.subs)
+
+
+def has_dead(machine: QueueMachine) -> bool:
+    return any(map(has_graves, machine.book.requests.values()))
+
+
+def has_requests(machine: QueueMachine) -> bool:
+    return bool(machine.book.requests)
+
+
+def has_live(machine: QueueMachine) -> bool:
+    return bool(machine.book.live)
+
+
+def has_open(machine: QueueMachine) -> bool:
+    return any(request.is_open for request in machine.book.live.values())
+
+
+def has_ended(machine: QueueMachine) -> bool:
+    return len(machine.book.live) < len(machine.book.requests)
+
+
+def step(**arguments: Any) -> Callable[[Callable[..., None]], Any]:
+    """A rule; while it runs, and after it has failed, there is no way to the end."""
+
+    def made(function: Callable[..., None]) -> Any:
+        @wraps(function)
+        def run(machine: QueueMachine, **given: Any) -> None:
+            machine.is_whole = False
+            function(machine, **given)
+            machine.is_whole = True
+            machine.counts["steps"] = machine.counts.get("steps", 0) + 1
+
+        return rule(**arguments)(run)
+
+    return made
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """One queue, three ids, two lanes, three lives of two workers."""
+
+    wire: ClassVar[Wire]
+    counts: ClassVar[dict[str, int]] = {}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.player = Player(self.wire)
+        self.book = self.player.book
+        self._sent = 0
+        self.is_whole = True
+
+    def teardown(self) -> None:
+        """What was begun comes to its end, and the accounts are right."""
+        if self.is_whole:
+            self.player.finish()
+        self.counts["calls"] = self.counts.get("calls", 0) + self.player.calls
+
+    # ------------------------------------------------------------------ who is meant
+
+    def some(self, n: int) -> str:
+        """An id: as a rule of a request that goes on."""
+        alive = sorted(self.book.live)
+        return pick(IDS if n >= 90 or not alive else alive, n)
+
+    def among(self, n: int, wanted: Callable[[Request], bool]) -> str:
+        """An id: as a rule of a request of this kind."""
+        chosen = sorted(name for name, one in self.book.live.items() if wanted(one))
+        return pick((chosen if n < 90 else []) or IDS, n)
+
+    def standing(self) -> list[Lease]:
+        """The leases that stand."""
+        return [lease for lease in self.player.leases if self.owed(lease) is not None]
+
+    def lease(self, n: int) -> Lease:
+        """A lease: as a rule one that stands."""
+        return pick((self.standing() if n < 60 else []) or self.player.leases, n)
+
+    def owed(self, lease: Lease) -> list[bytes] | None:
+        """What a lease still owes; None if it does not stand."""
+        request = self.book.requests.get(lease.id)
+        permit = request.permits.get(lease.k) if request else None
+        if request is None or permit is None or not permit.is_held_by(lease.fence, lease.op):
+            return None
+        return [sub.id for sub in request.owed_by(lease.k)]
+
+    def buried(self, n: int, count: int) -> tuple[str, list[bytes]]:
+        """A request and some that are dead, or once were."""
+        name = pick(sorted(name for name, one in self.book.requests.items() if has_graves(one)), n)
+        return name, [sub.grave for sub in self.book.requests[name].subs if sub.grave][:count]
+
+    def bodies(self, count: int) -> list[bytes]:
+        """So many, no two alike."""
+        self._sent += count
+        return [b"b%d" % n for n in range(self._sent - count, self._sent)]
+
+    # ------------------------------------------------------------------ producers
+
+    @initialize(chosen=options(), size=sizes)
+    def begin(self, chosen: Options, size: int) -> None:
+        """There is a request."""
+        self.submit_one("a", chosen, size, 0)
+
+    @step(n=which, chosen=options(), size=sizes, open_ms=st.sampled_from((HOUR, 0, 2 * MINUTE, 0)))
+    def submit(self, n: int, chosen: Options, size: int, open_ms: int) -> None:
+        """A new request, or other content under an id that is taken."""
+        free = [name for name in IDS if name not in self.book.live]
+        self.submit_one(pick((free if n < 80 else []) or IDS, n), chosen, size, open_ms)
+
+    def submit_one(self, request_id: str, chosen: Options, size: int, open_ms: int) -> None:
+        """The producer's way."""
+        self.player.call(
+            "enqueue",
+            request_id,
+            options=chosen,
+            digest=f"d{self.player.new_op()}",
+            intent=self.player.intend(request_id, 5_000),
+            open_ms=open_ms,
+            bodies=self.bodies(size),
+        )
+
+    @step(n=which, ms=st.sampled_from((-1, 0, 1)), chosen=options(), dies=st.booleans())
+    def come_late(self, n: int, ms: int, chosen: Options, dies: bool) -> None:
+        """A producer that dies between its steps, or whose intent may have been given up."""
+        name = pick(IDS, n)
+        if dies:
+            self.player.intend(name, 5_000 + ms)
+            return
+        seen, _ = self.book.abandoned.get(name, (self.book.now, 0))
+        given = {"options": chosen, "digest": f"d{self.player.new_op()}", "open_ms": 0}
+        self.player.call("enqueue", name, intent=seen + ms, bodies=self.bodies(2), **given)
+
+    @precondition(has_requests)
+    @step(n=which, size=sizes, chunk=st.sampled_from((1, 1, 1, 0, -1, 2)), other=st.booleans())
+    def append(self, n: int, size: int, chunk: int, other: bool) -> None:
+        """The next chunk, one that is there, or one after a gap; the same or other content."""
+        name = self.among(n, lambda request: request.is_open)
+        request = self.book.requests.get(name)
+        number = request.chunks + chunk if request else 2
+        chain = request.chain if request and not chunk else f"c{number}"
+        given = {"chain": chain + "'" if other else chain, "open_ms": 2 * MINUTE}
+        self.player.call("append", name, chunk=number, bodies=self.bodies(size), **given)
+
+    @precondition(has_open)
+    @step(n=which, chunks=st.sampled_from((0, 0, 0, 1)), other=st.sampled_from(("", "", "'")))
+    def seal(self, n: int, chunks: int, other: str) -> None:
+        """By its own producer, or by another one of the same id."""
+        name = self.among(n, lambda request: request.is_open)
+        request = self.book.requests.get(name)
+        number, chain = (request.chunks, request.chain) if request else (1, "c1")
+        self.player.call("seal", name, chunks=number + chunks, chain=chain + other)
+
+    # ------------------------------------------------------------------ workers
+
+    @precondition(has_tokens)
+    @step(n=which, count=most, worker=workers)
+    def take(self, n: int, count: int, worker: tuple[str, str]) -> None:
+        """The next token, as a rule of the most urgent lane."""
+        self.take_one(n, count, worker)
+
+    def take_one(self, n: int, count: int, worker: tuple[str, str]) -> None:
+        """A worker's way, if there is a token."""
+        self.player.flush()
+        filled = self.book.filled()
+        if filled:
+            self.player.take(filled[0] if n < 60 else pick(filled, n), count, worker)
+
+    @precondition(has_tokens)
+    @step(count=most, worker=workers)
+    def take_all(self, count: int, worker: tuple[str, str]) -> None:
+        """Idle workers come."""
+        for _ in range(4):
+            self.take_one(0, count, worker)
+
+    @precondition(has_tokens)
+    @step(count=most, worker=workers, chosen=fates, delay=delays)
+    def work(self, count: int, worker: tuple[str, str], chosen: str, delay: int) -> None:
+        """A slice is taken and settled at once."""
+        self.take_one(0, count, worker)
+        for lease in self.standing()[-1:]:
+            self.give_verdicts(lease, self.owed(lease) or [], chosen, delay, "0")
+
+    @precondition(has_copies)
+    @step(n=which, count=most, worker=workers, g=st.sampled_from((0, 0, 0, 1)))
+    def show(self, n: int, count: int, worker: tuple[str, str], g: int) -> None:
+        """A copy of any token there ever was, or one that nobody made."""
+        copy = pick(self.player.copies, n)
+        proof = {"op": self.player.new_op(), "worker": worker[0], "started": worker[1]}
+        self.player.call("acquire", copy.id, k=copy.k, g=copy.g + g, count=count, **proof)
+
+    @precondition(has_held)
+    @step(n=which)
+    def acquire_again(self, n: int) -> None:
+        """The reply was lost."""
+        lease = pick(self.standing(), n)
+        who = {"op": lease.op, "worker": lease.worker, "started": lease.started}
+        self.player.call("acquire", lease.id, k=lease.k, g=lease.g, count=1, **who)
+
+    @precondition(has_held)
+    @step(n=which, chosen=fates, delay=delays, keep=st.sampled_from("001"))
+    def settle(self, n: int, chosen: str, delay: int, keep: str) -> None:
+        """Verdicts: done, retry, dead, release, timeout, nothing."""
+        lease = pick(self.standing(), n)
+        self.give_verdicts(lease, self.owed(lease) or [], chosen, delay, keep)
+
+    @precondition(has_held)
+    @step(chosen=fates, delay=delays, turns=st.booleans())
+    def settle_all(self, chosen: str, delay: int, turns: bool) -> None:
+        """Every worker comes to its end, if with its own verdicts."""
+        for i, lease in enumerate(self.standing()):
+            turned = chosen[i % len(chosen) :] + chosen
+            later = delay * (1 + i) if turns else delay // (1 + i)
+            self.give_verdicts(lease, self.owed(lease) or [], turned, later, "0")
+
+    @precondition(has_leases)
+    @step(n=which, chosen=fates, keep=st.sampled_from("10"), twice=st.booleans())
+    def settle_what_is_not_owed(self, n: int, chosen: str, keep: str, twice: bool) -> None:
+        """Entries of any lease there was, some of them twice, by one that may be over."""
+        lease = self.lease(n)
+        others = [one for one in self.player.leases[-6:] if one.id == lease.id]
+        foreign = [entry for one in others for entry in one.entries]
+        entries = [*lease.entries, *lease.entries] if twice else [*foreign, b"1-99"]
+        self.give_verdicts(lease, entries, chosen, 0, keep)
+
+    def give_verdicts(
+        self, lease: Lease, entries: list[bytes], chosen: str, delay: int, keep: str
+    ) -> None:
+        """A complete: the letters are the fates of the entries, again and again."""
+        fate_of = [(entry, chosen[i % len(chosen)]) for i, entry in enumerate(entries)]
+        done = [(entry, lease.attempt, b"of " + entry) for entry, fate in fate_of if fate == "d"]
+        others = [
+            (entry, lease.attempt, VERDICTS[fate], delay)
+            for entry, fate in fate_of
+            if fate in VERDICTS
+        ]
+        self.player.complete(lease, done=done, others=others, keep=keep)
+
+    @precondition(has_leases)
+    @step(n=which, wrong=st.sampled_from(("", "fence", "op", "k")), extends=st.booleans())
+    def prove(self, n: int, wrong: str, extends: bool) -> None:
+        """Who holds a lease, once did, or never, asks for more time or settles."""
+        lease = self.lease(n)
+        proof: dict[str, Any] = {"k": lease.k, "fence": lease.fence, "op": lease.op}
+        if wrong:
+            proof[wrong] = "ff" if wrong == "op" else proof[wrong] + 1
+        if extends:
+            self.player.call("extend", lease.id, **proof)
+        else:
+            self.player.complete(lease, **proof)
+
+    @precondition(has_held)
+    @step(n=which)
+    def extend(self, n: int) -> None:
+        """A holder asks for more time."""
+        lease = pick(self.standing(), n)
+        self.player.call("extend", lease.id, k=lease.k, fence=lease.fence, op=lease.op)
+
+    @step(n=which)
+    def repeat(self, n: int) -> None:
+        """A late copy of any call."""
+        name, request_id, given = pick(self.player.history, n)
+        self.player.call(name, request_id, **given)
+
+    # ------------------------------------------------------------------ time and maintenance
+
+    @step(ms=st.sampled_from((1_000, 1, 5_000, 30_000, MINUTE)))
+    def pass_time(self, ms: int) -> None:
+        """So many ms."""
+        self.player.pass_time(ms)
+
+    @step(n=which, ms=st.sampled_from((0, 1, -1)))
+    def pass_time_until(self, n: int, ms: int) -> None:
+        """Until something is to be expected, or a moment before or after."""
+        moments = self.book.moments()
+        if moments:
+            self.player.pass_time(max(0, moments[n % len(moments)] + ms - self.book.now))
+
+    @precondition(has_live)
+    @step(n=which)
+    def maintain(self, n: int) -> None:
+        """Time moves on to what is to be expected, and maintenance does what it does then."""
+        moments = self.book.moments()
+        if moments:
+            self.player.pass_time(moments[n % len(moments)] - self.book.now)
+        self.player.promote()
+        for name in list(self.book.live):
+            self.player.reap(name)
+
+    @precondition(has_requests)
+    @step(n=which, guess=st.sampled_from(("", "lost", "wrong", "old")))
+    def reap(self, n: int, guess: str) -> None:
+        """What has expired; some tokens are missing, or believed to be."""
+        name = self.some(n)
+        self.player.flush()
+        request = self.book.requests.get(name)
+        missing = []
+        if request and guess == "lost":
+            missing = list(self.book.lost(name))
+        elif request and guess == "wrong":
+            missing = [(permit.k, permit.g) for permit in request.standing("queued")]
+        elif guess == "old":
+            missing = [copy[1:] for copy in self.player.copies[-4:] if copy.id == name]
+        self.player.reap(name, missing=missing)
+
+    @precondition(has_requests)
+    @step(n=which, worker=workers, queue=st.sampled_from((QUEUE, QUEUE, QUEUE, "other")))
+    def reap_a_worker(self, n: int, worker: tuple[str, str], queue: str) -> None:
+        """All leases of one that is dead, or believed to be."""
+        self.player.reap(self.some(n), worker=worker[0], started=worker[1], queue=queue)
+
+    @precondition(has_leases)
+    @step(n=which, worker=st.one_of(st.none(), workers), fence=st.sampled_from((0, 0, 1)))
+    def reap_a_lease(self, n: int, worker: tuple[str, str] | None, fence: int) -> None:
+        """A supervisor names the one whose handler died."""
+        lease = self.lease(n)
+        who, started = worker or (lease.worker, lease.started)
+        proof = {"worker": who, "started": started, "k": str(lease.k)}
+        self.player.reap(lease.id, fence=str(lease.fence + fence), **proof)
+
+    @step()
+    def promote(self) -> None:
+        """What is due goes to its lane."""
+        self.player.promote()
+
+    @precondition(has_ended)
+    @step(n=which)
+    def retire(self, n: int) -> None:
+        """An end is logged, also a second time."""
+        ended = [name for name, request in self.book.requests.items() if request.has_ended]
+        self.player.retire(pick(ended, n))
+
+    @step(
+        n=which,
+        what=st.sampled_from(("abandon", "drop", "postpone", "readmit")),
+        ms=st.sampled_from((0, 0, 0, 0.5, -1, 1)),
+        is_seen=st.booleans(),
+    )
+    def audit(self, n: int, what: str, ms: float, is_seen: bool) -> None:
+        """The auditor has seen an entry of `active`; it may have been moved since."""
+        name = pick(sorted(self.book.active) or IDS, n)
+        seen = self.book.active.get(name, self.book.now) + ms
+        if what == "abandon":
+            self.player.call("abandon", name, seen=seen, ttl=DAY_MS)
+        elif what == "drop":
+            self.player.drop(name, seen)
+        elif what == "readmit":
+            self.player.readmit(self.some(n), self.book.now + 5_000.5)
+        else:
+            self.player.postpone(name, seen, self.book.now + 5_000 + is_seen / 2)
+
+    # ------------------------------------------------------------------ people
+
+    @precondition(has_live)
+    @step(n=which)
+    def pause_or_resume(self, n: int) -> None:
+        """Somebody wants it to wait, or to go on."""
+        name = self.some(n)
+        request = self.book.requests.get(name)
+        paused = request is not None and request.state == "paused"
+        self.player.call("resume" if paused != (n >= 90) else "pause", name)
+
+    @precondition(has_live)
+    @step(n=which, limit=limits)
+    def set_limit(self, n: int, limit: int) -> None:
+        """More workers, or fewer."""
+        self.player.call("set_limit", self.some(n), limit=limit)
+
+    @precondition(has_live)
+    @step(n=which, priority=lanes)
+    def set_priority(self, n: int, priority: int) -> None:
+        """Another lane."""
+        self.player.call("set_priority", self.some(n), priority=priority)
+
+    @precondition(has_dead)
+    @step(n=which, count=st.integers(1, 3), twice=st.booleans())
+    def requeue_dead(self, n: int, count: int, twice: bool) -> None:
+        """Somebody has mended what was wrong; one may be named twice, or be gone."""
+        name, chosen = self.buried(n, count)
+        self.player.call("requeue_dead", name, ids=chosen + chosen[:1] if twice else chosen)
+
+    @precondition(has_dead)
+    @step(n=which, count=st.integers(1, 3), drops=st.booleans())
+    def list_or_drop_dead(self, n: int, count: int, drops: bool) -> None:
+        """Somebody looks at a page of them, or does not want their bodies any more."""
+        name, chosen = self.buried(n, count)
+        if drops:
+            self.player.drop_dead(name, chosen)
+        else:
+            self.player.call("list_dead", name, after=chosen[0] if n % 2 else b"", count=count)
+
+    # ------------------------------------------------------------------ what is rare
+
+    @step(n=which, what=st.sampled_from(("admit", "report", "bound")), count=st.integers(0, 9))
+    def bound(self, n: int, what: str, count: int) -> None:
+        """A bound on what waits is set; a producer asks for room; somebody counts."""
+        name = pick(IDS, n)
+        request = self.book.requests.get(name)
+        if what == "bound":
+            self.player.set_max_waiting(count)
+        elif what == "admit":
+            self.player.admit(name, (request.chunks if request else 0) + n % 3, count)
+        elif request:
+            total = len(request.subs)
+            self.player.report(name, request.chunks, total, total - request.left)
+
+    @step(twice=st.booleans())
+    def dispatch_badly(self, twice: bool) -> None:
+        """The tokens of the last answer are lost, or dispatched twice."""
+        if twice:
+            self.player.outbox *= 2
+        else:
+            self.player.outbox.clear()
+
+    @step(n=which, what=st.sampled_from(("tidy", "confirm", "lose", "wipe", "cancel", "hour")))
+    def rarely(self, n: int, what: str) -> None:
+        """Looks that change nothing; lost tokens, or a whole slot; the end, and long after it."""
+        self.player.flush()
+        filled = self.book.filled()
+        if what == "tidy":
+            self.player.call("tidy", pick(IDS, n), ttl=DAY_MS)
+        elif what == "confirm":
+            self.player.call("confirm", self.some(n))
+        elif what == "cancel":
+            self.player.call("cancel", self.some(n), reason=f"reason {n}")
+        elif what == "hour" and n < 50:
+            self.player.pass_time(HOUR)
+        elif what == "wipe":
+            self.player.clear(filled, delayed=True)
+        elif what == "lose" and filled:
+            self.player.lose(filled[0])

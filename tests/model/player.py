@@ -1,0 +1,388 @@
+"""Plays one queue on Redis and in the model at the same time, and works it off in the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fairlane import keys
+
+from .book import DAY_MS, Book, Copy, Logged
+from .view import compare, reads
+from .words import Disagreement, agree
+
+if TYPE_CHECKING:
+    from .wire import Wire
+    from .words import Options, Token
+
+QUEUE = "req"
+IDS = ("a", "b", "c")
+T0 = 1_700_000_000_000
+KEEP_LOGGED_MS = 25 * 3_600_000
+DISPATCH = {
+    f"{{{QUEUE}}}:{name}".encode() for name in ("active", "logged", "completed", "conf", "load")
+}
+ROUNDS = 400
+EXPECTED = ("BADCHUNK", "NOGROUP", "ERR no such key")  # a gap, and looks at what is not there
+KEYS = {
+    name: f"{{{QUEUE}}}:{name}".encode()
+    for name in ("active", "delayed", "logged", "completed", "conf")
+} | {"loads": f"{{{QUEUE}}}:load".encode()}
+
+
+@dataclass(frozen=True)
+class Lease:
+    """What a worker knows of a slice it was given."""
+
+    id: str
+    k: int
+    g: int
+    op: str
+    worker: str
+    started: str
+    fence: int
+    attempt: int
+    entries: tuple[bytes, ...]
+
+
+def said(name: str, given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a call, in the words of its script."""
+    if name == "enqueue":
+        options: Options = given["options"]
+        rest = {key: value for key, value in given.items() if key != "options"}
+        return options._asdict() | rest
+    if name == "reap":
+        return given | {"missing": [text for pair in given["missing"] for text in pair]}
+    if name != "complete":
+        return given
+    done, others = given["done"], given["others"]
+    verdicts: list[Any] = [sub_id for sub_id, _, _ in done]
+    for sub_id, attempt, body in done:
+        verdicts += (_head(sub_id, "d", attempt), body)
+    for sub_id, attempt, verdict, delay in others:
+        verdicts += (sub_id, verdict, delay, _head(sub_id, "x", attempt), f"why {verdict}")
+    proof = {key: given[key] for key in ("k", "fence", "op", "keep")}
+    return proof | {"done": len(done), "verdicts": verdicts}
+
+
+def _head(sub_id: bytes, status: str, attempt: int) -> str:
+    return f"{sub_id.rpartition(b'-')[2].decode()}:{status}:{attempt}:0:0"
+
+
+class Player:
+    """Every call goes to Redis and to the model, and both must agree on all of it."""
+
+    def __init__(self, wire: Wire) -> None:
+        self.wire, self.book = wire, Book()
+        self.book.now = T0
+        self.outbox: list[tuple[str, list[Token]]] = []
+        self.leases: list[Lease] = []
+        self.copies: list[Copy] = []
+        self.history: list[tuple[str, str, dict[str, Any]]] = []
+        self.calls = self._ops = 0
+        self._packed = {name: [self.wire.pack(*words) for words in reads(name)] for name in IDS}
+        wire.heard.clear()
+        wire.one("FLUSHALL")
+
+    def new_op(self) -> str:
+        """An op nobody has used."""
+        self._ops += 1
+        return f"{self._ops:032x}"
+
+    # ------------------------------------------------------------------ calls
+
+    def call(self, name: str, request_id: str, *before: bytes, **given: Any) -> list[Any]:
+        """A script of the request's slot, after some commands; returns all their replies."""
+        self.history.append((name, request_id, given))
+        names = keys.request_keys(request_id)
+        packed = [*before, self._script(name, names, **said(name, given)), *self._look(request_id)]
+        replies = self._send(packed)
+        reply = replies[len(before)]
+        if isinstance(reply, Exception) and not str(reply).startswith("BADCHUNK"):
+            raise Disagreement(f"{name} failed: {reply}")
+        tokens = self.book.told(name, request_id, reply, given)
+        self._compare(request_id, replies[len(before) + 1 :])
+        self.outbox.append((request_id, tokens))
+        self.copies += [Copy(request_id, token.k, token.g) for token in tokens]
+        if name == "acquire" and reply[0] == b"ok":
+            self._remember(request_id, given, reply)
+        return replies
+
+    def _script(self, name: str, names: Any, **given: Any) -> bytes:
+        if "now" in getattr(self.wire.scripts, name).params:
+            given["now"] = self.book.now
+        return self.wire.script(name, names, **given)
+
+    def _look(self, request_id: str) -> list[bytes]:
+        check = self._script("check", keys.request_keys(request_id))
+        return [check, *self._packed[request_id]]
+
+    def _compare(self, request_id: str, replies: list[Any]) -> None:
+        agree(replies[0], [], f"what check finds wrong with {request_id}")
+        compare(self.book, request_id, replies[1:])
+        agree(self.wire.heard, self.book.published, "what was published")
+        self.wire.heard.clear()
+        self.book.published.clear()
+
+    def _send(self, packed: list[bytes]) -> list[Any]:
+        """What is to be dispatched goes first, all in one round trip."""
+        front = []
+        for request_id, tokens in self.outbox:
+            if tokens:
+                self.book.dispatch(request_id, tokens)
+                front.append(self._insertion(request_id, tokens))
+        self.outbox.clear()
+        self.calls += 1
+        replies = self.wire.ask(front + packed)
+        for reply in replies:
+            if isinstance(reply, Exception) and not str(reply).startswith(EXPECTED):
+                raise Disagreement(f"a call failed: {reply}")
+        return replies[len(front) :]
+
+    def _insertion(self, request_id: str, tokens: list[Token]) -> bytes:
+        lanes = keys.lanes(QUEUE)
+        names = [keys.delayed(QUEUE), *(lanes[token.lane] for token in tokens)]
+        told: list[Any] = []
+        for token in tokens:
+            told += (token.lane, Copy(request_id, token.k, token.g).text, token.delay)
+        return self._script("insert_tokens", names, tokens=told)
+
+    def _remember(self, request_id: str, given: dict[str, Any], reply: list[Any]) -> None:
+        if all(lease.op != given["op"] for lease in self.leases):
+            ids = tuple(entry[0] for entry in reply[4])
+            who = {name: given[name] for name in ("k", "g", "op", "worker", "started")}
+            lease = Lease(id=request_id, fence=int(reply[1]), attempt=reply[2], entries=ids, **who)
+            self.leases.append(lease)
+
+    # ------------------------------------------------------------------ the dispatch slot
+
+    def flush(self) -> None:
+        """What is to be dispatched goes now."""
+        if self.outbox:
+            self._send([])
+
+    def dispatch(self, name: str, **given: Any) -> Any:
+        """A script of the dispatch slot: its reply."""
+        wanted = getattr(self.wire.scripts, name)
+        names = [KEYS[key] for key in wanted.keys]
+        if wanted.many_keys:
+            names += keys.lanes(QUEUE)
+        (reply,) = self._send([self._script(name, names, **given)])
+        return reply
+
+    def intend(self, request_id: str, grace: int, above: int = 0) -> int:
+        """The producer's first step; returns the score."""
+        before = self.book.active.get(request_id, 0)
+        score = self.book.intend(request_id, grace, above)
+        reply = self.dispatch("intend", id=request_id, grace=grace, above=above)
+        said_so = [reply[0], float(reply[1]), reply[2]]
+        agree(said_so, [score, before, self.book.max_waiting], "intent, the one before, the bound")
+        return score
+
+    def set_max_waiting(self, most: int) -> None:
+        """A bound on what waits, or none."""
+        reply = self.dispatch("set_max_waiting", most=most)
+        agree(reply, self.book.set_max_waiting(most), "a bound")
+
+    def admit(self, request_id: str, chunk: int, count: int) -> None:
+        """A producer asks for room."""
+        given = {"chunk": chunk, "count": count, "pause": 1_000}
+        reply = self.dispatch("admit", id=request_id, **given)
+        agree(reply, self.book.admit(request_id, **given), "room")
+
+    def report(self, request_id: str, chunks: int, total: int, settled: int) -> None:
+        """Somebody has counted."""
+        rows = (request_id, chunks, total, settled)
+        reply = self.dispatch("report", rows=rows)
+        agree(reply, self.book.report(*rows), "what waits")
+
+    def postpone(self, request_id: str, seen: float, due: float) -> None:
+        """The auditor's next look."""
+        reply = self.dispatch("postpone", id=request_id, seen=seen, due=due)
+        agree(reply, self.book.postpone(request_id, seen, due), "a postponed entry")
+
+    def readmit(self, request_id: str, due: float) -> None:
+        """fsck enters a request again."""
+        reply = self.dispatch("readmit", id=request_id, due=due)
+        agree(reply, self.book.readmit(request_id, due), "an entry that was missing")
+
+    def drop(self, request_id: str, seen: float) -> None:
+        """The auditor takes an entry out."""
+        gone = request_id not in self.book.requests
+        word = "1" if gone else "0"
+        reply = self.dispatch("drop", id=request_id, seen=seen, gone=word, most=1000)
+        agree(reply, self.book.drop(request_id, seen, gone=gone), "a dropped entry")
+
+    def promote(self) -> None:
+        """What is due goes to its lane."""
+        self.flush()  # what comes to wait now may be due
+        agree(self.dispatch("promote", most=1000), list(self.book.promote()), "promoted, next due")
+
+    def retire(self, request_id: str) -> None:
+        """An ended request enters the log."""
+        summary = self.book.requests[request_id].summary()
+        names = (
+            "state",
+            "born",
+            "total",
+            "done",
+            "dead",
+            "cancelled",
+            "ended",
+            "priority",
+            "reason",
+        )
+        fields = [part for pair in zip(names, summary, strict=False) for part in pair]
+        reply = self.dispatch(
+            "retire",
+            id=request_id,
+            born=summary[1],
+            keep_ms=KEEP_LOGGED_MS,
+            most=1000,
+            fields=fields,
+        )
+        agree(reply, self.book.retire(request_id), "a logged end")
+
+    def take(self, lane: int, count: int, worker: tuple[str, str]) -> bytes:
+        """The next token of a lane is popped and shown; returns the word."""
+        self.flush()
+        copy = self.book.lanes[lane].pop()
+        pop = self.wire.pack("RPOP", keys.lanes(QUEUE)[lane])
+        proof = {"op": self.new_op(), "worker": worker[0], "started": worker[1], "count": count}
+        popped, reply, *_ = self.call("acquire", copy.id, pop, k=copy.k, g=copy.g, **proof)
+        agree(popped, copy.text.encode(), f"what comes from lane {lane}")
+        return bytes(reply[0])
+
+    def clear(self, lanes: list[int], *, delayed: bool) -> None:
+        """The dispatch slot loses lanes."""
+        self.flush()
+        names = [keys.lanes(QUEUE)[lane] for lane in lanes]
+        for lane in lanes:
+            self.book.lanes[lane].clear()
+        if delayed:
+            self.book.delayed.clear()
+            names.append(keys.delayed(QUEUE))
+        if names:
+            self._send([self.wire.pack("DEL", *names)])
+
+    def lose(self, lane: int) -> None:
+        """A token is popped, and the reply lost."""
+        copy = self.book.lanes[lane].pop()
+        agree(self.wire.one("RPOP", keys.lanes(QUEUE)[lane]), copy.text.encode(), "a lost token")
+
+    def drop_dead(self, request_id: str, graves: list[bytes]) -> None:
+        """Bodies of dead ones are not kept any more; counts and results stay."""
+        request = self.book.requests[request_id]
+        kept = [sub for sub in request.kept() if sub.grave in graves]
+        count = self.wire.one("XDEL", keys.dead(request_id), *graves)
+        agree(count, len(kept), "how many are dropped")
+        for sub in kept:
+            sub.is_dropped = True
+        self._compare(request_id, self._send(self._look(request_id)))
+
+    def pass_time(self, ms: int) -> None:
+        """Time moves on; what has outlived its TTL is forgotten, all else is looked at."""
+        self.book.now += ms
+        forgotten = self.book.forget()
+        front = [self.wire.pack("UNLINK", *keys.request_keys(name)) for name in forgotten]
+        alive = list(self.book.live)
+        looks = [self._look(name) for name in alive]
+        replies = self._send(front + [words for look in looks for words in look])[len(front) :]
+        for name, look in zip(alive, looks, strict=True):
+            self._compare(name, replies[: len(look)])
+            replies = replies[len(look) :]
+
+    # ------------------------------------------------------------------ the end
+
+    def finish(self) -> None:
+        """Everything is worked off; then the accounts are settled."""
+        for _ in range(ROUNDS):
+            if not self.book.live:
+                break
+            if not self._work_a_round():
+                moments = self.book.moments()
+                if not moments:
+                    break
+                self.pass_time(moments[0] - self.book.now)
+        agree(list(self.book.live), [], "what does not come to its end")
+        self._show_what_is_left()
+        self._settle_accounts()
+
+    def _show_what_is_left(self) -> None:
+        """Tokens without a use: each costs one acquire, and then it is gone."""
+        self.flush()
+        self.pass_time(max(0, *self.book.delayed.values(), self.book.now) - self.book.now)
+        self.promote()
+        while lanes := self.book.filled():
+            word = self.take(lanes[0], 1, ("w:9", "1"))
+            agree(word in (b"stale", b"ended", b"gone"), True, f"the last tokens: {word!r}")
+
+    def _work_a_round(self) -> bool:
+        """Maintenance, then every token is shown and every slice is done."""
+        for name, request in list(self.book.live.items()):
+            if request.is_open:
+                self.call("seal", name, chunks=request.chunks, chain=request.chain)
+            if request.state == "paused":
+                self.call("resume", name)
+            self.flush()
+            if not request.has_ended:
+                self.reap(name, missing=list(self.book.lost(name)))
+        self.promote()
+        progress = False
+        while lanes := self.book.filled():
+            if self.take(lanes[0], 1000, ("w:9", "1")) == b"ok":
+                progress = True
+                self.complete(self.leases[-1])
+            self.flush()
+        return progress
+
+    def reap(self, name: str, **given: Any) -> None:
+        """A reap of what has expired, unless it says otherwise."""
+        usual = {"worker": "", "started": "", "k": "", "fence": "", "queue": QUEUE, "missing": []}
+        self.call("reap", name, **usual | given)
+
+    def complete(self, lease: Lease, **given: Any) -> None:
+        """All of a slice is done, unless it says otherwise."""
+        usual = {
+            "k": lease.k,
+            "fence": lease.fence,
+            "op": lease.op,
+            "keep": "0",
+            "done": [(sub_id, lease.attempt, b"result") for sub_id in lease.entries],
+            "others": [],
+        }
+        self.call("complete", lease.id, **usual | given)
+
+    def _settle_accounts(self) -> None:
+        for name, request in self.book.requests.items():
+            self.retire(name)
+            told = [result.number for group in request.results for result in group]
+            agree(len(told), len(set(told)), f"results of {name}, each told once")
+            agree(
+                len(told) + request.count("cancelled"), len(request.subs), f"the account of {name}"
+            )
+        for name in list(self.book.active):
+            self.call("abandon", name, seen=self.book.active[name], ttl=DAY_MS)
+            self.drop(name, self.book.active[name])
+        self._compare_log()
+        for name in IDS:
+            self._compare(name, self._send(self._look(name)))
+        self._compare_keys()
+
+    def _compare_log(self) -> None:
+        found = []
+        for _, fields in self.wire.one("XRANGE", keys.completed(QUEUE), "-", "+"):
+            entry = {
+                name.decode(): value.decode()
+                for name, value in zip(fields[::2], fields[1::2], strict=True)
+            }
+            counts = tuple(int(entry[name]) for name in ("total", "done", "dead", "cancelled"))
+            found.append(Logged(entry["id"], entry["state"], counts, entry["reason"]))
+        agree(found, self.book.log, "the log")
+
+    def _compare_keys(self) -> None:
+        found = self.wire.one("KEYS", "*")
+        ttls = self.wire.ask([self.wire.pack("PTTL", key) for key in found])
+        lasting = {key for key, ttl in zip(found, ttls, strict=True) if ttl < 0}
+        agree(lasting - DISPATCH, set(), "keys that would stay for ever")
+        agree(self.book.filled(), [], "tokens that are left")

@@ -1,0 +1,544 @@
+"""One request as a plain object: what each script must do to it and say.
+
+Written from the design's words. Every method takes the moment, what Redis has said and what was
+asked; it raises Disagreement when the answer is not the one that follows, changes the model, and
+returns the tokens to dispatch. Where Redis is free to choose (the number of a permit, of a
+generation, of a fence) the model takes over its choice, if it is a permitted one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .words import Permit, Result, Sub, Token, agree, tokens_of
+
+if TYPE_CHECKING:
+    from .words import Options
+
+Reply = list[Any]
+LATE = b"the request's deadline passed before it could start"
+DIED = b"the worker died or let its lease expire"
+
+
+def _place(grave: bytes) -> tuple[int, ...]:
+    """Where a dead one stands among the others."""
+    return tuple(map(int, grave.split(b"-")))
+
+
+class Request:
+    """Its sub-requests, its permits, and what has been told of it."""
+
+    def __init__(self, options: Options, now: int, digest: str, open_ms: int) -> None:
+        self.options, self.born = options, now
+        self.limit, self.priority = options.limit, options.priority
+        self.deadline = now + options.deadline_ms if options.deadline_ms else 0
+        self.digest = self.chain = digest
+        self.chunks = 1
+        self.is_open, self.open_until = open_ms > 0, now + open_ms
+        self.state, self.reason = "active", ""
+        self.ended = self.timeouts = self.seq = self.stamp = 0
+        self.subs: list[Sub] = []
+        self.permits: dict[int, Permit] = {}
+        self.results: list[list[Result]] = []  # what one script told belongs together
+        self.published: list[str] = []
+
+    # ------------------------------------------------------------------ what is the case
+
+    @property
+    def has_ended(self) -> bool:
+        """Nothing of it will change any more."""
+        return self.state in ("done", "cancelled")
+
+    def among(self, *states: str) -> list[Sub]:
+        """The sub-requests in these states, in the order of the stream."""
+        found = [sub for sub in self.subs if sub.state in states]
+        return sorted(found, key=lambda sub: (sub.stamp, sub.index))
+
+    def count(self, state: str) -> int:
+        """How many sub-requests are in a state."""
+        return sum(sub.state == state for sub in self.subs)
+
+    @property
+    def left(self) -> int:
+        """How many sub-requests are neither done nor dead."""
+        return sum(sub.state in ("fresh", "held", "waiting") for sub in self.subs)
+
+    def owed_by(self, k: int) -> list[Sub]:
+        """What the holder of a permit has not settled yet."""
+        return [sub for sub in self.among("held") if sub.permit == k]
+
+    def due(self, now: int) -> list[Sub]:
+        """What has waited long enough."""
+        return [sub for sub in self.subs if sub.state == "waiting" and sub.due <= now]
+
+    def ready(self, now: int) -> int:
+        """How many sub-requests could run now."""
+        return self.count("fresh") + len(self.due(now))
+
+    def standing(self, state: str) -> list[Permit]:
+        """The permits in a state."""
+        return [permit for permit in self.permits.values() if permit.state == state]
+
+    @property
+    def held(self) -> list[Permit]:
+        """The leases."""
+        return self.standing("held")
+
+    def is_overdue(self, now: int) -> bool:
+        """Nothing starts at its deadline or later."""
+        return 0 < self.deadline <= now
+
+    def summary(self) -> Reply:
+        """What the log is told."""
+        return [
+            *(self.state.encode(), self.born, len(self.subs), self.count("done")),
+            *(self.count("dead"), self.count("cancelled"), self.ended, self.priority),
+            *(self.reason.encode(), self.options.retain_ms),
+        ]
+
+    def queued(self, now: int) -> list[Token]:
+        """All tokens that should be on their way."""
+        return sorted(
+            Token(permit.lane, permit.k, permit.g, max(0, permit.due - now))
+            for permit in self.standing("queued")
+        )
+
+    # ------------------------------------------------------------------ minting and ending
+
+    def wanted(self, now: int) -> list[tuple[int | None, int]]:
+        """What mint must queue: (permit or None for any parked one, due)."""
+        if self.state != "active" or self.is_overdue(now):
+            return []
+        ready, held = self.ready(now), len(self.held)
+        queued = self.standing("queued")
+        awake = [permit for permit in queued if not permit.asleep]
+        sleepers: list[int | None] = [permit.k for permit in queued if permit.asleep]
+        missing = min(self.limit - held, ready) - len(awake)
+        if missing > 0:
+            return [(k, 0) for k in (sleepers + [None] * missing)[:missing]]
+        waiting = [sub.due for sub in self.subs if sub.state == "waiting"]
+        if ready or awake or held >= self.limit or not waiting:
+            return []
+        if not sleepers:
+            return [(None, min(waiting))]
+        (sleeper,) = (permit for permit in queued if permit.asleep)
+        return [(sleeper.k, min(waiting))] if min(waiting) < sleeper.due else []
+
+    def queue(self, token: Token, k: int | None, due: int, now: int) -> None:
+        """One permit gets a token of a new generation."""
+        if k is None:
+            k = token.k
+            parked = self.permits.setdefault(k, Permit(k)).state == "parked"
+            agree((parked, 0 <= k < self.limit), (True, True), f"permit {k} is free")
+        agree(token[:2], (self.priority, k), "lane and permit of a token")
+        agree(token.delay, max(0, due - now), f"the delay of permit {k}")
+        agree(token.g > self.seq, True, f"generation {token.g} is above {self.seq}")
+        permit = self.permits[k]
+        permit.state, permit.g, permit.lane = "queued", token.g, token.lane
+        permit.since, permit.due = now, due
+        self.seq = token.g
+
+    def mint(self, now: int, tokens: list[Token]) -> None:
+        """The tokens must be the ones that are needed, no more and no fewer."""
+        wanted = self.wanted(now)
+        agree(len(tokens), len(wanted), f"how many of {tokens} are minted, of {wanted}")
+        for token, (k, due) in zip(tokens, wanted, strict=True):
+            self.queue(token, k, due, now)
+            self.permits[token.k].asleep = due > now
+
+    def stop(self, state: str, reason: str) -> None:
+        """Nothing more starts."""
+        self.state, self.reason = state, reason
+        for permit in self.standing("queued"):
+            permit.park()
+
+    def is_over(self) -> bool:
+        """Nothing is left, or it is being cancelled or past its deadline and nothing is held."""
+        if self.state == "cancelling" and not self.held:
+            return True
+        if self.state == "expiring":
+            return self.left == 0
+        return self.left == 0 and not self.is_open
+
+    def end(self, now: int) -> None:
+        """The one end."""
+        word = "cancelled" if self.state == "cancelling" else "done"
+        for sub in self.among("fresh", "held", "waiting"):
+            sub.state = "cancelled"
+        self.state, self.ended, self.is_open = word, now, False
+        self.permits.clear()
+        self.published.append(word)
+
+    def conclude(self, now: int, reply: Reply, *front: Any) -> list[Token]:
+        """How a script that may end the request answers."""
+        if self.is_over():
+            self.end(now)
+            agree(reply, [b"ended", self.summary()], "the last answer")
+            return []
+        agree(reply[:-1], [b"ok", *front], "the answer")
+        tokens = tokens_of(reply[-1])
+        self.mint(now, tokens)
+        return tokens
+
+    def repeated(self, now: int, reply: Reply, *front: Any) -> list[Token]:
+        """How a script answers that has nothing to do: all queued tokens again."""
+        agree(reply[:-1], list(front), "the answer to a repeat")
+        agree(sorted(tokens_of(reply[-1])), self.queued(now), "the tokens told again")
+        return tokens_of(reply[-1])
+
+    # ------------------------------------------------------------------ submission
+
+    def add(self, now: int, bodies: list[bytes]) -> None:
+        """A chunk."""
+        self.stamp = max(now, self.stamp)
+        for body in bodies:
+            self.subs.append(Sub(len(self.subs), self.stamp, body))
+
+    def append(
+        self, now: int, reply: Reply, *, chunk: int, chain: str, open_ms: int, bodies: list[bytes]
+    ) -> list[Token]:
+        """The next chunk; a repeat changes nothing."""
+        if chunk == self.chunks and chain != self.chain:
+            agree(reply, [b"conflict"], "other content of the last chunk")
+            return []
+        if chunk <= self.chunks:
+            return self.repeated(now, reply, b"dup")
+        if not self.is_open:
+            agree(reply, [b"closed"], "a chunk after the seal")
+            return []
+        if chunk > self.chunks + 1:
+            agree(str(reply)[:8], "BADCHUNK", "a chunk after a gap")
+            return []
+        self.add(now, bodies)
+        self.chunks, self.chain, self.open_until = chunk, chain, now + open_ms
+        agree(reply[0], b"ok", "a chunk")
+        tokens = tokens_of(reply[1])
+        self.mint(now, tokens)
+        return tokens
+
+    def seal(self, now: int, reply: Reply, *, chunks: int, chain: str) -> list[Token]:
+        """No more chunks will come."""
+        if (chunks, chain) != (self.chunks, self.chain):
+            agree(reply, [b"conflict"], "a seal of something else")
+            return []
+        if not self.is_open:
+            return self.repeated(now, reply, b"ok")
+        self.is_open = False
+        return self.conclude(now, reply)
+
+    # ------------------------------------------------------------------ a worker
+
+    def acquire(
+        self,
+        now: int,
+        reply: Reply,
+        *,
+        k: int,
+        g: int,
+        op: str,
+        worker: str,
+        started: str,
+        count: int,
+    ) -> list[Token]:
+        """A token is shown."""
+        permit = self.permits.get(k)
+        if permit and permit.state == "held" and (permit.op, permit.g) == (op, g):
+            return self._acquire_again(now, reply, permit)
+        if permit is None or permit.state != "queued" or permit.g != g:
+            agree(reply, [b"stale"], "a token that is not on its way")
+            return []
+        if refusal := self._refusal(now):
+            permit.park()
+            agree(reply[0], refusal, "a refused token")
+            tokens = tokens_of(reply[1])
+            self.mint(now, tokens)
+            return tokens
+        agree(reply[0], b"ok", "a good token")
+        taken = self._slice(now, count, reply[4])
+        self._told(now, reply, taken[0].attempt, taken)
+        permit.fence, permit.op, permit.worker, permit.started = int(reply[1]), op, worker, started
+        permit.state, permit.asleep = "held", False
+        permit.deadline = now + self.options.lease_ms
+        agree(permit.fence > self.seq, True, f"fence {permit.fence} is above {self.seq}")
+        self.seq = permit.fence
+        for sub in taken:
+            sub.state, sub.permit = "held", k
+        tokens = tokens_of(reply[5])
+        self.mint(now, tokens)
+        return tokens
+
+    def _refusal(self, now: int) -> bytes:
+        if self.state != "active" or self.is_overdue(now):
+            return b"paused"
+        if len(self.held) >= self.limit:
+            return b"busy"
+        return b"" if self.ready(now) else b"empty"
+
+    def _slice(self, now: int, count: int, entries: list[Any]) -> list[Sub]:
+        """A due retry alone, the earliest; else fresh ones in order, at most the permit's share."""
+        due = self.due(now)
+        if due:
+            first = min(sub.due for sub in due)
+            same = [sub for sub in due if sub.due == first]
+            return [next((sub for sub in same if [sub.id] == [one[0] for one in entries]), same[0])]
+        fresh = self.among("fresh")
+        return fresh[: min(count, -(-len(fresh) // self.limit))]
+
+    def _told(self, now: int, reply: Reply, attempt: int, subs: list[Sub]) -> None:
+        options = self.options
+        policy = [
+            *(now, self.born, options.lease_ms, options.attempts, options.backoff_min),
+            *(options.backoff_max, self.priority, options.time_limit_ms, options.durable),
+        ]
+        agree(reply[2:4], [attempt, policy], "attempt and policy")
+        agree(reply[4], [[sub.id, [b"b", sub.body]] for sub in subs], "the slice")
+
+    def _acquire_again(self, now: int, reply: Reply, permit: Permit) -> list[Token]:
+        permit.deadline = now + self.options.lease_ms
+        owed = self.owed_by(permit.k)
+        agree(reply[:2], [b"ok", b"%d" % permit.fence], "a repeated acquire")
+        self._told(now, reply, owed[0].attempt if owed else 1, owed)
+        return self.repeated(now, [reply[5]])
+
+    def complete(
+        self,
+        now: int,
+        reply: Reply,
+        *,
+        k: int,
+        fence: int,
+        op: str,
+        keep: str,
+        done: list[tuple[bytes, int, bytes]],
+        others: list[tuple[bytes, int, str, int]],
+    ) -> list[Token]:
+        """Verdicts: only the holder's, only about what it owes, each once."""
+        permit = self.permits.get(k)
+        if permit is None or not permit.is_held_by(fence, op):
+            if permit and permit.settled == fence:
+                return self.repeated(now, reply, b"already")
+            agree(reply, [b"lost"], "a complete of somebody else")
+            return []
+        owed = {sub.id: sub for sub in self.owed_by(k)}
+        told: list[Result] = []
+        for sub_id, _, body in done:
+            if sub := owed.pop(sub_id, None):
+                sub.state = "done"
+                told.append(Result(sub.index, "d", sub.attempt, permit.worker, body))
+        for sub_id, _, verdict, delay in others:
+            if sub := owed.pop(sub_id, None):
+                self._settle(now, sub, verdict, delay, permit.worker, told)
+        self.results.append(told)
+        if keep == "1":
+            permit.deadline = now + self.options.lease_ms
+        else:
+            for sub in owed.values():
+                sub.state, sub.due = "waiting", now
+            permit.park()
+            permit.settled = fence
+        return self.conclude(now, reply, self.left)
+
+    def _settle(
+        self, now: int, sub: Sub, verdict: str, delay: int, worker: str, told: list[Result]
+    ) -> None:
+        if verdict == "timeout":
+            self.timeouts += 1
+        if verdict == "release":  # not charged
+            sub.state, sub.due = "waiting", now
+        elif verdict == "dead" or sub.attempt >= self.options.attempts:
+            reason = {"dead": "rejected", "retry": "attempts", "timeout": "timeout"}[verdict]
+            self._bury(sub, sub.attempt, worker, reason, f"why {verdict}".encode(), told)
+        else:
+            sub.state, sub.due, sub.spent = "waiting", now + delay, sub.attempt
+
+    @staticmethod
+    def _bury(
+        sub: Sub, attempt: int, worker: str, reason: str, error: bytes, told: list[Result]
+    ) -> None:
+        sub.state, sub.reason = "dead", reason
+        told.append(Result(sub.index, "x", attempt, worker, error))
+
+    def extend(self, now: int, reply: Reply, *, k: int, fence: int, op: str) -> list[Token]:
+        """More time for the holder."""
+        permit = self.permits.get(k)
+        if permit is None or not permit.is_held_by(fence, op):
+            agree(reply, [b"lost"], "an extend of somebody else")
+            return []
+        permit.deadline = now + self.options.lease_ms
+        unwanted = self.state in ("cancelling", "expiring")
+        agree(reply, [b"cancelled" if unwanted else b"ok"], "an extend")
+        return []
+
+    # ------------------------------------------------------------------ maintenance
+
+    def reap(
+        self,
+        now: int,
+        reply: Reply,
+        *,
+        worker: str,
+        started: str,
+        k: str,
+        fence: str,
+        missing: list[tuple[int, int]],
+    ) -> list[Token]:
+        """Leases are taken back, what came too late is dead, lost tokens are made again."""
+        told: list[Result] = []
+        for permit in self._named(now, worker, started, k, fence):
+            self._take_back(now, permit, told)
+        if self.is_open and self.open_until < now and self.state != "cancelling":
+            self.stop("cancelling", "abandoned")
+        if self.is_overdue(now) and self.state in ("active", "paused"):
+            self.stop("expiring", "deadline")
+        if self.state == "expiring":
+            for sub in self.among("waiting", "fresh"):
+                self._bury(sub, sub.spent, "-", "deadline", LATE, told)
+        self.results.append(told)
+        again = []
+        for number, g in missing:
+            found = self.permits.get(number)
+            if found and found.state == "queued" and found.g == g and number not in again:
+                again.append(number)
+        if self.is_over():
+            return self.conclude(now, reply)
+        agree(reply[:2], [b"ok", self._look(now)], "a reap")
+        tokens = tokens_of(reply[2])
+        for token, number in zip(tokens, again, strict=False):
+            self.queue(token, number, self.permits[number].due, now)
+        self.mint(now, tokens[len(again) :])
+        return tokens
+
+    def _named(self, now: int, worker: str, started: str, k: str, fence: str) -> list[Permit]:
+        if not worker:
+            return [permit for permit in self.held if permit.deadline <= now]
+        return [
+            permit
+            for permit in self.held
+            if (permit.worker, permit.started) == (worker, started)
+            and k in ("", str(permit.k))
+            and fence in ("", str(permit.fence))
+        ]
+
+    def _take_back(self, now: int, permit: Permit, told: list[Result]) -> None:
+        """Who died with one sub-request alone charges it; with more, nobody is charged."""
+        owed = self.owed_by(permit.k)
+        for sub in owed:
+            sub.state, sub.due = "waiting", now
+        if len(owed) == 1:
+            (sub,) = owed
+            if sub.attempt >= self.options.attempts:
+                self._bury(sub, sub.attempt, permit.worker, "died", DIED, told)
+            else:
+                sub.spent += 1
+                sub.due += self._death_delay(sub.spent)
+        permit.park()
+
+    def _death_delay(self, deaths: int) -> int:
+        if deaths <= 1:
+            return 0
+        return min(self.options.backoff_max, self.options.backoff_min << (deaths - 2))
+
+    def _look(self, now: int) -> int:
+        """In how many ms something is to be expected: an expired lease, or the deadline."""
+        moments = [permit.deadline for permit in self.held]
+        if self.deadline and self.state in ("active", "paused"):
+            moments.append(self.deadline)
+        return max(2, min(moments) - now) if moments else 0
+
+    # ------------------------------------------------------------------ people
+
+    def cancel(self, now: int, reply: Reply, *, reason: str) -> list[Token]:
+        """Nothing more starts; what is held ends with its slice."""
+        if self.state != "cancelling":
+            self.stop("cancelling", reason)
+        return self.conclude(now, reply)
+
+    def pause(self, now: int, reply: Reply) -> list[Token]:
+        """Nothing more starts until resume."""
+        if self.state == "active" and not self.is_overdue(now):
+            self.stop("paused", "")
+        agree(reply, [b"ok", self.state.encode(), []], "a pause")
+        return []
+
+    def resume(self, now: int, reply: Reply) -> list[Token]:
+        """It goes on."""
+        if self.state != "paused":
+            return self.repeated(now, reply, b"ok", self.state.encode())
+        self.state = "active"
+        agree(reply[:2], [b"ok", b"active"], "a resume")
+        tokens = tokens_of(reply[2])
+        self.mint(now, tokens)
+        return tokens
+
+    def set_limit(self, now: int, reply: Reply, *, limit: int) -> list[Token]:
+        """Queued permits above the limit are parked, and the newest that have no room any more."""
+        if limit == self.limit:
+            return self.repeated(now, reply, b"ok")
+        self.limit = limit
+        for permit in self.standing("queued"):
+            if permit.k >= limit:
+                permit.park()
+        room = max(0, min(limit - len(self.held), self.ready(now)))
+        awake = [permit for permit in self.standing("queued") if not permit.asleep]
+        for permit in sorted(awake, key=lambda one: one.g)[room:]:
+            permit.park()
+        agree(reply[0], b"ok", "a new limit")
+        tokens = tokens_of(reply[1])
+        self.mint(now, tokens)
+        return tokens
+
+    def set_priority(self, now: int, reply: Reply, *, priority: int) -> list[Token]:
+        """Everything queued, and what time has made ready, is queued in the new lane."""
+        if priority == self.priority:
+            return self.repeated(now, reply, b"ok")
+        self.priority = priority
+        agree(reply[0], b"ok", "a new priority")
+        tokens = tokens_of(reply[1])
+        new = self.wanted(now)
+        moved = {permit.k: permit.due for permit in self.standing("queued")}
+        moved |= {k: due for k, due in new if k is not None}
+        free = [due for k, due in new if k is None]
+        agree(len(tokens), len(moved) + len(free), f"how many of {tokens} are queued")
+        for token in tokens:
+            known = token.k in moved
+            due = moved[token.k] if known else free.pop()
+            self.queue(token, token.k if known else None, due, now)
+            if not known or any(token.k == k for k, _ in new):
+                self.permits[token.k].asleep = due > now
+        return tokens
+
+    def kept(self) -> list[Sub]:
+        """The dead whose bodies are kept, in the order in which they died."""
+        found = [sub for sub in self.subs if sub.state == "dead" and not sub.is_dropped]
+        return sorted(found, key=lambda sub: _place(sub.grave))
+
+    def list_dead(self, reply: Reply, after: bytes, count: int) -> None:
+        """A page of them, without their bodies."""
+        kept = [sub for sub in self.kept() if _place(sub.grave) > _place(after or b"0-0")]
+        told = {one.number: one for group in self.results for one in group}
+        page = [
+            (sub.grave, sub.reason.encode(), told[sub.index].body, told[sub.index].worker.encode())
+            for sub in kept[:count]
+        ]
+        found = [(row[0], row[2], row[3], row[4]) for row in reply]
+        agree(found, page, "a page of the dead")
+
+    def requeue_dead(self, now: int, reply: Reply, *, ids: list[bytes]) -> list[Token]:
+        """Dead ones wait again, as if they were new; nobody is told of their death any more."""
+        if self.state in ("cancelling", "expiring") or self.is_overdue(now):
+            agree(reply, [b"ending"], "the dead of a request that is ending")
+            return []
+        found = [sub for sub in self.kept() if sub.grave in ids]
+        if found:
+            self.stamp = max(now, self.stamp + 1)
+        for sub in found:
+            sub.state, sub.stamp, sub.spent = "fresh", self.stamp, 0
+        agree(reply[:3], [b"ok", len(ids), len(found)], "the dead wait again")
+        back = {sub.index for sub in found}
+        self.results = [[one for one in told if one.number not in back] for told in self.results]
+        tokens = tokens_of(reply[3])
+        if len(found) == len(ids):
+            self.mint(now, tokens)
+            return tokens
+        self.mint(now, [token for token in tokens if token.g > self.seq])
+        return self.repeated(now, [reply[3]])

@@ -1,0 +1,81 @@
+"""One connection over a unix socket: a whole step of the machine is one round trip.
+
+It speaks RESP3, so what is published comes along with the replies, and none is ever missed.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, Any
+
+import hiredis
+
+from fairlane.scripts import Library, library
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from tests.support.servers import Server
+
+
+class Wire:
+    """The server and the scripts, or those of another folder."""
+
+    def __init__(self, server: Server, root: Path | None = None) -> None:
+        self.scripts = Library(root) if root else library()
+        self.heard: list[tuple[str, str]] = []
+        self._modern = server.binary.version >= (7, 0, 0)
+        self._shas: dict[str, bytes] = {}
+        self._reader = hiredis.Reader()
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.connect(str(server.folder / "redis.sock"))
+        self.one("HELLO", 3)
+        self.one("FLUSHALL")
+        self._socket.sendall(self.pack("PSUBSCRIBE", "done:*"))
+        self.one("PING")
+
+    def close(self) -> None:
+        """Leaves an empty server."""
+        self.one("FLUSHALL")
+        self._socket.close()
+
+    @staticmethod
+    def pack(*words: Any) -> bytes:
+        """A command as it is sent."""
+        packed: bytes = hiredis.pack_command(words)
+        return packed
+
+    def script(self, name: str, names: Sequence[bytes], **given: Any) -> bytes:
+        """The packed call of a script."""
+        script = getattr(self.scripts, name)
+        sha = self._shas.get(name)
+        if sha is None:
+            source = script.source(modern=self._modern)
+            sha = self._shas[name] = self.one("SCRIPT", "LOAD", source)
+        call = script(names, **given)
+        return self.pack("EVALSHA", sha, len(call.keys), *call.keys, *call.args)
+
+    def one(self, *words: Any) -> Any:
+        """One command, now."""
+        (reply,) = self.ask([self.pack(*words)])
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    def ask(self, packed: list[bytes]) -> list[Any]:
+        """The replies to packed commands; what was published meanwhile is added to `heard`."""
+        self._socket.sendall(b"".join(packed))
+        replies: list[Any] = []
+        while len(replies) < len(packed):
+            reply = self._reader.gets()
+            if reply is False:
+                data = self._socket.recv(1 << 18)
+                if not data:
+                    raise ConnectionError("the server has gone away")
+                self._reader.feed(data)
+            elif not isinstance(reply, hiredis.PushNotification):
+                replies.append(reply)
+            elif reply[0] == b"pmessage":
+                self.heard.append((reply[2].decode(), reply[3].decode()))
+        return replies

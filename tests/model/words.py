@@ -1,0 +1,114 @@
+"""The nouns of the model: sub-requests, permits, tokens. Nothing here knows Redis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+
+class Disagreement(AssertionError):
+    """Redis and the model say different things: one of them is wrong."""
+
+
+def agree(said: Any, expected: Any, what: str) -> None:
+    """Raise Disagreement unless both are the same."""
+    if said != expected:
+        raise Disagreement(f"{what}: Redis says {said!r}, the model {expected!r}")
+
+
+class Token(NamedTuple):
+    """What a script asks to dispatch."""
+
+    lane: int
+    k: int
+    g: int
+    delay: int
+
+
+def tokens_of(flat: list[Any]) -> list[Token]:
+    """The tokens of a reply (flat lane, "k.g", delay) in the order they were minted."""
+    found = []
+    for lane, permit, delay in zip(flat[::3], flat[1::3], flat[2::3], strict=True):
+        k, _, g = permit.partition(b".")
+        found.append(Token(int(lane), int(k), int(g), int(delay)))
+    return sorted(found, key=lambda token: token.g)
+
+
+class Options(NamedTuple):
+    """How a request is to be treated, in the words of enqueue."""
+
+    queue: str = "req"
+    priority: int = 5
+    limit: int = 2
+    attempts: int = 3
+    backoff_min: int = 1_000
+    backoff_max: int = 10_000
+    lease_ms: int = 30_000
+    retain_ms: int = 3_600_000
+    deadline_ms: int = 0
+    time_limit_ms: int = 0
+    durable: int = 0
+    parent: str = ""
+
+
+@dataclass(slots=True)
+class Sub:
+    """One sub-request: fresh, held by a permit, waiting for its time, done, dead or cancelled."""
+
+    index: int
+    stamp: int  # ms; with the index its place in the stream
+    body: bytes
+    state: str = "fresh"
+    spent: int = 0  # attempts that were charged
+    permit: int = -1  # who holds it
+    due: int = 0  # when it may run again
+    reason: str = ""  # why it is dead
+    grave: bytes = b""  # the name of the dead one, which Redis chooses
+    is_dropped: bool = False  # dead, and its body is not kept any more
+
+    @property
+    def id(self) -> bytes:
+        """How the holder names it."""
+        return b"%d-%d" % (self.stamp, self.index)
+
+    @property
+    def attempt(self) -> int:
+        """The number of the delivery that is under way."""
+        return self.spent + 1
+
+
+@dataclass(slots=True)
+class Permit:
+    """One of the workers a request may have: parked, queued (one token is on its way) or held."""
+
+    k: int
+    state: str = "parked"
+    g: int = 0
+    lane: int = 0
+    since: int = 0
+    due: int = 0
+    asleep: bool = False  # queued for a time to come, and not woken since
+    fence: int = 0
+    op: str = ""
+    worker: str = ""
+    started: str = ""
+    deadline: int = 0
+    settled: int = 0  # the last fence that was given back by its holder
+
+    def is_held_by(self, fence: int, op: str) -> bool:
+        """Whether this proves the lease."""
+        return self.state == "held" and (self.fence, self.op) == (fence, op)
+
+    def park(self) -> None:
+        """Nobody works with it and no token is on its way."""
+        self.state, self.asleep = "parked", False
+
+
+class Result(NamedTuple):
+    """What a reader of results is told about one sub-request."""
+
+    number: int
+    status: str
+    attempt: int
+    worker: str
+    body: bytes
