@@ -61,3 +61,11 @@ def test_tally_takes_a_bounded_number_of_pairs(lane: Lane):
     with pytest.raises(InvalidArgument, match="BADARGUMENT"):
         lane.call("tally", (keys.stats("req"),), numbers=["f", 1] * 2001)
     assert lane.dump() == {}
+
+
+def test_another_limit_lets_a_sleeper_sleep(lane: Lane):
+    """Its token is on its way, and due when the retry is."""
+    (token,) = lane.start(1, limit=1)
+    held = lane.take(token)
+    lane.complete(held, [], [(held.ids[0], "retry", 60_000)])
+    assert lane.request("set_limit", limit=2) == [b"ok", []]
