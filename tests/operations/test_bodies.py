@@ -83,7 +83,11 @@ def test_what_is_no_iterable_of_bodies_is_named(bodies: object):
         asyncio.run(collect(bodies))
 
 
-@pytest.mark.parametrize("body", [None, 7, bytearray(b"x"), memoryview(b"x"), ["x"]], ids=repr)
+@pytest.mark.parametrize(
+    "body",
+    [None, 7, bytearray(b"x"), memoryview(b"x"), ["x"]],
+    ids=lambda body: type(body).__name__,
+)
 def test_a_body_that_is_neither_bytes_nor_str_is_named_by_its_index(body: object):
     """In both chunkers."""
     bodies = [b"a", b"b", body]

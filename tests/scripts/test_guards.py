@@ -69,3 +69,9 @@ def test_another_limit_lets_a_sleeper_sleep(lane: Lane):
     held = lane.take(token)
     lane.complete(held, [], [(held.ids[0], "retry", 60_000)])
     assert lane.request("set_limit", limit=2) == [b"ok", []]
+
+
+def test_an_op_that_comes_with_another_token_is_no_repeat(lane: Lane):
+    (token,) = lane.start(1, limit=1)
+    held = lane.take(token)
+    assert lane.acquire(token._replace(g="999"), op=held.op).word == "stale"

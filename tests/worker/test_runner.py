@@ -50,7 +50,9 @@ def test_a_result_is_bytes_text_or_nothing(run: Run, result: Any, head: bytes, b
     assert (outcome.position, outcome.verdicts, outcome.is_over) == (1, [], False)
 
 
-@pytest.mark.parametrize("result", [3, {}, [b"x"], object(), True], ids=repr)
+@pytest.mark.parametrize(
+    "result", [3, {}, [b"x"], object(), True], ids=lambda made: type(made).__name__
+)
 def test_a_result_of_another_type_is_a_failure_with_a_sentence(run: Run, result: Any):
     """It names the type and says what is expected."""
     outcome = run(lambda _: result, slice_of(b"x"))
