@@ -23,7 +23,7 @@ demo: $(VENV)/.demo $(VENV)/.server ## see it work, with nothing to install firs
 	$(VENV)/bin/python samples/corpus/demo.py
 
 test: $(VENV)/.dev $(VENV)/.server ## run every test
-	$(PYTEST)
+	$(PYTEST) --numprocesses 3 --dist loadfile
 
 check: $(VENV)/.dev ## format, lint, types and the tests that need no server: under a minute
 	$(VENV)/bin/ruff format --check $(SOURCES)

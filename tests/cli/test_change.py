@@ -112,11 +112,11 @@ def test_status_tells_what_was_asked_for(program: Program, redis_url: str):
     )
     said = program("status", "mine").out.decode()
     assert "deadline  in 1h 59m\n" in said
-    assert "limit     1m 30s for each call of the handler\n" in said
+    assert "per call  at most 1m 30s in the handler\n" in said
     found = json.loads(program("status", "mine", "--json").out)
     assert found["deadline_ms"] == found["submitted_ms"] + 7_200_000
     assert (found["time_limit_ms"], found["timeouts"], found["parent"]) == (90_000, 0, "")
     settle(redis_url, lambda _, body: body)
     program("submit", "-", "--id", "plain", stdin=b"a\n")
     plain = program("status", "plain").out.decode()
-    assert not {line.split()[0] for line in plain.splitlines()} & {"deadline", "limit", "parent"}
+    assert not {line.split()[0] for line in plain.splitlines()} & {"deadline", "per", "parent"}

@@ -153,7 +153,7 @@ def _terms(progress: Progress, now_ms: int) -> Iterator[tuple[str, str]]:
         yield "deadline", f"in {ago(left)}" if left > 0 else f"{ago(-left)} ago"
     if progress.time_limit_ms:
         over = f", exceeded {progress.timeouts:,} times" if progress.timeouts else ""
-        yield "time limit", f"{ago(progress.time_limit_ms)} for each call of the handler{over}"
+        yield "per call", f"at most {ago(progress.time_limit_ms)} in the handler{over}"
     if progress.durable:
         yield "durable", f"on {progress.durable} replica" + "s" * (progress.durable > 1)
     if progress.parent:
