@@ -29,7 +29,7 @@ check: $(VENV)/.dev ## format, lint, types and the tests that need no server: un
 	$(VENV)/bin/ruff format --check $(SOURCES)
 	$(VENV)/bin/ruff check $(SOURCES)
 	$(VENV)/bin/mypy
-	$(PYTEST) -q -m 'not server and not slow'
+	$(PYTEST) -q --numprocesses 2 --dist loadfile -m 'not server and not slow'
 
 explore: $(VENV)/.dev $(VENV)/.server ## every state of many small systems: about half an hour
 	$(VENV)/bin/python -m tests.explore

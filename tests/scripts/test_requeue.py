@@ -92,6 +92,16 @@ def test_requeue_twice_is_once(lane: Lane):
     assert two.bodies == [b"b1"]
 
 
+def test_a_dead_one_that_is_named_twice_is_requeued_once(lane: Lane):
+    """Also when it is written in another way; nothing else is touched."""
+    token = bury(lane, 1, 4, of=6)
+    (first, _) = (name.decode() if isinstance(name, bytes) else name for name in lane.dead_ids())
+    assert lane.requeue([first, first, "0" + first])[:3] == [b"ok", 3, 1]
+    assert (lane.number("dead"), len(lane.dead())) == (1, 1)
+    finish(lane, token)
+    assert [lane.number(name) for name in ("done", "dead")] == [5, 1]
+
+
 def test_ids_grow_whatever_the_clock_does(lane: Lane):
     """A requeue between chunks, with a clock that stands still or runs backwards."""
     (token,) = lane.start(3, limit=1, open_ms=HOUR)
