@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -40,7 +41,7 @@ class Spec:
     cap_s: float = 60.0
 
 
-class Peer:
+class Peer(ABC):
     """A peer with a blocking client."""
 
     many_processes = False  # True: `work` itself runs spec.processes processes
@@ -50,12 +51,12 @@ class Peer:
         self.handler: Callable[[Any], Any]
         self.handler_async: Callable[[Any], Awaitable[Any]]
 
-    def open(self) -> None:
+    def open(self) -> None:  # noqa: B027  a peer may need no connection
         """Connects as a client."""
 
+    @abstractmethod
     def put(self, bodies: list[str], tag: int = 0) -> None:
         """Submits them, all at once if the peer can; `tag` says which request they belong to."""
-        raise NotImplementedError
 
     def put_single(self, body: str) -> None:
         """Submits one with a call of its own."""
@@ -65,21 +66,21 @@ class Peer:
         """Submits one that is to overtake all others."""
         self.put_single(body)
 
+    @abstractmethod
     def ask(self) -> Any:
         """Submits one, waits for its result and returns it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def work(self) -> None:
         """Works, in a process of its own, until it is killed."""
-        raise NotImplementedError
 
+    @abstractmethod
     def left(self, redis: Resp) -> int:
         """How many wait or are in work, as Redis says."""
-        raise NotImplementedError
 
+    @abstractmethod
     def stored(self, redis: Resp) -> int | None:
         """How many results Redis holds; None if the peer stores none."""
-        raise NotImplementedError
 
     def settled(self, redis: Resp) -> bool:
         """Whether all is done: nothing left, and every result there."""
@@ -110,11 +111,13 @@ class AsyncPeer(Peer):
         self.loop = new_loop()
         self.loop.run_until_complete(self.aopen())
 
+    @abstractmethod
     async def aopen(self) -> None:
-        raise NotImplementedError
+        """Connects as a client."""
 
+    @abstractmethod
     async def aput(self, bodies: list[str], tag: int = 0) -> None:
-        raise NotImplementedError
+        """See put."""
 
     async def aput_single(self, body: str) -> None:
         await self.aput([body])
@@ -122,11 +125,16 @@ class AsyncPeer(Peer):
     async def aput_urgent(self, body: str) -> None:
         await self.aput_single(body)
 
+    @abstractmethod
     async def aask(self) -> Any:
-        raise NotImplementedError
+        """See ask."""
 
+    @abstractmethod
     async def awork(self) -> None:
-        raise NotImplementedError
+        """See work."""
+
+    def ask(self) -> Any:
+        return self.loop.run_until_complete(self.aask())
 
     def put(self, bodies: list[str], tag: int = 0) -> None:
         self.loop.run_until_complete(self.aput(bodies, tag))

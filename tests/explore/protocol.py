@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane import keys, scripts
@@ -47,7 +48,7 @@ class Facts(NamedTuple):
         return int(self.fields.get(name, b"0"))
 
 
-class Protocol:
+class Protocol(ABC):
     """The base of both: what the explorer calls."""
 
     declares = True  # a script's KEYS are all that it touches
@@ -62,13 +63,13 @@ class Protocol:
         """Commands that say what does not hold at a moment, as sentences."""
         return []
 
+    @abstractmethod
     def read(self, i: int, raw: Any) -> tuple[Any, str]:
         """What key number i holds: all that tells it from others, and its canonical text."""
-        raise NotImplementedError
 
+    @abstractmethod
     def facts(self, said: Sequence[Any]) -> Any:
         """What is asked of a stand."""
-        raise NotImplementedError
 
     def wrong_stand(self, facts: Any) -> tuple[str, ...]:
         """What does not hold, whatever the time is."""
@@ -86,17 +87,17 @@ class Protocol:
         """What is wrong with an error that a step met."""
         return (error,)
 
+    @abstractmethod
     def pop(self, facts: Any) -> tuple[bytes, Command] | None:
         """What a blocking pop over all lanes does now: the lane, and the pop; None = it waits."""
-        raise NotImplementedError
 
     def errands(self, facts: Any, now: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
         """What maintenance would do now."""
         yield from ()
 
+    @abstractmethod
     def is_goal(self, facts: Any, actors: Sequence[Actor]) -> bool:
         """Nobody waits for anything any more."""
-        raise NotImplementedError
 
 
 class Fairlane(Protocol):

@@ -559,3 +559,15 @@ def test_the_asyncio_face_does_the_same(redis_url: str, queue: Queue, driver: Sy
     assert work_off(driver) == [b"b"]
     assert queue.request(again).state() == "done"
     assert [one.index for one in queue.request("r1").dead()] == [2]
+
+
+def test_a_reason_that_looks_like_a_number_is_none(queue: Queue):
+    """The new request is made from the numbers of the old one's hash, and from no words in it."""
+    request = queue.submit_request(numbered(3), id="r1", limit=1, attempts=4)
+    held = take_slice(queue.driver, count=1)
+    assert held is not None
+    refuse(queue.driver, held, lambda _: True, "bad port")
+    assert request.cancel("\u00b2")
+    again = request.requeue_dead()
+    assert again.id != "r1"
+    assert again.progress().detail["attempts"] == "4"

@@ -45,3 +45,15 @@ local function summary(state)
   return {state.state, state.born, state.total, state.done, state.dead, state.cancelled, state.ended, state.priority,
     state.reason, state.retain_ms}
 end
+
+-- A request that goes on; or nil and what a script says instead.
+local function living_state()
+  local state = load_state()
+  if not state then
+    return nil, {"gone"}
+  end
+  if is_ended(state) then
+    return nil, {"ended", summary(state)}
+  end
+  return state
+end

@@ -23,12 +23,9 @@ local count = tonumber(ARGV[7])  -- the most sub-requests of the slice, 1..1000
 if not count or count < 1 or count > 1000 then
   return redis.error_reply("BADCOUNT a slice of 1 to 1000 is expected")
 end
-local state = load_state()
-if not state then
-  return {"gone"}
-end
-if is_ended(state) then
-  return {"ended", summary(state)}
+local state, over = living_state()
+if over then
+  return over
 end
 now = now_ms(now)
 local policy = {now, state.born, state.lease_ms, state.attempts, state.backoff_min, state.backoff_max, state.priority,

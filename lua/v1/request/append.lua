@@ -23,12 +23,9 @@ if refused then
   return refused
 end
 now = now_ms(now)
-local state = load_state()
-if not state then
-  return {"gone"}
-end
-if is_ended(state) then
-  return {"ended", summary(state)}
+local state, over = living_state()
+if over then
+  return over
 end
 if chunk <= state.chunks then
   if chunk == state.chunks and chain ~= state.chain then

@@ -11,12 +11,9 @@ local reason = ARGV[2]  -- words for people
 -- @include lib/finish.lua
 -- @include lib/stop.lua
 
-local state = load_state()
-if not state then
-  return {"gone"}
-end
-if is_ended(state) then
-  return {"ended", summary(state)}
+local state, over = living_state()
+if over then
+  return over
 end
 if state.state ~= "cancelling" then
   stop(state, "cancelling", reason)

@@ -31,12 +31,9 @@ for i = others, #ARGV, 5 do
     return redis.error_reply("BADVERDICT retry, timeout, dead or release and a delay in ms are expected")
   end
 end
-local state = load_state()
-if not state then
-  return {"gone"}
-end
-if is_ended(state) then
-  return {"ended", summary(state)}
+local state, over = living_state()
+if over then
+  return over
 end
 now = now_ms(now)
 local permit = read_permit(k)

@@ -9,12 +9,9 @@ local now = ARGV[1]  -- ms, "" = server time
 -- @include lib/permits.lua
 -- @include lib/stop.lua
 
-local state = load_state()
-if not state then
-  return {"gone"}
-end
-if is_ended(state) then
-  return {"ended", summary(state)}
+local state, over = living_state()
+if over then
+  return over
 end
 if state.state == "active" and not is_overdue(state, now_ms(now)) then
   stop(state, "paused", "")

@@ -20,12 +20,9 @@ for i = ids, #ARGV do
     return redis.error_reply("BADARGUMENT requeue_dead wants ids of dead entries")
   end
 end
-local state = load_state()
-if not state then
-  return {"gone"}
-end
-if is_ended(state) then
-  return {"ended", summary(state)}
+local state, over = living_state()
+if over then
+  return over
 end
 now = now_ms(now)
 if state.state == "cancelling" or state.state == "expiring" or is_overdue(state, now) then

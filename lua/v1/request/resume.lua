@@ -8,12 +8,9 @@ local now = ARGV[1]  -- ms, "" = server time
 -- @include lib/permits.lua
 -- @include lib/mint.lua
 
-local state = load_state()
-if not state then
-  return {"gone"}
-end
-if is_ended(state) then
-  return {"ended", summary(state)}
+local state, over = living_state()
+if over then
+  return over
 end
 now = now_ms(now)
 if state.state ~= "paused" then

@@ -14,12 +14,9 @@ local chain = ARGV[3]  -- hex digest over all of them
 if not chunks then
   return redis.error_reply("BADARGUMENT seal wants a number for chunks")
 end
-local state = load_state()
-if not state then
-  return {"gone"}
-end
-if is_ended(state) then
-  return {"ended", summary(state)}
+local state, over = living_state()
+if over then
+  return over
 end
 if chunks ~= state.chunks or chain ~= state.chain then
   return {"conflict"}  -- two producers with one id: the other's request goes on

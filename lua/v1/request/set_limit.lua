@@ -13,12 +13,9 @@ local limit = tonumber(ARGV[2])  -- permits 1..10000
 if not limit or limit < 1 or limit > 10000 or limit % 1 ~= 0 then
   return redis.error_reply("BADLIMIT a whole number from 1 to 10000 is expected")
 end
-local state = load_state()
-if not state then
-  return {"gone"}
-end
-if is_ended(state) then
-  return {"ended", summary(state)}
+local state, over = living_state()
+if over then
+  return over
 end
 now = now_ms(now)
 if limit == state.limit then

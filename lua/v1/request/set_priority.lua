@@ -12,12 +12,9 @@ local priority = tonumber(ARGV[2])  -- lane 0..99
 if not priority or priority < 0 or priority > 99 or priority % 1 ~= 0 then
   return redis.error_reply("BADPRIORITY a whole number from 0 to 99 is expected")
 end
-local state = load_state()
-if not state then
-  return {"gone"}
-end
-if is_ended(state) then
-  return {"ended", summary(state)}
+local state, over = living_state()
+if over then
+  return over
 end
 now = now_ms(now)
 if priority == state.priority then

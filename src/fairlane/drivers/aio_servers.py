@@ -10,7 +10,8 @@ from redis.asyncio.connection import Connection, ConnectionPool
 from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 
 from ..errors import RedisUnreachable
-from . import routes, wire
+from . import routes
+from .places import Kinds, Places
 
 
 class Lines:
@@ -41,40 +42,10 @@ class Lines:
             await self._idle.pop().disconnect()
 
 
-class Servers:
+class Servers(Places[Lines]):
     """One server, or the primaries of a cluster as they are needed."""
 
-    def __init__(self, url: str, timeout_s: float) -> None:
-        self.place = wire.hide_secret(wire.check_url(url))
-        self._options = wire.connection_options(timeout_s)
-        self._one: Lines | None = None
-        self._nodes: dict[routes.Address, Lines] = {}
-        self._map: routes.SlotMap | None = None
-        self._seeds: list[routes.Address] = []
-        self._guards: list[Any] = []
-        self.nodes: list[routes.Address | None] = [None]  # as At wants them, once asked for
-        if url.startswith("redis+cluster:"):
-            self._seeds, own = routes.split_cluster(url)
-            self._options |= own
-        else:
-            self._one = Lines(self._pool(url), self.place)
-
-    def _pool(self, url: str) -> Any:
-        if not url.startswith("redis+sentinel:"):
-            return wire.from_url(ConnectionPool, url, self._options)
-        sentinels, master, own = wire.split_sentinel(url)
-        guards = Sentinel(sentinels, sentinel_kwargs=self._options, **self._options, **own)
-        self._guards = guards.sentinels
-        return SentinelConnectionPool(master, guards, **self._options, **own)
-
-    @property
-    def is_one(self) -> bool:
-        """True when every key lives on the same server."""
-        return self._one is not None
-
-    def home(self, key: bytes) -> routes.Address | None:
-        """The node of this key as known now; None before the cluster was asked."""
-        return self._map.home(key) if self._map is not None else None
+    KINDS = Kinds(ConnectionPool, Sentinel, SentinelConnectionPool, Lines)
 
     async def lines_for(self, key: bytes | routes.Address | None) -> Lines:
         """The connections to the server of this key, or to this primary.
@@ -83,32 +54,11 @@ class Servers:
         """
         if self._one is not None:
             return self._one
-        if self._map is None:
-            self._map = await self._ask()
-            self.nodes = [*self._map.nodes]
-        if isinstance(key, tuple):
-            if key in self._map.nodes:
-                return self._node(key)
-            raise RedisUnreachable(f"{key[0]}:{key[1]} is no primary of {self.place} any more")
-        home = self._map.home(key) if key is not None else self._map.nodes[0]
-        if home is None:
-            self._map = None
-            raise redis.exceptions.ClusterDownError("CLUSTERDOWN Hash slot not served")
-        return self._node(home)
-
-    def moved(self) -> None:
-        """A node disowned a slot or fell silent: the slots are asked for anew."""
-        self._map = None
-
-    def _node(self, node: routes.Address) -> Lines:
-        if node not in self._nodes:
-            pool = ConnectionPool(host=node[0], port=node[1], **self._options)
-            self._nodes[node] = Lines(pool, f"{node[0]}:{node[1]}")
-        return self._nodes[node]
+        return self._there(self._map or self._know(await self._ask()), key)
 
     async def _ask(self) -> routes.SlotMap:
         failure: Exception = RedisUnreachable(f"no node of {self.place} answers")
-        for node in dict.fromkeys([*self._nodes, *self._seeds]):
+        for node in self._to_ask():
             line = None
             try:
                 line = await self._node(node).take()
@@ -126,7 +76,7 @@ class Servers:
 
     async def close(self) -> None:
         """Closes all idle connections."""
-        for lines in [*self._nodes.values(), *([self._one] if self._one else [])]:
+        for lines in self._all_lines():
             await lines.close()
         for guard in self._guards:
             await guard.aclose()

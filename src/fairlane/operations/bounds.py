@@ -14,7 +14,7 @@ from ..errors import FairlaneError, InvalidArgument, QueueFull, RedisFull
 from ..model import ENDED_STATES
 from ..scripts import library
 from ..steps import Arg, Call, Command, Operation, Pause
-from .findings import each
+from .together import each
 
 MOST = 10**15
 _COUNTED = 1000  # requests of one recount

@@ -31,6 +31,11 @@ def cancel(request_id: str, reason: str, *, queue: str | None = None) -> Operati
     return False
 
 
+def number(fields: dict[str, str], name: str) -> int:
+    """A number of a request's hash, 0 when it is missing. Not all that looks like one is one."""
+    return int(fields.get(name) or 0)
+
+
 def not_found(request_id: str) -> RequestNotFound:
     """The error for an id nobody knows, or whose retention is over."""
     return RequestNotFound(
@@ -49,29 +54,25 @@ def progress(request_id: str) -> Operation[Progress]:
     detail = as_text(fields)
     if not detail or detail.get("state") == "abandoned":
         raise not_found(request_id)
-
-    def number(name: str) -> int:
-        return int(detail.get(name) or 0)
-
     return Progress(
         id=request_id,
         state=detail["state"],
-        total=number("total"),
-        done=number("done"),
-        dead=number("dead"),
-        cancelled=number("cancelled"),
+        total=number(detail, "total"),
+        done=number(detail, "done"),
+        dead=number(detail, "dead"),
+        cancelled=number(detail, "cancelled"),
         held=held,
-        limit=number("limit"),
-        priority=number("priority"),
+        limit=number(detail, "limit"),
+        priority=number(detail, "priority"),
         queue=detail["queue"],
         reason=detail.get("reason", ""),
-        submitted_ms=number("born"),
-        ended_ms=number("ended"),
+        submitted_ms=number(detail, "born"),
+        ended_ms=number(detail, "ended"),
         is_open=detail.get("open") == "1",
-        timeouts=number("timeouts"),
-        deadline_ms=number("deadline"),
-        time_limit_ms=number("time_limit_ms"),
-        durable=number("durable"),
+        timeouts=number(detail, "timeouts"),
+        deadline_ms=number(detail, "deadline"),
+        time_limit_ms=number(detail, "time_limit_ms"),
+        durable=number(detail, "durable"),
         parent=detail.get("parent", ""),
         detail=detail,
     )

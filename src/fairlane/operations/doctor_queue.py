@@ -9,9 +9,9 @@ from ..errors import FairlaneError, RedisUnreachable
 from ..model import ENDED_STATES
 from ..steps import Batch, Command
 from .doctor_server import BAD, OK, WARN, Check
-from .findings import many
 from .fsck import still_lost
 from .maintain import Suspect, queued_long
+from .words import many, named, span
 
 if TYPE_CHECKING:
     from ..steps import Operation
@@ -20,7 +20,6 @@ _MOST = 500  # requests looked at, the most overdue first
 _ENDINGS = 100
 _LONG_MS = 600_000  # without anything done
 _OVERDUE_MS = 30_000  # what is due is looked after within seconds
-_SHOWN = 5  # requests named in a sentence
 _REPAIR = "fairlane fsck --repair"
 _FIELDS = (
     *("state", "queue", "queued", "fresh", "sleeper", "open", "last_ms", "born"),
@@ -63,7 +62,7 @@ def judge_queue(queue: str) -> Operation[list[Check]]:
     checks += _behind(seen)
     checks += yield from _idle(seen, has_workers=bool(beats))
     if unreadable:
-        what = f"can't be read: {_named(unreadable)}"
+        what = f"can't be read: {named(unreadable)}"
         checks.append(Check("unreadable", BAD, what, "fairlane fsck says why"))
     checks.append((yield from _endings(queue)))
     if count > _MOST:
@@ -83,7 +82,7 @@ def _workers(queue: str, beats: list[bytes], now: int, waiting: int) -> Check:
         mend = f"start one: fairlane worker --queue {queue} --handler module:function"
         return Check("workers", BAD, what, mend)
     if late:
-        what = f"{count} beat, silent: {_named(late)}"
+        what = f"{count} beat, silent: {named(late)}"
         return Check("workers", WARN, what, "look whether they run; what they held goes to others")
     return Check("workers", OK, f"{count} beat" if count else "none, and nothing waits")
 
@@ -94,7 +93,7 @@ def _upkeep(active: list[bytes], delayed: list[bytes], now: int) -> Check:
     behind = now - min(due, default=now)
     if behind <= _OVERDUE_MS:
         return Check("upkeep", OK, "what is due is looked after")
-    what = f"nobody has looked after what was due {_ago(int(behind))} ago"
+    what = f"nobody has looked after what was due {span(int(behind))} ago"
     mend = f"any worker of the queue does; {_REPAIR} does most of it once"
     return Check("upkeep", WARN, what, mend)
 
@@ -156,7 +155,7 @@ def _tokens(queue: str, seen: list[Seen]) -> Operation[Check]:
     lost = yield from still_lost(queue, suspects)
     if not lost:
         return Check("tokens", OK, "none is lost")
-    what = f"{many(sum(map(len, lost.values())), 'token')} lost, of {_named(list(lost))}"
+    what = f"{many(sum(map(len, lost.values())), 'token')} lost, of {named(list(lost))}"
     mend = f"the leading worker mints them again within 20 s; {_REPAIR} does it now"
     return Check("tokens", WARN, what, mend)
 
@@ -177,7 +176,7 @@ def _stuck(queue: str, seen: list[Seen]) -> Operation[Check]:
     stuck = [one.id for one in again if _is_stuck(one) and one.seq == first[one.id].seq]
     if not stuck:
         return Check("stuck", OK, "no request is stuck")
-    what = f"work waits, nobody holds it and no token is queued: {_named(stuck)}"
+    what = f"work waits, nobody holds it and no token is queued: {named(stuck)}"
     return Check("stuck", BAD, what, _REPAIR)
 
 
@@ -186,11 +185,11 @@ def _behind(seen: list[Seen]) -> list[Check]:
     checks = []
     expired = [one.id for one in seen if one.expired]
     if expired:
-        what = f"leases have expired and nobody takes them back: {_named(expired)}"
+        what = f"leases have expired and nobody takes them back: {named(expired)}"
         checks.append(Check("leases", WARN, what, f"start a worker, or {_REPAIR}"))
     silent = [one.id for one in seen if one.is_open and one.chunk_age > _LONG_MS]
     if silent:
-        what = f"open, and no chunk has come for {_ago(_LONG_MS)}: {_named(silent)}"
+        what = f"open, and no chunk has come for {span(_LONG_MS)}: {named(silent)}"
         mend = (
             "submit the same again to go on, or fairlane cancel ID; after an hour it is cancelled"
         )
@@ -212,11 +211,11 @@ def _idle(seen: list[Seen], *, has_workers: bool) -> Operation[list[Check]]:
         still[one.held > 0].append(one.id)
     checks = []
     if still[True]:
-        what = f"held, and nothing was done for {_ago(_LONG_MS)}: {_named(still[True])}"
+        what = f"held, and nothing was done for {span(_LONG_MS)}: {named(still[True])}"
         mend = "fairlane status ID names the workers; a handler may hang"
         checks.append(Check("slow", WARN, what, mend))
     if still[False] and has_workers:
-        what = f"waiting, and nothing was done for {_ago(_LONG_MS)}: {_named(still[False])}"
+        what = f"waiting, and nothing was done for {span(_LONG_MS)}: {named(still[False])}"
         mend = "workers are busy with more urgent lanes: add workers, or lower their limits"
         checks.append(Check("waiting", WARN, what, mend))
     return checks
@@ -232,16 +231,6 @@ def _endings(queue: str) -> Operation[Check]:
             lost.append(text.get(b"id", b"?").decode("utf-8", "replace"))
     if not lost:
         return Check("endings", OK, f"none lost among the last {len(log)}")
-    what = f"{len(lost)} of the last {len(log)} requests were lost: {_named(lost)}"
+    what = f"{len(lost)} of the last {len(log)} requests were lost: {named(lost)}"
     mend = "submit them again; see persistence and replicas above for how not to lose the next"
     return Check("endings", WARN, what, mend)
-
-
-def _named(names: list[str]) -> str:
-    more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
-
-
-def _ago(ms: int) -> str:
-    seconds = ms // 1000
-    return f"{seconds} s" if seconds < 120 else f"{seconds // 60} min"  # noqa: PLR2004  two minutes

@@ -1,17 +1,12 @@
-"""What a look through Redis found, and how it asks and mends without stopping at one bad key."""
+"""What a look through Redis found, and how it mends without stopping at what it can't mend."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import FairlaneError, RedisUnreachable
-from ..steps import Batch, Call, Command, Operation
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-_TOGETHER = 100  # steps of one round trip; after an error so many are asked one by one
+from ..steps import Call, Command, Operation
 
 
 @dataclass(slots=True)
@@ -73,40 +68,3 @@ def mend(found: Finding, how: Command | Call | Operation[Any]) -> Operation[None
         found.mend, found.is_by_hand = f"it could not be repaired: {error}", True
         return
     found.is_repaired = True
-
-
-def many(count: int, what: str) -> str:
-    """`1 token`, `2 tokens`."""
-    return f"{count:,} {what}" + ("" if count == 1 else "s")
-
-
-def batch(steps: Sequence[Command | Call]) -> Operation[list[Any]]:
-    """The replies, however many steps there are, also none."""
-    replies: list[Any] = []
-    for start in range(0, len(steps), _TOGETHER):
-        replies += yield Batch(steps[start : start + _TOGETHER])
-    return replies
-
-
-def each(steps: Sequence[Command | Call]) -> Operation[list[Any]]:
-    """The same with the error of a step as its reply. Raises RedisUnreachable."""
-    replies: list[Any] = []
-    for start in range(0, len(steps), _TOGETHER):
-        some = steps[start : start + _TOGETHER]
-        try:
-            replies += yield Batch(some)
-        except RedisUnreachable:
-            raise
-        except FairlaneError:
-            for step in some:
-                replies.append((yield from _one(step)))
-    return replies
-
-
-def _one(step: Command | Call) -> Operation[Any]:
-    try:
-        return (yield step)
-    except RedisUnreachable:
-        raise
-    except FairlaneError as error:
-        return error

@@ -14,9 +14,11 @@ from ..errors import FairlaneError, RedisUnreachable
 from ..model import ENDED_STATES
 from ..scripts import library
 from ..steps import At, Batch, Command, Nodes, Operation
-from .findings import Finding, Tally, batch, each, many, mend
+from .findings import Finding, Tally, mend
 from .fsck_dispatch import GRACE_MS, Dispatch
 from .maintain import Suspect, find_lost, queued_long, reap_all, remint, seen_to_exist
+from .together import batch, each
+from .words import many
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -10,9 +10,11 @@ from ..errors import FairlaneError
 from ..model import ENDED_STATES
 from ..scripts import library
 from ..steps import Batch, Command
-from .findings import Finding, Tally, each, many, mend
+from .findings import Finding, Tally, mend
 from .maintain import look_at
+from .together import each
 from .tokens import drop, parse
+from .words import many
 
 if TYPE_CHECKING:
     from ..steps import Operation

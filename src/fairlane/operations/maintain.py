@@ -9,7 +9,7 @@ from ..errors import FairlaneError, InvalidArgument, RedisUnreachable
 from ..scripts import library
 from ..steps import Batch, Call, Command, Operation
 from .control import as_text
-from .findings import each
+from .together import each
 from .tokens import drop, insert, retire
 from .work import reap
 

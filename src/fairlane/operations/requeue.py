@@ -12,11 +12,12 @@ from ..errors import DeadNotFound, RequestEnded, RequestExists
 from ..model import ENDED_STATES, DeadChoice, Policy
 from ..scripts import library
 from ..steps import Batch, Command, Pull
-from .control import as_text, not_found
+from .control import as_text, not_found, number
 from .dead import list_dead, page_size
 from .durable import confirm_submission
 from .submit import submit
 from .tokens import insert, retire
+from .words import named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 ALL = DeadChoice()
 _CALL = 1000  # dead ones that one call names
-_SHOWN = 5  # missing ones that a sentence names
 _CANCELLED = {b"cancelling", b"cancelled"}
 
 
@@ -71,9 +71,9 @@ def choose(request_id: str, choice: DeadChoice) -> Operation[tuple[Chosen, list[
 
 def _none_with(request_id: str, choice: DeadChoice, missing: list[Any]) -> DeadNotFound:
     what = "fingerprint" if choice.fingerprints else "index"
-    more = f" and {len(missing) - _SHOWN:,} more" if len(missing) > _SHOWN else ""
-    names = ", ".join(map(str, missing[:_SHOWN])) + more
-    return DeadNotFound(f"request {request_id} has no dead sub-request with {what} {names}")
+    return DeadNotFound(
+        f"request {request_id} has no dead sub-request with {what} {named(missing)}"
+    )
 
 
 def drop_dead(request_id: str, choice: DeadChoice = ALL) -> Operation[int]:
@@ -218,17 +218,16 @@ def _submit(parent: str, new_id: str, policy: Policy, bodies: _Bodies) -> Operat
 
 
 def _policy_of(parent: str, fields: dict[str, str]) -> Policy:
-    number = {name: int(value) for name, value in fields.items() if value.isdigit()}
     return Policy(
         queue=fields["queue"],
-        priority=number["priority"],
-        limit=number["limit"],
-        attempts=number["attempts"],
-        backoff_ms=(number["backoff_min"], number["backoff_max"]),
-        lease_ms=number["lease_ms"],
-        retain_ms=number["retain_ms"],
-        time_limit_ms=number.get("time_limit_ms", 0),
-        durable=number.get("durable", 0),
+        priority=number(fields, "priority"),
+        limit=number(fields, "limit"),
+        attempts=number(fields, "attempts"),
+        backoff_ms=(number(fields, "backoff_min"), number(fields, "backoff_max")),
+        lease_ms=number(fields, "lease_ms"),
+        retain_ms=number(fields, "retain_ms"),
+        time_limit_ms=number(fields, "time_limit_ms"),
+        durable=number(fields, "durable"),
         parent=parent,
     )
 

@@ -64,7 +64,7 @@ def tally_timeout(queue: str, request_id: str) -> Operation[None]:
     """Adds a call of the handler that had to be killed: its process can't tell any more."""
     priority = yield Command(b"HGET", keys.request_hash(request_id), b"priority")
     if priority is not None:
-        yield Batch(tally(queue, int(priority), {}, {}, dict.fromkeys(COUNTS, 1)))
+        yield Batch(tally(queue, int(priority), {}, {}, {"failed": 1, "timeouts": 1}))
 
 
 def read_stats(queue: str) -> Operation[dict[int, Measured]]:

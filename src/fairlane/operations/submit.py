@@ -132,11 +132,7 @@ def _enqueue_now(own: Submission, chunk: Chunk, *, is_open: bool) -> Operation[l
                 bodies=chunk,
                 **_terms(policy),
             )
-        except (
-            InvalidArgument,
-            RedisFull,
-            QueueFull,
-        ):  # before anything was written: no trace stays
+        except (InvalidArgument, RedisFull, QueueFull):  # nothing was written: no trace stays
             yield _withdraw(policy.queue, own.id, intent, before)
             raise
         word = reply[0]

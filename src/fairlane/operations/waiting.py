@@ -7,6 +7,7 @@ from typing import NamedTuple
 from .. import keys
 from ..model import ENDED_STATES
 from ..steps import Batch, Command, Operation
+from .words import span
 
 _MOST = 20  # requests looked at
 _FIELDS = ("state", "open", "fresh")
@@ -61,12 +62,7 @@ def _one(request_id: str) -> Operation[Waits | None]:
     if held:
         return Waits(request_id, "held", "held by another worker")
     if due > now and not int(fresh or 0):
-        return Waits(request_id, "retry", f"next retry in {_span(due - now)}", due)
+        return Waits(request_id, "retry", f"next retry in {span(due - now + 999)}", due)
     if is_open == "1" and not first and not int(fresh or 0):
         return Waits(request_id, "open", "open: its producer is still sending, or gone")
     return Waits(request_id, "token", "its next token is on its way")
-
-
-def _span(ms: int) -> str:
-    seconds = -(-ms // 1000)
-    return f"{seconds} s" if seconds < 120 else f"{seconds // 60} min"  # noqa: PLR2004  two minutes

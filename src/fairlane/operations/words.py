@@ -1,0 +1,28 @@
+"""Numbers, names and times as operations tell them to people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_SHOWN = 5  # names in a sentence
+_MINUTES_FROM_S = 120  # below it, seconds
+
+
+def many(count: int, what: str) -> str:
+    """`1 token`, `2 tokens`."""
+    return f"{count:,} {what}" + ("" if count == 1 else "s")
+
+
+def named(names: Sequence[object]) -> str:
+    """The first five, and how many more there are."""
+    more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
+    return ", ".join(map(str, names[:_SHOWN])) + more
+
+
+def span(ms: int) -> str:
+    """How long, in seconds or minutes."""
+    seconds = ms // 1000
+    return f"{seconds} s" if seconds < _MINUTES_FROM_S else f"{seconds // 60} min"
