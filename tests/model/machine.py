@@ -256,6 +256,7 @@ class QueueMachine(RuleBasedStateMachine):
         """A copy of any token there ever was, or one that nobody made."""
         copy = pick(self.player.copies, n)
         proof = {"op": self.player.new_op(), "worker": worker[0], "started": worker[1]}
+        proof["shared"] = "1" if n % 2 else ""
         self.player.call("acquire", copy.id, k=copy.k, g=copy.g + g, count=count, **proof)
 
     @precondition(has_held)
@@ -264,7 +265,7 @@ class QueueMachine(RuleBasedStateMachine):
         """The reply was lost."""
         lease = pick(self.standing(), n)
         who = {"op": lease.op, "worker": lease.worker, "started": lease.started}
-        self.player.call("acquire", lease.id, k=lease.k, g=lease.g, count=1, **who)
+        self.player.call("acquire", lease.id, k=lease.k, g=lease.g, count=1, shared="", **who)
 
     @precondition(has_held)
     @step(n=which, chosen=fates, delay=delays, keep=st.sampled_from("001"))

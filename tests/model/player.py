@@ -249,7 +249,9 @@ class Player:
         copy = self.book.lanes[lane].pop()
         pop = self.wire.pack("RPOP", keys.lanes(QUEUE)[lane])
         proof = {"op": self.new_op(), "worker": worker[0], "started": worker[1], "count": count}
-        popped, reply, *_ = self.call("acquire", copy.id, pop, k=copy.k, g=copy.g, **proof)
+        popped, reply, *_ = self.call(
+            "acquire", copy.id, pop, k=copy.k, g=copy.g, shared="", **proof
+        )
         agree(popped, copy.text.encode(), f"what comes from lane {lane}")
         return bytes(reply[0])
 

@@ -239,6 +239,7 @@ class Request:
         worker: str,
         started: str,
         count: int,
+        shared: str,
     ) -> list[Token]:
         """A token is shown."""
         permit = self.permits.get(k)
@@ -246,6 +247,9 @@ class Request:
             return self._acquire_again(now, reply, permit)
         if permit is None or permit.state != "queued" or permit.g != g:
             agree(reply, [b"stale"], "a token that is not on its way")
+            return []
+        if shared and self.state == "active" and self.due(now):
+            agree(reply, [b"alone"], "a retry among other leases")
             return []
         if refusal := self._refusal(now):
             permit.park()
@@ -257,6 +261,7 @@ class Request:
         taken = self._slice(now, count, reply[4])
         self._told(now, reply, taken[0].attempt, taken)
         permit.fence, permit.op, permit.worker, permit.started = int(reply[1]), op, worker, started
+        permit.is_shared = bool(shared)
         permit.state, permit.asleep = "held", False
         permit.deadline = now + self.options.lease_ms
         agree(permit.fence > self.seq, True, f"fence {permit.fence} is above {self.seq}")
@@ -424,7 +429,7 @@ class Request:
         owed = self.owed_by(permit.k)
         for sub in owed:
             sub.state, sub.due = "waiting", now
-        if len(owed) == 1:
+        if len(owed) == 1 and not permit.is_shared:
             (sub,) = owed
             if sub.attempt >= self.options.attempts:
                 self._bury(sub, sub.attempt, permit.worker, "died", DIED, told)

@@ -96,7 +96,7 @@ def _compare_permits(request: Request, fields: dict[bytes, bytes]) -> None:
         if name.isdigit() and kind == "q":
             found[int(name)] = ("queued", *map(int, rest.split(":")))
         elif name.isdigit() and kind == "h":
-            fence, g, op, started, _, worker = rest.split(":", 5)
+            fence, g, op, started, _, _, worker = rest.split(":", 6)
             found[int(name)] = ("held", int(fence), int(g), op, started, worker)
     expected: dict[int, tuple[Any, ...]] = {}
     for permit in request.permits.values():

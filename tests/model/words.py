@@ -94,6 +94,7 @@ class Permit:
     started: str = ""
     deadline: int = 0
     settled: int = 0  # the last fence that was given back by its holder
+    is_shared: bool = False  # one of several leases in the same hands
 
     def is_held_by(self, fence: int, op: str) -> bool:
         """Whether this proves the lease."""

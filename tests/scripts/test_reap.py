@@ -44,6 +44,28 @@ def test_an_expired_lease_with_one_entry_charges_it_an_attempt(lane: Lane):
     assert (again.ids, again.attempt) == (held.ids, 2)
 
 
+def test_an_expired_lease_in_hands_that_held_more_charges_nobody(lane: Lane):
+    """Whether it was this one that killed the worker is unknown: it comes back alone, uncharged."""
+    (token,) = lane.start(3, limit=1)
+    held = lane.take(token, count=1, shared=True)
+    lane.later(LEASE)
+    _, (token,) = reaped(lane)
+    before = lane.dump()
+    assert lane.acquire(token, shared=True).reply == [b"alone"]
+    assert lane.dump() == before
+    again = lane.take(token)
+    assert (again.ids, again.attempt) == (held.ids, 1)
+
+
+def test_a_retry_that_is_not_due_keeps_no_lease_from_being_shared(lane: Lane):
+    """Only what is delivered now must be alone."""
+    (token,) = lane.start(2, limit=1)
+    held = lane.take(token, count=1)
+    word, _, flat = lane.complete(held, others=[(held.ids[0], "retry", 1000)])
+    assert word == b"ok"
+    assert lane.acquire(toks(flat)[0], shared=True).word == "ok"
+
+
 def test_an_expired_lease_with_many_charges_nobody(lane: Lane):
     """Which of them killed the worker is unknown; each comes back alone, in its first attempt."""
     (token,) = lane.start(3, limit=1)

@@ -184,12 +184,14 @@ class Lane:
         op: str | None = None,
         worker: str = "w:1",
         started: str = "7",
+        shared: bool = False,
     ) -> Held:
         """Show a token."""
         op = op or self.new_op()
         reply = self.request(
-            "acquire", k=token.k, g=token.g, op=op, worker=worker, started=started, count=count
-        )
+            "acquire", k=token.k, g=token.g, op=op, worker=worker, started=started, count=count,
+            shared="1" if shared else "",
+        )  # fmt: skip
         held = Held(reply[0].decode(), token.k, token.g, op, worker, started, reply=reply)
         if held.word == "ok":
             held.fence, held.attempt, held.policy = reply[1].decode(), reply[2], reply[3]

@@ -1,6 +1,6 @@
 -- Permit k of `limit`, as a field of tok:{id}:
 --   q:<g>:<since>:<lane>:<due>             queued: one token with this g is on its way (due 0 = now)
---   h:<fence>:<g>:<op>:<started>:<owed>:<worker>   held under a lease
+--   h:<fence>:<g>:<op>:<started>:<owed>:<shared>:<worker>   held under a lease
 --   p:<next>                               parked; `free` in req:{id} is the head of this list
 -- Numbers never used before (k >= high) are parked without a field, so a new request costs nothing.
 local function read_permit(k)
@@ -13,16 +13,17 @@ local function read_permit(k)
     local g, since, lane, due = string.match(text, "^q:(%d+):(%d+):(%d+):(%d+)$")
     return {kind = kind, g = g, since = tonumber(since), lane = lane, due = tonumber(due)}
   elseif kind == "h" then
-    local fence, g, op, started, owed, worker = string.match(text, "^h:(%d+):(%d+):(%x*):(%d*):(%d+):(.*)$")
+    local fence, g, op, started, owed, shared, worker =
+      string.match(text, "^h:(%d+):(%d+):(%x*):(%d*):(%d+):(1?):(.*)$")
     return {kind = kind, fence = fence, g = g, op = op, started = started, owed = tonumber(owed),
-      worker = worker}
+      shared = shared, worker = worker}
   end
   return {kind = kind}
 end
 
 local function write_held(k, permit)
   redis.call("HSET", permits, k, "h:" .. permit.fence .. ":" .. permit.g .. ":" .. permit.op .. ":" .. permit.started
-    .. ":" .. permit.owed .. ":" .. permit.worker)
+    .. ":" .. permit.owed .. ":" .. permit.shared .. ":" .. permit.worker)
 end
 
 local function consumer_of(permit, k)

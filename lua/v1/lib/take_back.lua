@@ -50,7 +50,7 @@ local function take_back(state, now, which)
       end
       local consumer = consumer_of(permit, k)
       local owed = pending_of(consumer)
-      if #owed == 1 then
+      if #owed == 1 and permit.shared ~= "1" then
         charge(state, now, owed[1], permit.worker)
       else
         give_back(consumer, now)

@@ -22,12 +22,16 @@ local function read_within(consumer, count, step)
   return entries
 end
 
+local function due_retry(now)
+  return redis.call("ZRANGEBYSCORE", retries, "-inf", now, "LIMIT", 0, 1)[1]
+end
+
 local function take_slice(state, now, consumer, count)
-  local due = redis.call("ZRANGEBYSCORE", retries, "-inf", now, "LIMIT", 0, 1)
-  if due[1] then
-    redis.call("ZREM", retries, due[1])
-    local entries = redis.call("XCLAIM", stream, stream, consumer, 0, due[1])
-    local pending = redis.call("XPENDING", stream, stream, due[1], due[1], 1)
+  local due = due_retry(now)
+  if due then
+    redis.call("ZREM", retries, due)
+    local entries = redis.call("XCLAIM", stream, stream, consumer, 0, due)
+    local pending = redis.call("XPENDING", stream, stream, due, due, 1)
     return entries, pending[1] and pending[1][4] or 1
   end
   count = math.min(count, math.ceil(state.fresh / state.limit))

@@ -2,6 +2,7 @@
 -- A repeat with the same op is answered the same again. Once g matched, every refusal parks the
 -- permit and mints, so that no refusal ever eats a token.
 -- Says: ok fence attempt policy entries tokens | empty tokens | busy tokens | paused tokens | stale | ended summary | gone
+--   | alone (shared, but a retry is due, whose death must count: nothing has changed, ask again for it alone)
 --   policy = now, born, lease_ms, attempts, backoff_min, backoff_max, priority, time_limit_ms, durable;
 --   entries = {id, {"b", body}}
 -- @flags allow-oom
@@ -13,6 +14,7 @@ local op = ARGV[4]  -- hex; 128 random bits of this call
 local worker = ARGV[5]  -- host:port
 local started = ARGV[6]  -- ms; tells a restarted worker from its former self
 local count = tonumber(ARGV[7])  -- the most sub-requests of the slice, 1..1000
+local shared = ARGV[8]  -- "1" = one of several leases in the same hands: its death charges nobody
 -- @include lib/now_ms.lua
 -- @include lib/state.lua
 -- @include lib/permits.lua
@@ -39,6 +41,9 @@ end
 if permit.kind ~= "q" or permit.g ~= g then
   return {"stale"}
 end
+if shared == "1" and state.state == "active" and due_retry(now) then
+  return {"alone"}
+end
 if not has_group() then  -- somebody deleted the stream: nothing can be taken, fsck names it
   return {"gone"}
 end
@@ -58,7 +63,7 @@ if word ~= "ok" then
   return {word, tokens}
 end
 state.seq = state.seq + 1
-permit = {fence = tostring(state.seq), g = g, op = op, started = started, worker = worker}
+permit = {fence = tostring(state.seq), g = g, op = op, started = started, worker = worker, shared = shared}
 local entries, attempt = take_slice(state, now, consumer_of(permit, k), count)
 permit.owed = #entries
 write_held(k, permit)

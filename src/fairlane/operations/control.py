@@ -98,7 +98,7 @@ def holders(request_id: str) -> Operation[list[dict[str, str]]]:
     held = []
     for k, text in as_text(fields).items():
         if text.startswith("h:"):
-            _, fence, _, _, _, owed, worker = text.split(":", 6)
+            _, fence, _, _, _, owed, _, worker = text.split(":", 7)
             held.append({"permit": k, "fence": fence, "owed": owed, "worker": worker})
     return sorted(held, key=lambda row: int(row["permit"]))
 

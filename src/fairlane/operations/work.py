@@ -21,7 +21,13 @@ def new_op() -> bytes:
 
 
 def acquire(
-    token: Token, worker: str, started: str, count: int, *, op: bytes | None = None
+    token: Token,
+    worker: str,
+    started: str,
+    count: int,
+    *,
+    op: bytes | None = None,
+    shared: bool = False,
 ) -> Operation[tuple[str, Slice | None, list[Any]]]:
     """Shows the token: (word, slice when the word is "ok", what else the reply brings).
 
@@ -32,6 +38,7 @@ def acquire(
     reply = yield library().acquire(
         keys.request_keys(token.request_id),
         k=token.k, g=token.g, op=op, worker=worker, started=started, count=count,
+        shared=b"1" if shared else b"",
     )  # fmt: skip
     word = reply[0].decode()
     if word != "ok":
