@@ -176,6 +176,7 @@ def test_first_use_starts_a_server(home: Path):
             "appendonly": "yes",
             "appendfsync": "everysec",
             "maxmemory-policy": "noeviction",
+            "stream-node-max-bytes": "2048",
             "port": "0",
         }
         assert {name: client.config_get(name)[name] for name in wanted} == wanted

@@ -1,7 +1,7 @@
 """Fairlane itself, in the environment that runs the measurements.
 
-Variants: "" one big request, slices of 20 ms; "count1" slices off; "single" a request for each
-sub-request, which is what the others call a job.
+Variants: "" one big request, slices of 20 ms; "count1" slices off, 128 permits; "single" a request
+for each sub-request, which is what the others call a job.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fairlane.settings import SLICE_MS
 if TYPE_CHECKING:
     from resp import Resp
 
-_DAY_MS = 86_400_000
+_PERMITS = 128  # of the request whose leases cover one sub-request each
 
 
 class Fairlane(Peer):
@@ -34,6 +34,7 @@ class Fairlane(Peer):
     def put(self, bodies: list[str], tag: int = 0) -> None:
         del tag
         size, lanes = self.spec.size or len(bodies), self.spec.lanes
+        limit = max(_PERMITS, self.units) if self.spec.variant == "count1" else self.units
         if self.spec.variant == "single":
             size = 1
         if size == 1 and lanes == 1 and hasattr(self.queue, "submit_many"):
@@ -44,7 +45,7 @@ class Fairlane(Peer):
             self.queue.submit_request(
                 bodies[at : at + size],
                 priority=priority,
-                limit=3 if self.spec.sizes else self.units,
+                limit=3 if self.spec.sizes else limit,
             )
 
     def put_single(self, body: str) -> None:

@@ -11,6 +11,7 @@ from .model import Completion, DeadChoice, DeadSubRequest, Policy, Progress, Res
 from .operations import bounds, change, control, dead, requeue, watch
 from .operations.stats import Measured, read_stats
 from .operations.submit import submit
+from .operations.submit_many import Many, each_request
 from .queue import new_id, resolve_url
 from .results import flow
 
@@ -160,6 +161,31 @@ class Queue:
         request = Request(self, new_id() if id is None else id)
         await self.driver.run(submit(request.id, policy, max_wait_s), chunks_async(bodies))
         return request
+
+    async def submit_many(
+        self,
+        requests: Iterable[Iterable[Body] | AsyncIterable[Body]]
+        | AsyncIterable[Iterable[Body] | AsyncIterable[Body]],
+        *,
+        ids: Iterable[str] | None = None,
+        priority: int = settings.DEFAULT_PRIORITY,
+        limit: int = settings.DEFAULT_LIMIT,
+        max_wait_s: float = 0.0,
+        **options: Any,
+    ) -> list[Request]:
+        """Submits many requests in few round trips; see fairlane.queue.Queue.submit_many."""
+        policy = Policy(queue=self.name, priority=priority, limit=limit, **options)
+        many = Many(policy, max_wait_s, ids)
+        with many.telling():
+            async for bodies in each_request(requests):
+                request_id, chunk, rest = await many.take_async(bodies)
+                if rest is not None:
+                    await self.driver.run(many.large(request_id), rest)
+                elif (full := many.add(request_id, chunk)) is not None:
+                    await self.driver.run(full)
+            many.check_ids()
+            await self.driver.run(many.rest())
+        return [Request(self, request_id) for request_id in many.submitted]
 
     def request(self, id: str) -> Request:  # noqa: A002  the word of the API
         """The request with this id; nothing is looked up yet."""

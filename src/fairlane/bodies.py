@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import fields
+from itertools import chain
 from typing import Any
 
 from .errors import InvalidArgument
@@ -79,6 +80,60 @@ async def chunks_async(bodies: Iterable[Body] | AsyncIterable[Body]) -> AsyncIte
     last = chunker.rest()
     if last:
         yield last
+
+
+def split(bodies: Iterable[Body]) -> tuple[list[bytes], Iterator[list[bytes]] | None]:
+    """The only chunk of a small request and None; of a larger one all its chunks, and [].
+
+    Raises InvalidArgument.
+    """
+    if isinstance(bodies, (list, tuple)) and len(bodies) <= CHUNK_ENTRIES:
+        chunk = _few(bodies)
+        if chunk is not None:
+            return chunk, None
+    cut = chunks(bodies)
+    first: list[bytes] = next(cut, [])
+    following = next(cut, None)
+    return (first, None) if following is None else ([], chain((first, following), cut))
+
+
+def _few(bodies: Sequence[object]) -> list[bytes] | None:
+    """Bodies that fit into one chunk; None when they don't, or are no bodies."""
+    size, found = 0, []
+    for body in bodies:
+        if isinstance(body, str):
+            try:
+                body = body.encode()  # noqa: PLW2901
+            except UnicodeEncodeError:
+                return None
+        elif not isinstance(body, bytes):
+            return None
+        found.append(body)
+        size += len(body)
+    return found if size <= min(CHUNK_BYTES, MAX_BODY) else None
+
+
+async def split_async(
+    bodies: Iterable[Body] | AsyncIterable[Body],
+) -> tuple[list[bytes], AsyncIterator[list[bytes]] | None]:
+    """The same of an async iterable (or an ordinary one)."""
+    if not isinstance(bodies, AsyncIterable):
+        chunk, rest = split(bodies)
+        return chunk, None if rest is None else _awaited(rest)
+    cut = chunks_async(bodies)
+    first: list[bytes] = await anext(cut, [])
+    following = await anext(cut, None)
+    return (first, None) if following is None else ([], _awaited((first, following), cut))
+
+
+async def _awaited(
+    first: Iterable[list[bytes]], rest: AsyncIterator[list[bytes]] | None = None
+) -> AsyncIterator[list[bytes]]:
+    for chunk in first:
+        yield chunk
+    if rest is not None:
+        async for chunk in rest:
+            yield chunk
 
 
 def _check_iterable(bodies: object) -> None:

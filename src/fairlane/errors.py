@@ -24,9 +24,13 @@ from __future__ import annotations
 
 
 class FairlaneError(Exception):
-    """The root of everything this package raises on purpose."""
+    """The root of everything this package raises on purpose.
+
+    `submitted`: the ids that were in Redis when submit_many raised this.
+    """
 
     exit_code = 1
+    submitted: tuple[str, ...] = ()
 
 
 class InvalidArgument(FairlaneError, ValueError):

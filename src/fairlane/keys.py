@@ -13,7 +13,8 @@ from .errors import InvalidArgument
 
 LANES = 100
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
-REQUEST_PARTS = ("sub", "counter", "req", "tok", "lease", "retry", "out", "dead")
+REQUEST_PARTS = ("sub", "counter", "req", "tok", "lease", "retry", "out", "dead", "few")
+_PARTS = [part.encode() for part in REQUEST_PARTS]
 EVERY_REQUEST_KEY = b"*:{*}"  # patterns for SCAN
 EVERY_REQUEST_HASH = b"req:{*}"
 _REQUEST_KEY = re.compile(rf"({'|'.join(REQUEST_PARTS)}):\{{({_NAME.pattern})\}}")
@@ -31,8 +32,9 @@ def check_name(kind: str, name: str) -> str:
 
 @lru_cache(maxsize=4096)
 def request_keys(request_id: str) -> tuple[bytes, ...]:
-    """The eight keys of one request, in the order of lua/v1/lib/request_keys.lua."""
-    return tuple(f"{part}:{{{request_id}}}".encode() for part in REQUEST_PARTS)
+    """The nine keys of one request, in the order of lua/v1/lib/request_keys.lua."""
+    tail = f":{{{request_id}}}".encode()
+    return tuple([part + tail for part in _PARTS])
 
 
 def part_and_id(key: bytes) -> tuple[str, str] | None:
@@ -49,6 +51,11 @@ def request_hash(request_id: str) -> bytes:
 def leases(request_id: str) -> bytes:
     """`lease:{id}`: held permits and their deadlines."""
     return request_keys(request_id)[4]
+
+
+def retries(request_id: str) -> bytes:
+    """`retry:{id}`: entries that wait for another attempt, and when each is due."""
+    return request_keys(request_id)[5]
 
 
 def permits(request_id: str) -> bytes:

@@ -28,6 +28,7 @@ LOG_ENTRIES = 100_000  # about how many endings the completion log keeps
 
 SLICE_MS = 20.0  # how long one lease's work should take; an urgent request waits that long
 SLICE_MOST = 1_000
+TOKENS_MOST = 128  # tokens a unit takes at once, when its handler is quick
 FLUSH_MS = 250.0  # a slice that takes longer than planned shows its results this often
 SLICE_HARD_MS = 1_000.0  # ... and gives the rest back after this
 FLUSH_BYTES = 1 << 20  # results of one complete call

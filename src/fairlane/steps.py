@@ -10,6 +10,7 @@ from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 T = TypeVar("T")
+_AT_ONCE_S = 0.002  # the shortest wait of BRPOP: 0 is for ever, and so is 0.001 on Redis 6.2
 Arg = bytes | str | int | float
 
 
@@ -33,17 +34,54 @@ class Call:
         self.args = args
 
 
+class TextCall(Call):
+    """A script call whose `args` are all bytes or str: nothing has to be made of them any more."""
+
+    __slots__ = ()
+
+
+class Popped(NamedTuple):
+    """What a Pop brought, oldest first.
+
+    `is_cut`: the server gives one at a time, so there may be more; nor can it be asked for what is
+    there now.
+    """
+
+    lane: bytes
+    tokens: list[bytes]
+    is_cut: bool = False
+
+
+class Pop(Command):
+    """Takes up to `most` from the first list of `keys` that has any: Popped, or None.
+
+    It waits `block_ms` for the first of them; 0 = not at all. A server before Redis 7 gives one
+    only, by BRPOP, in whose words the step is written.
+    """
+
+    __slots__ = ("keys", "most", "packed", "seconds")
+
+    def __init__(self, keys: Sequence[bytes], block_ms: int, most: int = 1) -> None:
+        self.seconds = block_ms / 1000
+        super().__init__(b"BRPOP", *keys, self.seconds or _AT_ONCE_S)
+        self.keys = keys
+        self.most = most
+        self.packed: dict[bool, bytes] = {}  # a driver's: by modern, what is sent
+
+
 class Batch:
     """Independent steps in one round trip; replies in the same order.
 
     Nothing may depend on the order of their effects: a step whose script the server has forgotten
-    runs again while the others go on.
+    runs again while the others go on. `lenient`: the error of a step is its reply, a FairlaneError;
+    else the first of them is raised.
     """
 
-    __slots__ = ("steps",)
+    __slots__ = ("lenient", "steps")
 
-    def __init__(self, steps: Sequence[Command | Call]) -> None:
+    def __init__(self, steps: Sequence[Command | Call], *, lenient: bool = False) -> None:
         self.steps = steps
+        self.lenient = lenient
 
 
 class Nodes:
@@ -124,14 +162,65 @@ class Pull:
 
 
 class Handle:
-    """Runs the handler over a slice, from entry `position` on; the reply is a worker's Outcome."""
+    """Runs the handler over a slice, from entry `position` on; the reply is a worker's Outcome.
 
-    __slots__ = ("position", "slice")
+    `record` is where its lease stands, None for the unit's own.
+    """
 
-    def __init__(self, slice_: Any, position: int) -> None:
+    __slots__ = ("position", "record", "slice")
+
+    def __init__(self, slice_: Any, position: int, record: Any = None) -> None:
         self.slice = slice_
         self.position = position
+        self.record = record
 
 
-Step = Command | Call | Batch | Nodes | At | Confirm | Pause | Subscribe | Message | Pull | Handle
+class HandleBunch:
+    """Runs the handler over several leases in turn, and `meanwhile` an operation beside it.
+
+    The reply is a Handled. Both may be told to stop early; see a worker's Bunch.
+    """
+
+    __slots__ = ("bunch", "meanwhile")
+
+    def __init__(self, bunch: Any, meanwhile: Operation[Any] | None = None) -> None:
+        self.bunch = bunch
+        self.meanwhile = meanwhile
+
+
+class Handled(NamedTuple):
+    """What a HandleBunch came to: what the handler did, and the operation's result or error."""
+
+    outcomes: Any
+    result: Any = None
+    error: Exception | None = None
+
+
+class UntilHandled:
+    """In a `meanwhile`: waits until the handler has come back, for `timeout_s` at most.
+
+    The reply is True when it has.
+    """
+
+    __slots__ = ("timeout_s",)
+
+    def __init__(self, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+
+
+Step = (
+    Command
+    | Call
+    | Batch
+    | Nodes
+    | At
+    | Confirm
+    | Pause
+    | Subscribe
+    | Message
+    | Pull
+    | Handle
+    | HandleBunch
+    | UntilHandled
+)
 Operation = Generator[Step, Any, T]

@@ -17,6 +17,7 @@ from fairlane.model import Token, Verdict
 from fairlane.operations import tokens, work
 from fairlane.queue import Queue
 from fairlane.steps import Batch
+from tests.support.requests import waiting_bodies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -113,7 +114,7 @@ def finish(process: subprocess.Popen[bytes]) -> Ended:
 
 def bodies_of(redis_client: Any, request_id: str) -> list[bytes]:
     """The bodies that wait, in input order."""
-    return [fields[b"b"] for _, fields in redis_client.xrange(f"sub:{{{request_id}}}")]
+    return waiting_bodies(redis_client, request_id)
 
 
 # ------------------------------------------------------------------ a worker by hand
@@ -137,7 +138,7 @@ def settle(
             popped = opened.driver.run(_once(tokens.pop(queue, 50)))
             if popped is None:
                 break
-            token = tokens.parse(popped[1])
+            token = tokens.parse(popped.tokens[0])
             assert token is not None
             settled += opened.driver.run(_settle_one(token, queue, answer))
     return settled
@@ -147,7 +148,7 @@ def hold(url: str) -> None:
     """Take one permit and keep it, as a busy worker does."""
     with Queue.from_url(url) as opened:
         popped = opened.driver.run(_once(tokens.pop(opened.name, 50)))
-        token = tokens.parse(popped[1])
+        token = tokens.parse(popped.tokens[0])
         assert token is not None
         word, _, _ = opened.driver.run(work.acquire(token, "host:1", "1", 1))
         assert word == "ok"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.cli.program import NOBODY, ON_ONE_KIND, hold, settle
+from tests.support.requests import change_number
 
 if TYPE_CHECKING:
     import redis
@@ -53,7 +54,7 @@ def test_what_is_being_cancelled_is_neither_paused_nor_resumed(program: Program,
 
 def test_what_is_past_its_deadline_is_not_paused(program: Program, redis_client: redis.Redis):
     program("submit", "-", "--id", "mine", "--deadline", "1s", stdin=b"a\nb\n")
-    redis_client.hset("req:{mine}", "deadline", 1)
+    change_number(redis_client, "mine", "deadline", 1)
     ended = program("pause", "mine")
     assert (ended.code, ended.out) == (1, b"active\n")
     assert ended.err == "fairlane: request mine is past its deadline: it stays active\n"

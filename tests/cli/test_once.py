@@ -9,6 +9,7 @@ import pytest
 from fairlane import content_id
 from fairlane.queue import Queue
 from tests.cli.program import ON_ONE_KIND, Program, settle
+from tests.support.requests import waiting_bodies
 
 if TYPE_CHECKING:
     import redis
@@ -21,7 +22,7 @@ def test_the_file_twice_is_one_request(program: Program, redis_client: redis.Red
     first = program("submit", program.file(b"a\nb\n"), "--once")
     again = program("submit", program.file(b"a\nb\n", "copy"), "--once")
     assert (first.code, first.out) == (0, again.out)
-    assert redis_client.xlen(f"sub:{{{first.id}}}") == 2
+    assert waiting_bodies(redis_client, first.id) == [b"a", b"b"]
     url = program.env["FAIRLANE_REDIS"]
     assert len(settle(url, lambda _, body: body)) == 2
     assert program("submit", program.file(b"a\nb\n"), "--once", "--wait").code == 0

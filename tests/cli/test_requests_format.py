@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 from typing import TYPE_CHECKING
 
 import pytest
 
+from fairlane.cli.lines import Source
+from fairlane.cli.submission import Wish
+from fairlane.cli.submit_requests import submit_each
+from fairlane.model import Policy
+from fairlane.operations.submit_many import GROUP
+from fairlane.queue import Queue
 from tests.cli.program import ON_ONE_KIND, Program, bodies_of, settle
 
 if TYPE_CHECKING:
@@ -109,3 +116,50 @@ def test_what_has_no_meaning_is_refused(
 ):
     program("submit", program.file(SAMPLE), *WORDS, *words).refused(2, why)
     assert redis_client.dbsize() == 0
+
+
+def test_a_line_whose_id_is_taken_does_not_keep_the_others_of_its_group(program: Program):
+    """What is submitted is printed all the same, and a repeat of what fits changes nothing."""
+    name = program.file(SAMPLE)
+    program("submit", "-", "--id", "mine.2", stdin=b"other")
+    ended = program("submit", name, *WORDS, "--id", "mine")
+    assert (ended.code, ended.out) == (2, b"mine.1\nmine.3\n")
+    assert "mine.2 exists" in ended.err
+    assert program("submit", name, *WORDS, "--id", "its").out == b"its.1\nits.2\nits.3\n"
+    assert program("submit", name, *WORDS, "--id", "its").out == b"its.1\nits.2\nits.3\n"
+
+
+class Interrupted(io.BytesIO):
+    """A file whose second reading Ctrl-C interrupts after so many lines."""
+
+    readings = 0
+
+    def seek(self, at: int, whence: int = 0) -> int:
+        self.readings += 1
+        return super().seek(at, whence)
+
+    def read(self, size: int | None = -1) -> bytes:
+        if self.readings > 1 and self.tell():
+            raise KeyboardInterrupt
+        return super().read(size)
+
+
+@pytest.mark.parametrize("xid", [None, "mine"])
+def test_ctrl_c_keeps_what_was_printed(
+    xid: str | None,
+    redis_url: str,
+    redis_client: redis.Redis,
+    capsysbinary: pytest.CaptureFixture[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Whole groups are submitted and printed; nothing of the others is left."""
+    line, queue = b"1:a\n", Queue.from_url(redis_url)
+    monkeypatch.setattr("fairlane.cli.lines.BLOCK", len(line) * (GROUP + 7))
+    source = Source("lines", Interrupted(line * (2 * GROUP)), is_file=True)
+    wish = Wish(Policy(limit=1), xid, False, False, False, None, None)
+    with pytest.raises(KeyboardInterrupt, match=f"{GROUP} of the requests were submitted"):
+        submit_each(wish, source, lambda: queue)
+    printed = capsysbinary.readouterr().out.split()
+    assert len(printed) == GROUP
+    assert sorted(redis_client.zrange("{req}:active", 0, -1)) == sorted(printed)
+    assert redis_client.llen("{req}:5") == GROUP

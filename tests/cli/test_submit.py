@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fairlane.queue import Queue
 from tests.cli.program import ON_ONE_KIND, Program, bodies_of, finish, settle
 from tests.cli.test_lines import LINES
+from tests.support.requests import stored
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
@@ -59,12 +60,12 @@ def test_every_option_reaches_the_request(program: Program, redis_client: redis.
         "mine",
     )
     assert program("submit", program.file(b"a\n"), *words).code == 0
-    found: dict[bytes, bytes] = redis_client.hgetall("req:{mine}")  # type: ignore[assignment]
+    found = stored(redis_client, "mine")
     expected = {
         "queue": "slow", "priority": 99, "limit": 10, "attempts": 2, "backoff_min": 500,
         "backoff_max": 90_000, "lease_ms": 120_000, "retain_ms": 604_800_000,
     }  # fmt: skip
-    assert {name: found[name.encode()].decode() for name in expected} == {
+    assert {name: found[name] for name in expected} == {
         name: str(value) for name, value in expected.items()
     }
     assert redis_client.llen("{slow}:99") == 1
@@ -75,7 +76,8 @@ def test_the_defaults_are_the_librarys(program: Program, redis_client: redis.Red
     with Queue.from_url(redis_url) as queue:
         queue.submit_request([b"a"], id="library")
     names = ("digest", "queue", "priority", "limit", "attempts", "lease_ms", "retain_ms")
-    assert redis_client.hmget("req:{cli}", names) == redis_client.hmget("req:{library}", names)
+    cli, library = stored(redis_client, "cli"), stored(redis_client, "library")
+    assert [cli[name] for name in names] == [library[name] for name in names]
 
 
 @pytest.mark.parametrize("way", ["file", "pipe"])
@@ -110,13 +112,15 @@ def test_a_named_pipe_is_read_as_it_comes(program: Program, redis_client: redis.
         assert process.stdin
         process.stdin.write(b"a\n" * 2_000)
         process.stdin.flush()
-        (key,) = wait_until(lambda: redis_client.keys("req:*"), why="the request is there")
-        wait_until(lambda: redis_client.hget(key, "open") == b"1", why="it is open")
+        found: Any = wait_until(lambda: redis_client.keys("req:*"), why="the request is there")
+        request_id = found[0].decode()[5:-1]
+        wait_until(lambda: stored(redis_client, request_id).get("open") == "1", why="it is open")
         process.stdin.close()
         process.stdin = None
         ended = finish(process)
     assert ended.code == 0
-    assert redis_client.hmget(f"req:{{{ended.id}}}", "total", "open") == [b"2000", b"0"]
+    found = stored(redis_client, ended.id)
+    assert (found["total"], found["open"]) == ("2000", "0")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +11,22 @@ import redis
 from fairlane.model import Policy, Slice, Verdict, result_head
 from fairlane.operations import change, control, maintain, requeue, tokens, work
 from fairlane.operations.submit import submit
-from fairlane.steps import Batch, Call, Command, Handle, Pause, Pull, Step
+from fairlane.steps import (
+    Batch,
+    Call,
+    Command,
+    Handle,
+    HandleBunch,
+    Handled,
+    Pause,
+    Pop,
+    Popped,
+    Pull,
+    Step,
+)
 from fairlane.worker import loop
-from fairlane.worker.loop import Outcome, Unit
+from fairlane.worker.bunch import Bunch
+from fairlane.worker.unit import Lease, Outcome, Unit
 
 from .protocol import QUEUE, REQUEST
 from .world import Doing, Refused, World
@@ -52,6 +65,12 @@ class StillRecord:
     def unwant(self) -> None: ...
     def hold(self, *_: Any, **__: Any) -> None: ...
     def release(self, *_: Any) -> None: ...
+    def end_turn(self) -> None: ...
+
+    def take_turn(self) -> bool:
+        """Nobody took its lease back."""
+        return True
+
     def count(self, *_: Any, **__: Any) -> None: ...
 
 
@@ -61,10 +80,26 @@ class OneEach:
     def __init__(self, size: int) -> None:
         self.size = size
 
-    def next(self, _: str) -> int:
+    def knows(self, _: str) -> bool:
+        return True
+
+    def next(self, *_: Any) -> int:
         return self.size
 
     def observe(self, *_: Any, **__: Any) -> None: ...
+
+
+class Two:
+    """Two tokens at once, always."""
+
+    slice_s = 1.0
+    is_quick = True
+
+    def next(self, *_: Any) -> int:
+        return 2
+
+    def observe(self, *_: Any) -> None: ...
+    def take_singly(self, *_: Any) -> None: ...
 
 
 class NoMeasures:
@@ -132,6 +167,14 @@ def _work(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
     return loop.serve(unit)
 
 
+@kind("bunch worker")
+def _work_in_bunches(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
+    sizes: Any = OneEach(role.option("slice", 1))
+    own, spare, measures, two = (made() for made in (StillRecord, StillRecord, NoMeasures, Two))
+    given: Any = (own, sizes, measures, two, (spare,))
+    return loop.serve(Unit(QUEUE, role.name, "1", *given))
+
+
 @kind("canceller", again=True)
 def _cancel(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
     return control.cancel(REQUEST, "because", queue=QUEUE)
@@ -184,9 +227,10 @@ class Ops:
         self.prefix = 0
         self.count = 0
 
-    def token_hex(self, _: int) -> str:
+    def draw(self) -> bytes:
+        """The next op of the present actor and life."""
         self.count += 1
-        return f"{self.prefix:028x}{self.count:04x}"
+        return b"%028x%04x" % (self.prefix, self.count)
 
 
 OPS = Ops()
@@ -292,17 +336,20 @@ class Cast:
 
     def _make_ready(self, actor: Actor) -> None:
         step = actor.step
-        if isinstance(step, Handle):
-            actor.fence = (step.slice.k, step.slice.fence)
+        if isinstance(step, (Handle, HandleBunch)):
+            held = step.slice if isinstance(step, Handle) else step.bunch.waiting[0].slice
+            actor.fence = (held.k, held.fence)
             return
         one = step.steps[len(actor.partial)] if isinstance(step, Batch) else step
         if isinstance(one, (Command, Call)):
             actor.doing = self.world.doing(one)
             actor.is_idle = actor.doing.name == "BRPOP"
 
-    def op_of(self, role: Role, life: int) -> str:
-        """The op that a worker will draw in a life; it draws one."""
-        return f"{sum(map(ord, role.name)) * 1000 + life:028x}{1:04x}"
+    def ops_of(self, role: Role, life: int) -> list[str]:
+        """The ops that a worker may draw in a life: one, or one for each token and a retry's."""
+        most = 4 if role.kind == "bunch worker" else 1
+        prefix = f"{sum(map(ord, role.name)) * 1000 + life:028x}"
+        return [f"{prefix}{number:04x}" for number in range(1, most + 1)]
 
 
 def _replay(generator: Generator[Step, Any, Any], replies: tuple[Any, ...]) -> Any:
@@ -310,11 +357,25 @@ def _replay(generator: Generator[Step, Any, Any], replies: tuple[Any, ...]) -> A
     for reply in replies:
         if isinstance(reply, Refused):
             step = generator.throw(redis.ResponseError(reply.text))
+        elif isinstance(reply, Way) and isinstance(step, HandleBunch):
+            step = generator.send(Handled(handled_in_turn(step.bunch, reply.how)))
         elif isinstance(reply, Way):
             step = generator.send(handled(step.slice, step.position, reply.how))
         else:
-            step = generator.send(reply)
+            step = generator.send(_told(step, reply))
     return step
+
+
+def _told(step: Any, reply: Any) -> Any:
+    """The reply as a driver brings it: a pop's is a Popped, of one token."""
+    if isinstance(step, Batch):
+        return tuple(_told(one, part) for one, part in zip(step.steps, reply, strict=True))
+    if not isinstance(step, Pop) or reply is None:
+        return (
+            [*reply] if isinstance(step, Command) and step.args[0] == b"RPOP" and reply else reply
+        )
+    lane, token = reply
+    return Popped(lane, [token], is_cut=True)
 
 
 def frames(generator: Any) -> list[Any]:
@@ -336,7 +397,7 @@ def _score(value: Any) -> Any:
     return f"S{text}"
 
 
-def plain(value: Any) -> Any:  # noqa: C901, PLR0911  one line for each kind of value
+def plain(value: Any) -> Any:  # noqa: C901, PLR0911, PLR0912  one line for each kind of value
     """A value as nested tuples, without what is the same in every state."""
     if isinstance(value, dict):
         return tuple(
@@ -355,6 +416,12 @@ def plain(value: Any) -> Any:  # noqa: C901, PLR0911  one line for each kind of 
         return ("outcome", value.position, value.is_over, plain(value.ids), plain(verdicts))
     if isinstance(value, Handle):
         return ("handle", value.position, plain(value.slice))
+    if isinstance(value, HandleBunch):
+        return ("handle", plain(value.bunch))
+    if isinstance(value, Bunch):
+        return ("bunch", *map(plain, value.waiting))
+    if is_dataclass(value) and not isinstance(value, (Unit, type)):
+        return tuple(plain(getattr(value, one.name)) for one in fields(value))
     if isinstance(value, Call):
         return (value.script.name, plain(value.args))
     if isinstance(value, Batch):
@@ -394,17 +461,31 @@ def handled(taken: Slice, position: int, how: str) -> Outcome:
     return outcome
 
 
-def ways(step: Handle, hows: tuple[str, ...]) -> Iterator[str]:
+def handled_in_turn(bunch: Bunch, how: str) -> list[Lease]:
+    """The same for several leases; "stops" begins one only."""
+    done = []
+    while lease := bunch.take():
+        done.append(lease)
+        lease.outcome = handled(lease.slice, 0, how)
+        if how in {"stops", "in parts"}:
+            break
+    return done
+
+
+def ways(step: Handle | HandleBunch, hows: tuple[str, ...]) -> Iterator[str]:
     """Which of the ways a handler may go here."""
+    if isinstance(step, HandleBunch):
+        yield from hows
+        return
     left = len(step.slice.entries) - step.position
     for how in hows:
         if left > 1 or how not in {"stops", "in parts"}:
             yield how
 
 
-def extension(step: Handle) -> Call:
+def extension(step: Handle | HandleBunch) -> Call:
     """What the supervisor sends while a handler runs."""
-    held = step.slice
+    held = step.slice if isinstance(step, Handle) else step.bunch.waiting[0].slice
     return work.extend(held.request_id, held.k, held.fence.decode(), held.op.decode())
 
 
@@ -416,6 +497,6 @@ def install(library: Library, monkeypatch: Any) -> None:
     for module in (control, maintain, tokens, work, submission):
         if hasattr(module, "library"):
             monkeypatch.setattr(module, "library", lambda: library)
-    monkeypatch.setattr("fairlane.operations.work.secrets.token_hex", OPS.token_hex)
+    monkeypatch.setattr("fairlane.operations.work._ops", OPS)
     monkeypatch.setattr(clock, "mono_s", lambda: 0.0)
     monkeypatch.setattr(settings, "OPEN_MS", 20_000)

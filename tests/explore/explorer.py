@@ -327,9 +327,10 @@ class Explorer:
     def _reborn(self, state: State, actor: Actor) -> Actor:
         """The same role from the start; a worker draws an op that stands nowhere else."""
         role, life = actor.role, 0
-        if role.kind == "worker":
+        if role.kind in {"worker", "bunch worker"}:
             ghost = state.ghost.template.names if state.ghost else ()
-            while (op := self.cast.op_of(role, life)) in state.stand.names or op in ghost:
+            used = state.stand.names.union(ghost)
+            while not used.isdisjoint(self.cast.ops_of(role, life)):
                 life += 1
         return self.cast.first(role, (), life)
 

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane import keys, scripts
+from fairlane.operations.fields import unpacked
 from fairlane.steps import Command
 
 if TYPE_CHECKING:
@@ -103,9 +104,21 @@ class Protocol(ABC):
 class Fairlane(Protocol):
     """The product's."""
 
-    def __init__(self, root: Path | None = None) -> None:
+    def __init__(self, root: Path | None = None, *, in_stream: bool = False) -> None:
+        """`in_stream`: small requests, too, wait in a stream from the beginning."""
+        self._in_stream = in_stream
         self.library = scripts.Library(root or scripts.library().root)
-        names = ("sub", "counter", "request", "permits", "leases", "retries", "results", "dead")
+        names = (
+            "sub",
+            "counter",
+            "request",
+            "permits",
+            "leases",
+            "retries",
+            "results",
+            "dead",
+            "few",
+        )
         self.keys = dict(zip(names, keys.request_keys(REQUEST), strict=True))
         self.keys |= {
             "active": keys.active(QUEUE),
@@ -127,6 +140,8 @@ class Fairlane(Protocol):
                 b'"XADD", %b, "*"' % stream, b'"XADD", %b, ARGV[1] .. "-*"' % stream
             )
         source = source.replace(b"seq = 0,", b"seq = %d," % FIRST_SEQ)
+        if self._in_stream:
+            source = source.replace(b"local FEW, FEW_BYTES = 10,", b"local FEW, FEW_BYTES = -1,")
         counted = b'redis.call("HINCRBY", request, "published", 1)\n  redis.call("PUBLISH"'
         return source.replace(b'redis.call("PUBLISH"', counted)
 
@@ -238,7 +253,8 @@ def _read_hash(raw: Any) -> tuple[Any, str]:
 
 
 def _read_request(raw: Any) -> tuple[Any, str]:
-    said = dict(sorted(_pairs(raw).items()))
+    stored = {name.decode(): value.decode() for name, value in _pairs(raw).items()}
+    said = {name.encode(): value.encode() for name, value in sorted(unpacked(stored).items())}
     canonical = {name: value for name, value in said.items() if name not in _DULL}
     if b"seen" in said:
         canonical[b"seen"] = b"S" + said[b"seen"]

@@ -26,6 +26,11 @@ def worker(number: int, most: int = 1) -> Role:
     return Role(f"w:{number}", "worker", (("slice", most),))
 
 
+def bunch_worker(number: int) -> Role:
+    """Takes two tokens at once."""
+    return Role(f"w:{number}", "bunch worker")
+
+
 W1, W2, W3 = worker(1), worker(2), worker(3)
 CANCEL = Role("c", "canceller")
 REQUEUE = Role("d", "requeuer")
@@ -87,11 +92,17 @@ LARGE = (
     System("two workers, a crash", (producer(1), W1, W2), CRASH),
     System("two producers", (producer(1), producer(1, name="q"), W1)),
     System("a crash and a lost reply", (producer(1), W1), (1, 1, 0)),
+    System("two tokens at once", (producer(2, limit=2), bunch_worker(1))),
 )
 HUGE = (  # only by name
     System("two crashes", (producer(1), W1), (2, 0, 0)),
     System("a crash and a late copy", (producer(1), W1), (1, 0, 1)),
     System("limit 2, a crash", (producer(2, limit=2), W1, W2), CRASH),
+    System("two at once, one fails", (producer(2, limit=2), bunch_worker(1)), hows=FAILS),
+    System("two at once, a crash", (producer(2, limit=2), bunch_worker(1)), CRASH),
+    System("two at once, and one", (producer(2, limit=2), bunch_worker(1), W2)),
+    System("two at once, a lost reply", (producer(2, limit=2), bunch_worker(1)), LOST),
+    System("two at once, a late copy", (producer(2, limit=2), bunch_worker(1)), COPY),
     System("every ending of a handler", (producer(2), worker(1, 2)), hows=ALL),
     System("two producers, a crash", (producer(1), producer(1, name="q"), W1), CRASH),
 )

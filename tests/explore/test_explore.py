@@ -24,20 +24,29 @@ pytestmark = pytest.mark.parametrize("redis_server", ["single"], indirect=True)
 
 
 def explore(
-    server: Server, system: System, monkeypatch: pytest.MonkeyPatch, root: Path | None = None
+    server: Server,
+    system: System,
+    monkeypatch: pytest.MonkeyPatch,
+    root: Path | None = None,
+    *,
+    in_stream: bool = False,
 ) -> Report:
-    protocol = Fairlane(root)
+    protocol = Fairlane(root, in_stream=in_stream)
     with contextlib.closing(World(f"{server.folder}/redis.sock", protocol)) as world:
         install(protocol.library, monkeypatch)
         return Explorer(world, system).run()
 
 
+@pytest.mark.parametrize("in_stream", [False, True], ids=["as it is", "in a stream"])
 @pytest.mark.parametrize("system", SMALL, ids=lambda system: system.name)
 def test_a_small_system_holds_in_every_state(
-    redis_server: Server, system: System, monkeypatch: pytest.MonkeyPatch
+    redis_server: Server,
+    system: System,
+    monkeypatch: pytest.MonkeyPatch,
+    in_stream: bool,
 ):
     """Every interleaving and every fault of its budget, on the real scripts."""
-    report = explore(redis_server, system, monkeypatch)
+    report = explore(redis_server, system, monkeypatch, in_stream=in_stream)
     print(report)  # noqa: T201  how much was seen, for whoever reads along with -s
     assert report.states > 400
     assert report.ends > 100
@@ -71,7 +80,7 @@ def test_leases_expire_while_their_workers_live(
 SAMPLE = [
     ("request/acquire.lua", 'permit.kind ~= "q" or permit.g ~= g', "two workers"),
     ("request/enqueue.lua", "seen >= intent", "an empty request"),
-    ("request/append.lua", "chunk <= state.chunks", "open, a lost reply"),
+    ("request/append.lua", "chunk <= chunks", "open, a lost reply"),
     ("request/reap.lua", "is_ended(state)", "one worker"),
     ("lib/finish.lua", "left > 0 and not cancelled and not expired", "one worker"),
     ("dispatch/retire.lua", 'redis.call("ZADD", logged, "NX"', "one worker"),
@@ -106,7 +115,7 @@ def test_the_explorer_sees_a_guard_taken_out(
     ("script", "old", "new"),
     [
         ("lib/mint.lua", "local want = math.min(state.limit - state.held, work)", "local want = 0"),
-        ("lib/settle.lua", 'redis.call("DECRBY", counter, acked)', ""),
+        ("lib/whole.lua", "state.left, state.done = 0, count", "state.left, state.done = 0, 0"),
     ],
     ids=["nothing is minted", "done is not counted"],
 )

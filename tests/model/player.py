@@ -144,7 +144,9 @@ class Player:
         names = [keys.delayed(QUEUE), *(lanes[token.lane] for token in tokens)]
         told: list[Any] = []
         for token in tokens:
-            told += (token.lane, Copy(request_id, token.k, token.g).text, token.delay)
+            text = Copy(request_id, token.k, token.g).text
+            later = [text, token.delay] if token.delay else []
+            told += (token.lane, 0, 1, *later) if later else (token.lane, 1, 0, text)
         return self._script("insert_tokens", names, tokens=told)
 
     def _remember(self, request_id: str, given: dict[str, Any], reply: list[Any]) -> None:
@@ -174,8 +176,8 @@ class Player:
         """The producer's first step; returns the score."""
         before = self.book.active.get(request_id, 0)
         score = self.book.intend(request_id, grace, above)
-        reply = self.dispatch("intend", id=request_id, grace=grace, above=above)
-        said_so = [reply[0], float(reply[1]), reply[2]]
+        bound, *told = self.dispatch("intend", ids=[request_id], grace=grace, above=above)
+        said_so = [told[0], float(told[1]), bound]
         agree(said_so, [score, before, self.book.max_waiting], "intent, the one before, the bound")
         return score
 
@@ -220,27 +222,9 @@ class Player:
 
     def retire(self, request_id: str) -> None:
         """An ended request enters the log."""
-        summary = self.book.requests[request_id].summary()
-        names = (
-            "state",
-            "born",
-            "total",
-            "done",
-            "dead",
-            "cancelled",
-            "ended",
-            "priority",
-            "reason",
-        )
-        fields = [part for pair in zip(names, summary, strict=False) for part in pair]
-        reply = self.dispatch(
-            "retire",
-            id=request_id,
-            born=summary[1],
-            keep_ms=KEEP_LOGGED_MS,
-            most=1000,
-            fields=fields,
-        )
+        ending = [request_id, *self.book.requests[request_id].summary()]
+        longer = KEEP_LOGGED_MS - 3_600_000
+        reply = self.dispatch("retire", longer=longer, most=1000, endings=ending)
         agree(reply, self.book.retire(request_id), "a logged end")
 
     def take(self, lane: int, count: int, worker: tuple[str, str]) -> bytes:

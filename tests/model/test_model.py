@@ -65,7 +65,7 @@ def mutant(folder: Path, script: str, old: str, new: str) -> Path:
         ("lib/verdicts.lua", "math.max(0, attempt - 1)", "attempt"),
         ("request/acquire.lua", "permit.op == op and permit.g == g", "permit.g == g"),
         ("request/complete.lua", "permit.fence ~= fence or permit.op ~= op", "false"),
-        ("request/append.lua", "chunk == state.chunks and chain ~= state.chain", "false"),
+        ("request/append.lua", "chunk == chunks and chain ~= last", "false"),
         ("lib/resize.lua", "  relink_parked(state)\n", ""),
         ("dispatch/postpone.lua", 'or tonumber(redis.call("ZSCORE", active, id)) ~= seen', ""),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fairlane import keys
+from fairlane.operations.fields import unpacked
 
 from .words import Result, agree
 
@@ -17,7 +18,7 @@ Reads = list[tuple[Any, ...]]
 
 def reads(request_id: str) -> Reads:
     """The commands that show one request."""
-    stream, counter, request, permits, leases, retries, results, dead = keys.request_keys(
+    stream, counter, request, permits, leases, retries, results, dead, few = keys.request_keys(
         request_id
     )
     return [
@@ -31,12 +32,13 @@ def reads(request_id: str) -> Reads:
         ("GET", counter),
         ("XRANGE", results, "-", "+"),
         ("XRANGE", dead, "-", "+"),
+        ("GET", few),
     ]
 
 
 def compare(book: Book, request_id: str, replies: list[Any]) -> None:
     """Raise Disagreement unless Redis holds what the model says."""
-    values = {name.decode(): value.decode() for name, value in replies[0].items()}
+    values = unpacked({name.decode(): value.decode() for name, value in replies[0].items()})
     request = book.requests.get(request_id)
     if request is None:
         seen = book.abandoned.get(request_id)
@@ -47,13 +49,18 @@ def compare(book: Book, request_id: str, replies: list[Any]) -> None:
     _compare_results(request, replies[8], replies[9])
     if request.has_ended:
         agree([len(one) for one in replies[1:4]], [0, 0, 0], "what is left of the permits")
-        agree([replies[5], replies[7]], [0, None], "what is left of the stream")
+        agree([replies[5], replies[7], replies[10]], [0, None, None], "what is left of the stream")
         return
     _compare_permits(request, replies[1])
     leases = {int(k): int(score) for k, score in replies[2]}
     agree(leases, {permit.k: permit.deadline for permit in request.held}, "the leases")
     retries = {sub_id: int(due) for sub_id, due in replies[3]}
     agree(retries, {sub.id: sub.due for sub in request.among("waiting")}, "what waits")
+    if replies[10] is not None:  # a small request: nothing of it was settled yet
+        bodies = b"".join(b"%d:%b" % (len(sub.body), sub.body) for sub in request.subs)
+        agree(replies[10], bodies, "the few that wait or are held apart")
+        agree([request.left, replies[5], replies[7]], [len(request.subs), 0, None], "their number")
+        return
     pending = {sub_id: (who, count) for sub_id, who, _, count in replies[4]}
     agree(pending, _owners(request), "who owes what, and its deliveries")
     consumers = {one[b"name"] for one in replies[6]} - {b"-"}
@@ -96,7 +103,7 @@ def _compare_permits(request: Request, fields: dict[bytes, bytes]) -> None:
         if name.isdigit() and kind == "q":
             found[int(name)] = ("queued", *map(int, rest.split(":")))
         elif name.isdigit() and kind == "h":
-            fence, g, op, started, _, _, worker = rest.split(":", 6)
+            fence, g, op, started, _, _, _, _, worker = rest.split(":", 8)
             found[int(name)] = ("held", int(fence), int(g), op, started, worker)
     expected: dict[int, tuple[Any, ...]] = {}
     for permit in request.permits.values():

@@ -350,7 +350,8 @@ def test_a_request_that_nothing_will_move_is_bad(lane: Lane, driver: SyncDriver)
     lane.client.zadd(ACTIVE, {"r1": lane.now + HOUR})
     assert examined(driver)["stuck"].state == "ok"
     lane.client.hset("tok:{r1}", "0", "p:")
-    lane.client.hset("req:{r1}", mapping={"queued": 0, "free": 0})
+    lane.change("queued", 0)
+    lane.change("free", 0)
     check = examined(driver)["stuck"]
     assert (check.state, "r1" in check.what, "--repair" in check.mend) == ("bad", True, True)
 
@@ -445,3 +446,29 @@ def test_of_many_requests_some_are_looked_at(
     monkeypatch.setattr(doctor_queue, "_MOST", 3)
     lane.client.zadd(ACTIVE, {f"r{i}": lane.now + i for i in range(5)})
     assert examined(driver)["requests"].what == "3 of 5 unfinished ones looked at"
+
+
+# ------------------------------------------------------------------ sizes
+
+
+@pytest.mark.parametrize(
+    ("size", "requests", "bodies", "is_told"),
+    [(4096, 100, 15, True), (4096, 99, 15, False), (4096, 100, 21, False), (2048, 100, 15, False)],
+)
+def test_many_small_streams_are_worth_smaller_blocks(
+    lane: Lane, driver: SyncDriver, size: int, requests: int, bodies: int, is_told: bool
+):
+    """One sentence, where it helps: a request of many fills its own."""
+    before = lane.client.config_get("stream-node-max-bytes")["stream-node-max-bytes"]
+    lane.client.config_set("stream-node-max-bytes", size)
+    try:
+        Queue(driver).submit_many([b"x" * 100] * bodies for _ in range(requests))
+        check = examined(driver).get("small requests")
+    finally:
+        lane.client.config_set("stream-node-max-bytes", before)
+    lane.client.flushall()
+    assert (check is not None) == is_told
+    if check is not None:
+        assert check.state == "warn"
+        assert check.what.startswith("100 of 100 requests")
+        assert "stream-node-max-bytes 2048" in check.mend

@@ -285,7 +285,8 @@ def test_a_request_without_a_queued_permit_gets_one(lane: Lane, driver: SyncDriv
     lane.start(1)
     announced(lane)
     lane.client.hset(keys.permits("r1"), "0", "p:")
-    lane.client.hset("req:{r1}", mapping={"queued": 0, "free": 0})
+    lane.change("queued", 0)
+    lane.change("free", 0)
     found = walk(driver)
     assert told(found) == [("unsound", "r1")]
     assert "nothing is queued" in found[0].what
@@ -296,7 +297,7 @@ def test_a_request_without_a_queued_permit_gets_one(lane: Lane, driver: SyncDriv
 
 def test_what_cannot_be_mended_is_left_to_a_person(lane: Lane, driver: SyncDriver):
     """A count of what is left that is wrong: the walk says so, and goes on."""
-    queued(lane)
+    queued(lane, 20)
     lane.client.incr("counter:{r1}")
     for repair in (False, True):
         (found, *_) = walk(driver, repair=repair)
@@ -356,7 +357,7 @@ def test_other_queues_requests_are_left_alone(lane: Lane, driver: SyncDriver):
     """Not even looked at, however broken."""
     other = Lane(driver, lane.client, queue="other")
     other.start(1)
-    other.client.hset("req:{r1}", "queued", 7)
+    other.change("queued", 7)
     before = other.dump()
     assert walk(driver, repair=True) == []
     assert other.dump() == before
@@ -412,7 +413,7 @@ def test_it_goes_page_by_page(lane: Lane, driver: SyncDriver, monkeypatch: pytes
     for name in names:
         other = Lane(driver, lane.client, request_id=name)
         other.now = lane.now
-        other.start(1)
+        other.start(11)
     for i in range(0, 60, 2):
         lane.client.delete(f"req:{{r{i}}}")
     found: list[Finding] = []

@@ -454,7 +454,7 @@ def test_a_request_that_cannot_be_read_does_not_stop_the_others(lane: Lane, driv
     scores = dict(lane.client.zrange(ACTIVE, 0, -1, withscores=True))
     assert set(scores) == {b"r1", b"r2", b"r3"}
     assert all(score % 1 == 0.5 and score > lane.now for score in scores.values())
-    lane.client.delete("tok:{r2}", "req:{r2}", "sub:{r2}", "counter:{r2}")
+    lane.client.delete(*keys.request_keys("r2"))
 
 
 def test_an_unread_intent_stays_an_intent(lane: Lane, driver: SyncDriver):

@@ -27,6 +27,7 @@ from fairlane.operations import (
 )
 from fairlane.operations.fsck import Walk
 from fairlane.operations.submit import discard, submit
+from fairlane.operations.submit_many import Many
 from fairlane.queue import Queue
 from fairlane.scripts import library
 from fairlane.steps import At, Batch, Call, Command, Confirm, Nodes
@@ -203,6 +204,14 @@ def submits_twice(driver: Any) -> None:
         driver.run(submit("r1", Policy()), iter(TWO))
 
 
+def submits_many(driver: Any) -> None:
+    for ids in (["r1", "r2"], ["r1", "r2", "r3"]):
+        many = Many(Policy(limit=2))
+        for name in ids:
+            many.add(name, numbered(2) if name != "r2" else [])
+        driver.run(many.rest())
+
+
 def submits_bounded(driver: Any) -> None:
     driver.run(bounds.set_max_waiting("req", 10))
     driver.run(submit("r1", Policy()), iter(TWO))
@@ -313,7 +322,7 @@ def settle_late(driver: Any, held: Slice) -> None:
 
 def leaves_an_intent(driver: Any) -> None:
     names = (keys.active("req"), keys.conf("req"))
-    driver.do(library().intend(names, id="r1", grace=1, above=0))
+    driver.do(library().intend(names, ids=["r1"], grace=1, above=0))
     driver.client.zadd(keys.active("req"), {"r1": 1})
     driver.run(maintain.look_after("req"))
     put(driver)
@@ -379,7 +388,7 @@ def tidies(driver: Any) -> None:
 
 ON_SINGLE = pytest.mark.parametrize("redis_server", ["single"], indirect=True)
 SCENARIOS: list[Callable[[Any], None]] = [
-    submits, submits_nothing, submits_a_stream, submits_twice, submits_bounded,
+    submits, submits_nothing, submits_a_stream, submits_twice, submits_many, submits_bounded,
     is_refused_by_the_bound, takes_back_a_stream, discards, cancels, works, fails, gives_back,
     expires, dies, lives, loses_its_tokens, is_late, leaves_an_intent, vanishes, ends_unlogged,
     changes, requeues, requeues_after_the_end, drops_the_dead, checks_everything, tidies,

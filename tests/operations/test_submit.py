@@ -18,7 +18,8 @@ from fairlane.errors import (
     RequestLost,
 )
 from fairlane.model import Policy
-from fairlane.operations.submit import Digest, discard, submit
+from fairlane.operations.digest import Digest
+from fairlane.operations.submit import discard, submit
 from fairlane.operations.tokens import drop
 from fairlane.steps import Pull
 from tests.support.requests import cut, numbered, once, take_slice, work_off
@@ -65,7 +66,7 @@ def test_bodies_are_pulled_as_they_are_sent(queue: Queue, lane: Lane):
     def watched() -> Iterator[bytes]:
         for i in range(5000):
             if i % 500 == 499:
-                stored = int(lane.client.hget(lane.names[2], "total") or 0)
+                stored = int(lane.hash().get("total") or 0)
                 ahead.append(i + 1 - stored)
             yield b"x"
 
@@ -330,7 +331,7 @@ def test_a_late_producer_starts_again_with_a_newer_intent(driver: SyncDriver, la
     assert isinstance(operation.send(None), Pull)
     assert isinstance(operation.send([b"a"]), Pull)
     intended = driver.run(once(operation.send(None)))
-    score = intended[0]
+    score = intended[1]
     lane.abandon(score)
     driver.run(once(drop("req", "r1", str(score))))
     names: list[str] = []

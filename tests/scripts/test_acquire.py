@@ -25,10 +25,11 @@ def take_all(lane: Lane, tokens: list[Tok], **given: Any) -> list[Held]:
 
 def test_acquire_brings_fence_policy_and_bodies(lane: Lane):
     """All a worker must know comes with the slice."""
-    (token,) = lane.start(2, limit=1, attempts=4, priority=9)
+    bodies = [b"0" * 600, b"1" * 600]
+    (token,) = lane.start(bodies, limit=1, attempts=4, priority=9)
     lane.later(50)
     held = lane.take(token)
-    assert held.bodies == [b"b0", b"b1"]
+    assert held.bodies == bodies
     assert held.attempt == 1
     assert held.policy == [lane.now, lane.now - 50, 30_000, 4, 1_000, 10_000, 9, 0, 0]
     assert lane.client.zscore(lane.names[4], "0") == lane.now + 30_000
@@ -49,7 +50,7 @@ def test_a_permit_above_the_limit_is_refused_busy(lane: Lane):
     tokens = lane.start(6, limit=3)
     for token in tokens[:2]:
         lane.take(token, count=1)
-    lane.client.hset(lane.names[2], "limit", 2)  # as when a limit is lowered under a queued token
+    lane.change("limit", 2)  # as when a limit is lowered under a queued token
     lane.checked = False
     refused = lane.acquire(tokens[2])
     assert (refused.word, refused.tokens) == ("busy", [])

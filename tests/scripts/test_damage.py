@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.support.requests import HOUR, Lane, Tok, toks
 
 LEASE = 30_000
-STREAM, PERMITS = 0, 3
+STREAM, PERMITS, FEW = 0, 3, 8
 
 
 @pytest.fixture
@@ -71,6 +73,44 @@ def test_a_permit_is_not_given_away_while_its_lease_may_be_worked_under(damaged:
     assert len(toks(damaged.reap()[2])) == 1
 
 
+def test_the_number_of_a_permit_whose_lease_stands_is_not_given_away(damaged: Lane):
+    """All permits are gone: the one that is under a lease must not be the first to come back."""
+    tokens = damaged.start(9, limit=2)
+    damaged.take(tokens[0], count=1)
+    damaged.client.delete(damaged.names[PERMITS])
+    damaged.later(LEASE - 1)
+    assert damaged.reap()[2] == []
+
+
+def test_a_sleeping_permit_is_not_counted_among_the_awake(damaged: Lane):
+    """What a dropped lease gives back wakes it, instead of waiting for it."""
+    tokens = damaged.start(2, limit=2)
+    failed, lost = (damaged.take(token, count=1) for token in tokens)
+    damaged.complete(failed, others=[(failed.ids[0], "retry", 10 * LEASE)])
+    damaged.client.hdel(damaged.names[PERMITS], lost.k)
+    damaged.later(LEASE)
+    (token,) = [token for token in toks(damaged.reap()[2]) if not token.delay]
+    assert damaged.take(token).ids == lost.ids
+
+
+def test_permits_are_not_counted_anew_when_none_is_missing(lane: Lane):
+    """That would cost every look at a request as much as its limit."""
+    tokens = lane.start(9)
+    lane.take(tokens[0])
+    lane.checked = False
+
+    def looks() -> int:
+        stats: Any = lane.client.info("commandstats")
+        return int(stats.get("cmdstat_hgetall", {"calls": 0})["calls"])
+
+    before = looks()
+    lane.reap()
+    assert looks() == before
+    lane.client.hdel(lane.names[PERMITS], tokens[1].k)
+    lane.reap()
+    assert looks() > before
+
+
 def test_one_lost_permit_of_several_comes_back(damaged: Lane):
     """The others go on with what they have."""
     tokens = damaged.start(9)
@@ -113,9 +153,21 @@ def test_a_token_of_a_request_without_its_stream_is_gone_and_writes_nothing(dama
 
 def test_a_request_without_its_stream_ends_by_cancel(damaged: Lane):
     """At once, as nothing is held."""
-    damaged.start(6)
+    damaged.start(20)
     damaged.client.delete(damaged.names[STREAM])
     assert damaged.check() == ["not ended, but sub:{r1} is gone"]
+    word, summary = damaged.cancel()
+    assert (word, summary[0], summary[2:6]) == (b"ended", b"cancelled", [20, 0, 0, 20])
+    assert damaged.check() == []
+
+
+def test_a_request_without_its_few_ends_by_cancel(damaged: Lane):
+    """They waited apart: there never was a stream."""
+    tokens = damaged.start(6)
+    damaged.client.delete(damaged.names[FEW])
+    before = damaged.dump()
+    assert damaged.acquire(tokens[0]).word == "gone"
+    assert damaged.dump() == before
     word, summary = damaged.cancel()
     assert (word, summary[0], summary[2:6]) == (b"ended", b"cancelled", [6, 0, 0, 6])
     assert damaged.check() == []
@@ -134,7 +186,7 @@ def test_a_request_without_its_stream_ends_with_who_holds_a_slice_of_it(damaged:
 
 def test_a_request_without_its_stream_passes_its_deadline_and_can_be_cancelled(damaged: Lane):
     """What is gone cannot be made dead: the state says so until somebody ends it."""
-    damaged.start(6, deadline_ms=60_000)
+    damaged.start(20, deadline_ms=60_000)
     damaged.client.delete(damaged.names[STREAM])
     damaged.later(60_000)
     assert damaged.reap()[0] == b"ok"

@@ -16,17 +16,26 @@ ACTIVE, DELAYED = keys.active("req"), keys.delayed("req")
 LANES = keys.lanes("req")
 CONF, LOADS = keys.bound("req")
 LOG = (ACTIVE, keys.logged("req"), keys.completed("req"), CONF, LOADS)
-FIELDS = ("state", "done", "total", 3)
 
 
 def intend(lane: Lane, request_id: str = "r1", grace: Any = 30_000, **given: Any) -> int:
-    given = {"above": 0} | given
-    return int(lane.call("intend", (ACTIVE, CONF), id=request_id, grace=grace, **given)[0])
+    return int(intend_all(lane, [request_id], grace=grace, **given)[1])
+
+
+def intend_all(lane: Lane, ids: list[str], **given: Any) -> list[Any]:
+    given = {"above": 0, "grace": 30_000} | given
+    return list(lane.call("intend", (ACTIVE, CONF), ids=ids, **given))
 
 
 def insert(lane: Lane, *tokens: tuple[int, str, Any]) -> int:
-    names = [DELAYED, *(LANES[priority] for priority, _, _ in tokens)]
-    flat = [part for token in tokens for part in token]
+    """Tokens with their lane and delay."""
+    names, flat = [DELAYED], list[Any]()
+    for lane_of in dict.fromkeys(priority for priority, _, _ in tokens):
+        own = [(text, delay) for priority, text, delay in tokens if priority == lane_of]
+        now = [text for text, delay in own if not delay]
+        later = [part for pair in own if pair[1] for part in pair]
+        names.append(LANES[lane_of])
+        flat += [lane_of, len(now), len(later) // 2, *now, *later]
     return int(lane.call("insert_tokens", names, tokens=flat))
 
 
@@ -34,9 +43,15 @@ def promote(lane: Lane, most: Any = 1000) -> list[int]:
     return list(lane.call("promote", (DELAYED, *LANES), most=most))
 
 
-def retire(lane: Lane, request_id: str = "r1", born: int = 7, **given: Any) -> int:
-    given = {"keep_ms": HOUR, "most": 1000, "fields": FIELDS} | given
-    return int(lane.call("retire", LOG, id=request_id, born=born, **given))
+def ending(request_id: str = "r1", born: int = 7, retain_ms: Any = HOUR) -> list[Any]:
+    """A request and its summary, as the reply `ended` brings it."""
+    return [request_id, "done", born, 3, 2, 1, 0, 9, 5, "why", retain_ms]
+
+
+def retire(lane: Lane, *several: list[Any], **given: Any) -> int:
+    given = {"longer": 1_000, "most": 1000} | given
+    flat = [value for one in several or [ending()] for value in one]
+    return int(lane.call("retire", LOG, endings=flat, **given))
 
 
 def drop(lane: Lane, seen: Any, request_id: str = "r1", **given: Any) -> int:
@@ -81,6 +96,28 @@ def test_intend_refuses_a_grace_that_is_no_number(lane: Lane):
     with pytest.raises(InvalidArgument, match="BADARGUMENT"):
         intend(lane, grace="long")
     assert lane.dump() == {}
+
+
+def test_many_intents_are_told_in_their_order(lane: Lane):
+    """Each as if it had come alone, and the bound once; twice is newer."""
+    lane.client.zadd(ACTIVE, {"r2": f"{lane.now + HOUR}.5"})
+    lane.client.hset(CONF, "max_waiting", 7)
+    soon, late = lane.now + 30_000, lane.now + HOUR
+    first = intend_all(lane, ["r1", "r2", "r3"])
+    assert first == [7, soon, b"0", late + 1, b"%d.5" % late, soon, b"0"]
+    assert lane.client.zrange(ACTIVE, 0, -1) == [b"r1", b"r3", b"r2"]
+    again = intend_all(lane, ["r3", "r1"])
+    assert again == [7, soon + 1, b"%d" % soon, soon + 1, b"%d" % soon]
+
+
+def test_intend_takes_400_requests_and_not_one_more(lane: Lane):
+    """Nor none at all: BADARGUMENT, and nothing is written."""
+    for count in (0, 401):
+        with pytest.raises(InvalidArgument, match="BADARGUMENT"):
+            intend_all(lane, [f"r{i}" for i in range(count)])
+    assert lane.dump() == {}
+    assert len(intend_all(lane, [f"r{i}" for i in range(400)])) == 801
+    assert lane.client.zcard(ACTIVE) == 400
 
 
 def test_drop_takes_the_intent_it_has_seen(lane: Lane):
@@ -248,15 +285,37 @@ def test_insert_never_touches_active(lane: Lane):
     assert not lane.client.exists(ACTIVE)
 
 
+def test_insert_takes_tokens_of_many_requests_and_lanes(lane: Lane):
+    """Those of a lane in one part; now and later side by side."""
+    told = [(5, "a#0.1", 0), (7, "b#0.1", 0), (5, "c#0.1", 400), (5, "d#0.1", 0), (7, "e#0.1", 9)]
+    assert insert(lane, *told) == 5
+    assert lane.client.lrange(LANES[5], 0, -1) == [b"d#0.1", b"a#0.1"]
+    assert lane.client.lrange(LANES[7], 0, -1) == [b"b#0.1"]
+    waiting = lane.client.zrange(DELAYED, 0, -1, withscores=True)
+    assert waiting == [(b"7|e#0.1", lane.now + 9), (b"5|c#0.1", lane.now + 400)]
+
+
+def test_insert_without_tokens_is_nothing(lane: Lane):
+    """No lanes, or a lane with none."""
+    assert insert(lane) == lane.call("insert_tokens", [DELAYED, LANES[5]], tokens=[5, 0, 0]) == 0
+    assert lane.dump() == {}
+
+
 @pytest.mark.parametrize(
     ("names", "tokens"),
     [
         ([LANES[5]], []),
-        ([LANES[5]], [5, "r1#0.1"]),
-        ([LANES[5]], [5, "r1#0.1", 0, 5]),
-        ([], [5, "r1#0.1", 0]),
-        ([LANES[5], LANES[6]], [5, "r1#0.1", 0]),
-        ([LANES[5], LANES[6]], [5, "r1#0.1", 0, 6, "r1#1.2", "soon"]),
+        ([LANES[5]], [5, "r1#0.1", 0]),
+        ([LANES[5]], [5, 1, 0]),
+        ([LANES[5]], [5, "", 0, "r1#0.1"]),
+        ([LANES[5]], [5, 1, "", "r1#0.1"]),
+        ([LANES[5]], [5, 1000, 0, *["r1#0.1"] * 1000]),
+        ([LANES[5]], [5, "1.0", 0, "r1#0.1"]),
+        ([LANES[5]], [5, 1, 0, "r1#0.1", "r1#1.2"]),
+        ([], [5, 1, 0, "r1#0.1"]),
+        ([LANES[5], LANES[6]], [5, 1, 0, "r1#0.1"]),
+        ([LANES[5], LANES[6]], [5, 1, 0, "r1#0.1", 6, 0, 1, "r1#1.2", "soon"]),
+        ([LANES[5], LANES[6]], [5, 1, 0, "r1#0.1", 6, 0, 2, "r1#1.2", 9]),
     ],
 )
 def test_insert_refuses_tokens_that_do_not_fit_their_lanes(
@@ -340,8 +399,13 @@ def test_retire_moves_an_ending_from_active_into_the_log(lane: Lane):
     intend(lane)
     assert retire(lane) == 1
     ((_, fields),) = lane.client.xrange(LOG[2])
-    assert fields == {b"id": b"r1", b"state": b"done", b"total": b"3"}
-    assert lane.client.zrange(LOG[1], 0, -1, withscores=True) == [(b"r1|7", lane.now + HOUR)]
+    assert list(fields.items()) == [
+        (b"id", b"r1"), (b"state", b"done"), (b"priority", b"5"), (b"total", b"3"), (b"done", b"2"),
+        (b"dead", b"1"), (b"cancelled", b"0"), (b"born", b"7"), (b"ended", b"9"),
+        (b"reason", b"why"),
+    ]  # fmt: skip
+    marker = lane.now + HOUR + 1_000
+    assert lane.client.zrange(LOG[1], 0, -1, withscores=True) == [(b"r1|7", marker)]
     assert lane.client.zcard(ACTIVE) == 0
 
 
@@ -371,37 +435,68 @@ def test_retire_twice_leaves_a_new_life_of_the_id_in_active(lane: Lane):
 def test_an_intent_tells_the_score_that_was_there(lane: Lane):
     """So that a refused submission can put it back."""
     first = intend(lane)
-    reply = lane.call("intend", (ACTIVE, CONF), id="r1", grace=30_000, above=0)
-    assert reply == [first + 1, b"%d" % first, 0]
+    assert intend_all(lane, ["r1"]) == [0, first + 1, b"%d" % first]
 
 
 def test_another_life_of_the_same_id_is_logged_again(lane: Lane):
     """The id was submitted anew after its tombstone was gone: born differs."""
-    assert [retire(lane, born=7), retire(lane, born=8)] == [1, 1]
+    assert [retire(lane, ending(born=7)), retire(lane, ending(born=8))] == [1, 1]
     assert lane.client.xlen(LOG[2]) == 2
+
+
+def test_many_endings_are_logged_in_one_call(lane: Lane):
+    """Those that are new, in their order; the entry of one that was logged before stays."""
+    intend_all(lane, ["r1", "r2", "r3", "r4"])
+    assert retire(lane, ending("r2")) == 1
+    intend(lane, "r2")  # a new life of it
+    assert retire(lane, ending("r3"), ending("r2"), ending("r1"), ending("r1", 8)) == 3
+    logged = [fields[b"id"] for _, fields in lane.client.xrange(LOG[2])]
+    assert logged == [b"r2", b"r3", b"r1", b"r1"]
+    assert lane.client.zrange(ACTIVE, 0, -1) == [b"r2", b"r4"]
+    assert retire(lane, ending("r3"), ending("r2")) == 0
 
 
 def test_markers_go_when_their_time_is_over(lane: Lane):
     """A few at each ending, so that they do not pile up."""
     for i in range(3):
-        retire(lane, f"old{i}", keep_ms=1_000)
+        retire(lane, ending(f"old{i}", retain_ms=0))
     lane.later(1_001)
-    retire(lane, "new")
+    retire(lane, ending("new"))
     assert lane.client.zrange(LOG[1], 0, -1) == [b"new|7"]
+
+
+def test_more_markers_go_than_come(lane: Lane):
+    """Also when many endings come in one call."""
+    for start in (0, 80):
+        retire(lane, *(ending(f"old{i}", retain_ms=0) for i in range(start, start + 80)))
+    lane.later(1_001)
+    retire(lane, *(ending(f"new{i}") for i in range(70)))
+    assert lane.client.zcard(LOG[1]) == 160 - 150 + 70
 
 
 def test_the_log_is_capped(lane: Lane):
     """It keeps about as many endings as it was told; whole nodes of 100 go."""
     for i in range(450):
-        retire(lane, f"r{i}", most=100)
+        retire(lane, ending(f"r{i}"), most=100)
     assert 100 <= lane.client.xlen(LOG[2]) <= 250
 
 
-@pytest.mark.parametrize("how", [{"keep_ms": "x"}, {"most": "x"}, {"fields": ("state",)}], ids=str)
-def test_retire_refuses_what_is_malformed(lane: Lane, how: dict):
+@pytest.mark.parametrize(
+    ("several", "how"),
+    [
+        ([], {"longer": "x"}),
+        ([], {"most": "x"}),
+        ([ending(), ending("r2")[:10]], {}),
+        ([[]], {}),
+        ([ending(), ending("r2", retain_ms="x")], {}),
+        ([ending(f"r{i}") for i in range(81)], {}),
+    ],
+    ids=["longer", "most", "half", "none", "retain", "81"],
+)
+def test_retire_refuses_what_is_malformed(lane: Lane, several: list[list[Any]], how: dict):
     """BADARGUMENT, and nothing is written: the request stays in active."""
     intend(lane)
     before = lane.dump()
     with pytest.raises(InvalidArgument, match="BADARGUMENT"):
-        retire(lane, **how)
+        retire(lane, *several, **how)
     assert lane.dump() == before

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 def test_enqueue_stores_every_body_and_mints_as_many_tokens_as_may_run(lane: Lane):
-    """Six bodies and limit 3 make three tokens, due now, in the request's lane."""
-    tokens = lane.start(6, priority=7)
+    """Many bodies and limit 3 make three tokens, due now, in the request's lane."""
+    tokens = lane.start(20, priority=7)
     assert tokens == [Tok(7, "0", "1"), Tok(7, "1", "2"), Tok(7, "2", "3")]
     entries = lane.client.xrange(lane.names[0])
-    assert [fields[b"b"] for _, fields in entries] == numbered(6)
-    assert [entry_id.split(b"-")[1] for entry_id, _ in entries] == [b"%d" % i for i in range(6)]
-    assert lane.client.get(lane.names[1]) == b"6"
+    assert [fields[b"b"] for _, fields in entries] == numbered(20)
+    assert [entry_id.split(b"-")[1] for entry_id, _ in entries] == [b"%d" % i for i in range(20)]
+    assert lane.client.get(lane.names[1]) == b"20"
     assert lane.hash()["state"] == "active"
 
 
@@ -371,7 +371,7 @@ def test_enqueue_begins_anew_where_only_the_hash_of_another_life_is_gone(lane: L
     lane.client.delete("req:{r1}")
     for name in lane.names:
         lane.client.pexpire(name, HOUR)
-    assert lane.enqueue(3)[0] == b"ok"
+    assert lane.enqueue(30)[0] == b"ok"
     assert lane.results() == {}
-    assert lane.client.xlen(lane.names[0]) == 3
+    assert lane.client.xlen(lane.names[0]) == 30
     assert {lane.client.pttl(name) for name in lane.names[:2]} == {-1}

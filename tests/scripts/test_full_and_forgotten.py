@@ -36,7 +36,10 @@ def full(client: redis.Redis) -> Iterator[None]:
 
 def dispatch(lane: Lane, *tokens: Tok) -> None:
     names = [DELAYED, *(LANES[token.lane] for token in tokens)]
-    flat = [part for t in tokens for part in (t.lane, f"r1#{t.k}.{t.g}", t.delay)]
+    flat: list[object] = []
+    for t in tokens:
+        text = f"r1#{t.k}.{t.g}"
+        flat += [t.lane, 0, 1, text, t.delay] if t.delay else [t.lane, 1, 0, text]
     assert lane.call("insert_tokens", names, tokens=flat) == len(tokens)
 
 
@@ -50,7 +53,7 @@ def test_a_full_redis_refuses_what_is_new_and_writes_nothing(lane: Lane):
             lambda: other.enqueue(3),
             lambda: other.enqueue([b"x" * 1000] * 1000),
             lambda: lane.append(3, chunk=2),
-            lambda: lane.call("intend", (ACTIVE, CONF), id="r2", grace=1, above=0),
+            lambda: lane.call("intend", (ACTIVE, CONF), ids=["r2"], grace=1, above=0),
         ):
             with pytest.raises(RedisFull, match="full"):
                 refused()
@@ -71,8 +74,7 @@ def test_a_full_redis_can_be_drained(lane: Lane):
             if reply[0] == b"ok":
                 tokens += toks(reply[2])
         assert reply[0] == b"ended"
-        fields = ("state", "done")
-        given = {"id": "r1", "born": 1, "keep_ms": HOUR, "most": 10, "fields": fields}
+        given = {"longer": 1, "most": 10, "endings": ["r1", *reply[1]]}
         assert lane.call("retire", LOG, **given) == 1
     assert len(lane.results()) == 6
 
@@ -102,7 +104,7 @@ def test_a_full_redis_retries_reaps_and_buries(lane: Lane):
 def test_workers_live_on_a_full_redis(lane: Lane):
     """register, beat, expire, unregister, abandon, postpone and drop are part of draining."""
     workers, record = keys.workers("req"), keys.worker("req", "w:1")
-    lane.call("intend", (ACTIVE, CONF), id="r2", grace=1, above=0)
+    lane.call("intend", (ACTIVE, CONF), ids=["r2"], grace=1, above=0)
     with full(lane.client):
         words = {"id": "w:1", "host": "box", "pid": 1, "started": 7, "ttl": 60_000, "late": 2_000}
         assert lane.call("register", (workers, record), **words) == [b"ok"]

@@ -31,7 +31,7 @@ def test_drop_logs_nothing_for_a_score_that_is_no_number(lane: Lane):
 
 def test_intend_refuses_a_former_score_that_is_no_number(lane: Lane):
     with pytest.raises(InvalidArgument, match="BADARGUMENT"):
-        lane.call("intend", (ACTIVE, CONF), id="r1", grace=5_000, above="high")
+        lane.call("intend", (ACTIVE, CONF), ids=["r1"], grace=5_000, above="high")
     assert lane.dump() == {}
 
 

@@ -60,6 +60,7 @@ def test_a_held_permit_reads_back_as_it_was_written():
     """Also with a worker whose name has colons in it."""
     lib = Lib(("permits",), ("read_permit", "write_held", "consumer_of"))
     fields = {"fence": "12", "g": "9", "op": "0aff", "started": "7", "owed": 3}
+    fields |= {"shared": "1", "first": "5-0", "last": "5-2"}
     lib.write_held("4", lib.table(worker="[::1]:8080", **fields))
     found = lib.read_permit("4")
     assert dict(found.items()) == {**fields, "kind": "h", "worker": "[::1]:8080"}
@@ -86,7 +87,7 @@ def test_a_permit_above_a_lowered_limit_leaves_for_good():
     """It is not parked: its field goes."""
     lib = minting()
     state = state_of(lib, limit=2)
-    lib.redis.hashes["tok"] = {"2": "h:1:1:a:1:1::w", "1": "h:2:2:b:1:1::w"}
+    lib.redis.hashes["tok"] = {"2": "h:1:1:a:1:1::::w", "1": "h:2:2:b:1:1::::w"}
     lib.park(state, "2")
     lib.park(state, "1")
     assert lib.redis.hashes["tok"] == {"1": "p:"}
@@ -182,7 +183,7 @@ def test_queued_tokens_brings_every_queued_permit_with_what_is_left_of_its_delay
     lib.redis.hashes["tok"] = {
         "0": f"q:4:{NOW}:5:0",
         "1": f"q:5:{NOW}:9:{NOW + 700}",
-        "2": "h:3:1:a:1:1::w",
+        "2": "h:3:1:a:1:1::::w",
         "3": "p:",
         "last0": "2",
     }
@@ -232,7 +233,7 @@ def test_the_census_counts_what_permits_really_are():
     """Held, queued, sleeping, parked, in the parked list, owed, and in no state at all."""
     lib = Lib(("permits", "census"), ("count_permits",))
     lib.redis.hashes["tok"] = {
-        "0": "h:3:1:a:1:4::w",
+        "0": "h:3:1:a:1:4::::w",
         "1": f"q:4:{NOW}:5:0",
         "2": f"q:5:{NOW}:5:{NOW + 9}",
         "3": "p:4",

@@ -24,23 +24,24 @@ def ended(lane: Lane) -> Lane:
 def test_what_an_ended_request_left_behind_goes(lane: Lane):
     """The working keys at once, the others with the request's retention."""
     ended(lane)
-    stream, counter, request, permits, leases, retries, results, _ = lane.names
+    stream, counter, request, permits, leases, retries, results, _, few = lane.names
     for key in (request, results):
         lane.client.persist(key)
     lane.client.xadd(stream, {"b": "x"})
     lane.client.set(counter, 1)
+    lane.client.set(few, "1:x")
     lane.client.hset(permits, "0", "p:")
     for key in (leases, retries):
         lane.client.zadd(key, {"0": 1})
-    assert tidy(lane) == [b"tidied", 7]
+    assert tidy(lane) == [b"tidied", 8]
     assert lane.check() == []
     assert {lane.client.pttl(key) > HOUR - 60_000 for key in (request, results)} == {True}
-    assert lane.client.exists(stream, counter, permits, leases, retries) == 0
+    assert lane.client.exists(stream, counter, permits, leases, retries, few) == 0
 
 
 def test_keys_without_a_request_get_the_time_given(lane: Lane):
     """Nothing is deleted: a person may want to look."""
-    lane.start(3)
+    lane.start(3, open_ms=HOUR)
     lane.client.delete(lane.names[2])
     assert tidy(lane) == [b"tidied", 3]
     assert lane.client.exists(*lane.names) == 3

@@ -9,7 +9,7 @@ from fairlane.scripts import expand, lua_folder
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-KEYS = ("sub", "counter", "req", "tok", "lease", "retry", "out", "dead")
+KEYS = ("sub", "counter", "req", "tok", "lease", "retry", "out", "dead", "few")
 HEADER = """local KEYS, ARGV, call = ...
 local redis = {
   call = function(...) return call(...) end,

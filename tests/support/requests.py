@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fairlane import keys
 from fairlane.model import result_head
 from fairlane.operations import tokens, work
+from fairlane.operations.fields import PACKED, unpacked
 from fairlane.scripts import Library, library
 from fairlane.steps import Batch, Command, Pull
 
@@ -24,6 +25,36 @@ if TYPE_CHECKING:
 T0 = 1_700_000_000_000
 MINUTE = 60_000
 HOUR = 3_600_000
+
+
+def stored(client: redis.Redis, request_id: str) -> dict[str, str]:
+    """A request's hash, as text, each packed number under its own name."""
+    found: Any = client.hgetall(keys.request_hash(request_id))
+    return unpacked({name.decode(): value.decode() for name, value in found.items()})
+
+
+def waiting_bodies(client: redis.Redis, request_id: str) -> list[bytes]:
+    """The bodies of a request that nobody has taken from, wherever they wait."""
+    stream, *_, few = keys.request_keys(request_id)
+    text: Any = client.get(few)
+    if text is None:
+        entries: Any = client.xrange(stream)
+        return [fields[b"b"] for _, fields in entries]
+    bodies = []
+    while text:
+        length, _, text = text.partition(b":")
+        bodies.append(text[: int(length)])
+        text = text[int(length) :]
+    return bodies
+
+
+def change_number(client: redis.Redis, request_id: str, name: str, value: object) -> None:
+    """Damages one packed number of a request's hash."""
+    key = keys.request_hash(request_id)
+    ((packed, names),) = [(packed, names) for packed, names in PACKED.items() if name in names]
+    text: Any = client.hget(key, packed)
+    numbers = dict(zip(names, text.decode().split(":"), strict=True))
+    client.hset(key, packed, ":".join((numbers | {name: str(value)}).values()))
 
 
 class Tok(NamedTuple):
@@ -173,7 +204,7 @@ class Lane:
 
     def seal(self, chunks: int = 1, chain: str | None = None) -> list[Any]:
         """Seal the request; by default its producer sent what is stored."""
-        own = self.client.hget(self.names[2], "chain") or b""
+        own = self.hash().get("chain", "")
         return self.request("seal", chunks=chunks, chain=chain or own)
 
     def acquire(
@@ -295,9 +326,12 @@ class Lane:
     # ------------------------------------------------------------------ what is stored
 
     def hash(self) -> dict[str, str]:
-        """The request's hash, as text."""
-        found = self.client.hgetall(f"req:{{{self.id}}}")
-        return {name.decode(): value.decode() for name, value in found.items()}
+        """The request's hash, as text, each packed number under its own name."""
+        return stored(self.client, self.id)
+
+    def change(self, name: str, value: object) -> None:
+        """Damages one number of the request's hash."""
+        change_number(self.client, self.id, name, value)
 
     def number(self, name: str) -> int:
         """One number of the request's hash."""

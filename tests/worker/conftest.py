@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from fairlane.model import Slice
     from fairlane.worker.board import Record
-    from fairlane.worker.loop import Outcome
+    from fairlane.worker.unit import Outcome
     from tests.support.workers import Folder
 
 

@@ -222,3 +222,17 @@ def kill_parent(body: bytes) -> bytes:
     os.kill(os.getppid(), signal.SIGKILL)
     threading.Event().wait()
     return body
+
+
+async def echo_async(body: bytes) -> bytes:
+    """The body."""
+    return body
+
+
+def hold_999(body: bytes) -> bytes:
+    """The body; 999 waits at the gate."""
+    if body == b"999":
+        folder = Folder.of_handler()
+        folder.note("began")
+        folder.pass_gate()
+    return body

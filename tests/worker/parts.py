@@ -11,9 +11,9 @@ from fairlane.model import Slice
 from fairlane.worker import Context, batch_handler
 from fairlane.worker.board import Board, Record
 from fairlane.worker.handlers import shape_of
-from fairlane.worker.loop import Outcome, Unit
 from fairlane.worker.measures import Measures
 from fairlane.worker.slices import SliceSizes
+from fairlane.worker.unit import Outcome, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -182,6 +182,48 @@ def test_a_process_that_died_while_it_wrote_holds_nothing():
     assert hold(record, "next").request_id == "next"
 
 
+# ------------------------------------------------------------------ several leases of one unit
+
+
+def test_a_lease_of_several_waits_for_its_turn():
+    """One alone has it at once; what was worked on waits only to be settled."""
+    alone, shared = Board(1, 1).records
+    hold(alone)
+    shared.hold("r2", "0", 7, OP, 100.0, 30.0, 4, 1_700_000_000_000, shared=True)
+    kinds = []
+    for act in (None, shared.take_turn, shared.end_turn):
+        assert act is None or act() in {True, None}
+        held = held_by(shared)
+        kinds.append((held.waits, held.has_its_turn))
+    assert kinds == [(True, False), (False, True), (False, False)]
+    assert (held.is_shared, held.index, held.submitted_ms) == (True, 4, 1_700_000_000_000)
+    assert (held_by(alone).is_shared, held_by(alone).has_its_turn) == (False, True)
+
+
+@pytest.mark.parametrize("how", ["stop", "release"])
+def test_a_lease_that_was_taken_back_does_not_get_its_turn(how: str):
+    """Told, or gone already; the next lease on the same record does."""
+    (record,) = Board(1).records
+    record.hold("r1", "0", 7, OP, 100.0, 30.0, shared=True)
+    if how == "stop":
+        record.stop(held_by(record))
+    else:
+        record.release()
+    assert not record.take_turn()
+    record.hold("r2", "0", 8, OP, 100.0, 30.0, shared=True)
+    assert record.take_turn()
+
+
+def test_spare_records_have_leases_but_no_counts():
+    """What a unit came to is counted on its own."""
+    board = Board(2, 3)
+    for record in board.records:
+        record.hold("r1", "0", 7, OP, 100.0, 30.0)
+        record.count(done=1)
+    assert len(board.held()) == 5
+    assert nonzero(board.counts()) == {"done": 2}
+
+
 # ------------------------------------------------------------------ a call with a time limit
 
 

@@ -7,7 +7,8 @@ import logging
 import pytest
 
 from fairlane.steps import Call, Confirm, Confirmed
-from fairlane.worker.loop import Outcome, work_off
+from fairlane.worker.settle import work_off
+from fairlane.worker.unit import Outcome
 from tests.worker.parts import entries_of, slice_of, unit_of_its_own
 
 

@@ -14,7 +14,7 @@ from tests.worker.parts import indexes, record_of_its_own, slice_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fairlane.worker.loop import Outcome
+    from fairlane.worker.unit import Outcome
 
 LIMIT_S = 2.0
 

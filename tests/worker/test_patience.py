@@ -14,7 +14,7 @@ from fairlane.operations.waiting import Waits, waiting
 from fairlane.worker import Worker
 from fairlane.worker.board import Board
 from fairlane.worker.patience import Patience
-from tests.support.requests import take_slice
+from tests.support.requests import change_number, take_slice
 from tests.support.wait import wait_until
 from tests.worker.handlers import echo
 from tests.worker.parts import ON_SINGLE, OP
@@ -50,12 +50,13 @@ def test_each_cause_is_told(queue: Queue, driver: SyncDriver, redis_client: redi
     cancelling.cancel()
     fresh = queue.submit_request([b"x"], id="fresh")
     late = queue.submit_request([b"x"], id="late")
-    redis_client.hset(keys.request_hash("late"), "fresh", 0)
+    change_number(redis_client, "late", "fresh", 0)
     seconds: Any = redis_client.time()
     retries = keys.request_keys("late")[5]
     redis_client.zadd(retries, {"1-0": (seconds[0] + 40) * 1000})
     open_one = queue.submit_request([b"x"], id="open")
-    redis_client.hset(keys.request_hash("open"), mapping={"fresh": 0, "open": 1})
+    change_number(redis_client, "open", "fresh", 0)
+    change_number(redis_client, "open", "open", 1)
     redis_client.zadd(keys.active("req"), {"nobody": 1})
     told = found(queue)
     assert told.pop("late") in {"next retry in 39 s", "next retry in 40 s"}

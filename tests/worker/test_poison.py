@@ -17,8 +17,9 @@ from fairlane.steps import Batch, Call
 from fairlane.worker import Worker
 from fairlane.worker.board import Board
 from fairlane.worker.children import Children
-from fairlane.worker.loop import Outcome, work_off
 from fairlane.worker.process import Assignment
+from fairlane.worker.settle import work_off
+from fairlane.worker.unit import Outcome
 from tests.support.workers import Folder, broken, check_told_once, is_alive
 from tests.worker.handlers import echo, spend_async
 from tests.worker.parts import ON_SINGLE, entries_of, slice_of, unit_of_its_own
@@ -244,7 +245,7 @@ def tokens_in(calls: list[Any]) -> list[Any]:
     for call in calls:
         assert isinstance(call, Call)
         is_insert = call.script.name == "insert_tokens"
-        found.append(call.args[-2] if is_insert else call.script.name)
+        found.append(str(call.args[-1], "ascii") if is_insert else call.script.name)  # type: ignore[arg-type]
     return found
 
 

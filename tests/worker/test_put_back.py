@@ -193,13 +193,13 @@ def dying(folder: Folder, name: str) -> Callable[..., None]:
     """A method of Record, in which the first process that comes there dies when all have come."""
     method = getattr(Record, name)
 
-    def die(record: Record, *given: Any) -> None:
+    def die(record: Record, *given: Any, **named: Any) -> None:
         if not folder.noted("died"):
             folder.note("came")
             folder.wait_noted("came", UNITS)
             folder.note("died")
             os.kill(os.getpid(), signal.SIGKILL)
-        method(record, *given)
+        method(record, *given, **named)
 
     return die
 
@@ -224,7 +224,7 @@ def test_a_worker_that_stops_now_gives_back_what_is_not_on_the_board(
 ):
     """Its units have just been granted leases when the supervisor fails."""
 
-    def hang(record: Record, *_: Any) -> None:
+    def hang(record: Record, *_: Any, **__: Any) -> None:
         folder.note("came")
         folder.pass_gate("never")
 

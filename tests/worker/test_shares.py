@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fairlane import keys
 from fairlane.scripts import library
 from tests.worker.parts import ON_SINGLE
-from tests.worker.test_redis import commands_until
+from tests.worker.test_redis import POPS, commands_until
 
 if TYPE_CHECKING:
     import redis
@@ -63,7 +63,7 @@ def test_units_are_quiet_while_another_one_holds_the_last_sub_request(
     )
     told = [command for _, command in commands_until(redis_client, beat, 4)]
     assert [command for command in told if command.startswith(acquire)] == []
-    pops = [command for command in told if command.startswith("BRPOP ")]
+    pops = [command for command in told if command.startswith(POPS)]
     assert len(pops) <= 3 * 3, "each unit's pop blocks for two seconds"
     assert redis_client.llen(keys.lanes("req")[5]) == 0
     folder.open_gate()

@@ -1,21 +1,35 @@
--- intend: the producer's first step. The id stands in `active` before the request exists, so that a
--- producer that dies between the slots leaves a trace. Says: the score, by this slot's clock and
--- always whole, the one before it as text, because that may have a fraction ("0" = none), and the bound
--- on what waits in the queue (0 = none: the producer need not ask for room)
+-- intend: the producer's first step. The ids stand in `active` before the requests exist, so that a
+-- producer that dies between the slots leaves a trace. Says: the bound on what waits in the queue (0 =
+-- none: the producer need not ask for room), then for each id its score, by this slot's clock and always
+-- whole, and the one before it as text, because that may have a fraction ("0" = none)
 -- @flags grows
 local active = KEYS[1]  -- {queue}:active  zset  request -> when to look at it next, ms
 local conf = KEYS[2]  -- {queue}:conf  hash  max_waiting
 local now = ARGV[1]  -- ms, "" = server time
-local id = ARGV[2]  -- request
-local grace = tonumber(ARGV[3])  -- ms until the auditor looks
-local above = tonumber(ARGV[4])  -- a score the auditor has given up, or 0
+local grace = tonumber(ARGV[2])  -- ms until the auditor looks
+local above = tonumber(ARGV[3])  -- a score the auditor has given up, or 0
+local ids = 4  -- ARGV[4...]  requests, each once
 -- @include lib/now_ms.lua
+local MOST = 400
 
 if not grace or not above then
   return redis.error_reply("BADARGUMENT intend wants numbers for grace and above")
 end
-local before = redis.call("ZSCORE", active, id) or "0"
+if #ARGV < ids or #ARGV - ids + 1 > MOST then
+  return redis.error_reply("BADARGUMENT intend wants 1 to " .. MOST .. " requests")
+end
+local before = redis.call("ZMSCORE", active, unpack(ARGV, ids))
 -- Each intent is newer than any the auditor has seen.
-local score = math.max(math.floor(tonumber(before)) + 1, above + 1, now_ms(now) + grace)
-redis.call("ZADD", active, score, id)
-return {score, before, tonumber(redis.call("HGET", conf, "max_waiting") or 0)}
+local least = math.max(above + 1, now_ms(now) + grace)
+local reply = {tonumber(redis.call("HGET", conf, "max_waiting") or 0)}
+local entries = {}
+for i, former in ipairs(before) do
+  local score = least
+  if former then
+    score = math.max(math.floor(tonumber(former)) + 1, least)
+  end
+  entries[2 * i - 1], entries[2 * i] = score, ARGV[ids + i - 1]
+  reply[2 * i], reply[2 * i + 1] = score, former or "0"
+end
+redis.call("ZADD", active, unpack(entries))
+return reply

@@ -1,5 +1,5 @@
--- retire: an ended request leaves `active` and enters the completion log, once. The marker in
--- `logged` decides that, whoever calls and however often. Says: 1 (logged now) | 0 (was logged)
+-- retire: ended requests leave `active` and enter the completion log, each once. The marker in `logged`
+-- decides that, whoever calls and however often. Says: how many were logged now
 -- @flags allow-oom
 local active = KEYS[1]  -- {queue}:active  zset  request -> when to look at it next, ms
 local logged = KEYS[2]  -- {queue}:logged  zset  <id>|<born> -> when this marker may go, ms
@@ -7,25 +7,51 @@ local completed = KEYS[3]  -- {queue}:completed  stream  one entry per finished 
 local conf = KEYS[4]  -- {queue}:conf  hash  waiting
 local loads = KEYS[5]  -- {queue}:load  hash  request -> what it adds to what waits
 local now = ARGV[1]  -- ms, "" = server time
-local id = ARGV[2]  -- request
-local born = ARGV[3]  -- ms; with the id it names this life of the request
-local keep_ms = tonumber(ARGV[4])  -- ms the marker stays: longer than any tombstone
-local most = tonumber(ARGV[5])  -- about how many entries the log keeps
-local fields = 6  -- ARGV[6...]  field, value pairs of the entry
+local longer = tonumber(ARGV[2])  -- ms the marker stays longer than the tombstone
+local most = tonumber(ARGV[3])  -- about how many entries the log keeps
+local endings = 4  -- ARGV[4...]  for each: request, and the ten values of its summary (lib/state.lua)
 -- @include lib/now_ms.lua
 -- @include lib/loads.lua
+local SIZE, MOST = 11, 80
 
-if not keep_ms or not most or (#ARGV - fields + 1) % 2 ~= 0 then
-  return redis.error_reply("BADARGUMENT retire wants numbers for keep_ms and most, and pairs")
+local size = #ARGV - endings + 1
+if not longer or not most or size == 0 or size > MOST * SIZE then
+  return redis.error_reply("BADARGUMENT retire wants two numbers, and 1 to 80 endings of 11 values")
+end
+for at = endings, #ARGV, SIZE do
+  if not tonumber(ARGV[at + 10]) then
+    return redis.error_reply("BADARGUMENT retire wants a number for how long a tombstone stays")
+  end
 end
 now = now_ms(now)
-if redis.call("ZADD", logged, "NX", now + keep_ms, id .. "|" .. born) == 0 then
-  return 0  -- and `active` is left alone: it may hold a new life of this id
+local bounded = redis.call("EXISTS", loads) == 1
+
+-- The ending whose id is ARGV[at]: true if it is new to the log.
+local function log(at)
+  local id, state, born, total, done, dead, cancelled, over, priority, reason, retain_ms = unpack(ARGV, at, at + 10)
+  if redis.call("ZADD", logged, "NX", now + tonumber(retain_ms) + longer, id .. "|" .. born) == 0 then
+    return false  -- and `active` is left alone: it may hold a new life of this id
+  end
+  redis.call("XADD", completed, "MAXLEN", "~", most, "*", "id", id, "state", state, "priority", priority,
+    "total", total, "done", done, "dead", dead, "cancelled", cancelled, "born", born, "ended", over, "reason", reason)
+  if bounded then
+    change_load(id, read_load(id), nil)
+  end
+  return true
 end
-redis.call("ZREM", active, id)
-change_load(id, read_load(id), nil)
-redis.call("XADD", completed, "MAXLEN", "~", most, "*", "id", id, unpack(ARGV, fields))
-for _, old in ipairs(redis.call("ZRANGEBYSCORE", logged, "-inf", now, "LIMIT", 0, 10)) do
-  redis.call("ZREM", logged, old)
+
+local ended = {}
+for at = endings, #ARGV, SIZE do
+  if log(at) then
+    ended[#ended + 1] = ARGV[at]
+  end
 end
-return 1
+if #ended > 0 then
+  redis.call("ZREM", active, unpack(ended))
+end
+-- More markers go than may have come, or they would pile up.
+local old = redis.call("ZRANGEBYSCORE", logged, "-inf", now, "LIMIT", 0, 10 + 2 * #ended)
+if #old > 0 then
+  redis.call("ZREM", logged, unpack(old))
+end
+return #ended

@@ -12,6 +12,6 @@ local function bury(state, id, why)
   local out = redis.call("XADD", results, "*", "w", why.worker, why.head, why.error)
   redis.call("XADD", dead, "*", "head", why.head, "reason", why.reason, "error", why.error,
     "worker", why.worker, "out", out, "body", body)
-  redis.call("DECRBY", counter, 1)
+  state.left = redis.call("DECRBY", counter, 1)
   state.dead = state.dead + 1
 end

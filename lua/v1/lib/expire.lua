@@ -15,7 +15,7 @@ local function bury_the_rest(state, now)
     bury_late(state, now, entry[1], entry[4])
     room = room - 1
   end
-  local fresh = room > 0 and has_group() and read_fresh("-", room) or {}
+  local fresh = room > 0 and read_fresh("-", room) or {}
   for _, entry in ipairs(fresh) do
     bury_late(state, now, entry[1], 0)
   end

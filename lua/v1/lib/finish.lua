@@ -2,24 +2,26 @@
 -- deadline with the rest of it dead, and nothing is held.
 -- One script, so exactly one publish; after it no key is left without a TTL.
 local function finish(state, now)
-  local left = tonumber(redis.call("GET", counter) or 0)
+  local left = state.left or state.few > 0 and state.total or tonumber(redis.call("GET", counter) or 0)
   local cancelled = state.state == "cancelling" and state.held == 0
   local expired = state.state == "expiring" and left == state.open
   if left > 0 and not cancelled and not expired then
     return false
   end
+  if state.few > 0 then  -- it never had more
+    redis.call("UNLINK", permits, leases, few)
+  else
+    redis.call("UNLINK", stream, counter, permits, leases, retries)
+    redis.call("PEXPIRE", dead, string.format("%d", state.retain_ms))
+  end
+  state.was, state.ended = state.state, now
   state.cancelled = left > state.open and left - state.open or 0
-  state.state = state.state == "cancelling" and "cancelled" or "done"
-  state.ended = now
-  state.open = 0
-  state.queued, state.fresh, state.high, state.sleeper, state.free = 0, 0, 0, "", ""
-  redis.call("UNLINK", stream, counter, permits, leases, retries)
-  save_state(state)
-  redis.call("HSET", request, "cancelled", state.cancelled, "ended", now, "open", 0)
-  redis.call("PEXPIRE", request, state.retain_ms)
-  redis.call("PEXPIRE", results, state.retain_ms)
-  redis.call("PEXPIRE", dead, state.retain_ms)
-  redis.call("PUBLISH", string.gsub(request, "^req:", "done:", 1), state.state)
+  state.state = state.was == "cancelling" and "cancelled" or "done"
+  state.open, state.queued, state.fresh, state.high, state.few, state.sleeper, state.free = 0, 0, 0, 0, 0, "", ""
+  save_state(state, "cancelled", state.cancelled, "ended", string.format("%d", now))
+  redis.call("PEXPIRE", request, string.format("%d", state.retain_ms))
+  redis.call("PEXPIRE", results, string.format("%d", state.retain_ms))
+  redis.call("PUBLISH", "done:" .. string.sub(request, 5), state.state)
   return true
 end
 

@@ -1,7 +1,7 @@
 -- Every mutating script ends with mint: it queues as many permits as there is work and room for,
 -- and returns their tokens for the caller to dispatch, flat: lane, "<k>.<g>", delay in ms (0 = now).
 local function ready(state, now)
-  return state.fresh + redis.call("ZCOUNT", retries, "-inf", now)
+  return state.fresh + (state.is_calm and 0 or redis.call("ZCOUNT", retries, "-inf", now))
 end
 
 local function unpark(state)
@@ -10,16 +10,16 @@ local function unpark(state)
     state.free = string.sub(redis.call("HGET", permits, k) or "p:", 3)  -- reap mends a list that was damaged
     return k
   end
-  k = tostring(state.high)
+  k = string.format("%d", state.high)
   state.high = state.high + 1
   return k
 end
 
 local function queue_permit(state, k, now, due, tokens)
   state.seq = state.seq + 1
-  redis.call("HSET", permits, k, "q:" .. state.seq .. ":" .. now .. ":" .. state.priority .. ":" .. due)
-  tokens[#tokens + 1] = tostring(state.priority)
-  tokens[#tokens + 1] = k .. "." .. state.seq
+  redis.call("HSET", permits, k, string.format("q:%d:%d:%d:%d", state.seq, now, state.priority, due))
+  tokens[#tokens + 1] = string.format("%d", state.priority)
+  tokens[#tokens + 1] = string.format("%s.%d", k, state.seq)
   tokens[#tokens + 1] = due > now and due - now or 0
 end
 
@@ -55,7 +55,7 @@ local function mint(state, now)
     queue_permit(state, k, now, 0, tokens)
     state.queued = state.queued + 1
   end
-  if state.queued == 0 and work == 0 and state.held < state.limit then
+  if state.queued == 0 and work == 0 and not state.is_calm and state.held < state.limit then
     mint_sleeper(state, now, tokens)
   end
   return tokens

@@ -5,11 +5,6 @@ local function orphan(id, due, count)
   redis.call("ZADD", retries, due, id)
 end
 
--- False when somebody deleted the stream or its group: a request that can still be cancelled.
-local function has_group()
-  return not redis.pcall("XPENDING", stream, stream, "-", "+", 1, "-").err
-end
-
 -- What a consumer still holds: a list of {id, consumer, idle, delivery count}.
 local function pending_of(consumer)
   local pending = redis.pcall("XPENDING", stream, stream, "-", "+", 1000, consumer)

@@ -1,6 +1,7 @@
 -- Permit k of `limit`, as a field of tok:{id}:
 --   q:<g>:<since>:<lane>:<due>             queued: one token with this g is on its way (due 0 = now)
---   h:<fence>:<g>:<op>:<started>:<owed>:<shared>:<worker>   held under a lease
+--   h:<fence>:<g>:<op>:<started>:<owed>:<shared>:<first>:<last>:<worker>   held under a lease, of whose
+--     stream entries the first and last are named until some of them are settled
 --   p:<next>                               parked; `free` in req:{id} is the head of this list
 -- Numbers never used before (k >= high) are parked without a field, so a new request costs nothing.
 local function read_permit(k)
@@ -13,17 +14,17 @@ local function read_permit(k)
     local g, since, lane, due = string.match(text, "^q:(%d+):(%d+):(%d+):(%d+)$")
     return {kind = kind, g = g, since = tonumber(since), lane = lane, due = tonumber(due)}
   elseif kind == "h" then
-    local fence, g, op, started, owed, shared, worker =
-      string.match(text, "^h:(%d+):(%d+):(%x*):(%d*):(%d+):(1?):(.*)$")
+    local fence, g, op, started, owed, shared, first, last, worker =
+      string.match(text, "^h:(%d+):(%d+):(%x*):(%d*):(%d+):(1?):([%d-]*):([%d-]*):(.*)$")
     return {kind = kind, fence = fence, g = g, op = op, started = started, owed = tonumber(owed),
-      shared = shared, worker = worker}
+      shared = shared, first = first, last = last, worker = worker}
   end
   return {kind = kind}
 end
 
 local function write_held(k, permit)
-  redis.call("HSET", permits, k, "h:" .. permit.fence .. ":" .. permit.g .. ":" .. permit.op .. ":" .. permit.started
-    .. ":" .. permit.owed .. ":" .. permit.shared .. ":" .. permit.worker)
+  redis.call("HSET", permits, k, string.format("h:%s:%s:%s:%s:%d:%s:%s:%s:%s", permit.fence, permit.g, permit.op,
+    permit.started, permit.owed, permit.shared, permit.first, permit.last, permit.worker))
 end
 
 local function consumer_of(permit, k)

@@ -11,17 +11,21 @@ local function owed_by(consumer)
   return owed
 end
 
-local function acknowledge(worker, first, count)
+local function acknowledge(state, worker, first, count)
   local last = first + 3 * count - 1
   local acked = redis.call("XACK", stream, stream, unpack(ARGV, first, first + count - 1))
-  redis.call("XDEL", stream, unpack(ARGV, first, first + count - 1))
   for from = first + count, last, MOST do
     redis.call("XADD", results, "*", "w", worker, unpack(ARGV, from, math.min(last, from + MOST - 1)))
+  end
+  state.left = redis.call("DECRBY", counter, acked)
+  state.done = state.done + acked
+  if state.left ~= 0 then  -- else finish deletes the stream
+    redis.call("XDEL", stream, unpack(ARGV, first, first + count - 1))
   end
   return acked
 end
 
-local function acknowledge_each(worker, first, count, kept)
+local function acknowledge_each(state, worker, first, count, kept)
   local acked = 0
   for _, i in ipairs(kept) do
     local pair = first + count + 2 * i
@@ -29,6 +33,8 @@ local function acknowledge_each(worker, first, count, kept)
     redis.call("XDEL", stream, ARGV[first + i])
     redis.call("XADD", results, "*", "w", worker, ARGV[pair], ARGV[pair + 1])
   end
+  state.left = redis.call("DECRBY", counter, acked)
+  state.done = state.done + acked
   return acked
 end
 
@@ -44,13 +50,6 @@ local function settle_done(state, worker, owed, first, count)
   if #kept == 0 then
     return 0
   end
-  local acked
-  if #kept == count then
-    acked = acknowledge(worker, first, count)
-  else
-    acked = acknowledge_each(worker, first, count, kept)
-  end
-  redis.call("DECRBY", counter, acked)
-  state.done = state.done + acked
-  return acked
+  local settle = #kept == count and acknowledge or acknowledge_each
+  return settle(state, worker, first, count, kept)
 end

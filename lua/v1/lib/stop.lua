@@ -10,6 +10,5 @@ local function stop(state, word, reason)
     end
   end
   state.state = word
-  state.reason = reason
   redis.call("HSET", request, "reason", reason)
 end

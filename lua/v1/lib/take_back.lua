@@ -43,11 +43,13 @@ local function take_back(state, now, which)
   for _, k in ipairs(named_leases(now, which)) do
     local permit = read_permit(k)
     if permit.kind ~= "h" and which.worker == "" then
+      pour(state)
       drop_lease(state, now, k)
     elseif is_named(permit, which) then
       if moved >= BITE then
         return true
       end
+      pour(state)
       local consumer = consumer_of(permit, k)
       local owed = pending_of(consumer)
       if #owed == 1 and permit.shared ~= "1" then

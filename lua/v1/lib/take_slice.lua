@@ -3,7 +3,10 @@
 local SLICE_BYTES = 4 * 1024 * 1024
 
 local function read_fresh(consumer, count)
-  local read = redis.call("XREADGROUP", "GROUP", stream, consumer, "COUNT", count, "STREAMS", stream, ">")
+  local read = redis.pcall("XREADGROUP", "GROUP", stream, consumer, "COUNT", string.format("%d", count), "STREAMS", stream, ">")
+  if read and read.err then
+    return nil
+  end
   return read and read[1] and read[1][2] or {}
 end
 
@@ -11,8 +14,8 @@ local function read_within(consumer, count, step)
   local entries, bytes = {}, 0
   while #entries < count and bytes < SLICE_BYTES do
     local read = read_fresh(consumer, math.min(step, count - #entries))
-    if #read == 0 then
-      break
+    if not read or #read == 0 then
+      return read and entries
     end
     for _, entry in ipairs(read) do
       entries[#entries + 1] = entry
@@ -22,31 +25,45 @@ local function read_within(consumer, count, step)
   return entries
 end
 
-local function due_retry(now)
-  return redis.call("ZRANGEBYSCORE", retries, "-inf", now, "LIMIT", 0, 1)[1]
+local function due_retry(state, now)
+  return not state.is_calm and redis.call("ZRANGEBYSCORE", retries, "-inf", now, "LIMIT", 0, 1)[1]
 end
 
+-- The entries and their attempt; nil when somebody deleted the stream. Nothing is written before
+-- that is known.
 local function take_slice(state, now, consumer, count)
-  local due = due_retry(now)
+  local due = due_retry(state, now)
   if due then
+    local entries = redis.pcall("XCLAIM", stream, stream, consumer, 0, due)
+    if entries.err then
+      return nil
+    end
     redis.call("ZREM", retries, due)
-    local entries = redis.call("XCLAIM", stream, stream, consumer, 0, due)
     local pending = redis.call("XPENDING", stream, stream, due, due, 1)
     return entries, pending[1] and pending[1][4] or 1
   end
   count = math.min(count, math.ceil(state.fresh / state.limit))
+  if state.few == 1 and count == state.fresh then
+    local entries = read_few(state)
+    state.few, state.fresh = 2, 0
+    return entries, 1
+  end
+  pour(state)
   local entries
   if count * state.max_body <= SLICE_BYTES then
     entries = read_fresh(consumer, count)
   else
     entries = read_within(consumer, count, math.max(1, math.floor(SLICE_BYTES / 4 / state.max_body)))
   end
-  state.fresh = state.fresh - #entries
+  state.fresh = state.fresh - (entries and #entries or 0)
   return entries, 1
 end
 
 -- The answer to a repeated acquire: what the consumer holds, with bodies.
-local function taken_before(consumer)
+local function taken_before(state, consumer)
+  if state.few == 2 then
+    return read_few(state) or {}, 1
+  end
   local entries, attempt = {}, 1
   for i, pending in ipairs(pending_of(consumer)) do
     entries[i] = redis.call("XRANGE", stream, pending[1], pending[1])[1]

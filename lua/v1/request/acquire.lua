@@ -18,6 +18,7 @@ local shared = ARGV[8]  -- "1" = one of several leases in the same hands: its de
 -- @include lib/now_ms.lua
 -- @include lib/state.lua
 -- @include lib/permits.lua
+-- @include lib/few.lua
 -- @include lib/mint.lua
 -- @include lib/orphan.lua
 -- @include lib/take_slice.lua
@@ -35,20 +36,18 @@ local policy = {now, state.born, state.lease_ms, state.attempts, state.backoff_m
 local permit = read_permit(k)
 if permit.kind == "h" and permit.op == op and permit.g == g then
   redis.call("ZADD", leases, "XX", now + state.lease_ms, k)
-  local entries, attempt = taken_before(consumer_of(permit, k))
+  local entries, attempt = taken_before(state, consumer_of(permit, k))
   return {"ok", permit.fence, attempt, policy, entries, queued_tokens(now)}
 end
 if permit.kind ~= "q" or permit.g ~= g then
   return {"stale"}
 end
-if shared == "1" and state.state == "active" and due_retry(now) then
+state.is_calm = state.few > 0 or redis.call("EXISTS", retries) == 0  -- no retry waits, and none will before this ends
+if shared == "1" and state.state == "active" and due_retry(state, now) then
   return {"alone"}
 end
-if not has_group() then  -- somebody deleted the stream: nothing can be taken, fsck names it
-  return {"gone"}
-end
-unqueue(state, k)
 local word = "ok"
+unqueue(state, k)
 if state.state ~= "active" or is_overdue(state, now) then
   word = "paused"
 elseif state.held >= state.limit then
@@ -63,11 +62,15 @@ if word ~= "ok" then
   return {word, tokens}
 end
 state.seq = state.seq + 1
-permit = {fence = tostring(state.seq), g = g, op = op, started = started, worker = worker, shared = shared}
+permit = {fence = string.format("%d", state.seq), g = g, op = op, started = started, worker = worker, shared = shared}
 local entries, attempt = take_slice(state, now, consumer_of(permit, k), count)
+if not entries then  -- somebody deleted the stream: nothing can be taken, fsck names it
+  return {"gone"}
+end
 permit.owed = #entries
+permit.first, permit.last = entries[1] and entries[1][1] or "", entries[1] and entries[#entries][1] or ""
 write_held(k, permit)
-redis.call("ZADD", leases, now + state.lease_ms, k)
+redis.call("ZADD", leases, string.format("%d", now + state.lease_ms), k)
 state.held = state.held + 1
 local tokens = mint(state, now)
 save_state(state)

@@ -10,6 +10,7 @@ local open_ms = tonumber(ARGV[4])  -- ms until the request may be taken for aban
 local bodies = 5  -- ARGV[5...]  the sub-requests
 -- @include lib/now_ms.lua
 -- @include lib/state.lua
+-- @include lib/chain.lua
 -- @include lib/permits.lua
 -- @include lib/mint.lua
 -- @include lib/finish.lua
@@ -27,8 +28,9 @@ local state, over = living_state()
 if over then
   return over
 end
-if chunk <= state.chunks then
-  if chunk == state.chunks and chain ~= state.chain then
+local chunks, last = chain_of()
+if chunk <= chunks then
+  if chunk == chunks and chain ~= last then
     return {"conflict"}
   end
   return {"dup", queued_tokens(now)}
@@ -36,13 +38,12 @@ end
 if state.open == 0 then
   return {"closed"}
 end
-if chunk > state.chunks + 1 then
-  return redis.error_reply("BADCHUNK chunk " .. chunk .. " came after chunk " .. state.chunks)
+if chunk > chunks + 1 then
+  return redis.error_reply("BADCHUNK chunk " .. chunk .. " came after chunk " .. chunks)
 end
 local count = add_entries(state, now, bodies)
 redis.call("INCRBY", counter, count)
-redis.call("HSET", request, "total", state.total, "chunks", chunk, "chain", chain, "open_until", now + open_ms,
-  "last_ms", state.last_ms, "max_body", state.max_body)
+redis.call("HSET", request, "chunks", chunk, "chain", chain, "open_until", now + open_ms)
 local tokens = mint(state, now)
 save_state(state)
 return {"ok", tokens}

@@ -20,27 +20,32 @@ if not state then
   return broken
 end
 if is_ended(state) then
-  for _, key in ipairs({stream, counter, permits, leases, retries}) do
+  for _, key in ipairs({stream, counter, permits, leases, retries, few}) do
     hold(redis.call("EXISTS", key) == 0, "ended, but", key, "is left")
   end
   for _, key in ipairs({request, results, dead}) do
     hold(redis.call("PTTL", key) ~= -1, "ended, but", key, "has no TTL")
   end
-  hold(state.total == state.done + state.dead + state.cancelled, "of", state.total, "sub-requests", state.done, "done",
-    state.dead, "dead and", state.cancelled, "cancelled are accounted for")
-  hold(state.state == "cancelled" or state.cancelled == 0, state.cancelled, "are cancelled, the request is", state.state)
+  local cancelled = summary(state)[6]
+  hold(state.total == state.done + state.dead + cancelled, "of", state.total, "sub-requests", state.done, "done",
+    state.dead, "dead and", cancelled, "cancelled are accounted for")
+  hold(state.state == "cancelled" or cancelled == 0, cancelled, "are cancelled, the request is", state.state)
   return broken
 end
-for _, key in ipairs({stream, counter}) do
+local are_apart = state.few > 0
+for _, key in ipairs(are_apart and {few} or {stream, counter}) do
   hold(redis.call("EXISTS", key) == 1, "not ended, but", key, "is gone")
 end
+hold(redis.call("EXISTS", few, stream) <= 1, "sub-requests wait in", few, "and in the stream")
 if #broken > 0 then
   return broken
 end
 now = now_ms(now)
 local seen = count_permits(state)
-local entries = count_entries()
-local left = tonumber(redis.call("GET", counter))
+local entries, left = {stream = state.total, pending = seen.owed, orphans = 0}, state.total + state.open
+if not are_apart then
+  entries, left = count_entries(), tonumber(redis.call("GET", counter))
+end
 local waiting = redis.call("ZCARD", retries)
 local work = ready(state, now)
 local room = math.min(state.limit - state.held, work)

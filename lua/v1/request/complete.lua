@@ -14,11 +14,13 @@ local verdicts = 7  -- ARGV[7...]  done ids, then done (head, body) pairs, then 
 -- @include lib/now_ms.lua
 -- @include lib/state.lua
 -- @include lib/permits.lua
+-- @include lib/few.lua
 -- @include lib/mint.lua
 -- @include lib/finish.lua
 -- @include lib/orphan.lua
 -- @include lib/bury.lua
 -- @include lib/settle.lua
+-- @include lib/whole.lua
 -- @include lib/verdicts.lua
 
 local others = done and verdicts + 3 * done
@@ -44,14 +46,22 @@ if permit.kind ~= "h" or permit.fence ~= fence or permit.op ~= op then
   return {"lost"}
 end
 local consumer = consumer_of(permit, k)
-local owed = owed_by(consumer)
-local settled = settle_done(state, permit.worker, owed, verdicts, done)
-settled = settled + settle_others(state, now, permit.worker, owed, others)
+local settled
+if others > #ARGV and is_whole(permit, verdicts, done) then
+  local settle = state.few == 2 and finish_few or acknowledge
+  settled = settle(state, permit.worker, verdicts, done)
+else
+  pour(state)
+  local owed = owed_by(consumer)
+  settled = settle_done(state, permit.worker, owed, verdicts, done)
+  settled = settled + settle_others(state, now, permit.worker, owed, others)
+end
 permit.owed = permit.owed - settled
+permit.first, permit.last = "", ""
 if keep == "1" then
   write_held(k, permit)
   redis.call("ZADD", leases, "XX", now + state.lease_ms, k)
-else
+elseif state.left ~= 0 then  -- else finish deletes all of this at once
   if permit.owed > 0 then
     give_back(consumer, now)
   end
@@ -59,4 +69,5 @@ else
   forget(consumer)
   release_permit(state, k)
 end
-return finish_or_mint(state, now, "ok", tonumber(redis.call("GET", counter)) - state.open)
+state.left = state.left or tonumber(redis.call("GET", counter))
+return finish_or_mint(state, now, "ok", state.left - state.open)

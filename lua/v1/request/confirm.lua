@@ -7,9 +7,9 @@
 local now = ARGV[1]  -- ms, "" = server time
 -- @include lib/now_ms.lua
 
-local found = redis.call("HMGET", request, "state", "chain")
+local found = redis.call("HMGET", request, "state", "chain", "digest")
 if not found[1] or found[1] == "abandoned" then
   return {"gone"}
 end
 redis.call("HSET", request, "confirm", now_ms(now))
-return {"ok", found[1], found[2] or ""}
+return {"ok", found[1], found[2] or found[3] or ""}

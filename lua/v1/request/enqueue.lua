@@ -25,6 +25,9 @@ local bodies = 17  -- ARGV[17...]  the first chunk
 -- @include lib/mint.lua
 -- @include lib/finish.lua
 -- @include lib/add_entries.lua
+-- @include lib/few.lua
+-- @include lib/chain.lua
+-- @include lib/birth.lua
 
 if not priority or priority < 0 or priority > 99 or priority % 1 ~= 0 then
   return redis.error_reply("BADPRIORITY a whole number from 0 to 99 is expected")
@@ -44,35 +47,30 @@ end
 now = now_ms(now)
 local state = load_state()
 if state then
-  if state.digest ~= digest then
+  if redis.call("HGET", request, "digest") ~= digest then
     return {"conflict", summary(state)}
   end
-  return {"exists", state.chunks, state.chain, state.open, summary(state), queued_tokens(now)}
+  local chunks, chain = chain_of()
+  return {"exists", chunks, chain, state.open, summary(state), queued_tokens(now)}
 end
 local seen = tonumber(redis.call("HGET", request, "seen") or -1)
 if seen >= intent then
   return {"late", seen}
 end
-local open = open_ms > 0 and 1 or 0
-state = {state = "active", queue = queue, priority = priority, limit = limit, seq = 0, queued = 0, high = 0, fresh = 0,
-  total = 0, done = 0, dead = 0, open = open, born = now, held = 0, sleeper = "", sleep_due = 0, free = "", reason = "",
-  last_ms = 0, max_body = 0, retain_ms = retain_ms, deadline = deadline_ms > 0 and now + deadline_ms or 0}
--- Keys whose hash is gone belong to no request: they may expire soon, or hold another life's results.
-if redis.call("EXISTS", stream, counter, permits, leases, retries, results, dead) > 0 then
-  redis.call("UNLINK", stream, counter, permits, leases, retries, results, dead)
+state = new_state(now)
+store_bodies(state, now)  -- first, as a full Redis refuses here, before anything else is written
+if seen >= 0 then
+  redis.call("DEL", request)  -- an abandoned marker and its TTL
 end
-if #ARGV >= bodies then
-  add_entries(state, now, bodies)  -- first, as a full Redis refuses here, before anything is written
+if state.open == 1 then
+  redis.call("HSET", request, "open_until", now + open_ms)
 end
-redis.call("DEL", request)  -- an abandoned marker and its TTL
-redis.call("XGROUP", "CREATE", stream, stream, "0", "MKSTREAM")
-redis.call("SET", counter, state.total + open)
-redis.call("HSET", request, "queue", queue, "priority", priority, "limit", limit, "digest", digest, "chain", digest,
-  "chunks", 1, "total", state.total, "open", open, "open_until", now + open_ms, "born", now, "attempts", attempts,
-  "backoff_min", backoff_min, "backoff_max", backoff_max, "lease_ms", lease_ms, "retain_ms", retain_ms,
-  "last_ms", state.last_ms, "max_body", state.max_body, "deadline", state.deadline, "time_limit_ms", time_limit_ms,
-  "durable", durable)
 if parent ~= "" then
   redis.call("HSET", request, "parent", parent)
 end
-return finish_or_mint(state, now, "ok")
+local tokens = mint(state, now)
+save_state(state, "policy", policy_text(state), "queue", queue, "digest", digest)
+if finish(state, now) then
+  return {"ended", summary(state)}
+end
+return {"ok", tokens}

@@ -4,6 +4,7 @@
 -- @include lib/request_keys.lua
 local after = ARGV[1]  -- id of a dead entry, "" = from the first
 local count = tonumber(ARGV[2])  -- the most to list, 1..1000
+-- @include lib/state.lua
 -- @include lib/read_dead.lua
 
 if not count or count < 1 or count > 1000 then
@@ -12,7 +13,8 @@ end
 if after ~= "" and not string.match(after, "^%d+%-%d+$") then
   return redis.error_reply("BADARGUMENT list_dead wants the id of a dead entry")
 end
-local biggest = tonumber(redis.call("HGET", request, "max_body") or 0)
+local state = load_state()
+local biggest = state and state.max_body or 0
 count = math.max(1, math.min(count, math.floor(DEAD_BYTES / math.max(1, biggest))))
 local listed = {}
 for i, entry in ipairs(redis.call("XRANGE", dead, after == "" and "-" or "(" .. after, "+", "COUNT", count)) do

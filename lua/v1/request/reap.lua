@@ -17,6 +17,7 @@ local missing = 7  -- ARGV[7...]  k, g pairs whose token is nowhere
 -- @include lib/now_ms.lua
 -- @include lib/state.lua
 -- @include lib/permits.lua
+-- @include lib/few.lua
 -- @include lib/mint.lua
 -- @include lib/finish.lua
 -- @include lib/orphan.lua
@@ -32,22 +33,27 @@ local state = load_state()
 if not state then
   return {"gone"}
 end
-if state.queue ~= queue then
+local row = redis.call("HMGET", request, "queue", "open_until")
+if row[1] ~= queue then
   return {"foreign"}
 end
 if is_ended(state) then
   return {"ended", summary(state)}
 end
 now = now_ms(now)
+if state.few == 2 and state.held == 0 then
+  pour(state)  -- lease and permit were deleted
+end
 local more = take_back(state, now, {worker = worker, started = started, k = k, fence = fence})
 mend_permits(state)
-if state.open == 1 and state.open_until < now and state.state ~= "cancelling" then
+if state.open == 1 and (tonumber(row[2]) or 0) < now and state.state ~= "cancelling" then
   stop(state, "cancelling", "abandoned")
 end
 if is_overdue(state, now) and (state.state == "active" or state.state == "paused") then
   stop(state, "expiring", "deadline")
 end
 if state.state == "expiring" then
+  pour(state)
   more = bury_the_rest(state, now) or more
 end
 local again = {}

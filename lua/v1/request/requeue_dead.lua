@@ -52,8 +52,9 @@ for _, fields in ipairs(found) do  -- XADD first, as a full Redis refuses here, 
     redis.call("XDEL", results, fields.out)
   end
 end
-redis.call("INCRBY", counter, moved)
-redis.call("HSET", request, "last_ms", state.last_ms)
+if moved > 0 then
+  redis.call("INCRBY", counter, moved)
+end
 state.dead, state.fresh = state.dead - moved, state.fresh + moved
 local tokens = mint(state, now)
 save_state(state)

@@ -7,6 +7,7 @@ local chunks = tonumber(ARGV[2])  -- how many chunks the producer sent
 local chain = ARGV[3]  -- hex digest over all of them
 -- @include lib/now_ms.lua
 -- @include lib/state.lua
+-- @include lib/chain.lua
 -- @include lib/permits.lua
 -- @include lib/mint.lua
 -- @include lib/finish.lua
@@ -18,7 +19,8 @@ local state, over = living_state()
 if over then
   return over
 end
-if chunks ~= state.chunks or chain ~= state.chain then
+local stored, last = chain_of()
+if chunks ~= stored or chain ~= last then
   return {"conflict"}  -- two producers with one id: the other's request goes on
 end
 now = now_ms(now)
@@ -26,6 +28,5 @@ if state.open == 0 then
   return {"ok", queued_tokens(now)}
 end
 state.open = 0
-redis.call("DECRBY", counter, 1)
-redis.call("HSET", request, "open", 0)
+state.left = redis.call("DECRBY", counter, 1)
 return finish_or_mint(state, now, "ok")

@@ -22,7 +22,7 @@ if limit == state.limit then
   return {"ok", queued_tokens(now)}
 end
 state.limit = limit
-redis.call("HSET", request, "limit", limit)
+redis.call("HSET", request, "policy", policy_text(state))
 resize(state, now)
 local tokens = mint(state, now)
 save_state(state)

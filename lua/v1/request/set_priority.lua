@@ -21,7 +21,7 @@ if priority == state.priority then
   return {"ok", queued_tokens(now)}
 end
 state.priority = priority
-redis.call("HSET", request, "priority", priority)
+redis.call("HSET", request, "policy", policy_text(state))
 mint(state, now)  -- its tokens are not told: all that is queued is queued again
 local tokens, all = {}, redis.call("HGETALL", permits)
 for i = 1, #all, 2 do

@@ -16,11 +16,11 @@ end
 local count = 0
 if state then
   ttl = state.retain_ms > 0 and state.retain_ms or ttl
-  for _, key in ipairs({stream, counter, permits, leases, retries}) do
+  for _, key in ipairs({stream, counter, permits, leases, retries, few}) do
     count = count + redis.call("UNLINK", key)
   end
 end
-for _, key in ipairs({stream, counter, request, permits, leases, retries, results, dead}) do
+for _, key in ipairs({stream, counter, request, permits, leases, retries, results, dead, few}) do
   if redis.call("PTTL", key) == -1 then
     count = count + redis.call("PEXPIRE", key, ttl)
   end

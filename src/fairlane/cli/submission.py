@@ -66,9 +66,14 @@ def send(queue: Queue, wish: Wish, chunks: Iterable[list[bytes]]) -> tuple[Reque
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_take_back(wish, request)) from None
     except (RedisFull, QueueFull) as error:
-        if not wish.max_wait_s:
-            raise
-        raise type(error)(f"no room after {wish.max_wait_s:g} s: {error}") from None
+        raise no_room(wish, error) from None
+
+
+def no_room(wish: Wish, error: RedisFull | QueueFull) -> RedisFull | QueueFull:
+    """The refusal, and how long it was waited for."""
+    if not wish.max_wait_s:
+        return error
+    return type(error)(f"no room after {wish.max_wait_s:g} s: {error}")
 
 
 def _take_back(wish: Wish, request: Request) -> str:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ..errors import FairlaneError, QueueFull, RedisFull
 from .requests_format import RequestLine, request_lines, rereadable
-from .submission import Wish, announce, await_end, one_of_many, send
+from .submission import Wish, announce, await_end, no_room, one_of_many
 from .talk import say
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from ..queue import Queue, Request
     from .lines import Source
@@ -29,18 +31,75 @@ def submit_each(wish: Wish, source: Source, connect: Callable[[], Queue]) -> int
 
             check_name("request id", f"{wish.id}.{count}")
         with connect() as queue:
-            lines = enumerate(request_lines(file), 1)
-            sent = [_submit_line(queue, wish, line, n) for n, line in lines]
+            sent = _Sending(queue, wish).all(request_lines(file))
             return _await_all(wish, sent) if wish.waits else 0
 
 
-def _submit_line(queue: Queue, wish: Wish, line: RequestLine, n: int) -> Request:
-    from ..bodies import chunks
+class _Sending:
+    """Many requests on their way, a group at a time; the id of each is printed once it is there."""
 
-    own = one_of_many(wish, line.limit, None if wish.id is None else f"{wish.id}.{n}")
-    request, total = send(queue, own, chunks(line.bodies))
-    announce(own, request, total)
-    return request
+    def __init__(self, queue: Queue, wish: Wish) -> None:
+        from ..operations.submit_many import Many
+
+        self._queue, self._wish = queue, wish
+        self._many = Many(wish.policy, wish.max_wait_s)
+        self._coming: dict[str, tuple[Wish, int]] = {}  # what was not printed yet, by id
+        self._count = 0
+
+    def all(self, lines: Iterable[RequestLine]) -> list[Request]:
+        """Submits every line; the requests in their order."""
+        try:
+            for n, line in enumerate(lines, 1):
+                self._add(n, line)
+            self._queue.driver.run(self._many.rest())
+        except KeyboardInterrupt:
+            self._announce()
+            raise KeyboardInterrupt(self._take_back()) from None
+        except (RedisFull, QueueFull) as error:
+            self._announce()
+            raise no_room(self._wish, error) from None
+        except FairlaneError:
+            self._announce()
+            raise
+        self._announce()
+        return [self._queue.request(request_id) for request_id in self._many.submitted]
+
+    def _add(self, n: int, line: RequestLine) -> None:
+        from ..bodies import split
+        from ..queue import new_id
+
+        wish = self._wish
+        own = one_of_many(wish, line.limit, None if wish.id is None else f"{wish.id}.{n}")
+        request_id = own.id or new_id()
+        chunk, rest = split(line.bodies)
+        if rest is None:
+            step = self._many.add(request_id, chunk, own.policy)
+        else:
+            step = self._many.large(request_id, own.policy)
+        self._coming[request_id] = own, len(line.bodies)
+        if step is not None:
+            self._queue.driver.run(step, rest)
+            self._announce()
+
+    def _announce(self) -> None:
+        """Prints the ids of those that are submitted since the last time."""
+        there = self._many.submitted
+        for request_id in there[self._count :]:
+            own, total = self._coming.pop(request_id)
+            announce(own, self._queue.request(request_id), total)
+        self._count = len(there)
+
+    def _take_back(self) -> str:
+        """Cancels what was interrupted; a sentence about it."""
+        from ..operations.submit import discard
+
+        printed = f"{self._count:,} of the requests were submitted and go on"
+        if self._wish.id is not None:  # they may have been there before
+            return f"interrupted: {printed}; repeat the same to submit the others"
+        for request_id in self._coming:
+            with suppress(FairlaneError):  # there may be nothing to cancel
+                self._queue.driver.run(discard(request_id, self._queue.name, "interrupted"))
+        return f"interrupted: {printed}; what was on its way was cancelled"
 
 
 def _await_all(wish: Wish, sent: list[Request]) -> int:

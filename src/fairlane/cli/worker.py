@@ -43,6 +43,12 @@ if TYPE_CHECKING:
     help="How long one lease's work should take.  [default: 20]",
 )
 @click.option(
+    "--tokens",
+    type=int,
+    metavar="N",
+    help="The most leases at once of one unit, while the handler is quick.  [default: 128]",
+)
+@click.option(
     "--time-limit",
     metavar="TIME",
     help="A call of the handler that takes longer is ended, as 30s or 5m.  [default: none]",

@@ -18,20 +18,24 @@ from ..steps import (
     Confirm,
     Confirmed,
     Handle,
+    HandleBunch,
+    Handled,
     Message,
     Nodes,
     Operation,
     Pause,
+    Pop,
     Pull,
     Step,
     Subscribe,
     T,
+    UntilHandled,
 )
 from . import routes, wire
 from .aio_servers import Servers
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from redis.asyncio.connection import Connection
 
@@ -60,13 +64,17 @@ class AsyncDriver:
         self,
         operation: Operation[T],
         source: AsyncIterator[list[bytes]] | None = None,
-        handle: Callable[[Handle], Awaitable[Any]] | None = None,
+        handle: Callable[[Handle | HandleBunch], Awaitable[Any]] | None = None,
     ) -> T:
         """The operation's result; raises what it raises.
 
-        `source` answers its Pull steps, `handle` its Handle steps.
+        `source` answers its Pull steps, `handle` its Handle and HandleBunch steps; what goes on
+        meanwhile is run as another task.
         """
-        runner = _Runner(self, source, handle)
+        return await self.perform(operation, _Runner(self, source, handle))
+
+    async def perform(self, operation: Operation[T], runner: _Runner) -> T:
+        """The same by a runner that knows what it runs beside."""
         seen = _cancellations()
         try:
             reply: Any = None
@@ -118,6 +126,15 @@ def _cancellations() -> int:
     return task.cancelling() if task is not None else 0
 
 
+async def _given(event: asyncio.Event, timeout_s: float) -> bool:
+    """True when it was set within that time."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await event.wait()
+    except TimeoutError:
+        return False
+
+
 class _Runner:
     """Performs the steps of one run."""
 
@@ -125,11 +142,13 @@ class _Runner:
         self,
         driver: AsyncDriver,
         source: AsyncIterator[list[bytes]] | None,
-        handle: Callable[[Handle], Awaitable[Any]] | None,
+        handle: Callable[[Handle | HandleBunch], Awaitable[Any]] | None,
+        handled: asyncio.Event | None = None,
     ) -> None:
         self.driver = driver
         self.source = source
         self.handle = handle
+        self.handled = handled  # only of an operation that runs beside a handler
         self.ear: Any = None  # the subscription, if the operation made one
         self.channel = b""
 
@@ -138,7 +157,7 @@ class _Runner:
             case Command() | Call():
                 return await self._again(routes.key_of(step), lambda line: self._one(line, step))
             case Batch():
-                return await self._spread(step.steps)
+                return await self._spread(step)
             case Nodes():
                 return await self._again(None, self._nodes)
             case At():
@@ -149,6 +168,10 @@ class _Runner:
                 return await asyncio.sleep(step.seconds)
             case Handle() if self.handle is not None:
                 return await self.handle(step)
+            case HandleBunch() if self.handle is not None:
+                return await self._handle_bunch(step, self.handle)
+            case UntilHandled() if self.handled is not None:
+                return await _given(self.handled, step.timeout_s)
             case Pull():
                 return await anext(self.source, None) if self.source is not None else None
             case Subscribe():
@@ -160,6 +183,28 @@ class _Runner:
     async def close(self) -> None:
         if self.ear is not None:
             await self.ear.disconnect()
+
+    async def _handle_bunch(
+        self, step: HandleBunch, handle: Callable[[HandleBunch], Awaitable[Any]]
+    ) -> Handled:
+        if step.meanwhile is None:
+            return Handled(await handle(step))
+        handled = asyncio.Event()
+        runner = _Runner(self.driver, None, None, handled)
+        beside = asyncio.create_task(self.driver.perform(step.meanwhile, runner))
+        try:
+            await asyncio.sleep(
+                0
+            )  # what it sends first goes out before a handler can be in the way
+            outcomes = await handle(step)
+        except BaseException:
+            beside.cancel()
+            raise
+        handled.set()
+        try:
+            return Handled(outcomes, await beside)
+        except Exception as error:  # noqa: BLE001  the operation decides what it means
+            return Handled(outcomes, None, error)
 
     async def _nodes(self, _: Connection) -> list[routes.Address | None]:
         return self.driver.servers.nodes
@@ -203,13 +248,14 @@ class _Runner:
 
     async def _one(self, line: Connection, step: Command | Call) -> Any:
         modern = bool(self.driver.modern)
-        await line.send_packed_command(line.pack_command(*wire.words(step, modern=modern)))
+        await line.send_packed_command([wire.pack(step, modern=modern)])
         try:
-            return await line.read_response()
+            reply = await line.read_response()
         except redis.exceptions.NoScriptError:
             whole = wire.words(step, modern=modern, whole=True)
             await line.send_packed_command(line.pack_command(*whole))
             return await line.read_response()
+        return wire.popped(reply, modern=modern) if isinstance(step, Pop) else reply
 
     async def _confirm(self, step: Confirm, line: Connection) -> Confirmed:
         reply = await self._one(line, step.step)
@@ -220,35 +266,38 @@ class _Runner:
                 answers.append(await self._one(line, command))
         return wire.confirmed(reply, answers)
 
-    async def _spread(self, steps: Sequence[Command | Call]) -> list[Any]:
+    async def _spread(self, batch: Batch) -> list[Any]:
         """A batch: one round trip, in a cluster one for each node."""
         servers = self.driver.servers
         if servers.is_one:
-            return await self._again(None, partial(self._batch, steps=steps))  # type: ignore[no-any-return]
+            return await self._again(None, partial(self._batch, batch=batch))  # type: ignore[no-any-return]
+        steps = batch.steps
         replies: list[Any] = [None] * len(steps)
         for key, indexes in routes.group(steps, servers.home):
-            part = [steps[i] for i in indexes]
-            found = await self._again(key, partial(self._batch, steps=part))
+            part = Batch([steps[i] for i in indexes], lenient=batch.lenient)
+            found = await self._again(key, partial(self._batch, batch=part))
             for index, reply in zip(indexes, found, strict=True):
                 replies[index] = reply
         return replies
 
-    async def _batch(self, line: Connection, steps: Sequence[Command | Call]) -> list[Any]:
+    async def _batch(self, line: Connection, batch: Batch) -> list[Any]:
         modern = bool(self.driver.modern)
-        packed: list[bytes] = []
-        for step in steps:
-            packed += line.pack_command(*wire.words(step, modern=modern))
-        await line.send_packed_command([b"".join(packed)])
+        for piece in wire.pieces(batch.steps, modern=modern):
+            await line.send_packed_command([piece])
         replies: list[Any] = []
-        for step in steps:
+        is_bad = False
+        for step in batch.steps:
             try:
-                replies.append(await line.read_response(disconnect_on_error=False))
+                reply = await line.read_response(disconnect_on_error=False)
             except redis.exceptions.ResponseError as error:
                 is_forgotten = wire.is_forgotten(error)
-                replies.append(await self._elsewhere(step) if is_forgotten else error)
-        for reply in replies:
-            if isinstance(reply, Exception):
-                raise reply
+                reply = await self._elsewhere(step) if is_forgotten else error
+                is_bad = is_bad or not is_forgotten
+            if isinstance(step, Pop) and not isinstance(reply, Exception):
+                reply = wire.popped(reply, modern=modern)
+            replies.append(reply)
+        if is_bad:
+            wire.look_at_errors(replies, self.driver.place, lenient=batch.lenient)
         return replies
 
     async def _elsewhere(self, step: Command | Call) -> Any:

@@ -17,20 +17,25 @@ from ..steps import (
     Confirm,
     Confirmed,
     Handle,
+    HandleBunch,
+    Handled,
     Message,
     Nodes,
     Operation,
     Pause,
+    Pop,
     Pull,
     Step,
     Subscribe,
     T,
+    UntilHandled,
 )
 from . import routes, wire
+from .beside import Beside, Signal
 from .sync_servers import Servers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from redis.connection import Connection
 
@@ -54,18 +59,23 @@ class SyncDriver:
         self.modern: bool | None = None
         self.waits_for_disk = False
         self.is_replica = False  # as `check` found it
+        self.beside = Beside()
 
     def run(
         self,
         operation: Operation[T],
         source: Iterator[list[bytes]] | None = None,
-        handle: Callable[[Handle], Any] | None = None,
+        handle: Callable[[Handle | HandleBunch], Any] | None = None,
     ) -> T:
         """The operation's result; raises what it raises.
 
-        `source` answers its Pull steps, `handle` its Handle steps.
+        `source` answers its Pull steps, `handle` its Handle and HandleBunch steps; these are called
+        in the caller's thread, and what goes on meanwhile is run in another.
         """
-        runner = _Runner(self, source, handle)
+        return self.perform(operation, _Runner(self, source, handle))
+
+    def perform(self, operation: Operation[T], runner: _Runner) -> T:
+        """The same by a runner that knows what it runs beside."""
         try:
             reply: Any = None
             failure: BaseException | None = None
@@ -114,11 +124,13 @@ class _Runner:
         self,
         driver: SyncDriver,
         source: Iterator[list[bytes]] | None,
-        handle: Callable[[Handle], Any] | None,
+        handle: Callable[[Handle | HandleBunch], Any] | None,
+        beside: tuple[Signal | None, Signal | None] = (None, None),
     ) -> None:
         self.driver = driver
         self.source = source
         self.handle = handle
+        self.sent, self.handled = beside  # only of an operation that runs beside a handler
         self.ear: Any = None  # the subscription, if the operation made one
         self.channel = b""
 
@@ -127,7 +139,7 @@ class _Runner:
             case Command() | Call():
                 return self._again(routes.key_of(step), lambda line: self._one(line, step))
             case Batch():
-                return self._spread(step.steps)
+                return self._spread(step)
             case Nodes():
                 return self._again(None, self._nodes)
             case At():
@@ -138,6 +150,10 @@ class _Runner:
                 return clock.sleep(step.seconds)
             case Handle() if self.handle is not None:
                 return self.handle(step)
+            case HandleBunch() if self.handle is not None:
+                return self._handle_bunch(step, self.handle)
+            case UntilHandled() if self.handled is not None:
+                return self.handled.wait(step.timeout_s)
             case Pull():
                 return next(self.source, None) if self.source is not None else None
             case Subscribe():
@@ -149,6 +165,16 @@ class _Runner:
     def close(self) -> None:
         if self.ear is not None:
             self.ear.disconnect()
+
+    def _handle_bunch(self, step: HandleBunch, handle: Callable[[HandleBunch], Any]) -> Handled:
+        operation, driver = step.meanwhile, self.driver
+        if operation is None:
+            return Handled(handle(step))
+
+        def run(*beside: Signal) -> Any:
+            return driver.perform(operation, _Runner(driver, None, None, (beside[0], beside[1])))
+
+        return driver.beside.handle(partial(handle, step), run)
 
     def _nodes(self, _: Connection) -> list[routes.Address | None]:
         return self.driver.servers.nodes
@@ -192,13 +218,14 @@ class _Runner:
 
     def _one(self, line: Connection, step: Command | Call) -> Any:
         modern = bool(self.driver.modern)
-        line.send_packed_command(line.pack_command(*wire.words(step, modern=modern)))
+        line.send_packed_command([wire.pack(step, modern=modern)])
         try:
-            return line.read_response()
+            reply = line.read_response()
         except redis.exceptions.NoScriptError:
             whole = wire.words(step, modern=modern, whole=True)
             line.send_packed_command(line.pack_command(*whole))
             return line.read_response()
+        return wire.popped(reply, modern=modern) if isinstance(step, Pop) else reply
 
     def _confirm(self, step: Confirm, line: Connection) -> Confirmed:
         reply = self._one(line, step.step)
@@ -209,35 +236,40 @@ class _Runner:
                 answers.append(self._one(line, command))
         return wire.confirmed(reply, answers)
 
-    def _spread(self, steps: Sequence[Command | Call]) -> list[Any]:
+    def _spread(self, batch: Batch) -> list[Any]:
         """A batch: one round trip, in a cluster one for each node."""
         servers = self.driver.servers
         if servers.is_one:
-            return self._again(None, partial(self._batch, steps=steps))  # type: ignore[no-any-return]
+            return self._again(None, partial(self._batch, batch=batch))  # type: ignore[no-any-return]
+        steps = batch.steps
         replies: list[Any] = [None] * len(steps)
         for key, indexes in routes.group(steps, servers.home):
-            part = [steps[i] for i in indexes]
-            found = self._again(key, partial(self._batch, steps=part))
+            part = Batch([steps[i] for i in indexes], lenient=batch.lenient)
+            found = self._again(key, partial(self._batch, batch=part))
             for index, reply in zip(indexes, found, strict=True):
                 replies[index] = reply
         return replies
 
-    def _batch(self, line: Connection, steps: Sequence[Command | Call]) -> list[Any]:
+    def _batch(self, line: Connection, batch: Batch) -> list[Any]:
         modern = bool(self.driver.modern)
-        packed: list[bytes] = []
-        for step in steps:
-            packed += line.pack_command(*wire.words(step, modern=modern))
-        line.send_packed_command([b"".join(packed)])
+        for piece in wire.pieces(batch.steps, modern=modern):
+            line.send_packed_command([piece])
+        if self.sent is not None:
+            self.sent.give()
         replies: list[Any] = []
-        for step in steps:
+        is_bad = False
+        for step in batch.steps:
             try:
-                replies.append(line.read_response(disconnect_on_error=False))
+                reply = line.read_response(disconnect_on_error=False)
             except redis.exceptions.ResponseError as error:
                 is_forgotten = wire.is_forgotten(error)
-                replies.append(self._elsewhere(step) if is_forgotten else error)
-        for reply in replies:
-            if isinstance(reply, Exception):
-                raise reply
+                reply = self._elsewhere(step) if is_forgotten else error
+                is_bad = is_bad or not is_forgotten
+            if isinstance(step, Pop) and not isinstance(reply, Exception):
+                reply = wire.popped(reply, modern=modern)
+            replies.append(reply)
+        if is_bad:
+            wire.look_at_errors(replies, self.driver.place, lenient=batch.lenient)
         return replies
 
     def _elsewhere(self, step: Command | Call) -> Any:

@@ -14,11 +14,13 @@ from ..errors import FairlaneError, InvalidArgument, QueueFull, RedisFull
 from ..model import ENDED_STATES
 from ..scripts import library
 from ..steps import Arg, Call, Command, Operation, Pause
+from .fields import ask, told
 from .together import each
 
 MOST = 10**15
 _COUNTED = 1000  # requests of one recount
 _ROWS = 200  # of one report
+_FIELDS = ("queue", "state", "chunks", "total", "done", "dead")
 
 
 class Bounds(NamedTuple):
@@ -55,20 +57,20 @@ def recount(queue: str) -> Operation[None]:
     names = [name.decode("utf-8", "replace") for name in ids]
     for start in range(0, len(names), _ROWS):
         part = names[start : start + _ROWS]
-        fields = (b"queue", b"state", b"chunks", b"total", b"done", b"dead")
-        found = yield from each(
-            [Command(b"HMGET", keys.request_hash(name), *fields) for name in part]
-        )
+        found = yield from each([ask(name, *_FIELDS) for name in part])
         rows: list[Arg] = []
-        for name, row in zip(part, found, strict=True):
-            if not isinstance(row, FairlaneError) and row[0] == queue.encode() and row[1]:
-                rows += _row(name, *row[1:])
+        for name, reply in zip(part, found, strict=True):
+            if isinstance(reply, FairlaneError):
+                continue
+            home, state, *numbers = told(_FIELDS, reply)
+            if home == queue and state:
+                rows += _row(name, state, *numbers)
         yield library().report((keys.active(queue), *keys.bound(queue)), rows=rows)
 
 
-def _row(name: str, state: bytes, *numbers: bytes | None) -> list[Arg]:
+def _row(name: str, state: str, *numbers: str) -> list[Arg]:
     chunks, total, done, dead = (int(number or 0) for number in numbers)
-    return [name, chunks, total, total if state.decode() in ENDED_STATES else done + dead]
+    return [name, chunks, total, total if state in ENDED_STATES else done + dead]
 
 
 class Room:

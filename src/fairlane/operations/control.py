@@ -9,6 +9,7 @@ from ..errors import InvalidArgument, RequestNotFound
 from ..model import Completion, Progress
 from ..scripts import library
 from ..steps import Batch, Command, Operation
+from .fields import unpacked
 from .tokens import insert, retire
 
 
@@ -51,7 +52,7 @@ def progress(request_id: str) -> Operation[Progress]:
             Command(b"ZCARD", keys.leases(request_id)),
         ]
     )
-    detail = as_text(fields)
+    detail = unpacked(as_text(fields)) if fields else {}
     if not detail or detail.get("state") == "abandoned":
         raise not_found(request_id)
     return Progress(
@@ -98,7 +99,7 @@ def holders(request_id: str) -> Operation[list[dict[str, str]]]:
     held = []
     for k, text in as_text(fields).items():
         if text.startswith("h:"):
-            _, fence, _, _, _, owed, _, worker = text.split(":", 7)
+            _, fence, _, _, _, owed, _, _, _, worker = text.split(":", 9)
             held.append({"permit": k, "fence": fence, "owed": owed, "worker": worker})
     return sorted(held, key=lambda row: int(row["permit"]))
 

@@ -11,6 +11,7 @@ from ..model import DeadGroup, DeadSubRequest
 from ..scripts import library
 from ..steps import Batch, Command
 from .control import as_text, not_found
+from .fields import read
 
 if TYPE_CHECKING:
     from ..steps import Operation
@@ -49,8 +50,8 @@ def list_dead(request_id: str, after: bytes) -> Operation[list[Listed]]:
 
 def page_size(request_id: str) -> Operation[int]:
     """How many dead ones are about 4 MiB. Raises RequestNotFound."""
-    state, biggest = yield Command(b"HMGET", keys.request_hash(request_id), b"state", b"max_body")
-    if state is None or state == b"abandoned":
+    state, biggest = yield from read(request_id, "state", "max_body")
+    if state in {"", "abandoned"}:
         raise not_found(request_id)
     return min(PAGE // 2, max(1, _PAGE_BYTES // (int(biggest or 0) + _ERROR_BYTES)))
 

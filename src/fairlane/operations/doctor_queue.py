@@ -9,6 +9,7 @@ from ..errors import FairlaneError, RedisUnreachable
 from ..model import ENDED_STATES
 from ..steps import Batch, Command
 from .doctor_server import BAD, OK, WARN, Check
+from .fields import ask, told
 from .fsck import still_lost
 from .maintain import Suspect, queued_long
 from .words import many, named, span
@@ -117,9 +118,9 @@ def _look(queue: str, names: list[bytes]) -> Operation[tuple[list[Seen], list[st
 
 
 def _one(queue: str, request_id: str) -> Operation[Seen | None]:
-    _, _, request, _, leases, retries, _, _ = keys.request_keys(request_id)
-    row, (seconds, micros) = yield Batch([Command(b"HMGET", request, *_FIELDS), Command(b"TIME")])
-    value = dict(zip(_FIELDS, ((text or b"").decode() for text in row), strict=True))
+    leases, retries = keys.leases(request_id), keys.retries(request_id)
+    row, (seconds, micros) = yield Batch([ask(request_id, *_FIELDS), Command(b"TIME")])
+    value = dict(zip(_FIELDS, told(_FIELDS, row), strict=True))
     if value["queue"] != queue or value["state"] in ENDED_STATES:
         return None
     now = int(seconds) * 1000 + int(micros) // 1000

@@ -221,10 +221,8 @@ def _streams(facts: Facts) -> Check | None:
         return Check(
             "streams", OK, f"stream-node-max-bytes {size}: small requests take less memory"
         )
-    what = (
-        f"stream-node-max-bytes {size}: a request takes about {int(size) // 1024 + 1} KiB at least"
-    )
-    return Check("streams", OK, what)
+    what = f"stream-node-max-bytes {size}: a request of more than 1 KiB takes about "
+    return Check("streams", OK, f"{what}{int(size) // 1024 + 1} KiB at least")
 
 
 def _cluster(cluster: dict[str, str]) -> Check:

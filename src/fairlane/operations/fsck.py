@@ -14,6 +14,7 @@ from ..errors import FairlaneError, RedisUnreachable
 from ..model import ENDED_STATES
 from ..scripts import library
 from ..steps import At, Batch, Command, Nodes, Operation
+from .fields import ask, told
 from .findings import Finding, Tally, mend
 from .fsck_dispatch import GRACE_MS, Dispatch
 from .maintain import Suspect, find_lost, queued_long, reap_all, remint, seen_to_exist
@@ -27,6 +28,7 @@ PAGE = 1000  # keys of one SCAN
 _LONG = 20_000  # permits whose tokens are looked for at once
 _PERMIT = re.compile(rb"[qh]:\d+:.*|p:\d*", re.DOTALL)
 _ENTRY = re.compile(rb"\d{12,}-\d+")
+_FEW = re.compile(rb"\d{1,4}:")
 _FIELDS = ("state", "queue", "born", "ended")
 
 
@@ -36,7 +38,7 @@ class Row(NamedTuple):
     id: str
     state: str
     queue: str
-    values: dict[str, bytes]
+    values: dict[str, str]
 
     @property
     def is_over(self) -> bool:
@@ -130,7 +132,7 @@ class Walk:
 
     def _rows(self, ids: list[str], tally: Tally) -> Operation[list[Row]]:
         """The requests of these ids, whatever their queue; an intent given up is none."""
-        asked = [Command(b"HMGET", keys.request_hash(name), *_FIELDS) for name in ids]
+        asked = [ask(name, *_FIELDS) for name in ids]
         replies = yield from each(asked)
         rows = []
         for name, reply in zip(ids, replies, strict=True):
@@ -138,9 +140,9 @@ class Walk:
                 # If other keys show that it is a request of ours, it is told of as an orphan, too.
                 tally.note("stray", name, f"req:{{{name}}} can't be read: another program's, maybe")
                 continue
-            state, queue = ((value or b"").decode("utf-8", "replace") for value in reply[:2])
-            if state and queue:
-                rows.append(Row(name, state, queue, dict(zip(_FIELDS, reply, strict=True))))
+            values = dict(zip(_FIELDS, told(_FIELDS, reply), strict=True))
+            if values["state"] and values["queue"]:
+                rows.append(Row(name, values["state"], values["queue"], values))
         return rows
 
     # What the dispatch slot should know.
@@ -267,15 +269,16 @@ class Walk:
 
     def _are_ours(self, name: str) -> Operation[bool]:
         """Do these keys look like ours? Other programs may name theirs counter:{x} as well."""
-        stream, _, _, permits, _, retries, results, dead = keys.request_keys(name)
+        stream, _, _, permits, _, retries, results, dead, few = keys.request_keys(name)
         asked = [
             Command(b"XINFO", b"GROUPS", stream),
             Command(b"HSCAN", permits, 0, b"COUNT", 5),
             Command(b"ZRANGE", retries, 0, 0),
             Command(b"XRANGE", results, b"-", b"+", b"COUNT", 1),
             Command(b"XRANGE", dead, b"-", b"+", b"COUNT", 1),
+            Command(b"GETRANGE", few, 0, 5),
         ]
-        groups, found, waiting, out, buried = [
+        groups, found, waiting, out, buried, bodies = [
             [] if isinstance(reply, FairlaneError) else reply for reply in (yield from each(asked))
         ]
         return bool(
@@ -284,6 +287,7 @@ class Walk:
             or any(_ENTRY.fullmatch(entry) for entry in waiting)
             or any(fields[0] == b"w" for _, fields in out)
             or any(fields[0] == b"head" for _, fields in buried)
+            or _FEW.match(bytes(bodies))
         )
 
 

@@ -15,6 +15,7 @@ from ..steps import Batch, Command, Pull
 from .control import as_text, not_found, number
 from .dead import list_dead, page_size
 from .durable import confirm_submission
+from .fields import read, unpacked
 from .submit import submit
 from .tokens import insert, retire
 from .words import named
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 ALL = DeadChoice()
 _CALL = 1000  # dead ones that one call names
-_CANCELLED = {b"cancelling", b"cancelled"}
+_CANCELLED = {"cancelling", "cancelled"}
 
 
 class Chosen:
@@ -160,13 +161,12 @@ def _begun(parent: str, choice: DeadChoice) -> Operation[tuple[str, int] | None]
     if noted is None:
         return None
     new_id = noted.decode()
-    asked = (b"state", b"open", b"total", b"durable", b"chain")
-    row = yield Command(b"HMGET", keys.request_hash(new_id), *asked)
-    state, is_open, total, durable, chain = row
-    if is_open != b"0" or state in _CANCELLED:
+    asked = ("state", "open", "total", "durable", "chain")
+    state, is_open, total, durable, chain = yield from read(new_id, *asked)
+    if is_open != "0" or state in _CANCELLED:
         return None
-    if int(durable or 0):  # the earlier call may have ended before that
-        yield from confirm_submission(new_id, int(durable), chain.decode())
+    if int(durable):  # the earlier call may have ended before that
+        yield from confirm_submission(new_id, int(durable), chain)
     return new_id, int(total)
 
 
@@ -178,16 +178,16 @@ def _submit_again(parent: str, choice: DeadChoice, chosen: Chosen) -> Operation[
     """
     if not len(chosen):  # somebody else was quicker
         return (yield from _begun(parent, choice)) or (parent, 0)
-    fields = as_text((yield Command(b"HGETALL", keys.request_hash(parent))))
-    if not fields:
+    stored = as_text((yield Command(b"HGETALL", keys.request_hash(parent))))
+    if not stored:
         raise not_found(parent)
-    policy = _policy_of(parent, fields)
+    policy = _policy_of(parent, unpacked(stored))
     size = yield from page_size(parent)
     n = 0
     while True:
         new_id = _id_of(parent, choice, chosen.ids(0, 1)[0], n)
-        asked = (b"state", b"open", b"chain", b"total")
-        state, is_open, chain, total = yield Command(b"HMGET", keys.request_hash(new_id), *asked)
+        asked = ("state", "open", "chain", "total")
+        state, is_open, chain, total = yield from read(new_id, *asked)
         if state in _CANCELLED:  # nobody runs it any more: another one does
             n += 1
             continue
@@ -196,21 +196,22 @@ def _submit_again(parent: str, choice: DeadChoice, chosen: Chosen) -> Operation[
         )
         if noted[0] != b"ok":
             raise not_found(parent)
-        if state in {None, b"abandoned"} or is_open == b"1":
-            total = len(chosen)
+        count = int(total or 0)
+        if state in {"", "abandoned"} or is_open == "1":
+            count = len(chosen)
             yield from _submit(parent, new_id, policy, _Bodies(parent, chosen, size))
         elif policy.durable:  # an earlier call may have ended before that
-            yield from confirm_submission(new_id, policy.durable, chain.decode())
+            yield from confirm_submission(new_id, policy.durable, chain)
         yield from _drop(parent, chosen)
-        return new_id, int(total)
+        return new_id, count
 
 
 def _submit(parent: str, new_id: str, policy: Policy, bodies: _Bodies) -> Operation[None]:
     try:
         yield from _feed(submit(new_id, policy), bodies.pull)
     except RequestExists:
-        is_open = yield Command(b"HGET", keys.request_hash(new_id), b"open")
-        if is_open != b"0":  # else somebody else was quicker with the same
+        (is_open,) = yield from read(new_id, "open")
+        if is_open != "0":  # else somebody else was quicker with the same
             raise RequestExists(
                 f"dead sub-requests of request {parent} are being requeued as {new_id}: "
                 "try again when that is done"

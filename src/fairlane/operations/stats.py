@@ -10,6 +10,7 @@ from ..histogram import Distribution
 from ..scripts import library
 from ..steps import Batch, Call, Command, Operation
 from .control import as_text
+from .fields import read
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,8 +63,8 @@ def tally(
 
 def tally_timeout(queue: str, request_id: str) -> Operation[None]:
     """Adds a call of the handler that had to be killed: its process can't tell any more."""
-    priority = yield Command(b"HGET", keys.request_hash(request_id), b"priority")
-    if priority is not None:
+    (priority,) = yield from read(request_id, "priority")
+    if priority:
         yield Batch(tally(queue, int(priority), {}, {}, {"failed": 1, "timeouts": 1}))
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import keys, settings
 from ..errors import (
@@ -22,46 +20,37 @@ from ..scripts import library
 from ..steps import Batch, Call, Command, Operation, Pull
 from .bounds import Room, check_max_wait
 from .control import as_text
+from .digest import Digest, terms
 from .durable import check_replicas, confirm_submission
+from .fields import read
 from .tokens import drop, insert, retire
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..model import Policy
+    from .digest import Chunk
 
-Chunk = list[bytes]
 
+class Intent(NamedTuple):
+    """What stands in `active` for a request that is about to be written, and what stood there."""
 
-class Digest:
-    """SHA-256 over the policy and every chunk so far, chained; bodies are length-prefixed.
-
-    Two submissions with one id are the same request exactly if their digests are.
-    """
-
-    def __init__(self, policy: Policy) -> None:
-        self._link = repr(tuple(_terms(policy).values())).encode()
-
-    def add(self, chunk: Chunk) -> str:
-        """The digest up to and with `chunk`, hex."""
-        lengths = struct.pack(f"<{len(chunk)}I", *map(len, chunk))
-        digest = hashlib.sha256(b"%d|" % len(self._link) + self._link + lengths)
-        digest.update(b"".join(chunk))
-        self._link = digest.digest()
-        return self.hex
-
-    @property
-    def hex(self) -> str:
-        """The digest up to and with the last chunk added."""
-        return self._link.hex()
+    score: int
+    before: str  # the score as Redis wrote it; "0" = none
 
 
 @dataclass(slots=True)
 class Submission:
-    """One submission on its way: `digest` covers the chunks so far."""
+    """One submission on its way: `digest` covers the chunks so far.
+
+    `announced` is an intent that stands in `active` already.
+    """
 
     id: str
     policy: Policy
     digest: Digest
     room: Room
+    announced: Intent | None = None
 
 
 def submit(request_id: str, policy: Policy, max_wait_s: float = 0.0) -> Operation[int]:
@@ -75,11 +64,26 @@ def submit(request_id: str, policy: Policy, max_wait_s: float = 0.0) -> Operatio
     """
     room = Room(request_id, policy.queue, check_max_wait(max_wait_s))
     own = Submission(request_id, policy, Digest(policy), room)
-    if policy.durable:
-        yield from check_replicas(request_id, policy.durable)
-    total = yield from _submit(own)
-    if policy.durable:
-        yield from confirm_submission(request_id, policy.durable, own.digest.hex)
+    return (yield from _confirmed(own, _submit(own)))
+
+
+def submit_chunk(
+    request_id: str, policy: Policy, chunk: Chunk, room: Room, announced: Intent | None = None
+) -> Operation[int]:
+    """Submits a request of one chunk, as `submit` does; `room` says how long it waits.
+
+    `announced` stands in `active` already, and the request itself may be there, too.
+    """
+    own = Submission(request_id, policy, Digest(policy), room, announced)
+    return (yield from _confirmed(own, _begin(own, chunk, None)))
+
+
+def _confirmed(own: Submission, submission: Operation[int]) -> Operation[int]:
+    if not own.policy.durable:
+        return (yield from submission)
+    yield from check_replicas(own.id, own.policy.durable)
+    total = yield from submission
+    yield from confirm_submission(own.id, own.policy.durable, own.digest.hex)
     return total
 
 
@@ -87,6 +91,10 @@ def _submit(own: Submission) -> Operation[int]:
     first: Chunk = (yield Pull()) or []
     # One chunk of look-ahead: a request that fits into one call is never open.
     following: Chunk | None = (yield Pull()) if first else None
+    return (yield from _begin(own, first, following))
+
+
+def _begin(own: Submission, first: Chunk, following: Chunk | None) -> Operation[int]:
     own.digest.add(first)
     reply = yield from _enqueue(own, first, is_open=following is not None)
     word, total = reply[0], len(first)
@@ -109,41 +117,61 @@ def _enqueue(own: Submission, chunk: Chunk, *, is_open: bool) -> Operation[list[
             yield from own.room.wait(error)
 
 
-def _enqueue_now(own: Submission, chunk: Chunk, *, is_open: bool) -> Operation[list[Any]]:
-    scripts, policy = library(), own.policy
-    given_up, grace = 0, settings.INTENT_GRACE_MS
+def announce(
+    policy: Policy, ids: Sequence[str], above: int = 0
+) -> Operation[tuple[int, list[Intent]]]:
+    """Leaves a trace of requests in `active`: the queue's bound (0 = none), and an intent for each.
+
+    `above` is a score that the auditor gave up. At most 400 ids, each once.
+    """
+    grace = settings.INTENT_GRACE_MS
     if policy.deadline_ms:  # the auditor's first look must not be later than it
         grace = min(grace, max(policy.deadline_ms, settings.INTENT_GRACE_MS // 5))
+    names = (keys.active(policy.queue), keys.conf(policy.queue))
+    bound, *told = yield library().intend(names, grace=grace, above=above, ids=ids)
+    scores = zip(told[::2], told[1::2], strict=True)
+    return bound, [Intent(score, before.decode()) for score, before in scores]
+
+
+def _enqueue_now(own: Submission, chunk: Chunk, *, is_open: bool) -> Operation[list[Any]]:
+    policy, intent, given_up = own.policy, own.announced, 0
     while True:
-        intent, score_before, own.room.bound = yield scripts.intend(
-            (keys.active(policy.queue), keys.conf(policy.queue)),
-            id=own.id,
-            grace=grace,
-            above=given_up,
-        )
-        before = score_before.decode()
+        if intent is None:
+            own.room.bound, (intent,) = yield from announce(policy, [own.id], given_up)
+        own.announced = None
         try:
             yield from _ask(own, len(chunk))
-            reply: list[Any] = yield scripts.enqueue(
+            reply: list[Any] = yield library().enqueue(
                 keys.request_keys(own.id),
                 digest=own.digest.hex,
-                intent=intent,
+                intent=intent.score,
                 open_ms=settings.OPEN_MS if is_open else 0,
                 bodies=chunk,
-                **_terms(policy),
+                **terms(policy),
             )
-        except (InvalidArgument, RedisFull, QueueFull):  # nothing was written: no trace stays
-            yield _withdraw(policy.queue, own.id, intent, before)
+        except (InvalidArgument, RedisFull, QueueFull) as error:
+            if isinstance(error, RedisFull) and (yield from is_there(own.id, own.digest.hex)):
+                return [b"ok", []]
+            yield withdraw(policy.queue, own.id, intent)  # nothing was written: no trace stays
             raise
         word = reply[0]
         if word in {b"exists", b"conflict"}:
-            yield from _found(own, reply, intent, before)
+            yield from _found(own, reply, intent)
         if word == b"conflict":
             raise _exists(own.id)
         if word != b"late":
             own.room.found()
             return reply
-        given_up = reply[1]  # the auditor gave this intent up: announce it anew, and later
+        intent, given_up = None, reply[1]  # the auditor gave it up: announce it anew, and later
+
+
+def is_there(request_id: str, digest: str) -> Operation[bool]:
+    """True when this very submission was written, and only the reply that said so was lost.
+
+    The intent stays, so the auditor looks after it, and mints the tokens that nobody was told.
+    """
+    found = yield library().confirm(keys.request_keys(request_id))
+    return bool(found[0] == b"ok" and found[2].decode() == digest)
 
 
 def _ask(own: Submission, count: int) -> Operation[None]:
@@ -155,32 +183,14 @@ def _ask(own: Submission, count: int) -> Operation[None]:
             raise
 
 
-def _terms(policy: Policy) -> dict[str, int | str]:
-    """The policy in the words of enqueue.lua."""
-    return {
-        "queue": policy.queue,
-        "priority": policy.priority,
-        "limit": policy.limit,
-        "attempts": policy.attempts,
-        "backoff_min": policy.backoff_ms[0],
-        "backoff_max": policy.backoff_ms[1],
-        "lease_ms": policy.lease_ms,
-        "retain_ms": policy.retain_ms,
-        "deadline_ms": policy.deadline_ms,
-        "time_limit_ms": policy.time_limit_ms,
-        "durable": policy.durable,
-        "parent": policy.parent,
-    }
-
-
-def _withdraw(queue: str, request_id: str, intent: int, before: str) -> Command | Call:
+def withdraw(queue: str, request_id: str, intent: Intent) -> Command | Call:
     """Takes an intent back: the auditor looks when it would have looked, or not at all."""
-    if before != "0":
-        return Command(b"ZADD", keys.active(queue), b"XX", before, request_id)
-    return drop(queue, request_id, str(intent))
+    if intent.before != "0":
+        return Command(b"ZADD", keys.active(queue), b"XX", intent.before, request_id)
+    return drop(queue, request_id, str(intent.score))
 
 
-def _found(own: Submission, reply: list[Any], intent: int, before: str) -> Operation[None]:
+def _found(own: Submission, reply: list[Any], intent: Intent) -> Operation[None]:
     """There is a request of this id: our intent must not keep the auditor from it."""
     queue = own.policy.queue
     summary = reply[1] if reply[0] == b"conflict" else reply[4]
@@ -188,8 +198,9 @@ def _found(own: Submission, reply: list[Any], intent: int, before: str) -> Opera
     is_ours, is_over = home == queue.encode(), summary[0].decode() in ENDED_STATES
     if is_ours and is_over:
         yield retire(queue, own.id, summary)
-    if before != "0" or is_over or not is_ours:  # else its entry was missing: now it is there
-        yield _withdraw(queue, own.id, intent, before)
+    # Else its entry was missing: now it is there.
+    if intent.before != "0" or is_over or not is_ours:
+        yield withdraw(queue, own.id, intent)
 
 
 def _exists(request_id: str) -> RequestExists:
@@ -243,8 +254,8 @@ def _pull(own: Submission) -> Operation[Chunk | None]:
 
 
 def _discard_open(own: Submission, error: BaseException) -> Operation[None]:
-    is_open = yield Command(b"HGET", keys.request_hash(own.id), b"open")
-    if is_open == b"1":
+    (is_open,) = yield from read(own.id, "open")
+    if is_open == "1":
         yield from discard(own.id, own.policy.queue, f"submission: {type(error).__name__}")
 
 

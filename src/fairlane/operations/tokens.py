@@ -2,52 +2,82 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from .. import keys, settings
 from ..model import Token
 from ..scripts import library
-from ..steps import Arg, Call, Command
+from ..steps import Arg, Call, Command, Pop
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_MOST = 300  # tokens of one insert_tokens call; each brings a key and three arguments
+Minted = tuple[str, list[Any]]  # a request and its tokens: flat lane, "k.g", delay ms, from mint
+Ending = tuple[str, list[Any]]  # a request and its summary, as the reply `ended` brings it
+_MOST = 900  # arguments of one call
+_MOST_ENDINGS = 80
 
 
 def insert(queue: str, request_id: str, tokens: list[Any]) -> list[Call]:
-    """The calls that dispatch `tokens`: flat lane, "k.g", delay ms, as mint returned them."""
-    if not tokens:
-        return []
-    calls = []
-    lanes = keys.lanes(queue)
-    for start in range(0, len(tokens), 3 * _MOST):
-        part = tokens[start : start + 3 * _MOST]
-        names = [keys.delayed(queue)]
-        args: list[Arg] = []
-        for lane, permit, delay in zip(part[::3], part[1::3], part[2::3], strict=True):
-            names.append(lanes[int(lane)])
-            args += (lane, f"{request_id}#{permit.decode()}", delay)
-        calls.append(library().insert_tokens(names, tokens=args))
+    """The calls that dispatch the tokens of one request, as mint returned them."""
+    return insert_all(queue, [(request_id, tokens)]) if tokens else []
+
+
+def insert_all(queue: str, minted: Iterable[Minted]) -> list[Call]:
+    """The calls that dispatch the tokens of many requests: as few as a bounded size allows."""
+    calls: list[Call] = []
+    parts: dict[Any, tuple[list[Arg], list[Arg]]] = {}  # lane -> tokens now, tokens later
+    size = 0
+    for request_id, tokens in minted:
+        name = request_id.encode()
+        for at in range(0, len(tokens), 3):
+            lane, permit, delay = tokens[at : at + 3]
+            if size > _MOST - 5:  # a lane's three arguments and two for a token
+                calls.append(_insertion(queue, parts))
+                parts, size = {}, 0
+            part = parts.get(lane)
+            if part is None:
+                part = parts[lane] = ([], [])
+                size += 3
+            if delay:
+                part[1].extend((name + b"#" + permit, delay))
+                size += 2
+            else:
+                part[0].append(name + b"#" + permit)
+                size += 1
+    if parts:
+        calls.append(_insertion(queue, parts))
     return calls
+
+
+def _insertion(queue: str, parts: dict[Any, tuple[list[Arg], list[Arg]]]) -> Call:
+    lanes = keys.lanes(queue)
+    names, args = [keys.delayed(queue)], list[Arg]()
+    for lane, (awake, later) in parts.items():
+        names.append(lanes[int(lane)])
+        args += (lane, len(awake), len(later) // 2, *awake, *later)
+    return library().insert_tokens(names, tokens=args)
 
 
 def retire(queue: str, request_id: str, summary: list[Any]) -> Call:
     """The call that moves an ended request from `active` into the completion log."""
-    state, born, total, done, dead, cancelled, ended, priority, reason, retain_ms = summary
-    fields: Iterable[Arg] = (
-        *("state", state, "priority", priority, "total", total, "done", done, "dead", dead),
-        *("cancelled", cancelled, "born", born, "ended", ended, "reason", reason),
-    )
+    return retire_all(queue, [(request_id, summary)])[0]
+
+
+def retire_all(queue: str, ended: Iterable[Ending]) -> list[Call]:
+    """The calls that move ended requests from `active` into the completion log."""
+    flat: list[list[Arg]] = [[request_id, *summary] for request_id, summary in ended]
     names = (keys.active(queue), keys.logged(queue), keys.completed(queue), *keys.bound(queue))
-    return library().retire(
-        names,
-        id=request_id,
-        born=born,
-        keep_ms=retain_ms + settings.MARKER_MS,
-        most=settings.LOG_ENTRIES,
-        fields=fields,
-    )
+    return [
+        library().retire(
+            names,
+            longer=settings.MARKER_MS,
+            most=settings.LOG_ENTRIES,
+            endings=[arg for one in flat[at : at + _MOST_ENDINGS] for arg in one],
+        )
+        for at in range(0, len(flat), _MOST_ENDINGS)
+    ]
 
 
 def drop(queue: str, request_id: str | bytes, seen: str, *, gone: bool = False) -> Call:
@@ -64,10 +94,25 @@ def drop(queue: str, request_id: str | bytes, seen: str, *, gone: bool = False) 
     )
 
 
-def pop(queue: str, block_ms: int, worker: str | None = None) -> Command:
-    """The blocking pop over all lanes, most urgent first; `worker` may be woken from it."""
+@lru_cache(maxsize=1024)
+def pop(queue: str, block_ms: int, worker: str | None = None, most: int = 1) -> Pop:
+    """The blocking pop of up to `most` tokens of one lane, the most urgent that has any.
+
+    `worker` may be woken from it.
+    """
     wake = () if worker is None else (keys.wake(queue, worker),)
-    return Command(b"BRPOP", *wake, *keys.lanes(queue), block_ms / 1000)
+    return Pop((*wake, *keys.lanes(queue)), block_ms, most)
+
+
+@lru_cache(maxsize=1024)
+def pop_ahead(queue: str, lane: int, most: int) -> Pop:
+    """The pop of what is there now, of this lane or a more urgent one."""
+    return Pop(keys.lanes(queue)[: lane + 1], 0, most)
+
+
+def pop_rest(lane: bytes, most: int) -> Command:
+    """What the server could not give with the first token of a lane: a list, or None."""
+    return Command(b"RPOP", lane, most)
 
 
 def parse(raw: bytes) -> Token | None:

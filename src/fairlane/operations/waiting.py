@@ -7,6 +7,7 @@ from typing import NamedTuple
 from .. import keys
 from ..model import ENDED_STATES
 from ..steps import Batch, Command, Operation
+from .fields import ask, told
 from .words import span
 
 _MOST = 20  # requests looked at
@@ -42,16 +43,16 @@ def waiting(queue: str, most: int = _MOST) -> Operation[tuple[list[Waits], int]]
 
 
 def _one(request_id: str) -> Operation[Waits | None]:
-    _, _, request, _, leases, retries, _, _ = keys.request_keys(request_id)
+    leases, retries = keys.leases(request_id), keys.retries(request_id)
     row, held, first, (seconds, micros) = yield Batch(
         [
-            Command(b"HMGET", request, *_FIELDS),
+            ask(request_id, *_FIELDS),
             Command(b"ZCARD", leases),
             Command(b"ZRANGE", retries, 0, 0, b"WITHSCORES"),
             Command(b"TIME"),
         ]
     )
-    state, is_open, fresh = ((text or b"").decode() for text in row)
+    state, is_open, fresh = told(_FIELDS, row)
     if not state or state in ENDED_STATES or state == "abandoned":
         return None
     now, due = int(seconds) * 1000 + int(micros) // 1000, int(float(first[1])) if first else 0

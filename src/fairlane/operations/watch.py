@@ -11,6 +11,7 @@ from ..model import ENDED_STATES, Completion, Result
 from ..steps import Batch, Command, Message, Operation, Subscribe
 from .control import completion, not_found
 from .durable import confirm_end
+from .fields import read
 
 _ENTRY = re.compile(r"\d+(-\d+)?")
 PAGE = 64  # entries of `out` a page; one entry is what one complete call settled
@@ -35,17 +36,16 @@ def wait(request_id: str, clock: Any, timeout_s: float | None) -> Operation[str]
         raise InvalidArgument(f"timeout {timeout_s!r} is not valid: seconds are expected")
     deadline = None if timeout_s is None else clock() + timeout_s
     yield Subscribe(keys.done_channel(request_id))
-    known, names = False, keys.request_hash(request_id)
+    known = False
     while True:
-        found, durable = yield Command(b"HMGET", names, b"state", b"durable")
-        if known and found in {None, b"abandoned"}:  # the auditor marks what it finds missing
+        seen, durable = yield from read(request_id, "state", "durable")
+        if known and seen in {"", "abandoned"}:  # the auditor marks what it finds missing
             raise RequestLost(
                 f"request {request_id} is gone from Redis: a failover or a flush took it"
             )
-        if found is None or found == b"abandoned":
+        if seen in {"", "abandoned"}:
             raise not_found(request_id)
         known = True
-        seen = str(found.decode())
         if seen in ENDED_STATES:
             if (yield from confirm_end(request_id, int(durable or 0), seen)):
                 return seen

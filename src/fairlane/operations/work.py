@@ -2,32 +2,63 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+from functools import lru_cache
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from .. import keys
 from ..model import Slice, Token, Verdict
-from ..scripts import library
+from ..scripts import Library, Script, library
+from ..steps import TextCall
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Sequence
 
     from ..steps import Arg, Call, Operation
 
 
+# In the order of their signatures: a unit makes tens of thousands of these calls a second.
+_ACQUIRE = ("now", "k", "g", "op", "worker", "started", "count", "shared")
+_COMPLETE = ("now", "k", "fence", "op", "keep", "done")
+
+
+@lru_cache(maxsize=8)
+def _signed(scripts: Library, name: str, params: tuple[str, ...]) -> Script:
+    script: Script = getattr(scripts, name)
+    if script.params != params:
+        raise TypeError(f"{name} takes {', '.join(script.params)}")
+    return script
+
+
+class Ops:
+    """Draws ops: the same 88 random bits in one process, and a count."""
+
+    def __init__(self) -> None:
+        self.renew()
+        os.register_at_fork(after_in_child=self.renew)
+
+    def renew(self) -> None:
+        """In a process that was forked: other bits than its parent's."""
+        self._prefix = secrets.token_hex(11).encode()
+        self._numbers = count()
+
+    def draw(self) -> bytes:
+        """One that was never drawn before."""
+        return b"%b%010x" % (self._prefix, next(self._numbers))
+
+
+_ops = Ops()
+
+
 def new_op() -> bytes:
     """What tells one acquire from every other: 32 hex digits."""
-    return secrets.token_hex(16).encode()
+    return _ops.draw()
 
 
 def acquire(
-    token: Token,
-    worker: str,
-    started: str,
-    count: int,
-    *,
-    op: bytes | None = None,
-    shared: bool = False,
+    token: Token, worker: str, started: str, count: int, *, op: bytes | None = None
 ) -> Operation[tuple[str, Slice | None, list[Any]]]:
     """Shows the token: (word, slice when the word is "ok", what else the reply brings).
 
@@ -35,32 +66,38 @@ def acquire(
     `op` again gets the same answer again; None makes a new one.
     """
     op = op or new_op()
-    reply = yield library().acquire(
-        keys.request_keys(token.request_id),
-        k=token.k, g=token.g, op=op, worker=worker, started=started, count=count,
-        shared=b"1" if shared else b"",
+    reply = yield show(token, worker, started, count, op)
+    word, taken, rest = shown(token, op, reply)
+    return word.decode(), taken, rest
+
+
+def show(
+    token: Token, worker: str, started: str, count: int, op: bytes, *, shared: bool = False
+) -> Call:
+    """The call that acquires; `shared`: with others by one unit, where no death is charged.
+
+    A retry's must be: then it says "alone", and the token is as good as before.
+    """
+    script = _signed(library(), "acquire", _ACQUIRE)
+    is_shared = b"1" if shared else b""
+    return TextCall(
+        script, keys.request_keys(token.request_id),
+        (b"", token.k, token.g, op, worker, started, b"%d" % count, is_shared),
     )  # fmt: skip
-    word = reply[0].decode()
-    if word != "ok":
+
+
+def shown(token: Token, op: bytes, reply: list[Any]) -> tuple[bytes, Slice | None, list[Any]]:
+    """What its reply says: the same three things."""
+    word: bytes = reply[0]
+    if word != b"ok":
         return word, None, reply[1] if len(reply) > 1 else []
     _, fence, attempt, policy, raw, tokens = reply
     now, _, lease_ms, attempts, backoff_min, backoff_max, priority, limit_ms, durable = policy
     taken = Slice(
-        request_id=token.request_id,
-        k=token.k,
-        fence=fence,
-        op=op,
-        attempt=attempt,
-        attempts=attempts,
-        backoff_ms=(backoff_min, backoff_max),
-        lease_ms=lease_ms,
-        priority=priority,
-        taken_ms=now,
-        entries=raw,
-        time_limit_ms=limit_ms,
-        durable=durable,
-    )
-    return "ok", taken, tokens
+        token.request_id, token.k, fence, op, attempt, attempts, (backoff_min, backoff_max),
+        lease_ms, priority, now, raw, limit_ms, durable,
+    )  # fmt: skip
+    return word, taken, tokens
 
 
 def complete(
@@ -70,16 +107,8 @@ def complete(
 
     `ids` are the done ones, `results` their (head, body) pairs, flat.
     """
-    rest: list[Arg] = [*ids, *results, *_flat(verdicts)]
-    return library().complete(
-        keys.request_keys(held.request_id),
-        k=held.k,
-        fence=held.fence,
-        op=held.op,
-        keep=b"1" if keep else b"0",
-        done=len(ids),
-        verdicts=rest,
-    )
+    lease = (held.k, held.fence, held.op)
+    return _complete(held.request_id, lease, ids, results, verdicts, keep=keep)
 
 
 def give_back(
@@ -89,21 +118,22 @@ def give_back(
 
     But for the entries with a verdict.
     """
-    return library().complete(
-        keys.request_keys(request_id),
-        k=k,
-        fence=fence,
-        op=op,
-        keep=b"0",
-        done=0,
-        verdicts=_flat(verdicts),
-    )
+    return _complete(request_id, (k, fence, op), [], [], verdicts, keep=False)
 
 
-def _flat(verdicts: Iterable[Verdict]) -> Iterator[Arg]:
-    """Each verdict's five words."""
+def _complete(
+    request_id: str,
+    lease: tuple[Arg, Arg, Arg],
+    ids: list[bytes],
+    results: list[Arg],
+    verdicts: Sequence[Verdict],
+    *,
+    keep: bool,
+) -> Call:
+    args: list[Arg] = [b"", *lease, b"1" if keep else b"0", b"%d" % len(ids), *ids, *results]
     for one in verdicts:
-        yield from (one.entry_id, one.verdict, one.delay_ms, one.head, one.error)
+        args += (one.entry_id, one.verdict, str(one.delay_ms), one.head, one.error)
+    return TextCall(_signed(library(), "complete", _COMPLETE), keys.request_keys(request_id), args)
 
 
 def extend(request_id: str, k: str, fence: str, op: str) -> Call:

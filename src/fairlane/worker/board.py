@@ -3,6 +3,9 @@
 A unit (one thread or task of a child process) writes what lease it holds before the handler runs;
 the supervisor reads it and extends the lease. So no busy handler, not even one that never lets go
 of the interpreter lock, can keep a lease from being extended, and it costs no system call.
+
+A unit that takes several tokens at once has a record for each of their leases: its own, where its
+counts are, and spare ones. One of these leases has its turn, the others wait or are handled.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import mmap
 import struct
 from dataclasses import dataclass
+from itertools import compress
 from threading import get_ident
 from typing import TYPE_CHECKING
 
@@ -23,9 +27,12 @@ _HEADER = 64
 _DRAINING, _CUT = 0, 1
 # In a record: version (odd while it is written), held, then the lease.
 _VERSION = struct.Struct("<Q")
-# Deadline, taken, lease seconds, fence, length of id and of k, index of the only entry or -1.
-_LEASE = struct.Struct("<dddQHHq")
-_AT_LEASE, _AT_NAMES, _AT_HELD, _AT_WAITING, _AT_RUNNING = 8, 56, 252, 253, 254
+# Deadline, taken, lease seconds, fence, length of id and of k; of the only entry the index, or -1,
+# and when it was submitted.
+_LEASE = struct.Struct("<dddQHHqQ")
+_AT_LEASE, _AT_NAMES = 8, 64
+_AT_SHARED, _AT_HELD, _AT_WAITING, _AT_RUNNING, _AT_TURN = 251, 252, 253, 254, 255
+_NOW, _LATER, _OVER = range(3)  # when a lease has its turn
 _AT_ATTENTION, _AT_STOPPED, _AT_EXTENDED, _AT_DEADLINE = 256, 264, 272, 280
 # A call of the handler that has a time limit: its number (odd while it is written), then the
 # lease's version, began, until, limit, taken ms, attempt of so many, backoff ms, thread, length of
@@ -55,7 +62,8 @@ class Held:
     """A lease as the supervisor sees it; times in seconds of time.monotonic().
 
     `version` is the record's: no other lease of this unit has it. (A fence only tells the leases
-    of one request apart.) `index` is that of the only sub-request it covers, -1 for several.
+    of one request apart.) `index` is that of the only sub-request it covers, -1 for several;
+    `submitted_ms` when that was. `is_shared`: it was taken with others, by one unit.
     """
 
     unit: int
@@ -68,6 +76,19 @@ class Held:
     taken: float
     lease_s: float
     index: int = -1
+    submitted_ms: int = 0
+    is_shared: bool = False
+    turn: int = _NOW
+
+    @property
+    def has_its_turn(self) -> bool:
+        """True while its sub-requests are worked on, as those of a lease alone always are."""
+        return self.turn == _NOW
+
+    @property
+    def waits(self) -> bool:
+        """True while none of its sub-requests was begun."""
+        return self.turn == _LATER
 
     @property
     def what(self) -> str:
@@ -111,11 +132,12 @@ class Record:
 
     def hold(
         self, request_id: str, k: str, fence: int, op: bytes, taken: float, lease_s: float,
-        index: int = -1,
+        index: int = -1, submitted_ms: int = 0, *, shared: bool = False,
     ) -> None:  # fmt: skip
         """A lease was taken; `taken` is when the acquire was sent, which is never too late.
 
-        `index` is that of its only sub-request.
+        `index` is that of its only sub-request, which was submitted at `submitted_ms`. One that is
+        `shared` waits for its turn.
         """
         page, at = self._page, self._at
         version = _VERSION.unpack_from(page, at)[0] | 1
@@ -123,9 +145,11 @@ class Record:
         names = request_id.encode() + k.encode() + op
         _LEASE.pack_into(
             page, at + _AT_LEASE, taken + lease_s, taken, lease_s, fence, len(request_id), len(k),
-            index,
+            index, submitted_ms,
         )  # fmt: skip
         page[at + _AT_NAMES : at + _AT_NAMES + len(names)] = names
+        page[at + _AT_SHARED] = shared
+        page[at + _AT_TURN] = _LATER if shared else _NOW
         page[at + _AT_HELD] = 1
         self._version, self._deadline = version + 1, taken + lease_s
         self._margin = lease_s / 10
@@ -134,6 +158,20 @@ class Record:
     def release(self) -> None:
         """The lease was given back."""
         self._page[self._at + _AT_HELD] = 0
+
+    def take_turn(self) -> bool:
+        """The lease's turn has come; False if the supervisor does not want it to begin any more.
+
+        It gives back what waited for long, but only what did not begin after it had said so.
+        """
+        page, at = self._page, self._at
+        page[at + _AT_TURN] = _NOW
+        stopped = _U64.unpack_from(page, at + _AT_STOPPED)[0]
+        return bool(page[at + _AT_HELD]) and stopped != self._version
+
+    def end_turn(self) -> None:
+        """Its sub-requests were worked on; it is not settled yet."""
+        self._page[self._at + _AT_TURN] = _OVER
 
     def want(self, token: Token, op: bytes) -> None:
         """An acquire goes out: if the process dies now, nobody else knows what it was given.
@@ -233,9 +271,11 @@ class Record:
             version = _VERSION.unpack_from(page, at)[0]
             if version & 1 or not page[at + _AT_HELD]:
                 return None
-            deadline, taken, lease_s, fence, id_length, k_length, index = _LEASE.unpack_from(
+            deadline, taken, lease_s, fence, id_length, k_length, *only = _LEASE.unpack_from(
                 page, at + _AT_LEASE
             )
+            index, submitted_ms = only
+            is_shared, turn = bool(page[at + _AT_SHARED]), page[at + _AT_TURN]
             names = bytes(page[at + _AT_NAMES : at + _AT_NAMES + id_length + k_length + 32])
             deadline = self._extension(version, deadline)
             if _VERSION.unpack_from(page, at)[0] == version:
@@ -243,8 +283,9 @@ class Record:
                 op = names[id_length + k_length :].decode()
                 request_id = names[:id_length].decode()
                 return Held(
-                    self.unit, version, request_id, k, fence, op, deadline, taken, lease_s, index
-                )
+                    self.unit, version, request_id, k, fence, op, deadline, taken, lease_s, index,
+                    submitted_ms, is_shared, turn,
+                )  # fmt: skip
         return None
 
     def wanted(self) -> tuple[bytes, bytes] | None:
@@ -301,11 +342,15 @@ class Record:
 
 
 class Board:
-    """All records; made before the processes are forked, and shared by them."""
+    """All records; made before the processes are forked, and shared by them.
 
-    def __init__(self, units: int) -> None:
-        self._page = mmap.mmap(-1, _HEADER + units * _SIZE)
-        self.records = [Record(self._page, unit) for unit in range(units)]
+    The first of `records` are the units' own, the last `spare` ones for more leases of theirs.
+    """
+
+    def __init__(self, units: int, spare: int = 0) -> None:
+        self._page = mmap.mmap(-1, _HEADER + (units + spare) * _SIZE)
+        self.records = [Record(self._page, unit) for unit in range(units + spare)]
+        self.units = units
 
     def drain(self) -> None:
         """Every unit finishes what it holds and takes nothing new."""
@@ -323,9 +368,11 @@ class Board:
 
     def held(self) -> list[Held]:
         """The leases held now."""
-        return [held for record in self.records if (held := record.held()) is not None]
+        is_held = self._page[_HEADER + _AT_HELD :: _SIZE]  # most of thousands are not
+        found = [record.held() for record in compress(self.records, is_held)]
+        return [held for held in found if held is not None]
 
     def counts(self) -> dict[str, int]:
         """The counts of all units, added up."""
-        rows = [record.counts() for record in self.records]
+        rows = [record.counts() for record in self.records[: self.units]]
         return {name: sum(row[name] for row in rows) for name in COUNTS}

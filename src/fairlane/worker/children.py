@@ -63,9 +63,9 @@ class Children:
         One unit begins, the others when it has lived for a while: so the body that kills is soon
         alone, and charged.
         """
-        for record in records[1:]:
+        index = next(i for i, one in enumerate(self._assignments) if one.records == records)
+        for record in self._assignments[index].own[1:]:
             record.wait(begin=False)
-        index = next(i for i, one in enumerate(self._assignments) if one.records is records)
         self._alone[index] = clock.mono_s() + _STEADY_S
 
     def _start(self, index: int) -> None:
@@ -105,7 +105,7 @@ class Children:
         for index, due in list(self._alone.items()):
             if due <= clock.mono_s():
                 del self._alone[index]
-                for record in self._assignments[index].records:
+                for record in self._assignments[index].own:
                     record.wait(begin=True)
 
     def _again(self, index: int) -> None:
@@ -178,7 +178,8 @@ def kill_group(pid: int) -> None:
 
 def _tell(child: Child, status: int) -> None:
     """Says how a process ended, in what, and where if it could tell."""
-    held = [held.what for record in child.records if (held := record.held())]
+    all_held = [one for record in child.records if (one := record.held())]
+    held = [one.what for one in all_held if one.has_its_turn]
     what = listed(held)
     where = stacks.own_frame(stacks.crash_of(stacks.read(child.stacks)))
     _log.error(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import clock, keys, settings
 from ..errors import FairlaneError, RedisUnreachable, WorkerRefused
+from ..model import Verdict, result_head
 from ..operations import maintain, tokens
 from ..operations.stats import tally_timeout
 from ..operations.work import acquire, extend, give_back, reap
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..drivers.sync import SyncDriver
-    from ..model import Token, Verdict
+    from ..model import Token
     from .board import Board, Held, Record
 
 _log = logging.getLogger("fairlane.worker")
@@ -93,7 +94,7 @@ class Keeper:
     def wake(self) -> None:
         """The worker drains: its idle units need not wait for their pops to time out."""
         try:
-            self._driver.run(maintain.wake(self._queue, self._worker, len(self._board.records)))
+            self._driver.run(maintain.wake(self._queue, self._worker, self._board.units))
         except FairlaneError:
             return  # then they time out
 
@@ -216,29 +217,42 @@ class Keeper:
                 _warn([held], its_own)
 
     def bury(self, records: tuple[Record, ...]) -> bool:
-        """A process died: its leases are taken back at once; True if it held more than one.
+        """A process died: its leases are taken back at once; True if it was in more than one.
 
-        One lease is charged with the death. Of several nobody knows which was to blame, so none is.
+        The lease that it was in is charged with the death. Of several nobody knows which was to
+        blame, so none is; nor is what only waited for its turn, or to be settled.
         """
         all_held = [held for record in records if (held := record.held())]
-        if len(all_held) != 1:
+        running = [held for held in all_held if held.has_its_turn]
+        if len(running) != 1:
             self.give_back(all_held)
-            return bool(all_held)
-        (held,) = all_held
+            return len(running) > 1
+        self.give_back([held for held in all_held if held is not running[0]])
+        self._charge(running[0])
+        return False
+
+    def _charge(self, held: Held) -> None:
+        """Of several sub-requests nobody knows which was to blame."""
+        if held.is_shared:  # reap charges none of these: it cannot know which of them it was
+            self.give_back([held], [] if held.index < 0 else [_death(held)])
+            return
         self._board.records[held.unit].release()
-        self._take_back(held, reap(
+        call = reap(
             self._queue, held.request_id, worker=self._worker, started=self.started,
             k=held.k, fence=str(held.fence),
-        ))  # fmt: skip
-        return False
+        )  # fmt: skip
+        self._take_back([held], [call])
 
     def give_back(self, all_held: list[Held], verdicts: Sequence[Verdict] = ()) -> None:
         """Stopping now: leases are returned uncharged, but for these verdicts."""
-        for held in all_held:
-            self._board.records[held.unit].release()
-            self._take_back(
-                held, give_back(held.request_id, held.k, str(held.fence), held.op, verdicts)
-            )
+        for start in range(0, len(all_held), _EXTEND_MOST):
+            some = all_held[start : start + _EXTEND_MOST]
+            for held in some:
+                self._board.records[held.unit].release()
+            self._take_back(some, [
+                give_back(held.request_id, held.k, str(held.fence), held.op, verdicts)
+                for held in some
+            ])  # fmt: skip
 
     def timed_out(self, request_id: str) -> None:
         """Counts a call that was killed in the queue's statistics, if Redis answers."""
@@ -280,12 +294,20 @@ class Keeper:
             )
             yield from maintain.settle_reap(self._queue, token.request_id, reply)
 
-    def _take_back(self, held: Held, call: Call) -> None:
+    def _take_back(self, some: list[Held], calls: list[Call]) -> None:
+        """What cannot be taken back expires, and whoever leads takes it back."""
         try:
-            (reply,) = self._driver.run(_calls([call]))
-            self._driver.run(maintain.settle_reap(self._queue, held.request_id, reply))
-        except FairlaneError as error:  # then the lease expires, and whoever leads takes it back
-            _log.warning("could not take back a lease of request %s: %s", held.request_id, error)
+            replies = self._driver.run(_calls(calls, lenient=True))
+        except FairlaneError as error:
+            replies = [error] * len(calls)
+        for held, reply in zip(some, replies, strict=True):
+            try:
+                if isinstance(reply, FairlaneError):
+                    raise reply
+                self._driver.run(maintain.settle_reap(self._queue, held.request_id, reply))
+            except FairlaneError as error:
+                what = f"a lease of request {held.request_id}"
+                _log.warning("could not take back %s: %s", what, error)
 
 
 def _warn(some: list[Held], error: FairlaneError) -> None:
@@ -294,6 +316,13 @@ def _warn(some: list[Held], error: FairlaneError) -> None:
     _log.warning("could not extend a lease of request %s%s: %s", some[0].request_id, more, error)
 
 
-def _calls(calls: list[Call]) -> Operation[list[Any]]:
-    replies: list[Any] = yield Batch(calls)
+def _death(held: Held) -> Verdict:
+    """What becomes of the only sub-request of a lease, which was its first attempt."""
+    index, entry_id = b"%d" % held.index, b"%d-%d" % (held.submitted_ms, held.index)
+    head = result_head(index, b"x", 1, 0, 0)
+    return Verdict(entry_id, "retry", 0, head, "the worker died or let its lease expire")
+
+
+def _calls(calls: list[Call], *, lenient: bool = False) -> Operation[list[Any]]:
+    replies: list[Any] = yield Batch(calls, lenient=lenient)
     return replies

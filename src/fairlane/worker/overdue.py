@@ -76,11 +76,12 @@ class Overdue:
         the one to blame is not known.
         """
         held = [held for record in child.records if (held := record.held())]
-        is_known = not self._is_async or len(held) == 1
+        running_ones = [one for one in held if one.has_its_turn]
+        is_known = not self._is_async or len(running_ones) == 1
         late = {running.unit: running for running in child.late}
         text = stacks.read(child.stacks)
         if not is_known:
-            self._tell(child, listed([one.what for one in held]), ALONE)
+            self._tell(child, listed([one.what for one in running_ones]), ALONE)
         for one in held:
             record = next(record for record in child.records if record.unit == one.unit)
             running = late.get(one.unit)
@@ -88,14 +89,15 @@ class Overdue:
             if running is None or record.running() != running:
                 self._keeper.give_back([one])
                 continue
-            record.count(timeouts=1)
+            child.records[0].count(timeouts=1)  # a unit's own: a spare one's are not added up
             if is_known:
                 end = "it is charged" if running.entry_id else "nobody is charged"
                 self._tell(child, _what(one.request_id, running), end)
             if not is_known or not running.entry_id:
                 self._keeper.give_back([one])
                 continue
-            record.count(failed=1, retries=int(running.attempt < running.attempts))
+            again = int(running.attempt < running.attempts)
+            child.records[0].count(failed=1, retries=again)
             self._keeper.give_back([one], [_verdict(running, text)])
             self._keeper.timed_out(one.request_id)
         return not is_known

@@ -16,22 +16,25 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from .. import clock, settings
 from ..errors import FairlaneError
+from ..steps import Handle, HandleBunch
 from . import ends, stacks
-from .loop import Outcome, Unit, serve
+from .loop import serve
 from .measures import Measures
 from .runner import Runner
 from .slices import SliceSizes
+from .tokens_at_once import BunchSizes
+from .unit import Unit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..steps import Handle
     from .board import Record
     from .handlers import Shape
 
 _log = logging.getLogger("fairlane.worker")
 _PR_SET_PDEATHSIG = 1
 _PATIENT_S = 0.1
+_SWITCH_S = 0.001  # the thread that speaks with Redis has little to do, but must not wait long
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +47,27 @@ class Assignment:
     started: str
     shape: Shape
     slice_ms: float
-    records: tuple[Record, ...]
+    own: tuple[Record, ...]  # one for each unit
+    spare: tuple[Record, ...] = ()  # shared out evenly
+    tokens: int = 1  # the most a unit takes at once
+
+    @property
+    def records(self) -> tuple[Record, ...]:
+        """All on which this child may have leases, the units' own first."""
+        return self.own + self.spare
 
     def units(self) -> list[Unit]:
         """The units of this child; they share what they learn about requests."""
         sizes, measures = SliceSizes(self.slice_ms), Measures(self.queue)
+        bunches, count = BunchSizes(self.slice_ms, self.tokens), len(self.own)
+        is_alone = count == 1 and self.tokens > 1
         return [
-            Unit(self.queue, self.worker, self.started, record, sizes, measures)
-            for record in self.records
-        ]
+            Unit(
+                self.queue, self.worker, self.started, record, sizes, measures, bunches,
+                self.spare[i::count], is_alone,
+            )
+            for i, record in enumerate(self.own)
+        ]  # fmt: skip
 
 
 def start(assignment: Assignment, close: Callable[[], None], file: int) -> tuple[int, int]:
@@ -134,6 +149,7 @@ def _main(assignment: Assignment) -> None:
     if assignment.shape.is_async:
         asyncio.run(_serve_async(assignment, units))
     elif len(units) == 1:
+        sys.setswitchinterval(_SWITCH_S)
         _serve(assignment, units[0])
     else:
         threads = [
@@ -155,7 +171,7 @@ def _serve(assignment: Assignment, unit: Unit) -> None:
 
     def gives_up() -> bool:
         record.cut()
-        return record.is_draining and not record.is_holding
+        return record.is_draining and not unit.is_holding
 
     driver = SyncDriver(
         assignment.url,
@@ -164,8 +180,8 @@ def _serve(assignment: Assignment, unit: Unit) -> None:
     )
     runner = Runner(assignment.shape, record)
 
-    def handle(step: Handle) -> Outcome:
-        return runner.run(step.slice, step.position)
+    def handle(step: Handle | HandleBunch) -> Any:
+        return runner.go_on(step) if isinstance(step, Handle) else runner.run_bunch(step.bunch)
 
     while unit.record.is_waiting and not unit.record.is_draining:
         clock.sleep(_PATIENT_S)
@@ -194,11 +210,11 @@ def _fail(assignment: Assignment) -> NoReturn:
 async def _serve_async(assignment: Assignment, units: list[Unit]) -> None:
     from ..drivers.aio import AsyncDriver
 
-    records = [unit.record for unit in units]
+    first = units[0].record
 
     def gives_up() -> bool:
-        records[0].cut()
-        return records[0].is_draining and not any(one.is_holding for one in records)
+        first.cut()
+        return first.is_draining and not any(unit.is_holding for unit in units)
 
     driver = AsyncDriver(
         assignment.url,
@@ -209,8 +225,10 @@ async def _serve_async(assignment: Assignment, units: list[Unit]) -> None:
     async def work(unit: Unit) -> None:
         runner = Runner(assignment.shape, unit.record)
 
-        async def handle(step: Handle) -> Outcome:
-            return await runner.run_async(step.slice, step.position)
+        async def handle(step: Handle | HandleBunch) -> Any:
+            if isinstance(step, Handle):
+                return await runner.go_on_async(step)
+            return await runner.run_bunch_async(step.bunch)
 
         while unit.record.is_waiting and not unit.record.is_draining:  # noqa: ASYNC110
             await asyncio.sleep(_PATIENT_S)

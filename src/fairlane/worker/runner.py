@@ -6,7 +6,7 @@ import asyncio
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from .. import clock
+from .. import clock, settings
 from . import ends
 from .handlers import Context, Shape
 from .raised import TimedOut
@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from ..model import Entry, Slice
+    from ..steps import Handle
     from .board import Record
-    from .loop import Outcome
+    from .bunch import Bunch
+    from .unit import Lease, Outcome
 
 GRACE_S = 1.5  # a task that was cancelled has this long until its process is killed
 
@@ -28,6 +30,63 @@ class Runner:
     def __init__(self, shape: Shape, record: Record) -> None:
         self.shape = shape
         self.record = record
+
+    def run_bunch(self, bunch: Bunch) -> list[Lease]:
+        """A sync handler over leases in turn, until it is time to settle; those that had theirs."""
+        own, is_time = self.record, _Time(bunch.slice_s)
+        done: list[Lease] = []
+        try:
+            while not own.is_draining and (lease := bunch.take()):
+                done.append(lease)
+                self.record = lease.record
+                if lease.record.take_turn():
+                    lease.outcome = self.run(lease.slice, 0)
+                lease.record.end_turn()
+                if is_time.after(lease):
+                    break
+        finally:
+            self.record = own
+        return done
+
+    async def run_bunch_async(self, bunch: Bunch) -> list[Lease]:
+        """The same for an async handler."""
+        own, is_time = self.record, _Time(bunch.slice_s)
+        done: list[Lease] = []
+        try:
+            while not own.is_draining and (lease := bunch.take()):
+                done.append(lease)
+                self.record = lease.record
+                if lease.record.take_turn():
+                    lease.outcome = await self.run_async(lease.slice, 0)
+                lease.record.end_turn()
+                if is_time.after(lease):
+                    break
+        finally:
+            self.record = own
+        return done
+
+    def go_on(self, step: Handle) -> Outcome:
+        """A sync handler over (the rest of) one lease, alone or of several."""
+        own = self._turn_to(step.record)
+        try:
+            return self.run(step.slice, step.position)
+        finally:
+            self.record = own
+
+    async def go_on_async(self, step: Handle) -> Outcome:
+        """The same for an async handler."""
+        own = self._turn_to(step.record)
+        try:
+            return await self.run_async(step.slice, step.position)
+        finally:
+            self.record = own
+
+    def _turn_to(self, record: Record | None) -> Record:
+        own = self.record
+        if record is not None:
+            record.take_turn()
+            self.record = record
+        return own
 
     def run(self, taken: Slice, position: int) -> Outcome:
         """A sync handler over the slice from `position` on, until it is time to settle."""
@@ -177,6 +236,23 @@ class Runner:
         if timer.expired():  # it was cancelled, and answered something all the same
             raise TimedOut(limit_s)
         return result
+
+
+class _Time:
+    """Says when leases that were handled should be settled, which began now."""
+
+    def __init__(self, slice_s: float) -> None:
+        self._until = perf_counter_ns() + int(slice_s * 1e9)
+        self._bytes = 0
+
+    def after(self, lease: Lease) -> bool:
+        """True when it took long, grew big, or this one has to go on or to stop."""
+        outcome = lease.outcome
+        if outcome is not None:
+            self._bytes += outcome.size
+            if outcome.position < len(lease.slice.entries):
+                return True
+        return self._bytes > settings.FLUSH_BYTES or perf_counter_ns() > self._until
 
 
 def _batch_outcome(

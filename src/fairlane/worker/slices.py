@@ -18,13 +18,17 @@ class SliceSizes:
         self._target = slice_ms / 1000
         self._seen: OrderedDict[str, tuple[float, int]] = OrderedDict()
 
-    def next(self, request_id: str) -> int:
-        """The size to ask for now, 1..1000. A slice time of 0 always means 1."""
+    def knows(self, request_id: str) -> bool:
+        """True when it was measured."""
+        return request_id in self._seen
+
+    def next(self, request_id: str, share: float = 1.0) -> int:
+        """The size to ask for now, 1..1000, for this share of the slice time; of 0 it is 1."""
         seen = self._seen.get(request_id)
         if seen is None or self._target <= 0:
             return 1
         each, last = seen
-        fitting = int(self._target / each) if each > 0 else SLICE_MOST
+        fitting = int(self._target * share / each) if each > 0 else SLICE_MOST
         return max(1, min(fitting, last * _GROWTH, SLICE_MOST))
 
     def observe(self, request_id: str, count: int, seconds: float) -> None:

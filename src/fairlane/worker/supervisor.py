@@ -15,6 +15,7 @@ from ..drivers.sync import SyncDriver
 from ..errors import InvalidArgument
 from ..keys import check_name
 from ..queue import Queue
+from .behind import Behind
 from .board import Board
 from .children import Child, Children
 from .handlers import Handler, shape_of
@@ -28,6 +29,7 @@ from .signals import Signals
 _log = logging.getLogger("fairlane.worker")
 _TICK_S = 0.2
 _LONGEST_SLICE_MS = 10_000
+_SPARE_MOST = 255  # records of one process for more leases than one a unit
 
 
 class Worker:
@@ -36,9 +38,10 @@ class Worker:
     `handler` is `def f(body: bytes) -> bytes | str | None`, an `async def`, or a batch handler
     (see batch_handler); it may take a Context as its second argument. `id` is host:port, the
     address of the health port; None takes a free port of 127.0.0.1. `slice_ms` is how long one
-    lease's work should take; 0 means one sub-request a lease. `time_limit_s` is the most one call
-    of the handler may take; the smallest counts of this, the handler's own (see time_limit) and the
-    request's. Raises InvalidArgument, HandlerNotFound.
+    lease's work should take; 0 means one sub-request a lease. `tokens` is the most that are taken
+    at once, when the handler is quick; 1 means one lease at a time. `time_limit_s` is the most one
+    call of the handler may take; the smallest counts of this, the handler's own (see time_limit)
+    and the request's. Raises InvalidArgument, HandlerNotFound.
     """
 
     def __init__(
@@ -50,11 +53,13 @@ class Worker:
         concurrency: int = 1,
         processes: int = 1,
         slice_ms: float = settings.SLICE_MS,
+        tokens: int = settings.TOKENS_MOST,
         time_limit_s: float | None = None,
     ) -> None:
         for name, value, most in (
             ("concurrency", concurrency, 1000),
             ("processes", processes, 256),
+            ("tokens", tokens, settings.TOKENS_MOST),
         ):
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
                 raise InvalidArgument(
@@ -69,8 +74,14 @@ class Worker:
         split_id(self.id)
         self._shape = shape_of(handler).limited(time_limit_s)
         self._concurrency, self._processes, self._slice_ms = concurrency, processes, slice_ms
-        self._board = Board(concurrency * processes)
+        # Each lease of a bunch stands on a record of its own.
+        self._tokens = tokens
+        self._spare = min((tokens - 1) * concurrency, _SPARE_MOST)
+        self._board = self._new_board()
         self._woken = False
+
+    def _new_board(self) -> Board:
+        return Board(self._concurrency * self._processes, self._spare * self._processes)
 
     def stop(self) -> None:
         """Drains: finishes what is held, takes nothing new. From any thread or signal handler."""
@@ -104,7 +115,7 @@ class Worker:
                         self._keeper.leave()
             finally:
                 driver.close()
-                self._board, self._woken = Board(self._concurrency * self._processes), False
+                self._board, self._woken = self._new_board(), False
         finally:
             port.close()
 
@@ -112,6 +123,7 @@ class Worker:
         self._children = Children(self._assignments(), [port.socket.close, signals.forget])
         signals.groups = self._children.running
         self._overdue = Overdue(self._children, self._keeper, is_async=self._shape.is_async)
+        self._behind = Behind(self._board, self._keeper)
         try:
             with selectors.DefaultSelector() as selector:
                 selector.register(port.socket, selectors.EVENT_READ, port.answer)
@@ -157,6 +169,7 @@ class Worker:
         if self._board.take_cut():
             self._keeper.died()
         self._overdue.look()
+        self._behind.look()
         self._keeper.tick(often=until_idle)
         if self._keeper.must_drain or (until_idle and self._keeper.is_idle):
             self._board.drain()
@@ -178,8 +191,8 @@ class Worker:
         self._keeper.put_back(self._board.records)
 
     def _assignments(self) -> list[Assignment]:
-        records = self._board.records
-        step = self._concurrency
+        board, step, more = self._board, self._concurrency, self._spare
+        own, spare = board.records[: board.units], board.records[board.units :]
         return [
             Assignment(
                 self.queue.driver.url,
@@ -188,9 +201,11 @@ class Worker:
                 self._keeper.started,
                 self._shape,
                 self._slice_ms,
-                tuple(records[i : i + step]),
+                tuple(own[i * step : (i + 1) * step]),
+                tuple(spare[i * more : (i + 1) * more]),
+                self._tokens,
             )
-            for i in range(0, len(records), step)
+            for i in range(self._processes)
         ]
 
     def _report(self) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from .. import settings
 from ..model import Entry, Slice, Verdict, result_head
 from ..retry import retry_delay_ms
-from .loop import Outcome
 from .raised import Reject, Retry, TimedOut, is_seconds
+from .unit import Outcome
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -150,6 +150,7 @@ class Tally:
             self._timeouts,
             self._waited_ms,
             self._ran_us,
+            self._bytes,
         )
 
 

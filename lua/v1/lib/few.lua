@@ -1,0 +1,64 @@
+-- A stream takes 4 KiB for its first entry, and time to make and to delete. So the few sub-requests
+-- of a small request wait in one string, "<length>:<body>" each, and need no stream as long as all of
+-- them go the common way: granted to one lease together, and done by it together. `few` in the
+-- counts says so: 1 = they wait, 2 = one lease holds them; there is no stream and no counter then.
+-- Whatever else happens pours them into a stream first (0), and all is as with any other request.
+local FEW, FEW_BYTES = 10, 1024
+
+local function are_few(first)
+  if #ARGV - first + 1 > FEW then
+    return false
+  end
+  local bytes = 0
+  for i = first, #ARGV do
+    bytes = bytes + #ARGV[i]
+  end
+  return bytes <= FEW_BYTES
+end
+
+local function keep_few(state, now, first)
+  local parts = {}
+  for i = first, #ARGV do
+    parts[#parts + 1] = #ARGV[i] .. ":" .. ARGV[i]
+    state.max_body = math.max(state.max_body, #ARGV[i])
+  end
+  redis.call("SET", few, table.concat(parts))
+  state.total, state.fresh, state.few, state.last_ms = #parts, #parts, 1, now
+end
+
+local function read_few(state)
+  local text = state.few > 0 and redis.call("GET", few)
+  if not text then  -- or somebody deleted them: then there is no stream either
+    return nil
+  end
+  local entries, prefix, at = {}, string.format("%.0f-", state.last_ms), 1
+  while at <= #text do
+    local _, colon, length = string.find(text, "^(%d+):", at)
+    at = colon + 1 + length
+    entries[#entries + 1] = {prefix .. #entries, {"b", string.sub(text, colon + 1, at - 1)}}
+  end
+  return entries
+end
+
+local function pour(state)
+  local entries = read_few(state)
+  if not entries then
+    return
+  end
+  redis.call("UNLINK", few)
+  redis.call("SET", counter, state.total + state.open)
+  for _, entry in ipairs(entries) do
+    redis.call("XADD", stream, entry[1], unpack(entry[2]))
+  end
+  redis.call("XGROUP", "CREATE", stream, stream, "0")
+  if state.few == 2 then
+    local k = redis.call("ZRANGE", leases, 0, 0)[1]
+    local permit = k and read_permit(k)
+    if permit and permit.kind == "h" then
+      redis.call("XREADGROUP", "GROUP", stream, consumer_of(permit, k), "STREAMS", stream, ">")
+    else
+      state.fresh = state.total  -- its lease or permit was deleted: nobody holds them
+    end
+  end
+  state.few = 0
+end

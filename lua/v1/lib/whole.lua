@@ -1,0 +1,27 @@
+-- True when these are all that the lease was granted, of which nothing was settled before: what
+-- stands in the stream between its first and its last entry is then its own, so it is enough that
+-- the ids lie there and grow. (Of equal length, ids are ordered as text is.)
+local function is_whole(permit, first, count)
+  if count ~= permit.owed or count == 0 or permit.first == "" then
+    return false
+  end
+  local before = ARGV[first]
+  for i = first + 1, first + count - 1 do
+    local id = ARGV[i]
+    if #id < #before or (#id == #before and id <= before) then
+      return false
+    end
+    before = id
+  end
+  return ARGV[first] == permit.first and before == permit.last
+end
+
+-- What one lease did of a small request, all at once. A stream takes 4 KiB for its first entry and
+-- gives nothing back: so the results are a copy, which takes what it needs.
+local function finish_few(state, worker, first, count)
+  redis.call("UNLINK", few)
+  redis.call("XADD", few, "*", "w", worker, unpack(ARGV, first + count, first + 3 * count - 1))
+  redis.call("COPY", few, results)
+  state.left, state.done = 0, count
+  return count
+end

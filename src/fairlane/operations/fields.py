@@ -1,0 +1,65 @@
+"""The fields of `req:{id}` by name; numbers share some of them (lua/v1/lib/state.lua)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .. import keys
+from ..steps import Command, Operation
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+PACKED: Mapping[str, tuple[str, ...]] = {
+    "policy": (
+        *("limit", "priority", "attempts", "backoff_min", "backoff_max", "lease_ms"),
+        *("retain_ms", "time_limit_ms", "durable", "deadline", "born"),
+    ),
+    "counts": (
+        *("seq", "queued", "high", "fresh", "total", "done", "dead", "open", "few"),
+        *("max_body", "last_ms", "sleep_due", "sleeper", "free"),
+    ),
+}
+_HOME = {name: packed for packed, names in PACKED.items() for name in names}
+
+
+def unpacked(stored: Mapping[str, str]) -> dict[str, str]:
+    """A whole hash with each packed number under its own name."""
+    found = {name: value for name, value in stored.items() if name not in PACKED}
+    for packed, names in PACKED.items():
+        if packed in stored:
+            found.update(zip(names, stored[packed].split(":"), strict=False))
+    if "digest" in found:
+        found.setdefault("chain", found["digest"])
+        found.setdefault("chunks", "1")
+    return found
+
+
+def ask(request_id: str, *names: str) -> Command:
+    """The command that reads these fields; `told` understands its reply."""
+    return Command(b"HMGET", keys.request_hash(request_id), *_stored(names))
+
+
+def told(names: Sequence[str], reply: Sequence[bytes | None]) -> list[str]:
+    """What `ask` for these names came to, in their order; "" for what is not there."""
+    stored = {
+        name: value.decode("utf-8", "replace")
+        for name, value in zip(_stored(names), reply, strict=True)
+        if value is not None
+    }
+    found = unpacked(stored) if stored else {}
+    return [found.get(name, "") for name in names]
+
+
+def read(request_id: str, *names: str) -> Operation[list[str]]:
+    """These fields as text, in their order; "" for what is not there."""
+    reply = yield ask(request_id, *names)
+    return told(names, reply)
+
+
+def _stored(names: Sequence[str]) -> list[str]:
+    """The fields in which these are; the digest with the chain, which is the same at first."""
+    found = dict.fromkeys(_HOME.get(name, name) for name in names)
+    if "chain" in found:
+        found["digest"] = None
+    return list(found)

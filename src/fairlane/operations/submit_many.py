@@ -1,0 +1,344 @@
+"""Many small requests in few round trips: one intend, one batch of enqueues, one insert_tokens.
+
+Each of them goes the way of `submit`, in the same order, so a crash anywhere heals in the same way.
+What does not go smoothly (the id exists, Redis is full, the queue has a bound) goes the way of one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import AsyncIterable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
+
+from .. import keys, settings
+from ..bodies import split, split_async
+from ..errors import (
+    FairlaneError,
+    InvalidArgument,
+    QueueFull,
+    RedisFull,
+    RedisUnfit,
+    RedisUnreachable,
+)
+from ..model import ENDED_STATES
+from ..scripts import library
+from ..steps import Batch, Call, Command
+from .bounds import Room, check_max_wait
+from .digest import Digest, digested, terms
+from .submit import announce, is_there, submit, submit_chunk, withdraw
+from .tokens import insert_all, retire_all
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from ..bodies import Body
+    from ..model import Policy
+    from ..steps import Operation
+    from .digest import Chunk
+    from .submit import Intent
+
+B = TypeVar("B")
+GROUP = 200  # requests of one group
+_ID_BYTES = 10
+
+
+class Plan:
+    """What is the same for all requests with one policy, computed once."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self._begun = Digest(policy).begun()
+        script = library().enqueue
+        call = script((b"",) * len(script.keys), digest="", intent=0, open_ms=0, **terms(policy))
+        self._args = [str(arg).encode() for arg in call.args]
+        self._digest_at = script.params.index("digest")
+        self._intent_at = script.params.index("intent")
+        self._script = script
+
+    def digest(self, chunk: Chunk) -> str:
+        """The digest of a request of this one chunk, hex."""
+        return digested(self._begun.copy(), chunk).hexdigest()
+
+    def call(self, small: Small, intent: Intent) -> Call:
+        """The call of enqueue for a request that is sealed at once."""
+        args: list[Any] = self._args.copy()
+        args[self._digest_at] = self.digest(small.chunk)
+        args[self._intent_at] = intent.score
+        args += small.chunk
+        return Call(self._script, keys.request_keys(small.id), args)
+
+
+class Small(NamedTuple):
+    """A request that fits into one call."""
+
+    id: str
+    chunk: Chunk
+    plan: Plan
+
+
+class _Calls(Sequence[Call]):
+    """The calls of a group, each built when it is first asked for.
+
+    A driver packs and sends them piece by piece: so the server works while the next are built.
+    """
+
+    def __init__(self, group: list[tuple[Small, Intent]]) -> None:
+        self._group = group
+        self._built: list[Call] = []
+
+    def __len__(self) -> int:
+        return len(self._group)
+
+    def __iter__(self) -> Iterator[Call]:
+        built = self._built
+        for at, (small, intent) in enumerate(self._group):
+            if at == len(built):
+                built.append(small.plan.call(small, intent))
+            yield built[at]
+
+    @overload
+    def __getitem__(self, at: int) -> Call: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Call]: ...
+    def __getitem__(self, at: int | slice) -> Call | list[Call]:
+        if len(self._built) < len(self._group):
+            self._built = list(self)
+        return self._built[at]
+
+
+Announced = tuple[Small, "Intent | None"]  # None: nothing of it was written
+
+
+class Many:
+    """Collects small requests of one queue into groups; every operation it returns is to be run.
+
+    The requests share a policy but for what `add` is told. `submitted` are the ids of those that
+    are in Redis, in their order. A refusal of one request does not keep the rest of its group from
+    its end, and is raised behind it; when Redis or the queue is full, nothing more is begun.
+    """
+
+    def __init__(
+        self, policy: Policy, max_wait_s: float = 0.0, ids: Iterable[str] | None = None
+    ) -> None:
+        self.policy, self.max_wait_s = policy, check_max_wait(max_wait_s)
+        self.submitted: list[str] = []
+        self._plans: dict[Policy, Plan] = {}
+        self._plan = self._plan_of(policy)
+        self._group: list[Small] = []
+        self._size = 0
+        self._seen: set[str] = set()
+        self._is_given = ids is not None
+        self._names = _fresh_ids() if ids is None else self._given(ids)
+        self._count = 0
+
+    # ------------------------------------------------------------------ what comes in
+
+    def take(self, bodies: Iterable[Body]) -> tuple[str, Chunk, Iterator[Chunk] | None]:
+        """The next request: its id, and its only chunk, or [] and all its chunks.
+
+        Raises InvalidArgument, which says which request it is.
+        """
+        request_id = self._name()
+        try:
+            return request_id, *split(bodies)
+        except InvalidArgument as error:
+            raise self._wrong(error) from None
+
+    async def take_async(
+        self, bodies: Iterable[Body] | AsyncIterable[Body]
+    ) -> tuple[str, Chunk, AsyncIterator[Chunk] | None]:
+        """The same of bodies that may come asynchronously."""
+        request_id = self._name()
+        try:
+            return request_id, *await split_async(bodies)
+        except InvalidArgument as error:
+            raise self._wrong(error) from None
+
+    def check_ids(self) -> None:
+        """To be called behind the last request. Raises InvalidArgument when an id is left over."""
+        if self._is_given and next(self._names, None) is not None:
+            raise InvalidArgument(f"there are more ids than requests: {self._count:,} requests")
+
+    def _name(self) -> str:
+        self._count += 1
+        request_id = next(self._names, None)
+        if request_id is None:
+            raise InvalidArgument(f"there are more requests than ids: {self._count - 1:,} ids")
+        return request_id
+
+    def _given(self, ids: Iterable[str]) -> Iterator[str]:
+        if isinstance(ids, (str, bytes)):
+            raise InvalidArgument(f"ids {ids[:60]!r} is not valid: one id for each request")
+        for request_id in ids:
+            keys.check_name("request id", request_id)
+            if request_id in self._seen:
+                raise InvalidArgument(
+                    f"request id {request_id} is given twice: each is one request"
+                )
+            self._seen.add(request_id)
+            yield request_id
+
+    def _wrong(self, error: InvalidArgument) -> InvalidArgument:
+        return InvalidArgument(f"request {self._count - 1} of the call: {error}")
+
+    def _plan_of(self, policy: Policy) -> Plan:
+        plan = self._plans.get(policy)
+        if plan is None:
+            plan = self._plans[policy] = Plan(policy)
+        return plan
+
+    @contextlib.contextmanager
+    def telling(self) -> Iterator[None]:
+        """What is raised inside tells what was submitted before."""
+        try:
+            yield
+        except FairlaneError as error:
+            error.submitted = tuple(self.submitted)
+            raise
+        except Exception as error:
+            error.add_note(f"{len(self.submitted):,} requests were submitted before")
+            raise
+
+    # ------------------------------------------------------------------ what goes out
+
+    def add(
+        self, request_id: str, chunk: Chunk, policy: Policy | None = None
+    ) -> Operation[None] | None:
+        """Takes a small request; returns what submits the group before it when that is full.
+
+        `policy` may differ from the others' in its limit and priority.
+        """
+        size, full = sum(map(len, chunk)), None
+        is_room = self._size + size <= settings.CHUNK_BYTES and len(self._group) < GROUP
+        if self._group and not is_room:
+            full = self.rest()
+        plan = self._plan if policy is None else self._plan_of(policy)
+        self._group.append(Small(request_id, chunk, plan))
+        self._size += size
+        return full
+
+    def rest(self) -> Operation[None]:
+        """Submits what was added and not submitted yet."""
+        group, self._group, self._size = self._group, [], 0
+        return self._submit(group)
+
+    def large(self, request_id: str, policy: Policy | None = None) -> Operation[None]:
+        """Submits what was added, and then the caller's chunks as one request."""
+        yield from self.rest()
+        yield from submit(request_id, policy or self.policy, self.max_wait_s)
+        self.submitted.append(request_id)
+
+    def _submit(self, group: list[Small]) -> Operation[None]:
+        if not group:
+            return
+        left, bound = yield from self._begin(group)
+        failed = yield from self._one_by_one(left, bound)
+        self.submitted += [small.id for small in group if small.id not in failed]
+        for error in failed.values():
+            raise error
+
+    def _begin(self, group: list[Small]) -> Operation[tuple[list[Announced], int]]:
+        """Submits what goes smoothly; returns what is left, and the queue's bound."""
+        alone: list[Announced] = [(small, None) for small in group]
+        if self.policy.durable:
+            return alone, 0
+        try:
+            bound, intents = yield from announce(self.policy, [small.id for small in group])
+        except RedisFull:
+            if not self.max_wait_s:
+                raise
+            return alone, 0
+        announced = list(zip(group, intents, strict=True))
+        return [*announced] if bound else [*(yield from self._together(announced))], bound
+
+    def _together(self, group: list[tuple[Small, Intent]]) -> Operation[list[tuple[Small, Intent]]]:
+        """One batch, and what comes of it; returns those that need another look."""
+        replies = yield Batch(_Calls(group), lenient=True)
+        queue, more = self.policy.queue, list[Command | Call]()
+        minted, ended, left = [], [], []
+        for (small, intent), reply in zip(group, replies, strict=True):
+            word = b"" if isinstance(reply, FairlaneError) else reply[0]
+            if word == b"ok":
+                minted.append((small.id, reply[1]))
+            elif word == b"ended":
+                ended.append((small.id, reply[1]))
+            elif word == b"exists" and _is_whole(reply):
+                minted.append((small.id, reply[5]))
+                is_over = reply[4][0].decode() in ENDED_STATES
+                if is_over:
+                    ended.append((small.id, reply[4]))
+                if is_over or intent.before != "0":  # the auditor looks when it would have looked
+                    more.append(withdraw(queue, small.id, intent))
+            else:
+                left.append((small, intent))
+        more += [*insert_all(queue, minted), *retire_all(queue, ended)]
+        if more:
+            yield Batch(more)
+        return left
+
+    def _one_by_one(self, left: list[Announced], bound: int) -> Operation[dict[str, FairlaneError]]:
+        """Each on the way of one; those that were not submitted, each with the reason."""
+        failed: dict[str, FairlaneError] = {}
+        stop: FairlaneError | None = None
+        for small, intent in left:
+            if stop is not None and not (yield from self._is_there(small, intent)):
+                failed[small.id] = stop
+                continue
+            room = Room(small.id, self.policy.queue, 0.0 if stop else self.max_wait_s)
+            room.bound = bound
+            try:
+                yield from submit_chunk(small.id, small.plan.policy, small.chunk, room, intent)
+            except (RedisUnreachable, RedisUnfit):
+                raise
+            except FairlaneError as error:
+                failed[small.id] = error
+                # What stands in `active` already needs an end, whatever became of this one.
+                if intent is None or isinstance(error, (RedisFull, QueueFull)):
+                    stop = stop or error
+        return failed
+
+    def _is_there(self, small: Small, intent: Intent | None) -> Operation[bool]:
+        """True when it was written although nobody heard so; if not, its intent is taken back."""
+        if intent is None:
+            return False
+        if (yield from is_there(small.id, small.plan.digest(small.chunk))):
+            return True
+        yield withdraw(self.policy.queue, small.id, intent)
+        return False
+
+
+def _is_whole(reply: list[Any]) -> bool:
+    """A repeat's answer: the request has this one chunk and is sealed."""
+    _, chunks, _, is_open, *_ = reply
+    return chunks == 1 and not is_open
+
+
+def _fresh_ids() -> Iterator[str]:
+    """Ids that nobody has, as queue.new_id makes them."""
+    digits = 2 * _ID_BYTES
+    while True:
+        text = secrets.token_hex(_ID_BYTES * GROUP)
+        for at in range(0, len(text), digits):
+            yield text[at : at + digits]
+
+
+def checked_requests(requests: Iterable[B]) -> Iterable[B]:
+    """`requests` itself. Raises InvalidArgument for what is no iterable of requests."""
+    given: object = requests
+    if isinstance(given, (str, bytes, dict)) or not isinstance(given, Iterable):
+        raise InvalidArgument(
+            f"requests is a {type(given).__name__}: an iterable of requests is expected, "
+            "each an iterable of bodies"
+        )
+    return requests
+
+
+async def each_request(requests: Iterable[B] | AsyncIterable[B]) -> AsyncIterator[B]:
+    """The requests of an async iterable (or an ordinary one). Raises InvalidArgument."""
+    if isinstance(requests, AsyncIterable):
+        async for bodies in requests:
+            yield bodies
+        return
+    for bodies in checked_requests(requests):
+        yield bodies

@@ -1,0 +1,123 @@
+"""While a unit handles one bunch, the one before is settled and the next one is fetched.
+
+So neither Redis nor the handler waits for the other. Only for handlers that are quick: a token must
+not wait in a worker for longer than about a slice. And only from Redis 7 on, which can be asked for
+what is there now; before that the shortest pop may wait for a tenth of a second.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..errors import FairlaneError
+from ..operations import tokens
+from ..steps import Batch, Call, Command, HandleBunch, Operation, UntilHandled
+from .bunch import (
+    Bunch,
+    Fetched,
+    Returned,
+    dispatch,
+    fetch,
+    forget,
+    is_apart,
+    note_settled,
+    observe,
+    put_back,
+    settlements,
+    work_bunch,
+)
+
+if TYPE_CHECKING:
+    from ..steps import Handled, Popped
+    from .unit import Lease, Unit
+
+SHARE = 0.5  # of a slice's time: one bunch is handled while another one waits
+
+
+def stream(unit: Unit, fetched: Fetched) -> Operation[list[Command | Call]]:
+    """Handles bunch after bunch, until there is nothing to fetch; what is to be dispatched.
+
+    Raises what Redis does, after what was handled is settled, if it can be.
+    """
+    done: list[Lease] = []
+    while may_stream(unit, fetched) and not any(map(is_apart, done)):
+        bunch = Bunch(fetched.leases, unit.bunches.slice_s)
+        handled: Handled = yield HandleBunch(bunch, _beside(unit, bunch, done, fetched.lane))
+        done, left = handled.outcomes, bunch.leave()
+        observe(unit, done)
+        if handled.error is not None:
+            late = Fetched(fetched.lane, left, is_late=True)
+            if calls := (yield from work_bunch(unit, late, done)):
+                yield Batch(calls)
+            raise handled.error
+        fetched = handled.result
+        if left:
+            fetched.leases = left + fetched.leases
+            break
+    return (yield from work_bunch(unit, fetched, done))
+
+
+def may_stream(unit: Unit, fetched: Fetched) -> bool:
+    """True when these leases are such that more may be fetched while they are handled."""
+    is_plain = bool(fetched.leases) and not fetched.alone and not fetched.is_late
+    return (
+        is_plain
+        and unit.is_alone
+        and unit.bunches.is_quick
+        and not unit.record.is_draining
+        and not any(lease.slice.durable for lease in fetched.leases)
+    )
+
+
+def _beside(unit: Unit, bunch: Bunch, done: list[Lease], lane: bytes) -> Operation[Fetched]:
+    """Settles what was handled before and fetches the next: from this lane or a more urgent one.
+
+    From no later lane: the earlier one's requests may be in our own hands, and be back in a moment.
+    """
+    returned, found = Returned(unit.queue, lane), Fetched(lane)
+    most = unit.bunches.next(len(unit.free) + len(done), SHARE)
+    pop = tokens.pop_ahead(unit.queue, int(lane), most)
+    left: list[Lease] = []
+    try:
+        calls = [*settlements(done), *unit.measures.due()]
+        *replies, popped = yield Batch([*calls, pop], lenient=True)
+        note_settled(unit, done, replies[: len(done)], returned)
+        if isinstance(popped, Exception):
+            raise popped
+        if popped is not None:
+            returned.lane = lane_of(popped)
+            found = yield from fetch(unit, popped.tokens, returned, SHARE)
+        else:
+            yield from dispatch(returned)
+        if (yield UntilHandled(2 * unit.bunches.slice_s)):
+            return found
+        left = found.leases + bunch.leave()
+        yield from _give_back(unit, left, found, returned)
+    except FairlaneError:
+        forget(unit, (lease.record for lease in (*done, *found.leases, *left)))
+        raise
+    return Fetched(lane)
+
+
+def _give_back(
+    unit: Unit, left: list[Lease], found: Fetched, returned: Returned
+) -> Operation[None]:
+    """The handler takes long all of a sudden: nothing else waits for it."""
+    if left:
+        replies = yield Batch(settlements(left), lenient=True)
+        note_settled(unit, left, replies, returned)
+    put_back(returned, found.alone)
+    yield from dispatch(returned)
+
+
+def all_tokens(popped: Popped, most: int) -> Operation[list[bytes]]:
+    """What was popped, and what a server that gives one at a time has left of it."""
+    if most == 1 or not popped.is_cut or tokens.parse(popped.tokens[0]) is None:
+        return popped.tokens
+    rest = yield tokens.pop_rest(popped.lane, most - 1)
+    return popped.tokens + (rest or [])
+
+
+def lane_of(popped: Popped) -> bytes:
+    """The number of the lane, as text."""
+    return popped.lane.rpartition(b":")[2]

@@ -1,0 +1,322 @@
+"""Several leases of one unit: shown in one round trip, handled in turn, settled in one."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from .. import clock, settings
+from ..errors import FairlaneError
+from ..operations import tokens
+from ..operations.work import complete, new_op, show, shown
+from ..steps import Batch, Call, Command, HandleBunch, Operation
+from .settle import count_up, work_off
+from .single import USED_UP, hold, use
+from .unit import Lease
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ..model import Slice, Token
+    from ..steps import Handled
+    from .board import Record
+    from .unit import Outcome, Unit
+
+_log = logging.getLogger("fairlane.worker")
+
+
+class Bunch:
+    """Leases that are handled one after the other; who holds them may take back what is left.
+
+    Each is taken by one thread, whichever was first: a deque's ends are safe to pull at.
+    """
+
+    def __init__(self, leases: Iterable[Lease], slice_s: float) -> None:
+        self._todo = deque(leases)
+        self.slice_s = slice_s  # when so much time is used up, what is done should be settled
+
+    @property
+    def waiting(self) -> list[Lease]:
+        """Those that nobody has begun so far."""
+        return list(self._todo)
+
+    def take(self) -> Lease | None:
+        """The next one to be handled."""
+        try:
+            return self._todo.popleft()
+        except IndexError:
+            return None
+
+    def leave(self) -> list[Lease]:
+        """Those that nobody has begun, which nobody will any more."""
+        left = []
+        while lease := self.take():
+            left.append(lease)
+        return left
+
+
+@dataclass(slots=True)
+class Returned:
+    """What replies ask to dispatch, of many requests, in few calls."""
+
+    queue: str
+    lane: bytes = b""  # where the tokens came from
+    minted: list[tokens.Minted] = field(default_factory=list)
+    endings: list[tokens.Ending] = field(default_factory=list)
+    more: list[Command | Call] = field(default_factory=list)
+
+    def add(self, request_id: str, word: bytes, rest: list[Any]) -> None:
+        """The word of a reply and what came with it."""
+        if word == b"ended":
+            self.endings.append((request_id, rest))
+        elif rest:
+            self.minted.append((request_id, rest))
+
+    def calls(self) -> list[Command | Call]:
+        """All of it; then there is nothing left."""
+        calls, self.more = self.more, []
+        if self.minted:
+            calls += tokens.insert_all(self.queue, self.minted)
+        if self.endings:
+            calls += tokens.retire_all(self.queue, self.endings)
+        self.minted, self.endings = [], []
+        return calls
+
+
+@dataclass(slots=True)
+class Fetched:
+    """What tokens came to: leases, and tokens whose retry must be worked on by itself.
+
+    `is_late`: the answer took so long that nothing of it is to be begun.
+    """
+
+    lane: bytes
+    leases: list[Lease] = field(default_factory=list)
+    alone: list[Token] = field(default_factory=list)
+    is_late: bool = False
+
+
+@dataclass(slots=True)
+class Shown:
+    """One token of several on its way."""
+
+    token: Token
+    op: bytes
+    record: Record
+    call: Call
+
+
+def show_all(unit: Unit, raw: Iterable[bytes], share: float = 1.0) -> list[Shown]:
+    """The acquires for these tokens; what is no token is passed over.
+
+    `share` of a slice's time is divided among the requests that are known.
+    """
+    parsed = [token for one in raw if (token := tokens.parse(one)) is not None]
+    share /= max(1, sum(unit.sizes.knows(token.request_id) for token in parsed))
+    asked = []
+    for token in parsed:
+        op, record = new_op(), unit.free.pop()
+        # Should this process die with the answer on its way, the supervisor asks again.
+        record.want(token, op)
+        count = unit.sizes.next(token.request_id, share)
+        call = show(token, unit.worker, unit.started, count, op, shared=True)
+        asked.append(Shown(token, op, record, call))
+    return asked
+
+
+def fetch(
+    unit: Unit, raw: list[bytes], returned: Returned, share: float = 1.0
+) -> Operation[Fetched]:
+    """Shows tokens, and dispatches what that brings; before it, what there is to dispatch.
+
+    `share` of a slice's time is what they should take. Raises what Redis does; then none is held.
+    """
+    sent, before = clock.mono_s(), returned.calls()
+    asked = show_all(unit, raw, share)
+    found = Fetched(returned.lane)
+    try:
+        replies = yield Batch([*before, *(one.call for one in asked)], lenient=True)
+        found = note_all(unit, asked, replies[len(before) :], sent, returned)
+        yield from dispatch(returned)
+    except FairlaneError:
+        forget(unit, (one.record for one in asked))
+        raise
+    return found
+
+
+def note_all(
+    unit: Unit, asked: list[Shown], replies: Sequence[Any], sent: float, returned: Returned
+) -> Fetched:
+    """The replies to acquires that went out at `sent`: leases go to the board."""
+    found = Fetched(returned.lane)
+    for one, reply in zip(asked, replies, strict=True):
+        token, record = one.token, one.record
+        if isinstance(reply, Exception):
+            _log.warning("could not show a token of request %s: %s", token.request_id, reply)
+            word, taken, rest = b"", None, list[Any]()
+        else:
+            word, taken, rest = shown(token, one.op, reply)
+            returned.add(token.request_id, word, rest)
+        if taken is not None:
+            hold(record, taken, sent, shared=True)
+            found.leases.append(Lease(taken, record))
+        elif word == b"alone":
+            found.alone.append(token)
+        record.unwant()
+        if taken is None:
+            unit.free.append(record)
+    shortest = min((lease.slice.lease_ms for lease in found.leases), default=0)
+    found.is_late = clock.mono_s() - sent > shortest / 1000 * USED_UP
+    return found
+
+
+def release(unit: Unit, leases: Iterable[Lease]) -> None:
+    """They are settled, or nobody knows."""
+    for lease in leases:
+        lease.record.release()
+        unit.free.append(lease.record)
+
+
+def forget(unit: Unit, records: Iterable[Record]) -> None:
+    """Redis is away: what stands there expires, and whoever leads takes it back."""
+    for record in records:
+        record.release()
+        if record not in unit.free:
+            unit.free.append(record)
+
+
+def settlements(leases: Iterable[Lease]) -> list[Call]:
+    """The calls that settle leases that were handled, or give back what was not begun."""
+    calls = []
+    for lease in leases:
+        outcome = lease.outcome
+        if outcome is None:
+            calls.append(complete(lease.slice, [], [], [], keep=False))
+        else:
+            verdicts = outcome.verdicts
+            calls.append(complete(lease.slice, outcome.ids, outcome.results, verdicts, keep=False))
+    return calls
+
+
+def note_settled(
+    unit: Unit, leases: list[Lease], replies: Sequence[Any], returned: Returned
+) -> None:
+    """The replies to `settlements`: counts, and what is to be dispatched."""
+    runs: list[tuple[Slice, Outcome, bytes]] = []
+    for lease, reply in zip(leases, replies, strict=True):
+        taken = lease.slice
+        word = b""
+        if isinstance(reply, Exception):  # then the lease expires
+            _log.warning("could not settle a lease of request %s: %s", taken.request_id, reply)
+        else:
+            word = reply[0]
+            if word in {b"ok", b"already", b"ended"}:
+                returned.add(taken.request_id, word, reply[-1])
+        if lease.outcome is not None:
+            runs.append((taken, lease.outcome, word))
+            if word == b"ok":
+                unit.sizes.observe(taken.request_id, lease.outcome.position, lease.outcome.seconds)
+    release(unit, leases)
+    if runs:
+        count_up(unit, runs, len(runs))
+
+
+def work_bunch(unit: Unit, fetched: Fetched, done: list[Lease]) -> Operation[list[Command | Call]]:
+    """Handles leases in turn and settles them together; what is to be dispatched.
+
+    `done` were handled before and are not settled yet.
+    """
+    returned, waiting = Returned(unit.queue, fetched.lane), fetched.leases
+    records = [lease.record for lease in (*done, *waiting)]
+    try:
+        while True:
+            waiting = yield from _settle_all(unit, done, waiting, returned, fetched)
+            if not waiting:
+                break
+            yield from dispatch(returned)  # before anything else, above all before the handler
+            bunch = Bunch(waiting, unit.bunches.slice_s)
+            handled: Handled = yield HandleBunch(bunch)
+            done, waiting = handled.outcomes, bunch.leave()
+            observe(unit, done)
+    except FairlaneError:  # Redis is away: leases expire, and whoever leads takes them back
+        forget(unit, records)
+        raise
+    return (yield from _work_alone(unit, fetched.alone, returned))
+
+
+def _settle_all(
+    unit: Unit, done: list[Lease], waiting: list[Lease], returned: Returned, fetched: Fetched
+) -> Operation[list[Lease]]:
+    """Settles what was handled and gives back what would wait for too long; returns the others."""
+    apart = [lease for lease in done if is_apart(lease)]
+    fits = 0 if fetched.is_late or apart else _fitting(unit, done, len(waiting))
+    together = [lease for lease in done if lease not in apart] + waiting[fits:]
+    if together:
+        replies = yield Batch(settlements(together), lenient=True)
+        note_settled(unit, together, replies, returned)
+    for lease in apart:
+        yield from dispatch(returned)
+        record = lease.record
+        returned.more += yield from work_off(unit, lease.slice, record, lease.outcome)
+        release(unit, [lease])
+    return waiting[:fits]
+
+
+def is_apart(lease: Lease) -> bool:
+    """True when a lease that was handled is settled by itself: in parts, or to be confirmed."""
+    outcome, taken = lease.outcome, lease.slice
+    if outcome is None:
+        return False
+    goes_on = outcome.position < len(taken.entries) and not outcome.is_over
+    return bool(taken.durable or goes_on or outcome.size > settings.FLUSH_BYTES)
+
+
+def _fitting(unit: Unit, done: list[Lease], count: int) -> int:
+    """How many more leases may wait for their turn: as many as fit a slice's time."""
+    if unit.record.is_draining:
+        return 0
+    seconds = seconds_of(done)
+    if seconds * count <= unit.bunches.slice_s * len(done):
+        return count
+    return int(unit.bunches.slice_s * len(done) / seconds) if done else count
+
+
+def seconds_of(done: list[Lease]) -> float:
+    """How long the handler took for these."""
+    return sum(lease.outcome.seconds for lease in done if lease.outcome is not None)
+
+
+def observe(unit: Unit, done: list[Lease]) -> None:
+    """The next bunch is as long as this one taught."""
+    size = sum(len(one.slice.entries) * len(one.slice.entries[0][1][1]) for one in done)
+    unit.bunches.observe(len(done), seconds_of(done), size)
+
+
+def _work_alone(
+    unit: Unit, alone: list[Token], returned: Returned
+) -> Operation[list[Command | Call]]:
+    """Works on the first token whose retry must be by itself; the others wait in their lanes.
+
+    They would be shown in vain again and again, so for a while tokens are taken one by one.
+    """
+    if not alone:
+        return returned.calls()
+    unit.bunches.take_singly(len(alone))
+    put_back(returned, alone[1:])
+    yield from dispatch(returned)
+    return (yield from use(unit, alone[0]))
+
+
+def put_back(returned: Returned, alone: Iterable[Token]) -> None:
+    """Tokens that were shown and are as good as before go to their lane again."""
+    for token in alone:
+        flat = [returned.lane, f"{token.k}.{token.g}".encode(), 0]
+        returned.minted.append((token.request_id, flat))
+
+
+def dispatch(returned: Returned) -> Operation[None]:
+    """Sends what is to be dispatched, if there is anything."""
+    if calls := returned.calls():
+        yield Batch(calls)

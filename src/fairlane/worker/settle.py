@@ -1,0 +1,116 @@
+"""What becomes of a lease that was worked on: settled, in parts when it takes long."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from .. import settings
+from ..operations import tokens
+from ..operations.durable import confirm_settled
+from ..operations.work import complete
+from ..steps import Batch, Call, Command, Handle, Operation
+
+if TYPE_CHECKING:
+    from ..model import Slice
+    from .board import Record
+    from .unit import Outcome, Unit
+
+_log = logging.getLogger("fairlane.worker")
+
+
+def work_off(
+    unit: Unit, taken: Slice, record: Record | None = None, first: Outcome | None = None
+) -> Operation[list[Command | Call]]:
+    """Handles a slice and settles it, in parts when it takes long; what is to be dispatched.
+
+    `first` is what a first run of the handler over it came to. `record` is where the lease stands,
+    None for the unit's own.
+    """
+    position, seconds, count = 0, 0.0, len(taken.entries)
+    while True:
+        outcome: Outcome = first or (yield Handle(taken, position, record))
+        first = None
+        seconds += outcome.seconds
+        position = outcome.position
+        keep = position < count and not outcome.is_over and seconds * 1000 < settings.SLICE_HARD_MS
+        parts = list(outcome.parts())
+        outgoing: list[Command | Call] = []
+        for part in parts[:-1]:
+            reply = yield from _settle(unit, taken, complete(taken, *part, keep=True))
+            outgoing += after(unit, taken, reply)
+        reply = yield from _settle(unit, taken, complete(taken, *parts[-1], keep=keep))
+        count_up(unit, [(taken, outcome, reply[0])], 0 if keep else 1)
+        outgoing += after(unit, taken, reply)
+        if not keep or reply[0] != b"ok":
+            break
+        if outgoing:
+            yield Batch(outgoing)
+    if reply[0] == b"ok":  # else there is no next slice of it
+        unit.sizes.observe(taken.request_id, position, seconds)
+    unit.bunches.observe(1, seconds)
+    return outgoing
+
+
+def count_up(unit: Unit, runs: list[tuple[Slice, Outcome, bytes]], slices: int) -> None:
+    """What runs came to, for the board and the queue; what was refused was not settled by us."""
+    found = dict.fromkeys(("done", "failed", "retries", "rejected", "timeouts", "lost"), 0)
+    seconds = 0.0
+    measured: dict[int, list[Any]] = {}
+    for taken, outcome, word in runs:
+        is_settled = word in {b"ok", b"ended"}
+        failed = _count_failures(found, taken, outcome, is_settled=is_settled)
+        seconds += outcome.seconds
+        found["timeouts"] += outcome.timeouts
+        if not is_settled:
+            found["lost"] += word == b"lost"
+            continue
+        found["done"] += len(outcome.ids)
+        row = measured.get(taken.priority)
+        if row is None:
+            row = measured[taken.priority] = [[], [], 0, 0]
+        row[0] += outcome.waited_ms
+        row[1] += outcome.ran_us
+        row[2] += failed
+        row[3] += outcome.timeouts
+    unit.record.count(slices=slices, busy_us=int(seconds * 1e6), **found)
+    for priority, row in measured.items():
+        unit.measures.add(priority, *row)
+
+
+def _count_failures(
+    found: dict[str, int], taken: Slice, outcome: Outcome, *, is_settled: bool
+) -> int:
+    """Adds up the verdicts of a run; how many failed."""
+    if not outcome.verdicts:
+        return 0
+    verdicts = [verdict.verdict for verdict in outcome.verdicts]
+    rejected = verdicts.count("dead")
+    failed = len(verdicts) - verdicts.count("release")
+    found["failed"] += failed
+    if is_settled:
+        found["rejected"] += rejected
+        found["retries"] += failed - rejected if taken.attempt < taken.attempts else 0
+    return failed
+
+
+def _settle(unit: Unit, taken: Slice, call: Call) -> Operation[list[Any]]:
+    """Settles, and for a durable request has it confirmed; what is not is said and counted."""
+    if not taken.durable:
+        settled: list[Any] = yield call
+        return settled
+    reply, missing = yield from confirm_settled(call, taken.request_id, taken.durable)
+    if missing:
+        unit.record.count(unconfirmed=1)
+        _log.warning("request %s goes on, but %s", taken.request_id, missing)
+    return reply
+
+
+def after(unit: Unit, taken: Slice, reply: list[Any]) -> list[Command | Call]:
+    """What the reply to a complete asks to dispatch."""
+    word = reply[0]
+    if word == b"ended":
+        return [tokens.retire(unit.queue, taken.request_id, reply[1])]
+    if word in {b"ok", b"already"}:
+        return [*tokens.insert(unit.queue, taken.request_id, reply[-1])]
+    return []  # lost or gone: somebody else's now, and the result is discarded

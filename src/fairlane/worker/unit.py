@@ -1,0 +1,81 @@
+"""What a unit is, and what its handler's work comes to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from .. import settings
+from .tokens_at_once import BunchSizes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..model import Slice, Verdict
+    from ..steps import Arg
+    from .board import Record
+    from .measures import Measures
+    from .slices import SliceSizes
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a run of the handler over (a part of) a slice came to."""
+
+    position: int  # of the first entry not handled
+    seconds: float = 0.0
+    ids: list[bytes] = field(default_factory=list)
+    results: list[Arg] = field(default_factory=list)  # (head, body) pairs, flat
+    verdicts: list[Verdict] = field(default_factory=list)
+    is_over: bool = False  # stop here and give the rest back
+    timeouts: int = 0  # calls whose time ran out
+    waited_ms: list[int] = field(default_factory=list)  # of each result
+    ran_us: list[int] = field(default_factory=list)
+    size: int = 0  # bytes of the results
+
+    def parts(self) -> Iterator[tuple[list[bytes], list[Arg], list[Verdict]]]:
+        """What is to be settled, in calls of bounded size; at least one."""
+        first = size = 0
+        for i in range(len(self.ids)):
+            size += len(self.results[2 * i + 1])  # type: ignore[arg-type]
+            if size > settings.FLUSH_BYTES:
+                yield self.ids[first : i + 1], self.results[2 * first : 2 * i + 2], []
+                first, size = i + 1, 0
+        yield self.ids[first:], self.results[2 * first :], self.verdicts
+
+
+@dataclass(slots=True)
+class Unit:
+    """One thread or task of a worker: it holds one lease, or a bunch of them.
+
+    `bunches` says how many tokens it takes at once; `spare` is where more leases than one stand.
+    `is_alone`: no other unit is in its process, so it may fetch while it handles.
+    """
+
+    queue: str
+    worker: str
+    started: str
+    record: Record
+    sizes: SliceSizes
+    measures: Measures
+    bunches: BunchSizes = field(default_factory=BunchSizes)
+    spare: tuple[Record, ...] = ()
+    is_alone: bool = False
+    free: list[Record] = field(init=False)  # records of no lease
+
+    def __post_init__(self) -> None:
+        self.free = [*self.spare, self.record]
+
+    @property
+    def is_holding(self) -> bool:
+        """True while it holds a lease."""
+        return self.record.is_holding or any(record.is_holding for record in self.spare)
+
+
+@dataclass(slots=True)
+class Lease:
+    """One of several leases of a unit."""
+
+    slice: Slice
+    record: Record
+    outcome: Outcome | None = None

@@ -1,0 +1,223 @@
+"""While a unit handles one bunch, the one before is settled and the next one is fetched."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane import keys
+from fairlane.errors import RedisUnfit, RedisUnreachable
+from fairlane.steps import Batch, HandleBunch, Handled, Popped, UntilHandled
+from fairlane.worker.handlers import shape_of
+from fairlane.worker.loop import serve
+from fairlane.worker.runner import Runner
+from tests.worker.parts import granted
+from tests.worker.test_bunch import LANE, echo, held, unit_of
+from tests.worker.test_loop import MORE, SUMMARY, argument, names_of, rest_of
+
+if TYPE_CHECKING:
+    from fairlane.worker.unit import Unit
+
+
+def popped(first: int, count: int, lane: bytes = LANE) -> Popped:
+    """So many tokens, of requests numbered from the first on."""
+    return Popped(lane, [b"r%d#0.3" % i for i in range(first, first + count)])
+
+
+def streaming(count: int = 4, **changed: Any) -> tuple[Unit, Any, HandleBunch]:
+    """A unit that popped as many as it wanted, and is to handle them."""
+    unit = unit_of(spare=2 * count - 1, is_alone=True, each_s=0.01 / count, **changed)
+    loop: Any = serve(unit)
+    pop: Any = next(loop)
+    assert pop.steps[-1].most == count
+    assert names_of(loop.send([popped(0, count)])) == ["acquire"] * count
+    step: Any = loop.send([granted(b"x") for _ in range(count)])
+    assert names_of(step) == ["handle bunch"]
+    return unit, loop, step
+
+
+def handled(unit: Unit, step: HandleBunch, result: Any = None, error: Any = None) -> Handled:
+    """The handler is done, and so is what went on meanwhile."""
+    return Handled(Runner(shape_of(echo), unit.record).run_bunch(step.bunch), result, error)
+
+
+def fetched(step: HandleBunch, first: int, *replies: Any) -> Any:
+    """What goes on meanwhile, until so many of the next are there; its result."""
+    beside: Any = step.meanwhile
+    next(beside)
+    asked = beside.send([[b"ok", 1, MORE]] * 0 + [popped(first, len(replies))])
+    assert names_of(asked)[-len(replies) :] == ["acquire"] * len(replies)
+    assert isinstance(beside.send([*replies]), UntilHandled)
+    with pytest.raises(StopIteration) as end:
+        beside.send(True)
+    return end.value.value
+
+
+# ------------------------------------------------------------------ when
+
+
+@pytest.mark.parametrize("why", ["fewer than wanted", "other units", "slow", "durable", "a retry"])
+def test_nothing_is_fetched_ahead(why: str):
+    """When nothing more is there to fetch, or somebody might wait for it."""
+    unit = unit_of(spare=7, is_alone=why != "other units", each_s=0.0025)
+    if why == "slow":
+        unit.bunches.observe(1, 0.03)
+    loop: Any = serve(unit)
+    most = next(loop).steps[-1].most
+    count = max(2, most - (why == "fewer than wanted"))
+    loop.send([popped(0, count)])
+    replies: list[Any] = [granted(b"x") for _ in range(count)]
+    if why == "durable":
+        replies[0][3] = [*replies[0][3][:-1], 1]
+    if why == "a retry":
+        replies[0] = [b"alone"]
+    step: Any = loop.send(replies)
+    assert isinstance(step, HandleBunch)
+    assert step.meanwhile is None
+
+
+def test_a_single_token_of_an_idle_worker_goes_through_no_other_thread():
+    """It is shown, handled and settled as ever."""
+    loop: Any = serve(unit_of(is_alone=True))
+    next(loop)
+    assert names_of(loop.send([popped(0, 1)])) == ["acquire"]
+    assert names_of(loop.send(granted(b"x"))) == ["handle"]
+
+
+# ------------------------------------------------------------------ what
+
+
+def test_the_next_tokens_are_of_this_lane_or_a_more_urgent_one():
+    """An earlier lane's tokens may be in our own hands: a later lane does not overtake them."""
+    _, _, step = streaming()
+    beside: Any = step.meanwhile
+    (pop,) = next(beside).steps
+    assert pop.keys == keys.lanes("req")[:6]
+    assert (pop.seconds, pop.most) == (0, 4)
+
+
+def test_one_bunch_is_settled_while_the_next_is_handled_and_one_more_is_fetched():
+    """Two round trips, during which the handler runs."""
+    unit, loop, first = streaming()
+    second = loop.send(handled(unit, first, fetched(first, 4, *[granted(b"y")] * 4)))
+    assert len(held(unit)) == 8
+    beside: Any = second.meanwhile
+    step: Any = next(beside)
+    assert names_of(step) == ["complete"] * 4 + ["BRPOP"]
+    assert {call.keys[2] for call in step.steps[:4]} == {
+        keys.request_hash(f"r{i}") for i in range(4)
+    }
+    shown = beside.send([*[[b"ok", 1, MORE]] * 3, [b"ended", SUMMARY], popped(8, 4)])
+    assert names_of(shown) == ["insert_tokens", "retire", *["acquire"] * 4]
+    more = granted(b"z", tokens=(b"5", b"1.4", 0))
+    assert names_of(beside.send([3, 1, *[more] * 4])) == ["insert_tokens"]
+    assert isinstance(beside.send([4]), UntilHandled)
+    assert len(held(unit)) == 8
+    assert unit.record.counts()["done"] == 4
+
+
+def test_when_there_is_nothing_more_the_last_is_settled_before_the_next_pop():
+    """And the next pop waits, as ever."""
+    unit, loop, first = streaming()
+    beside: Any = first.meanwhile
+    next(beside)
+    assert isinstance(beside.send([None]), UntilHandled)
+    with pytest.raises(StopIteration) as end:
+        beside.send(True)
+    settle = loop.send(handled(unit, first, end.value.value))
+    assert names_of(settle) == ["complete"] * 4
+    last = loop.send([[b"ok", 1, MORE]] * 4)
+    assert names_of(last) == ["insert_tokens", "BRPOP"]
+    assert last.steps[-1].seconds > 0
+    assert (held(unit), len(unit.free)) == ([], 8)
+
+
+def test_retries_among_the_next_end_the_stream():
+    """The others are handled and settled, then one retry is worked on by itself."""
+    unit, loop, first = streaming()
+    result = fetched(first, 4, granted(b"y"), [b"alone"], granted(b"z"), [b"alone"])
+    assert names_of(loop.send(handled(unit, first, result))) == ["complete"] * 4
+    step: Any = loop.send([[b"ok", 0, []]] * 4)
+    assert (names_of(step), step.meanwhile) == (["handle bunch"], None)
+    assert names_of(loop.send(handled(unit, step))) == ["complete"] * 2
+    back: Any = loop.send([[b"ok", 0, []]] * 2)
+    assert rest_of(back.steps[0]) == [b"5", 1, 0, b"r7#0.3"]
+    assert names_of(loop.send([1])) == ["acquire"]
+
+
+# ------------------------------------------------------------------ when it takes long
+
+
+def test_what_was_fetched_does_not_wait_for_a_handler_that_takes_long():
+    """It goes back uncharged while the handler still runs, and so does what is behind it."""
+    unit, loop, first = streaming()
+    running = first.bunch.take()
+    beside: Any = first.meanwhile
+    next(beside)
+    beside.send([popped(4, 4)])
+    wait = beside.send([granted(b"y")] * 2 + [[b"alone"]] * 2)
+    assert isinstance(wait, UntilHandled)
+    assert wait.timeout_s == pytest.approx(0.04)
+    back: Any = beside.send(False)
+    assert names_of(back) == ["complete"] * 5
+    assert {argument(call, "done") for call in back.steps} == {0}
+    out = beside.send([[b"ok", 1, MORE]] * 5)
+    assert rest_of(out.steps[0])[:2] == [b"5", 2]
+    with pytest.raises(StopIteration) as end:
+        beside.send([7])
+    running.record.take_turn()
+    running.outcome = Runner(shape_of(echo), running.record).run(running.slice, 0)
+    settle = loop.send(Handled([running], end.value.value))
+    assert [argument(call, "done") for call in settle.steps] == [1]
+    assert len(held(unit)) == 1
+
+
+def test_a_drain_settles_what_is_done_and_gives_back_what_was_fetched():
+    """In one round trip; and nothing more is taken."""
+    unit, loop, first = streaming()
+    result = fetched(first, 4, *[granted(b"y")] * 4)
+    outcome = handled(unit, first, result)
+    unit.record._page[0] = 1
+    settle = loop.send(outcome)
+    assert [argument(call, "done") for call in settle.steps] == [1] * 4 + [0] * 4
+    assert names_of(loop.send([[b"ok", 0, []]] * 8)) == ["tally"]
+
+
+# ------------------------------------------------------------------ failures
+
+
+@pytest.mark.parametrize("at", ["settled", "shown", "dispatched"])
+def test_when_redis_is_away_what_was_handled_is_settled_if_it_can_be(at: str):
+    """Then the error is raised; nothing stays on the board, and every record can be used again."""
+    unit, loop, first = streaming()
+    second = loop.send(handled(unit, first, fetched(first, 4, *[granted(b"y")] * 4)))
+    beside: Any = second.meanwhile
+    step = next(beside)
+    if at != "settled":
+        step = beside.send([*[[b"ok", 1, []]] * 4, popped(8, 4)])
+    if at == "dispatched":
+        step = beside.send([granted(b"z", tokens=(b"5", b"1.4", 0))] * 4)
+    assert isinstance(step, Batch)
+    error = RedisUnreachable("no answer")
+    with pytest.raises(RedisUnreachable):
+        beside.throw(error)
+    settle = loop.send(handled(unit, second, error=error))
+    assert names_of(settle) == ["complete"] * 4
+    assert names_of(loop.send([[b"ok", 0, MORE]] * 4)) == ["insert_tokens"]
+    with pytest.raises(RedisUnreachable):
+        loop.send([4])
+    assert held(unit) == []
+    assert sorted(record.unit for record in unit.free) == list(range(8))
+
+
+def test_a_pop_that_is_refused_is_an_error_like_any_other():
+    """Somebody put something else where a lane should be: what was handled is settled."""
+    unit, loop, first = streaming()
+    beside: Any = first.meanwhile
+    next(beside)
+    with pytest.raises(RedisUnfit) as raised:
+        beside.send([RedisUnfit("WRONGTYPE")])
+    assert names_of(loop.send(handled(unit, first, error=raised.value))) == ["complete"] * 4
+    with pytest.raises(RedisUnfit):
+        loop.send([[b"ok", 0, []]] * 4)

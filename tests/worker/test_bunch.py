@@ -1,0 +1,390 @@
+"""Several leases of one unit, step by step and without Redis: every reply is given by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fairlane import clock, keys
+from fairlane.errors import FairlaneError, RedisUnfit, RedisUnreachable
+from fairlane.steps import Batch, Call, Confirm, Confirmed, Handle, HandleBunch, Handled, Popped
+from fairlane.worker.board import Board, Record
+from fairlane.worker.handlers import shape_of
+from fairlane.worker.loop import serve
+from fairlane.worker.measures import Measures
+from fairlane.worker.runner import Runner
+from fairlane.worker.slices import SliceSizes
+from fairlane.worker.tokens_at_once import BunchSizes
+from fairlane.worker.unit import Unit
+from tests.worker.parts import granted
+from tests.worker.test_loop import MORE, SUMMARY, argument, names_of, rest_of
+
+LANE = b"{req}:5"
+
+
+def unit_of(spare: int = 7, *, each_s: float = 0.001, **changed: Any) -> Unit:
+    """A unit that knows its handler: so many seconds a token."""
+    board = Board(1, spare)
+    bunches = BunchSizes(20, 128)
+    bunches.observe(32, 32 * each_s)
+    own, *others = board.records
+    given: dict[str, Any] = {"bunches": bunches, "spare": tuple(others)} | changed
+    return Unit("req", "w:1", "7", own, SliceSizes(20), Measures("req"), **given)
+
+
+def popped(count: int, *, cut: bool = False) -> Popped:
+    """So many tokens of as many requests."""
+    return Popped(LANE, [b"r%d#0.3" % i for i in range(count)], cut)
+
+
+def take(unit: Unit, count: int, *replies: Any) -> tuple[Any, Any]:
+    """A unit that popped so many tokens, showed them and was answered; at the step after that."""
+    loop: Any = serve(unit)
+    next(loop)
+    asked = loop.send([popped(count)])
+    assert names_of(asked) == ["acquire"] * count
+    return loop, loop.send([*replies])
+
+
+def handle(step: Any, handler: Any, own: Record) -> Handled:
+    """What a driver answers to the step: the handler has run over the bunch."""
+    assert isinstance(step, HandleBunch)
+    return Handled(Runner(shape_of(handler), own).run_bunch(step.bunch))
+
+
+def echo(body: bytes) -> bytes:
+    """The body."""
+    return body
+
+
+def held(unit: Unit) -> list[str]:
+    """The requests of which leases are on the board."""
+    records = (unit.record, *unit.spare)
+    return sorted(one.request_id for record in records if (one := record.held()))
+
+
+# ------------------------------------------------------------------ popping
+
+
+def test_a_quick_unit_pops_as_many_as_it_has_records_for():
+    """In one round trip."""
+    loop: Any = serve(unit_of(spare=3))
+    (pop,) = next(loop).steps
+    assert (pop.most, pop.keys[0]) == (4, keys.wake("req", "w:1"))
+
+
+def test_a_server_that_gives_one_token_only_is_asked_for_the_rest():
+    """Of the same lane, and only one fewer."""
+    loop: Any = serve(unit_of(spare=3))
+    next(loop)
+    step = loop.send([popped(1, cut=True)])
+    assert step.args == (b"RPOP", LANE, 3)
+    assert names_of(loop.send([b"r8#0.3", b"r9#0.3"])) == ["acquire"] * 3
+
+
+def test_one_token_is_used_by_itself():
+    """Its lease is not shared, so that a death in it is charged."""
+    loop: Any = serve(unit_of())
+    next(loop)
+    call = loop.send([popped(1)])
+    assert isinstance(call, Call)
+    assert argument(call, "shared") == b""
+
+
+def test_the_words_that_wake_others_are_put_back():
+    """One was pushed for each unit, and they came to one."""
+    unit = unit_of()
+    loop: Any = serve(unit)
+    next(loop)
+    bell = keys.wake("req", "w:1")
+    step = loop.send([Popped(bell, [b"wake"] * 3)])
+    assert names_of(step) == ["LPUSH", "PEXPIRE", "BRPOP"]
+    assert step.steps[0].args == (b"LPUSH", bell, b"wake", b"wake")
+
+
+# ------------------------------------------------------------------ shown together
+
+
+def test_tokens_are_shown_in_one_round_trip_and_each_is_on_the_board_meanwhile():
+    """With an op of its own: should the process die now, the supervisor asks again."""
+    unit = unit_of()
+    loop: Any = serve(unit)
+    next(loop)
+    step = loop.send([popped(3)])
+    calls: Any = step.steps
+    wanted = [record.wanted() for record in (unit.record, *unit.spare) if record.wanted()]
+    assert {argument(call, "shared") for call in calls} == {b"1"}
+    assert sorted(wanted) == sorted(  # type: ignore[type-var]
+        (b"r%d#0.3" % i, argument(call, "op")) for i, call in enumerate(calls)
+    )
+
+
+def test_what_is_refused_does_not_hold_up_the_others():
+    """Tokens of all replies go out in one call, endings in another, before the handler runs."""
+    unit = unit_of()
+    loop, step = take(
+        unit, 5, granted(b"x"), [b"stale"], [b"busy", MORE], [b"ended", SUMMARY],
+        granted(b"y", tokens=(b"5", b"1.4", 0)),
+    )  # fmt: skip
+    assert names_of(step) == ["insert_tokens", "retire"]
+    assert rest_of(step.steps[0]) == [b"5", 1, 1, b"r4#1.4", b"r2#2.9", 250]
+    assert held(unit) == ["r0", "r4"]
+    assert names_of(loop.send([2, 1])) == ["handle bunch"]
+
+
+def test_a_request_that_is_broken_does_not_hold_up_the_others(caplog: pytest.LogCaptureFixture):
+    """Its error is said, and nobody else's work waits for it."""
+    unit = unit_of()
+    loop, step = take(unit, 2, RedisUnfit("WRONGTYPE"), granted(b"x"))
+    assert held(unit) == ["r1"]
+    settle = loop.send(handle(step, echo, unit.record))
+    assert names_of(loop.send([RedisUnfit("WRONGTYPE")])) == ["BRPOP"]
+    assert names_of(settle) == ["complete"]
+    assert held(unit) == []
+    assert [one.message for one in caplog.records] == [
+        "could not show a token of request r0: WRONGTYPE",
+        "could not settle a lease of request r1: WRONGTYPE",
+    ]
+
+
+def test_known_requests_share_the_time_of_a_bunch():
+    """Ten of 0.5 ms each would be 5 ms; two tokens of it get as many as 10 ms allow."""
+    unit = unit_of()
+    for name, each_s in (("r0", 0.0005), ("r1", 0.0005)):
+        unit.sizes.observe(name, 500, 500 * each_s)
+    loop: Any = serve(unit)
+    next(loop)
+    step = loop.send([popped(3)])
+    counts = [argument(call, "count") for call in step.steps]
+    assert counts == [20, 20, 1]
+
+
+# ------------------------------------------------------------------ handled, settled
+
+
+def test_leases_are_handled_in_turn_and_settled_in_one_round_trip():
+    """In the order of their tokens; what comes back goes out with the next pop."""
+    unit, order = unit_of(), []
+
+    def note(body: bytes) -> bytes:
+        order.append(body)
+        return body.upper()
+
+    loop, step = take(unit, 3, *(granted(body) for body in (b"a", b"b", b"c")))
+    settle = loop.send(handle(step, note, unit.record))
+    assert order == [b"a", b"b", b"c"]
+    assert names_of(settle) == ["complete"] * 3
+    assert [rest_of(call)[2] for call in settle.steps] == [b"A", b"B", b"C"]
+    assert len(held(unit)) == 3
+    last = loop.send([[b"ok", 1, MORE], [b"ended", SUMMARY], [b"lost"]])
+    assert names_of(last) == ["insert_tokens", "retire", "BRPOP"]
+    assert held(unit) == []
+    counts = unit.record.counts()
+    assert (counts["done"], counts["slices"], counts["lost"]) == (2, 3, 1)
+    assert len(unit.free) == 8
+
+
+def test_one_lease_at_a_time_has_its_turn():
+    """Who died in it is charged, the others only waited."""
+    unit = unit_of()
+    records = (unit.record, *unit.spare)
+    seen = []
+
+    def note(body: bytes) -> None:
+        on_board = sorted(
+            (one.request_id, one.turn) for record in records if (one := record.held())
+        )
+        seen.append([turn for _, turn in on_board])
+
+    _, step = take(unit, 3, *(granted(b"x") for _ in range(3)))
+    handle(step, note, unit.record)
+    assert seen == [[0, 1, 1], [2, 0, 1], [2, 2, 0]]
+
+
+def test_a_handler_that_turns_slow_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch):
+    """What is not begun goes back uncharged, in the round trip that settles what is done."""
+    unit = unit_of()
+    now = [0]
+    monkeypatch.setattr("fairlane.worker.runner.perf_counter_ns", lambda: now[0])
+
+    def slow(body: bytes) -> bytes:
+        now[0] += 100_000_000
+        return body
+
+    loop, step = take(unit, 4, *(granted(b"x") for _ in range(4)))
+    settle = loop.send(handle(step, slow, unit.record))
+    assert names_of(settle) == ["complete"] * 4
+    assert [argument(call, "done") for call in settle.steps] == [1, 0, 0, 0]
+    assert {argument(call, "keep") for call in settle.steps} == {b"0"}
+    assert names_of(loop.send([[b"ok", 0, MORE]] * 4)) == ["insert_tokens", "BRPOP"]
+    assert held(unit) == []
+
+
+def test_results_do_not_wait_for_the_end_of_a_bunch_that_takes_longer(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """After a slice's time they are settled, and the rest goes on if it fits another one."""
+    unit = unit_of()
+    now = [0]
+    monkeypatch.setattr("fairlane.worker.runner.perf_counter_ns", lambda: now[0])
+
+    def medium(body: bytes) -> bytes:
+        now[0] += 11_000_000
+        return body
+
+    loop, step = take(unit, 3, *(granted(b"x") for _ in range(3)))
+    settle = loop.send(handle(step, medium, unit.record))
+    assert [argument(call, "done") for call in settle.steps] == [1, 1]
+    assert names_of(loop.send([[b"ok", 0, MORE]] * 2)) == ["insert_tokens"]
+    again = loop.send([2])
+    settle = loop.send(handle(again, medium, unit.record))
+    assert [argument(call, "done") for call in settle.steps] == [1]
+
+
+def test_a_drain_gives_back_what_is_not_begun():
+    """Uncharged; what is in the handler is finished."""
+    unit = unit_of()
+
+    def drain(body: bytes) -> bytes:
+        unit.record._page[0] = 1
+        return body
+
+    loop, step = take(unit, 3, *(granted(b"x") for _ in range(3)))
+    settle = loop.send(handle(step, drain, unit.record))
+    assert [argument(call, "done") for call in settle.steps] == [1, 0, 0]
+    assert names_of(loop.send([[b"ok", 0, MORE]] * 3)) == ["insert_tokens", "tally"]
+    with pytest.raises(StopIteration):
+        loop.send([3, 1])
+
+
+def test_a_grant_that_comes_too_late_is_given_back(monkeypatch: pytest.MonkeyPatch):
+    """No handler could be sure to be alone."""
+    now = [100.0]
+    monkeypatch.setattr(clock, "mono_s", lambda: now[0])
+    loop: Any = serve(unit_of())
+    next(loop)
+    loop.send([popped(2)])
+    now[0] += 28.0
+    step = loop.send([granted(b"x"), granted(b"y")])
+    assert names_of(step) == ["complete"] * 2
+    assert {argument(call, "done") for call in step.steps} == {0}
+
+
+def test_a_lease_that_the_supervisor_took_back_is_not_begun():
+    """It waited for too long, or was lost: the others go on."""
+    unit = unit_of()
+    seen: list[bytes] = []
+    records = (unit.record, *unit.spare)
+    _, step = take(unit, 3, *(granted(b"%d" % i) for i in range(3)))
+    (stopped,) = [r for r in records if (one := r.held()) and one.request_id == "r1"]
+    one = stopped.held()
+    assert one is not None
+    stopped.stop(one)
+    handle(step, seen.append, unit.record)
+    assert seen == [b"0", b"2"]
+
+
+# ------------------------------------------------------------------ by themselves
+
+
+def test_a_retry_is_worked_on_by_itself_after_the_bunch():
+    """It is shown again, unshared; of several retries the others go back to their lane."""
+    unit = unit_of()
+    loop, step = take(unit, 3, [b"alone"], granted(b"x"), [b"alone"])
+    loop.send(handle(step, echo, unit.record))
+    step = loop.send([[b"ok", 1, MORE]])
+    assert names_of(step) == ["insert_tokens"]
+    assert rest_of(step.steps[0]) == [b"5", 1, 1, b"r2#0.3", b"r1#2.9", 250]
+    call = loop.send([2])
+    assert names_of(call) == ["acquire"]
+    assert (argument(call, "shared"), argument(call, "g")) == (b"", "3")
+    assert names_of(loop.send(granted(b"x"))) == ["handle"]
+
+
+def test_after_retries_tokens_are_taken_one_by_one_for_a_while():
+    """Or a crowd of retries would be shown in vain again and again."""
+    unit = unit_of()
+    loop, step = take(unit, 2, [b"alone"], [b"alone"])
+    assert names_of(step) == ["insert_tokens"]
+    loop.send([1])
+    pops = [loop.send([b"stale"]), *(loop.send([None]) for _ in range(2))]
+    assert [step.steps[-1].most for step in pops] == [1, 1, 8]
+
+
+def test_a_durable_lease_is_confirmed_by_itself():
+    """The others are settled together, and do not wait for replicas."""
+    unit = unit_of()
+    durable = granted(b"x")
+    durable[3] = [*durable[3][:-1], 2]
+    loop, step = take(unit, 3, granted(b"a"), durable, granted(b"b"))
+    settle = loop.send(handle(step, echo, unit.record))
+    assert names_of(settle) == ["complete"] * 2
+    step = loop.send([[b"ok", 0, []]] * 2)
+    assert isinstance(step, Confirm)
+    assert names_of(loop.send(Confirmed([b"ok", 0, MORE], 2, is_synced=True))) == [
+        "insert_tokens",
+        "BRPOP",
+    ]
+    assert held(unit) == []
+
+
+def test_a_slice_that_overstays_goes_on_in_parts_and_nobody_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """What is done of it is settled, the leases behind it go back, and then it goes on."""
+    unit = unit_of()
+    now = [0]
+    for module in ("runner", "tally"):
+        monkeypatch.setattr(
+            f"fairlane.worker.{module}.perf_counter_ns", lambda: now[0], raising=False
+        )
+
+    def slow(body: bytes) -> bytes:
+        now[0] += 300_000_000
+        return body
+
+    loop, step = take(unit, 2, granted(b"1", b"2"), granted(b"x"))
+    back = loop.send(handle(step, slow, unit.record))
+    assert [(argument(c, "done"), argument(c, "keep")) for c in back.steps] == [(0, b"0")]
+    part = loop.send([[b"ok", 1, []]])
+    assert (argument(part, "done"), argument(part, "keep")) == (1, b"1")
+    again = loop.send([b"ok", 1, []])
+    assert isinstance(again, Handle)
+    assert (again.position, again.record is None) == (1, False)
+    last = loop.send(Runner(shape_of(slow), unit.record).go_on(again))
+    assert (argument(last, "done"), argument(last, "keep")) == (1, b"0")
+    assert names_of(loop.send([b"ended", SUMMARY])) == ["retire", "BRPOP"]
+    assert held(unit) == []
+
+
+# ------------------------------------------------------------------ failures
+
+
+@pytest.mark.parametrize("at", ["shown", "dispatched", "settled"])
+def test_when_redis_is_away_no_lease_stays_on_the_board(at: str):
+    """They expire, and whoever leads takes them back; and all records can be used again."""
+    unit = unit_of()
+    loop: Any = serve(unit)
+    next(loop)
+    step: Any = loop.send([popped(3)])
+    if at != "shown":
+        step = loop.send([granted(b"x", tokens=(b"5", b"1.4", 0)), granted(b"y"), [b"stale"]])
+    if at == "settled":
+        step = loop.send([1])
+        step = loop.send(handle(step, echo, unit.record))
+    assert isinstance(step, Batch)
+    with pytest.raises(RedisUnreachable):
+        loop.throw(RedisUnreachable("no answer"))
+    assert held(unit) == []
+    assert sorted(record.unit for record in unit.free) == list(range(8))
+
+
+def test_what_the_runner_raises_leaves_the_leases_on_the_board():
+    """The process ends, and the supervisor takes them back."""
+    unit = unit_of()
+    loop, _ = take(unit, 2, granted(b"x"), granted(b"y"))
+    with pytest.raises(RuntimeError, match="broken runner"):
+        loop.throw(RuntimeError("broken runner"))
+    assert len(held(unit)) == 2
+    assert not issubclass(RuntimeError, FairlaneError)

@@ -1,0 +1,179 @@
+"""Workers at many small requests: several leases at once, and every promise as with one."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane import clock
+from fairlane.worker import Worker
+from fairlane.worker.behind import Behind
+from fairlane.worker.board import Board
+from tests.support.wait import wait_until
+from tests.support.workers import Folder, check_told_once
+from tests.worker.parts import ON_SINGLE, OP
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fairlane.queue import Queue, Request
+    from fairlane.worker.board import Held
+    from tests.support.workers import Workers
+
+
+@pytest.fixture
+def own_folder(tmp_path: Path) -> Folder:
+    """What a test and handlers of its own process share."""
+    return Folder(tmp_path)
+
+
+def many(queue: Queue, count: int, **options: Any) -> list[Request]:
+    """So many requests of one sub-request, numbered in their bodies."""
+    return [queue.submit_request([b"%d" % i], id=f"one{i}", **options) for i in range(count)]
+
+
+def check_each(requests: list[Request], attempts: set[int] | None = None) -> None:
+    """Assert that each was told once, with its own body's result."""
+    for i, request in enumerate(requests):
+        (result,) = request.results()
+        assert (result.status, result.body) == ("done", b"%d" % i)
+        assert result.attempt in (attempts or {1})
+        check_told_once(request)
+
+
+@pytest.mark.parametrize("handler", ["echo", "echo_async"])
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_many_requests_are_worked_off_in_bunches(
+    handler: str, concurrency: int, queue: Queue, workers: Workers
+):
+    """Each once, and each ending logged once; a larger one of the same lane among them."""
+    large = queue.submit_request([b"%d" % i for i in range(3000)], limit=3)
+    requests = many(queue, 400)
+    workers.run(handler, concurrency=concurrency)
+    check_each(requests)
+    assert [result.body for result in large.results()] == [b"%d" % i for i in range(3000)]
+    check_told_once(large)
+    logged = [one.id for one in queue.completions("0", follow=False)]
+    assert sorted(logged) == sorted([large.id, *(request.id for request in requests)])
+
+
+@pytest.mark.parametrize("tokens", [1, 128])
+@ON_SINGLE
+def test_leases_of_one_sub_request_of_one_request(tokens: int, queue: Queue, workers: Workers):
+    """With a slice time of 0 each is a lease of its own, many or one at a time."""
+    request = queue.submit_request([b"%d" % i for i in range(1500)], limit=200)
+    workers.run("echo", slice_ms=0, tokens=tokens)
+    assert [result.body for result in request.results()] == [b"%d" % i for i in range(1500)]
+    check_told_once(request)
+
+
+# ------------------------------------------------------------------ deaths
+
+
+@pytest.mark.parametrize("attempts", [1, 3])
+@ON_SINGLE
+def test_a_poison_body_among_many_quick_ones_is_charged_alone(
+    attempts: int, queue: Queue, own_folder: Folder
+):
+    """The lease that had its turn is known: no more die of it than it has attempts."""
+
+    def handler(body: bytes) -> bytes:
+        if body == b"150":
+            own_folder.note("died", os.getpid())
+            os.kill(os.getpid(), signal.SIGKILL)
+        return body
+
+    requests = many(queue, 300, attempts=attempts, backoff_ms=(10, 20))
+    worker = Worker(queue, handler)
+    worker.run(until_idle=True)
+    (dead,) = requests.pop(150).results()
+    assert (dead.status, dead.attempt) == ("dead", attempts)
+    assert dead.error == "the worker died or let its lease expire"
+    assert len(own_folder.noted("died")) == attempts
+    for request in requests:
+        assert [(one.status, one.attempt) for one in request.results()] == [("done", 1)]
+
+
+@ON_SINGLE
+def test_processes_that_are_killed_at_any_time_lose_nothing(queue: Queue, own_folder: Folder):
+    """Four of them, in the middle of bunches; nobody's sub-request is told twice."""
+
+    def handler(body: bytes) -> bytes:
+        if int(body) % 100 == 7 and not own_folder.noted(f"died{body.decode()}"):
+            own_folder.note(f"died{body.decode()}")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return body
+
+    requests = many(queue, 400, backoff_ms=(0, 0))
+    Worker(queue, handler).run(until_idle=True)
+    check_each(requests, {1, 2})
+    assert sum(one.attempt for request in requests for one in request.results()) == 404
+
+
+# ------------------------------------------------------------------ slow ones
+
+
+@pytest.mark.parametrize("options", [{}, {"concurrency": 2}], ids=["one unit", "two units"])
+@ON_SINGLE
+def test_nothing_waits_behind_a_handler_that_is_slow_all_of_a_sudden(
+    options: dict[str, int], queue: Queue, workers: Workers, folder: Folder
+):
+    """What its process had taken with it is worked on by others, at its first attempt."""
+    quick = many(queue, 200)
+    workers.run("hold_999")
+    last = [queue.submit_request([b"%d" % i], id=f"late{i}") for i in (0, 999, *range(1, 60))]
+    workers.start("hold_999", **options)
+    folder.wait_noted("began")
+    if not options:  # else the process has another unit
+        workers.start("hold_999")
+    others = [request for request in last if request.id != "late999"]
+    for request in others:
+        assert request.wait(timeout=10) == "done"
+        assert [one.attempt for one in request.results()] == [1]
+    assert last[1].progress().held == 1
+    folder.open_gate()
+    assert last[1].wait(timeout=10) == "done"
+    check_each(quick)
+
+
+class Kept:
+    """A keeper that notes what it is to give back."""
+
+    def __init__(self) -> None:
+        self.given: list[str] = []
+
+    def give_back(self, held: list[Held]) -> None:
+        self.given += [one.request_id for one in held]
+
+
+def test_the_supervisor_gives_back_what_waits_for_long(monkeypatch: pytest.MonkeyPatch):
+    """It says so first, and does it at its next look, if the lease was not begun by then."""
+    now = [100.0]
+    monkeypatch.setattr(clock, "mono_s", lambda: now[0])
+    board, keeper = Board(1, 3), Kept()
+    behind = Behind(board, keeper)  # type: ignore[arg-type]
+    for i, record in enumerate(board.records):
+        record.hold(f"r{i}", "0", 7, OP, 100.0, 30.0, shared=i < 3)
+    assert board.records[0].take_turn()
+    for moment in (100.0, 100.2, 100.4):
+        now[0] = moment
+        behind.look()
+        assert keeper.given == []
+    assert not board.records[1].take_turn(), "it was told"
+    behind.look()
+    assert keeper.given == ["r2"]
+
+
+def test_a_unit_that_is_idle_again_takes_many_tokens_at_once(queue: Queue, workers: Workers):
+    """On every kind of server: by one pop, or by two."""
+    requests = many(queue, 60)
+    worker = workers.start("echo")
+    wait_until(lambda: all(one.progress().ended for one in requests), 10, why="all are done")
+    more = [queue.submit_request([b"%d" % i], id=f"more{i}") for i in range(60)]
+    wait_until(lambda: all(one.progress().ended for one in more), 10, why="all are done")
+    assert worker.wait_health(held=0)["done"] == 120
+    check_each(requests)
+    check_each(more)
