@@ -78,7 +78,7 @@ def drain(url: str, count: int, slice_ms: float) -> float:
         if worker == 0:
             Worker(queue, echo, slice_ms=slice_ms).run(until_idle=True)
             os._exit(0)
-        while client.hget(f"req:{{{request.id}}}", "done") in {None, b"0"}:
+        while not client.exists(f"out:{{{request.id}}}"):  # nothing is done yet
             pass
         before, done = time.perf_counter(), request.progress().done
         request.wait()
