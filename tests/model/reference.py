@@ -390,7 +390,7 @@ class Request:
         """Leases are taken back, what came too late is dead, lost tokens are made again."""
         told: list[Result] = []
         for permit in self._named(now, worker, started, k, fence):
-            self._take_back(now, permit, told)
+            self._take_back(now, permit, told, is_named=bool(worker and k))
         if self.is_open and self.open_until < now and self.state != "cancelling":
             self.stop("cancelling", "abandoned")
         if self.is_overdue(now) and self.state in ("active", "paused"):
@@ -424,12 +424,12 @@ class Request:
             and fence in ("", str(permit.fence))
         ]
 
-    def _take_back(self, now: int, permit: Permit, told: list[Result]) -> None:
+    def _take_back(self, now: int, permit: Permit, told: list[Result], *, is_named: bool) -> None:
         """Who died with one sub-request alone charges it; with more, nobody is charged."""
         owed = self.owed_by(permit.k)
         for sub in owed:
             sub.state, sub.due = "waiting", now
-        if len(owed) == 1 and not permit.is_shared:
+        if len(owed) == 1 and (is_named or not permit.is_shared):
             (sub,) = owed
             if sub.attempt >= self.options.attempts:
                 self._bury(sub, sub.attempt, permit.worker, "died", DIED, told)

@@ -61,7 +61,7 @@ def mutant(folder: Path, script: str, old: str, new: str) -> Path:
 @pytest.mark.parametrize(
     ("script", "old", "new"),
     [
-        ("lib/take_back.lua", "#owed == 1 and permit", "#owed >= 1 and permit"),
+        ("lib/take_back.lua", "#owed == 1 and (permit", "#owed >= 1 and (permit"),
         ("lib/verdicts.lua", "math.max(0, attempt - 1)", "attempt"),
         ("request/acquire.lua", "permit.op == op and permit.g == g", "permit.g == g"),
         ("request/complete.lua", "permit.fence ~= fence or permit.op ~= op", "false"),

@@ -57,6 +57,16 @@ def test_an_expired_lease_in_hands_that_held_more_charges_nobody(lane: Lane):
     assert (again.ids, again.attempt) == (held.ids, 1)
 
 
+def test_a_shared_lease_whose_supervisor_names_it_is_charged(lane: Lane):
+    """It was the one that ran when its process died."""
+    (token,) = lane.start(1, limit=1, attempts=1)
+    held = lane.take(token, shared=True)
+    word, summary = lane.reap(worker=held.worker, started=held.started, k=held.k, fence=held.fence)
+    assert (word, summary[0], summary[2:6]) == (b"ended", b"done", [1, 0, 1, 0])
+    ((_, fields),) = lane.client.xrange(lane.names[7])
+    assert fields[b"reason"] == b"died"
+
+
 def test_a_retry_that_is_not_due_keeps_no_lease_from_being_shared(lane: Lane):
     """Only what is delivered now must be alone."""
     (token,) = lane.start(2, limit=1)

@@ -52,7 +52,7 @@ local function take_back(state, now, which)
       pour(state)
       local consumer = consumer_of(permit, k)
       local owed = pending_of(consumer)
-      if #owed == 1 and permit.shared ~= "1" then
+      if #owed == 1 and (permit.shared ~= "1" or which.is_one) then  -- its supervisor knows that it ran
         charge(state, now, owed[1], permit.worker)
       else
         give_back(consumer, now)

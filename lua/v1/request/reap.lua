@@ -1,6 +1,6 @@
 -- reap: takes back leases. Which: all expired ones; or those of one dead worker (its start time is
 -- compared too, as a restarted worker has the same name); or the one lease a supervisor names.
--- A lease that died owing one entry charges it an attempt; owing more, nobody is charged.
+-- A lease that died owing one entry charges it an attempt; owing more, or shared and not named, nobody is charged.
 -- Also queues again the permits whose tokens the auditor found missing, and cancels a request
 -- left open past its time, and makes dead what has not started by the deadline.
 -- Says: ok look tokens | ended summary | foreign | gone; look = ms until the next lease expires or the
@@ -44,7 +44,8 @@ now = now_ms(now)
 if state.few == 2 and state.held == 0 then
   pour(state)  -- lease and permit were deleted
 end
-local more = take_back(state, now, {worker = worker, started = started, k = k, fence = fence})
+local more = take_back(state, now, {worker = worker, started = started, k = k, fence = fence,
+  is_one = worker ~= "" and k ~= ""})
 mend_permits(state)
 if state.open == 1 and (tonumber(row[2]) or 0) < now and state.state ~= "cancelling" then
   stop(state, "cancelling", "abandoned")

@@ -29,9 +29,9 @@ _DRAINING, _CUT = 0, 1
 _VERSION = struct.Struct("<Q")
 # Deadline, taken, lease seconds, fence, length of id and of k; of the only entry the index, or -1,
 # and when it was submitted.
-_LEASE = struct.Struct("<dddQHHqQ")
-_AT_LEASE, _AT_NAMES = 8, 64
-_AT_SHARED, _AT_HELD, _AT_WAITING, _AT_RUNNING, _AT_TURN = 251, 252, 253, 254, 255
+_LEASE = struct.Struct("<dddQHHq")
+_AT_LEASE, _AT_NAMES = 8, 56
+_AT_HELD, _AT_WAITING, _AT_RUNNING, _AT_TURN = 252, 253, 254, 255
 _NOW, _LATER, _OVER = range(3)  # when a lease has its turn
 _AT_ATTENTION, _AT_STOPPED, _AT_EXTENDED, _AT_DEADLINE = 256, 264, 272, 280
 # A call of the handler that has a time limit: its number (odd while it is written), then the
@@ -62,8 +62,7 @@ class Held:
     """A lease as the supervisor sees it; times in seconds of time.monotonic().
 
     `version` is the record's: no other lease of this unit has it. (A fence only tells the leases
-    of one request apart.) `index` is that of the only sub-request it covers, -1 for several;
-    `submitted_ms` when that was. `is_shared`: it was taken with others, by one unit.
+    of one request apart.) `index` is that of the only sub-request it covers, -1 for several.
     """
 
     unit: int
@@ -76,8 +75,6 @@ class Held:
     taken: float
     lease_s: float
     index: int = -1
-    submitted_ms: int = 0
-    is_shared: bool = False
     turn: int = _NOW
 
     @property
@@ -132,12 +129,11 @@ class Record:
 
     def hold(
         self, request_id: str, k: str, fence: int, op: bytes, taken: float, lease_s: float,
-        index: int = -1, submitted_ms: int = 0, *, shared: bool = False,
+        index: int = -1, *, shared: bool = False,
     ) -> None:  # fmt: skip
         """A lease was taken; `taken` is when the acquire was sent, which is never too late.
 
-        `index` is that of its only sub-request, which was submitted at `submitted_ms`. One that is
-        `shared` waits for its turn.
+        `index` is that of its only sub-request. One that is `shared` waits for its turn.
         """
         page, at = self._page, self._at
         version = _VERSION.unpack_from(page, at)[0] | 1
@@ -145,10 +141,9 @@ class Record:
         names = request_id.encode() + k.encode() + op
         _LEASE.pack_into(
             page, at + _AT_LEASE, taken + lease_s, taken, lease_s, fence, len(request_id), len(k),
-            index, submitted_ms,
+            index,
         )  # fmt: skip
         page[at + _AT_NAMES : at + _AT_NAMES + len(names)] = names
-        page[at + _AT_SHARED] = shared
         page[at + _AT_TURN] = _LATER if shared else _NOW
         page[at + _AT_HELD] = 1
         self._version, self._deadline = version + 1, taken + lease_s
@@ -271,11 +266,10 @@ class Record:
             version = _VERSION.unpack_from(page, at)[0]
             if version & 1 or not page[at + _AT_HELD]:
                 return None
-            deadline, taken, lease_s, fence, id_length, k_length, *only = _LEASE.unpack_from(
+            deadline, taken, lease_s, fence, id_length, k_length, index = _LEASE.unpack_from(
                 page, at + _AT_LEASE
             )
-            index, submitted_ms = only
-            is_shared, turn = bool(page[at + _AT_SHARED]), page[at + _AT_TURN]
+            turn = page[at + _AT_TURN]
             names = bytes(page[at + _AT_NAMES : at + _AT_NAMES + id_length + k_length + 32])
             deadline = self._extension(version, deadline)
             if _VERSION.unpack_from(page, at)[0] == version:
@@ -284,7 +278,7 @@ class Record:
                 request_id = names[:id_length].decode()
                 return Held(
                     self.unit, version, request_id, k, fence, op, deadline, taken, lease_s, index,
-                    submitted_ms, is_shared, turn,
+                    turn,
                 )  # fmt: skip
         return None
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from .. import clock, keys, settings
 from ..errors import FairlaneError, RedisUnreachable, WorkerRefused
-from ..model import Verdict, result_head
 from ..operations import maintain, tokens
 from ..operations.stats import tally_timeout
 from ..operations.work import acquire, extend, give_back, reap
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..drivers.sync import SyncDriver
-    from ..model import Token
+    from ..model import Token, Verdict
     from .board import Board, Held, Record
 
 _log = logging.getLogger("fairlane.worker")
@@ -232,10 +231,7 @@ class Keeper:
         return False
 
     def _charge(self, held: Held) -> None:
-        """Of several sub-requests nobody knows which was to blame."""
-        if held.is_shared:  # reap charges none of these: it cannot know which of them it was
-            self.give_back([held], [] if held.index < 0 else [_death(held)])
-            return
+        """Of several sub-requests nobody knows which was to blame: reap charges none of them."""
         self._board.records[held.unit].release()
         call = reap(
             self._queue, held.request_id, worker=self._worker, started=self.started,
@@ -314,13 +310,6 @@ def _warn(some: list[Held], error: FairlaneError) -> None:
     """A lease was not extended: the record's own deadline tells its handler to stop."""
     more = f" and {len(some) - 1} more" if len(some) > 1 else ""
     _log.warning("could not extend a lease of request %s%s: %s", some[0].request_id, more, error)
-
-
-def _death(held: Held) -> Verdict:
-    """What becomes of the only sub-request of a lease, which was its first attempt."""
-    index, entry_id = b"%d" % held.index, b"%d-%d" % (held.submitted_ms, held.index)
-    head = result_head(index, b"x", 1, 0, 0)
-    return Verdict(entry_id, "retry", 0, head, "the worker died or let its lease expire")
 
 
 def _calls(calls: list[Call], *, lenient: bool = False) -> Operation[list[Any]]:

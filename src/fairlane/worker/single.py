@@ -53,11 +53,8 @@ def use(unit: Unit, token: Token) -> Operation[list[Command | Call]]:
 
 def hold(record: Record, taken: Slice, sent: float, *, shared: bool = False) -> None:
     """Puts a lease on the board."""
-    index, submitted = -1, 0
-    if len(taken.entries) == 1:
-        before, _, after = taken.entries[0][0].partition(b"-")
-        index, submitted = int(after), int(before)
+    index = int(taken.entries[0][0].partition(b"-")[2]) if len(taken.entries) == 1 else -1
     record.hold(
         taken.request_id, taken.k, int(taken.fence), taken.op, sent, taken.lease_ms / 1000,
-        index, submitted, shared=shared,
+        index, shared=shared,
     )  # fmt: skip
