@@ -404,6 +404,15 @@ def test_many_producers_never_pass_the_bound_together(redis_url: str, queue: Que
 # ------------------------------------------------------------------ what it costs
 
 
+def test_the_same_again_after_a_recount_counts_once(queue: Queue):
+    """The recount knows how many chunks there are, also of a request that has one."""
+    queue.submit_request([b"a", b"b"], id="r1")
+    queue.set_max_waiting(100)
+    queue.driver.run(bounds.recount("req"))
+    queue.submit_request([b"a", b"b"], id="r1")
+    assert waiting(queue) == 2
+
+
 def test_without_a_bound_a_recount_asks_for_the_bound_only(queue: Queue, driver: SyncDriver):
     """The leader recounts at every look after requests."""
     queue.submit_request(numbered(3), id="r1")

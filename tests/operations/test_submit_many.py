@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import aio, keys
-from fairlane.errors import InvalidArgument, QueueFull, RedisFull, RequestExists
+from fairlane.errors import InvalidArgument, QueueFull, RedisFull, RedisUnfit, RequestExists
 from fairlane.model import Policy
 from fairlane.operations import bounds, tokens, work
 from fairlane.operations.digest import Digest
@@ -265,6 +265,19 @@ def test_a_taken_id_does_not_keep_the_others_of_its_group(queue: Queue, redis_cl
     assert whole(queue, names(GROUP))
     seen = work_off(queue.driver)
     assert sorted(seen) == sorted([*numbered(GROUP)[:1], *numbered(GROUP)[2:], b"other"])
+
+
+def test_a_key_that_cannot_be_read_does_not_keep_the_others_of_its_group(
+    queue: Queue, redis_client: Any
+):
+    """It is told behind the group, and what was submitted is named."""
+    redis_client.rpush("req:{r1}", "another program's")
+    requests = [[body] for body in numbered(4)]
+    with pytest.raises(RedisUnfit) as caught:
+        queue.submit_many(requests, ids=names(4))
+    assert caught.value.submitted == ("r0", "r2", "r3")
+    redis_client.delete("req:{r1}")
+    assert sorted(work_off(queue.driver)) == [b"b0", b"b2", b"b3"]
 
 
 def test_an_id_of_another_queue_is_refused_and_leaves_no_intent(queue: Queue, redis_client: Any):

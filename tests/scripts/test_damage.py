@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fairlane.errors import RedisUnfit
 from tests.support.requests import HOUR, Lane, Tok, toks
 
 LEASE = 30_000
@@ -159,6 +160,35 @@ def test_a_request_without_its_stream_ends_by_cancel(damaged: Lane):
     word, summary = damaged.cancel()
     assert (word, summary[0], summary[2:6]) == (b"ended", b"cancelled", [20, 0, 0, 20])
     assert damaged.check() == []
+
+
+def test_a_request_of_big_bodies_without_its_stream_gives_nothing(damaged: Lane):
+    """It is read in several steps, and the first of them finds nothing."""
+    (token,) = damaged.start([b"x" * 3_000_000] * 3, limit=1)
+    damaged.client.delete(damaged.names[STREAM])
+    before = damaged.dump()
+    assert damaged.acquire(token).word == "gone"
+    assert damaged.dump() == before
+
+
+def test_numbers_that_cannot_be_read_are_not_written_over(damaged: Lane):
+    """Every script says so, whatever it was to do, and a person may mend what is there."""
+    (token,) = damaged.start(20, limit=1)
+    damaged.change("seq", "many")
+    before = damaged.dump()
+    for act in (lambda: damaged.acquire(token), damaged.pause, damaged.cancel, damaged.reap):
+        with pytest.raises(RedisUnfit, match="BADSTATE"):
+            act()
+    assert damaged.dump() == before
+
+
+def test_a_count_below_zero_is_still_read(damaged: Lane):
+    """As after damage to what is queued: pause and resume count it further, and nothing is lost."""
+    damaged.start(20)
+    damaged.change("queued", 0)
+    damaged.pause()
+    damaged.resume()
+    assert (damaged.number("total"), damaged.number("fresh")) == (20, 20)
 
 
 def test_a_request_without_its_few_ends_by_cancel(damaged: Lane):

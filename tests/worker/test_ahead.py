@@ -14,7 +14,7 @@ from fairlane.worker.loop import serve
 from fairlane.worker.runner import Runner
 from tests.worker.parts import granted
 from tests.worker.test_bunch import LANE, echo, held, unit_of
-from tests.worker.test_loop import MORE, SUMMARY, argument, names_of, rest_of
+from tests.worker.test_loop import MORE, SUMMARY, argument, names_of
 
 if TYPE_CHECKING:
     from fairlane.worker.unit import Unit
@@ -142,7 +142,7 @@ def test_retries_among_the_next_end_the_stream():
     assert (names_of(step), step.meanwhile) == (["handle bunch"], None)
     assert names_of(loop.send(handled(unit, step))) == ["complete"] * 2
     back: Any = loop.send([[b"ok", 0, []]] * 2)
-    assert rest_of(back.steps[0]) == [b"5", 1, 0, b"r7#0.3"]
+    assert back.steps[0].args == (b"RPUSH", keys.lanes("req")[5], "r7#0.3")
     assert names_of(loop.send([1])) == ["acquire"]
 
 
@@ -163,14 +163,53 @@ def test_what_was_fetched_does_not_wait_for_a_handler_that_takes_long():
     assert names_of(back) == ["complete"] * 5
     assert {argument(call, "done") for call in back.steps} == {0}
     out = beside.send([[b"ok", 1, MORE]] * 5)
-    assert rest_of(out.steps[0])[:2] == [b"5", 2]
+    assert out.steps[0].args == (b"RPUSH", keys.lanes("req")[5], "r6#0.3", "r7#0.3")
     with pytest.raises(StopIteration) as end:
-        beside.send([7])
+        beside.send([7, 7])
     running.record.take_turn()
     running.outcome = Runner(shape_of(echo), running.record).run(running.slice, 0)
     settle = loop.send(Handled([running], end.value.value))
     assert [argument(call, "done") for call in settle.steps] == [1]
     assert len(held(unit)) == 1
+
+
+def test_what_was_done_before_a_call_that_takes_long_is_settled_meanwhile():
+    """Its results are told, and its permits are free."""
+    unit, loop, first = streaming()
+    done = first.bunch.take()
+    done.record.take_turn()
+    done.outcome = Runner(shape_of(echo), done.record).run(done.slice, 0)
+    running = first.bunch.take()
+    beside: Any = first.meanwhile
+    next(beside)
+    first.bunch.done.append(done)
+    wait = beside.send([None])
+    assert isinstance(wait, UntilHandled)
+    back: Any = beside.send(False)
+    assert [argument(call, "done") for call in back.steps] == [1, 0, 0]
+    with pytest.raises(StopIteration) as end:
+        beside.send([[b"ok", 0, []]] * 3)
+    assert held(unit) == [running.slice.request_id]
+    running.outcome = Runner(shape_of(echo), running.record).run(running.slice, 0)
+    settle = loop.send(Handled([running], end.value.value))
+    assert [argument(call, "done") for call in settle.steps] == [1]
+
+
+def test_with_every_record_in_hand_nothing_more_is_popped():
+    """There would be no place for its lease; the next time there is."""
+    unit = unit_of(spare=3, is_alone=True, each_s=0.0025)
+    loop: Any = serve(unit)
+    assert next(loop).steps[-1].most == 4
+    loop.send([popped(0, 4)])
+    first: Any = loop.send([granted(b"x") for _ in range(4)])
+    assert unit.free == []
+    assert isinstance(next(first.meanwhile), UntilHandled)
+    with pytest.raises(StopIteration) as end:
+        first.meanwhile.send(True)
+    settle = loop.send(handled(unit, first, end.value.value))
+    assert names_of(settle) == ["complete"] * 4
+    assert names_of(loop.send([[b"ok", 0, []]] * 4))[-1] == "BRPOP"
+    assert len(unit.free) == 4
 
 
 def test_a_drain_settles_what_is_done_and_gives_back_what_was_fetched():

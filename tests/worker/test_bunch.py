@@ -294,9 +294,10 @@ def test_a_retry_is_worked_on_by_itself_after_the_bunch():
     loop, step = take(unit, 3, [b"alone"], granted(b"x"), [b"alone"])
     loop.send(handle(step, echo, unit.record))
     step = loop.send([[b"ok", 1, MORE]])
-    assert names_of(step) == ["insert_tokens"]
-    assert rest_of(step.steps[0]) == [b"5", 1, 1, b"r2#0.3", b"r1#2.9", 250]
-    call = loop.send([2])
+    assert names_of(step) == ["RPUSH", "insert_tokens"]
+    assert step.steps[0].args == (b"RPUSH", LANE, "r2#0.3")
+    assert rest_of(step.steps[1]) == [b"5", 0, 1, b"r1#2.9", 250]
+    call = loop.send([1, 1])
     assert names_of(call) == ["acquire"]
     assert (argument(call, "shared"), argument(call, "g")) == (b"", "3")
     assert names_of(loop.send(granted(b"x"))) == ["handle"]
@@ -306,10 +307,20 @@ def test_after_retries_tokens_are_taken_one_by_one_for_a_while():
     """Or a crowd of retries would be shown in vain again and again."""
     unit = unit_of()
     loop, step = take(unit, 2, [b"alone"], [b"alone"])
-    assert names_of(step) == ["insert_tokens"]
+    assert names_of(step) == ["RPUSH"]
     loop.send([1])
     pops = [loop.send([b"stale"]), *(loop.send([None]) for _ in range(2))]
     assert [step.steps[-1].most for step in pops] == [1, 1, 8]
+
+
+def test_a_slice_without_entries_is_settled_like_any_other():
+    """Somebody deleted what it should have held: no reason for the process to end."""
+    unit = unit_of()
+    loop, step = take(unit, 2, granted(), granted(b"x"))
+    settle = loop.send(handle(step, echo, unit.record))
+    assert names_of(settle) == ["complete"] * 2
+    assert names_of(loop.send([[b"ok", 0, []]] * 2))[-1] == "BRPOP"
+    assert held(unit) == []
 
 
 def test_a_durable_lease_is_confirmed_by_itself():

@@ -145,7 +145,8 @@ class Kept:
     def __init__(self) -> None:
         self.given: list[str] = []
 
-    def give_back(self, held: list[Held]) -> None:
+    def give_back(self, held: list[Held], *, is_dead: bool) -> None:
+        assert not is_dead  # a living process lets go of its records itself
         self.given += [one.request_id for one in held]
 
 
@@ -163,8 +164,23 @@ def test_the_supervisor_gives_back_what_waits_for_long(monkeypatch: pytest.Monke
         behind.look()
         assert keeper.given == []
     assert not board.records[1].take_turn(), "it was told"
-    behind.look()
-    assert keeper.given == ["r2"]
+    for _ in range(3):
+        behind.look()
+        assert keeper.given == ["r2"]
+    assert board.records[2].is_holding
+
+
+def test_what_waits_behind_long_slices_is_left_alone_for_longer(monkeypatch: pytest.MonkeyPatch):
+    """A bunch takes about a slice: what waits for a part of it is not given back."""
+    now = [100.0]
+    monkeypatch.setattr(clock, "mono_s", lambda: now[0])
+    board, keeper = Board(1, 1), Kept()
+    behind = Behind(board, keeper, slice_ms=500)  # type: ignore[arg-type]
+    board.records[1].hold("r1", "0", 7, OP, 100.0, 30.0, shared=True)
+    for moment, given in ((102.4, []), (102.4, []), (102.6, []), (102.6, ["r1"])):
+        now[0] = moment
+        behind.look()
+        assert keeper.given == given
 
 
 def test_a_unit_that_is_idle_again_takes_many_tokens_at_once(queue: Queue, workers: Workers):

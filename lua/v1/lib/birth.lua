@@ -12,7 +12,7 @@ local function store_bodies(state, now)
   if redis.call("EXISTS", stream, counter, permits, leases, retries, results, dead, few) > 0 then
     redis.call("UNLINK", stream, counter, permits, leases, retries, results, dead, few)
   end
-  if state.open == 0 and #ARGV >= bodies and are_few(bodies) then
+  if state.open == 0 and are_few(bodies) then
     keep_few(state, now, bodies)
     state.left = state.total
     return

@@ -45,7 +45,6 @@ local function pour(state)
   if not entries then
     return
   end
-  redis.call("UNLINK", few)
   redis.call("SET", counter, state.total + state.open)
   for _, entry in ipairs(entries) do
     redis.call("XADD", stream, entry[1], unpack(entry[2]))
@@ -60,5 +59,6 @@ local function pour(state)
       state.fresh = state.total  -- its lease or permit was deleted: nobody holds them
     end
   end
+  redis.call("UNLINK", few)
   state.few = 0
 end

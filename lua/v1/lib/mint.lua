@@ -7,7 +7,7 @@ end
 local function unpark(state)
   local k = state.free
   if k ~= "" then
-    state.free = string.sub(redis.call("HGET", permits, k) or "p:", 3)  -- reap mends a list that was damaged
+    state.free = string.match(redis.call("HGET", permits, k) or "", "^p:(%d*)$") or ""  -- reap mends a damaged list
     return k
   end
   k = string.format("%d", state.high)

@@ -6,4 +6,4 @@ local leases = KEYS[5]  -- lease:{id}  zset  held permit -> deadline, ms
 local retries = KEYS[6]  -- retry:{id}  zset  entry owned by consumer "-" -> due, ms
 local results = KEYS[7]  -- out:{id}  stream  results in completion order
 local dead = KEYS[8]  -- dead:{id}  stream  dead sub-requests with their reason
-local few = KEYS[9]  -- few:{id}  string  the sub-requests of a small request until its first acquire
+local few = KEYS[9]  -- few:{id}  string  the sub-requests of a small request, instead of stream and counter

@@ -4,7 +4,7 @@
 --   policy = limit:priority:attempts:backoff_min:backoff_max:lease_ms:retain_ms:time_limit_ms:durable:deadline:born
 --   counts = seq:queued:high:fresh:total:done:dead:open:few:max_body:last_ms:sleep_due:sleeper:free
 local POLICY = "^(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+)$"
-local COUNTS = "^(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d*):(%d*)$"
+local COUNTS = "^(%d+):(%-?%d+):(%d+):(%-?%d+):(%d+):(%d+):(%-?%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d*):(%d*)$"
 
 local function load_state()
   local row = redis.call("HMGET", request, "state", "policy", "counts")
@@ -15,15 +15,17 @@ local function load_state()
     string.match(row[2] or "", POLICY)
   local seq, queued, high, fresh, total, done, dead_ones, open, few_wait, max_body, last_ms, sleep_due, sleeper, free =
     string.match(row[3] or "", COUNTS)
+  if not limit or not seq then  -- damage; nothing may be written over it
+    error("BADSTATE the policy or the counts of " .. request .. " cannot be read", 0)
+  end
   local n = tonumber
   return {
-    state = row[1], limit = n(limit) or 0, priority = n(priority) or 0, attempts = n(attempts) or 0,
-    backoff_min = n(backoff_min) or 0, backoff_max = n(backoff_max) or 0, lease_ms = n(lease_ms) or 0,
-    retain_ms = n(retain_ms) or 0, time_limit_ms = n(time_limit_ms) or 0, durable = n(durable) or 0,
-    deadline = n(deadline) or 0, born = n(born) or 0, seq = n(seq) or 0, queued = n(queued) or 0, high = n(high) or 0,
-    fresh = n(fresh) or 0, total = n(total) or 0, done = n(done) or 0, dead = n(dead_ones) or 0, open = n(open) or 0, few = n(few_wait) or 0,
-    max_body = n(max_body) or 0, last_ms = n(last_ms) or 0, sleep_due = n(sleep_due) or 0, sleeper = sleeper or "",
-    free = free or "", held = few_wait == "1" and 0 or redis.call("ZCARD", leases),
+    state = row[1], limit = n(limit), priority = n(priority), attempts = n(attempts), backoff_min = n(backoff_min),
+    backoff_max = n(backoff_max), lease_ms = n(lease_ms), retain_ms = n(retain_ms), time_limit_ms = n(time_limit_ms),
+    durable = n(durable), deadline = n(deadline), born = n(born), seq = n(seq), queued = n(queued), high = n(high),
+    fresh = n(fresh), total = n(total), done = n(done), dead = n(dead_ones), open = n(open), few = n(few_wait),
+    max_body = n(max_body), last_ms = n(last_ms), sleep_due = n(sleep_due), sleeper = sleeper, free = free,
+    held = few_wait == "1" and 0 or redis.call("ZCARD", leases),
   }
 end
 

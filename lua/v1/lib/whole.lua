@@ -1,6 +1,7 @@
 -- True when these are all that the lease was granted, of which nothing was settled before: what
 -- stands in the stream between its first and its last entry is then its own, so it is enough that
--- the ids lie there and grow. (Of equal length, ids are ordered as text is.)
+-- the ids lie there and grow. (Of equal length, ids are ordered as text is.) A holder that names an id
+-- of its own slice twice, or one of nobody, does not come here; one that names another's is not checked.
 local function is_whole(permit, first, count)
   if count ~= permit.owed or count == 0 or permit.first == "" then
     return false

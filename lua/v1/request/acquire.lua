@@ -43,7 +43,7 @@ if permit.kind ~= "q" or permit.g ~= g then
   return {"stale"}
 end
 state.is_calm = state.few > 0 or redis.call("EXISTS", retries) == 0  -- no retry waits, and none will before this ends
-if shared == "1" and state.state == "active" and due_retry(state, now) then
+if shared == "1" and due_retry(state, now) then
   return {"alone"}
 end
 local word = "ok"
@@ -62,7 +62,8 @@ if word ~= "ok" then
   return {word, tokens}
 end
 state.seq = state.seq + 1
-permit = {fence = string.format("%d", state.seq), g = g, op = op, started = started, worker = worker, shared = shared}
+permit = {fence = string.format("%d", state.seq), g = g, op = op, started = started, worker = worker,
+  shared = shared == "1" and "1" or ""}
 local entries, attempt = take_slice(state, now, consumer_of(permit, k), count)
 if not entries then  -- somebody deleted the stream: nothing can be taken, fsck names it
   return {"gone"}

@@ -1,6 +1,6 @@
 -- complete: the holder settles what it worked on. Counts, results and dead letters follow only what
--- XACK acknowledged. With keep the lease goes on; without it the permit returns and what the
--- lease still owes goes to `retry`, due now, uncharged.
+-- XACK acknowledged (or a few's whole). With keep the lease goes on; without it the permit returns and
+-- what the lease still owes goes to `retry`, due now, uncharged.
 -- Says: ok left tokens | already tokens | lost | ended summary | gone
 -- @flags allow-oom
 -- @include lib/request_keys.lua
@@ -69,5 +69,5 @@ elseif state.left ~= 0 then  -- else finish deletes all of this at once
   forget(consumer)
   release_permit(state, k)
 end
-state.left = state.left or tonumber(redis.call("GET", counter))
+state.left = state.left or state.few > 0 and state.total or tonumber(redis.call("GET", counter) or 0)
 return finish_or_mint(state, now, "ok", state.left - state.open)

@@ -18,7 +18,6 @@ from ..errors import (
     InvalidArgument,
     QueueFull,
     RedisFull,
-    RedisUnfit,
     RedisUnreachable,
 )
 from ..model import ENDED_STATES
@@ -114,8 +113,9 @@ class Many:
     """Collects small requests of one queue into groups; every operation it returns is to be run.
 
     The requests share a policy but for what `add` is told. `submitted` are the ids of those that
-    are in Redis, in their order. A refusal of one request does not keep the rest of its group from
-    its end, and is raised behind it; when Redis or the queue is full, nothing more is begun.
+    are in Redis, in their order; when it does not answer any more, at least these are. A refusal of
+    one request does not keep the rest of its group from its end, and is raised behind it; when
+    Redis or the queue is full, nothing more is begun.
     """
 
     def __init__(
@@ -233,8 +233,11 @@ class Many:
         if not group:
             return
         left, bound = yield from self._begin(group)
-        failed = yield from self._one_by_one(left, bound)
-        self.submitted += [small.id for small in group if small.id not in failed]
+        missing = {small.id for small, _ in left}
+        try:
+            failed = yield from self._one_by_one(left, bound, missing)
+        finally:  # also when Redis goes away in the middle
+            self.submitted += [small.id for small in group if small.id not in missing]
         for error in failed.values():
             raise error
 
@@ -277,8 +280,13 @@ class Many:
             yield Batch(more)
         return left
 
-    def _one_by_one(self, left: list[Announced], bound: int) -> Operation[dict[str, FairlaneError]]:
-        """Each on the way of one; those that were not submitted, each with the reason."""
+    def _one_by_one(
+        self, left: list[Announced], bound: int, missing: set[str]
+    ) -> Operation[dict[str, FairlaneError]]:
+        """Each on the way of one; those that were not submitted, each with the reason.
+
+        Takes those that were out of `missing`.
+        """
         failed: dict[str, FairlaneError] = {}
         stop: FairlaneError | None = None
         for small, intent in left:
@@ -289,13 +297,15 @@ class Many:
             room.bound = bound
             try:
                 yield from submit_chunk(small.id, small.plan.policy, small.chunk, room, intent)
-            except (RedisUnreachable, RedisUnfit):
+            except RedisUnreachable:
                 raise
-            except FairlaneError as error:
+            except FairlaneError as error:  # also a key of this one that cannot be read
                 failed[small.id] = error
                 # What stands in `active` already needs an end, whatever became of this one.
                 if intent is None or isinstance(error, (RedisFull, QueueFull)):
                     stop = stop or error
+            else:
+                missing.discard(small.id)
         return failed
 
     def _is_there(self, small: Small, intent: Intent | None) -> Operation[bool]:

@@ -7,7 +7,7 @@ what is there now; before that the shortest pop may wait for a tenth of a second
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import FairlaneError
 from ..operations import tokens
@@ -75,15 +75,9 @@ def _beside(unit: Unit, bunch: Bunch, done: list[Lease], lane: bytes) -> Operati
     From no later lane: the earlier one's requests may be in our own hands, and be back in a moment.
     """
     returned, found = Returned(unit.queue, lane), Fetched(lane)
-    most = unit.bunches.next(len(unit.free) + len(done), SHARE)
-    pop = tokens.pop_ahead(unit.queue, int(lane), most)
     left: list[Lease] = []
     try:
-        calls = [*settlements(done), *unit.measures.due()]
-        *replies, popped = yield Batch([*calls, pop], lenient=True)
-        note_settled(unit, done, replies[: len(done)], returned)
-        if isinstance(popped, Exception):
-            raise popped
+        popped = yield from _settle_and_pop(unit, done, returned)
         if popped is not None:
             returned.lane = lane_of(popped)
             found = yield from fetch(unit, popped.tokens, returned, SHARE)
@@ -91,7 +85,7 @@ def _beside(unit: Unit, bunch: Bunch, done: list[Lease], lane: bytes) -> Operati
             yield from dispatch(returned)
         if (yield UntilHandled(2 * unit.bunches.slice_s)):
             return found
-        left = found.leases + bunch.leave()
+        left = [*bunch.take_done(), *found.leases, *bunch.leave()]
         yield from _give_back(unit, left, found, returned)
     except FairlaneError:
         forget(unit, (lease.record for lease in (*done, *found.leases, *left)))
@@ -99,10 +93,27 @@ def _beside(unit: Unit, bunch: Bunch, done: list[Lease], lane: bytes) -> Operati
     return Fetched(lane)
 
 
+def _settle_and_pop(unit: Unit, done: list[Lease], returned: Returned) -> Operation[Popped | None]:
+    """Settles, and pops as many tokens as there is room for."""
+    calls: list[Command | Call] = [*settlements(done), *unit.measures.due()]
+    room = len(unit.free) + len(done)
+    if room:
+        most = unit.bunches.next(room, SHARE)
+        calls.append(tokens.pop_ahead(unit.queue, int(returned.lane), most))
+    replies = (yield Batch(calls, lenient=True)) if calls else []
+    note_settled(unit, done, replies[: len(done)], returned)
+    popped: Any = replies[-1] if room else None
+    if isinstance(popped, Exception):
+        yield from dispatch(returned)
+        raise popped
+    came: Popped | None = popped
+    return came
+
+
 def _give_back(
     unit: Unit, left: list[Lease], found: Fetched, returned: Returned
 ) -> Operation[None]:
-    """The handler takes long all of a sudden: nothing else waits for it."""
+    """The handler takes long all of a sudden: nothing else waits for it, not even to be settled."""
     if left:
         replies = yield Batch(settlements(left), lenient=True)
         note_settled(unit, left, replies, returned)

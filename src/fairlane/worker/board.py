@@ -162,7 +162,8 @@ class Record:
         page, at = self._page, self._at
         page[at + _AT_TURN] = _NOW
         stopped = _U64.unpack_from(page, at + _AT_STOPPED)[0]
-        return bool(page[at + _AT_HELD]) and stopped != self._version
+        is_wanted = bool(page[at + _AT_HELD]) and stopped != self._version
+        return is_wanted and not self.is_stopped  # it has expired while the process was paused
 
     def end_turn(self) -> None:
         """Its sub-requests were worked on; it is not settled yet."""

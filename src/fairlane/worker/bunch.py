@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from .. import clock, settings
+from .. import clock, keys, settings
 from ..errors import FairlaneError
 from ..operations import tokens
 from ..operations.work import complete, new_op, show, shown
@@ -35,6 +36,7 @@ class Bunch:
 
     def __init__(self, leases: Iterable[Lease], slice_s: float) -> None:
         self._todo = deque(leases)
+        self.done: deque[Lease] = deque()  # they had their turn, and nobody has settled them
         self.slice_s = slice_s  # when so much time is used up, what is done should be settled
 
     @property
@@ -51,10 +53,19 @@ class Bunch:
 
     def leave(self) -> list[Lease]:
         """Those that nobody has begun, which nobody will any more."""
-        left = []
-        while lease := self.take():
-            left.append(lease)
-        return left
+        return _all_of(self._todo)
+
+    def take_done(self) -> list[Lease]:
+        """Those that had their turn, for whoever settles them."""
+        return _all_of(self.done)
+
+
+def _all_of(some: deque[Lease]) -> list[Lease]:
+    found = []
+    with contextlib.suppress(IndexError):
+        while True:
+            found.append(some.popleft())
+    return found
 
 
 @dataclass(slots=True)
@@ -290,7 +301,9 @@ def seconds_of(done: list[Lease]) -> float:
 
 def observe(unit: Unit, done: list[Lease]) -> None:
     """The next bunch is as long as this one taught."""
-    size = sum(len(one.slice.entries) * len(one.slice.entries[0][1][1]) for one in done)
+    # An empty slice is what somebody's XDEL leaves.
+    slices = [one.slice.entries for one in done]
+    size = sum(len(entries) * len(entries[0][1][1]) for entries in slices if entries)
     unit.bunches.observe(len(done), seconds_of(done), size)
 
 
@@ -310,10 +323,12 @@ def _work_alone(
 
 
 def put_back(returned: Returned, alone: Iterable[Token]) -> None:
-    """Tokens that were shown and are as good as before go to their lane again."""
-    for token in alone:
-        flat = [returned.lane, f"{token.k}.{token.g}".encode(), 0]
-        returned.minted.append((token.request_id, flat))
+    """Tokens that were shown and are as good as before are the next of their lane again."""
+    names = [f"{token.request_id}#{token.k}.{token.g}" for token in alone]
+    if names:
+        returned.more.append(
+            Command(b"RPUSH", keys.lanes(returned.queue)[int(returned.lane)], *names)
+        )
 
 
 def dispatch(returned: Returned) -> Operation[None]:

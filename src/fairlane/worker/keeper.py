@@ -239,11 +239,17 @@ class Keeper:
         )  # fmt: skip
         self._take_back([held], [call])
 
-    def give_back(self, all_held: list[Held], verdicts: Sequence[Verdict] = ()) -> None:
-        """Stopping now: leases are returned uncharged, but for these verdicts."""
+    def give_back(
+        self, all_held: list[Held], verdicts: Sequence[Verdict] = (), *, is_dead: bool = True
+    ) -> None:
+        """Leases are returned uncharged, but for these verdicts.
+
+        `is_dead`: their process is. A living one must let go of its records itself: they may hold
+        other leases by now.
+        """
         for start in range(0, len(all_held), _EXTEND_MOST):
             some = all_held[start : start + _EXTEND_MOST]
-            for held in some:
+            for held in some if is_dead else ():
                 self._board.records[held.unit].release()
             self._take_back(some, [
                 give_back(held.request_id, held.k, str(held.fence), held.op, verdicts)
@@ -296,12 +302,14 @@ class Keeper:
             replies = self._driver.run(_calls(calls, lenient=True))
         except FairlaneError as error:
             replies = [error] * len(calls)
+        away: FairlaneError | None = None
         for held, reply in zip(some, replies, strict=True):
             try:
-                if isinstance(reply, FairlaneError):
-                    raise reply
+                if away or isinstance(reply, FairlaneError):
+                    raise away or reply
                 self._driver.run(maintain.settle_reap(self._queue, held.request_id, reply))
             except FairlaneError as error:
+                away = error if isinstance(error, RedisUnreachable) else away  # nor for the others
                 what = f"a lease of request {held.request_id}"
                 _log.warning("could not take back %s: %s", what, error)
 

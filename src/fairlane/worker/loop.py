@@ -42,7 +42,7 @@ def take(unit: Unit, popped: Popped, most: int) -> Operation[list[Command | Call
     if first is None and popped.lane == keys.wake(unit.queue, unit.worker):
         return _wake_others(popped)
     # As many as were wanted: there may be more, so it is worth while to fetch ahead.
-    may_be_more = unit.is_alone and unit.bunches.is_quick and len(raw) == most
+    may_be_more = unit.is_alone and unit.bunches.is_quick and len(raw) == most > 1
     may_be_more = may_be_more and not popped.is_cut
     if len(raw) == 1 and not may_be_more:
         return [] if first is None else (yield from use(unit, first))

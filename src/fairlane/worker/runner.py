@@ -32,38 +32,39 @@ class Runner:
         self.record = record
 
     def run_bunch(self, bunch: Bunch) -> list[Lease]:
-        """A sync handler over leases in turn, until it is time to settle; those that had theirs."""
+        """A sync handler over leases in turn, until it is time to settle.
+
+        Returns those that had their turn and were not settled meanwhile.
+        """
         own, is_time = self.record, _Time(bunch.slice_s)
-        done: list[Lease] = []
         try:
             while not own.is_draining and (lease := bunch.take()):
-                done.append(lease)
                 self.record = lease.record
                 if lease.record.take_turn():
                     lease.outcome = self.run(lease.slice, 0)
                 lease.record.end_turn()
+                bunch.done.append(lease)
                 if is_time.after(lease):
                     break
         finally:
             self.record = own
-        return done
+        return bunch.take_done()
 
     async def run_bunch_async(self, bunch: Bunch) -> list[Lease]:
         """The same for an async handler."""
         own, is_time = self.record, _Time(bunch.slice_s)
-        done: list[Lease] = []
         try:
             while not own.is_draining and (lease := bunch.take()):
-                done.append(lease)
                 self.record = lease.record
                 if lease.record.take_turn():
                     lease.outcome = await self.run_async(lease.slice, 0)
                 lease.record.end_turn()
+                bunch.done.append(lease)
                 if is_time.after(lease):
                     break
         finally:
             self.record = own
-        return done
+        return bunch.take_done()
 
     def go_on(self, step: Handle) -> Outcome:
         """A sync handler over (the rest of) one lease, alone or of several."""

@@ -76,7 +76,9 @@ class Worker:
         self._concurrency, self._processes, self._slice_ms = concurrency, processes, slice_ms
         # Each lease of a bunch stands on a record of its own.
         self._tokens = tokens
-        self._spare = min((tokens - 1) * concurrency, _SPARE_MOST)
+        # One unit alone fetches a bunch while it handles another.
+        each = 2 * (tokens - 1) if concurrency == 1 else tokens - 1
+        self._spare = min(each * concurrency, _SPARE_MOST)
         self._board = self._new_board()
         self._woken = False
 
@@ -123,7 +125,7 @@ class Worker:
         self._children = Children(self._assignments(), [port.socket.close, signals.forget])
         signals.groups = self._children.running
         self._overdue = Overdue(self._children, self._keeper, is_async=self._shape.is_async)
-        self._behind = Behind(self._board, self._keeper)
+        self._behind = Behind(self._board, self._keeper, self._slice_ms)
         try:
             with selectors.DefaultSelector() as selector:
                 selector.register(port.socket, selectors.EVENT_READ, port.answer)

@@ -26,7 +26,7 @@ class BunchSizes:
 
     def take_singly(self, count: int) -> None:
         """The next `count` pops shall take one token each."""
-        self._singly = min(count, self.most)
+        self._singly = max(self._singly, min(count, self.most))
 
     def next(self, room: int, share: float = 1.0) -> int:
         """The number to ask for now: at least 1, at most `room`; for this share of the time."""
