@@ -171,6 +171,17 @@ def test_a_request_of_big_bodies_without_its_stream_gives_nothing(damaged: Lane)
     assert damaged.dump() == before
 
 
+def test_a_retry_of_a_request_without_its_stream_is_gone_and_writes_nothing(damaged: Lane):
+    """It is due, and there is nothing to claim it from."""
+    (token,) = damaged.start(1, limit=1)
+    held = damaged.take(token)
+    _, _, flat = damaged.complete(held, others=[(held.ids[0], "retry", 0)])
+    damaged.client.delete(damaged.names[STREAM])
+    before = damaged.dump()
+    assert damaged.acquire(toks(flat)[0]).word == "gone"
+    assert damaged.dump() == before
+
+
 def test_numbers_that_cannot_be_read_are_not_written_over(damaged: Lane):
     """Every script says so, whatever it was to do, and a person may mend what is there."""
     (token,) = damaged.start(20, limit=1)

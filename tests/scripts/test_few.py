@@ -195,6 +195,16 @@ def test_lease_and_permit_deleted_they_wait_again(lane: Lane):
     assert len(lane.take(toks(flat)[0]).ids) == 3
 
 
+def test_a_permit_deleted_alone_gives_them_back_when_its_lease_expires(lane: Lane):
+    """Whose they were is not known any more: they wait, as if nobody had taken them."""
+    held_apart(lane)
+    lane.checked = False
+    lane.client.delete(lane.names[3])
+    lane.later(LEASE)
+    _, _, flat = lane.reap()
+    assert len(lane.take(toks(flat)[0]).ids) == 3
+
+
 def test_a_lease_deleted_alone_is_mended_too(lane: Lane):
     """The permit says held, and nothing will ever end that lease: its request still ends."""
     held = held_apart(lane)
