@@ -1,0 +1,70 @@
+"""A completion of a whole lease, which looks nothing up, and others that only look like one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.requests import Lane, toks
+
+if TYPE_CHECKING:
+    from tests.support.requests import Held
+
+HOWS = pytest.mark.parametrize("size", [3, 600], ids=["few", "in a stream"])
+
+
+def held_of(lane: Lane, size: int) -> Held:
+    """Four sub-requests of one request of six, or all of one of four."""
+    few = size < 100
+    (token,) = lane.start([b"x" * size] * (4 if few else 6), limit=1)
+    return lane.take(token, count=4)
+
+
+@HOWS
+def test_the_first_and_the_last_are_not_the_whole(lane: Lane, size: int):
+    """What lies between was not named: it goes back."""
+    held = held_of(lane, size)
+    word, left, flat = lane.complete(held, [held.ids[0], held.ids[3]])
+    assert (word, left) == (b"ok", 2 if size < 100 else 4)
+    assert sorted(lane.results()) == [0, 3]
+    assert lane.take(toks(flat)[0]).ids == held.ids[1:2]
+
+
+@HOWS
+@pytest.mark.parametrize(
+    "order", [(1, 0, 2, 3), (0, 2, 1, 3), (0, 1, 1, 3), (0, 1, 2, 2), (1, 1, 2, 3)], ids=str
+)
+def test_another_order_or_one_named_twice_is_looked_up(
+    lane: Lane, size: int, order: tuple[int, ...]
+):
+    """Each is counted once, whatever the order."""
+    held = held_of(lane, size)
+    before = lane.number("total")
+    word, *rest = lane.complete(held, [held.ids[i] for i in order])
+    done = len(set(order))
+    assert lane.number("done") == done
+    assert sorted(lane.results()) == sorted(set(order))
+    assert (word, rest[0]) == (b"ok", before - done) or (word, done) == (b"ended", before)
+
+
+@HOWS
+def test_a_whole_lease_reads_no_pending_list(lane: Lane, size: int):
+    """It would cost each sub-request as much again."""
+    held = held_of(lane, size)
+    lane.checked = False
+
+    def looks() -> int:
+        stats = lane.client.info("commandstats")
+        return int(stats.get("cmdstat_xpending", {"calls": 0})["calls"])
+
+    before = looks()
+    lane.complete(held)
+    assert looks() == before
+
+
+def test_a_lease_that_owes_nothing_is_settled_with_nothing(lane: Lane):
+    """After all of it was done with keep; and one that was granted nothing."""
+    held = held_of(lane, 600)
+    assert lane.complete(held, keep=True)[:2] == [b"ok", 2]
+    assert lane.complete(held, [])[:2] == [b"ok", 2]
