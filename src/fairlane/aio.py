@@ -12,7 +12,7 @@ from .operations import bounds, change, control, dead, requeue, watch
 from .operations.stats import Measured, read_stats
 from .operations.submit import submit
 from .operations.submit_many import Many, each_request
-from .queue import new_id, resolve_url
+from .queue import resolve_url
 from .results import flow
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class Queue:
             time_limit_ms=time_limit_ms,
             durable=durable,
         )
-        request = Request(self, new_id() if id is None else id)
+        request = Request(self, keys.new_id() if id is None else id)
         await self.driver.run(submit(request.id, policy, max_wait_s), chunks_async(bodies))
         return request
 

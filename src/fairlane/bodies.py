@@ -88,7 +88,7 @@ def split(bodies: Iterable[Body]) -> tuple[list[bytes], Iterator[list[bytes]] | 
     Raises InvalidArgument.
     """
     if isinstance(bodies, (list, tuple)) and len(bodies) <= CHUNK_ENTRIES:
-        chunk = _few(bodies)
+        chunk = _one_chunk(bodies)
         if chunk is not None:
             return chunk, None
     cut = chunks(bodies)
@@ -97,7 +97,7 @@ def split(bodies: Iterable[Body]) -> tuple[list[bytes], Iterator[list[bytes]] | 
     return (first, None) if following is None else ([], chain((first, following), cut))
 
 
-def _few(bodies: Sequence[object]) -> list[bytes] | None:
+def _one_chunk(bodies: Sequence[object]) -> list[bytes] | None:
     """Bodies that fit into one chunk; None when they don't, or are no bodies."""
     size, found = 0, []
     for body in bodies:

@@ -7,6 +7,7 @@ brace in a name would move a key to another slot, so names are checked here, too
 from __future__ import annotations
 
 import re
+import secrets
 from functools import lru_cache
 
 from .errors import InvalidArgument
@@ -18,6 +19,11 @@ _PARTS = [part.encode() for part in REQUEST_PARTS]
 EVERY_REQUEST_KEY = b"*:{*}"  # patterns for SCAN
 EVERY_REQUEST_HASH = b"req:{*}"
 _REQUEST_KEY = re.compile(rf"({'|'.join(REQUEST_PARTS)}):\{{({_NAME.pattern})\}}")
+
+
+def new_id() -> str:
+    """A request id that nobody has: 20 hex digits."""
+    return secrets.token_hex(10)
 
 
 def check_name(kind: str, name: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from typing import TYPE_CHECKING, Any, Self
 
 from . import clock, keys, settings
@@ -20,11 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from .operations.bounds import Bounds
-
-
-def new_id() -> str:
-    """A request id that nobody has: 20 hex digits."""
-    return secrets.token_hex(10)
 
 
 def resolve_url(url: str | None) -> str:
@@ -208,7 +202,7 @@ class Queue:
             time_limit_ms=time_limit_ms,
             durable=durable,
         )
-        request = Request(self, new_id() if id is None else id)
+        request = Request(self, keys.new_id() if id is None else id)
         self.driver.run(submit(request.id, policy, max_wait_s), chunks(bodies))
         return request
 

@@ -276,7 +276,7 @@ def test_an_operation_that_subscribes_leaves_no_subscription(kind: str, redis_ur
         ("redis://:p@h", "redis://:***@h"),
         ("redis://:p@ss@h", "redis://:***@h"),
         ("redis://h:1/0", "redis://h:1/0"),
-        ("unix:///tmp/redis.sock", "unix:///tmp/redis.sock"),
+        ("unix:///run/redis.sock", "unix:///run/redis.sock"),
         ("redis+sentinel://:p@a:1,b:2/m", "redis+sentinel://:***@a:1,b:2/m"),
         ("redis+cluster://u:p@a:1,b:2", "redis+cluster://u:***@a:1,b:2"),
     ],

@@ -291,9 +291,9 @@ SECRETS = [
     Secret("redis://h:1/0?password=TOP@SECRET&db=2", "redis://h:1/0?password=***&db=2"),
     Secret("redis://u:TOP@h:1/0?password=SECRET", "redis://u:***@h:1/0?password=***"),
     Secret("redis://u:TOP@h:1/0?password=TOP@SECRET", "redis://u:***@h:1/0?password=***"),
-    Secret("unix://u:TOP/SECRET@/tmp/r.sock", "unix://u:***@/tmp/r.sock"),
-    Secret("unix:///tmp/r.sock?db=1&password=TOPSECRET", "unix:///tmp/r.sock?db=1&password=***"),
-    Secret("unix:///tmp/r.sock?password=TOP@SECRET", "unix:///tmp/r.sock?password=***"),
+    Secret("unix://u:TOP/SECRET@/run/r.sock", "unix://u:***@/run/r.sock"),
+    Secret("unix:///run/r.sock?db=1&password=TOPSECRET", "unix:///run/r.sock?db=1&password=***"),
+    Secret("unix:///run/r.sock?password=TOP@SECRET", "unix:///run/r.sock?password=***"),
     Secret("redis+sentinel://:TOP@/SECRET@a:1,b:2/m", "redis+sentinel://:***@a:1,b:2/m"),
     Secret("redis+sentinel://u:TOPSECRET@a:1/m/3", "redis+sentinel://u:***@a:1/m/3"),
     Secret("redis+cluster://u:TOP/@SECRET@a:1,b:2", "redis+cluster://u:***@a:1,b:2"),
@@ -340,7 +340,7 @@ def test_no_error_and_no_repr_shows_any_of_the_password(kind: str, url: str):
     assert [text for text in said if "TOP" in text or "SECRET" in text] == []
 
 
-@pytest.mark.parametrize("url", ["redis://h:x", "redis://u:p@s/s@h:1", "unix://u:p/s@/tmp/r.sock"])
+@pytest.mark.parametrize("url", ["redis://h:x", "redis://u:p@s/s@h:1", "unix://u:p/s@/run/r.sock"])
 def test_a_url_that_cannot_be_read_is_refused_at_once(url: str):
     """Rather than connect to a part of the password; the sentence shows how one looks."""
     pool = redis.ConnectionPool

@@ -1,8 +1,14 @@
+-- How many sub-requests are not done or dead yet, and one more while the request is open.
+local function left_of(state)
+  state.left = state.left or state.few > 0 and state.total or tonumber(redis.call("GET", counter) or 0)
+  return state.left
+end
+
 -- The only place where a request ends: nothing is left to do; or it is cancelled, or past its
 -- deadline with the rest of it dead, and nothing is held.
 -- One script, so exactly one publish; after it no key is left without a TTL.
 local function finish(state, now)
-  local left = state.left or state.few > 0 and state.total or tonumber(redis.call("GET", counter) or 0)
+  local left = left_of(state)
   local cancelled = state.state == "cancelling" and state.held == 0
   local expired = state.state == "expiring" and left == state.open
   if left > 0 and not cancelled and not expired then

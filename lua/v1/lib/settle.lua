@@ -1,4 +1,5 @@
--- Results: XACK comes first everywhere there is a stream: only what it acknowledged is counted, and a full Redis lets it pass.
+-- Results: where there is a stream XACK comes first: only what it acknowledged is counted, and a full
+-- Redis lets it pass.
 local MOST = 980  -- arguments of one call; the house rule is 1,000
 
 -- What the lease still owes: id -> delivery count. An id is taken out when it is settled, so that

@@ -69,5 +69,4 @@ elseif state.left ~= 0 then  -- else finish deletes all of this at once
   forget(consumer)
   release_permit(state, k)
 end
-state.left = state.left or state.few > 0 and state.total or tonumber(redis.call("GET", counter) or 0)
-return finish_or_mint(state, now, "ok", state.left - state.open)
+return finish_or_mint(state, now, "ok", left_of(state) - state.open)

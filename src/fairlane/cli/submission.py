@@ -56,8 +56,8 @@ def _terminate(*_: object) -> None:
 
 def send(queue: Queue, wish: Wish, chunks: Iterable[list[bytes]]) -> tuple[Request, int]:
     """Submits one request; returns it and how many sub-requests it has."""
+    from ..keys import new_id
     from ..operations.submit import submit
-    from ..queue import new_id
 
     request = queue.request(wish.id or new_id())
     try:

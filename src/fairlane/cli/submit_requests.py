@@ -66,7 +66,7 @@ class _Sending:
 
     def _add(self, n: int, line: RequestLine) -> None:
         from ..bodies import split
-        from ..queue import new_id
+        from ..keys import new_id
 
         wish = self._wish
         own = one_of_many(wish, line.limit, None if wish.id is None else f"{wish.id}.{n}")

@@ -285,19 +285,13 @@ class _Runner:
         for piece in wire.pieces(batch.steps, modern=modern):
             await line.send_packed_command([piece])
         replies: list[Any] = []
-        is_bad = False
         for step in batch.steps:
             try:
                 reply = await line.read_response(disconnect_on_error=False)
             except redis.exceptions.ResponseError as error:
-                is_forgotten = wire.is_forgotten(error)
-                reply = await self._elsewhere(step) if is_forgotten else error
-                is_bad = is_bad or not is_forgotten
-            if isinstance(step, Pop) and not isinstance(reply, Exception):
-                reply = wire.popped(reply, modern=modern)
+                reply = await self._elsewhere(step) if wire.is_forgotten(error) else error
             replies.append(reply)
-        if is_bad:
-            wire.look_at_errors(replies, self.driver.place, lenient=batch.lenient)
+        wire.look_at(batch, replies, self.driver.place, modern=modern)
         return replies
 
     async def _elsewhere(self, step: Command | Call) -> Any:

@@ -21,7 +21,7 @@ from ..errors import (
     RedisUnfit,
     RedisUnreachable,
 )
-from ..steps import Arg, Call, Command, Confirmed, Pop, Popped, TextCall
+from ..steps import Arg, Batch, Call, Command, Confirmed, Pop, Popped, TextCall
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -265,16 +265,18 @@ def translate(error: Exception, place: str, *, is_replica: bool = False) -> Fair
     return RedisUnfit(f"Redis at {place} refused: {text}")
 
 
-def look_at_errors(replies: list[Any], place: str, *, lenient: bool) -> None:
-    """Raises the first error among a batch's replies, or makes each of them ours.
+def look_at(batch: Batch, replies: list[Any], place: str, *, modern: bool) -> None:
+    """Makes of a batch's replies what its steps are told; raises the first error among them.
 
-    What may pass is raised even so: then all of the batch goes again.
+    A lenient batch is told the errors. What may pass is raised even so: then all of it goes again.
     """
-    for i, reply in enumerate(replies):
+    for i, (step, reply) in enumerate(zip(batch.steps, replies, strict=True)):
         if isinstance(reply, Exception):
-            if not lenient or is_passing(reply):
+            if not batch.lenient or is_passing(reply):
                 raise reply
             replies[i] = translate(reply, place)
+        elif isinstance(step, Pop):
+            replies[i] = popped(reply, modern=modern)
 
 
 def _is_away(text: str) -> bool:

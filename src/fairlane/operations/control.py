@@ -9,6 +9,7 @@ from ..errors import InvalidArgument, RequestNotFound
 from ..model import Completion, Progress
 from ..scripts import library
 from ..steps import Batch, Command, Operation
+from . import permits
 from .fields import unpacked
 from .tokens import insert, retire
 
@@ -96,12 +97,11 @@ def as_text(flat: Any) -> dict[str, str]:
 def holders(request_id: str) -> Operation[list[dict[str, str]]]:
     """Who holds a permit of this request: worker, permit, fence, owed, each as text."""
     fields = yield Command(b"HGETALL", keys.permits(request_id))
-    held = []
-    for k, text in as_text(fields).items():
-        if text.startswith("h:"):
-            _, fence, _, _, _, owed, _, _, _, worker = text.split(":", 9)
-            held.append({"permit": k, "fence": fence, "owed": owed, "worker": worker})
-    return sorted(held, key=lambda row: int(row["permit"]))
+    rows = [
+        {"permit": one.k, "fence": one.fence, "owed": one.owed, "worker": one.worker}
+        for one in permits.held(as_text(fields))
+    ]
+    return sorted(rows, key=lambda row: int(row["permit"]))
 
 
 def queue_status(queue: str, most: int = 1000) -> Operation[dict[str, Any]]:

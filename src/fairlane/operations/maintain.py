@@ -8,6 +8,7 @@ from .. import keys, settings
 from ..errors import FairlaneError, InvalidArgument, RedisUnreachable
 from ..scripts import library
 from ..steps import Batch, Call, Command, Operation
+from . import permits
 from .control import as_text
 from .together import each
 from .tokens import drop, insert, retire
@@ -226,13 +227,11 @@ def queued_long(
         [Command(b"HGETALL", keys.permits(request_id)), Command(b"TIME")]
     )
     now = int(seconds) * 1000 + int(micros) // 1000
-    found = []
-    for k, text in as_text(fields).items():
-        if text.startswith("q:"):
-            _, g, since, lane, due = text.split(":")
-            if now - max(int(since), int(due)) > grace_ms:
-                found.append(Suspect(request_id, k, g, int(lane)))
-    return found
+    return [
+        Suspect(request_id, one.k, one.g, one.lane)
+        for one in permits.queued(as_text(fields))
+        if now - max(one.since_ms, one.due_ms) > grace_ms
+    ]
 
 
 def mint_again(
@@ -362,8 +361,7 @@ def late_workers(queue: str) -> Operation[list[Late]]:
 def take_over(queue: str, worker: str, started: str) -> Operation[int]:
     """Takes every lease from a dead worker, then forgets it; returns requests looked at.
 
-    A request that can't be read is passed over. It costs those asked together with it their answer,
-    and the tokens in it: the audit that follows a death mints them again.
+    A request that can't be read is passed over.
     """
     ids = yield Command(b"ZRANGE", keys.active(queue), 0, -1)
     todo = [name.decode("utf-8", "replace") for name in ids]

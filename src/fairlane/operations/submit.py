@@ -18,6 +18,7 @@ from ..errors import (
 from ..model import ENDED_STATES
 from ..scripts import library
 from ..steps import Batch, Call, Command, Operation, Pull
+from . import permits
 from .bounds import Room, check_max_wait
 from .control import as_text
 from .digest import Digest, terms
@@ -334,12 +335,11 @@ def discard(request_id: str, queue: str, reason: str) -> Operation[None]:
 
     It never was, so it is not logged. A slice that is still held ends by itself, and then it was.
     """
-    permits = yield Command(b"HGETALL", keys.permits(request_id))
+    fields = yield Command(b"HGETALL", keys.permits(request_id))
     reply = yield library().cancel(keys.request_keys(request_id), reason=reason)
-    for k, text in as_text(permits).items():
-        if text.startswith("q:"):
-            _, g, _, lane, _ = text.split(":")
-            yield Command(b"LREM", keys.lanes(queue)[int(lane)], 1, f"{request_id}#{k}.{g}")
+    for one in permits.queued(as_text(fields)):
+        token = f"{request_id}#{one.k}.{one.g}"
+        yield Command(b"LREM", keys.lanes(queue)[one.lane], 1, token)
     if reply[0] == b"ended":
         # In this order: the auditor would call what is in `active` and nowhere else lost.
         yield from _forget(queue, request_id)

@@ -7,7 +7,6 @@ What does not go smoothly (the id exists, Redis is full, the queue has a bound) 
 from __future__ import annotations
 
 import contextlib
-import secrets
 from collections.abc import AsyncIterable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
 
 B = TypeVar("B")
 GROUP = 200  # requests of one group
-_ID_BYTES = 10
 
 
 class Plan:
@@ -129,7 +127,7 @@ class Many:
         self._size = 0
         self._seen: set[str] = set()
         self._is_given = ids is not None
-        self._names = _fresh_ids() if ids is None else self._given(ids)
+        self._names = iter(keys.new_id, None) if ids is None else self._given(ids)
         self._count = 0
 
     # ------------------------------------------------------------------ what comes in
@@ -322,15 +320,6 @@ def _is_whole(reply: list[Any]) -> bool:
     """A repeat's answer: the request has this one chunk and is sealed."""
     _, chunks, _, is_open, *_ = reply
     return chunks == 1 and not is_open
-
-
-def _fresh_ids() -> Iterator[str]:
-    """Ids that nobody has, as queue.new_id makes them."""
-    digits = 2 * _ID_BYTES
-    while True:
-        text = secrets.token_hex(_ID_BYTES * GROUP)
-        for at in range(0, len(text), digits):
-            yield text[at : at + digits]
 
 
 def checked_requests(requests: Iterable[B]) -> Iterable[B]:

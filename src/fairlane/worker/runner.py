@@ -13,7 +13,7 @@ from .raised import TimedOut
 from .tally import Tally
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Iterator
 
     from ..model import Entry, Slice
     from ..steps import Handle
@@ -36,35 +36,30 @@ class Runner:
 
         Returns those that had their turn and were not settled meanwhile.
         """
-        own, is_time = self.record, _Time(bunch.slice_s)
-        try:
-            while not own.is_draining and (lease := bunch.take()):
-                self.record = lease.record
-                if lease.record.take_turn():
-                    lease.outcome = self.run(lease.slice, 0)
-                lease.record.end_turn()
-                bunch.done.append(lease)
-                if is_time.after(lease):
-                    break
-        finally:
-            self.record = own
+        for lease in self._turns(bunch):
+            lease.outcome = self.run(lease.slice, 0)
         return bunch.take_done()
 
     async def run_bunch_async(self, bunch: Bunch) -> list[Lease]:
         """The same for an async handler."""
+        for lease in self._turns(bunch):
+            lease.outcome = await self.run_async(lease.slice, 0)
+        return bunch.take_done()
+
+    def _turns(self, bunch: Bunch) -> Iterator[Lease]:
+        """Each lease whose turn it is, while its record is ours, until it is time to settle."""
         own, is_time = self.record, _Time(bunch.slice_s)
         try:
             while not own.is_draining and (lease := bunch.take()):
                 self.record = lease.record
                 if lease.record.take_turn():
-                    lease.outcome = await self.run_async(lease.slice, 0)
+                    yield lease
                 lease.record.end_turn()
                 bunch.done.append(lease)
                 if is_time.after(lease):
                     break
         finally:
             self.record = own
-        return bunch.take_done()
 
     def go_on(self, step: Handle) -> Outcome:
         """A sync handler over (the rest of) one lease, alone or of several."""

@@ -1,0 +1,43 @@
+"""The fields of `tok:{id}`: permits that are queued or held (lua/v1/lib/permits.lua)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+
+class QueuedPermit(NamedTuple):
+    """One whose token is on its way; `due_ms` is 0 for now."""
+
+    k: str
+    g: str
+    since_ms: int
+    lane: int
+    due_ms: int
+
+
+class HeldPermit(NamedTuple):
+    """One under a lease, which owes so many sub-requests."""
+
+    k: str
+    fence: str
+    owed: str
+    worker: str
+
+
+def queued(fields: Mapping[str, str]) -> Iterator[QueuedPermit]:
+    """Those that are queued."""
+    for k, text in fields.items():
+        if text.startswith("q:"):
+            _, g, since, lane, due = text.split(":")
+            yield QueuedPermit(k, g, int(since), int(lane), int(due))
+
+
+def held(fields: Mapping[str, str]) -> Iterator[HeldPermit]:
+    """Those that are held."""
+    for k, text in fields.items():
+        if text.startswith("h:"):
+            _, fence, _, _, _, owed, _, _, _, worker = text.split(":", 9)
+            yield HeldPermit(k, fence, owed, worker)
