@@ -381,6 +381,18 @@ def test_a_lenient_batch_has_errors_for_replies(kind: str, lane: Lane):
 
 
 @both
+def test_a_forgotten_script_of_a_lenient_batch_has_its_error_for_a_reply(kind: str, lane: Lane):
+    """The server knows no script; those beside it have theirs."""
+    lane.client.set(lane.names[2], "text")  # req:{id}, that is a hash
+    sound = keys.request_keys("another")
+    lane.client.script_flush()
+    steps = [library().check(lane.names), library().check(sound)]
+    found = perform(kind, lane.driver.url, Batch(steps, lenient=True))
+    assert (type(found[0]), found[1]) == (RedisUnfit, [])
+    lane.client.delete(lane.names[2])
+
+
+@both
 def test_a_large_batch_is_sent_in_pieces(kind: str, redis_url: str, redis_client: redis.Redis):
     """And its replies come in order."""
     steps = [Command(b"SET", f"{{a}}:{i}", "x" * 5000, "PX", 60_000) for i in range(40)]

@@ -193,9 +193,7 @@ class _Runner:
         runner = _Runner(self.driver, None, None, handled)
         beside = asyncio.create_task(self.driver.perform(step.meanwhile, runner))
         try:
-            await asyncio.sleep(
-                0
-            )  # what it sends first goes out before a handler can be in the way
+            await asyncio.sleep(0)  # what it sends first goes out before a handler is in the way
             outcomes = await handle(step)
         except BaseException:
             beside.cancel()
@@ -295,11 +293,16 @@ class _Runner:
         return replies
 
     async def _elsewhere(self, step: Command | Call) -> Any:
-        """A forgotten script, on a line of its own: behind it in the batch a pop may block."""
+        """A forgotten script, on a line of its own: behind it in the batch a pop may block.
+
+        An error of the script is its reply, as it is in the batch.
+        """
         lines = await self.driver.servers.lines_for(routes.key_of(step))
         line = await lines.take()
         try:
             reply = await self._one(line, step)
+        except redis.exceptions.ResponseError as error:
+            reply = error
         except BaseException:
             await line.disconnect(nowait=True)
             raise

@@ -267,11 +267,16 @@ class _Runner:
         return replies
 
     def _elsewhere(self, step: Command | Call) -> Any:
-        """A forgotten script, on a line of its own: behind it in the batch a pop may block."""
+        """A forgotten script, on a line of its own: behind it in the batch a pop may block.
+
+        An error of the script is its reply, as it is in the batch.
+        """
         lines = self.driver.servers.lines_for(routes.key_of(step))
         line = lines.take()
         try:
             reply = self._one(line, step)
+        except redis.exceptions.ResponseError as error:
+            reply = error
         except BaseException:
             line.disconnect()
             raise
