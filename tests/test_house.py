@@ -25,7 +25,7 @@ LAYERS = {
         *("bodies", "clock", "errors", "fingerprint", "histogram", "keys", "model", "retry"),
         "settings",
     },
-    "protocol": {"drivers", "operations", "results", "scripts", "steps"},
+    "protocol": {"acl", "drivers", "operations", "results", "scripts", "steps"},
     "services": {"aio", "embedded", "events", "maintenance", "queue", "request", "worker"},
     "edges": {"__main__", "cli", "dashboard", "http", "spark", "web"},
 }

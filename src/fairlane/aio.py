@@ -8,7 +8,7 @@ from . import clock, keys, settings
 from .bodies import Body, chunks_async
 from .drivers.aio import AsyncDriver
 from .model import Completion, DeadChoice, DeadSubRequest, Policy, Progress, Result
-from .operations import bounds, change, control, dead, requeue, watch
+from .operations import bounds, change, control, dead, requeue, shards, watch
 from .operations.stats import Measured, read_stats
 from .operations.submit import submit
 from .operations.submit_many import Many, each_request
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator, Iterable
 
     from .operations.bounds import Bounds
+    from .operations.shards import Spread
 
 
 class Request:
@@ -216,6 +217,13 @@ class Queue:
     async def set_max_waiting(self, most: int) -> Bounds:
         """Bounds how many sub-requests may wait; see fairlane.queue.Queue.set_max_waiting."""
         return await self.driver.run(bounds.set_max_waiting(self.name, most))
+
+    async def set_shards(self, count: int) -> Spread:
+        """Spreads this queue's lanes over slots; see fairlane.queue.Queue.set_shards."""
+        self.driver.servers.moved()
+        await self.driver.run(shards.read_shards(self.name))
+        wanted = shards.choose(self.name, count, self.driver.servers.homes)
+        return await self.driver.run(shards.set_shards(self.name, wanted))
 
     async def close(self) -> None:
         """Closes the idle connections."""

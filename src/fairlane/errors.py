@@ -12,6 +12,7 @@ FairlaneError
  ├── WaitTimeout          the caller's own time ran out                    exit 4
  └── RedisError           exit 5
       ├── RedisUnreachable  no answer, wrong address, wrong password
+      │    └── ScriptsNotLoaded  and this user may not load them
       ├── RedisUnfit        answers, but must not be used (version, policy, data)
       ├── RedisFull         at maxmemory: nothing was written
       ├── QueueFull         at the queue's own bound: nothing was written
@@ -87,8 +88,16 @@ class RedisUnreachable(RedisError):
     """No connection, or no answer within the time allowed."""
 
 
+class ScriptsNotLoaded(RedisUnreachable):
+    """A server has not the scripts of this release, and the user may not load them there."""
+
+
 class RedisUnfit(RedisError):
     """Redis answers but must not be used: too old, evicting, or not ours to read."""
+
+
+class LayoutTooNew(RedisUnfit):
+    """A newer release has laid out this queue's keys in a way that this one does not know."""
 
 
 class RedisFull(RedisError):
@@ -109,8 +118,10 @@ SCRIPT_ERRORS: dict[str, type[FairlaneError]] = {
     "BADBATCH": InvalidArgument,
     "BADCHUNK": InvalidArgument,
     "BADCOUNT": InvalidArgument,
+    "BADLAYOUT": LayoutTooNew,
     "BADLIMIT": InvalidArgument,
     "BADPRIORITY": InvalidArgument,
+    "BADSHARDS": InvalidArgument,
     "BADTOKENS": InvalidArgument,
     "BADVERDICT": InvalidArgument,
 }

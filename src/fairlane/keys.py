@@ -1,7 +1,8 @@
 """Every key name is made here and nowhere else.
 
 Two hash tags: `{queue}` for what dispatches tokens, `{id}` for what belongs to one request. A
-brace in a name would move a key to another slot, so names are checked here, too.
+brace in a name would move a key to another slot, so names are checked here, too. The lanes of a
+queue may be spread over shards, each with a tag of its own: `{queue/3}`. Shard 0 is `{queue}`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ REQUEST_PARTS = ("sub", "counter", "req", "tok", "lease", "retry", "out", "dead"
 _PARTS = [part.encode() for part in REQUEST_PARTS]
 EVERY_REQUEST_KEY = b"*:{*}"  # patterns for SCAN
 EVERY_REQUEST_HASH = b"req:{*}"
+EVERY_DONE_CHANNEL = "done:{*}"  # ... and for ACL rules
 _REQUEST_KEY = re.compile(rf"({'|'.join(REQUEST_PARTS)}):\{{({_NAME.pattern})\}}")
 
 
@@ -47,6 +49,12 @@ def part_and_id(key: bytes) -> tuple[str, str] | None:
     """Which of REQUEST_PARTS a key is, and of which request; None for a key of another shape."""
     match = _REQUEST_KEY.fullmatch(key.decode("utf-8", "replace"))
     return (match[1], match[2]) if match else None
+
+
+def every_key(queue: str | None) -> list[str]:
+    """Patterns of the keys of all requests, and of the dispatch slots of one queue, or of all."""
+    dispatch = ["{*}"] if queue is None else [f"{{{queue}}}", f"{{{queue}/[0-9]*}}"]
+    return [*(f"{part}:{{*}}" for part in REQUEST_PARTS), *(f"{tag}:*" for tag in dispatch)]
 
 
 def request_hash(request_id: str) -> bytes:
@@ -84,10 +92,27 @@ def done_channel(request_id: str) -> bytes:
     return f"done:{{{request_id}}}".encode()
 
 
-@lru_cache(maxsize=256)
-def lanes(queue: str) -> tuple[bytes, ...]:
-    """The 100 token lists of a queue, most urgent first."""
-    return tuple(f"{{{queue}}}:{priority}".encode() for priority in range(LANES))
+@lru_cache(maxsize=1024)
+def lanes(queue: str, shard: int = 0) -> tuple[bytes, ...]:
+    """The 100 token lists of a queue, or of one of its shards, most urgent first."""
+    tag = _tag(queue, shard)
+    return tuple(f"{{{tag}}}:{priority}".encode() for priority in range(LANES))
+
+
+def lane(queue: str, number: int) -> bytes:
+    """A lane by the number that scripts know it by: its priority and a hundred times its shard."""
+    return lanes(queue, number // LANES)[number % LANES]
+
+
+def number_of(lane_key: bytes) -> int:
+    """The number of a lane."""
+    tag, _, priority = lane_key.rpartition(b":")
+    shard = tag.rpartition(b"/")[2] if b"/" in tag else b"}"
+    return int(shard[:-1] or 0) * LANES + int(priority)
+
+
+def _tag(queue: str, shard: int) -> str:
+    return f"{queue}/{shard}" if shard else queue
 
 
 @lru_cache(maxsize=1024)
@@ -105,9 +130,9 @@ def logged(queue: str) -> bytes:
     return _dispatch(queue, "logged")
 
 
-def delayed(queue: str) -> bytes:
+def delayed(queue: str, shard: int = 0) -> bytes:
     """Zset: tokens that are due later."""
-    return _dispatch(queue, "delayed")
+    return _dispatch(_tag(queue, shard), "delayed")
 
 
 def completed(queue: str) -> bytes:
@@ -125,9 +150,14 @@ def worker(queue: str, worker_id: str) -> bytes:
     return _dispatch(queue, f"worker:{worker_id}")
 
 
-def wake(queue: str, worker_id: str) -> bytes:
+def wake(queue: str, worker_id: str, shard: int = 0) -> bytes:
     """List with a short TTL: what a draining worker's blocking pops return with."""
-    return _dispatch(queue, f"wake:{worker_id}")
+    return _dispatch(_tag(queue, shard), f"wake:{worker_id}")
+
+
+def is_wake(key: bytes) -> bool:
+    """True for the list that wakes a worker."""
+    return b"}:wake:" in key
 
 
 def stats(queue: str) -> bytes:

@@ -9,7 +9,7 @@ from .bodies import Body, chunks
 from .drivers.sync import SyncDriver
 from .errors import InvalidArgument
 from .model import Completion, DeadChoice, DeadSubRequest, Policy, Progress, Result
-from .operations import bounds, change, control, dead, requeue, watch
+from .operations import bounds, change, control, dead, requeue, shards, watch
 from .operations.stats import Measured, read_stats
 from .operations.submit import submit
 from .operations.submit_many import Many, checked_requests
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from .operations.bounds import Bounds
+    from .operations.shards import Spread
 
 
 def resolve_url(url: str | None) -> str:
@@ -271,6 +272,17 @@ class Queue:
         (max_waiting, waiting). Raises InvalidArgument.
         """
         return self.driver.run(bounds.set_max_waiting(self.name, most))
+
+    def set_shards(self, count: int) -> Spread:
+        """Spreads this queue's lanes over `count` slots, on different primaries as far as possible.
+
+        0 = the queue's own lanes. Workers notice within a second, and so are requests moved that
+        are there already. Returns the shards now and those that are left. Raises InvalidArgument.
+        """
+        self.driver.servers.moved()  # a cluster is asked anew where its slots are
+        self.driver.run(shards.read_shards(self.name))
+        wanted = shards.choose(self.name, count, self.driver.servers.homes)
+        return self.driver.run(shards.set_shards(self.name, wanted))
 
     def close(self) -> None:
         """Closes the idle connections."""

@@ -14,9 +14,14 @@ if TYPE_CHECKING:
 def connection_delays(patience_s: float) -> Iterator[float]:
     """Seconds to sleep between tries of one call: 0.02 doubling to 1, until `patience_s` is over.
 
-    The tries count, too: one against a silent server takes its whole timeout.
+    Patience begins now, and the tries count, too: one against a silent server takes its whole
+    timeout.
     """
-    delay, end = 0.02, clock.mono_s() + patience_s
+    return _delays(clock.mono_s() + patience_s)
+
+
+def _delays(end: float) -> Iterator[float]:
+    delay = 0.02
     while (left := end - clock.mono_s()) > 0:
         yield min(left, delay * random.uniform(0.5, 1.0))
         delay = min(1.0, delay * 2)

@@ -7,13 +7,15 @@ third argument `fence`. Lua runs these lines and the loader reads them, so they 
 `-- @include lib/mint.lua` is textual and happens once. `-- @flags` says how Redis 7 may treat the
 script: `allow-oom` (it must run when Redis is full, or nothing could be drained), `no-writes`, or
 `grows` (refused when full). Redis 6.2 has no flags: there an allow-oom script begins with a write
-that cannot grow, because only the first write of a script is ever refused.
+that cannot grow, because only the first write of a script is ever refused. In a cluster of Redis 7
+the text says SPUBLISH, which stays on one node, where it says PUBLISH elsewhere.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+from enum import Enum
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,17 +23,34 @@ from typing import TYPE_CHECKING, Any
 from .steps import Arg, Call
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 LAYOUT = "v1"
+_FLAGS_SINCE = 7
 _INCLUDE = re.compile(r"^-- @include (\S+)$", re.MULTILINE)
 _FLAGS = re.compile(r"^-- @flags (\S+)$", re.MULTILINE)
 _ONE = re.compile(
     r"^local (\w+) = (?:tonumber\()?(KEYS|ARGV)\[(\d+)\]\)?(?:\s+-- .*)?$", re.MULTILINE
 )
 _REST = re.compile(r"^local (\w+) = (\d+)\s+-- (KEYS|ARGV)\[\2\.\.\.\].*$", re.MULTILINE)
+_PUBLISH, _SPUBLISH = 'redis.call("PUBLISH"', 'redis.call("SPUBLISH"'
 # PERSIST of a key without a TTL changes nothing. (What tidy has left a TTL is no request's.)
 _FIRST_WRITE = 'if redis.call("PTTL", KEYS[1]) < 0 then redis.call("PERSIST", KEYS[1]) end\n'
+
+
+class Dialect(Enum):
+    """Which of a script's texts a server wants."""
+
+    LEGACY = "6.2"
+    MODERN = "7"  # it knows script flags
+    CLUSTER = "7 cluster"  # ... and sharded channels are what it should be sent
+
+    @classmethod
+    def of(cls, info: Mapping[str, str]) -> Dialect:
+        """What the server of this INFO wants; `info` has redis_version and redis_mode."""
+        if int(info.get("redis_version", "0").partition(".")[0]) < _FLAGS_SINCE:
+            return cls.LEGACY
+        return cls.CLUSTER if info.get("redis_mode") == "cluster" else cls.MODERN
 
 
 def lua_folder() -> Path:
@@ -52,7 +71,7 @@ def expand(root: Path, name: str, seen: set[str] | None = None) -> str:
 
 
 class Script:
-    """One Lua script: its text for new and old servers, their SHA-1s, and its signature."""
+    """One Lua script: its text in each dialect, their SHA-1s, and its signature."""
 
     def __init__(self, name: str, text: str) -> None:
         self.name = name
@@ -64,23 +83,30 @@ class Script:
         self.rest = rest.get("ARGV")
         self.many_keys = "KEYS" in rest
         flags = "" if self.flag == "grows" else f" flags={self.flag}"
-        self.modern = f"#!lua{flags}\n{text}\n".encode()
-        self.legacy = ((_FIRST_WRITE if self.flag == "allow-oom" else "") + text + "\n").encode()
-        self.modern_sha = hashlib.sha1(self.modern, usedforsecurity=False).hexdigest().encode()
-        self.legacy_sha = hashlib.sha1(self.legacy, usedforsecurity=False).hexdigest().encode()
+        first = _FIRST_WRITE if self.flag == "allow-oom" else ""
+        modern = f"#!lua{flags}\n{text}\n"
+        self._texts = {
+            Dialect.LEGACY: (first + text + "\n").encode(),
+            Dialect.MODERN: modern.encode(),
+            Dialect.CLUSTER: modern.replace(_PUBLISH, _SPUBLISH).encode(),
+        }
+        self._shas = {
+            dialect: hashlib.sha1(text, usedforsecurity=False).hexdigest().encode()
+            for dialect, text in self._texts.items()
+        }
 
     @staticmethod
     def _names(text: str, kind: str) -> tuple[str, ...]:
         found = {int(match[3]): match[1] for match in _ONE.finditer(text) if match[2] == kind}
         return tuple(found[i] for i in sorted(found))
 
-    def source(self, *, modern: bool) -> bytes:
-        """What EVAL sends to a server that does (Redis >= 7) or does not know script flags."""
-        return self.modern if modern else self.legacy
+    def source(self, dialect: Dialect) -> bytes:
+        """What EVAL sends."""
+        return self._texts[dialect]
 
-    def sha(self, *, modern: bool) -> bytes:
+    def sha(self, dialect: Dialect) -> bytes:
         """What EVALSHA sends."""
-        return self.modern_sha if modern else self.legacy_sha
+        return self._shas[dialect]
 
     def __call__(self, keys: Sequence[bytes], **given: Any) -> Call:
         """The step that runs this script; raises TypeError for a wrong, missing or extra name."""

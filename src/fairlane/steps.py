@@ -6,32 +6,39 @@ the same operation runs under a blocking driver, an asyncio driver and a test th
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 T = TypeVar("T")
 _AT_ONCE_S = 0.002  # the shortest wait of BRPOP: 0 is for ever, and so is 0.001 on Redis 6.2
+_APART_S = 0.2  # between looks at lists one by one, while their slot is moved
 Arg = bytes | str | int | float
 
 
 class Command:
-    """One Redis command; the reply is Redis's, undecoded."""
+    """One Redis command; the reply is Redis's, undecoded.
 
-    __slots__ = ("args",)
+    `apart` makes an operation that does the same by commands of one key each, for a cluster that
+    is moving the slot: there a command of several keys is refused.
+    """
+
+    __slots__ = ("apart", "args")
 
     def __init__(self, *args: Arg) -> None:
         self.args: tuple[Arg, ...] = args
+        self.apart: Callable[[], Operation[Any]] | None = None
 
 
 class Call:
-    """One script, by EVALSHA; `args` are complete and in order."""
+    """One script, by EVALSHA; `args` are complete and in order. `apart` as in Command."""
 
-    __slots__ = ("args", "keys", "script")
+    __slots__ = ("apart", "args", "keys", "script")
 
     def __init__(self, script: Any, keys: Sequence[bytes], args: Sequence[Arg]) -> None:
         self.script = script
         self.keys = keys
         self.args = args
+        self.apart: Callable[[], Operation[Any]] | None = None
 
 
 class TextCall(Call):
@@ -66,7 +73,19 @@ class Pop(Command):
         super().__init__(b"BRPOP", *keys, self.seconds or _AT_ONCE_S)
         self.keys = keys
         self.most = most
-        self.packed: dict[bool, bytes] = {}  # a driver's: by modern, what is sent
+        self.packed: dict[Any, bytes] = {}  # a driver's: by dialect, what is sent
+        self.apart = self._one_by_one
+
+    def _one_by_one(self) -> Operation[Popped | None]:
+        lengths = yield Batch([Command(b"LLEN", key) for key in self.keys])
+        for key, length in zip(self.keys, lengths, strict=True):
+            if length:
+                tokens = yield Command(b"RPOP", key, self.most)
+                if tokens:
+                    return Popped(key, tokens)
+        if self.seconds:
+            yield Pause(min(self.seconds, _APART_S))
+        return None
 
 
 class Batch:
@@ -74,14 +93,23 @@ class Batch:
 
     Nothing may depend on the order of their effects: a step whose script the server has forgotten
     runs again while the others go on. `lenient`: the error of a step is its reply, a FairlaneError;
-    else the first of them is raised.
+    else the first of them is raised. `patience_s`: how long what Redis does not answer is repeated,
+    instead of as long as the driver does: the whole batch waits for the slowest of its nodes. A
+    lenient one does so for 5 s only once some of it was answered.
     """
 
-    __slots__ = ("lenient", "steps")
+    __slots__ = ("lenient", "patience_s", "steps")
 
-    def __init__(self, steps: Sequence[Command | Call], *, lenient: bool = False) -> None:
+    def __init__(
+        self,
+        steps: Sequence[Command | Call],
+        *,
+        lenient: bool = False,
+        patience_s: float | None = None,
+    ) -> None:
         self.steps = steps
         self.lenient = lenient
+        self.patience_s = patience_s
 
 
 class Nodes:

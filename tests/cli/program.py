@@ -17,6 +17,7 @@ from fairlane.model import Token, Verdict
 from fairlane.operations import tokens, work
 from fairlane.queue import Queue
 from fairlane.steps import Batch
+from tests.support import backends
 from tests.support.requests import waiting_bodies
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from fairlane.steps import Operation, Step
 
 # Most of the command line does not depend on the kind of server: one is enough.
-ON_ONE_KIND = pytest.mark.parametrize("redis_server", ["single"], indirect=True)
+ON_ONE_KIND = pytest.mark.parametrize("redis_server", backends.one(), indirect=True)
 NOBODY = "redis://127.0.0.1:1"  # a port where nobody listens
 END_S = 60.0
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 COMMANDS = (
     *("submit", "worker", "wait", "results", "pause", "resume", "set", "cancel", "dead"),
-    *("status", "stats", "fsck", "doctor", "server"),
+    *("status", "stats", "fsck", "doctor", "scripts", "acl", "server"),
 )
-GROUPS = ("dead", "server")  # they only have commands of their own
+GROUPS = ("dead", "scripts", "server")  # they only have commands of their own
 HEAVY = ("redis", "rich", "asyncio", "multiprocessing", "fairlane.queue", "fairlane.worker")
 ASK = """
 import json, sys
@@ -58,7 +58,7 @@ def test_the_group_names_every_command(alone: Program):
 
 
 def test_no_commands_line_is_cut_off(alone: Program):
-    for words in ((), ("dead",), ("server",)):
+    for words in ((), ("dead",), ("scripts",), ("server",)):
         assert "..." not in alone(*words, "--help").out.decode().partition("Commands:")[2]
 
 
@@ -71,8 +71,8 @@ def test_the_short_names_tell_the_version(entry: str, alone: Program):
     assert said == alone("--version").out.decode()
 
 
-@pytest.mark.parametrize("name", sorted({*COMMANDS} - {*GROUPS}))
-def test_every_command_takes_a_redis(name: str, alone: Program):
+@pytest.mark.parametrize("name", sorted({*COMMANDS} - {*GROUPS, "acl"}))
+def test_every_command_that_speaks_with_one_takes_a_redis(name: str, alone: Program):
     assert "--redis URL" in alone(name, "--help").out.decode()
 
 
@@ -82,8 +82,14 @@ def test_what_is_done_with_the_dead_takes_a_redis_and_speaks_json(name: str, alo
     assert ("--redis URL" in said, "--json" in said) == (True, True)
 
 
+@pytest.mark.parametrize("name", ["load", "verify"])
+def test_what_is_done_with_scripts_takes_a_redis_and_speaks_json(name: str, alone: Program):
+    said = alone("scripts", name, "--help").out.decode()
+    assert ("--redis URL" in said, "--json" in said) == (True, True)
+
+
 @pytest.mark.parametrize(
-    "name", ["submit", "wait", "results", "pause", "resume", "set", "cancel", "status"]
+    "name", ["submit", "wait", "results", "pause", "resume", "set", "cancel", "status", "acl"]
 )
 def test_whatever_reads_can_speak_json(name: str, alone: Program):
     assert "--json" in alone(name, "--help").out.decode()

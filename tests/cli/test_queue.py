@@ -14,18 +14,23 @@ if TYPE_CHECKING:
 
 pytestmark = ON_ONE_KIND
 
+ONE_SLOT = b"shards    none, one slot\n"
+ANY = b"queue     req\nwaiting   any number of sub-requests\n" + ONE_SLOT
+TWO = b"queue     req\nwaiting   2 of at most 1,000,000 sub-requests\n" + ONE_SLOT
+UNSPREAD: dict[str, object] = {"shards": [], "moving_from": []}
+
 
 def test_a_queue_has_no_bound_until_it_is_given_one(program: Program):
-    assert program("queue").out == b"queue     req\nwaiting   any number of sub-requests\n"
-    expected = {"queue": "req", "max_waiting": None, "waiting": None}
+    assert program("queue").out == ANY
+    expected = {"queue": "req", "max_waiting": None, "waiting": None} | UNSPREAD
     assert json.loads(program("queue", "--json").out) == expected
 
 
 def test_a_bound_is_set_shown_and_taken_away(program: Program, redis_client: redis.Redis):
     program("submit", program.file(b"a\nb\n"))
     ended = program("queue", "--max-waiting", 1_000_000)
-    assert ended.out == b"queue     req\nwaiting   2 of at most 1,000,000 sub-requests\n"
-    expected = {"queue": "req", "max_waiting": 1_000_000, "waiting": 2}
+    assert ended.out == TWO
+    expected = {"queue": "req", "max_waiting": 1_000_000, "waiting": 2} | UNSPREAD
     assert json.loads(program("queue", "--json").out) == expected
     assert "waiting   2 of at most 1,000,000 sub-requests\n" in program("status").out.decode()
     found = json.loads(program("status", "--json").out)
@@ -86,3 +91,18 @@ def test_a_wait_that_is_too_long_or_no_time_is_a_usage_error(program: Program, t
     ended = program("submit", program.file(b"a\n"), f"--wait-for-room={time}")
     assert ended.code == 2
     assert ended.err.count("\n") == 1
+
+
+def test_a_queue_is_spread_and_brought_together_again(program: Program):
+    """What it says is what there is; the shards that are left are named."""
+    ended = program("queue", "--shards", 2)
+    assert ended.out.endswith(b"shards    2: 1, 2; requests are being moved there\n")
+    found = json.loads(program("queue", "--json").out)
+    assert (found["shards"], found["moving_from"]) == ([1, 2], [0])
+    found = json.loads(program("queue", "--shards", 0, "--json").out)
+    assert (found["shards"], found["moving_from"]) == ([], [1, 2])
+
+
+@pytest.mark.parametrize("count", [-1, 17])
+def test_a_number_of_shards_out_of_range_is_refused(program: Program, count: int):
+    program("queue", "--shards", count).refused(2, f"{count} shards are not possible")

@@ -14,6 +14,7 @@ from fairlane.cli.pace import eta
 from fairlane.cli.watching import Pace, describe
 from fairlane.model import Progress
 from tests.cli.program import ON_ONE_KIND, Dead, Ended, Program, finish, settle
+from tests.support.requests import listeners
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def test_an_interrupted_wait_says_how_to_look_again(program: Program, redis_clie
 
 
 def wait_for_subscriber(redis_client: redis.Redis) -> None:
-    wait_until(lambda: redis_client.pubsub_channels("done:*"), why="somebody waits for the end")
+    wait_until(lambda: listeners(redis_client, "done:{mine}"), why="somebody waits for the end")
 
 
 @on_one_kind

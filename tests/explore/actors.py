@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import redis
 
 from fairlane.model import Policy, Slice, Verdict, result_head
-from fairlane.operations import change, control, maintain, requeue, tokens, work
+from fairlane.operations import change, control, deaths, maintain, requeue, tokens, work
 from fairlane.operations.submit import submit
 from fairlane.steps import (
     Batch,
@@ -60,6 +60,8 @@ class StillRecord:
     """A worker's record that never says stop."""
 
     is_draining = False
+    unit = 0
+    shards = b""
 
     def want(self, *_: Any) -> None: ...
     def unwant(self) -> None: ...
@@ -208,7 +210,7 @@ def _until_ended(operation: Generator[Step, Any, Any]) -> Generator[Step, Any, N
 @kind("taker")
 def _take_over(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
     """Somebody holds a worker for dead, rightly or not."""
-    return maintain.take_over(QUEUE, role.option("worker"), "1")
+    return deaths.take_over(QUEUE, role.option("worker"), "1")
 
 
 @kind("keeper")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import hiredis
 
+from fairlane.scripts import Dialect
 from fairlane.steps import Call, Command
 
 from .names import Namer, Template
@@ -146,7 +147,8 @@ class World:
         self._index = {key: i for i, key in enumerate(self._keys)}
         self._sha: dict[str, bytes] = {}
         self._take = self.one("SCRIPT", "LOAD", _TAKE)
-        self.is_modern = b"redis_version:6" not in self.one("INFO", "server")
+        is_old = b"redis_version:6" in self.one("INFO", "server")
+        self.dialect = Dialect.LEGACY if is_old else Dialect.MODERN
         self.one("FLUSHALL")
         self._kept: list[dict[str, Kept]] = [{} for _ in self._keys]
         self._stands: dict[tuple[int, ...], Stand] = {}
@@ -223,7 +225,7 @@ class World:
         sha = self._sha.get(script.name)
         if sha is None:
             source = self.protocol.instrumented(
-                script.source(modern=self.is_modern), is_modern=self.is_modern
+                script.source(self.dialect), is_modern=self.dialect is Dialect.MODERN
             )
             sha = self._sha[script.name] = self.one("SCRIPT", "LOAD", source)
         words = ("EVALSHA", sha, len(step.keys), *step.keys, *step.args)

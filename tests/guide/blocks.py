@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
+CLUSTER = "On a Redis Cluster"  # its heading
+PUBLISHED = "redis+cluster://127.0.0.1:7000"  # where cluster-compose.yml makes one
 IN_ANOTHER_SHELL = "# in another shell"
 END_S = 60.0
 _FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -42,9 +45,12 @@ class Block(NamedTuple):
         return ["bash", "-euo", "pipefail", "-c", self.text]
 
 
-def blocks_of(page: Path) -> list[Block]:
-    """The blocks of a page that are to be run."""
-    found = [Block(*match) for match in _FENCE.findall(page.read_text())]
+def blocks_of(page: Path, heading: str = "") -> list[Block]:
+    """The blocks of a page that are to be run; with a heading, those of its section."""
+    text = page.read_text()
+    if heading:
+        text = text.split(f"\n## {heading}\n")[1].split("\n## ")[0] + "\n"
+    found = [Block(*match) for match in _FENCE.findall(text)]
     return [block for block in found if block.language in _RUN]
 
 
@@ -67,7 +73,7 @@ class Shells(contextlib.AbstractContextManager["Shells"]):
         self._folder, self._env = folder, env
         self._others: list[subprocess.Popen[bytes]] = []
 
-    def run(self, block: Block) -> str:
+    def run(self, block: Block, timeout_s: float = END_S) -> str:
         """Run a block and return what it printed; a background block is only started."""
         if block.is_background:
             self._others.append(
@@ -82,7 +88,7 @@ class Shells(contextlib.AbstractContextManager["Shells"]):
             env=self._env,
             capture_output=True,
             text=True,
-            timeout=END_S,
+            timeout=timeout_s,
             check=False,
         )
         assert done.returncode == 0, f"{block.text}\nsaid:\n{done.stdout}{done.stderr}"

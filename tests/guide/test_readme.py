@@ -7,18 +7,26 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.guide.blocks import ROOT, Shells, blocks_of, environment, lines_of
+from tests.guide.blocks import (
+    CLUSTER,
+    PUBLISHED,
+    README,
+    ROOT,
+    Shells,
+    blocks_of,
+    environment,
+    lines_of,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-README = ROOT / "README.md"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("redis_server", ["single"], indirect=True)
 def test_every_block_of_the_readme_runs(redis_url: str, tmp_path: Path):
-    blocks = blocks_of(README)
+    clusters = blocks_of(README, CLUSTER)
+    blocks = [block for block in blocks_of(README) if block not in clusters]
     assert len(blocks) == 7
     with Shells(tmp_path, environment(redis_url)) as shells:
         said = [shells.run(block) for block in blocks]
@@ -27,6 +35,20 @@ def test_every_block_of_the_readme_runs(redis_url: str, tmp_path: Path):
     assert (first["index"], first["status"], first["result"]) == (0, "done", "ONE")
     assert "10000 of 10000" in said[4]
     assert "cancelled 2" in said[5]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("redis_server", ["cluster1"], indirect=True)
+def test_the_blocks_about_a_cluster_run_on_one(redis_url: str, tmp_path: Path):
+    up, *others = blocks_of(README, CLUSTER)
+    assert up.text.startswith("docker compose -f cluster-compose.yml up -d")  # run by tests/compose
+    assert len(others) == 2
+    with Shells(tmp_path, environment(redis_url)) as shells:
+        shells.run(blocks_of(README)[0])  # makes handlers.py and words.txt
+        for block in others:
+            assert PUBLISHED in block.text
+            shells.run(block._replace(text=block.text.replace(PUBLISHED, redis_url)))
+    assert lines_of(tmp_path / "shouted.txt") == ["ONE", "TWO", "THREE"]
 
 
 def test_every_relative_link_of_the_readme_leads_somewhere():

@@ -176,7 +176,7 @@ class Player:
         """The producer's first step; returns the score."""
         before = self.book.active.get(request_id, 0)
         score = self.book.intend(request_id, grace, above)
-        bound, *told = self.dispatch("intend", ids=[request_id], grace=grace, above=above)
+        bound, _, *told = self.dispatch("intend", ids=[request_id], grace=grace, above=above)
         said_so = [told[0], float(told[1]), bound]
         agree(said_so, [score, before, self.book.max_waiting], "intent, the one before, the bound")
         return score

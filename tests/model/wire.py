@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import hiredis
 
-from fairlane.scripts import Library, library
+from fairlane.scripts import Dialect, Library, library
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,11 +25,12 @@ class Wire:
     def __init__(self, server: Server, root: Path | None = None) -> None:
         self.scripts = Library(root) if root else library()
         self.heard: list[tuple[str, str]] = []
-        self._modern = server.binary.version >= (7, 0, 0)
         self._shas: dict[str, bytes] = {}
         self._reader = hiredis.Reader()
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.connect(str(server.folder / "redis.sock"))
+        # Not a cluster's: a pattern hears what is published, and so no end is missed.
+        self._dialect = Dialect.MODERN if server.binary.version >= (7, 0, 0) else Dialect.LEGACY
         self.one("HELLO", 3)
         self.one("FLUSHALL")
         self._socket.sendall(self.pack("PSUBSCRIBE", "done:*"))
@@ -51,7 +52,7 @@ class Wire:
         script = getattr(self.scripts, name)
         sha = self._shas.get(name)
         if sha is None:
-            source = script.source(modern=self._modern)
+            source = script.source(self._dialect)
             sha = self._shas[name] = self.one("SCRIPT", "LOAD", source)
         call = script(names, **given)
         return self.pack("EVALSHA", sha, len(call.keys), *call.keys, *call.args)

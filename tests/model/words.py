@@ -49,6 +49,7 @@ class Options(NamedTuple):
     time_limit_ms: int = 0
     durable: int = 0
     parent: str = ""
+    shards: str = ""
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from fairlane.errors import (
     RequestNotFound,
     WaitTimeout,
 )
-from tests.support.requests import numbered, work_off
+from tests.support.requests import listeners, numbered, publish, work_off
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -121,7 +121,7 @@ def test_wait_returns_when_the_request_ends(run: Callable, driver: SyncDriver, l
     async def body(queue: Queue) -> str:
         request = await queue.submit_request(numbered(3), id="r1")
         waiter = asyncio.create_task(request.wait(60))
-        await until(lambda: lane.client.pubsub_numsub("done:{r1}")[0][1])
+        await until(lambda: listeners(lane.client, "done:{r1}"))
         await asyncio.to_thread(work_off, driver)
         return await asyncio.wait_for(waiter, 4)
 
@@ -142,7 +142,7 @@ def test_wait_tells_what_went_wrong(run: Callable, lane: Lane):
         waiter = asyncio.create_task(request.wait(60))
         await until(lambda: "cmdstat_hmget" in lane.client.info("commandstats"))
         lane.client.delete(*lane.names)
-        lane.client.publish("done:{r1}", "look")
+        publish(lane.client, "done:{r1}", "look")
         with pytest.raises(RequestLost):
             await asyncio.wait_for(waiter, 8)
 
@@ -155,7 +155,7 @@ def test_wait_survives_a_broken_subscription(run: Callable, driver: SyncDriver, 
     async def body(queue: Queue) -> str:
         request = await queue.submit_request(numbered(3), id="r1")
         waiter = asyncio.create_task(request.wait(60))
-        await until(lambda: lane.client.pubsub_numsub("done:{r1}")[0][1])
+        await until(lambda: listeners(lane.client, "done:{r1}"))
         lane.client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
         await asyncio.to_thread(work_off, driver)
         return await asyncio.wait_for(waiter, 8)

@@ -442,9 +442,15 @@ def test_the_hourly_walk_only_rebuilds(lane: Lane, driver: SyncDriver):
     found = walk(driver, repair=True, thorough=False)
     assert sorted(told(found)) == [("forgotten", "r1"), ("unlogged", "r2")]
     made = Walk("req", repair=True, thorough=False)
-    steps = watch(driver, made.page())[1]
-    assert steps == ["Nodes", "SCAN", "TIME", "2 HMGET", "1 ZSCORE", "1 ZSCORE"]
-    assert made.is_over
+    steps = []
+    while not made.is_over:
+        steps += watch(driver, made.page())[1]
+    of_requests = ["2 HMGET", "1 ZSCORE", "1 ZSCORE"]
+    if steps.count("SCAN") > 1:  # they may live on two nodes of a cluster
+        steps = [step for step in steps if step not in {"Nodes", "SCAN", "TIME"}]
+        assert steps in (of_requests, ["1 HMGET", "1 ZSCORE"] * 2)
+    else:
+        assert steps == ["Nodes", "SCAN", "TIME", *of_requests]
 
 
 def test_an_idle_hourly_walk_asks_for_keys_only(driver: SyncDriver):

@@ -19,18 +19,22 @@ from fairlane.operations import (
     bounds,
     change,
     control,
+    deaths,
     maintain,
     requeue,
+    shards,
     tokens,
     watch,
     work,
 )
 from fairlane.operations.fsck import Walk
+from fairlane.operations.shards import Shards
 from fairlane.operations.submit import discard, submit
 from fairlane.operations.submit_many import Many
 from fairlane.queue import Queue
 from fairlane.scripts import library
 from fairlane.steps import At, Batch, Call, Command, Confirm, Nodes
+from tests.support import backends
 from tests.support.replicas import run_pair
 from tests.support.requests import dump, insert, numbered, once
 from tests.support.workers import broken
@@ -103,7 +107,7 @@ def put(driver: Any, bodies: int = 4, name: str = "r1", **options: Any) -> None:
 
 def pop(driver: Any) -> Token | None:
     """The most urgent token, if there is one and its reply was not lost."""
-    lanes = keys.lanes("req")
+    lanes = [lane for shard in (0, 3, 7) for lane in keys.lanes("req", shard)]  # as in `spreads`
     counts = driver.do(Batch([Command(b"LLEN", lane) for lane in lanes]))
     lane = next((lane for lane, count in zip(lanes, counts, strict=True) if count), None)
     raw = driver.do(Command(b"RPOP", lane)) if lane else None
@@ -285,8 +289,8 @@ def dies(driver: Any) -> None:
     put(driver)
     take(driver)
     driver.client.zadd(keys.workers("req"), {"w:1": 1})
-    for late in driver.run(maintain.late_workers("req")) or [None]:
-        driver.run(maintain.take_over("req", "w:1", late.started if late else "7"))
+    for late in driver.run(deaths.late_workers("req")) or [None]:
+        driver.run(deaths.take_over("req", "w:1", late.started if late else "7"))
 
 
 def lives(driver: Any) -> None:
@@ -372,6 +376,14 @@ def drops_the_dead(driver: Any) -> None:
     driver.run(requeue.drop_dead("r1"))
 
 
+def spreads(driver: Any) -> None:
+    """And back: what is left in the end is taken from the queue's own lanes."""
+    put(driver)
+    for wanted in (Shards((3, 7)), Shards()):
+        driver.run(shards.set_shards("req", wanted))
+        driver.run(shards.move("req"))
+
+
 def checks_everything(driver: Any) -> None:
     put(driver)
     driver.client.delete(keys.active("req"))
@@ -386,12 +398,12 @@ def tidies(driver: Any) -> None:
     driver.do(library().tidy(keys.request_keys("stray"), ttl=3_600_000))
 
 
-ON_SINGLE = pytest.mark.parametrize("redis_server", ["single"], indirect=True)
+ON_SINGLE = pytest.mark.parametrize("redis_server", backends.one(), indirect=True)
 SCENARIOS: list[Callable[[Any], None]] = [
     submits, submits_nothing, submits_a_stream, submits_twice, submits_many, submits_bounded,
     is_refused_by_the_bound, takes_back_a_stream, discards, cancels, works, fails, gives_back,
     expires, dies, lives, loses_its_tokens, is_late, leaves_an_intent, vanishes, ends_unlogged,
-    changes, requeues, requeues_after_the_end, drops_the_dead, checks_everything, tidies,
+    changes, spreads, requeues, requeues_after_the_end, drops_the_dead, checks_everything, tidies,
 ]  # fmt: skip
 
 

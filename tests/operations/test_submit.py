@@ -331,7 +331,7 @@ def test_a_late_producer_starts_again_with_a_newer_intent(driver: SyncDriver, la
     assert isinstance(operation.send(None), Pull)
     assert isinstance(operation.send([b"a"]), Pull)
     intended = driver.run(once(operation.send(None)))
-    score = intended[1]
+    score = intended[2]
     lane.abandon(score)
     driver.run(once(drop("req", "r1", str(score))))
     names: list[str] = []

@@ -18,6 +18,7 @@ from fairlane.operations.submit_many import GROUP, Many, Plan
 from fairlane.queue import Queue
 from fairlane.steps import Batch, Command
 from tests.scripts.test_full_and_forgotten import full
+from tests.support import backends
 from tests.support.replicas import run_pair
 from tests.support.requests import Lane, cut, dump, numbered, once, settle, work_off
 from tests.support.workers import broken
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 ACTIVE, COMPLETED = keys.active("req"), keys.completed("req")
-ON_SINGLE = pytest.mark.parametrize("redis_server", ["single"], indirect=True)
+ON_SINGLE = pytest.mark.parametrize("redis_server", backends.one(), indirect=True)
 MIXED: list[list[bytes]] = [[b"a"], [], [b"b", b"c"], numbered(2500), [b"d"]]
 
 

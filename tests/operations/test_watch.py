@@ -14,7 +14,15 @@ from fairlane.errors import InvalidArgument, RequestLost, RequestNotFound, WaitT
 from fairlane.operations import control
 from fairlane.operations.watch import wait
 from fairlane.steps import Command, Message, Subscribe
-from tests.support.requests import MINUTE, numbered, settle, take_slice, work_off
+from tests.support.requests import (
+    MINUTE,
+    listeners,
+    numbered,
+    publish,
+    settle,
+    take_slice,
+    work_off,
+)
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
@@ -51,7 +59,7 @@ def waiting(queue: Queue, lane: Lane) -> Iterator[Callable[[], Any]]:
 
 def is_waiting(lane: Lane) -> bool:
     """Somebody has subscribed to the end of r1, and then read its state."""
-    listens = lane.client.pubsub_numsub("done:{r1}")[0][1]
+    listens = listeners(lane.client, "done:{r1}")
     return bool(listens) and "cmdstat_hmget" in lane.client.info("commandstats")
 
 
@@ -100,7 +108,7 @@ def test_wait_for_what_vanishes_is_lost_and_never_silence(queue: Queue, lane: La
     queue.submit_request([b"a"], id="r1")
     with waiting(queue, lane) as outcome:
         lane.client.delete(*lane.names)
-        lane.client.publish("done:{r1}", "look")
+        publish(lane.client, "done:{r1}", "look")
         assert isinstance(outcome(), RequestLost)
 
 
@@ -108,7 +116,7 @@ def test_wait_goes_on_after_a_message_that_was_not_the_end(queue: Queue, lane: L
     """The state decides, not the message."""
     queue.submit_request([b"a"], id="r1")
     with waiting(queue, lane) as outcome:
-        lane.client.publish("done:{r1}", "done")
+        publish(lane.client, "done:{r1}", "done")
         work_off(queue.driver)
         assert outcome() == "done"
 

@@ -119,6 +119,7 @@ LATE_BREAKS: dict[str, tuple[list[Any], str]] = {
 }
 
 
+@pytest.mark.any_command
 @pytest.mark.parametrize("what", BREAKS)
 def test_check_names_what_is_broken_in_a_live_request(lane: Lane, what: str):
     """One raw command breaks it, and one sentence says so."""
@@ -139,6 +140,7 @@ def test_check_names_what_is_broken_while_few_wait_apart(lane: Lane, what: str):
     lane.client.flushall()
 
 
+@pytest.mark.any_command
 @pytest.mark.parametrize("what", LATE_BREAKS)
 def test_check_names_what_is_broken_after_the_end(lane: Lane, what: str):
     """Keys that are left, keys without a TTL, counts that do not add up."""

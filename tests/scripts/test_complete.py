@@ -197,11 +197,13 @@ def test_an_id_named_twice_counts_once(lane: Lane):
         {"done": -1},
         {"done": 1001},
         {"done": 1},
+        {"done": 2, "verdicts": ["x"]},
+        {"done": 1001, "verdicts": ["x"] * 3003},
         {"done": 0, "verdicts": ["1-0", "retry", "0", "0:x:1:0:0"]},
         {"done": 0, "verdicts": ["1-0", "bogus", "0", "0:x:1:0:0", "why"]},
         {"done": 0, "verdicts": ["1-0", "retry", "soon", "0:x:1:0:0", "why"]},
     ],
-    ids=lambda changed: f"{changed}",
+    ids=lambda changed: f"{changed}"[:60],
 )
 def test_complete_refuses_what_is_no_verdict(lane: Lane, changed: dict):
     """BADVERDICT, and nothing is written."""

@@ -10,7 +10,7 @@ from fairlane.errors import RedisUnfit
 from tests.support.requests import HOUR, Lane, Tok, toks
 
 LEASE = 30_000
-STREAM, PERMITS, FEW = 0, 3, 8
+STREAM, PERMITS, LEASES, FEW = 0, 3, 4, 8
 
 
 @pytest.fixture
@@ -182,15 +182,25 @@ def test_a_retry_of_a_request_without_its_stream_is_gone_and_writes_nothing(dama
     assert damaged.dump() == before
 
 
-def test_numbers_that_cannot_be_read_are_not_written_over(damaged: Lane):
+@pytest.mark.parametrize("number", ["seq", "limit"])
+def test_numbers_that_cannot_be_read_are_not_written_over(damaged: Lane, number: str):
     """Every script says so, whatever it was to do, and a person may mend what is there."""
     (token,) = damaged.start(20, limit=1)
-    damaged.change("seq", "many")
+    damaged.change(number, "many")
     before = damaged.dump()
     for act in (lambda: damaged.acquire(token), damaged.pause, damaged.cancel, damaged.reap):
         with pytest.raises(RedisUnfit, match="BADSTATE"):
             act()
     assert damaged.dump() == before
+
+
+def test_a_lease_without_its_permit_stays_while_a_worker_is_taken_from(damaged: Lane):
+    """Whose it is nobody knows; it has its time."""
+    token, *_ = damaged.start(20, limit=2)
+    held = damaged.take(token, count=5)
+    damaged.client.hdel(damaged.names[PERMITS], held.k)
+    damaged.reap(worker="w:1", started="7")
+    assert damaged.client.zrange(damaged.names[LEASES], 0, -1) == [held.k.encode()]
 
 
 def test_a_count_below_zero_is_still_read(damaged: Lane):

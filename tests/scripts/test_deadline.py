@@ -124,6 +124,18 @@ def test_cancel_wins_over_the_deadline(lane: Lane):
     assert (word, summary[0], summary[2:6]) == (b"ended", b"cancelled", [4, 0, 0, 4])
 
 
+def test_a_cancelled_request_stays_cancelled_past_its_deadline(lane: Lane):
+    """What it holds ends when its holder says so or its lease does, and so says the reap."""
+    (token,) = lane.start(20, limit=1, deadline_ms=1_000)
+    held = lane.take(token, count=5)
+    lane.cancel()
+    assert lane.reap()[:2] == [b"ok", 30_000]
+    lane.later(2_000)
+    assert lane.reap()[:2] == [b"ok", 28_000]
+    word, summary = lane.complete(held)
+    assert (word, summary[0], summary[4], summary[5]) == (b"ended", b"cancelled", 0, 15)
+
+
 def test_reap_after_the_end_says_the_same(lane: Lane):
     """Twice is once."""
     lane.start(2, deadline_ms=1_000)

@@ -19,7 +19,7 @@ LOG = (ACTIVE, keys.logged("req"), keys.completed("req"), CONF, LOADS)
 
 
 def intend(lane: Lane, request_id: str = "r1", grace: Any = 30_000, **given: Any) -> int:
-    return int(intend_all(lane, [request_id], grace=grace, **given)[1])
+    return int(intend_all(lane, [request_id], grace=grace, **given)[2])
 
 
 def intend_all(lane: Lane, ids: list[str], **given: Any) -> list[Any]:
@@ -104,10 +104,10 @@ def test_many_intents_are_told_in_their_order(lane: Lane):
     lane.client.hset(CONF, "max_waiting", 7)
     soon, late = lane.now + 30_000, lane.now + HOUR
     first = intend_all(lane, ["r1", "r2", "r3"])
-    assert first == [7, soon, b"0", late + 1, b"%d.5" % late, soon, b"0"]
+    assert first == [7, b"", soon, b"0", late + 1, b"%d.5" % late, soon, b"0"]
     assert lane.client.zrange(ACTIVE, 0, -1) == [b"r1", b"r3", b"r2"]
     again = intend_all(lane, ["r3", "r1"])
-    assert again == [7, soon + 1, b"%d" % soon, soon + 1, b"%d" % soon]
+    assert again == [7, b"", soon + 1, b"%d" % soon, soon + 1, b"%d" % soon]
 
 
 def test_intend_takes_400_requests_and_not_one_more(lane: Lane):
@@ -116,7 +116,7 @@ def test_intend_takes_400_requests_and_not_one_more(lane: Lane):
         with pytest.raises(InvalidArgument, match="BADARGUMENT"):
             intend_all(lane, [f"r{i}" for i in range(count)])
     assert lane.dump() == {}
-    assert len(intend_all(lane, [f"r{i}" for i in range(400)])) == 801
+    assert len(intend_all(lane, [f"r{i}" for i in range(400)])) == 802
     assert lane.client.zcard(ACTIVE) == 400
 
 
@@ -435,7 +435,7 @@ def test_retire_twice_leaves_a_new_life_of_the_id_in_active(lane: Lane):
 def test_an_intent_tells_the_score_that_was_there(lane: Lane):
     """So that a refused submission can put it back."""
     first = intend(lane)
-    assert intend_all(lane, ["r1"]) == [0, first + 1, b"%d" % first]
+    assert intend_all(lane, ["r1"]) == [0, b"", first + 1, b"%d" % first]
 
 
 def test_another_life_of_the_same_id_is_logged_again(lane: Lane):

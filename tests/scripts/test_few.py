@@ -51,6 +51,15 @@ def test_more_or_bigger_ones_go_into_the_stream_at_once(lane: Lane, bodies: list
     assert has_stream(lane)
 
 
+def test_a_look_at_a_small_request_that_waits_changes_nothing(lane: Lane):
+    """There is no lease to take back, so it stays as small as it is."""
+    lane.start(3, limit=1)
+    before = lane.dump()
+    lane.later(60_000)
+    assert lane.reap()[0] == b"ok"
+    assert lane.dump() == before
+
+
 def test_ten_bodies_of_1024_bytes_together_are_few(lane: Lane):
     """The most that waits apart."""
     lane.start([b"x" * 102] * 9 + [b"x" * 106])

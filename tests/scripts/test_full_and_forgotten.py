@@ -107,7 +107,7 @@ def test_workers_live_on_a_full_redis(lane: Lane):
     lane.call("intend", (ACTIVE, CONF), ids=["r2"], grace=1, above=0)
     with full(lane.client):
         words = {"id": "w:1", "host": "box", "pid": 1, "started": 7, "ttl": 60_000, "late": 2_000}
-        assert lane.call("register", (workers, record), **words) == [b"ok"]
+        assert lane.call("register", (workers, record, CONF), **words) == [b"ok"]
         names = (workers, record, ACTIVE, DELAYED, keys.conf("req"))
         words = {"id": "w:1", "started": 7, "ttl": 60_000, "lock_ms": 5_000, "holds": ""}
         assert lane.call("beat", names, **words)[:2] == [b"ok", 1]
@@ -131,6 +131,7 @@ def forget_before_each(lane: Lane) -> Callable[..., object]:
     return forgetting
 
 
+@pytest.mark.any_command
 def test_everything_goes_on_while_the_server_forgets_its_scripts(
     lane: Lane, monkeypatch: pytest.MonkeyPatch
 ):

@@ -32,6 +32,7 @@ def state_of(lib: Lib, **given: Any) -> Any:
         "sleeper": "",
         "sleep_due": 0,
         "deadline": 0,
+        "shards": "",
     }
     return lib.table(**(fields | given))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fairlane import keys
-from fairlane.scripts import Library, Script, expand, library, lua_folder
+from fairlane.scripts import Dialect, Library, Script, expand, library, lua_folder
 from tests.support.requests import HOUR, Lane
 
 if TYPE_CHECKING:
@@ -148,9 +148,9 @@ def test_flags_say_what_may_run_on_a_full_redis(name: str):
     """Only what brings new work is refused; only what reads may not write."""
     wanted = "grows" if name in GROWING else "no-writes" if name in READING else "allow-oom"
     assert script(name).flag == wanted
-    first = script(name).source(modern=True).split(b"\n", 1)[0]
+    first = script(name).source(Dialect.MODERN).split(b"\n", 1)[0]
     assert first == (b"#!lua" if wanted == "grows" else b"#!lua flags=" + wanted.encode())
-    assert (b"PERSIST" in script(name).source(modern=False)) == (wanted == "allow-oom")
+    assert (b"PERSIST" in script(name).source(Dialect.LEGACY)) == (wanted == "allow-oom")
 
 
 @pytest.mark.parametrize("name", sorted(READING))
@@ -234,6 +234,7 @@ def watched(tmp_path: Path) -> Library:
     return Library(tmp_path / "v1")
 
 
+@pytest.mark.any_command
 def test_unpack_never_goes_over_a_thousand(lane: Lane, watched: Library):
     """The most of everything: 1,000 bodies, results, retries, tokens, workers."""
     lane.scripts = watched
@@ -259,4 +260,4 @@ def test_unpack_never_goes_over_a_thousand(lane: Lane, watched: Library):
 
 def test_the_watched_unpack_would_be_noticed(watched: Library):
     """Each of the watched scripts carries the guard."""
-    assert all("unpack over 1,000" in made.source(modern=True).decode() for made in watched)
+    assert all("unpack over 1,000" in made.source(Dialect.MODERN).decode() for made in watched)

@@ -48,6 +48,20 @@ def test_another_order_or_one_named_twice_is_looked_up(
     assert (word, rest[0]) == (b"ok", before - done) or (word, done) == (b"ended", before)
 
 
+@pytest.mark.parametrize(
+    "order", [(8, 10, 9, 10, 12), (4, 9, 10, 11, 12), (8, 9, 10, 11, 4)], ids=str
+)
+def test_ids_of_other_lengths_or_of_another_lease_are_looked_up(lane: Lane, order: tuple[int, ...]):
+    """As many as are owed, and all but one are right: only what is its own is settled, once."""
+    (token,) = lane.start([b"x" * 600] * 13, limit=1)
+    before = lane.take(token, count=8)
+    held = lane.take(toks(lane.complete(before)[2])[0], count=5)
+    ids = before.ids + held.ids
+    word, left, _ = lane.complete(held, [ids[i] for i in order])
+    own = sorted(set(order) - {4})
+    assert (word, left, sorted(lane.results())) == (b"ok", 5 - len(own), [*range(8), *own])
+
+
 @HOWS
 def test_a_whole_lease_reads_no_pending_list(lane: Lane, size: int):
     """It would cost each sub-request as much again."""

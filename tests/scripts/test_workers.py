@@ -22,7 +22,7 @@ def record(name: str) -> bytes:
 
 
 def register(lane: Lane, name: str = "w:1", **given: Any) -> list:
-    return list(lane.call("register", (WORKERS, record(name)), id=name, **(WORDS | given)))
+    return list(lane.call("register", (WORKERS, record(name), CONF), id=name, **(WORDS | given)))
 
 
 def beat(lane: Lane, name: str = "w:1", started: int = 7, **given: Any) -> list:
@@ -115,11 +115,12 @@ def test_a_beat_twice_says_the_same(lane: Lane):
 def test_a_beat_brings_what_is_due_next(lane: Lane):
     """The earliest of active and of delayed, 0 for nothing, and the oldest beat of all workers."""
     register(lane)
-    assert beat(lane) == [b"ok", 1, lane.now, 0, 0, lane.now]
+    assert beat(lane) == [b"ok", 1, lane.now, 0, 0, lane.now, b"", b""]
     lane.client.zadd(keys.active("req"), {"r1": 900, "r2": 800})
     lane.client.zadd(keys.delayed("req"), {"5|r1#0.1": 700})
     lane.client.zadd(WORKERS, {"w:2": 600})
-    assert beat(lane)[3:] == [800, 700, 600]
+    lane.client.hset(keys.conf("req"), mapping={"shards": "1,7", "left": "0"})
+    assert beat(lane)[3:] == [800, 700, 600, b"1,7", b"0"]
     lane.client.delete(keys.active("req"), keys.delayed("req"))
 
 
@@ -136,8 +137,9 @@ def test_a_worker_whose_registry_is_gone_is_unknown(lane: Lane):
     """The slot was wiped: it registers again."""
     register(lane)
     lane.client.delete(record("w:1"), WORKERS)
+    before = lane.dump()
     assert beat(lane) == [b"unknown"]
-    assert lane.dump() == {}
+    assert lane.dump() == before
 
 
 def test_a_worker_whose_name_has_another_life_is_replaced(lane: Lane):
@@ -205,12 +207,13 @@ def test_who_leaves_without_the_lock_leaves_it_where_it_is(lane: Lane):
 # ------------------------------------------------------------------ unregister and expire
 
 
-def test_unregister_leaves_nothing(lane: Lane):
+def test_unregister_leaves_nothing_but_the_layout(lane: Lane):
     """Once; the second finds nobody."""
     register(lane)
     assert unregister(lane) == 1
     assert unregister(lane) == 0
-    assert lane.dump() == {}
+    assert list(lane.dump()) == [CONF]
+    assert lane.client.hgetall(CONF) == {b"layout": b"1"}
 
 
 def test_unregister_leaves_another_life_alone(lane: Lane):

@@ -10,7 +10,7 @@ from fairlane import keys
 from fairlane.model import result_head
 from fairlane.operations import tokens, work
 from fairlane.operations.fields import PACKED, unpacked
-from fairlane.scripts import Library, library
+from fairlane.scripts import Dialect, Library, library
 from fairlane.steps import Batch, Command, Pull
 
 if TYPE_CHECKING:
@@ -186,6 +186,7 @@ class Lane:
             "time_limit_ms": 0,
             "durable": 0,
             "parent": "",
+            "shards": "",
             "bodies": numbered(bodies) if isinstance(bodies, int) else bodies,
         }
         return self.request("enqueue", **(given | options))
@@ -380,18 +381,37 @@ def dump(client: redis.Redis) -> dict[bytes, tuple[bytes, bool]]:
     return found
 
 
+def is_sharded(client: Any) -> bool:
+    """Are ends published on sharded channels here?"""
+    return Dialect.of(client.info("server")) is Dialect.CLUSTER
+
+
+def listeners(client: Any, channel: str) -> int:
+    """How many listen to a channel."""
+    count = client.pubsub_shardnumsub if is_sharded(client) else client.pubsub_numsub
+    return int(count(channel)[0][1])
+
+
+def publish(client: Any, channel: str, text: str) -> None:
+    """As a script would, on this kind of server."""
+    (client.spublish if is_sharded(client) else client.publish)(channel, text)
+
+
 @contextlib.contextmanager
 def listening(client: redis.Redis, channel: str) -> Iterator[Callable[[], list[bytes]]]:
     """Listen to a channel; the call returns all that was published until now."""
+    sharded = is_sharded(client)
     with contextlib.closing(client.pubsub()) as ear:
-        ear.subscribe(channel)
-        assert (ear.get_message(timeout=10) or {})["type"] == "subscribe"
+        get = getattr(ear, "get_sharded_message", ear.get_message)
+        get = get if sharded else ear.get_message
+        (ear.ssubscribe if sharded else ear.subscribe)(channel)
+        assert (get(timeout=10) or {})["type"].endswith("subscribe")
 
         def heard() -> list[bytes]:
-            client.publish(channel, "the end")
+            publish(client, channel, "the end")
             found: list[bytes] = []
             while True:
-                message = ear.get_message(timeout=10)
+                message = get(timeout=10)
                 assert message is not None
                 if message["data"] == b"the end":
                     return found

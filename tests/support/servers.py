@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import importlib.util
+import random
 import shutil
 import signal
 import socket
@@ -24,16 +25,21 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from fairlane.embedded import ServerBinary, find_server
+from tests.support import valkey
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.support.security import Security
+
 KINDS = ("single", "cluster1", "bundled62")
 HOST = "127.0.0.1"
 SLOTS = 16384
 BUS_OFFSET = 10_000
-HIGHEST_PORT = 65_535 - BUS_OFFSET
+# Below the ports that the kernel gives to callers, with the bus's: so a port that was left by a
+# server is still free when the server comes back.
+PORTS = range(11_000, 22_000)
 TRIES = 5
 READY_S = 20.0
 
@@ -50,10 +56,14 @@ class Server:
     port: int
     folder: Path
     process: subprocess.Popen[bytes]
+    security: Security | None = None
 
     @property
     def url(self) -> str:
         """The URL a user of Fairlane would name."""
+        if self.security:
+            known = self.security
+            return f"rediss://{known.credentials}{HOST}:{self.port}{known.query}"
         scheme = "redis+cluster" if self.kind.startswith("cluster") else "redis"
         return f"{scheme}://{HOST}:{self.port}"
 
@@ -74,18 +84,23 @@ class Server:
 
     def client(self) -> redis.Redis:
         """Make a raw client: bytes in and out, and no retries of its own."""
-        return redis.Redis.from_url(self.node_url, retry=Retry(NoBackoff(), 0), socket_timeout=30)
+        access = self.security.access if self.security else {}
+        return redis.Redis(
+            host=HOST, port=self.port, retry=Retry(NoBackoff(), 0), socket_timeout=30, **access
+        )
 
 
 @contextlib.contextmanager
-def run_server(kind: str = "single", *options: str) -> Iterator[Server]:
+def run_server(
+    kind: str = "single",
+    *options: str,
+    binary: ServerBinary | None = None,
+    security: Security | None = None,
+) -> Iterator[Server]:
     """Run a server of one kind; more options are those of redis-server."""
-    binary = find_bundled() if kind == "bundled62" else find_server()
-    if binary is None:
-        message = "the extra `embedded` is not installed: no bundled server"
-        raise LookupError(message)
+    binary = binary or program_of(kind)
     with tempfile.TemporaryDirectory(prefix="fl-") as folder:
-        server = _start(kind, binary, Path(folder), options)
+        server = _start(kind, binary, Path(folder), options, security)
         try:
             if kind == "cluster1":
                 _form_cluster(server)
@@ -93,6 +108,21 @@ def run_server(kind: str = "single", *options: str) -> Iterator[Server]:
         finally:
             server.process.kill()
             server.process.wait()
+
+
+def program_of(kind: str) -> ServerBinary:
+    """What runs a server of this kind. Raises LookupError where it is not to be had."""
+    if kind == "bundled62":
+        found = find_bundled()
+        if found is None:
+            raise LookupError("the extra `embedded` is not installed: no bundled server")
+        return found
+    if kind == "valkey":
+        found = valkey.find()
+        if found is None:
+            raise LookupError(valkey.why_not())
+        return found
+    return find_server()
 
 
 def find_bundled() -> ServerBinary | None:
@@ -108,13 +138,26 @@ def find_bundled() -> ServerBinary | None:
     return None
 
 
-def _start(kind: str, binary: ServerBinary, folder: Path, options: tuple[str, ...]) -> Server:
+def _start(
+    kind: str,
+    binary: ServerBinary,
+    folder: Path,
+    options: tuple[str, ...],
+    security: Security | None,
+) -> Server:
     """Start the server; with another port when somebody was faster."""
     for _ in range(TRIES):
         port = _free_port()
-        process = _spawn(kind, binary, folder, port, options)
-        server = Server(kind, binary, port, folder, process)
-        if wait_until(partial(_state, server), READY_S, why=f"{binary} answers") == "up":
+        given = (*(security.options(port) if security else ()), *options)
+        process = _spawn(kind, binary, folder, port, given)
+        server = Server(kind, binary, port, folder, process, security)
+        try:
+            state = wait_until(partial(_state, server), READY_S, why=f"{binary} answers")
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+        if state == "up":
             return server
     log = (folder / "server.log").read_text(errors="replace")
     message = f"{binary} did not start:\n{log}"
@@ -124,14 +167,29 @@ def _start(kind: str, binary: ServerBinary, folder: Path, options: tuple[str, ..
 def _spawn(
     kind: str, binary: ServerBinary, folder: Path, port: int, options: tuple[str, ...]
 ) -> subprocess.Popen[bytes]:
+    make = node_words if kind.startswith("cluster") else server_words
+    return spawn(make(binary, folder, port, *options), folder / "server.log")
+
+
+def server_words(binary: ServerBinary, folder: Path, port: int, *options: str) -> list[str]:
+    """The command line of a server that keeps nothing."""
     words = [str(binary.path), "--port", str(port), "--bind", HOST, "--dir", str(folder)]
     words += ["--unixsocket", str(folder / "redis.sock"), "--unixsocketperm", "700"]
     words += ["--save", "", "--appendonly", "no", "--maxmemory-policy", "noeviction"]
-    if kind.startswith("cluster"):
-        words += ["--cluster-enabled", "yes", "--cluster-config-file", f"nodes-{port}.conf"]
-    with (folder / "server.log").open("ab") as log:
+    return [*words, "--repl-diskless-sync-delay", "0", *options]
+
+
+def node_words(binary: ServerBinary, folder: Path, port: int, *options: str) -> list[str]:
+    """The command line of a node of a cluster."""
+    own = ("--cluster-enabled", "yes", "--cluster-announce-ip", HOST)
+    return server_words(binary, folder, port, *own, *options)
+
+
+def spawn(words: list[str], log_path: Path) -> subprocess.Popen[bytes]:
+    """Start a process that ends with this one; what it says goes to the end of a file."""
+    with log_path.open("ab") as log:
         return subprocess.Popen(
-            [*words, *options],
+            words,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -156,13 +214,18 @@ def _state(server: Server) -> str:
 
 
 def _free_port() -> int:
-    """Return a port that is free, as is the cluster bus's port that belongs to it."""
-    while True:
+    return free_ports(1)[0]
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that are free, as are the cluster bus's ports that belong to them."""
+    found: list[int] = []
+    while len(found) < count:
+        port = random.choice(PORTS)
         with socket.socket() as data, socket.socket() as bus:
-            data.bind((HOST, 0))
-            port = int(data.getsockname()[1])
-            if port <= HIGHEST_PORT and _can_bind(bus, port + BUS_OFFSET):
-                return port
+            if port not in found and _can_bind(data, port) and _can_bind(bus, port + BUS_OFFSET):
+                found.append(port)
+    return found
 
 
 def is_open(port: int) -> bool:
@@ -171,9 +234,9 @@ def is_open(port: int) -> bool:
         return caller.connect_ex((HOST, port)) == 0
 
 
-def _can_bind(bus: socket.socket, port: int) -> bool:
+def _can_bind(caller: socket.socket, port: int) -> bool:
     try:
-        bus.bind((HOST, port))
+        caller.bind((HOST, port))
     except OSError:
         return False
     return True

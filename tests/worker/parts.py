@@ -14,6 +14,7 @@ from fairlane.worker.handlers import shape_of
 from fairlane.worker.measures import Measures
 from fairlane.worker.slices import SliceSizes
 from fairlane.worker.unit import Outcome, Unit
+from tests.support import backends
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,4 +107,4 @@ def failed(outcome: Outcome) -> list[int]:
 
 # Parametrizes `redis_server` with one kind. What such a test is about (processes, signals, order)
 # is the same on every kind of server, while the way of the data is tested on all of them.
-ON_SINGLE = pytest.mark.parametrize("redis_server", ["single"], indirect=True)
+ON_SINGLE = pytest.mark.parametrize("redis_server", backends.one(), indirect=True)

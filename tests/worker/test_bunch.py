@@ -128,7 +128,7 @@ def test_what_is_refused_does_not_hold_up_the_others():
         granted(b"y", tokens=(b"5", b"1.4", 0)),
     )  # fmt: skip
     assert names_of(step) == ["insert_tokens", "retire"]
-    assert rest_of(step.steps[0]) == [b"5", 1, 1, b"r4#1.4", b"r2#2.9", 250]
+    assert rest_of(step.steps[0]) == [5, 1, 1, b"r4#1.4", b"r2#2.9", 250]
     assert held(unit) == ["r0", "r4"]
     assert names_of(loop.send([2, 1])) == ["handle bunch"]
 
@@ -296,7 +296,7 @@ def test_a_retry_is_worked_on_by_itself_after_the_bunch():
     step = loop.send([[b"ok", 1, MORE]])
     assert names_of(step) == ["RPUSH", "insert_tokens"]
     assert step.steps[0].args == (b"RPUSH", LANE, "r2#0.3")
-    assert rest_of(step.steps[1]) == [b"5", 0, 1, b"r1#2.9", 250]
+    assert rest_of(step.steps[1]) == [5, 0, 1, b"r1#2.9", 250]
     call = loop.send([1, 1])
     assert names_of(call) == ["acquire"]
     assert (argument(call, "shared"), argument(call, "g")) == (b"", "3")

@@ -137,7 +137,7 @@ def test_a_refusals_tokens_go_out_with_the_next_pop(word: bytes):
     assert names_of(step) == ["insert_tokens", "BRPOP"]
     insert = step.steps[0]
     assert list(insert.keys) == [keys.delayed("req"), keys.lanes("req")[5]]
-    assert rest_of(insert) == [b"5", 0, 1, b"r1#2.9", 250]
+    assert rest_of(insert) == [5, 0, 1, b"r1#2.9", 250]
     assert names_of(loop.send([1, None])) == ["BRPOP"]
 
 

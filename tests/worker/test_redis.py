@@ -15,9 +15,10 @@ from fairlane.drivers.aio import AsyncDriver
 from fairlane.drivers.sync import SyncDriver
 from fairlane.operations import tokens
 from fairlane.queue import Queue
-from fairlane.scripts import library
+from fairlane.scripts import Dialect, library
 from fairlane.steps import Batch
 from tests.support import servers
+from tests.support.backends import at
 from tests.support.wait import wait_until
 from tests.support.workers import ROOT, check_requests, check_told_once, workers_of
 from tests.worker.parts import ON_SINGLE
@@ -64,8 +65,8 @@ def test_an_idle_worker_says_nothing_but_beats_and_pops(
     wait_until(lambda: not redis_client.zcard(keys.active("req")), why="the ending is logged")
     assert worker.wait_health(held=0)["done"] == 50
     wait_until(lambda: _measured(queue) == 50, why="all measures are sent")
-    modern = redis_client.info("server")["redis_version"] >= "7"
-    beat = f"EVALSHA {library().beat.sha(modern=modern).decode()} "
+    dialect = Dialect.of(redis_client.info("server"))
+    beat = f"EVALSHA {library().beat.sha(dialect).decode()} "
     told = list(commands_until(redis_client, beat, 4))
     beats = [at for at, command in told if command.startswith(beat)]
     pops = [at for at, command in told if command.startswith(POPS)]
@@ -76,7 +77,7 @@ def test_an_idle_worker_says_nothing_but_beats_and_pops(
 
 def commands_until(client: redis.Redis, begin: str, count: int) -> Iterator[tuple[float, str]]:
     """When and what clients send, until so many began like this; not what scripts do."""
-    with client.monitor() as monitor:
+    with at(client, keys.conf("req")).monitor() as monitor:
         while count:
             seen = monitor.next_command()
             if seen["client_type"] != "lua":
@@ -87,6 +88,7 @@ def commands_until(client: redis.Redis, begin: str, count: int) -> Iterator[tupl
 # ------------------------------------------------------------------ forgotten scripts, cut lines
 
 
+@pytest.mark.any_command
 @pytest.mark.parametrize("handler", ["step", "step_async"])
 @ON_SINGLE
 def test_forgotten_scripts_and_cut_connections_cost_nothing(
@@ -133,6 +135,7 @@ def run_async(url: str) -> list[Any]:
     return asyncio.run(scene())
 
 
+@pytest.mark.any_command
 @pytest.mark.parametrize("run", [run_sync, run_async])
 def test_a_forgotten_script_does_not_wait_for_the_pop_behind_it(
     run: Callable[[str], list[Any]], redis_url: str, redis_client: redis.Redis

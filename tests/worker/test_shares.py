@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from fairlane import keys
-from fairlane.scripts import library
+from fairlane.scripts import Dialect, library
 from tests.worker.parts import ON_SINGLE
 from tests.worker.test_redis import POPS, commands_until
 
@@ -56,10 +56,9 @@ def test_units_are_quiet_while_another_one_holds_the_last_sub_request(
     request = queue.submit_request([b"x"], limit=4)
     workers.start("hold", processes=4)
     folder.wait_noted("began")
-    modern = redis_client.info("server")["redis_version"] >= "7"
+    dialect = Dialect.of(redis_client.info("server"))
     beat, acquire = (
-        f"EVALSHA {script.sha(modern=modern).decode()} "
-        for script in (library().beat, library().acquire)
+        f"EVALSHA {script.sha(dialect).decode()} " for script in (library().beat, library().acquire)
     )
     told = [command for _, command in commands_until(redis_client, beat, 4)]
     assert [command for command in told if command.startswith(acquire)] == []

@@ -1,12 +1,13 @@
 -- beat: renews a worker, hands the maintenance lock on and says what is due next: nothing else polls.
--- Says: ok leads now active_due delayed_due oldest_beat (dues: 0 = nothing) | drain (somebody deleted its record) |
+-- Says: ok leads now active_due delayed_due oldest_beat shards left (dues: 0 = nothing; the last two as
+--   set_shards knows them) | drain (somebody deleted its record) |
 --   unknown (the record is gone or has expired: register again) | replaced (another process has the name)
 -- @flags allow-oom
 local workers = KEYS[1]  -- {queue}:workers  zset  worker -> last beat, ms
 local worker = KEYS[2]  -- {queue}:worker:<host:port>  hash  host, pid, started, renewed
 local active = KEYS[3]  -- {queue}:active  zset  request -> when to look at it next, ms
 local delayed = KEYS[4]  -- {queue}:delayed  zset  <priority>|<token> -> due, ms
-local conf = KEYS[5]  -- {queue}:conf  hash  lock, lock_until
+local conf = KEYS[5]  -- {queue}:conf  hash  lock, lock_until, shards, left
 local now = ARGV[1]  -- ms, "" = server time
 local id = ARGV[2]  -- host:port
 local started = ARGV[3]  -- ms
@@ -32,7 +33,7 @@ end
 redis.call("HSET", worker, "renewed", now, "holds", holds)
 redis.call("PEXPIRE", worker, ttl)
 redis.call("ZADD", workers, now, id)
-local lock = redis.call("HMGET", conf, "lock", "lock_until")
+local lock = redis.call("HMGET", conf, "lock", "lock_until", "shards", "left")
 local leads = lock[1] == id or tonumber(lock[2] or 0) < now
 if leads then
   redis.call("HSET", conf, "lock", id, "lock_until", now + lock_ms)
@@ -40,4 +41,5 @@ end
 local first = redis.call("ZRANGE", active, 0, 0, "WITHSCORES")
 local next = redis.call("ZRANGE", delayed, 0, 0, "WITHSCORES")
 local oldest = redis.call("ZRANGE", workers, 0, 0, "WITHSCORES")
-return {"ok", leads and 1 or 0, now, tonumber(first[2]) or 0, tonumber(next[2]) or 0, tonumber(oldest[2])}
+return {"ok", leads and 1 or 0, now, tonumber(first[2]) or 0, tonumber(next[2]) or 0, tonumber(oldest[2]),
+  lock[3] or "", lock[4] or ""}

@@ -3,6 +3,7 @@
 -- @flags allow-oom
 local workers = KEYS[1]  -- {queue}:workers  zset  worker -> last beat, ms
 local worker = KEYS[2]  -- {queue}:worker:<host:port>  hash  host, pid, started, renewed
+local conf = KEYS[3]  -- {queue}:conf  hash  layout
 local now = ARGV[1]  -- ms, "" = server time
 local id = ARGV[2]  -- host:port
 local host = ARGV[3]  -- where it runs
@@ -11,9 +12,15 @@ local started = ARGV[5]  -- ms; tells this life from the one before
 local ttl = tonumber(ARGV[6])  -- ms the record outlives its last beat
 local late = tonumber(ARGV[7])  -- ms after which a beat is late
 -- @include lib/now_ms.lua
+-- @include lib/layout.lua
 
 if not ttl or not late then
   return redis.error_reply("BADARGUMENT register wants numbers for ttl and late")
+end
+local layout = redis.call("HGET", conf, "layout")
+local refused = layout_error(layout)
+if refused then
+  return refused
 end
 now = now_ms(now)
 local other = redis.call("HMGET", worker, "started", "renewed", "host", "pid")
@@ -24,4 +31,7 @@ redis.call("DEL", worker)
 redis.call("HSET", worker, "host", host, "pid", pid, "started", started, "renewed", now)
 redis.call("PEXPIRE", worker, ttl)
 redis.call("ZADD", workers, now, id)
+if not layout then
+  redis.call("HSET", conf, "layout", LAYOUT)
+end
 return {"ok"}

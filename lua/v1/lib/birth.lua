@@ -1,10 +1,11 @@
 -- How a request begins, from the arguments of enqueue.
+-- @include lib/shards.lua
 local function new_state(now)
   return {state = "active", limit = limit, priority = priority, attempts = attempts, backoff_min = backoff_min,
     backoff_max = backoff_max, lease_ms = lease_ms, retain_ms = retain_ms, time_limit_ms = time_limit_ms,
     durable = durable, deadline = deadline_ms > 0 and now + deadline_ms or 0, born = now, seq = 0, queued = 0, high = 0,
     fresh = 0, total = 0, done = 0, dead = 0, open = open_ms > 0 and 1 or 0, few = 0, max_body = 0, last_ms = 0,
-    sleep_due = 0, sleeper = "", free = "", held = 0, is_calm = true}
+    sleep_due = 0, sleeper = "", free = "", held = 0, is_calm = true, shards = shards}
 end
 
 local function store_bodies(state, now)

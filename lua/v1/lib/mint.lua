@@ -1,5 +1,6 @@
 -- Every mutating script ends with mint: it queues as many permits as there is work and room for,
 -- and returns their tokens for the caller to dispatch, flat: lane, "<k>.<g>", delay in ms (0 = now).
+-- @include lib/queue_permit.lua
 local function ready(state, now)
   return state.fresh + (state.is_calm and 0 or redis.call("ZCOUNT", retries, "-inf", now))
 end
@@ -13,14 +14,6 @@ local function unpark(state)
   k = string.format("%d", state.high)
   state.high = state.high + 1
   return k
-end
-
-local function queue_permit(state, k, now, due, tokens)
-  state.seq = state.seq + 1
-  redis.call("HSET", permits, k, string.format("q:%d:%d:%d:%d", state.seq, now, state.priority, due))
-  tokens[#tokens + 1] = string.format("%d", state.priority)
-  tokens[#tokens + 1] = string.format("%s.%d", k, state.seq)
-  tokens[#tokens + 1] = due > now and due - now or 0
 end
 
 -- Nothing is awake and only future retries wait: one sleeper, due at the earliest of them.
@@ -57,21 +50,6 @@ local function mint(state, now)
   end
   if state.queued == 0 and work == 0 and not state.is_calm and state.held < state.limit then
     mint_sleeper(state, now, tokens)
-  end
-  return tokens
-end
-
--- All queued tokens once more, for an answer that repeats: a copy costs one stale acquire.
-local function queued_tokens(now)
-  local tokens = {}
-  local all = redis.call("HGETALL", permits)
-  for i = 1, #all, 2 do
-    local g, lane, due = string.match(all[i + 1], "^q:(%d+):%d+:(%d+):(%d+)$")
-    if g then
-      tokens[#tokens + 1] = lane
-      tokens[#tokens + 1] = all[i] .. "." .. g
-      tokens[#tokens + 1] = math.max(0, tonumber(due) - now)
-    end
   end
   return tokens
 end

@@ -1,9 +1,9 @@
 -- The request's hash as a table. load_state() reads it once at the start of a script, save_state()
 -- writes what scripts change once at its end; between them the table is the truth. Many numbers
 -- share two fields, as each field costs more memory and time than all of these:
---   policy = limit:priority:attempts:backoff_min:backoff_max:lease_ms:retain_ms:time_limit_ms:durable:deadline:born
+--   policy = limit:priority:attempts:backoff_min:backoff_max:lease_ms:retain_ms:time_limit_ms:durable:deadline:born:shards
 --   counts = seq:queued:high:fresh:total:done:dead:open:few:max_body:last_ms:sleep_due:sleeper:free
-local POLICY = "^(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+)$"
+local POLICY = "^(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):([%d,]*)$"
 local COUNTS = "^(%d+):(%-?%d+):(%d+):(%-?%d+):(%d+):(%d+):(%-?%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d*):(%d*)$"
 
 local function load_state()
@@ -11,7 +11,7 @@ local function load_state()
   if not row[1] or row[1] == "abandoned" then
     return nil
   end
-  local limit, priority, attempts, backoff_min, backoff_max, lease_ms, retain_ms, time_limit_ms, durable, deadline, born =
+  local limit, priority, attempts, backoff_min, backoff_max, lease_ms, retain_ms, time_limit_ms, durable, deadline, born, shards =
     string.match(row[2] or "", POLICY)
   local seq, queued, high, fresh, total, done, dead_ones, open, few_wait, max_body, last_ms, sleep_due, sleeper, free =
     string.match(row[3] or "", COUNTS)
@@ -24,15 +24,15 @@ local function load_state()
     backoff_max = n(backoff_max), lease_ms = n(lease_ms), retain_ms = n(retain_ms), time_limit_ms = n(time_limit_ms),
     durable = n(durable), deadline = n(deadline), born = n(born), seq = n(seq), queued = n(queued), high = n(high),
     fresh = n(fresh), total = n(total), done = n(done), dead = n(dead_ones), open = n(open), few = n(few_wait),
-    max_body = n(max_body), last_ms = n(last_ms), sleep_due = n(sleep_due), sleeper = sleeper, free = free,
+    max_body = n(max_body), last_ms = n(last_ms), sleep_due = n(sleep_due), sleeper = sleeper, free = free, shards = shards,
     held = few_wait == "1" and 0 or redis.call("ZCARD", leases),
   }
 end
 
 -- string.format("%d") takes a tenth of the time that Lua needs to make text of a number by itself.
 local function policy_text(s)
-  return string.format("%d:%d:%d:%d:%d:%d:%d:%d:%d:%d:%d", s.limit, s.priority, s.attempts, s.backoff_min, s.backoff_max,
-    s.lease_ms, s.retain_ms, s.time_limit_ms, s.durable, s.deadline, s.born)
+  return string.format("%d:%d:%d:%d:%d:%d:%d:%d:%d:%d:%d:%s", s.limit, s.priority, s.attempts, s.backoff_min, s.backoff_max,
+    s.lease_ms, s.retain_ms, s.time_limit_ms, s.durable, s.deadline, s.born, s.shards)
 end
 
 local function counts_text(s)
@@ -57,7 +57,7 @@ end
 -- What retire needs: state, born, total, done, dead, cancelled, ended, priority, reason, retain_ms.
 local function summary(state)
   local cancelled, ended, reason = state.cancelled, state.ended, ""
-  if not ended or state.was ~= "active" then  -- only what was stopped has a reason
+  if state.was ~= "active" then  -- it ended before, or was stopped, and that has a reason
     cancelled, ended, reason = unpack(redis.call("HMGET", request, "cancelled", "ended", "reason"))
   end
   return {state.state, state.born, state.total, state.done, state.dead, tonumber(cancelled) or 0, tonumber(ended) or 0,

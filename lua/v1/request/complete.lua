@@ -39,7 +39,7 @@ if over then
 end
 now = now_ms(now)
 local permit = read_permit(k)
-if permit.kind ~= "h" or permit.fence ~= fence or permit.op ~= op then
+if permit.fence ~= fence or permit.op ~= op then
   if redis.call("HGET", permits, "last" .. k) == fence then
     return {"already", queued_tokens(now)}
   end
@@ -47,7 +47,7 @@ if permit.kind ~= "h" or permit.fence ~= fence or permit.op ~= op then
 end
 local consumer = consumer_of(permit, k)
 local settled
-if others > #ARGV and is_whole(permit, verdicts, done) then
+if is_whole(permit, verdicts, done) then
   local settle = state.few == 2 and finish_few or acknowledge
   settled = settle(state, permit.worker, verdicts, done)
 else

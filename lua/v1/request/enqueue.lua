@@ -18,7 +18,8 @@ local deadline_ms = tonumber(ARGV[13])  -- ms from now, after which nothing of i
 local time_limit_ms = tonumber(ARGV[14])  -- ms one call of the handler may take; 0 = any
 local durable = tonumber(ARGV[15])  -- how many replicas must have what is acknowledged
 local parent = ARGV[16]  -- the request whose dead sub-requests these were, or ""
-local bodies = 17  -- ARGV[17...]  the first chunk
+local shards = ARGV[17]  -- where its permits' tokens go in turn: numbers with commas, "" = the queue's own lanes
+local bodies = 18  -- ARGV[18...]  the first chunk
 -- @include lib/now_ms.lua
 -- @include lib/state.lua
 -- @include lib/permits.lua
@@ -39,6 +40,9 @@ for i = 6, 15 do
   if not tonumber(ARGV[i]) then
     return redis.error_reply("BADARGUMENT enqueue wants a number as argument " .. i)
   end
+end
+if not are_shards(shards) then
+  return redis.error_reply("BADSHARDS numbers with commas between them are expected")
 end
 local refused = entry_error(bodies)
 if refused then

@@ -17,7 +17,7 @@ if is_ended(state) then
   return {"ended"}
 end
 local permit = read_permit(k)
-if permit.kind ~= "h" or permit.fence ~= fence or permit.op ~= op then
+if permit.fence ~= fence or permit.op ~= op then
   return {"lost"}
 end
 redis.call("ZADD", leases, "XX", now_ms(now) + state.lease_ms, k)

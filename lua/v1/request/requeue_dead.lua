@@ -25,7 +25,7 @@ if over then
   return over
 end
 now = now_ms(now)
-if state.state == "cancelling" or state.state == "expiring" or is_overdue(state, now) then
+if state.state == "cancelling" or is_overdue(state, now) then
   return {"ending"}
 end
 local found, met, bytes, i = {}, {}, 0, ids

@@ -8,6 +8,7 @@ local priority = tonumber(ARGV[2])  -- lane 0..99
 -- @include lib/state.lua
 -- @include lib/permits.lua
 -- @include lib/mint.lua
+-- @include lib/change_lanes.lua
 
 if not priority or priority < 0 or priority > 99 or priority % 1 ~= 0 then
   return redis.error_reply("BADPRIORITY a whole number from 0 to 99 is expected")
@@ -21,14 +22,4 @@ if priority == state.priority then
   return {"ok", queued_tokens(now)}
 end
 state.priority = priority
-redis.call("HSET", request, "policy", policy_text(state))
-mint(state, now)  -- its tokens are not told: all that is queued is queued again
-local tokens, all = {}, redis.call("HGETALL", permits)
-for i = 1, #all, 2 do
-  local due = string.match(all[i + 1], "^q:%d+:%d+:%d+:(%d+)$")
-  if due then
-    queue_permit(state, all[i], now, tonumber(due), tokens)
-  end
-end
-save_state(state)
-return {"ok", tokens}
+return {"ok", change_lanes(state, now)}

@@ -22,6 +22,8 @@ COMMANDS = (
     "queue",
     "fsck",
     "doctor",
+    "scripts",
+    "acl",
     "server",
 )
 

@@ -11,7 +11,7 @@ from .options import json_option, open_queue, queue_option, redis_option
 from .talk import emit, emit_json
 
 
-@click.command("queue", short_help="Show or set how much may wait in a queue.")
+@click.command("queue", short_help="Show or set what holds for a whole queue.")
 @queue_option
 @click.option(
     "--max-waiting",
@@ -19,11 +19,24 @@ from .talk import emit, emit_json
     metavar="N",
     help="Refuse submissions while so many sub-requests wait; 0 = no bound.",
 )
+@click.option(
+    "--shards",
+    type=int,
+    metavar="N",
+    help="Spread its lanes over N hash slots of a cluster; 0 = one slot, as at first.",
+)
 @json_option
 @redis_option
-def command(redis: str | None, queue: str, max_waiting: int | None, as_json: bool) -> int:
-    """Show what holds for a whole queue, or set its bound on waiting sub-requests."""
+def command(
+    redis: str | None, queue: str, max_waiting: int | None, shards: int | None, as_json: bool
+) -> int:
+    """Show what holds for a whole queue, or set its bound on waiting sub-requests, or its shards.
+
+    Shards are chosen on different primaries, as far as there are any; workers notice within a
+    second, and what waits already is moved. So are they after a resharding, with the same N.
+    """
     from ..operations.bounds import MOST, read_bounds
+    from ..operations.shards import read_shards
 
     if max_waiting is not None and not 0 <= max_waiting <= MOST:
         raise InvalidArgument(
@@ -33,19 +46,31 @@ def command(redis: str | None, queue: str, max_waiting: int | None, as_json: boo
     with open_queue(redis, queue) as opened:
         if max_waiting is not None:
             opened.set_max_waiting(max_waiting)
+        if shards is not None:
+            opened.set_shards(shards)
         bounds = opened.driver.run(read_bounds(queue))
+        spread = opened.driver.run(read_shards(queue))
     has_bound = bounds.max_waiting > 0
     found = {
         "queue": queue,
         "max_waiting": bounds.max_waiting if has_bound else None,
         "waiting": bounds.waiting if has_bound else None,
+        "shards": list(spread.present.numbers),
+        "moving_from": list(spread.left.numbers),
     }
     if as_json:
         emit_json(found)
     else:
         emit(f"{'queue':<9} {queue}")
         emit(f"{'waiting':<9} {as_words(found)}")
+        emit(f"{'shards':<9} {_shards_as_words(found)}")
     return 0
+
+
+def _shards_as_words(found: dict[str, Any]) -> str:
+    shards, left = found["shards"], found["moving_from"]
+    shown = f"{len(shards)}: {', '.join(map(str, shards))}" if shards else "none, one slot"
+    return f"{shown}; requests are being moved there" if left else shown
 
 
 def as_words(found: dict[str, Any]) -> str:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import redis
 
 from .. import settings
-from ..retry import connection_delays
 from ..steps import (
     At,
     Batch,
     Call,
     Command,
     Confirm,
-    Confirmed,
     Handle,
     HandleBunch,
     Handled,
@@ -24,7 +23,6 @@ from ..steps import (
     Nodes,
     Operation,
     Pause,
-    Pop,
     Pull,
     Step,
     Subscribe,
@@ -32,12 +30,15 @@ from ..steps import (
     UntilHandled,
 )
 from . import routes, wire
-from .aio_servers import Servers
+from .aio_calls import Calls
+from .aio_servers import Lines, Servers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from redis.asyncio.connection import Connection
+
+    from ..scripts import Dialect
 
 
 class AsyncDriver:
@@ -55,8 +56,9 @@ class AsyncDriver:
         self.servers = Servers(url, timeout_s)
         self.place = self.servers.place
         self.patience_s = patience_s
-        self.give_up = give_up  # asked before each repeat: is the answer still wanted?
-        self.modern: bool | None = None
+        self.give_up = give_up  # asked before each repeat: is the answer not wanted any more?
+        self.on_cut: Callable[[], None] = lambda: None  # told when an answer was lost on its way
+        self.dialect: Dialect | None = None
         self.waits_for_disk = False
         self.is_replica = False  # as `check` found it
 
@@ -65,13 +67,17 @@ class AsyncDriver:
         operation: Operation[T],
         source: AsyncIterator[list[bytes]] | None = None,
         handle: Callable[[Handle | HandleBunch], Awaitable[Any]] | None = None,
+        *,
+        until: float = math.inf,
     ) -> T:
         """The operation's result; raises what it raises.
 
         `source` answers its Pull steps, `handle` its Handle and HandleBunch steps; what goes on
-        meanwhile is run as another task.
+        meanwhile is run as another task. `until`: see Calls.
         """
-        return await self.perform(operation, _Runner(self, source, handle))
+        runner = _Runner(self, source, handle)
+        runner.calls.until = until
+        return await self.perform(operation, runner)
 
     async def perform(self, operation: Operation[T], runner: _Runner) -> T:
         """The same by a runner that knows what it runs beside."""
@@ -97,24 +103,89 @@ class AsyncDriver:
         finally:
             await runner.close()
 
-    async def check(self) -> bool:
-        """Connects and reads INFO once: is this server fit? Raises RedisUnreachable, RedisUnfit."""
-        try:
-            lines = await self.servers.lines_for(None)
-            line = await lines.take()
+    async def check(self) -> Dialect:
+        """Connects and reads INFO: is this server fit? Raises RedisUnreachable, RedisUnfit.
+
+        Of a cluster all primaries that answer are asked, and what the oldest understands is spoken
+        from then on: so it may be brought from one version to the next while we work. (Back to an
+        older one it may not: then whoever began before has to begin anew.)
+        """
+        for is_last in self.servers.tries():
             try:
-                await line.send_command("INFO")
-                info = await line.read_response()
-                self.modern = wire.check_fitness(info, self.place)
-                self.waits_for_disk = wire.has_waitaof(info)
-                self.is_replica = wire.names_replica(info, self.url)
-            except BaseException:
-                await line.disconnect()
-                raise
-            lines.give(line)
+                infos = await self._infos()
+                break
+            except (redis.RedisError, OSError) as error:
+                if is_last or not wire.is_passing(error):
+                    raise wire.translate(error, self.place) from None
+        self.dialect = wire.oldest([wire.check_fitness(info, self.place) for info in infos])
+        self.waits_for_disk = all(map(wire.has_waitaof, infos))
+        self.is_replica = wire.names_replica(infos[0], self.url)
+        return self.dialect
+
+    async def _infos(self) -> list[bytes]:
+        servers = self.servers
+        if servers.is_one:
+            return [await self._info(await servers.lines_for(None))]
+        found: list[bytes] = []
+        failure: Exception | None = None
+        for node in (await servers.slots()).nodes:
+            try:
+                found.append(await self._info(servers.lines_at(node)))
+            except (redis.RedisError, OSError) as error:
+                if not wire.is_passing(error):
+                    raise
+                failure = error
+        if failure is not None and not found:
+            raise failure
+        return found
+
+    async def _info(self, lines: Lines) -> bytes:
+        line = None
+        try:
+            line = await lines.take()
+            await line.send_command("INFO")
+            info: bytes = await line.read_response()
         except (redis.RedisError, OSError) as error:
-            raise wire.translate(error, self.place) from None
-        return self.modern
+            await self.drop(lines, line, error)
+            raise
+        except BaseException:
+            if line is not None:
+                await line.disconnect(nowait=True)
+            raise
+        lines.give(line)
+        return info
+
+    async def drop(self, lines: Lines | None, line: Connection | None, error: Exception) -> None:
+        """A line after an error. When it broke, the idle ones to that server are no better.
+
+        Nor are they when the server was demoted or is cut off.
+        """
+        if line is not None:
+            await line.disconnect()
+        self.servers.moved()
+        if lines is None:
+            return
+        if not isinstance(error, redis.exceptions.ResponseError):
+            await lines.close()
+            self.servers.failed(lines)
+            if line is not None:
+                self.on_cut()
+        elif self.spoils(error):
+            await lines.close()
+            if wire.is_cut_off(error):
+                self.servers.distrust(lines)
+
+    def spoils(self, error: Exception) -> bool:
+        """The connections to the server that said so are made anew."""
+        return wire.spoils_connections(error, in_cluster=not self.servers.is_one)
+
+    def may_pass(self, error: Exception) -> bool:
+        """The same call may succeed a moment later."""
+        return wire.is_passing(error) and not self.is_final(error)
+
+    def is_final(self, error: Exception) -> bool:
+        """A write was refused by the replica that the URL names."""
+        return self.is_replica and wire.is_read_only(error)
 
     async def close(self) -> None:
         """Closes idle connections."""
@@ -149,21 +220,26 @@ class _Runner:
         self.source = source
         self.handle = handle
         self.handled = handled  # only of an operation that runs beside a handler
+        self.calls = Calls(driver)
         self.ear: Any = None  # the subscription, if the operation made one
         self.channel = b""
 
     async def perform(self, step: Step) -> Any:  # noqa: C901, PLR0911  one case a step
         match step:
             case Command() | Call():
-                return await self._again(routes.key_of(step), lambda line: self._one(line, step))
+                return await self.calls.call(step)
             case Batch():
-                return await self._spread(step)
+                return await self.calls.spread(step)
             case Nodes():
-                return await self._again(None, self._nodes)
+                return await self.calls.again(None, self._nodes)
             case At():
-                return await self._again(step.node, lambda line: self._one(line, step.command))
+                return await self.calls.again(
+                    step.node, lambda line: self.calls.one(line, step.command)
+                )
             case Confirm():
-                return await self._again(routes.key_of(step.step), partial(self._confirm, step))
+                return await self.calls.again(
+                    routes.key_of(step.step), partial(self.calls.confirm, step)
+                )
             case Pause():
                 return await asyncio.sleep(step.seconds)
             case Handle() if self.handle is not None:
@@ -207,123 +283,21 @@ class _Runner:
     async def _nodes(self, _: Connection) -> list[routes.Address | None]:
         return self.driver.servers.nodes
 
-    async def _again(
-        self,
-        key: bytes | routes.Address | None,
-        call: Callable[[Connection], Awaitable[Any]],
-        *,
-        keep: bool = False,
-    ) -> Any:
-        """One call, repeated while Redis does not answer; the same words each time."""
-        driver = self.driver
-        if driver.modern is None:
-            await driver.check()
-        delays = connection_delays(driver.patience_s)
-        while True:
-            line = None
-            try:
-                lines = await driver.servers.lines_for(key)
-                line = await lines.take()
-                reply = await call(line)
-            except (redis.RedisError, OSError) as error:
-                if line is not None:
-                    await line.disconnect()
-                is_final = driver.is_replica and wire.is_read_only(error)
-                may_pass = wire.is_passing(error) and not is_final
-                pause = next(delays, None) if may_pass else None
-                if pause is None or driver.give_up():
-                    raise wire.translate(error, driver.place, is_replica=is_final) from None
-                driver.servers.moved()
-                await asyncio.sleep(pause)
-            except BaseException:  # cancelled in the middle of a reply: this line is out of step
-                if line is not None:
-                    await line.disconnect(nowait=True)
-                raise
-            else:
-                if not keep:
-                    lines.give(line)
-                return reply
-
-    async def _one(self, line: Connection, step: Command | Call) -> Any:
-        modern = bool(self.driver.modern)
-        await line.send_packed_command([wire.pack(step, modern=modern)])
-        try:
-            reply = await line.read_response()
-        except redis.exceptions.NoScriptError:
-            whole = wire.words(step, modern=modern, whole=True)
-            await line.send_packed_command(line.pack_command(*whole))
-            return await line.read_response()
-        return wire.popped(reply, modern=modern) if isinstance(step, Pop) else reply
-
-    async def _confirm(self, step: Confirm, line: Connection) -> Confirmed:
-        reply = await self._one(line, step.step)
-        commands = wire.confirmation(step.replicas, waits_for_disk=self.driver.waits_for_disk)
-        answers: list[Any] = []
-        for command in commands:
-            with wire.disk_may_be_missing(answers):
-                answers.append(await self._one(line, command))
-        return wire.confirmed(reply, answers)
-
-    async def _spread(self, batch: Batch) -> list[Any]:
-        """A batch: one round trip, in a cluster one for each node."""
-        servers = self.driver.servers
-        if servers.is_one:
-            return await self._again(None, partial(self._batch, batch=batch))  # type: ignore[no-any-return]
-        steps = batch.steps
-        replies: list[Any] = [None] * len(steps)
-        for key, indexes in routes.group(steps, servers.home):
-            part = Batch([steps[i] for i in indexes], lenient=batch.lenient)
-            found = await self._again(key, partial(self._batch, batch=part))
-            for index, reply in zip(indexes, found, strict=True):
-                replies[index] = reply
-        return replies
-
-    async def _batch(self, line: Connection, batch: Batch) -> list[Any]:
-        modern = bool(self.driver.modern)
-        for piece in wire.pieces(batch.steps, modern=modern):
-            await line.send_packed_command([piece])
-        replies: list[Any] = []
-        for step in batch.steps:
-            try:
-                reply = await line.read_response(disconnect_on_error=False)
-            except redis.exceptions.ResponseError as error:
-                reply = await self._elsewhere(step) if wire.is_forgotten(error) else error
-            replies.append(reply)
-        wire.look_at(batch, replies, self.driver.place, modern=modern)
-        return replies
-
-    async def _elsewhere(self, step: Command | Call) -> Any:
-        """A forgotten script, on a line of its own: behind it in the batch a pop may block.
-
-        An error of the script is its reply, as it is in the batch.
-        """
-        lines = await self.driver.servers.lines_for(routes.key_of(step))
-        line = await lines.take()
-        try:
-            reply = await self._one(line, step)
-        except redis.exceptions.ResponseError as error:
-            reply = error
-        except BaseException:
-            await line.disconnect(nowait=True)
-            raise
-        lines.give(line)
-        return reply
-
     async def _subscribe(self, channel: bytes) -> None:
         async def listen(line: Connection) -> Connection:
-            await line.send_command("SUBSCRIBE", channel)
+            await line.send_command(*wire.subscription(channel, self.calls.dialect))
             await line.read_response()
             return line
 
         await self.close()
         self.channel = channel
-        self.ear = await self._again(None, listen, keep=True)
+        self.ear = await self.calls.again(channel, listen, keep=True)
 
     async def _message(self, timeout_s: float) -> Any:
         """A message, or None when time is up or the connection broke (then it subscribes anew)."""
         try:
             async with asyncio.timeout(timeout_s):
-                return (await self.ear.read_response(disconnect_on_error=False))[-1]
+                return wire.message(await self.ear.read_response(disconnect_on_error=False))
         except TimeoutError:
             return None
         except (redis.RedisError, OSError):

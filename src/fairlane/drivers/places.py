@@ -5,20 +5,50 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import redis
 
+from .. import settings
 from ..errors import RedisUnreachable
-from . import routes, wire
+from . import routes, urls, wire
 
-L = TypeVar("L")  # a driver's Lines: its connections to one server
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_TRIES = 3
+BRIEF = ("socket_timeout", "socket_connect_timeout")
+
+
+class Known:
+    """What both drivers' Lines know of their server."""
+
+    is_silent = False  # it did not answer; nobody knows whether it does now
+    _try_s = 0.0
+
+    def briefly(self, options: dict[str, Any]) -> dict[str, Any]:
+        """The options of a connection that is to find out: it waits for a short time only."""
+        usual = options.get("socket_timeout") or settings.SOCKET_TIMEOUT_S
+        self._try_s = min(usual, self._try_s or settings.SILENT_TIMEOUT_S)
+        return options | dict.fromkeys(BRIEF, self._try_s)
+
+    def was_too_slow(self) -> None:
+        """The next try takes twice as long: a slow server is not a silent one."""
+        self._try_s *= 2
+
+    def has_answered(self) -> None:
+        """Nobody need find out any more."""
+        self.is_silent, self._try_s = False, 0.0
+
+
+L = TypeVar("L", bound=Known)  # a driver's Lines: its connections to one server
 
 
 class Kinds(NamedTuple):
     """The classes of one kind of I/O."""
 
     pool: Any
+    secure: Any
     sentinel: Any
     sentinel_pool: Any
     lines: Any
@@ -30,28 +60,35 @@ class Places(Generic[L]):
     KINDS: Kinds
 
     def __init__(self, url: str, timeout_s: float) -> None:
-        self.place = wire.hide_secret(wire.check_url(url))
-        self._options = wire.connection_options(timeout_s)
+        self.place = urls.hide_secret(url)
+        target = urls.read(url)
+        if target.kind != "one":  # another node may take over
+            timeout_s = min(timeout_s, settings.FAILOVER_TIMEOUT_S)
+        self._options = wire.connection_options(timeout_s) | target.options
         self._one: L | None = None
         self._nodes: dict[routes.Address, L] = {}
         self._map: routes.SlotMap | None = None
+        self._told: routes.SlotMap | None = None  # the same, also when it may be wrong by now
         self._seeds: list[routes.Address] = []
+        self._silent: dict[routes.Address, bool] = {}  # asked last, the latest last of all
         self._guards: list[Any] = []
         self.nodes: list[routes.Address | None] = [None]  # as At wants them, once asked for
-        if url.startswith("redis+cluster:"):
-            self._seeds, own = routes.split_cluster(url)
-            self._options |= own
+        if target.kind == "cluster":
+            self._seeds = [*target.hosts]
+            if target.is_secure:
+                self._options["connection_class"] = self.KINDS.secure
         else:
-            self._one = self.KINDS.lines(self._pool(url), self.place)
+            self._one = self.KINDS.lines(self._pool(target), self.place)
 
-    def _pool(self, url: str) -> Any:
+    def _pool(self, target: urls.Target) -> Any:
         kinds = self.KINDS
-        if not url.startswith("redis+sentinel:"):
-            return wire.from_url(kinds.pool, url, self._options)
-        sentinels, master, own = wire.split_sentinel(url)
-        guards = kinds.sentinel(sentinels, sentinel_kwargs=self._options, **self._options, **own)
+        if target.kind == "one":
+            return kinds.pool.from_url(target.rest, **self._options)
+        options = self._options | ({"ssl": True} if target.is_secure else {})
+        own = {name: value for name, value in options.items() if name not in urls.OF_KEYS}
+        guards = kinds.sentinel(target.hosts, sentinel_kwargs=own | dict(target.guards))
         self._guards = guards.sentinels
-        return kinds.sentinel_pool(master, guards, **self._options, **own)
+        return kinds.sentinel_pool(target.master, guards, **options)
 
     @property
     def is_one(self) -> bool:
@@ -60,38 +97,80 @@ class Places(Generic[L]):
 
     def home(self, key: bytes) -> routes.Address | None:
         """The node of this key as known now; None before the cluster was asked."""
-        return self._map.home(key) if self._map is not None else None
+        slots = self._map  # another thread may forget it meanwhile
+        return slots.home(key) if slots is not None else None
+
+    @property
+    def homes(self) -> Callable[[bytes], routes.Address | None]:
+        """What tells the node of a key as it was told last, whatever is learnt meanwhile."""
+        told = self._told
+        return told.home if told is not None else lambda _: None
 
     def moved(self) -> None:
         """A node disowned a slot or fell silent: the slots are asked for anew."""
         self._map = None
 
+    def failed(self, lines: L) -> None:
+        """A server did not answer: it is the last to be asked who serves what.
+
+        And its next connection is tried for a short time only: while it hangs and nobody has taken
+        over yet, each try would cost the whole timeout.
+        """
+        self.distrust(lines)
+        if lines is not self._one:
+            lines.is_silent = True
+
+    def distrust(self, lines: L) -> None:
+        """A server is the last to be asked who serves what: as one that the others can't reach.
+
+        It answers, but may be wrong.
+        """
+        self._map = None
+        for node, known in list(self._nodes.items()):  # another thread may add one
+            if known is lines:
+                self._silent.pop(node, None)
+                self._silent[node] = True
+
     def _know(self, found: routes.SlotMap) -> routes.SlotMap:
         """A cluster has told its slots."""
-        self._map, self.nodes = found, [*found.nodes]
+        self._map, self._told, self.nodes = found, found, [*found.nodes]
         return found
 
     def _there(self, slots: routes.SlotMap, key: bytes | routes.Address | None) -> L:
         """The connections to the primary of this key, or to the one named; None = any."""
         if isinstance(key, tuple):
             if key in slots.nodes:
-                return self._node(key)
+                return self.lines_at(key)
             raise RedisUnreachable(f"{key[0]}:{key[1]} is no primary of {self.place} any more")
-        home = slots.home(key) if key is not None else slots.nodes[0]
+        home = slots.home(key) if key is not None else self._any(slots.nodes)
         if home is None:
             self._map = None
             raise redis.exceptions.ClusterDownError("CLUSTERDOWN Hash slot not served")
-        return self._node(home)
+        return self.lines_at(home)
 
-    def _node(self, node: routes.Address) -> L:
+    def _any(self, nodes: list[routes.Address]) -> routes.Address:
+        return next((node for node in nodes if node not in self._silent), nodes[0])
+
+    def tries(self) -> Iterator[bool]:
+        """How often any one server may be asked something, in a cluster another one each time.
+
+        True for the last time.
+        """
+        count = 1 if self.is_one else _TRIES
+        return (left == 1 for left in range(count, 0, -1))
+
+    def lines_at(self, node: routes.Address) -> L:
+        """The connections to a node, whatever it is."""
         if node not in self._nodes:
             pool = self.KINDS.pool(host=node[0], port=node[1], **self._options)
-            self._nodes[node] = self.KINDS.lines(pool, f"{node[0]}:{node[1]}")
+            self._nodes.setdefault(node, self.KINDS.lines(pool, f"{node[0]}:{node[1]}"))
         return self._nodes[node]
 
     def _to_ask(self) -> list[routes.Address]:
-        """The nodes that may tell the slots: those in use first."""
-        return list(dict.fromkeys([*self._nodes, *self._seeds]))
+        """The nodes that may tell the slots: those in use first, those that failed last."""
+        known = [*self._nodes, *self._seeds, *(node for node in self.nodes if node)]
+        fine = [node for node in known if node not in self._silent]
+        return list(dict.fromkeys([*fine, *self._silent, *known]))
 
     def _all_lines(self) -> list[L]:
         return [*self._nodes.values(), *([self._one] if self._one else [])]

@@ -11,7 +11,7 @@ from ..errors import InvalidArgument
 from ..steps import Arg, Call, Command
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
 Address = tuple[str, int]
 _KEYLESS = frozenset({b"TIME", b"INFO", b"SUBSCRIBE"})
@@ -33,31 +33,18 @@ def _as_bytes(arg: Arg) -> bytes:
 
 
 def group(
-    steps: Sequence[Command | Call], home: Callable[[bytes], Address | None]
+    keys: dict[int, bytes | None], home: Callable[[bytes], Address | None]
 ) -> list[tuple[bytes | None, list[int]]]:
     """The steps of a batch by node: (a key of that node, indexes in their order).
 
-    A step without a key (TIME) goes where the first step with one goes: it asks that node's clock.
-    While the nodes are unknown, steps are told apart by their slots.
+    `keys`: by index, the key that decides. While the nodes are unknown, steps are told apart by
+    their slots.
     """
-    keys = [key_of(step) for step in steps]
-    first = next((key for key in keys if key is not None), None)
     found: dict[Address | int | None, tuple[bytes | None, list[int]]] = {}
-    for index, own in enumerate(keys):
-        key = first if own is None else own
+    for index, key in keys.items():
         node = None if key is None else home(key) or key_slot(key)
         found.setdefault(node, (key, []))[1].append(index)
     return list(found.values())
-
-
-def split_cluster(url: str) -> tuple[list[Address], dict[str, Any]]:
-    """`redis+cluster://[user:password@]h:p,h:p` as (nodes to ask, connection options)."""
-    credentials, _, hosts = url.split("://", 1)[1].rpartition("@")
-    nodes = [address(part) for part in hosts.strip("/").split(",")]
-    user, _, password = credentials.partition(":")
-    if not password:
-        return nodes, {}
-    return nodes, {"password": password, **({"username": user} if user else {})}
 
 
 def address(text: str) -> Address:
@@ -65,7 +52,7 @@ def address(text: str) -> Address:
     host, _, port = text.rpartition(":")
     if not host or not port.isdigit():
         raise InvalidArgument(f"Redis node {text!r} is not valid: host:port is expected")
-    return host, int(port)
+    return host.strip("[]"), int(port)  # [::1] is ::1
 
 
 class SlotMap:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import redis
 
 from .. import clock, settings
-from ..retry import connection_delays
 from ..steps import (
     At,
     Batch,
     Call,
     Command,
     Confirm,
-    Confirmed,
     Handle,
     HandleBunch,
     Handled,
@@ -23,7 +22,6 @@ from ..steps import (
     Nodes,
     Operation,
     Pause,
-    Pop,
     Pull,
     Step,
     Subscribe,
@@ -32,12 +30,15 @@ from ..steps import (
 )
 from . import routes, wire
 from .beside import Beside, Signal
-from .sync_servers import Servers
+from .sync_calls import Calls
+from .sync_servers import Lines, Servers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from redis.connection import Connection
+
+    from ..scripts import Dialect
 
 
 class SyncDriver:
@@ -55,8 +56,9 @@ class SyncDriver:
         self.servers = Servers(url, timeout_s)
         self.place = self.servers.place
         self.patience_s = patience_s
-        self.give_up = give_up  # asked before each repeat: is the answer still wanted?
-        self.modern: bool | None = None
+        self.give_up = give_up  # asked before each repeat: is the answer not wanted any more?
+        self.on_cut: Callable[[], None] = lambda: None  # told when an answer was lost on its way
+        self.dialect: Dialect | None = None
         self.waits_for_disk = False
         self.is_replica = False  # as `check` found it
         self.beside = Beside()
@@ -66,13 +68,18 @@ class SyncDriver:
         operation: Operation[T],
         source: Iterator[list[bytes]] | None = None,
         handle: Callable[[Handle | HandleBunch], Any] | None = None,
+        *,
+        until: float = math.inf,
     ) -> T:
         """The operation's result; raises what it raises.
 
         `source` answers its Pull steps, `handle` its Handle and HandleBunch steps; these are called
         in the caller's thread, and what goes on meanwhile is run in another.
+        `until`: see Calls.
         """
-        return self.perform(operation, _Runner(self, source, handle))
+        runner = _Runner(self, source, handle)
+        runner.calls.until = until
+        return self.perform(operation, runner)
 
     def perform(self, operation: Operation[T], runner: _Runner) -> T:
         """The same by a runner that knows what it runs beside."""
@@ -93,24 +100,89 @@ class SyncDriver:
         finally:
             runner.close()
 
-    def check(self) -> bool:
-        """Connects and reads INFO once: is this server fit? Raises RedisUnreachable, RedisUnfit."""
-        try:
-            lines = self.servers.lines_for(None)
-            line = lines.take()
+    def check(self) -> Dialect:
+        """Connects and reads INFO: is this server fit? Raises RedisUnreachable, RedisUnfit.
+
+        Of a cluster all primaries that answer are asked, and what the oldest understands is spoken
+        from then on: so it may be brought from one version to the next while we work. (Back to an
+        older one it may not: then whoever began before has to begin anew.)
+        """
+        for is_last in self.servers.tries():
             try:
-                line.send_command("INFO")
-                info = line.read_response()
-                self.modern = wire.check_fitness(info, self.place)
-                self.waits_for_disk = wire.has_waitaof(info)
-                self.is_replica = wire.names_replica(info, self.url)
-            except BaseException:
-                line.disconnect()
-                raise
-            lines.give(line)
+                infos = self._infos()
+                break
+            except (redis.RedisError, OSError) as error:
+                if is_last or not wire.is_passing(error):
+                    raise wire.translate(error, self.place) from None
+        self.dialect = wire.oldest([wire.check_fitness(info, self.place) for info in infos])
+        self.waits_for_disk = all(map(wire.has_waitaof, infos))
+        self.is_replica = wire.names_replica(infos[0], self.url)
+        return self.dialect
+
+    def _infos(self) -> list[bytes]:
+        servers = self.servers
+        if servers.is_one:
+            return [self._info(servers.lines_for(None))]
+        found: list[bytes] = []
+        failure: Exception | None = None
+        for node in (servers.slots()).nodes:
+            try:
+                found.append(self._info(servers.lines_at(node)))
+            except (redis.RedisError, OSError) as error:
+                if not wire.is_passing(error):
+                    raise
+                failure = error
+        if failure is not None and not found:
+            raise failure
+        return found
+
+    def _info(self, lines: Lines) -> bytes:
+        line = None
+        try:
+            line = lines.take()
+            line.send_command("INFO")
+            info: bytes = line.read_response()
         except (redis.RedisError, OSError) as error:
-            raise wire.translate(error, self.place) from None
-        return self.modern
+            self.drop(lines, line, error)
+            raise
+        except BaseException:
+            if line is not None:
+                line.disconnect()
+            raise
+        lines.give(line)
+        return info
+
+    def drop(self, lines: Lines | None, line: Connection | None, error: Exception) -> None:
+        """A line after an error. When it broke, the idle ones to that server are no better.
+
+        Nor are they when the server was demoted or is cut off.
+        """
+        if line is not None:
+            line.disconnect()
+        self.servers.moved()
+        if lines is None:
+            return
+        if not isinstance(error, redis.exceptions.ResponseError):
+            lines.close()
+            self.servers.failed(lines)
+            if line is not None:
+                self.on_cut()
+        elif self.spoils(error):
+            lines.close()
+            if wire.is_cut_off(error):
+                self.servers.distrust(lines)
+
+    def spoils(self, error: Exception) -> bool:
+        """The connections to the server that said so are made anew."""
+        return wire.spoils_connections(error, in_cluster=not self.servers.is_one)
+
+    def may_pass(self, error: Exception) -> bool:
+        """The same call may succeed a moment later."""
+        return wire.is_passing(error) and not self.is_final(error)
+
+    def is_final(self, error: Exception) -> bool:
+        """A write was refused by the replica that the URL names."""
+        return self.is_replica and wire.is_read_only(error)
 
     def close(self) -> None:
         """Closes idle connections."""
@@ -130,22 +202,23 @@ class _Runner:
         self.driver = driver
         self.source = source
         self.handle = handle
-        self.sent, self.handled = beside  # only of an operation that runs beside a handler
+        sent, self.handled = beside  # only of an operation that runs beside a handler
+        self.calls = Calls(driver, sent)
         self.ear: Any = None  # the subscription, if the operation made one
         self.channel = b""
 
     def perform(self, step: Step) -> Any:  # noqa: C901, PLR0911  one case a step
         match step:
             case Command() | Call():
-                return self._again(routes.key_of(step), lambda line: self._one(line, step))
+                return self.calls.call(step)
             case Batch():
-                return self._spread(step)
+                return self.calls.spread(step)
             case Nodes():
-                return self._again(None, self._nodes)
+                return self.calls.again(None, self._nodes)
             case At():
-                return self._again(step.node, lambda line: self._one(line, step.command))
+                return self.calls.again(step.node, lambda line: self.calls.one(line, step.command))
             case Confirm():
-                return self._again(routes.key_of(step.step), partial(self._confirm, step))
+                return self.calls.again(routes.key_of(step.step), partial(self.calls.confirm, step))
             case Pause():
                 return clock.sleep(step.seconds)
             case Handle() if self.handle is not None:
@@ -179,126 +252,22 @@ class _Runner:
     def _nodes(self, _: Connection) -> list[routes.Address | None]:
         return self.driver.servers.nodes
 
-    def _again(
-        self,
-        key: bytes | routes.Address | None,
-        call: Callable[[Connection], Any],
-        *,
-        keep: bool = False,
-    ) -> Any:
-        """One call, repeated while Redis does not answer; the same words each time."""
-        driver = self.driver
-        if driver.modern is None:
-            driver.check()
-        delays = connection_delays(driver.patience_s)
-        while True:
-            line = None
-            try:
-                lines = driver.servers.lines_for(key)
-                line = lines.take()
-                reply = call(line)
-            except (redis.RedisError, OSError) as error:
-                if line is not None:
-                    line.disconnect()
-                is_final = driver.is_replica and wire.is_read_only(error)
-                may_pass = wire.is_passing(error) and not is_final
-                pause = next(delays, None) if may_pass else None
-                if pause is None or driver.give_up():
-                    raise wire.translate(error, driver.place, is_replica=is_final) from None
-                driver.servers.moved()
-                clock.sleep(pause)
-            except BaseException:  # Ctrl-C in the middle of a reply: this line is out of step
-                if line is not None:
-                    line.disconnect()
-                raise
-            else:
-                if not keep:
-                    lines.give(line)
-                return reply
-
-    def _one(self, line: Connection, step: Command | Call) -> Any:
-        modern = bool(self.driver.modern)
-        line.send_packed_command([wire.pack(step, modern=modern)])
-        try:
-            reply = line.read_response()
-        except redis.exceptions.NoScriptError:
-            whole = wire.words(step, modern=modern, whole=True)
-            line.send_packed_command(line.pack_command(*whole))
-            return line.read_response()
-        return wire.popped(reply, modern=modern) if isinstance(step, Pop) else reply
-
-    def _confirm(self, step: Confirm, line: Connection) -> Confirmed:
-        reply = self._one(line, step.step)
-        commands = wire.confirmation(step.replicas, waits_for_disk=self.driver.waits_for_disk)
-        answers: list[Any] = []
-        for command in commands:
-            with wire.disk_may_be_missing(answers):
-                answers.append(self._one(line, command))
-        return wire.confirmed(reply, answers)
-
-    def _spread(self, batch: Batch) -> list[Any]:
-        """A batch: one round trip, in a cluster one for each node."""
-        servers = self.driver.servers
-        if servers.is_one:
-            return self._again(None, partial(self._batch, batch=batch))  # type: ignore[no-any-return]
-        steps = batch.steps
-        replies: list[Any] = [None] * len(steps)
-        for key, indexes in routes.group(steps, servers.home):
-            part = Batch([steps[i] for i in indexes], lenient=batch.lenient)
-            found = self._again(key, partial(self._batch, batch=part))
-            for index, reply in zip(indexes, found, strict=True):
-                replies[index] = reply
-        return replies
-
-    def _batch(self, line: Connection, batch: Batch) -> list[Any]:
-        modern = bool(self.driver.modern)
-        for piece in wire.pieces(batch.steps, modern=modern):
-            line.send_packed_command([piece])
-        if self.sent is not None:
-            self.sent.give()
-        replies: list[Any] = []
-        for step in batch.steps:
-            try:
-                reply = line.read_response(disconnect_on_error=False)
-            except redis.exceptions.ResponseError as error:
-                reply = self._elsewhere(step) if wire.is_forgotten(error) else error
-            replies.append(reply)
-        wire.look_at(batch, replies, self.driver.place, modern=modern)
-        return replies
-
-    def _elsewhere(self, step: Command | Call) -> Any:
-        """A forgotten script, on a line of its own: behind it in the batch a pop may block.
-
-        An error of the script is its reply, as it is in the batch.
-        """
-        lines = self.driver.servers.lines_for(routes.key_of(step))
-        line = lines.take()
-        try:
-            reply = self._one(line, step)
-        except redis.exceptions.ResponseError as error:
-            reply = error
-        except BaseException:
-            line.disconnect()
-            raise
-        lines.give(line)
-        return reply
-
     def _subscribe(self, channel: bytes) -> None:
         def listen(line: Connection) -> Connection:
-            line.send_command("SUBSCRIBE", channel)
+            line.send_command(*wire.subscription(channel, self.calls.dialect))
             line.read_response()
             return line
 
         self.close()
         self.channel = channel
-        self.ear = self._again(None, listen, keep=True)
+        self.ear = self.calls.again(channel, listen, keep=True)
 
     def _message(self, timeout_s: float) -> Any:
         """A message, or None when time is up or the connection broke (then it subscribes anew)."""
         try:
             if not self.ear.can_read(timeout=timeout_s):
                 return None
-            return self.ear.read_response()[-1]
+            return wire.message(self.ear.read_response())
         except (redis.RedisError, OSError):
             self._subscribe(self.channel)
             return None

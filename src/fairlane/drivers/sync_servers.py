@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import deque
 from typing import Any
 
 import redis
-from redis.connection import Connection, ConnectionPool
+from redis.connection import Connection, ConnectionPool, SSLConnection
 from redis.sentinel import Sentinel, SentinelConnectionPool
 
 from ..errors import RedisUnreachable
 from . import routes
-from .places import Kinds, Places
+from .places import Kinds, Known, Places
 
 
-class Lines:
+class Lines(Known):
     """Idle connections to one server, shared by threads and safe across a fork."""
 
     def __init__(self, pool: Any, place: str) -> None:
@@ -26,6 +27,8 @@ class Lines:
 
     def take(self) -> Connection:
         """A connection, made if none is idle. A Sentinel's asks for its master as it connects."""
+        if self.is_silent:
+            self._probe()
         if self._pid != os.getpid():  # a forked child must not speak on its parent's sockets
             self._idle, self._pid = deque(), os.getpid()
         try:
@@ -36,20 +39,40 @@ class Lines:
         line.connect()  # nothing, if it is
         return line
 
+    def _probe(self) -> None:
+        """Returns when the server answers; raises soon when it does not."""
+        line = self._pool.connection_class(**self.briefly(self._pool.connection_kwargs))
+        try:
+            line.connect()
+            line.send_command("PING")
+            line.read_response()
+        except redis.exceptions.ResponseError:
+            pass  # an answer, too
+        except redis.exceptions.TimeoutError:
+            self.was_too_slow()
+            raise
+        finally:
+            line.disconnect()
+        self.has_answered()
+
     def give(self, line: Connection) -> None:
         """Back among the idle ones; a broken one reconnects at its next use."""
         self._idle.append(line)
 
     def close(self) -> None:
-        """Closes the idle connections; one in use closes when its owner is done."""
-        while self._idle:
-            self._idle.pop().disconnect()
+        """Closes the idle connections; one in use closes when its owner is done.
+
+        After an error: those made before are no better.
+        """
+        with contextlib.suppress(IndexError):  # another thread may take the last one
+            while self._idle:
+                self._idle.pop().disconnect()
 
 
 class Servers(Places[Lines]):
     """One server, or the primaries of a cluster as they are needed."""
 
-    KINDS = Kinds(ConnectionPool, Sentinel, SentinelConnectionPool, Lines)
+    KINDS = Kinds(ConnectionPool, SSLConnection, Sentinel, SentinelConnectionPool, Lines)
 
     def lines_for(self, key: bytes | routes.Address | None) -> Lines:
         """The connections to the server of this key, or to this primary.
@@ -58,22 +81,28 @@ class Servers(Places[Lines]):
         """
         if self._one is not None:
             return self._one
-        return self._there(self._map or self._know(self._ask()), key)
+        return self._there(self.slots(), key)
+
+    def slots(self) -> routes.SlotMap:
+        """A cluster's slots, asked for when needed."""
+        return self._map or self._know(self._ask())
 
     def _ask(self) -> routes.SlotMap:
         failure: Exception = RedisUnreachable(f"no node of {self.place} answers")
         for node in self._to_ask():
             line = None
             try:
-                line = self._node(node).take()
+                line = self.lines_at(node).take()
                 line.send_command("CLUSTER", "SLOTS")
                 found = routes.SlotMap(line.read_response(), node[0])
             except (redis.RedisError, OSError) as error:
                 if line is not None:
                     line.disconnect()
                 failure = error
+                self.failed(self.lines_at(node))
                 continue
-            self._node(node).give(line)
+            self._silent.pop(node, None)
+            self.lines_at(node).give(line)
             if found.nodes:
                 return found
         raise failure

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import re
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import hiredis
 import redis
@@ -16,17 +15,18 @@ from .. import settings
 from ..errors import (
     SCRIPT_ERRORS,
     FairlaneError,
-    InvalidArgument,
+    LayoutTooNew,
     RedisFull,
     RedisUnfit,
     RedisUnreachable,
 )
-from ..steps import Arg, Batch, Call, Command, Confirmed, Pop, Popped, TextCall
+from ..scripts import Dialect
+from ..steps import Arg, Call, Command, Confirmed, Pop, Popped, TextCall
+from . import unloaded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
-SCHEMES = ("redis", "rediss", "unix", "redis+cluster", "redis+sentinel")
 # Not failures of the call but of the moment: the same call with the same op id goes again.
 PASSING = (
     "MOVED",
@@ -39,29 +39,23 @@ PASSING = (
     "UNBLOCKED",
     "BUSY ",
     "NOREPLICAS",
+    unloaded.CODE,
 )
-REFUSED = ("NOAUTH", "WRONGPASS", "NOPERM", "invalid username-password", "AUTH failed")
+_IN_SCRIPT = "The user executing the script"  # ... may not run a command in it
+REFUSED = (_IN_SCRIPT, "NOAUTH", "WRONGPASS", "NOPERM", "invalid username-password", "AUTH failed")
+# What OpenSSL says of certificates, of keys and of a server that does not speak TLS.
+_INSECURE = re.compile(
+    r"CERTIFICATE_VERIFY_FAILED|WRONG_VERSION_NUMBER|record layer failure|RECORD_LAYER_FAILURE"
+    r"|_ALERT_|PEM lib|\[X509|doesn't match|KEY_VALUES_MISMATCH"
+)
 OLDEST = (6, 2)
 WAITAOF_SINCE = (7, 2)
 PIECE_BYTES = 16_384  # about what Redis reads at once
-_SECRET = re.compile(r"(://[^:@/]*:).*@")  # up to the last @: a password may hold anything
-_QUERY_SECRET = re.compile(r"(password=)[^&]*")
-
-
-def hide_secret(url: str) -> str:
-    """The URL without its password, for messages."""
-    # The query first: a password there may hold an @, too.
-    return _SECRET.sub(r"\1***@", _QUERY_SECRET.sub(r"\1***", url))
-
-
-def check_url(url: str) -> str:
-    """`url` itself when a driver understands it; raises InvalidArgument."""
-    if url.partition("://")[0] not in SCHEMES:  # urlsplit refuses some passwords with a [
-        raise InvalidArgument(
-            f"Redis URL {hide_secret(url)!r} is not valid: it begins with one of "
-            + ", ".join(f"{known}://" for known in SCHEMES)
-        )
-    return url
+_KNOWN: dict[str, Callable[[str], FairlaneError]] = {
+    **SCRIPT_ERRORS,
+    unloaded.CODE: unloaded.not_loaded,
+}
+_ASKING = b"*1\r\n$6\r\nASKING\r\n"
 
 
 def connection_options(timeout_s: float) -> dict[str, Any]:
@@ -81,49 +75,23 @@ def connection_options(timeout_s: float) -> dict[str, Any]:
     }
 
 
-def from_url(pool: Any, url: str, options: dict[str, Any]) -> Any:
-    """A pool of the class `pool` for `url`; raises InvalidArgument for a URL it can't read."""
-    with contextlib.suppress(ValueError):  # its text may hold a part of the password
-        parts = urlsplit(url)
-        # Else it would connect to a part of the password, and name it.
-        if not (parts.netloc and "@" in parts.path + parts.fragment):
-            return pool.from_url(url, **options)
-    raise InvalidArgument(
-        f"Redis URL {hide_secret(url)!r} is not valid: scheme://host:port/db is expected, "
-        "and %2F for a / in a password"
-    )
+def whole(step: Call, dialect: Dialect, *, asking: bool = False) -> bytes:
+    """A script call by the script's text. `asking` as in `pieces`."""
+    text: bytes = hiredis.pack_command(words(step, dialect, whole=True))  # type: ignore[arg-type]
+    return _ASKING + text if asking else text
 
 
-def split_sentinel(url: str) -> tuple[list[tuple[str, int]], str, dict[str, Any]]:
-    """`redis+sentinel://[:password@]h:p,h:p/master[/db]` as (sentinels, master, options)."""
-    rest = url.split("://", 1)[1]
-    credentials, _, place = rest.rpartition("@")
-    hosts, _, path = place.partition("/")
-    master, _, db = path.partition("/")
-    if not master or "?" in path:
-        raise InvalidArgument(
-            "a redis+sentinel:// URL names its master, and has no options behind it: "
-            "redis+sentinel://host:26379/mymaster"
-        )
-    sentinels = []
-    for part in hosts.split(","):
-        host, _, port = part.rpartition(":")
-        if not host or not port.isdigit():
-            raise InvalidArgument(f"sentinel {part!r} is not valid: host:port is expected")
-        sentinels.append((host, int(port)))
-    options: dict[str, Any] = {"db": int(db) if db.isdigit() else 0}
-    user, _, password = credentials.partition(":")
-    if password:
-        options |= {"password": password, **({"username": user} if user else {})}
-    return sentinels, master, options
+def pieces(
+    steps: Iterable[Command | Call], dialect: Dialect, *, asking: bool = False
+) -> Iterator[bytes]:
+    """What is sent for these steps, in pieces: the server works on one while we pack the next.
 
-
-def pieces(steps: Iterable[Command | Call], *, modern: bool) -> Iterator[bytes]:
-    """What is sent for these steps, in pieces: the server works on one while we pack the next."""
+    With `asking` the word that lets a step in before its slot has moved goes before each.
+    """
     packed: list[bytes] = []
     size = 0
     for step in steps:
-        one = pack(step, modern=modern)
+        one = _ASKING + pack(step, dialect) if asking else pack(step, dialect)
         packed.append(one)
         size += len(one)
         if size > PIECE_BYTES:
@@ -133,31 +101,33 @@ def pieces(steps: Iterable[Command | Call], *, modern: bool) -> Iterator[bytes]:
         yield b"".join(packed)
 
 
-def pack(step: Command | Call, *, modern: bool) -> bytes:
+def pack(step: Command | Call, dialect: Dialect) -> bytes:
     """A step as bytes to send, in a third of the time that redis-py's own way takes."""
     if isinstance(step, Pop):  # a hundred keys, the same again and again
-        known = step.packed.get(modern)
+        known = step.packed.get(dialect)
         if known is not None:
             return known
-    packed: bytes = hiredis.pack_command(words(step, modern=modern))  # type: ignore[arg-type]
+    packed: bytes = hiredis.pack_command(words(step, dialect))  # type: ignore[arg-type]
     if isinstance(step, Pop):
-        step.packed[modern] = packed
+        step.packed[dialect] = packed
     return packed
 
 
-def words(step: Command | Call, *, modern: bool, whole: bool = False) -> tuple[bytes | str, ...]:
+def words(
+    step: Command | Call, dialect: Dialect, *, whole: bool = False
+) -> tuple[bytes | str, ...]:
     """A step as a command: EVALSHA, or EVAL with the `whole` text for a server that forgot it.
 
     Numbers become text here: hiredis asks Python for their text while it packs, Python may answer
     with a pending Ctrl-C instead, and hiredis then reads the text that is not there.
     """
-    if isinstance(step, Pop) and modern:
+    if isinstance(step, Pop) and dialect is not Dialect.LEGACY:
         return tuple(_ready(_pop_words(step)))
     if isinstance(step, Command):
         return tuple(_ready(step.args))
     name: bytes = b"EVAL" if whole else b"EVALSHA"
     script = step.script
-    first = script.source(modern=modern) if whole else script.sha(modern=modern)
+    first = script.source(dialect) if whole else script.sha(dialect)
     args = step.args if type(step) is TextCall else _ready(step.args)
     return (name, first, b"%d" % len(step.keys), *step.keys, *args)
 
@@ -174,14 +144,14 @@ def _pop_words(step: Pop) -> tuple[Arg, ...]:
     return (b"BLMPOP", step.seconds, *count) if step.most > 1 else step.args
 
 
-def popped(reply: Any, *, modern: bool) -> Popped | None:
+def popped(reply: Any, dialect: Dialect) -> Popped | None:
     """The server's reply to a Pop, in whichever words it was asked."""
     if reply is None:
         return None
     lane, found = reply
     if isinstance(found, list):
         return Popped(lane, found)
-    return Popped(lane, [found], is_cut=not modern)
+    return Popped(lane, [found], is_cut=dialect is Dialect.LEGACY)
 
 
 def is_forgotten(error: Exception) -> bool:
@@ -198,7 +168,7 @@ def is_passing(error: Exception) -> bool:
     if isinstance(
         error, redis.exceptions.ConnectionError | redis.exceptions.TimeoutError | OSError
     ):
-        return not any(text in str(error) for text in REFUSED)
+        return not _is_refusal(str(error))
     return isinstance(error, redis.exceptions.ResponseError) and full_text(error).startswith(
         PASSING
     )
@@ -224,6 +194,30 @@ def full_text(error: Exception) -> str:
     return inside[1] if inside else _CODES.get(type(error), "") + str(error)
 
 
+def is_on_the_move(error: Exception) -> bool:
+    """A cluster is moving the slot, so that a command of several keys can't be served."""
+    return isinstance(error, redis.exceptions.ResponseError) and full_text(error).startswith(
+        ("TRYAGAIN", "ASK ")
+    )
+
+
+def is_cut_off(error: Exception) -> bool:
+    """Who says so was demoted, or can't reach the others: it does not know who serves what."""
+    return isinstance(error, redis.exceptions.ResponseError) and full_text(error).startswith(
+        ("READONLY", "MASTERDOWN", "CLUSTERDOWN")
+    )
+
+
+def spoils_connections(error: Exception, *, in_cluster: bool) -> bool:
+    """The server can't answer, whatever it is asked: its name may lead to another one by now.
+
+    Where a slot is says nothing of the server, in a cluster.
+    """
+    if not is_passing(error) or is_on_the_move(error):
+        return False
+    return not (in_cluster and full_text(error).startswith("MOVED"))
+
+
 def is_read_only(error: Exception) -> bool:
     """A replica, or a primary that was demoted, refused a write."""
     return isinstance(error, redis.exceptions.ResponseError) and full_text(error).startswith(
@@ -238,16 +232,11 @@ def translate(error: Exception, place: str, *, is_replica: bool = False) -> Fair
     """
     text = full_text(error)
     code = text.split(" ", 1)[0]
-    known = SCRIPT_ERRORS.get(code)
+    known = _KNOWN.get(code)
     if known is not None:
-        return known(text)
-    if isinstance(error, redis.exceptions.AuthenticationError) or any(
-        word in text for word in REFUSED
-    ):
-        return RedisUnfit(
-            f"Redis at {place} refused the login or a command: {text.rstrip('.')}; "
-            "check user and password in the URL"
-        )
+        return known(text if known is not LayoutTooNew else f"Redis at {place}:{text[len(code) :]}")
+    if isinstance(error, redis.exceptions.AuthenticationError) or _is_refusal(text):
+        return RedisUnfit(f"Redis at {place} {_why_refused(text)}")
     if code == "OOM":
         return RedisFull(
             f"Redis at {place} is full (maxmemory): nothing was written; "
@@ -260,28 +249,39 @@ def translate(error: Exception, place: str, *, is_replica: bool = False) -> Fair
             "or redis+sentinel:// which finds it"
         )
     if is_passing(error):
-        hint = "; is it running? --redis or FAIRLANE_REDIS names another" if _is_away(text) else ""
-        return RedisUnreachable(f"Redis at {place} does not answer: {text.rstrip('.')}{hint}")
+        return RedisUnreachable(
+            f"Redis at {place} does not answer: {text.rstrip('.')}{_hint(text, place)}"
+        )
     return RedisUnfit(f"Redis at {place} refused: {text}")
 
 
-def look_at(batch: Batch, replies: list[Any], place: str, *, modern: bool) -> None:
-    """Makes of a batch's replies what its steps are told; raises the first error among them.
-
-    A lenient batch is told the errors. What may pass is raised even so: then all of it goes again.
-    """
-    for i, (step, reply) in enumerate(zip(batch.steps, replies, strict=True)):
-        if isinstance(reply, Exception):
-            if not batch.lenient or is_passing(reply):
-                raise reply
-            replies[i] = translate(reply, place)
-        elif isinstance(step, Pop):
-            replies[i] = popped(reply, modern=modern)
+def _is_refusal(text: str) -> bool:
+    """No patience helps: the login, a right or the certificate is wrong."""
+    return any(word in text for word in REFUSED) or _INSECURE.search(text) is not None
 
 
-def _is_away(text: str) -> bool:
-    """Nobody listens there."""
-    return any(word in text for word in ("refused", "No such file", "not known"))
+def _why_refused(text: str) -> str:
+    if _INSECURE.search(text):
+        return (
+            f"offers no secure connection: {text.rstrip('.')}; "
+            "ssl_ca_certs=FILE in the URL names who signed its certificate"
+        )
+    if "NOPERM" in text or _IN_SCRIPT in text:
+        return f"refused a command: {text.rstrip('.')}; `fairlane acl` tells what a role needs"
+    return f"refused the login or a command: {text.rstrip('.')}; check user and password in the URL"
+
+
+def _hint(text: str, place: str) -> str:
+    """What it may be, behind the words of whoever gave up."""
+    if any(word in text for word in ("refused", "No such file", "not known")):
+        return "; is it running? --redis or FAIRLANE_REDIS names another"
+    if place.startswith("rediss"):
+        if "EOF occurred" in text:
+            return "; does it want a certificate? ssl_certfile and ssl_keyfile in the URL name one"
+        return "; does it speak TLS? it should, for a rediss URL" if "Timeout" in text else ""
+    if "closed by server" in text or "reset by peer" in text:
+        return "; does it speak TLS? then the URL begins with rediss"
+    return ""
 
 
 def _info_fields(info: bytes | str) -> tuple[dict[str, str], tuple[int, ...]]:
@@ -291,8 +291,8 @@ def _info_fields(info: bytes | str) -> tuple[dict[str, str], tuple[int, ...]]:
     return fields, tuple(int(part) for part in fields.get("redis_version", "0.0").split(".")[:2])
 
 
-def check_fitness(info: bytes | str, place: str) -> bool:
-    """Reads INFO; True for a server that knows script flags (Redis >= 7). Raises RedisUnfit."""
+def check_fitness(info: bytes | str, place: str) -> Dialect:
+    """Reads INFO; which texts of the scripts this server wants. Raises RedisUnfit."""
     fields, version = _info_fields(info)
     if version < OLDEST:
         raise RedisUnfit(
@@ -307,12 +307,30 @@ def check_fitness(info: bytes | str, place: str) -> bool:
             f"Redis at {place} evicts keys (maxmemory-policy {policy}), which loses work: "
             "set it to noeviction (CONFIG SET maxmemory-policy noeviction)"
         )
-    return version >= (7, 0)
+    return Dialect.of(fields)
+
+
+def subscription(channel: bytes, dialect: Dialect) -> tuple[bytes, bytes]:
+    """How to listen to a channel: in a cluster of Redis 7 at the node of its slot."""
+    return (b"SSUBSCRIBE" if dialect is Dialect.CLUSTER else b"SUBSCRIBE"), channel
+
+
+def message(reply: list[Any]) -> Any:
+    """What was published. Raises ConnectionError when the slot has left the node listened to."""
+    if reply[0].endswith(b"unsubscribe"):
+        raise redis.exceptions.ConnectionError("the channel moved to another node")
+    return reply[-1]
+
+
+def oldest(found: Iterable[Dialect]) -> Dialect:
+    """What all of a cluster's primaries understand."""
+    every = set(found)
+    return next(dialect for dialect in Dialect if dialect in every)  # declared from old to new
 
 
 def names_replica(info: bytes | str, url: str) -> bool:
     """Reads INFO; True when `url` names this very server and it is a replica now."""
-    finds_primary = url.startswith(("redis+sentinel:", "redis+cluster:"))
+    finds_primary = "+" in url.partition(":")[0]
     return not finds_primary and _info_fields(info)[0].get("role") == "slave"
 
 
@@ -326,7 +344,7 @@ def confirmation(replicas: int, *, waits_for_disk: bool) -> list[Command]:
     """What is sent behind a write that is to be confirmed.
 
     WAITAOF is asked for the primary's own disk alone: replicas may have no append-only file, and
-    would never answer. It is tested here by its words only, as no Redis >= 7.2 was at hand.
+    would never answer. Tested on Valkey, which has it as Redis 7.2 and newer do.
     """
     commands = [Command(b"WAIT", replicas, settings.CONFIRM_MS)]
     if waits_for_disk:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..errors import FairlaneError, RedisUnreachable
-from ..scripts import library
+from ..scripts import Dialect, library
 from ..steps import At, Command, Nodes
 from .doctor_queue import judge_queue
 from .doctor_server import BAD, OK, WARN, Check, Facts, judge, read_info
@@ -154,13 +154,16 @@ def _ms(ms: float) -> str:
 
 
 def _scripts(node: Any, info: dict[str, str]) -> Operation[list[Check]]:
-    modern = int(info.get("redis_version", "0").partition(".")[0]) >= 7  # noqa: PLR2004
-    scripts = list(library())
-    shas = [script.sha(modern=modern) for script in scripts]
+    scripts, dialect = list(library()), Dialect.of(info)
+    shas = [script.sha(dialect) for script in scripts]
     reply = yield from _ask(node, b"SCRIPT", b"EXISTS", *shas)
     if reply is None:
         return [Check("scripts", OK, "what is loaded is not readable")]
     missing = [script.name for script, there in zip(scripts, reply, strict=True) if not there]
+    if missing and (yield from _ask(node, b"EVAL", b"return 1", b"0")) is None:
+        what = f"{len(missing)} of {len(scripts)} are not loaded, and this user may not load them"
+        mend = "run `fairlane scripts load` as a user who may; --watch keeps them loaded"
+        return [Check("scripts", WARN, what, mend)]
     count = len(scripts) - len(missing)
     rest = f"; not yet: {', '.join(missing)}" if 0 < len(missing) < len(scripts) else ""
     return [Check("scripts", OK, f"{count} of {len(scripts)} loaded{rest} (each at its first use)")]

@@ -18,6 +18,7 @@ from .fields import ask, told
 from .findings import Finding, Tally, mend
 from .fsck_dispatch import GRACE_MS, Dispatch
 from .maintain import Suspect, find_lost, queued_long, reap_all, remint, seen_to_exist
+from .shards import move_one, read_shards
 from .together import batch, each
 from .words import many
 
@@ -30,6 +31,12 @@ _PERMIT = re.compile(rb"[qh]:\d+:.*|p:\d*", re.DOTALL)
 _ENTRY = re.compile(rb"\d{12,}-\d+")
 _FEW = re.compile(rb"\d{1,4}:")
 _FIELDS = ("state", "queue", "born", "ended")
+
+
+def primaries() -> Operation[list[Any]]:
+    """The primaries of a cluster now, by their addresses; one server: [None]."""
+    found: list[Any] = yield Nodes()
+    return found
 
 
 class Row(NamedTuple):
@@ -230,6 +237,7 @@ class Walk:
         if len(self._suspects) < _LONG and self._nodes != []:
             return
         suspects, self._suspects = self._suspects, []
+        suspects = yield from self._astray(suspects, tally)
         lost = yield from still_lost(self.queue, suspects)
         for name, permits in lost.items():
             what = f"waits for {many(len(permits), 'token')} nowhere to be found"
@@ -237,6 +245,19 @@ class Walk:
             if tally.repair:
                 missing = [(one.k, one.g) for one in permits]
                 yield from mend(found, remint(self.queue, name, missing))
+
+    def _astray(self, suspects: list[Suspect], tally: Tally) -> Operation[list[Suspect]]:
+        """Tells of tokens in shards that nobody looks into; the suspects that are not there."""
+        if not suspects:
+            return []
+        spread = yield from read_shards(self.queue)
+        names = dict.fromkeys(one.request_id for one in suspects if one.shard not in spread.served)
+        for name in names:
+            what = "has tokens in shards that its queue does not have (any more)"
+            found = tally.add("astray", name, what, "move them to where they are looked for")
+            if tally.repair:
+                yield from mend(found, move_one(self.queue, name, spread.present))
+        return [one for one in suspects if one.request_id not in names]
 
     # Keys without a request.
 

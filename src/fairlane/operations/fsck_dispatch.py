@@ -12,6 +12,7 @@ from ..scripts import library
 from ..steps import Batch, Command
 from .findings import Finding, Tally, mend
 from .maintain import look_at
+from .shards import read_shards
 from .together import each
 from .tokens import drop, parse
 from .words import many
@@ -31,6 +32,7 @@ class Dispatch:
         self.queue, self.repair = queue, repair
         self._cursor = b"0"
         self._lane = self._first = self._tokens = 0
+        self._shards: list[int] | None = None  # those that were not looked at, once they are known
         self._phases = [self._active, self._delayed, self._lanes, self._workers]
 
     @property
@@ -92,7 +94,10 @@ class Dispatch:
 
     def _delayed(self, tally: Tally) -> Operation[bool]:
         """What no promoter can read would stop it; what is stale is only in the way."""
-        found, _ = yield from self._scan(keys.delayed(self.queue))
+        if self._shards is None:
+            self._shards = list((yield from read_shards(self.queue)).served)
+        delayed = keys.delayed(self.queue, self._shards[0])
+        found, _ = yield from self._scan(delayed)
         tokens = []
         for member in found[::2]:
             match = _MEMBER.fullmatch(member)
@@ -102,23 +107,29 @@ class Dispatch:
             shown = member[:80].decode("utf-8", "replace")
             unreadable = tally.add("unreadable", shown, "in `delayed` is no token", "remove it")
             if tally.repair:
-                yield from mend(unreadable, Command(b"ZREM", keys.delayed(self.queue), member))
+                yield from mend(unreadable, Command(b"ZREM", delayed, member))
         yield from self._count(tokens)
-        if self._cursor != b"0":
-            return False
-        self._tell(tally, "delayed")
-        return True
+        if self._cursor == b"0":
+            self._tell(tally, "delayed")
+        return self._cursor == b"0"
 
     def _lanes(self, tally: Tally) -> Operation[bool]:
         """Tokens of requests that are gone, or of permits that have other tokens now."""
-        lane = keys.lanes(self.queue)[self._lane]
+        shards = self._shards or [0]
+        lane = keys.lanes(self.queue, shards[0])[self._lane]
         page = yield Command(b"LRANGE", lane, self._first, self._first + _PAGE - 1)
         yield from self._count(page)
         self._first += _PAGE
         if len(page) < _PAGE:
-            self._tell(tally, f"lane {self._lane}")
+            shown = f"shard {shards[0]}, " if shards[0] else ""
+            self._tell(tally, f"{shown}lane {self._lane}")
             self._lane, self._first = self._lane + 1, 0
-        return self._lane == keys.LANES
+        if self._lane < keys.LANES:
+            return False
+        self._lane, self._shards = 0, shards[1:]
+        if self._shards:
+            self._phases[1:1] = [self._delayed, self._lanes]
+        return True
 
     def _count(self, tokens: list[bytes]) -> Operation[None]:
         """Counts the stale ones."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import keys, settings
 from ..errors import FairlaneError, InvalidArgument, RedisUnreachable
@@ -10,9 +10,12 @@ from ..scripts import library
 from ..steps import Batch, Call, Command, Operation
 from . import permits
 from .control import as_text
-from .together import each
+from .shards import move_one, read_shards
 from .tokens import drop, insert, retire
 from .work import reap
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _PROMOTED = 1000  # tokens a call
 _FEW = 20  # tokens looked up one by one
@@ -31,7 +34,7 @@ def register(queue: str, worker: str, host: str, pid: int, started: str) -> Oper
     if home != host.encode():
         former = None
     reply: list[bytes] = yield library().register(
-        (keys.workers(queue), keys.worker(queue, worker)),
+        (keys.workers(queue), keys.worker(queue, worker), keys.conf(queue)),
         id=worker,
         host=host,
         pid=pid,
@@ -49,19 +52,18 @@ def unregister(queue: str, worker: str, started: str) -> Operation[int]:
     return left
 
 
-def wake(queue: str, worker: str, units: int) -> Operation[None]:
+def wake(queue: str, worker: str, units: int, shards: Sequence[int] = (0,)) -> Operation[None]:
     """Wakes a draining worker's units from their blocking pops; what is left over expires."""
-    key = keys.wake(queue, worker)
-    yield Batch(
-        [
-            Command(b"LPUSH", key, *([b"wake"] * units)),
-            Command(b"PEXPIRE", key, 2 * settings.BLOCK_MS),
-        ]
-    )
+    steps = []
+    for shard in shards:
+        key = keys.wake(queue, worker, shard)
+        steps.append(Command(b"LPUSH", key, *([b"wake"] * units)))
+        steps.append(Command(b"PEXPIRE", key, 2 * settings.BLOCK_MS))
+    yield Batch(steps)
 
 
 def beat(queue: str, worker: str, started: str, holds: str) -> Operation[list[Any]]:
-    """Renews a worker: [ok, leads, now, active_due, delayed_due, oldest_beat].
+    """Renews a worker: [ok, leads, now, active_due, delayed_due, oldest_beat, shards, left].
 
     Or [drain | unknown | replaced]: see beat.lua.
     """
@@ -80,15 +82,30 @@ def beat(queue: str, worker: str, started: str, holds: str) -> Operation[list[An
     return reply
 
 
-def promote(queue: str) -> Operation[int]:
-    """Moves every due token to its lane; returns how many."""
-    moved: int = 0
-    while True:
-        names = (keys.delayed(queue), *keys.lanes(queue))
-        count, _ = yield library().promote(names, most=_PROMOTED)
-        moved += count
-        if count < _PROMOTED:
-            return moved
+def promote(queue: str, shards: Sequence[int] = (0,)) -> Operation[int]:
+    """Moves every due token to its lane; returns how many.
+
+    Raises what one of the shards says, after the others.
+    """
+    moved, todo, failure = 0, list(shards), None
+    while todo:
+        calls = []
+        for shard in todo:
+            names = (keys.delayed(queue, shard), *keys.lanes(queue, shard))
+            calls.append(library().promote(names, most=_PROMOTED))
+        replies = yield Batch(calls, lenient=True)
+        again = []
+        for shard, reply in zip(todo, replies, strict=True):
+            if isinstance(reply, FairlaneError):
+                failure = reply
+                continue
+            moved += reply[0]
+            if reply[0] == _PROMOTED:
+                again.append(shard)
+        todo = again
+    if failure is not None:
+        raise failure
+    return moved
 
 
 def look_after(
@@ -218,6 +235,16 @@ class Suspect(NamedTuple):
         """What should be in its lane."""
         return f"{self.request_id}#{self.k}.{self.g}"
 
+    @property
+    def shard(self) -> int:
+        """Where its lane is; 0 = among the queue's own."""
+        return self.lane // keys.LANES
+
+    def place_in_delayed(self, queue: str) -> tuple[bytes, str]:
+        """The key and the member it is under if it is due later."""
+        shard, priority = divmod(self.lane, keys.LANES)
+        return keys.delayed(queue, shard), f"{priority}|{self.token}"
+
 
 def queued_long(
     request_id: str, grace_ms: int = settings.TOKEN_GRACE_MS
@@ -242,16 +269,26 @@ def mint_again(
     A wrong guess (it is in a worker's hands) costs one stale token. With `failed`, a request that
     can't be read is put there with its error and does not keep the others from theirs.
     """
-    lost = yield from find_lost(queue, suspects)
+    if not suspects:
+        return 0
+    spread = yield from read_shards(queue)
+    astray = dict.fromkeys(one.request_id for one in suspects if one.shard not in spread.served)
+    found = [one for one in suspects if one.request_id not in astray]
+    lost = yield from find_lost(queue, found)
+    todo: dict[str, tuple[int, Operation[None]]] = {
+        name: (len(missing), remint(queue, name, missing)) for name, missing in lost.items()
+    }
+    for name in astray:  # where nobody looks; a failover may have taken what `conf` said
+        todo[name] = (1, move_one(queue, name, spread.present))
     count = 0
-    for request_id, missing in lost.items():
+    for name, (missing, mend) in todo.items():
         try:
-            yield from remint(queue, request_id, missing)
-            count += len(missing)
+            yield from mend
+            count += missing
         except FairlaneError as error:
             if failed is None or isinstance(error, RedisUnreachable):
                 raise
-            failed[request_id] = error
+            failed[name] = error
     return count
 
 
@@ -291,16 +328,13 @@ def find_lost(queue: str, suspects: list[Suspect]) -> Operation[dict[str, list[t
     if not suspects:
         return {}
     due = yield Batch(
-        [
-            Command(b"ZSCORE", keys.delayed(queue), f"{suspect.lane}|{suspect.token}")
-            for suspect in suspects
-        ]
+        [Command(b"ZSCORE", *suspect.place_in_delayed(queue)) for suspect in suspects]
     )
     waiting = [suspect for suspect, score in zip(suspects, due, strict=True) if score is None]
     lost: dict[str, list[tuple[str, str]]] = {}
     for lane in sorted({suspect.lane for suspect in waiting}):
         here = [suspect for suspect in waiting if suspect.lane == lane]
-        present = yield from _present(keys.lanes(queue)[lane], {one.token.encode() for one in here})
+        present = yield from _present(keys.lane(queue, lane), {one.token.encode() for one in here})
         for suspect in here:
             if suspect.token.encode() not in present:
                 lost.setdefault(suspect.request_id, []).append((suspect.k, suspect.g))
@@ -324,58 +358,3 @@ def _present(lane: bytes, tokens: set[bytes]) -> Operation[set[bytes]]:
         first += _PAGE
         if len(page) < _PAGE:
             return present
-
-
-class Late(NamedTuple):
-    """A worker whose beat is late."""
-
-    worker: str
-    started: str
-    host: str
-
-
-def late_workers(queue: str) -> Operation[list[Late]]:
-    """Workers to knock at, at most 100, as their beat is old; forgets those silent for a TTL."""
-    (seconds, micros), beats = yield Batch(
-        [Command(b"TIME"), Command(b"ZRANGE", keys.workers(queue), 0, 99, b"WITHSCORES")]
-    )
-    before = int(seconds) * 1000 + int(micros) // 1000 - settings.KNOCK_MS
-    names = [
-        name.decode()
-        for name, beaten in zip(beats[::2], beats[1::2], strict=True)
-        if int(float(beaten)) < before
-    ]
-    if not names:
-        return []
-    lives = yield Batch(
-        [Command(b"HMGET", keys.worker(queue, name), b"started", b"host") for name in names]
-    )
-    yield library().expire((keys.workers(queue),), ttl=settings.WORKER_TTL_MS)
-    return [
-        Late(name, started.decode(), (host or b"").decode())
-        for name, (started, host) in zip(names, lives, strict=True)
-        if started
-    ]
-
-
-def take_over(queue: str, worker: str, started: str) -> Operation[int]:
-    """Takes every lease from a dead worker, then forgets it; returns requests looked at.
-
-    A request that can't be read is passed over.
-    """
-    ids = yield Command(b"ZRANGE", keys.active(queue), 0, -1)
-    todo = [name.decode("utf-8", "replace") for name in ids]
-    looked = len(todo)
-    while todo:
-        part, todo = todo[:100], todo[100:]
-        replies = yield from each(
-            [reap(queue, request_id, worker=worker, started=started) for request_id in part]
-        )
-        for request_id, reply in zip(part, replies, strict=True):
-            if isinstance(reply, FairlaneError):
-                continue
-            yield from settle_reap(queue, request_id, reply)
-            if reply[0] == b"ok" and reply[1] == 1:  # it held more than one bite
-                todo.append(request_id)
-    yield from unregister(queue, worker, started)
-    return looked

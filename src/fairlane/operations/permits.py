@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class QueuedPermit(NamedTuple):
-    """One whose token is on its way; `due_ms` is 0 for now."""
+    """One whose token is on its way to the lane of this number; `due_ms` is 0 for now."""
 
     k: str
     g: str

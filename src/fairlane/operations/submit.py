@@ -24,6 +24,7 @@ from .control import as_text
 from .digest import Digest, terms
 from .durable import check_replicas, confirm_submission
 from .fields import read
+from .shards import Shards
 from .tokens import drop, insert, retire
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class Intent(NamedTuple):
 
     score: int
     before: str  # the score as Redis wrote it; "0" = none
+    shards: str = ""  # where its tokens will go
 
 
 @dataclass(slots=True)
@@ -129,9 +131,13 @@ def announce(
     if policy.deadline_ms:  # the auditor's first look must not be later than it
         grace = min(grace, max(policy.deadline_ms, settings.INTENT_GRACE_MS // 5))
     names = (keys.active(policy.queue), keys.conf(policy.queue))
-    bound, *told = yield library().intend(names, grace=grace, above=above, ids=ids)
-    scores = zip(told[::2], told[1::2], strict=True)
-    return bound, [Intent(score, before.decode()) for score, before in scores]
+    bound, found, *told = yield library().intend(names, grace=grace, above=above, ids=ids)
+    spread = Shards.of(found)
+    scores = zip(ids, told[::2], told[1::2], strict=True)
+    return bound, [
+        Intent(score, before.decode(), spread.turned(request_id))
+        for request_id, score, before in scores
+    ]
 
 
 def _enqueue_now(own: Submission, chunk: Chunk, *, is_open: bool) -> Operation[list[Any]]:
@@ -147,6 +153,7 @@ def _enqueue_now(own: Submission, chunk: Chunk, *, is_open: bool) -> Operation[l
                 digest=own.digest.hex,
                 intent=intent.score,
                 open_ms=settings.OPEN_MS if is_open else 0,
+                shards=intent.shards,
                 bodies=chunk,
                 **terms(policy),
             )
@@ -339,7 +346,7 @@ def discard(request_id: str, queue: str, reason: str) -> Operation[None]:
     reply = yield library().cancel(keys.request_keys(request_id), reason=reason)
     for one in permits.queued(as_text(fields)):
         token = f"{request_id}#{one.k}.{one.g}"
-        yield Command(b"LREM", keys.lanes(queue)[one.lane], 1, token)
+        yield Command(b"LREM", keys.lane(queue, one.lane), 1, token)
     if reply[0] == b"ended":
         # In this order: the auditor would call what is in `active` and nowhere else lost.
         yield from _forget(queue, request_id)

@@ -47,10 +47,12 @@ class Plan:
         self.policy = policy
         self._begun = Digest(policy).begun()
         script = library().enqueue
-        call = script((b"",) * len(script.keys), digest="", intent=0, open_ms=0, **terms(policy))
+        blanks = {"digest": "", "intent": 0, "open_ms": 0, "shards": ""}
+        call = script((b"",) * len(script.keys), **blanks, **terms(policy))
         self._args = [str(arg).encode() for arg in call.args]
         self._digest_at = script.params.index("digest")
         self._intent_at = script.params.index("intent")
+        self._shards_at = script.params.index("shards")
         self._script = script
 
     def digest(self, chunk: Chunk) -> str:
@@ -62,6 +64,7 @@ class Plan:
         args: list[Any] = self._args.copy()
         args[self._digest_at] = self.digest(small.chunk)
         args[self._intent_at] = intent.score
+        args[self._shards_at] = intent.shards
         args += small.chunk
         return Call(self._script, keys.request_keys(small.id), args)
 

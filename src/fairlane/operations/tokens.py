@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from .. import keys, settings
 from ..model import Token
 from ..scripts import library
-from ..steps import Arg, Call, Command, Pop
+from ..steps import Arg, Batch, Call, Command, Operation, Pop
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+Part = tuple[list[Arg], list[Arg]]  # what goes to one lane: tokens now; tokens later, each with ms
 Minted = tuple[str, list[Any]]  # a request and its tokens: flat lane, "k.g", delay ms, from mint
 Ending = tuple[str, list[Any]]  # a request and its summary, as the reply `ended` brings it
 _MOST = 900  # arguments of one call
@@ -27,14 +28,14 @@ def insert(queue: str, request_id: str, tokens: list[Any]) -> list[Call]:
 def insert_all(queue: str, minted: Iterable[Minted]) -> list[Call]:
     """The calls that dispatch the tokens of many requests: as few as a bounded size allows."""
     calls: list[Call] = []
-    parts: dict[Any, tuple[list[Arg], list[Arg]]] = {}  # lane -> tokens now, tokens later
+    parts: dict[bytes, Part] = {}  # by lane
     size = 0
     for request_id, tokens in minted:
         name = request_id.encode()
         for at in range(0, len(tokens), 3):
             lane, permit, delay = tokens[at : at + 3]
             if size > _MOST - 5:  # a lane's three arguments and two for a token
-                calls.append(_insertion(queue, parts))
+                calls += _insertions(queue, parts)
                 parts, size = {}, 0
             part = parts.get(lane)
             if part is None:
@@ -46,18 +47,44 @@ def insert_all(queue: str, minted: Iterable[Minted]) -> list[Call]:
             else:
                 part[0].append(name + b"#" + permit)
                 size += 1
-    if parts:
-        calls.append(_insertion(queue, parts))
-    return calls
+    return [*calls, *_insertions(queue, parts)] if parts else calls
 
 
-def _insertion(queue: str, parts: dict[Any, tuple[list[Arg], list[Arg]]]) -> Call:
-    lanes = keys.lanes(queue)
-    names, args = [keys.delayed(queue)], list[Arg]()
+def _insertions(queue: str, parts: dict[bytes, Part]) -> list[Call]:
+    """A call for each shard."""
+    shards: dict[int, dict[int, Part]] = {}
+    for number, part in parts.items():
+        shard, lane = divmod(int(number), keys.LANES)
+        shards.setdefault(shard, {})[lane] = part
+    return [_insertion(queue, shard, lanes) for shard, lanes in shards.items()]
+
+
+def _insertion(queue: str, shard: int, parts: dict[int, Part]) -> Call:
+    lanes, delayed = keys.lanes(queue, shard), keys.delayed(queue, shard)
+    names, args = [delayed], list[Arg]()
     for lane, (awake, later) in parts.items():
-        names.append(lanes[int(lane)])
+        names.append(lanes[lane])
         args += (lane, len(awake), len(later) // 2, *awake, *later)
-    return library().insert_tokens(names, tokens=args)
+    call = library().insert_tokens(names, tokens=args)
+    call.apart = partial(_insert_apart, lanes, delayed, parts)
+    return call
+
+
+def _insert_apart(
+    lanes: tuple[bytes, ...], delayed: bytes, parts: dict[int, Part]
+) -> Operation[int]:
+    """What insert_tokens does, by commands of one key each."""
+    steps = [Command(b"LPUSH", lanes[lane], *awake) for lane, (awake, _) in parts.items() if awake]
+    count = sum(len(awake) + len(later) // 2 for awake, later in parts.values())
+    if any(later for _, later in parts.values()):
+        _, (seconds, micros) = yield Batch([Command(b"ZCARD", delayed), Command(b"TIME")])
+        now = int(seconds) * 1000 + int(micros) // 1000
+        for lane, (_, later) in parts.items():
+            for token, delay in zip(later[::2], later[1::2], strict=True):
+                member = b"%d|%b" % (lane, token)  # type: ignore[str-format]
+                steps.append(Command(b"ZADD", delayed, now + int(delay), member))
+    yield Batch(steps)
+    return count
 
 
 def retire(queue: str, request_id: str, summary: list[Any]) -> Call:
@@ -95,19 +122,19 @@ def drop(queue: str, request_id: str | bytes, seen: str, *, gone: bool = False) 
 
 
 @lru_cache(maxsize=1024)
-def pop(queue: str, block_ms: int, worker: str | None = None, most: int = 1) -> Pop:
+def pop(queue: str, block_ms: int, worker: str | None = None, most: int = 1, shard: int = 0) -> Pop:
     """The blocking pop of up to `most` tokens of one lane, the most urgent that has any.
 
     `worker` may be woken from it.
     """
-    wake = () if worker is None else (keys.wake(queue, worker),)
-    return Pop((*wake, *keys.lanes(queue)), block_ms, most)
+    wake = () if worker is None else (keys.wake(queue, worker, shard),)
+    return Pop((*wake, *keys.lanes(queue, shard)), block_ms, most)
 
 
-@lru_cache(maxsize=1024)
-def pop_ahead(queue: str, lane: int, most: int) -> Pop:
-    """The pop of what is there now, of this lane or a more urgent one."""
-    return Pop(keys.lanes(queue)[: lane + 1], 0, most)
+@lru_cache(maxsize=4096)
+def pop_ahead(queue: str, lane: int, most: int, shard: int = 0) -> Pop:
+    """The pop of what is there now, of this priority or a more urgent one."""
+    return Pop(keys.lanes(queue, shard)[: lane + 1], 0, most)
 
 
 def pop_rest(lane: bytes, most: int) -> Command:

@@ -79,7 +79,7 @@ def _beside(unit: Unit, bunch: Bunch, done: list[Lease], lane: bytes) -> Operati
     try:
         popped = yield from _settle_and_pop(unit, done, returned)
         if popped is not None:
-            returned.lane = lane_of(popped)
+            returned.lane = popped.lane
             found = yield from fetch(unit, popped.tokens, returned, SHARE)
         else:
             yield from dispatch(returned)
@@ -99,7 +99,7 @@ def _settle_and_pop(unit: Unit, done: list[Lease], returned: Returned) -> Operat
     room = len(unit.free) + len(done)
     if room:
         most = unit.bunches.next(room, SHARE)
-        calls.append(tokens.pop_ahead(unit.queue, int(returned.lane), most))
+        calls.append(unit.turns.ahead(returned.lane, most))
     replies = (yield Batch(calls, lenient=True)) if calls else []
     note_settled(unit, done, replies[: len(done)], returned)
     popped: Any = replies[-1] if room else None
@@ -127,8 +127,3 @@ def all_tokens(popped: Popped, most: int) -> Operation[list[bytes]]:
         return popped.tokens
     rest = yield tokens.pop_rest(popped.lane, most - 1)
     return popped.tokens + (rest or [])
-
-
-def lane_of(popped: Popped) -> bytes:
-    """The number of the lane, as text."""
-    return popped.lane.rpartition(b":")[2]

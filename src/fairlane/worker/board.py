@@ -20,11 +20,15 @@ from typing import TYPE_CHECKING
 from .. import clock
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..model import Token
 
 _SIZE = 704
 _HEADER = 64
-_DRAINING, _CUT = 0, 1
+_DRAINING, _CUT, _SHARDS = 0, 1, 8  # the last is a count, and so many numbers of one byte each
+_SHARDS_MOST = _HEADER - _SHARDS - 1
+_BYTE = 256
 # In a record: version (odd while it is written), held, then the lease.
 _VERSION = struct.Struct("<Q")
 # Deadline, taken, lease seconds, fence, length of id and of k; of the only entry the index, or -1,
@@ -237,7 +241,7 @@ class Record:
         return self._extension(self._version, self._deadline)
 
     def cut(self) -> None:
-        """A call's answer did not come and it is repeated; a pop's may have brought a token."""
+        """A call's answer was lost on its way; a pop's may have brought a token."""
         self._page[_CUT] = 1
 
     @property
@@ -253,6 +257,12 @@ class Record:
     def wait(self, *, begin: bool) -> None:
         """Tells the unit to wait with its first pop, or to begin."""
         self._page[self._at + _AT_WAITING] = 0 if begin else 1
+
+    @property
+    def shards(self) -> bytes:
+        """The numbers of the queue's shards, one byte each; none = its own lanes."""
+        count = self._page[_SHARDS]
+        return self._page[_SHARDS + 1 : _SHARDS + 1 + count] if count else b""
 
     def heard(self) -> None:
         """Whatever the supervisor said was about an earlier lease."""
@@ -355,6 +365,13 @@ class Board:
     def is_draining(self) -> bool:
         """True after `drain`."""
         return bool(self._page[_DRAINING])
+
+    def spread(self, shards: Sequence[int]) -> None:
+        """Tells the units where there may be tokens. One that reads in the middle asks in vain."""
+        known = [shard for shard in shards if shard < _BYTE][:_SHARDS_MOST]
+        found = b"" if known == [0] else bytes(known)
+        self._page[_SHARDS + 1 : _SHARDS + 1 + len(found)] = found
+        self._page[_SHARDS] = len(found)
 
     def take_cut(self) -> bool:
         """True when a unit's connection was cut since the last time this was asked."""

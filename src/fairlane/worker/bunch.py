@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from .. import clock, keys, settings
+from .. import clock, settings
 from ..errors import FairlaneError
 from ..operations import tokens
 from ..operations.work import complete, new_op, show, shown
@@ -73,7 +73,7 @@ class Returned:
     """What replies ask to dispatch, of many requests, in few calls."""
 
     queue: str
-    lane: bytes = b""  # where the tokens came from
+    lane: bytes = b""  # the key of the list the tokens came from
     minted: list[tokens.Minted] = field(default_factory=list)
     endings: list[tokens.Ending] = field(default_factory=list)
     more: list[Command | Call] = field(default_factory=list)
@@ -326,9 +326,7 @@ def put_back(returned: Returned, alone: Iterable[Token]) -> None:
     """Tokens that were shown and are as good as before are the next of their lane again."""
     names = [f"{token.request_id}#{token.k}.{token.g}" for token in alone]
     if names:
-        returned.more.append(
-            Command(b"RPUSH", keys.lanes(returned.queue)[int(returned.lane)], *names)
-        )
+        returned.more.append(Command(b"RPUSH", returned.lane, *names))
 
 
 def dispatch(returned: Returned) -> Operation[None]:

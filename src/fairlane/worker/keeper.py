@@ -7,9 +7,10 @@ import os
 import socket
 from typing import TYPE_CHECKING, Any
 
-from .. import clock, keys, settings
+from .. import clock, settings
 from ..errors import FairlaneError, RedisUnreachable, WorkerRefused
-from ..operations import maintain, tokens
+from ..operations import deaths, maintain, tokens
+from ..operations.shards import served
 from ..operations.stats import tally_timeout
 from ..operations.work import acquire, extend, give_back, reap
 from ..retry import connection_delays
@@ -40,8 +41,9 @@ class Keeper:
         self.is_idle = False
         self._beaten = self._answered = clock.mono_s()
         self._leads = False
+        self._shards: tuple[int, ...] = (0,)
         self._maintenance = Maintenance(driver.url, queue, worker)
-        driver.give_up = self._cut
+        driver.on_cut = self._cut
 
     @property
     def is_healthy(self) -> bool:
@@ -74,7 +76,7 @@ class Keeper:
     def _succeed(self, former: str) -> None:
         """Takes back what a former life of this name held: its port is ours, so it is dead."""
         if former and former != self.started:
-            touched = self._driver.run(maintain.take_over(self._queue, self._worker, former))
+            touched = self._driver.run(deaths.take_over(self._queue, self._worker, former))
             self.died()
             _log.info(
                 "worker %s was here before: looked in %d requests for what it held",
@@ -93,7 +95,8 @@ class Keeper:
     def wake(self) -> None:
         """The worker drains: its idle units need not wait for their pops to time out."""
         try:
-            self._driver.run(maintain.wake(self._queue, self._worker, self._board.units))
+            units = self._board.units
+            self._driver.run(maintain.wake(self._queue, self._worker, units, self._shards))
         except FairlaneError:
             return  # then they time out
 
@@ -101,15 +104,14 @@ class Keeper:
         """A process died or lost its connection: tokens in its hands are looked for soon."""
         self._maintenance.died()
 
-    def _cut(self) -> bool:
-        """Asked before a call is repeated, which it always is.
+    def _cut(self) -> None:
+        """A call's connection broke.
 
-        Its connection broke. When the server cut or lost all of them, tokens went with the answers
+        When the server cut or lost all of them, tokens went with the answers
         to pops; it is enough that the leader looks for them.
         """
         if self._leads:
             self.died()
-        return False
 
     @property
     def until_beat_s(self) -> float:
@@ -138,9 +140,12 @@ class Keeper:
         )
         self._answered = clock.mono_s()
         if word == b"ok":
-            leads, now, active_due, delayed_due, oldest = rest
+            leads, now, active_due, delayed_due, oldest, present, left = rest
             self.is_idle, self._leads = active_due == 0, bool(leads)
+            self._shards = served(present, left)
+            self._board.spread(self._shards)
             if leads:
+                self._maintenance.spread(self._shards, is_moving=bool(left))
                 self._maintenance.told(now, active_due, delayed_due, oldest)
             else:
                 self._maintenance.glimpsed(now, oldest)
@@ -176,44 +181,27 @@ class Keeper:
             for held in self._board.held()
             if held.deadline - now < held.lease_s * (1 - _EXTEND_AT)
         ]
-        for together in self._by_node(due):
-            for first in range(0, len(together), _EXTEND_MOST):
-                some = together[first : first + _EXTEND_MOST]
-                try:
-                    self._extend_all(some)
-                except RedisUnreachable as error:
-                    _warn(some, error)
-                    break  # the rest of this node would wait as long, in vain
-                except FairlaneError as error:  # of one of them, and nobody knows which
-                    self._extend_each(some, error)
-
-    def _by_node(self, due: list[Held]) -> list[list[Held]]:
-        """One that does not answer must not cost the leases on the others."""
-        found: dict[Any, list[Held]] = {}
-        for held in due:
-            node = self._driver.servers.home(keys.request_hash(held.request_id))
-            found.setdefault(node, []).append(held)
-        return list(found.values())
+        for first in range(0, len(due), _EXTEND_MOST):
+            some = due[first : first + _EXTEND_MOST]
+            try:
+                self._extend_all(some)
+            except RedisUnreachable as error:  # nobody answered: the rest would wait as long
+                _warn(due[first:], error)
+                break
 
     def _extend_all(self, some: list[Held]) -> None:
         now = clock.mono_s()
         calls = [extend(held.request_id, held.k, str(held.fence), held.op) for held in some]
-        for held, reply in zip(some, self._driver.run(_calls(calls)), strict=True):
+        replies = self._driver.run(_calls(calls, lenient=True))
+        for held, reply in zip(some, replies, strict=True):
+            if isinstance(reply, FairlaneError):  # the others' leases are extended
+                _warn([held], reply)
+                continue
             record = self._board.records[held.unit]
             if reply[0] in {b"ok", b"cancelled"}:
                 record.extended(held, now + held.lease_s)
             if reply[0] != b"ok":
                 record.stop(held)
-
-    def _extend_each(self, some: list[Held], error: FairlaneError) -> None:
-        if len(some) == 1:
-            _warn(some, error)
-            return
-        for held in some:
-            try:
-                self._extend_all([held])
-            except FairlaneError as its_own:
-                _warn([held], its_own)
 
     def bury(self, records: tuple[Record, ...]) -> bool:
         """A process died: its leases are taken back at once; True if it was in more than one.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from .. import keys, settings
 from ..operations import tokens
 from ..steps import Batch, Call, Command, Operation
-from .ahead import SHARE, all_tokens, lane_of, may_stream, stream
+from .ahead import SHARE, all_tokens, may_stream, stream
 from .bunch import Returned, fetch, work_bunch
 from .single import use
 
@@ -24,9 +24,9 @@ def serve(unit: Unit) -> Operation[None]:
         # What the last slice returned goes out in the same round trip as the next pop.
         outgoing += unit.measures.due()
         most = unit.bunches.next(len(unit.free), share)
-        *_, popped = yield Batch(
-            [*outgoing, tokens.pop(unit.queue, settings.BLOCK_MS, unit.worker, most)]
-        )
+        steps = [*outgoing, unit.turns.next(most)]
+        *_, popped = yield Batch(steps, patience_s=unit.turns.patience_s)
+        unit.turns.came(popped)
         outgoing = []
         if popped is not None:
             outgoing = yield from take(unit, popped, most)
@@ -39,14 +39,14 @@ def take(unit: Unit, popped: Popped, most: int) -> Operation[list[Command | Call
     """Works on what a pop of up to `most` tokens brought; what is to be dispatched."""
     raw = yield from all_tokens(popped, most)
     first = tokens.parse(raw[0])
-    if first is None and popped.lane == keys.wake(unit.queue, unit.worker):
+    if first is None and keys.is_wake(popped.lane):
         return _wake_others(popped)
     # As many as were wanted: there may be more, so it is worth while to fetch ahead.
     may_be_more = unit.is_alone and unit.bunches.is_quick and len(raw) == most > 1
     may_be_more = may_be_more and not popped.is_cut
     if len(raw) == 1 and not may_be_more:
         return [] if first is None else (yield from use(unit, first))
-    returned = Returned(unit.queue, lane_of(popped))
+    returned = Returned(unit.queue, popped.lane)
     fetched = yield from fetch(unit, raw, returned, SHARE if may_be_more else 1.0)
     if may_be_more and may_stream(unit, fetched):
         return (yield from stream(unit, fetched))

@@ -7,7 +7,9 @@ hands in the middle.
 Every hour it walks over all requests and puts those that are missing in the dispatch slot back
 there (a failover or a person may have taken it). The first walk is an hour after the lead began, or
 ten seconds after a beat found that the slot was wiped. It goes page by page in a thread of its own
-and rests as long as it works, so that nothing waits for it.
+and rests as long as it works, so that nothing waits for it. In a cluster a failover may take back
+what another primary knows already: an end that was logged, an intent whose request stands. So there
+the first walk is soon after the lead began, and another one when there is a new primary.
 """
 
 from __future__ import annotations
@@ -16,17 +18,19 @@ import logging
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .. import clock, settings
 from ..drivers.sync import SyncDriver
 from ..errors import FairlaneError
-from ..operations import bounds, maintain
-from ..operations.fsck import Walk
+from ..operations import bounds, deaths, maintain, shards
+from ..operations.fsck import Walk, primaries
 from .health import split_id
 
 if TYPE_CHECKING:
-    from ..operations.maintain import Late
+    from collections.abc import Sequence
+
+    from ..operations.deaths import Late
 
 _log = logging.getLogger("fairlane.worker")
 _NEVER = float("inf")
@@ -46,14 +50,23 @@ class Maintenance:
         self._due = threading.Condition()
         self._promote_at = self._look_at = self._audit_at = _NEVER
         self._died_at = -_NEVER
+        self._shards: tuple[int, ...] = (0,)
+        self._is_moving = False
         self._sees_late = self._is_closed = False
         self._tokens_at = 0.0
         self._led_at = -_NEVER  # when a beat said last that we lead
         self._rebuild_at = _NEVER
+        self._primaries_at = _NEVER
+        self._primaries: set[Any] = set()
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
         self._rebuilding: threading.Thread | None = None
         self._failed: set[str] = set()
+
+    def spread(self, numbers: Sequence[int], *, is_moving: bool) -> None:
+        """The shards of the queue; `is_moving`: requests must be moved from some of them."""
+        with self._due:
+            self._shards, self._is_moving = tuple(numbers), is_moving
 
     def told(self, now_ms: int, active_due: int, delayed_due: int, oldest_beat: int) -> None:
         """What a beat said while this worker leads: times of the server's clock, 0 = nothing."""
@@ -61,6 +74,8 @@ class Maintenance:
             self._lead()
             self._look_at = _moment(now_ms, active_due)
             self._promote_at = _moment(now_ms, delayed_due)
+            if self._shards != (0,):  # nobody says what is due in their slots: each beat looks
+                self._promote_at = clock.mono_s()
             self._sees_late = now_ms - oldest_beat > settings.KNOCK_MS
             self._begin()
 
@@ -70,6 +85,7 @@ class Maintenance:
         Every worker knocks then, as the next beat of the leader may be a second away. Once: whose
         port does not refuse is the leader's business.
         """
+        self._primaries_at = _NEVER
         if settings.KNOCK_MS < now_ms - oldest_beat <= settings.KNOCK_MS + settings.BEAT_MS:
             with self._due:
                 self._sees_late = True
@@ -113,9 +129,12 @@ class Maintenance:
     def _lead(self) -> None:
         """Notes that we lead, and rebuilds when it is time to."""
         now = clock.mono_s()
+        is_cluster = not self._driver.servers.is_one
         if now - self._led_at > _LAPSE_S:  # the lead has just begun
-            self._rebuild_at = now + settings.REBUILD_S
+            self._rebuild_at = now + (settings.WIPED_S if is_cluster else settings.REBUILD_S)
         self._led_at = now
+        if is_cluster and self._primaries_at == _NEVER:
+            self._primaries_at, self._primaries = now, set()
         if now < self._rebuild_at or (self._rebuilding and self._rebuilding.is_alive()):
             return
         self._rebuild_at = now + settings.REBUILD_S
@@ -154,7 +173,12 @@ class Maintenance:
                 self._look_at = _NEVER if look else self._look_at
                 self._sees_late = False
                 lost = self._is_audit_due(now)
+                is_due = self._primaries_at <= now
+                if is_due:
+                    self._primaries_at = now + settings.PRIMARIES_S
             try:
+                if is_due:
+                    self._look_for_new_primaries()
                 self._maintain(promote=promote, look=look, late=late)
                 if lost:
                     self._driver.run(maintain.audit(self._queue))
@@ -164,7 +188,7 @@ class Maintenance:
                 _log.exception("maintenance failed; trying again")
 
     def _next(self) -> float:
-        return min(self._promote_at, self._look_at, self._audit_at)
+        return min(self._promote_at, self._look_at, self._audit_at, self._primaries_at)
 
     def _is_audit_due(self, now: float) -> bool:
         """True once a grace after a death; one that came later has its own."""
@@ -175,25 +199,53 @@ class Maintenance:
         return True
 
     def _maintain(self, *, promote: bool, look: bool, late: bool) -> None:
-        if promote:
-            self._driver.run(maintain.promote(self._queue))
-        if look:
-            audit = clock.mono_s() >= self._tokens_at
-            failed: dict[str, FairlaneError] = {}
-            self._driver.run(maintain.look_after(self._queue, audit=audit, failed=failed))
-            self._tell(failed)
-            self._driver.run(bounds.recount(self._queue))
-            if audit:
-                self._tokens_at = clock.mono_s() + settings.TOKENS_S
-        if late:
-            for dead in self._dead():
-                looked = self._driver.run(
-                    maintain.take_over(self._queue, dead.worker, dead.started)
-                )
-                _log.warning(
-                    "worker %s is dead: looked in %d requests for what it held", dead.worker, looked
-                )
-                self.died()
+        """Whatever is due; what fails keeps nothing else from its turn.
+
+        What looks after work comes first: it may need one slot only, and the others many.
+        """
+        duties = [(look, self._look), (late, self._take_over)]
+        duties += [(promote, self._promote), (promote and self._is_moving, self._move)]
+        for is_due, duty in duties:
+            try:
+                if is_due:
+                    duty()
+            except FairlaneError as error:
+                _log.warning("maintenance: %s; trying again", error)
+
+    def _look(self) -> None:
+        audit = clock.mono_s() >= self._tokens_at
+        failed: dict[str, FairlaneError] = {}
+        self._driver.run(maintain.look_after(self._queue, audit=audit, failed=failed))
+        self._tell(failed)
+        self._driver.run(bounds.recount(self._queue))
+        if audit:
+            self._tokens_at = clock.mono_s() + settings.TOKENS_S
+
+    def _promote(self) -> None:
+        self._driver.run(maintain.promote(self._queue, self._shards))
+
+    def _move(self) -> None:
+        self._driver.run(shards.move(self._queue))
+
+    def _take_over(self) -> None:
+        for dead in self._dead():
+            looked = self._driver.run(deaths.take_over(self._queue, dead.worker, dead.started))
+            _log.warning(
+                "worker %s is dead: looked in %d requests for what it held", dead.worker, looked
+            )
+            self.died()
+
+    def _look_for_new_primaries(self) -> None:
+        """After a failover a walk is due, and a look for tokens."""
+        self._driver.servers.moved()  # so that the cluster is asked
+        known, self._primaries = self._primaries, set(self._driver.run(primaries()))
+        new = self._primaries - known
+        if known and new:
+            shown = ", ".join(sorted(f"{host}:{port}" for host, port in new))
+            _log.warning("%s took over in the cluster: looking for what it may not know", shown)
+            with self._due:
+                self._rebuild_at = min(self._rebuild_at, clock.mono_s())
+            self.died()
 
     def _tell(self, failed: dict[str, FairlaneError]) -> None:
         """Says once what is wrong with a request: it will be the same at the next look."""
@@ -205,7 +257,7 @@ class Maintenance:
     def _dead(self) -> list[Late]:
         late = [
             other
-            for other in self._driver.run(maintain.late_workers(self._queue))
+            for other in self._driver.run(deaths.late_workers(self._queue))
             if other.worker != self._worker
         ]
         if not late:

@@ -170,7 +170,6 @@ def _serve(assignment: Assignment, unit: Unit) -> None:
     record = unit.record
 
     def gives_up() -> bool:
-        record.cut()
         return record.is_draining and not unit.is_holding
 
     driver = SyncDriver(
@@ -178,6 +177,7 @@ def _serve(assignment: Assignment, unit: Unit) -> None:
         patience_s=settings.CALL_PATIENCE_S,
         give_up=gives_up,
     )
+    driver.on_cut = record.cut
     runner = Runner(assignment.shape, record)
 
     def handle(step: Handle | HandleBunch) -> Any:
@@ -213,7 +213,6 @@ async def _serve_async(assignment: Assignment, units: list[Unit]) -> None:
     first = units[0].record
 
     def gives_up() -> bool:
-        first.cut()
         return first.is_draining and not any(unit.is_holding for unit in units)
 
     driver = AsyncDriver(
@@ -221,6 +220,7 @@ async def _serve_async(assignment: Assignment, units: list[Unit]) -> None:
         patience_s=settings.CALL_PATIENCE_S,
         give_up=gives_up,
     )
+    driver.on_cut = first.cut
 
     async def work(unit: Unit) -> None:
         runner = Runner(assignment.shape, unit.record)

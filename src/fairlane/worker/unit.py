@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from .. import settings
 from .tokens_at_once import BunchSizes
+from .turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,9 +63,11 @@ class Unit:
     spare: tuple[Record, ...] = ()
     is_alone: bool = False
     free: list[Record] = field(init=False)  # records of no lease
+    turns: Turns = field(init=False)
 
     def __post_init__(self) -> None:
         self.free = [*self.spare, self.record]
+        self.turns = Turns(self.queue, self.worker, self.record)
 
     @property
     def is_holding(self) -> bool:

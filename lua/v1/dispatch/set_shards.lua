@@ -1,0 +1,36 @@
+-- set_shards: where the tokens of requests submitted from now on go. The shards that are no longer among
+-- them are `left`, and are served until every request has been moved; then they are forgotten.
+-- Says: ok shards left since (ms; when the shards were set last, 0 = never)
+-- @flags allow-oom
+local conf = KEYS[1]  -- {queue}:conf  hash  shards, left, shards_since
+local now = ARGV[1]  -- ms, "" = server time
+local shards = ARGV[2]  -- numbers with commas, "" = the queue's own lanes, "=" = as they are
+local since = ARGV[3]  -- "", or when they were set: if this is still so, nobody uses those that are left any more
+-- @include lib/now_ms.lua
+-- @include lib/shards.lua
+
+if shards ~= "=" and not are_shards(shards) then
+  return redis.error_reply("BADSHARDS numbers with commas between them are expected")
+end
+local known = redis.call("HMGET", conf, "shards", "left", "shards_since")
+local present, left, set = known[1] or "", known[2] or "", known[3] or "0"
+if since == set then
+  redis.call("HDEL", conf, "left")
+  left = ""
+end
+if shards == "=" or shards == present then
+  return {"ok", present, left, set}
+end
+local kept, used = {}, {}
+for shard in string.gmatch(shards == "" and "0" or shards, "%d+") do
+  used[shard] = true
+end
+for shard in string.gmatch((present == "" and "0" or present) .. "," .. left, "%d+") do
+  if not used[shard] then
+    used[shard] = true
+    kept[#kept + 1] = shard
+  end
+end
+left, set = table.concat(kept, ","), string.format("%d", now_ms(now))
+redis.call("HSET", conf, "shards", shards, "left", left, "shards_since", set)
+return {"ok", shards, left, set}

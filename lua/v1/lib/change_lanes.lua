@@ -1,0 +1,14 @@
+-- After a change of the priority or the shards: what is queued goes into its new lane, due as it was.
+local function change_lanes(state, now)
+  redis.call("HSET", request, "policy", policy_text(state))
+  mint(state, now)  -- its tokens are not told: all that is queued is queued again
+  local tokens, all = {}, redis.call("HGETALL", permits)
+  for i = 1, #all, 2 do
+    local due = string.match(all[i + 1], "^q:%d+:%d+:%d+:(%d+)$")
+    if due then
+      queue_permit(state, all[i], now, tonumber(due), tokens)
+    end
+  end
+  save_state(state)
+  return tokens
+end

@@ -1,0 +1,40 @@
+-- A queued permit and its token: in which lane, written down how, and told to the caller, flat: lane,
+-- "<k>.<g>", delay in ms (0 = now).
+
+-- A lane's number: its priority, and a hundred times the shard of a queue that is spread over some.
+local function lane_of(state, k)
+  if state.shards == "" then
+    return state.priority
+  end
+  if not state.shard_list then
+    state.shard_list = {}
+    for shard in string.gmatch(state.shards, "%d+") do
+      state.shard_list[#state.shard_list + 1] = tonumber(shard)
+    end
+  end
+  return 100 * state.shard_list[k % #state.shard_list + 1] + state.priority
+end
+
+local function queue_permit(state, k, now, due, tokens)
+  local lane = lane_of(state, k)
+  state.seq = state.seq + 1
+  redis.call("HSET", permits, k, string.format("q:%d:%d:%d:%d", state.seq, now, lane, due))
+  tokens[#tokens + 1] = string.format("%d", lane)
+  tokens[#tokens + 1] = string.format("%s.%d", k, state.seq)
+  tokens[#tokens + 1] = due > now and due - now or 0
+end
+
+-- All queued tokens once more, for an answer that repeats: a copy costs one stale acquire.
+local function queued_tokens(now)
+  local tokens = {}
+  local all = redis.call("HGETALL", permits)
+  for i = 1, #all, 2 do
+    local g, lane, due = string.match(all[i + 1], "^q:(%d+):%d+:(%d+):(%d+)$")
+    if g then
+      tokens[#tokens + 1] = lane
+      tokens[#tokens + 1] = all[i] .. "." .. g
+      tokens[#tokens + 1] = math.max(0, tonumber(due) - now)
+    end
+  end
+  return tokens
+end

@@ -1,0 +1,208 @@
+"""Least-privilege users of Redis: what each role may do, as ACL rules.
+
+What a script calls is read from its Lua. What is sent besides stands in ROLES; a test reads the
+source of the commands that a role is for, and names what is missing here and what is too much.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from . import keys
+from .errors import InvalidArgument
+from .scripts import Dialect, library
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from .scripts import Script
+
+Version = tuple[int, ...]
+USUAL: Version = (7, 0)
+_MODERN: Version = (7, 0)  # what a script's first line may say
+_CALL = re.compile(r'redis\.p?call\("([A-Z]+)"(?:, *"([A-Z]+)")?')
+_FUNCTION = re.compile(r"^local function (\w+)\(.*?^end$", re.MULTILINE | re.DOTALL)
+_COMMENT = re.compile(r"--.*")
+_NAME = re.compile(r"\w+")
+_CONTAINERS = {"xgroup"}  # commands whose second word says which one it is
+# Rules that name a command are refused by a server that does not know it.
+_SINCE: dict[str, Version] = {
+    "blmpop": (7, 0),
+    "lmpop": (7, 0),
+    "spublish": (7, 0),
+    "ssubscribe": (7, 0),
+    "client|setinfo": (7, 2),
+    "waitaof": (7, 2),
+}
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# What a driver sends besides what it is asked to. `client` and `select` are redis-py's own.
+CONNECTION = _words("client|setinfo client|setname cluster|slots info ping select")
+# What it makes of a step; `asking` goes before one whose slot is on the move.
+CALL = _words("asking evalsha")
+CONFIRM = _words("wait waitaof")
+POP = _words("blmpop brpop llen lmpop rpop")
+SUBSCRIBE = _words("ssubscribe subscribe")
+# What `fairlane` tries and can do without: CONFIG GET tells passwords, too, and a script that is
+# sent may be any script.
+WITHHELD = _words("config|get eval")
+
+
+class Role(NamedTuple):
+    """One kind of user: the commands of `fairlane` it runs, its scripts, what it sends besides.
+
+    A deployer has no keys.
+    """
+
+    what: str
+    runs: tuple[str, ...]
+    scripts: frozenset[str]
+    commands: frozenset[str]
+    has_keys: bool = True
+
+
+ROLES = {
+    "producer": Role(
+        "submits, waits, reads results, cancels",
+        ("submit", "wait", "results", "cancel", "status"),
+        _words("admit append cancel confirm drop enqueue insert_tokens intend report retire seal"),
+        _words(
+            "exists hexists hget hgetall hmget llen lpush lrem time unlink xlen xrange xread"
+            " xrevrange zadd zcard zrange zscore"
+        )
+        | CALL
+        | CONFIRM
+        | SUBSCRIBE,
+    ),
+    "worker": Role(
+        "works, and keeps the queue whole",
+        ("worker",),
+        _words(
+            "abandon acquire beat check complete confirm drop expire extend insert_tokens move"
+            " postpone promote readmit reap register report retire set_shards tally tidy"
+            " unregister"
+        ),
+        _words(
+            "exists getrange hget hgetall hmget hscan lpos lpush lrange pexpire pttl rpush scan"
+            " time unlink xinfo|groups xrange zadd zcard zcount zrange zrem zscan zscore"
+        )
+        | CALL
+        | CONFIRM
+        | POP,
+    ),
+    "maintenance": Role(
+        "submits, and does to requests and queues what a person does",
+        (
+            *("submit", "wait", "results", "cancel", "status", "pause", "resume", "set", "dead"),
+            *("stats", "queue", "fsck", "doctor"),
+        ),
+        _words(
+            "abandon admit append cancel check confirm drop enqueue expire insert_tokens intend"
+            " list_dead move note_requeue pause postpone readmit reap report requeue_dead resume"
+            " retire seal set_limit set_max_waiting set_priority set_shards tidy"
+        ),
+        _words(
+            "cluster|info del exists getrange hexists hget hgetall hmget hscan llen lpos lpush"
+            " lrange lrem pttl scan script|exists time unlink xdel xinfo|groups xlen xrange"
+            " xread xrevrange zadd zcard zcount zrange zrem zscan zscore"
+        )
+        | CALL
+        | CONFIRM
+        | SUBSCRIBE,
+    ),
+    "monitor": Role(
+        "looks, and changes nothing",
+        ("status", "stats", "queue", "dead list", "fsck", "doctor"),
+        _words("check list_dead"),
+        _words(
+            "cluster|info exists getrange hget hgetall hmget hscan llen lpos lrange pttl scan"
+            " script|exists time xinfo|groups xlen xrange xread xrevrange zcard zcount zrange zscan"
+            " zscore"
+        )
+        | CALL,
+    ),
+    "deployer": Role(
+        "loads the scripts onto every node",
+        ("scripts load", "scripts verify"),
+        frozenset(),
+        _words("cluster|nodes script|exists script|load"),
+        has_keys=False,
+    ),
+}
+
+
+def rules(role: str, queue: str | None = None, *, server: Version = USUAL) -> list[str]:
+    """What ACL SETUSER is to be given for a role, but for `on` and the password.
+
+    `role` is one of ROLES, or several joined by a +. `queue` is the only one it may dispatch in;
+    None = every queue. (Requests are not told apart by their queues.) `server` is the version of
+    the Redis: an older one refuses rules that name what it does not know. Raises InvalidArgument.
+    """
+    roles = [_role(name) for name in role.split("+")]
+    if queue is not None:
+        keys.check_name("queue", queue)
+    allowed = set(CONNECTION)
+    for one in roles:
+        allowed |= one.commands
+        allowed.update(*(commands_of(getattr(library(), name), server) for name in one.scripts))
+    found = ["resetkeys", "resetchannels", "-@all"]
+    if any(one.has_keys for one in roles):
+        found += [f"~{pattern}" for pattern in keys.every_key(queue)]
+    if allowed & {"publish", "subscribe"}:
+        found.append(f"&{keys.EVERY_DONE_CHANNEL}")
+    return [*found, *(f"+{name}" for name in sorted(allowed) if knows(server, name))]
+
+
+def commands_of(script: Script, server: Version = USUAL) -> set[str]:
+    """The commands that a script calls on such a server, alone or in a cluster.
+
+    As an ACL names them: `hget`, `xgroup|create`.
+    """
+    wanted = (Dialect.LEGACY,) if server < _MODERN else (Dialect.MODERN, Dialect.CLUSTER)
+    found = set()
+    for dialect in wanted:
+        for name, second in _CALL.findall(run_by(script.source(dialect).decode())):
+            command = name.lower()
+            found.add(f"{command}|{second.lower()}" if command in _CONTAINERS else command)
+    return found
+
+
+def run_by(text: str) -> str:
+    """A script without the functions that it includes and never calls."""
+    text = _COMMENT.sub("", text)
+    functions = {match[1]: match[0] for match in _FUNCTION.finditer(text)}
+    parts, todo = [], [_FUNCTION.sub("", text)]
+    while todo:
+        parts.append(todo.pop())
+        todo += [functions.pop(name) for name in _NAME.findall(parts[-1]) if name in functions]
+    return "\n".join(parts)
+
+
+def knows(server: Version, command: str) -> bool:
+    """True when a server of that version has this command."""
+    return server >= _SINCE.get(command, ())
+
+
+def version(text: str) -> Version:
+    """`7.0` or `7.0.15` as numbers. Raises InvalidArgument."""
+    parts = text.split(".")
+    if not 2 <= len(parts) <= 3 or not all(part.isdigit() for part in parts):  # noqa: PLR2004
+        raise InvalidArgument(f"{text!r} is no version of Redis: 6.2 or 7.0 is expected")
+    return tuple(map(int, parts))
+
+
+def _role(name: str) -> Role:
+    found = ROLES.get(name)
+    if found is None:
+        raise InvalidArgument(f"there is no role {name!r}: {_listed(ROLES)} are known")
+    return found
+
+
+def _listed(names: Iterable[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}"

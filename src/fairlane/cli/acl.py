@@ -1,0 +1,125 @@
+"""`fairlane acl`: least-privilege users of Redis for the roles, as rules to load."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ..errors import InvalidArgument
+from .options import json_option
+from .talk import emit, emit_json, say
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+VARIABLE = "FAIRLANE_PASSWORD_"  # and the role in capitals
+# No server takes this for a hash, so that nobody's password is what stands here.
+PLACEHOLDER = "#SHA256-OF-THE-PASSWORD"
+PREFIX = "fairlane-"
+_FORMS = {"aclfile": "user {} {}", "commands": "ACL SETUSER {} reset {}"}
+
+
+@click.command("acl", short_help="Print Redis users with the least rights, as ACL rules.")
+@click.argument("roles", metavar="[ROLE]...", nargs=-1)
+@click.option(
+    "--queue", metavar="NAME", help="The only queue they may dispatch in.  [default: every queue]"
+)
+@click.option(
+    "--format", "form", type=click.Choice([*_FORMS]), default="aclfile", show_default=True,
+    help="Lines of an aclfile, or commands for redis-cli.",
+)  # fmt: skip
+@click.option(
+    "--server", metavar="VERSION", default="7.0", show_default=True,
+    help="The version of Redis they are for, such as 6.2 or 7.2.",
+)  # fmt: skip
+@click.option(
+    "--user-prefix", "prefix", metavar="TEXT", default=PREFIX, show_default=True,
+    help="What the users' names begin with.",
+)  # fmt: skip
+@click.option(
+    "--password-file", "file", metavar="FILE", type=click.Path(path_type=Path),
+    help=f"Lines ROLE=PASSWORD. Without it ${VARIABLE}PRODUCER and so on are looked at.",
+)  # fmt: skip
+@json_option
+def command(
+    roles: tuple[str, ...],
+    queue: str | None,
+    form: str,
+    server: str,
+    prefix: str,
+    file: Path | None,
+    as_json: bool,
+) -> int:
+    """Print a user for each ROLE: producer, worker, maintenance, monitor, deployer (all of them).
+
+    ROLE may be several joined by a +, for a user that is all of these. Passwords are printed as
+    hashes; where there is none, a placeholder that no server takes. Nothing is connected.
+    """
+    from ..acl import ROLES, rules, version
+
+    known = version(server)
+    made = {role: rules(role, queue, server=known) for role in roles or ROLES}
+    _check_prefix(prefix)
+    passwords = _from_file(file, ROLES) if file else _from_environment(made)
+    for role, found in made.items():
+        name = prefix + role.replace("+", "-")
+        words = ["on", _hashed(passwords[role]) if role in passwords else PLACEHOLDER, *found]
+        if as_json:
+            emit_json({"user": name, "role": role, "rules": words})
+        else:
+            emit(_FORMS[form].format(name, " ".join(words)))
+    _tell_the_rest([role for role in made if role not in passwords])
+    return 0
+
+
+def _tell_the_rest(without: list[str]) -> None:
+    if without:
+        say(
+            f"no password for {', '.join(without)}: where it says {PLACEHOLDER[1:]} put what "
+            '`printf %s "$PASSWORD" | sha256sum` prints, or name --password-file'
+        )
+    say("the user default stays as it is: turn it off when everybody has another")
+
+
+def _check_prefix(prefix: str) -> None:
+    if not all(part.isprintable() and not part.isspace() for part in prefix):
+        raise InvalidArgument(f"--user-prefix {prefix!r} is not valid: no spaces are expected")
+
+
+def _from_environment(roles: Iterable[str]) -> dict[str, str]:
+    found = {role: os.environ.get(VARIABLE + _variable(role), "") for role in roles}
+    return {role: password for role, password in found.items() if password}
+
+
+def _variable(role: str) -> str:
+    return role.upper().replace("+", "_")
+
+
+def _from_file(file: Path, known: Iterable[str]) -> dict[str, str]:
+    """The passwords of a file. What is wrong is told by its line's number, never by its text."""
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no UTF-8 text"
+        raise InvalidArgument(f"--password-file {file} cannot be read: {reason}") from None
+    found = {}
+    for number, line in enumerate(lines, 1):
+        role, _, password = line.partition("=")
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        if not set(role.strip().split("+")) <= set(known) or not password:
+            raise InvalidArgument(
+                f"--password-file {file}, line {number}: ROLE=PASSWORD is expected, and one of "
+                f"the roles {', '.join(known)}"
+            )
+        found[role.strip()] = password
+    return found
+
+
+def _hashed(password: str) -> str:
+    import hashlib
+
+    return "#" + hashlib.sha256(password.encode()).hexdigest()

@@ -1,0 +1,139 @@
+"""`fairlane scripts`: for Redis users that may not load scripts, somebody else does."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .options import json_option, redis_option, time_ms
+from .talk import emit, emit_json, say
+
+if TYPE_CHECKING:
+    from ..operations.loading import Standing
+
+PATIENCE_S, TIMEOUT_S = 2.0, 4.0  # of one server, as the others wait
+
+
+@click.group(
+    "scripts", short_help="Load the scripts onto every server, or see that they are there."
+)
+def command() -> None:
+    """Load the scripts of this release onto every server, or see that they are there.
+
+    Needed where the users of Redis may not EVAL; else each script is loaded at its first use.
+    """
+
+
+@command.command("load", short_help="Load them onto every primary and replica.")
+@click.option(
+    "--watch", "every", metavar="TIME",
+    help="Go on, and look again every so often (5s): after a restart or a failover they are gone.",
+)  # fmt: skip
+@json_option
+@redis_option
+def load(redis: str | None, every: str | None, as_json: bool) -> int:
+    """Load the scripts of this release onto every server: primaries, and replicas, too.
+
+    One line for each server. Exit code 1 when one of them is without; 5 when none answers.
+    """
+    from .. import clock
+
+    url = _url(redis)
+    if every is None:
+        return _show(_look(url, load=True), as_json=as_json)
+    pause_s = time_ms("--watch", every, "100ms", "1h") / 1000
+    said: dict[str, Any] = {}
+    while True:
+        _watch(url, said, as_json=as_json)
+        clock.sleep(pause_s)
+
+
+@command.command("verify", short_help="Say which servers lack which.")
+@json_option
+@redis_option
+def verify(redis: str | None, as_json: bool) -> int:
+    """Say of every server, primary or replica, which scripts of this release it lacks.
+
+    One line for each server. Exit code 1 when one of them lacks any; 5 when none answers.
+    """
+    return _show(_look(_url(redis), load=False), as_json=as_json)
+
+
+def _url(redis: str | None) -> str:
+    from .options import open_queue
+
+    return open_queue(redis, check=False).driver.url
+
+
+def _look(url: str, *, load: bool) -> list[Standing]:
+    from ..drivers.everyone import driver_of_all
+    from ..operations.loading import everywhere, look
+
+    driver = driver_of_all(url, patience_s=PATIENCE_S, timeout_s=TIMEOUT_S)
+    with contextlib.closing(driver):
+        places = driver.run(everywhere(_without_login(driver.place)))
+        return [driver.run(look(place, load=load)) for place in places]
+
+
+def _without_login(place: str) -> str:
+    return place.partition("://")[2].partition("?")[0].rpartition("@")[2]
+
+
+def _watch(url: str, said: dict[str, Any], *, as_json: bool) -> None:
+    """One look; tells of the servers that something happened to."""
+    from ..errors import RedisError
+
+    try:
+        found = _look(url, load=True)
+    except RedisError as error:
+        if _is_news(said, "", str(error)):
+            say(f"{error}; looking again")
+        return
+    known = {one.name for one in found}
+    for gone in set(said) - known:
+        del said[gone]
+    for one in found:
+        if _is_news(said, one.name, (one.role, one.missing, one.error)) or one.loaded:
+            _tell(one, as_json=as_json)
+
+
+def _is_news(said: dict[str, Any], name: str, what: Any) -> bool:
+    is_news: bool = said.get(name) != what
+    said[name] = what
+    return is_news
+
+
+def _show(found: list[Standing], *, as_json: bool) -> int:
+    for one in found:
+        _tell(one, as_json=as_json)
+    well = sum(one.is_well for one in found)
+    say(f"{well} of {len(found)} servers have every script of this release")
+    return 0 if well == len(found) else 1
+
+
+def _tell(one: Standing, *, as_json: bool) -> None:
+    from ..operations.loading import count
+
+    if as_json:
+        emit_json(
+            {
+                "node": one.name,
+                "role": one.role or None,
+                "scripts": None if one.error else count() - len(one.missing),
+                "loaded": list(one.loaded),
+                "missing": list(one.missing),
+                "error": one.error or None,
+            }
+        )
+        return
+    emit(f"{one.name:<24}  {one.role or '?':<7}  {_state(one, count())}")
+
+
+def _state(one: Standing, count: int) -> str:
+    if one.error:
+        return f"not known: {one.error}"
+    if one.missing:
+        return f"{len(one.missing)} of {count} missing: {', '.join(one.missing)}"
+    return f"all {count} there" + (f", {len(one.loaded)} loaded now" if one.loaded else "")

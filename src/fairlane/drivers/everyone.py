@@ -1,0 +1,46 @@
+"""A blocking driver whose At goes to any server of a deployment, replicas and all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from redis.connection import Connection, ConnectionPool, SSLConnection
+
+from ..scripts import Dialect
+from .sync import SyncDriver
+from .sync_servers import Lines, Servers
+
+if TYPE_CHECKING:
+    from . import routes, urls
+
+
+class Everyone(Servers):
+    """The servers behind a URL; an address is good for any of them."""
+
+    def lines_for(self, key: bytes | routes.Address | None) -> Lines:
+        """The connections to the server of this key, or to the one at this address."""
+        return self.lines_at(key) if isinstance(key, tuple) else super().lines_for(key)
+
+    def _pool(self, target: urls.Target) -> Any:
+        self._like = super()._pool(target)
+        return self._like
+
+    def lines_at(self, node: routes.Address) -> Lines:
+        """In a cluster as ever; beside a single server, a connection like the one to it."""
+        if self._one is not None and node not in self._nodes:
+            known = {**self._like.connection_kwargs, "host": node[0], "port": node[1]}
+            for name in ("path", "connection_pool"):  # of a unix socket, of a Sentinel
+                known.pop(name, None)
+            is_tls = issubclass(self._like.connection_class, SSLConnection)
+            kind = SSLConnection if is_tls else Connection
+            pool = ConnectionPool(connection_class=kind, **known)
+            self._nodes[node] = Lines(pool, f"{node[0]}:{node[1]}")
+        return super().lines_at(node)
+
+
+def driver_of_all(url: str, *, patience_s: float, timeout_s: float) -> SyncDriver:
+    """A driver for operations that speak with every server by itself; it refuses none as unfit."""
+    driver = SyncDriver(url, patience_s=patience_s, timeout_s=timeout_s)
+    driver.servers = Everyone(url, timeout_s)
+    driver.dialect = Dialect.LEGACY  # so it need not be asked: each server is, by itself
+    return driver

@@ -1,0 +1,159 @@
+"""A batch on its way, without I/O: what still wants an answer, where it goes, and what came back.
+
+In a cluster the steps of a batch go to several nodes, and any of them may be refused because its
+slot is elsewhere or on the move. What was answered is never sent again; the rest is, in turns.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import redis
+
+from .. import clock, settings
+from ..errors import FairlaneError, RedisUnreachable
+from . import routes, wire
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ..steps import Batch, Operation
+
+_MOST_HOPS = 5  # redirections of one step without a pause
+
+
+class Part(NamedTuple):
+    """What goes to one node: the key or address it is found by, and which steps."""
+
+    place: bytes | routes.Address | None
+    indexes: list[int]
+    asking: bool = False  # the slot is on its way there: ASKING goes before each step
+
+
+class Spread:
+    """The state of one batch. `may_pass` says of an error whether the same may go well later."""
+
+    def __init__(self, batch: Batch, place: str, may_pass: Callable[[Exception], bool]) -> None:
+        self.steps = batch.steps
+        self.replies: list[Any] = [None] * len(batch.steps)
+        self._is_lenient, self._place, self._may_pass = batch.lenient, place, may_pass
+        self._left: dict[int, routes.Address | None] = dict.fromkeys(range(len(batch.steps)))
+        self._errors: dict[int, Exception] = {}
+        self._hops = 0
+        self._rest_until: float | None = None
+        self._is_late = False
+        self._apart: list[int] = []  # those whose keys are on the move, and that have another way
+        self._keys: list[bytes | None] = []  # in a cluster, of each step
+        self._first: int | None = None  # the first step with a key ...
+        self._beside: list[int] = []  # ... and those without, which go where it goes
+
+    @property
+    def is_over(self) -> bool:
+        """True when every step has its answer."""
+        return not self._left
+
+    def parts(self, home: Callable[[bytes], routes.Address | None] | None) -> list[Part]:
+        """Where to send what is left; `home` knows the cluster's slots, None = one server."""
+        if home is None:
+            return [Part(None, list(self._left))]
+        if not self._keys:
+            self._find_keys()
+        if self._first in self._left:  # it went elsewhere: what was asked beside it goes along
+            self._left |= dict.fromkeys(self._beside, self._left[self._first])
+        straight = {index: self._keys[index] for index, at in self._left.items() if at is None}
+        found = [Part(key, indexes) for key, indexes in routes.group(straight, home)]
+        aside: dict[routes.Address, list[int]] = {}
+        for index, asked in self._left.items():
+            if asked is not None:
+                aside.setdefault(asked, []).append(index)
+        return [*found, *(Part(node, indexes, True) for node, indexes in aside.items())]
+
+    def _find_keys(self) -> None:
+        """A step without a key (TIME) asks the clock of the node that the first other step asks."""
+        own = [routes.key_of(step) for step in self.steps]
+        self._first = next((index for index, key in enumerate(own) if key is not None), None)
+        self._beside = [index for index, key in enumerate(own) if key is None]
+        first = None if self._first is None else own[self._first]
+        self._keys = [first if key is None else key for key in own]
+
+    def told(self, index: int, reply: Any) -> None:
+        """The answer to a step, or the error instead of it."""
+        if not isinstance(reply, Exception) or not self._may_pass(reply):
+            self.replies[index] = reply
+            del self._left[index]
+            return
+        self._errors[index] = reply
+        self._left[index] = asked_at(reply)
+        if wire.is_on_the_move(reply) and self.steps[index].apart is not None:
+            self._apart.append(index)
+            del self._left[index]
+
+    def broke(self, indexes: list[int], error: Exception) -> None:
+        """The connection broke, or was not to be had, before these were answered."""
+        for index in indexes:
+            if index in self._left:
+                self.told(index, error)
+
+    def other_ways(self) -> Iterator[tuple[int, Operation[Any]]]:
+        """What the last turn found on the move: the steps, each with what does the same.
+
+        Their results go into `replies`. The next turn comes at once, once more than patience says:
+        they may have taken all of it.
+        """
+        while self._apart:
+            index = self._apart.pop(0)
+            other = self.steps[index].apart
+            if other is not None:
+                self._is_late = True
+                yield index, other()
+
+    def is_enough(self) -> bool:
+        """True when a lenient batch has waited long enough for what is left, as some is answered.
+
+        The others have their leases or tokens already, and these don't wait.
+        """
+        if not self._is_lenient or len(self._left) == len(self.steps):
+            return False
+        if self._rest_until is None:
+            self._rest_until = clock.mono_s() + settings.REST_S
+        return clock.mono_s() >= self._rest_until
+
+    def pause(self, delays: Iterator[float]) -> float | None:
+        """Seconds until the next turn; None when patience is over."""
+        is_late, self._is_late = self._is_late, False
+        if all(asked is not None for asked in self._left.values()) and self._hops < _MOST_HOPS:
+            self._hops += 1
+            return 0.0
+        return 0.0 if is_late else next(delays, None)
+
+    def result(self, *, is_replica: bool = False) -> list[Any]:
+        """The replies. Raises the first error; a lenient batch has it for the step's reply.
+
+        When nothing at all was answered, that is raised in any case.
+        """
+        for index in self._left:
+            self.replies[index] = self._errors[index]
+        failed = [index for index, reply in enumerate(self.replies) if isinstance(reply, Exception)]
+        if failed and (not self._is_lenient or all(map(self._is_lost, range(len(self.steps))))):
+            raise self._ours(failed[0], is_replica=is_replica) from None
+        for index in failed:
+            self.replies[index] = self._ours(index)
+        return self.replies
+
+    def _is_lost(self, index: int) -> bool:
+        return index in self._left or isinstance(self.replies[index], RedisUnreachable)
+
+    def _ours(self, index: int, *, is_replica: bool = False) -> FairlaneError:
+        error = self.replies[index]
+        if isinstance(error, FairlaneError):  # of another way
+            return error
+        return wire.translate(error, self._place, is_replica=is_replica)
+
+
+def asked_at(error: Exception) -> routes.Address | None:
+    """The node that an ASK names."""
+    if isinstance(error, redis.exceptions.AskError) and not isinstance(
+        error, redis.exceptions.MovedError
+    ):
+        return (error.host, error.port) if error.host else None
+    return None

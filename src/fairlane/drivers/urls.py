@@ -1,0 +1,183 @@
+"""What a Redis URL says: which servers, with or without TLS, and how each connection is made.
+
+`redis://` and `unix://` are read as redis-py reads them. A cluster or a Sentinel's master has many
+hosts, the same credentials and the same options behind a `?`; `rediss` for `redis` means TLS.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from ..errors import InvalidArgument
+from .routes import Address, address
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SCHEMES = (
+    "redis",
+    "rediss",
+    "unix",
+    "redis+cluster",
+    "rediss+cluster",
+    "redis+sentinel",
+    "rediss+sentinel",
+)
+# What a sentinel has none of, or others than the servers it watches.
+OF_KEYS = frozenset({"db", "username", "password"})
+_SECRET = re.compile(r"(://[^:@/]*:).*@")  # up to the last @: a password may hold anything
+_QUERY_SECRET = re.compile(r"(password=)[^&]*")
+_YES_NO = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+class Target(NamedTuple):
+    """A URL, read."""
+
+    kind: Literal["one", "cluster", "sentinel"]
+    is_secure: bool
+    options: dict[str, Any]  # of each connection to a server that holds keys
+    rest: str = ""  # one: the URL without its query
+    hosts: tuple[Address, ...] = ()  # cluster: nodes to ask; sentinel: the sentinels
+    master: str = ""
+    guards: tuple[tuple[str, str], ...] = ()  # sentinel: the credentials of the sentinels
+
+
+def hide_secret(url: str) -> str:
+    """The URL without its passwords, for messages."""
+    # The query first: a password there may hold an @, too.
+    return _SECRET.sub(r"\1***@", _QUERY_SECRET.sub(r"\1***", url))
+
+
+def read(url: str) -> Target:
+    """What `url` says; raises InvalidArgument, which shows no password."""
+    scheme = url.partition("://")[0]  # urlsplit refuses some passwords with a [
+    if scheme not in SCHEMES:
+        known = ", ".join(f"{known}://" for known in SCHEMES)
+        raise _invalid(url, f"it begins with one of {known}")
+    family, _, kind = scheme.partition("+")
+    secure = family == "rediss"
+    if not kind:
+        return _one(url, is_secure=secure)
+    before, _, query = url.split("://", 1)[1].partition("?")
+    if "@" in query:
+        raise _invalid(url, "%40 for an @ and %3F for a ? is expected in a password or an option")
+    credentials, _, place = before.rpartition("@")
+    user, _, password = credentials.partition(":")
+    options = _options(url, query, is_secure=secure)
+    guards = tuple(
+        (name.removeprefix("sentinel_"), options.pop(name))
+        for name in ("sentinel_username", "sentinel_password")
+        if name in options
+    )
+    if password:
+        options |= {"password": unquote(password)} | ({"username": unquote(user)} if user else {})
+    if kind == "cluster":
+        if guards or options.pop("db", 0):
+            raise _invalid(url, "a cluster has no sentinels, and one database only")
+        return Target("cluster", secure, options, hosts=_hosts(place.strip("/")))
+    return _sentinel(url, place, Target("sentinel", secure, options, guards=guards))
+
+
+def _one(url: str, *, is_secure: bool) -> Target:
+    rest, _, query = url.partition("?")
+    if not _is_plain(url):
+        raise _invalid(
+            url, "scheme://host:port/db is expected, and %2F for a / and %3F for a ? in a password"
+        )
+    options = _options(url, query, is_secure=is_secure)
+    if any(name.startswith("sentinel_") for name in options):
+        raise _invalid(url, "it names no sentinels")
+    return Target("one", is_secure, options, rest=rest)
+
+
+def _is_plain(url: str) -> bool:
+    """False where redis-py would connect to a part of the password, and name it."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # looks whether it is a number
+    except ValueError:  # its text may hold a part of the password
+        return False
+    return not (parts.netloc and "@" in parts.path + parts.fragment)
+
+
+def _sentinel(url: str, place: str, target: Target) -> Target:
+    """`h:p,h:p/master[/db]`."""
+    hosts, _, path = place.partition("/")
+    master, _, db = path.partition("/")
+    if not master:
+        raise InvalidArgument(
+            "a redis+sentinel:// URL names its master: redis+sentinel://host:26379/mymaster"
+        )
+    if db:
+        if not db.isdigit():
+            raise _invalid(url, "behind the master stands the number of a database")
+        target.options["db"] = int(db)
+    return target._replace(hosts=_hosts(hosts), master=master)
+
+
+def _hosts(text: str) -> tuple[Address, ...]:
+    return tuple(address(part) for part in text.split(","))
+
+
+# ------------------------------------------------------------------ options behind the ?
+
+
+def _yes_no(text: str) -> bool:
+    return _YES_NO[text.lower()]
+
+
+def _file(text: str) -> str:
+    if not Path(text).is_file():
+        raise ValueError("there is no such file")
+    return text
+
+
+def _requirement(text: str) -> str:
+    if text not in {"none", "optional", "required"}:
+        raise ValueError("it is none, optional or required")
+    return text
+
+
+_OPTIONS: dict[str, Callable[[str], Any]] = {
+    "db": int,
+    "username": str,
+    "password": str,
+    "client_name": str,
+    "sentinel_username": str,
+    "sentinel_password": str,
+    "ssl_ca_certs": _file,
+    "ssl_certfile": _file,
+    "ssl_keyfile": _file,
+    "ssl_password": str,
+    "ssl_cert_reqs": _requirement,
+    "ssl_check_hostname": _yes_no,
+    "ssl_ciphers": str,
+}
+
+
+def _options(url: str, query: str, *, is_secure: bool) -> dict[str, Any]:
+    """The options of a URL. What would change how this package speaks to Redis is none of them."""
+    found: dict[str, Any] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        read_value = _OPTIONS.get(name)
+        if read_value is None:
+            raise _invalid(url, f"its option {name!r} is none of {', '.join(_OPTIONS)}")
+        if name.startswith("ssl_") and not is_secure:
+            raise _invalid(url, f"{name} needs a secure connection, rediss instead of redis")
+        try:
+            found[name] = read_value(value)
+        except KeyError:
+            raise _invalid(url, f"{name} is true or false") from None
+        except ValueError as error:
+            shown = "" if "password" in name else f" {value!r}"
+            raise _invalid(url, f"{name}{shown}: {error}") from None
+    if is_secure:  # older redis-py does not look at the host's name
+        found.setdefault("ssl_check_hostname", found.get("ssl_cert_reqs") != "none")
+    return found
+
+
+def _invalid(url: str, why: str) -> InvalidArgument:
+    return InvalidArgument(f"Redis URL {hide_secret(url)!r} is not valid: {why}")

@@ -1,0 +1,137 @@
+"""The scripts of this release on every server of a deployment: what is there, and loading it.
+
+A server keeps scripts in memory alone: one that was restarted, or that takes over, has those that
+somebody loaded there. So they are loaded onto replicas, too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..errors import FairlaneError, RedisUnreachable
+from ..scripts import Dialect, library
+from ..steps import At, Command, Nodes
+from .doctor_server import read_info
+
+if TYPE_CHECKING:
+    from ..scripts import Script
+    from ..steps import Operation
+
+Address = tuple[str, int]
+PRIMARY, REPLICA = "primary", "replica"
+
+
+class Place(NamedTuple):
+    """One server: the `node` of At, and how it is called."""
+
+    node: Any
+    name: str
+
+
+class Standing(NamedTuple):
+    """The scripts on one server: which are missing, and which were loaded just now.
+
+    `error` says why it is not known; then both are empty.
+    """
+
+    name: str
+    role: str
+    missing: tuple[str, ...] = ()
+    loaded: tuple[str, ...] = ()
+    error: str = ""
+
+    @property
+    def is_well(self) -> bool:
+        """True when every script is there."""
+        return not self.missing and not self.error
+
+
+def everywhere(place: str) -> Operation[list[Place]]:
+    """The servers of the deployment, replicas and all; `place` names one that has no address.
+
+    Raises RedisError when none tells.
+    """
+    primaries = yield Nodes()
+    if primaries == [None]:
+        info = read_info((yield At(None, Command(b"INFO", b"replication"))))
+        found = [one for name, text in info.items() if (one := _follower(name, text))]
+        return [Place(None, place), *(Place(one, f"{one[0]}:{one[1]}") for one in found)]
+    return [Place(one, f"{one[0]}:{one[1]}") for one in (yield from _of_cluster(primaries))]
+
+
+def _follower(name: str, text: str) -> Address | None:
+    """`slave0:ip=127.0.0.1,port=6380,state=online,...` of INFO as an address."""
+    if not name.startswith("slave") or "=" not in text:
+        return None
+    fields = dict(part.split("=", 1) for part in text.split(",") if "=" in part)
+    return fields["ip"], int(fields["port"])
+
+
+def _of_cluster(primaries: list[Any]) -> Operation[list[Address]]:
+    """The addresses of all nodes, primaries first."""
+    failure: FairlaneError = RedisUnreachable("no node of the cluster answers")
+    for node in primaries:
+        try:
+            # CLUSTER SLOTS knows by which names nodes want to be called, but leaves out replicas
+            # that have nothing to copy yet.
+            rows = yield At(node, Command(b"CLUSTER", b"SLOTS"))
+            listed = yield At(node, Command(b"CLUSTER", b"NODES"))
+        except FairlaneError as error:
+            failure = error
+            continue
+        # A node that does not know its own name is reached by the name we asked it under.
+        named = {
+            home[2]: ((home[0] or b"").decode() or node[0], home[1])
+            for row in rows
+            for home in row[2:]
+        }
+        others = _listed(listed.decode(), node)
+        known = [*named.values(), *(at for key, at in others.items() if key not in named)]
+        return list(dict.fromkeys([*primaries, *known]))
+    raise failure
+
+
+def _listed(text: str, asked: Address) -> dict[bytes, Address]:
+    """Id -> address of all that CLUSTER NODES tells of, the failed ones, too."""
+    found = {}
+    for line in text.splitlines():
+        name, place, flags = line.split()[:3]
+        host, _, port = place.partition("@")[0].rpartition(":")
+        if not {"noaddr", "handshake"} & set(flags.split(",")):
+            found[name.encode()] = host or asked[0], int(port)
+    return found
+
+
+def look(place: Place, *, load: bool) -> Operation[Standing]:
+    """What is missing on one server; with `load` it is loaded. Raises nothing that Redis does."""
+    role = ""
+    try:
+        info = read_info((yield At(place.node, Command(b"INFO"))))
+        role = PRIMARY if info.get("role") == "master" else REPLICA
+        dialect = Dialect.of(info)
+        missing = yield from _missing(place, dialect)
+        if not load or not missing:
+            return Standing(place.name, role, tuple(script.name for script in missing))
+        for script in missing:
+            yield At(place.node, Command(b"SCRIPT", b"LOAD", script.source(dialect)))
+        left = yield from _missing(place, dialect)
+    except FairlaneError as error:
+        return Standing(place.name, role, error=str(error))
+    return Standing(
+        place.name,
+        role,
+        tuple(script.name for script in left),
+        tuple(script.name for script in missing if script not in left),
+    )
+
+
+def _missing(place: Place, dialect: Dialect) -> Operation[list[Script]]:
+    scripts = list(library())
+    shas = [script.sha(dialect) for script in scripts]
+    there = yield At(place.node, Command(b"SCRIPT", b"EXISTS", *shas))
+    return [script for script, is_there in zip(scripts, there, strict=True) if not is_there]
+
+
+def count() -> int:
+    """How many scripts this release has."""
+    return len(list(library()))

@@ -1,0 +1,190 @@
+"""One queue over several primaries: its lanes may be spread over shards, each in a slot of its own.
+
+The limit stays where it was, with the request; only its tokens go to the shards in turn. A request
+knows its shards from its submission on, so that the lane of every token stands in its permit.
+When the shards of a queue are changed, those it had are served until every request has been moved.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+from zlib import crc32
+
+from .. import keys, settings
+from ..errors import FairlaneError, InvalidArgument, RedisUnreachable
+from ..model import ENDED_STATES
+from ..scripts import library
+from ..steps import Batch, Call, Command, Operation
+from .fields import ask, told
+from .together import each
+from .tokens import Ending, Minted, insert_all, retire_all
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+MOST = 16  # shards of a queue
+HIGHEST = 255  # the highest number of one
+_PAGE = 200  # requests moved at once
+_FIELDS = ("state", "queue", "shards")
+
+
+class Shards(NamedTuple):
+    """The shards of a queue; none = its own lanes."""
+
+    numbers: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, text: bytes | str) -> Shards:
+        """From the text that scripts know them by: numbers with commas between them.
+
+        What is none of this release's is passed over.
+        """
+        shown = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+        parts = [part for part in shown.split(",") if part.isdecimal() and int(part) <= HIGHEST]
+        return cls(tuple(dict.fromkeys(map(int, parts))))
+
+    @property
+    def text(self) -> str:
+        """What `of` reads."""
+        return ",".join(map(str, self.numbers))
+
+    def turned(self, request_id: str) -> str:
+        """As text, beginning with another one for each request, so that single permits spread."""
+        if not self.numbers:
+            return ""
+        first = crc32(request_id.encode()) % len(self.numbers)
+        return Shards(self.numbers[first:] + self.numbers[:first]).text
+
+
+class Spread(NamedTuple):
+    """What the dispatch slot knows: the shards, those that are left, and since when (its ms)."""
+
+    present: Shards
+    left: Shards
+    since: int
+
+    @property
+    def served(self) -> tuple[int, ...]:
+        """The numbers of all that may have tokens."""
+        return served(self.present.text, self.left.text)
+
+
+def served(present: bytes | str, left: bytes | str) -> tuple[int, ...]:
+    """The numbers of all shards that may have tokens, from the texts of both; (0,) as a rule."""
+    numbers = Shards.of(present).numbers or (0,)
+    return tuple(dict.fromkeys(numbers + Shards.of(left).numbers))
+
+
+def read_shards(queue: str) -> Operation[Spread]:
+    """The shards of a queue now."""
+    found = yield Command(b"HMGET", keys.conf(queue), b"shards", b"left", b"shards_since")
+    present, left, since = (value or b"" for value in found)
+    return Spread(Shards.of(present), Shards.of(left), int(since or 0))
+
+
+def choose(queue: str, count: int, home: Callable[[bytes], Any]) -> Shards:
+    """`count` shards on as many different primaries as there are; 0 = the queue's own lanes.
+
+    `home` tells the node of a key. Raises InvalidArgument.
+    """
+    if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MOST:
+        raise InvalidArgument(
+            f"{count!r} shards are not possible: a whole number from 0 (the queue's own lanes) "
+            f"to {MOST} is expected"
+        )
+    by_node: dict[Any, list[int]] = {}
+    for number in range(1, HIGHEST + 1):
+        by_node.setdefault(home(keys.delayed(queue, number)), []).append(number)
+    chosen: list[int] = []
+    while len(chosen) < count:
+        chosen += [numbers.pop(0) for numbers in by_node.values() if numbers][: count - len(chosen)]
+    return Shards(tuple(sorted(chosen)))
+
+
+def set_shards(queue: str, shards: Shards) -> Operation[Spread]:
+    """Spreads a queue: what is submitted from now on at once, what is there by `move`."""
+    return (yield from _set(queue, shards.text))
+
+
+def _set(queue: str, text: str, since: str = "") -> Operation[Spread]:
+    call = library().set_shards((keys.conf(queue),), shards=text, since=since)
+    _, present, left, set_at = yield call
+    return Spread(Shards.of(present), Shards.of(left), int(set_at))
+
+
+def move(queue: str) -> Operation[int]:
+    """Moves the tokens of requests that still use shards which are left; returns how many requests.
+
+    Those shards are forgotten when nobody uses them any more, and no producer is on its way that
+    may have learnt of them. Safe to run twice, and by several at once. Raises RedisUnreachable, but
+    what was moved before is dispatched.
+    """
+    spread = yield from read_shards(queue)
+    if not spread.left.numbers:
+        return 0
+    _, (seconds, _) = yield Batch([Command(b"EXISTS", keys.conf(queue)), Command(b"TIME")])
+    ids = yield Command(b"ZRANGE", keys.active(queue), 0, -1)
+    names = [name.decode("utf-8", "replace") for name in ids]
+    count = away = 0
+    for start in range(0, len(names), _PAGE):
+        moved, missing = yield from _move(queue, names[start : start + _PAGE], spread.present)
+        count, away = count + moved, away + missing
+    is_old = int(seconds) * 1000 > spread.since + 2 * (settings.INTENT_GRACE_MS + settings.AUDIT_MS)
+    if is_old and not count and not away:
+        yield from _forget(queue, spread)
+    return count
+
+
+def _forget(queue: str, spread: Spread) -> Operation[None]:
+    """Nobody uses what is left; nor do the stale tokens there. Unless all was changed meanwhile."""
+    found = yield from _set(queue, "=", str(spread.since))
+    if found.since == spread.since and not found.left.numbers:
+        yield Batch(
+            [
+                Command(b"UNLINK", keys.delayed(queue, shard), *keys.lanes(queue, shard))
+                for shard in spread.left.numbers
+            ]
+        )
+
+
+def move_one(queue: str, request_id: str, present: Shards) -> Operation[None]:
+    """Moves one request whose tokens are where nobody looks for them."""
+    call = library().move(keys.request_keys(request_id), shards=present.turned(request_id))
+    yield from _dispatch(queue, [(request_id, (yield call))])
+
+
+def _move(queue: str, names: list[str], present: Shards) -> Operation[tuple[int, int]]:
+    """Moves some; how many, and how many are announced and not there yet, or can't be read."""
+    replies = yield from each([ask(name, *_FIELDS) for name in names])
+    calls: list[tuple[str, Call]] = []
+    away = 0
+    for name, reply in zip(names, replies, strict=True):
+        if isinstance(reply, FairlaneError):  # fsck says what is wrong with it
+            continue
+        state, home, shards = told(_FIELDS, reply)
+        away += state in {"", "abandoned"}
+        if home == queue and state not in {"", "abandoned", *ENDED_STATES}:
+            wanted = present.turned(name)
+            if shards != wanted:
+                calls.append((name, library().move(keys.request_keys(name), shards=wanted)))
+    if not calls:
+        return 0, away
+    replies = yield Batch([call for _, call in calls], lenient=True)
+    named = [(name, reply) for (name, _), reply in zip(calls, replies, strict=True)]
+    yield from _dispatch(queue, named)
+    return sum(not isinstance(reply, FairlaneError) for reply in replies), away
+
+
+def _dispatch(queue: str, replies: Iterable[tuple[str, Any]]) -> Operation[None]:
+    minted, ended = list[Minted](), list[Ending]()
+    failure: RedisUnreachable | None = None
+    for name, reply in replies:
+        if isinstance(reply, FairlaneError):
+            failure = reply if isinstance(reply, RedisUnreachable) else failure
+        elif reply[0] != b"gone":
+            (minted if reply[0] == b"ok" else ended).append((name, reply[1]))
+    calls = [*insert_all(queue, minted), *retire_all(queue, ended)]
+    if calls:
+        yield Batch(calls)
+    if failure is not None:
+        raise failure

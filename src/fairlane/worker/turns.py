@@ -1,0 +1,79 @@
+"""Which lanes a unit asks next: the queue's own, or in turn those of each of its shards.
+
+One shard after the other, so that all of them are served however few workers there are. While one
+has work of some priority, only what is as urgent or more is taken from the others, so a token waits
+for at most one slice of each shard longer than it would in a queue that is not spread. A unit that
+has gone round in vain waits at a shard of its own for a moment, then at the next one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from .. import keys, settings
+from ..operations import tokens
+
+if TYPE_CHECKING:
+    from ..steps import Pop, Popped
+    from .board import Record
+
+_LAST = keys.LANES - 1
+
+
+class Turns:
+    """The order in which one unit asks."""
+
+    def __init__(self, queue: str, worker: str, record: Record) -> None:
+        self._queue, self._worker, self._record = queue, worker, record
+        self._at = crc32(f"{worker}/{record.unit}".encode())
+        self._known = b""
+        self._shards: tuple[int, ...] = (0,)
+        self._bound = _LAST  # nothing less urgent than this is taken
+        self._misses = 0
+
+    def next(self, most: int) -> Pop:
+        """The pop of up to `most` tokens whose turn it is; `came` is to be told what it brought."""
+        self._look()
+        shards = self._shards
+        if len(shards) == 1:
+            return tokens.pop(self._queue, settings.BLOCK_MS, self._worker, most, shards[0])
+        shard = shards[self._at % len(shards)]
+        self._at += 1  # also when no answer comes: the node may be away, and others are not
+        if self._misses < len(shards):
+            return tokens.pop_ahead(self._queue, self._bound, most, shard)
+        return tokens.pop(self._queue, settings.SHARD_BLOCK_MS, self._worker, most, shard)
+
+    def came(self, popped: Popped | None) -> None:
+        """What the last pop brought."""
+        if len(self._shards) == 1:
+            return
+        if popped is not None:
+            self._misses = 0
+            if not keys.is_wake(popped.lane):
+                self._bound = keys.number_of(popped.lane) % keys.LANES
+            return
+        self._misses += 1
+        if self._misses >= len(self._shards) and self._bound < _LAST:  # nothing so urgent anywhere
+            self._misses, self._bound = 0, _LAST
+
+    def ahead(self, lane: bytes, most: int) -> Pop:
+        """The pop of what is there now while a bunch from `lane` is handled: as urgent, or more."""
+        self._look()
+        priority = keys.number_of(lane) % keys.LANES
+        self._at += len(self._shards) > 1
+        shard = self._shards[self._at % len(self._shards)]
+        return tokens.pop_ahead(self._queue, priority, most, shard)
+
+    @property
+    def patience_s(self) -> float | None:
+        """How long the next pop may be tried; None = as long as ever."""
+        self._look()
+        return settings.SHARD_PATIENCE_S if len(self._shards) > 1 else None
+
+    def _look(self) -> None:
+        """Where there may be tokens now, as the supervisor has heard."""
+        known = self._record.shards
+        if known != self._known:
+            self._known, self._shards = known, tuple(known) or (0,)
+            self._bound, self._misses = _LAST, 0

@@ -1,0 +1,160 @@
+"""`fairlane acl`: rules that a server takes, and no password that anybody could read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+import socket
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis
+
+from fairlane import acl
+from fairlane.cli.acl import PLACEHOLDER
+from tests.support.servers import run_server
+
+if TYPE_CHECKING:
+    from tests.cli.program import Program
+
+SECRETS = b"producer=first secret\n# a comment\n\nworker=a=b#c\n"
+
+
+def users_in(lines: bytes) -> dict[str, list[str]]:
+    """Name -> rules, of an aclfile."""
+    rows = [line.split() for line in lines.decode().splitlines()]
+    assert {row[0] for row in rows} <= {"user"}
+    return {row[1]: row[2:] for row in rows}
+
+
+def test_all_roles_without_a_word(alone: Program):
+    ended = alone("acl")
+    assert ended.code == 0
+    assert [*users_in(ended.out)] == [f"fairlane-{role}" for role in acl.ROLES]
+    assert "no password for producer, worker, maintenance, monitor, deployer" in ended.err
+    assert "the user default stays as it is" in ended.err
+
+
+def test_the_role_the_queue_and_the_name_that_are_asked_for(alone: Program):
+    ended = alone("acl", "worker", "--queue", "mail", "--user-prefix", "app1.")
+    ((name, found),) = users_in(ended.out).items()
+    assert name == "app1.worker"
+    assert found == ["on", PLACEHOLDER, *acl.rules("worker", "mail")]
+
+
+def test_joined_roles_are_one_user(alone: Program):
+    ((name, found),) = users_in(alone("acl", "producer+worker").out).items()
+    assert name == "fairlane-producer-worker"
+    assert found[2:] == acl.rules("producer+worker")
+
+
+def test_the_same_as_json(alone: Program):
+    rows = [json.loads(line) for line in alone("acl", "--json", "--server", "6.2").out.splitlines()]
+    assert [row["role"] for row in rows] == [*acl.ROLES]
+    assert rows[0]["user"] == "fairlane-producer"
+    assert rows[0]["rules"] == ["on", PLACEHOLDER, *acl.rules("producer", server=(6, 2))]
+
+
+# ------------------------------------------------------------------ passwords
+
+
+def test_passwords_come_from_a_file_and_leave_as_hashes(alone: Program):
+    ended = alone("acl", "--password-file", alone.file(SECRETS))
+    found = users_in(ended.out)
+    assert found["fairlane-producer"][1] == "#" + hashlib.sha256(b"first secret").hexdigest()
+    assert found["fairlane-worker"][1] == "#" + hashlib.sha256(b"a=b#c").hexdigest()
+    assert found["fairlane-monitor"][1] == PLACEHOLDER
+    assert "secret" not in ended.out.decode() + ended.err
+    assert "no password for maintenance, monitor, deployer" in ended.err
+
+
+def test_passwords_come_from_the_environment(alone: Program):
+    alone.env["FAIRLANE_PASSWORD_MONITOR"] = "seen"
+    alone.env["FAIRLANE_PASSWORD_PRODUCER_WORKER"] = "both"
+    found = users_in(alone("acl", "monitor", "producer+worker").out)
+    assert found["fairlane-monitor"][1] == "#" + hashlib.sha256(b"seen").hexdigest()
+    assert found["fairlane-producer-worker"][1] == "#" + hashlib.sha256(b"both").hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"producer=x\nsecret\n", "line 2: ROLE=PASSWORD is expected"),
+        (b"boss=secret\n", "line 1: ROLE=PASSWORD is expected"),
+        (b"producer=\n", "line 1"),
+        (b"producer=\xff\n", "no UTF-8 text"),
+    ],
+)
+def test_a_file_that_is_wrong_is_told_by_its_line(content: bytes, why: str, alone: Program):
+    ended = alone("acl", "--password-file", alone.file(content))
+    ended.refused(2, why)
+    assert "secret" not in ended.err
+
+
+def test_a_file_that_is_missing(alone: Program):
+    alone("acl", "--password-file", alone.folder / "nothing").refused(2, "No such file")
+
+
+# ------------------------------------------------------------------ refused
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("boss",), "there is no role 'boss'"),
+        (("worker+",), "there is no role ''"),
+        (("--queue", "a{b"), "queue 'a{b' is not valid"),
+        (("--server", "new"), "'new' is no version of Redis"),
+        (("--user-prefix", "a b"), "--user-prefix 'a b' is not valid"),
+        (("--format", "yaml"), "--format"),
+    ],
+)
+def test_bad_words_are_one_sentence(words: tuple[str, ...], why: str, alone: Program):
+    alone("acl", *words).refused(2, why)
+
+
+# ------------------------------------------------------------------ on a server
+
+
+def test_the_lines_are_an_aclfile_that_a_server_starts_with(alone: Program):
+    alone.env["FAIRLANE_PASSWORD_MONITOR"] = "seen"
+    lines = alone("acl", "monitor").out
+    path = alone.file(b"user default on nopass ~* &* +@all\n" + lines, "users.acl")
+    with run_server("single", "--aclfile", str(path)) as server:
+        login = redis.Redis(port=server.port, username="fairlane-monitor", password="seen")
+        with closing(login):
+            assert login.exists("{req}:active") == 0
+            with pytest.raises(redis.exceptions.NoPermissionError):
+                login.set("{req}:active", 1)
+
+
+def test_the_commands_are_what_redis_cli_takes(alone: Program):
+    """And give a user anew: nothing it had before stays."""
+    alone.env["FAIRLANE_PASSWORD_WORKER"] = "busy"
+    (line,) = alone("acl", "worker", "--format", "commands").out.decode().splitlines()
+    with run_server("single") as server, closing(server.client()) as client:
+        client.execute_command("ACL", "SETUSER", "fairlane-worker", "on", ">old", "~*", "+@all")
+        assert spoken(server.port, line) == b"+OK\r\n"
+        found: Any = client.acl_getuser("fairlane-worker")
+        assert len(found["passwords"]) == 1
+        assert "~*" not in found["keys"]
+        assert "+@all" not in found["commands"]
+
+
+def test_a_placeholder_gives_nobody_a_password(alone: Program):
+    (line,) = alone("acl", "worker", "--format", "commands").out.decode().splitlines()
+    with run_server("single") as server, closing(server.client()) as client:
+        assert spoken(server.port, line).startswith(b"-ERR Error in ACL SETUSER modifier")
+        assert client.acl_getuser("fairlane-worker") is None
+
+
+def spoken(port: int, line: str) -> bytes:
+    """The reply to a line of words, quoted as redis-cli takes them."""
+    words = [word.encode() for word in shlex.split(line, comments=False)]
+    sent = b"*%d\r\n" % len(words)
+    sent += b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as caller:
+        caller.sendall(sent)
+        return caller.recv(4096)

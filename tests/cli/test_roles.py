@@ -1,0 +1,240 @@
+"""The commands as the users that `fairlane acl` prints: they can do their part, and no other's."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis
+
+from fairlane import acl, keys
+from fairlane.drivers.sync import SyncDriver
+from fairlane.errors import RedisUnfit
+from fairlane.operations import tokens, work
+from fairlane.scripts import library
+from fairlane.steps import Command
+from tests.cli.program import ON_ONE_KIND, Program
+from tests.support.requests import once
+from tests.support.security import load_scripts
+from tests.support.users import Users, forget_scripts, servers_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fairlane.steps import Call
+    from tests.support.backends import Backend
+
+on_one_kind = ON_ONE_KIND
+HANDLER = b"""
+def shout(body):
+    if body == b"fail":
+        raise ValueError("no such thing")
+    return body.upper()
+"""
+
+
+@pytest.fixture
+def users(redis_server: Backend, redis_url: str) -> Iterator[Users]:
+    """Users for the queue `req`, on servers that know no script."""
+    made = Users(redis_url, servers_of(redis_server), "req")
+    forget_scripts(made.servers)
+    yield made
+    made.remove()
+
+
+@pytest.fixture
+def as_role(users: Users, program: Program) -> As:
+    """The program, by the role that runs it."""
+    program.file(HANDLER, "mine.py")
+    return As(users, program)
+
+
+class As:
+    """Runs a command as the user of a role, and sees that nothing it needed was refused."""
+
+    def __init__(self, users: Users, program: Program) -> None:
+        self.users, self.program = users, program
+
+    def __call__(self, role: str, *words: object, stdin: bytes = b"", code: int = 0) -> bytes:
+        self.program.env["FAIRLANE_REDIS"] = self.users.add(role)
+        ended = self.program(*words, stdin=stdin)
+        assert ended.code == code, ended.err
+        assert self.users.refused() == set()
+        return ended.out
+
+
+def test_each_role_does_its_part_and_nothing_it_needs_is_refused(as_role: As):
+    """Nobody but the deployer may load a script."""
+    as_role("deployer", "scripts", "load")
+    as_role("deployer", "scripts", "verify")
+    given = b"a\n" * 40 + b"fail\n"
+    as_role("producer", "submit", "-", "--id", "r1", "--attempts", 1, stdin=given)
+    as_role("worker", "worker", "--handler", "mine:shout", "--until-idle")
+    assert as_role("producer", "wait", "r1", code=1) == b"done\n"
+    assert as_role("producer", "results", "r1", code=1).startswith(b"A\nA\n")
+    as_role("producer", "status", "r1")
+    for words in (["status"], ["status", "r1"], ["stats"], ["queue"], ["dead", "list"], ["fsck"]):
+        as_role("monitor", *words)
+    assert b"ValueError" in as_role("monitor", "dead", "list", "r1")
+    checks = as_role("monitor", "doctor").decode()
+    assert "queue can't be read" not in checks
+    assert "timeouts are not readable" in checks
+
+
+def test_maintenance_does_what_a_person_does(as_role: As):
+    as_role("deployer", "scripts", "load")
+    role = "maintenance"
+    as_role(role, "submit", "-", "--id", "r1", "--attempts", 1, stdin=b"a\nfail\n")
+    as_role(role, "pause", "r1")
+    as_role(role, "set", "r1", "--priority", 1, "--limit", 9)
+    as_role(role, "resume", "r1")
+    as_role(role, "queue", "--max-waiting", 100)
+    as_role(role, "submit", "-", "--id", "r2", stdin=b"a\n")
+    as_role(role, "cancel", "r2")
+    as_role("worker", "worker", "--handler", "mine:shout", "--until-idle")
+    (again,) = as_role(role, "dead", "requeue", "r1", "--all").decode().splitlines()
+    as_role("worker", "worker", "--handler", "mine:shout", "--until-idle")
+    as_role(role, "wait", again, code=1)
+    as_role(role, "dead", "drop", again, "--all")
+    as_role(role, "stats", "--reset")
+    as_role(role, "queue", "--max-waiting", 0)
+    as_role(role, "doctor")
+
+
+def test_maintenance_mends_what_a_monitor_finds(as_role: As, redis_client: redis.Redis):
+    """What fsck sends besides is sent only where there is damage."""
+    as_role("deployer", "scripts", "load")
+    as_role("producer", "submit", "-", "--id", "r1", stdin=b"a\n" * 50)
+    for name in ("left", "other"):
+        redis_client.xadd(f"out:{{{name}}}", {"w": "x"})
+    redis_client.delete(keys.active("req"))
+    found = [json.loads(line) for line in as_role("monitor", "fsck", "--json", code=1).splitlines()]
+    assert {one["kind"] for one in found} >= {"forgotten", "orphan"}
+    as_role("maintenance", "fsck", "--repair", code=0)
+    as_role("worker", "worker", "--handler", "mine:shout", "--until-idle")
+    assert as_role("producer", "wait", "r1") == b"done\n"
+
+
+# ------------------------------------------------------------------ what they may not
+
+
+def refused(url: str, step: Command | Call) -> None:
+    """The step is refused, and the sentence says that it was the right that was missing."""
+    with (
+        closing(SyncDriver(url, patience_s=0)) as driver,
+        pytest.raises(RedisUnfit, match="`fairlane acl` tells what a role needs"),
+    ):
+        driver.run(once(step))
+
+
+def test_a_producer_cannot_work(as_role: As, users: Users, redis_client: redis.Redis):
+    """Neither take nor complete, though it may run the scripts by name."""
+    as_role("deployer", "scripts", "load")
+    producer = users.add("producer")
+    as_role("producer", "submit", "-", "--id", "r1", stdin=b"a\n" * 50)
+    refused(producer, tokens.pop("req", 0))
+    with closing(SyncDriver(users.add("worker"))) as driver:
+        popped = driver.run(once(tokens.pop("req", 0)))
+        token = tokens.parse(popped.tokens[0])
+        assert token is not None
+        _, held, _ = driver.run(work.acquire(token, "host:1", "1", 5))
+    assert held is not None
+    ids = [name for name, _ in held.entries]
+    results: list[Any] = [
+        part for index in range(len(ids)) for part in (b"%d:d:1:0:0" % index, b"")
+    ]
+    refused(producer, Command(b"XACK", "sub:{r1}", "sub:{r1}", "1-1"))
+    with closing(SyncDriver(producer, patience_s=0)) as driver, pytest.raises(RedisUnfit):
+        driver.run(once(work.complete(held, ids, results, [], keep=False)))
+    assert redis_client.exists("out:{r1}") == 0
+    assert redis_client.get("counter:{r1}") == b"50"
+
+
+@pytest.mark.parametrize("role", ["worker", "producer", "maintenance", "monitor"])
+def test_nobody_gets_at_the_server_or_at_what_is_not_ours(
+    role: str, users: Users, redis_client: redis.Redis
+):
+    redis_client.set("{other}:0", "x", px=60_000)
+    login = users.login(role)
+    for words in (
+        ("FLUSHALL",),
+        ("FLUSHDB",),
+        ("CONFIG", "GET", "requirepass"),
+        ("CONFIG", "SET", "maxmemory", "1"),
+        ("KEYS", "*"),
+        ("EVAL", "return 1", 0),
+        ("SCRIPT", "LOAD", "return 1"),
+        ("SCRIPT", "FLUSH"),
+        ("ACL", "LIST"),
+        ("SHUTDOWN", "NOSAVE"),
+        ("EXISTS", "{other}:0"),
+        ("HGETALL", "session:{r1}"),
+        ("PUBLISH", "news", "x"),
+    ):
+        with pytest.raises(redis.exceptions.NoPermissionError):
+            login.execute_command(*words)
+    login.close()
+    assert redis_client.exists("{other}:0")
+
+
+def test_a_monitor_writes_nothing_by_any_command(users: Users, redis_client: redis.Redis):
+    rows = users.servers[0].execute_command("COMMAND").values()
+    writing = {row["name"] for row in rows if "write" in row["flags"]}
+    assert "xadd" in writing
+    allowed = {rule[1:] for rule in acl.rules("monitor", server=(6, 2)) if rule[0] == "+"}
+    assert allowed & writing == set()
+    url = users.add("monitor")
+    for server in users.servers:
+        load_scripts(server)
+    redis_client.zadd(keys.active("req"), {"r1": 1})
+    refused(url, library().postpone((keys.active("req"),), id="r1", seen="1", due=2))
+    redis_client.delete(keys.active("req"))
+    refused(url, library().insert_tokens((keys.delayed("req"), b"{req}:5"), tokens=(5, 1, 0, "x")))
+    assert redis_client.dbsize() == 0
+
+
+def test_a_deployer_sees_no_key(users: Users):
+    url = users.add("deployer")
+    for words in ((b"EXISTS", b"{req}:active"), (b"SCAN", b"0"), (b"EVAL", b"return 1", b"0")):
+        refused(url, Command(*words))
+
+
+# ------------------------------------------------------------------ where something is refused
+
+
+@on_one_kind
+def test_a_refused_command_is_one_sentence(as_role: As, users: Users):
+    as_role("deployer", "scripts", "load")
+    as_role("producer", "submit", "-", "--id", "r1", stdin=b"a\n")
+    as_role.program.env["FAIRLANE_REDIS"] = users.add("monitor")
+    for words in (["pause", "r1"], ["submit", "-"], ["wait", "r1"]):
+        as_role.program(*words).refused(5, "refused a command", "`fairlane acl`")
+
+
+@on_one_kind
+def test_the_doctor_says_what_it_may_not_look_at(users: Users, program: Program):
+    ended = program("doctor", "--redis", users.add("worker"))
+    assert ended.code == 1
+    said = ended.out.decode()
+    assert "ok    scripts      what is loaded is not readable" in said
+    assert "bad   queue        the queue can't be read: " in said
+
+
+@on_one_kind
+def test_the_doctor_says_that_scripts_are_missing_and_cannot_be_loaded(
+    users: Users, program: Program
+):
+    said = program("doctor", "--redis", users.add("monitor")).out.decode()
+    count = len([*library()])
+    assert f"{count} of {count} are not loaded, and this user may not load them" in said
+    assert "mend  scripts      run `fairlane scripts load`" in said
+
+
+@on_one_kind
+def test_a_user_for_one_queue_is_refused_another(as_role: As, users: Users):
+    as_role("deployer", "scripts", "load")
+    as_role.program.env["FAIRLANE_REDIS"] = users.add("producer")
+    ended = as_role.program("submit", "-", "--queue", "other", stdin=b"a\n")
+    ended.refused(5, "refused a command")

@@ -1,0 +1,304 @@
+"""A queue over shards: where tokens go, how what waits is moved, when a shard is forgotten."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane import keys, settings
+from fairlane.errors import InvalidArgument, RedisUnfit
+from fairlane.operations import control, maintain, shards
+from fairlane.operations.fsck import Walk
+from fairlane.operations.shards import Shards, Spread
+from fairlane.queue import Queue
+from tests.support.requests import work_off
+
+if TYPE_CHECKING:
+    import redis
+
+    from fairlane.drivers.sync import SyncDriver
+
+LONG_AGO = 10_000
+
+
+def spread_over(driver: SyncDriver, *numbers: int) -> Spread:
+    return driver.run(shards.set_shards("req", Shards(numbers)))
+
+
+def tokens_of(client: Any, shard: int) -> list[bytes]:
+    """All tokens of one shard."""
+    return [token for lane in keys.lanes("req", shard) for token in client.lrange(lane, 0, -1)]
+
+
+def age(client: Any) -> None:
+    """The shards were set long ago."""
+    client.hset(keys.conf("req"), "shards_since", LONG_AGO)
+
+
+@pytest.fixture
+def queue(driver: SyncDriver) -> Queue:
+    return Queue(driver)
+
+
+# ------------------------------------------------------------------ names
+
+
+def test_a_lane_has_a_number_and_the_number_a_lane():
+    """The hundreds are the shard, 0 the queue's own."""
+    for number in (0, 5, 99, 100, 305, 25_599):
+        assert keys.number_of(keys.lane("req", number)) == number
+    assert keys.lane("req", 305) == b"{req/3}:5"
+    assert keys.lane("my.queue:0", 7) == b"{my.queue:0}:7"
+
+
+@pytest.mark.parametrize("name", ["req/1", "req/"])
+def test_no_queue_can_have_the_name_of_a_shard(name: str):
+    """Its lanes would be another queue's."""
+    with pytest.raises(InvalidArgument):
+        keys.check_name("queue", name)
+
+
+def test_requests_of_one_permit_spread():
+    """Each begins with another shard, always the same one."""
+    spread = Shards((3, 4, 9))
+    first = [spread.turned(f"r{i}") for i in range(300)]
+    assert {text.split(",")[0] for text in first} == {"3", "4", "9"}
+    assert first == [spread.turned(f"r{i}") for i in range(300)]
+    assert Shards().turned("r1") == ""
+
+
+def test_shards_are_chosen_on_different_nodes():
+    """As many as there are, the same number of shards on each."""
+    homes = {keys.delayed("req", n): n % 3 for n in range(1, 256)}
+    for count, most in ((3, 1), (4, 2), (6, 2), (16, 6)):
+        chosen = shards.choose("req", count, homes.__getitem__).numbers
+        on = [homes[keys.delayed("req", n)] for n in chosen]
+        assert (len(set(chosen)), len(set(on))) == (count, 3)
+        assert max(map(on.count, on)) == most
+
+
+@pytest.mark.parametrize("count", [-1, 17, 1.5, True, "3"])
+def test_a_number_of_shards_that_is_none_is_refused(queue: Queue, count: Any):
+    """Before anything is written."""
+    with pytest.raises(InvalidArgument, match="shards are not possible"):
+        queue.set_shards(count)
+
+
+# ------------------------------------------------------------------ submissions
+
+
+def test_what_is_submitted_goes_to_the_shards(
+    queue: Queue, driver: SyncDriver, redis_client: redis.Redis
+):
+    """Permit after permit to the next one; none to the queue's own lanes."""
+    spread_over(driver, 3, 4)
+    queue.submit_request([b"x"] * 6, id="r1", limit=6)
+    assert [len(tokens_of(redis_client, shard)) for shard in (0, 3, 4)] == [0, 3, 3]
+    finish(driver, redis_client)
+
+
+def test_submit_many_spreads_singles(queue: Queue, driver: SyncDriver, redis_client: redis.Redis):
+    """Requests of one permit go to all shards."""
+    spread_over(driver, 3, 4)
+    queue.submit_many([[b"x"]] * 40)
+    counts = [len(tokens_of(redis_client, shard)) for shard in (0, 3, 4)]
+    assert counts[0] == 0
+    assert sum(counts) == 40
+    assert min(counts[1:]) > 8
+    finish(driver, redis_client)
+
+
+def test_a_status_counts_the_tokens_of_all_shards(
+    queue: Queue, driver: SyncDriver, redis_client: redis.Redis
+):
+    """By priority, wherever they are."""
+    queue.submit_request([b"x"] * 2, limit=2, priority=7)
+    spread_over(driver, 3, 4)
+    queue.submit_request([b"x"] * 4, limit=4, priority=7)
+    status = driver.run(control.queue_status("req"))
+    assert (status["lanes"], status["shards"]) == ({7: 6}, [3, 4])
+    finish(driver, redis_client)
+
+
+def test_delayed_tokens_are_promoted_in_every_shard(driver: SyncDriver, redis_client: redis.Redis):
+    """To the lanes of their own slot."""
+    for shard in (0, 3, 4):
+        redis_client.zadd(keys.delayed("req", shard), {"9|r1#0.1": 1})
+    assert driver.run(maintain.promote("req", (0, 3, 4))) == 3
+    for shard in (0, 3, 4):
+        assert redis_client.lrange(keys.lanes("req", shard)[9], 0, -1) == [b"r1#0.1"]
+        redis_client.delete(keys.lanes("req", shard)[9])
+
+
+def test_a_token_lost_from_a_shard_is_minted_there_again(
+    queue: Queue, driver: SyncDriver, redis_client: redis.Redis
+):
+    """Its permit says in which lane it should be."""
+    spread_over(driver, 3, 4)
+    queue.submit_request([b"x"] * 2, id="r1", limit=2)
+    kept, lost = tokens_of(redis_client, 3), tokens_of(redis_client, 4)
+    redis_client.delete(*keys.lanes("req", 4))
+    suspects = driver.run(maintain.queued_long("r1", -1))
+    assert driver.run(maintain.mint_again("req", suspects)) == 1
+    assert tokens_of(redis_client, 3) == kept
+    assert len(tokens_of(redis_client, 4)) == len(lost) == 1
+    finish(driver, redis_client)
+
+
+def test_fsck_looks_into_every_shard(queue: Queue, driver: SyncDriver, redis_client: redis.Redis):
+    """What is stale there is told of."""
+    spread_over(driver, 3, 4)
+    redis_client.lpush(keys.lane("req", 405), "gone#0.1")
+    redis_client.zadd(keys.delayed("req", 3), {"what": 1})
+    walk = Walk("req", repair=True)
+    found = []
+    while not walk.is_over:
+        found += driver.run(walk.page())
+    assert [(one.kind, one.name) for one in found] == [
+        ("unreadable", "what"),
+        ("stale", "shard 4, lane 5"),
+    ]
+    redis_client.delete(keys.lane("req", 405))
+
+
+# ------------------------------------------------------------------ changes
+
+
+def test_requests_are_moved_to_the_new_shards(
+    queue: Queue, driver: SyncDriver, redis_client: redis.Redis
+):
+    """Their old tokens stay, stale; a second pass finds nothing to do."""
+    queue.submit_request([b"x"] * 4, id="r1", limit=4)
+    spread_over(driver, 3, 4)
+    assert [driver.run(shards.move("req")) for _ in range(2)] == [1, 0]
+    assert [len(tokens_of(redis_client, shard)) for shard in (3, 4)] == [2, 2]
+    finish(driver, redis_client)
+
+
+def test_shards_that_are_left_are_served_until_every_producer_must_know(
+    queue: Queue, driver: SyncDriver, redis_client: redis.Redis
+):
+    """One that had learnt of them before may still submit."""
+    spread_over(driver, 3)
+    assert driver.run(shards.read_shards("req")).served == (3, 0)
+    driver.run(shards.move("req"))
+    assert driver.run(shards.read_shards("req")).served == (3, 0)
+    age(redis_client)
+    driver.run(shards.move("req"))
+    assert driver.run(shards.read_shards("req")).served == (3,)
+
+
+def test_an_announced_request_keeps_a_left_shard(
+    queue: Queue, driver: SyncDriver, redis_client: redis.Redis
+):
+    """Its producer is on the way."""
+    spread_over(driver, 3)
+    age(redis_client)
+    redis_client.zadd(keys.active("req"), {"coming": 1})
+    driver.run(shards.move("req"))
+    assert driver.run(shards.read_shards("req")).served == (3, 0)
+    redis_client.delete(keys.active("req"))
+
+
+def test_what_is_stale_in_a_shard_goes_with_it(
+    queue: Queue, driver: SyncDriver, redis_client: redis.Redis
+):
+    """Nobody would ever pop it."""
+    spread_over(driver, 3, 4)
+    queue.submit_request([b"x"] * 4, id="r1", limit=4)
+    spread_over(driver, 4)
+    driver.run(shards.move("req"))
+    assert tokens_of(redis_client, 3)
+    age(redis_client)
+    driver.run(shards.move("req"))
+    assert tokens_of(redis_client, 3) == []
+    finish(driver, redis_client)
+
+
+@pytest.mark.parametrize("how", ["the leader audits", "fsck repairs"])
+def test_tokens_in_shards_that_nobody_knows_any_more_are_moved(
+    queue: Queue, driver: SyncDriver, redis_client: redis.Redis, how: str
+):
+    """The dispatch slot was wiped, or rolled back to before it was spread."""
+    spread_over(driver, 3, 4)
+    queue.submit_request([b"x"] * 2, id="r1", limit=2)
+    for name in (keys.conf("req"), keys.active("req")):
+        redis_client.delete(name)
+    if how == "fsck repairs":
+        walk = Walk("req", repair=True)
+        redis_client.hset(keys.permits("r1"), mapping=long_queued(redis_client))
+        found = []
+        while not walk.is_over:
+            found += driver.run(walk.page())
+        assert [one.kind for one in found if one.name == "r1"] == ["forgotten", "astray"]
+    else:
+        suspects = driver.run(maintain.queued_long("r1", -1))
+        assert driver.run(maintain.mint_again("req", suspects)) == 1
+    assert len(tokens_of(redis_client, 0)) == 2
+    finish(driver, redis_client)
+
+
+def long_queued(client: Any) -> dict[Any, Any]:
+    """The permits of r1 as if they had been queued an hour ago."""
+    found = {}
+    for k, text in client.hgetall(keys.permits("r1")).items():
+        kind, g, since, lane, due = text.split(b":")
+        found[k] = b":".join((kind, g, b"%d" % (int(since) - 3_600_000), lane, due))
+    return found
+
+
+def test_a_damaged_request_does_not_keep_a_left_shard(
+    queue: Queue, driver: SyncDriver, redis_client: redis.Redis
+):
+    """Nor the others from their move."""
+    for name in ("bad", "good"):
+        queue.submit_request([b"x"] * 2, id=name, limit=2)
+    redis_client.hset(keys.request_hash("bad"), "counts", "many")
+    spread_over(driver, 3)
+    assert driver.run(shards.move("req")) == 1
+    age(redis_client)
+    assert driver.run(shards.move("req")) == 0
+    assert driver.run(shards.read_shards("req")).served == (3,)
+    redis_client.delete(*keys.request_keys("bad"))
+    redis_client.zrem(keys.active("req"), "bad")
+    finish(driver, redis_client)
+
+
+def test_what_is_no_shard_of_ours_is_passed_over():
+    """A later release may know more of them."""
+    assert Shards.of(b"1,300,x,,-2,2,1").numbers == (1, 2)
+    assert shards.served(b"900", b"\xff") == (0,)
+
+
+def test_a_shard_that_fails_does_not_keep_the_others_from_their_promotion(
+    driver: SyncDriver, redis_client: redis.Redis
+):
+    """What it said is raised in the end."""
+    redis_client.set(keys.delayed("req", 3), "text")
+    redis_client.zadd(keys.delayed("req", 4), {"9|r1#0.1": 1})
+    with pytest.raises(RedisUnfit, match="WRONGTYPE"):
+        driver.run(maintain.promote("req", (3, 4)))
+    assert redis_client.lrange(keys.lanes("req", 4)[9], 0, -1) == [b"r1#0.1"]
+    for name in (keys.lanes("req", 4)[9], keys.delayed("req", 3)):
+        redis_client.delete(name)
+
+
+def test_without_a_change_a_move_asks_no_request(driver: SyncDriver):
+    """The maintenance of an ordinary queue costs nothing more."""
+    assert driver.run(shards.move("req")) == 0
+
+
+def test_a_grace_is_longer_than_any_producer_takes():
+    """Its intent is given up by the auditor before."""
+    assert settings.INTENT_GRACE_MS + settings.AUDIT_MS < 2 * 10_000
+
+
+def finish(driver: SyncDriver, client: Any) -> None:
+    """Works off everything from the queue's own lanes."""
+    driver.run(shards.set_shards("req", Shards()))
+    driver.run(shards.move("req"))
+    for shard in (3, 4):
+        client.delete(*keys.lanes("req", shard))
+    work_off(driver)
+    client.delete(keys.conf("req"))

@@ -1,0 +1,90 @@
+"""A node of a cluster that fell silent is tried for a moment only, until it answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis
+import redis.asyncio
+
+from fairlane import settings
+from fairlane.drivers import aio_servers, sync_servers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LONG_S = 600.0  # a try of that length would be seen
+
+
+@pytest.fixture
+def mute() -> Iterator[dict[str, Any]]:
+    """A server that takes connections and never answers, as a stopped process does."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        host, port = listener.getsockname()
+        yield {"host": host, "port": port, "socket_timeout": LONG_S}
+
+
+def where(url: str) -> dict[str, Any]:
+    host, _, port = url.rpartition("//")[2].rpartition(":")
+    return {"host": host, "port": int(port), "socket_timeout": LONG_S}
+
+
+def test_a_silent_node_is_left_soon(mute: dict[str, Any]):
+    lines = sync_servers.Lines(redis.ConnectionPool(**mute), "there")
+    lines.is_silent = True
+    with pytest.raises(redis.exceptions.TimeoutError):
+        lines.take()
+    assert lines.is_silent
+
+
+def test_a_silent_node_is_left_soon_by_asyncio(mute: dict[str, Any]):
+    async def take() -> None:
+        lines = aio_servers.Lines(redis.asyncio.ConnectionPool(**mute), "there")
+        lines.is_silent = True
+        with pytest.raises(redis.exceptions.TimeoutError):
+            await lines.take()
+        assert lines.is_silent
+
+    asyncio.run(take())
+
+
+@pytest.mark.parametrize("redis_server", ["single"], indirect=True)
+def test_one_that_answers_has_its_time_again(redis_url: str):
+    lines = sync_servers.Lines(redis.ConnectionPool(**where(redis_url)), "there")
+    lines.is_silent = True
+    line = lines.take()
+    assert not lines.is_silent
+    assert line.socket_timeout == LONG_S
+    line.disconnect()
+
+
+@pytest.mark.parametrize("redis_server", ["single"], indirect=True)
+def test_one_that_answers_has_its_time_again_with_asyncio(redis_url: str):
+    async def take() -> None:
+        lines = aio_servers.Lines(redis.asyncio.ConnectionPool(**where(redis_url)), "there")
+        lines.is_silent = True
+        line = await lines.take()
+        assert not lines.is_silent
+        assert line.socket_timeout == LONG_S
+        await line.disconnect()
+
+    asyncio.run(take())
+
+
+@pytest.mark.parametrize("redis_server", ["cluster1"], indirect=True)
+def test_who_did_not_answer_is_silent(redis_url: str):
+    """And only that node."""
+    with contextlib.closing(sync_servers.Servers(redis_url, LONG_S)) as servers:
+        (node,) = servers.slots().nodes
+        lines, other = servers.lines_at(node), servers.lines_at(("127.0.0.1", 1))
+        servers.failed(lines)
+        assert (lines.is_silent, other.is_silent) == (True, False)
+
+
+def test_a_silent_node_costs_less_than_a_failover():
+    """Than what is left of the five seconds when a node timeout of two and its vote are over."""
+    assert settings.SILENT_TIMEOUT_S < 1 < settings.FAILOVER_TIMEOUT_S

@@ -1,0 +1,372 @@
+"""What drivers do when servers say what is hard to bring real ones to say: both drivers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane import settings
+from fairlane.drivers import aio_servers, sync_servers
+from fairlane.drivers.aio import AsyncDriver
+from fairlane.drivers.sync import SyncDriver
+from fairlane.errors import RedisUnfit, RedisUnreachable
+from fairlane.operations import tokens
+from fairlane.scripts import Dialect
+from fairlane.steps import Batch, Command, Operation
+from tests.support.fakes import FakeServer, Refusal, fake_servers
+from tests.support.requests import once
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+both = pytest.mark.parametrize("kind", ["sync", "async"])
+DOWN = Refusal("CLUSTERDOWN The cluster is down")
+ON_THE_MOVE = Refusal("TRYAGAIN Multiple keys request during rehashing of slot")
+LAST = 16_383
+HERE, THERE = b"{d}", b"{b}"  # slots 11298, where the lanes of "req" are near, and 3300
+MIDDLE = 8_000
+
+
+class Actor:
+    """One driver of either kind, which lives from one operation to the next."""
+
+    def __init__(self, kind: str, *servers: FakeServer, patience_s: float = 20) -> None:
+        scheme = "redis" if servers[0].slots is None else "redis+cluster"
+        url = f"{scheme}://" + ",".join(f"127.0.0.1:{server.port}" for server in servers)
+        self.loop = asyncio.new_event_loop() if kind == "async" else None
+        made: Any = AsyncDriver if self.loop else SyncDriver
+        self.driver = made(url, patience_s=patience_s)
+
+    def _wait(self, what: Any) -> Any:
+        return self.loop.run_until_complete(what) if self.loop else what
+
+    def run(self, operation: Operation[Any]) -> Any:
+        """Its result."""
+        return self._wait(self.driver.run(operation))
+
+    def check(self) -> Dialect:
+        found: Dialect = self._wait(self.driver.check())
+        return found
+
+    def close(self) -> None:
+        self._wait(self.driver.close())
+        if self.loop:
+            self.loop.close()
+
+
+@pytest.fixture
+def act() -> Iterator[Callable[..., Actor]]:
+    """Makes drivers, and closes them."""
+    with contextlib.ExitStack() as later:
+
+        def made(*args: Any, **options: Any) -> Actor:
+            actor = Actor(*args, **options)
+            later.callback(actor.close)
+            return actor
+
+        yield made
+
+
+@pytest.fixture
+def servers() -> Iterator[list[FakeServer]]:
+    """Two of a cluster, of which the first one serves all slots."""
+    with fake_servers(2) as made:
+        yield made
+
+
+# ------------------------------------------------------------------ connections that are no good
+
+
+@both
+@pytest.mark.parametrize("error", ["READONLY a replica", "MASTERDOWN", "UNBLOCKED force", "BUSY x"])
+def test_a_name_leads_elsewhere_after_its_server_was_demoted(
+    kind: str, error: str, act: Callable[..., Actor]
+):
+    """A batch has a new connection, too: the name may lead to the new primary by then."""
+    with fake_servers(1) as (server,):
+        actor = act(kind, server)
+        batch = Batch([Command(b"SET", b"a", 1), Command(b"SET", b"b", 1)])
+        assert actor.run(once(batch)) == [1, 1]
+        made = server.connections
+        server.say = lambda _: Refusal(error) if server.connections == made else 2
+        assert actor.run(once(batch)) == [2, 2]
+        assert server.connections == made + 1
+
+
+@both
+def test_a_sound_connection_stays_when_a_slot_has_moved(
+    kind: str, act: Callable[..., Actor], servers: list[FakeServer]
+):
+    """Its server is as good as before."""
+    old, new = servers
+    actor = act(kind, old, new)
+    actor.run(once(Command(b"GET", HERE)))
+    made = old.connections
+    old.say = lambda _: Refusal(f"MOVED 11298 127.0.0.1:{new.port}")
+    old.slots = new.slots = [(LAST, new)]
+    assert actor.run(once(Command(b"GET", HERE))) == 1
+    assert (old.connections, old.times(b"GET")) == (made, 2)
+
+
+# ------------------------------------------------------------------ who is asked
+
+
+@both
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_primary_that_is_cut_off_is_asked_last(
+    kind: str, act: Callable[..., Actor], servers: list[FakeServer], *, is_named: bool
+):
+    """It says that it serves all slots, and that the cluster is down; the others know better."""
+    old, new = servers
+    old.slots = [(MIDDLE, new), (LAST, old)]
+    actor = act(kind, old, *([new] if is_named else []))
+    assert actor.run(once(Command(b"GET", HERE))) == 1
+    old.say, new.say = (lambda _: DOWN), (lambda _: 2)
+    new.slots = [(LAST, new)]
+    assert actor.run(once(Command(b"GET", HERE))) == 2
+    assert old.times(b"GET") == 2
+
+
+@both
+def test_a_slow_node_is_not_silent_for_ever(
+    kind: str,
+    act: Callable[..., Actor],
+    servers: list[FakeServer],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Each try that was too short makes the next one longer."""
+    monkeypatch.setattr(settings, "SILENT_TIMEOUT_S", 0.02)
+    slow, _ = servers
+    actor = act(kind, slow)
+    actor.run(once(Command(b"GET", HERE)))
+    lines = actor.driver.servers.lines_at(("127.0.0.1", slow.port))
+    actor.driver.servers.failed(lines)
+    slow.delay_s = 0.1
+    assert actor.run(once(Command(b"GET", HERE))) == 1
+    assert not lines.is_silent
+    actor.driver.servers.failed(lines)
+    slow.delay_s = 0.0
+    assert lines.briefly({})["socket_timeout"] == 0.02, "it has answered"
+
+
+# ------------------------------------------------------------------ steps on their own
+
+
+def lanes_on_the_move(words: list[bytes]) -> Any:
+    """Commands of one key are answered; a pop of many is not."""
+    match words[0]:
+        case b"LLEN":
+            return 1
+        case b"RPOP":
+            return [b"r1#0.1"]
+        case b"GET":
+            return b"x"
+    return ON_THE_MOVE
+
+
+@both
+def test_the_other_way_is_taken_before_anything_is_waited_for(
+    kind: str, act: Callable[..., Actor], servers: list[FakeServer]
+):
+    """Of a batch's other steps one may have to wait long."""
+    here, there = servers
+    here.slots = there.slots = [(MIDDLE, there), (LAST, here)]
+    here.say = lanes_on_the_move
+    there.say = lambda _: 7 if here.times(b"RPOP") else DOWN
+    actor = act(kind, here)
+    popped, seen = actor.run(once(Batch([tokens.pop_ahead("req", 3, 1), Command(b"GET", THERE)])))
+    assert (popped.tokens, seen) == ([b"r1#0.1"], 7)
+
+
+@both
+@pytest.mark.parametrize(
+    ("says", "error"), [(DOWN, RedisUnreachable), (Refusal("WRONGTYPE no list"), RedisUnfit)]
+)
+def test_another_way_that_fails_costs_its_step_only(
+    kind: str, says: Refusal, error: type, act: Callable[..., Actor], servers: list[FakeServer]
+):
+    """In a lenient batch; and it has only the time that is left."""
+    server, _ = servers
+    server.say = lambda words: {b"GET": b"x", b"LLEN": says}.get(words[0], ON_THE_MOVE)
+    actor = act(kind, server, patience_s=0.5)
+    steps = [tokens.pop_ahead("req", 3, 1), Command(b"GET", HERE)]
+    began = time.monotonic()
+    failed, seen = actor.run(once(Batch(steps, lenient=True)))
+    assert (type(failed), seen) == (error, b"x")
+    assert time.monotonic() - began < 0.9
+    with pytest.raises(error):
+        actor.run(once(Batch(steps)))
+
+
+@both
+def test_a_batch_may_have_a_patience_of_its_own(
+    kind: str, act: Callable[..., Actor], servers: list[FakeServer]
+):
+    """Shorter than the driver's: what was answered is told soon."""
+    here, there = servers
+    here.slots = there.slots = [(MIDDLE, there), (LAST, here)]
+    there.say = lambda _: DOWN
+    actor = act(kind, here, patience_s=600)
+    steps = [Command(b"GET", HERE), Command(b"GET", THERE)]
+    seen, failed = actor.run(once(Batch(steps, lenient=True, patience_s=0.1)))
+    assert (seen, type(failed)) == (1, RedisUnreachable)
+    with pytest.raises(RedisUnreachable):
+        actor.run(once(Batch(steps, patience_s=0.1)))
+
+
+@both
+def test_a_lenient_batch_waits_for_the_rest_for_a_short_time_only(
+    kind: str, act: Callable[..., Actor], servers: list[FakeServer], monkeypatch: Any
+):
+    """What was answered is somebody's lease, which does not wait; with no answer it is patient."""
+    monkeypatch.setattr(settings, "REST_S", 0.2)
+    here, there = servers
+    here.slots = there.slots = [(MIDDLE, there), (LAST, here)]
+    actor = act(kind, here, there)
+    steps = [Command(b"GET", HERE), Command(b"GET", THERE)]
+    here.say = there.say = lambda _: DOWN
+    began = time.monotonic()
+    with pytest.raises(RedisUnreachable):
+        actor.run(once(Batch(steps, lenient=True, patience_s=0.6)))
+    assert time.monotonic() - began > 0.5
+    here.say = lambda _: 1
+    found = actor.run(once(Batch(steps, lenient=True)))
+    assert (found[0], type(found[1])) == (1, RedisUnreachable)
+
+
+@both
+@pytest.mark.parametrize("word", ["MOVED", "ASK"])
+@pytest.mark.parametrize("clock_first", [True, False])
+def test_a_clock_is_read_where_the_step_beside_it_is_answered(
+    kind: str, word: str, act: Callable[..., Actor], servers: list[FakeServer], *, clock_first: bool
+):
+    """Two nodes' clocks differ; TIME has no key that would send it after the slot."""
+    old, new = servers
+
+    def refuse(words: list[bytes]) -> Any:
+        if words[0] == b"TIME":
+            return [1, 1]
+        old.slots = new.slots = [(LAST, new if word == "MOVED" else old)]
+        return Refusal(f"{word} 11298 127.0.0.1:{new.port}")
+
+    old.say, new.say = refuse, lambda words: [2, 2] if words[0] == b"TIME" else 5
+    actor = act(kind, old, new)
+    steps = [Command(b"ZCARD", HERE), Command(b"TIME")]
+    found = actor.run(once(Batch(steps[::-1] if clock_first else steps)))
+    assert found == ([[2, 2], 5] if clock_first else [5, [2, 2]])
+    assert new.times(b"ASKING") == (2 if word == "ASK" else 0)
+
+
+# ------------------------------------------------------------------ who is told what
+
+
+@both
+def test_only_a_broken_connection_is_told_as_one(
+    kind: str, act: Callable[..., Actor], servers: list[FakeServer]
+):
+    """A token may have gone with it. Whether to go on is asked before every repeat."""
+    server, _ = servers
+    actor = act(kind, server)
+    actor.run(once(Command(b"GET", HERE)))
+    told: list[str] = []
+    actor.driver.on_cut = lambda: told.append("cut")
+
+    def give_up() -> bool:
+        told.append("asked")
+        return False
+
+    actor.driver.give_up = give_up
+    answers: list[Any] = [ON_THE_MOVE, DOWN, ON_THE_MOVE, 3]
+    server.say = lambda _: answers.pop(0)
+    assert actor.run(once(Command(b"GET", HERE))) == 3
+    assert told == ["asked"] * 3
+    del told[:]
+
+    def cut(_: list[bytes]) -> Any:
+        server.say = lambda _: 4
+        raise ConnectionResetError
+
+    server.say = cut
+    assert actor.run(once(Command(b"GET", HERE))) == 4
+    assert told == ["cut", "asked"]
+
+
+@both
+def test_a_server_that_is_not_there_cuts_nothing(kind: str, act: Callable[..., Actor]):
+    """No answer was on its way."""
+    with fake_servers(1) as (server,):
+        actor = act(kind, server, patience_s=0.1)
+        actor.check()
+    with pytest.raises(RedisUnreachable):
+        actor.run(once(Command(b"GET", HERE)))  # the connection broke
+    told: list[str] = []
+    actor.driver.on_cut = lambda: told.append("cut")
+    with pytest.raises(RedisUnreachable):
+        actor.run(once(Command(b"GET", HERE)))
+    assert told == []
+
+
+# ------------------------------------------------------------------ versions
+
+
+@both
+@pytest.mark.parametrize("at", [0, 1])
+def test_the_oldest_primary_decides_what_is_spoken(
+    kind: str, at: int, act: Callable[..., Actor], servers: list[FakeServer]
+):
+    """While a cluster goes from one version to the next; one that is away decides nothing."""
+    servers[at].version = "6.2.14"
+    for server in servers:
+        server.slots = [(MIDDLE, servers[1]), (LAST, servers[0])]
+    assert act(kind, servers[0]).check() is Dialect.LEGACY
+    servers[at].close()
+    assert act(kind, servers[1 - at]).check() is Dialect.CLUSTER
+
+
+# ------------------------------------------------------------------ threads
+
+
+kinds_of_servers = pytest.mark.parametrize("kind", [sync_servers.Servers, aio_servers.Servers])
+
+
+@kinds_of_servers
+def test_a_node_may_be_added_while_another_one_fails(kind: Any):
+    """Threads share a driver."""
+    servers = kind("redis+cluster://127.0.0.1:1", 1.0)
+
+    class Adding(dict[Any, Any]):
+        """While one is noted, another thread meets a new node."""
+
+        def __setitem__(self, name: Any, value: Any) -> None:
+            servers.lines_at(("127.0.0.1", 2))
+
+    servers._silent = Adding()
+    servers.failed(servers.lines_at(("127.0.0.1", 1)))
+    assert set(servers._nodes) == {("127.0.0.1", 1), ("127.0.0.1", 2)}
+
+
+@kinds_of_servers
+def test_the_slots_may_be_forgotten_while_a_home_is_looked_for(kind: Any):
+    """Threads share a driver."""
+
+    class Flickering(kind):  # type: ignore[misc]
+        """Another thread forgets them after the first look."""
+
+        @property
+        def _map(self) -> Any:
+            return looks.pop()
+
+        @_map.setter
+        def _map(self, _: Any) -> None:
+            return
+
+    class Everywhere:
+        def home(self, _: bytes) -> tuple[str, int]:
+            return "127.0.0.1", 1
+
+    looks: list[Any] = [None, Everywhere()]
+    assert Flickering("redis+cluster://127.0.0.1:1", 1.0).home(b"x") == ("127.0.0.1", 1)

@@ -1,0 +1,139 @@
+"""Secure connections: to one server, to a cluster, past sentinels; and why one is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane import aio
+from fairlane.errors import RedisUnfit, RedisUnreachable
+from fairlane.queue import Queue
+from fairlane.steps import Command
+from tests.operations.test_sentinel import perform
+from tests.support.clusters import run_cluster
+from tests.support.requests import once, work_off
+from tests.support.security import Security, load_scripts, make_security
+from tests.support.sentinels import run_guarded
+from tests.support.servers import HOST, Server, run_server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.server
+both = pytest.mark.parametrize("kind", ["sync", "async"])
+
+
+def made_in(folder: Path, **given: Any) -> Security:
+    try:
+        return make_security(folder, **given)
+    except LookupError as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="module")
+def security(tmp_path_factory: pytest.TempPathFactory) -> Security:
+    return made_in(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(scope="module")
+def server(security: Security) -> Iterator[Server]:
+    with run_server(security=security) as made:
+        with contextlib.closing(made.client()) as client:
+            load_scripts(client)
+        yield made
+
+
+def go_through(url: str) -> None:
+    """Requests by both drivers, and a worker's part; by the least privileged user."""
+    with Queue.from_url(url, patience_s=5) as queue:
+        requests = [queue.submit_request([b"1", b"2"]) for _ in range(5)]
+        assert len(work_off(queue.driver)) == 10
+        assert {request.wait(timeout=10) for request in requests} == {"done"}
+
+    async def main() -> str:
+        async with aio.Queue.from_url(url, patience_s=5) as queue:
+            request = await queue.submit_request([b"1"])
+            await request.cancel()
+            return await request.wait(timeout=10)
+
+    assert asyncio.run(main()) == "cancelled"
+
+
+def test_one_server(server: Server):
+    assert server.url.startswith("rediss://")
+    go_through(server.url)
+
+
+def test_a_cluster(security: Security):
+    """Its nodes tell the ports at which they speak TLS."""
+    with run_cluster(3, 0, security=security) as cluster:
+        for node in cluster.nodes:
+            load_scripts(node.control)
+        go_through(cluster.url)
+
+
+def test_a_master_behind_a_sentinel(security: Security):
+    """The sentinel speaks TLS too, and has users of its own; they fail over as ever."""
+    with run_guarded(security=security) as trio:
+        for server in (trio.first, trio.second):
+            with contextlib.closing(server.client()) as client:
+                load_scripts(client)
+        go_through(trio.url)
+        trio.kill_the_master()
+        go_through(trio.url)
+
+
+@both
+def test_a_server_whose_signer_is_unknown_is_refused_at_once(kind: str, server: Server):
+    """Patience would not help; the sentence names the option that does."""
+    url = server.url.partition("?")[0]
+    with pytest.raises(RedisUnfit, match=r"certificate verify failed.*ssl_ca_certs=FILE"):
+        perform(kind, url, once(Command(b"TIME")), patience_s=600)
+
+
+@both
+def test_a_server_of_another_name_is_refused_unless_one_says_so(kind: str, tmp_path: Path):
+    known = made_in(tmp_path, names="DNS:elsewhere.example")
+    with run_server(security=known) as server:
+        with pytest.raises(RedisUnfit, match="certificate verify failed: IP address mismatch"):
+            perform(kind, server.url, once(Command(b"TIME")), patience_s=600)
+        url = f"{server.url}&ssl_check_hostname=false"
+        assert perform(kind, url, once(Command(b"TIME")))
+
+
+@both
+def test_a_server_that_speaks_no_tls_is_suspected(kind: str):
+    """It answers nothing at all to one who does."""
+    with socket.create_server((HOST, 0)) as silent:
+        url = f"rediss://{HOST}:{silent.getsockname()[1]}"
+        with pytest.raises(RedisUnreachable, match="does it speak TLS"):
+            perform(kind, url, once(Command(b"TIME")), patience_s=0, timeout_s=0.2)
+
+
+@both
+def test_a_server_that_speaks_nothing_else_is_suspected(kind: str, server: Server):
+    with pytest.raises(RedisUnreachable, match="then the URL begins with rediss"):
+        perform(kind, f"redis://{HOST}:{server.port}", once(Command(b"TIME")), patience_s=0)
+
+
+@both
+def test_a_server_may_want_a_certificate_of_the_client(kind: str, security: Security):
+    """It says so, or hangs up, whichever is read first."""
+    with run_server("single", "--tls-auth-clients", "yes", security=security) as server:
+        with pytest.raises((RedisUnfit, RedisUnreachable), match=r"certificate|CERTIFICATE"):
+            perform(kind, server.url, once(Command(b"TIME")), patience_s=0)
+        own = f"ssl_certfile={security.folder}/client.crt&ssl_keyfile={security.folder}/client.key"
+        assert perform(kind, f"{server.url}&{own}", once(Command(b"TIME")))
+
+
+@both
+def test_a_user_of_a_cluster_with_a_wrong_password_is_refused(kind: str, security: Security):
+    with run_cluster(1, 0, security=security) as cluster:
+        url = cluster.url.replace("p%40ss", "wrong")
+        with pytest.raises(RedisUnfit, match="check user and password"):
+            perform(kind, url, once(Command(b"TIME")), patience_s=600)

@@ -1,0 +1,142 @@
+"""A user who may not load scripts, on a server that does not have them: waited for, then told."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane import keys
+from fairlane.drivers.aio import AsyncDriver
+from fairlane.drivers.everyone import driver_of_all
+from fairlane.drivers.sync import SyncDriver
+from fairlane.errors import RedisUnfit, ScriptsNotLoaded
+from fairlane.operations import tokens
+from fairlane.operations.loading import everywhere, look
+from fairlane.scripts import library
+from fairlane.steps import Batch, Command
+from tests.support.requests import once
+from tests.support.users import Users, forget_scripts, servers_of
+from tests.support.wait import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import redis
+
+    from tests.support.backends import Backend
+
+KINDS = ("sync", "async")
+both = pytest.mark.parametrize("kind", KINDS)
+PATIENCE_S = 20.0
+
+
+@pytest.fixture
+def users(redis_server: Backend, redis_url: str) -> Iterator[Users]:
+    """Users on servers that know no script."""
+    made = Users(redis_url, servers_of(redis_server))
+    forget_scripts(made.servers)
+    yield made
+    made.remove()
+
+
+def run(kind: str, url: str, operation: Any, patience_s: float = PATIENCE_S) -> Any:
+    if kind == "sync":
+        with closing(SyncDriver(url, patience_s=patience_s)) as driver:
+            return driver.run(operation)
+
+    async def main() -> Any:
+        driver = AsyncDriver(url, patience_s=patience_s)
+        try:
+            return await driver.run(operation)
+        finally:
+            await driver.close()
+
+    return asyncio.run(main())
+
+
+def load(url: str) -> None:
+    """What `fairlane scripts load` does."""
+    with closing(driver_of_all(url, patience_s=1, timeout_s=5)) as driver:
+        for place in driver.run(everywhere("here")):
+            assert driver.run(look(place, load=True)).is_well
+
+
+def insertion(token: str) -> Any:
+    names = (keys.delayed("req"), keys.lanes("req")[5])
+    return library().insert_tokens(names, tokens=(5, 1, 0, token))
+
+
+@both
+def test_the_sentence_says_where_and_who_helps(kind: str, users: Users):
+    """In place of the server's own, which speaks of a command that nobody gave."""
+    worker = users.add("worker")
+    ports = {str(one.connection_pool.connection_kwargs["port"]) for one in users.servers}
+    with pytest.raises(ScriptsNotLoaded) as raised:
+        run(kind, worker, once(insertion("a")), patience_s=0)
+    said = re.fullmatch(
+        r"scripts of this release are not loaded at 127\.0\.0\.1:(\d+) and this user "
+        "may not load them: a deployer runs `fairlane scripts load`",
+        str(raised.value),
+    )
+    assert said is not None
+    assert said[1] in ports
+
+
+@both
+def test_a_call_goes_on_when_somebody_loads_them(
+    kind: str, users: Users, redis_client: redis.Redis
+):
+    """Loaded after the first refusal, which the server has noted."""
+    worker, deployer = users.add("worker"), users.add("deployer")
+    helper = threading.Thread(target=load_when_refused, args=(users.servers, deployer))
+    helper.start()
+    run(kind, worker, once(insertion("a")))
+    helper.join()
+    assert redis_client.lrange("{req}:5", 0, -1) == [b"a"]
+    redis_client.delete("{req}:5")
+
+
+def load_when_refused(servers: list[redis.Redis], deployer: str) -> None:
+    wait_until(
+        lambda: any(one.execute_command("ACL", "LOG") for one in servers),
+        why="somebody was refused EVAL",
+    )
+    load(deployer)
+
+
+@both
+def test_what_a_batch_has_popped_meanwhile_is_not_lost(
+    kind: str, users: Users, redis_client: redis.Redis
+):
+    """Only the step that was refused goes again."""
+    worker, deployer = users.add("worker"), users.add("deployer")
+    redis_client.lpush("{req}:5", "a")
+    helper = threading.Thread(target=load_when_refused, args=(users.servers, deployer))
+    helper.start()
+    _, popped, _ = run(
+        kind, worker, once(Batch([insertion("b"), tokens.pop("req", 50), Command(b"TIME")]))
+    )
+    helper.join()
+    assert popped.tokens == [b"a"]
+    assert redis_client.lrange("{req}:5", 0, -1) == [b"b"]
+    redis_client.delete("{req}:5")
+
+
+@both
+def test_a_user_who_may_loads_them_as_ever(kind: str, users: Users, redis_client: redis.Redis):
+    run(kind, users.add("worker", "+eval"), once(insertion("a")), patience_s=0)
+    assert redis_client.llen("{req}:5") == 1
+    redis_client.delete("{req}:5")
+
+
+@both
+def test_a_right_that_is_missing_inside_a_script_is_another_sentence(kind: str, users: Users):
+    """Nobody waits for that."""
+    url = users.add("worker", "+eval", "-lpush")
+    with pytest.raises(RedisUnfit, match="`fairlane acl` tells what a role needs"):
+        run(kind, url, once(insertion("a")), patience_s=600)

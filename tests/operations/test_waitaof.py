@@ -1,0 +1,103 @@
+"""WAITAOF for real: on Valkey, which has it as Redis 7.2 and newer do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane import aio
+from fairlane.errors import NotDurable
+from fairlane.queue import Queue
+from fairlane.steps import Command, Confirm, Confirmed
+from tests.operations.test_sentinel import perform
+from tests.support.replicas import Pair, run_pair
+from tests.support.requests import numbered, once, work_off
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [
+    pytest.mark.usefixtures("redis_server"),  # so it runs where Valkey does, or says why not
+    pytest.mark.parametrize("redis_server", ["valkey"], indirect=True),
+]
+both = pytest.mark.parametrize("kind", ["sync", "async"])
+
+
+@pytest.fixture(scope="module")
+def shared(redis_server: Any) -> Iterator[Pair]:
+    with run_pair("valkey", "--appendonly", "yes", "--appendfsync", "everysec") as made:
+        yield made
+
+
+@pytest.fixture
+def client(shared: Pair) -> Iterator[Any]:
+    """Of the primary, which is empty, counts from 0 and syncs every second."""
+    with contextlib.closing(shared.primary.client()) as made:
+        made.flushall()
+        made.config_resetstat()
+        yield made
+        made.config_set("appendonly", "yes")
+        made.config_set("appendfsync", "everysec")
+
+
+def asked(client: Any) -> int:
+    found = client.info("commandstats").get("cmdstat_waitaof", {"calls": 0})
+    return int(found["calls"])
+
+
+def test_a_submission_waits_for_the_disk(shared: Pair, client: Any):
+    with Queue.from_url(shared.primary.url) as queue:
+        request = queue.submit_request(numbered(3), durable=1)
+        assert asked(client) == 1
+        work_off(queue.driver)
+        assert request.wait(10) == "done"
+        assert asked(client) > 1
+
+
+def test_so_does_that_of_the_asyncio_face(shared: Pair, client: Any):
+    async def main() -> None:
+        async with aio.Queue.from_url(shared.primary.url) as queue:
+            request = await queue.submit_request(numbered(3), durable=1)
+            await request.cancel()
+
+    asyncio.run(main())
+    assert asked(client) >= 1
+
+
+def test_a_disk_that_is_late_is_told(shared: Pair, client: Any, monkeypatch: pytest.MonkeyPatch):
+    """The replica has it; without fsync the primary's own disk does not, as far as it knows."""
+    monkeypatch.setattr("fairlane.settings.SYNC_MS", 100)
+    client.config_set("appendfsync", "no")
+    with (
+        Queue.from_url(shared.primary.url) as queue,
+        pytest.raises(NotDurable, match="append-only file was not on disk"),
+    ):
+        queue.submit_request(numbered(3), durable=1)
+
+
+@both
+def test_a_file_that_was_turned_off_meanwhile_confirms_nothing(
+    kind: str, shared: Pair, client: Any
+):
+    """The driver saw one when it looked at the server; since then WAITAOF is an error."""
+
+    def operation() -> Any:
+        confirm = Confirm(Command(b"SET", b"{r1}:x", b"1", b"PX", 60_000), 1)
+        first = yield confirm
+        client.config_set("appendonly", "no")
+        return first, (yield confirm)
+
+    before, after = perform(kind, shared.primary.url, operation())
+    assert before == Confirmed(b"OK", 1, is_synced=True)
+    assert after == Confirmed(b"OK", 1, is_synced=False)
+
+
+@both
+def test_a_server_without_the_file_is_not_asked(kind: str, shared: Pair, client: Any):
+    client.config_set("appendonly", "no")
+    confirm = Confirm(Command(b"SET", b"{r1}:x", b"1", b"PX", 60_000), 1)
+    assert perform(kind, shared.primary.url, once(confirm)) == (b"OK", 1, True)
+    assert asked(client) == 0

@@ -1,0 +1,93 @@
+"""Two releases of the scripts at work on one Redis, and a layout that is newer than ours."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane import keys
+from fairlane.errors import LayoutTooNew
+from fairlane.queue import Queue
+from fairlane.scripts import Library, library
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import redis
+
+    from fairlane.drivers.sync import SyncDriver
+    from tests.support.requests import Lane
+
+CONF = keys.conf("req")
+OTHER = "-- of another release\n"
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Library:
+    """The same scripts with other texts, so that the server knows them by other names."""
+    root = tmp_path / "v1"
+    shutil.copytree(library().root, root)
+    for path in root.glob("*/*.lua"):
+        path.write_text(path.read_text() + OTHER)
+    return Library(root)
+
+
+@contextlib.contextmanager
+def release(lane: Lane, scripts: Library) -> Any:
+    """The other release's turn."""
+    ours, lane.scripts = lane.scripts, scripts
+    yield
+    lane.scripts = ours
+
+
+@pytest.mark.any_command
+def test_a_request_goes_through_the_hands_of_two_releases(lane: Lane, other: Library):
+    """Each step by the other one: submitted, taken, settled in part, reaped, taken and done."""
+    first, *_ = lane.start(20, limit=1)
+    with release(lane, other):
+        held = lane.take(first, count=8)
+    reply = lane.complete(held, held.ids[:3], keep=True)
+    assert reply[0] == b"ok"
+    lane.later(60_000)
+    with release(lane, other):
+        word, *_ = lane.reap()
+    assert word == b"ok"
+    with release(lane, other):
+        seen = lane.request("set_limit", limit=2)
+    assert seen[0] == b"ok"
+    dialect = lane.driver.dialect
+    assert dialect is not None
+    assert lane.scripts.acquire.sha(dialect) != other.acquire.sha(dialect)
+
+
+def test_a_worker_of_ours_says_which_layout_it_knows(lane: Lane, driver: SyncDriver):
+    """So that a later release sees what it must not change under its feet."""
+    from fairlane.operations import maintain
+
+    assert driver.run(maintain.register("req", "w:1", "box", 1, "7"))[0] == b"ok"
+    assert lane.client.hget(CONF, "layout") == b"1"
+    lane.client.hset(CONF, "layout", "1")
+    assert driver.run(maintain.register("req", "w:1", "box", 1, "7"))[0] == b"ok"
+    lane.client.delete(CONF, keys.workers("req"), keys.worker("req", "w:1"))
+
+
+def test_a_newer_layout_is_refused_before_anything_is_written(
+    driver: SyncDriver, redis_client: redis.Redis
+):
+    """By producers and by workers, in a sentence that says what to do."""
+    from fairlane.operations import maintain
+
+    redis_client.hset(CONF, "layout", "2")
+    queue = Queue(driver)
+    sentence = r"has key layout 2, and this release of Fairlane knows up to 1: upgrade it"
+    with pytest.raises(LayoutTooNew, match=sentence):
+        queue.submit_request([b"x"])
+    with pytest.raises(LayoutTooNew, match=sentence):
+        queue.submit_many([[b"x"]])
+    with pytest.raises(LayoutTooNew, match=sentence):
+        driver.run(maintain.register("req", "w:1", "box", 1, "7"))
+    assert redis_client.dbsize() == 1
+    redis_client.delete(CONF)

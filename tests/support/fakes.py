@@ -1,0 +1,122 @@
+"""Servers that say what a test wants: what no real one can be brought to say when it is wanted."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from typing import TYPE_CHECKING, Any
+
+import hiredis
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Answer = Callable[[list[bytes]], Any]
+
+INFO = b"redis_version:%b\r\nredis_mode:%b\r\nmaxmemory_policy:noeviction\r\n"
+
+
+class Refusal(str):
+    """An error for an answer: its code and what it says."""
+
+    __slots__ = ()
+
+
+def resp(reply: Any) -> bytes:
+    """A reply as a server writes it; a str is a status."""
+    match reply:
+        case None:
+            return b"$-1\r\n"
+        case Refusal():
+            return b"-%b\r\n" % reply.encode()
+        case str():
+            return b"+%b\r\n" % reply.encode()
+        case bytes():
+            return b"$%d\r\n%b\r\n" % (len(reply), reply)
+        case int():
+            return b":%d\r\n" % reply
+    return b"*%d\r\n" % len(reply) + b"".join(map(resp, reply))
+
+
+class FakeServer:
+    """Listens at 127.0.0.1, on a connection with a thread each; `say` answers a command.
+
+    What `say` raises cuts the connection. The words a driver begins with are answered here, as is
+    who serves which slots: `slots`, pairs of the last slot and the server, in order.
+    """
+
+    def __init__(self, say: Answer = lambda _: 1, version: str = "7.0.15") -> None:
+        self.say = say
+        self.version = version
+        self.heard: list[list[bytes]] = []
+        self.connections = 0
+        self.delay_s = 0.0  # before each answer
+        self.slots: list[tuple[int, FakeServer]] | None = None  # None = no cluster
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._lines: list[socket.socket] = []
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def times(self, *words: bytes) -> int:
+        """How often a command that begins so was heard."""
+        return sum(heard[: len(words)] == list(words) for heard in self.heard)
+
+    def close(self) -> None:
+        """Nobody is there any more."""
+        for one in (self._listener, *self._lines):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+
+    def _listen(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                line, _ = self._listener.accept()
+                self.connections += 1
+                self._lines.append(line)
+                threading.Thread(target=self._serve, args=(line,), daemon=True).start()
+
+    def _serve(self, line: socket.socket) -> None:
+        reader, pause = hiredis.Reader(), threading.Event()
+        with line, contextlib.suppress(OSError):
+            while data := line.recv(65_536):
+                reader.feed(data)
+                while (words := reader.gets()) is not False:
+                    self.heard.append(words)
+                    pause.wait(self.delay_s)
+                    line.sendall(resp(self._answer(words)))
+
+    def _answer(self, words: list[bytes]) -> Any:
+        match words[0]:
+            case b"CLIENT" | b"ASKING":
+                return "OK"
+            case b"PING":
+                return "PONG"
+            case b"INFO":
+                mode = b"standalone" if self.slots is None else b"cluster"
+                return INFO % (self.version.encode(), mode)
+            case b"CLUSTER":
+                return self._slots()
+        return self.say(words)
+
+    def _slots(self) -> list[Any]:
+        rows, first = [], 0
+        for last, server in self.slots or ():
+            name = b"%040d" % server.port
+            rows.append([first, last, [b"127.0.0.1", server.port, name]])
+            first = last + 1
+        return rows
+
+
+@contextlib.contextmanager
+def fake_servers(count: int) -> Iterator[list[FakeServer]]:
+    """So many; each answers 1 to everything. The first of several serves all slots."""
+    made = [FakeServer() for _ in range(count)]
+    for server in made if count > 1 else ():
+        server.slots = [(16_383, made[0])]
+    try:
+        yield made
+    finally:
+        for server in made:
+            server.close()

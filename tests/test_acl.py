@@ -1,0 +1,251 @@
+"""The users of Redis: what their rules allow is what their commands send, no less and no more."""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane import acl, keys
+from fairlane.errors import InvalidArgument
+from fairlane.scripts import Dialect, library
+from tests.support.reach import Sent, commands_in, modules, sent_by, tree_of, used_by
+from tests.support.users import servers_of, version_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import redis
+
+ROLES = sorted(acl.ROLES)
+STEPS = {
+    "Call": acl.CALL,
+    "Confirm": acl.CONFIRM,
+    "Pop": acl.POP,
+    "Subscribe": acl.SUBSCRIBE,
+}
+# What the library offers and no command of the command line does.
+API = {
+    "producer": {"submit_many", "completions"},
+    "maintenance": {"submit_many", "completions"},
+    "monitor": {"completions"},
+}
+# What else a `fairlane` command is called in its file.
+PARTS = {"dead list": ("cli.dead", "list_"), "scripts load": ("cli.scripts", "load")}
+PARTS["scripts verify"] = ("cli.scripts", "verify")
+OPEN_TO_ALL = {"acl", "server"}  # they speak with no Redis, or only with their own
+
+
+@pytest.fixture
+def server(redis_server: Any) -> Iterator[redis.Redis]:
+    """One of the servers, as an admin."""
+    servers = servers_of(redis_server)
+    yield servers[0]
+    for one in servers:
+        one.close()
+
+
+def what_it_sends(role: str) -> Sent:
+    entries = [PARTS.get(name, (f"cli.{name}", "*")) for name in acl.ROLES[role].runs]
+    entries += [("queue", f".{name}") for name in API.get(role, ())]
+    return sent_by(*entries)
+
+
+def commands_of(found: Sent) -> set[str]:
+    steps = {command for step in found.steps for command in STEPS[step]}
+    return (found.commands | steps) - acl.CONNECTION - acl.WITHHELD
+
+
+# ------------------------------------------------------------------ the source
+
+
+@pytest.mark.parametrize("role", sorted({*ROLES} - {"monitor"}))
+def test_a_role_has_the_scripts_and_commands_that_its_part_of_the_source_sends(role: str):
+    """What is new in the source and not in ROLES stands on the left."""
+    found, stated = what_it_sends(role), acl.ROLES[role]
+    assert found.scripts - stated.scripts == set()
+    assert stated.scripts - found.scripts == set()
+    assert commands_of(found) - stated.commands == set()
+    assert stated.commands - commands_of(found) == set()
+
+
+def test_a_monitor_has_of_them_what_only_reads(server: redis.Redis):
+    """Its commands have ways to write, too, which it may not go."""
+    found, stated = what_it_sends("monitor"), acl.ROLES["monitor"]
+    reading = {name for name in found.scripts if getattr(library(), name).flag == "no-writes"}
+    assert stated.scripts == reading
+    assert stated.commands == commands_of(found) - writing(server)
+
+
+def writing(server: redis.Redis) -> set[str]:
+    """The commands that write, as the server says."""
+    rows = server.execute_command("COMMAND").values()
+    return {row["name"] for row in rows if "write" in row["flags"]}
+
+
+def test_the_drivers_add_only_what_is_known_of_them():
+    """And EVAL, which nobody needs where a deployer loads the scripts."""
+    sent = {word for module in modules("drivers") for word in commands_in(tree_of(module))}
+    by_redis_py = {"client|setinfo", "client|setname", "select"}
+    known = acl.CONNECTION - by_redis_py | acl.CALL | acl.CONFIRM | acl.POP | acl.SUBSCRIBE
+    assert sent - known == {"eval"}
+    assert known - sent == {"brpop", "llen", "rpop"}  # they are the step's own words
+
+
+def test_every_command_of_fairlane_is_for_some_role():
+    from fairlane.cli.group import COMMANDS
+
+    runs = {name.split()[0] for role in acl.ROLES.values() for name in role.runs}
+    assert set(COMMANDS) - runs == OPEN_TO_ALL
+
+
+def test_every_operation_that_a_face_offers_is_for_some_role():
+    faces = ["queue", "aio", *modules("cli")]
+    offered = {place for face in faces for place in used_by(face) if is_operation(place[0])}
+    reached = set().union(*(what_it_sends(role).seen for role in ROLES))
+    assert {place for place in offered - reached if sends(place)} == set()
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_the_page_on_security_says_of_every_role_what_it_runs(role: str):
+    page = Path(__file__).parents[1].joinpath("docs", "security.md").read_text()
+    (row,) = (line for line in page.splitlines() if line.startswith(f"| {role} |"))
+    told = row.split("|")[2]
+    inherited = acl.ROLES["producer"].runs if "a producer's" in told else ()
+    for name in set(acl.ROLES[role].runs) - set(inherited):
+        assert f"`{name}" in told
+
+
+def sends(place: tuple[str, str]) -> bool:
+    found = sent_by(place)
+    return bool(found.scripts or found.commands or found.steps)
+
+
+def is_operation(module: str) -> bool:
+    return module in {*modules("operations"), "results"}
+
+
+# ------------------------------------------------------------------ the Lua
+
+
+def test_what_a_script_calls_is_read_from_its_text():
+    found = acl.commands_of(library().enqueue)
+    assert {"xadd", "xgroup|create", "hset", "time"} <= found
+    assert "xack" not in found
+
+
+def test_both_ways_to_publish_are_allowed_and_one_where_there_is_one():
+    assert {"publish", "spublish"} <= acl.commands_of(library().complete)
+    assert "spublish" not in acl.commands_of(library().complete, (6, 2))
+
+
+def test_the_first_write_of_old_servers_is_allowed_there():
+    assert "persist" in acl.commands_of(library().insert_tokens, (6, 2))
+    assert "persist" not in acl.commands_of(library().insert_tokens)
+
+
+def test_a_script_that_only_reads_calls_nothing_that_writes(server: redis.Redis):
+    """Though it includes functions that do."""
+    for script in library():
+        is_reader = script.flag == "no-writes"
+        assert (not acl.commands_of(script) & writing(server)) is is_reader, script
+
+
+@pytest.mark.parametrize("script", [*library()], ids=lambda script: script.name)
+def test_every_call_in_a_script_names_its_command(script: Any):
+    """Else it would not be seen; and every function is one that can be left out."""
+    text = script.source(Dialect.MODERN).decode()
+    assert len(re.findall(r"redis\.p?call\(", text)) == len(acl._CALL.findall(text))
+    assert len(re.findall(r"redis\.p?call", text)) == len(acl._CALL.findall(text))
+    code = re.sub(r"--.*", "", text)
+    assert len(re.findall(r"^local function", code, re.MULTILINE)) == len(
+        acl._FUNCTION.findall(code)
+    )
+    left = acl._FUNCTION.sub("", code)
+    assert not re.search(r"^end$", left, re.MULTILINE) or "local function" not in left
+
+
+def test_a_function_counts_when_it_is_called_by_one_that_counts():
+    text = (
+        'local function a()\n  redis.call("GET", k)\nend\n\n'
+        "local function b()\n  return a()\nend\n\n"
+        'local function c()\n  redis.call("SET", k)  -- a\nend\n\nreturn b()  -- not c\n'
+    )  # fmt: skip
+    assert '"GET"' in acl.run_by(text)
+    assert '"SET"' not in acl.run_by(text)
+
+
+def test_a_command_of_two_words_is_named_by_both(server: redis.Redis):
+    """What else has subcommands, no script calls; Redis 6.2 does not tell."""
+    texts = [acl.run_by(script.source(Dialect.MODERN).decode()) for script in library()]
+    called = {name.lower() for text in texts for name, _ in acl._CALL.findall(text)}
+    for name in called - acl._CONTAINERS:
+        (row,) = server.execute_command("COMMAND", "INFO", name).values()
+        assert not row.get("subcommands"), name
+
+
+# ------------------------------------------------------------------ the rules
+
+
+@pytest.mark.parametrize("role", [*ROLES, "producer+worker"])
+def test_every_rule_is_one_that_the_server_takes(role: str, server: redis.Redis):
+    server.execute_command(
+        "ACL", "SETUSER", "fairlane-test", *acl.rules(role, "req", server=version_of(server))
+    )
+    server.execute_command("ACL", "DELUSER", "fairlane-test")
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_nobody_may_eval_read_settings_or_empty_the_server(role: str):
+    allowed = set(acl.rules(role))
+    for name in ("eval", "eval_ro", "config|get", "config", "flushall", "keys", "acl", "debug"):
+        assert f"+{name}" not in allowed
+    assert not any(rule.startswith(("+@", "~*", "&*", "allkeys")) for rule in allowed)
+    assert ("+script|load" in allowed) is (role == "deployer")
+
+
+def test_a_queue_that_is_named_is_the_only_one():
+    assert "~{req}:*" in acl.rules("worker", "req")
+    assert "~{req/[0-9]*}:*" in acl.rules("worker", "req")  # its shards
+    assert "~{*}:*" not in acl.rules("worker", "req")
+    assert "~{*}:*" in acl.rules("worker")
+    with pytest.raises(InvalidArgument, match="queue"):
+        acl.rules("worker", "a b")
+
+
+@pytest.mark.parametrize("queue", ["q", None])
+def test_the_patterns_cover_every_key_and_channel(queue: str | None):
+    """Those of shards, too."""
+    patterns = keys.every_key(queue)
+    named = [*keys.request_keys("a:b"), keys.active("q"), keys.conf("q"), keys.stats("q")]
+    for shard in (0, 3, 12):
+        named += [*keys.lanes("q", shard), keys.delayed("q", shard), keys.wake("q", "h:1", shard)]
+    for key in named:
+        assert any(fnmatchcase(key.decode(), pattern) for pattern in patterns), key
+    assert keys.done_channel("x").decode() == keys.EVERY_DONE_CHANNEL.replace("*", "x")
+
+
+def test_a_deployer_has_no_keys_and_no_channels():
+    assert not any(rule.startswith(("~", "&")) for rule in acl.rules("deployer"))
+
+
+def test_roles_can_be_joined():
+    both = set(acl.rules("producer")) | set(acl.rules("worker"))
+    assert set(acl.rules("producer+worker")) == both
+    with pytest.raises(InvalidArgument, match=r"'boss'.*producer, worker, maintenance, monitor"):
+        acl.rules("worker+boss")
+
+
+@pytest.mark.parametrize("text", ["", "7", "seven", "7.0.0.0", "7.x"])
+def test_what_is_no_version_is_refused(text: str):
+    with pytest.raises(InvalidArgument, match=r"6\.2 or 7\.0"):
+        acl.version(text)
+
+
+def test_a_newer_server_is_told_more():
+    assert "+waitaof" in acl.rules("producer", server=(7, 2, 1))
+    assert "+waitaof" not in acl.rules("producer", server=(7, 0, 15))
+    assert "+lmpop" not in acl.rules("worker", server=(6, 2))

@@ -1,0 +1,154 @@
+"""Which lanes a unit asks next, when its queue is spread over shards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fairlane import keys, settings
+from fairlane.steps import Popped
+from fairlane.worker.board import Board
+from fairlane.worker.turns import Turns
+
+SHARDS = (3, 4, 9)
+
+
+def turns_of(*shards: int, unit: int = 0, units: int = 1) -> tuple[Turns, Board]:
+    """What a unit knows after its supervisor has heard of these shards."""
+    board = Board(units)
+    board.spread(shards or (0,))
+    return Turns("req", "w:1", board.records[unit]), board
+
+
+def asked(pop: Any) -> tuple[int, int]:
+    """The shard a pop asks, and the least urgent priority it would take."""
+    last = keys.number_of(pop.keys[-1])
+    return divmod(last, keys.LANES)
+
+
+def brought(shard: int, priority: int) -> Popped:
+    return Popped(keys.lane("req", shard * keys.LANES + priority), [b"r1#0.1"])
+
+
+def test_a_queue_that_is_not_spread_is_waited_at():
+    """One pop of its own lanes, from which a drain can wake."""
+    turns, _ = turns_of()
+    for came in (None, brought(0, 5), None):
+        pop = turns.next(7)
+        assert pop.keys == (keys.wake("req", "w:1"), *keys.lanes("req"))
+        assert (pop.most, pop.seconds) == (7, settings.BLOCK_MS / 1000)
+        turns.came(came)
+
+
+def test_a_single_shard_is_waited_at_as_well():
+    """Nothing else has to be looked at."""
+    turns, _ = turns_of(3)
+    assert turns.next(1).keys == (keys.wake("req", "w:1", 3), *keys.lanes("req", 3))
+    turns.came(None)
+    assert turns.next(1).seconds == settings.BLOCK_MS / 1000
+
+
+def test_shards_have_their_turns():
+    """Each the same number, whatever they bring."""
+    turns, _ = turns_of(*SHARDS)
+    seen = []
+    for _ in range(9):
+        shard, _ = asked(turns.next(1))
+        seen.append(shard)
+        turns.came(brought(shard, 5))
+    assert seen[:3] * 3 == seen
+    assert sorted(seen[:3]) == list(SHARDS)
+
+
+def test_only_what_is_as_urgent_is_taken_from_the_next_shard():
+    """Strict priority, over all shards."""
+    turns, _ = turns_of(*SHARDS)
+    assert asked(turns.next(1))[1] == 99
+    turns.came(brought(3, 40))
+    assert asked(turns.next(1))[1] == 40
+    turns.came(brought(4, 7))
+    assert asked(turns.next(1))[1] == 7
+
+
+def test_what_is_less_urgent_is_taken_after_a_round_without_success():
+    """And no shard is waited at before all were asked for anything."""
+    turns, _ = turns_of(*SHARDS)
+    turns.next(1)
+    turns.came(brought(3, 7))
+    bounds = []
+    for _ in range(7):
+        pop = turns.next(1)
+        bounds.append((asked(pop)[1], pop.seconds))
+        turns.came(None)
+    wait = settings.SHARD_BLOCK_MS / 1000
+    assert bounds == [(7, 0)] * 3 + [(99, 0)] * 3 + [(99, wait)]
+
+
+def test_an_idle_unit_waits_at_one_shard_after_the_other():
+    """Each for a moment: a token elsewhere is found within so many of them."""
+    turns, _ = turns_of(*SHARDS)
+    for _ in SHARDS:
+        turns.next(1)
+        turns.came(None)
+    pops = []
+    for _ in range(3):
+        pops.append(turns.next(1))
+        turns.came(None)
+    assert sorted(asked(pop)[0] for pop in pops) == list(SHARDS)
+    assert {pop.keys[0] for pop in pops} == {keys.wake("req", "w:1", shard) for shard in SHARDS}
+    assert all(pop.seconds == settings.SHARD_BLOCK_MS / 1000 for pop in pops)
+
+
+def test_units_begin_at_different_shards():
+    """So that somebody waits at each of them."""
+    firsts = {asked(turns_of(*SHARDS, unit=unit, units=30)[0].next(1))[0] for unit in range(30)}
+    assert firsts == set(SHARDS)
+
+
+def test_what_is_fetched_ahead_comes_from_the_next_shard():
+    """Of the same priority or a more urgent one."""
+    turns, _ = turns_of(*SHARDS)
+    pops = [asked(turns.ahead(keys.lane("req", 306), 5)) for _ in range(3)]
+    assert sorted(shard for shard, _ in pops) == list(SHARDS)
+    assert {priority for _, priority in pops} == {6}
+
+
+@pytest.mark.parametrize("left", [(), (3,), SHARDS])
+def test_a_change_is_noticed_at_the_next_pop(left: tuple[int, ...]):
+    """The supervisor hears of it from its beat."""
+    turns, board = turns_of(*left)
+    turns.next(1)
+    turns.came(None)
+    board.spread((7, 8))
+    assert asked(turns.next(1))[0] in {7, 8}
+
+
+def test_a_wake_does_not_narrow_what_is_taken():
+    """It is no token."""
+    turns, _ = turns_of(*SHARDS)
+    turns.next(1)
+    turns.came(Popped(keys.wake("req", "w:1", 3), [b"wake"]))
+    assert asked(turns.next(1))[1] == 99
+
+
+def test_a_shard_that_does_not_answer_is_passed_over():
+    """No word of what came: the next pop asks another one."""
+    turns, _ = turns_of(*SHARDS)
+    seen = [asked(turns.next(1))[0] for _ in range(3)]
+    assert sorted(seen) == list(SHARDS)
+
+
+@pytest.mark.parametrize(("shards", "patience_s"), [((), None), ((3,), None), (SHARDS, 10.0)])
+def test_one_of_several_shards_is_waited_for_less_long(
+    shards: tuple[int, ...], patience_s: float | None
+):
+    """There are others."""
+    assert turns_of(*shards)[0].patience_s == patience_s
+
+
+def test_a_shard_with_a_number_too_large_is_not_told():
+    """Of a later release."""
+    board = Board(1)
+    board.spread((7, 300))
+    assert tuple(board.records[0].shards) == (7,)
