@@ -14,16 +14,19 @@ SOURCES = src tests $(wildcard samples) $(wildcard bench)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check explore mutants chaos bench clean
+.PHONY: help demo test test-backends check explore mutants chaos compose bench clean
 
 help: ## say what there is
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.demo $(VENV)/.server ## see it work, with nothing to install first
 	$(VENV)/bin/python samples/corpus/demo.py
 
 test: $(VENV)/.dev $(VENV)/.server ## run every test
 	$(PYTEST) --numprocesses 3 --dist loadfile
+
+test-backends: $(VENV)/.dev $(VENV)/.server ## the same tests on a cluster, Sentinel, TLS and users, Valkey, a container
+	$(VENV)/bin/python -m tests.everywhere $(BACKENDS)
 
 check: $(VENV)/.dev ## format, lint, types and the tests that need no server: under a minute
 	$(VENV)/bin/ruff format --check $(SOURCES)
@@ -39,6 +42,9 @@ mutants: $(VENV)/.dev $(VENV)/.server ## take out every guard of the Lua in turn
 
 chaos: $(VENV)/.dev $(VENV)/.server ## kill, stop, cut and restart everything under load: 20 minutes
 	$(VENV)/bin/python -m tests.chaos
+
+compose: $(VENV)/.dev $(VENV)/.server ## cluster-compose.yml in real containers; installs Docker if it may
+	$(VENV)/bin/python -m tests.compose
 
 bench: $(VENV)/.bench $(VENV)/.server ## measure it beside its peers: about 35 minutes; BENCH="--help" says what else
 	$(VENV)/bin/python bench/bench.py $(BENCH)

@@ -40,7 +40,7 @@ WORKLOADS = (
     "lanes",
 )
 ASKED = ("settings",)  # only when it is named
-ALONE = ("throughput", "urgent", "memory")  # of Fairlane; each writes a table of its own
+ALONE = ("throughput", "urgent", "memory", "primaries")  # of Fairlane; each has a table of its own
 
 
 def _names(allowed: tuple[str, ...]) -> object:
@@ -94,6 +94,7 @@ def _alone(name: str, given: argparse.Namespace) -> None:
         "throughput": [str(given.runs), str(int(200_000 * given.scale) // 1000 * 1000)],
         "urgent": [str(int(200_000 * given.scale)), "30"],
         "memory": [str(int(2_000_000 * given.scale))],
+        "primaries": [str(given.runs), str(int(60_000 * given.scale) // 1000 * 1000), "60"],
     }
     environment = {**os.environ, "FAIRLANE_BENCH_OUT": str(given.out)}
     command = [sys.executable, str(HERE / f"{name}.py"), *sizes[name]]

@@ -6,7 +6,9 @@ import argparse
 import secrets
 import sys
 
-from . import scenes
+from tests.support.lab import why_not
+
+from . import cluster_scenes, partition, scenes
 from .scenes import Scale
 
 # name -> sub-requests, faults, seconds
@@ -21,6 +23,20 @@ LONG = {
     "clocks": (100_000, 30, 40.0),
     "recover": (0, 35, 0.0),
 }
+ON_CLUSTER = {
+    "failover": (240_000, 30, 600.0),
+    "failover_durable": (240_000, 30, 600.0),
+    "reshard": (240_000, 1_000, 600.0),
+}
+IN_LAB = {
+    "partition": (30_000, 15, 300.0),
+    "partition_durable": (30_000, 15, 300.0),
+}
+RUNS = {
+    **dict.fromkeys(LONG, scenes),
+    **dict.fromkeys(ON_CLUSTER, cluster_scenes),
+    **dict.fromkeys(IN_LAB, partition),
+}
 
 
 def say(text: str) -> None:
@@ -30,18 +46,19 @@ def say(text: str) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(LONG))
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(RUNS))
     parser.add_argument("--kills", type=int, help="how many faults")
     parser.add_argument("--sub-requests", type=int)
     parser.add_argument("--seconds", type=float, help="the faults are spread over at least so long")
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1_000_000))
     given = parser.parse_args()
-    if unknown := set(given.names) - set(LONG):
+    known = LONG | ON_CLUSTER | IN_LAB
+    if unknown := set(given.names) - set(known):
         parser.error(f"no such run: {', '.join(sorted(unknown))}")
     failed = 0
     for name in given.names or LONG:
-        sub_requests, faults, seconds = LONG[name]
+        sub_requests, faults, seconds = known[name]
         scale = Scale(
             given.sub_requests or sub_requests,
             faults if given.kills is None else given.kills,
@@ -50,7 +67,10 @@ def main() -> int:
             given.workers,
         )
         say(f"{name}: seed {given.seed}")
-        report = getattr(scenes, name)(scale)
+        if name in IN_LAB and (reason := why_not()):
+            say(f"  skipped: {reason}")
+            continue
+        report = getattr(RUNS[name], name)(scale)
         for line in report.lines():
             say(line)
         say(f"  {'GOOD' if report.is_good else 'WRONG'}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlane import keys
 from fairlane.errors import RequestNotFound
+from fairlane.operations.shards import served
 from fairlane.steps import Command
 from tests.support.requests import once
 from tests.support.teardown import _is_stray
@@ -119,6 +120,7 @@ class Check:
     report: Report = field(default_factory=Report)
     ear: Ear | None = None
     must_run_once: bool = False  # nothing was hurt: no sub-request may run twice
+    moments: dict[int, list[int]] = field(default_factory=dict)  # request -> when it completed, ms
 
     def run(self) -> Report:
         """All of it."""
@@ -167,10 +169,12 @@ class Check:
     def _told(self, number: int) -> None:
         """The results as they are stored: the product's reader would hide a second one."""
         seen: Counter[bytes] = Counter()
+        moments = self.moments[number] = []
         first = b"-"
         while page := self._raw(b"XRANGE", keys.results(name_of(number)), first, b"+"):
             first = b"(" + page[-1][0]
-            for _, fields in page:
+            for entry, fields in page:
+                moments.append(int(entry.partition(b"-")[0]))
                 seen.update(head.partition(b":")[0] for head in fields[::2] if head != b"w")
         for index, times in seen.items():
             if times > 1:
@@ -239,7 +243,7 @@ class Check:
             "... again, uncounted": extra,
             "... again, per sub-request": f"{extra / max(1, total):.5%}",
             "highest attempt": attempts,
-            "over the limit: times, most, ms": _shown(stopped_overlap),
+            "over the limit: times, most, ms, longest": _shown(stopped_overlap),
             "... without what was stopped": _shown(overlap),
             "executions stopped in the middle: late, refused": late_refused,
             "executions stopped in the middle: counted": late_counted,
@@ -252,7 +256,7 @@ class Check:
             if stop.supervisor != run.supervisor:
                 continue
             through = run.began_ns <= stop.since_ns and run.ended_ns >= stop.until_ns
-            if through and stop.part != "supervisor":
+            if through and stop.part not in {"supervisor", "cut"}:
                 return "through"
             if run.began_ns <= stop.until_ns and run.ended_ns >= stop.since_ns:
                 found = "partly"
@@ -290,12 +294,16 @@ class Check:
 
 
 def _shown(overlap: Overlap) -> str:
-    return f"{overlap.times:,}, +{overlap.most}, {overlap.ns / 1e6:,.1f}"
+    found = f"{overlap.times:,}, +{overlap.most}, {overlap.ns / 1e6:,.1f}"
+    return f"{found}, {overlap.longest / 1e6:,.1f}"
 
 
 def leftovers(client: Any, queue: str) -> dict[str, int]:
     """What an idle queue must not hold: unfinished requests, delayed tokens, tokens."""
-    names = {"active": keys.active(queue), "delayed": keys.delayed(queue)}
-    found = {name: client.zcard(key) for name, key in names.items()}
-    found |= {f"lane {n}": client.llen(lane) for n, lane in enumerate(keys.lanes(queue))}
+    found = {"active": client.zcard(keys.active(queue))}
+    present, left = client.hmget(keys.conf(queue), b"shards", b"left")
+    for shard in served(present or b"", left or b""):
+        found[f"delayed, shard {shard}"] = client.zcard(keys.delayed(queue, shard))
+        for priority, lane in enumerate(keys.lanes(queue, shard)):
+            found[f"lane {priority}, shard {shard}"] = client.llen(lane)
     return {name: count for name, count in found.items() if count}

@@ -47,7 +47,7 @@ def pause(seconds: float) -> None:
 
 
 class Stop(NamedTuple):
-    """A worker that was stopped, or a part of it, and when."""
+    """A worker that was stopped, or a part of it, and when; `cut`: off from the others."""
 
     supervisor: int
     part: str
@@ -63,12 +63,13 @@ class Member:
     port: int
     process: subprocess.Popen[bytes]
     log: Path
+    host: str = HOST
     hurt: bool = False
 
     @property
     def id(self) -> str:
         """The worker's id."""
-        return f"{HOST}:{self.port}"
+        return f"{self.host}:{self.port}"
 
     @property
     def pid(self) -> int:
@@ -101,6 +102,8 @@ class Fleet:
     url_of: Callable[[int], str]  # place -> URL
     size: int = 8
     shift_s: Callable[[int], int] = lambda _: 0  # place -> how far its clock is off
+    host_of: Callable[[int], str] = lambda _: HOST
+    before: Callable[[int], list[str]] = lambda _: []  # place -> what its command line begins with
     rng: random.Random = field(default_factory=random.Random)
     members: list[Member] = field(default_factory=list)
     deaths: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
@@ -108,6 +111,7 @@ class Fleet:
     problems: list[str] = field(default_factory=list)
     kills: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     starts: int = 0
+    unconfirmed: int = 0  # completions of durable requests that no replica confirmed, by the logs
     hurt_ns: int = 0  # the moment of the last fault
 
     @property
@@ -131,7 +135,9 @@ class Fleet:
 
     def _start(self, place: int, port: int) -> Member:
         handler, processes, concurrency = SHAPES[place % len(SHAPES)]
-        words = [str(PROGRAM), "--redis", self.url_of(place), "--id", f"{HOST}:{port}"]
+        host = self.host_of(place)
+        words = [*self.before(place), str(PROGRAM)]
+        words += ["--redis", self.url_of(place), "--id", f"{host}:{port}"]
         words += ["--handler", f"tests.chaos.handlers:{handler}"]
         words += ["--processes", str(processes), "--concurrency", str(concurrency)]
         env = os.environ | {journal.FOLDER: str(self.journal)}
@@ -152,7 +158,7 @@ class Fleet:
                 process_group=0,
                 preexec_fn=_die_with_parent,  # noqa: PLW1509 - runs one system call, no Python lock
             )
-        return Member(place, port, process, log)
+        return Member(place, port, process, log, host)
 
     # ------------------------------------------------------------------ faults
 
@@ -210,7 +216,9 @@ class Fleet:
             self.members[place] = self._start(place, port)
 
     def _look(self, member: Member) -> None:
-        if "Traceback" in (said := member.log.read_text(errors="replace")):
+        said = member.log.read_text(errors="replace")
+        self.unconfirmed += said.count("confirmed it within")
+        if "Traceback" in said:
             self.problems.append(f"a worker's log holds a traceback: {said[-2000:]}")
         else:
             member.log.unlink()

@@ -6,19 +6,22 @@ import contextlib
 import random
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlane.errors import FairlaneError
 from fairlane.queue import Queue
+from fairlane.settings import PATIENCE_S
 
 from .handlers import body_of, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+TRIES = 20  # of one submission
+MEAN_SIZE = 33  # of a `quick` request, about
 ATTEMPTS = 100  # the most: no sub-request may run out of them by being killed again and again
 BACKOFF_MS = (20, 100)
 _POLL_S = 0.05
@@ -41,7 +44,9 @@ class Submitted:
     plan: Plan
     sent_ns: int
     acked_ns: int = 0
+    tried_ns: int = 0
     tries: int = 1
+    place: int = 0  # its submitter
 
 
 def mixed(rng: random.Random) -> Plan:
@@ -64,6 +69,15 @@ def small(rng: random.Random) -> Plan:
     return plan._replace(size=min(plan.size, rng.randint(1, 500)))
 
 
+def quick(rng: random.Random) -> Plan:
+    """Many requests, most of them tiny: many acknowledgements a second, in many hash slots."""
+    limit, priority = rng.randint(1, 8), rng.choice((0, 5, 5, 9, 50, 99))
+    kind = rng.choices("esf", (70, 15, 15))[0]
+    most = {"e": 2_500, "s": 60, "f": 200}[kind]
+    size = rng.choices((1, rng.randint(2, 20), rng.randint(20, 300), most), (30, 62, 7, 1))[0]
+    return Plan(kind, min(size, most), limit, priority)
+
+
 def long_ones(rng: random.Random) -> Plan:
     """Many that take their time, some of them longer than their lease."""
     plan = small(rng)
@@ -84,12 +98,22 @@ class Load:
     window: int = 60_000
     submitters: int = 2
     allowed: Callable[[], float] = lambda: float("inf")
+    durable: int = 0
+    patience_s: Callable[[int], float] = lambda _: PATIENCE_S  # submitter -> of one call
+    enter: Callable[[int], None] = lambda _: None  # a submitter's thread begins; -1 the follower's
+    again_s: float = 0.0  # from a submission that failed until the same again
+    tries: int = TRIES
+    pace: Callable[[], float] = lambda: float("inf")  # requests that may be in by now
     requests: dict[int, Submitted] = field(default_factory=dict)
     logged: dict[int, list[tuple[str, int]]] = field(default_factory=lambda: defaultdict(list))
     forgotten: set[int] = field(default_factory=set)  # acknowledged, and gone after a restart
+    lost: set[int] = field(default_factory=set)  # ... and the log says so
+    fresh: deque[tuple[int, int]] = field(default_factory=deque)  # acknowledged: number, submitter
     problems: list[str] = field(default_factory=list)
+    refused: Counter[str] = field(default_factory=Counter)  # submissions, by the error they met
     count: int = 0
     ended: int = 0
+    _paced: int = 0
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
@@ -112,9 +136,9 @@ class Load:
         """Begin to submit and to follow the completion log."""
         rng = random.Random(self.seed)
         self._follower = threading.Thread(target=self._follow, daemon=True)
-        for _ in range(self.submitters):
-            mine = random.Random(rng.random())
-            self._threads.append(threading.Thread(target=self._submit, args=(mine,), daemon=True))
+        for place in range(self.submitters):
+            given = (random.Random(rng.random()), place)
+            self._threads.append(threading.Thread(target=self._submit, args=given, daemon=True))
         for thread in [*self._threads, self._follower]:
             thread.start()
 
@@ -126,22 +150,44 @@ class Load:
 
     # ------------------------------------------------------------------ in
 
-    def _submit(self, rng: random.Random) -> None:
-        with Queue.from_url(self.url) as queue:
+    def _submit(self, rng: random.Random, place: int) -> None:
+        self.enter(place)
+        again: deque[Submitted] = deque()
+        with Queue.from_url(self.url, patience_s=self.patience_s(place)) as queue:
             while not self._over.is_set():
-                with self._lock:
-                    if self.count >= self.most:
+                one = self._todo(rng, again, place)
+                if one is None:
+                    if self.count >= self.most and not again:
                         return
-                    plan = self._next(rng)
-                if plan is None:
                     self._over.wait(0.02)
-                    continue
-                self._submit_one(queue, plan, next(self._numbers))
+                elif self.send(queue, one):
+                    self.fresh.append((one.number, place))
+                elif one.tries <= self.tries:
+                    again.append(one)
+
+    def _todo(self, rng: random.Random, again: deque[Submitted], place: int) -> Submitted | None:
+        """What failed a while ago, before anything new."""
+        if again and time.monotonic_ns() - again[0].tried_ns >= self.again_s * 1e9:
+            return again.popleft()
+        with self._lock:
+            plan = self._next(rng) if self.count < self.most else None
+        if plan is None:
+            return None
+        return self.enlist(next(self._numbers), plan, place)
+
+    def enlist(self, number: int, plan: Plan, place: int = 0) -> Submitted:
+        """A request that is to be sent, by anybody."""
+        one = Submitted(number, plan, time.monotonic_ns(), place=place)
+        self.requests[number] = one
+        return one
 
     def _next(self, rng: random.Random) -> Plan | None:
         room = int(min(self.allowed(), self.most)) - self.count
         if self.count - self.ended > self.window or room < 1:
             return None
+        if self._paced >= self.pace():
+            return None
+        self._paced += 1
         plan = self.plan(rng)
         plan = plan._replace(size=min(plan.size, room))
         self.count += plan.size
@@ -149,40 +195,43 @@ class Load:
 
     def submit(self, queue: Queue, plan: Plan) -> int:
         """One request, by the caller's own hand; returns its number once it is acknowledged."""
-        number = next(self._numbers)
-        self._submit_one(queue, plan, number)
+        one = self.enlist(next(self._numbers), plan)
+        while not self._over.is_set() and one.tries <= self.tries:
+            if self.send(queue, one):
+                break
         self.count += plan.size
-        return number
+        return one.number
 
-    def _submit_one(self, queue: Queue, plan: Plan, number: int) -> None:
-        bodies = [body_of(plan.kind, number, index) for index in range(plan.size)]
-        one = Submitted(number, plan, time.monotonic_ns())
-        self.requests[number] = one
-        while not self._over.is_set():
-            try:
-                queue.submit_request(
-                    bodies,
-                    id=name_of(number),
-                    priority=plan.priority,
-                    limit=plan.limit,
-                    attempts=ATTEMPTS,
-                    backoff_ms=BACKOFF_MS,
-                    lease_ms=self.lease_ms,
-                    retain_ms=3_600_000,
-                )
-            except FairlaneError as error:  # nothing was acknowledged: the same again, by its id
-                one.tries += 1
-                if one.tries > 20:
-                    self.problems.append(f"request {number} can't be submitted: {error}")
-                    return
-            else:
-                one.acked_ns = time.monotonic_ns()
-                return
+    def send(self, queue: Queue, one: Submitted) -> bool:
+        """Submit it, or the same again by its id; False when it was not acknowledged."""
+        plan, number = one.plan, one.number
+        one.tried_ns = time.monotonic_ns()
+        try:
+            queue.submit_request(
+                [body_of(plan.kind, number, index) for index in range(plan.size)],
+                id=name_of(number),
+                priority=plan.priority,
+                limit=plan.limit,
+                attempts=ATTEMPTS,
+                backoff_ms=BACKOFF_MS,
+                lease_ms=self.lease_ms,
+                retain_ms=3_600_000,
+                durable=self.durable,
+            )
+        except FairlaneError as error:
+            one.tries += 1
+            self.refused[type(error).__name__] += 1
+            if one.tries > self.tries:
+                self.problems.append(f"request {number} can't be submitted: {error}")
+            return False
+        one.acked_ns = time.monotonic_ns()
+        return True
 
     # ------------------------------------------------------------------ out
 
     def _follow(self) -> None:
         """Read the log as a consumer does, and note when each ending was seen."""
+        self.enter(-1)
         after = "0"
         with Queue.from_url(self.url) as queue:
             while not self._over.wait(_POLL_S):
@@ -192,3 +241,5 @@ class Load:
                         number = int(ending.id[1:])
                         self.logged[number].append((ending.log_id, time.monotonic_ns()))
                         self.ended += ending.total
+                        if ending.state == "lost":
+                            self.lost.add(number)

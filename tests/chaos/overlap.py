@@ -13,16 +13,18 @@ if TYPE_CHECKING:
 
 @dataclass
 class Overlap:
-    """Above the limit: moments it began, nanoseconds it lasted, the most at once beyond it."""
+    """Above the limit: moments it began, ns it lasted in all and at a time, the most beyond it."""
 
     times: int = 0
     ns: int = 0
+    longest: int = 0
     most: int = 0
 
     def add(self, other: Overlap) -> None:
         """Both."""
         self.times += other.times
         self.ns += other.ns
+        self.longest = max(self.longest, other.longest)
         self.most = max(self.most, other.most)
 
 
@@ -38,5 +40,6 @@ def over_limit(executions: Iterable[Execution], limit: int) -> Overlap:
             found.times, since = found.times + 1, moment
         elif step == -1 and running == limit:
             found.ns += moment - since
+            found.longest = max(found.longest, moment - since)
         found.most = max(found.most, running - limit)
     return found

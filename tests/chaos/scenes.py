@@ -56,12 +56,11 @@ class Scene:
 
     name: str
     scale: Scale
-    server: Server
     client: Any
     queue: Queue
     fleet: Fleet
     load: Load
-    nemesis: Nemesis
+    nemesis: Any  # what it has done to whom, in `done`
     check: Check
     began: float = field(default_factory=time.monotonic)
     _said: float = 0.0
@@ -103,10 +102,14 @@ class Scene:
 
         def holds() -> bool:
             self.tell()
-            self.fleet.tend()
+            self.tend()
             return condition()
 
         wait_until(holds, timeout, every=0.05, why=why or "the work goes on")
+
+    def tend(self) -> None:
+        """Start again who was killed."""
+        self.fleet.tend()
 
     def tell(self) -> None:
         """A line of progress."""
@@ -168,7 +171,7 @@ def stage(
         def url_of(place: int) -> str:
             return proxy.url if proxy and proxied and proxied(place) else server.url
 
-        fleet = Fleet(folder, url_of, scale.workers, shift_s, rng)
+        fleet = Fleet(folder, url_of, scale.workers, shift_s, rng=rng)
         later.callback(fleet.end)
         queue = later.enter_context(Queue.from_url(server.url))
         given = {"window": max(5_000, scale.sub_requests // 15)} | load
@@ -177,7 +180,7 @@ def stage(
         nemesis = Nemesis(fleet, server, client, proxy)
         later.callback(nemesis.close)
         check = Check(queue, client, made, fleet, ear=Ear(server.client()) if listens else None)
-        yield Scene(name, scale, server, client, queue, fleet, made, nemesis, check)
+        yield Scene(name, scale, client, queue, fleet, made, nemesis, check)
 
 
 # ------------------------------------------------------------------ the runs
@@ -238,7 +241,6 @@ def proxy(scale: Scale, server: Server | None = None, *, direct: int = 2) -> Rep
         scene.spread(hurt)
         scene.nemesis.act("wire", "delay 0")
         report = scene.finish()
-        assert scene.nemesis.proxy is not None
         return report.add(wire=scene.nemesis.proxy.done)
 
 

@@ -14,6 +14,7 @@ from . import journal, scenes
 from .journal import BEGAN, ENDED, Execution
 from .overlap import over_limit
 from .scenes import Scale
+from .stalls import longest_gap, shown
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -130,9 +131,20 @@ def ran(began: int, ended: int, place: int = 0) -> Execution:
 def test_the_checker_sees_too_many_at_once():
     """Two of three overlap beyond a limit of one; touching is no overlap."""
     found = over_limit([ran(0, 10), ran(10, 20), ran(15, 25)], 1)
-    assert (found.times, found.most, found.ns) == (1, 1, 5)
+    assert (found.times, found.most, found.ns, found.longest) == (1, 1, 5, 5)
     assert over_limit([ran(0, 10), ran(10, 20)], 1).times == 0
     assert over_limit([ran(0, 10), ran(2, 8), ran(4, 6)], 1).most == 2
+
+
+def test_the_checker_finds_the_longest_gap():
+    """Between completions; where there was none before or after, from or to the edge."""
+    moments = [10, 20, 60, 70, 300]
+    assert longest_gap(moments, 15, 65) == 40
+    assert longest_gap(moments, 62, 68) == 10
+    assert longest_gap(moments, 0, 30) == 40
+    assert longest_gap(moments, 290, 500) == 230
+    assert longest_gap([], 5, 25) == 20
+    assert shown([3, 1, 2]) == "2 / 3 / 3"
 
 
 def test_an_execution_ends_with_the_process_that_was_killed(tmp_path: Path):

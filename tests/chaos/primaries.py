@@ -1,0 +1,152 @@
+"""Faults of a cluster: primaries that are killed, stopped or cut off, and slots that move."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import redis
+
+from tests.support.clusters import node_is_primary
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable
+
+    from tests.support.clusters import Cluster, Node
+
+
+def now_ms() -> float:
+    """The wall clock, as the servers of this machine have it."""
+    return time.time() * 1000
+
+
+@dataclass
+class Fault:
+    """One primary's end: the moments are the wall clock's, ms; 0 = not yet."""
+
+    kind: str
+    node: Node
+    heir: Node
+    slots: frozenset[int]
+    at_ms: float
+    at_ns: int
+    away_s: float
+    promoted_ms: float = 0.0
+    back_ms: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.kind} of {self.node}, promoted after {self.promoted_ms - self.at_ms:,.0f} ms"
+
+    @property
+    def is_over(self) -> bool:
+        """The node is back, whatever it is now."""
+        return self.back_ms > 0
+
+
+@dataclass
+class Move:
+    """One slot that moved with its keys."""
+
+    kind: str  # dispatch, request
+    slot: int
+    keys: int
+    at_ms: float
+    done_ms: float
+    live: list[int] = field(default_factory=list)  # requests in it that had not ended
+
+    @property
+    def took_ms(self) -> float:
+        """So long."""
+        return self.done_ms - self.at_ms
+
+
+@dataclass
+class Primaries:
+    """Hurts a cluster; `tend` brings back who was away for its time."""
+
+    cluster: Cluster
+    rng: random.Random
+    faults: list[Fault] = field(default_factory=list)
+    moves: list[Move] = field(default_factory=list)
+    done: Counter[str] = field(default_factory=Counter)
+    _back: dict[int, Callable[[], None]] = field(default_factory=dict)  # fault -> what undoes it
+
+    def kill(self, node: Node, away_s: float) -> Fault:
+        """Kill -9; it comes back with what its file holds, as the replica of its heir."""
+        return self._hurt("kill", node, away_s, self.cluster.kill, self.cluster.restart)
+
+    def stop(self, node: Node, away_s: float) -> Fault:
+        """SIGSTOP: it answers nobody, and its connections stay; SIGCONT."""
+        return self._hurt("stop", node, away_s, self.cluster.stop, self.cluster.cont)
+
+    def cut(
+        self,
+        kind: str,
+        node: Node,
+        away_s: float,
+        cut: Callable[[], None],
+        heal: Callable[[], None],
+    ) -> Fault:
+        """A fault of the wire: it lives, and is alone, or with a few."""
+        return self._hurt(kind, node, away_s, lambda _: cut(), lambda _: heal())
+
+    def _hurt(
+        self,
+        kind: str,
+        node: Node,
+        away_s: float,
+        hurt: Callable[[Node], None],
+        heal: Callable[[Node], None],
+    ) -> Fault:
+        view = self.cluster.view()
+        slots = frozenset(slot for slot, owner in enumerate(view.slots) if owner == node.id)
+        heir = self.cluster.replica_of(node)
+        fault = Fault(kind, node, heir, slots, now_ms(), time.monotonic_ns(), away_s)
+        self._back[len(self.faults)] = lambda: heal(node)
+        self.faults.append(fault)
+        self.done[kind] += 1
+        hurt(node)
+        return fault
+
+    def any_primary(self) -> Node:
+        """One of them, the dispatch slot's as often as another."""
+        return self.rng.choice(self.cluster.primaries())
+
+    def tend(self) -> None:
+        """Note who took over, and bring back who was away for long enough."""
+        for number, fault in enumerate(self.faults):
+            if fault.is_over:
+                continue
+            if not fault.promoted_ms:
+                with contextlib.suppress(redis.RedisError):
+                    if node_is_primary(fault.heir):
+                        fault.promoted_ms = now_ms()
+            if now_ms() - fault.at_ms >= fault.away_s * 1000:
+                self._back.pop(number)()
+                fault.back_ms = now_ms()
+
+    def is_whole(self) -> bool:
+        """Nobody is away, every node agrees, and every replica is in step."""
+        return all(fault.is_over for fault in self.faults) and self.cluster.is_ok()
+
+    def heal(self) -> None:
+        """Bring everybody back now."""
+        for number, undo in list(self._back.items()):
+            undo()
+            self.faults[number].back_ms = now_ms()
+            del self._back[number]
+
+    def move(self, kind: str, slot: int, live: list[int]) -> Move:
+        """A slot goes to the next primary, with its keys."""
+        primaries = self.cluster.primaries()
+        at = primaries.index(self.cluster.owner(slot))
+        began = now_ms()
+        keys = self.cluster.move_slot(slot, primaries[(at + 1) % len(primaries)])
+        moved = Move(kind, slot, keys, began, now_ms(), live)
+        self.moves.append(moved)
+        self.done[f"moved, {kind}"] += 1
+        return moved

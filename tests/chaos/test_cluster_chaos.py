@@ -1,0 +1,71 @@
+"""Short runs on a real cluster: primaries fall, slots move, links break."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tests.support.lab import why_not
+
+from . import cluster_scenes, partition
+from .stalls import shown
+from .test_chaos import check, small
+
+pytestmark = [pytest.mark.server, pytest.mark.slow]
+ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="children are found in /proc")
+PATIENT_S = 20.0  # of a machine that does other things, too: how long is measured by the long runs
+
+
+@pytest.fixture
+def lab() -> None:
+    """A lab is possible here."""
+    if reason := why_not():
+        pytest.skip(reason)
+
+
+@pytest.mark.timeout(180)
+@ON_LINUX
+def test_primaries_are_killed_and_stopped():
+    """What they took of what was acknowledged, if anything, was told to who waited for it."""
+    report = cluster_scenes.failover(small(1_500, 2, 30), soon_s=PATIENT_S)
+    check(report)
+    assert report.figures["faults"] == {"kill": 1, "stop": 1}
+
+
+@pytest.mark.timeout(180)
+@ON_LINUX
+def test_what_a_replica_confirmed_is_never_lost():
+    """Of nothing that was acknowledged."""
+    report = cluster_scenes.failover(small(1_500, 2, 30), durable=1, soon_s=PATIENT_S)
+    check(report)
+    assert report.figures["acknowledged submissions gone"] == 0
+    assert report.figures["... ends taken back, and run again"] == 0
+
+
+@pytest.mark.timeout(180)
+def test_slots_move_under_load():
+    """The dispatch slots and those of requests: nothing is lost, nothing waits for long."""
+    report = cluster_scenes.reshard(small(1_500, 24, 15))
+    check(report)
+    assert report.figures["faults"]["moved, request"] == 24
+    assert report.figures["faults"]["moved, dispatch"] == 8
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("durable", [0, 1])
+def test_a_primary_is_cut_off_with_a_worker_and_a_client(lab: None, durable: int):
+    """Both ways, and so that it only does not hear the others."""
+    report = partition.partition(
+        small(1_000, 2, 40), durable=durable, ways=("both", "in"), soon_s=PATIENT_S
+    )
+    check(report)
+    assert report.figures["promoted after, ms (median / 95 % / most)"] != shown([])
+
+
+@pytest.mark.timeout(180)
+def test_one_link_is_cut(lab: None):
+    """Of a worker to a primary: the others do its work, and the cluster does not mind."""
+    report = partition.partition(small(800, 1, 24), ways=("one link",), soon_s=PATIENT_S)
+    check(report)
+    assert report.figures["promoted after, ms (median / 95 % / most)"] == shown([])

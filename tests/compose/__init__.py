@@ -1,0 +1,1 @@
+"""The cluster of cluster-compose.yml, in real containers: `make compose`."""

@@ -1,0 +1,98 @@
+"""The image that the containers run: the official one, or one made of this machine's programs."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fairlane.embedded import find_server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .engine import Engine
+
+OFFICIAL = "redis:7"
+PULL_S = 180.0
+_LIBRARY = re.compile(r"(/\S+) \(0x")
+
+
+class NoProgram(Exception):
+    """A program that the image needs is not on this machine."""
+
+
+def find_image(engine: Engine, wanted: str = OFFICIAL) -> str:
+    """Return an image that is there: the wanted one, or a local one if no registry has it."""
+    if engine.can("image", "inspect", wanted):
+        engine.say(f"image: {wanted}, which the engine has")
+        return wanted
+    failure = engine.failure("pull", "--quiet", wanted, timeout=PULL_S)
+    if not failure:
+        engine.say(f"image: {wanted}, pulled")
+        return wanted
+    engine.say(f"{wanted} cannot be pulled ({failure.splitlines()[-1]}): making one")
+    return make_image(engine)
+
+
+def make_image(engine: Engine) -> str:
+    """Import an image of four programs and their libraries, nothing else, and return its name."""
+    if sys.platform != "linux":
+        raise NoProgram("an image of this machine's programs can be made on Linux only")
+    server = find_server()
+    cli = _beside(server.path, f"{server.path.name.removesuffix('-server')}-cli")
+    programs = {
+        f"/usr/bin/{server.path.name}": server.path,
+        f"/usr/bin/{cli.name}": cli,
+        "/bin/sh": _find("sh"),
+        "/bin/sleep": _find("sleep"),
+    }
+    name = f"fairlane-local/{server.path.name}:{'.'.join(map(str, server.version))}"
+    with tempfile.TemporaryDirectory(prefix="fl-") as folder:
+        archive = Path(folder, "root.tar")
+        count = _pack(programs, archive)
+        engine.run("import", "--change", "ENV PATH=/usr/bin:/bin", str(archive), name)
+        size = archive.stat().st_size / 1e6
+    engine.say(f"image: {name}, made of {server} and {count} files, {size:.0f} MB")
+    return name
+
+
+def _pack(programs: dict[str, Path], archive: Path) -> int:
+    """Write the root folder of an image as a tar file; return how many files are in it."""
+    files = dict(programs)
+    for program in programs.values():
+        files.update((str(library), library) for library in _libraries(program))
+    with tarfile.open(archive, "w") as tar:
+        for folder, mode in (("data", 0o755), ("tmp", 0o1777)):
+            entry = tarfile.TarInfo(folder)
+            entry.type, entry.mode = tarfile.DIRTYPE, mode
+            tar.addfile(entry)
+        for name, path in sorted(files.items()):
+            tar.add(path.resolve(), arcname=name.lstrip("/"), recursive=False)
+    return len(files)
+
+
+def _libraries(program: Path) -> Iterator[Path]:
+    """Return the shared libraries of a program, its loader among them."""
+    said = subprocess.run(["ldd", str(program)], capture_output=True, text=True, check=False)
+    if "not found" in said.stdout:
+        raise NoProgram(f"{program} lacks a library: {said.stdout.strip()}")
+    return (Path(path) for path in _LIBRARY.findall(said.stdout))
+
+
+def _beside(server: Path, name: str) -> Path:
+    """Return the command-line client that came with a server, else the one on PATH."""
+    beside = server.resolve().with_name(name)
+    return beside if beside.is_file() else _find(name)
+
+
+def _find(name: str) -> Path:
+    found = shutil.which(name)
+    if found is None:
+        raise NoProgram(f"there is no {name} here to make an image of (Debian: redis-tools)")
+    return Path(found)

@@ -1,0 +1,98 @@
+"""Requests and workers from the host, as a user runs them, and their results line for line."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.guide.blocks import ROOT, lines_of
+from tests.support.wait import wait_until
+
+from .engine import run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DRAIN_S = 60.0
+
+
+class Wrong(Exception):
+    """Something came out that had not gone in, or did not come out."""
+
+
+class Host:
+    """The programs of Fairlane on this machine, with one Redis."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self.url, self._folder = url, folder
+        clean = {k: value for k, value in os.environ.items() if not k.startswith("FAIRLANE_")}
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        self._env = {**clean, "PATH": path, "PYTHONPATH": str(ROOT)}
+
+    def call(self, *words: str, timeout: float = 180.0) -> str:
+        """Return what a program prints; raises EngineFailed when it ends with an error."""
+        return run([*words, "--redis", self.url], self._env, timeout)
+
+    def lines(self, name: str, count: int) -> Path:
+        """Write a file of so many lines, all different."""
+        path = self._folder / f"{name}.txt"
+        path.write_text("".join(f"{name}: line {number} of {count}\n" for number in range(count)))
+        return path
+
+    def submit(self, path: Path, *options: str) -> str:
+        """Submit a file's lines as one request and return its id."""
+        return self.call("rq-submit", str(path), *options).strip()
+
+    def done(self, request_id: str) -> int:
+        """Return how many sub-requests of a request are done."""
+        said = json.loads(self.call("fairlane", "status", request_id, "--json"))
+        return int(said["done"])
+
+    def wait_for(self, request_id: str, least: int) -> None:
+        """Wait until so many sub-requests of a request are done."""
+        why = f"{request_id} has {least} done"
+        wait_until(lambda: self.done(request_id) >= least, DRAIN_S, every=0.1, why=why)
+
+    def check(self, request_id: str, sent: Path) -> int:
+        """Return how many results a request has; raises Wrong unless line N answers line N."""
+        out = self._folder / f"{request_id}.out"
+        self.call("fairlane", "results", request_id, "--out", str(out))
+        wanted = [line.upper() for line in lines_of(sent)]
+        came = lines_of(out)
+        if came != wanted:
+            wrong = sum(one != other for one, other in zip(wanted, came, strict=False))
+            raise Wrong(
+                f"{request_id}: {len(came)} results for {len(wanted)} lines, {wrong} of them wrong"
+            )
+        said = json.loads(self.call("fairlane", "status", request_id, "--json"))
+        counted = (said["done"], said["dead"], said["cancelled"])
+        if counted != (len(wanted), 0, 0):
+            raise Wrong(f"{request_id}: {counted} done, dead and cancelled of {len(wanted)}")
+        return len(came)
+
+    @contextlib.contextmanager
+    def worker(self, worker_id: str, handler: str) -> Iterator[Path]:
+        """Run a worker, and drain it in the end; gives its log."""
+        log = self._folder / "worker.log"
+        words = ["rq-worker", "--redis", self.url, "--id", worker_id, "--processes", "2"]
+        with log.open("wb") as said:
+            process = subprocess.Popen(
+                [*words, "--handler", f"{__package__}.handlers:{handler}"],
+                env=self._env,
+                cwd=self._folder,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+            )
+            try:
+                yield log
+            finally:
+                process.terminate()
+                process.wait(DRAIN_S)
+        if process.returncode != 0:
+            raise Wrong(f"the worker ended with {process.returncode}: {log.read_text()}")

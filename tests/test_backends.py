@@ -1,0 +1,67 @@
+"""Which back ends are chosen, and the table that says what ran there."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.support import backends, table, valkey
+
+
+@pytest.fixture
+def named(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return lambda text: monkeypatch.setenv(backends.VARIABLE, text)
+
+
+def test_unless_others_are_named_the_usual_ones_are_chosen(named: Any):
+    named("")
+    assert backends.chosen() == ("single", "cluster1", "bundled62")
+    assert backends.one() == ("single",)
+    assert not backends.is_named()
+
+
+def test_those_that_are_named_are_chosen_and_one_is_all_of_them(named: Any):
+    named("cluster3, sentinel")
+    assert backends.chosen() == backends.one() == ("cluster3", "sentinel")
+    assert backends.is_named()
+
+
+def test_a_back_end_nobody_knows_is_refused(named: Any):
+    named("cluster3,cluster9")
+    with pytest.raises(ValueError, match="no such back end: cluster9"):
+        backends.chosen()
+
+
+def test_where_less_is_enough_not_everything_runs():
+    assert backends.takes("cluster3", "cli")
+    assert backends.takes("container", "operations")
+    assert not backends.takes("container", "cli")
+    assert not backends.takes("single", "chaos")
+
+
+def report(kind: str | None, reason: str = "") -> Any:
+    longrepr = ("test_x.py", 1, f"Skipped: {reason}") if reason else None
+    return SimpleNamespace(user_properties=[(table.PROPERTY, kind)], longrepr=longrepr)
+
+
+def test_the_table_counts_and_tells_the_reasons(named: Any, monkeypatch: pytest.MonkeyPatch):
+    named("cluster3,valkey")
+    monkeypatch.setattr(valkey, "find", lambda: None)
+    monkeypatch.setattr(valkey, "why_not", lambda: "there is none")
+    monkeypatch.setattr(backends, "name_of", lambda kind: "Redis 7.0.15")
+    stats = {
+        "passed": [report("cluster3")] * 3 + [report(None)],
+        "failed": [report("cluster3")],
+        "error": [report("cluster3")],
+        "skipped": [report("cluster3", text) for text in ("a", "a", "b", "c")],
+    }
+    assert table.lines(stats) == [
+        "",
+        "back end | version      | passed | skipped | failed | why skipped or not run",
+        "---------+--------------+--------+---------+--------+-----------------------",
+        "cluster3 | Redis 7.0.15 | 3      | 4       | 2      | 2 x a; 1 x b; 1 x c",
+        "valkey   | -            | 0      | 0       | 0      | not run: there is none",
+        "WAITAOF (Redis >= 7.2, Valkey): not tested: there is none",
+    ]
