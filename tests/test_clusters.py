@@ -186,6 +186,7 @@ def test_a_client_of_every_node_speaks_for_the_cluster(cluster: Cluster):
         for name in ("a", "b", "c", "d"):
             client.set(name, 1)
             assert at(client, name.encode()).get(name) == b"1"
+        assert client.dbsize() == 4
         assert sorted(client.keys("*")) == [b"a", b"b", b"c", b"d"]
         client.config_set("maxmemory", 1_000_000_000)
         found = [node.control.config_get("maxmemory") for node in cluster.primaries()]
@@ -198,6 +199,10 @@ def test_a_client_of_every_node_speaks_for_the_cluster(cluster: Cluster):
         assert client.info("server")["process_id"] in {node.pid for node in cluster.nodes}
         client.flushall()
         assert client.dbsize() == 0
+        with contextlib.closing(at(client, b"{a}").pubsub()) as ear:
+            ear.ssubscribe("{a}")
+            assert ear.get_message(timeout=10)["type"] == "ssubscribe"
+            assert client.pubsub_shardnumsub("{a}") == [(b"{a}", 1)]
 
 
 def test_what_was_written_survives_a_restart_with_an_append_only_file():

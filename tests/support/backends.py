@@ -56,28 +56,19 @@ class Backend(Protocol):
 class EveryNode(redis.RedisCluster):
     """A client that speaks with every primary where redis-py speaks with one."""
 
-    EVERYWHERE = (
-        "ACL ",
-        "CLIENT KILL",
-        "CONFIG RESETSTAT",
-        "CONFIG SET",
-        "INFO",
-        "KEYS",
-        "SCRIPT ",
-    )
-
     def execute_command(self, *args: Any, **given: Any) -> Any:
-        """As on one server: what its parts say is put together."""
+        """As on one server: what the nodes say is put together."""
         name = " ".join(str(word).upper() for word in args[:2])
-        if not name.startswith(self.EVERYWHERE) or "target_nodes" in given:
+        together = next((TOGETHER[begin] for begin in TOGETHER if name.startswith(begin)), None)
+        if together is None or given.get("target_nodes") is not None:
             return super().execute_command(*args, **given)
-        found = [
-            super(EveryNode, self).execute_command(*args, **given, target_nodes=node)
-            for node in self.get_primaries()
-        ]
-        if name.startswith("INFO"):
-            return _added(found)
-        return list(chain(*found)) if name.startswith("KEYS") else found[0]
+        given.pop("target_nodes", None)
+        return together(
+            [
+                super(EveryNode, self).execute_command(*args, **given, target_nodes=node)
+                for node in self.get_primaries()
+            ]
+        )
 
     def close(self) -> None:
         """Close the connections to every node: redis-py leaves some to the garbage collector."""
@@ -85,6 +76,15 @@ class EveryNode(redis.RedisCluster):
             if node.redis_connection is not None:
                 node.redis_connection.connection_pool.disconnect()
         super().close()
+
+
+def _first(replies: list[Any]) -> Any:
+    return replies[0]
+
+
+def _listeners(replies: list[Any]) -> list[tuple[bytes, int]]:
+    """Pairs of a channel and a count."""
+    return [(pairs[0][0], sum(count for _, count in pairs)) for pairs in zip(*replies, strict=True)]
 
 
 def _added(infos: list[dict[str, Any]]) -> dict[str, Any]:
@@ -99,6 +99,21 @@ def _added(infos: list[dict[str, Any]]) -> dict[str, Any]:
             else:
                 whole.setdefault(name, value)
     return whole
+
+
+TOGETHER: dict[str, Callable[[list[Any]], Any]] = {
+    "ACL ": _first,
+    "CLIENT KILL": _first,
+    "CONFIG RESETSTAT": _first,
+    "CONFIG SET": _first,
+    "DBSIZE": sum,
+    "INFO": _added,
+    "KEYS": lambda replies: list(chain(*replies)),
+    "PUBSUB NUMSUB": _listeners,
+    "PUBSUB SHARDNUMSUB": _listeners,
+    "SCRIPT EXISTS": lambda replies: [any(column) for column in zip(*replies, strict=True)],
+    "SCRIPT ": _first,
+}
 
 
 def at(client: Any, key: bytes) -> Any:
