@@ -49,6 +49,7 @@ WAYS = ("both", "in", "out", "unplug", "one link")
 NEAR, FAR = "c0", "c1"  # the clients: with most of the nodes, and on the side that is cut off
 _FAR_SUBMITTER = 3
 _FIRST_EAGER = 1_000_000
+_MOST_EAGER = 300  # a cut
 _FAR_PATIENCE_S = 1.0  # it goes on to the next one when a node is out of its reach
 
 
@@ -149,7 +150,9 @@ class Eager:
             self._send(queue, slots, spread.present)
             ready.set()
             until = time.monotonic() + seconds
-            while time.monotonic() < until:
+            for _ in range(_MOST_EAGER):
+                if time.monotonic() > until:
+                    break
                 one = self._send(queue, slots, spread.present)
                 if not one.acked_ns:
                     refused.append(one)

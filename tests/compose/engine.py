@@ -124,11 +124,14 @@ def _install(missing: list[str], say: Callable[[str], None]) -> None:
         why = "only root can install it" if os.geteuid() else "there is no apt to install it with"
         raise NoEngine(f"{' and '.join(missing)} not found, and {why}")
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    run(["apt-get", "update", "-qq"], env, INSTALL_S)
-    packages = [PACKAGES[name] for name in missing if _is_package(PACKAGES[name])]
-    say(f"installing with apt: {' '.join(packages)}")
-    words = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages]
-    run(words, env, INSTALL_S)
+    try:
+        run(["apt-get", "update", "-qq"], env, INSTALL_S)
+        packages = [PACKAGES[name] for name in missing if _is_package(PACKAGES[name])]
+        say(f"installing with apt: {' '.join(packages)}")
+        words = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages]
+        run(words, env, INSTALL_S)
+    except EngineFailed as error:
+        raise NoEngine(f"{' and '.join(missing)} cannot be installed here: {error}") from None
 
 
 def _is_package(name: str) -> bool:
@@ -171,7 +174,7 @@ def _start(engine: Engine, folder: Path) -> subprocess.Popen[bytes]:
         if process.poll() is None:
             return process
     last = log.read_text(errors="replace").splitlines()[-LAST_LINES:]
-    raise EngineFailed("dockerd does not start:\n" + "\n".join(last))
+    raise NoEngine("dockerd does not run on this machine:\n" + "\n".join(last))
 
 
 def _spawn(engine: Engine, folder: Path, log: Path, more: list[str]) -> subprocess.Popen[bytes]:

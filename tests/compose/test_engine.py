@@ -44,7 +44,7 @@ def test_what_is_missing_and_cannot_be_installed_is_named(
         engine._install(["dockerd", "docker-compose"], print)
 
 
-def test_an_engine_that_does_not_start_is_a_failure_and_says_why(tmp_path: Path):
+def test_an_engine_that_does_not_start_is_none_and_says_why(tmp_path: Path):
     log = tmp_path / "engine.log"
     broken = tmp_path / "dockerd"
     broken.write_text("#!/bin/sh\necho 'no room here' $*\nexit 3\n")
@@ -52,7 +52,7 @@ def test_an_engine_that_does_not_start_is_a_failure_and_says_why(tmp_path: Path)
     env = {**os.environ, "DOCKER_HOST": NOWHERE}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-        with pytest.raises(engine.EngineFailed, match="no room here"):
+        with pytest.raises(engine.NoEngine, match="no room here"):
             engine._start(engine.Engine(env, print), tmp_path)
     first, second = log.read_text().splitlines()
     assert "vfs" not in first

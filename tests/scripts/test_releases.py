@@ -89,5 +89,5 @@ def test_a_newer_layout_is_refused_before_anything_is_written(
         queue.submit_many([[b"x"]])
     with pytest.raises(LayoutTooNew, match=sentence):
         driver.run(maintain.register("req", "w:1", "box", 1, "7"))
-    assert redis_client.dbsize() == 1
+    assert list(redis_client.scan_iter()) == [CONF]
     redis_client.delete(CONF)

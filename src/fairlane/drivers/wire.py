@@ -41,8 +41,9 @@ PASSING = (
     "NOREPLICAS",
     unloaded.CODE,
 )
-_IN_SCRIPT = "The user executing the script"  # ... may not run a command in it
-REFUSED = (_IN_SCRIPT, "NOAUTH", "WRONGPASS", "NOPERM", "invalid username-password", "AUTH failed")
+# A right is missing; as Redis 7.0 says it of a command inside a script, and Redis 7.2 and Valkey.
+_RIGHTS = ("NOPERM", "The user executing the script", "ACL failure in script")
+REFUSED = (*_RIGHTS, "NOAUTH", "WRONGPASS", "invalid username-password", "AUTH failed")
 # What OpenSSL says of certificates, of keys and of a server that does not speak TLS.
 _INSECURE = re.compile(
     r"CERTIFICATE_VERIFY_FAILED|WRONG_VERSION_NUMBER|record layer failure|RECORD_LAYER_FAILURE"
@@ -266,7 +267,7 @@ def _why_refused(text: str) -> str:
             f"offers no secure connection: {text.rstrip('.')}; "
             "ssl_ca_certs=FILE in the URL names who signed its certificate"
         )
-    if "NOPERM" in text or _IN_SCRIPT in text:
+    if any(word in text for word in _RIGHTS):
         return f"refused a command: {text.rstrip('.')}; `fairlane acl` tells what a role needs"
     return f"refused the login or a command: {text.rstrip('.')}; check user and password in the URL"
 
