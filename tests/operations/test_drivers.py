@@ -392,6 +392,21 @@ def test_a_pop_that_does_not_wait_brings_what_is_there(
 
 @pytest.mark.any_command
 @both
+def test_a_pop_that_does_not_wait_brings_as_many_as_wanted(
+    kind: str, redis_url: str, redis_client: redis.Redis
+):
+    """Beside another step; never by BRPOP, whose shortest wait takes a tenth of a second."""
+    redis_client.config_resetstat()
+    lane = push(redis_client, 5, "a", "b", "c")
+    steps = [Command(b"LLEN", lane), tokens.pop_ahead("req", 9, 2), Command(b"TIME")]
+    _, found, _ = perform(kind, redis_url, Batch(steps))
+    assert (found.lane, len(found.tokens)) == (lane, 2)
+    assert len(perform(kind, redis_url, tokens.pop_ahead("req", 9, 5)).tokens) == 1
+    assert perform(kind, redis_url, tokens.pop_ahead("req", 99, 5)) is None
+    assert "cmdstat_brpop" not in redis_client.info("commandstats")
+
+
+@both
 def test_a_lenient_batch_has_errors_for_replies(kind: str, lane: Lane):
     """As ours, each in its place; what stands beside them is there, too."""
     lane.client.zadd(lane.names[5], {"1-0": 1})

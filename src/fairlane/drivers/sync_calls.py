@@ -122,6 +122,7 @@ class Calls:
         if driver.dialect is None:
             self.again(None, _nothing)
         spread = Spread(batch, driver.place, driver.may_pass)
+        spread.spoken(self.dialect)
         left_s = self._left_s(batch.patience_s)
         until, delays = clock.mono_s() + left_s, connection_delays(left_s)
         while True:
