@@ -41,7 +41,7 @@ class Calls:
 
     async def call(self, step: Command | Call) -> Any:
         """One step."""
-        if self.driver.servers.is_one:
+        if self.driver.servers.is_one and not isinstance(step, Pop):
             return await self.again(None, lambda line: self.one(line, step))
         return (await self.spread(Batch([step])))[0]
 

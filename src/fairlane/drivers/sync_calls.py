@@ -40,7 +40,7 @@ class Calls:
 
     def call(self, step: Command | Call) -> Any:
         """One step."""
-        if self.driver.servers.is_one:
+        if self.driver.servers.is_one and not isinstance(step, Pop):
             return self.again(None, lambda line: self.one(line, step))
         return self.spread(Batch([step]))[0]
 
