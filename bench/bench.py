@@ -94,7 +94,7 @@ def _alone(name: str, given: argparse.Namespace) -> None:
         "throughput": [str(given.runs), str(int(200_000 * given.scale) // 1000 * 1000)],
         "urgent": [str(int(200_000 * given.scale)), "30"],
         "memory": [str(int(2_000_000 * given.scale))],
-        "primaries": [str(given.runs), str(int(60_000 * given.scale) // 1000 * 1000), "60"],
+        "primaries": [str(given.runs), str(int(40_000 * given.scale) // 1000 * 1000), "60"],
     }
     environment = {**os.environ, "FAIRLANE_BENCH_OUT": str(given.out)}
     command = [sys.executable, str(HERE / f"{name}.py"), *sizes[name]]

@@ -32,11 +32,15 @@ if TYPE_CHECKING:
     from fairlane import Context
 
 RUNS = int(sys.argv[1]) if len(sys.argv) > 1 else 5
-COUNT = int(sys.argv[2]) if len(sys.argv) > 2 else 60_000
+COUNT = int(sys.argv[2]) if len(sys.argv) > 2 else 40_000
 SAMPLES = int(sys.argv[3]) if len(sys.argv) > 3 else 60
 BODY = b"x" * 100
 SETTINGS = ((1, 0), (2, 0), (2, 2), (3, 0), (3, 3))  # primaries, shards
-SIZES = {"requests of one": 1, "requests of 10": 10, "requests of 1,000": 1_000}
+SIZES = {  # of a request, and how many sub-requests there are
+    "requests of one": (1, COUNT // 4),
+    "requests of 10": (10, COUNT),
+    "requests of 1,000": (1_000, 5 * COUNT),
+}
 WORKERS = 2
 BULK_REQUESTS = 6
 BULK_S = 0.0001  # one sub-request of the bulk
@@ -55,6 +59,7 @@ URGENT_COLUMNS = (
     *("primaries", "shards", "median ms", "95 % ms", "worst ms"),
     *("slices of others before it: median", "95 %", "most"),
 )
+_LOOK_S = 0.05
 _SLICES = 1 << 16  # starts of slices that are kept
 
 
@@ -78,10 +83,15 @@ class Row:
 
     primaries: int
     shards: int
+    count: int  # sub-requests
     rates: list[float] = field(default_factory=list)
     submitted: list[float] = field(default_factory=list)
     spent: list[list[Spent]] = field(default_factory=list)  # run by run, the busiest first
     home: list[float] = field(default_factory=list)  # the dispatch slot's primary's share of CPU
+
+    def per_thousand(self, values: list[float]) -> str:
+        """By primary, for a thousand sub-requests."""
+        return " / ".join(f"{1000 * one / self.count:,.0f}" for one in values)
 
 
 def echo(body: bytes) -> bytes:
@@ -130,15 +140,10 @@ def drain(row: Row, size: int) -> None:
         queue.set_shards(row.shards)
         before = spent(cluster)
         began = time.perf_counter()
-        made = queue.submit_many([[BODY] * size] * (COUNT // size))
-        row.submitted.append(COUNT / (time.perf_counter() - began))
-        began = time.perf_counter()
+        made = queue.submit_many([[BODY] * size] * (row.count // size))
+        row.submitted.append(row.count / (time.perf_counter() - began))
         pids = work(queue)
-        ended = 0
-        while ended < len(made):
-            ended = sum(1 for _ in queue.completions("0", follow=False))
-            time.sleep(0.02)
-        row.rates.append(COUNT / (time.perf_counter() - began))
+        row.rates.append(size * ends_a_second(queue, len(made)))
         after = spent(cluster)
         for pid in pids:
             os.waitpid(pid, 0)
@@ -148,9 +153,22 @@ def drain(row: Row, size: int) -> None:
         row.spent.append(sorted(each, key=lambda one: -one.cpu_s))
 
 
-def measure(size: int) -> list[Row]:
+def ends_a_second(queue: Queue, wanted: int) -> float:
+    """How many requests end a second, from the first end that is seen to the last."""
+    ended, place = 0, "0"
+    first, began = 0, 0.0
+    while ended < wanted:
+        time.sleep(_LOOK_S)
+        for ending in queue.completions(place, follow=False):
+            ended, place = ended + 1, ending.log_id
+        if ended and not first:
+            first, began = ended, time.perf_counter()
+    return (wanted - first) / (time.perf_counter() - began)
+
+
+def measure(size: int, count: int) -> list[Row]:
     """Every setting in turn, run after run."""
-    rows = [Row(*setting) for setting in SETTINGS]
+    rows = [Row(*setting, count) for setting in SETTINGS]
     for run in range(RUNS):
         for row in rows:
             drain(row, size)
@@ -174,20 +192,16 @@ def table(rows: list[Row]) -> list[str]:
             for name in ("cpu_s", "calls", "commands")
         ]
         cpu, calls, commands = middle
-        possible = COUNT / max(cpu)
+        possible = row.count / max(cpu)
         alone = alone or possible
         shares = " / ".join(f"{100 * one / sum(cpu):.0f} %" for one in cpu)
         lines.append(
             f"| {row.primaries} | {row.shards or 'none'} | {support.median(row.submitted):,.0f} "
-            f"| {support.median(row.rates):,.0f} | {1e6 * sum(cpu) / COUNT:.1f} | {shares} "
-            f"| {_per_thousand(calls)} | {_per_thousand(commands)} "
+            f"| {support.median(row.rates):,.0f} | {1e6 * sum(cpu) / row.count:.1f} | {shares} "
+            f"| {row.per_thousand(calls)} | {row.per_thousand(commands)} "
             f"| {100 * support.median(row.home):.0f} % | {possible:,.0f} | {possible / alone:.2f} |"
         )
     return lines
-
-
-def _per_thousand(values: list[float]) -> str:
-    return " / ".join(f"{1000 * one / COUNT:,.0f}" for one in values)
 
 
 # ------------------------------------------------------------------ an urgent request
@@ -233,7 +247,7 @@ def urgent(primaries: int, shards: int) -> tuple[list[float], list[int]]:
     waits, slices = [], []
     with cluster_of(primaries) as cluster, Queue.from_url(cluster.url) as queue:
         queue.set_shards(shards)
-        each = COUNT * 10 // BULK_REQUESTS
+        each = 10 * COUNT // BULK_REQUESTS
         bulk = [
             queue.submit_request((b"bulk" for _ in range(each)), priority=50, limit=3)
             for _ in range(BULK_REQUESTS)
@@ -278,7 +292,7 @@ def inversion() -> list[str]:
 
 def main() -> None:
     story = (
-        f"{COUNT:,} sub-requests of 100 bytes, submitted by `submit_many`, then drained by "
+        "Sub-requests of 100 bytes, submitted by `submit_many`, then drained by "
         f"{WORKERS} worker processes that echo; median of {RUNS} runs. All primaries share one "
         "core here, so *drained/s* cannot grow with their number. *One core each* is what the "
         "busiest primary's processor time would allow if each had a core of its own; *of one* "
@@ -294,8 +308,9 @@ def main() -> None:
         "urgent token may wait for a slice of each of the others."
     )
     lines = [story, ""]
-    for name, size in SIZES.items():
-        lines += [f"## {name[0].upper()}{name[1:]}", "", *table(measure(size)), ""]
+    for name, (size, count) in SIZES.items():
+        title = f"## {name[0].upper()}{name[1:]}: {count:,} sub-requests"
+        lines += [title, "", *table(measure(size, count)), ""]
     lines += ["## An urgent request in a busy queue", "", about_urgent, "", *inversion()]
     support.write("primaries", "One queue over several primaries", lines)
 

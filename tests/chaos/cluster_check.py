@@ -89,6 +89,7 @@ class ClusterCheck(Check):
     waiters: Waiters = field(kw_only=True)
     glimpses: Glimpses = field(kw_only=True)
     most_s: float = 5.0  # a stall, around a failover
+    fed_until_ms: float = float("inf")  # when the last request was submitted
 
     # ------------------------------------------------------------------ what is gone
 
@@ -226,9 +227,9 @@ class ClusterCheck(Check):
     # ------------------------------------------------------------------ stalls
 
     def _all(self, chosen: Callable[[int], bool] = lambda _: True) -> list[int]:
-        """When anything was completed, in requests so chosen."""
+        """When anything was completed, in requests so chosen, while there was always work."""
         found = [at for number, some in self.moments.items() if chosen(number) for at in some]
-        return sorted(found)
+        return sorted(at for at in found if at <= self.fed_until_ms)
 
     @staticmethod
     def _is_in(slots: frozenset[int], number: int) -> bool:

@@ -29,7 +29,7 @@ from .cluster_check import ClusterCheck, Glimpses
 from .fleet import Fleet
 from .handlers import name_of
 from .load import MEAN_SIZE, Load, quick
-from .primaries import Primaries
+from .primaries import Primaries, now_ms
 from .scenes import SETTLE_S, Scale, Scene
 from .waiters import Waiters
 
@@ -102,6 +102,8 @@ class ClusterScene(Scene):
     def finish(self) -> Report:
         """Everybody comes back; then as ever, but that no end was taken back for good."""
         self.load.most = 0
+        assert isinstance(self.check, ClusterCheck)
+        self.check.fed_until_ms = now_ms()
         self.nemesis.heal()
         self.cluster.wait_ok()
         self.client = self.check.client = OnCluster(self.cluster).client()

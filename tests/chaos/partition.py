@@ -205,7 +205,8 @@ def far_side(scene: ClusterScene) -> dict[str, int]:
     acked = [
         one for one in scene.load.requests.values() if one.place == _FAR_SUBMITTER and one.acked_ns
     ]
-    cuts = [stop for stop in scene.fleet.stops if stop.part == "cut"]
+    beside = scene.fleet.members[-1].pid
+    cuts = [stop for stop in scene.fleet.stops if stop.supervisor == beside]
     during = [
         one for one in acked if any(cut.since_ns < one.acked_ns < cut.until_ns for cut in cuts)
     ]

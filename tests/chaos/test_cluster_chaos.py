@@ -61,6 +61,7 @@ def test_a_primary_is_cut_off_with_a_worker_and_a_client(lab: None, durable: int
     )
     check(report)
     assert report.figures["promoted after, ms (median / 95 % / most)"] != shown([])
+    assert (report.figures["... and gone"] > 0) == (not durable)  # the checker has something to see
 
 
 @pytest.mark.timeout(180)

@@ -114,6 +114,20 @@ def test_what_is_fetched_ahead_comes_from_the_next_shard():
     assert {priority for _, priority in pops} == {6}
 
 
+@pytest.mark.parametrize("shards", [(3, 4), SHARDS, (1, 2, 3, 4)])
+@pytest.mark.parametrize("ahead", [1, 2, 3, 4])
+def test_no_rhythm_leaves_a_shard_out(shards: tuple[int, ...], ahead: int):
+    """However many are fetched ahead between two pops: as many pops as shards ask them all."""
+    turns, _ = turns_of(*shards)
+    seen = []
+    for _ in range(12):
+        seen.append(asked(turns.next(1))[0])
+        turns.came(brought(seen[-1], 6))
+        seen += [asked(turns.ahead(keys.lane("req", 306), 5))[0] for _ in range(ahead)]
+    some = [set(seen[at : at + len(shards)]) for at in range(len(seen) - len(shards))]
+    assert all(part == set(shards) for part in some)
+
+
 @pytest.mark.parametrize("left", [(), (3,), SHARDS])
 def test_a_change_is_noticed_at_the_next_pop(left: tuple[int, ...]):
     """The supervisor hears of it from its beat."""

@@ -61,8 +61,8 @@ class Turns:
         """The pop of what is there now while a bunch from `lane` is handled: as urgent, or more."""
         self._look()
         priority = keys.number_of(lane) % keys.LANES
-        self._at += len(self._shards) > 1
         shard = self._shards[self._at % len(self._shards)]
+        self._at += 1  # as in next: else the two together might pass a shard over for ever
         return tokens.pop_ahead(self._queue, priority, most, shard)
 
     @property
