@@ -14,6 +14,7 @@ from fairlane.operations import doctor_queue
 from fairlane.operations.doctor import examine
 from fairlane.operations.doctor_queue import judge_queue
 from fairlane.operations.doctor_server import Check, Facts, judge, read_info
+from fairlane.operations.shards import Shards, set_shards
 from fairlane.queue import Queue
 from fairlane.scripts import Dialect
 from fairlane.steps import At, Nodes
@@ -399,6 +400,16 @@ def test_delayed_tokens_that_nobody_promotes_are_told(lane: Lane, driver: SyncDr
     lane.client.zadd(DELAYED, {"5|r1#0.1": lane.now - MINUTE})
     assert examined(driver)["upkeep"].state == "warn"
     lane.client.delete(DELAYED)
+
+
+@pytest.mark.parametrize("shard", [0, 2], ids=["of its own", "of a shard"])
+def test_those_of_the_shards_are_told_too(lane: Lane, driver: SyncDriver, shard: int):
+    """What stood in the queue's own lanes when it was spread counts as long as it is served."""
+    driver.run(set_shards("req", Shards((2, 3))))
+    delayed = keys.delayed("req", shard)
+    lane.client.zadd(delayed, {"5|r1#0.1": lane.now - MINUTE})
+    assert examined(driver)["upkeep"].state == "warn"
+    lane.client.delete(delayed)
 
 
 @pytest.mark.parametrize(("ago", "is_told"), [(MINUTE, False), (HOUR // 2, True)])

@@ -277,7 +277,7 @@ def _hint(text: str, place: str) -> str:
     if any(word in text for word in ("refused", "No such file", "not known")):
         return "; is it running? --redis or FAIRLANE_REDIS names another"
     if place.startswith("rediss"):
-        if "EOF occurred" in text:
+        if "EOF occurred" in text or "reset by peer" in text:
             return "; does it want a certificate? ssl_certfile and ssl_keyfile in the URL name one"
         return "; does it speak TLS? it should, for a rediss URL" if "Timeout" in text else ""
     if "closed by server" in text or "reset by peer" in text:

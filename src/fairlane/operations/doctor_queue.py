@@ -12,6 +12,7 @@ from .doctor_server import BAD, OK, WARN, Check
 from .fields import ask, told
 from .fsck import still_lost
 from .maintain import Suspect, queued_long
+from .shards import read_shards
 from .words import many, named, span
 
 if TYPE_CHECKING:
@@ -46,18 +47,22 @@ class Seen(NamedTuple):
 
 def judge_queue(queue: str) -> Operation[list[Check]]:
     """Every check of one queue. Raises FairlaneError when its keys can't be read."""
-    beats, active, count, delayed, (seconds, _) = yield Batch(
+    spread = yield from read_shards(queue)
+    beats, active, count, (seconds, _), *delayed = yield Batch(
         [
             Command(b"ZRANGE", keys.workers(queue), 0, -1, b"WITHSCORES"),
             Command(b"ZRANGE", keys.active(queue), 0, _MOST - 1, b"WITHSCORES"),
             Command(b"ZCARD", keys.active(queue)),
-            Command(b"ZRANGE", keys.delayed(queue), 0, 0, b"WITHSCORES"),
             Command(b"TIME"),
+            *(
+                Command(b"ZRANGE", keys.delayed(queue, shard), 0, 0, b"WITHSCORES")
+                for shard in spread.served
+            ),
         ]
     )
     now = int(seconds) * 1000
     seen, unreadable = yield from _look(queue, active[::2])
-    checks = [_workers(queue, beats, now, count), _upkeep(active, delayed, now)]
+    checks = [_workers(queue, beats, now, count), _upkeep([active, *delayed], now)]
     checks.append((yield from _tokens(queue, seen)))
     checks.append((yield from _stuck(queue, seen)))
     checks += _behind(seen)
@@ -88,9 +93,9 @@ def _workers(queue: str, beats: list[bytes], now: int, waiting: int) -> Check:
     return Check("workers", OK, f"{count} beat" if count else "none, and nothing waits")
 
 
-def _upkeep(active: list[bytes], delayed: list[bytes], now: int) -> Check:
-    """Whether what is due is looked after."""
-    due = [float(some[1]) for some in (active, delayed) if some]
+def _upkeep(dues: list[list[bytes]], now: int) -> Check:
+    """Whether what is due is looked after: of `active`, and of every shard's `delayed`."""
+    due = [float(some[1]) for some in dues if some]
     behind = now - min(due, default=now)
     if behind <= _OVERDUE_MS:
         return Check("upkeep", OK, "what is due is looked after")
