@@ -432,7 +432,7 @@ def run_cluster(
     """
     settings = ["--cluster-node-timeout", str(node_timeout_ms)]
     settings += ["--appendonly", "yes" if appendonly else "no", *options]
-    with tempfile.TemporaryDirectory(prefix="fl-c-") as folder:
+    with tempfile.TemporaryDirectory(prefix="fl-c-", ignore_cleanup_errors=True) as folder:
         program = binary or find_server()
         cluster = _start(Path(folder), primaries, replicas, settings, program, security)
         try:

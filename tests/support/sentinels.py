@@ -127,7 +127,7 @@ def run_guarded(
 def _watching(master: Server, quorum: int, down_after_ms: int) -> Iterator[int]:
     """A sentinel in a folder of its own; yields its port."""
     (port,) = servers.free_ports(1)
-    with tempfile.TemporaryDirectory(prefix="fl-s-") as name:
+    with tempfile.TemporaryDirectory(prefix="fl-s-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         config = folder / "sentinel.conf"
         config.write_text("\n".join(_config(master, port, quorum, down_after_ms)))

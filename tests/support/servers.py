@@ -99,7 +99,8 @@ def run_server(
 ) -> Iterator[Server]:
     """Run a server of one kind; more options are those of redis-server."""
     binary = binary or program_of(kind)
-    with tempfile.TemporaryDirectory(prefix="fl-") as folder:
+    # A child that rewrites the file outlives its server for a moment, and writes.
+    with tempfile.TemporaryDirectory(prefix="fl-", ignore_cleanup_errors=True) as folder:
         server = _start(kind, binary, Path(folder), options, security)
         try:
             if kind == "cluster1":
