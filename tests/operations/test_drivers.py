@@ -410,7 +410,8 @@ def test_a_pop_that_does_not_wait_brings_as_many_as_wanted(
 def test_a_lenient_batch_has_errors_for_replies(kind: str, lane: Lane):
     """As ours, each in its place; what stands beside them is there, too."""
     lane.client.zadd(lane.names[5], {"1-0": 1})
-    steps = [Command(b"EXISTS", "a"), Command(b"GET", lane.names[5]), Command(b"EXISTS", "b")]
+    one, other = (keys.request_hash(name) for name in ("a", "b"))
+    steps = [Command(b"HLEN", one), Command(b"HLEN", lane.names[5]), Command(b"HLEN", other)]
     found = perform(kind, lane.driver.url, Batch(steps, lenient=True))
     assert (found[0], type(found[1]), found[2]) == (0, RedisUnfit, 0)
     lane.client.delete(lane.names[5])
