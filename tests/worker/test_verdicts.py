@@ -12,7 +12,7 @@ from fairlane import Reject, Retry
 from fairlane.errors import InvalidArgument
 from fairlane.worker import batch_handler
 from fairlane.worker.handlers import shape_of, time_limit
-from fairlane.worker.runner import GRACE_S, Runner
+from fairlane.worker.runner import GRACE_S, Runner, _cancelled
 from tests.worker.parts import Run, failed, indexes, pairs, record_of_its_own, slice_of
 
 if TYPE_CHECKING:
@@ -403,6 +403,17 @@ def test_an_async_handler_is_cancelled_when_its_time_is_over():
     assert first == "the handler took longer than its time limit of 0.01 s"
     assert ", in sleepy\n" in rest
     assert "runner.py" not in rest
+
+
+def test_what_was_cancelled_is_found_behind_either_kind_of_time_out():
+    """Python 3.11.2 raises TimeoutError in the place of what it caught, 3.11.7 from it."""
+    inner = asyncio.CancelledError()
+    raised_from, in_its_place = TimeoutError(), TimeoutError()
+    raised_from.__cause__ = in_its_place.__context__ = inner
+    assert _cancelled(raised_from) is inner
+    assert _cancelled(in_its_place) is inner
+    own = TimeoutError("the handler's own")
+    assert _cancelled(own) is own
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from .raised import TimedOut
 from .tally import Tally
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterator
+    from collections.abc import Awaitable, Iterator, Sequence
 
     from ..model import Entry, Slice
     from ..steps import Handle
@@ -176,12 +176,12 @@ class Runner:
     def _call_batch(self, taken: Slice, entries: list[Entry]) -> Any:
         bodies = [entry[1][1] for entry in entries]
         if self.shape.wants_context:
-            return self.shape.call(bodies, self._context(taken, entries[0]))
+            return self.shape.call(bodies, self._context(taken, entries[0], entries))
         return self.shape.call(bodies)
 
-    def _context(self, taken: Slice, entry: Entry) -> Context:
-        index = int(entry[0].partition(b"-")[2])
-        return Context(taken.request_id, index, taken.attempt, int(taken.fence), self.record)
+    def _context(self, taken: Slice, entry: Entry, entries: Sequence[Entry] = ()) -> Context:
+        index, fence = int(entry[0].partition(b"-")[2]), int(taken.fence)
+        return Context(taken.request_id, index, taken.attempt, fence, self.record, entries)
 
     def _must_stop(self, tally: Tally) -> bool:
         """True when what the supervisor said is about this lease."""
@@ -264,8 +264,10 @@ def _batch_outcome(
 
 def _cancelled(error: BaseException) -> BaseException:
     """Of asyncio's TimeoutError the CancelledError behind it, which was where the handler was."""
-    cause = error.__cause__
-    return cause if isinstance(cause, asyncio.CancelledError) else error
+    if not isinstance(error, TimeoutError):
+        return error
+    behind = error.__cause__ or error.__context__  # Python 3.11.2 raises it without `from`
+    return behind if isinstance(behind, asyncio.CancelledError) else error
 
 
 def _ends_unit(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
