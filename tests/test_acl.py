@@ -36,6 +36,10 @@ API = {
 # What else a `fairlane` command is called in its file.
 PARTS = {"dead list": ("cli.dead", "list_"), "scripts load": ("cli.scripts", "load")}
 PARTS["scripts verify"] = ("cli.scripts", "verify")
+PARTS |= {
+    f"spark {name}": (f"cli.spark.{name}", "*")
+    for name in ("submit", "collect", "archive", "report", "stop")
+}
 OPEN_TO_ALL = {"acl", "server"}  # they speak with no Redis, or only with their own
 
 
@@ -221,6 +225,7 @@ def test_the_patterns_cover_every_key_and_channel(queue: str | None):
     """Those of shards, too."""
     patterns = keys.every_key(queue)
     named = [*keys.request_keys("a:b"), keys.active("q"), keys.conf("q"), keys.stats("q")]
+    named += [keys.area("a", "t", "0:1"), keys.transaction("a", "t"), keys.unique_ids("a")]
     for shard in (0, 3, 12):
         named += [*keys.lanes("q", shard), keys.delayed("q", shard), keys.wake("q", "h:1", shard)]
     for key in named:

@@ -69,11 +69,17 @@ class Role(NamedTuple):
 ROLES = {
     "producer": Role(
         "submits, waits, reads results, cancels",
-        ("submit", "wait", "results", "cancel", "status"),
-        _words("admit append cancel confirm drop enqueue insert_tokens intend report retire seal"),
+        (
+            *("submit", "wait", "results", "cancel", "status", "spark submit", "spark collect"),
+            *("spark archive", "spark report", "spark stop"),
+        ),
         _words(
-            "exists hexists hget hgetall hmget llen lpush lrem time unlink xlen xrange xread"
-            " xrevrange zadd zcard zrange zscore"
+            "add_part add_unique admit append cancel confirm drop enqueue insert_tokens intend pin"
+            " report retire roll seal stage unstage"
+        ),
+        _words(
+            "exists hexists hget hgetall hlen hmget llen lpush lrem pexpire time unlink xlen xrange"
+            " xread xrevrange zadd zcard zrange zscore"
         )
         | CALL
         | CONFIRM
@@ -108,7 +114,7 @@ ROLES = {
         ),
         _words(
             "cluster|info del exists getrange hexists hget hgetall hmget hscan llen lpos lpush"
-            " lrange lrem pttl scan script|exists time unlink xdel xinfo|groups xlen xrange"
+            " lrange lrem pexpire pttl scan script|exists time unlink xdel xinfo|groups xlen xrange"
             " xread xrevrange zadd zcard zcount zrange zrem zscan zscore"
         )
         | CALL

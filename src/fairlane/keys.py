@@ -17,10 +17,13 @@ LANES = 100
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 REQUEST_PARTS = ("sub", "counter", "req", "tok", "lease", "retry", "out", "dead", "few")
 _PARTS = [part.encode() for part in REQUEST_PARTS]
-EVERY_REQUEST_KEY = b"*:{*}"  # patterns for SCAN
+EVERY_REQUEST_KEY = b"*:{*}*"  # patterns for SCAN: this one brings those of staging, too
 EVERY_REQUEST_HASH = b"req:{*}"
 EVERY_DONE_CHANNEL = "done:{*}"  # ... and for ACL rules
 _REQUEST_KEY = re.compile(rf"({'|'.join(REQUEST_PARTS)}):\{{({_NAME.pattern})\}}")
+_STAGING_KEY = re.compile(
+    rf"(?:ids:\{{({_NAME.pattern})\}}|(?:stage|txn):\{{({_NAME.pattern})\}}:[A-Za-z0-9_.:-]+)"
+)
 
 
 def new_id() -> str:
@@ -51,10 +54,21 @@ def part_and_id(key: bytes) -> tuple[str, str] | None:
     return (match[1], match[2]) if match else None
 
 
+def staging_of(key: bytes) -> str | None:
+    """Of which request a sink keeps this key; None for a key of another shape."""
+    match = _STAGING_KEY.fullmatch(key.decode("utf-8", "replace"))
+    return (match[1] or match[2]) if match else None
+
+
 def every_key(queue: str | None) -> list[str]:
     """Patterns of the keys of all requests, and of the dispatch slots of one queue, or of all."""
     dispatch = ["{*}"] if queue is None else [f"{{{queue}}}", f"{{{queue}/[0-9]*}}"]
-    return [*(f"{part}:{{*}}" for part in REQUEST_PARTS), *(f"{tag}:*" for tag in dispatch)]
+    staging = ["ids:{*}", "stage:{*}:*", "txn:{*}:*"]
+    return [
+        *(f"{part}:{{*}}" for part in REQUEST_PARTS),
+        *staging,
+        *(f"{tag}:*" for tag in dispatch),
+    ]
 
 
 def request_hash(request_id: str) -> bytes:
@@ -85,6 +99,21 @@ def results(request_id: str) -> bytes:
 def dead(request_id: str) -> bytes:
     """`dead:{id}`: dead sub-requests with their bodies and reasons."""
     return request_keys(request_id)[7]
+
+
+def area(request_id: str, txn: str, name: str) -> bytes:
+    """`stage:{id}:<txn>:<area>`: what one writer of a transaction has brought, chunk by chunk."""
+    return f"stage:{{{request_id}}}:{txn}:{name}".encode()
+
+
+def transaction(request_id: str, txn: str) -> bytes:
+    """`txn:{id}:<txn>`: what a transaction brings into a request, and how far it got."""
+    return f"txn:{{{request_id}}}:{txn}".encode()
+
+
+def unique_ids(request_id: str) -> bytes:
+    """`ids:{id}`: the ids of sub-requests that were added by their ids."""
+    return f"ids:{{{request_id}}}".encode()
 
 
 def done_channel(request_id: str) -> bytes:
@@ -168,6 +197,11 @@ def stats(queue: str) -> bytes:
 def bound(queue: str) -> tuple[bytes, bytes]:
     """The hashes of the bound on what waits: `conf`, and request -> what it adds to that."""
     return _dispatch(queue, "conf"), _dispatch(queue, "load")
+
+
+def fleets(queue: str) -> bytes:
+    """Zset: fleet -> when it was told to stop, microseconds."""
+    return _dispatch(queue, "fleets")
 
 
 def conf(queue: str) -> bytes:

@@ -490,3 +490,20 @@ def test_a_request_of_an_hour_in_submission_is_whole(lane: Lane, driver: SyncDri
     """Open, between two chunks."""
     queued(lane, open_ms=HOUR)
     assert told(walk(driver)) == []
+
+
+def test_what_a_sink_keeps_is_given_an_end(driver: SyncDriver, lane: Lane):
+    """All of it has one, so a person took it away; whether its request is there or not."""
+    lane.client.hset(keys.area("gone", "t", "0:1"), "rows", 1)
+    lane.client.sadd(keys.unique_ids("gone"), "i1")
+    lane.client.hset(keys.transaction("r1", "t"), "state", "pinned")
+    lane.client.hset(keys.area("kept", "t", "0:1"), "rows", 1)
+    lane.client.pexpire(keys.area("kept", "t", "0:1"), HOUR)
+    expected = [("orphan", "gone"), ("orphan", "gone"), ("orphan", "r1")]
+    assert sorted(told(walk(driver))) == expected
+    found = walk(driver, repair=True)
+    assert sorted(told(found)) == expected
+    assert not any(one.is_left for one in found)
+    assert told(walk(driver)) == []
+    assert 0 < lane.client.pttl(keys.unique_ids("gone")) <= settings.PINNED_MS
+    assert 0 < lane.client.pttl(keys.area("kept", "t", "0:1")) <= HOUR

@@ -28,7 +28,11 @@ from fairlane.operations import (
     work,
 )
 from fairlane.operations.fsck import Walk
+from fairlane.operations.live import add, begin_live, by_id, by_place
+from fairlane.operations.roll import commit, seal
+from fairlane.operations.rolling import Share, Txn
 from fairlane.operations.shards import Shards
+from fairlane.operations.stage import Area, pack, stage, stage_all, unstage
 from fairlane.operations.submit import discard, submit
 from fairlane.operations.submit_many import Many
 from fairlane.queue import Queue
@@ -398,12 +402,39 @@ def tidies(driver: Any) -> None:
     driver.do(library().tidy(keys.request_keys("stray"), ttl=3_600_000))
 
 
+def rolls(driver: Any) -> None:
+    """Two requests of one transaction; what lost is dropped, and another one gives up."""
+    txn = Txn("t", seal=True)
+    shares = []
+    for name in ("r1", "r2"):
+        for area in ("0:1", "1:2", "1:3"):
+            calls = [stage(name, "t", area, at, pack(numbered(3)), 60_000) for at in (1, 2)]
+            driver.run(stage_all(calls))
+        shares.append(Share(name, Policy(limit=2), [Area("0:1", 2, 6), Area("1:2", 2, 6)]))
+        driver.run(unstage(name, "t", ["1:3"]))
+    assert driver.run(commit(shares, txn)) == 24
+
+
+def joins(driver: Any) -> None:
+    """Rows that join at once, by their ids and by their places."""
+    txn = Txn("t", seal=True)
+    for name, is_by_id in (("r1", True), ("r2", False)):
+        driver.run(begin_live(name, Policy(), txn, by_ids=is_by_id))
+        for at in (0, 3):
+            rows = pack(numbered(3))
+            ids = pack([b"%d" % (at + i) for i in range(3)])
+            call = by_id(name, ids, rows, txn, 60_000)
+            driver.run(add(name, "req", call if is_by_id else by_place(name, 0, at, rows, txn)))
+        driver.run(seal(name, "req"))
+
+
 ON_SINGLE = pytest.mark.parametrize("redis_server", backends.one(), indirect=True)
 SCENARIOS: list[Callable[[Any], None]] = [
     submits, submits_nothing, submits_a_stream, submits_twice, submits_many, submits_bounded,
     is_refused_by_the_bound, takes_back_a_stream, discards, cancels, works, fails, gives_back,
     expires, dies, lives, loses_its_tokens, is_late, leaves_an_intent, vanishes, ends_unlogged,
     changes, spreads, requeues, requeues_after_the_end, drops_the_dead, checks_everything, tidies,
+    rolls, joins,
 ]  # fmt: skip
 
 
@@ -444,7 +475,10 @@ def known(request_id: str) -> str:
 def part_and_id(key: bytes) -> tuple[str, str]:
     """Which key of which request."""
     found = keys.part_and_id(key)
-    assert found is not None, key
+    if found is None:
+        staging = keys.staging_of(key)
+        assert staging is not None, key
+        found = key.decode().partition(":")[0], staging
     return found[0], known(found[1])
 
 

@@ -1,4 +1,4 @@
--- Appends ARGV[first...] to the stream. An entry's id is <ms>-<index>: when it was submitted and
+-- Appends ARGV[first...], or another list's, to the stream. An entry's id is <ms>-<index>: when it was submitted and
 -- which line of the input it is, for no bytes more than an automatic id.
 local MAX_ENTRIES = 1000
 
@@ -9,16 +9,18 @@ local function entry_error(first)
   end
 end
 
-local function add_entries(state, now, first)
+local function add_entries(state, now, first, list)
+  list = list or ARGV
   state.last_ms = math.max(now, state.last_ms)  -- ids must grow, whatever the clock does
-  local prefix = string.format("%.0f-", state.last_ms)
-  local index = state.total
-  for i = first, #ARGV do
-    redis.call("XADD", stream, prefix .. index, "b", ARGV[i])
-    state.max_body = math.max(state.max_body, #ARGV[i])
+  local format, most = string.format, state.max_body
+  local id, index = format("%.0f-%%d", state.last_ms), state.total  -- format is quicker than `..` with a number
+  for i = first, #list do
+    local body = list[i]
+    redis.call("XADD", stream, format(id, index), "b", body)
+    most = math.max(most, #body)
     index = index + 1
   end
   local count = index - state.total
-  state.total, state.fresh = index, state.fresh + count
+  state.total, state.fresh, state.max_body = index, state.fresh + count, most
   return count
 end

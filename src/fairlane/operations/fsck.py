@@ -93,6 +93,8 @@ class Walk:
         for part, request_id in filter(None, map(keys.part_and_id, found)):
             parts.setdefault(request_id, set()).add(part)
         tally = Tally(self.repair)
+        if self.thorough:
+            yield from self._endless([key for key in found if keys.staging_of(key)], tally)
         if parts:
             seconds, _ = yield At(node, Command(b"TIME"))
             now = int(seconds) * 1000
@@ -260,6 +262,17 @@ class Walk:
         return [one for one in suspects if one.request_id not in names]
 
     # Keys without a request.
+
+    def _endless(self, found: list[bytes], tally: Tally) -> Operation[None]:
+        """What a sink keeps is to expire, whether its request is there or not."""
+        ttls = yield from batch([Command(b"PTTL", key) for key in found])
+        for key, ttl in zip(found, ttls, strict=True):
+            if ttl == -1:
+                shown, name = key.decode(), keys.staging_of(key) or ""
+                what = f"{shown} has no end"
+                one = tally.add("orphan", name, what, "let it expire in a week")
+                if tally.repair:
+                    yield from mend(one, Command(b"PEXPIRE", key, settings.PINNED_MS))
 
     def _orphans(
         self, parts: dict[str, set[str]], known: set[str], tally: Tally

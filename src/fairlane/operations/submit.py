@@ -46,7 +46,8 @@ class Intent(NamedTuple):
 class Submission:
     """One submission on its way: `digest` covers the chunks so far.
 
-    `announced` is an intent that stands in `active` already.
+    `announced` is an intent that stands in `active` already. Open, it may go without a chunk for
+    `open_ms`.
     """
 
     id: str
@@ -54,6 +55,7 @@ class Submission:
     digest: Digest
     room: Room
     announced: Intent | None = None
+    open_ms: int = settings.OPEN_MS
 
 
 def submit(request_id: str, policy: Policy, max_wait_s: float = 0.0) -> Operation[int]:
@@ -79,6 +81,19 @@ def submit_chunk(
     """
     own = Submission(request_id, policy, Digest(policy), room, announced)
     return (yield from _confirmed(own, _begin(own, chunk, None)))
+
+
+def begin(
+    request_id: str, policy: Policy, digest: Digest, open_ms: int, announced: Intent | None = None
+) -> Operation[None]:
+    """Brings a request into being that is open and empty, or finds the one of this digest.
+
+    It may go without a chunk for `open_ms`. Raises RequestExists and RedisFull.
+    """
+    room = Room(request_id, policy.queue, settings.MAX_WAIT_S)
+    own = Submission(request_id, policy, digest, room, announced, open_ms)
+    reply = yield from _enqueue(own, [], is_open=True)
+    yield from _dispatch(own, reply[-1])
 
 
 def _confirmed(own: Submission, submission: Operation[int]) -> Operation[int]:
@@ -152,7 +167,7 @@ def _enqueue_now(own: Submission, chunk: Chunk, *, is_open: bool) -> Operation[l
                 keys.request_keys(own.id),
                 digest=own.digest.hex,
                 intent=intent.score,
-                open_ms=settings.OPEN_MS if is_open else 0,
+                open_ms=own.open_ms if is_open else 0,
                 shards=intent.shards,
                 bodies=chunk,
                 **terms(policy),

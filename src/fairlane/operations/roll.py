@@ -1,0 +1,216 @@
+"""The commit of what was staged: begin, pin, roll, seal; each step may be done again by anybody.
+
+First everything is looked at, and refused before anything is seen. Then each request comes into
+being, open and empty; its manifest (which areas, in which order) is pinned, once and for all; and
+its chunks are rolled into it one by one, many in flight. Whoever runs the transaction again after a
+crash finds the manifest and goes on at the chunk that is next, whatever was staged since.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .. import keys, settings
+from ..errors import FairlaneError, RequestLost
+from ..model import ENDED_STATES
+from ..scripts import library
+from ..steps import Batch, Command, Operation
+from .bounds import read_bounds
+from .digest import terms
+from .fields import ask, read, told
+from .rolling import (
+    Rolling,
+    Share,
+    Txn,
+    closed,
+    exists,
+    manifest_of,
+    missing,
+    record_keys,
+    refused,
+    roll_all,
+    roll_slowly,
+)
+from .stage import unstage
+from .submit import announce, begin
+from .together import batch
+from .tokens import insert_all, retire_all
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+GROUP = 100  # requests that go on together
+_FIELDS = ("digest", "open", "state")
+
+
+def commit(shares: Sequence[Share], txn: Txn) -> Operation[int]:
+    """Brings all shares in, each once, however often and by whomever this is run.
+
+    Returns how many sub-requests the transaction has brought. Raises RequestExists (also when
+    another transaction has sealed a request), RequestEnded, RequestLost (what was staged is gone)
+    and RedisFull; before anything is seen if it can be known then.
+    """
+    looked: list[Rolling] = []
+    for at in range(0, len(shares), GROUP):
+        looked += yield from _look_all(shares[at : at + GROUP], txn)
+    bound = 0
+    if shares:
+        bound = (yield from read_bounds(shares[0].policy.queue)).max_waiting
+    total = 0
+    for at in range(0, len(looked), GROUP):
+        total += yield from _commit_group(looked[at : at + GROUP], txn, bound)
+    return total
+
+
+# ------------------------------------------------------------------ before anything is seen
+
+
+def look(share: Share, txn: Txn) -> Operation[Rolling]:
+    """Is all there, and may it come in? As commit raises, but before anything is written."""
+    (rolling,) = yield from _look_all([share], txn)
+    return rolling
+
+
+def _look_all(shares: Sequence[Share], txn: Txn) -> Operation[list[Rolling]]:
+    for share in shares:
+        manifest_of(share)
+    asked: list[Command] = []
+    for share in shares:
+        record = keys.transaction(share.id, txn.name)
+        asked += [Command(b"HMGET", record, b"manifest", b"state"), ask(share.id, *_FIELDS)]
+    replies = yield from batch(asked)
+    found = [
+        _judge(share, txn, record, told(_FIELDS, request))
+        for share, record, request in zip(shares, replies[::2], replies[1::2], strict=True)
+    ]
+    fresh = [one.share for one in found if not one.is_pinned and not one.is_done]
+    yield from _check_whole(fresh, txn)
+    return found
+
+
+def _judge(share: Share, txn: Txn, record: list[Any], request: list[str]) -> Rolling:
+    stored, is_open, state = request
+    digest = txn.digest_of(share.policy, stored)
+    if record[0] is not None:
+        is_done = record[1] == b"sealed" and txn.seal
+        return Rolling(share, digest, True, True, is_done=is_done)
+    if stored and stored != digest.hex:
+        raise exists(share.id)
+    if stored and (state in ENDED_STATES or is_open != "1"):
+        if not share.areas and txn.seal and stored == txn.own_digest(share.policy).hex:
+            return Rolling(share, digest, True, False, is_done=True)
+        raise closed(share.id)
+    return Rolling(share, digest, bool(stored), False)
+
+
+def _check_whole(shares: Sequence[Share], txn: Txn) -> Operation[None]:
+    """Every area has what its writer said, and stays from now on."""
+    areas = [(share.id, area) for share in shares for area in share.areas]
+    asked: list[Command] = []
+    for request_id, area in areas:
+        name = keys.area(request_id, txn.name, area.name)
+        asked += [
+            Command(b"PEXPIRE", name, settings.PINNED_MS),
+            Command(b"HLEN", name),
+            Command(b"HGET", name, b"rows"),
+        ]
+    replies = yield from batch(asked)
+    for (request_id, area), count, rows in zip(areas, replies[1::3], replies[2::3], strict=True):
+        if count != area.chunks + 1 or int(rows or 0) != area.rows:  # the field `rows`, too
+            raise missing(request_id)
+
+
+# ------------------------------------------------------------------ one group
+
+
+def _commit_group(group: list[Rolling], txn: Txn, bound: int) -> Operation[int]:
+    todo = [one for one in group if not one.is_done]
+    yield from _begin_all([one for one in todo if not one.is_there], txn)
+    yield from _pin_all(todo, txn)
+    if bound:
+        for one in todo:
+            yield from roll_slowly(one, txn, bound)
+    else:
+        yield from roll_all(todo, txn)
+    for one in todo:
+        if txn.seal and one.state != "sealed":
+            yield from seal(one.share.id, one.share.policy.queue)
+        losers = [area.name for area in one.share.areas if area not in one.areas]
+        yield from unstage(one.share.id, txn.name, losers, is_loser=True)
+    for one in group:
+        if one.is_done:
+            names = [area.name for area in one.share.areas]
+            yield from unstage(one.share.id, txn.name, names, is_loser=True)
+    return sum(area.rows for one in todo for area in one.areas)
+
+
+def _begin_all(group: list[Rolling], txn: Txn) -> Operation[None]:
+    """The requests come into being together; what does not go smoothly goes one by one."""
+    if not group:
+        return
+    policy = group[0].share.policy
+    _, intents = yield from announce(policy, [one.share.id for one in group])
+    calls = [
+        library().enqueue(
+            keys.request_keys(one.share.id),
+            digest=one.digest.hex,
+            intent=intent.score,
+            open_ms=txn.open_ms,
+            shards=intent.shards,
+            bodies=[],
+            **terms(one.share.policy),
+        )
+        for one, intent in zip(group, intents, strict=True)
+    ]
+    replies = yield Batch(calls, lenient=True)
+    failure: FairlaneError | None = None
+    for one, intent, reply in zip(group, intents, replies, strict=True):
+        if isinstance(reply, FairlaneError) or reply[0] != b"ok":
+            share = one.share
+            try:
+                yield from begin(share.id, share.policy, one.digest, txn.open_ms, intent)
+            except FairlaneError as error:
+                failure = failure or error
+    if failure is not None:
+        raise failure
+
+
+def _pin_all(group: list[Rolling], txn: Txn) -> Operation[None]:
+    calls = [
+        library().pin(
+            record_keys(one.share.id, txn.name),
+            manifest=manifest_of(one.share),
+            open_ms=txn.open_ms,
+            ttl=settings.PINNED_MS,
+        )
+        for one in group
+    ]
+    replies = yield from batch(calls)
+    for one, reply in zip(group, replies, strict=True):
+        if reply[0] != b"pinned":
+            yield from refused(one.share.id, one.share.policy.queue, reply)
+        _, manifest, position, _, state = reply
+        one.take_manifest(manifest.decode())
+        one.position, one.state = int(position), state.decode()
+
+
+def seal(request_id: str, queue: str) -> Operation[None]:
+    """Nothing more comes into an open request, whoever brought what is in it."""
+    while True:
+        chunks, chain, is_open, state = yield from read(
+            request_id, "chunks", "chain", "open", "state"
+        )
+        if not state:
+            raise RequestLost(f"request {request_id} vanished from Redis before it was sealed")
+        if is_open != "1":
+            return
+        reply = yield library().seal(keys.request_keys(request_id), chunks=int(chunks), chain=chain)
+        if reply[0] == b"conflict":  # somebody brought more between the two
+            continue
+        if reply[0] == b"ended":
+            yield Batch(retire_all(queue, [(request_id, reply[1])]))
+        elif reply[0] == b"ok":
+            calls = insert_all(queue, [(request_id, reply[1])])
+            if calls:
+                yield Batch(calls)
+        return

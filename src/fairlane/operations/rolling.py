@@ -1,0 +1,242 @@
+"""The chunks of a pinned manifest move into their requests, many in flight, each once."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from .. import keys, settings
+from ..errors import (
+    FairlaneError,
+    InvalidArgument,
+    QueueFull,
+    RequestEnded,
+    RequestExists,
+    RequestLost,
+)
+from ..scripts import library
+from ..steps import Batch, Call, Operation
+from .bounds import Room
+from .digest import Digest
+from .fields import read
+from .stage import Area
+from .tokens import Minted, insert_all, retire_all
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..model import Policy
+
+WINDOW = 8  # chunks in flight: a server works on one while the next is on its way
+MANIFEST_MOST = 1 << 20  # bytes
+
+
+@dataclass(slots=True)
+class Share:
+    """What a transaction brings into one request: areas in the order their rows are to have."""
+
+    id: str
+    policy: Policy
+    areas: list[Area]
+
+
+@dataclass(slots=True)
+class Txn:
+    """One transaction. With `seal` nothing more can come into its requests behind it.
+
+    A request that it seals is its own from the beginning: another transaction is refused.
+    """
+
+    name: str
+    seal: bool
+    open_ms: int = settings.SINK_OPEN_MS
+    minted: list[Minted] = field(default_factory=list)
+
+    def own_digest(self, policy: Policy) -> Digest:
+        """The digest of a request that is this transaction's alone."""
+        digest = Digest(policy)
+        digest.add([b"txn", self.name.encode()])
+        return digest
+
+    def digest_of(self, policy: Policy, stored: str) -> Digest:
+        """The digest with which to begin a request, when there is `stored` already."""
+        shared = shared_digest(policy)
+        return self.own_digest(policy) if self.seal and stored != shared.hex else shared
+
+
+def shared_digest(policy: Policy) -> Digest:
+    """The digest of a request that many transactions fill."""
+    digest = Digest(policy)
+    digest.add([])
+    return digest
+
+
+@dataclass(slots=True)
+class Rolling:
+    """One share on its way."""
+
+    share: Share
+    digest: Digest
+    is_there: bool  # the request exists
+    is_pinned: bool
+    areas: list[Area] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)  # chunks before each area
+    total: int = 0  # chunks
+    position: int = 0
+    state: str = "pinned"
+    is_done: bool = False  # nothing is to be done at all
+
+    def take_manifest(self, text: str) -> None:
+        """The order of the areas, as it is pinned."""
+        rows = [line.rsplit(",", 2) for line in text.splitlines()]
+        self.areas = [Area(name, int(chunks), int(count)) for name, chunks, count in rows]
+        *self.starts, self.total = accumulate((area.chunks for area in self.areas), initial=0)
+
+    def call(self, position: int, txn: Txn) -> Call:
+        """The call that rolls the chunk at this position."""
+        at = bisect_right(self.starts, position) - 1
+        area, chunk = self.areas[at], position - self.starts[at] + 1
+        is_last = position == self.total - 1
+        last = "area" if chunk == area.chunks else ""
+        return library().roll(
+            (*record_keys(self.share.id, txn.name), keys.area(self.share.id, txn.name, area.name)),
+            position=position,
+            chunk=chunk,
+            link=f"{txn.name}:{area.name}:{chunk}",
+            last="seal" if is_last and txn.seal else last,
+            open_ms=txn.open_ms,
+            ttl=settings.PINNED_MS,
+        )
+
+    def rows_at(self, position: int) -> int:
+        """About how many sub-requests that chunk has."""
+        area = self.areas[bisect_right(self.starts, position) - 1]
+        return -(-area.rows // area.chunks)
+
+
+def record_keys(request_id: str, txn: str) -> tuple[bytes, ...]:
+    """The keys of a request, and of what a transaction brings into it."""
+    return (*keys.request_keys(request_id), keys.transaction(request_id, txn))
+
+
+def manifest_of(share: Share) -> str:
+    """What is pinned: a line for each area. Raises InvalidArgument."""
+    text = "".join(f"{area.name},{area.chunks},{area.rows}\n" for area in share.areas)
+    if len(text) > MANIFEST_MOST:
+        raise InvalidArgument(
+            f"request {share.id} would be written by {len(share.areas):,} partitions at once: "
+            "coalesce them"
+        )
+    return text
+
+
+def roll_all(group: list[Rolling], txn: Txn) -> Operation[None]:
+    """Rolls what is left of each, in turns. Raises as commit does; then it may be run again."""
+    left = [one for one in group if one.position < one.total]
+    while left:
+        each = max(1, WINDOW // len(left))
+        asked = [
+            (one, one.call(position, txn))
+            for one in left
+            for position in range(one.position, min(one.position + each, one.total))
+        ]
+        replies = yield Batch([*_dispatched(left, txn), *(call for _, call in asked)], lenient=True)
+        first = len(replies) - len(asked)
+        yield from _take_all([one for one, _ in asked], replies[first:], txn)
+        for reply in replies[:first]:
+            if isinstance(reply, FairlaneError):
+                raise reply
+        left = [one for one in left if one.position < one.total]
+    more = _dispatched(group, txn)
+    if more:
+        yield Batch(more)
+
+
+def roll_slowly(one: Rolling, txn: Txn, bound: int) -> Operation[None]:
+    """With a bound on what waits in the queue every chunk asks for room, and waits for it."""
+    room = Room(one.share.id, one.share.policy.queue, settings.MAX_WAIT_S)
+    room.bound = bound
+    while one.position < one.total:
+        (chunks,) = yield from read(one.share.id, "chunks")
+        try:
+            yield from room.ask(int(chunks or 0) + 1, one.rows_at(one.position))
+        except QueueFull as error:
+            yield from room.wait(error)
+            continue
+        room.found()
+        reply = yield one.call(one.position, txn)
+        yield from _take_all([one], [reply], txn)
+        more = _dispatched([one], txn)
+        if more:
+            yield Batch(more)
+
+
+def _take_all(group: list[Rolling], replies: Sequence[Any], txn: Txn) -> Operation[None]:
+    """What the rolls came to. The tokens of all are kept before the first refusal is told."""
+    failure: tuple[Rolling, Any] | None = None
+    for one, reply in zip(group, replies, strict=True):
+        word = b"" if isinstance(reply, FairlaneError) else reply[0]
+        if word in {b"ok", b"at"}:
+            txn.minted.append((one.share.id, reply[1]))
+        else:
+            failure = failure or (one, reply)
+            continue
+        one.position = int(reply[2])
+        is_last = one.position == one.total and txn.seal
+        one.state = reply[3].decode() if word == b"at" else "sealed" if is_last else "pinned"
+    if failure is not None:
+        more = _dispatched(group, txn)
+        if more:
+            yield Batch(more)
+        one, reply = failure
+        yield from refused(one.share.id, one.share.policy.queue, reply)
+
+
+def _dispatched(group: list[Rolling], txn: Txn) -> list[Any]:
+    """The calls for the tokens that came back since."""
+    queue = group[0].share.policy.queue if group else settings.DEFAULT_QUEUE
+    steps = insert_all(queue, txn.minted)
+    txn.minted = []
+    return steps
+
+
+# ------------------------------------------------------------------ refusals
+
+
+def refused(request_id: str, queue: str, reply: Any) -> Operation[None]:
+    """Raises what a refusal means."""
+    if isinstance(reply, FairlaneError):
+        raise reply
+    word = reply[0]
+    if word == b"ended":
+        yield Batch(retire_all(queue, [(request_id, reply[1])]))
+        reason = reply[1][8].decode() or reply[1][0].decode()
+        raise RequestEnded(f"request {request_id} ended ({reason}) before all rows were in it")
+    if word == b"closed":
+        raise closed(request_id)
+    if word == b"missing":
+        raise missing(request_id)
+    raise RequestLost(f"request {request_id} vanished from Redis while it was being written")
+
+
+def exists(request_id: str) -> RequestExists:
+    """The error for an id that is taken."""
+    return RequestExists(
+        f"request {request_id} exists with other content, options or from another transaction: "
+        "choose another id, or give the same txn to go on with what it began"
+    )
+
+
+def closed(request_id: str) -> RequestExists:
+    """The error for a request that is sealed."""
+    return RequestExists(f"request {request_id} exists and takes no more rows: choose another id")
+
+
+def missing(request_id: str) -> RequestLost:
+    """The error for areas that expired."""
+    return RequestLost(
+        f"what was staged for request {request_id} is not there any more (it expired, or Redis "
+        "lost it): write it again"
+    )

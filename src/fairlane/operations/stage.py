@@ -1,0 +1,68 @@
+"""Staging: what many writers bring waits in areas of its request's slot, seen by nobody.
+
+An area has one writer: who is run again writes to another one. What no transaction pins (roll.py)
+expires. Sub-requests travel packed: their count, the length of each, then the bodies, all numbers
+little-endian of four bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from .. import keys
+from ..scripts import library
+from ..steps import Batch, Call, Operation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+AREAS_MOST = 500  # keys of one call
+
+
+class Area(NamedTuple):
+    """What one writer has staged for one request: its name, how many chunks and sub-requests."""
+
+    name: str
+    chunks: int
+    rows: int
+
+
+def pack(bodies: Sequence[bytes]) -> bytes:
+    """One chunk, packed: at most 1,000 bodies and 1 MiB of them."""
+    return joined(len(bodies), struct.pack(f"<{len(bodies)}I", *map(len, bodies)), b"".join(bodies))
+
+
+def joined(count: int, lengths: bytes, bodies: bytes) -> bytes:
+    """A packed chunk of its columns."""
+    return b"".join((struct.pack("<I", count), lengths, bodies))
+
+
+def stage(request_id: str, txn: str, area: str, chunk: int, packed: bytes, ttl_ms: int) -> Call:
+    """The call that stages one chunk, numbered from 1, for `ttl_ms`; a repeat does no harm."""
+    name = keys.area(request_id, txn, area)
+    return library().stage((name,), chunk=chunk, ttl=ttl_ms, packed=packed)
+
+
+def stage_all(calls: Sequence[Call]) -> Operation[None]:
+    """Makes these calls in one round trip. Raises RedisFull: those may be made again."""
+    if calls:
+        yield Batch(calls)
+
+
+def unstage(
+    request_id: str, txn: str, areas: Iterable[str], *, is_loser: bool = False
+) -> Operation[bool]:
+    """Drops areas of a transaction; False, and nothing happens, when it is pinned.
+
+    `is_loser`: they are known not to be in its manifest, and go in any case.
+    """
+    record = keys.transaction(request_id, txn)
+    names = [keys.area(request_id, txn, area) for area in areas]
+    keep = "1" if is_loser else "0"
+    for at in range(0, len(names), AREAS_MOST):
+        part = names[at : at + AREAS_MOST]
+        reply = yield library().unstage((record, *part), keep=keep)
+        if reply[0] == b"pinned":
+            return False
+    return True

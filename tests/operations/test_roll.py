@@ -1,0 +1,479 @@
+"""The commit of what was staged: all of it once, wherever it was cut off and whoever goes on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane import keys, settings
+from fairlane.errors import QueueFull, RequestEnded, RequestExists, RequestLost
+from fairlane.model import Policy
+from fairlane.operations import bounds, roll, rolling
+from fairlane.operations.live import add, begin_live, by_id, by_place, is_own
+from fairlane.operations.roll import commit, look, seal
+from fairlane.operations.rolling import Share, Txn
+from fairlane.operations.stage import Area, pack, stage, stage_all, unstage
+from fairlane.steps import Batch, Call, Pause
+from tests.support.requests import once, stored, waiting_bodies, work_off
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import redis
+
+    from fairlane.drivers.sync import SyncDriver
+    from fairlane.queue import Queue
+    from fairlane.steps import Operation, Step
+
+DAY = 24 * 3_600_000
+Bodies = list[bytes]
+
+
+class Writer:
+    """One run of a write: it stages under names of its own, then commits."""
+
+    def __init__(self, driver: SyncDriver, txn: str = "t1", *, final: bool = True) -> None:
+        self.driver = driver
+        self.txn = Txn(txn, final)
+        self.runs = 0
+
+    def stage(self, request_id: str, partitions: list[Bodies], size: int = 3) -> Share:
+        """Stage each partition in chunks of `size`."""
+        self.runs += 1
+        areas = []
+        for number, bodies in enumerate(partitions):
+            name = f"{number}:{self.runs}"
+            cut = [bodies[at : at + size] for at in range(0, len(bodies), size)]
+            calls = [
+                stage(request_id, self.txn.name, name, at, pack(chunk), DAY)
+                for at, chunk in enumerate(cut, 1)
+            ]
+            self.driver.run(stage_all(calls))
+            if bodies:
+                areas.append(Area(name, len(cut), len(bodies)))
+        return Share(request_id, Policy(), areas)
+
+    def commit(self, *shares: Share) -> int:
+        """Commit to the end."""
+        return self.driver.run(commit(shares, self.txn))
+
+
+@pytest.fixture
+def writer(driver: SyncDriver) -> Writer:
+    """A write of the transaction t1, which seals."""
+    return Writer(driver)
+
+
+def numbered(name: str, count: int) -> Bodies:
+    return [f"{name}{i}".encode() for i in range(count)]
+
+
+PARTITIONS = [numbered("a", 7), [], numbered("b", 4)]
+EXPECTED = [*PARTITIONS[0], *PARTITIONS[2]]
+
+
+def cut_off(driver: SyncDriver, operation: Operation[Any], steps: int) -> bool:
+    """Runs so many steps, the last one without anybody hearing its reply; True: it was over."""
+    try:
+        step = next(operation)
+        for _ in range(steps - 1):
+            step = operation.send(driver.run(once(step)))
+        driver.run(once(step))
+    except StopIteration:
+        return True
+    operation.close()
+    return False
+
+
+def drive(driver: SyncDriver, operation: Operation[Any], see: Callable[[Step], bool]) -> Any:
+    """Runs it to its end, but for the steps of which `see` says that it has dealt with them."""
+    reply: Any = None
+    while True:
+        try:
+            step = operation.send(reply)
+        except StopIteration as end:
+            return end.value
+        reply = None if see(step) else driver.run(once(step))
+
+
+def left(client: redis.Redis) -> list[bytes]:
+    """Areas that are still there."""
+    return [*client.scan_iter(match=b"stage:*", count=1000)]
+
+
+def test_all_partitions_come_in_their_order_and_the_request_is_sealed(
+    writer: Writer, redis_client: redis.Redis
+):
+    assert writer.commit(writer.stage("r1", PARTITIONS)) == 11
+    assert waiting_bodies(redis_client, "r1") == EXPECTED
+    found = stored(redis_client, "r1")
+    assert (found["total"], found["open"]) == ("11", "0")
+    assert left(redis_client) == []
+
+
+def test_what_came_in_is_worked_off_once(writer: Writer, queue: Queue):
+    writer.commit(writer.stage("r1", PARTITIONS))
+    assert work_off(queue.driver) == EXPECTED
+    assert queue.request("r1").wait(timeout=10) == "done"
+    assert [one.index for one in queue.request("r1").results()] == [*range(11)]
+
+
+def test_nothing_is_seen_before_the_commit(writer: Writer, redis_client: redis.Redis):
+    writer.stage("r1", PARTITIONS)
+    assert {*redis_client.scan_iter()} == {*left(redis_client)}
+
+
+def test_nothing_at_all_is_a_request_that_is_done(writer: Writer, queue: Queue):
+    share = writer.stage("r1", [[], []])
+    assert writer.commit(share) == 0
+    assert queue.request("r1").state() == "done"
+    assert writer.commit(share) == 0
+
+
+def test_a_commit_cut_off_anywhere_is_completed_by_another_run(
+    driver: SyncDriver, redis_client: redis.Redis
+):
+    """A driver dies behind any step; the whole write runs again, in another order, and commits."""
+    steps, is_over = 0, False
+    while not is_over:
+        steps += 1
+        redis_client.flushall()
+        first = Writer(driver)
+        is_over = cut_off(driver, commit([first.stage("r1", PARTITIONS)], first.txn), steps)
+        again = Writer(driver)
+        again.runs = 7
+        again.commit(again.stage("r1", [bodies[::-1] for bodies in PARTITIONS]))
+        found = waiting_bodies(redis_client, "r1")
+        assert sorted(found) == sorted(EXPECTED), f"cut off behind step {steps}"
+        assert stored(redis_client, "r1")["open"] == "0"
+        kept = [area for area in left(redis_client) if b":8" in area]
+        assert kept == [], "the losers of the second run go"
+    assert steps > 6
+
+
+def test_a_commit_cut_off_anywhere_is_completed_by_itself(
+    driver: SyncDriver, redis_client: redis.Redis
+):
+    """The same staging, as a stream's commit comes again."""
+    steps, is_over = 0, False
+    while not is_over:
+        steps += 1
+        redis_client.flushall()
+        writer = Writer(driver, final=False)
+        share = writer.stage("r1", PARTITIONS)
+        is_over = cut_off(driver, commit([share], writer.txn), steps)
+        assert writer.commit(share) == 11
+        assert waiting_bodies(redis_client, "r1") == EXPECTED
+        assert stored(redis_client, "r1")["open"] == "1"
+    assert steps > 6
+
+
+def test_two_that_commit_at_once_bring_it_in_once(driver: SyncDriver, redis_client: redis.Redis):
+    """Step by step in turn: a driver that was thought dead goes on."""
+    one, other = Writer(driver), Writer(driver)
+    other.runs = 5
+    running = [
+        commit([one.stage("r1", PARTITIONS)], one.txn),
+        commit([other.stage("r1", PARTITIONS)], other.txn),
+    ]
+    replies: list[Any] = [None, None]
+    while any(running):
+        for i, operation in enumerate(running):
+            if operation is not None:
+                try:
+                    replies[i] = driver.run(once(operation.send(replies[i])))
+                except StopIteration:
+                    running[i] = None  # type: ignore[call-overload]
+    assert waiting_bodies(redis_client, "r1") == EXPECTED
+
+
+@pytest.mark.parametrize("size", [3, 1])
+def test_a_driver_that_was_thought_dead_goes_on(
+    driver: SyncDriver, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch, size: int
+):
+    """It stops anywhere, another one commits what it staged itself, and then the first wakes up."""
+    monkeypatch.setattr(rolling, "WINDOW", size)
+    steps, is_over = 0, False
+    while not is_over:
+        steps += 1
+        redis_client.flushall()
+        one, other = Writer(driver), Writer(driver)
+        other.runs = 5
+        slow = commit([one.stage("r1", PARTITIONS)], one.txn)
+        try:
+            reply = driver.run(once(next(slow)))
+            for _ in range(steps - 1):
+                reply = driver.run(once(slow.send(reply)))
+        except StopIteration:
+            is_over = True
+        other.commit(other.stage("r1", PARTITIONS))
+        while not is_over:
+            try:
+                reply = driver.run(once(slow.send(reply)))
+            except StopIteration:
+                break
+        assert waiting_bodies(redis_client, "r1") == EXPECTED, f"it slept behind step {steps}"
+    assert steps > 6
+
+
+def test_a_run_after_the_end_changes_nothing(writer: Writer, redis_client: redis.Redis):
+    writer.commit(writer.stage("r1", PARTITIONS))
+    before = redis_client.dump(keys.request_hash("r1"))
+    assert writer.commit(writer.stage("r1", [numbered("z", 50)])) == 0
+    assert redis_client.dump(keys.request_hash("r1")) == before
+    assert left(redis_client) == []
+
+
+def test_a_run_after_the_tombstone_expired_changes_nothing(
+    writer: Writer, redis_client: redis.Redis
+):
+    """The record of the transaction outlives it."""
+    writer.commit(writer.stage("r1", PARTITIONS))
+    redis_client.unlink(*keys.request_keys("r1"))
+    assert writer.commit(writer.stage("r1", PARTITIONS)) == 0
+    assert redis_client.exists(*keys.request_keys("r1")) == 0
+
+
+def test_transactions_of_a_stream_fill_one_request(driver: SyncDriver, redis_client: redis.Redis):
+    expected = []
+    for number in range(3):
+        writer = Writer(driver, f"q:{number}", final=False)
+        rows = numbered(f"{number}-", 5)
+        writer.commit(writer.stage("r1", [rows]))
+        expected += rows
+    assert waiting_bodies(redis_client, "r1") == expected
+    last = Writer(driver, "last")
+    last.commit(last.stage("r1", [[b"end"]]))
+    assert waiting_bodies(redis_client, "r1") == [*expected, b"end"]
+    assert stored(redis_client, "r1")["open"] == "0"
+
+
+def test_an_empty_micro_batch_gives_the_request_more_time(
+    driver: SyncDriver, redis_client: redis.Redis
+):
+    writer = Writer(driver, "q:0", final=False)
+    writer.commit(writer.stage("r1", [[]]))
+    redis_client.hset(keys.request_hash("r1"), "open_until", 1)
+    again = Writer(driver, "q:1", final=False)
+    again.commit(again.stage("r1", [[]]))
+    assert int(stored(redis_client, "r1")["open_until"]) > settings.SINK_OPEN_MS
+
+
+# ------------------------------------------------------------------ refusals
+
+
+def test_a_request_of_somebody_else_is_refused_before_anything_is_written(
+    writer: Writer, queue: Queue
+):
+    queue.submit_request([b"x"], id="r1")
+    share = writer.stage("r1", PARTITIONS)
+    with pytest.raises(RequestExists, match="request r1 exists"):
+        writer.commit(share)
+    with pytest.raises(RequestExists, match="request r1 exists"):
+        queue.driver.run(look(Share("r1", Policy(), []), writer.txn))
+
+
+def test_another_transaction_is_refused(driver: SyncDriver, redis_client: redis.Redis):
+    """Also while the first one is half done: its rows would come in beside the others."""
+    first = Writer(driver)
+    cut_off(driver, commit([first.stage("r1", PARTITIONS)], first.txn), 7)
+    other = Writer(driver, "t2")
+    with pytest.raises(RequestExists, match="same txn"):
+        other.commit(other.stage("r1", PARTITIONS))
+    shared = Writer(driver, "t3", final=False)
+    with pytest.raises(RequestExists, match="request r1 exists"):
+        shared.commit(shared.stage("r1", PARTITIONS))
+    first.commit(first.stage("r1", PARTITIONS))
+    assert waiting_bodies(redis_client, "r1") == EXPECTED
+
+
+def test_a_sealed_request_takes_no_more(driver: SyncDriver):
+    one = Writer(driver, "q:0", final=False)
+    one.commit(one.stage("r1", [[b"a"]]))
+    driver.run(seal("r1", "req"))
+    two = Writer(driver, "q:1", final=False)
+    with pytest.raises(RequestExists, match="takes no more rows"):
+        two.commit(two.stage("r1", [[b"b"]]))
+
+
+def test_a_request_that_was_cancelled_meanwhile_says_so(
+    driver: SyncDriver, queue: Queue, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(rolling, "WINDOW", 1)
+    writer = Writer(driver)
+    share = writer.stage("r1", PARTITIONS)
+    operation = commit([share], writer.txn)
+    assert not cut_off(driver, operation, 8)
+    queue.request("r1").cancel("a person said so")
+    with pytest.raises(RequestEnded, match="a person said so"):
+        writer.commit(share)
+
+
+def test_an_area_that_is_not_whole_is_refused_before_anything_is_seen(
+    writer: Writer, redis_client: redis.Redis
+):
+    share = writer.stage("r1", PARTITIONS)
+    redis_client.unlink(keys.area("r1", "t1", "0:1"))
+    with pytest.raises(RequestLost, match="write it again"):
+        writer.commit(share)
+    share = writer.stage("r1", PARTITIONS)
+    share.areas[0] = share.areas[0]._replace(rows=8)
+    with pytest.raises(RequestLost, match="write it again"):
+        writer.commit(share)
+    assert {*redis_client.scan_iter()} == {*left(redis_client)}
+
+
+def test_an_area_that_is_lost_behind_the_pin_is_told(driver: SyncDriver, redis_client: Any):
+    writer = Writer(driver)
+    share = writer.stage("r1", PARTITIONS)
+    assert not cut_off(driver, commit([share], writer.txn), 6)
+    assert redis_client.exists(keys.transaction("r1", "t1"))
+    redis_client.unlink(*left(redis_client))
+    with pytest.raises(RequestLost, match="write it again"):
+        writer.commit(share)
+
+
+def test_abort_drops_what_was_staged_and_refuses_once_it_is_pinned(
+    driver: SyncDriver, redis_client: redis.Redis
+):
+    writer = Writer(driver)
+    share = writer.stage("r1", PARTITIONS)
+    names = [area.name for area in share.areas]
+    assert driver.run(unstage("r1", "t1", names))
+    assert left(redis_client) == []
+    share = writer.stage("r1", PARTITIONS)
+    cut_off(driver, commit([share], writer.txn), 6)
+    assert redis_client.exists(keys.transaction("r1", "t1"))
+    assert not driver.run(unstage("r1", "t1", [area.name for area in share.areas]))
+    writer.commit(share)
+    assert waiting_bodies(redis_client, "r1") == EXPECTED
+
+
+# ------------------------------------------------------------------ many requests, bounds
+
+
+def test_many_requests_come_in_together(
+    driver: SyncDriver, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+):
+    """Cut off anywhere, too; more of them than one group."""
+    monkeypatch.setattr(roll, "GROUP", 3)
+    names = [f"k{i}" for i in range(7)]
+    rows = {name: [numbered(name, 4), numbered(f"{name}-", 2)] for name in names}
+    steps, is_over = 0, False
+    while not is_over:
+        steps += 3
+        redis_client.flushall()
+        writer = Writer(driver)
+        shares = [writer.stage(name, rows[name]) for name in names]
+        is_over = cut_off(driver, commit(shares, writer.txn), steps)
+        again = Writer(driver)
+        again.runs = 50
+        again.commit(*(again.stage(name, rows[name]) for name in names))
+        for name in names:
+            assert waiting_bodies(redis_client, name) == [*rows[name][0], *rows[name][1]]
+
+
+def test_a_commit_of_many_chunks_keeps_several_in_flight(writer: Writer):
+    share = writer.stage("r1", [numbered("a", 60)])
+    sizes = []
+
+    def see(step: Step) -> bool:
+        if isinstance(step, Batch):
+            calls = [one.script.name for one in step.steps if isinstance(one, Call)]
+            sizes.append(calls.count("roll"))
+        return False
+
+    drive(writer.driver, commit([share], writer.txn), see)
+    assert max(sizes) == rolling.WINDOW
+
+
+def test_a_commit_waits_for_room_in_a_queue_with_a_bound(driver: SyncDriver, queue: Queue):
+    queue.set_max_waiting(5)
+    writer = Writer(driver)
+    pauses = []
+
+    def see(step: Step) -> bool:
+        if isinstance(step, Pause):
+            pauses.append(step.seconds)
+            work_off(driver)
+            driver.run(bounds.recount("req"))
+        return isinstance(step, Pause)
+
+    drive(driver, commit([writer.stage("r1", PARTITIONS)], writer.txn), see)
+    assert pauses
+    work_off(driver)
+    assert len([*queue.request("r1").results()]) == len(EXPECTED)
+
+
+def test_a_bound_that_stays_full_is_told_in_the_end(
+    driver: SyncDriver, queue: Queue, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(settings, "MAX_WAIT_S", 0.0)
+    queue.set_max_waiting(2)
+    queue.submit_request([b"x", b"y"], id="other")
+    writer = Writer(driver)
+    with pytest.raises(QueueFull, match="waiting sub-requests"):
+        writer.commit(writer.stage("r1", PARTITIONS))
+
+
+# ------------------------------------------------------------------ rows that join at once
+
+
+LIVE = Txn("t1", seal=True)
+
+
+def test_rows_join_by_their_place_once(driver: SyncDriver, redis_client: redis.Redis):
+    driver.run(begin_live("r1", Policy(), LIVE, by_ids=False))
+    driver.run(begin_live("r1", Policy(), LIVE, by_ids=False))
+    for _ in range(2):
+        call = by_place("r1", 0, 0, pack([b"a", b"b"]), LIVE)
+        driver.run(add("r1", "req", call))
+    assert driver.run(add("r1", "req", by_place("r1", 0, 2, pack([b"c"]), LIVE))) == 1
+    driver.run(seal("r1", "req"))
+    driver.run(seal("r1", "req"))
+    assert waiting_bodies(redis_client, "r1") == [b"a", b"b", b"c"]
+    assert driver.run(is_own("r1", Policy(), LIVE))
+    with pytest.raises(RequestExists, match="request r1 exists"):
+        driver.run(begin_live("r1", Policy(), Txn("t2", seal=True), by_ids=False))
+
+
+def test_rows_join_by_their_id_once_whoever_brings_them(
+    driver: SyncDriver, redis_client: redis.Redis
+):
+    for name in ("t1", "t2"):
+        txn = Txn(name, seal=True)
+        driver.run(begin_live("r1", Policy(), txn, by_ids=True))
+        call = by_id("r1", pack([b"1", b"2"]), pack([b"a", name.encode()]), txn, DAY)
+        driver.run(add("r1", "req", call))
+    driver.run(seal("r1", "req"))
+    assert waiting_bodies(redis_client, "r1") == [b"a", b"t1"]
+    call = by_id("r1", pack([b"3"]), pack([b"c"]), LIVE, DAY)
+    with pytest.raises(RequestExists, match="takes no more rows"):
+        driver.run(add("r1", "req", call))
+
+
+def test_who_adds_waits_while_too_much_waits(driver: SyncDriver):
+    driver.run(begin_live("r1", Policy(), LIVE, by_ids=False))
+    operation = add("r1", "req", by_place("r1", 0, 0, pack([b"a"] * 9), LIVE), max_waiting=3)
+    pauses = []
+
+    def see(step: Step) -> bool:
+        if isinstance(step, Pause):
+            pauses.append(step.seconds)
+            work_off(driver)
+        return isinstance(step, Pause)
+
+    assert drive(driver, operation, see) == 9
+    assert len(pauses) == 1
+
+
+def test_rows_for_a_request_that_is_gone_are_refused(driver: SyncDriver, queue: Queue):
+    with pytest.raises(RequestLost, match="vanished"):
+        driver.run(add("r1", "req", by_place("r1", 0, 0, pack([b"a"]), LIVE)))
+    with pytest.raises(RequestLost, match="vanished"):
+        driver.run(seal("r1", "req"))
+    driver.run(begin_live("r1", Policy(), LIVE, by_ids=False))
+    queue.request("r1").cancel("enough")
+    with pytest.raises(RequestEnded, match="enough"):
+        driver.run(add("r1", "req", by_place("r1", 0, 0, pack([b"a"]), LIVE)))

@@ -1,0 +1,113 @@
+"""add_part: rows of a partition join at once, each once by its place there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fairlane.errors import InvalidArgument
+from tests.support.requests import Lane, numbered, toks
+from tests.support.staging import Sink
+
+
+@pytest.fixture
+def sink(lane: Lane) -> Sink:
+    """An open request `r1` without rows."""
+    made = Sink(lane)
+    made.open()
+    return made
+
+
+def bodies_of(lane: Lane) -> list[bytes]:
+    return [fields[b"b"] for _, fields in lane.client.xrange(lane.names[0])]
+
+
+def test_rows_come_in_at_once(sink: Sink):
+    """With their tokens; it says how many were new and how many wait."""
+    word, tokens, added, waiting = sink.add_part(0, [b"a", b"b"])
+    assert (word, added, waiting) == (b"ok", 2, 2)
+    assert len(toks(tokens)) == 2
+    assert sink.add_part(2, [b"c"])[2:] == [1, 3]
+    assert bodies_of(sink.lane) == [b"a", b"b", b"c"]
+    assert sink.lane.client.pttl(sink.record) > 0
+
+
+def test_rows_that_were_added_before_are_left_out(sink: Sink):
+    """However another attempt cuts them; the tokens are told again."""
+    _, tokens, *_ = sink.add_part(0, [b"a", b"b", b"c"])
+    word, again, added, _ = sink.add_part(0, [b"a", b"b"])
+    assert (word, added) == (b"ok", 0)
+    assert sorted(toks(again)) == sorted(toks(tokens))
+    assert sink.add_part(2, [b"c", b"d"])[2] == 1
+    assert bodies_of(sink.lane) == [b"a", b"b", b"c", b"d"]
+
+
+def test_partitions_and_transactions_have_places_of_their_own(sink: Sink):
+    """A row of another one is another row."""
+    sink.add_part(0, [b"a"])
+    assert sink.add_part(0, [b"b"], partition=1)[2] == 1
+    assert Sink(sink.lane, "t2").add_part(0, [b"c"])[2] == 1
+
+
+def test_a_repeat_behind_the_seal_is_no_fault(sink: Sink):
+    """But what is new there is refused, and nothing is written."""
+    sink.add_part(0, [b"a"])
+    sink.lane.seal()
+    before = sink.lane.dump()
+    assert sink.add_part(0, [b"a"])[2] == 0
+    assert sink.add_part(0, [b"a", b"b"]) == [b"closed"]
+    assert sink.lane.dump() == before
+
+
+def test_a_repeat_after_the_end_is_no_fault(sink: Sink):
+    """But what is new there is told how it ended."""
+    sink.add_part(0, [b"a"])
+    sink.lane.cancel()
+    before = sink.lane.dump()
+    assert sink.add_part(0, [b"a"]) == [b"ok", [], 0, 0]
+    assert sink.add_part(1, [b"b"])[0] == b"ended"
+    assert sink.lane.dump() == before
+
+
+def test_a_gap_is_refused(sink: Sink):
+    """BADCHUNK: what comes between was never added."""
+    sink.add_part(0, [b"a"])
+    before = sink.lane.dump()
+    with pytest.raises(InvalidArgument, match="row 2 of partition 0 came after 1"):
+        sink.add_part(2, [b"c"])
+    assert sink.lane.dump() == before
+
+
+def test_without_a_request_nothing_is_written(lane: Lane):
+    """Its row would have nowhere to go."""
+    assert Sink(lane).add_part(0, [b"a"]) == [b"gone"]
+    assert lane.dump() == {}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"first": "none"}, {"first": -1}, {"open_ms": "long"}, {"ttl": "long"}, {"ttl": 0}],
+    ids=str,
+)
+def test_malformed_numbers_are_refused(sink: Sink, given: dict[str, Any]):
+    """BADARGUMENT, and nothing is written."""
+    before = sink.lane.dump()
+    with pytest.raises(InvalidArgument, match="BADARGUMENT"):
+        sink.add_part(**({"first": 0, "bodies": 1} | given))
+    assert sink.lane.dump() == before
+
+
+def test_what_is_not_packed_is_refused(sink: Sink):
+    """BADCHUNK, and nothing is written."""
+    before = sink.lane.dump()
+    with pytest.raises(InvalidArgument, match="BADCHUNK"):
+        sink.add_part(0, 1, packed=b"bodies")
+    assert sink.lane.dump() == before
+
+
+def test_a_thousand_come_in_at_once(sink: Sink):
+    """The most of one call."""
+    assert sink.add_part(0, numbered(1000))[2] == 1000
+    with pytest.raises(InvalidArgument, match="BADCHUNK"):
+        sink.add_part(1000, 1001)

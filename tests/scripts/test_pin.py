@@ -1,0 +1,109 @@
+"""pin: the first manifest of a transaction wins, for good."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fairlane.errors import InvalidArgument
+from tests.support.requests import HOUR, Lane
+from tests.support.staging import DAY, Sink
+
+MANIFEST = b"0:1,1,3\n"
+
+
+@pytest.fixture
+def sink(lane: Lane) -> Sink:
+    """A transaction of the request `r1`."""
+    return Sink(lane)
+
+
+def test_pin_stores_the_manifest(sink: Sink):
+    """And nothing has been rolled yet."""
+    sink.open()
+    assert sink.pin(("0:1", 1, 3)) == [b"pinned", MANIFEST, b"0", b"0", b"pinned"]
+    assert 0 < sink.lane.client.pttl(sink.record) <= 7 * DAY
+
+
+def test_a_second_manifest_is_told_the_first(sink: Sink):
+    """Whoever runs the transaction again brings in what was pinned."""
+    sink.open()
+    sink.pin(("0:1", 1, 3))
+    before = sink.lane.dump()[sink.record]
+    assert sink.pin(("0:7", 9, 99)) == [b"pinned", MANIFEST, b"0", b"0", b"pinned"]
+    assert sink.lane.dump()[sink.record] == before
+
+
+def test_a_second_manifest_is_told_how_far_the_first_got(sink: Sink):
+    """Its position, rows and state; also after the end."""
+    sink.open()
+    sink.stage(3)
+    sink.pin(("0:1", 1, 3))
+    sink.roll(last="seal")
+    told = [b"pinned", MANIFEST, b"1", b"3", b"sealed"]
+    assert sink.pin() == told
+    sink.lane.cancel()
+    assert sink.pin() == told
+    sink.lane.client.unlink(sink.lane.names[2])
+    assert sink.pin() == told
+
+
+def test_an_empty_manifest_is_not_kept(sink: Sink):
+    """There is nothing that could be brought in twice."""
+    sink.open()
+    assert sink.pin() == [b"pinned", b"", b"0", b"0", b"pinned"]
+    assert sink.lane.client.exists(sink.record) == 0
+
+
+def test_pin_gives_the_open_request_more_time(sink: Sink):
+    """An empty one, too: a stream may bring no rows for long."""
+    sink.open()
+    sink.lane.later(HOUR // 2)
+    sink.pin()
+    assert sink.lane.number("open_until") == sink.lane.now + HOUR
+
+
+def test_pin_gives_a_sealed_request_no_more_time(sink: Sink):
+    """It is not open any more."""
+    sink.open()
+    sink.stage(3)
+    sink.pin(("0:1", 1, 3))
+    sink.roll(last="seal")
+    until = sink.lane.number("open_until")
+    sink.lane.later(HOUR // 2)
+    sink.pin(("0:1", 1, 3))
+    assert sink.lane.number("open_until") == until
+
+
+def test_another_transaction_is_refused_by_a_sealed_request(sink: Sink):
+    """closed, and nothing is written."""
+    sink.lane.start(3)
+    before = sink.lane.dump()
+    assert sink.pin(("0:1", 1, 3)) == [b"closed"]
+    assert sink.lane.dump() == before
+
+
+def test_pin_after_the_end(sink: Sink):
+    """It says how it ended; nothing is written."""
+    sink.open()
+    sink.lane.cancel()
+    before = sink.lane.dump()
+    assert sink.pin(("0:1", 1, 3))[0] == b"ended"
+    assert sink.lane.dump() == before
+
+
+def test_pin_without_a_request(sink: Sink):
+    """Nothing is written."""
+    assert sink.pin(("0:1", 1, 3)) == [b"gone"]
+    assert sink.lane.dump() == {}
+
+
+@pytest.mark.parametrize("given", [{"open_ms": "long"}, {"ttl": "long"}, {"ttl": 0}])
+def test_pin_refuses_what_is_malformed(sink: Sink, given: dict[str, Any]):
+    """BADARGUMENT, and nothing is written."""
+    sink.open()
+    before = sink.lane.dump()
+    with pytest.raises(InvalidArgument, match="BADARGUMENT"):
+        sink.pin(("0:1", 1, 3), **given)
+    assert sink.lane.dump() == before

@@ -1,0 +1,222 @@
+"""roll: what was staged and pinned moves into its request, chunk by chunk, each once."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+
+from fairlane.errors import InvalidArgument
+from fairlane.operations.stage import pack
+from tests.support.requests import HOUR, Lane, numbered, toks
+from tests.support.staging import DAY, Sink
+
+
+@pytest.fixture
+def sink(lane: Lane) -> Sink:
+    """Two chunks of the area 0:1, of three rows and two, are pinned."""
+    made = Sink(lane)
+    made.open()
+    made.stage([b"a", b"", b"\x00\xff"])
+    made.stage([b"d", b"e"], chunk=2)
+    made.pin(("0:1", 2, 5))
+    return made
+
+
+def bodies_of(lane: Lane) -> list[bytes]:
+    return [fields[b"b"] for _, fields in lane.client.xrange(lane.names[0])]
+
+
+def test_roll_brings_the_rows_in_as_append_would(sink: Sink):
+    """In their order, with growing indexes, and as many tokens as may run."""
+    word, tokens, position = sink.roll()
+    assert (word, position) == (b"ok", 1)
+    assert len(toks(tokens)) == 3
+    assert sink.roll(1, chunk=2)[0] == b"ok"
+    assert bodies_of(sink.lane) == [b"a", b"", b"\x00\xff", b"d", b"e"]
+    indexes = [entry.split(b"-")[1] for entry, _ in sink.lane.client.xrange(sink.lane.names[0])]
+    assert indexes == [b"%d" % i for i in range(5)]
+    assert (sink.lane.number("total"), sink.lane.number("chunks")) == (5, 3)
+
+
+def test_roll_renews_the_time_the_request_may_stay_open(sink: Sink):
+    """And that of the record."""
+    sink.lane.client.pexpire(sink.record, 60_000)
+    sink.lane.later(HOUR // 2)
+    sink.roll()
+    assert sink.lane.number("open_until") == sink.lane.now + HOUR
+    assert sink.lane.client.pttl(sink.record) > DAY
+
+
+def test_roll_twice_says_where_the_next_one_is(sink: Sink):
+    """With all queued tokens: the first answer may have been lost."""
+    _, tokens, _ = sink.roll()
+    before = sink.lane.dump()
+    word, again, position, state = sink.roll()
+    assert (word, position, state) == (b"at", 1, b"pinned")
+    assert toks(again) == toks(tokens)
+    assert sink.lane.dump() == before
+
+
+def test_roll_of_a_later_chunk_waits_for_its_turn(sink: Sink):
+    """Nothing is written."""
+    before = sink.lane.dump()
+    assert sink.roll(1, chunk=2) == [b"at", [], 0, b"pinned"]
+    assert sink.lane.dump() == before
+
+
+def test_the_last_chunk_of_an_area_drops_it(sink: Sink):
+    """Before that it stays."""
+    sink.roll()
+    assert sink.lane.client.exists(sink.area("0:1")) == 1
+    sink.roll(1, chunk=2, last="area")
+    assert sink.lane.client.exists(sink.area("0:1")) == 0
+
+
+def test_the_last_chunk_of_all_may_seal(sink: Sink):
+    """In the same step; a repeat says so."""
+    sink.roll()
+    assert sink.roll(1, chunk=2, last="seal")[::2] == [b"ok", 2]
+    assert sink.lane.number("open") == 0
+    assert sink.lane.client.get(sink.lane.names[1]) == b"5"
+    before = sink.lane.dump()
+    word, _, position, state = sink.roll(1, chunk=2, last="seal")
+    assert (word, position, state) == (b"at", 2, b"sealed")
+    assert sink.lane.dump() == before
+
+
+def test_a_roll_into_a_request_that_is_being_cancelled(lane: Lane):
+    """It comes in, as an append would, and is counted with the rest that is cancelled."""
+    sink = Sink(lane)
+    sink.open(limit=1)
+    sink.stage(1)
+    sink.stage(1, chunk=2)
+    sink.pin(("0:1", 2, 2))
+    (token,) = toks(sink.roll()[1])
+    held = lane.take(token)
+    lane.cancel()
+    assert sink.roll(1, chunk=2, last="seal")[0] == b"ok"
+    assert lane.complete(held)[0] == b"ended"
+    assert lane.hash()["state"] == "cancelled"
+    assert lane.number("cancelled") == 1
+
+
+def test_a_foreign_append_of_the_same_number_is_a_conflict(sink: Sink):
+    """The chain of digests goes through every chunk that was rolled."""
+    sink.roll()
+    before = sink.lane.dump()
+    assert sink.lane.append(2, chunk=2, chain="other") == [b"conflict"]
+    assert sink.lane.dump() == before
+
+
+def test_two_transactions_take_turns(sink: Sink):
+    """Each has a place of its own."""
+    other = Sink(sink.lane, "t2")
+    other.stage([b"x"])
+    other.pin(("0:1", 1, 1))
+    sink.roll()
+    assert other.roll()[0] == b"ok"
+    assert sink.roll(1, chunk=2, last="seal")[0] == b"ok"
+    assert bodies_of(sink.lane) == [b"a", b"", b"\x00\xff", b"x", b"d", b"e"]
+
+
+def test_roll_without_a_manifest(lane: Lane):
+    """Nothing was pinned, so nothing comes in."""
+    sink = Sink(lane)
+    sink.open()
+    sink.stage(3)
+    before = lane.dump()
+    assert sink.roll() == [b"unpinned"]
+    assert lane.dump() == before
+
+
+def test_roll_of_an_area_that_has_expired(sink: Sink):
+    """It is said; nothing is written."""
+    sink.lane.client.unlink(sink.area("0:1"))
+    before = sink.lane.dump()
+    assert sink.roll() == [b"missing"]
+    assert sink.lane.dump() == before
+
+
+def test_roll_into_a_sealed_request(sink: Sink):
+    """Somebody else has sealed it."""
+    sink.lane.seal(1)
+    before = sink.lane.dump()
+    assert sink.roll()[0] in (b"closed", b"ended")
+    assert sink.lane.dump() == before
+
+
+def test_roll_into_a_sealed_request_that_goes_on(sink: Sink):
+    """closed, and nothing is written."""
+    sink.roll()
+    sink.lane.seal(2)
+    before = sink.lane.dump()
+    assert sink.roll(1, chunk=2) == [b"closed"]
+    assert sink.lane.dump() == before
+
+
+def test_roll_after_the_end(sink: Sink):
+    """It says how it ended; nothing is written."""
+    sink.lane.cancel()
+    before = sink.lane.dump()
+    word, summary = sink.roll()
+    assert (word, summary[0]) == (b"ended", b"cancelled")
+    assert sink.lane.dump() == before
+
+
+def test_roll_without_a_request(sink: Sink):
+    """Nothing is written."""
+    sink.lane.client.unlink(*sink.lane.names)
+    before = sink.lane.dump()
+    assert sink.roll() == [b"gone"]
+    assert sink.lane.dump() == before
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"position": "first"},
+        {"chunk": "one"},
+        {"open_ms": "long"},
+        {"ttl": "long"},
+        {"ttl": 0},
+        {"last": "maybe"},
+    ],
+)
+def test_roll_refuses_what_is_malformed(sink: Sink, given: dict[str, Any]):
+    """BADARGUMENT, and nothing is written."""
+    before = sink.lane.dump()
+    with pytest.raises(InvalidArgument, match="BADARGUMENT"):
+        sink.roll(**given)
+    assert sink.lane.dump() == before
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [
+        pytest.param(pack([b"abc"])[:-1], id="cut off"),
+        pytest.param(pack([b"abc"]) + b"x", id="too long"),
+        pytest.param(struct.pack("<I", 1001) + bytes(4004), id="too many"),
+        pytest.param(struct.pack("<I", 9), id="no lengths"),
+        pytest.param(b"abc", id="no count"),
+        pytest.param(b"", id="nothing"),
+    ],
+)
+def test_roll_refuses_what_is_not_packed(sink: Sink, packed: bytes):
+    """BADCHUNK, and nothing is written."""
+    sink.lane.client.hset(sink.area("0:1"), "1", packed)
+    before = sink.lane.dump()
+    with pytest.raises(InvalidArgument, match="BADCHUNK"):
+        sink.roll()
+    assert sink.lane.dump() == before
+
+
+def test_roll_takes_a_thousand(lane: Lane):
+    """The most of one chunk."""
+    sink = Sink(lane)
+    sink.open()
+    sink.stage(1000)
+    sink.pin(("0:1", 1, 1000))
+    assert sink.roll(last="seal")[0] == b"ok"
+    assert bodies_of(lane) == numbered(1000)
