@@ -38,6 +38,12 @@ class Context:
     attempt: int
     fence: int
     _record: Any
+    _entries: Any = ()
+
+    @property
+    def indexes(self) -> list[int]:
+        """The index of each sub-request of this call: a batch handler has several."""
+        return [int(entry[0].partition(b"-")[2]) for entry in self._entries] or [self.index]
 
     @property
     def deadline(self) -> float:
