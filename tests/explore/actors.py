@@ -88,6 +88,9 @@ class OneEach:
     def next(self, *_: Any) -> int:
         return self.size
 
+    def whole_s(self, *_: Any) -> float:
+        return 0.0
+
     def observe(self, *_: Any, **__: Any) -> None: ...
 
 

@@ -268,7 +268,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.player.call("acquire", lease.id, k=lease.k, g=lease.g, count=1, shared="", **who)
 
     @precondition(has_held)
-    @step(n=which, chosen=fates, delay=delays, keep=st.sampled_from("001"))
+    @step(n=which, chosen=fates, delay=delays, keep=st.sampled_from("0u1"))
     def settle(self, n: int, chosen: str, delay: int, keep: str) -> None:
         """Verdicts: done, retry, dead, release, timeout, nothing."""
         lease = pick(self.standing(), n)
@@ -284,7 +284,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.give_verdicts(lease, self.owed(lease) or [], turned, later, "0")
 
     @precondition(has_leases)
-    @step(n=which, chosen=fates, keep=st.sampled_from("10"), twice=st.booleans())
+    @step(n=which, chosen=fates, keep=st.sampled_from("10u"), twice=st.booleans())
     def settle_what_is_not_owed(self, n: int, chosen: str, keep: str, twice: bool) -> None:
         """Entries of any lease there was, some of them twice, by one that may be over."""
         lease = self.lease(n)

@@ -71,6 +71,10 @@ class Request:
         """What has waited long enough."""
         return [sub for sub in self.subs if sub.state == "waiting" and sub.due <= now]
 
+    def unblamed(self) -> list[Sub]:
+        """What somebody who lived gave back in its first attempt: it may come together."""
+        return [sub for sub in self.subs if sub.state == "waiting" and sub.due == 0]
+
     def ready(self, now: int) -> int:
         """How many sub-requests could run now."""
         return self.count("fresh") + len(self.due(now))
@@ -248,7 +252,7 @@ class Request:
         if permit is None or permit.state != "queued" or permit.g != g:
             agree(reply, [b"stale"], "a token that is not on its way")
             return []
-        if shared and self.state == "active" and self.due(now):
+        if shared and self.state == "active" and self.due(now) and not self.unblamed():
             agree(reply, [b"alone"], "a retry among other leases")
             return []
         if refusal := self._refusal(now):
@@ -280,13 +284,19 @@ class Request:
         return b"" if self.ready(now) else b"empty"
 
     def _slice(self, now: int, count: int, entries: list[Any]) -> list[Sub]:
-        """A due retry alone, the earliest; else fresh ones in order, at most the permit's share."""
+        """What was given back unblamed; a due retry alone, the earliest; fresh ones in order.
+
+        Where there are several, at most the permit's share.
+        """
+        fresh, unblamed = self.among("fresh"), self.unblamed()
+        if unblamed:
+            share = -(-(len(fresh) + len(unblamed)) // self.limit)
+            return sorted(unblamed, key=lambda sub: sub.id)[: min(count, share)]
         due = self.due(now)
         if due:
             first = min(sub.due for sub in due)
             same = [sub for sub in due if sub.due == first]
             return [next((sub for sub in same if [sub.id] == [one[0] for one in entries]), same[0])]
-        fresh = self.among("fresh")
         return fresh[: min(count, -(-len(fresh) // self.limit))]
 
     def _told(self, now: int, reply: Reply, attempt: int, subs: list[Sub]) -> None:
@@ -338,7 +348,7 @@ class Request:
             permit.deadline = now + self.options.lease_ms
         else:
             for sub in owed.values():
-                sub.state, sub.due = "waiting", now
+                sub.state, sub.due = "waiting", 0 if keep == "u" and not sub.spent else now
             permit.park()
             permit.settled = fence
         return self.conclude(now, reply, self.left)

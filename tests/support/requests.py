@@ -246,6 +246,7 @@ class Lane:
         others: list[tuple[bytes, str, int]] | None = None,
         *,
         keep: bool = False,
+        is_unbegun: bool = False,
         **changed: Any,
     ) -> list[Any]:
         """Settle a slice: all of it done, or what is named."""
@@ -261,7 +262,7 @@ class Lane:
             "k": held.k,
             "fence": held.fence,
             "op": held.op,
-            "keep": "1" if keep else "0",
+            "keep": "1" if keep else "u" if is_unbegun else "0",
             "done": len(done),
             "verdicts": rest,
         }

@@ -197,7 +197,7 @@ def test_results_and_verdicts_are_settled_in_one_call():
     call = loop.send(done(2, 3, verdicts=[verdict]))
     assert isinstance(call, Call)
     named = {name: argument(call, name) for name in ("k", "fence", "keep", "done")}
-    assert named == {"k": "0", "fence": b"12", "keep": b"0", "done": 2}
+    assert named == {"k": "0", "fence": b"12", "keep": b"u", "done": 2}
     ids = [entry_id for entry_id, _ in entries_of(b"x", b"y")]
     assert rest_of(call) == [*ids, *[b"head", b"body"] * 2, *verdict[:2], "40", *verdict[3:]]
 
@@ -344,7 +344,7 @@ def test_a_slice_that_takes_long_is_settled_in_parts():
     assert (first.position, again.position) == (0, 1)
     assert again.slice is first.slice
     last = work.send(done(2, 3))
-    assert (names_of(last), argument(last, "keep")) == (["complete"], b"0")  # type: ignore[arg-type]
+    assert (names_of(last), argument(last, "keep")) == (["complete"], b"u")  # type: ignore[arg-type]
     with pytest.raises(StopIteration) as end:
         work.send([b"ok", 0, []])
     assert end.value.value == []
@@ -371,7 +371,7 @@ def test_the_rest_of_a_slice_is_given_back(outcome: Outcome):
     next(work)
     call = work.send(outcome)
     assert isinstance(call, Call)
-    assert argument(call, "keep") == b"0"
+    assert argument(call, "keep") == b"u"
     with pytest.raises(StopIteration) as end:
         work.send([b"ok", 1, MORE])
     assert [names_of(step) for step in end.value.value] == [["insert_tokens"]]
@@ -388,7 +388,7 @@ def test_the_time_of_all_parts_counts():
         keeps.append(argument(call, "keep"))
         if keeps[-1] == b"1":
             assert names_of(work.send([b"ok", 1, []])) == ["handle"]
-    assert keeps == [b"1", b"1", b"1", b"0"]
+    assert keeps == [b"1", b"1", b"1", b"u"]
 
 
 @pytest.mark.parametrize("reply", [[b"lost"], [b"already", MORE], [b"ended", SUMMARY], [b"gone"]])

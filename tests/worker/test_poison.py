@@ -274,7 +274,7 @@ def test_the_tokens_of_every_part_are_dispatched():
     keeps.append(step.args[step.script.params.index("keep")])
     with pytest.raises(StopIteration) as end:
         work.send([b"ok", 0, [b"5", b"3.9", 0]])
-    assert keeps == [b"1", b"1", b"1", b"0"]
+    assert keeps == [b"1", b"1", b"1", b"u"]
     assert tokens_in(end.value.value) == [f"r1#{i}.9" for i in range(4)]
 
 

@@ -16,9 +16,12 @@ local function forget(consumer)
   redis.pcall("XGROUP", "DELCONSUMER", stream, stream, consumer)
 end
 
--- Gives back what a lease owes, uncharged: nobody knows that any of it is to blame.
-local function give_back(consumer, now)
+-- Gives back what a lease owes, uncharged. Any of it may be to blame for the end of its worker, so each
+-- comes back alone. But what its holder, who lives, never began comes back together with others like
+-- it, if it was not charged before: that is what the moment 0 stands for.
+local function give_back(consumer, now, is_unbegun)
   for _, entry in ipairs(pending_of(consumer)) do
-    orphan(entry[1], now, math.max(0, entry[4] - 1))
+    local together = is_unbegun and entry[4] <= 1
+    orphan(entry[1], together and 0 or now, math.max(0, entry[4] - 1))
   end
 end

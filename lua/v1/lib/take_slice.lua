@@ -1,6 +1,8 @@
--- A slice is one due retry alone (there a death must count), or fresh sub-requests: at most
--- ceil(ready / limit), so that the permits share the rest, and at most about 4 MiB of bodies.
+-- A slice is one due retry alone (there a death must count), or what its holder gave back unblamed, or
+-- fresh sub-requests: at most ceil(ready / limit), so that the permits share the rest, and at most
+-- about 4 MiB of bodies.
 local SLICE_BYTES = 4 * 1024 * 1024
+-- @include lib/retries.lua
 
 local function read_fresh(consumer, count)
   local read = redis.pcall("XREADGROUP", "GROUP", stream, consumer, "COUNT", string.format("%d", count), "STREAMS", stream, ">")
@@ -25,22 +27,14 @@ local function read_within(consumer, count, step)
   return entries
 end
 
-local function due_retry(state, now)
-  return not state.is_calm and redis.call("ZRANGEBYSCORE", retries, "-inf", now, "LIMIT", 0, 1)[1]
-end
-
 -- The entries and their attempt; nil when somebody deleted the stream. Nothing is written before
 -- that is known.
 local function take_slice(state, now, consumer, count)
-  local due = due_retry(state, now)
-  if due then
-    local entries = redis.pcall("XCLAIM", stream, stream, consumer, 0, due)
-    if entries.err then
-      return nil
-    end
-    redis.call("ZREM", retries, due)
-    local pending = redis.call("XPENDING", stream, stream, due, due, 1)
-    return entries, pending[1] and pending[1][4] or 1
+  local due, is_unblamed = due_retry(state, now)
+  if is_unblamed then
+    return take_unblamed(state, consumer, count), 1
+  elseif due then
+    return take_retry(consumer, due)
   end
   count = math.min(count, math.ceil(state.fresh / state.limit))
   if state.few == 1 and count == state.fresh then

@@ -43,7 +43,8 @@ if permit.kind ~= "q" or permit.g ~= g then
   return {"stale"}
 end
 state.is_calm = state.few > 0 or redis.call("EXISTS", retries) == 0  -- no retry waits, and none will before this ends
-if shared == "1" and due_retry(state, now) then
+local due, is_unblamed = due_retry(state, now)
+if shared == "1" and due and not is_unblamed then
   return {"alone"}
 end
 local word = "ok"
@@ -69,7 +70,8 @@ if not entries then  -- somebody deleted the stream: nothing can be taken, fsck 
   return {"gone"}
 end
 permit.owed = #entries
-permit.first, permit.last = entries[1] and entries[1][1] or "", entries[1] and entries[#entries][1] or ""
+local is_row = entries[1] and (#entries == 1 or not due)  -- else others may stand in between
+permit.first, permit.last = is_row and entries[1][1] or "", is_row and entries[#entries][1] or ""
 write_held(k, permit)
 redis.call("ZADD", leases, string.format("%d", now + state.lease_ms), k)
 state.held = state.held + 1

@@ -1,6 +1,6 @@
 -- complete: the holder settles what it worked on. Counts, results and dead letters follow only what
 -- XACK acknowledged (or a few's whole). With keep the lease goes on; without it the permit returns and
--- what the lease still owes goes to `retry`, due now, uncharged.
+-- what the lease still owes goes to `retry`, due now, uncharged: each to come alone, or all together.
 -- Says: ok left tokens | already tokens | lost | ended summary | gone
 -- @flags allow-oom
 -- @include lib/request_keys.lua
@@ -8,7 +8,7 @@ local now = ARGV[1]  -- ms, "" = server time
 local k = ARGV[2]  -- permit
 local fence = ARGV[3]  -- drawn at acquire
 local op = ARGV[4]  -- hex; of the acquire
-local keep = ARGV[5]  -- "1" = a partial completion
+local keep = ARGV[5]  -- "1" = a partial completion, "u" = what is left over was never begun, "0" = it may have been
 local done = tonumber(ARGV[6])  -- how many results follow
 local verdicts = 7  -- ARGV[7...]  done ids, then done (head, body) pairs, then (id, verdict, delay ms, head, error) each
 -- @include lib/now_ms.lua
@@ -63,7 +63,7 @@ if keep == "1" then
   redis.call("ZADD", leases, "XX", now + state.lease_ms, k)
 elseif state.left ~= 0 then  -- else finish deletes all of this at once
   if permit.owed > 0 then
-    give_back(consumer, now)
+    give_back(consumer, now, keep == "u")
   end
   redis.call("HSET", permits, "last" .. k, fence)  -- a repeat reads "already"; who was reaped reads "lost"
   forget(consumer)

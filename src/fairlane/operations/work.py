@@ -105,20 +105,28 @@ def complete(
 ) -> Call:
     """The call that settles entries of a slice.
 
-    `ids` are the done ones, `results` their (head, body) pairs, flat.
+    `ids` are the done ones, `results` their (head, body) pairs, flat. Without `keep` the others
+    go back; nobody has begun them.
     """
     lease = (held.k, held.fence, held.op)
-    return _complete(held.request_id, lease, ids, results, verdicts, keep=keep)
+    return _complete(held.request_id, lease, ids, results, verdicts, b"1" if keep else b"u")
 
 
 def give_back(
-    request_id: str, k: str, fence: str, op: str, verdicts: Sequence[Verdict] = ()
+    request_id: str,
+    k: str,
+    fence: str,
+    op: str,
+    verdicts: Sequence[Verdict] = (),
+    *,
+    is_unbegun: bool = False,
 ) -> Call:
     """The call that returns a lease with all it owes, uncharged: what runs now is done again.
 
-    But for the entries with a verdict.
+    But for the entries with a verdict. What is known to be `is_unbegun` need not come back alone.
     """
-    return _complete(request_id, (k, fence, op), [], [], verdicts, keep=False)
+    how = b"u" if is_unbegun else b"0"
+    return _complete(request_id, (k, fence, op), [], [], verdicts, how)
 
 
 def _complete(
@@ -127,10 +135,9 @@ def _complete(
     ids: list[bytes],
     results: list[Arg],
     verdicts: Sequence[Verdict],
-    *,
-    keep: bool,
+    keep: bytes,
 ) -> Call:
-    args: list[Arg] = [b"", *lease, b"1" if keep else b"0", b"%d" % len(ids), *ids, *results]
+    args: list[Arg] = [b"", *lease, keep, b"%d" % len(ids), *ids, *results]
     for one in verdicts:
         args += (one.entry_id, one.verdict, str(one.delay_ms), one.head, one.error)
     return TextCall(_signed(library(), "complete", _COMPLETE), keys.request_keys(request_id), args)

@@ -117,6 +117,7 @@ class Shown:
     op: bytes
     record: Record
     call: Call
+    asked: int
 
 
 def show_all(unit: Unit, raw: Iterable[bytes], share: float = 1.0) -> list[Shown]:
@@ -133,7 +134,7 @@ def show_all(unit: Unit, raw: Iterable[bytes], share: float = 1.0) -> list[Shown
         record.want(token, op)
         count = unit.sizes.next(token.request_id, share)
         call = show(token, unit.worker, unit.started, count, op, shared=True)
-        asked.append(Shown(token, op, record, call))
+        asked.append(Shown(token, op, record, call, count))
     return asked
 
 
@@ -172,7 +173,7 @@ def note_all(
             returned.add(token.request_id, word, rest)
         if taken is not None:
             hold(record, taken, sent, shared=True)
-            found.leases.append(Lease(taken, record))
+            found.leases.append(Lease(taken, record, asked=one.asked))
         elif word == b"alone":
             found.alone.append(token)
         record.unwant()
@@ -304,7 +305,17 @@ def observe(unit: Unit, done: list[Lease]) -> None:
     # An empty slice is what somebody's XDEL leaves.
     slices = [one.slice.entries for one in done]
     size = sum(len(entries) * len(entries[0][1][1]) for entries in slices if entries)
-    unit.bunches.observe(len(done), seconds_of(done), size)
+    seconds = sum(_whole_s(unit, lease) for lease in done)
+    unit.bunches.observe(len(done), seconds, size)
+
+
+def _whole_s(unit: Unit, lease: Lease) -> float:
+    """Seconds that this lease's token could fill."""
+    if lease.outcome is None:
+        return 0.0
+    taken = len(lease.slice.entries)
+    asked = lease.asked if lease.outcome.position == taken else 0  # else it was stopped
+    return unit.sizes.whole_s(asked, taken, lease.outcome.seconds, unit.token_s)
 
 
 def _work_alone(

@@ -232,15 +232,18 @@ class Keeper:
     ) -> None:
         """Leases are returned uncharged, but for these verdicts.
 
-        `is_dead`: their process is. A living one must let go of its records itself: they may hold
-        other leases by now.
+        `is_dead`: their process is. A living one has not begun them, and must let go of its records
+        itself: they may hold other leases by now.
         """
         for start in range(0, len(all_held), _EXTEND_MOST):
             some = all_held[start : start + _EXTEND_MOST]
             for held in some if is_dead else ():
                 self._board.records[held.unit].release()
             self._take_back(some, [
-                give_back(held.request_id, held.k, str(held.fence), held.op, verdicts)
+                give_back(
+                    held.request_id, held.k, str(held.fence), held.op, verdicts,
+                    is_unbegun=not is_dead,
+                )
                 for held in some
             ])  # fmt: skip
 

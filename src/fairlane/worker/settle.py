@@ -20,12 +20,16 @@ _log = logging.getLogger("fairlane.worker")
 
 
 def work_off(
-    unit: Unit, taken: Slice, record: Record | None = None, first: Outcome | None = None
+    unit: Unit,
+    taken: Slice,
+    record: Record | None = None,
+    first: Outcome | None = None,
+    asked: int = 0,
 ) -> Operation[list[Command | Call]]:
     """Handles a slice and settles it, in parts when it takes long; what is to be dispatched.
 
     `first` is what a first run of the handler over it came to. `record` is where the lease stands,
-    None for the unit's own.
+    None for the unit's own; `asked`, as of a Lease.
     """
     position, seconds, count = 0, 0.0, len(taken.entries)
     while True:
@@ -48,7 +52,8 @@ def work_off(
             yield Batch(outgoing)
     if reply[0] == b"ok":  # else there is no next slice of it
         unit.sizes.observe(taken.request_id, position, seconds)
-    unit.bunches.observe(1, seconds)
+    asked = asked if position == count else 0  # what was stopped says nothing about the rest
+    unit.bunches.observe(1, unit.sizes.whole_s(asked, position, seconds, unit.token_s))
     return outgoing
 
 

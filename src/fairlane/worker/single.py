@@ -24,9 +24,8 @@ def use(unit: Unit, token: Token) -> Operation[list[Command | Call]]:
     sent, op = clock.mono_s(), new_op()
     # Should this process die with the answer on its way, the supervisor asks again.
     unit.record.want(token, op)
-    word, taken, rest = yield from acquire(
-        token, unit.worker, unit.started, unit.sizes.next(token.request_id), op=op
-    )
+    asked = unit.sizes.next(token.request_id)
+    word, taken, rest = yield from acquire(token, unit.worker, unit.started, asked, op=op)
     if taken is not None:
         hold(unit.record, taken, sent)
     unit.record.unwant()
@@ -42,7 +41,7 @@ def use(unit: Unit, token: Token) -> Operation[list[Command | Call]]:
             reply = yield complete(taken, [], [], [], keep=False)
             outgoing = after(unit, taken, reply)
         else:
-            outgoing = yield from work_off(unit, taken)
+            outgoing = yield from work_off(unit, taken, asked=asked)
     except FairlaneError:  # Redis is away: the lease expires, and whoever leads takes it back
         unit.record.release()
         raise

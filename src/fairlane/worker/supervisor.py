@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import selectors
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import settings
 from ..drivers.sync import SyncDriver
@@ -25,6 +25,9 @@ from .overdue import Overdue
 from .patience import Patience
 from .process import Assignment
 from .signals import Signals
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _log = logging.getLogger("fairlane.worker")
 _TICK_S = 0.2
@@ -89,12 +92,17 @@ class Worker:
         """Drains: finishes what is held, takes nothing new. From any thread or signal handler."""
         self._board.drain()
 
-    def run(self, *, until_idle: bool = False) -> int:
+    def run(
+        self, *, until_idle: bool = False, watch: Callable[[dict[str, int]], bool] | None = None
+    ) -> int:
         """Works until SIGTERM, SIGINT or `stop`, or until no request of the queue is unfinished.
 
-        Returns 0. A second signal stops at once and gives back what is held, uncharged. Raises
+        `watch` is called several times a second, and once at the end, with the counts so far; what
+        it answers True to, drains. It must not take long: leases are extended in between. Returns
+        0. A second signal stops at once and gives back what is held, uncharged. Raises
         WorkerRefused (port taken, id in use), RedisError.
         """
+        self._watch = watch
         port = HealthPort(self.id, self._report)
         self.id = check_name("worker id", port.address)
         try:
@@ -148,6 +156,7 @@ class Worker:
         finally:  # whatever went wrong here: nobody would extend their leases
             if self._children.running:
                 self._stop_now()
+        self._look()
         _log.info("worker %s has stopped", self.id)
         return 0
 
@@ -177,9 +186,17 @@ class Worker:
             self._board.drain()
         if until_idle and not self._board.is_draining:
             self._patience.look()
+        self._look()
         if self._board.is_draining and not self._woken:
             self._woken = True
             self._keeper.wake()
+
+    def _look(self) -> None:
+        """Whoever watches sees the counts, and may end it."""
+        if self._watch is not None:
+            counts = self._board.counts()
+            if self._watch({**counts, "held": len(self._board.held())}):
+                self._board.drain()
 
     def _bury(self, child: Child) -> bool:
         return self._keeper.bury(child.records)

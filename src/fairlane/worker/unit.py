@@ -70,6 +70,14 @@ class Unit:
         self.turns = Turns(self.queue, self.worker, self.record)
 
     @property
+    def token_s(self) -> float:
+        """How long a token of a large request should keep the handler busy.
+
+        As long as a slice; a quarter of it where others are fetched meanwhile.
+        """
+        return self.bunches.slice_s / (4 if self.is_alone else 1)
+
+    @property
     def is_holding(self) -> bool:
         """True while it holds a lease."""
         return self.record.is_holding or any(record.is_holding for record in self.spare)
@@ -82,3 +90,4 @@ class Lease:
     slice: Slice
     record: Record
     outcome: Outcome | None = None
+    asked: int = 0  # the most entries it was to have; 0 = not known

@@ -1,0 +1,31 @@
+-- What waits in `retry`: entry -> when it is due. What is due at 0 was given back unblamed.
+-- The next retry that is due, and whether it is one of those that may come together: these come first.
+local function due_retry(state, now)
+  local due = state.is_calm and {} or redis.call("ZRANGEBYSCORE", retries, "-inf", now, "WITHSCORES", "LIMIT", 0, 1)
+  return due[1], due[2] == "0"
+end
+
+-- Entries out of `retry` that never were delivered before, as far as anybody counts; nil as below.
+local function take_unblamed(state, consumer, count)
+  local all = redis.call("ZCOUNT", retries, 0, 0)
+  count = math.min(count, math.ceil((state.fresh + all) / state.limit))
+  count = math.max(1, math.min(count, math.floor(SLICE_BYTES / math.max(1, state.max_body))))
+  local ids = redis.call("ZRANGEBYSCORE", retries, 0, 0, "LIMIT", 0, count)
+  local entries = redis.pcall("XCLAIM", stream, stream, consumer, 0, unpack(ids))
+  if entries.err then
+    return nil
+  end
+  redis.call("ZREM", retries, unpack(ids))
+  return entries
+end
+
+-- One retry by itself, and the number of this attempt.
+local function take_retry(consumer, due)
+  local entries = redis.pcall("XCLAIM", stream, stream, consumer, 0, due)
+  if entries.err then
+    return nil
+  end
+  redis.call("ZREM", retries, due)
+  local pending = redis.call("XPENDING", stream, stream, due, due, 1)
+  return entries, pending[1] and pending[1][4] or 1
+end

@@ -1,0 +1,102 @@
+"""What a living holder gives back in its first attempt comes back together, as it was taken."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tests.support.requests import toks
+
+if TYPE_CHECKING:
+    from tests.support.requests import Held, Lane, Tok
+
+
+def back(lane: Lane, held: Held, done: list[bytes]) -> list[Any]:
+    """These are done; the others were never begun."""
+    return lane.complete(held, done, is_unbegun=True)
+
+
+def given_back(lane: Lane, *done: int, size: int = 6, limit: int = 1) -> Tok:
+    """A lease of `size` sub-requests of which these were done; the token for the others."""
+    (token, *_) = lane.start([b"b%d" % i for i in range(size)] + [b"x" * 1100], limit=limit)
+    held = lane.take(token, count=size)
+    return toks(back(lane, held, [held.ids[i] for i in done])[2])[0]
+
+
+def test_they_come_in_one_slice_before_what_is_fresh(lane: Lane):
+    token = given_back(lane, 0, 3)
+    again = lane.take(token, count=1000)
+    assert (again.attempt, again.bodies) == (1, [b"b1", b"b2", b"b4", b"b5"])
+    assert lane.client.zcard(lane.names[5]) == 0
+    assert lane.complete(again, again.ids)[:2] == [b"ok", 1]
+    assert sorted(lane.results()) == list(range(6))
+
+
+def test_a_slice_has_at_most_what_was_asked_for(lane: Lane):
+    token = given_back(lane)
+    assert lane.take(token, count=4).bodies == [b"b0", b"b1", b"b2", b"b3"]
+
+
+def test_permits_share_them_with_what_is_fresh(lane: Lane):
+    """Four that came back and three fresh ones are seven: each of three permits gets three."""
+    first, second, third = lane.start([b"x" * 100] * 12, limit=3)
+    held = lane.take(first, count=1000)
+    taken = [len(held.ids), *(len(lane.take(token, count=1000).ids) for token in (second, third))]
+    (token,) = toks(back(lane, held, [])[2])
+    assert (taken, len(lane.take(token, count=1000).ids)) == ([4, 3, 2], 3)
+
+
+def test_bodies_bound_a_slice_of_them(lane: Lane):
+    """About four mebibytes, as of fresh ones."""
+    (token,) = lane.start([b"x" * (1 << 20)] * 6, limit=1)
+    held = lane.take(token, count=1000)
+    (token,) = toks(back(lane, held, [])[2])
+    again = lane.take(token, count=1000)
+    assert (len(held.ids), again.ids) == (4, held.ids)
+
+
+def test_one_of_several_leases_may_take_them(lane: Lane):
+    """Nobody has to be found out."""
+    assert lane.acquire(given_back(lane), shared=True).word == "ok"
+
+
+def test_the_same_acquire_again_is_answered_the_same(lane: Lane):
+    token = given_back(lane, 1)
+    first, again = lane.acquire(token, op="a" * 32), lane.acquire(token, op="a" * 32)
+    assert (first.word, first.reply[4]) == ("ok", again.reply[4])
+
+
+def test_one_that_failed_before_comes_alone(lane: Lane):
+    """Given back in its second attempt it is due at once, and its death would count."""
+    (token,) = lane.start(3, limit=1)
+    held = lane.take(token, count=1)
+    (token,) = toks(lane.complete(held, others=[(held.ids[0], "retry", 0)])[2])
+    (token,) = toks(back(lane, lane.take(token), [])[2])
+    again = lane.take(token, count=1000)
+    assert (again.attempt, again.ids) == (2, held.ids)
+
+
+def test_what_may_have_been_begun_comes_alone(lane: Lane):
+    """As from a supervisor whose process was killed."""
+    (token,) = lane.start(3, limit=1)
+    (token,) = toks(lane.complete(lane.take(token), [])[2])
+    assert lane.take(token, count=1000).bodies == [b"b0"]
+
+
+def test_after_a_death_each_comes_alone(lane: Lane):
+    """Any of them may have killed the worker, also when they were together for the second time."""
+    again = lane.take(given_back(lane), count=1000)
+    assert len(again.ids) == 6
+    lane.later(3_600_000)
+    (token, *_) = toks(lane.reap()[2])
+    assert lane.acquire(token, shared=True).reply == [b"alone"]
+    assert lane.take(token, count=1000).bodies == [b"b0"]
+
+
+def test_what_lies_between_two_of_them_is_not_theirs(lane: Lane):
+    """Their first and last say nothing about the others: each id is looked up."""
+    (mine, other) = lane.start([b"b%d" % i for i in range(4)], limit=2)
+    first, second = lane.take(mine, count=2), lane.take(other, count=2)
+    (mine,) = toks(back(lane, first, [first.ids[1]])[2])
+    (other,) = toks(back(lane, second, [second.ids[0]])[2])
+    assert lane.take(mine, count=1).bodies == [b"b0"]
+    assert lane.take(other, count=1).bodies == [b"b3"]
