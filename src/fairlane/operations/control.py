@@ -57,9 +57,17 @@ def progress(request_id: str) -> Operation[Progress]:
             Command(b"ZCARD", keys.leases(request_id)),
         ]
     )
+    found = progress_of(request_id, fields, held)
+    if found is None:
+        raise not_found(request_id)
+    return found
+
+
+def progress_of(request_id: str, fields: Any, held: int) -> Progress | None:
+    """The counts in a request's hash; None when there is no such request."""
     detail = unpacked(as_text(fields)) if fields else {}
     if not detail or detail.get("state") == "abandoned":
-        raise not_found(request_id)
+        return None
     return Progress(
         id=request_id,
         state=detail["state"],

@@ -64,10 +64,11 @@ def read_dead(request_id: str, after: str) -> Operation[list[DeadSubRequest]]:
     count = yield from page_size(request_id)
     start = f"({after}" if after else "-"
     entries = yield Command(b"XRANGE", keys.dead(request_id), start, "+", b"COUNT", count)
-    return [_sub_request(entry_id, fields) for entry_id, fields in entries]
+    return [sub_request(entry_id, fields) for entry_id, fields in entries]
 
 
-def _sub_request(entry_id: bytes, flat: list[bytes]) -> DeadSubRequest:
+def sub_request(entry_id: bytes, flat: list[bytes]) -> DeadSubRequest:
+    """One entry of `dead:{id}`."""
     fields = dict(zip(flat[::2], flat[1::2], strict=True))
     _, _, attempt, *_ = fields[b"head"].split(b":")
     return DeadSubRequest(

@@ -1,0 +1,170 @@
+"""Rows from Spark into a queue: how fast, beside plain Parquet and raw XADD in the same session.
+
+`python bench/spark_sink.py [runs] [rows]`
+
+Server, JVM and Python workers share this machine's cores, nobody is pinned. Every way writes the
+same cached rows by two Spark tasks. "staged, not committed" is what the executors do alone.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import redis
+
+import support
+from fairlane.spark import FairlaneSource, session
+from fairlane.spark.sink_staged import StagedWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+RUNS = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+ROWS = int(sys.argv[2]) if len(sys.argv) > 2 else 1_000_000
+BODY_BYTES = 100
+TASKS = 2
+PIPELINED = 1000
+URL = f"redis://127.0.0.1:{support.PORT}"
+
+
+class Uncommitted(StagedWriter):
+    """Stages, and then drops what it has staged."""
+
+    def commit(self, messages: list[Any]) -> None:
+        """Nothing comes in."""
+        self.abort(messages)
+
+
+class StagedOnly(FairlaneSource):
+    """The format "staged_only"."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return "staged_only"
+
+    def writer(self, schema: Any, overwrite: bool) -> Any:
+        """A writer that never commits."""
+        return Uncommitted(super().writer(schema, overwrite).plan)
+
+
+def raw_xadd(batches: Iterator[Any]) -> Iterator[Any]:
+    """Each row by a pipelined XADD of its own: nothing is idempotent, nothing is counted."""
+    client = redis.Redis.from_url(URL)
+    key = f"raw:{os.getpid()}"
+    for batch in batches:
+        bodies = batch.column(0).to_pylist()
+        for at in range(0, len(bodies), PIPELINED):
+            pipe = client.pipeline(transaction=False)
+            for body in bodies[at : at + PIPELINED]:
+                pipe.xadd(key, {"b": body})
+            pipe.execute()
+        yield batch.slice(0, 0)
+    client.close()
+
+
+class Bench:
+    """A frame that is cached, and the ways to write it."""
+
+    def __init__(self, spark: Any, folder: Path) -> None:
+        self.folder = folder
+        self.client = redis.Redis.from_url(URL)
+        spark.dataSource.register(StagedOnly)
+        body = f"lpad(id, {BODY_BYTES}, 'x') AS body"
+        self.frame = spark.range(0, ROWS, 1, TASKS).selectExpr(body, "id").cache()
+        self.frame.count()
+
+    def ways(self) -> dict[str, Callable[[], float]]:
+        """Each returns rows per second."""
+        return {
+            "Parquet": self._timed(self._parquet),
+            "raw XADD": self._timed(self._raw),
+            "staged, not committed": self._timed(self._to("staged_only")),
+            "staged": self._timed(self._to("fairlane")),
+            "pipelined": self._timed(self._to("fairlane", mode="pipelined")),
+            "dedupe": self._timed(self._to("fairlane", mode="dedupe", idColumn="id")),
+        }
+
+    def _timed(self, way: Callable[[], None]) -> Callable[[], float]:
+        def run() -> float:
+            self.client.flushall()
+            begun = time.perf_counter()
+            way()
+            return ROWS / (time.perf_counter() - begun)
+
+        return run
+
+    def _parquet(self) -> None:
+        self.frame.select("body").write.mode("overwrite").parquet(str(self.folder / "rows"))
+
+    def _raw(self) -> None:
+        frame = self.frame.select("body")
+        frame.mapInArrow(raw_xadd, frame.schema).count()
+
+    def _to(self, form: str, **options: str) -> Callable[[], None]:
+        def run() -> None:
+            writer = self.frame.write.format(form).mode("append")
+            writer.options(redis=URL, request="r1", **options).save()
+
+        return run
+
+
+def lines(found: dict[str, list[float]]) -> list[str]:
+    """The table."""
+    parquet = support.median(found["Parquet"])
+    raw = support.median(found["raw XADD"])
+    rows = [
+        f"{ROWS:,} rows of {BODY_BYTES} bytes, cached, by {TASKS} Spark tasks.",
+        f"Medians of {RUNS} runs behind one that warms up.",
+        "",
+        "| way | rows/s | of Parquet | of raw XADD |",
+        "|---|---:|---:|---:|",
+    ]
+    for name, values in found.items():
+        middle = support.median(values)
+        rows.append(f"| {name} | {middle:,.0f} | {middle / parquet:.2f} | {middle / raw:.2f} |")
+    return [*rows, "", *NOTES]
+
+
+NOTES = [
+    "- *raw XADD* is a loop over redis-py's pipeline: a Spark task that fails writes rows twice.",
+    "- *staged* is the default. Executors stage packed chunks (that alone: *staged, not",
+    "  committed*), the commit rolls them into the request, each once: 2 µs of the server a row.",
+    "- *pipelined* and *dedupe* add to the live request, while Spark still writes.",
+]
+
+
+def _let_go(pid: int) -> None:
+    """The process may run on every core again."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(pid, set(support.CORES))
+
+
+def main() -> None:
+    """Measure, and write docs/benchmarks/spark_sink.md."""
+    with support.server():
+        client = redis.Redis.from_url(URL)
+        _let_go(int(client.info("server")["process_id"]))
+        _let_go(0)
+        folder = Path(tempfile.mkdtemp(dir=os.environ.get("TMPDIR")))
+        conf = {"spark.driver.memory": "2g", "spark.log.level": "OFF"}
+        spark = session(f"local[{TASKS}]", conf=conf)
+        try:
+            ways = Bench(spark, folder).ways()
+            support.median_of(1, ways)
+            found = support.median_of(RUNS, ways)
+        finally:
+            spark.stop()
+            shutil.rmtree(folder, ignore_errors=True)
+    title = "Rows from Spark into a queue"
+    support.write("spark_sink", title, lines(found), "server, JVM and Python share them")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""The same answer by Spark alone, from the same texts, and whether the two are equal to the row."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from counting import WORDS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+ANSWER = "sha1 string, lines long, words long, known map<string, long>"
+
+
+def plain(texts: DataFrame) -> DataFrame:
+    """Lines, words and some words' counts of each text, by Spark's own functions."""
+    from pyspark.sql import functions as sql
+
+    # A byte is a character: what is no UTF-8 counts like everything else.
+    text = sql.decode("body", "ISO-8859-1")
+    sign = "[A-Za-z0-9_]"
+    return texts.select(
+        "request",
+        sql.sha1("body").alias("sha1"),
+        sql.regexp_count(text, sql.lit("\n")).alias("lines"),
+        sql.regexp_count(text, sql.lit(f"{sign}+")).alias("words"),
+        *(
+            sql.regexp_count(text, sql.lit(f"(?<!{sign}){word}(?!{sign})")).alias(word)
+            for word in WORDS
+        ),
+    )  # fmt: skip
+
+
+def answered(results: DataFrame) -> DataFrame:
+    """The same columns of what the workers answered: `request` and `result`."""
+    from pyspark.sql import functions as sql
+
+    answer = sql.from_json(sql.col("result").cast("string"), ANSWER).alias("answer")
+    return results.select("request", answer).select(
+        "request", "answer.sha1", "answer.lines", "answer.words",
+        *(sql.coalesce(sql.col("answer.known")[word], sql.lit(0)).alias(word) for word in WORDS),
+    )  # fmt: skip
+
+
+def by_request(rows: DataFrame) -> DataFrame:
+    """Sums."""
+    from pyspark.sql import functions as sql
+
+    sums = [sql.sum(name).alias(name) for name in ("lines", "words", *WORDS)]
+    return rows.groupBy("request").agg(sql.count("*").alias("texts"), *sums)
+
+
+def differing(one: DataFrame, other: DataFrame) -> int:
+    """Rows that only one of them has, each as often as it has it more."""
+    names = one.columns
+    there = one.selectExpr(*(f"cast(`{name}` as string) as `{name}`" for name in names))
+    here = other.selectExpr(*(f"cast(`{name}` as string) as `{name}`" for name in names))
+    return there.exceptAll(here).count() + here.exceptAll(there).count()

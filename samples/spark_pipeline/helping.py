@@ -1,0 +1,137 @@
+"""The two kinds of workers, side by side, and what is seen of them while they work."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from counting import count_table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+    from fairlane import Queue
+
+HERE = Path(__file__).resolve().parent
+PATIENCE_S = 15.0
+
+
+class PlainWorkers:
+    """`fairlane worker`, as anybody would start it; drained at the end."""
+
+    def __init__(self, count: int, url: str, queue: str, log: Path) -> None:
+        self._words = [sys.executable, "-m", "fairlane", "worker", "--handler", "counting:count"]
+        self._words += ["--queue", queue]
+        self._count, self._log = count, log
+        self._env = {**os.environ, "FAIRLANE_REDIS": url}
+        self.running: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Self:
+        with self._log.open("wb") as log:
+            for _ in range(self._count):
+                self.running.append(
+                    subprocess.Popen(
+                        self._words, cwd=HERE, env=self._env, start_new_session=True,
+                        stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                    )
+                )  # fmt: skip
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self.running:
+            worker.terminate()
+        for worker in self.running:
+            try:
+                worker.wait(PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                worker.kill()
+                worker.wait()
+
+    @property
+    def pids(self) -> set[int]:
+        """The numbers of their supervisors, as the queue's registry has them."""
+        return {worker.pid for worker in self.running}
+
+
+class Fleet(threading.Thread):
+    """`run_fleet` in a thread, so that this program can look at how it goes."""
+
+    def __init__(self, spark: SparkSession, url: str, queue: str, workers: int) -> None:
+        super().__init__(name="fleet")
+        self._spark, self._url, self._queue, self._workers = spark, url, queue, workers
+        self.summary: list[dict[str, Any]] = []
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        """Until the queue has nothing left."""
+        from fairlane.spark import run_fleet
+
+        try:
+            found = run_fleet(
+                self._spark, count_table, input="table", redis=self._url, queue=self._queue,
+                workers=self._workers, name="pipeline", until_idle=True, max_idle_s=None,
+            )  # fmt: skip
+            self.summary = [row.asDict() for row in found.collect()]
+        except BaseException as error:  # noqa: BLE001  told in the main thread
+            self.error = error
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    @contextlib.contextmanager
+    def begun(self, queue: Queue) -> Iterator[None]:
+        """Waits until the first of its workers is registered."""
+        while self.is_alive() and not workers_of(queue):
+            time.sleep(0.01)
+        yield
+
+    def __exit__(self, *_: object) -> None:
+        if self.is_alive():
+            from fairlane.spark import stop_fleet
+
+            with contextlib.suppress(Exception):
+                stop_fleet("pipeline", redis=self._url, queue=self._queue)
+        self.join()
+
+
+class View:
+    """Lines on stderr, each with the time since the beginning."""
+
+    def __init__(self) -> None:
+        self._began = self._said = time.monotonic()
+
+    def say(self, sentence: str) -> None:
+        """Something happened."""
+        print(f"{time.monotonic() - self._began:6.1f} s  {sentence}", file=sys.stderr, flush=True)
+
+    def now_and_then(self, sentence: str) -> None:
+        """How far it is, a line a second."""
+        if time.monotonic() - self._said >= 1:
+            self._said = time.monotonic()
+            self.say(sentence)
+
+
+def workers_of(queue: Queue) -> list[dict[str, str]]:
+    """The registry: worker, host, pid and more of each."""
+    from fairlane.operations.ranges import workers
+
+    return [dict(one) for one in queue.driver.run(workers(queue.name))]
+
+
+def kill_one(queue: Queue, spared: set[int]) -> str:
+    """kill -9 of a Spark Python process that is a worker; its name, "" if there is none yet."""
+    for one in workers_of(queue):
+        if int(one.get("pid", 0)) not in spared:
+            os.kill(int(one["pid"]), signal.SIGKILL)
+            return f"{one['worker']} (pid {one['pid']})"
+    return ""

@@ -1,0 +1,248 @@
+"""Spark at both ends of a queue and as its workers: `make demo-spark`.
+
+Spark reads the standard library's sources (and, with --log-lines, as many GB of log lines as you
+like) and splits them; every package becomes a request with its own priority and limit. Plain
+workers and a Spark fleet share the work; Spark archives, collects in order and adds up. At the end
+Spark computes the same alone: both answers must be equal to the row. Needs Java, nothing else:
+without --redis or FAIRLANE_REDIS it starts Fairlane's embedded server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import secrets
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from comparing import answered, by_request, differing, plain
+from counting import WORDS
+from helping import HERE, Fleet, PlainWorkers, View, kill_one
+from reading import corpus, logs, make_logs
+
+from fairlane import FairlaneError, Queue
+from fairlane.queue import resolve_url
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+QUEUE = "demo-spark"  # of its own: it does not mix with anybody's work
+LOOK_S = 0.1
+KILL_AT = 0.25  # of all that is to be done
+TARGETS = {0: 2_000, 1: 2_000, 2: 2_000}  # ms; what is urgent should not wait for longer
+
+
+class DemoFailed(Exception):
+    """The demo did not show what it promises."""
+
+
+def main() -> int:
+    given = arguments()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    try:
+        return demo(given)
+    except KeyboardInterrupt:
+        print("demo: interrupted: the requests are cancelled", file=sys.stderr)
+        return 130
+    except (DemoFailed, FairlaneError) as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return getattr(error, "exit_code", 1)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--redis", metavar="URL", help="default: FAIRLANE_REDIS, else embedded")
+    parser.add_argument("--files", type=int, metavar="N", help="at most N files, from all over")
+    parser.add_argument(
+        "--log-lines", type=float, metavar="GB", help="so many GB of log lines, too"
+    )
+    parser.add_argument("--kill", action="store_true", help="kill a worker of the fleet half-way")
+    parser.add_argument("--fleet", type=int, default=2, metavar="N", help="workers on Spark")
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="plain workers")
+    parser.add_argument("--out", type=Path, default=HERE / "out", metavar="DIR")
+    parser.add_argument("--timeout", type=float, default=1800, metavar="S")
+    return parser.parse_args()
+
+
+def demo(given: argparse.Namespace) -> int:
+    from fairlane.spark import session
+    from fairlane.spark.quiet import quiet_java
+
+    view, url, run = View(), resolve_url(given.redis), secrets.token_hex(3)
+    given.out.mkdir(parents=True, exist_ok=True)
+    for name in ("archive", "report", "checkpoint"):
+        shutil.rmtree(given.out / name, ignore_errors=True)
+    view.say("Spark starts on this machine")
+    # A failed Spark task is tried three times again: a worker may be killed.
+    with quiet_java():
+        spark = session(f"local[{given.fleet},4]", "fairlane demo", {"spark.log.level": "OFF"})
+    for name in ("counting.py", "reading.py"):  # executors import them
+        spark.sparkContext.addPyFile(str(HERE / name))
+    with Queue.from_url(url, name=QUEUE) as queue, cancelled_unless_ended(queue):
+        texts = read(spark, given, run, view).persist()
+        ids = submit(texts, url, view)
+        summary = work(spark, queue, ids, given, view)
+        collected = collect(spark, url, given.out, ids, view)
+        return close(spark, texts, collected, queue, ids, summary, given.out, view)
+
+
+def read(spark: SparkSession, given: argparse.Namespace, run: str, view: View) -> DataFrame:
+    """All texts, of the standard library and of log files."""
+    texts = corpus(spark, run, given.files)
+    if given.log_lines:
+        folder = given.out / f"logs-{given.log_lines:g}"
+        if not (folder / "_SUCCESS").exists():
+            view.say(f"Spark makes {given.log_lines:g} GB of log lines")
+            make_logs(spark, folder, given.log_lines)
+        texts = texts.unionByName(logs(spark, run, folder))
+    return texts
+
+
+def submit(texts: DataFrame, url: str, view: View) -> list[str]:
+    """A request for each package; their ids."""
+    view.say("Spark reads, splits and submits")
+    began = time.monotonic()
+    options = {"redis": url, "queue": QUEUE, "requestColumn": "request", "bodyColumn": "body"}
+    options |= {"priorityColumn": "priority", "limitColumn": "limit"}
+    sent = texts.select("request", "body", "priority", "limit")
+    sent.write.format("fairlane").options(**options).mode("append").save()
+    ids = [name for (name,) in texts.select("request").distinct().orderBy("request").collect()]
+    seconds = time.monotonic() - began
+    view.say(f"{texts.count():,} texts are submitted in {len(ids)} requests ({seconds:.1f} s)")
+    return ids
+
+
+def work(
+    spark: SparkSession, queue: Queue, ids: list[str], given: argparse.Namespace, view: View
+) -> list[dict[str, Any]]:
+    """Plain workers and the fleet, until all requests have ended; the fleet's summary."""
+    url, log = queue.driver.url, given.out / "workers.log"
+    with (
+        Fleet(spark, url, QUEUE, given.fleet) as fleet,
+        fleet.begun(queue),  # plain workers are faster at the start: none has a head start
+        PlainWorkers(given.workers, url, QUEUE, log) as others,
+    ):
+        view.say(f"{given.workers} plain workers and {given.fleet} on Spark begin")
+        until, to_kill = time.monotonic() + given.timeout, given.kill
+        while (share := done(queue, ids)) < 1:
+            view.now_and_then(f"{share:4.0%} done")
+            if to_kill and share >= KILL_AT and (killed := kill_one(queue, others.pids)):
+                to_kill = False
+                view.say(f"{share:4.0%} done, and killed: kill -9 of {killed}")
+            if time.monotonic() > until:
+                raise DemoFailed(f"not ended after {given.timeout:g} s; see {log}")
+            if fleet.error is not None:
+                raise fleet.error
+            time.sleep(LOOK_S)
+        view.say("all requests have ended")
+    if given.kill and to_kill:
+        raise DemoFailed("there was nobody to kill: give it more to do, as --log-lines 0.2")
+    return fleet.summary
+
+
+def done(queue: Queue, ids: list[str]) -> float:
+    """How much of all is settled, 0 to 1."""
+    found = [queue.request(name).progress() for name in ids]
+    total = sum(one.total for one in found)
+    left = sum(one.left for one in found)
+    if total and not left and not all(one.ended for one in found):
+        return 0.999
+    return 1 - left / total if total else 1.0
+
+
+def collect(spark: SparkSession, url: str, out: Path, ids: list[str], view: View) -> DataFrame:
+    """Endings and results go to Parquet; the results of this run, in order."""
+    from fairlane.spark.archive import archive
+
+    archive(spark, url, str(out / "archive"), queue=QUEUE)
+    view.say(f"archived to {_near(out / 'archive')}")
+    results = spark.read.parquet(str(out / "archive" / "results"))
+    return results.where(results["request"].isin(ids)).orderBy("request", "index")
+
+
+def close(
+    spark: SparkSession, texts: DataFrame, collected: DataFrame, queue: Queue, ids: list[str],
+    summary: list[dict[str, Any]], out: Path, view: View,
+) -> int:  # fmt: skip
+    """Prints what was found, and holds the demo to its promises."""
+    from fairlane.spark import report
+
+    found, alone = answered(collected).persist(), plain(texts).persist()
+    rows = differing(found, alone)
+    sums = differing(by_request(found), by_request(alone))
+    view.say("computed again by Spark alone, and compared")
+    made = report.make(spark, str(out / "archive"), str(out / "report"), targets=TARGETS)
+    print("\n".join(["", *table(queue, ids, by_request(found)), ""]))
+    by_fleet = {row["worker"] for row in summary}
+    shares = collected.groupBy("worker").count().collect()
+    for worker, count in sorted(shares, key=lambda row: -row[1]):
+        kind = "fleet" if worker in by_fleet else "plain, or killed"
+        print(f"  {count:>8,} texts by {worker} ({kind})")
+    print(f"\nreport   {_near(made.paths['page'])}")
+    wrong = {"texts": rows, "sums of requests": sums}
+    if any(wrong.values()):
+        told = ", ".join(f"{count:,} {name}" for name, count in wrong.items() if count)
+        raise DemoFailed(f"Spark alone finds something else: {told} differ")
+    print(f"equal    {found.count():,} rows and {len(ids)} sums, by the queue and by Spark alone")
+    return 0
+
+
+def table(queue: Queue, ids: list[str], sums: DataFrame) -> list[str]:
+    """The biggest requests, and what was found in them."""
+    known = {row["request"]: row for row in sums.collect()}
+    rows = sorted(ids, key=lambda name: -known[name]["lines"])
+    shown = ("def", "class", "import", "ERROR")
+    head = f"{'request':<28}{'priority':>9}{'limit':>7}{'texts':>8}{'lines':>12}{'words':>12}"
+    lines = [head + "".join(f"{word:>9}" for word in shown)]
+    for name in rows[:12]:
+        now, row = queue.request(name).progress(), known[name]
+        lines.append(
+            f"{name:<28}{now.priority:>9}{now.limit:>7}{row['texts']:>8,}{row['lines']:>12,}"
+            f"{row['words']:>12,}" + "".join(f"{row[word]:>9,}" for word in shown)
+        )
+    more = len(rows) - 12
+    total = {
+        name: sum(row[name] for row in known.values())
+        for name in ("texts", "lines", "words", *WORDS)
+    }
+    lines.append(f"... and {more} more requests" if more > 0 else "")
+    lines.append(
+        f"{'all':<44}{total['texts']:>8,}{total['lines']:>12,}{total['words']:>12,}"
+        + "".join(f"{total[word]:>9,}" for word in shown)
+    )
+    return lines
+
+
+@contextlib.contextmanager
+def cancelled_unless_ended(queue: Queue) -> Any:
+    """Neither an aborted demo nor this one leaves anything to do in the queue."""
+    cancel_all(queue)
+    try:
+        yield
+    finally:
+        cancel_all(queue)
+
+
+def cancel_all(queue: Queue) -> None:
+    for left in queue.status()["requests"]:
+        with contextlib.suppress(FairlaneError):  # it has just ended
+            queue.request(left.id).cancel("left by the demo")
+
+
+def _near(path: Path) -> Path:
+    """The path as seen from here, if it is below."""
+    path, here = path.resolve(), Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
+
+
+def _interrupt(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

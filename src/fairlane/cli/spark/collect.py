@@ -1,0 +1,92 @@
+"""`fairlane spark collect`: the results of a request, in input order, as files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..options import json_option, redis_option, timeout_option, timeout_s
+from ..talk import emit, emit_json, say
+from .running import FORMATS, Progress, master_option, must_be_free, redis_for, spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from ...model import Progress as Counts
+
+_COLUMNS = ("index", "status", "result", "attempt", "worker", "waited_ms", "ran_ms")
+
+
+@click.command("collect", short_help="Write the results of a request as files, in input order.")
+@click.argument("request_id", metavar="ID")
+@click.option("--out", required=True, metavar="PATH", help="A folder that does not exist so far.")
+@click.option(
+    "--format", "form", type=click.Choice(FORMATS), default="parquet", show_default=True,
+    help="text: a result a line; the others have all columns.",
+)  # fmt: skip
+@timeout_option
+@master_option
+@json_option
+@redis_option
+def command(
+    request_id: str, out: str, form: str, timeout: str | None, master: str | None,
+    redis: str | None, as_json: bool,
+) -> int:  # fmt: skip
+    """Wait until the request ID has ended and write its results to PATH; print PATH.
+
+    The columns are index, status, result, attempt, worker, waited_ms and ran_ms. Parquet keeps
+    results as bytes, the others as text. Exit code 1: some are dead or cancelled; 3: there is no
+    such request; 4: --timeout is over.
+    """
+    from ...keys import check_name
+    from ...queue import Queue
+    from ..endings import judge, wait_for
+
+    check_name("request id", request_id)
+    limit_s = timeout_s(timeout)
+    must_be_free(out)
+    url = redis_for(master, redis)
+    with Queue.from_url(url) as queue:
+        request = queue.request(request_id)
+        if not request.progress().ended:
+            say(f"waiting for request {request_id} to end")
+        wait_for(request, limit_s)
+        counts = request.progress()
+    with spark_session(master, f"collect {request_id}") as spark, Progress(spark, "collecting"):
+        write(results(spark, url, counts), out, form)
+    row: dict[str, Any] = {"id": request_id, "out": out, "state": counts.state}
+    row |= {"sub_requests": counts.total, "done": counts.done, "dead": counts.dead}
+    emit_json(row) if as_json else emit(out)
+    return judge(counts)
+
+
+def results(spark: SparkSession, url: str, counts: Counts) -> DataFrame:
+    """A row for each sub-request in input order; what was cancelled has no result."""
+    from ...spark.source import FORMAT
+
+    reader = spark.read.format(FORMAT).option("redis", url).option("request", counts.id)
+    found = reader.load().select(*_COLUMNS)
+    if counts.cancelled:
+        from pyspark.sql import functions as sql
+
+        every = spark.range(counts.total).withColumnRenamed("id", "index")
+        found = every.join(found, "index", "left")
+        status = sql.coalesce("status", sql.lit("cancelled"))
+        found = found.withColumn("status", status).select(*_COLUMNS)
+    return found.orderBy("index")
+
+
+def write(rows: DataFrame, out: str, form: str) -> None:
+    """The rows as files of a folder, whose names are in their order."""
+    from pyspark.sql import functions as sql
+
+    if form != "parquet":
+        rows = rows.withColumn("result", sql.col("result").cast("string"))
+    if form == "text":
+        is_done = sql.col("status") == "done"
+        rows = rows.select(sql.when(is_done, sql.col("result")).otherwise("").alias("value"))
+    writer = rows.write.format(form)
+    if form == "csv":
+        writer = writer.option("header", "true")
+    writer.mode("errorifexists").save(out)

@@ -1,0 +1,41 @@
+"""`fairlane spark report`: what an archive says about throughput, waiting and fairness."""
+
+from __future__ import annotations
+
+import click
+
+from ..options import json_option
+from ..talk import emit, emit_json, say
+from .running import Progress, master_option, must_be_there, spark_session
+
+
+@click.command("report", short_help="Make tables, plots and a page of an archive.")
+@click.argument("archive", metavar="FOLDER")
+@click.option("--out", required=True, metavar="PATH", help="The folder of the report.")
+@click.option(
+    "--since", metavar="TIME", help="Only what was settled since then, as 1h, 7d or 2026-01-31."
+)
+@click.option(
+    "--targets", metavar="P:TIME,...",
+    help="What a sub-request may take in all, by priority and for the others: 0:1s,5:30s,5m",
+)  # fmt: skip
+@master_option
+@json_option
+def command(
+    archive: str, out: str, since: str | None, targets: str | None, master: str | None,
+    as_json: bool,
+) -> int:  # fmt: skip
+    """Read what `fairlane spark archive` wrote to FOLDER; print the path of the report's page."""
+    must_be_there(archive, master)
+    from ...spark.report import make, moment_of, targets_of
+
+    moment_of(since)  # said before Spark starts
+    goals = None if targets is None else targets_of(targets)
+    with spark_session(master, f"report {archive}") as spark, Progress(spark, "computing"):
+        made = make(spark, archive, out, since=since, targets=goals)
+    if as_json:
+        emit_json({"paths": {name: str(path) for name, path in made.paths.items()}, **made.summary})
+    else:
+        emit(str(made.paths["page"]))
+        say(f"tables and plots are in {out}, too")
+    return 0

@@ -1,0 +1,170 @@
+"""What the commands on Spark share: the session, its progress, and its errors as one sentence."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import click
+
+from ... import settings
+from ...errors import FairlaneError, InvalidArgument
+from ..talk import say
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import SparkSession
+
+F = TypeVar("F", bound="Callable[..., Any]")
+FORMATS = ("text", "csv", "json", "parquet")
+_EVERY_S = 5.0
+_EVERY_TTY_S = 0.5
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:", re.IGNORECASE)
+_CONDITION = re.compile(r"^\[[A-Z_.]+\]\s*")
+
+
+def master_option(function: F) -> F:
+    """`--master URL`."""
+    text = "Spark's master, as spark://host:7077, yarn or k8s://...  [default: local[*]]"
+    return click.option("--master", metavar="URL", help=text)(function)
+
+
+@contextlib.contextmanager
+def spark_session(master: str | None, name: str) -> Iterator[SparkSession]:
+    """The session; what goes wrong in Spark is one sentence. Raises FairlaneError."""
+    from ...spark.quiet import quiet_java
+    from ...spark.sessions import session
+
+    say("starting Spark")
+    with in_one_sentence():
+        # What fails is raised here, and said in one sentence: nobody else need tell it.
+        with quiet_java(master):
+            opened = session(master, f"fairlane {name}", {"spark.log.level": "OFF"})
+        _hush()
+        try:
+            yield opened
+        finally:
+            with contextlib.suppress(Exception):  # it may have died
+                opened.stop()
+
+
+def _hush() -> None:
+    import logging
+
+    for name in ("py4j", "pyspark"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+@contextlib.contextmanager
+def in_one_sentence() -> Iterator[None]:
+    """Turns what Spark raises into a FairlaneError with its first line."""
+    from ...spark.stream_errors import ours
+
+    try:
+        yield
+    except (FairlaneError, click.ClickException, OSError):
+        raise
+    except Exception as error:
+        text, found = str(error), ours(error)
+        if found is not None:
+            raise found from error
+        if "PATH_NOT_FOUND" in text:
+            raise InvalidArgument(_first_line(text)) from error
+        raise FairlaneError(f"Spark failed: {_first_line(text)}") from error
+
+
+def _first_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return _CONDITION.sub("", lines[0]) if lines else "it does not say why"
+
+
+def redis_for(master: str | None, redis: str | None) -> str:
+    """The URL of Redis; the embedded one only for executors on this machine."""
+    from ...queue import resolve_url
+
+    if settings.redis_url(redis) is not None:
+        return resolve_url(redis)
+    if master is not None and not master.startswith("local"):
+        raise InvalidArgument(
+            f"name a Redis that {master} can reach: --redis URL or {settings.REDIS_VARIABLE}"
+        )
+    url = resolve_url(None)
+    say(f"no --redis and no {settings.REDIS_VARIABLE}: using the embedded server at {url}")
+    return url
+
+
+def is_local_path(path: str) -> bool:
+    """True for a path without a scheme, as hdfs: or s3a: are."""
+    return _SCHEME.match(path) is None
+
+
+def must_be_there(path: str, master: str | None) -> None:
+    """Raises InvalidArgument for a file of this machine that does not exist.
+
+    What has a pattern in it, or may be another machine's, is left to Spark.
+    """
+    is_ours = master is None or master.startswith("local")
+    has_pattern = any(sign in path for sign in "*?[{")
+    if is_ours and is_local_path(path) and not has_pattern and not Path(path).exists():
+        raise InvalidArgument(f"{path} cannot be read: there is no such file or folder")
+
+
+def must_be_free(path: str, name: str = "--out") -> None:
+    """Raises InvalidArgument when something of this machine has that path."""
+    if is_local_path(path) and Path(path).exists():
+        raise InvalidArgument(f"{name} {path} is there already: choose another, or remove it first")
+
+
+class Progress:
+    """Says on stderr, now and then, how far Spark is: a line on a terminal, else lines."""
+
+    def __init__(self, spark: SparkSession, what: str) -> None:
+        self._spark, self._what = spark, what
+        self._over = threading.Event()
+        self._is_tty = bool(getattr(sys.stderr, "isatty", bool)())
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._width = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        if self._is_tty and self._width:
+            sys.stderr.write("\r" + " " * self._width + "\r")
+            sys.stderr.flush()
+
+    def _run(self) -> None:
+        said = ""
+        while not self._over.wait(_EVERY_TTY_S if self._is_tty else _EVERY_S):
+            text = self._text()
+            if not text or text == said:
+                continue
+            said = text
+            if not self._is_tty:
+                say(text)
+                continue
+            line = f"fairlane: {text}"
+            sys.stderr.write("\r" + line.ljust(self._width))
+            sys.stderr.flush()
+            self._width = len(line)
+
+    def _text(self) -> str:
+        """Of the newest stage that runs; "" when nothing is known, as on Spark Connect."""
+        try:
+            tracker = self._spark.sparkContext.statusTracker()
+            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+        except Exception:  # noqa: BLE001  progress is no reason to fail
+            return ""
+        known = [stage for stage in stages if stage is not None]
+        if not known:
+            return ""
+        newest = max(known, key=lambda stage: stage.stageId)
+        return f"{self._what}: {newest.numCompletedTasks:,} of {newest.numTasks:,} parts"

@@ -1,0 +1,22 @@
+"""`fairlane spark stop`: a fleet drains, from anywhere."""
+
+from __future__ import annotations
+
+import click
+
+from ..options import open_queue, queue_option, redis_option
+from ..talk import say
+
+
+@click.command("stop", short_help="Let a fleet finish what it holds, and end.")
+@click.argument("name", metavar="[NAME]", default="fleet")
+@queue_option
+@redis_option
+def command(name: str, queue: str, redis: str | None) -> int:
+    """The workers of the fleet NAME finish what they hold and end; needs no Spark."""
+    from ...operations.fleets import stop
+
+    with open_queue(redis, queue) as opened:
+        opened.driver.run(stop(queue, name))
+    say(f"fleet {name} drains: its workers end within a few seconds and what they hold")
+    return 0

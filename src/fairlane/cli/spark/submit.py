@@ -1,0 +1,162 @@
+"""`fairlane spark submit`: the rows of files become sub-requests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ... import clock, settings
+from ...errors import InvalidArgument
+from ..options import json_option, queue_option, redis_option
+from ..talk import emit, emit_json, say
+from .running import FORMATS, Progress, master_option, must_be_there, redis_for, spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_MODES = ("staged", "dedupe", "pipelined")
+
+
+@click.command("submit", short_help="Submit the rows of files, of any size.")
+@click.argument("source", metavar="SOURCE")
+@click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True)
+@click.option("--body", metavar="COL", help="The column that is the body.  [default: body]")
+@click.option(
+    "--body-format",
+    type=click.Choice(("json", "arrow")),
+    help="The whole row is the body: as a JSON object, or as an Arrow stream.",
+)
+@click.option("--key", metavar="COL", help="A request for each value of this column, its id.")
+@click.option("--id", "xid", metavar="XID", help="The request's id.  [default: a new one]")
+@click.option(
+    "--priority", type=int, default=settings.DEFAULT_PRIORITY, show_default=True,
+    help="Lane 0 (first) to 99.",
+)  # fmt: skip
+@click.option(
+    "--limit", type=int, default=settings.DEFAULT_LIMIT, show_default=True,
+    help="At most so many workers at once.",
+)  # fmt: skip
+@click.option(
+    "--mode", type=click.Choice(_MODES), default="staged", show_default=True,
+    help="staged: all or nothing; dedupe: by --id-column; pipelined: workers start at once.",
+)  # fmt: skip
+@click.option("--id-column", metavar="COL", help="What tells rows apart, for --mode dedupe.")
+@click.option("--txn", metavar="NAME", help="Repeating a command with the same NAME adds nothing.")
+@click.option(
+    "--finalize/--open", "is_final", default=True,
+    help="--open: more may be submitted to it later.  [default: finalize]",
+)  # fmt: skip
+@queue_option
+@master_option
+@json_option
+@redis_option
+def command(
+    source: str, form: str, key: str | None, xid: str | None, master: str | None,
+    redis: str | None, as_json: bool, **given: Any,
+) -> int:  # fmt: skip
+    """Submit the rows of SOURCE: a file, a folder or a pattern, of this machine or of s3a:, hdfs:.
+
+    Text has a row a line; csv has its columns' names in the first line. Prints the request's id,
+    with --key those of all. Exit code 2: nothing was submitted; 5: Redis cannot be used.
+    """
+    from ...keys import check_name, new_id
+    from ...model import check_limit, check_priority
+
+    if key is not None and xid is not None:
+        raise InvalidArgument("--key makes the ids of its column: leave --id away, or --key")
+    check_priority(given["priority"])
+    check_limit(given["limit"])
+    check_name("queue", given["queue"])
+    request_id = check_name("request id", xid) if xid is not None else new_id()
+    must_be_there(source, master)
+    url = redis_for(master, redis)
+    with spark_session(master, f"submit {source}") as spark:
+        rows = read(spark, source, form)
+        target = {"requestColumn": key} if key else {"request": request_id}
+        options = {"redis": url, **target, **_options(rows, source, form, key, **given)}
+        return _submit(spark, rows, options, key, given, as_json=as_json)
+
+
+def read(spark: SparkSession, source: str, form: str) -> DataFrame:
+    """The rows; of csv everything is text, and the first line holds names."""
+    reader = spark.read.format(form)
+    if form == "csv":
+        reader = reader.option("header", "true")
+    return reader.load(source)
+
+
+def _options(
+    rows: DataFrame, source: str, form: str, key: str | None, *, body: str | None,
+    body_format: str | None, priority: int, limit: int, queue: str, mode: str,
+    id_column: str | None, txn: str | None, is_final: bool,
+) -> dict[str, str]:  # fmt: skip
+    """The sink's options. Raises InvalidArgument for a column that is not there."""
+    if body is not None and body_format is not None:
+        raise InvalidArgument("--body names one column, --body-format takes all: leave one away")
+    for name, column in (("--body", body), ("--key", key), ("--id-column", id_column)):
+        if column is not None and column not in rows.columns:
+            raise InvalidArgument(
+                f"{name} {column}: {source} has no such column, it has {', '.join(rows.columns)}"
+            )
+    found = {"queue": queue, "priority": str(priority), "limit": str(limit), "mode": mode}
+    if body_format is not None:
+        found["bodyFormat"] = body_format
+    elif body is not None or form == "text" or "body" in rows.columns:
+        found["bodyColumn"] = body or ("value" if form == "text" else "body")
+    else:
+        raise InvalidArgument(
+            "what is the body? --body COL names a column, --body-format json takes the whole row; "
+            f"{source} has {', '.join(rows.columns)}"
+        )
+    if id_column is not None:
+        found["idColumn"] = id_column
+    if txn is not None:
+        found["txn"] = txn
+    return found | {"finalize": "true" if is_final else "false"}
+
+
+def _submit(
+    spark: SparkSession, rows: DataFrame, options: dict[str, str], key: str | None,
+    given: dict[str, Any], *, as_json: bool,
+) -> int:  # fmt: skip
+    from ...spark.source import FORMAT
+
+    began = clock.mono_s()
+    with Progress(spark, "submitting"):
+        rows.write.format(FORMAT).options(**options).mode("append").save()
+    seconds = max(0.001, clock.mono_s() - began)
+    names = [options["request"]] if key is None else _keys_of(rows, key)
+    total = _announce(options, names, given, as_json=as_json)
+    say(
+        f"submitted {total:,} sub-requests in {len(names):,} request"
+        f"{'' if len(names) == 1 else 's'} in {seconds:.1f} s"
+    )
+    return 0
+
+
+def _keys_of(rows: DataFrame, key: str) -> list[str]:
+    from pyspark.sql import functions as sql
+
+    found = rows.select(sql.col(key).cast("string")).distinct().orderBy(key).toLocalIterator()
+    return [name for (name,) in found]
+
+
+def _announce(
+    options: dict[str, str], names: list[str], given: dict[str, Any], *, as_json: bool
+) -> int:
+    """Prints the ids; how many sub-requests they have."""
+    from ...queue import Queue
+
+    total = 0
+    with Queue.from_url(options["redis"], name=options["queue"]) as queue:
+        for name in names:
+            now = queue.request(name).progress()
+            total += now.total
+            row = {"id": name, "sub_requests": now.total}
+            row |= {"priority": given["priority"], "limit": given["limit"]}
+            if as_json:
+                emit_json(row)
+            else:
+                emit(name)
+    return total

@@ -1,0 +1,25 @@
+"""Fleets: workers that somebody else's scheduler runs, told to stop by the name they share."""
+
+from __future__ import annotations
+
+from .. import keys
+from ..steps import Batch, Command, Operation
+
+
+def now_us(queue: str) -> Operation[int]:
+    """The time at the queue's dispatch slot, microseconds."""
+    _, (seconds, micros) = yield Batch([Command(b"ZCARD", keys.fleets(queue)), Command(b"TIME")])
+    return int(seconds) * 1_000_000 + int(micros)
+
+
+def stop(queue: str, name: str) -> Operation[None]:
+    """Every worker of this fleet that began before now drains; those that begin later do not."""
+    keys.check_name("fleet", name)
+    now = yield from now_us(queue)
+    yield Command(b"ZADD", keys.fleets(queue), now, name)
+
+
+def stopped_us(queue: str, name: str) -> Operation[int]:
+    """When this fleet was told to stop last, microseconds; 0 = never."""
+    score = yield Command(b"ZSCORE", keys.fleets(queue), name)
+    return int(float(score)) if score else 0

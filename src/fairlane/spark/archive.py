@@ -1,0 +1,222 @@
+"""Keeps what Redis forgets: endings, results and the dead, as Parquet by date, each exactly once.
+
+The completion log is read as a stream. One batch of it becomes the folders `.../batch=N` of the
+tables `requests`, `results` and `dead`, and then, last, one row of the table `batches`: what has no
+row there is not finished and is written again, over what is there; what has one is left alone. So
+an archive may be stopped at any moment, and Spark's checkpoint may be behind by a batch.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ..drivers.sync import SyncDriver
+from ..errors import InvalidArgument
+from ..operations import ranges
+from . import archive_tables as tables
+from .archive_read import dead_of, results_of
+from .options import Options
+from .source import FORMAT, register
+from .stream_errors import ours
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamReader
+
+    Rows = list[dict[str, Any]]
+
+MOST_REQUESTS = 1_000  # of one batch
+EVERY_S = 60  # how often one that follows writes a batch
+ROWS = 100_000  # results of one Spark task, about
+_ONE = "an archive is of one queue and has one checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """What one call of `archive` wrote; `missing` = results that had left Redis before.
+
+    `batches` counts those that were written, `skipped` those that were there already.
+    """
+
+    batches: int = 0
+    requests: int = 0
+    results: int = 0
+    dead: int = 0
+    missing: int = 0
+    skipped: int = 0
+
+
+def archive(
+    spark: SparkSession,
+    redis_url: str | None,
+    out: str,
+    *,
+    queue: str = "req",
+    checkpoint: str | None = None,
+    follow: bool = False,
+    results: bool = True,
+    most: int = MOST_REQUESTS,
+    every_s: float = EVERY_S,
+    fail_on_data_loss: bool = True,
+    on_batch: Callable[[Archived], None] | None = None,
+) -> Archived:
+    """Writes what ended since the last call to the folder `out` (any file system of Spark's).
+
+    `results`: also the results and the dead sub-requests with their bodies, else only the endings.
+    With `follow` a batch every `every_s` seconds, until it is interrupted. `most` endings are one
+    batch. The checkpoint is in `out`, unless named. `on_batch` is told what was written so far.
+    Raises InvalidArgument (also when the checkpoint is another archive's), DataLost (the log was
+    cut before it was read: archive more often), RedisError.
+    """
+    register(spark)
+    options = Options({"queue": queue} | ({"redis": redis_url} if redis_url else {}), ())
+    keeper = Keeper(options.redis, out, results=results, on_batch=on_batch)
+    endings = (
+        spark.readStream.format(FORMAT)
+        .option("redis", options.redis)
+        .option("queue", queue)
+        .option("maxOffsetsPerTrigger", str(most))
+        .option("failOnDataLoss", str(fail_on_data_loss).lower())
+    )
+    place = checkpoint or f"{keeper.out}/_checkpoint"
+    _run(keeper, endings, place, every_s if follow else None)
+    return keeper.done
+
+
+def _run(keeper: Keeper, endings: DataStreamReader, place: str, every_s: float | None) -> None:
+    """Until all there is was written; with `every_s` until somebody interrupts it."""
+    query = None
+    try:
+        writer = endings.load().writeStream.foreachBatch(keeper.keep)
+        writer = writer.option("checkpointLocation", place)
+        if every_s is None:
+            query = writer.trigger(availableNow=True).start()
+        else:
+            query = writer.trigger(processingTime=f"{every_s} seconds").start()
+        query.awaitTermination()
+    except KeyboardInterrupt:
+        if every_s is None:
+            raise
+    except Exception as error:
+        found = keeper.error or ours(error)
+        if found is None:
+            raise
+        raise found from None
+    finally:
+        if query is not None:
+            query.stop()
+
+
+class Keeper:
+    """Writes the batches of one archive and counts what it wrote."""
+
+    def __init__(
+        self,
+        redis_url: str,
+        out: str,
+        *,
+        results: bool,
+        on_batch: Callable[[Archived], None] | None = None,
+    ) -> None:
+        self.redis, self.out = redis_url, out.rstrip("/")
+        self.results, self.on_batch = results, on_batch
+        self.done = Archived()
+        self.error: Exception | None = None
+
+    def keep(self, endings: DataFrame, batch: int) -> None:
+        """Writes one batch of the log, unless it is there."""
+        try:
+            self._keep(endings, batch)
+        except Exception as error:
+            self.error = ours(error)  # as itself; Spark hands on its text only
+            raise
+
+    def _keep(self, endings: DataFrame, batch: int) -> None:
+        spark = endings.sparkSession
+        rows = tables.collect(endings)
+        mark = {
+            "first": rows[0]["log_id"] if rows else None,
+            "last": rows[-1]["log_id"] if rows else None,
+            "requests": len(rows),
+        }
+        if self._is_there(spark, batch, mark):
+            self.done = replace(self.done, skipped=self.done.skipped + 1)
+            return
+        counts = self._write(spark, batch, rows)
+        tables.write_mark(spark, self.out, batch, {**mark, **counts})
+        done = self.done
+        self.done = replace(
+            done,
+            batches=done.batches + 1,
+            requests=done.requests + len(rows),
+            **{name: getattr(done, name) + count for name, count in counts.items()},
+        )
+        if self.on_batch is not None:
+            self.on_batch(self.done)
+
+    def _is_there(self, spark: SparkSession, batch: int, mark: dict[str, Any]) -> bool:
+        """Is the batch finished? Raises InvalidArgument when it, or the one before, is another."""
+        known = {
+            one: found
+            for one in (batch - 1, batch)
+            if (found := tables.read_mark(spark, self.out, one)) is not None
+        }
+        if batch in known:
+            if known[batch] != tuple(mark.values()):
+                raise InvalidArgument(
+                    f"{self.out} holds other endings as batch {batch} than the checkpoint brings: "
+                    f"{_ONE}; name the right one, or a new folder"
+                )
+            return True
+        if batch and batch - 1 not in known:
+            raise InvalidArgument(
+                f"the checkpoint has come to batch {batch}, but {self.out} does not hold the one "
+                f"before: {_ONE}; name the right folder, or a new checkpoint"
+            )
+        return False
+
+    def _write(self, spark: SparkSession, batch: int, rows: Rows) -> dict[str, int]:
+        lives = [(row["id"], row["submitted"] or 0) for row in rows]
+        counts = {"results": 0, "dead": 0, "missing": 0}
+        with closing(SyncDriver(self.redis)) as driver:
+            known = driver.run(ranges.ended_requests(lives))
+            there = [row for row, one in zip(rows, known, strict=True) if one is not None]
+            outs = driver.run(ranges.spans_of_results([row["id"] for row in there]))
+            died = driver.run(ranges.dead_spans([row["id"] for row in there if row["dead"]]))
+        found: dict[str, int] = {}
+        if self.results:
+            by_id = {row["id"]: row for row in there}
+            parts = tables.parts_of(outs, by_id, ranges_of=400)
+            found = self._write_parts(spark, batch, "results", parts, rows)
+            parts = tables.parts_of(died, by_id, ranges_of=10_000)
+            counts["dead"] = sum(self._write_parts(spark, batch, "dead", parts, rows).values())
+            counts["results"] = sum(found.values())
+            expected = sum(row["done"] + row["dead"] for row in rows)
+            counts["missing"] = max(0, expected - counts["results"])
+        tables.write_requests(spark, self.out, batch, rows, known, found)
+        return counts
+
+    def _write_parts(
+        self,
+        spark: SparkSession,
+        batch: int,
+        table: str,
+        parts: list[tuple[Any, ...]],
+        rows: Rows,
+    ) -> dict[str, int]:
+        """Reads parts of streams on the executors into a table; returns id -> rows written."""
+        if not parts:
+            return {}
+        expected = sum(row["done"] + row["dead"] for row in rows)
+        tasks = min(len(parts), max(1, -(-expected // ROWS)))
+        read = results_of(self.redis) if table == "results" else dead_of(self.redis)
+        frame = (
+            spark.createDataFrame(parts, tables.PARTS)
+            .repartition(tasks)
+            .mapInArrow(read, tables.SCHEMAS[table])
+        )
+        return tables.write_counted(spark, self.out, table, batch, frame)

@@ -1,0 +1,78 @@
+"""What the archive's Spark tasks do: parts of `out` and `dead` in, rows of its tables out."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..drivers.sync import SyncDriver
+from ..errors import RequestNotFound
+from ..operations import ranges
+from .archive_tables import SCHEMAS
+from .view_columns import arrow_of, batch_of, columns_of, dead_row
+from .view_results import read_results
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    Read = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+def results_of(redis_url: str) -> Read:
+    """A function for mapInArrow: parts of `out` to rows of the table `results`."""
+
+    def read(parts: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        wanted = arrow_of(SCHEMAS["results"])
+        with closing(SyncDriver(redis_url)) as driver:
+            for part in _rows(parts):
+                piece = ranges.Piece(part["first"], part["last"])
+                for columns in read_results(driver, part["request"], piece):
+                    yield batch_of(_with(columns, part, "settled"), wanted)
+
+    return read
+
+
+def dead_of(redis_url: str) -> Read:
+    """The same for the table `dead`."""
+
+    def read(parts: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        wanted = arrow_of(SCHEMAS["dead"])
+        with closing(SyncDriver(redis_url)) as driver:
+            for part in _rows(parts):
+                for columns in _dead(driver, part["request"], part["first"], part["last"]):
+                    yield batch_of(_with(columns, part, "died"), wanted)
+
+    return read
+
+
+def _rows(parts: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
+    for batch in parts:
+        yield from batch.to_pylist()
+
+
+def _dead(driver: SyncDriver, request_id: str, first: str, last: str) -> Iterator[dict[str, Any]]:
+    rest: ranges.Piece | None = ranges.Piece(first, last)
+    while rest is not None:
+        try:
+            found, rest = driver.run(ranges.read_dead(request_id, rest))
+        except RequestNotFound:
+            return  # its time was over; the counts tell
+        if found:
+            yield columns_of("dead", (dead_row(request_id, one) for one in found))
+
+
+def _with(columns: dict[str, Any], part: dict[str, Any], moment: str) -> dict[str, Any]:
+    """The columns, and whose they are and on which day (of UTC) it was."""
+    when = columns[moment]
+    if not isinstance(when, pa.Array):
+        when = pa.array(when, type=pa.timestamp("us", tz="UTC"))
+    rows = len(when)
+    return {
+        **columns,
+        "request": pa.repeat(part["request"], rows),
+        "priority": pa.repeat(part["priority"], rows),
+        "date": pc.strftime(when, format="%Y-%m-%d"),
+    }

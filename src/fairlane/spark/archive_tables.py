@@ -1,0 +1,160 @@
+"""The archive's tables: what is in them, and how a batch of one is written and counted."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException
+from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
+from pyspark.sql.types import (
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from ..operations import ranges
+from .view_columns import arrow_of, moment, struct_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+_TEXT, _INT, _LONG, _MOMENT = StringType(), IntegerType(), LongType(), TimestampType()
+_MOMENTS = ("submitted", "ended", "logged")
+_DAY = StructField("date", _TEXT)
+
+
+def _struct(*fields: StructField | tuple[str, Any]) -> StructType:
+    return StructType([StructField(*one) if isinstance(one, tuple) else one for one in fields])
+
+
+SCHEMAS: Mapping[str, StructType] = {
+    "results": _struct(("request", _TEXT), ("priority", _INT), *struct_of("results").fields, _DAY),
+    "dead": _struct(*struct_of("dead").fields, ("priority", _INT), _DAY),
+    "requests": _struct(
+        *struct_of("completions").fields, ("limit", _INT), ("results", _LONG), _DAY
+    ),
+    "batches": _struct(
+        *(("first", _TEXT), ("last", _TEXT), ("requests", _LONG), ("results", _LONG)),
+        *(("dead", _LONG), ("missing", _LONG), ("archived", _MOMENT)),
+    ),
+}
+# A part of a request's stream, for one call of the readers.
+PARTS = _struct(("request", _TEXT), ("priority", _INT), ("first", _TEXT), ("last", _TEXT))
+
+
+def parts_of(
+    spans: Sequence[tuple[str, ranges.Span]], rows: Mapping[str, Mapping[str, Any]], ranges_of: int
+) -> list[tuple[Any, ...]]:
+    """Streams in parts of about `ranges_of` entries, as rows of PARTS."""
+    return [
+        (one, rows[one]["priority"], piece.first, piece.last)
+        for one, span in spans
+        for piece in ranges.cut(span.first, span.last, -(-span.length // ranges_of))
+    ]
+
+
+def collect(endings: DataFrame) -> list[dict[str, Any]]:
+    """The rows of a batch of the log, oldest first, with their moments as ms."""
+    # As timestamps they would come in the local time of this process, without saying so.
+    plain = [name for name in endings.columns if name not in _MOMENTS]
+    millis = [F.unix_millis(name).alias(name) for name in _MOMENTS]
+    rows = [row.asDict() for row in endings.select(*plain, *millis).collect()]
+    return sorted(rows, key=lambda row: ranges.place(row["log_id"]))
+
+
+def write_counted(
+    spark: SparkSession, out: str, table: str, batch: int, frame: DataFrame
+) -> dict[str, int]:
+    """Writes a batch's rows by date, in place of what a try before left; returns id -> rows."""
+    (
+        frame.withColumn("batch", F.lit(batch))
+        .write.mode("overwrite")
+        .option("partitionOverwriteMode", "dynamic")
+        .partitionBy("date", "batch")
+        .parquet(f"{out}/{table}")
+    )
+    written = read_table(spark, out, table, batch)
+    if written is None:
+        return {}
+    counted = written.groupBy("request").count()
+    return {row["request"]: row["count"] for row in counted.collect()}
+
+
+def write_requests(
+    spark: SparkSession,
+    out: str,
+    batch: int,
+    rows: Sequence[Mapping[str, Any]],
+    known: Sequence[ranges.Ended | None],
+    found: Mapping[str, int],
+) -> None:
+    """Writes the endings of a batch; the limit is what the request's own record still told."""
+    if not rows:
+        return
+    schema = SCHEMAS["requests"]
+    full = [
+        {
+            **row,
+            **{name: moment(row[name]) for name in _MOMENTS},
+            "limit": one.limit if one else None,
+            "results": found.get(row["id"], 0) if one else 0,
+            "date": f"{datetime.fromtimestamp(row['logged'] / 1000, UTC):%Y-%m-%d}",
+        }
+        for row, one in zip(rows, known, strict=True)
+    ]
+    table = pa.Table.from_pylist(full, schema=arrow_of(schema))
+    frame = spark.createDataFrame(table, schema).coalesce(1)
+    (
+        frame.withColumn("batch", F.lit(batch))
+        .write.mode("overwrite")
+        .option("partitionOverwriteMode", "dynamic")
+        .partitionBy("date", "batch")
+        .parquet(f"{out}/requests")
+    )
+
+
+def write_mark(spark: SparkSession, out: str, batch: int, mark: Mapping[str, Any]) -> None:
+    """The row that says that a batch is finished."""
+    schema = SCHEMAS["batches"]
+    row = {**mark, "archived": datetime.now(UTC)}
+    table = pa.Table.from_pylist([row], schema=arrow_of(schema))
+    frame = spark.createDataFrame(table, schema).coalesce(1)
+    frame.write.mode("overwrite").parquet(f"{out}/batches/batch={batch}")
+
+
+def read_mark(
+    spark: SparkSession, out: str, batch: int
+) -> tuple[str | None, str | None, int] | None:
+    """Of a finished batch the first and the last entry of the log, and how many; else None."""
+    marks = read_table(spark, out, "batches", batch)
+    row = None if marks is None else marks.first()
+    return None if row is None else (row["first"], row["last"], row["requests"])
+
+
+def read_table(
+    spark: SparkSession, out: str, table: str, batch: int | None = None
+) -> DataFrame | None:
+    """A table of the archive, or one batch of it; None when there is none.
+
+    It has the columns `batch` and, but for the table `batches`, `date`.
+    """
+    fields = [field for field in SCHEMAS[table].fields if field.name != "date"]
+    days = [] if table == "batches" else [_DAY]
+    schema = StructType([*fields, StructField("batch", _INT), *days])
+    base = f"{out.rstrip('/')}/{table}"
+    place = base
+    if batch is not None:  # a look at all batches would take longer with each
+        place = f"{base}{'/date=*' if days else ''}/batch={batch}"
+    try:
+        return spark.read.schema(schema).option("basePath", base).parquet(place)
+    except AnalysisException as error:
+        if error.getCondition() == "PATH_NOT_FOUND":
+            return None
+        raise

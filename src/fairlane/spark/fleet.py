@@ -1,0 +1,274 @@
+"""A fleet: Spark's executors as workers of a queue, side by side with plain ones.
+
+Each Spark task is one worker like any other (fairlane.worker): registered, with leases that it
+extends, drained when it ends. Its processes die with Spark's Python process, and what they held
+comes back when the leases are over: so a killed executor loses nothing, and limits and priorities
+hold across all workers.
+"""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
+
+from .. import clock, settings
+from ..drivers import urls
+from ..drivers.sync import SyncDriver
+from ..errors import FairlaneError, InvalidArgument, WorkerRefused
+from ..keys import check_name
+from ..operations import fleets
+from ..queue import Queue, resolve_url
+from ..worker import Worker
+from .handlers import adapted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+SUMMARY = (
+    "worker string, host string, taken long, done long, failed long, busy_ms long, idle_ms long, "
+    "ended string"
+)
+_LOOK_S = 1.0  # between looks at whether the fleet was told to stop
+_MOST = 10_000
+_OPTIONS = ("slice_ms", "concurrency", "tokens", "time_limit_s")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What each worker of a fleet is told; pickled to the executors."""
+
+    url: str
+    queue: str
+    name: str
+    handler: Callable[..., Any]
+    began_us: int
+    max_idle_s: float | None
+    max_runtime_s: float | None
+    until_idle: bool
+    options: dict[str, Any]  # of the Worker
+
+    @property
+    def units(self) -> int:
+        """Handlers that run at once in one worker."""
+        return int(self.options.get("concurrency", 1))
+
+
+def run_fleet(
+    spark: SparkSession,
+    handler: Callable[..., Any],
+    *,
+    redis: str | None = None,
+    queue: str = settings.DEFAULT_QUEUE,
+    workers: int | None = None,
+    name: str = "fleet",
+    input: str = "bytes",  # noqa: A002  what the handler takes
+    max_idle_s: float | None = 30.0,
+    max_runtime_s: float | None = None,
+    until_idle: bool = False,
+    **options: Any,
+) -> DataFrame:
+    """Works on a queue with `workers` Spark tasks; returns, when all have ended, a row for each.
+
+    `handler` is what a Worker takes (`input="bytes"`), or takes a slice as an Arrow table
+    ("table"), a pandas DataFrame ("pandas") or dicts one by one ("rows"): see handlers.py. A worker
+    ends after `max_idle_s` seconds without work, after `max_runtime_s` in all, with `until_idle`
+    when no request of the queue is unfinished, and when `stop_fleet` names it. `workers` is by
+    default what Spark can run at once; more of them wait for a free core. `options` are the
+    Worker's: slice_ms, concurrency, tokens, time_limit_s. Raises InvalidArgument, HandlerNotFound,
+    RedisError, and what Spark raises.
+    """
+    plan = Plan(
+        url_for(spark, redis), check_name("queue", queue), check_name("fleet", name),
+        adapted(handler, input), 0, _seconds("max_idle_s", max_idle_s),
+        _seconds("max_runtime_s", max_runtime_s), until_idle, _checked(options),
+    )  # fmt: skip
+    count = _count(spark, workers)
+    with Queue.from_url(plan.url, name=queue) as opened:
+        Worker(opened, plan.handler, **plan.options)  # says what is wrong here, not on executors
+        opened.driver.check()
+        plan = replace(plan, began_us=opened.driver.run(fleets.now_us(queue)))
+    return _summaries(spark, plan, count)
+
+
+def stop_fleet(
+    name: str = "fleet", *, redis: str | None = None, queue: str = settings.DEFAULT_QUEUE
+) -> None:
+    """The workers of the fleet finish what they hold and end; also those that Spark has yet to run.
+
+    Fleets of this name that begin later are not meant. Raises InvalidArgument, RedisError.
+    """
+    with Queue.from_url(redis, name=queue) as opened:
+        opened.driver.run(fleets.stop(queue, name))
+
+
+def tag_of(name: str) -> str:
+    """The tag of a fleet's Spark jobs: `spark.interruptTag` ends it at once, nothing is lost."""
+    return f"fairlane-fleet-{name}"
+
+
+def _summaries(spark: SparkSession, plan: Plan, count: int) -> DataFrame:
+    def work_here(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            pass
+        yield from work(plan)
+
+    begun = spark.range(0, count, 1, count).mapInArrow(work_here, SUMMARY)
+    tag = tag_of(plan.name)
+    spark.addTag(tag)
+    try:
+        rows = [tuple(row) for row in begun.collect()]
+    finally:
+        spark.removeTag(tag)
+    return spark.createDataFrame(rows, SUMMARY)
+
+
+def url_for(spark: SparkSession, redis: str | None) -> str:
+    """The URL of Redis; the embedded one only when all executors are on this machine."""
+    if settings.redis_url(redis) is None and not is_local(spark):
+        raise InvalidArgument(
+            f"redis is missing: name a URL that executors can reach, or set "
+            f"{settings.REDIS_VARIABLE}"
+        )
+    return resolve_url(redis)
+
+
+def is_local(spark: SparkSession) -> bool:
+    """True when Spark runs in this machine alone."""
+    return str(spark.conf.get("spark.master", "") or "").startswith("local")
+
+
+def _count(spark: SparkSession, workers: int | None) -> int:
+    if workers is None:
+        try:
+            return int(spark.sparkContext.defaultParallelism)
+        except Exception:  # noqa: BLE001  Spark Connect has none
+            raise InvalidArgument("workers is missing: say how many, this Spark does not") from None
+    if isinstance(workers, bool) or not isinstance(workers, int) or not 1 <= workers <= _MOST:
+        raise InvalidArgument(
+            f"workers {workers!r} is not valid: a whole number from 1 to {_MOST:,} is expected"
+        )
+    return workers
+
+
+def _checked(options: dict[str, Any]) -> dict[str, Any]:
+    for name in options:
+        if name not in _OPTIONS:
+            raise InvalidArgument(f"option {name!r} is not known: {', '.join(_OPTIONS)} are")
+    return options
+
+
+def _seconds(name: str, value: float | None) -> float | None:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if value is not None and not (is_number and value > 0):
+        raise InvalidArgument(f"{name} {value!r} is not valid: seconds above 0, or None, expected")
+    return value
+
+
+# ------------------------------------------------------------------ on the executors
+
+
+def work(plan: Plan) -> Iterator[pa.RecordBatch]:
+    """One worker, in Spark's Python process; yields its summary."""
+    import pyarrow as pa
+
+    address = own_address(plan.url)
+    with Queue.from_url(plan.url, name=plan.queue) as queue, Watch(plan) as watch:
+        worker = Worker(queue, plan.handler, id=f"{address}:0", **plan.options)
+        try:
+            worker.run(until_idle=plan.until_idle, watch=watch.look)
+        except WorkerRefused:
+            if address == "127.0.0.1":
+                raise
+            # The address is not this machine's own, as behind a translation of addresses: nobody
+            # can knock at the worker's port, so when it dies its leases expire.
+            worker = Worker(queue, plan.handler, id="127.0.0.1:0", **plan.options)
+            worker.run(until_idle=plan.until_idle, watch=watch.look)
+    row = {"worker": worker.id, "host": socket.gethostname(), **watch.row()}
+    kinds = (pa.string() if isinstance(value, str) else pa.int64() for value in row.values())
+    arrays = [pa.array([value], kind) for value, kind in zip(row.values(), kinds, strict=True)]
+    yield pa.RecordBatch.from_arrays(arrays, list(row))
+
+
+def own_address(url: str) -> str:
+    """The address of this machine as Redis's sees it; nothing is sent to find it."""
+    target = urls.read(url)
+    host, port = "127.0.0.1", 6379
+    if target.hosts:
+        host, port = target.hosts[0]
+    elif not target.rest.startswith("unix"):
+        from urllib.parse import urlsplit
+
+        parts = urlsplit(target.rest)
+        host, port = parts.hostname or host, parts.port or port
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, port))
+            return str(probe.getsockname()[0])
+    except OSError:
+        return "127.0.0.1"
+
+
+class Watch:
+    """Looks at one worker of a fleet while it works, and says when it is to end."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._began = self._quiet_since = self._ended = clock.mono_s()
+        self._looked = 0.0
+        self._counts: dict[str, int] = {}
+        self._why = ""
+        # As patient as the worker's own beats: it must get back to its leases.
+        self._driver = SyncDriver(
+            plan.url, patience_s=settings.BEAT_MS / 1000, timeout_s=settings.KEEPER_TIMEOUT_S
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._driver.close()
+
+    def look(self, counts: dict[str, int]) -> bool:
+        """True when the worker is to end."""
+        now, plan = clock.mono_s(), self._plan
+        if counts["held"] or counts["slices"] != self._counts.get("slices", 0):
+            self._quiet_since = now
+        self._counts, self._ended = counts, now
+        if self._why:
+            return True
+        if plan.max_runtime_s is not None and now - self._began >= plan.max_runtime_s:
+            self._why = "runtime"
+        elif plan.max_idle_s is not None and now - self._quiet_since >= plan.max_idle_s:
+            self._why = "idle"
+        elif self._was_stopped(now):
+            self._why = "stopped"
+        return bool(self._why)
+
+    def _was_stopped(self, now: float) -> bool:
+        if now - self._looked < _LOOK_S:
+            return False
+        self._looked = now
+        try:
+            told = self._driver.run(fleets.stopped_us(self._plan.queue, self._plan.name))
+        except FairlaneError:  # Redis is away: the worker says so
+            return False
+        return told >= self._plan.began_us
+
+    def row(self) -> dict[str, Any]:
+        """The counts of the whole life."""
+        counts, units = self._counts, self._plan.units
+        lived = self._ended - self._began
+        busy_ms = counts.get("busy_us", 0) // 1000
+        done, failed = counts.get("done", 0), counts.get("failed", 0)
+        return {
+            "taken": done + failed,
+            "done": done,
+            "failed": failed,
+            "busy_ms": busy_ms,
+            "idle_ms": max(0, int(lived * 1000 * units) - busy_ms),
+            "ended": self._why or ("idle" if self._plan.until_idle else "drained"),
+        }

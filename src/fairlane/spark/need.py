@@ -1,0 +1,51 @@
+"""Is there a Spark that we can use? One sentence when there is not."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from ..errors import SparkMissing
+
+OLDEST = (4, 2)  # the first with admission control for sources written in Python
+NEWEST = (5, 0)  # not this one
+_INSTALL = "install the extra: pip install 'fairlane[spark]'"
+
+
+@cache
+def need_spark() -> None:
+    """Raises SparkMissing unless pyspark of a fitting version and pyarrow are installed."""
+    found = _version_of("pyspark")
+    if not found:
+        raise SparkMissing(f"pyspark is not installed: {_INSTALL}")
+    numbers = tuple(int(part) for part in re.findall(r"\d+", found)[:2])
+    if not OLDEST <= numbers < NEWEST:
+        raise SparkMissing(
+            f"pyspark {found} does not fit: Spark >= {OLDEST[0]}.{OLDEST[1]} and "
+            f"< {NEWEST[0]} is needed; {_INSTALL}"
+        )
+    if not _version_of("pyarrow"):
+        raise SparkMissing(f"pyarrow is not installed: {_INSTALL}")
+
+
+def need_java() -> None:
+    """Raises SparkMissing unless there is a Java that Spark's driver can be started with."""
+    home = os.environ.get("JAVA_HOME")
+    if home and not (Path(home) / "bin" / "java").exists():
+        raise SparkMissing(f"JAVA_HOME is {home}, and there is no bin/java in it: correct it")
+    if not home and shutil.which("java") is None:
+        raise SparkMissing(
+            "Spark needs Java 17 or newer and none was found: install it "
+            "(Debian: apt install openjdk-17-jre-headless) or set JAVA_HOME"
+        )
+
+
+def _version_of(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""

@@ -1,0 +1,49 @@
+"""A Spark that begins without telling about itself on stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_NOISE = re.compile(
+    rb"WARNING: Using incubator|Using Spark's default log4j|Setting .*log level to"
+    rb"|To adjust logging level|Warning: Java versions|.{17} (WARN|INFO) "
+)
+
+
+@contextlib.contextmanager
+def quiet_java(master: str | None = None) -> Iterator[None]:
+    """A Java that is started here says on stderr what handlers print, but not how it begins.
+
+    `master` is Spark's; None is this machine.
+    """
+    if master is None or master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    try:
+        kept = os.dup(2)
+    except OSError:  # there is no stderr
+        yield
+        return
+    reading, writing = os.pipe()
+    os.dup2(writing, 2)
+    os.close(writing)
+    threading.Thread(target=_pass_on, args=(reading, os.dup(kept)), daemon=True).start()
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def _pass_on(reading: int, to: int) -> None:
+    with os.fdopen(reading, "rb") as lines, os.fdopen(to, "wb", buffering=0) as target:
+        for line in lines:
+            if not _NOISE.match(line):
+                with contextlib.suppress(OSError):
+                    target.write(line)

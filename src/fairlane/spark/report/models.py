@@ -1,0 +1,305 @@
+"""From the archive's rows to tables of answers, each of them small however long the history is.
+
+Time is cut into windows of equal width. Distributions are kept as KLL sketches, which can be merged
+afterwards: over windows, priorities, or the reports of several queues.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
+
+from ...errors import InvalidArgument
+from ..archive_tables import read_table
+from .inversions import find_inversions
+from .shares import busy_in_windows, fairness, token_use
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+    from pathlib import Path
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+SKETCH_K = 800  # of a sketch: ranks to within about half a percent
+WINDOWS = 120  # at most
+WIDTHS_S = (
+    *(1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200),
+    *(86_400, 172_800, 604_800, 2_592_000),
+)
+RANKS = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+LADDER_MS = {"within_1s": 1_000, "within_10s": 10_000, "within_1m": 60_000, "within_10m": 600_000}
+SKETCHED = {"waited": "waited_us", "ran": "ran_us", "total": "total_us"}
+_MICRO = 1_000_000
+
+Rows = list[dict[str, Any]]
+
+
+class Axis(NamedTuple):
+    """The windows: the first begins at `start_us`, each is `width_us` long."""
+
+    start_us: int
+    width_us: int
+    windows: int
+
+    def of(self, micros: Column) -> Column:
+        """The number of the window that a moment is in."""
+        return F.floor((micros - F.lit(self.start_us)) / F.lit(self.width_us)).cast("int")
+
+
+class Models:
+    """The tables of one report. Raises InvalidArgument when there is nothing to report on."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        archive: str,
+        since: datetime | None,
+        targets: Mapping[int | None, int],
+    ) -> None:
+        self.spark, self.targets = spark, dict(targets)
+        requests = read_table(spark, archive, "requests")
+        results = read_table(spark, archive, "results")
+        dead = read_table(spark, archive, "dead")
+        if requests is None:
+            raise InvalidArgument(
+                f"{archive} is no archive of a queue: it has no table of requests"
+            )
+        if since is not None:
+            day, moment = f"{since.astimezone(UTC):%Y-%m-%d}", F.lit(since)
+            requests = requests.where((F.col("date") >= day) & (F.col("logged") >= moment))
+            if results is not None:
+                results = results.where((F.col("date") >= day) & (F.col("settled") >= moment))
+            if dead is not None:
+                dead = dead.where((F.col("date") >= day) & (F.col("died") >= moment))
+        self.requests = requests
+        self.results = None if results is None else _measured(results)
+        self.dead = dead
+        self.axis = self._axis()
+
+    def _axis(self) -> Axis:
+        ended = F.unix_micros("ended")
+        found = self.requests.agg(F.min(ended), F.max(ended)).collect()
+        if self.results is not None:
+            rows = self.results.agg(F.min("started_us"), F.max("settled_us")).collect()
+            if rows[0][0] is None:
+                self.results = None
+            found += rows
+        known = [row for row in found if row[0] is not None]
+        if not known:
+            raise InvalidArgument("the archive holds nothing of that time")
+        low, high = min(row[0] for row in known), max(row[1] for row in known)
+        span_s = (high - low) / _MICRO
+        width = next((w for w in WIDTHS_S if span_s / w < WINDOWS - 1), WIDTHS_S[-1]) * _MICRO
+        start = low // width * width
+        return Axis(start, width, (high - start) // width + 1)
+
+    # ------------------------------------------------------------------ tables
+
+    def frames(self) -> dict[str, DataFrame]:
+        """The tables by name. `windows` and `priorities` are made from each other: see write."""
+        found = {"requests": self._requests(), "states": self._states()}
+        if self.results is None:
+            return found
+        known = self.requests.where("limit is not null and results > 0")
+        busy = busy_in_windows(self.results, self.axis)
+        found |= {
+            "windows": self._windows(self.results),
+            "tokens": token_use(known, busy, self.axis),
+            "fairness": fairness(known, busy, self.axis),
+            "workers": _workers(self.results),
+            "longest_waits": _longest_waits(self.results),
+        }
+        takes, inverted = find_inversions(self.results, known)
+        found |= {"inversions": takes, "inverted": inverted}
+        if self.dead is not None:
+            found["dead"] = _dead(self.dead)
+        return found
+
+    def write(self, folder: Path) -> dict[str, Rows]:
+        """Writes every table as Parquet to a file of its own, and returns them as rows."""
+        rows: dict[str, Rows] = {}
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, frame in self.frames().items():
+            table = _write(frame, folder / f"{name}.parquet")
+            if name == "windows":
+                windows = self.spark.createDataFrame(table)
+                found = with_quantiles(windows).orderBy("window", "priority")
+                rows["windows"] = rows_of(found.toArrow())
+                priorities = self._priorities(windows)
+                rows["priorities"] = rows_of(_write(priorities, folder / "priorities.parquet"))
+            else:
+                rows[name] = rows_of(table)
+        return rows
+
+    def _windows(self, results: DataFrame) -> DataFrame:
+        sketches = [
+            F.kll_sketch_agg_bigint(column, F.lit(SKETCH_K)).alias(f"{name}_sketch")
+            for name, column in SKETCHED.items()
+        ]
+        target, is_done = self._target(), F.col("status") == "done"
+        within = [
+            F.count_if(is_done & (F.col("total_ms") <= bound)).alias(name)
+            for name, bound in LADDER_MS.items()
+        ]
+        return (
+            results.withColumn("window", self.axis.of(F.col("settled_us")))
+            .groupBy("window", "priority")
+            .agg(
+                F.count(F.lit(1)).alias("finished"),
+                F.count_if(F.col("status") == "dead").alias("dead"),
+                F.sum(F.col("attempt") - 1).alias("retries"),
+                F.max("waited_ms").alias("waited_max_ms"),
+                F.sum("ran_ms").alias("busy_ms"),
+                F.count_if((F.col("total_ms") <= target) & (F.col("status") == "done")).alias(
+                    "met"
+                ),
+                *within,
+                *sketches,
+            )
+            .withColumn("at", self._moment("window"))
+            .orderBy("window", "priority")
+        )
+
+    def _target(self) -> Column:
+        """The target of a row's priority, ms; null = none."""
+        found = F.lit(self.targets.get(None)).cast("double")
+        for priority, bound in self.targets.items():
+            if priority is not None:
+                found = F.when(F.col("priority") == priority, F.lit(float(bound))).otherwise(found)
+        return found
+
+    def _moment(self, window: str) -> Column:
+        start, width = F.lit(self.axis.start_us), F.lit(self.axis.width_us)
+        return F.timestamp_micros(start + F.col(window).cast("bigint") * width)
+
+    def _priorities(self, windows: DataFrame) -> DataFrame:
+        """The windows of each priority as one, and all of them as priority null."""
+        sums = [*("finished", "dead", "retries", "busy_ms", "met"), *LADDER_MS]
+        merged = [
+            *(F.sum(name).alias(name) for name in sums),
+            F.max("waited_max_ms").alias("waited_max_ms"),
+            *(
+                F.kll_merge_agg_bigint(f"{name}_sketch", F.lit(SKETCH_K)).alias(f"{name}_sketch")
+                for name in SKETCHED
+            ),
+        ]
+        every = windows.agg(*merged).select(F.lit(None).cast("int").alias("priority"), "*")
+        frame = windows.groupBy("priority").agg(*merged).unionByName(every)
+        # The whole has no target of its own: it is met where each priority's is.
+        target = F.when(F.col("priority").isNotNull(), self._target())
+        return with_quantiles(frame).withColumn("target_ms", target).orderBy("priority")
+
+    def _requests(self) -> DataFrame:
+        rows = self.requests.withColumn(
+            "duration_ms", F.unix_millis("ended") - F.unix_millis("submitted")
+        )
+        if self.results is None:
+            return rows.withColumn("busy_ms", F.lit(None).cast("double")).withColumn(
+                "use", F.lit(None).cast("double")
+            )
+        busy = self.results.groupBy(F.col("request").alias("id"), "batch").agg(
+            F.sum("ran_ms").alias("busy_ms"), F.min("started").alias("first_started")
+        )
+        use = F.col("busy_ms") / F.col("limit") / F.greatest("duration_ms", F.lit(1))
+        return rows.join(busy, ["id", "batch"], "left").withColumn("use", use).orderBy("log_id")
+
+    def _states(self) -> DataFrame:
+        sums = ("total", "done", "dead", "cancelled", "results")
+        return (
+            self.requests.groupBy("state")
+            .agg(F.count(F.lit(1)).alias("requests"), *(F.sum(name).alias(name) for name in sums))
+            .orderBy("state")
+        )
+
+    # ------------------------------------------------------------------ the head of the page
+
+    def summary(self, tables: Mapping[str, Rows]) -> dict[str, Any]:
+        """The few numbers that say how it went; times are UTC."""
+        from .summary import summarise
+
+        return summarise(tables, self.axis.start_us, self.axis.width_us, self.axis.windows)
+
+
+def with_quantiles(frame: DataFrame) -> DataFrame:
+    """Adds p50, p95 and p99 of each sketch, as e.g. `waited_p95_ms`."""
+    ranks = F.array(*(F.lit(rank) for rank in RANKS.values()))
+    for name in SKETCHED:
+        found = F.kll_sketch_get_quantile_bigint(f"{name}_sketch", ranks)
+        for at, rank in enumerate(RANKS):
+            frame = frame.withColumn(f"{name}_{rank}_ms", found[at] / 1000)
+    return frame
+
+
+def _measured(results: DataFrame) -> DataFrame:
+    """The results without their bodies, with what is measured as whole microseconds."""
+    return results.drop("result", "error").select(
+        "*",
+        (F.col("waited_ms") * 1000).alias("waited_us"),
+        F.round(F.col("ran_ms") * 1000).cast("bigint").alias("ran_us"),
+        F.round(F.col("total_ms") * 1000).cast("bigint").alias("total_us"),
+        F.unix_micros("started").alias("started_us"),
+        F.unix_micros("settled").alias("settled_us"),
+    )
+
+
+def _write(frame: DataFrame, file: Path) -> pa.Table:
+    table = frame.toArrow()
+    pq.write_table(table, file)
+    return table
+
+
+def rows_of(table: pa.Table) -> Rows:
+    """The rows, with moments as ms and without sketches."""
+    columns = {}
+    for field in table.schema:
+        values = table.column(field.name)
+        if pa.types.is_timestamp(field.type):
+            values = pc.divide(values.cast(pa.int64()), 1000)
+        if not pa.types.is_binary(field.type) and not pa.types.is_large_binary(field.type):
+            columns[field.name] = values
+    found: Rows = pa.table(columns).to_pylist()
+    return found
+
+
+def _workers(results: DataFrame) -> DataFrame:
+    return (
+        results.where(F.col("worker") != "-")
+        .groupBy("worker")
+        .agg(
+            F.count(F.lit(1)).alias("finished"),
+            F.sum("ran_ms").alias("busy_ms"),
+            F.min("started").alias("first"),
+            F.max("settled").alias("last"),
+        )
+        .orderBy(F.desc("finished"), "worker")
+    )
+
+
+def _longest_waits(results: DataFrame) -> DataFrame:
+    what = F.struct("waited_ms", "request", "index", "started")
+    return (
+        results.groupBy("priority")
+        .agg(F.max(what).alias("one"))
+        .select("priority", "one.*")
+        .orderBy("priority")
+    )
+
+
+def _dead(dead: DataFrame) -> DataFrame:
+    return (
+        dead.groupBy("priority", "reason", "fingerprint")
+        .agg(
+            F.count(F.lit(1)).alias("count"),
+            F.count_distinct("request").alias("requests"),
+            F.min("error").alias("error"),
+            F.min("died").alias("first"),
+            F.max("died").alias("last"),
+        )
+        .orderBy(F.desc("count"), "fingerprint", "priority")
+    )

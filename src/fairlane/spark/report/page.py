@@ -1,0 +1,305 @@
+"""One page of HTML with everything in it: it needs no other file and no network."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from html import escape
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from .cells import Column, count, duration, number, share, table_of
+from .drawing import COLOURS, colour_of
+from .inversions import GRACE_MS
+from .models import LADDER_MS
+from .words import dead_headline, headline, tiles
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from .models import Rows
+    from .plots import Plot
+
+Tables = dict[str, Any]
+_MOST = 25  # rows of a table
+
+
+def write_page(
+    file: Path, tables: Mapping[str, Rows], summary: Mapping[str, Any], plots: Sequence[Plot]
+) -> Path:
+    """Writes the page and returns its path."""
+    drawn = {plot.name: plot.svg for plot in plots}
+    parts = [_head(summary), _tiles(summary)]
+    parts += [section for section in _sections(tables, summary, drawn) if section]
+    parts.append(_foot(summary))
+    style = files(__package__).joinpath("page.css").read_text()
+    title = f"Queue report, {summary['from'][:10]}"
+    file.write_text(
+        "<!doctype html>\n"
+        '<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        f"<title>{escape(title)}</title><style>{style}</style></head>"
+        f"<body><main>{''.join(parts)}</main></body></html>\n",
+        encoding="utf-8",
+    )
+    return file
+
+
+def _head(summary: Mapping[str, Any]) -> str:
+    begin, end = (datetime.fromisoformat(summary[name]) for name in ("from", "to"))
+    last = f"{end:%H:%M:%S}" if begin.date() == end.date() else f"{end:%Y-%m-%d %H:%M:%S}"
+    return (
+        f"<header><p class='kicker'>Queue report</p><h1>{escape(headline(summary))}</h1>"
+        f"<p class='dim'>{begin:%Y-%m-%d %H:%M:%S} to {last} UTC, in windows of "
+        f"{duration(summary['window_s'] * 1000)}</p></header>"
+    )
+
+
+def _tiles(summary: Mapping[str, Any]) -> str:
+    found = "".join(
+        f"<div class='tile {tile.mood}'><b>{escape(tile.value)}</b>"
+        f"<span>{escape(tile.name)}</span><small>{escape(tile.note)}</small></div>"
+        for tile in tiles(summary)
+    )
+    return f"<div class='tiles'>{found}</div>"
+
+
+def _section(name: str, text: str, *parts: str) -> str:
+    inner = "".join(parts)
+    return f"<section><h2>{escape(name)}</h2><p>{text}</p>{inner}</section>" if inner else ""
+
+
+def _plot(drawn: Mapping[str, str], name: str) -> str:
+    return f"<figure>{drawn[name]}</figure>" if name in drawn else ""
+
+
+def _sections(
+    tables: Mapping[str, Rows], summary: Mapping[str, Any], drawn: Mapping[str, str]
+) -> list[str]:
+    return [
+        _section(
+            "Throughput",
+            "Sub-requests that were settled, done or dead, by priority (0 is the most urgent).",
+            _plot(drawn, "throughput"),
+        ),
+        _section(
+            "How long it took",
+            "Waited: until a worker took it for its last attempt, with the pauses before retries. "
+            "Ran: in the handler, in that attempt. In total: from the submission to the end of it. "
+            "The line is the 95th percentile, the dashed one the median.",
+            _plot(drawn, "latency"),
+            _latency_table(tables),
+        ),
+        _section(
+            "Targets",
+            _target_text(summary),
+            _plot(drawn, "targets"),
+            _target_table(tables),
+        ),
+        _section(
+            "Requests",
+            "From submission to end: pale until the first sub-request started. "
+            "Those that took longest.",
+            _plot(drawn, "requests"),
+            _request_table(tables),
+        ),
+        *_shares(tables, drawn),
+    ]
+
+
+def _shares(tables: Mapping[str, Rows], drawn: Mapping[str, str]) -> list[str]:
+    return [
+        _section(
+            "Tokens",
+            "Tokens in use (a sub-request in its handler uses one) and what the limits of the "
+            "requests that were there allowed. Requests that have not ended are not in the "
+            "archive, and so not here.",
+            _plot(drawn, "tokens"),
+            _worker_table(tables),
+        ),
+        _section(
+            "Fairness",
+            "Between requests of one priority that were there for a whole window, each measured by "
+            "the share of its own limit that it used. 1: all had the same; 1/n: one of n had all.",
+            _plot(drawn, "fairness"),
+        ),
+        _inversions(tables),
+        _section(
+            "Longest waits",
+            "How long the one that waited longest had waited, of those settled in each window.",
+            _plot(drawn, "waits"),
+            _wait_table(tables),
+        ),
+        _section(
+            "Dead",
+            "Sub-requests that were given up, by reason and by what they failed with.",
+            _plot(drawn, "dead"),
+            _dead_table(tables),
+        ),
+    ]
+
+
+def _foot(summary: Mapping[str, Any]) -> str:
+    missing = summary["done"] + summary["dead"] - summary["results"]
+    lines = ["Percentiles come from KLL sketches, which are right to about half a percent in rank."]
+    if "finished" not in summary:
+        lines.append("The archive was made without results, so there is nothing on times.")
+    elif missing > 0:
+        lines.append(
+            f"The results of {missing:,} sub-requests are not in the archive: "
+            "they had left Redis before, or were settled before this time."
+        )
+    made = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+    text = " ".join(lines)
+    return f"<footer>{escape(text)} Made by Fairlane, {made}.</footer>"
+
+
+# ------------------------------------------------------------------ tables
+
+
+def _priority(tables: Mapping[str, Rows]) -> Column:
+    def show(value: Any) -> str:
+        if value is None:
+            return "all"
+        colour = colour_of(tables, value)
+        at = COLOURS.index(colour) if colour in COLOURS else 0
+        return f"<i class='dot' style='background:var(--c{at})'></i>{value}"
+
+    return Column("priority", "priority", show, is_html=True)
+
+
+def _latency_table(tables: Mapping[str, Rows]) -> str:
+    rows = tables.get("priorities", [])
+    columns = [_priority(tables), Column("finished", "settled", count)]
+    for name in ("waited", "ran", "total"):
+        columns += [
+            Column(f"{name}_{rank}_ms", f"{name} {rank}", duration)
+            for rank in ("p50", "p95", "p99")
+        ]
+    columns += [
+        Column("retries", "retries", count),
+        Column("dead", "dead", count),
+    ]
+    return table_of(_whole_last(rows), columns)
+
+
+def _whole_last(rows: Rows) -> Rows:
+    found = sorted(rows, key=lambda row: (row["priority"] is None, row["priority"] or 0))
+    return found[:1] if len(found) == 2 else found  # noqa: PLR2004  one priority is the whole
+
+
+def _target_text(summary: Mapping[str, Any]) -> str:
+    if summary.get("attainment") is None:
+        return "No targets were given: the share that was done within some times."
+    return (
+        "The share of what was settled that was done within its target; "
+        "a dead sub-request has missed it."
+    )
+
+
+def _target_table(tables: Mapping[str, Rows]) -> str:
+    rows = [
+        {
+            **row,
+            **{name: row[name] / row["finished"] for name in (*LADDER_MS, "met")},
+        }
+        for row in _whole_last(tables.get("priorities", []))
+    ]
+    if not rows:
+        return ""
+    columns = [_priority(tables)]
+    if any(row["target_ms"] is not None for row in rows):
+        rows = [
+            {**row, "met": row["met"] if row["target_ms"] is not None else None} for row in rows
+        ]
+        columns += [Column("target_ms", "target", duration), Column("met", "met", share)]
+    columns += [
+        Column(name, f"within {duration(bound)}", share) for name, bound in LADDER_MS.items()
+    ]
+    return table_of(rows, columns)
+
+
+def _request_table(tables: Mapping[str, Rows]) -> str:
+    rows = sorted(tables["requests"], key=lambda row: -row["total"])[:_MOST]
+    columns = [
+        Column("id", "request", str, is_text=True),
+        _priority(tables),
+        *(Column("limit", "limit", count), Column("state", "state", str, is_text=True)),
+        *(Column("total", "sub-requests", count), Column("dead", "dead", count)),
+        Column("duration_ms", "took", duration),
+        *(Column("busy_ms", "in handlers", duration), Column("use", "token use", share)),
+    ]
+    more = len(tables["requests"]) - len(rows)
+    note = f"The {_MOST} biggest of {len(tables['requests']):,}." if more > 0 else ""
+    return table_of(rows, columns, note)
+
+
+def _worker_table(tables: Mapping[str, Rows]) -> str:
+    rows = [
+        {**row, "use": row["busy_ms"] / max(1, row["last"] - row["first"])}
+        for row in tables.get("workers", [])[:_MOST]
+    ]
+    columns = [
+        Column("worker", "worker", str, is_text=True),
+        Column("finished", "settled", count),
+        Column("busy_ms", "in handlers", duration),
+        Column("use", "handlers at once", number),
+    ]
+    return table_of(rows, columns)
+
+
+def _inversions(tables: Mapping[str, Rows]) -> str:
+    rows = [
+        {**row, "share": row["inverted"] / row["takes"]} for row in tables.get("inversions", [])
+    ]
+    columns = [
+        _priority(tables),
+        Column("takes", "takes", count),
+        *(Column("inverted", "inverted", count), Column("share", "share", share)),
+        Column("sub_requests", "sub-requests", count),
+    ]
+    examples = [
+        Column("taken", "taken at", _clock, is_text=True),
+        Column("request", "request", str, is_text=True),
+        _priority(tables),
+        Column("waiting_request", "while this one waited", str, is_text=True),
+        Column("waiting_priority", "its priority", count),
+        Column("waiting_ms", "for", duration),
+    ]
+    text = (
+        "A worker takes a slice of a request at once. The take is inverted when, for the "
+        f"{GRACE_MS} ms before it and still after it, a request of a more urgent priority was open "
+        "to workers: a sub-request of it waited for its first attempt, and it held fewer slices "
+        "than its limit. What is being worked on is never taken away, so shorter overlaps are no "
+        "fault. A request that a person had paused looks as if it waited."
+    )
+    inverted = table_of(tables.get("inverted", [])[:10], examples)
+    return _section("Priority inversions", text, table_of(rows, columns), inverted)
+
+
+def _wait_table(tables: Mapping[str, Rows]) -> str:
+    columns = [
+        _priority(tables),
+        Column("waited_ms", "longest wait", duration),
+        Column("request", "request", str, is_text=True),
+        Column("index", "index", count),
+        Column("started", "started at", _clock, is_text=True),
+    ]
+    return table_of(tables.get("longest_waits", []), columns)
+
+
+def _dead_table(tables: Mapping[str, Rows]) -> str:
+    rows = [{**row, "what": dead_headline(row)} for row in tables.get("dead", [])[:_MOST]]
+    columns = [
+        Column("reason", "reason", str, is_text=True),
+        Column("what", "with", str, is_text=True),
+        _priority(tables),
+        *(Column("count", "sub-requests", count), Column("requests", "requests", count)),
+        Column("last", "last at", _clock, is_text=True),
+    ]
+    return table_of(rows, columns)
+
+
+def _clock(ms: float | None) -> str:
+    return "" if ms is None else f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"

@@ -1,0 +1,303 @@
+"""The plots: as PNG files without a background, and as SVG that takes the page's colours."""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .drawing import (
+    GRID,
+    TEXT,
+    VARIABLES,
+    as_share,
+    by_priority,
+    colour_of,
+    in_time_units,
+    legend,
+    line,
+    on_time,
+    stacked,
+    time,
+)
+from .drawing import (
+    figure as new_figure,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from .models import Rows
+
+    Figure = Any  # see drawing.py
+
+_BARS = 30  # requests that are drawn
+_ID = re.compile(r' id="([^"]+)"')
+_USED_ID = re.compile(r'(?:url\(#|href="#)([^")]+)')
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """A plot by name: its file, and what stands on the page."""
+
+    name: str
+    file: Path
+    svg: str
+
+
+class Along(NamedTuple):
+    """The axis of time: how long a window is, and from when to when, ms."""
+
+    window_s: float
+    span_ms: tuple[float, float]
+
+
+def draw_all(tables: Mapping[str, Rows], summary: Mapping[str, Any], folder: Path) -> list[Plot]:
+    """Draws whatever there is something to draw of; returns the plots in the page's order."""
+    from matplotlib import rc_context
+
+    makers: dict[str, Callable[[Mapping[str, Rows], Along], Figure | None]] = {
+        "throughput": _throughput,
+        "latency": _latency,
+        "targets": _targets,
+        "requests": _requests,
+        "tokens": _tokens,
+        "fairness": _fairness,
+        "waits": _waits,
+        "dead": _dead,
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    span = tuple(datetime.fromisoformat(summary[one]).timestamp() * 1000 for one in ("from", "to"))
+    along = Along(summary["window_s"], (span[0], span[1]))
+    found = []
+    for name, make in makers.items():
+        with rc_context(_style(name)):
+            figure = make(tables, along)
+            if figure is not None:
+                found.append(_saved(figure, name, folder))
+    return found
+
+
+def _style(name: str) -> Any:
+    return {
+        "svg.fonttype": "none",
+        "svg.hashsalt": f"fairlane-{name}",
+        "font.family": "sans-serif",
+        "font.sans-serif": ["Helvetica", "Arial", "DejaVu Sans"],
+        "font.size": 9,
+        "axes.titlesize": 9.5,
+        "axes.titlelocation": "left",
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.spines.left": False,
+        "axes.grid": True,
+        "axes.grid.axis": "y",
+        "axes.axisbelow": True,
+        "grid.linewidth": 0.5,
+        "grid.alpha": 0.45,
+        "xtick.major.size": 3,
+        "ytick.major.size": 0,
+        "ytick.minor.size": 0,
+        "lines.linewidth": 1.6,
+        "legend.frameon": False,
+        "timezone": "UTC",
+        **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), TEXT),
+        **dict.fromkeys(("axes.edgecolor", "grid.color"), GRID),
+    }
+
+
+def _saved(figure: Figure, name: str, folder: Path) -> Plot:
+    file = folder / f"{name}.png"
+    figure.savefig(file, dpi=160, transparent=True, bbox_inches="tight")
+    text = io.StringIO()
+    figure.savefig(
+        text, format="svg", transparent=True, bbox_inches="tight", metadata={"Date": None}
+    )
+    return Plot(name, file, _for_page(text.getvalue()))
+
+
+def _for_page(svg: str) -> str:
+    """The SVG element alone, with the page's variables for colours and as wide as there is room."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
+    svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
+    # Ids must be the only ones of the page: what refers to one is salted with the plot's name.
+    used = set(_USED_ID.findall(svg))
+    svg = _ID.sub(lambda found: found[0] if found[1] in used else "", svg)
+    for colour, variable in VARIABLES.items():
+        svg = svg.replace(colour, f"var({variable})")
+    return svg
+
+
+# ------------------------------------------------------------------ the plots
+
+
+def _throughput(tables: Mapping[str, Rows], axis: Along) -> Figure | None:
+    rows = [{**row, "per_s": row["finished"] / axis.window_s} for row in tables.get("windows", [])]
+    if not rows:
+        return None
+    figure, (axes,) = new_figure(2.6)
+    stacked(axes, tables, rows, "per_s", axis.window_s)
+    on_time(axes, axis.span_ms)
+    axes.set_ylabel("sub-requests per second")
+    legend(axes)
+    return figure
+
+
+def _latency(tables: Mapping[str, Rows], axis: Along) -> Figure | None:
+    rows = tables.get("windows", [])
+    if not rows:
+        return None
+    figure, panels = new_figure(2.9, 3, sharey=True)
+    for axes, (name, title) in zip(
+        panels,
+        {"waited": "waited", "ran": "ran in the handler", "total": "in total"}.items(),
+        strict=True,
+    ):
+        for priority, found in by_priority(rows).items():
+            style = {"color": colour_of(tables, priority)}
+            floor = [{**row, "p": max(row[f"{name}_p95_ms"], 0.1)} for row in found]
+            line(axes, floor, "p", axis.window_s, label=f"priority {priority}", **style)
+            floor = [{**row, "p": max(row[f"{name}_p50_ms"], 0.1)} for row in found]
+            line(axes, floor, "p", axis.window_s, linestyle=(0, (2, 2)), linewidth=1, **style)
+        axes.set_title(title)
+        on_time(axes, axis.span_ms)
+        in_time_units(axes)
+    return figure
+
+
+def _targets(tables: Mapping[str, Rows], axis: Along) -> Figure | None:
+    aimed = {
+        row["priority"]
+        for row in tables.get("priorities", [])
+        if row["target_ms"] is not None and row["priority"] is not None
+    }
+    rows = [
+        {**row, "share": row["met"] / row["finished"]}
+        for row in tables.get("windows", [])
+        if row["priority"] in aimed
+    ]
+    if not rows:
+        return None
+    figure, (axes,) = new_figure(2.0)
+    for priority, found in by_priority(rows).items():
+        colour = colour_of(tables, priority)
+        line(axes, found, "share", axis.window_s, color=colour, label=f"priority {priority}")
+    as_share(axes)
+    on_time(axes, axis.span_ms)
+    legend(axes)
+    return figure
+
+
+def _requests(tables: Mapping[str, Rows], axis: Along) -> Figure | None:
+    rows = [row for row in tables["requests"] if row["submitted"] and row["ended"]]
+    if not rows:
+        return None
+    rows.sort(key=lambda row: row["submitted"] - row["ended"])  # those that took longest
+    rows = sorted(rows[:_BARS], key=lambda row: (row["submitted"], row["ended"]), reverse=True)
+    figure, (axes,) = new_figure(0.7 + 0.17 * len(rows))
+    for at, row in enumerate(rows):
+        colour = colour_of(tables, row["priority"])
+        began = min(max(row.get("first_started") or row["ended"], row["submitted"]), row["ended"])
+        for low, high, alpha in ((row["submitted"], began, 0.3), (began, row["ended"], 1.0)):
+            days = (high - low) / 86_400_000
+            axes.barh(at, days, left=time(low), height=0.62, color=colour, alpha=alpha)
+    names = [row["id"] if len(row["id"]) <= 22 else f"{row['id'][:20]}…" for row in rows]  # noqa: PLR2004
+    axes.set_yticks(range(len(rows)), names, fontsize=7.5)
+    axes.set_ylim(-0.7, len(rows) - 0.3)
+    axes.grid(visible=False, axis="y")
+    axes.grid(visible=True, axis="x")
+    on_time(axes, axis.span_ms)
+    return figure
+
+
+def _tokens(tables: Mapping[str, Rows], axis: Along) -> Figure | None:
+    rows = tables.get("tokens", [])
+    if not rows:
+        return None
+    figure, (axes,) = new_figure(2.4)
+    stacked(axes, tables, rows, "used", axis.window_s)
+    allowed: dict[int, float] = {}
+    for row in rows:
+        allowed[row["at"]] = allowed.get(row["at"], 0.0) + row["allowed"]
+    steps = sorted(allowed.items())
+    times = [time(at) for at, _ in steps] + [time(steps[-1][0] + axis.window_s * 1000)]
+    heights = [height for _, height in steps]
+    axes.step(
+        times, [*heights, heights[-1]], where="post", color=TEXT, linewidth=1, label="allowed"
+    )
+    on_time(axes, axis.span_ms)
+    axes.set_ylabel("tokens")
+    legend(axes)
+    return figure
+
+
+def _fairness(tables: Mapping[str, Rows], axis: Along) -> Figure | None:
+    rows = tables.get("fairness", [])
+    if not rows:
+        return None
+    figure, (axes,) = new_figure(1.9)
+    for priority, found in by_priority(rows).items():
+        colour = colour_of(tables, priority)
+        line(axes, found, "jain", axis.window_s, color=colour, label=f"priority {priority}")
+    axes.set_ylim(0, 1.04)
+    axes.set_ylabel("Jain's index")
+    on_time(axes, axis.span_ms)
+    legend(axes)
+    return figure
+
+
+def _waits(tables: Mapping[str, Rows], axis: Along) -> Figure | None:
+    rows = [{**row, "longest": max(row["waited_max_ms"], 0.5)} for row in tables.get("windows", [])]
+    if not rows:
+        return None
+    figure, (axes,) = new_figure(2.2)
+    for priority, found in by_priority(rows).items():
+        colour = colour_of(tables, priority)
+        line(axes, found, "longest", axis.window_s, color=colour, label=f"priority {priority}")
+    in_time_units(axes)
+    on_time(axes, axis.span_ms)
+    legend(axes)
+    return figure
+
+
+def _dead(tables: Mapping[str, Rows], axis: Along) -> Figure | None:  # noqa: ARG001
+    counts: dict[str, dict[int, int]] = {}
+    for row in tables.get("dead", []):
+        of_reason = counts.setdefault(row["reason"], {})
+        of_reason[row["priority"]] = of_reason.get(row["priority"], 0) + row["count"]
+    if not counts:
+        return None
+    reasons = sorted(counts, key=lambda reason: sum(counts[reason].values()))
+    figure, (axes,) = new_figure(0.7 + 0.32 * len(reasons))
+    left = dict.fromkeys(reasons, 0)
+    for priority in sorted({one for by in counts.values() for one in by}):
+        widths = [counts[reason].get(priority, 0) for reason in reasons]
+        axes.barh(
+            reasons,
+            widths,
+            left=[left[reason] for reason in reasons],
+            height=0.6,
+            color=colour_of(tables, priority),
+            label=f"priority {priority}",
+        )
+        for reason, width in zip(reasons, widths, strict=True):
+            left[reason] += width
+    for at, reason in enumerate(reasons):
+        axes.annotate(
+            f"{left[reason]:,}",
+            (left[reason], at),
+            (4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8.5,
+        )
+    axes.grid(visible=False)
+    axes.set_xticks([])
+    axes.spines["bottom"].set_visible(False)
+    legend(axes)
+    return figure

@@ -1,0 +1,98 @@
+"""Who used how many tokens when, and how evenly.
+
+A sub-request in its handler uses one token. What a request may use at once is its limit, from its
+submission to its end.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from .models import Axis
+
+
+def in_windows(frame: DataFrame, begin: Column, end: Column, axis: Axis) -> DataFrame:
+    """Each row once for each window that [begin, end) lies in, with `window` and `overlap_us`."""
+    low = F.greatest(axis.of(begin), F.lit(0))
+    high = F.least(axis.of(F.greatest(end - 1, begin)), F.lit(axis.windows - 1))
+    spread = frame.where(low <= high).withColumn("window", F.explode(F.sequence(low, high)))
+    window_begins = F.lit(axis.start_us) + F.col("window").cast("bigint") * F.lit(axis.width_us)
+    overlap = F.least(end, window_begins + F.lit(axis.width_us)) - F.greatest(begin, window_begins)
+    return spread.withColumn("overlap_us", overlap)
+
+
+def busy_in_windows(results: DataFrame, axis: Axis) -> DataFrame:
+    """Microseconds in the handler by request and window."""
+    spread = in_windows(results, F.col("started_us"), F.col("started_us") + F.col("ran_us"), axis)
+    return spread.groupBy("request", "batch", "priority", "window").agg(
+        F.sum("overlap_us").alias("busy_us")
+    )
+
+
+def _allowed(requests: DataFrame, axis: Axis) -> DataFrame:
+    """The requests by window, with how long (us) each was there."""
+    begin, end = F.unix_micros("submitted"), F.unix_micros("ended")
+    named = requests.select(
+        F.col("id").alias("request"),
+        *("batch", "priority", "limit"),
+        begin.alias("begin_us"),
+        end.alias("end_us"),
+    )
+    return in_windows(named, F.col("begin_us"), F.col("end_us"), axis)
+
+
+def token_use(requests: DataFrame, busy: DataFrame, axis: Axis) -> DataFrame:
+    """By window and priority: tokens in use on average, tokens allowed, and one by the other."""
+    width = F.lit(axis.width_us)
+    allowed = (
+        _allowed(requests, axis)
+        .groupBy("window", "priority")
+        .agg((F.sum(F.col("overlap_us") * F.col("limit")) / width).alias("allowed"))
+    )
+    used = busy.join(
+        requests.select(F.col("id").alias("request"), "batch"), ["request", "batch"], "left_semi"
+    )
+    used = used.groupBy("window", "priority").agg((F.sum("busy_us") / width).alias("used"))
+    return (
+        allowed.join(used, ["window", "priority"], "left")
+        .fillna(0.0, ["used"])
+        .withColumn("at", _moment(axis))
+        .withColumn("use", F.col("used") / F.col("allowed"))
+        .orderBy("window", "priority")
+    )
+
+
+def fairness(requests: DataFrame, busy: DataFrame, axis: Axis) -> DataFrame:
+    """Jain's index by window and priority, of the requests that were there for all of the window.
+
+    Of two or more; each counts with the share of its own limit that it used. 1 = all the same,
+    1/n = one had everything.
+    """
+    there = _allowed(requests, axis).where(F.col("overlap_us") == axis.width_us)
+    share = F.coalesce(F.col("busy_us"), F.lit(0)) / F.col("limit")
+    shares = there.join(busy.drop("priority"), ["request", "batch", "window"], "left").withColumn(
+        "share", share
+    )
+    return (
+        shares.groupBy("window", "priority")
+        .agg(
+            F.count(F.lit(1)).alias("requests"),
+            F.sum("share").alias("one"),
+            F.sum(F.col("share") * F.col("share")).alias("two"),
+        )
+        .where("requests > 1 and two > 0")
+        .withColumn("jain", F.col("one") * F.col("one") / (F.col("requests") * F.col("two")))
+        .withColumn("at", _moment(axis))
+        .drop("one", "two")
+        .orderBy("window", "priority")
+    )
+
+
+def _moment(axis: Axis) -> Column:
+    micros = F.lit(axis.start_us) + F.col("window").cast("bigint") * F.lit(axis.width_us)
+    return F.timestamp_micros(micros)

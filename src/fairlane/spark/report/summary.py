@@ -1,0 +1,85 @@
+"""The few numbers at the head of the page."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from .models import Rows
+
+
+def summarise(
+    tables: Mapping[str, Rows], start_us: int, width_us: int, windows: int
+) -> dict[str, Any]:
+    """How it went, as numbers and texts that JSON can hold; None where nothing is known."""
+    width_s = width_us / 1e6
+    states = tables["states"]
+    whole = next((row for row in tables.get("priorities", []) if row["priority"] is None), None)
+    found: dict[str, Any] = {
+        "from": _iso(start_us),
+        "to": _iso(start_us + width_us * windows),
+        "window_s": width_s,
+        "windows": windows,
+        "requests": sum(row["requests"] for row in states),
+        "cancelled_requests": sum(r["requests"] for r in states if r["state"] == "cancelled"),
+        "lost_requests": sum(row["requests"] for row in states if row["state"] == "lost"),
+        "done": sum(row["done"] for row in states),
+        "dead": sum(row["dead"] for row in states),
+        "cancelled": sum(row["cancelled"] for row in states),
+        "results": sum(row["results"] for row in states),
+    }
+    if whole is None:
+        return found
+    return (
+        found
+        | _rates(tables["windows"], width_s)
+        | {
+            "finished": whole["finished"],
+            "retries": whole["retries"],
+            **{name: whole[name] for name in whole if name.endswith("_ms") and "_p" in name},
+            "longest_wait_ms": whole["waited_max_ms"],
+            "attainment": _attainment(tables["priorities"]),
+            "jain": _mean(tables["fairness"], "jain", "requests"),
+            "jain_worst": min((row["jain"] for row in tables["fairness"]), default=None),
+            "token_use": _use(tables["tokens"]),
+            "takes": sum(row["takes"] for row in tables["inversions"]),
+            "inverted_takes": sum(row["inverted"] for row in tables["inversions"]),
+            "workers": len(tables["workers"]),
+        }
+    )
+
+
+def _rates(windows: Rows, width_s: float) -> dict[str, float]:
+    """Per second from the first to the last window in which something was settled."""
+    settled: dict[int, int] = {}
+    for row in windows:
+        settled[row["window"]] = settled.get(row["window"], 0) + row["finished"]
+    span_s = (max(settled) - min(settled) + 1) * width_s
+    return {
+        "per_s": sum(settled.values()) / span_s,
+        "peak_per_s": max(settled.values()) / width_s,
+    }
+
+
+def _iso(micros: int) -> str:
+    return datetime.fromtimestamp(micros / 1e6, UTC).isoformat(timespec="seconds")
+
+
+def _mean(rows: Rows, value: str, weight: str) -> float | None:
+    weights = sum(row[weight] for row in rows)
+    return sum(row[value] * row[weight] for row in rows) / weights if weights else None
+
+
+def _use(rows: Rows) -> float | None:
+    allowed = sum(row["allowed"] for row in rows)
+    return sum(row["used"] for row in rows) / allowed if allowed else None
+
+
+def _attainment(priorities: Rows) -> float | None:
+    """The share of what has a target that met it."""
+    aimed = [row for row in priorities if row["target_ms"] is not None]
+    finished = sum(row["finished"] for row in aimed)
+    return sum(row["met"] for row in aimed) / finished if finished else None

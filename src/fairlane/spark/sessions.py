@@ -1,0 +1,71 @@
+"""A Spark session that works at once on this machine, or the one that is there."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from .need import need_java, need_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Quiet, in UTC, and for nobody else in the network; what the caller sets wins.
+_QUIET = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.python.filterPushdown.enabled": "true",
+}
+_LOCAL = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "4",
+}
+
+
+def session(
+    master: str | None = None, name: str = "fairlane", conf: dict[str, Any] | None = None
+) -> SparkSession:
+    """A session in which the format "fairlane" is registered.
+
+    The active one if there is one (it may be spark-submit's), else a new one on `master` (default
+    local[*]). `conf` are Spark's own settings. Raises SparkMissing.
+    """
+    need_spark()
+    from pyspark.sql import SparkSession
+
+    from .source import register
+
+    found = SparkSession.getActiveSession()
+    if found is None:
+        if "SPARK_REMOTE" not in os.environ:
+            need_java()
+        found = _new(master, name, conf or {})
+    register(found)
+    return found
+
+
+def _new(master: str | None, name: str, conf: dict[str, Any]) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    # Else executors on this machine start whatever `python3` is first on PATH.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(name)
+    settings = dict(_QUIET)
+    if master is not None:
+        builder = builder.master(master)
+    elif not _is_submitted():
+        builder = builder.master("local[*]")
+    if (master or "local").startswith("local") and not _is_submitted():
+        settings |= _LOCAL
+    for key, value in (settings | conf).items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def _is_submitted() -> bool:
+    """True under spark-submit, which names the master itself."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ

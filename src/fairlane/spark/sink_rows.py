@@ -1,0 +1,256 @@
+"""Rows to packed bodies: columns of Arrow as they are, nothing done for each row if it can be."""
+
+from __future__ import annotations
+
+import json
+import math
+from bisect import bisect_right
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from .. import keys, settings
+from ..errors import InvalidArgument
+from ..operations.stage import joined
+from .sink import check_terms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .sink import Plan
+
+_ID_MOST = 1024  # bytes of an id of idColumn
+
+
+class Columns:
+    """Binary values as Arrow keeps them: the length of each, where each begins, all their bytes."""
+
+    def __init__(self, array: Any) -> None:
+        wide = pa.types.is_large_binary(array.type)
+        _, offsets, data = array.buffers()
+        self.count = len(array)
+        self.offsets: Any = b""
+        self.lengths, self.data = b"", memoryview(b"")
+        if self.count == 0:
+            return
+        numbers = memoryview(offsets).cast("B").cast("q" if wide else "i")
+        self.offsets = numbers[array.offset : array.offset + self.count + 1]
+        lengths = pc.binary_length(array).cast(pa.int32())
+        self.lengths = bytes(memoryview(lengths.buffers()[1]).cast("B")[: 4 * self.count])
+        if data is not None:
+            self.data = memoryview(data).cast("B")
+
+    def size(self, start: int, end: int) -> int:
+        """Bytes of the values from `start` to before `end`."""
+        size: int = self.offsets[end] - self.offsets[start]
+        return size
+
+    def part(self, start: int, end: int) -> tuple[Any, Any]:
+        """Their lengths, and their bytes."""
+        return self.lengths[4 * start : 4 * end], self.data[self.offsets[start] : self.offsets[end]]
+
+    def cuts(self, start: int, end: int, most: int) -> Iterator[tuple[int, int]]:
+        """Cuts of at most `most` values and a chunk's bytes."""
+        while start < end:
+            stop = min(end, start + most)
+            if self.size(start, stop) > settings.CHUNK_BYTES:
+                top = self.offsets[start] + settings.CHUNK_BYTES
+                stop = max(start + 1, bisect_right(self.offsets, top, start, stop) - 1)
+            yield start, stop
+            start = stop
+
+
+class Group(NamedTuple):
+    """Rows `start` to before `end` of these columns, all of one request."""
+
+    request: str
+    bodies: Columns
+    ids: Columns | None
+    start: int
+    end: int
+    priority: int | None
+    limit: int | None
+
+
+class Piece(NamedTuple):
+    """Sub-requests on their way to one request: at most a chunk."""
+
+    rows: int
+    packed: bytes
+    ids: bytes  # packed, too
+
+
+def pieces(group: Group, most: int) -> Iterator[Piece]:
+    """The rows of a group in chunks of at most `most`."""
+    for start, end in group.bodies.cuts(group.start, group.end, most):
+        ids = b"" if group.ids is None else joined(end - start, *group.ids.part(start, end))
+        yield Piece(end - start, joined(end - start, *group.bodies.part(start, end)), ids)
+
+
+class Reader:
+    """Reads the batches of one partition; its errors name the row, counted from 0."""
+
+    def __init__(self, plan: Plan, partition: int) -> None:
+        self.plan, self.partition = plan, partition
+        self.rows = 0
+
+    def groups(self, batch: Any) -> Iterator[Group]:
+        """The rows of a batch by their request; within one in the order they have."""
+        plan = self.plan
+        if batch.num_rows == 0:
+            return
+        bodies = self._bodies(batch)
+        ids = self._text(batch, plan.id_column, _ID_MOST) if plan.id_column else None
+        terms = [self._numbers(batch, name) for name in (plan.priority_column, plan.limit_column)]
+        if plan.request:
+            bounds = [(plan.request, 0, batch.num_rows)]
+        else:
+            order, bounds = self._by_request(batch)
+            bodies = bodies.take(order)
+            ids = None if ids is None else ids.take(order)
+            terms = [None if one is None else one.take(order) for one in terms]
+        found = Columns(bodies), None if ids is None else Columns(ids)
+        for request, start, end in bounds:
+            names = (plan.priority_column, plan.limit_column)
+            priority, limit = (
+                None if values is None else self._only(request, name, values[start:end])
+                for name, values in zip(names, terms, strict=True)
+            )
+            check_terms(request, priority, limit)
+            yield Group(request, *found, start, end, priority, limit)
+        self.rows += batch.num_rows
+
+    def _bodies(self, batch: Any) -> Any:
+        plan = self.plan
+        if plan.body_format:
+            make = rows_as_json if plan.body_format == "json" else rows_as_arrow
+            return self._checked(pa.array(make(batch), pa.large_binary()), "row", settings.MAX_BODY)
+        column = batch.column(plan.columns.index(plan.body_column))
+        return self._checked(_binary(column), plan.body_column, settings.MAX_BODY)
+
+    def _text(self, batch: Any, name: str, most: int) -> Any:
+        return self._checked(_binary(batch.column(self.plan.columns.index(name))), name, most)
+
+    def _numbers(self, batch: Any, name: str) -> Any:
+        if not name:
+            return None
+        column = batch.column(self.plan.columns.index(name))
+        self._no_null(column, name)
+        return column
+
+    def _by_request(self, batch: Any) -> tuple[Any, list[tuple[str, int, int]]]:
+        """The rows sorted by request, and where each request's begin and end."""
+        name = self.plan.request_column
+        column = batch.column(self.plan.columns.index(name))
+        self._no_null(column, name)
+        coded = column.dictionary_encode()
+        names = [_word(value) for value in coded.dictionary.to_pylist()]
+        for request in names:
+            keys.check_name(f'request id (column "{name}")', request)
+        order = pc.sort_indices(coded.indices)
+        counts = {
+            one["values"]: one["counts"] for one in pc.value_counts(coded.indices).to_pylist()
+        }
+        bounds, start = [], 0
+        for code in sorted(counts):
+            bounds.append((names[code], start, start + counts[code]))
+            start += counts[code]
+        return order, bounds
+
+    def _only(self, request: str, name: str, values: Any) -> int:
+        found = pc.min_max(values).as_py()
+        low, high = found["min"], found["max"]
+        if low != high:
+            raise InvalidArgument(
+                f'request {request} has rows with {low} and with {high} in column "{name}": '
+                "all rows of a request have one"
+            )
+        return int(low)
+
+    def _checked(self, array: Any, name: str, most: int) -> Any:
+        self._no_null(array, name)
+        lengths = pc.binary_length(array)
+        if len(array) and pc.max(lengths).as_py() > most:
+            at = pc.index(pc.greater(lengths, most), pa.scalar(True)).as_py()
+            raise InvalidArgument(
+                f"{self._place(at, name)} has {lengths[at].as_py():,} bytes: the most is {most:,}"
+            )
+        return array
+
+    def _no_null(self, array: Any, name: str) -> None:
+        if array.null_count:
+            at = pc.index(pc.is_null(array), pa.scalar(True)).as_py()
+            raise InvalidArgument(
+                f"{self._place(at, name)} is null: give every row a value, or filter those out"
+            )
+
+    def _place(self, at: int, name: str) -> str:
+        return f'row {self.rows + at} of partition {self.partition}: "{name}"'
+
+
+def _binary(column: Any) -> Any:
+    """The column as binary, without a copy where it is text."""
+    kind = column.type
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return column
+    if pa.types.is_integer(kind):
+        column = column.cast(pa.string())
+    large = pa.types.is_large_string(column.type)
+    return column.cast(pa.large_binary() if large else pa.binary())
+
+
+def _word(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+# ------------------------------------------------------------------ whole rows
+
+
+def rows_as_json(batch: Any) -> Iterator[bytes]:
+    """Each row as one object of JSON, in the order of its columns; a null value is null."""
+    encoder = json.JSONEncoder(
+        ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_as_json
+    )
+    for row in batch.to_pylist(maps_as_pydicts="lossy"):
+        try:
+            yield encoder.encode(row).encode()
+        except ValueError:  # a number that JSON has no word for
+            yield encoder.encode(_finite(row)).encode()
+
+
+def _as_json(value: Any) -> Any:
+    """Times in ISO 8601, decimals as text, bytes in base64."""
+    if isinstance(value, (datetime, date, time)):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, bytes):
+        from base64 import b64encode
+
+        return b64encode(value).decode()
+    raise TypeError(f"{type(value).__name__} has no place in JSON")
+
+
+def _finite(value: Any) -> Any:
+    """The same with NaN and the infinities as text, as Spark writes them."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_finite(one) for one in value]
+    return value
+
+
+def rows_as_arrow(batch: Any) -> Iterator[bytes]:
+    """Each row as an Arrow IPC stream of one batch with one row."""
+    for at in range(batch.num_rows):
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema) as stream:
+            stream.write_batch(batch.slice(at, 1))
+        yield sink.getvalue().to_pybytes()

@@ -1,0 +1,258 @@
+"""mode=staged: tasks write to areas that nobody sees, the driver commits what won, exactly once."""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from .. import settings
+from ..errors import FairlaneError, InvalidArgument
+from ..operations.roll import commit, look
+from ..operations.rolling import Share
+from ..operations.stage import Area, joined, stage, stage_all, unstage
+from .sink import one_of, run
+from .sink_rows import Group, Reader, pieces
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from ..steps import Call
+    from .sink import Plan
+
+_TOGETHER = 8  # chunks of one round trip
+_HELD = 32 << 20  # bytes that wait for their chunk to fill, over all requests
+_HELD_ROWS = 200_000
+
+
+@dataclass(slots=True)
+class Staged:
+    """What one task has staged for one request."""
+
+    request: str
+    area: Area
+    priority: int | None = None
+    limit: int | None = None
+
+
+@dataclass
+class StagedMessage(WriterCommitMessage):
+    """What a task tells the driver: its areas. `query` is the stream's id, "" of a batch."""
+
+    parts: list[Staged] = field(default_factory=list)
+    query: str = ""
+
+
+class _Filling:
+    """The area of one request, and what waits for its next chunk."""
+
+    def __init__(self, request: str, name: str) -> None:
+        self.staged = Staged(request, Area(name, 0, 0))
+        self.count = self.size = 0
+        self.lengths: list[Any] = []
+        self.bodies: list[Any] = []
+
+    def take(self, count: int) -> int:
+        """Counts a chunk; returns its number."""
+        name, chunks, rows = self.staged.area
+        self.staged.area = Area(name, chunks + 1, rows + count)
+        return chunks + 1
+
+    def hold(self, lengths: Any, bodies: Any) -> None:
+        """Keeps a copy of some rows, so that their batch can go."""
+        self.lengths.append(bytes(lengths))
+        self.bodies.append(bytes(bodies))
+        self.count += len(lengths) // 4
+        self.size += len(bodies)
+
+    def release(self) -> bytes:
+        """What waits, as one chunk."""
+        packed = joined(self.count, b"".join(self.lengths), b"".join(self.bodies))
+        self.lengths, self.bodies, self.count, self.size = [], [], 0, 0
+        return packed
+
+
+class Stager:
+    """Writes the rows of one task to areas of their requests, in bounded memory."""
+
+    def __init__(self, plan: Plan, driver: Any, txn: str, partition: int, attempt: int) -> None:
+        self.plan, self.driver, self.txn = plan, driver, txn
+        # An attempt's number comes again when a driver is started anew; its area must not.
+        self.name = f"{partition}:{attempt}:{secrets.token_hex(4)}"
+        self._reader = Reader(plan, partition)
+        self._filling: dict[str, _Filling] = {}
+        self._calls: list[Call] = []
+        self._held = self._held_rows = 0
+
+    def write(self, batches: Iterable[Any]) -> list[Staged]:
+        """Stages all rows; returns what there is then. Raises InvalidArgument, RedisError."""
+        for batch in batches:
+            for group in self._reader.groups(batch):
+                self._add(group)
+            while self._held > _HELD or self._held_rows > _HELD_ROWS:
+                self._flush(max(self._filling.values(), key=lambda one: (one.size, one.count)))
+        for one in self._filling.values():
+            if one.count:
+                self._flush(one)
+        self._send()
+        return [one.staged for one in self._filling.values()]
+
+    def _add(self, group: Group) -> None:
+        one = self._filling.get(group.request)
+        if one is None:
+            one = self._filling[group.request] = _Filling(group.request, self.name)
+        told = one.staged
+        told.priority = one_of(group.request, "priority", told.priority, group.priority)
+        told.limit = one_of(group.request, "limit", told.limit, group.limit)
+        if self.plan.request:
+            for piece in pieces(group, self.plan.batch_size):
+                self._stage(one, piece.rows, piece.packed)
+            return
+        bodies = group.bodies
+        for start, end in bodies.cuts(group.start, group.end, self.plan.batch_size):
+            size = bodies.size(start, end)
+            if (
+                one.count + end - start > self.plan.batch_size
+                or one.size + size > settings.CHUNK_BYTES
+            ):
+                self._flush(one)
+            one.hold(*bodies.part(start, end))
+            self._held, self._held_rows = self._held + size, self._held_rows + end - start
+
+    def _flush(self, one: _Filling) -> None:
+        if one.count:
+            count = one.count
+            self._held, self._held_rows = self._held - one.size, self._held_rows - count
+            self._stage(one, count, one.release())
+
+    def _stage(self, one: _Filling, count: int, packed: bytes) -> None:
+        number = one.take(count)
+        request, area = one.staged.request, one.staged.area.name
+        self._calls.append(stage(request, self.txn, area, number, packed, self.plan.stage_ms))
+        if len(self._calls) == _TOGETHER:
+            self._send()
+
+    def _send(self) -> None:
+        calls, self._calls = self._calls, []
+        self.driver.run(stage_all(calls))
+
+
+def stage_rows(plan: Plan, txn: str, batches: Iterator[Any]) -> list[Staged]:
+    """Stages the rows of the task that runs here."""
+    task = TaskContext.get()
+    partition, attempt = (task.partitionId(), task.taskAttemptId()) if task else (0, 0)
+    with closing(plan.driver()) as driver:
+        return Stager(plan, driver, txn, partition, attempt).write(batches)
+
+
+def shares_of(plan: Plan, messages: Sequence[StagedMessage | None]) -> list[Share]:
+    """What all tasks have staged, by request, in the order of their partitions."""
+    found: dict[str, list[Staged]] = {plan.request: []} if plan.request else {}
+    for message in messages:
+        for one in message.parts if message is not None else ():
+            found.setdefault(one.request, []).append(one)
+    shares = []
+    for request, parts in found.items():
+        priority = limit = None
+        for one in parts:
+            priority = one_of(request, "priority", priority, one.priority)
+            limit = one_of(request, "limit", limit, one.limit)
+        parts.sort(key=lambda one: int(one.area.name.partition(":")[0]))
+        areas = [one.area for one in parts if one.area.rows]
+        shares.append(Share(request, plan.policy_of(priority, limit), areas))
+    return shares
+
+
+def commit_staged(plan: Plan, txn: str, messages: Sequence[StagedMessage | None]) -> int:
+    """Commits a transaction. Raises as operations.roll.commit does."""
+    shares = shares_of(plan, messages)
+    total: int = run(plan, commit(shares, plan.transaction(txn)))
+    return total
+
+
+def abort_staged(plan: Plan, txn: str, messages: Sequence[StagedMessage | None]) -> None:
+    """Drops what is known to be staged, unless it is pinned; the rest of it expires."""
+    areas: dict[str, list[str]] = {}
+    for message in messages:
+        for one in message.parts if message is not None else ():
+            areas.setdefault(one.request, []).append(one.area.name)
+    with closing(plan.driver()) as driver:
+        for request, names in areas.items():
+            driver.run(unstage(request, txn, names))
+
+
+def look_first(plan: Plan) -> None:
+    """Raises now what would keep the commit from writing to the request that is named."""
+    if plan.request and not plan.priority_column and not plan.limit_column:
+        run(plan, look(Share(plan.request, plan.policy, []), plan.transaction(plan.txn)))
+
+
+class StagedWriter(DataSourceArrowWriter):
+    """One batch is one transaction."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+
+    def write(self, iterator: Iterator[Any]) -> StagedMessage:
+        """Runs in each task."""
+        return StagedMessage(stage_rows(self.plan, self.plan.txn, iterator))
+
+    def commit(self, messages: list[Any]) -> None:
+        """Runs once, when every task has told what it staged."""
+        commit_staged(self.plan, self.plan.txn, messages)
+
+    def abort(self, messages: list[Any]) -> None:
+        """Runs when a task or the commit has failed."""
+        abort_staged(self.plan, self.plan.txn, messages)
+
+
+class StagedStreamWriter(DataSourceStreamArrowWriter):
+    """Each micro-batch is a transaction, named by the stream and its number."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+
+    def write(self, iterator: Iterator[Any]) -> StagedMessage:
+        """Runs in each task."""
+        query, number = stream_place()
+        parts = stage_rows(self.plan, stream_txn(query, number), iterator)
+        return StagedMessage(parts, query)
+
+    def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803  Spark's name
+        """Runs once for a micro-batch, and again when Spark does not know that it ran."""
+        commit_staged(self.plan, stream_txn(query_of(messages), batchId), messages)
+
+    def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803  Spark's name
+        """Runs when a task or the commit has failed; the micro-batch will come again."""
+        abort_staged(self.plan, stream_txn(query_of(messages), batchId), messages)
+
+
+def stream_place() -> tuple[str, str]:
+    """The stream's id and the micro-batch's number, of the task that runs here."""
+    task = TaskContext.get()
+    query = task.getLocalProperty("sql.streaming.queryId") if task else None
+    number = task.getLocalProperty("streaming.sql.batchId") if task else None
+    if not query or number is None:
+        raise FairlaneError("Spark does not say which micro-batch this is: it cannot be written")
+    return query, number
+
+
+def stream_txn(query: str, number: int | str) -> str:
+    """The transaction of a micro-batch."""
+    return f"{query or '-'}:{number}"
+
+
+def query_of(messages: Sequence[Any]) -> str:
+    """The stream's id, as the tasks tell it; "" when there were none."""
+    found = {message.query for message in messages if message is not None}
+    if len(found) > 1:
+        raise InvalidArgument(f"one micro-batch of two streams: {', '.join(sorted(found))}")
+    return found.pop() if found else ""

@@ -1,0 +1,253 @@
+"""The completion log, or the results of a request, as a stream that can be replayed.
+
+An offset is a place in a Redis stream, so the same two offsets always mean the same entries. Nobody
+else notices the reading: there is no consumer group, and nothing is acknowledged or taken away.
+
+In an offset, `123-4` means: up to this entry, which was read. `[123-4` means: up to this entry,
+which was not. The log is capped, so what a query has not read yet may be gone when it is slow;
+that is found out, as Spark would never know.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from .. import keys
+from ..drivers.sync import SyncDriver
+from ..errors import FairlaneError, InvalidArgument, RequestNotFound
+from ..operations import ranges
+from .options import Options
+from .view_columns import arrow_of, batch_of, check_schema, columns_of, completion_row
+from .view_results import read_results
+from .views import KNOWN, MOST_PARTS, view_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql.streaming.datasource import ReadLimit
+    from pyspark.sql.types import StructType
+
+    from ..operations.ranges import Piece
+
+_VIEWS = ("completions", "results")
+_BEFORE = "["  # of an entry that comes next
+
+
+class DataLost(FairlaneError):
+    """Entries that a stream has not read yet are gone from Redis."""
+
+
+class Part(NamedTuple):
+    """What one Spark task reads, and the offset its batch starts at."""
+
+    piece: Piece
+    start: str
+
+
+def reader_of(given: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
+    """The reader of the stream that the options name. Raises InvalidArgument."""
+    options = Options(given, KNOWN)
+    view = view_of(options)
+    if view not in _VIEWS:
+        raise InvalidArgument(
+            f"the view {view} is no stream: {' and '.join(_VIEWS)} are; read it with spark.read"
+        )
+    check_schema(view, schema)
+    return StreamReader(view, options, schema)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One Redis stream: `{queue}:completed` or `out:{id}`.
+
+    An offset is {name: place, "born": ms}; `born` (0 for the log) tells the request from a later
+    one of the same id.
+    """
+
+    def __init__(self, view: str, options: Options, schema: StructType) -> None:
+        self.view, self.schema = view, schema
+        self.redis, self.queue = options.redis, keys.check_name("queue", options.queue)
+        self.request = options.text("request")
+        self.name = f"{view}:{self.request or self.queue}"
+        self.stream = keys.results(self.request) if self.request else keys.completed(self.queue)
+        self.parts = options.number("minPartitions", 1, 1, MOST_PARTS)
+        self.most = options.number("maxOffsetsPerTrigger", 0, 1)
+        self.fails = options.flag("failOnDataLoss", default=True)
+        self.starting = options.text("startingOffsets", "earliest")
+        if self.starting not in {"earliest", "latest"}:
+            self.starting = json.dumps(self._given(self.starting))
+        self.target: str | None = None  # where a query that reads what there is stops
+
+    def _given(self, text: str) -> dict[str, Any]:
+        """An offset as a user writes it."""
+        try:
+            found = json.loads(text)
+            ranges.place(found[self.name].removeprefix(_BEFORE))
+        except (ValueError, LookupError, TypeError, AttributeError):
+            example = json.dumps({self.name: "1700000000000-0"})
+            raise InvalidArgument(
+                f'option "startingOffsets" is {text!r}: earliest, latest or {example} is expected'
+            ) from None
+        return {self.name: found[self.name], "born": int(found.get("born", 0))}
+
+    # ------------------------------------------------------------------ offsets
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  Spark's name
+        """Where a new query begins."""
+        found, born = self._look()
+        if self.starting == "earliest":
+            return self._offset(_BEFORE + found.first if found else ranges.BEGIN, born)
+        if self.starting == "latest":
+            return self._offset(found.last if found else ranges.BEGIN, born)
+        given: dict[str, Any] = json.loads(self.starting)
+        return self._offset(given[self.name], given["born"] or born)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's name
+        """What `maxOffsetsPerTrigger` says."""
+        return ReadMaxRows(self.most) if self.most else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  Spark's name
+        """Fixes where a query that reads what there is now will stop."""
+        found, _ = self._look()
+        self.target = found.last if found else ranges.BEGIN
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802  Spark's name
+        """Where the stream ends now; for the query's progress only."""
+        found, born = self._look()
+        return self._offset(found.last, born) if found else None
+
+    def latestOffset(  # noqa: N802  Spark's name
+        self, start: dict[str, Any], limit: ReadLimit
+    ) -> dict[str, Any]:
+        """How far the next batch reads: at most `limit` rows, but at least one entry.
+
+        An entry of results holds up to 490 of them and is not cut. Never before `start`.
+        """
+        at = self._place(start)
+        found, _ = self._look()
+        last = found.last if found else ranges.BEGIN
+        if self.target is not None:
+            last = min(last, self.target, key=ranges.place)
+        if not _has_more(at, last):
+            return start
+        if isinstance(limit, ReadMaxRows):
+            last = self._within(Part(ranges.Piece(_begin(at), last), at), limit.max_rows)
+        return self._offset(last, start["born"])
+
+    def _within(self, part: Part, most: int) -> str:
+        """The last entry of a part that ends before more than `most` rows were read."""
+        page = ranges.RESULTS_PAGE if self.request else ranges.PAGE
+        last, rows = "", 0
+        rest: Piece | None = part.piece
+        with closing(SyncDriver(self.redis)) as driver:
+            while rest is not None:
+                count = page if self.request else max(1, min(page, most - rows))
+                entries, rest = driver.run(ranges.read_page(self.stream, rest, count))
+                for entry_id, fields in entries:
+                    rows += len(fields) // 2 - 1 if self.request else 1
+                    if last and rows > most:
+                        return last
+                    last = entry_id.decode()
+                if rows >= most:
+                    break
+        return last or part.piece.last
+
+    def _look(self) -> tuple[ranges.Span | None, int]:
+        """What the stream holds now, and when its request was born."""
+        with closing(SyncDriver(self.redis)) as driver:
+            if not self.request:
+                return driver.run(ranges.span(self.stream)), 0
+            found, born, _ = driver.run(ranges.result_span(self.request))
+            return found, born
+
+    def _offset(self, entry: str, born: int) -> dict[str, Any]:
+        return {self.name: entry, "born": born}
+
+    def _place(self, offset: dict[str, Any]) -> str:
+        if self.name not in offset:
+            other = next(iter(offset), "")
+            raise InvalidArgument(
+                f"the checkpoint is of the stream {other}, and not of {self.name}: "
+                "a query with other options needs a checkpoint of its own"
+            )
+        return str(offset[self.name])
+
+    # ------------------------------------------------------------------ rows
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """What lies behind `start`, up to `end`, in `minPartitions` parts at the most.
+
+        Raises DataLost.
+        """
+        at, last = self._place(start), self._place(end)
+        if not _has_more(at, last.removeprefix(_BEFORE)):
+            return []
+        self._check(at, start["born"])
+        pieces = ranges.cut(_begin(at), last.removeprefix(_BEFORE), self.parts)
+        return [InputPartition((Part(piece, at), start["born"])) for piece in pieces]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one part. Raises DataLost."""
+        part, born = partition.value
+        wanted = arrow_of(self.schema)
+        with closing(SyncDriver(self.redis)) as driver:
+            for columns in self._pages(driver, part.piece):
+                yield batch_of(columns, wanted)
+        self._check(part.start, born)  # it may have gone while it was read
+
+    def _pages(self, driver: SyncDriver, piece: Piece) -> Iterator[dict[str, Any]]:
+        if self.request:
+            yield from read_results(driver, self.request, piece)
+            return
+        rest: Piece | None = piece
+        while rest is not None:
+            found, rest = driver.run(ranges.endings(self.queue, rest))
+            if found:
+                yield columns_of(self.view, map(completion_row, found))
+
+    def _check(self, start: str, born: int) -> None:
+        """Raises DataLost when entries behind `start` are gone.
+
+        The log loses its oldest entries when it grows too long, so it has lost none that were not
+        read as long as the last one that was is there. Results only go all at once.
+        """
+        if not self.fails:
+            return
+        try:
+            found, born_now = self._look()
+        except RequestNotFound:
+            raise self._lost(f"request {self.request} is gone") from None
+        if self.request:
+            if born_now != born:
+                raise self._lost(f"request {self.request} is another one than before")
+            return
+        expected = start.removeprefix(_BEFORE)
+        if expected == ranges.BEGIN:
+            return
+        if found is None or ranges.place(found.first) > ranges.place(expected):
+            first = found.first if found else "empty"
+            raise self._lost(f"it begins at {first} by now")
+
+    def _lost(self, why: str) -> DataLost:
+        return DataLost(
+            f"the stream {self.name} has lost entries that were not read yet: {why}. To go on with "
+            "what is left set the option failOnDataLoss to false; to prevent it read more often"
+        )
+
+
+def _begin(at: str) -> str:
+    """The first id behind an offset."""
+    return at[1:] if at.startswith(_BEFORE) else ranges.after(at)
+
+
+def _has_more(at: str, last: str) -> bool:
+    return ranges.place(_begin(at)) <= ranges.place(last)

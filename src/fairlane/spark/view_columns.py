@@ -1,0 +1,158 @@
+"""The columns of what is read, and how rows of ours become record batches of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from ..errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pyspark.sql.types import DataType
+
+    from ..model import Completion, DeadSubRequest, Progress
+    from ..operations.ranges import Ended
+
+_TEXT, _BYTES, _INT, _LONG = StringType(), BinaryType(), IntegerType(), LongType()
+_DOUBLE, _FLAG, _MOMENT = DoubleType(), BooleanType(), TimestampType()
+_COUNTS = (("total", _LONG), ("done", _LONG), ("dead", _LONG), ("cancelled", _LONG))
+COLUMNS: Mapping[str, tuple[tuple[str, DataType], ...]] = {
+    "results": (
+        *(("index", _LONG), ("status", _TEXT), ("result", _BYTES), ("attempt", _INT)),
+        *(("worker", _TEXT), ("waited_ms", _LONG), ("ran_ms", _DOUBLE)),
+        # What follows is computed: see view_results.
+        *(("total_ms", _DOUBLE), ("error", _TEXT), ("started", _MOMENT), ("settled", _MOMENT)),
+    ),
+    "requests": (
+        *(("id", _TEXT), ("state", _TEXT), ("priority", _INT), ("limit", _INT), *_COUNTS),
+        *(("held", _INT), ("is_open", _FLAG), ("submitted", _MOMENT), ("ended", _MOMENT)),
+        ("reason", _TEXT),
+    ),
+    "dead": (
+        *(("request", _TEXT), ("index", _LONG), ("reason", _TEXT), ("error", _TEXT)),
+        *(("fingerprint", _TEXT), ("attempt", _INT), ("worker", _TEXT), ("body", _BYTES)),
+        ("died", _MOMENT),
+    ),
+    "workers": (
+        *(("worker", _TEXT), ("host", _TEXT), ("pid", _INT), ("started", _MOMENT)),
+        *(("renewed", _MOMENT), ("holds", _TEXT)),
+    ),
+    "completions": (
+        *(("log_id", _TEXT), ("id", _TEXT), ("state", _TEXT), ("priority", _INT), *_COUNTS),
+        *(("submitted", _MOMENT), ("ended", _MOMENT), ("reason", _TEXT), ("logged", _MOMENT)),
+    ),
+}
+
+
+def struct_of(view: str) -> StructType:
+    """All columns of a view."""
+    return StructType([StructField(name, kind) for name, kind in COLUMNS[view]])
+
+
+def check_schema(view: str, schema: StructType) -> None:
+    """Raises InvalidArgument when `schema` has columns that the view has not, or other types."""
+    right = dict(COLUMNS[view])
+    for field in schema.fields:
+        if field.name not in right:
+            raise InvalidArgument(
+                f'the view {view} has no column "{field.name}"; there are {", ".join(right)}'
+            )
+        if field.dataType != right[field.name]:
+            raise InvalidArgument(
+                f'column "{field.name}" is {right[field.name].simpleString()}, '
+                f"not {field.dataType.simpleString()}"
+            )
+
+
+def arrow_of(schema: StructType) -> pa.Schema:
+    """The same in Arrow, exactly as Spark wants it."""
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def batch_of(columns: Mapping[str, Any], schema: pa.Schema) -> pa.RecordBatch:
+    """The columns that `schema` names, of arrays or lists."""
+    arrays = []
+    for field in schema:
+        values = columns[field.name]
+        if not isinstance(values, pa.Array):
+            values = pa.array(values, type=field.type)
+        arrays.append(values if values.type == field.type else values.cast(field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def columns_of(view: str, rows: Iterable[Sequence[Any]]) -> dict[str, list[Any]]:
+    """Rows as columns, in the order of the view's."""
+    names = [name for name, _ in COLUMNS[view]]
+    turned = list(zip(*rows, strict=True))
+    return {name: list(turned[at]) if turned else [] for at, name in enumerate(names)}
+
+
+def completion_row(one: Completion) -> tuple[Any, ...]:
+    """One row of the view `completions`."""
+    logged_ms = int(one.log_id.partition("-")[0])
+    return (
+        *(one.log_id, one.id, one.state, one.priority),
+        *(one.total, one.done, one.dead, one.cancelled),
+        *(moment(one.submitted_ms), moment(one.ended_ms), one.reason, moment(logged_ms)),
+    )
+
+
+def ended_row(one: Completion, known: Ended | None) -> tuple[Any, ...]:
+    """One row of the view `requests`, of a request that has ended."""
+    return (
+        *(one.id, one.state, one.priority, known.limit if known else None),
+        *(one.total, one.done, one.dead, one.cancelled),
+        *(0, False, moment(one.submitted_ms), moment(one.ended_ms), one.reason),
+    )
+
+
+def progress_row(one: Progress) -> tuple[Any, ...]:
+    """One row of the view `requests`, of one that is not in the completion log yet."""
+    return (
+        *(one.id, one.state, one.priority, one.limit),
+        *(one.total, one.done, one.dead, one.cancelled),
+        *(one.held, one.is_open, moment(one.submitted_ms), moment(one.ended_ms), one.reason),
+    )
+
+
+def dead_row(request_id: str, one: DeadSubRequest) -> tuple[Any, ...]:
+    """One row of the view `dead`."""
+    return (
+        *(request_id, one.index, one.reason, one.error, one.fingerprint),
+        *(one.attempt, one.worker, one.body, moment(one.died_ms)),
+    )
+
+
+def worker_row(one: Mapping[str, str]) -> tuple[Any, ...]:
+    """One row of the view `workers`."""
+    return (
+        *(one["worker"], one.get("host", ""), _number(one, "pid")),
+        *(moment(_number(one, "started")), moment(_number(one, "renewed")), one.get("holds", "")),
+    )
+
+
+def moment(ms: int | None) -> int | None:
+    """Milliseconds as a timestamp's microseconds; None for 0, which is no moment."""
+    return ms * 1000 if ms else None
+
+
+def _number(one: Mapping[str, str], name: str) -> int | None:
+    try:
+        return int(one[name])
+    except (KeyError, ValueError):
+        return None

@@ -1,0 +1,141 @@
+"""Results of a request as columns; one entry of `out` holds what one worker settled at once.
+
+`waited_ms` ends when a worker took the slice that a sub-request is in, `settled` is when its worker
+told Redis of the whole slice. In between the slice's sub-requests ran one after the other, in the
+order of the entry. From that follow `started` (to within what lies between two calls of a handler)
+and `total_ms`: from the submission to the end of the handler.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from .. import keys
+from ..operations.ranges import RESULTS_PAGE, read_page
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..drivers.sync import SyncDriver
+    from ..operations.ranges import Entries, Piece
+
+_INDEX, _STATUS, _ATTEMPT, _WAITED, _RAN = range(5)  # of a head: model.result_head
+
+
+def read_results(
+    driver: SyncDriver, request_id: str, piece: Piece, page: int = RESULTS_PAGE
+) -> Iterator[dict[str, Any]]:
+    """Pages of the results in a piece of `out`, each as columns of the view `results`.
+
+    What was settled in one millisecond is on one page, unless it is all of it.
+    """
+    out = keys.results(request_id)
+    held: Entries = []
+    left: Piece | None = piece
+    while left is not None:
+        entries, left = driver.run(read_page(out, left, page))
+        entries, held = [*held, *entries], []
+        if left is not None:
+            whole = _before_last_moment(entries)
+            entries, held = entries[:whole], entries[whole:]
+        if entries:
+            yield columns(entries)
+
+
+def _before_last_moment(entries: Entries) -> int:
+    """How many entries stand before those of the last millisecond; all when there is one only."""
+    last = entries[-1][0].partition(b"-")[0] + b"-"
+    at = len(entries)
+    while at and entries[at - 1][0].startswith(last):
+        at -= 1
+    return at or len(entries)
+
+
+def columns(entries: Entries) -> dict[str, Any]:
+    """The results in some entries of `out`, as arrays by column."""
+    heads: list[bytes] = []
+    bodies: list[bytes] = []
+    sizes: list[int] = []
+    for _, fields in entries:  # worker, then (head, body) pairs
+        heads += fields[2::2]
+        bodies += fields[3::2]
+        sizes.append(len(fields) // 2 - 1)
+    parts = pc.split_pattern(pa.array(heads, type=pa.binary()).cast(pa.string()), ":")
+    status = pc.list_element(parts, _STATUS)
+    is_dead = pc.equal(status, "x")
+    ran_us = _whole(parts, _RAN)
+    waited_ms = _whole(parts, _WAITED)
+    owner = pa.array([at for at, size in enumerate(sizes) for _ in range(size)], type=pa.int64())
+    workers = pa.array([fields[1].decode("utf-8", "replace") for _, fields in entries])
+    settled_us = pa.array([_ms(entry) * 1000 for entry in entries], type=pa.int64()).take(owner)
+    before, behind = _around(entries, sizes, ran_us)
+    return {
+        "index": _whole(parts, _INDEX),
+        "status": pc.if_else(is_dead, "dead", "done"),
+        "result": pc.if_else(
+            pc.equal(status, "d"), pa.array(bodies, type=pa.binary()), pa.scalar(None, pa.binary())
+        ),
+        "attempt": _whole(parts, _ATTEMPT),
+        "worker": workers.take(owner),
+        "waited_ms": waited_ms,
+        "ran_ms": pc.divide(ran_us.cast(pa.float64()), 1000.0),
+        "total_ms": pc.divide(
+            pc.add(pc.multiply(waited_ms, 1000), pc.add(before, ran_us)).cast(pa.float64()), 1000.0
+        ),
+        "error": _errors(bodies, is_dead),
+        "started": _moments(pc.subtract(settled_us, behind)),
+        "settled": _moments(settled_us),
+    }
+
+
+def _ms(entry: tuple[bytes, Any]) -> int:
+    return int(entry[0].partition(b"-")[0])
+
+
+def _whole(parts: Any, at: int) -> Any:
+    return pc.list_element(parts, at).cast(pa.int64())
+
+
+def _moments(micros: Any) -> Any:
+    return micros.cast(pa.timestamp("us", tz="UTC"))
+
+
+def _errors(bodies: list[bytes], is_dead: Any) -> Any:
+    if not pc.any(is_dead).as_py():
+        return pa.nulls(len(bodies), pa.string())
+    dead = is_dead.to_pylist()
+    texts = [
+        body.decode("utf-8", "replace") if died else None
+        for body, died in zip(bodies, dead, strict=True)
+    ]
+    return pa.array(texts, type=pa.string())
+
+
+def _around(entries: Entries, sizes: list[int], ran_us: Any) -> tuple[Any, Any]:
+    """How long (us) the others ran before each result, and how long it and those after it.
+
+    Among what its worker settled in the same millisecond: a big slice takes several entries.
+    """
+    firsts: list[int] = []
+    lasts: list[int] = []
+    row, at = 0, 0
+    while at < len(entries):
+        who, end, count = _who(entries[at]), at, 0
+        while end < len(entries) and _who(entries[end]) == who:
+            count += sizes[end]
+            end += 1
+        firsts += [row] * count
+        lasts += [row + count - 1] * count
+        row, at = row + count, end
+    through = pc.cumulative_sum(ran_us)
+    until = pc.subtract(through, ran_us)
+    before = pc.subtract(until, until.take(pa.array(firsts, type=pa.int64())))
+    behind = pc.subtract(through.take(pa.array(lasts, type=pa.int64())), until)
+    return before, behind
+
+
+def _who(entry: tuple[bytes, Any]) -> tuple[bytes, bytes]:
+    return entry[0].partition(b"-")[0], entry[1][1]

@@ -1,0 +1,62 @@
+"""One Spark session for all tests; they are skipped in one sentence where there is no Spark."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane.errors import SparkMissing
+from fairlane.spark import need
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+# Classes and functions of the tests are unpickled on executors, which import `tests`.
+CONF = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "OFF",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "1g",
+    "spark.sql.python.filterPushdown.enabled": "true",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """Two cores, and a failed Spark task is tried twice again."""
+    try:
+        need.need_spark()
+        need.need_java()
+    except SparkMissing as missing:
+        pytest.skip(str(missing))
+    from pyspark.sql import SparkSession
+
+    from fairlane.spark.source import register
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
+    )
+    builder = SparkSession.builder.master("local[2,3]").appName("tests")
+    for name, value in CONF.items():
+        builder = builder.config(name, value)
+    made = builder.getOrCreate()
+    register(made)
+    yield made
+    made.stop()

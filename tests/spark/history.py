@@ -1,0 +1,207 @@
+"""An archive as Parquet of a queue that never was: every number in it is known.
+
+Workers take the most urgent request that has a token left, in turns within a priority, and run its
+slices one sub-request after the other.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fairlane.spark.archive_tables import SCHEMAS
+from fairlane.spark.view_columns import arrow_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+T0 = 1_795_200_000_000  # ms
+
+
+@dataclass
+class Asked:
+    """A request of the history; `ran_ms` is about what each sub-request takes."""
+
+    id: str
+    priority: int
+    limit: int
+    count: int
+    at_ms: int
+    ran_ms: float
+    dead: int = 0
+    left: int = 0
+    held: int = 0
+    settled: int = 0
+    ended_ms: int = 0
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+
+class History:
+    """Plays the requests on so many workers."""
+
+    def __init__(self, requests: list[Asked], workers: int, seed: int = 7) -> None:
+        self.requests, self.random = requests, random.Random(seed)
+        self.results: list[dict[str, Any]] = []
+        self.dead: list[dict[str, Any]] = []
+        self._play(workers)
+
+    def _play(self, workers: int) -> None:
+        free = [(float(T0), f"worker:{7000 + n}") for n in range(workers)]
+        coming = sorted(self.requests, key=lambda one: one.at_ms)
+        open_ones: list[Asked] = []
+        ends: list[tuple[float, int, Asked]] = []  # slices that are held until then
+        while free:
+            now, worker = heapq.heappop(free)
+            while coming and coming[0].at_ms <= now:
+                one = coming.pop(0)
+                one.left = one.count
+                open_ones.append(one)
+            while ends and ends[0][0] <= now:
+                heapq.heappop(ends)[2].held -= 1
+            ready = [one for one in open_ones if one.left and one.held < one.limit]
+            if not ready:
+                later: list[float] = [coming[0].at_ms] if coming else []
+                later += [ends[0][0]] if ends else []
+                if later:
+                    heapq.heappush(free, (max(now + 1, min(later)), worker))
+                continue
+            one = self.choose(ready)
+            open_ones.remove(one)
+            open_ones.append(one)  # its turn is over
+            end = self._run(one, int(now), worker)
+            one.held += 1
+            heapq.heappush(ends, (end, id(one), one))
+            heapq.heappush(free, (end + 1, worker))
+
+    def choose(self, ready: list[Asked]) -> Asked:
+        """The most urgent; of several the one whose turn it is."""
+        return min(ready, key=lambda one: one.priority)
+
+    def _run(self, one: Asked, taken: int, worker: str) -> int:
+        """A slice of about 20 ms; returns when it is settled."""
+        share = -(-one.left // one.limit)
+        count = max(1, min(one.left, share, int(20 / one.ran_ms)))
+        spent, rows = 0, []
+        for _ in range(count):
+            index = one.count - one.left
+            one.left -= 1
+            ran = max(1, int(self.random.lognormvariate(0, 0.5) * one.ran_ms * 1000))
+            is_dead = index < one.dead
+            rows.append(self._row(one, index, worker, taken, spent, ran, is_dead=is_dead))
+            spent += ran
+        settled = taken + -(-spent // 1000)
+        shift = settled * 1000 - (taken * 1000 + spent)  # so is it computed from what Redis has
+        for row in rows:
+            row["started"] += shift
+            row["settled"] = settled * 1000
+            row["date"] = f"{datetime.fromtimestamp(settled / 1000, UTC):%Y-%m-%d}"
+        self.results += rows
+        one.settled += count
+        if one.settled == one.count:
+            one.ended_ms = settled
+        return settled
+
+    def _row(
+        self,
+        one: Asked,
+        index: int,
+        worker: str,
+        taken: int,
+        spent: int,
+        ran: int,
+        *,
+        is_dead: bool,
+    ) -> dict[str, Any]:
+        waited = taken - one.at_ms
+        attempt = 1 + (self.random.random() < 0.02) + (4 if is_dead else 0)
+        if is_dead:
+            error = f"ValueError: no such page {index}" if index % 3 else "it is rejected"
+            self.dead.append(
+                {
+                    "request": one.id,
+                    "index": index,
+                    "priority": one.priority,
+                    "attempt": attempt,
+                    "reason": "attempts" if index % 3 else "rejected",
+                    "error": error,
+                    "fingerprint": "f" * 10 if index % 3 else "e" * 10,
+                    "worker": worker,
+                    "body": b"",
+                    "died": taken * 1000,
+                    "date": f"{datetime.fromtimestamp(taken / 1000, UTC):%Y-%m-%d}",
+                }
+            )
+        return {
+            "request": one.id,
+            "priority": one.priority,
+            "index": index,
+            "worker": worker,
+            "status": "dead" if is_dead else "done",
+            "attempt": attempt,
+            "waited_ms": waited,
+            "ran_ms": ran / 1000,
+            "total_ms": waited + (spent + ran) / 1000,
+            "result": None,
+            "error": None,
+            "started": taken * 1000 + spent,
+        }
+
+    def request_rows(self) -> list[dict[str, Any]]:
+        """The table `requests`."""
+        ended = sorted(self.requests, key=lambda one: one.ended_ms)
+        return [
+            {
+                "log_id": f"{one.ended_ms}-{at}",
+                "id": one.id,
+                "state": "done",
+                "limit": one.limit,
+                "priority": one.priority,
+                "total": one.count,
+                "done": one.count - one.dead,
+                "dead": one.dead,
+                "cancelled": 0,
+                "results": one.count,
+                "reason": "",
+                "submitted": one.at_ms * 1000,
+                "ended": one.ended_ms * 1000,
+                "logged": one.ended_ms * 1000,
+                "date": f"{datetime.fromtimestamp(one.ended_ms / 1000, UTC):%Y-%m-%d}",
+            }
+            for at, one in enumerate(ended)
+        ]
+
+    def write(self, folder: Path) -> None:
+        """The archive, in one batch."""
+        tables = {"requests": self.request_rows(), "results": self.results, "dead": self.dead}
+        for name, rows in tables.items():
+            for date in {row["date"] for row in rows}:
+                table = pa.Table.from_pylist(
+                    [row for row in rows if row["date"] == date], schema=arrow_of(SCHEMAS[name])
+                ).drop_columns(["date"])
+                place = folder / name / f"date={date}" / "batch=0"
+                place.mkdir(parents=True)
+                pq.write_table(table, place / "part-0.parquet")
+
+
+def example(minutes: int = 6, seed: int = 7) -> History:
+    """Some minutes with four priorities; urgent requests are small and come often."""
+    dice = random.Random(seed)
+    asked = []
+    for n in range(minutes * 6):
+        at = T0 + n * 10_000 + dice.randrange(3000)
+        asked.append(Asked(f"click-{n}", 0, 4, dice.randrange(20, 120), at, 8))
+    for n in range(minutes * 2):
+        at = T0 + n * 30_000 + dice.randrange(9000)
+        dead = 5 if n == 3 else 0
+        asked.append(Asked(f"thumbnails-{n}", 5, 6, dice.randrange(600, 1900), at, 25, dead))
+    asked += [
+        Asked(f"mail-{n}", 20, 1 + n, 1300 + 600 * n, T0 + 15_000 + n * 9000, 60) for n in range(4)
+    ]
+    asked.append(Asked("nightly-index", 90, 8, 13_000 * minutes // 6, T0 + 2000, 45, 13))
+    return History(asked, workers=10, seed=seed)

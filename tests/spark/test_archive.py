@@ -1,0 +1,225 @@
+"""An archive holds each ending and each result once, wherever it was stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from fairlane.errors import InvalidArgument
+from fairlane.spark import archive_tables
+from fairlane.spark.archive import Archived, archive
+from fairlane.spark.stream import DataLost
+from tests.spark.worlds import World
+from tests.support import backends
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import redis
+    from pyspark.sql import SparkSession
+
+    from fairlane.drivers.sync import SyncDriver
+
+pytestmark = pytest.mark.parametrize("redis_server", backends.one(), indirect=True)
+
+
+@pytest.fixture
+def world(driver: SyncDriver) -> World:
+    return World(driver)
+
+
+def ended(world: World, low: int, high: int) -> None:
+    """Requests r<low> to r<high - 1>, of 20 sub-requests, of which two die."""
+    for n in range(low, high):
+        world.submit(f"r{n}", 20, priority=n % 3, limit=2)
+        world.work_off(dead=[3, 11], most=8)
+
+
+def check(spark: SparkSession, folder: Path, count: int) -> None:
+    """The archive holds r0 to r<count - 1> once, and all that is of them."""
+    requests = archive_tables.read_table(spark, str(folder), "requests")
+    results = archive_tables.read_table(spark, str(folder), "results")
+    dead = archive_tables.read_table(spark, str(folder), "dead")
+    assert requests is not None
+    assert results is not None
+    assert dead is not None
+    ids = [f"r{n}" for n in range(count)]
+    assert sorted(row.id for row in requests.collect()) == sorted(ids)
+    found = sorted((row.request, row["index"]) for row in results.collect())
+    assert found == sorted((one, index) for one in ids for index in range(20))
+    found = sorted((row.request, row["index"]) for row in dead.collect())
+    assert found == sorted((one, index) for one in ids for index in (3, 11))
+
+
+def forget_commit(folder: Path) -> None:
+    """The last batch was written, but Spark died before it said so."""
+    commits = (folder / "_checkpoint" / "commits").glob("[0-9]*")
+    last = max(commits, key=lambda path: int(path.name))
+    last.unlink()
+    last.with_name(f".{last.name}.crc").unlink()
+
+
+def test_what_ended_is_archived_once(
+    spark: SparkSession, redis_url: str, world: World, tmp_path: Path
+):
+    ended(world, 0, 4)
+    seen: list[Archived] = []
+    done = archive(spark, redis_url, str(tmp_path), most=3, on_batch=seen.append)
+    assert done == Archived(batches=2, requests=4, results=80, dead=8, missing=0, skipped=0)
+    assert [one.requests for one in seen] == [3, 4]
+    check(spark, tmp_path, 4)
+    assert archive(spark, redis_url, str(tmp_path)) == Archived()
+    ended(world, 4, 6)
+    assert archive(spark, redis_url, str(tmp_path)).requests == 2
+    check(spark, tmp_path, 6)
+
+
+def test_rows_are_what_the_queue_tells(
+    spark: SparkSession, redis_url: str, world: World, tmp_path: Path
+):
+    ended(world, 0, 1)
+    archive(spark, redis_url, str(tmp_path))
+    told = {one.index: one for one in world.queue.request("r0").results()}
+    rows = spark.read.parquet(str(tmp_path / "results")).collect()
+    assert len(rows) == 20
+    for row in rows:
+        one = told[row["index"]]
+        body = None if row.result is None else bytes(row.result)
+        assert (row.request, row.status, body, row.error) == ("r0", one.status, one.body, one.error)
+        assert (row.attempt, row.worker, row.ran_ms) == (one.attempt, one.worker, one.ran_ms)
+        assert (row.priority, str(row.date)) == (0, f"{row.settled:%Y-%m-%d}")
+    (row,) = spark.read.parquet(str(tmp_path / "requests")).collect()
+    assert (row.id, row.limit, row.total, row.dead, row.results) == ("r0", 2, 20, 2, 20)
+    bodies = spark.read.parquet(str(tmp_path / "dead")).orderBy("index").collect()
+    assert [bytes(row.body) for row in bodies] == [b"3", b"11"]
+    (row,) = spark.read.parquet(str(tmp_path / "batches")).collect()
+    assert (row.batch, row.requests, row.results, row.dead, row.missing) == (0, 1, 20, 2, 0)
+
+
+def test_a_batch_whose_commit_was_lost_is_not_written_twice(
+    spark: SparkSession, redis_url: str, world: World, tmp_path: Path
+):
+    ended(world, 0, 5)
+    archive(spark, redis_url, str(tmp_path), most=2)
+    forget_commit(tmp_path)
+    done = archive(spark, redis_url, str(tmp_path), most=2)
+    assert (done.batches, done.skipped) == (0, 1)
+    check(spark, tmp_path, 5)
+
+
+STEPS = ["results", pytest.param("dead", marks=pytest.mark.heavy), "requests", "mark"]
+
+
+@pytest.mark.parametrize("stop", STEPS)
+def test_an_archive_that_stopped_within_a_batch_goes_on(
+    spark: SparkSession,
+    redis_url: str,
+    world: World,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stop: str,
+):
+    """After each table of the second batch, and before the batch is marked as finished."""
+    ended(world, 0, 3)
+    calls = {"count": 0}
+    names = {"results": "write_counted", "dead": "write_counted", "requests": "write_requests"}
+    name = names.get(stop, "write_mark")
+    real = getattr(archive_tables, name)
+    nth = {"results": 3, "dead": 4}.get(stop, 2)  # two tables a batch
+
+    def stopping(*args: Any) -> Any:
+        calls["count"] += 1
+        if stop == "mark" and calls["count"] == nth:
+            raise InterruptedError("stopped")
+        found = real(*args)
+        if calls["count"] == nth:
+            raise InterruptedError("stopped")
+        return found
+
+    monkeypatch.setattr(archive_tables, name, stopping)
+    with pytest.raises(Exception, match="stopped"):
+        archive(spark, redis_url, str(tmp_path), most=2)
+    assert calls["count"] == nth
+    monkeypatch.undo()
+    done = archive(spark, redis_url, str(tmp_path), most=2)
+    assert (done.batches, done.requests) == (1, 1)
+    check(spark, tmp_path, 3)
+
+
+def test_only_the_endings_when_that_is_wanted(
+    spark: SparkSession, redis_url: str, world: World, tmp_path: Path
+):
+    ended(world, 0, 2)
+    done = archive(spark, redis_url, str(tmp_path), results=False)
+    assert done == Archived(batches=1, requests=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "_checkpoint",
+        "batches",
+        "requests",
+    ]
+
+
+def test_results_that_have_left_redis_are_counted_as_missing(
+    spark: SparkSession, redis_url: str, world: World, tmp_path: Path, redis_client: redis.Redis
+):
+    ended(world, 0, 2)
+    redis_client.delete(*redis_client.keys("*:{r0}"))
+    done = archive(spark, redis_url, str(tmp_path))
+    assert done == Archived(batches=1, requests=2, results=20, dead=2, missing=20)
+    rows = {row.id: row for row in spark.read.parquet(str(tmp_path / "requests")).collect()}
+    assert (rows["r0"].limit, rows["r0"].results) == (None, 0)
+    assert (rows["r1"].limit, rows["r1"].results) == (2, 20)
+
+
+def test_another_checkpoint_is_refused(
+    spark: SparkSession, redis_url: str, world: World, tmp_path: Path
+):
+    ended(world, 0, 3)
+    folder, other = tmp_path / "one", tmp_path / "other"
+    archive(spark, redis_url, str(folder), most=2)
+    with pytest.raises(InvalidArgument, match="holds other endings as batch 0"):
+        archive(spark, redis_url, str(folder), checkpoint=str(tmp_path / "new"))
+    ended(world, 3, 4)
+    with pytest.raises(InvalidArgument, match="does not hold the one before"):
+        archive(spark, redis_url, str(other), checkpoint=str(folder / "_checkpoint"))
+    assert archive(spark, redis_url, str(folder)).requests == 1
+    check(spark, folder, 4)
+
+
+def test_endings_that_were_lost_are_told_of(
+    spark: SparkSession, redis_url: str, world: World, tmp_path: Path, redis_client: redis.Redis
+):
+    ended(world, 0, 2)
+    archive(spark, redis_url, str(tmp_path))
+    ended(world, 2, 5)
+    redis_client.xtrim("{req}:completed", maxlen=1, approximate=False)
+    with pytest.raises(DataLost, match="has lost entries that were not read yet"):
+        archive(spark, redis_url, str(tmp_path))
+    done = archive(spark, redis_url, str(tmp_path), fail_on_data_loss=False)
+    assert done.requests == 1
+
+
+def test_one_that_follows_goes_on_until_it_is_interrupted(
+    spark: SparkSession, redis_url: str, world: World, tmp_path: Path
+):
+    ended(world, 0, 1)
+
+    def more(done: Archived) -> None:
+        if done.batches == 1:
+            ended(world, 1, 2)
+        else:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    done = archive(spark, redis_url, str(tmp_path), follow=True, every_s=0.2, on_batch=more)
+    assert (done.batches, done.requests) == (2, 2)
+    check(spark, tmp_path, 2)
+
+
+def test_what_is_no_queue_is_refused(spark: SparkSession, redis_url: str, tmp_path: Path):
+    with pytest.raises(InvalidArgument, match="queue 'a b' is not valid"):
+        archive(spark, redis_url, str(tmp_path), queue="a b")

@@ -1,0 +1,272 @@
+"""A fleet works like any other workers, and a killed executor loses nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane import keys
+from fairlane.errors import HandlerNotFound, InvalidArgument
+from fairlane.operations import fleets
+from fairlane.queue import Queue
+from fairlane.spark.fleet import Plan, Watch, own_address, run_fleet, stop_fleet
+from fairlane.worker import Context, Retry
+from tests.spark import fleet_handlers as handlers
+from tests.support.wait import wait_until
+from tests.support.workers import is_alive
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import redis
+
+ON_ONE_KIND = pytest.mark.parametrize("redis_server", ["single"], indirect=True)
+END_S = 60.0
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def queue(redis_url: str) -> Iterator[Queue]:
+    with Queue.from_url(redis_url) as opened:
+        yield opened
+
+
+class InThread(threading.Thread):
+    """A fleet that a test looks at while it works."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__()
+        self.given, self.options = given, options
+        self.rows: list[Any] = []
+
+    def run(self) -> None:
+        self.rows = run_fleet(*self.given, **self.options).collect()
+
+
+def results_of(queue: Queue, request_id: str) -> list[Any]:
+    return [(one.status, one.body) for one in queue.request(request_id).results()]
+
+
+@ON_ONE_KIND
+def test_a_plain_handler_works_on_everything_and_each_worker_tells(spark: Any, queue: Queue):
+    request = queue.submit_request((b"a%d" % i for i in range(2000)), limit=4)
+    rows = run_fleet(
+        spark, handlers.upper, redis=queue.driver.url, workers=2, until_idle=True
+    ).collect()
+    assert results_of(queue, request.id) == [("done", b"A%d" % i) for i in range(2000)]
+    assert len(rows) == len({row.worker for row in rows}) == 2
+    assert sum(row.done for row in rows) == sum(row.taken for row in rows) == 2000
+    assert [row.failed for row in rows] == [0, 0]
+    assert {row.ended for row in rows} == {"idle"}
+    assert all(row.idle_ms >= 0 and row.busy_ms >= 0 for row in rows)
+
+
+@ON_ONE_KIND
+@pytest.mark.parametrize(
+    ("handler", "given", "result"),
+    [
+        (handlers.table_of_all, "table", b"r1|%d|b%d"),
+        (handlers.frame_of_all, "pandas", b"b%d!%d"),
+        (handlers.row_of_all, "rows", b"r1 %d b%d"),
+    ],
+)
+def test_a_vectorised_handler_gets_index_body_and_request(
+    handler: Any, given: str, result: bytes, spark: Any, queue: Queue
+):
+    request = queue.submit_request((b"b%d" % i for i in range(300)), limit=2, id="r1")
+    run_fleet(
+        spark, handler, input=given, redis=queue.driver.url, workers=2, until_idle=True
+    ).collect()
+    assert results_of(queue, request.id) == [("done", result % (i, i)) for i in range(300)]
+
+
+@ON_ONE_KIND
+def test_what_a_fleet_is_not_told_to_leave_it_leaves_when_idle(spark: Any, queue: Queue):
+    rows = run_fleet(
+        spark, handlers.upper, redis=queue.driver.url, workers=1, max_idle_s=0.5
+    ).collect()
+    assert [(row.ended, row.taken) for row in rows] == [("idle", 0)]
+    assert rows[0].idle_ms >= 400
+
+
+@ON_ONE_KIND
+def test_a_fleet_ends_after_its_time(spark: Any, queue: Queue):
+    rows = run_fleet(
+        spark, handlers.upper, redis=queue.driver.url, workers=1, max_idle_s=None, max_runtime_s=0.5
+    ).collect()
+    assert [row.ended for row in rows] == ["runtime"]
+
+
+@ON_ONE_KIND
+def test_a_fleet_is_stopped_by_its_name(spark: Any, queue: Queue, redis_client: redis.Redis):
+    """Also workers that wait for a core: 3 on 2 cores. A fleet that begins later is not meant."""
+    url = queue.driver.url
+    options: dict[str, Any] = {"redis": url, "name": "nightly", "max_idle_s": None}
+    fleet = InThread(spark, handlers.upper, workers=3, **options)
+    fleet.start()
+    wait_until(lambda: redis_client.zcard(keys.workers("req")) == 2, END_S, why="two work")
+    stop_fleet("other", redis=url)
+    request = queue.submit_request([b"a"])
+    assert request.wait(END_S) == "done"
+    stop_fleet("nightly", redis=url)
+    fleet.join(END_S)
+    assert [row.ended for row in fleet.rows] == ["stopped"] * 3
+    again = run_fleet(spark, handlers.upper, workers=1, **(options | {"max_idle_s": 0.5}))
+    assert [row.ended for row in again.collect()] == ["idle"]
+
+
+@ON_ONE_KIND
+def test_limits_hold_across_spark_and_plain_workers(
+    spark: Any, queue: Queue, redis_client: redis.Redis, plain_worker: Any
+):
+    request = queue.submit_request((b"x" for _ in range(1500)), limit=2)
+    url = queue.driver.url
+    rows = run_fleet(
+        spark, handlers.Crowd(url), redis=url, workers=2, until_idle=True, slice_ms=2
+    ).collect()
+    counts = [int(body or b"0") for _, body in results_of(queue, request.id)]
+    assert (len(counts), max(counts)) == (1500, 2)
+    by_fleet = sum(row.done for row in rows)
+    assert 0 < by_fleet < 1500, "both kinds of workers had some"
+    redis_client.delete(handlers.CROWD)
+
+
+@pytest.fixture
+def plain_worker(queue: Queue, redis_client: redis.Redis) -> Iterator[Any]:
+    """A worker as anybody would start it."""
+    words = [sys.executable, "-m", "fairlane", "worker", "--slice", "2"]
+    words += ["--handler", "tests.spark.fleet_handlers:crowd"]
+    env = os.environ | {"FAIRLANE_REDIS": queue.driver.url, "PYTHONPATH": str(ROOT / "src")}
+    worker = subprocess.Popen(words, cwd=ROOT, env=env, stderr=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: redis_client.zcard(keys.workers("req")), END_S, why="it registers")
+        yield worker
+    finally:
+        worker.terminate()
+        assert worker.wait(END_S) == 0
+
+
+@ON_ONE_KIND
+def test_a_row_may_fail_alone(spark: Any, queue: Queue):
+    bodies = [b"good", b"bad", b"fine"]
+    for handler, given, text in (
+        (handlers.one_fails, "table", "it is bad"),
+        (handlers.row_of_all, "rows", "a bad row"),
+    ):
+        request = queue.submit_request(bodies, attempts=1)
+        run_fleet(
+            spark, handler, input=given, redis=queue.driver.url, workers=1, until_idle=True
+        ).collect()
+        found = list(request.results())
+        assert [one.status for one in found] == ["done", "dead", "done"]
+        assert text in (found[1].error or "")
+
+
+@ON_ONE_KIND
+def test_a_killed_python_process_loses_nothing(
+    spark: Any, queue: Queue, redis_client: redis.Redis, tmp_path: Path
+):
+    """Spark tries its task again; the processes of the killed worker are gone with it."""
+    request = queue.submit_request((b"%d" % i for i in range(5000)), limit=2, lease_ms=2000)
+    fleet = InThread(
+        spark, handlers.Gated(tmp_path), redis=queue.driver.url, workers=2, until_idle=True
+    )
+    fleet.start()
+    held = wait_until(lambda: list(tmp_path.glob("in-*")), END_S, why="a handler is at the gate")
+    supervisor, child = (int(part) for part in held[0].name.split("-")[1:])
+    os.kill(supervisor, signal.SIGKILL)
+    wait_until(lambda: not is_alive(child), END_S, why="its process has gone with it")
+    (tmp_path / "open").touch()
+    assert request.wait(END_S) == "done"
+    fleet.join(END_S)
+    assert results_of(queue, request.id) == [("done", b"%d" % i) for i in range(5000)]
+    assert len(fleet.rows) == 2
+
+
+@ON_ONE_KIND
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"workers": 0}, "workers 0"),
+        ({"workers": True}, "workers True"),
+        ({"workers": 1, "input": "arrow"}, "bytes, table, pandas, rows"),
+        ({"workers": 1, "slices": 3}, "slice_ms"),
+        ({"workers": 1, "max_idle_s": -1}, "max_idle_s -1"),
+        ({"workers": 1, "name": "a b"}, "fleet 'a b'"),
+        ({"workers": 1, "queue": "a{b"}, "queue"),
+        ({"workers": 1, "slice_ms": -1}, "slice"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_runs(
+    options: dict[str, Any], words: str, spark: Any, redis_url: str
+):
+    with pytest.raises(InvalidArgument, match=words):
+        run_fleet(spark, handlers.upper, redis=redis_url, **options)
+
+
+@ON_ONE_KIND
+def test_a_handler_that_cannot_be_called_is_refused(spark: Any, redis_url: str):
+    async def later(body: bytes) -> bytes:
+        return body
+
+    for handler, given in (("upper", "bytes"), ("upper", "table"), (later, "table")):
+        with pytest.raises(HandlerNotFound):
+            run_fleet(spark, handler, input=given, redis=redis_url, workers=1)  # type: ignore[arg-type]
+
+
+def test_the_address_is_the_one_that_redis_sees():
+    assert own_address("redis://127.0.0.1:7000/0") == "127.0.0.1"
+    assert own_address("unix:///tmp/redis.sock") == "127.0.0.1"
+    assert own_address("redis+cluster://127.0.0.1:7000,127.0.0.1:7001") == "127.0.0.1"
+    assert own_address("redis://no.such.host.invalid:1") == "127.0.0.1"
+
+
+@ON_ONE_KIND
+def test_a_watch_sees_only_what_was_said_after_the_fleet_began(queue: Queue):
+    url = queue.driver.url
+    stop_fleet("f", redis=url)
+    plan = Plan(url, "req", "f", handlers.upper, began(queue), None, None, False, {})
+    counts = {"held": 0, "slices": 0}
+    with Watch(plan) as watch:
+        assert watch.look(counts) is False
+    stop_fleet("f", redis=url)
+    with Watch(plan) as watch:
+        assert watch.look(counts) is True
+        assert watch.row()["ended"] == "stopped"
+
+
+def began(queue: Queue) -> int:
+    return int(queue.driver.run(fleets.now_us("req")))
+
+
+def test_a_table_has_the_columns_of_its_slice():
+    from fairlane.spark import arrow_handler, pandas_handler, row_handler
+
+    entries = [(b"1-%d" % i, ()) for i in (7, 9)]
+    context = Context("r1", 7, 1, 3, None, entries)
+    assert context.indexes == [7, 9]
+    assert Context("r1", 7, 1, 3, None).indexes == [7]
+    bodies = [b"a", b"bc"]
+    assert arrow_handler(handlers.table_of_all)(bodies, context) == ["r1|7|a", "r1|9|bc"]
+    assert arrow_handler(handlers.lengths)(bodies, context) == ["1", "2"]
+    assert pandas_handler(handlers.frame_of_all)(bodies, context) == ["a!7", "bc!9"]
+    first, second = row_handler(handlers.row_of_all)([b"a", b"bad"], context)
+    assert (first, type(second)) == ("r1 7 a", ValueError)
+    marked = arrow_handler(handlers.one_fails)([b"a", b"bad"], context)
+    assert (marked[0], type(marked[1]), str(marked[1])) == (b"a", Retry, "it is bad")
+    with pytest.raises(TypeError, match="the columns body"):
+        arrow_handler(handlers.no_result)(bodies, context)
+
+
+def test_each_name_of_the_package_is_what_it_says_and_no_module():
+    import fairlane.spark as face
+
+    for name in face.__all__:
+        assert callable(getattr(face, name)), name

@@ -1,0 +1,125 @@
+"""Rows go through a queue and come back with their own results, whatever Spark computes again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as sql
+
+from fairlane.errors import InvalidArgument, RequestExists, WaitTimeout
+from fairlane.queue import Queue
+from fairlane.spark import queue_udf
+from tests.spark.fleet_handlers import CROWD
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import redis
+
+pytestmark = pytest.mark.parametrize("redis_server", ["single"], indirect=True)
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@contextlib.contextmanager
+def worker(url: str, handler: str) -> Iterator[None]:
+    words = [sys.executable, "-m", "fairlane", "worker", "--processes", "2", "--handler"]
+    words.append(f"tests.spark.fleet_handlers:{handler}")
+    env = os.environ | {"FAIRLANE_REDIS": url, "PYTHONPATH": str(ROOT / "src")}
+    made = subprocess.Popen(words, cwd=ROOT, env=env, stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        made.terminate()
+        assert made.wait(60) == 0
+
+
+def rows_of(spark: Any, count: int = 1000) -> Any:
+    """Some rows in five partitions that are not equally full."""
+    made = spark.range(0, count, 1, 5).where("id % 7 != 0 or id < 100")
+    return made.withColumn("body", sql.concat(sql.lit("b"), "id"))
+
+
+def test_every_row_comes_back_with_its_own_result(spark: Any, redis_url: str):
+    with worker(redis_url, "upper"):
+        found = queue_udf(rows_of(spark), redis=redis_url, limit=4)
+        rows = found.collect()
+    assert found.columns == ["id", "body", "result", "status", "attempt"]
+    assert sorted(row.id for row in rows) == sorted(r.id for r in rows_of(spark).collect())
+    assert {(row.status, row.attempt) for row in rows} == {("done", 1)}
+    assert all(bytes(row.result) == row.body.upper().encode() for row in rows)
+
+
+def test_what_spark_computes_anew_each_time_is_sent_once_and_kept(spark: Any, redis_url: str):
+    """The bodies are random: each result is still that of the body beside it."""
+    random = spark.range(0, 500, 1, 4).withColumn("body", sql.expr("cast(rand() as string)"))
+    with worker(redis_url, "upper"):
+        found = queue_udf(random.repartition(3), redis=redis_url)
+        first = {row.id: (row.body, bytes(row.result)) for row in found.collect()}
+    # Nobody works any more: what is computed again reads what is there.
+    again = {row.id: (row.body, bytes(row.result)) for row in found.collect()}
+    assert len(first) == 500
+    assert first == again
+    assert all(body.upper().encode() == result for body, result in first.values())
+
+
+def test_the_limit_holds_for_all_rows_together(
+    spark: Any, redis_url: str, redis_client: redis.Redis
+):
+    with worker(redis_url, "crowd"):
+        found = queue_udf(rows_of(spark, 300), redis=redis_url, limit=1).collect()
+    redis_client.delete(CROWD)
+    assert {bytes(row.result) for row in found} == {b"1"}
+
+
+def test_a_failed_row_says_so(spark: Any, redis_url: str):
+    rows = spark.createDataFrame([(1, b"good"), (2, b"bad")], "id int, body binary")
+    with worker(redis_url, "rejects_bad"):
+        found = queue_udf(rows, redis=redis_url, keep=["id"]).orderBy("id").collect()
+    assert [(row.id, row.status) for row in found] == [(1, "done"), (2, "dead")]
+    assert found[1].result is None
+
+
+def test_no_rows_are_no_work(spark: Any, redis_url: str):
+    none = spark.createDataFrame([], "id int, body string")
+    assert queue_udf(none, redis=redis_url, timeout_s=30).collect() == []
+
+
+def test_who_waits_too_long_is_told_and_the_request_is_cancelled(spark: Any, redis_url: str):
+    with pytest.raises(WaitTimeout):
+        queue_udf(rows_of(spark, 10), redis=redis_url, request="r1", timeout_s=0.1)
+    with Queue.from_url(redis_url) as queue:
+        assert queue.request("r1").state() == "cancelled"
+
+
+def test_an_id_that_is_taken_is_refused(spark: Any, redis_url: str):
+    with Queue.from_url(redis_url) as queue:
+        queue.submit_request([b"other"], id="r1").cancel()
+    with pytest.raises((RequestExists, InvalidArgument)):
+        queue_udf(rows_of(spark, 10), redis=redis_url, request="r1", timeout_s=5)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"body": "text"}, "no column 'text': there are id, body"),
+        ({"keep": ["id", "no"]}, "no column 'no'"),
+        ({"priority": 100}, "priority"),
+        ({"limit": 0}, "limit"),
+        ({"request": "a b"}, "request id"),
+    ],
+)
+def test_what_is_wrong_is_said_first(options: dict, words: str, spark: Any, redis_url: str):
+    with pytest.raises(InvalidArgument, match=words):
+        queue_udf(rows_of(spark, 10), redis=redis_url, **options)
+
+
+def test_a_column_that_would_stand_twice_is_refused(spark: Any, redis_url: str):
+    rows = rows_of(spark, 10).withColumn("status", sql.lit(1))
+    with pytest.raises(InvalidArgument, match="'status' would stand twice"):
+        queue_udf(rows, redis=redis_url)

@@ -1,0 +1,343 @@
+"""The report's numbers are those that plain Python finds in the same rows."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter, defaultdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+import pytest
+
+pytest.importorskip("pyspark")
+
+from fairlane.errors import InvalidArgument
+from fairlane.spark import report
+from fairlane.spark.report.cells import duration, number, share
+from fairlane.spark.report.inversions import find_inversions
+from fairlane.spark.report.models import Models
+from tests.spark.history import T0, Asked, History, example
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+TARGETS = {0: 200, None: 20_000}
+
+
+class World:
+    """An example's report, and the rows it was made of."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.history = example(minutes=1)
+        self.history.write(folder / "archive")
+        self.archive = str(folder / "archive")
+        self.out = folder / "report"
+        self.made = report.make(spark, self.archive, self.out, targets=TARGETS)
+        self.width_us = int(self.made.summary["window_s"] * 1e6)
+        first: int = min(row["started"] for row in self.results)
+        self.start_us = first // self.width_us * self.width_us
+
+    @property
+    def results(self) -> list[dict[str, Any]]:
+        return self.history.results
+
+    def table(self, name: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = pq.read_table(
+            self.out / "tables" / f"{name}.parquet"
+        ).to_pylist()
+        return found
+
+    def window(self, micros: int) -> int:
+        return (micros - self.start_us) // self.width_us
+
+
+@pytest.fixture(scope="module")
+def world(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> World:
+    return World(spark, tmp_path_factory.mktemp("report"))
+
+
+# ------------------------------------------------------------------ counts
+
+
+def test_windows_count_what_was_settled(world: World):
+    expected = Counter((world.window(row["settled"]), row["priority"]) for row in world.results)
+    found = {(row["window"], row["priority"]): row["finished"] for row in world.table("windows")}
+    assert found == expected
+    busy: dict[Any, float] = defaultdict(float)
+    for row in world.results:
+        busy[world.window(row["settled"]), row["priority"]] += row["ran_ms"]
+    for row in world.table("windows"):
+        assert row["busy_ms"] == pytest.approx(busy[row["window"], row["priority"]])
+
+
+def test_priorities_count_what_was_settled(world: World):
+    table = {row["priority"]: row for row in world.table("priorities")}
+    assert set(table) == {0, 5, 20, 90, None}
+    for priority, row in table.items():
+        rows = [one for one in world.results if priority in {None, one["priority"]}]
+        done = [one for one in rows if one["status"] == "done"]
+        assert row["finished"] == len(rows)
+        assert row["dead"] == len(rows) - len(done)
+        assert row["retries"] == sum(one["attempt"] - 1 for one in rows)
+        assert row["waited_max_ms"] == max(one["waited_ms"] for one in rows)
+        assert row["within_1s"] == sum(one["total_ms"] <= 1000 for one in done)
+        assert row["met"] == sum(
+            one["total_ms"] <= TARGETS.get(one["priority"], TARGETS[None]) for one in done
+        )
+
+
+def test_percentiles_are_right_to_one_percent_in_rank(world: World):
+    for row in world.table("priorities"):
+        rows = [one for one in world.results if row["priority"] in {None, one["priority"]}]
+        for name in ("waited", "ran", "total"):
+            values = sorted(one[f"{name}_ms"] for one in rows)
+            for rank in ("p50", "p95", "p99"):
+                found, wanted = row[f"{name}_{rank}_ms"], int(rank[1:]) / 100
+                below = sum(value < found - 0.001 for value in values) / len(values)
+                up_to = sum(value <= found + 0.001 for value in values) / len(values)
+                assert below - 0.012 <= wanted <= up_to + 0.012, (row["priority"], name, rank)
+
+
+def test_longest_waits_name_who_waited(world: World):
+    for row in world.table("longest_waits"):
+        rows = [one for one in world.results if one["priority"] == row["priority"]]
+        longest = max(rows, key=lambda one: (one["waited_ms"], one["request"], one["index"]))
+        assert (row["request"], row["index"]) == (longest["request"], longest["index"])
+
+
+def test_dead_are_counted_by_reason(world: World):
+    found: Counter[Any] = Counter()
+    for row in world.table("dead"):
+        found[row["priority"], row["reason"]] += row["count"]
+    assert found == Counter((row["priority"], row["reason"]) for row in world.history.dead)
+
+
+def test_workers_are_busy_as_long_as_their_handlers_ran(world: World):
+    for row in world.table("workers"):
+        rows = [one for one in world.results if one["worker"] == row["worker"]]
+        assert row["finished"] == len(rows)
+        assert row["busy_ms"] == pytest.approx(sum(one["ran_ms"] for one in rows))
+
+
+# ------------------------------------------------------------------ shares
+
+
+def spread(world: World, begin: int, end: int) -> dict[int, int]:
+    """How much of [begin, end) lies in each window, us."""
+    found = {}
+    for window in range(max(0, world.window(begin)), world.window(max(begin, end - 1)) + 1):
+        low = world.start_us + window * world.width_us
+        found[window] = min(end, low + world.width_us) - max(begin, low)
+    return found
+
+
+def busy_by_request(world: World) -> dict[tuple[str, int], int]:
+    busy: dict[tuple[str, int], int] = defaultdict(int)
+    for row in world.results:
+        begin = row["started"]
+        for window, overlap in spread(world, begin, begin + round(row["ran_ms"] * 1000)).items():
+            busy[row["request"], window] += overlap
+    return busy
+
+
+def test_tokens_are_used_while_handlers_run(world: World):
+    used: dict[Any, float] = defaultdict(float)
+    allowed: dict[Any, float] = defaultdict(float)
+    busy = busy_by_request(world)
+    for one in world.history.requests:
+        for window, overlap in spread(world, one.at_ms * 1000, one.ended_ms * 1000).items():
+            allowed[window, one.priority] += overlap * one.limit / world.width_us
+            used[window, one.priority] += busy.get((one.id, window), 0) / world.width_us
+    found = world.table("tokens")
+    assert {(row["window"], row["priority"]) for row in found} == set(allowed)
+    for row in found:
+        at = row["window"], row["priority"]
+        assert row["used"] == pytest.approx(used[at], abs=1e-6)
+        assert row["allowed"] == pytest.approx(allowed[at])
+    use = sum(used.values()) / sum(allowed.values())
+    assert world.made.summary["token_use"] == pytest.approx(use, rel=1e-6)
+
+
+def test_fairness_is_jains_index_of_those_that_were_there(world: World):
+    busy = busy_by_request(world)
+    shares: dict[Any, list[float]] = defaultdict(list)
+    for one in world.history.requests:
+        for window, overlap in spread(world, one.at_ms * 1000, one.ended_ms * 1000).items():
+            if overlap == world.width_us:
+                shares[window, one.priority].append(busy.get((one.id, window), 0) / one.limit)
+    expected = {
+        at: sum(each) ** 2 / (len(each) * sum(x * x for x in each))
+        for at, each in shares.items()
+        if len(each) > 1 and any(each)
+    }
+    found = {(row["window"], row["priority"]): row["jain"] for row in world.table("fairness")}
+    assert len(expected) > 5
+    assert found == pytest.approx(expected)
+
+
+# ------------------------------------------------------------------ inversions
+
+
+def inverted_takes(history: History, grace_us: int = 250_000) -> int:
+    """The definition, word by word and slowly."""
+    limits = {one.id: one.limit for one in history.requests}
+    takes: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
+    for row in history.results:
+        before = round((row["total_ms"] - row["waited_ms"] - row["ran_ms"]) * 1000)
+        row["taken"] = row["started"] - before
+        takes[row["request"], row["priority"], row["worker"], row["taken"]].append(row)
+    found = 0
+    for _, priority, _, taken in takes:
+        others = [one for one in history.requests if one.priority < priority]
+        found += any(
+            was_open(history, takes, one.id, limits[one.id], taken, grace_us) for one in others
+        )
+    return found
+
+
+def was_open(
+    history: History, takes: Any, request: str, limit: int, taken: int, grace_us: int
+) -> bool:
+    rows = [row for row in history.results if row["request"] == request and row["attempt"] == 1]
+    held = [(key[3], each[0]["settled"]) for key, each in takes.items() if key[0] == request]
+    moments = {taken - grace_us, taken}
+    moments |= {m for pair in held for m in pair if taken - grace_us < m <= taken}
+    return all(
+        any(row["taken"] - row["waited_ms"] * 1000 <= m < row["taken"] for row in rows)
+        and sum(low <= m < high for low, high in held) < limit
+        for m in moments
+    )
+
+
+class Careless(History):
+    """A queue that takes whatever came first, whatever its priority."""
+
+    def choose(self, ready: list[Asked]) -> Asked:
+        return ready[0]
+
+
+def small(kind: type[History]) -> History:
+    asked = [
+        Asked("low", 50, 2, 40, T0, 30),
+        Asked("high", 1, 2, 20, T0 + 200, 30),
+        Asked("late", 1, 1, 4, T0 + 700, 30),
+    ]
+    return kind(asked, workers=2)
+
+
+@pytest.mark.parametrize("kind", [History, Careless])
+def test_takes_are_inverted_when_something_urgent_was_left(
+    spark: SparkSession, tmp_path: Path, kind: type[History]
+):
+    history = small(kind)
+    history.write(tmp_path)
+    models = Models(spark, str(tmp_path), None, {})
+    assert models.results is not None
+    summed, examples = find_inversions(models.results, models.requests)
+    rows = {row["priority"]: row for row in summed.collect()}
+    expected = inverted_takes(history)
+    assert rows[1]["inverted"] == 0
+    assert rows[50]["inverted"] == expected
+    assert (expected > 0) == (kind is Careless)
+    for row in examples.collect():
+        assert (row["request"], row["priority"], row["waiting_priority"]) == ("low", 50, 1)
+        assert row["waiting_ms"] >= 250
+
+
+# ------------------------------------------------------------------ the page
+
+
+def test_the_page_needs_nothing_else(world: World):
+    text = world.made.paths["page"].read_text()
+    assert "<script" not in text
+    assert re.findall(r'(?:src|href)="(?!#)[^"]*"', text) == []
+    assert "@import" not in text
+    assert text.count("<svg") == len(list(world.out.glob("*.png"))) == 8
+    assert "prefers-color-scheme:dark" in text
+    ids = re.findall(r'\bid="([^"]+)"', text)
+    assert len(ids) == len(set(ids))
+
+
+def test_the_page_tells_the_numbers(world: World):
+    text = world.made.paths["page"].read_text()
+    assert f"{len(world.results):,} sub-requests of {len(world.history.requests)} requests" in text
+    assert "ValueError: no such page" in text
+    assert f"{len(world.history.dead)}</b><span>dead" in text
+
+
+def test_the_summary_is_json(world: World):
+    told = json.loads(world.made.paths["summary"].read_text())
+    assert told == world.made.summary
+    assert told["finished"] == told["results"] == len(world.results)
+    assert told["attainment"] == pytest.approx(
+        sum(
+            one["status"] == "done" and one["total_ms"] <= TARGETS.get(one["priority"], 20_000)
+            for one in world.results
+        )
+        / len(world.results)
+    )
+
+
+def test_since_leaves_out_what_was_before(spark: SparkSession, world: World):
+    when = T0 + 30_000
+    models = Models(spark, world.archive, report.moment_of(iso(when)), {})
+    assert models.results is not None
+    later = [row for row in world.results if row["settled"] >= when * 1000]
+    assert models.results.count() == len(later) < len(world.results)
+    with pytest.raises(InvalidArgument, match="nothing of that time"):
+        Models(spark, world.archive, report.moment_of("2099-01-01"), {})
+
+
+def iso(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat()
+
+
+def test_endings_alone_make_a_page_as_well(spark: SparkSession, world: World, tmp_path: Path):
+    (tmp_path / "archive").mkdir()
+    (tmp_path / "archive" / "requests").symlink_to(f"{world.archive}/requests")
+    made = report.make(spark, str(tmp_path / "archive"), tmp_path / "out")
+    assert made.summary["requests"] == len(world.history.requests)
+    assert "without results" in made.paths["page"].read_text()
+
+
+def test_a_folder_that_is_no_archive_is_refused(spark: SparkSession, tmp_path: Path):
+    with pytest.raises(InvalidArgument, match="is no archive of a queue"):
+        report.make(spark, str(tmp_path), tmp_path / "out")
+
+
+# ------------------------------------------------------------------ words and numbers
+
+
+def test_targets_are_read():
+    assert report.targets_of("0:1s, 5:30s,5m") == {0: 1000, 5: 30_000, None: 300_000}
+    assert report.targets_of("250ms") == {None: 250}
+
+
+@pytest.mark.parametrize("text", ["x:1s", "100:1s", "0:soon", "1s,2s", "0:1s,0:2s", ""])
+def test_targets_that_are_none_are_refused(text: str):
+    with pytest.raises(InvalidArgument):
+        report.targets_of(text)
+
+
+@pytest.mark.parametrize("text", ["yesterday", "1 fortnight", "2026-13-01"])
+def test_moments_that_are_none_are_refused(text: str):
+    with pytest.raises(InvalidArgument, match="is no moment"):
+        report.moment_of(text)
+
+
+def test_numbers_are_written_as_people_write_them():
+    assert [duration(ms) for ms in (0.4, 12, 3400, 312_000, 11_160_000, None)] == [
+        *("0.4 ms", "12 ms", "3.4 s", "5.2 min", "3.1 h", "–"),  # noqa: RUF001
+    ]
+    assert [share(part) for part in (0, 0.0001, 0.5, 0.9999, 1)] == [
+        *("0.0 %", "< 0.1 %", "50.0 %", "> 99.9 %", "100 %"),
+    ]
+    assert [number(value) for value in (0.123, 1.26, 99.94, 1234.5)] == [
+        *("0.12", "1.3", "99.9", "1,234"),
+    ]
+    assert math.isclose(float(number(2.0)), 2)

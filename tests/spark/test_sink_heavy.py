@@ -1,0 +1,130 @@
+"""Redis that goes away in the middle, and a cluster that speculates."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+import pyspark
+
+from fairlane.errors import SparkMissing
+from fairlane.spark import need
+from tests.operations.test_restart import AOF, killed_and_started_again
+from tests.spark.sinks import Crashing, areas, bodies_in, numbers, rows, write
+from tests.spark.speculating import PARTITIONS, STALL_S
+from tests.support import servers
+from tests.support.requests import stored
+from tests.support.wait import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.heavy
+ROOT = Path(__file__).resolve().parents[2]
+COUNT = 25_000
+END_S = 180.0
+
+
+@pytest.mark.parametrize("crash", ["task:kill:{pid}", "kill:4:{pid}", "kill:9:{pid}"])
+def test_redis_that_goes_away_fails_the_write_and_the_next_run_completes_it(spark: Any, crash: str):
+    """In the middle of the staging, before the pin, and behind it."""
+    spark.dataSource.register(Crashing)
+    frame = numbers(spark, COUNT, 2)
+    options = (*AOF, "no")
+    with servers.run_server("single", *options) as server:
+        how = crash.format(pid=server.pid)
+        given = {"request": "r1", "txn": "t1", "patience": "100ms"}
+        with pytest.raises(Exception, match=f"{server.port}"):
+            write(frame, server.url, "crashing", crash=how, **given)
+        with killed_and_started_again(server, options) as again, again.client() as client:
+            wait_until(lambda: not client.info("persistence")["loading"], END_S)
+            is_whole = len(bodies_in(client, "r1")) == COUNT
+            is_open = stored(client, "r1").get("open") != "0"
+            assert is_open, "it is not sealed before all is there"
+            assert not is_whole
+            write(frame, again.url, **given)
+            assert bodies_in(client, "r1") == rows(COUNT)
+            assert stored(client, "r1")["open"] == "0"
+
+
+# ------------------------------------------------------------------ speculation
+
+
+@contextlib.contextmanager
+def spark_process(name: str, log: Path, *words: str) -> Iterator[None]:
+    """A daemon of Spark's own standalone cluster."""
+    home = Path(pyspark.__file__).parent
+    environment = {
+        **os.environ,
+        "SPARK_HOME": str(home),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "src"))),
+        "SPARK_DAEMON_MEMORY": "256m",
+    }
+    command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", *words]
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out, env=environment)
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextlib.contextmanager
+def spark_cluster(folder: Path) -> Iterator[str]:
+    """A master and a worker on each of two addresses: on one there is no speculation."""
+    (port,) = servers.free_ports(1)
+    master = f"spark://127.0.0.1:{port}"
+    log = folder / "master.log"
+    with contextlib.ExitStack() as later:
+        words = ("--host", "127.0.0.1", "--port", str(port), "--webui-port", "0")
+        later.enter_context(spark_process("master.Master", log, *words))
+        wait_until(lambda: "Starting Spark master" in log.read_text(), END_S, every=0.1)
+        for host in ("127.0.0.1", "127.0.0.2"):
+            work = folder / host
+            work.mkdir()
+            own = ("--host", host, "--webui-port", "0", "--cores", "2", "--memory", "1g")
+            own_folder = ("--work-dir", str(work), master)
+            later.enter_context(spark_process("worker.Worker", work / "log", *own, *own_folder))
+        wait_until(
+            lambda: len(re.findall("Registering worker", log.read_text())) == 2, END_S, every=0.1
+        )
+        yield master
+
+
+@pytest.mark.timeout(400)
+def test_an_attempt_that_was_overtaken_brings_nothing_in(tmp_path: Path):
+    """Both attempts at a partition have written; the rows of one come in."""
+    try:
+        need.need_spark()
+        need.need_java()
+    except SparkMissing as missing:
+        pytest.skip(str(missing))
+    with servers.run_server() as server, spark_cluster(tmp_path) as master:
+        command = [sys.executable, "-m", "tests.spark.speculating", master, server.url, str(COUNT)]
+        path = os.pathsep.join((str(ROOT), str(ROOT / "src")))
+        found = subprocess.run(
+            command,
+            env={**os.environ, "PYTHONPATH": path},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=END_S,
+            check=False,
+        )
+        assert found.returncode == 0, found.stderr[-3000:]
+        with server.client() as client:
+            assert bodies_in(client, "r1") == rows(COUNT)
+            losers = [area for area in areas(client) if b":%d:" % (PARTITIONS - 1) in area]
+            assert losers, f"nothing was speculated in {STALL_S} s"
+            assert all(client.pttl(area) > 0 for area in losers)

@@ -1,0 +1,29 @@
+"""The sink on other kinds of Redis: a cluster, and the oldest that is supported."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from fairlane.queue import Queue
+from tests.spark.sinks import numbers, rows, write
+from tests.support.requests import work_off
+
+if TYPE_CHECKING:
+    from fairlane.drivers.sync import SyncDriver
+
+pytestmark = pytest.mark.parametrize("redis_server", ["cluster1", "bundled62"], indirect=True)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"mode": "dedupe", "idColumn": "id"}, {"mode": "pipelined"}], ids=str
+)
+def test_rows_come_in_and_are_worked_off(
+    spark: Any, redis_url: str, driver: SyncDriver, options: dict[str, str]
+):
+    write(numbers(spark, 3000), redis_url, request="r1", **options)
+    assert sorted(work_off(driver)) == sorted(rows(3000))
+    assert Queue(driver).request("r1").wait(timeout=10) == "done"

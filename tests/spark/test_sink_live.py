@@ -1,0 +1,107 @@
+"""mode=dedupe and mode=pipelined: rows join at once, each once, whatever fails on the way."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from fairlane.queue import Queue
+from tests.spark.sinks import Crashing, bodies_in, numbers, rows, write
+from tests.support import backends
+from tests.support.requests import stored, work_off
+
+if TYPE_CHECKING:
+    import redis
+
+    from fairlane.drivers.sync import SyncDriver
+
+pytestmark = pytest.mark.parametrize("redis_server", backends.one(), indirect=True)
+COUNT = 25_000
+DEDUPE = {"mode": "dedupe", "idColumn": "id"}
+MODES = pytest.mark.parametrize(
+    "mode",
+    [DEDUPE, {"mode": "pipelined"}, {"mode": "pipelined", "idColumn": "id"}],
+    ids=["dedupe", "pipelined", "pipelined by id"],
+)
+
+
+@pytest.fixture
+def frame(spark: Any) -> Any:
+    """Rows of two partitions, each of two batches of Arrow."""
+    spark.dataSource.register(Crashing)
+    return numbers(spark, COUNT, 2)
+
+
+@MODES
+def test_every_row_comes_in_once_though_a_task_failed_half_way(
+    frame: Any, redis_url: str, redis_client: redis.Redis, mode: dict[str, str]
+):
+    write(frame, redis_url, "crashing", request="r1", crash="task:first", **mode)
+    assert sorted(bodies_in(redis_client, "r1")) == sorted(rows(COUNT))
+    assert stored(redis_client, "r1")["open"] == "0"
+
+
+def test_a_request_for_each_key(spark: Any, redis_url: str, redis_client: redis.Redis):
+    keyed = numbers(spark, 1000).selectExpr("concat('k', id % 7) AS k", "id", "body")
+    write(keyed, redis_url, requestColumn="k", **DEDUPE)
+    for key in range(7):
+        found = bodies_in(redis_client, f"k{key}")
+        assert sorted(found) == sorted(b"row %d" % i for i in range(key, 1000, 7))
+
+
+def test_dedupe_takes_what_failed_in_the_middle_as_a_beginning(
+    frame: Any, redis_url: str, redis_client: redis.Redis
+):
+    with pytest.raises(Exception, match="disk of this executor"):
+        write(frame, redis_url, "crashing", request="r1", crash="task:always", **DEDUPE)
+    assert 0 < len(bodies_in(redis_client, "r1")) < COUNT
+    write(frame, redis_url, request="r1", **DEDUPE)
+    assert sorted(bodies_in(redis_client, "r1")) == sorted(rows(COUNT))
+    write(frame, redis_url, request="r1", **DEDUPE)
+    assert len(bodies_in(redis_client, "r1")) == COUNT
+
+
+def test_a_pipelined_write_that_failed_is_cancelled(frame: Any, redis_url: str, driver: SyncDriver):
+    with pytest.raises(Exception, match="disk of this executor"):
+        write(frame, redis_url, "crashing", request="r1", crash="task:always", mode="pipelined")
+    assert Queue(driver).request("r1").state() == "cancelled"
+    assert "failed" in Queue(driver).request("r1").progress().reason
+
+
+def test_a_pipelined_write_begins_before_its_first_row(
+    spark: Any, redis_url: str, driver: SyncDriver
+):
+    """So another one of the same name is refused at planning."""
+    Queue(driver).submit_request([b"x"], id="r1")
+    with pytest.raises(Exception, match="request r1 exists"):
+        write(numbers(spark, 10), redis_url, request="r1", mode="pipelined")
+
+
+def test_a_write_waits_for_the_workers(
+    spark: Any, redis_url: str, driver: SyncDriver, redis_client: redis.Redis
+):
+    """With maxWaiting no more than that waits, but for what each task has just brought."""
+    options: dict[str, Any] = {"mode": "pipelined", "maxWaiting": 500, "batchSize": 100}
+    seen: list[bytes] = []
+    waiting = [0]
+    is_written = threading.Event()
+
+    def work() -> None:
+        while not is_written.wait(0.01):
+            waiting.append(int(stored(redis_client, "r1").get("fresh", "0")))
+            seen.extend(work_off(driver, count=50))
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    try:
+        write(numbers(spark, 5000, 2), redis_url, request="r1", **options)
+    finally:
+        is_written.set()
+        worker.join()
+    seen += work_off(driver)
+    assert sorted(seen) == sorted(rows(5000))
+    assert 0 < max(waiting) <= 700

@@ -1,0 +1,119 @@
+"""What the sink refuses at planning: one sentence that says what to do. No Java is needed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fairlane import settings
+from fairlane.errors import InvalidArgument, RedisUnreachable
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql.types import DoubleType, IntegerType, StringType, StructType
+
+from fairlane.spark.options import Options
+from fairlane.spark.sink import OPTIONS, STREAM_OPTIONS, plan_of, stream_writer_of, writer_of
+
+BODY = StructType().add("body", StringType())
+WIDE = (
+    StructType()
+    .add("key", StringType())
+    .add("text", StringType())
+    .add("rank", IntegerType())
+    .add("share", DoubleType())
+)
+HERE = {"redis": "redis://127.0.0.1:1", "request": "r1"}
+
+
+def plan(given: dict[str, str], schema: StructType = BODY, *, is_stream: bool = False) -> Any:
+    known = (*OPTIONS, *STREAM_OPTIONS) if is_stream else OPTIONS
+    return plan_of(Options(HERE | given, known), schema, is_stream=is_stream)
+
+
+def test_a_column_called_body_is_the_body():
+    made = plan({})
+    assert (made.body_column, made.body_format, made.request) == ("body", "", "r1")
+    assert (made.mode, made.finalize, made.batch_size) == ("staged", True, 1000)
+
+
+def test_options_are_read_in_any_case_of_letters():
+    made = plan({"BODYCOLUMN": "text", "RequestColumn": "key", "request": ""}, WIDE)
+    assert (made.body_column, made.request_column) == ("text", "key")
+
+
+def test_the_policy_is_that_of_the_options():
+    made = plan({"priority": "7", "limit": "2", "retain": "2h", "backoff": "1s..5m", "lease": "1m"})
+    policy = made.policy
+    assert (policy.priority, policy.limit, policy.retain_ms) == (7, 2, 7_200_000)
+    assert (policy.backoff_ms, policy.lease_ms) == ((1_000, 300_000), 60_000)
+    assert made.policy_of(3, None) == plan({"priority": "3", "limit": "2", **_same()}).policy
+
+
+def _same() -> dict[str, str]:
+    return {"retain": "2h", "backoff": "1s..5m", "lease": "1m"}
+
+
+def test_a_stream_leaves_its_request_open():
+    assert not plan({"checkpointLocation": "x"}, is_stream=True).finalize
+
+
+@pytest.mark.parametrize(
+    ("given", "schema", "sentence"),
+    [
+        ({}, WIDE, r'no column "body" \(the columns are key, text, rank, share\).*bodyFormat'),
+        ({"bodyColumn": "txt"}, WIDE, '"bodyColumn" names the column "txt".*key, text'),
+        ({"bodyColumn": "rank"}, WIDE, '"rank" is int: a body is a string or binary'),
+        ({"bodyFormat": "xml"}, WIDE, "json, arrow is expected"),
+        ({"bodyFormat": "json", "bodyColumn": "text"}, WIDE, "exclude each other"),
+        ({"requst": "r2"}, BODY, '"requst" is not known: did you mean request'),
+        ({"request": ""}, BODY, '"requestColumn"'),
+        ({"requestColumn": "key", "bodyColumn": "text"}, WIDE, "one of them is expected"),
+        ({"request": "", "requestColumn": "kay", "bodyColumn": "text"}, WIDE, '"kay"'),
+        ({"request": "", "requestColumn": "share", "bodyColumn": "text"}, WIDE, "double"),
+        ({"priorityColumn": "text", "bodyColumn": "text"}, WIDE, "string: a whole number"),
+        ({"priority": "100"}, BODY, "from 0 to 99"),
+        ({"limit": "none"}, BODY, "from 1 to 10,000"),
+        ({"mode": "stage"}, BODY, "did you mean staged"),
+        ({"mode": "dedupe"}, BODY, "idColumn"),
+        ({"idColumn": "body"}, BODY, "modes dedupe and pipelined"),
+        ({"maxWaiting": "9"}, BODY, "modes dedupe and pipelined"),
+        ({"txn": "a b"}, BODY, "txn"),
+        ({"request": "a{b}"}, BODY, "request id"),
+        ({"batchSize": "5000"}, BODY, "from 1 to 1,000"),
+        ({"finalize": "maybe"}, BODY, "true or false"),
+        ({"openFor": "soon"}, BODY, "openFor.*duration"),
+        ({"stageTtl": "1s"}, BODY, "at least 1m"),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_is_said_in_one_sentence(
+    given: dict[str, str], schema: StructType, sentence: str
+):
+    with pytest.raises(InvalidArgument, match=sentence):
+        plan(given, schema)
+
+
+def test_a_stream_names_its_own_transactions():
+    with pytest.raises(InvalidArgument, match="not for streams"):
+        plan({"txn": "t1"}, is_stream=True)
+
+
+def test_a_request_cannot_be_overwritten():
+    with pytest.raises(InvalidArgument, match="append"):
+        writer_of(HERE, BODY, True)
+    with pytest.raises(InvalidArgument, match="append"):
+        stream_writer_of(HERE, BODY, True)
+
+
+def test_redis_must_be_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("FAIRLANE_REDIS", raising=False)
+    with pytest.raises(InvalidArgument, match='"redis" is missing'):
+        plan_of(Options({"request": "r1"}, OPTIONS), BODY, is_stream=False)
+
+
+def test_redis_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(settings, "PATIENCE_S", 0.0)
+    with pytest.raises(RedisUnreachable, match=r"127\.0\.0\.1:1"):
+        writer_of(HERE, BODY, False)

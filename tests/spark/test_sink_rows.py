@@ -1,0 +1,207 @@
+"""Columns of Arrow become packed bodies, cut and grouped; what is no body is named by its row."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import json
+import struct
+from typing import Any
+
+import pytest
+
+from fairlane import settings
+from fairlane.errors import InvalidArgument
+
+pytest.importorskip("pyspark")
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from fairlane.operations.stage import pack
+from fairlane.spark.options import Options
+from fairlane.spark.sink import OPTIONS, plan_of
+from fairlane.spark.sink_rows import Reader, pieces
+
+
+def unpacked(packed: bytes) -> list[bytes]:
+    (count,) = struct.unpack_from("<I", packed)
+    at, bodies = 4 + 4 * count, []
+    for length in struct.unpack_from(f"<{count}I", packed, 4):
+        bodies.append(packed[at : at + length])
+        at += length
+    assert at == len(packed)
+    return bodies
+
+
+def read(batch: Any, most: int = 1000, **given: str) -> dict[str, list[list[bytes]]]:
+    """Request -> its chunks of bodies."""
+    options = {"redis": "redis://x", **given}
+    if "requestColumn" not in options:
+        options.setdefault("request", "r1")
+    plan = plan_of(Options(options, OPTIONS), from_arrow_schema(batch.schema), is_stream=False)
+    found: dict[str, list[list[bytes]]] = {}
+    for group in Reader(plan, 4).groups(batch):
+        found.setdefault(group.request, []).extend(
+            unpacked(piece.packed) for piece in pieces(group, most)
+        )
+    return found
+
+
+def batch_of(**columns: Any) -> Any:
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def test_what_is_packed_is_what_an_operation_packs():
+    bodies = [b"a", b"", b"\x00\xff" * 9]
+    assert unpacked(pack(bodies)) == bodies
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()], ids=str)
+def test_binary_bodies_stay_as_they_are(kind: Any):
+    bodies = [b"", b"\x00\xff", b"x" * 300]
+    assert read(batch_of(body=pa.array(bodies, kind))) == {"r1": [bodies]}
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()], ids=str)
+def test_text_becomes_utf_8(kind: Any):
+    assert read(batch_of(body=pa.array(["ü", ""], kind))) == {"r1": [["ü".encode(), b""]]}
+
+
+def test_a_slice_of_a_batch_is_read_from_where_it_begins():
+    whole = batch_of(body=pa.array([f"{i}" for i in range(100)]))
+    bodies = [f"{i}".encode() for i in range(40, 47)]
+    assert read(whole.slice(40, 7), 3) == {"r1": [bodies[:3], bodies[3:6], bodies[6:]]}
+
+
+def test_an_empty_batch_has_nothing():
+    assert read(batch_of(body=pa.array([], pa.string()))) == {}
+
+
+def test_chunks_end_where_their_bytes_do():
+    size = settings.CHUNK_BYTES // 3
+    bodies = [b"x" * size] * 7 + [b"y" * settings.CHUNK_BYTES, b"z"]
+    (chunks,) = read(batch_of(body=pa.array(bodies))).values()
+    assert [len(chunk) for chunk in chunks] == [3, 3, 1, 1, 1]
+    assert [body for chunk in chunks for body in chunk] == bodies
+    assert all(sum(map(len, chunk)) <= settings.CHUNK_BYTES for chunk in chunks)
+
+
+def test_rows_go_to_the_requests_that_their_column_names():
+    batch = batch_of(key=["b", "a", "b", "c"], body=["1", "2", "3", "4"])
+    found = read(batch, requestColumn="key")
+    assert found == {"b": [[b"1", b"3"]], "a": [[b"2"]], "c": [[b"4"]]}
+
+
+def test_a_request_may_be_a_number():
+    assert read(batch_of(key=[7, 8], body=["1", "2"]), requestColumn="key").keys() == {"7", "8"}
+
+
+# ------------------------------------------------------------------ whole rows
+
+
+def test_a_row_becomes_one_object_of_json():
+    when = dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
+    batch = batch_of(
+        n=pa.array([1, None]),
+        x=[0.5, float("nan")],
+        s=["ü", None],
+        d=pa.array([decimal.Decimal("1.10"), None], pa.decimal128(9, 2)),
+        t=pa.array([when, None], pa.timestamp("us", "UTC")),
+        b=pa.array([b"\xff", None]),
+        inner=[{"a": [1, 2]}, None],
+    )
+    ((first, second),) = read(batch, bodyFormat="json")["r1"]
+    assert b": " not in first
+    assert json.loads(first) == {
+        "n": 1,
+        "x": 0.5,
+        "s": "ü",
+        "d": "1.10",
+        "t": when.isoformat(),
+        "b": "/w==",
+        "inner": {"a": [1, 2]},
+    }
+    nulls = dict.fromkeys(["n", "s", "d", "t", "b", "inner"])
+    assert json.loads(second) == {**nulls, "x": "NaN"}
+
+
+def test_a_row_becomes_a_stream_of_arrow():
+    batch = batch_of(n=pa.array([1, None]), s=["a", "b"])
+    ((first, second),) = read(batch, bodyFormat="arrow")["r1"]
+    for at, body in enumerate((first, second)):
+        with pa.ipc.open_stream(body) as stream:
+            assert stream.read_all().to_pylist() == batch.slice(at, 1).to_pylist()
+
+
+# ------------------------------------------------------------------ refusals
+
+
+@pytest.mark.parametrize(
+    ("batch", "given", "sentence"),
+    [
+        (batch_of(body=["a", None]), {}, 'row 1 of partition 4: "body" is null'),
+        (
+            batch_of(body=["a", "x" * (settings.MAX_BODY + 1)]),
+            {},
+            'row 1 of partition 4: "body" has 1,048,577 bytes: the most is 1,048,576',
+        ),
+        (
+            batch_of(key=["a", None], body=["1", "2"]),
+            {"requestColumn": "key"},
+            'row 1 of partition 4: "key" is null',
+        ),
+        (
+            batch_of(key=["a", "b c"], body=["1", "2"]),
+            {"requestColumn": "key"},
+            r"request id \(column \"key\"\) 'b c' is not valid",
+        ),
+        (
+            batch_of(body=["a", "b"], p=pa.array([1, None], pa.int32())),
+            {"priorityColumn": "p"},
+            '"p" is null',
+        ),
+        (
+            batch_of(body=["a", "b"], p=pa.array([1, 2], pa.int32())),
+            {"priorityColumn": "p"},
+            'request r1 has rows with 1 and with 2 in column "p"',
+        ),
+        (
+            batch_of(body=["a"], p=pa.array([100], pa.int32())),
+            {"priorityColumn": "p"},
+            "request r1: priority 100 is not valid",
+        ),
+        (
+            batch_of(body=["a"], p=pa.array([0], pa.int32())),
+            {"limitColumn": "p"},
+            "request r1: limit 0 is not valid",
+        ),
+        (
+            batch_of(body=["a", "b"], i=["1", None]),
+            {"idColumn": "i", "mode": "dedupe"},
+            '"i" is null',
+        ),
+        (
+            batch_of(body=["a"], i=["1" * 1025]),
+            {"idColumn": "i", "mode": "dedupe"},
+            "has 1,025 bytes",
+        ),
+    ],
+    ids=str,
+)
+def test_what_is_no_row_is_named(batch: Any, given: dict[str, str], sentence: str):
+    with pytest.raises(InvalidArgument, match=sentence):
+        read(batch, 1000, **given)
+
+
+def test_rows_are_counted_over_the_batches():
+    batch = batch_of(body=["a", "b"])
+    plan = plan_of(
+        Options({"redis": "redis://x", "request": "r1"}, OPTIONS),
+        from_arrow_schema(batch.schema),
+        is_stream=False,
+    )
+    reader = Reader(plan, 0)
+    assert len([*reader.groups(batch)]) == 1
+    with pytest.raises(InvalidArgument, match="row 3 of partition 0"):
+        [*reader.groups(batch_of(body=["c", None]))]

@@ -1,0 +1,187 @@
+"""mode=staged: rows in = results out, whatever fails on the way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from fairlane import keys
+from fairlane.queue import Queue
+from tests.spark.sinks import (
+    Crashing,
+    areas,
+    bodies_in,
+    numbers,
+    rows,
+    write,
+)
+from tests.support import backends
+from tests.support.requests import stored
+
+if TYPE_CHECKING:
+    import redis
+
+    from fairlane.drivers.sync import SyncDriver
+
+pytestmark = pytest.mark.parametrize("redis_server", backends.one(), indirect=True)
+COUNT = 25_000
+
+
+@pytest.fixture
+def frame(spark: Any) -> Any:
+    """Rows of two partitions, each of two batches of Arrow."""
+    spark.dataSource.register(Crashing)
+    return numbers(spark, COUNT, 2)
+
+
+def is_sealed(client: redis.Redis, request_id: str) -> bool:
+    return stored(client, request_id)["open"] == "0"
+
+
+def test_rows_become_the_sub_requests_of_one_request(
+    spark: Any, redis_url: str, redis_client: redis.Redis
+):
+    write(numbers(spark, COUNT, 4), redis_url, request="r1", priority=7, limit=2)
+    assert bodies_in(redis_client, "r1") == rows(COUNT)
+    found = stored(redis_client, "r1")
+    assert (found["priority"], found["limit"], found["open"]) == ("7", "2", "0")
+    assert areas(redis_client) == []
+
+
+def test_a_request_for_each_key_with_its_own_terms(
+    spark: Any, redis_url: str, redis_client: redis.Redis
+):
+    keyed = numbers(spark, 6000).selectExpr(
+        "concat('k', id % 300) AS k",
+        "body",
+        "CAST(id % 300 % 100 AS INT) AS p",
+        "CAST(id % 300 + 1 AS SMALLINT) AS l",
+    )
+    write(keyed, redis_url, requestColumn="k", priorityColumn="p", limitColumn="l")
+    for key in range(300):
+        name = f"k{key}"
+        assert bodies_in(redis_client, name) == [b"row %d" % i for i in range(key, 6000, 300)]
+        found = stored(redis_client, name)
+        assert (int(found["priority"]), int(found["limit"])) == (key % 100, key + 1)
+    assert areas(redis_client) == []
+
+
+def test_a_frame_without_rows_is_a_request_that_is_done(
+    spark: Any, redis_url: str, driver: SyncDriver
+):
+    write(numbers(spark, 0), redis_url, request="r1")
+    assert Queue(driver).request("r1").state() == "done"
+
+
+# ------------------------------------------------------------------ what is refused
+
+
+def test_two_terms_for_one_request_are_refused_before_anything_is_seen(
+    spark: Any, redis_url: str, redis_client: redis.Redis
+):
+    """Each partition has one, so only the commit can tell."""
+    split = numbers(spark, 100, 2).selectExpr("body", "CAST(id / 50 AS INT) AS p")
+    with pytest.raises(Exception, match="request r1 has rows with priority 0 and with priority 1"):
+        write(split, redis_url, request="r1", priorityColumn="p")
+    assert [*redis_client.scan_iter()] == []
+
+
+def test_a_null_body_fails_the_write_and_nothing_is_seen(
+    spark: Any, redis_url: str, redis_client: redis.Redis
+):
+    holes = numbers(spark, 100, 1).selectExpr("nullif(body, 'row 70') AS text")
+    with pytest.raises(Exception, match='row 70 of partition 0: "text" is null'):
+        write(holes, redis_url, request="r1", bodyColumn="text")
+    assert [*redis_client.scan_iter()] == []
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"requst": "r1"}, "did you mean request"),
+        ({"request": "r1", "bodyColumn": "txt"}, "the columns are id, body"),
+    ],
+    ids=str,
+)
+def test_planning_says_what_is_wrong(
+    spark: Any, redis_url: str, options: dict[str, str], sentence: str
+):
+    with pytest.raises(Exception, match=sentence):
+        write(numbers(spark, 10), redis_url, **options)
+
+
+def test_a_request_that_exists_is_refused_at_planning(
+    spark: Any, redis_url: str, driver: SyncDriver, redis_client: redis.Redis
+):
+    Queue(driver).submit_request([b"x"], id="r1")
+    before = redis_client.dbsize()
+    with pytest.raises(Exception, match="request r1 exists"):
+        write(numbers(spark, 10), redis_url, request="r1")
+    assert redis_client.dbsize() == before
+
+
+# ------------------------------------------------------------------ what fails on the way
+
+
+def test_a_task_that_failed_half_way_is_done_again_and_its_rows_come_in_once(
+    frame: Any, redis_url: str, redis_client: redis.Redis
+):
+    write(frame, redis_url, "crashing", request="r1", crash="task:first")
+    assert bodies_in(redis_client, "r1") == rows(COUNT)
+    (loser,) = areas(redis_client)  # nobody told the driver of it: it expires
+    assert b":1:" in loser
+    assert redis_client.pttl(loser) > 0
+
+
+def test_when_every_attempt_fails_nothing_is_seen(
+    frame: Any, redis_url: str, redis_client: redis.Redis
+):
+    with pytest.raises(Exception, match="disk of this executor"):
+        write(frame, redis_url, "crashing", request="r1", crash="task:always")
+    losers = areas(redis_client)
+    assert len(losers) >= 3
+    assert {*redis_client.scan_iter()} == {*losers}
+    assert all(redis_client.pttl(area) > 0 for area in losers)
+    write(frame, redis_url, request="r1")
+    assert bodies_in(redis_client, "r1") == rows(COUNT)
+
+
+@pytest.mark.parametrize("crash", ["exit:3", "exit:8", "raise:8"])
+def test_a_commit_that_crashed_is_completed_by_the_next_run_of_the_same_txn(
+    frame: Any, redis_url: str, redis_client: redis.Redis, crash: str
+):
+    """Before the pin, and behind it when some chunks have rolled; the rows come in other order."""
+    with pytest.raises(Exception):  # noqa: B017  Spark says it in many ways
+        write(frame, redis_url, "crashing", request="r1", txn="t1", crash=crash)
+    is_pinned = redis_client.exists(keys.transaction("r1", "t1")) == 1
+    assert is_pinned is (crash != "exit:3")
+    before = bodies_in(redis_client, "r1")
+    assert (0 < len(before) < COUNT) is is_pinned
+    write(frame.orderBy(frame.id.desc()), redis_url, request="r1", txn="t1")
+    found = bodies_in(redis_client, "r1")
+    assert sorted(found) == sorted(rows(COUNT))
+    assert (found == rows(COUNT)) is is_pinned
+    assert is_sealed(redis_client, "r1")
+
+
+def test_another_transaction_cannot_come_between(
+    frame: Any, redis_url: str, redis_client: redis.Redis
+):
+    with pytest.raises(Exception):  # noqa: B017  Spark says it in many ways
+        write(frame, redis_url, "crashing", request="r1", txn="t1", crash="exit:8")
+    with pytest.raises(Exception, match="give the same txn"):
+        write(frame, redis_url, request="r1")
+    write(frame, redis_url, request="r1", txn="t1")
+    assert bodies_in(redis_client, "r1") == rows(COUNT)
+
+
+def test_a_run_that_is_repeated_whole_changes_nothing(
+    frame: Any, redis_url: str, redis_client: redis.Redis
+):
+    for _ in range(2):
+        write(frame, redis_url, request="r1", txn="t1")
+    assert bodies_in(redis_client, "r1") == rows(COUNT)
+    assert areas(redis_client) == []

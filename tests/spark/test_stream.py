@@ -1,0 +1,346 @@
+"""The completion log and results as streams: each row once, and the same rows when replayed."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from fairlane.errors import InvalidArgument
+from fairlane.spark import stream
+from fairlane.spark.source import FairlaneSource
+from fairlane.spark.stream import DataLost
+from tests.spark.worlds import World
+from tests.support import backends
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import redis
+    from pyspark.sql import SparkSession
+
+    from fairlane.drivers.sync import SyncDriver
+
+pytestmark = pytest.mark.parametrize("redis_server", backends.one(), indirect=True)
+LOG = "{req}:completed"
+
+
+@pytest.fixture
+def world(driver: SyncDriver) -> World:
+    return World(driver)
+
+
+def reader(url: str, **options: Any) -> stream.StreamReader:
+    """The source as Spark makes it, without Spark."""
+    source = FairlaneSource({"redis": url, **{name: str(one) for name, one in options.items()}})
+    made = source.streamReader(source.schema())
+    assert isinstance(made, stream.StreamReader)
+    return made
+
+
+def rows_of(source: stream.StreamReader, start: Any, end: Any) -> list[dict[str, Any]]:
+    return [
+        row
+        for part in source.partitions(start, end)
+        for batch in source.read(part)
+        for row in batch.to_pylist()
+    ]
+
+
+def ended(world: World, *ids: str, count: int = 2) -> None:
+    """Requests that come and end one after the other."""
+    for one in ids:
+        world.submit(one, count)
+        world.work_off()
+
+
+def names(count: int) -> list[str]:
+    return [f"r{n}" for n in range(count)]
+
+
+# ------------------------------------------------------------------ offsets
+
+
+def test_the_whole_log_is_between_its_beginning_and_its_end(redis_url: str, world: World):
+    ended(world, *names(9))
+    source = reader(redis_url)
+    start = source.initialOffset()
+    end = source.latestOffset(start, ReadAllAvailable())
+    assert [row["id"] for row in rows_of(source, start, end)] == names(9)
+    assert source.latestOffset(end, ReadAllAvailable()) == end
+    assert source.partitions(end, end) == []
+    assert source.reportLatestOffset() == end
+
+
+def test_an_empty_log_has_a_beginning(redis_url: str, world: World):
+    source = reader(redis_url)
+    start = source.initialOffset()
+    assert source.latestOffset(start, ReadAllAvailable()) == start
+    assert source.reportLatestOffset() is None
+    ended(world, "r1")
+    end = source.latestOffset(start, ReadAllAvailable())
+    assert [row["id"] for row in rows_of(source, start, end)] == ["r1"]
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 7, 100])
+def test_a_batch_has_no_more_rows_than_it_may(redis_url: str, world: World, most: int):
+    ended(world, *names(7))
+    source = reader(redis_url, maxOffsetsPerTrigger=most)
+    limit = source.getDefaultReadLimit()
+    assert limit == ReadMaxRows(most)
+    at, seen = source.initialOffset(), []
+    while (end := source.latestOffset(at, limit)) != at:
+        found = [row["id"] for row in rows_of(source, at, end)]
+        assert 0 < len(found) <= most
+        seen += found
+        at = end
+    assert seen == names(7)
+
+
+def test_all_is_all_whatever_the_option_says(redis_url: str, world: World):
+    ended(world, *names(5))
+    source = reader(redis_url, maxOffsetsPerTrigger=2)
+    start = source.initialOffset()
+    end = source.latestOffset(start, ReadAllAvailable())
+    assert len(rows_of(source, start, end)) == 5
+
+
+def test_latest_begins_behind_what_there_is(redis_url: str, world: World):
+    ended(world, "r1")
+    source = reader(redis_url, startingOffsets="latest")
+    start = source.initialOffset()
+    ended(world, "r2")
+    end = source.latestOffset(start, ReadAllAvailable())
+    assert [row["id"] for row in rows_of(source, start, end)] == ["r2"]
+
+
+def test_a_place_in_the_log_can_be_named(redis_url: str, world: World):
+    ended(world, *names(4))
+    second = list(world.queue.completions("0", follow=False))[1].log_id
+    place = json.dumps({"completions:req": second})
+    source = reader(redis_url, startingOffsets=place)
+    start = source.initialOffset()
+    end = source.latestOffset(start, ReadAllAvailable())
+    assert [row["id"] for row in rows_of(source, start, end)] == ["r2", "r3"]
+
+
+@pytest.mark.parametrize("text", ["first", "{}", '{"completions:req": "x"}', "[]", "5"])
+def test_a_place_that_is_none_is_refused(redis_url: str, text: str):
+    with pytest.raises(InvalidArgument, match="earliest, latest or"):
+        reader(redis_url, startingOffsets=text)
+
+
+def test_the_same_offsets_give_the_same_rows(redis_url: str, world: World):
+    ended(world, *names(8))
+    source = reader(redis_url, maxOffsetsPerTrigger=5)
+    start = source.initialOffset()
+    end = source.latestOffset(start, source.getDefaultReadLimit())
+    first = rows_of(source, start, end)
+    ended(world, *(f"later{n}" for n in range(8)))
+    again = reader(redis_url, minPartitions=4)
+    assert rows_of(again, json.loads(json.dumps(start)), json.loads(json.dumps(end))) == first
+    assert [row["id"] for row in first] == names(5)
+
+
+def test_what_there_is_now_has_an_end(redis_url: str, world: World):
+    ended(world, *names(3))
+    source = reader(redis_url)
+    start = source.initialOffset()
+    source.prepareForTriggerAvailableNow()
+    ended(world, "later")
+    end = source.latestOffset(start, ReadAllAvailable())
+    assert [row["id"] for row in rows_of(source, start, end)] == names(3)
+    assert source.latestOffset(end, ReadAllAvailable()) == end
+
+
+def test_a_checkpoint_of_another_stream_is_refused(redis_url: str, world: World):
+    ended(world, "r1")
+    start = reader(redis_url).initialOffset()
+    with pytest.raises(InvalidArgument, match="the checkpoint is of the stream completions:req"):
+        reader(redis_url, queue="other").latestOffset(start, ReadAllAvailable())
+
+
+@pytest.mark.parametrize("view", ["requests", "workers", "dead"])
+def test_what_is_no_stream_is_refused(redis_url: str, view: str):
+    with pytest.raises(InvalidArgument, match=f"the view {view} is no stream"):
+        reader(redis_url, view=view)
+
+
+# ------------------------------------------------------------------ results
+
+
+def test_results_are_a_stream(redis_url: str, world: World):
+    world.submit("r1", 2000, limit=1)
+    source = reader(redis_url, request="r1", maxOffsetsPerTrigger=300)
+    at, seen = source.initialOffset(), []
+    while world.work_off(slices=3, most=100):
+        while (end := source.latestOffset(at, source.getDefaultReadLimit())) != at:
+            found = [row["index"] for row in rows_of(source, at, end)]
+            assert 0 < len(found) <= 300
+            seen += found
+            at = end
+    assert seen == list(range(2000))
+
+
+def test_an_entry_of_results_is_not_cut(redis_url: str, world: World):
+    world.submit("r1", 300, limit=1)
+    world.work_off()
+    source = reader(redis_url, request="r1", maxOffsetsPerTrigger=10)
+    start = source.initialOffset()
+    end = source.latestOffset(start, source.getDefaultReadLimit())
+    assert len(rows_of(source, start, end)) >= 10
+    assert len(rows_of(source, start, source.latestOffset(start, ReadAllAvailable()))) == 300
+
+
+def test_another_request_of_the_same_id_is_not_taken_for_it(
+    redis_url: str, world: World, redis_client: redis.Redis
+):
+    ended(world, "r1")
+    source = reader(redis_url, request="r1")
+    start = source.initialOffset()
+    redis_client.delete(*redis_client.keys("*:{r1}"))
+    redis_client.zrem("{req}:active", "r1")
+    ended(world, "r1")
+    end = source.latestOffset(start, ReadAllAvailable())
+    with pytest.raises(DataLost, match="another one than before"):
+        source.partitions(start, end)
+
+
+# ------------------------------------------------------------------ what is gone
+
+
+def test_entries_that_went_before_they_were_read_are_told_of(
+    redis_url: str, world: World, redis_client: redis.Redis
+):
+    ended(world, *names(6))
+    source = reader(redis_url, maxOffsetsPerTrigger=2)
+    start = source.initialOffset()
+    end = source.latestOffset(start, source.getDefaultReadLimit())
+    redis_client.xtrim(LOG, maxlen=4, approximate=False)
+    with pytest.raises(DataLost, match="completions:req has lost entries"):
+        source.partitions(start, end)
+    later = source.latestOffset(end, source.getDefaultReadLimit())
+    redis_client.xtrim(LOG, maxlen=3, approximate=False)
+    with pytest.raises(DataLost, match="failOnDataLoss"):
+        source.partitions(end, later)
+
+
+def test_entries_that_were_read_may_go(redis_url: str, world: World, redis_client: redis.Redis):
+    ended(world, *names(6))
+    source = reader(redis_url, maxOffsetsPerTrigger=2)
+    start = source.initialOffset()
+    end = source.latestOffset(start, source.getDefaultReadLimit())
+    redis_client.xtrim(LOG, maxlen=5, approximate=False)  # the last one read is there
+    later = source.latestOffset(end, ReadAllAvailable())
+    assert [row["id"] for row in rows_of(source, end, later)] == names(6)[2:]
+
+
+def test_entries_that_go_while_they_are_read_are_told_of(
+    redis_url: str, world: World, redis_client: redis.Redis
+):
+    ended(world, *names(6))
+    source = reader(redis_url)
+    start = source.initialOffset()
+    end = source.latestOffset(start, ReadAllAvailable())
+    (part,) = source.partitions(start, end)
+    redis_client.xtrim(LOG, maxlen=2, approximate=False)
+    with pytest.raises(DataLost):
+        list(source.read(part))
+
+
+def test_who_does_not_mind_goes_on_with_what_is_left(
+    redis_url: str, world: World, redis_client: redis.Redis
+):
+    ended(world, *names(6))
+    source = reader(redis_url, failOnDataLoss="false")
+    start = source.initialOffset()
+    redis_client.xtrim(LOG, maxlen=2, approximate=False)
+    end = source.latestOffset(start, ReadAllAvailable())
+    assert [row["id"] for row in rows_of(source, start, end)] == ["r4", "r5"]
+
+
+def test_a_log_that_is_gone_is_told_of(redis_url: str, world: World, redis_client: redis.Redis):
+    ended(world, "r1")
+    source = reader(redis_url)
+    start = source.initialOffset()
+    end = source.latestOffset(start, ReadAllAvailable())
+    redis_client.delete(LOG)
+    with pytest.raises(DataLost, match="it begins at empty"):
+        source.partitions(start, end)
+    assert source.latestOffset(end, ReadAllAvailable()) == end
+
+
+# ------------------------------------------------------------------ in Spark
+
+
+def run(spark: SparkSession, url: str, folder: Path, **options: Any) -> list[Any]:
+    """Everything there is now, once, to Parquet; returns the rows so far."""
+    source = spark.readStream.format("fairlane").option("redis", url)
+    for name, value in options.items():
+        source = source.option(name, value)
+    query = (
+        source.load()
+        .writeStream.format("parquet")
+        .option("path", str(folder / "out"))
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    batches = [progress["numInputRows"] for progress in query.recentProgress]
+    return [batches, spark.read.parquet(str(folder / "out")).collect()]
+
+
+def test_a_query_goes_on_where_it_was(
+    spark: SparkSession, redis_url: str, world: World, tmp_path: Path
+):
+    ended(world, *names(5))
+    batches, rows = run(spark, redis_url, tmp_path, maxOffsetsPerTrigger=2, minPartitions=3)
+    assert [count for count in batches if count] == [2, 2, 1]
+    assert sorted(row.id for row in rows) == names(5)
+    ended(world, "later")
+    _, rows = run(spark, redis_url, tmp_path)
+    assert sorted(row.id for row in rows) == sorted([*names(5), "later"])
+
+
+def test_a_batch_that_was_not_committed_is_replayed(
+    spark: SparkSession, redis_url: str, world: World, tmp_path: Path
+):
+    ended(world, *names(5))
+    run(spark, redis_url, tmp_path, maxOffsetsPerTrigger=2)
+    last = max(
+        (tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda path: int(path.name)
+    )
+    last.unlink()
+    last.with_name(f".{last.name}.crc").unlink()
+    ended(world, "later")
+    _, rows = run(spark, redis_url, tmp_path, maxOffsetsPerTrigger=2)
+    assert sorted(row.id for row in rows) == sorted([*names(5), "later"])
+
+
+def test_lost_entries_end_a_query(
+    spark: SparkSession, redis_url: str, world: World, tmp_path: Path, redis_client: redis.Redis
+):
+    ended(world, *names(3))
+    run(spark, redis_url, tmp_path)
+    ended(world, "gone", "left")
+    redis_client.xtrim(LOG, maxlen=1, approximate=False)
+    with pytest.raises(Exception, match="has lost entries that were not read yet"):
+        run(spark, redis_url, tmp_path)
+    _, rows = run(spark, redis_url, tmp_path, failOnDataLoss="false")
+    assert sorted(row.id for row in rows) == sorted([*names(3), "left"])
+
+
+def test_results_stream_in_spark(spark: SparkSession, redis_url: str, world: World, tmp_path: Path):
+    world.submit("r1", 500, limit=1)
+    world.work_off(most=50, slices=4)
+    _, rows = run(spark, redis_url, tmp_path, request="r1")
+    assert sorted(row["index"] for row in rows) == list(range(200))
+    world.work_off()
+    _, rows = run(spark, redis_url, tmp_path, request="r1", minPartitions=3)
+    assert sorted(row["index"] for row in rows) == list(range(500))
