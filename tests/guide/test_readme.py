@@ -12,6 +12,7 @@ from tests.guide.blocks import (
     PUBLISHED,
     README,
     ROOT,
+    SPARK,
     Shells,
     blocks_of,
     environment,
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 @pytest.mark.slow
 @pytest.mark.parametrize("redis_server", ["single"], indirect=True)
 def test_every_block_of_the_readme_runs(redis_url: str, tmp_path: Path):
-    clusters = blocks_of(README, CLUSTER)
-    blocks = [block for block in blocks_of(README) if block not in clusters]
+    others = [*blocks_of(README, CLUSTER), *blocks_of(README, SPARK)]  # the latter: tests/spark
+    blocks = [block for block in blocks_of(README) if block not in others]
     assert len(blocks) == 7
     with Shells(tmp_path, environment(redis_url)) as shells:
         said = [shells.run(block) for block in blocks]

@@ -1,0 +1,31 @@
+"""The README's block about Spark runs as it stands, and shows what it says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fairlane.errors import SparkMissing
+from fairlane.spark import need
+from tests.guide.blocks import README, SPARK, Shells, blocks_of, environment
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+END_S = 300.0
+
+
+@pytest.mark.timeout(2 * END_S)
+@pytest.mark.parametrize("redis_server", ["single"], indirect=True)
+def test_the_block_runs(redis_url: str, tmp_path: Path):
+    try:
+        need.need_java()
+    except SparkMissing as missing:
+        pytest.skip(str(missing))
+    (tmp_path / "words.txt").write_text("one\ntwo\nthree\n")
+    (block,) = blocks_of(README, SPARK)
+    with Shells(tmp_path, environment(redis_url)) as shells:
+        said = shells.run(block, END_S)
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in said.splitlines()]
+    assert cells[-5:-1] == [["0", "done", "ONE"], ["1", "done", "TWO"], ["2", "done", "THREE"], []]
