@@ -55,7 +55,7 @@ class Submission:
     digest: Digest
     room: Room
     announced: Intent | None = None
-    open_ms: int = settings.OPEN_MS
+    open_ms: int = 0  # 0 = the usual hour
 
 
 def submit(request_id: str, policy: Policy, max_wait_s: float = 0.0) -> Operation[int]:
@@ -167,7 +167,7 @@ def _enqueue_now(own: Submission, chunk: Chunk, *, is_open: bool) -> Operation[l
                 keys.request_keys(own.id),
                 digest=own.digest.hex,
                 intent=intent.score,
-                open_ms=own.open_ms if is_open else 0,
+                open_ms=(own.open_ms or settings.OPEN_MS) if is_open else 0,
                 shards=intent.shards,
                 bodies=chunk,
                 **terms(policy),
