@@ -226,6 +226,7 @@ def test_the_patterns_cover_every_key_and_channel(queue: str | None):
     patterns = keys.every_key(queue)
     named = [*keys.request_keys("a:b"), keys.active("q"), keys.conf("q"), keys.stats("q")]
     named += [keys.area("a", "t", "0:1"), keys.transaction("a", "t"), keys.unique_ids("a")]
+    named += [keys.owner("a"), keys.begun("t:0")]
     for shard in (0, 3, 12):
         named += [*keys.lanes("q", shard), keys.delayed("q", shard), keys.wake("q", "h:1", shard)]
     for key in named:

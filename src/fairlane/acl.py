@@ -78,8 +78,8 @@ ROLES = {
             " report retire roll seal stage unstage"
         ),
         _words(
-            "exists hexists hget hgetall hlen hmget llen lpush lrem pexpire time unlink xlen xrange"
-            " xread xrevrange zadd zcard zrange zscore"
+            "exists get hexists hget hgetall hlen hmget llen lpush lrem pexpire sadd set sismember"
+            " srem sscan time unlink xlen xrange xread xrevrange zadd zcard zrange zscore"
         )
         | CALL
         | CONFIRM

@@ -22,7 +22,8 @@ EVERY_REQUEST_HASH = b"req:{*}"
 EVERY_DONE_CHANNEL = "done:{*}"  # ... and for ACL rules
 _REQUEST_KEY = re.compile(rf"({'|'.join(REQUEST_PARTS)}):\{{({_NAME.pattern})\}}")
 _STAGING_KEY = re.compile(
-    rf"(?:ids:\{{({_NAME.pattern})\}}|(?:stage|txn):\{{({_NAME.pattern})\}}:[A-Za-z0-9_.:-]+)"
+    rf"(?:(?:ids|begun|txn):\{{({_NAME.pattern})\}}"
+    rf"|(?:stage|txn):\{{({_NAME.pattern})\}}:[A-Za-z0-9_.:-]+)"
 )
 
 
@@ -55,7 +56,7 @@ def part_and_id(key: bytes) -> tuple[str, str] | None:
 
 
 def staging_of(key: bytes) -> str | None:
-    """Of which request a sink keeps this key; None for a key of another shape."""
+    """Of which request (`begun`: transaction) a sink keeps this key; None for another shape."""
     match = _STAGING_KEY.fullmatch(key.decode("utf-8", "replace"))
     return (match[1] or match[2]) if match else None
 
@@ -63,7 +64,7 @@ def staging_of(key: bytes) -> str | None:
 def every_key(queue: str | None) -> list[str]:
     """Patterns of the keys of all requests, and of the dispatch slots of one queue, or of all."""
     dispatch = ["{*}"] if queue is None else [f"{{{queue}}}", f"{{{queue}/[0-9]*}}"]
-    staging = ["ids:{*}", "stage:{*}:*", "txn:{*}:*"]
+    staging = ["begun:{*}", "ids:{*}", "stage:{*}:*", "txn:{*}*"]
     return [
         *(f"{part}:{{*}}" for part in REQUEST_PARTS),
         *staging,
@@ -109,6 +110,16 @@ def area(request_id: str, txn: str, name: str) -> bytes:
 def transaction(request_id: str, txn: str) -> bytes:
     """`txn:{id}:<txn>`: what a transaction brings into a request, and how far it got."""
     return f"txn:{{{request_id}}}:{txn}".encode()
+
+
+def owner(request_id: str) -> bytes:
+    """`txn:{id}`: the name of the transaction that began a request for itself alone."""
+    return f"txn:{{{request_id}}}".encode()
+
+
+def begun(txn: str) -> bytes:
+    """`begun:{<txn>}`: the requests that a pipelined transaction has begun, for its abort."""
+    return f"begun:{{{txn}}}".encode()
 
 
 def unique_ids(request_id: str) -> bytes:

@@ -22,6 +22,7 @@ OPEN_MS = 3_600_000  # an open request without a chunk for so long is abandoned
 STAGE_MS = 24 * 3_600_000  # what was staged and never pinned stays for so long
 PINNED_MS = 7 * 24 * 3_600_000  # ... and what was, and the record of its transaction
 SINK_OPEN_MS = 24 * 3_600_000  # a request that a sink fills may go without rows for so long
+STREAM_OPEN_MS = 7 * 24 * 3_600_000  # ... and one that a stream fills
 INTENT_GRACE_MS = 5_000  # a producer has this long between its first step and its second
 RECOUNT_MS = 1_000  # what waits is not counted again sooner, however many producers are refused
 MAX_WAIT_S = 2_400.0  # a wait for room must end well before the open request is abandoned

@@ -424,7 +424,8 @@ def joins(driver: Any) -> None:
             rows = pack(numbered(3))
             ids = pack([b"%d" % (at + i) for i in range(3)])
             call = by_id(name, ids, rows, txn, 60_000)
-            driver.run(add(name, "req", call if is_by_id else by_place(name, 0, at, rows, txn)))
+            place = by_place(name, 0, at, rows, txn)
+            driver.run(add(name, "req", call if is_by_id else place, txn))
         driver.run(seal(name, "req"))
 
 

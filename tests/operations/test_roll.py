@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,16 +11,14 @@ from fairlane import keys, settings
 from fairlane.errors import QueueFull, RequestEnded, RequestExists, RequestLost
 from fairlane.model import Policy
 from fairlane.operations import bounds, roll, rolling
-from fairlane.operations.live import add, begin_live, by_id, by_place, is_own
 from fairlane.operations.roll import commit, look, seal
 from fairlane.operations.rolling import Share, Txn
 from fairlane.operations.stage import Area, pack, stage, stage_all, unstage
 from fairlane.steps import Batch, Call, Pause
 from tests.support.requests import once, stored, waiting_bodies, work_off
+from tests.support.stepping import cut_off, drive
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import redis
 
     from fairlane.drivers.sync import SyncDriver
@@ -71,30 +70,6 @@ def numbered(name: str, count: int) -> Bodies:
 
 PARTITIONS = [numbered("a", 7), [], numbered("b", 4)]
 EXPECTED = [*PARTITIONS[0], *PARTITIONS[2]]
-
-
-def cut_off(driver: SyncDriver, operation: Operation[Any], steps: int) -> bool:
-    """Runs so many steps, the last one without anybody hearing its reply; True: it was over."""
-    try:
-        step = next(operation)
-        for _ in range(steps - 1):
-            step = operation.send(driver.run(once(step)))
-        driver.run(once(step))
-    except StopIteration:
-        return True
-    operation.close()
-    return False
-
-
-def drive(driver: SyncDriver, operation: Operation[Any], see: Callable[[Step], bool]) -> Any:
-    """Runs it to its end, but for the steps of which `see` says that it has dealt with them."""
-    reply: Any = None
-    while True:
-        try:
-            step = operation.send(reply)
-        except StopIteration as end:
-            return end.value
-        reply = None if see(step) else driver.run(once(step))
 
 
 def left(client: redis.Redis) -> list[bytes]:
@@ -279,13 +254,85 @@ def test_another_transaction_is_refused(driver: SyncDriver, redis_client: redis.
     first = Writer(driver)
     cut_off(driver, commit([first.stage("r1", PARTITIONS)], first.txn), 7)
     other = Writer(driver, "t2")
-    with pytest.raises(RequestExists, match="same txn"):
+    with pytest.raises(RequestExists, match=r"r1 exists.*same txn \(t1\) to go on"):
         other.commit(other.stage("r1", PARTITIONS))
     shared = Writer(driver, "t3", final=False)
     with pytest.raises(RequestExists, match="request r1 exists"):
         shared.commit(shared.stage("r1", PARTITIONS))
     first.commit(first.stage("r1", PARTITIONS))
     assert waiting_bodies(redis_client, "r1") == EXPECTED
+
+
+def test_whose_a_request_is_is_known_from_its_first_moment(
+    driver: SyncDriver, redis_client: redis.Redis
+):
+    """A driver dies anywhere: who finds the open request is told the name that goes on with it."""
+    steps, found = 0, 0
+    while True:
+        steps += 1
+        redis_client.flushall()
+        first = Writer(driver)
+        is_over = cut_off(driver, commit([first.stage("r1", PARTITIONS)], first.txn), steps)
+        if is_over or stored(redis_client, "r1").get("open") == "0":
+            break
+        if redis_client.exists(keys.request_hash("r1")):
+            found += 1
+            with pytest.raises(RequestExists, match=r"\(t1\)"):
+                driver.run(look(Share("r1", Policy(), []), Txn("t2", seal=True)))
+    assert found > 1
+    with pytest.raises(RequestExists, match="other content"):  # complete: no going on
+        driver.run(look(Share("r1", Policy(), []), Txn("t2", seal=True)))
+
+
+def test_the_name_of_another_life_is_not_told(driver: SyncDriver, redis_client: redis.Redis):
+    old = Writer(driver)
+    cut_off(driver, commit([old.stage("r1", PARTITIONS)], old.txn), 7)
+    redis_client.set(keys.owner("r1"), "another", px=DAY)
+    with pytest.raises(RequestExists, match="or give the same txn to go on"):
+        driver.run(look(Share("r1", Policy(), []), Txn("t2", seal=True)))
+
+
+def test_two_that_begin_at_once_leave_the_name_of_who_won(
+    driver: SyncDriver, redis_client: redis.Redis
+):
+    one, other = Writer(driver, "one"), Writer(driver, "other")
+    slow = commit([other.stage("r1", PARTITIONS)], other.txn)
+    step, reply = next(slow), None
+    while not is_call(step, "intend"):
+        reply = driver.run(once(step))
+        step = slow.send(reply)
+    shares = [one.stage("r1", PARTITIONS)]
+    fast = commit(shares, one.txn)
+    assert not cut_off(driver, fast, 7)
+    with pytest.raises(RequestExists):
+        finish(driver, slow, step)
+    one.commit(*shares)
+    assert redis_client.get(keys.owner("r1")) == b"one"
+
+
+def finish(driver: SyncDriver, operation: Operation[Any], step: Step) -> None:
+    with contextlib.suppress(StopIteration):
+        while True:
+            step = operation.send(driver.run(once(step)))
+
+
+def is_call(step: Step, name: str) -> bool:
+    return isinstance(step, Call) and step.script.name == name
+
+
+def test_an_abandoned_request_says_so(driver: SyncDriver, queue: Queue, redis_client: redis.Redis):
+    for name, is_final in (("q:0", False), ("t1", True)):
+        redis_client.flushall()
+        first = Writer(driver, name, final=is_final)
+        share = first.stage("r1", PARTITIONS)
+        if is_final:
+            cut_off(driver, commit([share], first.txn), 7)
+        else:
+            first.commit(share)
+        queue.request("r1").cancel("abandoned")  # as the auditor does
+        again = Writer(driver, name if is_final else "q:1", final=is_final)
+        with pytest.raises(RequestEnded, match="raise openFor, and choose another id"):
+            again.commit(again.stage("r1", PARTITIONS))
 
 
 def test_a_sealed_request_takes_no_more(driver: SyncDriver):
@@ -304,7 +351,7 @@ def test_a_request_that_was_cancelled_meanwhile_says_so(
     writer = Writer(driver)
     share = writer.stage("r1", PARTITIONS)
     operation = commit([share], writer.txn)
-    assert not cut_off(driver, operation, 8)
+    assert not cut_off(driver, operation, 9)
     queue.request("r1").cancel("a person said so")
     with pytest.raises(RequestEnded, match="a person said so"):
         writer.commit(share)
@@ -327,7 +374,7 @@ def test_an_area_that_is_not_whole_is_refused_before_anything_is_seen(
 def test_an_area_that_is_lost_behind_the_pin_is_told(driver: SyncDriver, redis_client: Any):
     writer = Writer(driver)
     share = writer.stage("r1", PARTITIONS)
-    assert not cut_off(driver, commit([share], writer.txn), 6)
+    assert not cut_off(driver, commit([share], writer.txn), 7)
     assert redis_client.exists(keys.transaction("r1", "t1"))
     redis_client.unlink(*left(redis_client))
     with pytest.raises(RequestLost, match="write it again"):
@@ -343,7 +390,7 @@ def test_abort_drops_what_was_staged_and_refuses_once_it_is_pinned(
     assert driver.run(unstage("r1", "t1", names))
     assert left(redis_client) == []
     share = writer.stage("r1", PARTITIONS)
-    cut_off(driver, commit([share], writer.txn), 6)
+    cut_off(driver, commit([share], writer.txn), 7)
     assert redis_client.exists(keys.transaction("r1", "t1"))
     assert not driver.run(unstage("r1", "t1", [area.name for area in share.areas]))
     writer.commit(share)
@@ -400,7 +447,8 @@ def test_a_commit_waits_for_room_in_a_queue_with_a_bound(driver: SyncDriver, que
             driver.run(bounds.recount("req"))
         return isinstance(step, Pause)
 
-    drive(driver, commit([writer.stage("r1", PARTITIONS)], writer.txn), see)
+    share = writer.stage("r1", PARTITIONS)
+    drive(driver, commit([share], writer.txn), see)
     assert pauses
     work_off(driver)
     assert len([*queue.request("r1").results()]) == len(EXPECTED)
@@ -415,65 +463,3 @@ def test_a_bound_that_stays_full_is_told_in_the_end(
     writer = Writer(driver)
     with pytest.raises(QueueFull, match="waiting sub-requests"):
         writer.commit(writer.stage("r1", PARTITIONS))
-
-
-# ------------------------------------------------------------------ rows that join at once
-
-
-LIVE = Txn("t1", seal=True)
-
-
-def test_rows_join_by_their_place_once(driver: SyncDriver, redis_client: redis.Redis):
-    driver.run(begin_live("r1", Policy(), LIVE, by_ids=False))
-    driver.run(begin_live("r1", Policy(), LIVE, by_ids=False))
-    for _ in range(2):
-        call = by_place("r1", 0, 0, pack([b"a", b"b"]), LIVE)
-        driver.run(add("r1", "req", call))
-    assert driver.run(add("r1", "req", by_place("r1", 0, 2, pack([b"c"]), LIVE))) == 1
-    driver.run(seal("r1", "req"))
-    driver.run(seal("r1", "req"))
-    assert waiting_bodies(redis_client, "r1") == [b"a", b"b", b"c"]
-    assert driver.run(is_own("r1", Policy(), LIVE))
-    with pytest.raises(RequestExists, match="request r1 exists"):
-        driver.run(begin_live("r1", Policy(), Txn("t2", seal=True), by_ids=False))
-
-
-def test_rows_join_by_their_id_once_whoever_brings_them(
-    driver: SyncDriver, redis_client: redis.Redis
-):
-    for name in ("t1", "t2"):
-        txn = Txn(name, seal=True)
-        driver.run(begin_live("r1", Policy(), txn, by_ids=True))
-        call = by_id("r1", pack([b"1", b"2"]), pack([b"a", name.encode()]), txn, DAY)
-        driver.run(add("r1", "req", call))
-    driver.run(seal("r1", "req"))
-    assert waiting_bodies(redis_client, "r1") == [b"a", b"t1"]
-    call = by_id("r1", pack([b"3"]), pack([b"c"]), LIVE, DAY)
-    with pytest.raises(RequestExists, match="takes no more rows"):
-        driver.run(add("r1", "req", call))
-
-
-def test_who_adds_waits_while_too_much_waits(driver: SyncDriver):
-    driver.run(begin_live("r1", Policy(), LIVE, by_ids=False))
-    operation = add("r1", "req", by_place("r1", 0, 0, pack([b"a"] * 9), LIVE), max_waiting=3)
-    pauses = []
-
-    def see(step: Step) -> bool:
-        if isinstance(step, Pause):
-            pauses.append(step.seconds)
-            work_off(driver)
-        return isinstance(step, Pause)
-
-    assert drive(driver, operation, see) == 9
-    assert len(pauses) == 1
-
-
-def test_rows_for_a_request_that_is_gone_are_refused(driver: SyncDriver, queue: Queue):
-    with pytest.raises(RequestLost, match="vanished"):
-        driver.run(add("r1", "req", by_place("r1", 0, 0, pack([b"a"]), LIVE)))
-    with pytest.raises(RequestLost, match="vanished"):
-        driver.run(seal("r1", "req"))
-    driver.run(begin_live("r1", Policy(), LIVE, by_ids=False))
-    queue.request("r1").cancel("enough")
-    with pytest.raises(RequestEnded, match="enough"):
-        driver.run(add("r1", "req", by_place("r1", 0, 0, pack([b"a"]), LIVE)))

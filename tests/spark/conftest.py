@@ -24,6 +24,9 @@ CONF = {
     "spark.log.level": "OFF",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
+    # Plans are run once, on few rows: to compile them well would take longer than to run them.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.codegen.wholeStage": "false",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "1g",
@@ -60,3 +63,15 @@ def spark() -> Iterator[Any]:
     register(made)
     yield made
     made.stop()
+
+
+@pytest.fixture(scope="module")
+def lean(spark: Any) -> Iterator[None]:
+    """For many queries over few rows: each is one plan, and its shuffles have one partition."""
+    lean = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "1"}
+    before = {name: spark.conf.get(name) for name in lean}
+    for name, value in lean.items():
+        spark.conf.set(name, value)
+    yield
+    for name, value in before.items():
+        spark.conf.set(name, value)

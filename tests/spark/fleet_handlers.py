@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -95,3 +96,15 @@ def rejects_bad(body: bytes) -> bytes:
     if body == b"bad":
         raise Reject("it is bad")
     return body
+
+
+def never(body: bytes) -> bytes:
+    """Wait for what never comes, as long as a test may take."""
+    threading.Event().wait(120)
+    return body
+
+
+def slowly(batches: Any) -> Any:
+    """The same for the rows of a Spark task."""
+    threading.Event().wait(120)
+    yield from batches

@@ -79,6 +79,30 @@ class History:
             heapq.heappush(ends, (end, id(one), one))
             heapq.heappush(free, (end + 1, worker))
 
+    def expire(self, one: Asked, ended_ms: int) -> None:
+        """A request whose deadline passed before anything of it started."""
+        one.ended_ms, one.dead = ended_ms, one.count
+        row = {
+            "request": one.id,
+            "priority": one.priority,
+            "worker": "-",
+            "status": "dead",
+            "attempt": 0,
+            "waited_ms": ended_ms - one.at_ms,
+            "ran_ms": 0.0,
+            "total_ms": float(ended_ms - one.at_ms),
+            "result": None,
+            "error": None,
+            "started": ended_ms * 1000,
+            "settled": ended_ms * 1000,
+            "date": f"{datetime.fromtimestamp(ended_ms / 1000, UTC):%Y-%m-%d}",
+        }
+        why = {"reason": "deadline", "error": "too late", "fingerprint": "d" * 10, "body": b""}
+        died = {"died": row["settled"], **why}
+        self.results += [{**row, "index": index} for index in range(one.count)]
+        self.dead += [{**row, **died, "index": index} for index in range(one.count)]
+        self.requests.append(one)
+
     def choose(self, ready: list[Asked]) -> Asked:
         """The most urgent; of several the one whose turn it is."""
         return min(ready, key=lambda one: one.priority)
@@ -204,4 +228,6 @@ def example(minutes: int = 6, seed: int = 7) -> History:
         Asked(f"mail-{n}", 20, 1 + n, 1300 + 600 * n, T0 + 15_000 + n * 9000, 60) for n in range(4)
     ]
     asked.append(Asked("nightly-index", 90, 8, 13_000 * minutes // 6, T0 + 2000, 45, 13))
-    return History(asked, workers=10, seed=seed)
+    made = History(asked, workers=10, seed=seed)
+    made.expire(Asked("too-late", 70, 1, 40, T0 + 4000, 0), T0 + 15_000)
+    return made

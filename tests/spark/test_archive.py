@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 pytest.importorskip("pyspark")
 
+from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import InvalidArgument
 from fairlane.spark import archive_tables
 from fairlane.spark.archive import Archived, archive
@@ -23,14 +26,57 @@ if TYPE_CHECKING:
     import redis
     from pyspark.sql import SparkSession
 
-    from fairlane.drivers.sync import SyncDriver
-
-pytestmark = pytest.mark.parametrize("redis_server", backends.one(), indirect=True)
+pytestmark = [
+    pytest.mark.parametrize("redis_server", backends.one(), indirect=True),
+    pytest.mark.usefixtures("lean"),
+]
 
 
 @pytest.fixture
 def world(driver: SyncDriver) -> World:
     return World(driver)
+
+
+class Made:
+    """r0 to r4 and their archive in three batches: made once, put back for each test."""
+
+    def __init__(self, spark: SparkSession, url: str, client: redis.Redis, folder: Path) -> None:
+        with closing(SyncDriver(url)) as driver:
+            ended(World(driver), 0, 5)
+        self.folder = folder
+        self.done = archive(spark, url, str(folder), most=2)
+        names = list(client.scan_iter())
+        self.keys = [(key, max(0, client.pttl(key)), client.dump(key) or b"") for key in names]
+
+    def put(self, client: redis.Redis, folder: Path) -> None:
+        """Into a Redis that is empty, and a folder that is not there."""
+        client.flushdb()
+        for key, ttl_ms, value in self.keys:
+            client.restore(key, ttl_ms, value)
+        shutil.copytree(self.folder, folder)
+
+
+@pytest.fixture(scope="module")
+def kept() -> list[Made]:
+    """What `archived` has made."""
+    return []
+
+
+@pytest.fixture
+def archived(
+    kept: list[Made],
+    spark: SparkSession,
+    redis_url: str,
+    redis_client: redis.Redis,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """The folder of an archive of r0 to r4, which are in Redis."""
+    if not kept:
+        folder = tmp_path_factory.mktemp("made") / "archive"
+        kept.append(Made(spark, redis_url, redis_client, folder))
+    kept[0].put(redis_client, tmp_path / "archive")
+    return tmp_path / "archive"
 
 
 def ended(world: World, low: int, high: int) -> None:
@@ -65,18 +111,17 @@ def forget_commit(folder: Path) -> None:
 
 
 def test_what_ended_is_archived_once(
-    spark: SparkSession, redis_url: str, world: World, tmp_path: Path
+    spark: SparkSession, redis_url: str, world: World, archived: Path, kept: list[Made]
 ):
-    ended(world, 0, 4)
+    expected = Archived(batches=3, requests=5, results=100, dead=10, missing=0, skipped=0)
+    assert kept[0].done == expected
+    check(spark, archived, 5)
+    assert archive(spark, redis_url, str(archived)) == Archived()
+    ended(world, 5, 7)
     seen: list[Archived] = []
-    done = archive(spark, redis_url, str(tmp_path), most=3, on_batch=seen.append)
-    assert done == Archived(batches=2, requests=4, results=80, dead=8, missing=0, skipped=0)
-    assert [one.requests for one in seen] == [3, 4]
-    check(spark, tmp_path, 4)
-    assert archive(spark, redis_url, str(tmp_path)) == Archived()
-    ended(world, 4, 6)
-    assert archive(spark, redis_url, str(tmp_path)).requests == 2
-    check(spark, tmp_path, 6)
+    assert archive(spark, redis_url, str(archived), on_batch=seen.append).requests == 2
+    assert [one.requests for one in seen] == [2]
+    check(spark, archived, 7)
 
 
 def test_rows_are_what_the_queue_tells(
@@ -102,17 +147,20 @@ def test_rows_are_what_the_queue_tells(
 
 
 def test_a_batch_whose_commit_was_lost_is_not_written_twice(
-    spark: SparkSession, redis_url: str, world: World, tmp_path: Path
+    spark: SparkSession, redis_url: str, archived: Path
 ):
-    ended(world, 0, 5)
-    archive(spark, redis_url, str(tmp_path), most=2)
-    forget_commit(tmp_path)
-    done = archive(spark, redis_url, str(tmp_path), most=2)
+    forget_commit(archived)
+    done = archive(spark, redis_url, str(archived), most=2)
     assert (done.batches, done.skipped) == (0, 1)
-    check(spark, tmp_path, 5)
+    check(spark, archived, 5)
 
 
-STEPS = ["results", pytest.param("dead", marks=pytest.mark.heavy), "requests", "mark"]
+STEPS = [
+    "results",
+    pytest.param("dead", marks=pytest.mark.heavy),
+    pytest.param("requests", marks=pytest.mark.heavy),
+    "mark",
+]
 
 
 @pytest.mark.parametrize("stop", STEPS)
@@ -177,30 +225,26 @@ def test_results_that_have_left_redis_are_counted_as_missing(
 
 
 def test_another_checkpoint_is_refused(
-    spark: SparkSession, redis_url: str, world: World, tmp_path: Path
+    spark: SparkSession, redis_url: str, world: World, tmp_path: Path, archived: Path
 ):
-    ended(world, 0, 3)
-    folder, other = tmp_path / "one", tmp_path / "other"
-    archive(spark, redis_url, str(folder), most=2)
+    folder, other = archived, tmp_path / "other"
     with pytest.raises(InvalidArgument, match="holds other endings as batch 0"):
         archive(spark, redis_url, str(folder), checkpoint=str(tmp_path / "new"))
-    ended(world, 3, 4)
+    ended(world, 5, 6)
     with pytest.raises(InvalidArgument, match="does not hold the one before"):
         archive(spark, redis_url, str(other), checkpoint=str(folder / "_checkpoint"))
     assert archive(spark, redis_url, str(folder)).requests == 1
-    check(spark, folder, 4)
+    check(spark, folder, 6)
 
 
 def test_endings_that_were_lost_are_told_of(
-    spark: SparkSession, redis_url: str, world: World, tmp_path: Path, redis_client: redis.Redis
+    spark: SparkSession, redis_url: str, world: World, archived: Path, redis_client: redis.Redis
 ):
-    ended(world, 0, 2)
-    archive(spark, redis_url, str(tmp_path))
-    ended(world, 2, 5)
+    ended(world, 5, 8)
     redis_client.xtrim("{req}:completed", maxlen=1, approximate=False)
     with pytest.raises(DataLost, match="has lost entries that were not read yet"):
-        archive(spark, redis_url, str(tmp_path))
-    done = archive(spark, redis_url, str(tmp_path), fail_on_data_loss=False)
+        archive(spark, redis_url, str(archived))
+    done = archive(spark, redis_url, str(archived), fail_on_data_loss=False)
     assert done.requests == 1
 
 

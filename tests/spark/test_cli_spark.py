@@ -7,28 +7,43 @@ import io
 import json
 import os
 import signal
+import sys
+import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import keys
-from fairlane.errors import SparkMissing
+from fairlane import clock, keys
+from fairlane.cli.run import run
+from fairlane.cli.spark.running import must_be_there, redis_for, spark_session
+from fairlane.errors import InvalidArgument, SparkMissing
+from fairlane.operations.fleets import KEPT_MS
 from fairlane.queue import Queue
 from fairlane.spark import need
+from fairlane.spark.fleet import stop_fleet
+from fairlane.spark.sessions import master_of
 from tests.cli.program import NOBODY, Ended, Program, settle
+from tests.spark import fleet_handlers as handlers
+from tests.spark.processes import having, workers_of
+from tests.spark.worlds import World
 from tests.support.wait import wait_until
+from tests.support.workers import is_alive
 
 if TYPE_CHECKING:
     import subprocess
+    from collections.abc import Callable
 
     import redis
+
+    from fairlane.drivers.sync import SyncDriver
 
 ON_ONE_KIND = pytest.mark.parametrize("redis_server", ["single"], indirect=True)
 ROOT = Path(__file__).resolve().parents[2]
 END_S = 300.0  # Java starts slowly on a machine that is busy
 pytestmark = pytest.mark.timeout(2 * END_S)
 LOCAL = ("--master", "local[2]")
+UPPER = ("--handler", "tests.spark.fleet_handlers:upper")
 
 
 @pytest.fixture
@@ -52,17 +67,16 @@ def made(folder: Path, url: str | None) -> Program:
     return program
 
 
-def call(program: Program, *words: object) -> Ended:
-    return finish(program.start("spark", *words))
-
-
 def finish(process: subprocess.Popen[bytes]) -> Ended:
     try:
         out, err = process.communicate(timeout=END_S)
     finally:
         process.kill()
-    ended = Ended(process.returncode, out, err.decode())
-    # Nobody is shown a traceback, nor what Java says of itself.
+    return quiet(Ended(process.returncode, out, err.decode()))
+
+
+def quiet(ended: Ended) -> Ended:
+    """Nobody is shown a traceback, nor what Java says of itself."""
     assert [line for line in ended.err.splitlines() if not line.startswith("fairlane: ")] == []
     return ended
 
@@ -75,87 +89,329 @@ def refused(ended: Ended, code: int, *words: str) -> None:
         assert word in last
 
 
+class Here:
+    """`fairlane spark ...` in this process, which has a session already."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: Any) -> None:
+        self.folder, self._monkeypatch, self._capture = folder, monkeypatch, capture
+
+    def __call__(self, *words: object) -> Ended:
+        self._capture.readouterr()
+        self._monkeypatch.setattr(sys, "argv", ["fairlane", "spark", *map(str, words)])
+        code = run("fairlane")
+        out, err = self._capture.readouterr()
+        return quiet(Ended(code, out, err.decode()))
+
+    def file(self, content: bytes, name: str) -> str:
+        """A file's path; it is Java that reads it, whose current folder is another."""
+        path = self.folder / name
+        path.write_bytes(content)
+        return str(path)
+
+    def path(self, name: str) -> str:
+        return str(self.folder / name)
+
+    def text_of(self, name: str) -> bytes:
+        """What a folder's parts hold, in their order."""
+        return b"".join(path.read_bytes() for path in sorted((self.folder / name).glob("part-*")))
+
+
+@pytest.fixture
+def here(
+    spark: Any,
+    redis_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsysbinary: pytest.CaptureFixture[bytes],
+) -> Here:
+    del spark
+    monkeypatch.setenv("FAIRLANE_REDIS", redis_url)
+    return Here(tmp_path, monkeypatch, capsysbinary)
+
+
+# ------------------------------------------------------------------ files in, files out
+
+
+def one_to_thousand(form: bytes) -> bytes:
+    return b"".join(form % i for i in range(1000))
+
+
 @ON_ONE_KIND
-def test_lines_go_in_and_come_out_in_order(program: Program, redis_url: str):
-    program.file(b"".join(b"line %d\n" % i for i in range(1000)), "lines.txt")
-    ended = call(program, "submit", "lines.txt", "--id", "r1", "--limit", 2, *LOCAL)
+def test_lines_go_in_and_come_out_in_order(here: Here, redis_url: str):
+    source = here.file(one_to_thousand(b"line %d\n"), "lines.txt")
+    ended = here("submit", source, "--id", "r1", "--limit", 2)
     assert (ended.code, ended.out) == (0, b"r1\n"), ended.err
-    assert "1,000 sub-requests" in ended.err
+    assert "submitted 1,000 sub-requests in 1 request in" in ended.err
     settle(redis_url, lambda _, body: body.upper())
-    ended = call(program, "collect", "r1", "--out", "out", "--format", "text", *LOCAL)
+    out = here.path("out")
+    ended = here("collect", "r1", "--out", out, "--format", "text")
+    assert (ended.code, ended.out) == (0, f"{out}\n".encode()), ended.err
+    assert here.text_of("out") == one_to_thousand(b"LINE %d\n")
+    refused(here("collect", "r1", "--out", out), 2, "out is there already")
+
+
+@pytest.mark.heavy
+@ON_ONE_KIND
+def test_it_is_quiet_in_a_process_of_its_own(program: Program):
+    """Each begins a Java. What it says of itself is nothing that anybody wants to read."""
+    program.file(one_to_thousand(b"line %d\n"), "lines.txt")
+    ended = finish(program.start("spark", "submit", "lines.txt", "--id", "r1", *LOCAL))
+    assert (ended.code, ended.out) == (0, b"r1\n"), ended.err
+    process = program.start("spark", "work", *UPPER, "--until-idle", "--json", *LOCAL)
+    ended = finish(process)
+    assert ended.code == 0, ended.err
+    assert sum(json.loads(line)["done"] for line in ended.out.splitlines()) == 1000
+    words = ("collect", "r1", "--out", "out", "--format", "text", *LOCAL)
+    ended = finish(program.start("spark", *words))
     assert (ended.code, ended.out) == (0, b"out\n"), ended.err
     parts = sorted((program.folder / "out").glob("part-*"))
-    written = b"".join(part.read_bytes() for part in parts)
-    assert written == b"".join(b"LINE %d\n" % i for i in range(1000))
-    refused(call(program, "collect", "r1", "--out", "out", *LOCAL), 2, "out is there already")
+    assert b"".join(part.read_bytes() for part in parts) == one_to_thousand(b"LINE %d\n")
+
+
+@pytest.mark.heavy
+@ON_ONE_KIND
+def test_ctrl_c_in_a_process_of_its_own_is_one_sentence(
+    program: Program, redis_client: redis.Redis
+):
+    """While rows are written; nothing of it is seen, and no Java is left."""
+    program.file(b"line\n" * 5_000_000, "lines.txt")
+    program.env["SPARK_CONF_DIR"] = str(program.folder)
+    process = program.start("spark", "submit", "lines.txt", "--id", "r1", *LOCAL)
+    wait_until(lambda: redis_client.dbsize() > 1, END_S, why="rows are staged")
+    process.send_signal(signal.SIGINT)
+    ended = finish(process)
+    assert (ended.code, ended.out) == (130, b""), ended.err
+    assert ended.err.splitlines()[-1] == "fairlane: interrupted"
+    assert not redis_client.exists(keys.request_hash("r1"))
+    wait_until(lambda: not having(mark_of(program)), 10, why="nothing of it is left")
+    redis_client.flushdb()  # what was staged would be there for a day
 
 
 @ON_ONE_KIND
-def test_a_request_for_each_key_and_a_column_as_body(program: Program, redis_url: str):
+def test_a_line_ends_at_a_newline_only(here: Here, redis_url: str):
+    source = here.file(b"a\rb\nc\r\nd", "lines.txt")
+    assert here("submit", source, "--id", "r1").code == 0
+    assert settle(redis_url, lambda _, body: body) == [b"a\rb", b"c\r", b"d"]
+
+
+@ON_ONE_KIND
+def test_a_result_of_several_lines_is_no_text(here: Here, redis_url: str):
+    source = here.file(b"a\nb\nc\n", "lines.txt")
+    assert here("submit", source, "--id", "r1").code == 0
+    settle(redis_url, lambda _, body: body + (b"\n!" if body != b"a" else b""))
+    out = here.path("out")
+    ended = here("collect", "r1", "--out", out, "--format", "text")
+    refused(ended, 2, "the result of sub-request 1 has more than one line", "--format json")
+    assert here("collect", "r1", "--out", out, "--format", "json").code == 0
+    found = [json.loads(line)["result"] for line in here.text_of("out").splitlines()]
+    assert found == ["a", "b\n!", "c\n!"]
+
+
+@ON_ONE_KIND
+def test_the_same_txn_again_adds_nothing(here: Here, redis_url: str):
+    """Also when nobody names the request: a transaction is of its request."""
+    source = here.file(b"a\nb\nc\n", "lines.txt")
+    for words, names in (((), b"t1\n"), (("--id", "r2"), b"r2\n")):
+        first = here("submit", source, "--txn", "t1", *words)
+        again = here("submit", source, "--txn", "t1", *words)
+        assert (first.code, first.out) == (again.code, again.out) == (0, names), again.err
+        assert "submitted 3 sub-requests" in first.err
+        assert "submitted 0 sub-requests" in again.err
+    assert len(settle(redis_url, lambda _, body: body)) == 6
+
+
+@ON_ONE_KIND
+def test_what_came_now_is_told_apart_from_what_was_there(here: Here):
+    source = here.file(b"a\nb\nc\n", "lines.txt")
+    told = []
+    for _ in range(2):
+        ended = here("submit", source, "--id", "r1", "--open", "--json")
+        assert ended.code == 0, ended.err
+        told.append(json.loads(ended.out))
+    assert [(row["sub_requests"], row["added"]) for row in told] == [(3, 3), (6, 3)]
+    assert "submitted 3 sub-requests in 1 request" in ended.err
+    assert ": 6 with those of before" in ended.err
+
+
+@ON_ONE_KIND
+def test_a_request_for_each_key_and_a_column_as_body(here: Here, redis_url: str):
     rows = [("a", "x"), ("b", "y"), ("a", "z")]
     text = io.StringIO()
     csv.writer(text).writerows([("who", "what"), *rows])
-    program.file(text.getvalue().encode(), "rows.csv")
-    words = ("submit", "rows.csv", "--format", "csv", "--key", "who", "--body", "what")
-    ended = call(program, *words, "--json", "--priority", 7, *LOCAL)
+    source = here.file(text.getvalue().encode(), "rows.csv")
+    words = ("submit", source, "--format", "csv", "--key", "who", "--body", "what")
+    ended = here(*words, "--json", "--priority", 7)
     assert ended.code == 0, ended.err
     told = [json.loads(line) for line in ended.out.splitlines()]
     assert told == [
-        {"id": "a", "sub_requests": 2, "priority": 7, "limit": 3},
-        {"id": "b", "sub_requests": 1, "priority": 7, "limit": 3},
+        {"id": "a", "sub_requests": 2, "added": 2, "priority": 7, "limit": 3},
+        {"id": "b", "sub_requests": 1, "added": 1, "priority": 7, "limit": 3},
     ]
     settled = settle(redis_url, lambda _, body: body)
     assert sorted(settled) == [b"x", b"y", b"z"]
 
 
 @ON_ONE_KIND
-def test_whole_rows_and_what_is_not_done(program: Program, redis_url: str):
+def test_whole_rows_and_what_is_not_done(here: Here, redis_url: str):
     lines = (json.dumps({"n": n, "t": f"t{n}"}) for n in range(3))
-    program.file("\n".join(lines).encode(), "rows.json")
-    words = ("submit", "rows.json", "--format", "json", "--body-format", "json", "--id", "r1")
-    assert call(program, *words, *LOCAL).code == 0
+    source = here.file("\n".join(lines).encode(), "rows.json")
+    words = ("submit", source, "--format", "json", "--body-format", "json", "--id", "r1")
+    assert here(*words).code == 0
     settled = settle(redis_url, lambda _, body: body, most=2)
     with Queue.from_url(redis_url) as queue:
         queue.request("r1").cancel("enough")
     assert {"n", "t"} == set(json.loads(settled[0]))
-    ended = call(program, "collect", "r1", "--out", "o", "--format", "json", "--json", *LOCAL)
+    ended = here("collect", "r1", "--out", here.path("o"), "--format", "json", "--json")
     assert ended.code == 1
     summary = json.loads(ended.out)
     assert (summary["sub_requests"], summary["done"], summary["state"]) == (3, 2, "cancelled")
-    parts = sorted((program.folder / "o").glob("part-*"))
-    found = [json.loads(line) for part in parts for line in part.read_text().splitlines()]
+    found = [json.loads(line) for line in here.text_of("o").splitlines()]
     assert [row["index"] for row in found] == [0, 1, 2]
     assert sorted(row["status"] for row in found) == ["cancelled", "done", "done"]
 
 
 @ON_ONE_KIND
-def test_a_fleet_works_until_idle_and_says_what_it_did(program: Program, redis_url: str):
+def test_an_archive_goes_on_after_a_loss_when_it_is_told_to(
+    here: Here, driver: SyncDriver, redis_client: redis.Redis
+):
+    """The sentence names the option."""
+    world, folder = World(driver), here.path("kept")
+
+    def end(name: str) -> None:
+        world.submit(name, 2)
+        world.work_off()
+
+    end("r1")
+    ended = here("archive", folder, "--no-results")
+    assert (ended.code, ended.out) == (0, b""), ended.err
+    assert "1 endings, 0 results, 0 dead" in ended.err
+    end("r2")
+    end("r3")
+    redis_client.xtrim("{req}:completed", maxlen=1, approximate=False)
+    refused(here("archive", folder, "--no-results"), 1, "has lost entries", "add --skip-lost")
+    ended = here("archive", folder, "--no-results", "--skip-lost", "--json")
+    assert (ended.code, json.loads(ended.out)["requests"]) == (0, 1), ended.err
+
+
+# ------------------------------------------------------------------ fleets and signals
+
+
+@ON_ONE_KIND
+def test_a_fleet_works_until_idle_and_says_what_it_did(here: Here, redis_url: str):
     with Queue.from_url(redis_url) as queue:
         request = queue.submit_request(b"a%d" % i for i in range(500))
-        words = ("--handler", "tests.spark.fleet_handlers:upper", "--until-idle", "--workers", 1)
-        ended = call(program, "work", *words, "--json", *LOCAL)
+        ended = here("work", *UPPER, "--until-idle", "--workers", 1, "--json")
         assert ended.code == 0, ended.err
         assert [one.body for one in request.results()] == [b"A%d" % i for i in range(500)]
     (row,) = [json.loads(line) for line in ended.out.splitlines()]
     assert (row["done"], row["failed"], row["ended"]) == (500, 0, "idle")
 
 
+class Later(threading.Thread):
+    """Does something when the fleet works."""
+
+    def __init__(self, client: redis.Redis, what: Callable[[], Any]) -> None:
+        super().__init__()
+        self.client, self.what = client, what
+        self.start()
+
+    def run(self) -> None:
+        wait_until(lambda: self.client.zcard(keys.workers("req")), END_S, why="it works")
+        self.what()
+
+
 @ON_ONE_KIND
 @pytest.mark.parametrize("how", ["signal", "command"])
 def test_a_fleet_drains_when_it_is_told(
-    how: str, program: Program, redis_url: str, redis_client: redis.Redis
+    how: str, here: Here, redis_url: str, redis_client: redis.Redis
 ):
-    words = ("--handler", "tests.spark.fleet_handlers:upper", "--workers", 1)
-    process = program.start("spark", "work", *words, "--max-idle", "never", "--json", *LOCAL)
-    wait_until(lambda: redis_client.zcard(keys.workers("req")), END_S, why="it works")
-    if how == "signal":
-        process.send_signal(signal.SIGTERM)
-    else:
-        ended = call(program, "stop", "fleet")
-        assert (ended.code, ended.out) == (0, b"")
-    ended = finish(process)
+    def tell() -> None:
+        if how == "signal":
+            os.kill(os.getpid(), signal.SIGTERM)
+        else:
+            stop_fleet("fleet", redis=redis_url)
+
+    told = Later(redis_client, tell)
+    ended = here("work", *UPPER, "--workers", 1, "--max-idle", "never", "--json")
+    told.join()
     assert ended.code == 0, ended.err
     assert json.loads(ended.out)["ended"] == "stopped"
+    assert 0 < redis_client.pttl(keys.fleets("req")) <= KEPT_MS
+
+
+@ON_ONE_KIND
+def test_a_second_ctrl_c_ends_a_fleet_that_holds_something(
+    here: Here, redis_url: str, redis_client: redis.Redis
+):
+    """Its handler would wait for a gate that nobody opens."""
+    with Queue.from_url(redis_url) as queue:
+        request = queue.submit_request([b"0"], lease_ms=1000)
+
+        def interrupt() -> None:
+            wait_until(lambda: request.progress().held, END_S, why="it is held")
+            os.kill(os.getpid(), signal.SIGINT)
+            wait_until(lambda: redis_client.zcard(keys.fleets("req")), END_S, why="it drains")
+            os.kill(os.getpid(), signal.SIGINT)
+
+        told = Later(redis_client, interrupt)
+        words = ("--handler", "tests.spark.fleet_handlers:never", "--workers", 1)
+        began = clock.mono_s()
+        ended = here("work", *words, "--max-idle", "never")
+        told.join()
+        assert clock.mono_s() - began < 40
+        refused(ended, 130, "the fleet was stopped")
+        assert "the fleet stops now" in ended.err
+        (worker,) = workers_of(redis_client)
+        wait_until(lambda: not is_alive(worker), END_S, why="Spark has killed it")
+        request.cancel("enough")
+
+
+@ON_ONE_KIND
+def test_ctrl_c_in_a_job_is_one_sentence(spark: Any, here: Here):
+    """No traceback of a call that was torn apart; and Spark goes on being of use."""
+    source = here.file(b"a\n", "lines.txt")
+    tracker = spark.sparkContext.statusTracker()
+    seen: list[Any] = []
+
+    def interrupt() -> None:
+        wait_until(lambda: seen or tracker.getActiveStageIds(), END_S, why="a job runs")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    told = threading.Thread(target=interrupt)
+
+    def work() -> None:
+        with spark_session(None, "test") as session:
+            told.start()
+            slow = session.range(0, 2, 1, 2).mapInArrow(handlers.slowly, "id long")
+            seen.append(slow.collect())
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    told.join()
+    assert seen == []
+    assert here("submit", source, "--id", "r1").code == 0
+
+
+@ON_ONE_KIND
+def test_ctrl_c_while_spark_starts_leaves_no_java(program: Program):
+    program.file(b"a\n", "lines.txt")
+    program.env["SPARK_CONF_DIR"] = str(program.folder)
+    process = program.start("spark", "submit", "lines.txt", *LOCAL)
+    mark = mark_of(program)
+    started = wait_until(lambda: having(mark) - {process.pid}, END_S, why="its child runs")
+    process.send_signal(signal.SIGINT)
+    ended = finish(process)
+    assert (ended.code, ended.out) == (130, b"")
+    assert ended.err.splitlines()[-1] == "fairlane: interrupted"
+    wait_until(lambda: not having(mark), 5, why="nothing of it is left")
+    assert started
+
+
+def mark_of(program: Program) -> bytes:
+    return f"SPARK_CONF_DIR={program.env['SPARK_CONF_DIR']}".encode()
+
+
+# ------------------------------------------------------------------ refusals
 
 
 @pytest.mark.parametrize(
@@ -192,23 +448,45 @@ def test_without_java_it_says_what_to_install(alone: Program):
 
 
 @ON_ONE_KIND
-def test_a_column_that_is_not_there_names_those_that_are(program: Program):
-    program.file(b"a,b\n1,2\n", "r.csv")
+def test_a_column_that_is_not_there_names_those_that_are(here: Here):
+    source = here.file(b"a,b\n1,2\n", "r.csv")
     for words in (("--body", "c"), ("--body", "a", "--key", "c")):
-        ended = call(program, "submit", "r.csv", "--format", "csv", *words, *LOCAL)
+        ended = here("submit", source, "--format", "csv", *words)
         refused(ended, 2, "r.csv has no such column, it has a, b")
-    ended = call(program, "submit", "r.csv", "--format", "csv", *LOCAL)
+    ended = here("submit", source, "--format", "csv")
     refused(ended, 2, "--body COL", "--body-format json", "r.csv has a, b")
+
+
+def test_under_spark_submit_its_master_says_who_must_reach_redis(
+    spark: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """The embedded server is of this machine alone."""
+    monkeypatch.delenv("FAIRLANE_REDIS", raising=False)
+    assert master_of(None) == "local[*]"
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")  # as spark-submit does
+    java = spark._jvm.java.lang.System
+    before = java.getProperty("spark.master")
+    java.setProperty("spark.master", "spark://far:7077")
+    try:
+        with pytest.raises(InvalidArgument, match="a Redis that spark://far:7077 can reach"):
+            redis_for(None, None)
+        assert redis_for(None, NOBODY) == NOBODY
+        must_be_there("no.txt", None)  # it may be a file of theirs
+    finally:
+        if before is None:
+            java.clearProperty("spark.master")
+        else:
+            java.setProperty("spark.master", before)
 
 
 @ON_ONE_KIND
 def test_a_request_that_is_not_there_is_exit_3(program: Program):
-    refused(call(program, "collect", "nobody", "--out", "o"), 3, "nobody")
+    program("spark", "collect", "nobody", "--out", "o").refused(3, "nobody")
 
 
 def test_no_redis_is_exit_5(alone: Program):
     alone.env["FAIRLANE_REDIS"] = NOBODY
-    refused(call(alone, "collect", "r1", "--out", "o", *LOCAL), 5, "127.0.0.1:1")
+    alone("spark", "collect", "r1", "--out", "o", *LOCAL).refused(5, "127.0.0.1:1")
 
 
 def test_the_group_names_its_commands_without_spark(alone: Program):

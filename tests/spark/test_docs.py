@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 
 PAGE = ROOT / "docs" / "spark.md"
 END_S = 500.0
+ON_ONE_KIND = pytest.mark.parametrize("redis_server", ["single"], indirect=True)
 
 
+@pytest.mark.heavy
 @pytest.mark.timeout(3 * END_S)
-@pytest.mark.parametrize("redis_server", ["single"], indirect=True)
+@ON_ONE_KIND
 @pytest.mark.parametrize("language", ["python", "bash"])
 def test_the_page_runs(language: str, redis_url: str, tmp_path: Path):
     try:

@@ -16,9 +16,18 @@ from fairlane import keys
 from fairlane.errors import HandlerNotFound, InvalidArgument
 from fairlane.operations import fleets
 from fairlane.queue import Queue
-from fairlane.spark.fleet import Plan, Watch, own_address, run_fleet, stop_fleet
+from fairlane.spark.fleet import (
+    Plan,
+    Watch,
+    cancel_fleet,
+    own_address,
+    run_fleet,
+    stop_fleet,
+    tag_of,
+)
 from fairlane.worker import Context, Retry
 from tests.spark import fleet_handlers as handlers
+from tests.spark.processes import workers_of
 from tests.support.wait import wait_until
 from tests.support.workers import is_alive
 
@@ -45,9 +54,13 @@ class InThread(threading.Thread):
         super().__init__()
         self.given, self.options = given, options
         self.rows: list[Any] = []
+        self.error: Exception | None = None
 
     def run(self) -> None:
-        self.rows = run_fleet(*self.given, **self.options).collect()
+        try:
+            self.rows = run_fleet(*self.given, **self.options).collect()
+        except Exception as error:  # noqa: BLE001  the test looks at it
+            self.error = error
 
 
 def results_of(queue: Queue, request_id: str) -> list[Any]:
@@ -120,6 +133,32 @@ def test_a_fleet_is_stopped_by_its_name(spark: Any, queue: Queue, redis_client: 
     assert [row.ended for row in fleet.rows] == ["stopped"] * 3
     again = run_fleet(spark, handlers.upper, workers=1, **(options | {"max_idle_s": 0.5}))
     assert [row.ended for row in again.collect()] == ["idle"]
+
+
+@ON_ONE_KIND
+def test_a_fleet_is_ended_at_once_from_another_thread(
+    spark: Any, queue: Queue, redis_client: redis.Redis
+):
+    """What it held is not lost; a fleet of another name goes on."""
+    request = queue.submit_request([b"a"], lease_ms=1000)
+    options: dict[str, Any] = {"redis": queue.driver.url, "workers": 1, "max_idle_s": None}
+    fleet = InThread(spark, handlers.never, name="nightly", **options)
+    fleet.start()
+    wait_until(lambda: request.progress().held, END_S, why="its handler has it")
+    cancel_fleet(spark, "other")
+    other = InThread(spark, handlers.upper, name="other", **options)
+    other.start()
+    wait_until(lambda: redis_client.zcard(keys.workers("req")) == 2, END_S, why="both work")
+    workers = workers_of(redis_client)
+    assert all(workers)
+    spark.sparkContext.cancelJobsWithTag(tag_of("nightly"))  # as docs/spark.md says
+    fleet.join(END_S)
+    assert "cancelled" in str(fleet.error)
+    assert request.wait(END_S) == "done"
+    cancel_fleet(spark, "other")
+    other.join(END_S)
+    assert "cancelled" in str(other.error)
+    wait_until(lambda: not any(map(is_alive, workers)), END_S, why="Spark has killed them")
 
 
 @ON_ONE_KIND
@@ -263,6 +302,28 @@ def test_a_table_has_the_columns_of_its_slice():
     assert (marked[0], type(marked[1]), str(marked[1])) == (b"a", Retry, "it is bad")
     with pytest.raises(TypeError, match="the columns body"):
         arrow_handler(handlers.no_result)(bodies, context)
+
+
+def test_nothing_of_pandas_is_no_result_and_no_error():
+    """Its nullable types have NA, which is neither like nor unlike itself."""
+    pd = pytest.importorskip("pandas")
+    from fairlane.spark import pandas_handler, row_handler
+
+    context = Context("r1", 0, 1, 3, None, [(b"1-%d" % i, ()) for i in range(3)])
+    bodies = [b"a", b"b", b"c"]
+
+    def told(results: Any, errors: Any = None) -> list[Any]:
+        columns = {"result": results} | ({} if errors is None else {"error": errors})
+        return pandas_handler(lambda _: pd.DataFrame(columns))(bodies, context)
+
+    assert told(pd.array(["x", None, ""], dtype="string")) == ["x", None, ""]
+    assert told(pd.array([1, None, 3], dtype="Int64")) == ["1", None, "3"]
+    assert told(pd.array([True, None, False], dtype="boolean")) == ["True", None, "False"]
+    assert told([1.5, float("nan"), pd.NaT]) == ["1.5", None, None]
+    found = told(["x", "y", "z"], pd.array([None, "it is bad", None], dtype="string"))
+    assert (found[0], str(found[1]), found[2]) == ("x", "it is bad", "z")
+    answers = iter([pd.NA, pd.Series([1.5]).mean(), pd.Series([None], dtype="float").mean()])
+    assert row_handler(lambda _: next(answers))(bodies, context) == [None, "1.5", None]
 
 
 def test_each_name_of_the_package_is_what_it_says_and_no_module():

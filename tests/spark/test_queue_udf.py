@@ -6,16 +6,20 @@ import contextlib
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import functions as sql
 
-from fairlane.errors import InvalidArgument, RequestExists, WaitTimeout
+from fairlane.errors import InvalidArgument, RequestExists, RequestNotFound, WaitTimeout
+from fairlane.model import Progress
 from fairlane.queue import Queue
-from fairlane.spark import queue_udf
+from fairlane.spark import queue_udf, remote
 from tests.spark.fleet_handlers import CROWD
+from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,7 +59,9 @@ def test_every_row_comes_back_with_its_own_result(spark: Any, redis_url: str):
     assert all(bytes(row.result) == row.body.upper().encode() for row in rows)
 
 
-def test_what_spark_computes_anew_each_time_is_sent_once_and_kept(spark: Any, redis_url: str):
+def test_what_spark_computes_anew_each_time_is_sent_once_and_kept(
+    spark: Any, redis_url: str, redis_client: redis.Redis
+):
     """The bodies are random: each result is still that of the body beside it."""
     random = spark.range(0, 500, 1, 4).withColumn("body", sql.expr("cast(rand() as string)"))
     with worker(redis_url, "upper"):
@@ -66,6 +72,10 @@ def test_what_spark_computes_anew_each_time_is_sent_once_and_kept(spark: Any, re
     assert len(first) == 500
     assert first == again
     assert all(body.upper().encode() == result for body, result in first.values())
+    # When the results have expired no row is said to be cancelled.
+    redis_client.delete(*redis_client.keys("*:{*}"))
+    with pytest.raises(Exception, match=r"there is no request|are not there any more"):
+        found.where("id % 2 = 0").collect()
 
 
 def test_the_limit_holds_for_all_rows_together(
@@ -78,11 +88,44 @@ def test_the_limit_holds_for_all_rows_together(
 
 
 def test_a_failed_row_says_so(spark: Any, redis_url: str):
-    rows = spark.createDataFrame([(1, b"good"), (2, b"bad")], "id int, body binary")
+    rows = spark.createDataFrame([(1, b"good"), (2, b"bad")], ["the.id", "a `body`.of it"])
     with worker(redis_url, "rejects_bad"):
-        found = queue_udf(rows, redis=redis_url, keep=["id"]).orderBy("id").collect()
-    assert [(row.id, row.status) for row in found] == [(1, "done"), (2, "dead")]
-    assert found[1].result is None
+        made = queue_udf(rows, body="a `body`.of it", redis=redis_url, keep=["the.id"])
+    assert made.columns == ["the.id", "result", "status", "attempt"]
+    assert sorted(map(tuple, made.collect())) == [(1, b"good", "done", 1), (2, None, "dead", 1)]
+
+
+def test_rows_that_were_cancelled_say_so(spark: Any, redis_url: str):
+    waiting = Thread(target=cancel_when_there, args=(redis_url, "r1"))
+    waiting.start()
+    found = queue_udf(rows_of(spark, 10), redis=redis_url, request="r1", timeout_s=60)
+    waiting.join()
+    rows = found.collect()
+    assert [(row.status, row.result, row.attempt) for row in rows] == [("cancelled", None, 0)] * 10
+
+
+def cancel_when_there(url: str, request_id: str) -> None:
+    with Queue.from_url(url) as queue:
+        request = queue.request(request_id)
+
+        def is_whole() -> bool:
+            try:
+                return request.progress().total == 10
+            except RequestNotFound:
+                return False
+
+        wait_until(is_whole, 60)
+        request.cancel()
+
+
+def test_a_row_without_a_result_is_an_error_when_none_was_cancelled(spark: Any, redis_url: str):
+    counts = Progress("r1", "done", 2, 2, 0, 0, 0, 1, 5, "req")
+    rows = spark.createDataFrame([("done",), (None,)], "status string")
+    with pytest.raises(Exception, match="request r1 has no result for a row"):
+        rows.select(remote._status(counts)).collect()
+    one = replace(counts, done=1, cancelled=1)
+    found = rows.select(remote._status(one)).collect()
+    assert [row.status for row in found] == ["done", "cancelled"]
 
 
 def test_no_rows_are_no_work(spark: Any, redis_url: str):
@@ -91,7 +134,7 @@ def test_no_rows_are_no_work(spark: Any, redis_url: str):
 
 
 def test_who_waits_too_long_is_told_and_the_request_is_cancelled(spark: Any, redis_url: str):
-    with pytest.raises(WaitTimeout):
+    with pytest.raises(WaitTimeout, match=r"had not ended after 0\.1 s and was cancelled"):
         queue_udf(rows_of(spark, 10), redis=redis_url, request="r1", timeout_s=0.1)
     with Queue.from_url(redis_url) as queue:
         assert queue.request("r1").state() == "cancelled"

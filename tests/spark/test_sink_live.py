@@ -72,6 +72,38 @@ def test_a_pipelined_write_that_failed_is_cancelled(frame: Any, redis_url: str, 
     assert "failed" in Queue(driver).request("r1").progress().reason
 
 
+@pytest.mark.parametrize(
+    "options", [{"requestColumn": "k"}, {"request": "k0", "priorityColumn": "p"}], ids=str
+)
+def test_of_a_pipelined_write_that_failed_no_request_stays_open(
+    spark: Any,
+    redis_url: str,
+    driver: SyncDriver,
+    redis_client: redis.Redis,
+    options: dict[str, str],
+):
+    """Nobody tells the driver what a task that failed has begun."""
+    frame = numbers(spark, 50_000, 2)
+    holes = frame.selectExpr(
+        "concat('k', id % 3) AS k", "nullif(body, 'row 49999') AS body", "1 AS p"
+    )
+    with pytest.raises(Exception, match='"body" is null'):
+        write(holes, redis_url, mode="pipelined", **options)
+    names = [key.decode()[5:-1] for key in redis_client.scan_iter(match="req:*")]
+    assert len(names) == (3 if "requestColumn" in options else 1)
+    for name in names:
+        assert Queue(driver).request(name).state() == "cancelled"
+
+
+def test_a_pipelined_write_leaves_no_list_of_what_it_began(
+    spark: Any, redis_url: str, redis_client: redis.Redis
+):
+    keyed = numbers(spark, 30).selectExpr("concat('k', id % 3) AS k", "body")
+    write(keyed, redis_url, requestColumn="k", mode="pipelined")
+    assert [*redis_client.scan_iter(match="begun:*")] == []
+    assert stored(redis_client, "k1")["open"] == "0"
+
+
 def test_a_pipelined_write_begins_before_its_first_row(
     spark: Any, redis_url: str, driver: SyncDriver
 ):

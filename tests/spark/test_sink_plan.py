@@ -11,10 +11,20 @@ from fairlane.errors import InvalidArgument, RedisUnreachable
 
 pytest.importorskip("pyspark")
 
-from pyspark.sql.types import DoubleType, IntegerType, StringType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DateType,
+    DoubleType,
+    IntegerType,
+    MapType,
+    StringType,
+    StructType,
+)
 
 from fairlane.spark.options import Options
 from fairlane.spark.sink import OPTIONS, STREAM_OPTIONS, plan_of, stream_writer_of, writer_of
+from fairlane.spark.sink_live import LiveWriter
+from fairlane.spark.sink_staged import StagedStreamWriter, StagedWriter
 
 BODY = StructType().add("body", StringType())
 WIDE = (
@@ -67,7 +77,8 @@ def test_a_stream_leaves_its_request_open():
         ({"bodyColumn": "rank"}, WIDE, '"rank" is int: a body is a string or binary'),
         ({"bodyFormat": "xml"}, WIDE, "json, arrow is expected"),
         ({"bodyFormat": "json", "bodyColumn": "text"}, WIDE, "exclude each other"),
-        ({"requst": "r2"}, BODY, '"requst" is not known: did you mean request'),
+        ({"requst": "r2"}, BODY, r'"requst" is not known: did you mean request\? The options are'),
+        ({"zzzz": "r2"}, BODY, r'"zzzz" is not known\. The options are attempts, '),
         ({"request": ""}, BODY, '"requestColumn"'),
         ({"requestColumn": "key", "bodyColumn": "text"}, WIDE, "one of them is expected"),
         ({"request": "", "requestColumn": "kay", "bodyColumn": "text"}, WIDE, '"kay"'),
@@ -93,6 +104,41 @@ def test_what_is_wrong_is_said_in_one_sentence(
 ):
     with pytest.raises(InvalidArgument, match=sentence):
         plan(given, schema)
+
+
+def test_a_stream_does_not_seal_the_one_request_it_fills():
+    """Its second micro-batch would be refused; a request for each key may be sealed."""
+    with pytest.raises(InvalidArgument, match=r"first micro-batch.*leave it out"):
+        plan({"finalize": "true"}, is_stream=True)
+    keyed = {"request": "", "requestColumn": "key", "bodyColumn": "text", "finalize": "true"}
+    assert plan(keyed, WIDE, is_stream=True).finalize
+
+
+def test_a_stream_may_be_idle_for_a_week():
+    assert plan({}, is_stream=True).open_ms == 7 * 24 * 3_600_000
+    assert plan({}).open_ms == 24 * 3_600_000
+
+
+def test_json_takes_maps_whose_keys_have_a_text():
+    texts = StructType().add("m", ArrayType(MapType(DateType(), StringType())))
+    assert plan({"bodyFormat": "json"}, texts).body_format == "json"
+    key = StructType().add("a", StringType())
+    nested = StructType().add("m", ArrayType(MapType(key, StringType())))
+    with pytest.raises(InvalidArgument, match='"m" has a map whose keys are struct<a:string>'):
+        plan({"bodyFormat": "json"}, nested)
+    assert plan({"bodyFormat": "arrow"}, nested).body_format == "arrow"
+
+
+def test_a_commit_that_is_cut_off_tells_the_name_that_goes_on():
+    """Of a write that was not given one, too."""
+    given = {"patience": "0s"}
+    one = plan(given)
+    with pytest.raises(RedisUnreachable, match=f"same txn, {one.txn}, to go on"):
+        StagedWriter(one).commit([])
+    with pytest.raises(RedisUnreachable, match=f"same txn, {one.txn}, to go on"):
+        LiveWriter(plan({**given, "mode": "pipelined", "txn": one.txn})).abort([])
+    with pytest.raises(RedisUnreachable, match="start the stream again"):
+        StagedStreamWriter(plan(given, is_stream=True)).commit([], 3)
 
 
 def test_a_stream_names_its_own_transactions():

@@ -126,6 +126,25 @@ def test_a_row_becomes_one_object_of_json():
     assert json.loads(second) == {**nulls, "x": "NaN"}
 
 
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        (pa.array([dt.date(2026, 1, 2)]), "2026-01-02"),
+        (pa.array([decimal.Decimal("1.50")]), "1.50"),
+        (pa.array([b"\x00\xff"]), "AP8="),
+        (pa.array([dt.timedelta(seconds=90)], pa.duration("us")), "90.0"),
+        (pa.array([float("nan")]), "NaN"),
+        (pa.array([7]), "7"),
+        (pa.array([True]), "true"),
+    ],
+    ids=str,
+)
+def test_keys_of_maps_become_text_as_values_do(keys: Any, expected: str):
+    column = pa.MapArray.from_arrays([0, 1], keys, pa.array([1]))
+    ((body,),) = read(batch_of(m=pa.array([column[0]], column.type)), bodyFormat="json")["r1"]
+    assert json.loads(body) == {"m": {expected: 1}}
+
+
 def test_a_row_becomes_a_stream_of_arrow():
     batch = batch_of(n=pa.array([1, None]), s=["a", "b"])
     ((first, second),) = read(batch, bodyFormat="arrow")["r1"]

@@ -9,11 +9,14 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from fairlane.errors import InvalidArgument, RequestLost
 from fairlane.operations import maintain
+from fairlane.spark.source import FairlaneSource
 from tests.spark.worlds import World
 from tests.support import backends
 
 if TYPE_CHECKING:
+    import redis
     from pyspark.sql import SparkSession
 
     from fairlane.drivers.sync import SyncDriver
@@ -108,6 +111,64 @@ def test_parts_together_are_the_whole(
     assert sorted(row["index"] for row in frame.collect()) == list(range(60))
     log = load(spark, redis_url, minPartitions=parts)
     assert sorted(row.id for row in log.collect()) == sorted(f"r{n}" for n in range(20))
+
+
+# ------------------------------------------------------------------ results that go meanwhile
+
+
+def planned(url: str, **options: Any) -> tuple[Any, Any]:
+    """The reader as Spark makes it, without Spark, and its parts."""
+    source = FairlaneSource({"redis": url, **{name: str(one) for name, one in options.items()}})
+    made = source.reader(source.schema())
+    return made, made.partitions()
+
+
+def rows_of(made: Any, parts: Any) -> list[dict[str, Any]]:
+    return [row for part in parts for batch in made.read(part) for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize("what", ["all of it", "its results", "replaced"])
+def test_results_that_went_are_no_rows_that_never_were(
+    redis_url: str, world: World, redis_client: redis.Redis, what: str
+):
+    world.submit("r1", 50)
+    world.work_off()
+    made, parts = planned(redis_url, request="r1", minPartitions=3)
+    assert len(rows_of(made, parts)) == 50
+    redis_client.delete("out:{r1}" if what == "its results" else "req:{r1}", "out:{r1}")
+    if what == "replaced":
+        redis_client.delete(*redis_client.keys("*:{r1}") or ["none"])
+        world.submit("r1", 50)
+        world.work_off()
+    with pytest.raises(RequestLost, match="results of request r1 are not there any more"):
+        rows_of(made, parts)
+    if what == "its results":
+        with pytest.raises(RequestLost, match="they have left Redis"):
+            made.partitions()
+
+
+def test_results_of_one_life_of_an_id_can_be_asked_for(redis_url: str, world: World):
+    world.submit("r1", 5)
+    world.work_off()
+    born = world.queue.request("r1").progress().submitted_ms
+    assert len(rows_of(*planned(redis_url, request="r1", born=born))) == 5
+    with pytest.raises(RequestLost, match="another request has its id"):
+        planned(redis_url, request="r1", born=born + 1)
+    with pytest.raises(InvalidArgument, match="goes with the view results"):
+        planned(redis_url, view="requests", born=born)
+
+
+def test_dead_that_are_requeued_meanwhile_are_no_loss(redis_url: str, world: World):
+    world.submit("r1", 9, limit=1)
+    world.work_off(dead=[0, 1], most=2, slices=1)
+    made, parts = planned(redis_url, request="r1")
+    assert [row["status"] for row in rows_of(made, parts)] == ["dead", "dead"]
+    world.queue.request("r1").requeue_dead()
+    assert rows_of(made, parts) == []
+    world.work_off()
+    assert rows_of(made, parts) == []  # what it reads is fixed: these came later
+    made, parts = planned(redis_url, request="r1")
+    assert [row["status"] for row in rows_of(made, parts)] == ["done"] * 9
 
 
 # ------------------------------------------------------------------ the other views

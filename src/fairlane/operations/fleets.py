@@ -5,6 +5,8 @@ from __future__ import annotations
 from .. import keys
 from ..steps import Batch, Command, Operation
 
+KEPT_MS = 7 * 24 * 3_600_000  # no worker of a fleet waits so long for a core
+
 
 def now_us(queue: str) -> Operation[int]:
     """The time at the queue's dispatch slot, microseconds."""
@@ -13,10 +15,14 @@ def now_us(queue: str) -> Operation[int]:
 
 
 def stop(queue: str, name: str) -> Operation[None]:
-    """Every worker of this fleet that began before now drains; those that begin later do not."""
+    """Every worker of this fleet that began before now drains; those that begin later do not.
+
+    It is forgotten a week after the queue's last stop.
+    """
     keys.check_name("fleet", name)
     now = yield from now_us(queue)
-    yield Command(b"ZADD", keys.fleets(queue), now, name)
+    key = keys.fleets(queue)
+    yield Batch([Command(b"ZADD", key, now, name), Command(b"PEXPIRE", key, KEPT_MS)])
 
 
 def stopped_us(queue: str, name: str) -> Operation[int]:

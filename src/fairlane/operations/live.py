@@ -9,10 +9,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .. import keys, settings
+from ..errors import RequestEnded
 from ..scripts import library
-from ..steps import Batch, Call, Operation, Pause
-from .fields import read
-from .rolling import Txn, exists, record_keys, refused, shared_digest
+from ..steps import Batch, Call, Command, Operation, Pause
+from .control import cancel
+from .fields import ask, read, told
+from .rolling import (
+    Txn,
+    claim,
+    exists,
+    keep_open,
+    owner_of,
+    record_keys,
+    refused,
+    shared_digest,
+)
 from .submit import begin
 from .tokens import insert_all
 
@@ -20,20 +31,80 @@ if TYPE_CHECKING:
     from ..model import Policy
 
 _LONGEST_PAUSE_S = 1.0
+_GIVEN_UP = b"-"  # among the requests that a transaction has begun: it was aborted
+_PAGE = 500  # requests of one page of them
+FAILED = "its write by Spark has failed"
 
 
-def begin_live(request_id: str, policy: Policy, txn: Txn, *, by_ids: bool) -> Operation[None]:
+def begin_live(
+    request_id: str, policy: Policy, txn: Txn, *, by_ids: bool, is_noted: bool = False
+) -> Operation[None]:
     """The request comes into being, open, unless it is there. Raises RequestExists.
 
     `by_ids`: its rows have ids, so that it is no matter who brings them; else a request that is to
-    be sealed belongs to this transaction alone.
+    be sealed belongs to this transaction alone. `is_noted`: `abort_live` is to find it then, who
+    may not know of a request whose rows were brought by a task that failed. Raises RequestEnded
+    when that came first.
     """
     (stored,) = yield from read(request_id, "digest")
     digest = shared_digest(policy) if by_ids else txn.digest_of(policy, stored)
+    if stored and stored != digest.hex:
+        (is_open,) = yield from read(request_id, "open")
+        told_of = yield Command(b"GET", keys.owner(request_id))
+        raise exists(request_id, owner_of(told_of, policy, stored) if is_open == "1" else "")
+    is_own = not by_ids and digest.hex != shared_digest(policy).hex
+    if is_own:
+        yield from _note(request_id, digest.hex, txn, is_noted=is_noted)
     if not stored:
         yield from begin(request_id, policy, digest, txn.open_ms)
-    elif stored != digest.hex:
-        raise exists(request_id)
+    if is_own and is_noted and (yield Command(b"SISMEMBER", keys.begun(txn.name), _GIVEN_UP)):
+        yield from _give_up(request_id, digest.hex)
+        raise RequestEnded(f"request {request_id} is not written: {FAILED} meanwhile")
+
+
+def _note(request_id: str, digest: str, txn: Txn, *, is_noted: bool) -> Operation[None]:
+    """Writes down, before a request is begun, whose it is, and for an abort that it may be."""
+    notes = [claim(request_id, txn)]
+    if is_noted:
+        begun = keys.begun(txn.name)
+        notes.append(Command(b"SADD", begun, f"{request_id} {digest}"))
+        notes.append(Command(b"PEXPIRE", begun, settings.PINNED_MS))
+    yield Batch(notes)
+
+
+def start_live(txn: Txn) -> Operation[None]:
+    """Before the tasks of a transaction: an abort of an earlier run of it counts no more."""
+    yield Command(b"SREM", keys.begun(txn.name), _GIVEN_UP)
+
+
+def end_live(txn: Txn) -> Operation[None]:
+    """Forgets which requests it has begun: nobody will abort it."""
+    yield Command(b"UNLINK", keys.begun(txn.name))
+
+
+def abort_live(txn: Txn) -> Operation[None]:
+    """Cancels the open requests that a transaction has begun for itself alone.
+
+    Also those which a task begins that does not know yet: it sees the mark that is left here.
+    """
+    begun = keys.begun(txn.name)
+    yield Command(b"SADD", begun, _GIVEN_UP)
+    yield Command(b"PEXPIRE", begun, settings.STAGE_MS)
+    cursor = b"0"
+    while True:
+        cursor, names = yield Command(b"SSCAN", begun, cursor, b"COUNT", _PAGE)
+        for name in names:
+            if name != _GIVEN_UP:
+                yield from _give_up(*name.decode().split(" "))
+        if int(cursor) == 0:
+            return
+
+
+def _give_up(request_id: str, digest: str) -> Operation[None]:
+    """Cancels a request if it is this one, and open; one that is sealed is complete."""
+    stored, is_open, queue = yield from read(request_id, "digest", "open", "queue")
+    if stored == digest and is_open == "1":
+        yield from cancel(request_id, FAILED, queue=queue)
 
 
 def by_id(request_id: str, ids: bytes, packed: bytes, txn: Txn, retain_ms: int) -> Call:
@@ -55,11 +126,12 @@ def by_place(request_id: str, partition: int, first: int, packed: bytes, txn: Tx
     )
 
 
-def add(request_id: str, queue: str, call: Call, max_waiting: int = 0) -> Operation[int]:
-    """Makes such a call; returns how many were new.
+def add(request_id: str, queue: str, call: Call, txn: Txn, max_waiting: int = 0) -> Operation[int]:
+    """Makes such a call of a transaction; returns how many were new.
 
-    With `max_waiting` it comes back when no more than so many sub-requests of it wait for a worker.
-    Raises RequestExists (it is sealed), RequestEnded, RequestLost and RedisFull.
+    With `max_waiting` it comes back when no more than so many sub-requests of it wait for a worker;
+    the request stays open meanwhile. Raises RequestExists (it is sealed), RequestEnded, RequestLost
+    and RedisFull.
     """
     reply = yield call
     if reply[0] != b"ok":
@@ -72,12 +144,8 @@ def add(request_id: str, queue: str, call: Call, max_waiting: int = 0) -> Operat
     while max_waiting and waiting > max_waiting:
         pause = min(_LONGEST_PAUSE_S, pause * 2 or 0.01)
         yield Pause(pause)
-        (fresh,) = yield from read(request_id, "fresh")
-        waiting = int(fresh or 0)
+        kept, found = yield Batch([keep_open(request_id, txn), ask(request_id, "fresh")])
+        if kept[0] != b"pinned":  # it takes no more rows: who brings more will be told
+            break
+        waiting = int(told(["fresh"], found)[0] or 0)
     return int(added)
-
-
-def is_own(request_id: str, policy: Policy, txn: Txn) -> Operation[bool]:
-    """True when this transaction began the request, for itself alone."""
-    (stored,) = yield from read(request_id, "digest")
-    return stored == txn.own_digest(policy).hex

@@ -19,13 +19,17 @@ from .bounds import read_bounds
 from .digest import terms
 from .fields import ask, read, told
 from .rolling import (
+    ABANDONED,
     Rolling,
     Share,
     Txn,
+    abandoned,
+    claim,
     closed,
     exists,
     manifest_of,
     missing,
+    owner_of,
     record_keys,
     refused,
     roll_all,
@@ -33,14 +37,14 @@ from .rolling import (
 )
 from .stage import unstage
 from .submit import announce, begin
-from .together import batch
+from .together import batch, each
 from .tokens import insert_all, retire_all
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 GROUP = 100  # requests that go on together
-_FIELDS = ("digest", "open", "state")
+_FIELDS = ("digest", "open", "state", "reason")
 
 
 def commit(shares: Sequence[Share], txn: Txn) -> Operation[int]:
@@ -77,25 +81,35 @@ def _look_all(shares: Sequence[Share], txn: Txn) -> Operation[list[Rolling]]:
     asked: list[Command] = []
     for share in shares:
         record = keys.transaction(share.id, txn.name)
-        asked += [Command(b"HMGET", record, b"manifest", b"state"), ask(share.id, *_FIELDS)]
+        asked += [
+            Command(b"HMGET", record, b"manifest", b"state"),
+            ask(share.id, *_FIELDS),
+            Command(b"GET", keys.owner(share.id)),
+        ]
     replies = yield from batch(asked)
     found = [
-        _judge(share, txn, record, told(_FIELDS, request))
-        for share, record, request in zip(shares, replies[::2], replies[1::2], strict=True)
+        _judge(share, txn, record, told(_FIELDS, request), owner)
+        for share, record, request, owner in zip(
+            shares, replies[::3], replies[1::3], replies[2::3], strict=True
+        )
     ]
     fresh = [one.share for one in found if not one.is_pinned and not one.is_done]
     yield from _check_whole(fresh, txn)
     return found
 
 
-def _judge(share: Share, txn: Txn, record: list[Any], request: list[str]) -> Rolling:
-    stored, is_open, state = request
+def _judge(
+    share: Share, txn: Txn, record: list[Any], request: list[str], owner: bytes | None
+) -> Rolling:
+    stored, is_open, state, reason = request
     digest = txn.digest_of(share.policy, stored)
     if record[0] is not None:
         is_done = record[1] == b"sealed" and txn.seal
         return Rolling(share, digest, True, True, is_done=is_done)
-    if stored and stored != digest.hex:
-        raise exists(share.id)
+    if stored and stored != digest.hex:  # one that is sealed is complete: there is no going on
+        raise exists(share.id, owner_of(owner, share.policy, stored) if is_open == "1" else "")
+    if state in ENDED_STATES and reason == ABANDONED:
+        raise abandoned(share.id)
     if stored and (state in ENDED_STATES or is_open != "1"):
         if not share.areas and txn.seal and stored == txn.own_digest(share.policy).hex:
             return Rolling(share, digest, True, False, is_done=True)
@@ -149,6 +163,7 @@ def _begin_all(group: list[Rolling], txn: Txn) -> Operation[None]:
     if not group:
         return
     policy = group[0].share.policy
+    yield from each([claim(one.share.id, txn) for one in group if one.is_own()])
     _, intents = yield from announce(policy, [one.share.id for one in group])
     calls = [
         library().enqueue(
@@ -185,7 +200,8 @@ def _pin_all(group: list[Rolling], txn: Txn) -> Operation[None]:
         )
         for one in group
     ]
-    replies = yield from batch(calls)
+    claims = [claim(one.share.id, txn) for one in group if one.is_own()]  # another's may lie there
+    replies = (yield from batch([*calls, *claims]))[: len(calls)]
     for one, reply in zip(group, replies, strict=True):
         if reply[0] != b"pinned":
             yield from refused(one.share.id, one.share.policy.queue, reply)

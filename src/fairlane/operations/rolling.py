@@ -17,7 +17,7 @@ from ..errors import (
     RequestLost,
 )
 from ..scripts import library
-from ..steps import Batch, Call, Operation
+from ..steps import Batch, Call, Command, Operation
 from .bounds import Room
 from .digest import Digest
 from .fields import read
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 WINDOW = 8  # chunks in flight: a server works on one while the next is on its way
 MANIFEST_MOST = 1 << 20  # bytes
+ABANDONED = "abandoned"  # why an open request ended that nobody brought rows for (reap.lua)
 
 
 @dataclass(slots=True)
@@ -73,6 +74,30 @@ def shared_digest(policy: Policy) -> Digest:
     return digest
 
 
+def claim(request_id: str, txn: Txn) -> Command:
+    """The command that writes down whose a request is, for the words of a refusal."""
+    return Command(b"SET", keys.owner(request_id), txn.name, b"PX", settings.PINNED_MS)
+
+
+def owner_of(told: bytes | None, policy: Policy, stored: str) -> str:
+    """The transaction whose the request with the digest `stored` is, "" when that is not known.
+
+    What was written down may be of an earlier life of the id; the digest tells.
+    """
+    name = (told or b"").decode("utf-8", "replace")
+    return name if name and Txn(name, True).own_digest(policy).hex == stored else ""
+
+
+def keep_open(request_id: str, txn: Txn) -> Call:
+    """The call that gives an open request more time; it pins nothing."""
+    return library().pin(
+        record_keys(request_id, txn.name),
+        manifest="",
+        open_ms=txn.open_ms,
+        ttl=settings.PINNED_MS,
+    )
+
+
 @dataclass(slots=True)
 class Rolling:
     """One share on its way."""
@@ -87,6 +112,10 @@ class Rolling:
     position: int = 0
     state: str = "pinned"
     is_done: bool = False  # nothing is to be done at all
+
+    def is_own(self) -> bool:
+        """True when its request is this transaction's alone."""
+        return self.digest.hex != shared_digest(self.share.policy).hex
 
     def take_manifest(self, text: str) -> None:
         """The order of the areas, as it is pinned."""
@@ -164,6 +193,7 @@ def roll_slowly(one: Rolling, txn: Txn, bound: int) -> Operation[None]:
             yield from room.ask(int(chunks or 0) + 1, one.rows_at(one.position))
         except QueueFull as error:
             yield from room.wait(error)
+            yield keep_open(one.share.id, txn)  # the next turn says what became of it
             continue
         room.found()
         reply = yield one.call(one.position, txn)
@@ -213,6 +243,8 @@ def refused(request_id: str, queue: str, reply: Any) -> Operation[None]:
     if word == b"ended":
         yield Batch(retire_all(queue, [(request_id, reply[1])]))
         reason = reply[1][8].decode() or reply[1][0].decode()
+        if reason == ABANDONED:
+            raise abandoned(request_id)
         raise RequestEnded(f"request {request_id} ended ({reason}) before all rows were in it")
     if word == b"closed":
         raise closed(request_id)
@@ -221,8 +253,13 @@ def refused(request_id: str, queue: str, reply: Any) -> Operation[None]:
     raise RequestLost(f"request {request_id} vanished from Redis while it was being written")
 
 
-def exists(request_id: str) -> RequestExists:
-    """The error for an id that is taken."""
+def exists(request_id: str, owner: str = "") -> RequestExists:
+    """The error for an id that is taken; `owner` is the transaction that may go on with it."""
+    if owner:
+        return RequestExists(
+            f"request {request_id} exists, and the transaction {owner} began it for itself alone: "
+            f"choose another id, or give the same txn ({owner}) to go on with what it began"
+        )
     return RequestExists(
         f"request {request_id} exists with other content, options or from another transaction: "
         "choose another id, or give the same txn to go on with what it began"
@@ -232,6 +269,14 @@ def exists(request_id: str) -> RequestExists:
 def closed(request_id: str) -> RequestExists:
     """The error for a request that is sealed."""
     return RequestExists(f"request {request_id} exists and takes no more rows: choose another id")
+
+
+def abandoned(request_id: str) -> RequestEnded:
+    """The error for a request that was open without rows for too long."""
+    return RequestEnded(
+        f"request {request_id} was abandoned: it was open without new rows for longer than openFor "
+        "allows; raise openFor, and choose another id"
+    )
 
 
 def missing(request_id: str) -> RequestLost:

@@ -8,6 +8,7 @@ hold across all workers.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
@@ -21,11 +22,13 @@ from ..operations import fleets
 from ..queue import Queue, resolve_url
 from ..worker import Worker
 from .handlers import adapted
+from .sessions import is_local
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     import pyarrow as pa
+    from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
 SUMMARY = (
@@ -106,8 +109,28 @@ def stop_fleet(
 
 
 def tag_of(name: str) -> str:
-    """The tag of a fleet's Spark jobs: `spark.interruptTag` ends it at once, nothing is lost."""
+    """The tag of a fleet's Spark jobs: `sparkContext.cancelJobsWithTag` ends them at once."""
     return f"fairlane-fleet-{name}"
+
+
+def cancel_fleet(spark: SparkSession, name: str) -> None:
+    """Ends the Spark tasks of a fleet of this application at once, from any thread.
+
+    What they held comes back when its leases are over.
+    """
+    context = _context(spark)
+    if context is None:
+        spark.interruptTag(tag_of(name))
+    else:
+        context.cancelJobsWithTag(tag_of(name))
+
+
+def _context(spark: SparkSession) -> SparkContext | None:
+    """The session's context, whose tags hold for all threads; None on Spark Connect."""
+    try:
+        return spark.sparkContext
+    except Exception:  # noqa: BLE001  Spark Connect has none
+        return None
 
 
 def _summaries(spark: SparkSession, plan: Plan, count: int) -> DataFrame:
@@ -117,18 +140,30 @@ def _summaries(spark: SparkSession, plan: Plan, count: int) -> DataFrame:
         yield from work(plan)
 
     begun = spark.range(0, count, 1, count).mapInArrow(work_here, SUMMARY)
-    tag = tag_of(plan.name)
-    spark.addTag(tag)
-    try:
+    with _tagged(spark, tag_of(plan.name)):
         rows = [tuple(row) for row in begun.collect()]
-    finally:
-        spark.removeTag(tag)
     return spark.createDataFrame(rows, SUMMARY)
+
+
+@contextlib.contextmanager
+def _tagged(spark: SparkSession, tag: str) -> Iterator[None]:
+    """The jobs that this thread begins have this tag. A session's own tags are no use to others.
+
+    They belong to the thread as well, and another one's interruptTag does not find them.
+    """
+    context = _context(spark)
+    add = spark.addTag if context is None else context.addJobTag
+    remove = spark.removeTag if context is None else context.removeJobTag
+    add(tag)
+    try:
+        yield
+    finally:
+        remove(tag)
 
 
 def url_for(spark: SparkSession, redis: str | None) -> str:
     """The URL of Redis; the embedded one only when all executors are on this machine."""
-    if settings.redis_url(redis) is None and not is_local(spark):
+    if settings.redis_url(redis) is None and not _is_local(spark):
         raise InvalidArgument(
             f"redis is missing: name a URL that executors can reach, or set "
             f"{settings.REDIS_VARIABLE}"
@@ -136,17 +171,16 @@ def url_for(spark: SparkSession, redis: str | None) -> str:
     return resolve_url(redis)
 
 
-def is_local(spark: SparkSession) -> bool:
-    """True when Spark runs in this machine alone."""
-    return str(spark.conf.get("spark.master", "") or "").startswith("local")
+def _is_local(spark: SparkSession) -> bool:
+    return is_local(str(spark.conf.get("spark.master", "") or ""))
 
 
 def _count(spark: SparkSession, workers: int | None) -> int:
     if workers is None:
-        try:
-            return int(spark.sparkContext.defaultParallelism)
-        except Exception:  # noqa: BLE001  Spark Connect has none
-            raise InvalidArgument("workers is missing: say how many, this Spark does not") from None
+        context = _context(spark)
+        if context is None:
+            raise InvalidArgument("workers is missing: say how many, Spark Connect does not")
+        return int(context.defaultParallelism)
     if isinstance(workers, bool) or not isinstance(workers, int) or not 1 <= workers <= _MOST:
         raise InvalidArgument(
             f"workers {workers!r} is not valid: a whole number from 1 to {_MOST:,} is expected"

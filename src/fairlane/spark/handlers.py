@@ -6,6 +6,7 @@ Each takes the columns `index` (of the sub-request in its request), `body` (bina
 from __future__ import annotations
 
 import inspect
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -158,11 +159,21 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Bytes, text and exceptions as they are, None for NaN and nothing, the rest as text."""
+    """Bytes, text and exceptions as they are, None for NaN, NA and nothing, the rest as text."""
     if value is None or isinstance(value, (bytes, bytearray, memoryview, str, BaseException)):
         return value
-    is_nothing = value != value  # noqa: PLR0124  NaN, NaT
-    return None if is_nothing is True else str(value)
+    return None if _is_nothing(value) else str(value)
+
+
+def _is_nothing(value: Any) -> bool:
+    """True for NaN, NaT, and for the NA of pandas' nullable types."""
+    pandas = sys.modules.get("pandas")
+    if pandas is not None and value is pandas.NA:
+        return True
+    try:
+        return bool(value != value)  # noqa: PLR0124  as only NaN and NaT are
+    except ValueError:  # an array is many values
+        return False
 
 
 def _mark(results: list[Any], errors: list[Any]) -> None:

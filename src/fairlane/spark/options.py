@@ -99,7 +99,7 @@ class Options:
 
 def _unknown(name: str, right: list[str]) -> str:
     near = _nearest(name, right)
-    return f'option "{name}" is not known{near}; there are {", ".join(right)}'
+    return f'option "{name}" is not known{near or "."} The options are {", ".join(right)}'
 
 
 def _nearest(name: str, right: Iterable[str]) -> str:

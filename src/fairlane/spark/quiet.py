@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import subprocess
 import threading
-from typing import TYPE_CHECKING
+import traceback
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,6 +41,40 @@ def quiet_java(master: str | None = None) -> Iterator[None]:
     finally:
         os.dup2(kept, 2)
         os.close(kept)
+
+
+@contextlib.contextmanager
+def java_ends_with_failure() -> Iterator[None]:
+    """When what begins Java here fails, or is interrupted, no Java is left behind.
+
+    Java ends by itself when its stdin does, but not before it has begun.
+    """
+    before = _gateway()
+    try:
+        yield
+    except BaseException as error:
+        begun = _processes_of(error)
+        gateway = _gateway()
+        if gateway is not None and gateway is not before:
+            begun.append(getattr(gateway, "proc", None))
+        for process in begun:
+            if process is not None:
+                process.kill()
+                process.wait()
+        raise
+
+
+def _gateway() -> Any:
+    from pyspark import SparkContext
+
+    return SparkContext._gateway  # noqa: SLF001  it has the process
+
+
+def _processes_of(error: BaseException) -> list[Any]:
+    """The processes that were being started where it was raised: nobody else knows them yet."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    known = [value for frame in frames for value in list(frame.f_locals.values())]
+    return [one for one in known if isinstance(one, subprocess.Popen) and getattr(one, "pid", None)]
 
 
 def _pass_on(reading: int, to: int) -> None:

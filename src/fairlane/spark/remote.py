@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as sql
 
 from .. import keys, settings
-from ..errors import FairlaneError, InvalidArgument
+from ..errors import FairlaneError, InvalidArgument, WaitTimeout
 from ..model import check_limit, check_priority
 from ..queue import Queue
 from .fleet import url_for
@@ -23,10 +23,13 @@ from .stream_errors import ours
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from ..model import Progress
 
 RESULTS = ("result", "status", "attempt")
 _ROW, _PART, _BASE, _INDEX = "__fairlane_row", "__fairlane_part", "__fairlane_base", "index"
+_NOBODY = "nobody waits for its rows any more"
 _PART_BITS = 33  # monotonically_increasing_id has the partition above, the row in it below
 
 
@@ -48,28 +51,27 @@ def queue_udf(
     columns `keep` (default: all) with `result` (binary), `status` (done, dead or cancelled) and
     `attempt`. At most `limit` workers have rows in their hands at once; they work elsewhere: plain
     workers, or a fleet. What is returned reads the results out of Redis whenever it is computed,
-    and calls nobody again; they stay there for a day. After `timeout_s` seconds the request is
-    cancelled. Raises InvalidArgument, RequestExists, WaitTimeout, RedisError.
+    and calls nobody again; they stay there for a day, and later it raises RequestLost. After
+    `timeout_s` seconds the request is cancelled. Raises InvalidArgument, RequestExists,
+    WaitTimeout, RedisError.
     """
     wanted = _wanted(df, body, keep)
     check_priority(priority), check_limit(limit)
     request_id = keys.check_name("request id", keys.new_id() if request is None else request)
     url = url_for(df.sparkSession, redis)
-    rows = _kept(df.select(*dict.fromkeys([*wanted, body])))
+    rows = _kept(df.select(*map(_column, dict.fromkeys([*wanted, body]))))
     register(df.sparkSession)
     _submit(rows, body, request_id, {
         "redis": url, "queue": queue, "priority": str(priority), "limit": str(limit),
     })  # fmt: skip
-    _await(url, queue, request_id, timeout_s)
+    counts = _await(url, queue, request_id, timeout_s)
     reader = df.sparkSession.read.format(FORMAT).option("redis", url).option("request", request_id)
-    results = reader.load().select(_INDEX, *RESULTS)
+    results = reader.option("born", counts.submitted_ms).load().select(_INDEX, *RESULTS)
     # `index` may be the name of a column of the caller's.
     results = results.withColumnRenamed(_INDEX, _ROW)
-    status = sql.coalesce(sql.col("status"), sql.lit("cancelled")).alias("status")
-    found = _indexed(rows).join(results, _ROW, "left")
-    return found.select(
-        *wanted, "result", status, sql.coalesce("attempt", sql.lit(0)).alias("attempt")
-    )
+    found = _indexed(rows, counts.total).join(results, _ROW, "left")
+    attempt = sql.coalesce("attempt", sql.lit(0)).alias("attempt")
+    return found.select(*map(_column, wanted), "result", _status(counts), attempt)
 
 
 def _wanted(df: DataFrame, body: str, keep: Sequence[str] | None) -> list[str]:
@@ -85,6 +87,20 @@ def _wanted(df: DataFrame, body: str, keep: Sequence[str] | None) -> list[str]:
             "or leave it out of keep"
         )
     return wanted
+
+
+def _column(name: str) -> Column:
+    """The column of exactly this name: a dot in it is no field of a struct."""
+    return sql.col("`{}`".format(name.replace("`", "``")))
+
+
+def _status(counts: Progress) -> Column:
+    """What came of a row. One without a result was cancelled, if any was; else it is an error."""
+    other = sql.lit("cancelled")
+    if not counts.cancelled:
+        why = f"request {counts.id} has no result for a row, though none was cancelled"
+        other = sql.raise_error(sql.lit(why)).cast("string")
+    return sql.coalesce("status", other).alias("status")
 
 
 def _kept(df: DataFrame) -> DataFrame:
@@ -105,14 +121,19 @@ def _has_checkpoints(spark: SparkSession) -> bool:
         return False
 
 
-def _indexed(rows: DataFrame) -> DataFrame:
-    """With the index in the request instead: partitions are submitted one after the other."""
+def _indexed(rows: DataFrame, total: int) -> DataFrame:
+    """With the index in the request instead: partitions are submitted one after the other.
+
+    Raises FairlaneError when the request has another number of sub-requests than there are rows.
+    """
     part = sql.shiftright(_ROW, _PART_BITS)
     counts = rows.groupBy(part.alias(_PART)).count().orderBy(_PART).collect()
     bases, base = [], 0
     for number, count in counts:
         bases.append((number, base))
         base += count
+    if base != total:
+        raise FairlaneError(f"{base:,} rows were sent, but the request has {total:,} sub-requests")
     known = rows.sparkSession.createDataFrame(bases, f"{_PART} long, {_BASE} long")
     within = sql.col(_ROW).bitwiseAND(sql.lit((1 << _PART_BITS) - 1))
     found = rows.withColumn(_PART, part).join(sql.broadcast(known), _PART)
@@ -120,7 +141,7 @@ def _indexed(rows: DataFrame) -> DataFrame:
 
 
 def _submit(rows: DataFrame, body: str, request_id: str, options: dict[str, str]) -> None:
-    writer = rows.select(body).write.format(FORMAT).options(**options)
+    writer = rows.select(_column(body)).write.format(FORMAT).options(**options)
     try:
         writer.option("request", request_id).option("bodyColumn", body).mode("append").save()
     except Exception as error:
@@ -130,12 +151,20 @@ def _submit(rows: DataFrame, body: str, request_id: str, options: dict[str, str]
         raise found from error
 
 
-def _await(url: str, queue: str, request_id: str, timeout_s: float | None) -> None:
+def _await(url: str, queue: str, request_id: str, timeout_s: float | None) -> Progress:
+    """Its counts when it has ended. Raises WaitTimeout when that was too late: it is cancelled."""
     with Queue.from_url(url, name=queue) as opened:
         request = opened.request(request_id)
         try:
             request.wait(timeout_s)
-        except BaseException:  # nobody else knows which row is which
+            return request.progress()
+        except WaitTimeout:
+            request.cancel(_NOBODY)
+            raise WaitTimeout(
+                f"request {request_id} had not ended after {timeout_s:g} s and was cancelled: "
+                "nobody else could tell which row a result is of"
+            ) from None
+        except BaseException:
             with contextlib.suppress(FairlaneError):
-                request.cancel("nobody waits for its rows any more")
+                request.cancel(_NOBODY)
             raise

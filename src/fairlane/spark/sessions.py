@@ -48,6 +48,29 @@ def session(
     return found
 
 
+def master_of(master: str | None) -> str:
+    """Where a session on `master` would run: under spark-submit, if it is None, on its master.
+
+    "remote" stands for a server of Spark Connect.
+    """
+    if master is not None:
+        return master
+    if "SPARK_REMOTE" in os.environ:
+        return "remote"
+    if not _is_submitted():
+        return "local[*]"
+    need_spark()
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()  # noqa: SLF001  spark-submit's Java, which runs already
+    return str(SparkConf().get("spark.master", "local[*]"))
+
+
+def is_local(master: str) -> bool:
+    """True for a master whose executors are on this machine."""
+    return master.startswith("local")
+
+
 def _new(master: str | None, name: str, conf: dict[str, Any]) -> SparkSession:
     from pyspark.sql import SparkSession
 
@@ -59,7 +82,7 @@ def _new(master: str | None, name: str, conf: dict[str, Any]) -> SparkSession:
         builder = builder.master(master)
     elif not _is_submitted():
         builder = builder.master("local[*]")
-    if (master or "local").startswith("local") and not _is_submitted():
+    if is_local(master or "local") and not _is_submitted():
         settings |= _LOCAL
     for key, value in (settings | conf).items():
         builder = builder.config(key, value)

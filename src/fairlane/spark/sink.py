@@ -10,7 +10,14 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.types import BinaryType, IntegralType, StringType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegralType,
+    MapType,
+    StringType,
+    StructType,
+)
 
 from .. import keys, settings
 from ..drivers.sync import SyncDriver
@@ -22,7 +29,7 @@ from .options import Options
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import DataType
 
 MODES = ("staged", "dedupe", "pipelined")
 FORMATS = ("json", "arrow")
@@ -136,19 +143,32 @@ def plan_of(options: Options, schema: StructType, *, is_stream: bool) -> Plan:
         ),
         finalize=options.flag("finalize", not is_stream),
         max_waiting=options.number("maxWaiting", 0),
-        open_ms=_duration(options, "openFor", settings.SINK_OPEN_MS),
+        open_ms=_duration(
+            options, "openFor", settings.STREAM_OPEN_MS if is_stream else settings.SINK_OPEN_MS
+        ),
         stage_ms=_duration(options, "stageTtl", settings.STAGE_MS),
         patience_s=_duration(options, "patience", int(settings.PATIENCE_S * 1000)) / 1000,
         policy=_policy(options),
         columns=schema.fieldNames(),
     )
     _check_columns(plan, schema)
-    if mode == "dedupe" and not plan.id_column:
+    _check_together(plan, is_stream=is_stream)
+    return plan
+
+
+def _check_together(plan: Plan, *, is_stream: bool) -> None:
+    """Raises InvalidArgument for options that do not go together."""
+    if plan.mode == "dedupe" and not plan.id_column:
         raise InvalidArgument("mode dedupe needs the column that tells rows apart: give idColumn")
-    if mode == "staged" and (plan.id_column or plan.max_waiting):
+    if plan.mode == "staged" and (plan.id_column or plan.max_waiting):
         name = "idColumn" if plan.id_column else "maxWaiting"
         raise InvalidArgument(f'option "{name}" is for the modes dedupe and pipelined')
-    return plan
+    if is_stream and plan.finalize and plan.request:
+        raise InvalidArgument(
+            f'option "finalize" would seal request {plan.request} with the first micro-batch, and '
+            "the next could add nothing: leave it out and seal the request with a last batch "
+            "write, or give requestColumn"
+        )
 
 
 def _target(options: Options) -> tuple[str, str]:
@@ -176,7 +196,10 @@ def _body(options: Options, schema: StructType) -> tuple[str, str]:
     if "bodyFormat" in options:
         if "bodyColumn" in options:
             raise InvalidArgument("bodyColumn and bodyFormat exclude each other: choose one")
-        return "", options.choice("bodyFormat", FORMATS, FORMATS[0])
+        found = options.choice("bodyFormat", FORMATS, FORMATS[0])
+        if found == "json":
+            _check_keys(schema)
+        return "", found
     name = options.text("bodyColumn", _BODY)
     there = ", ".join(schema.fieldNames())
     if name not in schema.fieldNames() and "bodyColumn" not in options:
@@ -190,6 +213,23 @@ def _body(options: Options, schema: StructType) -> tuple[str, str]:
             f'column "{name}" is {kind.simpleString()}: a body is a string or binary column'
         )
     return name, ""
+
+
+def _check_keys(kind: DataType, column: str = "") -> None:
+    """Raises InvalidArgument for a map, however deep, whose keys cannot be made text."""
+    if isinstance(kind, StructType):
+        for part in kind.fields:
+            _check_keys(part.dataType, column or part.name)
+    elif isinstance(kind, ArrayType):
+        _check_keys(kind.elementType, column)
+    elif isinstance(kind, MapType):
+        if isinstance(kind.keyType, (StructType, ArrayType)):
+            raise InvalidArgument(
+                f'column "{column}" has a map whose keys are {kind.keyType.simpleString()}: '
+                "bodyFormat json has text keys only; choose bodyFormat arrow, or make a text of "
+                "the keys"
+            )
+        _check_keys(kind.valueType, column)
 
 
 def _policy(options: Options) -> Policy:

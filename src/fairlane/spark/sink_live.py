@@ -13,12 +13,13 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from ..operations.control import cancel
-from ..operations.live import add, begin_live, by_id, by_place, is_own
+from ..errors import RedisError
+from ..operations import live
+from ..operations.live import add, begin_live, by_id, by_place
 from ..operations.roll import seal
 from .sink import one_of, run
 from .sink_rows import Group, Piece, Reader, pieces
-from .sink_staged import query_of, stream_place, stream_txn
+from .sink_staged import stream_place, stream_txn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -39,18 +40,22 @@ class Added:
 
 @dataclass
 class LiveMessage(WriterCommitMessage):
-    """What a task tells the driver. `query` is the stream's id, "" of a batch."""
+    """What a task tells the driver."""
 
     parts: list[Added] = field(default_factory=list)
-    query: str = ""
 
 
 class Adder:
-    """Adds the rows of one task to their requests."""
+    """Adds the rows of one task to their requests.
 
-    def __init__(self, plan: Plan, driver: Any, txn: str, partition: int) -> None:
+    `is_noted`: the transaction may be aborted, so what it begins is written down.
+    """
+
+    def __init__(
+        self, plan: Plan, driver: Any, txn: str, partition: int, *, is_noted: bool
+    ) -> None:
         self.plan, self.driver = plan, driver
-        self.txn = plan.transaction(txn)
+        self.txn, self.is_noted = plan.transaction(txn), is_noted
         self.partition = partition
         self._reader = Reader(plan, partition)
         self._added: dict[str, Added] = {}
@@ -68,7 +73,15 @@ class Adder:
         one = self._added.get(group.request)
         if one is None:
             policy = self.plan.policy_of(group.priority, group.limit)
-            self.driver.run(begin_live(group.request, policy, self.txn, by_ids=by_ids(self.plan)))
+            self.driver.run(
+                begin_live(
+                    group.request,
+                    policy,
+                    self.txn,
+                    by_ids=by_ids(self.plan),
+                    is_noted=self.is_noted,
+                )
+            )
             one = self._added[group.request] = Added(group.request)
         one.priority = one_of(group.request, "priority", one.priority, group.priority)
         one.limit = one_of(group.request, "limit", one.limit, group.limit)
@@ -80,7 +93,7 @@ class Adder:
             call = by_id(one.request, piece.ids, piece.packed, self.txn, plan.policy.retain_ms)
         else:
             call = by_place(one.request, self.partition, one.rows, piece.packed, self.txn)
-        one.new += self.driver.run(add(one.request, plan.queue, call, plan.max_waiting))
+        one.new += self.driver.run(add(one.request, plan.queue, call, self.txn, plan.max_waiting))
         one.rows += piece.rows
 
 
@@ -89,18 +102,31 @@ def by_ids(plan: Plan) -> bool:
     return plan.mode == "dedupe"
 
 
-def add_rows(plan: Plan, txn: str, batches: Iterator[Any]) -> list[Added]:
+def is_abortable(plan: Plan) -> bool:
+    """True when a write that failed takes its requests with it: they are its alone."""
+    return not by_ids(plan) and plan.finalize
+
+
+def add_rows(
+    plan: Plan, txn: str, batches: Iterator[Any], *, is_noted: bool = False
+) -> list[Added]:
     """Adds the rows of the task that runs here."""
     task = TaskContext.get()
+    partition = task.partitionId() if task else 0
     with closing(plan.driver()) as driver:
-        return Adder(plan, driver, txn, task.partitionId() if task else 0).write(batches)
+        return Adder(plan, driver, txn, partition, is_noted=is_noted).write(batches)
 
 
 def begin_first(plan: Plan) -> None:
     """The request that is named comes into being before the first task, or is refused."""
-    if plan.request and not plan.priority_column and not plan.limit_column:
-        txn = plan.transaction(plan.txn)
-        run(plan, begin_live(plan.request, plan.policy, txn, by_ids=by_ids(plan)))
+    txn, is_noted = plan.transaction(plan.txn), is_abortable(plan)
+    with closing(plan.driver()) as driver:
+        if is_noted:
+            driver.run(live.start_live(txn))
+        if plan.request and not plan.priority_column and not plan.limit_column:
+            driver.run(
+                begin_live(plan.request, plan.policy, txn, by_ids=by_ids(plan), is_noted=is_noted)
+            )
 
 
 def commit_live(plan: Plan, messages: Sequence[LiveMessage | None]) -> None:
@@ -112,28 +138,27 @@ def commit_live(plan: Plan, messages: Sequence[LiveMessage | None]) -> None:
             driver.run(seal(request, plan.queue))
 
 
-def abort_live(plan: Plan, txn: str, messages: Sequence[LiveMessage | None]) -> None:
-    """Cancels the requests that were this transaction's alone; others keep what they got."""
-    own = plan.transaction(txn)
-    if by_ids(plan) or not plan.finalize:
+def abort_live(plan: Plan) -> None:
+    """Cancels the requests that are this write's alone; others keep what they got."""
+    if not is_abortable(plan):
         return
-    with closing(plan.driver()) as driver:
-        for request, terms in _requests(plan, messages).items():
-            if driver.run(is_own(request, plan.policy_of(*terms), own)):
-                driver.run(cancel(request, "its write by Spark has failed", queue=plan.queue))
+    try:
+        run(plan, live.abort_live(plan.transaction(plan.txn)))
+    except RedisError as error:
+        raise type(error)(
+            f"{error}; what the write has begun stays open, as it could not be cancelled: repeat "
+            f"the write with the same txn, {plan.txn}, to go on with it"
+        ) from error
 
 
-def _requests(
-    plan: Plan, messages: Sequence[LiveMessage | None]
-) -> dict[str, tuple[int | None, int | None]]:
-    """The requests that are known to be written to, with the terms their rows said."""
-    found: dict[str, tuple[int | None, int | None]] = {}
+def _requests(plan: Plan, messages: Sequence[LiveMessage | None]) -> list[str]:
+    """The requests that were written to; a write without any row has the one it names."""
+    found: dict[str, None] = {}
     if plan.request and not plan.priority_column and not plan.limit_column:
-        found[plan.request] = (None, None)
+        found[plan.request] = None
     for message in messages:
-        for one in message.parts if message is not None else ():
-            found[one.request] = (one.priority, one.limit)
-    return found
+        found.update({one.request: None for one in message.parts} if message is not None else {})
+    return [*found]
 
 
 class LiveWriter(DataSourceArrowWriter):
@@ -144,15 +169,18 @@ class LiveWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[Any]) -> LiveMessage:
         """Runs in each task."""
-        return LiveMessage(add_rows(self.plan, self.plan.txn, iterator))
+        is_noted = is_abortable(self.plan)
+        return LiveMessage(add_rows(self.plan, self.plan.txn, iterator, is_noted=is_noted))
 
     def commit(self, messages: list[Any]) -> None:
         """Runs once, when every task has ended well."""
         commit_live(self.plan, messages)
+        if is_abortable(self.plan):
+            run(self.plan, live.end_live(self.plan.transaction(self.plan.txn)))
 
-    def abort(self, messages: list[Any]) -> None:
+    def abort(self, messages: list[Any]) -> None:  # noqa: ARG002  it is known who began what
         """Runs when a task or the commit has failed."""
-        abort_live(self.plan, self.plan.txn, messages)
+        abort_live(self.plan)
 
 
 class LiveStreamWriter(DataSourceStreamArrowWriter):
@@ -164,12 +192,11 @@ class LiveStreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[Any]) -> LiveMessage:
         """Runs in each task."""
         query, number = stream_place()
-        return LiveMessage(add_rows(self.plan, stream_txn(query, number), iterator), query)
+        return LiveMessage(add_rows(self.plan, stream_txn(query, number), iterator))
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: ARG002, N803  Spark's
         """Runs once for a micro-batch, and again when Spark does not know that it ran."""
         commit_live(self.plan, messages)
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803  Spark's name
-        """Runs when a task or the commit has failed; the micro-batch will come again."""
-        abort_live(self.plan, stream_txn(query_of(messages), batchId), messages)
+        """Nothing: the micro-batch comes again, and goes on with what it has begun."""

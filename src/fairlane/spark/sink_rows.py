@@ -217,8 +217,8 @@ def rows_as_json(batch: Any) -> Iterator[bytes]:
     for row in batch.to_pylist(maps_as_pydicts="lossy"):
         try:
             yield encoder.encode(row).encode()
-        except ValueError:  # a number that JSON has no word for
-            yield encoder.encode(_finite(row)).encode()
+        except (TypeError, ValueError):  # a number that JSON has no word for, or a key
+            yield encoder.encode(_plain(row)).encode()
 
 
 def _as_json(value: Any) -> Any:
@@ -236,15 +236,21 @@ def _as_json(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} has no place in JSON")
 
 
-def _finite(value: Any) -> Any:
-    """The same with NaN and the infinities as text, as Spark writes them."""
+def _plain(value: Any) -> Any:
+    """The same with NaN and the infinities as text, as Spark writes them, and keys as text."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, dict):
-        return {key: _finite(one) for key, one in value.items()}
+        return {_key(key): _plain(one) for key, one in value.items()}
     if isinstance(value, list):
-        return [_finite(one) for one in value]
+        return [_plain(one) for one in value]
     return value
+
+
+def _key(key: Any) -> Any:
+    """A key of a map as one of JSON: what a value of its type is, as text."""
+    found = _plain(key)
+    return found if isinstance(found, (str, int, float)) else str(_as_json(found))
 
 
 def rows_as_arrow(batch: Any) -> Iterator[bytes]:

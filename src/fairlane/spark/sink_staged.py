@@ -15,7 +15,7 @@ from pyspark.sql.datasource import (
 )
 
 from .. import settings
-from ..errors import FairlaneError, InvalidArgument
+from ..errors import FairlaneError, InvalidArgument, RedisError
 from ..operations.roll import commit, look
 from ..operations.rolling import Share
 from ..operations.stage import Area, joined, stage, stage_all, unstage
@@ -174,8 +174,18 @@ def shares_of(plan: Plan, messages: Sequence[StagedMessage | None]) -> list[Shar
 def commit_staged(plan: Plan, txn: str, messages: Sequence[StagedMessage | None]) -> int:
     """Commits a transaction. Raises as operations.roll.commit does."""
     shares = shares_of(plan, messages)
-    total: int = run(plan, commit(shares, plan.transaction(txn)))
+    try:
+        total: int = run(plan, commit(shares, plan.transaction(txn)))
+    except RedisError as error:
+        raise type(error)(f"{error}; {_how_to_go_on(plan, txn)}") from error
     return total
+
+
+def _how_to_go_on(plan: Plan, txn: str) -> str:
+    """A commit that was cut off has shown a part, and only its own name lets it go on."""
+    if txn != plan.txn:
+        return "some rows may be in: start the stream again, and its commit goes on"
+    return f"some rows may be in: repeat the write with the same txn, {txn}, to go on"
 
 
 def abort_staged(plan: Plan, txn: str, messages: Sequence[StagedMessage | None]) -> None:

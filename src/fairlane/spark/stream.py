@@ -62,6 +62,8 @@ def reader_of(given: Mapping[str, str], schema: StructType) -> DataSourceStreamR
         raise InvalidArgument(
             f"the view {view} is no stream: {' and '.join(_VIEWS)} are; read it with spark.read"
         )
+    if "born" in options:
+        raise InvalidArgument('option "born" is for spark.read: offsets hold it')
     check_schema(view, schema)
     return StreamReader(view, options, schema)
 

@@ -2,20 +2,20 @@
 
 Nothing is taken away by reading. What a DataFrame reads is fixed when Spark plans it first: a part
 that is read again, because a Spark task failed, is the same. Who wants to know of later results
-loads a DataFrame anew.
+loads a DataFrame anew. Results that have expired since then are an error, and not no rows.
 """
 
 from __future__ import annotations
 
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from .. import keys
 from ..drivers.sync import SyncDriver
-from ..errors import InvalidArgument, RequestNotFound
-from ..operations import ranges
+from ..errors import InvalidArgument, RequestLost, RequestNotFound
+from ..operations import control, ranges
 from ..operations.dead import page_size
 from .options import Options
 from .view_columns import (
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from ..operations.ranges import Piece
 
 STREAMED = ("startingOffsets", "maxOffsetsPerTrigger", "failOnDataLoss")
-KNOWN = ("view", "request", "minPartitions", *STREAMED)
+KNOWN = ("view", "request", "minPartitions", "born", *STREAMED)
 ENTRIES = 20_000  # of the completion log a Spark task, unless minPartitions says otherwise
 RESULTS_ENTRIES = 400  # ... of `out`, where an entry holds up to 490 results
 IDS = 1_000  # requests looked at at once
@@ -66,6 +66,8 @@ def view_of(options: Options) -> str:
         raise InvalidArgument(
             f'option "request" goes with the views results and dead, not with {view}'
         )
+    if "born" in options and view != "results":
+        raise InvalidArgument(f'option "born" goes with the view results, not with {view}')
     return view
 
 
@@ -151,19 +153,61 @@ class ViewReader(DataSourceReader):
         return ranges.cut(whole.first, whole.last, parts)
 
 
+class Results(NamedTuple):
+    """A piece of `out`, and what tells that it is still the same when it has been read.
+
+    `whole`: all that is in `out`, which does not change any more; None while the request runs.
+    """
+
+    piece: Piece
+    born: int
+    whole: ranges.Span | None
+
+
 class ResultsReader(ViewReader):
-    """The results of one request that are there now; all of them once it has ended."""
+    """The results of one request that are there now; all of them once it has ended.
+
+    Results leave Redis all at once, some time after the end. A part that finds none would look as
+    if there had been none: so each looks again when it has read.
+    """
 
     view = "results"
 
-    def plan(self, driver: SyncDriver) -> list[Any]:
-        """Pieces of `out`. Raises RequestNotFound."""
-        found, _, _ = driver.run(ranges.result_span(self.request))
-        return self.cut(found, RESULTS_ENTRIES)
+    def __init__(self, options: Options, schema: StructType) -> None:
+        super().__init__(options, schema)
+        self.born = options.number("born", 0)
 
-    def pages(self, driver: SyncDriver, part: Piece) -> Iterator[Columns]:
-        """The results in one piece."""
-        return read_results(driver, self.request, part)
+    def plan(self, driver: SyncDriver) -> list[Any]:
+        """Pieces of `out`. Raises RequestNotFound, RequestLost."""
+        found, born, ended = driver.run(ranges.result_span(self.request))
+        if self.born and born != self.born:
+            raise self._lost("another request has its id by now")
+        if found is None and ended:  # a request without sub-requests, or it expires just now
+            counts = driver.run(control.progress(self.request))
+            if counts.done + counts.dead:
+                raise self._lost("they have left Redis")
+        whole = found if ended else None
+        return [Results(piece, born, whole) for piece in self.cut(found, RESULTS_ENTRIES)]
+
+    def pages(self, driver: SyncDriver, part: Results) -> Iterator[Columns]:
+        """The results in one piece. Raises RequestLost."""
+        yield from read_results(driver, self.request, part.piece)
+        try:
+            found, born, ended = driver.run(ranges.result_span(self.request))
+        except RequestNotFound:
+            raise self._lost("they have left Redis") from None
+        if born != part.born:
+            raise self._lost("another request has its id by now")
+        # Dead ones of a request that runs may be requeued, which takes their results away.
+        is_there = found == part.whole if part.whole else found is not None or not ended
+        if not is_there:
+            raise self._lost("some have left Redis")
+
+    def _lost(self, why: str) -> RequestLost:
+        return RequestLost(
+            f"the results of request {self.request} are not there any more: {why}. They are kept "
+            "as long as its retention says; what is needed longer is saved when it has been read"
+        )
 
 
 class CompletionsReader(ViewReader):

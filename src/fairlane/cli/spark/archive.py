@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ from ..talk import emit_json, say
 from .running import master_option, redis_for, spark_session
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ...spark.archive import Archived
 
 
@@ -20,13 +23,17 @@ if TYPE_CHECKING:
 @click.option("--checkpoint", metavar="FOLDER", help="Where it stands.  [default: inside FOLDER]")
 @click.option("--follow", is_flag=True, help="Go on with what ends from now on, until Ctrl-C.")
 @click.option("--results/--no-results", default=True, help="Of each request.  [default: results]")
+@click.option(
+    "--skip-lost", is_flag=True,
+    help="Go on with what is left where endings left the log unread.",
+)  # fmt: skip
 @queue_option
 @master_option
 @json_option
 @redis_option
 def command(
-    out: str, checkpoint: str | None, follow: bool, results: bool, queue: str, master: str | None,
-    redis: str | None, as_json: bool,
+    out: str, checkpoint: str | None, follow: bool, results: bool, skip_lost: bool, queue: str,
+    master: str | None, redis: str | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Write what has ended since the last time to FOLDER, every ending exactly once.
 
@@ -36,12 +43,12 @@ def command(
 
     check_name("queue", queue)
     url = redis_for(master, redis)
-    with spark_session(master, f"archive {queue}") as spark:
+    with spark_session(master, f"archive {queue}", ends_well=follow) as spark, _named():
         from ...spark.archive import archive
 
         found = archive(
             spark, url, out, queue=queue, checkpoint=checkpoint, follow=follow, results=results,
-            on_batch=_tell,
+            fail_on_data_loss=not skip_lost, on_batch=_tell,
         )  # fmt: skip
     if as_json:
         emit_json(dataclasses.asdict(found))
@@ -49,6 +56,18 @@ def command(
     if found.missing:
         say(f"{found.missing:,} results had left Redis before: archive more often")
     return 0
+
+
+@contextlib.contextmanager
+def _named() -> Iterator[None]:
+    """What was lost is told of with this command's option. Raises DataLost."""
+    from ...spark.stream import DataLost
+
+    try:
+        yield
+    except DataLost as lost:
+        said = str(lost).replace("set the option failOnDataLoss to false", "add --skip-lost")
+        raise DataLost(said) from None
 
 
 def _tell(done: Archived) -> None:

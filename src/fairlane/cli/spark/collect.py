@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ...errors import InvalidArgument
 from ..options import json_option, redis_option, timeout_option, timeout_s
 from ..talk import emit, emit_json, say
 from .running import FORMATS, Progress, master_option, must_be_free, redis_for, spark_session
@@ -85,8 +86,21 @@ def write(rows: DataFrame, out: str, form: str) -> None:
         rows = rows.withColumn("result", sql.col("result").cast("string"))
     if form == "text":
         is_done = sql.col("status") == "done"
+        _check_lines(rows.where(is_done))
         rows = rows.select(sql.when(is_done, sql.col("result")).otherwise("").alias("value"))
     writer = rows.write.format(form)
     if form == "csv":
         writer = writer.option("header", "true")
     writer.mode("errorifexists").save(out)
+
+
+def _check_lines(done: DataFrame) -> None:
+    """Raises InvalidArgument for a result that would be two lines, before anything is written."""
+    from pyspark.sql import functions as sql
+
+    (first,) = done.where(sql.contains("result", sql.lit("\n"))).agg(sql.min("index")).collect()[0]
+    if first is not None:
+        raise InvalidArgument(
+            f"the result of sub-request {first} has more than one line, and text is a result a "
+            "line: choose --format json"
+        )

@@ -14,6 +14,7 @@ import click
 from ... import settings
 from ...errors import FairlaneError, InvalidArgument
 from ..talk import say
+from .interrupts import Interrupts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,29 +36,55 @@ def master_option(function: F) -> F:
 
 
 @contextlib.contextmanager
-def spark_session(master: str | None, name: str) -> Iterator[SparkSession]:
-    """The session; what goes wrong in Spark is one sentence. Raises FairlaneError."""
-    from ...spark.quiet import quiet_java
+def spark_session(
+    master: str | None, name: str, *, ends_well: bool = False
+) -> Iterator[SparkSession]:
+    """The session; what goes wrong in Spark is one sentence. Raises FairlaneError.
+
+    Ctrl-C raises KeyboardInterrupt; with `ends_well` it lets what goes on for ever return.
+    """
+    with in_one_sentence(), _hushed():
+        opened, is_ours = _session(master, name)
+        try:
+            with Interrupts(opened, ends_well=ends_well):
+                yield opened
+        finally:
+            if is_ours:
+                with contextlib.suppress(Exception):  # it may have died
+                    opened.stop()
+
+
+def _session(master: str | None, name: str) -> tuple[SparkSession, bool]:
+    """A session, and whether it was begun here."""
+    from ...spark.need import need_spark
+    from ...spark.quiet import java_ends_with_failure, quiet_java
     from ...spark.sessions import session
 
+    need_spark()
+    from pyspark.sql import SparkSession
+
+    if SparkSession.getActiveSession() is not None:
+        return session(), False
     say("starting Spark")
-    with in_one_sentence():
-        # What fails is raised here, and said in one sentence: nobody else need tell it.
-        with quiet_java(master):
-            opened = session(master, f"fairlane {name}", {"spark.log.level": "OFF"})
-        _hush()
-        try:
-            yield opened
-        finally:
-            with contextlib.suppress(Exception):  # it may have died
-                opened.stop()
+    # What fails is raised here, and said in one sentence: nobody else need tell it.
+    with quiet_java(master), java_ends_with_failure():
+        return session(master, f"fairlane {name}", {"spark.log.level": "OFF"}), True
 
 
-def _hush() -> None:
+@contextlib.contextmanager
+def _hushed() -> Iterator[None]:
+    """Nobody else talks of what fails; py4j does so as root."""
     import logging
 
-    for name in ("py4j", "pyspark"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+    loggers = [logging.getLogger(name) for name in ("", "py4j", "pyspark")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 @contextlib.contextmanager
@@ -86,12 +113,14 @@ def _first_line(text: str) -> str:
 def redis_for(master: str | None, redis: str | None) -> str:
     """The URL of Redis; the embedded one only for executors on this machine."""
     from ...queue import resolve_url
+    from ...spark.sessions import is_local, master_of
 
     if settings.redis_url(redis) is not None:
         return resolve_url(redis)
-    if master is not None and not master.startswith("local"):
+    place = master_of(master)
+    if not is_local(place):
         raise InvalidArgument(
-            f"name a Redis that {master} can reach: --redis URL or {settings.REDIS_VARIABLE}"
+            f"name a Redis that {place} can reach: --redis URL or {settings.REDIS_VARIABLE}"
         )
     url = resolve_url(None)
     say(f"no --redis and no {settings.REDIS_VARIABLE}: using the embedded server at {url}")
@@ -108,9 +137,11 @@ def must_be_there(path: str, master: str | None) -> None:
 
     What has a pattern in it, or may be another machine's, is left to Spark.
     """
-    is_ours = master is None or master.startswith("local")
-    has_pattern = any(sign in path for sign in "*?[{")
-    if is_ours and is_local_path(path) and not has_pattern and not Path(path).exists():
+    from ...spark.sessions import is_local, master_of
+
+    if not is_local_path(path) or any(sign in path for sign in "*?[{") or Path(path).exists():
+        return
+    if is_local(master_of(master)):
         raise InvalidArgument(f"{path} cannot be read: there is no such file or folder")
 
 

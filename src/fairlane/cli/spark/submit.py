@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ... import clock, settings
-from ...errors import InvalidArgument
+from ...errors import InvalidArgument, RequestNotFound
 from ..options import json_option, queue_option, redis_option
 from ..talk import emit, emit_json, say
 from .running import FORMATS, Progress, master_option, must_be_there, redis_for, spark_session
@@ -28,7 +29,9 @@ _MODES = ("staged", "dedupe", "pipelined")
     help="The whole row is the body: as a JSON object, or as an Arrow stream.",
 )
 @click.option("--key", metavar="COL", help="A request for each value of this column, its id.")
-@click.option("--id", "xid", metavar="XID", help="The request's id.  [default: a new one]")
+@click.option(
+    "--id", "xid", metavar="XID", help="The request's id.  [default: that of --txn, or a new one]"
+)
 @click.option(
     "--priority", type=int, default=settings.DEFAULT_PRIORITY, show_default=True,
     help="Lane 0 (first) to 99.",
@@ -42,7 +45,10 @@ _MODES = ("staged", "dedupe", "pipelined")
     help="staged: all or nothing; dedupe: by --id-column; pipelined: workers start at once.",
 )  # fmt: skip
 @click.option("--id-column", metavar="COL", help="What tells rows apart, for --mode dedupe.")
-@click.option("--txn", metavar="NAME", help="Repeating a command with the same NAME adds nothing.")
+@click.option(
+    "--txn", metavar="NAME",
+    help="Repeating a command with the same NAME adds nothing. Without --id or --key it is the id.",
+)  # fmt: skip
 @click.option(
     "--finalize/--open", "is_final", default=True,
     help="--open: more may be submitted to it later.  [default: finalize]",
@@ -68,6 +74,10 @@ def command(
     check_priority(given["priority"])
     check_limit(given["limit"])
     check_name("queue", given["queue"])
+    if given["txn"] is not None:
+        check_name("txn", given["txn"])
+    # A transaction is of its request: under a new id the same one would add everything again.
+    xid = given["txn"] if xid is None else xid
     request_id = check_name("request id", xid) if xid is not None else new_id()
     must_be_there(source, master)
     url = redis_for(master, redis)
@@ -79,8 +89,10 @@ def command(
 
 
 def read(spark: SparkSession, source: str, form: str) -> DataFrame:
-    """The rows; of csv everything is text, and the first line holds names."""
+    r"""The rows; a line of text ends at \n only; csv is all text, its first line holds names."""
     reader = spark.read.format(form)
+    if form == "text":
+        reader = reader.option("lineSep", "\n")
     if form == "csv":
         reader = reader.option("header", "true")
     return reader.load(source)
@@ -122,41 +134,43 @@ def _submit(
 ) -> int:  # fmt: skip
     from ...spark.source import FORMAT
 
+    names = [options["request"]] if key is None else _keys_of(rows, key)
+    before = _totals(options, names)
     began = clock.mono_s()
     with Progress(spark, "submitting"):
         rows.write.format(FORMAT).options(**options).mode("append").save()
     seconds = max(0.001, clock.mono_s() - began)
-    names = [options["request"]] if key is None else _keys_of(rows, key)
-    total = _announce(options, names, given, as_json=as_json)
-    say(
-        f"submitted {total:,} sub-requests in {len(names):,} request"
-        f"{'' if len(names) == 1 else 's'} in {seconds:.1f} s"
-    )
+    now = _totals(options, names)
+    for name in names:
+        if not as_json:
+            emit(name)
+            continue
+        row = {"id": name, "sub_requests": now[name], "added": now[name] - before[name]}
+        emit_json(row | {"priority": given["priority"], "limit": given["limit"]})
+    total = sum(now.values())
+    added = total - sum(before.values())
+    said = f"submitted {added:,} sub-requests in {len(names):,} request"
+    said += f"{'' if len(names) == 1 else 's'} in {seconds:.1f} s"
+    say(said if added == total else f"{said}: {total:,} with those of before")
     return 0
 
 
 def _keys_of(rows: DataFrame, key: str) -> list[str]:
+    """The ids in the column; a null is left to the sink, which names its row."""
     from pyspark.sql import functions as sql
 
-    found = rows.select(sql.col(key).cast("string")).distinct().orderBy(key).toLocalIterator()
-    return [name for (name,) in found]
+    column = sql.col(f"`{key}`").cast("string").alias("key")
+    found = rows.select(column).where("key is not null").distinct().orderBy("key")
+    return [name for (name,) in found.toLocalIterator()]
 
 
-def _announce(
-    options: dict[str, str], names: list[str], given: dict[str, Any], *, as_json: bool
-) -> int:
-    """Prints the ids; how many sub-requests they have."""
+def _totals(options: dict[str, str], names: list[str]) -> dict[str, int]:
+    """How many sub-requests each request has; 0 where there is none."""
     from ...queue import Queue
 
-    total = 0
+    found = dict.fromkeys(names, 0)
     with Queue.from_url(options["redis"], name=options["queue"]) as queue:
         for name in names:
-            now = queue.request(name).progress()
-            total += now.total
-            row = {"id": name, "sub_requests": now.total}
-            row |= {"priority": given["priority"], "limit": given["limit"]}
-            if as_json:
-                emit_json(row)
-            else:
-                emit(name)
-    return total
+            with contextlib.suppress(RequestNotFound):
+                found[name] = queue.request(name).progress().total
+    return found

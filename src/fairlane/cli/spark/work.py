@@ -124,6 +124,8 @@ class Run:
         finally:
             for number, handler in before:
                 signal.signal(number, handler)
+        if self._signals > 1:
+            raise KeyboardInterrupt("the fleet was stopped") from None
         if self._error is not None:
             with in_one_sentence():
                 raise self._error
@@ -151,10 +153,10 @@ class Run:
             if heard == 1:
                 self._stop()
             else:
-                from ...spark.fleet import tag_of
+                from ...spark.fleet import cancel_fleet
 
                 say("the fleet stops now; what it held is given to others when its leases are over")
-                self._spark.interruptTag(tag_of(self._options["name"]))
+                cancel_fleet(self._spark, self._options["name"])
 
     def _stop(self) -> None:
         from ...spark.fleet import stop_fleet

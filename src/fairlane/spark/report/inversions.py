@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 GRACE_MS = 250
 MOST = 20  # inverted takes that are shown
+NOBODY = "-"  # the worker of what a deadline ended
 _OF_REQUEST = ("request", "batch", "priority", "limit")
 
 
@@ -26,7 +27,8 @@ def find_inversions(results: DataFrame, requests: DataFrame) -> tuple[DataFrame,
     """(by priority: takes, and how many were inverted; the longest-waiting examples)."""
     limits = requests.select(F.col("id").alias("request"), "batch", "limit")
     rows = results.join(limits, ["request", "batch"]).withColumn("taken_us", _taken())
-    takes = rows.groupBy(*_OF_REQUEST, "worker", "taken_us").agg(
+    taken = rows.where(f"worker != '{NOBODY}' and taken_us is not null")
+    takes = taken.groupBy(*_OF_REQUEST, "worker", "taken_us").agg(
         F.max("settled_us").alias("settled_us"), F.count(F.lit(1)).alias("sub_requests")
     )
     judged = _judged(takes, open_times(rows, takes)).persist()
@@ -56,15 +58,21 @@ def find_inversions(results: DataFrame, requests: DataFrame) -> tuple[DataFrame,
 
 
 def _taken() -> Column:
-    """When the slice was taken that a result is of: before the first of it started."""
-    before_us = F.col("total_us") - F.col("waited_us") - F.col("ran_us")
+    """When the slice was taken that a result is of: before the first of it started.
+
+    Null for what died with its worker; of what a deadline ended, when that was.
+    """
+    ran_us = F.coalesce("ran_us", F.lit(0))
+    before_us = F.col("total_us") - F.col("waited_us") - ran_us
     return F.col("started_us") - before_us
 
 
 def open_times(rows: DataFrame, takes: DataFrame) -> DataFrame:
     """When each request was open to workers: request, priority, begin_us, end_us."""
     zero, one = F.lit(0), F.lit(1)
-    first = rows.where("attempt = 1")
+    first = rows.where(
+        f"taken_us is not null and (attempt = 0 or attempt = 1 and worker != '{NOBODY}')"
+    )
     submitted = F.col("taken_us") - F.col("waited_us")
     events = (
         first.select(*_OF_REQUEST, submitted.alias("t"), one.alias("waiting"), zero.alias("held"))

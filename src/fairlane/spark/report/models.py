@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 
 from ...errors import InvalidArgument
 from ..archive_tables import read_table
-from .inversions import find_inversions
+from .inversions import NOBODY, find_inversions
 from .shares import busy_in_windows, fairness, token_use
 
 if TYPE_CHECKING:
@@ -67,9 +67,7 @@ class Models:
         results = read_table(spark, archive, "results")
         dead = read_table(spark, archive, "dead")
         if requests is None:
-            raise InvalidArgument(
-                f"{archive} is no archive of a queue: it has no table of requests"
-            )
+            raise InvalidArgument(_why_none(spark, archive))
         if since is not None:
             day, moment = f"{since.astimezone(UTC):%Y-%m-%d}", F.lit(since)
             requests = requests.where((F.col("date") >= day) & (F.col("logged") >= moment))
@@ -153,7 +151,7 @@ class Models:
             .agg(
                 F.count(F.lit(1)).alias("finished"),
                 F.count_if(F.col("status") == "dead").alias("dead"),
-                F.sum(F.col("attempt") - 1).alias("retries"),
+                F.sum(F.greatest(F.col("attempt") - 1, F.lit(0))).alias("retries"),
                 F.max("waited_ms").alias("waited_max_ms"),
                 F.sum("ran_ms").alias("busy_ms"),
                 F.count_if((F.col("total_ms") <= target) & (F.col("status") == "done")).alias(
@@ -227,25 +225,45 @@ class Models:
 
 
 def with_quantiles(frame: DataFrame) -> DataFrame:
-    """Adds p50, p95 and p99 of each sketch, as e.g. `waited_p95_ms`."""
+    """Adds p50, p95 and p99 of each sketch, as e.g. `waited_p95_ms`; null of an empty one."""
     ranks = F.array(*(F.lit(rank) for rank in RANKS.values()))
     for name in SKETCHED:
-        found = F.kll_sketch_get_quantile_bigint(f"{name}_sketch", ranks)
+        found = F.when(
+            F.kll_sketch_get_n_bigint(f"{name}_sketch") > 0,
+            F.kll_sketch_get_quantile_bigint(f"{name}_sketch", ranks),
+        )
         for at, rank in enumerate(RANKS):
             frame = frame.withColumn(f"{name}_{rank}_ms", found[at] / 1000)
     return frame
 
 
 def _measured(results: DataFrame) -> DataFrame:
-    """The results without their bodies, with what is measured as whole microseconds."""
+    """The results without their bodies, with what is measured as whole microseconds.
+
+    Null where nobody measured: `ran_us` of what died before its handler ran, or with its worker;
+    of the latter `waited_us` and `total_us` as well. In Redis these are 0.
+    """
+    has_run = (F.col("status") != "dead") | (F.col("ran_ms") > 0)
+    is_known = has_run | (F.col("waited_ms") > 0)
     return results.drop("result", "error").select(
         "*",
-        (F.col("waited_ms") * 1000).alias("waited_us"),
-        F.round(F.col("ran_ms") * 1000).cast("bigint").alias("ran_us"),
-        F.round(F.col("total_ms") * 1000).cast("bigint").alias("total_us"),
+        F.when(is_known, F.col("waited_ms") * 1000).alias("waited_us"),
+        F.when(has_run, _micros("ran_ms")).alias("ran_us"),
+        F.when(is_known, _micros("total_ms")).alias("total_us"),
         F.unix_micros("started").alias("started_us"),
         F.unix_micros("settled").alias("settled_us"),
     )
+
+
+def _why_none(spark: SparkSession, archive: str) -> str:
+    """Why a folder has no table of requests."""
+    if read_table(spark, archive, "batches") is not None:
+        return f"the archive {archive} holds nothing yet: nothing had ended when it was written"
+    return f"{archive} is no archive of a queue: it has no table of requests"
+
+
+def _micros(name: str) -> Column:
+    return F.round(F.col(name) * 1000).cast("bigint")
 
 
 def _write(frame: DataFrame, file: Path) -> pa.Table:
@@ -269,7 +287,7 @@ def rows_of(table: pa.Table) -> Rows:
 
 def _workers(results: DataFrame) -> DataFrame:
     return (
-        results.where(F.col("worker") != "-")
+        results.where(F.col("worker") != NOBODY)
         .groupBy("worker")
         .agg(
             F.count(F.lit(1)).alias("finished"),

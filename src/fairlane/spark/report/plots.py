@@ -160,9 +160,10 @@ def _latency(tables: Mapping[str, Rows], axis: Along) -> Figure | None:
     ):
         for priority, found in by_priority(rows).items():
             style = {"color": colour_of(tables, priority)}
-            floor = [{**row, "p": max(row[f"{name}_p95_ms"], 0.1)} for row in found]
+            known = [row for row in found if row[f"{name}_p50_ms"] is not None]
+            floor = [{**row, "p": max(row[f"{name}_p95_ms"], 0.1)} for row in known]
             line(axes, floor, "p", axis.window_s, label=f"priority {priority}", **style)
-            floor = [{**row, "p": max(row[f"{name}_p50_ms"], 0.1)} for row in found]
+            floor = [{**row, "p": max(row[f"{name}_p50_ms"], 0.1)} for row in known]
             line(axes, floor, "p", axis.window_s, linestyle=(0, (2, 2)), linewidth=1, **style)
         axes.set_title(title)
         on_time(axes, axis.span_ms)

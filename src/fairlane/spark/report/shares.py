@@ -28,7 +28,8 @@ def in_windows(frame: DataFrame, begin: Column, end: Column, axis: Axis) -> Data
 
 def busy_in_windows(results: DataFrame, axis: Axis) -> DataFrame:
     """Microseconds in the handler by request and window."""
-    spread = in_windows(results, F.col("started_us"), F.col("started_us") + F.col("ran_us"), axis)
+    ran = results.where("ran_us > 0")
+    spread = in_windows(ran, F.col("started_us"), F.col("started_us") + F.col("ran_us"), axis)
     return spread.groupBy("request", "batch", "priority", "window").agg(
         F.sum("overlap_us").alias("busy_us")
     )

@@ -1,0 +1,186 @@
+"""Rows that join an open request as they come: each once, whoever fails, and nothing stays open."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fairlane import keys, settings
+from fairlane.errors import RequestEnded, RequestExists, RequestLost
+from fairlane.model import Policy
+from fairlane.operations.live import (
+    abort_live,
+    add,
+    begin_live,
+    by_id,
+    by_place,
+    end_live,
+    start_live,
+)
+from fairlane.operations.roll import seal
+from fairlane.operations.rolling import Txn
+from fairlane.operations.stage import pack
+from fairlane.steps import Pause
+from tests.support.requests import stored, waiting_bodies, work_off
+from tests.support.stepping import drive
+
+if TYPE_CHECKING:
+    import redis
+
+    from fairlane.drivers.sync import SyncDriver
+    from fairlane.queue import Queue
+    from fairlane.steps import Step
+
+DAY = 24 * 3_600_000
+LIVE = Txn("t1", seal=True)
+
+
+def test_rows_join_by_their_place_once(driver: SyncDriver, redis_client: redis.Redis):
+    driver.run(begin_live("r1", Policy(), LIVE, by_ids=False))
+    driver.run(begin_live("r1", Policy(), LIVE, by_ids=False))
+    for _ in range(2):
+        call = by_place("r1", 0, 0, pack([b"a", b"b"]), LIVE)
+        driver.run(add("r1", "req", call, LIVE))
+    assert driver.run(add("r1", "req", by_place("r1", 0, 2, pack([b"c"]), LIVE), LIVE)) == 1
+    driver.run(seal("r1", "req"))
+    driver.run(seal("r1", "req"))
+    assert waiting_bodies(redis_client, "r1") == [b"a", b"b", b"c"]
+    with pytest.raises(RequestExists, match="request r1 exists"):
+        driver.run(begin_live("r1", Policy(), Txn("t2", seal=True), by_ids=False))
+
+
+def test_rows_join_by_their_id_once_whoever_brings_them(
+    driver: SyncDriver, redis_client: redis.Redis
+):
+    for name in ("t1", "t2"):
+        txn = Txn(name, seal=True)
+        driver.run(begin_live("r1", Policy(), txn, by_ids=True))
+        call = by_id("r1", pack([b"1", b"2"]), pack([b"a", name.encode()]), txn, DAY)
+        driver.run(add("r1", "req", call, txn))
+    driver.run(seal("r1", "req"))
+    assert waiting_bodies(redis_client, "r1") == [b"a", b"t1"]
+    call = by_id("r1", pack([b"3"]), pack([b"c"]), LIVE, DAY)
+    with pytest.raises(RequestExists, match="takes no more rows"):
+        driver.run(add("r1", "req", call, LIVE))
+
+
+def test_who_adds_waits_while_too_much_waits(driver: SyncDriver):
+    driver.run(begin_live("r1", Policy(), LIVE, by_ids=False))
+    call = by_place("r1", 0, 0, pack([b"a"] * 9), LIVE)
+    operation = add("r1", "req", call, LIVE, max_waiting=3)
+    pauses = []
+
+    def see(step: Step) -> bool:
+        if isinstance(step, Pause):
+            pauses.append(step.seconds)
+            work_off(driver)
+        return isinstance(step, Pause)
+
+    assert drive(driver, operation, see) == 9
+    assert len(pauses) == 1
+
+
+def test_a_request_stays_open_while_who_adds_waits(driver: SyncDriver, redis_client: redis.Redis):
+    """However long: the auditor must not take it for abandoned."""
+    driver.run(begin_live("r1", Policy(), LIVE, by_ids=False))
+    call = by_place("r1", 0, 0, pack([b"a"] * 9), LIVE)
+    waits = []
+
+    def see(step: Step) -> bool:
+        if isinstance(step, Pause):
+            waits.append(int(stored(redis_client, "r1")["open_until"]))
+            redis_client.hset(keys.request_hash("r1"), "open_until", 1)
+            if len(waits) == 3:
+                work_off(driver)
+        return isinstance(step, Pause)
+
+    assert drive(driver, add("r1", "req", call, LIVE, max_waiting=3), see) == 9
+    assert len(waits) == 3
+    assert min(waits) > settings.SINK_OPEN_MS
+
+
+def test_who_waits_for_room_in_a_request_that_is_cancelled_waits_no_more(
+    driver: SyncDriver, queue: Queue
+):
+    driver.run(begin_live("r1", Policy(), LIVE, by_ids=False))
+    operation = add("r1", "req", by_place("r1", 0, 0, pack([b"a"] * 9), LIVE), LIVE, max_waiting=3)
+
+    def see(step: Step) -> bool:
+        if isinstance(step, Pause):
+            queue.request("r1").cancel("enough")
+        return isinstance(step, Pause)
+
+    assert drive(driver, operation, see) == 9
+
+
+NOTED = {"by_ids": False, "is_noted": True}
+
+
+def test_an_abort_cancels_what_was_begun_and_not_sealed(
+    driver: SyncDriver, queue: Queue, redis_client: redis.Redis
+):
+    """Whoever has begun it: no list of names is needed."""
+    for name, policy in (("r1", Policy()), ("r2", Policy(priority=9)), ("r3", Policy())):
+        driver.run(begin_live(name, policy, LIVE, **NOTED))
+    with pytest.raises(RequestExists, match=r"\(t1\)"):
+        driver.run(begin_live("r1", Policy(), Txn("t2", seal=True), **NOTED))
+    driver.run(begin_live("other", Policy(), Txn("t2", seal=True), **NOTED))
+    driver.run(add("r3", "req", by_place("r3", 0, 0, pack([b"a"]), LIVE), LIVE))
+    driver.run(seal("r3", "req"))
+    assert redis_client.pttl(keys.begun("t1")) > 0
+    driver.run(abort_live(LIVE))
+    driver.run(abort_live(LIVE))
+    states = [str(queue.request(name).state()) for name in ("r1", "r2", "r3", "other")]
+    assert states == ["cancelled", "cancelled", "active", "active"]
+    assert "failed" in queue.request("r2").progress().reason
+
+
+def test_a_task_that_is_slower_than_the_abort_cancels_what_it_begins(
+    driver: SyncDriver, queue: Queue, redis_client: redis.Redis
+):
+    """The abort may come between any two of its steps."""
+    steps, is_over = 0, False
+    while not is_over:
+        redis_client.flushall()
+        driver.run(start_live(LIVE))
+        seen = [0]
+
+        def see(step: Step, seen: list[int] = seen, at: int = steps) -> bool:
+            if seen[0] == at:
+                driver.run(abort_live(LIVE))
+            seen[0] += 1
+            return False
+
+        try:
+            drive(driver, begin_live("r1", Policy(), LIVE, **NOTED), see)
+        except RequestEnded:
+            assert queue.request("r1").state() == "cancelled", f"aborted before step {steps}"
+        else:
+            is_over = True
+        steps += 1
+    assert steps > 4
+    driver.run(abort_live(LIVE))
+    assert queue.request("r1").state() == "cancelled"
+
+
+def test_a_write_that_is_run_again_is_not_aborted_any_more(
+    driver: SyncDriver, queue: Queue, redis_client: redis.Redis
+):
+    driver.run(abort_live(LIVE))
+    driver.run(start_live(LIVE))
+    driver.run(begin_live("r1", Policy(), LIVE, **NOTED))
+    assert queue.request("r1").state() == "active"
+    driver.run(end_live(LIVE))
+    assert redis_client.exists(keys.begun("t1")) == 0
+
+
+def test_rows_for_a_request_that_is_gone_are_refused(driver: SyncDriver, queue: Queue):
+    with pytest.raises(RequestLost, match="vanished"):
+        driver.run(add("r1", "req", by_place("r1", 0, 0, pack([b"a"]), LIVE), LIVE))
+    with pytest.raises(RequestLost, match="vanished"):
+        driver.run(seal("r1", "req"))
+    driver.run(begin_live("r1", Policy(), LIVE, by_ids=False))
+    queue.request("r1").cancel("enough")
+    with pytest.raises(RequestEnded, match="enough"):
+        driver.run(add("r1", "req", by_place("r1", 0, 0, pack([b"a"]), LIVE), LIVE))

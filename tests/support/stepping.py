@@ -1,0 +1,37 @@
+"""Operations driven step by step: cut off behind one, or watched at each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tests.support.requests import once
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fairlane.drivers.sync import SyncDriver
+    from fairlane.steps import Operation, Step
+
+
+def cut_off(driver: SyncDriver, operation: Operation[Any], steps: int) -> bool:
+    """Runs so many steps, the last one without anybody hearing its reply; True: it was over."""
+    try:
+        step = next(operation)
+        for _ in range(steps - 1):
+            step = operation.send(driver.run(once(step)))
+        driver.run(once(step))
+    except StopIteration:
+        return True
+    operation.close()
+    return False
+
+
+def drive(driver: SyncDriver, operation: Operation[Any], see: Callable[[Step], bool]) -> Any:
+    """Runs it to its end, but for the steps of which `see` says that it has dealt with them."""
+    reply: Any = None
+    while True:
+        try:
+            step = operation.send(reply)
+        except StopIteration as end:
+            return end.value
+        reply = None if see(step) else driver.run(once(step))
