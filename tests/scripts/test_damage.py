@@ -182,6 +182,16 @@ def test_a_retry_of_a_request_without_its_stream_is_gone_and_writes_nothing(dama
     assert damaged.dump() == before
 
 
+def test_what_nobody_began_of_a_request_without_its_stream_is_gone_too(damaged: Lane):
+    """It waits in `retry`, and goes on to."""
+    (token,) = damaged.start(9, limit=1)
+    _, _, flat = damaged.complete(damaged.take(token), [], is_unbegun=True)
+    damaged.client.delete(damaged.names[STREAM])
+    before = damaged.dump()
+    assert damaged.acquire(toks(flat)[0]).word == "gone"
+    assert damaged.dump() == before
+
+
 @pytest.mark.parametrize("number", ["seq", "limit"])
 def test_numbers_that_cannot_be_read_are_not_written_over(damaged: Lane, number: str):
     """Every script says so, whatever it was to do, and a person may mend what is there."""
