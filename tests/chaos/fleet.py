@@ -172,12 +172,14 @@ class Fleet:
         else:
             victims = [member.pid] if how == "supervisor" else [*member.children(), member.pid]
         for victim in victims:
+            # Before the kill: behind it we may be kept waiting, and others are at work already.
+            before = time.monotonic_ns()
             try:
                 os.kill(victim, signal.SIGKILL)
             except ProcessLookupError:
                 return False
-            self.hurt_ns = time.monotonic_ns()
-            self.deaths[victim].append(self.hurt_ns)
+            self.hurt_ns = before
+            self.deaths[victim].append(before)
         self.kills[how] += 1
         member.hurt |= how != "child"
         if how != "child":
