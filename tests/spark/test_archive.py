@@ -248,6 +248,7 @@ def test_endings_that_were_lost_are_told_of(
     assert done.requests == 1
 
 
+@pytest.mark.heavy  # and what it interrupts is not this thread's again
 def test_one_that_follows_goes_on_until_it_is_interrupted(
     spark: SparkSession, redis_url: str, world: World, tmp_path: Path
 ):

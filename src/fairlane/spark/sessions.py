@@ -35,16 +35,28 @@ def session(
     local[*]). `conf` are Spark's own settings. Raises SparkMissing.
     """
     need_spark()
-    from pyspark.sql import SparkSession
-
     from .source import register
 
-    found = SparkSession.getActiveSession()
+    found = session_there()
     if found is None:
         if "SPARK_REMOTE" not in os.environ:
             need_java()
         found = _new(master, name, conf or {})
     register(found)
+    return found
+
+
+def session_there() -> SparkSession | None:
+    """The session there is in this process, if there is one.
+
+    "Active" is one in the thread of Java that happens to answer: behind a stream there is none.
+    """
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    found = SparkSession.getActiveSession()
+    if found is None and SparkContext._active_spark_context is not None:  # noqa: SLF001
+        return SparkSession.builder.getOrCreate()
     return found
 
 

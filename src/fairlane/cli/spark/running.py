@@ -58,12 +58,10 @@ def _session(master: str | None, name: str) -> tuple[SparkSession, bool]:
     """A session, and whether it was begun here."""
     from ...spark.need import need_spark
     from ...spark.quiet import java_ends_with_failure, quiet_java
-    from ...spark.sessions import session
+    from ...spark.sessions import session, session_there
 
     need_spark()
-    from pyspark.sql import SparkSession
-
-    if SparkSession.getActiveSession() is not None:
+    if session_there() is not None:
         return session(), False
     say("starting Spark")
     # What fails is raised here, and said in one sentence: nobody else need tell it.
