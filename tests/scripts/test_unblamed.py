@@ -93,10 +93,16 @@ def test_after_a_death_each_comes_alone(lane: Lane):
 
 
 def test_what_lies_between_two_of_them_is_not_theirs(lane: Lane):
-    """Their first and last say nothing about the others: each id is looked up."""
-    (mine, other) = lane.start([b"b%d" % i for i in range(4)], limit=2)
-    first, second = lane.take(mine, count=2), lane.take(other, count=2)
-    (mine,) = toks(back(lane, first, [first.ids[1]])[2])
-    (other,) = toks(back(lane, second, [second.ids[0]])[2])
-    assert lane.take(mine, count=1).bodies == [b"b0"]
-    assert lane.take(other, count=1).bodies == [b"b3"]
+    """0, 2 and 3 come together while somebody holds 1: each id that is named is looked up."""
+    first, second, third = lane.start([b"x" * 100] * 18, limit=3)
+    held, other = lane.take(first, count=1000), lane.take(second, count=1000)
+    lane.take(third, count=1000)
+    (token,) = toks(back(lane, held, [])[2])
+    zero = lane.take(token, count=1)
+    (token,) = toks(lane.complete(other)[2])
+    one = lane.take(token, count=1)
+    (token,) = toks(back(lane, zero, [])[2])
+    mine = lane.take(token, count=3)
+    assert mine.ids == [held.ids[0], *held.ids[2:4]]
+    lane.complete(mine, [mine.ids[0], one.ids[0], mine.ids[2]])
+    assert lane.number("done") == len(other.ids) + 2
