@@ -221,9 +221,13 @@ def _found(own: Submission, reply: list[Any], intent: Intent) -> Operation[None]
     is_ours, is_over = home == queue.encode(), summary[0].decode() in ENDED_STATES
     if is_ours and is_over:
         yield retire(queue, own.id, summary)
-    # Else its entry was missing: now it is there.
-    if intent.before != "0" or is_over or not is_ours:
+    if is_over or not is_ours:
         yield withdraw(queue, own.id, intent)
+    elif intent.before != "0":  # else its entry was missing: now it is there
+        # Marked as seen to exist, as the auditor does: the bare score may be one that an auditor
+        # has given up and is about to take out.
+        score = intent.before if "." in intent.before else f"{intent.before}.5"
+        yield Command(b"ZADD", keys.active(queue), b"XX", score, own.id)
 
 
 def _exists(request_id: str) -> RequestExists:
