@@ -14,7 +14,7 @@ SOURCES = src tests $(wildcard samples) $(wildcard bench)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-spark test test-spark test-backends check explore mutants chaos compose bench clean
+.PHONY: help demo demo-spark test test-heavy test-spark test-backends check explore mutants chaos compose bench clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,9 +25,12 @@ demo: $(VENV)/.demo $(VENV)/.server ## see it work, with nothing to install firs
 demo-spark: $(VENV)/.spark $(VENV)/.server $(VENV)/.java ## see Spark at both ends of a queue, and as its workers
 	$(VENV)/bin/python samples/spark_pipeline/pipeline.py
 
-test: $(VENV)/.dev $(VENV)/.server $(VENV)/.java ## run every test
-	$(PYTEST) --numprocesses 3 --dist loadfile --ignore tests/spark
+test: $(VENV)/.dev $(VENV)/.server $(VENV)/.java ## run the tests
+	$(PYTEST) --numprocesses 3 --dist loadfile --ignore tests/spark -m 'not heavy'
 	$(PYTEST) tests/spark -m 'not heavy'
+
+test-heavy: $(VENV)/.dev $(VENV)/.server $(VENV)/.java ## the tests that take minutes, which `make test` leaves out
+	$(PYTEST) -m heavy
 
 test-spark: $(VENV)/.dev $(VENV)/.server $(VENV)/.java ## the tests with Spark, the long ones too
 	$(PYTEST) tests/spark

@@ -12,7 +12,7 @@ from . import cluster_scenes, partition
 from .stalls import shown
 from .test_chaos import check, small
 
-pytestmark = [pytest.mark.server, pytest.mark.slow]
+pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.heavy]
 ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="children are found in /proc")
 PATIENT_S = 20.0  # of a machine that does other things, too: how long is measured by the long runs
 
