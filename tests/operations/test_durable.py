@@ -13,7 +13,7 @@ from fairlane import aio, keys, settings
 from fairlane.drivers import wire
 from fairlane.errors import FairlaneError, NotDurable, RedisUnfit, RequestLost
 from fairlane.model import Policy
-from fairlane.operations import durable, maintain, work
+from fairlane.operations import durable, intents, maintain, work
 from fairlane.operations.submit import submit
 from fairlane.queue import Queue
 from fairlane.steps import Command, Confirm, Confirmed, Pull
@@ -308,7 +308,7 @@ def test_all_that_was_acknowledged_survives_the_primary(mortal: Pair):
 
 def drained(queue: Queue, names: list[str]) -> bool:
     """Look after all requests now (one slice was held at the crash) and work off what there is."""
-    score = maintain.seen_to_exist(1)
+    score = intents.seen_to_exist(1)
     for name in names:
         queue.driver.run(once(Command(b"ZADD", keys.active("req"), b"XX", score, name)))
     queue.driver.run(maintain.look_after("req"))

@@ -20,6 +20,7 @@ from fairlane.operations import (
     change,
     control,
     deaths,
+    intents,
     maintain,
     requeue,
     shards,
@@ -338,7 +339,7 @@ def leaves_an_intent(driver: Any) -> None:
 
 def vanishes(driver: Any) -> None:
     put(driver)
-    driver.client.zadd(keys.active("req"), {"r1": maintain.seen_to_exist(1)})
+    driver.client.zadd(keys.active("req"), {"r1": intents.seen_to_exist(1)})
     driver.client.delete(*keys.request_keys("r1"))
     lose_tokens(driver)
     driver.run(maintain.look_after("req"))

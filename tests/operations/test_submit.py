@@ -373,6 +373,8 @@ def test_a_repeated_submission_does_not_keep_the_auditor_away(queue: Queue, lane
     with pytest.raises(RequestExists):
         queue.submit_request(["b"], id="r1")
     assert lane.client.zscore(keys.active("req"), "r1") == due + 0.5
+    given_up = queue.driver.run(once(drop("req", "r1", str(int(due)))))
+    assert (given_up, lane.client.zscore(keys.active("req"), "r1")) == (0, due + 0.5)
 
 
 def test_a_refused_repeat_leaves_the_running_request_to_its_auditor(queue: Queue, lane: Lane):

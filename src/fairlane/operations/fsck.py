@@ -17,7 +17,8 @@ from ..steps import At, Batch, Command, Nodes, Operation
 from .fields import ask, told
 from .findings import Finding, Tally, mend
 from .fsck_dispatch import GRACE_MS, Dispatch
-from .maintain import Suspect, find_lost, queued_long, reap_all, remint, seen_to_exist
+from .intents import seen_to_exist
+from .maintain import Suspect, find_lost, queued_long, reap_all, remint
 from .shards import move_one, read_shards
 from .together import batch, each
 from .words import many

@@ -10,6 +10,7 @@ from ..scripts import library
 from ..steps import Batch, Call, Command, Operation
 from . import permits
 from .control import as_text
+from .intents import seen_to_exist
 from .shards import move_one, read_shards
 from .tokens import drop, insert, retire
 from .work import reap
@@ -205,11 +206,6 @@ def _postpone(queue: str, request_id: str, seen: str, due: int, *, is_seen: bool
     return library().postpone(
         (keys.active(queue),), id=request_id, seen=seen, due=seen_to_exist(due) if is_seen else due
     )
-
-
-def seen_to_exist(due_ms: int) -> str:
-    """The score in `active` of a request that was seen to exist; if it goes, it is lost."""
-    return f"{due_ms}.5"
 
 
 def settle_reap(queue: str, request_id: str, reply: list[Any]) -> Operation[None]:

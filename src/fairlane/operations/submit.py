@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from .. import keys, settings
 from ..errors import (
@@ -17,29 +17,20 @@ from ..errors import (
 )
 from ..model import ENDED_STATES
 from ..scripts import library
-from ..steps import Batch, Call, Command, Operation, Pull
+from ..steps import Batch, Command, Operation, Pull
 from . import permits
 from .bounds import Room, check_max_wait
 from .control import as_text
 from .digest import Digest, terms
 from .durable import check_replicas, confirm_submission
 from .fields import read
-from .shards import Shards
+from .intents import announce, restore, withdraw
 from .tokens import drop, insert, retire
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ..model import Policy
     from .digest import Chunk
-
-
-class Intent(NamedTuple):
-    """What stands in `active` for a request that is about to be written, and what stood there."""
-
-    score: int
-    before: str  # the score as Redis wrote it; "0" = none
-    shards: str = ""  # where its tokens will go
+    from .intents import Intent
 
 
 @dataclass(slots=True)
@@ -135,26 +126,6 @@ def _enqueue(own: Submission, chunk: Chunk, *, is_open: bool) -> Operation[list[
             yield from own.room.wait(error)
 
 
-def announce(
-    policy: Policy, ids: Sequence[str], above: int = 0
-) -> Operation[tuple[int, list[Intent]]]:
-    """Leaves a trace of requests in `active`: the queue's bound (0 = none), and an intent for each.
-
-    `above` is a score that the auditor gave up. At most 400 ids, each once.
-    """
-    grace = settings.INTENT_GRACE_MS
-    if policy.deadline_ms:  # the auditor's first look must not be later than it
-        grace = min(grace, max(policy.deadline_ms, settings.INTENT_GRACE_MS // 5))
-    names = (keys.active(policy.queue), keys.conf(policy.queue))
-    bound, found, *told = yield library().intend(names, grace=grace, above=above, ids=ids)
-    spread = Shards.of(found)
-    scores = zip(ids, told[::2], told[1::2], strict=True)
-    return bound, [
-        Intent(score, before.decode(), spread.turned(request_id))
-        for request_id, score, before in scores
-    ]
-
-
 def _enqueue_now(own: Submission, chunk: Chunk, *, is_open: bool) -> Operation[list[Any]]:
     policy, intent, given_up = own.policy, own.announced, 0
     while True:
@@ -206,13 +177,6 @@ def _ask(own: Submission, count: int) -> Operation[None]:
             raise
 
 
-def withdraw(queue: str, request_id: str, intent: Intent) -> Command | Call:
-    """Takes an intent back: the auditor looks when it would have looked, or not at all."""
-    if intent.before != "0":
-        return Command(b"ZADD", keys.active(queue), b"XX", intent.before, request_id)
-    return drop(queue, request_id, str(intent.score))
-
-
 def _found(own: Submission, reply: list[Any], intent: Intent) -> Operation[None]:
     """There is a request of this id: our intent must not keep the auditor from it."""
     queue = own.policy.queue
@@ -221,13 +185,10 @@ def _found(own: Submission, reply: list[Any], intent: Intent) -> Operation[None]
     is_ours, is_over = home == queue.encode(), summary[0].decode() in ENDED_STATES
     if is_ours and is_over:
         yield retire(queue, own.id, summary)
-    if is_over or not is_ours:
+    if not is_ours:
         yield withdraw(queue, own.id, intent)
-    elif intent.before != "0":  # else its entry was missing: now it is there
-        # Marked as seen to exist, as the auditor does: the bare score may be one that an auditor
-        # has given up and is about to take out.
-        score = intent.before if "." in intent.before else f"{intent.before}.5"
-        yield Command(b"ZADD", keys.active(queue), b"XX", score, own.id)
+    elif (step := restore(queue, own.id, intent, is_over=is_over)) is not None:
+        yield step
 
 
 def _exists(request_id: str) -> RequestExists:

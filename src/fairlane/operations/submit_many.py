@@ -24,7 +24,8 @@ from ..scripts import library
 from ..steps import Batch, Call, Command
 from .bounds import Room, check_max_wait
 from .digest import Digest, digested, terms
-from .submit import announce, is_there, submit, submit_chunk, withdraw
+from .intents import announce, restore, withdraw
+from .submit import is_there, submit, submit_chunk
 from .tokens import insert_all, retire_all
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from ..model import Policy
     from ..steps import Operation
     from .digest import Chunk
-    from .submit import Intent
+    from .intents import Intent
 
 B = TypeVar("B")
 GROUP = 200  # requests of one group
@@ -272,8 +273,8 @@ class Many:
                 is_over = reply[4][0].decode() in ENDED_STATES
                 if is_over:
                     ended.append((small.id, reply[4]))
-                if is_over or intent.before != "0":  # the auditor looks when it would have looked
-                    more.append(withdraw(queue, small.id, intent))
+                step = restore(queue, small.id, intent, is_over=is_over)
+                more += [] if step is None else [step]
             else:
                 left.append((small, intent))
         more += [*insert_all(queue, minted), *retire_all(queue, ended)]

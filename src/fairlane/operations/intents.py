@@ -1,0 +1,75 @@
+"""Intents: what stands in `active` for a request that is about to be written.
+
+An intent is a whole number, the moment at which the auditor looks for the request. The score of a
+request that was seen to exist bears a fraction: no auditor that gave an intent up takes it out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from .. import keys, settings
+from ..scripts import library
+from ..steps import Call, Command, Operation
+from .shards import Shards
+from .tokens import drop
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..model import Policy
+
+
+class Intent(NamedTuple):
+    """What stands in `active` for a request that is about to be written, and what stood there."""
+
+    score: int
+    before: str  # the score as Redis wrote it; "0" = none
+    shards: str = ""  # where its tokens will go
+
+
+def announce(
+    policy: Policy, ids: Sequence[str], above: int = 0
+) -> Operation[tuple[int, list[Intent]]]:
+    """Leaves a trace of requests in `active`: the queue's bound (0 = none), and an intent for each.
+
+    `above` is a score that the auditor gave up. At most 400 ids, each once.
+    """
+    grace = settings.INTENT_GRACE_MS
+    if policy.deadline_ms:  # the auditor's first look must not be later than it
+        grace = min(grace, max(policy.deadline_ms, settings.INTENT_GRACE_MS // 5))
+    names = (keys.active(policy.queue), keys.conf(policy.queue))
+    bound, found, *told = yield library().intend(names, grace=grace, above=above, ids=ids)
+    spread = Shards.of(found)
+    scores = zip(ids, told[::2], told[1::2], strict=True)
+    return bound, [
+        Intent(score, before.decode(), spread.turned(request_id))
+        for request_id, score, before in scores
+    ]
+
+
+def seen_to_exist(due_ms: int) -> str:
+    """The score in `active` of a request that was seen to exist; if it goes, it is lost."""
+    return f"{due_ms}.5"
+
+
+def withdraw(queue: str, request_id: str, intent: Intent) -> Command | Call:
+    """Takes an intent back: the auditor looks when it would have looked, or not at all."""
+    if intent.before != "0":
+        return Command(b"ZADD", keys.active(queue), b"XX", intent.before, request_id)
+    return drop(queue, request_id, str(intent.score))
+
+
+def restore(queue: str, request_id: str, intent: Intent, *, is_over: bool) -> Command | Call | None:
+    """The step that undoes an intent for a request of this queue that was there already.
+
+    The auditor looks when it would have looked. The bare score that stood there may be one that an
+    auditor has given up and is about to take out: so it is marked. None = the entry was missing and
+    the intent makes up for it.
+    """
+    if is_over:
+        return withdraw(queue, request_id, intent)
+    if intent.before == "0":
+        return None
+    marked = seen_to_exist(int(float(intent.before)))
+    return Command(b"ZADD", keys.active(queue), b"XX", marked, request_id)
