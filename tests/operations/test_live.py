@@ -9,6 +9,7 @@ import pytest
 from fairlane import keys, settings
 from fairlane.errors import RequestEnded, RequestExists, RequestLost
 from fairlane.model import Policy
+from fairlane.operations.control import cancel
 from fairlane.operations.live import (
     abort_live,
     add,
@@ -22,7 +23,7 @@ from fairlane.operations.roll import seal
 from fairlane.operations.rolling import Txn
 from fairlane.operations.stage import pack
 from fairlane.steps import Pause
-from tests.support.requests import stored, waiting_bodies, work_off
+from tests.support.requests import settle, stored, take_slice, waiting_bodies, work_off
 from tests.support.stepping import drive
 
 if TYPE_CHECKING:
@@ -48,6 +49,39 @@ def test_rows_join_by_their_place_once(driver: SyncDriver, redis_client: redis.R
     assert waiting_bodies(redis_client, "r1") == [b"a", b"b", b"c"]
     with pytest.raises(RequestExists, match="request r1 exists"):
         driver.run(begin_live("r1", Policy(), Txn("t2", seal=True), by_ids=False))
+
+
+def test_who_seals_is_told_that_the_request_was_cancelled_before(driver: SyncDriver):
+    """Else a write whose rows never run would look as if it had gone well."""
+    driver.run(begin_live("r1", Policy(), LIVE, by_ids=False))
+    driver.run(add("r1", "req", by_place("r1", 0, 0, pack([b"a"]), LIVE), LIVE))
+    driver.run(cancel("r1", "not needed"))
+    for _ in range(2):
+        with pytest.raises(RequestEnded, match=r"request r1 ended \(not needed\) before all rows"):
+            driver.run(seal("r1", "req"))
+
+
+def test_who_seals_is_told_that_the_request_is_being_cancelled(driver: SyncDriver):
+    """A slice of it is still held, so it is not over."""
+    driver.run(begin_live("r1", Policy(), LIVE, by_ids=False))
+    driver.run(add("r1", "req", by_place("r1", 0, 0, pack([b"a", b"b"]), LIVE), LIVE))
+    held = take_slice(driver)
+    assert held is not None
+    driver.run(cancel("r1", "not needed"))
+    with pytest.raises(RequestEnded, match="ended"):
+        driver.run(seal("r1", "req"))
+    settle(driver, held)
+    with pytest.raises(RequestEnded, match="ended"):
+        driver.run(seal("r1", "req"))
+
+
+def test_a_cancellation_behind_the_seal_does_not_fail_a_repeat_of_the_seal(driver: SyncDriver):
+    """A stream that starts anew seals again what it has sealed; its request may be over by then."""
+    driver.run(begin_live("r1", Policy(), LIVE, by_ids=False))
+    driver.run(add("r1", "req", by_place("r1", 0, 0, pack([b"a"]), LIVE), LIVE))
+    driver.run(seal("r1", "req"))
+    driver.run(cancel("r1", "not needed"))
+    driver.run(seal("r1", "req"))
 
 
 def test_rows_join_by_their_id_once_whoever_brings_them(

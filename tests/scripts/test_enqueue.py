@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fairlane.errors import InvalidArgument
-from tests.support.requests import HOUR, Lane, Tok, listening, numbered, toks
+from tests.support.requests import HOUR, Lane, Tok, listening, numbered, stored, toks
 
 if TYPE_CHECKING:
     import redis
@@ -251,6 +251,7 @@ def test_seal_gives_back_what_the_counter_held_for_the_open_request(lane: Lane):
     assert lane.seal() == [b"ok", []]
     assert lane.client.get(lane.names[1]) == b"2"
     assert lane.number("open") == 0
+    assert "open_until" not in stored(lane.client, lane.id)  # who has it was never sealed
 
 
 def test_seal_twice_counts_once_and_repeats_the_tokens(lane: Lane):

@@ -9,7 +9,7 @@ import pytest
 
 from fairlane.errors import InvalidArgument
 from fairlane.operations.stage import pack
-from tests.support.requests import HOUR, Lane, numbered, toks
+from tests.support.requests import HOUR, Lane, numbered, stored, toks
 from tests.support.staging import DAY, Sink
 
 
@@ -79,6 +79,7 @@ def test_the_last_chunk_of_all_may_seal(sink: Sink):
     sink.roll()
     assert sink.roll(1, chunk=2, last="seal")[::2] == [b"ok", 2]
     assert sink.lane.number("open") == 0
+    assert "open_until" not in stored(sink.lane.client, sink.lane.id)
     assert sink.lane.client.get(sink.lane.names[1]) == b"5"
     before = sink.lane.dump()
     word, _, position, state = sink.roll(1, chunk=2, last="seal")

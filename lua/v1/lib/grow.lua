@@ -12,9 +12,26 @@ end
 local function grown(state, now, is_sealed)
   if is_sealed then
     state.open = 0
+    redis.call("HDEL", request, "open_until")
     redis.call("DECRBY", counter, 1)
   end
   local tokens = mint(state, now)
   save_state(state)
   return tokens
+end
+
+-- What ends a script that would add `wanted`: {refusal}, or an empty answer when nothing is left to
+-- add to a request that is over. nil = go on.
+local function answer_early(state, over, wanted)
+  if #wanted > 0 and (over or state.open == 0) then
+    return over or {"closed"}
+  end
+  return over and {"ok", {}, 0, 0}
+end
+
+-- The answer of a script that added `wanted`. A repeat is told all tokens that are queued: the reply
+-- that named them may have been lost.
+local function answer_grown(state, now, wanted)
+  local tokens = grown(state, now, false)
+  return {"ok", #wanted > 0 and tokens or queued_tokens(now), #wanted, state.fresh}
 end

@@ -33,11 +33,9 @@ for i = 1, #own do
   end
   seen[own[i]] = true
 end
-if #wanted > 0 and (over or state.open == 0) then
-  return over or {"closed"}
-end
-if over then
-  return {"ok", {}, 0, 0}
+local early = answer_early(state, over, wanted)
+if early then
+  return early
 end
 now = now_ms(now)
 if #wanted > 0 then
@@ -48,5 +46,4 @@ if #wanted > 0 then
   redis.call("PEXPIRE", ids, ttl)
   grow(state, now, open_ms, wanted)
 end
-local tokens = grown(state, now, false)
-return {"ok", #wanted > 0 and tokens or queued_tokens(now), #wanted, state.fresh}
+return answer_grown(state, now, wanted)

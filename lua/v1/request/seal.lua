@@ -28,5 +28,6 @@ if state.open == 0 then
   return {"ok", queued_tokens(now)}
 end
 state.open = 0
+redis.call("HDEL", request, "open_until")  -- who still has it at its end was never sealed
 state.left = redis.call("DECRBY", counter, 1)
 return finish_or_mint(state, now, "ok")

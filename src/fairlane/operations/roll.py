@@ -18,6 +18,7 @@ from ..steps import Batch, Command, Operation
 from .bounds import read_bounds
 from .digest import terms
 from .fields import ask, read, told
+from .intents import announce
 from .rolling import (
     ABANDONED,
     Rolling,
@@ -26,6 +27,7 @@ from .rolling import (
     abandoned,
     claim,
     closed,
+    cut_short,
     exists,
     manifest_of,
     missing,
@@ -36,7 +38,7 @@ from .rolling import (
     roll_slowly,
 )
 from .stage import unstage
-from .submit import announce, begin
+from .submit import begin
 from .together import batch, each
 from .tokens import insert_all, retire_all
 
@@ -211,13 +213,19 @@ def _pin_all(group: list[Rolling], txn: Txn) -> Operation[None]:
 
 
 def seal(request_id: str, queue: str) -> Operation[None]:
-    """Nothing more comes into an open request, whoever brought what is in it."""
+    """Nothing more comes into an open request, whoever brought what is in it.
+
+    A repeat finds it sealed, also after its end. Raises RequestEnded when it was cancelled before
+    it was sealed (what is left of its rows does not run), RequestLost.
+    """
     while True:
-        chunks, chain, is_open, state = yield from read(
-            request_id, "chunks", "chain", "open", "state"
+        chunks, chain, is_open, state, open_until, reason = yield from read(
+            request_id, "chunks", "chain", "open", "state", "open_until", "reason"
         )
         if not state:
             raise RequestLost(f"request {request_id} vanished from Redis before it was sealed")
+        if open_until and state in {"cancelling", "cancelled"}:  # the seal takes `open_until` away
+            raise cut_short(request_id, reason)
         if is_open != "1":
             return
         reply = yield library().seal(keys.request_keys(request_id), chunks=int(chunks), chain=chain)
@@ -225,6 +233,8 @@ def seal(request_id: str, queue: str) -> Operation[None]:
             continue
         if reply[0] == b"ended":
             yield Batch(retire_all(queue, [(request_id, reply[1])]))
+            if reply[1][0] == b"cancelled":
+                raise cut_short(request_id, reply[1][8].decode())
         elif reply[0] == b"ok":
             calls = insert_all(queue, [(request_id, reply[1])])
             if calls:

@@ -242,10 +242,7 @@ def refused(request_id: str, queue: str, reply: Any) -> Operation[None]:
     word = reply[0]
     if word == b"ended":
         yield Batch(retire_all(queue, [(request_id, reply[1])]))
-        reason = reply[1][8].decode() or reply[1][0].decode()
-        if reason == ABANDONED:
-            raise abandoned(request_id)
-        raise RequestEnded(f"request {request_id} ended ({reason}) before all rows were in it")
+        raise cut_short(request_id, reply[1][8].decode() or reply[1][0].decode())
     if word == b"closed":
         raise closed(request_id)
     if word == b"missing":
@@ -269,6 +266,13 @@ def exists(request_id: str, owner: str = "") -> RequestExists:
 def closed(request_id: str) -> RequestExists:
     """The error for a request that is sealed."""
     return RequestExists(f"request {request_id} exists and takes no more rows: choose another id")
+
+
+def cut_short(request_id: str, reason: str) -> RequestEnded:
+    """The error for a request that ended before all rows were in it and it was sealed."""
+    if reason == ABANDONED:
+        return abandoned(request_id)
+    return RequestEnded(f"request {request_id} ended ({reason}) before all rows were in it")
 
 
 def abandoned(request_id: str) -> RequestEnded:
