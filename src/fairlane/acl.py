@@ -79,7 +79,8 @@ ROLES = {
         ),
         _words(
             "exists get hexists hget hgetall hlen hmget llen lpush lrem pexpire sadd set sismember"
-            " srem sscan time unlink xlen xrange xread xrevrange zadd zcard zrange zscore"
+            " srem sscan time unlink xlen xrange xread xrevrange zadd zcard zrange zremrangebyscore"
+            " zscore"
         )
         | CALL
         | CONFIRM

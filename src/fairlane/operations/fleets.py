@@ -17,12 +17,19 @@ def now_us(queue: str) -> Operation[int]:
 def stop(queue: str, name: str) -> Operation[None]:
     """Every worker of this fleet that began before now drains; those that begin later do not.
 
-    It is forgotten a week after the queue's last stop.
+    It is forgotten after a week.
     """
     keys.check_name("fleet", name)
     now = yield from now_us(queue)
     key = keys.fleets(queue)
-    yield Batch([Command(b"ZADD", key, now, name), Command(b"PEXPIRE", key, KEPT_MS)])
+    old = now - KEPT_MS * 1000
+    yield Batch(
+        [
+            Command(b"ZREMRANGEBYSCORE", key, b"-inf", old),
+            Command(b"ZADD", key, now, name),
+            Command(b"PEXPIRE", key, KEPT_MS),
+        ]
+    )
 
 
 def stopped_us(queue: str, name: str) -> Operation[int]:
