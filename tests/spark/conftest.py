@@ -65,6 +65,15 @@ def spark() -> Iterator[Any]:
     made.stop()
 
 
+@pytest.fixture(autouse=True)
+def _active(request: pytest.FixtureRequest) -> None:
+    """An interrupted stream in one test leaves no active session to the next."""
+    if "spark" in request.fixturenames:
+        from fairlane.spark.source import register
+
+        register(request.getfixturevalue("spark"))
+
+
 @pytest.fixture(scope="module")
 def lean(spark: Any) -> Iterator[None]:
     """For many queries over few rows: each is one plan, and its shuffles have one partition."""

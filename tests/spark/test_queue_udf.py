@@ -17,7 +17,7 @@ from pyspark.sql import functions as sql
 from fairlane.errors import InvalidArgument, RequestExists, RequestNotFound, WaitTimeout
 from fairlane.model import Progress
 from fairlane.queue import Queue
-from fairlane.spark import queue_udf, remote
+from fairlane.spark import queue_udf, udf
 from tests.spark.fleet_handlers import CROWD
 from tests.support.wait import wait_until
 
@@ -122,9 +122,9 @@ def test_a_row_without_a_result_is_an_error_when_none_was_cancelled(spark: Any, 
     counts = Progress("r1", "done", 2, 2, 0, 0, 0, 1, 5, "req")
     rows = spark.createDataFrame([("done",), (None,)], "status string")
     with pytest.raises(Exception, match="request r1 has no result for a row"):
-        rows.select(remote._status(counts)).collect()
+        rows.select(udf._status(counts)).collect()
     one = replace(counts, done=1, cancelled=1)
-    found = rows.select(remote._status(one)).collect()
+    found = rows.select(udf._status(one)).collect()
     assert [row.status for row in found] == ["done", "cancelled"]
 
 

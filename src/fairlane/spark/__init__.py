@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .fleet import run_fleet, stop_fleet
     from .handlers import arrow_handler, pandas_handler, row_handler
-    from .remote import queue_udf
     from .sessions import session
     from .source import FairlaneSource, register
+    from .udf import queue_udf
 
 _HOMES = {
     "FairlaneSource": ".source",
     "arrow_handler": ".handlers",
     "pandas_handler": ".handlers",
-    "queue_udf": ".remote",
+    "queue_udf": ".udf",
     "register": ".source",
     "row_handler": ".handlers",
     "run_fleet": ".fleet",

@@ -5,6 +5,7 @@ Each takes the columns `index` (of the sub-request in its request), `body` (bina
 
 from __future__ import annotations
 
+import abc
 import inspect
 import sys
 from typing import TYPE_CHECKING, Any
@@ -49,6 +50,7 @@ def adapted(handler: Callable[..., Any], given: str) -> Callable[..., Any]:
 
     Raises InvalidArgument.
     """
+    kinds: dict[str, Callable[..., Vectorised]]
     kinds = {"table": _Arrow, "pandas": _Pandas, "rows": _Rows}
     if given not in INPUTS:
         raise InvalidArgument(f"input {given!r} is not valid: {', '.join(INPUTS)} are known")
@@ -57,7 +59,7 @@ def adapted(handler: Callable[..., Any], given: str) -> Callable[..., Any]:
     return kinds[given](handler)
 
 
-class Vectorised:
+class Vectorised(abc.ABC):
     """A batch handler around a function of tables."""
 
     fairlane_batch = True
@@ -76,9 +78,9 @@ class Vectorised:
         """The results of one slice, one for each body."""
         return self.results(_table(bodies, context))
 
+    @abc.abstractmethod
     def results(self, table: pa.Table) -> list[Any]:
         """What the function makes of one table, as the worker wants it."""
-        raise NotImplementedError
 
 
 class _Arrow(Vectorised):

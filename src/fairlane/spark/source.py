@@ -14,8 +14,13 @@ FORMAT = "fairlane"
 
 
 def register(spark: SparkSession) -> None:
-    """Makes the format "fairlane" known to this session; once is enough, again does no harm."""
+    """Makes the format "fairlane" known to this session; once is enough, again does no harm.
+
+    Again is what helps when a write says DATA_SOURCE_NOT_FOUND behind an interrupted stream: Spark
+    looks for formats in the session that is active in the thread, and Ctrl-C leaves none.
+    """
     spark.dataSource.register(FairlaneSource)
+    spark.createDataFrame([], "fairlane int")  # makes it the active session, classic and remote
 
 
 class FairlaneSource(DataSource):

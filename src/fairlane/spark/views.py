@@ -7,6 +7,7 @@ loads a DataFrame anew. Results that have expired since then are an error, and n
 
 from __future__ import annotations
 
+import abc
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -134,13 +135,13 @@ class ViewReader(DataSourceReader):
                 if batch.num_rows:
                     yield batch.select(wanted.names) if self.conditions else batch
 
+    @abc.abstractmethod
     def plan(self, driver: SyncDriver) -> list[Any]:
         """What there is to read, in parts."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def pages(self, driver: SyncDriver, part: Any) -> Iterator[Columns]:
         """One part's rows as columns, some at a time."""
-        raise NotImplementedError
 
     def cut(self, found: ranges.Span | None, each_part: int) -> list[Piece]:
         """A stream in as many pieces as were asked for, or of about `each_part` entries each."""
