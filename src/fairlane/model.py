@@ -92,7 +92,8 @@ Entry = tuple[bytes, tuple[bytes, bytes]]  # one delivered sub-request: (<ms>-<i
 class Slice:
     """The sub-requests one lease covers, and what proves who holds it.
 
-    `taken_ms` is the moment of the acquire by the request slot's clock, the one in the entry ids.
+    `taken_ms` is the moment of the acquire by the request slot's clock, the one in the entry ids;
+    `waiting` is how many sub-requests of the request nobody had been given then.
     """
 
     request_id: str
@@ -108,6 +109,7 @@ class Slice:
     entries: list[Entry]
     time_limit_ms: int = 0
     durable: int = 0
+    waiting: int = 0
 
 
 class Verdict(NamedTuple):

@@ -31,9 +31,21 @@ def test_acquire_brings_fence_policy_and_bodies(lane: Lane):
     held = lane.take(token)
     assert held.bodies == bodies
     assert held.attempt == 1
-    assert held.policy == [lane.now, lane.now - 50, 30_000, 4, 1_000, 10_000, 9, 0, 0]
+    assert held.policy == [lane.now, lane.now - 50, 30_000, 4, 1_000, 10_000, 9, 0, 0, 0]
     assert lane.client.zscore(lane.names[4], "0") == lane.now + 30_000
     assert lane.pending() == {"w:1/0": 2}
+
+
+@pytest.mark.parametrize("size", [3, 900], ids=["few", "stream"])
+def test_acquire_says_how_many_have_not_been_delivered(lane: Lane, size: int):
+    """A worker that knows it takes many tokens of requests that end with their slice."""
+    (token,) = lane.start([b"a" * size, b"b" * size, b"c" * size], limit=1)
+    first = lane.take(token, count=2)
+    assert (len(first.bodies), first.policy[9]) == (2, 1)
+    assert lane.acquire(token, op=first.op, count=2).policy[9] == 1
+    (again,) = toks(lane.complete(first)[-1])
+    rest = lane.take(again, count=2)
+    assert (len(rest.bodies), rest.policy[9]) == (1, 0)
 
 
 @pytest.mark.parametrize(("bodies", "limit"), [(1, 1), (7, 1), (7, 3), (3, 7), (40, 8)])

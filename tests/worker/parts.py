@@ -59,9 +59,11 @@ def unit_of_its_own(slice_ms: float = 20.0) -> Unit:
     return Unit("req", "w:1", "7", record_of_its_own(), SliceSizes(slice_ms), Measures("req"))
 
 
-def granted(*bodies: bytes, tokens: tuple[Any, ...] = (), fence: int = 7) -> list[Any]:
+def granted(
+    *bodies: bytes, tokens: tuple[Any, ...] = (), fence: int = 7, waiting: int = 0
+) -> list[Any]:
     """What acquire answers when it grants a slice."""
-    policy = [TAKEN_MS, SUBMITTED_MS, 30_000, 5, 1_000, 300_000, 5, 0, 0]
+    policy = [TAKEN_MS, SUBMITTED_MS, 30_000, 5, 1_000, 300_000, 5, 0, 0, waiting]
     return [b"ok", b"%d" % fence, 1, policy, entries_of(*bodies), list(tokens)]
 
 

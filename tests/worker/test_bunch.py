@@ -327,7 +327,7 @@ def test_a_durable_lease_is_confirmed_by_itself():
     """The others are settled together, and do not wait for replicas."""
     unit = unit_of()
     durable = granted(b"x")
-    durable[3] = [*durable[3][:-1], 2]
+    durable[3] = [*durable[3][:-2], 2, 0]
     loop, step = take(unit, 3, granted(b"a"), durable, granted(b"b"))
     settle = loop.send(handle(step, echo, unit.record))
     assert names_of(settle) == ["complete"] * 2

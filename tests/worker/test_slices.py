@@ -95,3 +95,30 @@ def test_a_request_in_use_is_not_the_one_forgotten():
         sizes.observe("busy", 10, 1e-5)
         sizes.observe(f"r{i}", 10, 1e-5)
     assert sizes.next("busy") > 1
+
+
+# ------------------------------------------------------------------ how long a token is
+
+
+def test_a_token_of_a_small_request_is_as_long_as_its_slice_was():
+    """Nothing is left of it: so many such tokens fit into a slice's time."""
+    assert SliceSizes(20).whole_s(1, 1, 0, 3e-6, 0.005) == 3e-6
+
+
+def test_a_token_of_a_large_request_is_as_long_as_it_could_go_on():
+    """Its slice was short because nobody knew it yet; or others shared the time."""
+    assert SliceSizes(20).whole_s(1, 1, 10_000, 3e-6, 0.005) == pytest.approx(3e-3)
+    assert SliceSizes(20).whole_s(16, 16, 10_000, 16e-6, 0.0005) == 0.0005
+
+
+def test_a_token_is_no_longer_than_what_is_left_of_its_request():
+    assert SliceSizes(20).whole_s(4, 4, 16, 4e-6, 0.005) == pytest.approx(20e-6)
+
+
+def test_a_token_that_did_not_get_what_it_asked_for_is_as_long_as_its_slice_was():
+    """Others have taken the rest, or hold it."""
+    assert SliceSizes(20).whole_s(100, 7, 10_000, 7e-6, 0.005) == 7e-6
+
+
+def test_a_token_of_a_slow_handler_may_be_as_long_as_a_slice():
+    assert SliceSizes(20).whole_s(1, 1, 50, 0.002, 0.005) == 0.02

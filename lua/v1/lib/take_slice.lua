@@ -65,3 +65,10 @@ local function taken_before(state, consumer)
   end
   return entries, attempt
 end
+
+-- The answer that hands it out: all that the worker must know of the request comes with it.
+local function granted(s, at, permit, attempt, entries, tokens)
+  local policy = {at, s.born, s.lease_ms, s.attempts, s.backoff_min, s.backoff_max, s.priority, s.time_limit_ms,
+    s.durable, s.fresh}
+  return {"ok", permit.fence, attempt, policy, entries, tokens}
+end

@@ -3,8 +3,8 @@
 -- permit and mints, so that no refusal ever eats a token.
 -- Says: ok fence attempt policy entries tokens | empty tokens | busy tokens | paused tokens | stale | ended summary | gone
 --   | alone (shared, but a retry is due, whose death must count: nothing has changed, ask again for it alone)
---   policy = now, born, lease_ms, attempts, backoff_min, backoff_max, priority, time_limit_ms, durable;
---   entries = {id, {"b", body}}
+--   policy = now, born, lease_ms, attempts, backoff_min, backoff_max, priority, time_limit_ms, durable, and
+--   how many have not been delivered yet; entries = {id, {"b", body}}
 -- @flags allow-oom
 -- @include lib/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
@@ -31,13 +31,11 @@ if over then
   return over
 end
 now = now_ms(now)
-local policy = {now, state.born, state.lease_ms, state.attempts, state.backoff_min, state.backoff_max, state.priority,
-  state.time_limit_ms, state.durable}
 local permit = read_permit(k)
 if permit.kind == "h" and permit.op == op and permit.g == g then
   redis.call("ZADD", leases, "XX", now + state.lease_ms, k)
   local entries, attempt = taken_before(state, consumer_of(permit, k))
-  return {"ok", permit.fence, attempt, policy, entries, queued_tokens(now)}
+  return granted(state, now, permit, attempt, entries, queued_tokens(now))
 end
 if permit.kind ~= "q" or permit.g ~= g then
   return {"stale"}
@@ -77,4 +75,4 @@ redis.call("ZADD", leases, string.format("%d", now + state.lease_ms), k)
 state.held = state.held + 1
 local tokens = mint(state, now)
 save_state(state)
-return {"ok", permit.fence, attempt, policy, entries, tokens}
+return granted(state, now, permit, attempt, entries, tokens)

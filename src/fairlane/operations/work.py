@@ -92,10 +92,10 @@ def shown(token: Token, op: bytes, reply: list[Any]) -> tuple[bytes, Slice | Non
     if word != b"ok":
         return word, None, reply[1] if len(reply) > 1 else []
     _, fence, attempt, policy, raw, tokens = reply
-    now, _, lease_ms, attempts, backoff_min, backoff_max, priority, limit_ms, durable = policy
+    now, _, lease_ms, attempts, backoff_min, backoff_max, priority, limit_ms, durable, more = policy
     taken = Slice(
         token.request_id, token.k, fence, op, attempt, attempts, (backoff_min, backoff_max),
-        lease_ms, priority, now, raw, limit_ms, durable,
+        lease_ms, priority, now, raw, limit_ms, durable, more,
     )  # fmt: skip
     return word, taken, tokens
 

@@ -313,9 +313,9 @@ def _whole_s(unit: Unit, lease: Lease) -> float:
     """Seconds that this lease's token could fill."""
     if lease.outcome is None:
         return 0.0
-    taken = len(lease.slice.entries)
-    asked = lease.asked if lease.outcome.position == taken else 0  # else it was stopped
-    return unit.sizes.whole_s(asked, taken, lease.outcome.seconds, unit.token_s)
+    count, waiting = len(lease.slice.entries), lease.slice.waiting
+    asked = lease.asked if lease.outcome.position == count else 0  # else it was stopped
+    return unit.sizes.whole_s(asked, count, waiting, lease.outcome.seconds, unit.token_s)
 
 
 def _work_alone(

@@ -53,7 +53,8 @@ def work_off(
     if reply[0] == b"ok":  # else there is no next slice of it
         unit.sizes.observe(taken.request_id, position, seconds)
     asked = asked if position == count else 0  # what was stopped says nothing about the rest
-    unit.bunches.observe(1, unit.sizes.whole_s(asked, position, seconds, unit.token_s))
+    whole_s = unit.sizes.whole_s(asked, position, taken.waiting, seconds, unit.token_s)
+    unit.bunches.observe(1, whole_s)
     return outgoing
 
 

@@ -32,18 +32,18 @@ class SliceSizes:
         fitting = int(self._target * share / each) if each > 0 else SLICE_MOST
         return max(1, min(fitting, last * _GROWTH, SLICE_MOST))
 
-    def whole_s(self, asked: int, count: int, seconds: float, most_s: float) -> float:
+    def whole_s(self, asked: int, count: int, waiting: int, seconds: float, most_s: float) -> float:
         """Seconds that a token could fill whose slice of `count` took `seconds`.
 
-        One that got all it had `asked` for was short because others shared the time, or for want
-        of experience: it could go on for `most_s`. Else tokens of one large request would get ever
-        shorter slices, the more of them are taken at once.
+        One that got all it had `asked` for, while more were `waiting`, was short because others
+        shared the time, or for want of experience: it could go on for `most_s`. Else tokens of one
+        large request would get ever shorter slices, the more of them are taken at once.
         """
-        if self._target <= 0 or not 0 < asked <= count:
+        if self._target <= 0 or not waiting or not 0 < asked <= count:
             return seconds
         each = seconds / count
         most_s = self._target if each * _SLOW > self._target else min(most_s, self._target)
-        return max(each, min(most_s, each * SLICE_MOST))
+        return max(each, min(most_s, each * min(count + waiting, SLICE_MOST)))
 
     def observe(self, request_id: str, count: int, seconds: float) -> None:
         """`count` sub-requests took the handler `seconds`."""
