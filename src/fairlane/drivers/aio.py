@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import redis
 
-from .. import settings
 from ..steps import (
     At,
     Batch,
@@ -32,6 +31,7 @@ from ..steps import (
 from . import routes, wire
 from .aio_calls import Calls
 from .aio_servers import Lines, Servers
+from .passing import Driver
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -41,26 +41,10 @@ if TYPE_CHECKING:
     from ..scripts import Dialect
 
 
-class AsyncDriver:
+class AsyncDriver(Driver[Servers]):
     """Runs operations in one event loop."""
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        patience_s: float = settings.PATIENCE_S,
-        timeout_s: float = settings.SOCKET_TIMEOUT_S,
-        give_up: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self.url = url
-        self.servers = Servers(url, timeout_s)
-        self.place = self.servers.place
-        self.patience_s = patience_s
-        self.give_up = give_up  # asked before each repeat: is the answer not wanted any more?
-        self.on_cut: Callable[[], None] = lambda: None  # told when an answer was lost on its way
-        self.dialect: Dialect | None = None
-        self.waits_for_disk = False
-        self.is_replica = False  # as `check` found it
+    SERVERS = Servers
 
     async def run(
         self,
@@ -117,10 +101,7 @@ class AsyncDriver:
             except (redis.RedisError, OSError) as error:
                 if is_last or not wire.is_passing(error):
                     raise wire.translate(error, self.place) from None
-        self.dialect = wire.oldest([wire.check_fitness(info, self.place) for info in infos])
-        self.waits_for_disk = all(map(wire.has_waitaof, infos))
-        self.is_replica = wire.names_replica(infos[0], self.url)
-        return self.dialect
+        return self.learn(infos)
 
     async def _infos(self) -> list[bytes]:
         servers = self.servers
@@ -174,18 +155,6 @@ class AsyncDriver:
             await lines.close()
             if wire.is_cut_off(error):
                 self.servers.distrust(lines)
-
-    def spoils(self, error: Exception) -> bool:
-        """The connections to the server that said so are made anew."""
-        return wire.spoils_connections(error, in_cluster=not self.servers.is_one)
-
-    def may_pass(self, error: Exception) -> bool:
-        """The same call may succeed a moment later."""
-        return wire.is_passing(error) and not self.is_final(error)
-
-    def is_final(self, error: Exception) -> bool:
-        """A write was refused by the replica that the URL names."""
-        return self.is_replica and wire.is_read_only(error)
 
     async def close(self) -> None:
         """Closes idle connections."""

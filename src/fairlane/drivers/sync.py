@@ -30,6 +30,7 @@ from ..steps import (
 )
 from . import routes, wire
 from .beside import Beside, Signal
+from .passing import Driver
 from .sync_calls import Calls
 from .sync_servers import Lines, Servers
 
@@ -41,8 +42,10 @@ if TYPE_CHECKING:
     from ..scripts import Dialect
 
 
-class SyncDriver:
+class SyncDriver(Driver[Servers]):
     """Runs operations; any thread may call `run` at any time."""
+
+    SERVERS = Servers
 
     def __init__(
         self,
@@ -52,15 +55,7 @@ class SyncDriver:
         timeout_s: float = settings.SOCKET_TIMEOUT_S,
         give_up: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.url = url
-        self.servers = Servers(url, timeout_s)
-        self.place = self.servers.place
-        self.patience_s = patience_s
-        self.give_up = give_up  # asked before each repeat: is the answer not wanted any more?
-        self.on_cut: Callable[[], None] = lambda: None  # told when an answer was lost on its way
-        self.dialect: Dialect | None = None
-        self.waits_for_disk = False
-        self.is_replica = False  # as `check` found it
+        super().__init__(url, patience_s=patience_s, timeout_s=timeout_s, give_up=give_up)
         self.beside = Beside()
 
     def run(
@@ -114,10 +109,7 @@ class SyncDriver:
             except (redis.RedisError, OSError) as error:
                 if is_last or not wire.is_passing(error):
                     raise wire.translate(error, self.place) from None
-        self.dialect = wire.oldest([wire.check_fitness(info, self.place) for info in infos])
-        self.waits_for_disk = all(map(wire.has_waitaof, infos))
-        self.is_replica = wire.names_replica(infos[0], self.url)
-        return self.dialect
+        return self.learn(infos)
 
     def _infos(self) -> list[bytes]:
         servers = self.servers
@@ -171,18 +163,6 @@ class SyncDriver:
             lines.close()
             if wire.is_cut_off(error):
                 self.servers.distrust(lines)
-
-    def spoils(self, error: Exception) -> bool:
-        """The connections to the server that said so are made anew."""
-        return wire.spoils_connections(error, in_cluster=not self.servers.is_one)
-
-    def may_pass(self, error: Exception) -> bool:
-        """The same call may succeed a moment later."""
-        return wire.is_passing(error) and not self.is_final(error)
-
-    def is_final(self, error: Exception) -> bool:
-        """A write was refused by the replica that the URL names."""
-        return self.is_replica and wire.is_read_only(error)
 
     def close(self) -> None:
         """Closes idle connections."""
