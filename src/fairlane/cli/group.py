@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from importlib import import_module
+from typing import Any
 
 import click
+
+PACKAGE = __name__.rpartition(".")[0]
 
 # In the order of a request's life; each is a file of this folder.
 COMMANDS = (
@@ -30,22 +33,29 @@ COMMANDS = (
 
 
 class Commands(click.Group):
-    """Loads `fairlane <name>` from the file of that name."""
+    """Loads the command `name` from the file of that name in `package`.
+
+    `names`: those there are, in the order that help shows them.
+    """
+
+    def __init__(self, *args: Any, names: tuple[str, ...], package: str, **others: Any) -> None:
+        super().__init__(*args, **others)
+        self.names, self.package = names, package
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names, in the order of a request's life."""
+        """The names, in their order."""
         del ctx
-        return list(COMMANDS)
+        return list(self.names)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of that name, or None."""
         del ctx
-        return load(cmd_name) if cmd_name in COMMANDS else None
+        return load(cmd_name, self.package) if cmd_name in self.names else None
 
 
-def load(name: str) -> click.Command:
-    """The command whose file is `name`."""
-    command: click.Command = import_module(f".{name}", __package__).command
+def load(name: str, package: str = PACKAGE) -> click.Command:
+    """The command whose file in `package` is `name`."""
+    command: click.Command = import_module(f".{name}", package).command
     return command
 
 
@@ -72,7 +82,10 @@ version_option = click.option(
 
 
 @click.group(
-    cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+    cls=Commands,
+    names=COMMANDS,
+    package=PACKAGE,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @version_option
 def fairlane() -> None:
