@@ -8,17 +8,16 @@ starts Fairlane's embedded server. Prints a table; writes every request's result
 from __future__ import annotations
 
 import argparse
-import contextlib
-import signal
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING
 
+from around import cancelled_unless_ended, end_as_by_ctrl_c, near
 from asked import SOME, Asked, plan
 from live import live
 from table import findings_of, imported, longest, table, timeline, total
-from workers import HERE, Workers
+from workers import Workers
 
 from fairlane import FairlaneError, Queue
 from fairlane.queue import resolve_url
@@ -27,7 +26,9 @@ from fairlane.settings import redis_url
 if TYPE_CHECKING:
     from live import Bars, Lines
 
+HERE = Path(__file__).resolve().parent
 QUEUE = "demo-corpus"  # of its own: it does not mix with anybody's work
+HANDLER = "measure:measure"  # importable, as the workers run in this folder
 LOOK_S = 0.1
 
 
@@ -37,8 +38,7 @@ class DemoFailed(Exception):
 
 def main() -> int:
     given = arguments()
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
+    end_as_by_ctrl_c()
     try:
         return demo(given)
     except KeyboardInterrupt:
@@ -66,9 +66,11 @@ def demo(given: argparse.Namespace) -> int:
         tell("Redis is the embedded server; it keeps running (to end it: fairlane server stop)")
     given.out.mkdir(parents=True, exist_ok=True)
     asked = plan(given.files)
+    # Should the demo be killed, they end by themselves when its requests have: --until-idle.
     workers = Workers(
-        given.workers, given.processes, url=url, queue=QUEUE, log=given.out / "workers.log"
-    )
+        given.workers, HANDLER, "--processes", str(given.processes), "--until-idle",
+        folder=HERE, url=url, queue=QUEUE, log=given.out / "workers.log",
+    )  # fmt: skip
     with Queue.from_url(url, name=QUEUE) as queue, cancelled_unless_ended(queue):
         asked[0].submit(queue)  # before the workers, which leave when there is nothing to do
         tell(
@@ -79,22 +81,6 @@ def demo(given: argparse.Namespace) -> int:
             run(queue, asked, workers, view, given.timeout)
     close(asked, given.out)
     return 0
-
-
-@contextlib.contextmanager
-def cancelled_unless_ended(queue: Queue) -> Any:
-    """Neither an aborted demo nor this one leaves anything to do in the queue."""
-    cancel_all(queue)
-    try:
-        yield
-    finally:
-        cancel_all(queue)
-
-
-def cancel_all(queue: Queue) -> None:
-    for left in queue.status()["requests"]:
-        with contextlib.suppress(FairlaneError):  # it has just ended
-            queue.request(left.id).cancel("left by the demo")
 
 
 def run(
@@ -190,23 +176,13 @@ def findings(asked: tuple[Asked, ...], out: Path) -> list[str]:
         "longest": "; ".join(longest(found, 2)),
         "in asyncio": "; ".join(longest(findings_of(urgent.results))),
         "most imported": ", ".join(imported(found)),
-        "results": f"{_near(out)}/{{{','.join(one.name for one in asked)}}}.ndjson",
+        "results": f"{near(out)}/{{{','.join(one.name for one in asked)}}}.ndjson",
     }
     return [f"{name:<14} {text}" for name, text in facts.items()]
 
 
-def _near(path: Path) -> Path:
-    """The path as seen from here, if it is below."""
-    path, here = path.resolve(), Path.cwd()
-    return path.relative_to(here) if path.is_relative_to(here) else path
-
-
 def tell(sentence: str) -> None:
     print(f"demo: {sentence}", file=sys.stderr, flush=True)
-
-
-def _interrupt(*_: object) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

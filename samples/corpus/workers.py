@@ -5,26 +5,28 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-HERE = Path(__file__).resolve().parent
-HANDLER = "measure:measure"  # importable, as the workers run in this folder
+if TYPE_CHECKING:
+    from pathlib import Path
+
 PATIENCE_S = 15.0
 
 
 class Workers:
     """So many workers, drained at the end whatever happens.
 
-    They have a session of their own, so that Ctrl-C reaches only the demo, which drains them. And
-    should the demo be killed, they end by themselves when its requests have: `--until-idle`.
+    `folder` has the handler's file: they run in it. They have a session of their own, so that
+    Ctrl-C reaches only the demo, which drains them.
     """
 
-    def __init__(self, count: int, processes: int, *, url: str, queue: str, log: Path) -> None:
-        self._command = [sys.executable, "-m", "fairlane", "worker", "--handler", HANDLER]
-        self._command += ["--queue", queue, "--processes", str(processes), "--until-idle"]
+    def __init__(
+        self, count: int, handler: str, *options: str, folder: Path, url: str, queue: str, log: Path
+    ) -> None:
+        self._command = [sys.executable, "-m", "fairlane", "worker", "--handler", handler]
+        self._command += ["--queue", queue, *options]
         self._env = {**os.environ, "FAIRLANE_REDIS": url}  # not an argument: it may hold a password
-        self._count, self._log = count, log
+        self._count, self._folder, self._log = count, folder, log
         self._running: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Self:
@@ -33,7 +35,7 @@ class Workers:
                 self._running.append(
                     subprocess.Popen(
                         self._command,
-                        cwd=HERE,
+                        cwd=self._folder,
                         env=self._env,
                         start_new_session=True,
                         stdin=subprocess.DEVNULL,
@@ -52,6 +54,11 @@ class Workers:
             except subprocess.TimeoutExpired:
                 worker.kill()
                 worker.wait()
+
+    @property
+    def pids(self) -> set[int]:
+        """The numbers of their supervisors, as the queue's registry has them."""
+        return {worker.pid for worker in self._running}
 
     @property
     def are_gone(self) -> bool:

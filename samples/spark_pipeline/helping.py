@@ -1,11 +1,10 @@
-"""The two kinds of workers, side by side, and what is seen of them while they work."""
+"""The fleet, and what is seen of the workers while they work."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -22,44 +21,6 @@ if TYPE_CHECKING:
     from fairlane import Queue
 
 HERE = Path(__file__).resolve().parent
-PATIENCE_S = 15.0
-
-
-class PlainWorkers:
-    """`fairlane worker`, as anybody would start it; drained at the end."""
-
-    def __init__(self, count: int, url: str, queue: str, log: Path) -> None:
-        self._words = [sys.executable, "-m", "fairlane", "worker", "--handler", "counting:count"]
-        self._words += ["--queue", queue]
-        self._count, self._log = count, log
-        self._env = {**os.environ, "FAIRLANE_REDIS": url}
-        self.running: list[subprocess.Popen[bytes]] = []
-
-    def __enter__(self) -> Self:
-        with self._log.open("wb") as log:
-            for _ in range(self._count):
-                self.running.append(
-                    subprocess.Popen(
-                        self._words, cwd=HERE, env=self._env, start_new_session=True,
-                        stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                    )
-                )  # fmt: skip
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for worker in self.running:
-            worker.terminate()
-        for worker in self.running:
-            try:
-                worker.wait(PATIENCE_S)
-            except subprocess.TimeoutExpired:
-                worker.kill()
-                worker.wait()
-
-    @property
-    def pids(self) -> set[int]:
-        """The numbers of their supervisors, as the queue's registry has them."""
-        return {worker.pid for worker in self.running}
 
 
 class Fleet(threading.Thread):

@@ -10,18 +10,17 @@ without --redis or FAIRLANE_REDIS it starts Fairlane's embedded server.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import secrets
 import shutil
-import signal
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
+from borrowed import Workers, cancelled_unless_ended, end_as_by_ctrl_c, near
 from comparing import answered, by_request, differing, plain
 from counting import WORDS
-from helping import HERE, Fleet, PlainWorkers, View, kill_one
+from helping import HERE, Fleet, View, kill_one
 from reading import corpus, logs, make_logs
 
 from fairlane import FairlaneError, Queue
@@ -42,8 +41,7 @@ class DemoFailed(Exception):
 
 def main() -> int:
     given = arguments()
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
+    end_as_by_ctrl_c()
     try:
         return demo(given)
     except KeyboardInterrupt:
@@ -125,7 +123,9 @@ def work(
     with (
         Fleet(spark, url, QUEUE, given.fleet) as fleet,
         fleet.begun(queue),  # plain workers are faster at the start: none has a head start
-        PlainWorkers(given.workers, url, QUEUE, log) as others,
+        Workers(
+            given.workers, "counting:count", folder=HERE, url=url, queue=QUEUE, log=log
+        ) as others,
     ):
         view.say(f"{given.workers} plain workers and {given.fleet} on Spark begin")
         until, to_kill = time.monotonic() + given.timeout, given.kill
@@ -160,7 +160,7 @@ def collect(spark: SparkSession, url: str, out: Path, ids: list[str], view: View
     from fairlane.spark.archive import archive
 
     archive(spark, url, str(out / "archive"), queue=QUEUE)
-    view.say(f"archived to {_near(out / 'archive')}")
+    view.say(f"archived to {near(out / 'archive')}")
     results = spark.read.parquet(str(out / "archive" / "results"))
     return results.where(results["request"].isin(ids)).orderBy("request", "index")
 
@@ -183,7 +183,7 @@ def close(
     for worker, count in sorted(shares, key=lambda row: -row[1]):
         kind = "fleet" if worker in by_fleet else "plain, or killed"
         print(f"  {count:>8,} texts by {worker} ({kind})")
-    print(f"\nreport   {_near(made.paths['page'])}")
+    print(f"\nreport   {near(made.paths['page'])}")
     wrong = {"texts": rows, "sums of requests": sums}
     if any(wrong.values()):
         told = ", ".join(f"{count:,} {name}" for name, count in wrong.items() if count)
@@ -216,32 +216,6 @@ def table(queue: Queue, ids: list[str], sums: DataFrame) -> list[str]:
         + "".join(f"{total[word]:>9,}" for word in shown)
     )
     return lines
-
-
-@contextlib.contextmanager
-def cancelled_unless_ended(queue: Queue) -> Any:
-    """Neither an aborted demo nor this one leaves anything to do in the queue."""
-    cancel_all(queue)
-    try:
-        yield
-    finally:
-        cancel_all(queue)
-
-
-def cancel_all(queue: Queue) -> None:
-    for left in queue.status()["requests"]:
-        with contextlib.suppress(FairlaneError):  # it has just ended
-            queue.request(left.id).cancel("left by the demo")
-
-
-def _near(path: Path) -> Path:
-    """The path as seen from here, if it is below."""
-    path, here = path.resolve(), Path.cwd()
-    return path.relative_to(here) if path.is_relative_to(here) else path
-
-
-def _interrupt(*_: object) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

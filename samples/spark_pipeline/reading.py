@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-import sysconfig
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-STDLIB = Path(sysconfig.get_path("stdlib"))
 PIECE = 16 << 10  # bytes of a text, about
 COLUMNS = "request string, path string, piece int, body binary, priority int, limit int"
 URGENT = {"asyncio": 0, "json": 1, "concurrent": 2}
@@ -21,13 +18,11 @@ LEVELS = ("INFO", "INFO", "INFO", "INFO", "INFO", "INFO", "WARNING", "ERROR")
 SERVICES = ("basket", "billing", "login", "search", "stock")
 LINE = 96  # bytes, about
 LINES = 1_000  # of a text
-_CORPUS = Path(__file__).resolve().parent.parent / "corpus"
 
 
 def corpus(spark: SparkSession, run: str, most: int | None) -> DataFrame:
     """The standard library: a request for each package, the small ones more urgent."""
-    sys.path.insert(0, str(_CORPUS))
-    from sources import sources, spread
+    from borrowed import STDLIB, sources, spread
 
     paths = spread(sources(), most)
     rows = [(str(STDLIB / path), *place) for path, place in zip(paths, _places(paths), strict=True)]

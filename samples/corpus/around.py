@@ -1,0 +1,47 @@
+"""What a demo needs around its story: it leaves nothing behind, however it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from fairlane import FairlaneError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fairlane import Queue
+
+
+def end_as_by_ctrl_c() -> None:
+    """SIGTERM, and the end of the terminal, interrupt this program as Ctrl-C does."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+
+
+def _interrupt(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def cancelled_unless_ended(queue: Queue) -> Iterator[None]:
+    """Neither an aborted demo nor this one leaves anything to do in the queue."""
+    _cancel_all(queue)
+    try:
+        yield
+    finally:
+        _cancel_all(queue)
+
+
+def _cancel_all(queue: Queue) -> None:
+    for left in queue.status()["requests"]:
+        with contextlib.suppress(FairlaneError):  # it has just ended
+            queue.request(left.id).cancel("left by the demo")
+
+
+def near(path: Path) -> Path:
+    """The path as seen from here, if it is below."""
+    path, here = path.resolve(), Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path

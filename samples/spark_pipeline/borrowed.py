@@ -1,0 +1,22 @@
+"""What the other sample, `samples/corpus`, has already. Only the driver's program needs it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "corpus"))
+
+from around import cancelled_unless_ended, end_as_by_ctrl_c, near
+from sources import STDLIB, sources, spread
+from workers import Workers
+
+__all__ = [
+    "STDLIB",
+    "Workers",
+    "cancelled_unless_ended",
+    "end_as_by_ctrl_c",
+    "near",
+    "sources",
+    "spread",
+]
