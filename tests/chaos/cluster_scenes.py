@@ -24,7 +24,6 @@ from tests.support.backends import OnCluster
 from tests.support.clusters import run_cluster, slot_of
 from tests.support.requests import once
 
-from .check import leftovers
 from .cluster_check import ClusterCheck, Glimpses
 from .fleet import Fleet
 from .handlers import name_of
@@ -107,30 +106,7 @@ class ClusterScene(Scene):
         self.nemesis.heal()
         self.cluster.wait_ok()
         self.client = self.check.client = OnCluster(self.cluster).client()
-        check = self.check
-        assert isinstance(check, ClusterCheck)
-        at = time.monotonic()
-        try:
-            self.wait(lambda: self.load.is_in, 600, "everything is submitted")
-            self.wait(self._is_settled, SETTLE_S, "every request ends")
-            self.wait(lambda: not leftovers(self.client, "req"), SETTLE_S, "the queue is empty")
-        except AssertionError as error:
-            left = {n: check.states([n])[n] for n in check.unended()[:20]}
-            check.report.fault("did not settle", f"{error}; not ended: {left}")
-        settled = time.monotonic()
-        self.load.close()
-        self.waiters.close()
-        self.glimpses.close()
-        self.fleet.wait_ready()
-        self.fleet.drain()
-        report: Report = check.run()
-        report.figures = {
-            "seconds (until the last fault, to settle, to check)": (
-                f"{at - self.began:.1f}, {settled - at:.1f}, {time.monotonic() - settled:.1f}"
-            ),
-            "faults": dict(self.nemesis.done),
-        } | report.figures
-        return report
+        return super().finish()
 
     def _is_settled(self) -> bool:
         """Every request was seen to end, or is gone, and none runs again."""
@@ -141,7 +117,17 @@ class ClusterScene(Scene):
         check = self.check
         assert isinstance(check, ClusterCheck)
         check.look_for_lost()
-        return self.load.is_done and not check.unended()
+        return super()._is_settled() and not check.unended()
+
+    def _unsettled(self) -> str:
+        check = self.check
+        assert isinstance(check, ClusterCheck)
+        left = {n: check.states([n])[n] for n in check.unended()[:20]}
+        return f"; not ended: {left}"
+
+    def _close_watchers(self) -> None:
+        self.waiters.close()
+        self.glimpses.close()
 
 
 @contextlib.contextmanager

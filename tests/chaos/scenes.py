@@ -128,12 +128,13 @@ class Scene:
         at = time.monotonic()
         try:
             self.wait(lambda: self.load.is_in, 600, "everything is submitted")
-            self.wait(lambda: self.load.is_done, SETTLE_S, "every request ends")
+            self.wait(self._is_settled, SETTLE_S, "every request ends")
             self.wait(lambda: not leftovers(self.client, "req"), SETTLE_S, "the queue is empty")
         except AssertionError as error:
-            self.check.report.fault("did not settle", error)
+            self.check.report.fault("did not settle", f"{error}{self._unsettled()}")
         settled = time.monotonic()
         self.load.close()
+        self._close_watchers()
         self.fleet.wait_ready()
         self.fleet.drain()
         if self.check.ear is not None:
@@ -146,6 +147,17 @@ class Scene:
             "faults": dict(self.nemesis.done),
         } | report.figures
         return report
+
+    def _is_settled(self) -> bool:
+        """Every request was seen to end."""
+        return self.load.is_done
+
+    def _unsettled(self) -> str:
+        """What more is told of a run that does not settle."""
+        return ""
+
+    def _close_watchers(self) -> None:
+        """Whoever looks on beside the workers is done, before they are drained."""
 
 
 @contextlib.contextmanager

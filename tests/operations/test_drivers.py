@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import keys
+from fairlane import keys, settings
 from fairlane.drivers import wire
-from fairlane.drivers.aio import AsyncDriver
-from fairlane.drivers.sync import SyncDriver
 from fairlane.drivers.urls import hide_secret
 from fairlane.drivers.wire import check_fitness
 from fairlane.errors import InvalidArgument, RedisUnfit, RedisUnreachable
@@ -32,6 +28,7 @@ from fairlane.steps import (
     Popped,
     UntilHandled,
 )
+from tests.support.drivers import KINDS, both, perform, run
 from tests.support.requests import listeners, once, work_off
 from tests.support.wait import wait_until
 
@@ -44,35 +41,6 @@ if TYPE_CHECKING:
     from tests.support.backends import Backend
     from tests.support.requests import Lane
     from tests.support.servers import Server
-
-KINDS = ("sync", "async")
-
-
-def perform(kind: str, url: str, step: Any, patience_s: float = 0, source: Any = None) -> Any:
-    """One step by one of the two drivers."""
-    return run(kind, url, once(step), patience_s, source)
-
-
-def run(kind: str, url: str, operation: Any, patience_s: float = 0, source: Any = None) -> Any:
-    """One operation by one of the two drivers."""
-    if kind == "sync":
-        driver = SyncDriver(url, patience_s=patience_s)
-        try:
-            return driver.run(operation, source)
-        finally:
-            driver.close()
-
-    async def main() -> Any:
-        driver = AsyncDriver(url, patience_s=patience_s)
-        try:
-            return await driver.run(operation)
-        finally:
-            await driver.close()
-
-    return asyncio.run(main())
-
-
-both = pytest.mark.parametrize("kind", KINDS)
 
 
 @pytest.mark.any_command
@@ -446,23 +414,10 @@ def test_a_large_batch_is_sent_in_pieces(kind: str, redis_url: str, redis_client
 def beside(kind: str, url: str, meanwhile: Any, handler: Callable[[], Any]) -> Handled:
     """What a HandleBunch comes to, whose handler does this."""
     step = HandleBunch("bunch", meanwhile)
-    if kind == "sync":
-        with contextlib.closing(SyncDriver(url)) as driver:
-            found: Handled = driver.run(once(step), handle=lambda _: handler())
-            return found
-
-    async def handle(_: Any) -> Any:
-        return await asyncio.to_thread(handler)
-
-    async def main() -> Handled:
-        driver = AsyncDriver(url)
-        try:
-            found: Handled = await driver.run(once(step), handle=handle)
-            return found
-        finally:
-            await driver.close()
-
-    return asyncio.run(main())
+    found: Handled = run(
+        kind, url, once(step), patience_s=settings.PATIENCE_S, handle=lambda _: handler()
+    )
+    return found
 
 
 @pytest.mark.any_command

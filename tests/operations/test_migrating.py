@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import aio, keys
-from fairlane.drivers.aio import AsyncDriver
 from fairlane.drivers.sync import SyncDriver
 from fairlane.operations import control, shards, tokens
 from fairlane.queue import Queue
 from fairlane.steps import Batch, Command, Message, Operation, Pause, Subscribe
 from tests.support.clusters import run_cluster, slot_of
+from tests.support.drivers import both, run
 from tests.support.requests import once, work_off
 from tests.support.wait import wait_until
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 LANES = keys.lanes("req")
 HOME = slot_of(LANES[0])
-both = pytest.mark.parametrize("kind", ["sync", "async"])
 pytestmark = [pytest.mark.server]
 
 
@@ -69,15 +68,7 @@ def perform(kind: str, driver: SyncDriver, operation: Operation[Any]) -> Any:
     """By the driver that was there before, or by an asyncio one."""
     if kind == "sync":
         return driver.run(operation)
-
-    async def main() -> Any:
-        made = AsyncDriver(driver.url, patience_s=20)
-        try:
-            return await made.run(operation)
-        finally:
-            await made.close()
-
-    return asyncio.run(main())
+    return run("async", driver.url, operation, patience_s=20)
 
 
 def stored_in(cluster: Cluster, key: bytes) -> int:

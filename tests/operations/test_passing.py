@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
 import signal
 import threading
@@ -12,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import keys, settings
-from fairlane.drivers.aio import AsyncDriver
-from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import RedisUnfit, RedisUnreachable
 from fairlane.steps import Command
 from tests.support import servers
 from tests.support.backends import at
-from tests.support.requests import once
+from tests.support.drivers import both, perform
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
@@ -43,25 +39,6 @@ PASSING = (
     *("MASTERDOWN Link with MASTER is down", "BUSY Redis is busy running a script"),
     "NOREPLICAS Not enough good replicas to write.",
 )
-both = pytest.mark.parametrize("kind", ["sync", "async"])
-
-
-def perform(kind: str, url: str, step: Any, *, patience_s: float, timeout_s: float = 10) -> Any:
-    """One step by one of the two drivers."""
-    if kind == "sync":
-        with contextlib.closing(
-            SyncDriver(url, patience_s=patience_s, timeout_s=timeout_s)
-        ) as driver:
-            return driver.run(once(step))
-
-    async def main() -> Any:
-        driver = AsyncDriver(url, patience_s=patience_s, timeout_s=timeout_s)
-        try:
-            return await driver.run(once(step))
-        finally:
-            await driver.close()
-
-    return asyncio.run(main())
 
 
 def refusing(error: str) -> Command:

@@ -12,7 +12,8 @@ from fairlane.errors import RedisUnfit, RedisUnreachable
 from fairlane.scripts import library
 from fairlane.steps import Batch, Command
 from tests.cli.program import Program
-from tests.operations.test_passing import both, perform, refusing
+from tests.operations.test_passing import refusing
+from tests.support.drivers import both, perform
 from tests.support.replicas import Pair, in_step, run_pair
 from tests.support.wait import wait_until
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fairlane import retry, settings
 from fairlane.drivers.aio import AsyncDriver
-from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import RedisUnreachable
 from fairlane.queue import Queue
 from fairlane.steps import Command
-from tests.support.requests import once
+from tests.support.drivers import both, perform, run
 from tests.support.sentinels import NAME, run_guarded
 
 if TYPE_CHECKING:
@@ -24,36 +22,10 @@ if TYPE_CHECKING:
 
     from fairlane.steps import Operation
 
-KINDS = ("sync", "async")
-both = pytest.mark.parametrize("kind", KINDS)
 UP_S = 20.0
 
 
 # ------------------------------------------------------------------ Sentinel
-
-
-def perform(
-    kind: str,
-    url: str,
-    operation: Operation[Any],
-    patience_s: float = UP_S,
-    timeout_s: float = settings.SOCKET_TIMEOUT_S,
-) -> Any:
-    """One operation by one of the two drivers."""
-    if kind == "sync":
-        with contextlib.closing(
-            SyncDriver(url, patience_s=patience_s, timeout_s=timeout_s)
-        ) as driver:
-            return driver.run(operation)
-
-    async def main() -> Any:
-        driver = AsyncDriver(url, patience_s=patience_s, timeout_s=timeout_s)
-        try:
-            return await driver.run(operation)
-        finally:
-            await driver.close()
-
-    return asyncio.run(main())
 
 
 def write_around(change: Callable[[], None]) -> Operation[list[Any]]:
@@ -73,7 +45,7 @@ def write_around(change: Callable[[], None]) -> Operation[list[Any]]:
 def test_a_sentinels_master_is_reached_and_followed(kind: str, how: str):
     """Both drivers, whether the old master is demoted or dead; the operation does not notice."""
     with run_guarded() as trio:
-        ports = perform(kind, trio.url, write_around(getattr(trio, how)))
+        ports = run(kind, trio.url, write_around(getattr(trio, how)), patience_s=UP_S)
         assert ports == [trio.first.port, trio.second.port]
 
 
@@ -94,7 +66,7 @@ def test_a_sentinel_nobody_runs_is_unreachable(kind: str):
     url = f"redis+sentinel://:secret@127.0.0.1:1,127.0.0.1:2/{NAME}"
     shown = f"redis\\+sentinel://:\\*\\*\\*@127.0.0.1:1,127.0.0.1:2/{NAME} "
     with pytest.raises(RedisUnreachable, match=shown) as raised:
-        perform(kind, url, once(Command(b"TIME")), patience_s=0)
+        perform(kind, url, Command(b"TIME"))
     assert "secret" not in str(raised.value)
 
 

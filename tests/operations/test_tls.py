@@ -13,8 +13,8 @@ from fairlane import aio
 from fairlane.errors import RedisUnfit, RedisUnreachable
 from fairlane.queue import Queue
 from fairlane.steps import Command
-from tests.operations.test_sentinel import perform
 from tests.support.clusters import run_cluster
+from tests.support.drivers import both, run
 from tests.support.requests import once, work_off
 from tests.support.security import Security, load_scripts, make_security
 from tests.support.sentinels import run_guarded
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.server
-both = pytest.mark.parametrize("kind", ["sync", "async"])
 
 
 def made_in(folder: Path, **given: Any) -> Security:
@@ -93,7 +92,7 @@ def test_a_server_whose_signer_is_unknown_is_refused_at_once(kind: str, server: 
     """Patience would not help; the sentence names the option that does."""
     url = server.url.partition("?")[0]
     with pytest.raises(RedisUnfit, match=r"certificate verify failed.*ssl_ca_certs=FILE"):
-        perform(kind, url, once(Command(b"TIME")), patience_s=600)
+        run(kind, url, once(Command(b"TIME")), patience_s=600)
 
 
 @both
@@ -101,9 +100,9 @@ def test_a_server_of_another_name_is_refused_unless_one_says_so(kind: str, tmp_p
     known = made_in(tmp_path, names="DNS:elsewhere.example")
     with run_server(security=known) as server:
         with pytest.raises(RedisUnfit, match="certificate verify failed: IP address mismatch"):
-            perform(kind, server.url, once(Command(b"TIME")), patience_s=600)
+            run(kind, server.url, once(Command(b"TIME")), patience_s=600)
         url = f"{server.url}&ssl_check_hostname=false"
-        assert perform(kind, url, once(Command(b"TIME")))
+        assert run(kind, url, once(Command(b"TIME")), patience_s=20)
 
 
 @both
@@ -112,13 +111,13 @@ def test_a_server_that_speaks_no_tls_is_suspected(kind: str):
     with socket.create_server((HOST, 0)) as silent:
         url = f"rediss://{HOST}:{silent.getsockname()[1]}"
         with pytest.raises(RedisUnreachable, match="does it speak TLS"):
-            perform(kind, url, once(Command(b"TIME")), patience_s=0, timeout_s=0.2)
+            run(kind, url, once(Command(b"TIME")), patience_s=0, timeout_s=0.2)
 
 
 @both
 def test_a_server_that_speaks_nothing_else_is_suspected(kind: str, server: Server):
     with pytest.raises(RedisUnreachable, match="then the URL begins with rediss"):
-        perform(kind, f"redis://{HOST}:{server.port}", once(Command(b"TIME")), patience_s=0)
+        run(kind, f"redis://{HOST}:{server.port}", once(Command(b"TIME")), patience_s=0)
 
 
 @both
@@ -126,9 +125,9 @@ def test_a_server_may_want_a_certificate_of_the_client(kind: str, security: Secu
     """It says so, or hangs up, whichever is read first."""
     with run_server("single", "--tls-auth-clients", "yes", security=security) as server:
         with pytest.raises((RedisUnfit, RedisUnreachable), match=r"certificate|CERTIFICATE"):
-            perform(kind, server.url, once(Command(b"TIME")), patience_s=0)
+            run(kind, server.url, once(Command(b"TIME")), patience_s=0)
         own = f"ssl_certfile={security.folder}/client.crt&ssl_keyfile={security.folder}/client.key"
-        assert perform(kind, f"{server.url}&{own}", once(Command(b"TIME")))
+        assert run(kind, f"{server.url}&{own}", once(Command(b"TIME")), patience_s=20)
 
 
 @both
@@ -136,4 +135,4 @@ def test_a_user_of_a_cluster_with_a_wrong_password_is_refused(kind: str, securit
     with run_cluster(1, 0, security=security) as cluster:
         url = cluster.url.replace("p%40ss", "wrong")
         with pytest.raises(RedisUnfit, match="check user and password"):
-            perform(kind, url, once(Command(b"TIME")), patience_s=600)
+            run(kind, url, once(Command(b"TIME")), patience_s=600)

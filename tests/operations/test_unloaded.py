@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import threading
 from contextlib import closing
@@ -11,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import keys
-from fairlane.drivers.aio import AsyncDriver
 from fairlane.drivers.everyone import driver_of_all
-from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import RedisUnfit, ScriptsNotLoaded
 from fairlane.operations import tokens
 from fairlane.operations.loading import everywhere, look
 from fairlane.scripts import library
 from fairlane.steps import Batch, Command
+from tests.support.drivers import both, run
 from tests.support.requests import once
 from tests.support.users import Users, forget_scripts, servers_of
 from tests.support.wait import wait_until
@@ -30,8 +28,6 @@ if TYPE_CHECKING:
 
     from tests.support.backends import Backend
 
-KINDS = ("sync", "async")
-both = pytest.mark.parametrize("kind", KINDS)
 PATIENCE_S = 20.0
 
 
@@ -42,21 +38,6 @@ def users(redis_server: Backend, redis_url: str) -> Iterator[Users]:
     forget_scripts(made.servers)
     yield made
     made.remove()
-
-
-def run(kind: str, url: str, operation: Any, patience_s: float = PATIENCE_S) -> Any:
-    if kind == "sync":
-        with closing(SyncDriver(url, patience_s=patience_s)) as driver:
-            return driver.run(operation)
-
-    async def main() -> Any:
-        driver = AsyncDriver(url, patience_s=patience_s)
-        try:
-            return await driver.run(operation)
-        finally:
-            await driver.close()
-
-    return asyncio.run(main())
 
 
 def load(url: str) -> None:
@@ -95,7 +76,7 @@ def test_a_call_goes_on_when_somebody_loads_them(
     worker, deployer = users.add("worker"), users.add("deployer")
     helper = threading.Thread(target=load_when_refused, args=(users.servers, deployer))
     helper.start()
-    run(kind, worker, once(insertion("a")))
+    run(kind, worker, once(insertion("a")), patience_s=PATIENCE_S)
     helper.join()
     assert redis_client.lrange("{req}:5", 0, -1) == [b"a"]
     redis_client.delete("{req}:5")
@@ -118,9 +99,8 @@ def test_what_a_batch_has_popped_meanwhile_is_not_lost(
     redis_client.lpush("{req}:5", "a")
     helper = threading.Thread(target=load_when_refused, args=(users.servers, deployer))
     helper.start()
-    _, popped, _ = run(
-        kind, worker, once(Batch([insertion("b"), tokens.pop("req", 50), Command(b"TIME")]))
-    )
+    steps = [insertion("b"), tokens.pop("req", 50), Command(b"TIME")]
+    _, popped, _ = run(kind, worker, once(Batch(steps)), patience_s=PATIENCE_S)
     helper.join()
     assert popped.tokens == [b"a"]
     assert redis_client.lrange("{req}:5", 0, -1) == [b"b"]

@@ -11,13 +11,11 @@ from fairlane.drivers.urls import hide_secret, read
 from fairlane.errors import FairlaneError, InvalidArgument
 from fairlane.queue import Queue
 from fairlane.steps import Command
-from tests.operations.test_sentinel import perform
+from tests.support.drivers import both, run
 from tests.support.requests import once
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-both = pytest.mark.parametrize("kind", ["sync", "async"])
 
 
 # ------------------------------------------------------------------ what is read
@@ -179,7 +177,7 @@ def test_no_error_and_no_repr_shows_any_of_the_password(kind: str, url: str):
     try:
         if kind == "sync":
             said.append(repr(Queue.from_url(url)))
-        perform(kind, url, once(Command(b"TIME")), patience_s=0)
+        run(kind, url, once(Command(b"TIME")), patience_s=0)
     except FairlaneError as error:
         said.append(f"{error} {error!r} {error.__cause__}")
     assert said

@@ -12,7 +12,7 @@ from fairlane import aio
 from fairlane.errors import NotDurable
 from fairlane.queue import Queue
 from fairlane.steps import Command, Confirm, Confirmed
-from tests.operations.test_sentinel import perform
+from tests.support.drivers import both, run
 from tests.support.replicas import Pair, run_pair
 from tests.support.requests import numbered, once, work_off
 
@@ -23,7 +23,6 @@ pytestmark = [
     pytest.mark.usefixtures("redis_server"),  # so it runs where Valkey does, or says why not
     pytest.mark.parametrize("redis_server", ["valkey"], indirect=True),
 ]
-both = pytest.mark.parametrize("kind", ["sync", "async"])
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +89,7 @@ def test_a_file_that_was_turned_off_meanwhile_confirms_nothing(
         client.config_set("appendonly", "no")
         return first, (yield confirm)
 
-    before, after = perform(kind, shared.primary.url, operation())
+    before, after = run(kind, shared.primary.url, operation(), patience_s=20)
     assert before == Confirmed(b"OK", 1, is_synced=True)
     assert after == Confirmed(b"OK", 1, is_synced=False)
 
@@ -99,5 +98,5 @@ def test_a_file_that_was_turned_off_meanwhile_confirms_nothing(
 def test_a_server_without_the_file_is_not_asked(kind: str, shared: Pair, client: Any):
     client.config_set("appendonly", "no")
     confirm = Confirm(Command(b"SET", b"{r1}:x", b"1", b"PX", 60_000), 1)
-    assert perform(kind, shared.primary.url, once(confirm)) == (b"OK", 1, True)
+    assert run(kind, shared.primary.url, once(confirm), patience_s=20) == (b"OK", 1, True)
     assert asked(client) == 0

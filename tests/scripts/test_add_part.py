@@ -8,19 +8,7 @@ import pytest
 
 from fairlane.errors import InvalidArgument
 from tests.support.requests import Lane, numbered, toks
-from tests.support.staging import Sink
-
-
-@pytest.fixture
-def sink(lane: Lane) -> Sink:
-    """An open request `r1` without rows."""
-    made = Sink(lane)
-    made.open()
-    return made
-
-
-def bodies_of(lane: Lane) -> list[bytes]:
-    return [fields[b"b"] for _, fields in lane.client.xrange(lane.names[0])]
+from tests.support.staging import Sink, bodies_of
 
 
 def test_rows_come_in_at_once(sink: Sink):

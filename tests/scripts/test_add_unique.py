@@ -9,21 +9,9 @@ import pytest
 from fairlane.errors import InvalidArgument
 from fairlane.operations.stage import pack
 from tests.support.requests import Lane, numbered, toks
-from tests.support.staging import Sink
+from tests.support.staging import Sink, bodies_of
 
 ROWS = {b"i0": b"a", b"i1": b"b"}
-
-
-@pytest.fixture
-def sink(lane: Lane) -> Sink:
-    """An open request `r1` without rows."""
-    made = Sink(lane)
-    made.open()
-    return made
-
-
-def bodies_of(lane: Lane) -> list[bytes]:
-    return [fields[b"b"] for _, fields in lane.client.xrange(lane.names[0])]
 
 
 def test_new_ids_come_in_at_once(sink: Sink):

@@ -87,3 +87,8 @@ class Sink:
         reply: list[Any] = self.lane.call(name, names, **given)
         assert self.lane.check() == [], f"after {name} said {reply[:1]!r}"
         return reply
+
+
+def bodies_of(lane: Lane) -> list[bytes]:
+    """What waits in the lane's request, in its order."""
+    return [fields[b"b"] for _, fields in lane.client.xrange(lane.names[0])]

@@ -8,26 +8,18 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
-from pyspark.sql.types import (
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StructField, StructType
 
 from ..operations import ranges
-from .view_columns import arrow_of, moment, struct_of
+from .view_columns import INT, LONG, MOMENT, TEXT, arrow_of, moment, struct_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
-_TEXT, _INT, _LONG, _MOMENT = StringType(), IntegerType(), LongType(), TimestampType()
 _MOMENTS = ("submitted", "ended", "logged")
-_DAY = StructField("date", _TEXT)
+_DAY = StructField("date", TEXT)
 
 
 def _struct(*fields: StructField | tuple[str, Any]) -> StructType:
@@ -35,18 +27,16 @@ def _struct(*fields: StructField | tuple[str, Any]) -> StructType:
 
 
 SCHEMAS: Mapping[str, StructType] = {
-    "results": _struct(("request", _TEXT), ("priority", _INT), *struct_of("results").fields, _DAY),
-    "dead": _struct(*struct_of("dead").fields, ("priority", _INT), _DAY),
-    "requests": _struct(
-        *struct_of("completions").fields, ("limit", _INT), ("results", _LONG), _DAY
-    ),
+    "results": _struct(("request", TEXT), ("priority", INT), *struct_of("results").fields, _DAY),
+    "dead": _struct(*struct_of("dead").fields, ("priority", INT), _DAY),
+    "requests": _struct(*struct_of("completions").fields, ("limit", INT), ("results", LONG), _DAY),
     "batches": _struct(
-        *(("first", _TEXT), ("last", _TEXT), ("requests", _LONG), ("results", _LONG)),
-        *(("dead", _LONG), ("missing", _LONG), ("archived", _MOMENT)),
+        *(("first", TEXT), ("last", TEXT), ("requests", LONG), ("results", LONG)),
+        *(("dead", LONG), ("missing", LONG), ("archived", MOMENT)),
     ),
 }
 # A part of a request's stream, for one call of the readers.
-PARTS = _struct(("request", _TEXT), ("priority", _INT), ("first", _TEXT), ("last", _TEXT))
+PARTS = _struct(("request", TEXT), ("priority", INT), ("first", TEXT), ("last", TEXT))
 
 
 def parts_of(
@@ -147,7 +137,7 @@ def read_table(
     """
     fields = [field for field in SCHEMAS[table].fields if field.name != "date"]
     days = [] if table == "batches" else [_DAY]
-    schema = StructType([*fields, StructField("batch", _INT), *days])
+    schema = StructType([*fields, StructField("batch", INT), *days])
     base = f"{out.rstrip('/')}/{table}"
     place = base
     if batch is not None:  # a look at all batches would take longer with each

@@ -28,33 +28,33 @@ if TYPE_CHECKING:
     from ..model import Completion, DeadSubRequest, Progress
     from ..operations.ranges import Ended
 
-_TEXT, _BYTES, _INT, _LONG = StringType(), BinaryType(), IntegerType(), LongType()
-_DOUBLE, _FLAG, _MOMENT = DoubleType(), BooleanType(), TimestampType()
-_COUNTS = (("total", _LONG), ("done", _LONG), ("dead", _LONG), ("cancelled", _LONG))
+TEXT, BYTES, INT, LONG = StringType(), BinaryType(), IntegerType(), LongType()
+DOUBLE, FLAG, MOMENT = DoubleType(), BooleanType(), TimestampType()
+_COUNTS = (("total", LONG), ("done", LONG), ("dead", LONG), ("cancelled", LONG))
 COLUMNS: Mapping[str, tuple[tuple[str, DataType], ...]] = {
     "results": (
-        *(("index", _LONG), ("status", _TEXT), ("result", _BYTES), ("attempt", _INT)),
-        *(("worker", _TEXT), ("waited_ms", _LONG), ("ran_ms", _DOUBLE)),
+        *(("index", LONG), ("status", TEXT), ("result", BYTES), ("attempt", INT)),
+        *(("worker", TEXT), ("waited_ms", LONG), ("ran_ms", DOUBLE)),
         # What follows is computed: see view_results.
-        *(("total_ms", _DOUBLE), ("error", _TEXT), ("started", _MOMENT), ("settled", _MOMENT)),
+        *(("total_ms", DOUBLE), ("error", TEXT), ("started", MOMENT), ("settled", MOMENT)),
     ),
     "requests": (
-        *(("id", _TEXT), ("state", _TEXT), ("priority", _INT), ("limit", _INT), *_COUNTS),
-        *(("held", _INT), ("is_open", _FLAG), ("submitted", _MOMENT), ("ended", _MOMENT)),
-        ("reason", _TEXT),
+        *(("id", TEXT), ("state", TEXT), ("priority", INT), ("limit", INT), *_COUNTS),
+        *(("held", INT), ("is_open", FLAG), ("submitted", MOMENT), ("ended", MOMENT)),
+        ("reason", TEXT),
     ),
     "dead": (
-        *(("request", _TEXT), ("index", _LONG), ("reason", _TEXT), ("error", _TEXT)),
-        *(("fingerprint", _TEXT), ("attempt", _INT), ("worker", _TEXT), ("body", _BYTES)),
-        ("died", _MOMENT),
+        *(("request", TEXT), ("index", LONG), ("reason", TEXT), ("error", TEXT)),
+        *(("fingerprint", TEXT), ("attempt", INT), ("worker", TEXT), ("body", BYTES)),
+        ("died", MOMENT),
     ),
     "workers": (
-        *(("worker", _TEXT), ("host", _TEXT), ("pid", _INT), ("started", _MOMENT)),
-        *(("renewed", _MOMENT), ("holds", _TEXT)),
+        *(("worker", TEXT), ("host", TEXT), ("pid", INT), ("started", MOMENT)),
+        *(("renewed", MOMENT), ("holds", TEXT)),
     ),
     "completions": (
-        *(("log_id", _TEXT), ("id", _TEXT), ("state", _TEXT), ("priority", _INT), *_COUNTS),
-        *(("submitted", _MOMENT), ("ended", _MOMENT), ("reason", _TEXT), ("logged", _MOMENT)),
+        *(("log_id", TEXT), ("id", TEXT), ("state", TEXT), ("priority", INT), *_COUNTS),
+        *(("submitted", MOMENT), ("ended", MOMENT), ("reason", TEXT), ("logged", MOMENT)),
     ),
 }
 

@@ -1,0 +1,20 @@
+"""Fixtures of the script tests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.staging import Sink
+
+if TYPE_CHECKING:
+    from tests.support.requests import Lane
+
+
+@pytest.fixture
+def sink(lane: Lane) -> Sink:
+    """An open request `r1` without rows; a file whose sink begins otherwise has its own."""
+    made = Sink(lane)
+    made.open()
+    return made
