@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 COUNT = 400_000
 BODY = b"x" * 100
 WORKERS = 2
+LIMIT = 2 * WORKERS
 RUNS = 5
 HERE = Path(__file__).resolve().parent
 
@@ -50,7 +51,7 @@ def upper(table: pa.Table) -> pa.Array:
 
 def fill(queue: Queue) -> Any:
     """One request that two workers share."""
-    return queue.submit_request((BODY for _ in range(COUNT)), limit=2 * WORKERS)
+    return queue.submit_request((BODY for _ in range(COUNT)), limit=LIMIT)
 
 
 def rate_of(request: Any, began: float) -> float:
@@ -133,7 +134,8 @@ def main() -> None:
         spark.stop()
     base = median(found["plain workers, batch handler"])
     story = (
-        f"{COUNT:,} sub-requests of {len(BODY)} bytes in one request, {WORKERS} workers, results "
+        f"{COUNT:,} sub-requests of {len(BODY)} bytes in one request with a limit of {LIMIT} (each "
+        f"worker holds one lease and fetches another one ahead), {WORKERS} workers, results "
         "stored. From the moment the request may be worked on to its end; Spark's start and its "
         "tasks' are not in it. Redis, Spark and the workers share two cores. Median of "
         f"{runs} runs, lowest and highest."
