@@ -6,8 +6,8 @@ the same operation runs under a blocking driver, an asyncio driver and a test th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar, overload
 
 T = TypeVar("T")
 _AT_ONCE_S = 0.002  # the shortest wait of BRPOP: 0 is for ever, and so is 0.001 on Redis 6.2
@@ -110,6 +110,32 @@ class Batch:
         self.steps = steps
         self.lenient = lenient
         self.patience_s = patience_s
+
+
+class Lazily(Sequence["Command | Call"]):
+    """The steps of a batch, `count` of them, each made when it is first asked for.
+
+    They are made in their order. A driver packs and sends them piece by piece: so the server works
+    on the first ones while the next are made.
+    """
+
+    def __init__(self, count: int, makes: Iterable[Command | Call]) -> None:
+        self._count, self._makes = count, iter(makes)
+        self._made: list[Command | Call] = []
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, at: int) -> Command | Call: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Command | Call]: ...
+    def __getitem__(self, at: int | slice) -> Command | Call | list[Command | Call]:
+        made = self._made
+        wanted = at + 1 if isinstance(at, int) and 0 <= at < self._count else self._count
+        while len(made) < wanted:
+            made.append(next(self._makes))
+        return made[at]
 
 
 class Nodes:

@@ -165,7 +165,7 @@ class Calls:
         try:
             lines = self._lines(part)
             line = lines.take()
-            steps = [spread.steps[index] for index in part.indexes]
+            steps = (spread.steps[index] for index in part.indexes)
             for piece in wire.pieces(steps, self.dialect, asking=part.asking):
                 line.send_packed_command([piece])
             ways.append((part, lines, line))

@@ -7,8 +7,8 @@ What does not go smoothly (the id exists, Redis is full, the queue has a bound) 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
+from collections.abc import AsyncIterable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from .. import keys, settings
 from ..bodies import split, split_async
@@ -21,7 +21,7 @@ from ..errors import (
 )
 from ..model import ENDED_STATES
 from ..scripts import library
-from ..steps import Batch, Call, Command
+from ..steps import Batch, Call, Command, Lazily
 from .bounds import Room, check_max_wait
 from .digest import Digest, digested, terms
 from .intents import announce, restore, withdraw
@@ -76,36 +76,6 @@ class Small(NamedTuple):
     id: str
     chunk: Chunk
     plan: Plan
-
-
-class _Calls(Sequence[Call]):
-    """The calls of a group, each built when it is first asked for.
-
-    A driver packs and sends them piece by piece: so the server works while the next are built.
-    """
-
-    def __init__(self, group: list[tuple[Small, Intent]]) -> None:
-        self._group = group
-        self._built: list[Call] = []
-
-    def __len__(self) -> int:
-        return len(self._group)
-
-    def __iter__(self) -> Iterator[Call]:
-        built = self._built
-        for at, (small, intent) in enumerate(self._group):
-            if at == len(built):
-                built.append(small.plan.call(small, intent))
-            yield built[at]
-
-    @overload
-    def __getitem__(self, at: int) -> Call: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[Call]: ...
-    def __getitem__(self, at: int | slice) -> Call | list[Call]:
-        if len(self._built) < len(self._group):
-            self._built = list(self)
-        return self._built[at]
 
 
 Announced = tuple[Small, "Intent | None"]  # None: nothing of it was written
@@ -259,7 +229,8 @@ class Many:
 
     def _together(self, group: list[tuple[Small, Intent]]) -> Operation[list[tuple[Small, Intent]]]:
         """One batch, and what comes of it; returns those that need another look."""
-        replies = yield Batch(_Calls(group), lenient=True)
+        calls = (small.plan.call(small, intent) for small, intent in group)
+        replies = yield Batch(Lazily(len(group), calls), lenient=True)
         queue, more = self.policy.queue, list[Command | Call]()
         minted, ended, left = [], [], []
         for (small, intent), reply in zip(group, replies, strict=True):

@@ -23,7 +23,7 @@ from .bunch import (
     note_settled,
     observe,
     put_back,
-    settlements,
+    settle_all,
     work_bunch,
 )
 
@@ -95,12 +95,12 @@ def _beside(unit: Unit, bunch: Bunch, done: list[Lease], lane: bytes) -> Operati
 
 def _settle_and_pop(unit: Unit, done: list[Lease], returned: Returned) -> Operation[Popped | None]:
     """Settles, and pops as many tokens as there is room for."""
-    calls: list[Command | Call] = [*settlements(done), *unit.measures.due()]
+    others: list[Command | Call] = [*unit.measures.due()]
     room = len(unit.free) + len(done)
     if room:
         most = unit.bunches.next(room, SHARE)
-        calls.append(unit.turns.ahead(returned.lane, most))
-    replies = (yield Batch(calls, lenient=True)) if calls else []
+        others.append(unit.turns.ahead(returned.lane, most))
+    replies = (yield settle_all(done, *others)) if done or others else []
     note_settled(unit, done, replies[: len(done)], returned)
     popped: Any = replies[-1] if room else None
     if isinstance(popped, Exception):
@@ -115,7 +115,7 @@ def _give_back(
 ) -> Operation[None]:
     """The handler takes long all of a sudden: nothing else waits for it, not even to be settled."""
     if left:
-        replies = yield Batch(settlements(left), lenient=True)
+        replies = yield settle_all(left)
         note_settled(unit, left, replies, returned)
     put_back(returned, found.alone)
     yield from dispatch(returned)

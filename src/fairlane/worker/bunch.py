@@ -6,13 +6,14 @@ import contextlib
 import logging
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from .. import clock, settings
 from ..errors import FairlaneError
 from ..operations import tokens
 from ..operations.work import complete, new_op, show, shown
-from ..steps import Batch, Call, Command, HandleBunch, Operation
+from ..steps import Batch, Call, Command, HandleBunch, Lazily, Operation
 from .settle import count_up, work_off
 from .single import USED_UP, hold, use
 from .unit import Lease
@@ -116,12 +117,11 @@ class Shown:
     token: Token
     op: bytes
     record: Record
-    call: Call
-    asked: int
+    count: int  # the most entries it is to have
 
 
-def show_all(unit: Unit, raw: Iterable[bytes], share: float = 1.0) -> list[Shown]:
-    """The acquires for these tokens; what is no token is passed over.
+def want_all(unit: Unit, raw: Iterable[bytes], share: float = 1.0) -> list[Shown]:
+    """What is to be asked for with these tokens; what is no token is passed over.
 
     `share` of a slice's time is divided among the requests that are known.
     """
@@ -132,9 +132,7 @@ def show_all(unit: Unit, raw: Iterable[bytes], share: float = 1.0) -> list[Shown
         op, record = new_op(), unit.free.pop()
         # Should this process die with the answer on its way, the supervisor asks again.
         record.want(token, op)
-        count = unit.sizes.next(token.request_id, share)
-        call = show(token, unit.worker, unit.started, count, op, shared=True)
-        asked.append(Shown(token, op, record, call, count))
+        asked.append(Shown(token, op, record, unit.sizes.next(token.request_id, share)))
     return asked
 
 
@@ -146,10 +144,14 @@ def fetch(
     `share` of a slice's time is what they should take. Raises what Redis does; then none is held.
     """
     sent, before = clock.mono_s(), returned.calls()
-    asked = show_all(unit, raw, share)
+    asked = want_all(unit, raw, share)
+    shown = (
+        show(one.token, unit.worker, unit.started, one.count, one.op, shared=True) for one in asked
+    )
     found = Fetched(returned.lane)
     try:
-        replies = yield Batch([*before, *(one.call for one in asked)], lenient=True)
+        steps = Lazily(len(before) + len(asked), chain(before, shown))
+        replies = yield Batch(steps, lenient=True)
         found = note_all(unit, asked, replies[len(before) :], sent, returned)
         yield from dispatch(returned)
     except FairlaneError:
@@ -173,7 +175,7 @@ def note_all(
             returned.add(token.request_id, word, rest)
         if taken is not None:
             hold(record, taken, sent, shared=True)
-            found.leases.append(Lease(taken, record, asked=one.asked))
+            found.leases.append(Lease(taken, record, asked=one.count))
         elif word == b"alone":
             found.alone.append(token)
         record.unwant()
@@ -199,23 +201,24 @@ def forget(unit: Unit, records: Iterable[Record]) -> None:
             unit.free.append(record)
 
 
-def settlements(leases: Iterable[Lease]) -> list[Call]:
-    """The calls that settle leases that were handled, or give back what was not begun."""
-    calls = []
-    for lease in leases:
-        outcome = lease.outcome
-        if outcome is None:
-            calls.append(complete(lease.slice, [], [], [], keep=False))
-        else:
-            verdicts = outcome.verdicts
-            calls.append(complete(lease.slice, outcome.ids, outcome.results, verdicts, keep=False))
-    return calls
+def settlement(lease: Lease) -> Call:
+    """The call that settles a lease that was handled, or gives back what was not begun."""
+    outcome = lease.outcome
+    if outcome is None:
+        return complete(lease.slice, [], [], [], keep=False)
+    return complete(lease.slice, outcome.ids, outcome.results, outcome.verdicts, keep=False)
+
+
+def settle_all(leases: Sequence[Lease], *others: Command | Call) -> Batch:
+    """One round trip: the settlements of these leases, and whatever else goes with them."""
+    calls = chain(map(settlement, leases), others)
+    return Batch(Lazily(len(leases) + len(others), calls), lenient=True)
 
 
 def note_settled(
     unit: Unit, leases: list[Lease], replies: Sequence[Any], returned: Returned
 ) -> None:
-    """The replies to `settlements`: counts, and what is to be dispatched."""
+    """The replies to `settle_all`: counts, and what is to be dispatched."""
     runs: list[tuple[Slice, Outcome, bytes]] = []
     for lease, reply in zip(leases, replies, strict=True):
         taken = lease.slice
@@ -266,7 +269,7 @@ def _settle_all(
     fits = 0 if fetched.is_late or apart else _fitting(unit, done, len(waiting))
     together = [lease for lease in done if lease not in apart] + waiting[fits:]
     if together:
-        replies = yield Batch(settlements(together), lenient=True)
+        replies = yield settle_all(together)
         note_settled(unit, together, replies, returned)
     for lease in apart:
         yield from dispatch(returned)
