@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+pytestmark = pytest.mark.server
+
+
 @pytest.fixture(scope="module")
 def pair() -> Iterator[Pair]:
     """A primary and its replica."""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from tests.support.backends import Backend
 
+pytestmark = pytest.mark.server
 KINDS = ["single", "bundled62"]
 THREE = [[b"a", b"b"], [b"c"], [b"d", b"e"]]
 

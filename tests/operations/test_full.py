@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from fairlane.queue import Request
 
+pytestmark = pytest.mark.server
 BODY = b"x" * 900
 COUNT = 500
 MANY = 200  # requests: ten times what there is room for

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.server
 NAMES = keys.request_keys("r1")
 SENTENCE = "is a replica and can't be written to: name the primary, or redis"
 WRITES = {
