@@ -13,8 +13,8 @@ from pyspark import TaskContext
 from fairlane import keys
 from fairlane.operations.roll import commit
 from fairlane.spark.options import Options
-from fairlane.spark.sink import OPTIONS, STREAM_OPTIONS, plan_of
 from fairlane.spark.sink_live import LiveWriter
+from fairlane.spark.sink_plan import OPTIONS, STREAM_OPTIONS, plan_of
 from fairlane.spark.sink_staged import (
     StagedStreamWriter,
     StagedWriter,

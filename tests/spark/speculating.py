@@ -15,7 +15,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from fairlane.spark.options import Options
-from fairlane.spark.sink import OPTIONS, plan_of
+from fairlane.spark.sink_plan import OPTIONS, plan_of
 from fairlane.spark.sink_staged import StagedWriter
 from fairlane.spark.source import FairlaneSource
 from tests.spark.sinks import numbers, write

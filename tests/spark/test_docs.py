@@ -11,7 +11,7 @@ import pytest
 
 from fairlane.errors import SparkMissing
 from fairlane.spark import need
-from fairlane.spark.sink import MODES, OPTIONS
+from fairlane.spark.sink_plan import MODES, OPTIONS
 from fairlane.spark.view_columns import COLUMNS
 from tests.guide.blocks import ROOT, blocks_of, environment
 

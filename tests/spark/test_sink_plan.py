@@ -22,8 +22,9 @@ from pyspark.sql.types import (
 )
 
 from fairlane.spark.options import Options
-from fairlane.spark.sink import OPTIONS, STREAM_OPTIONS, plan_of, stream_writer_of, writer_of
+from fairlane.spark.sink import stream_writer_of, writer_of
 from fairlane.spark.sink_live import LiveWriter
+from fairlane.spark.sink_plan import OPTIONS, STREAM_OPTIONS, plan_of
 from fairlane.spark.sink_staged import StagedStreamWriter, StagedWriter
 
 BODY = StructType().add("body", StringType())

@@ -20,7 +20,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from fairlane.operations.stage import pack
 from fairlane.spark.options import Options
-from fairlane.spark.sink import OPTIONS, plan_of
+from fairlane.spark.sink_plan import OPTIONS, plan_of
 from fairlane.spark.sink_rows import Reader, pieces
 
 

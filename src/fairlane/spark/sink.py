@@ -1,91 +1,19 @@
-"""The sink's planning: what the options and the columns ask for, judged before anything is written.
-
-`mode=staged` (sink_staged.py) shows nothing before all of it is there; `dedupe` and `pipelined`
-(sink_live.py) let workers begin at once.
-"""
+"""Writing: the writer that the options ask for, after what is wrong with them was said."""
 
 from __future__ import annotations
 
-from contextlib import closing
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    IntegralType,
-    MapType,
-    StringType,
-    StructType,
-)
-
-from .. import keys, settings
-from ..drivers.sync import SyncDriver
 from ..errors import InvalidArgument
-from ..model import Policy, check_limit, check_priority
-from ..operations.rolling import Txn
 from .options import Options
+from .sink_live import LiveStreamWriter, LiveWriter, begin_first
+from .sink_plan import OPTIONS, STREAM_OPTIONS, plan_of
+from .sink_staged import StagedStreamWriter, StagedWriter, look_first
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pyspark.sql.types import DataType
-
-MODES = ("staged", "dedupe", "pipelined")
-FORMATS = ("json", "arrow")
-OPTIONS = (
-    *("request", "requestColumn", "bodyColumn", "bodyFormat", "idColumn", "priority"),
-    *("priorityColumn", "limit", "limitColumn", "mode", "txn", "batchSize", "finalize"),
-    *("maxWaiting", "openFor", "stageTtl", "attempts", "backoff", "lease", "retain"),
-    *("deadline", "timeLimit", "patience"),
-)
-# What Spark's own streaming leaves among the options.
-STREAM_OPTIONS = ("checkpointLocation", "queryName", "path")
-_BODY = "body"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What one write is to do. Spark carries it to executors: it holds nothing but words."""
-
-    redis: str
-    queue: str
-    request: str  # "" = by the column
-    request_column: str
-    body_column: str  # "" = the whole row, in `body_format`
-    body_format: str
-    id_column: str
-    priority_column: str
-    limit_column: str
-    mode: str
-    txn: str
-    batch_size: int
-    finalize: bool
-    max_waiting: int
-    open_ms: int
-    stage_ms: int
-    patience_s: float  # how long a call is repeated while Redis does not answer
-    policy: Policy
-    columns: list[str] = field(default_factory=list)
-
-    def driver(self) -> SyncDriver:
-        """A driver of its own; nothing is connected yet."""
-        return SyncDriver(self.redis, patience_s=self.patience_s)
-
-    def transaction(self, name: str) -> Txn:
-        """The transaction of this name as the operations want it."""
-        return Txn(name, self.finalize, self.open_ms)
-
-    def policy_of(self, priority: int | None, limit: int | None) -> Policy:
-        """The policy of a request whose rows say these; None = the option's."""
-        from dataclasses import replace
-
-        chosen = {
-            name: value
-            for name, value in (("priority", priority), ("limit", limit))
-            if value is not None
-        }
-        return replace(self.policy, **chosen)  # type: ignore[arg-type]
+    from pyspark.sql.types import StructType
 
 
 def writer_of(options: Mapping[str, str], schema: StructType, overwrite: bool) -> Any:
@@ -97,12 +25,8 @@ def writer_of(options: Mapping[str, str], schema: StructType, overwrite: bool) -
         raise InvalidArgument('a request cannot be overwritten: write with mode("append")')
     plan = plan_of(Options(options, OPTIONS), schema, is_stream=False)
     if plan.mode == "staged":
-        from .sink_staged import StagedWriter, look_first
-
         look_first(plan)
         return StagedWriter(plan)
-    from .sink_live import LiveWriter, begin_first
-
     begin_first(plan)
     return LiveWriter(plan)
 
@@ -113,200 +37,5 @@ def stream_writer_of(options: Mapping[str, str], schema: StructType, overwrite: 
         raise InvalidArgument('a request cannot be overwritten: write with outputMode("append")')
     plan = plan_of(Options(options, (*OPTIONS, *STREAM_OPTIONS)), schema, is_stream=True)
     if plan.mode == "staged":
-        from .sink_staged import StagedStreamWriter
-
         return StagedStreamWriter(plan)
-    from .sink_live import LiveStreamWriter
-
     return LiveStreamWriter(plan)
-
-
-def plan_of(options: Options, schema: StructType, *, is_stream: bool) -> Plan:
-    """The plan of a write. Raises InvalidArgument, one sentence each."""
-    mode = options.choice("mode", MODES, "staged")
-    request, request_column = _target(options)
-    body_column, body_format = _body(options, schema)
-    plan = Plan(
-        redis=options.redis,
-        queue=options.queue,
-        request=request,
-        request_column=request_column,
-        body_column=body_column,
-        body_format=body_format,
-        id_column=options.text("idColumn"),
-        priority_column=options.text("priorityColumn"),
-        limit_column=options.text("limitColumn"),
-        mode=mode,
-        txn=_txn(options, is_stream=is_stream),
-        batch_size=options.number(
-            "batchSize", settings.CHUNK_ENTRIES, low=1, high=settings.CHUNK_ENTRIES
-        ),
-        finalize=options.flag("finalize", not is_stream),
-        max_waiting=options.number("maxWaiting", 0),
-        open_ms=_duration(
-            options, "openFor", settings.STREAM_OPEN_MS if is_stream else settings.SINK_OPEN_MS
-        ),
-        stage_ms=_duration(options, "stageTtl", settings.STAGE_MS),
-        patience_s=_duration(options, "patience", int(settings.PATIENCE_S * 1000)) / 1000,
-        policy=_policy(options),
-        columns=schema.fieldNames(),
-    )
-    _check_columns(plan, schema)
-    _check_together(plan, is_stream=is_stream)
-    return plan
-
-
-def _check_together(plan: Plan, *, is_stream: bool) -> None:
-    """Raises InvalidArgument for options that do not go together."""
-    if plan.mode == "dedupe" and not plan.id_column:
-        raise InvalidArgument("mode dedupe needs the column that tells rows apart: give idColumn")
-    if plan.mode == "staged" and (plan.id_column or plan.max_waiting):
-        name = "idColumn" if plan.id_column else "maxWaiting"
-        raise InvalidArgument(f'option "{name}" is for the modes dedupe and pipelined')
-    if is_stream and plan.finalize and plan.request:
-        raise InvalidArgument(
-            f'option "finalize" would seal request {plan.request} with the first micro-batch, and '
-            "the next could add nothing: leave it out and seal the request with a last batch "
-            "write, or give requestColumn"
-        )
-
-
-def _target(options: Options) -> tuple[str, str]:
-    request, column = options.text("request"), options.text("requestColumn")
-    if bool(request) == bool(column):
-        raise InvalidArgument(
-            'name where the rows go: option "request" is the id of one request, "requestColumn" '
-            "the column with the id of each row's; one of them is expected"
-        )
-    if request:
-        keys.check_name("request id", request)
-    return request, column
-
-
-def _txn(options: Options, *, is_stream: bool) -> str:
-    if "txn" not in options:
-        return keys.new_id()
-    if is_stream:
-        raise InvalidArgument('option "txn" is not for streams: each micro-batch is a transaction')
-    return keys.check_name("txn", options.text("txn"))
-
-
-def _body(options: Options, schema: StructType) -> tuple[str, str]:
-    """The column that is the body, or the format in which a row becomes one."""
-    if "bodyFormat" in options:
-        if "bodyColumn" in options:
-            raise InvalidArgument("bodyColumn and bodyFormat exclude each other: choose one")
-        found = options.choice("bodyFormat", FORMATS, FORMATS[0])
-        if found == "json":
-            _check_keys(schema)
-        return "", found
-    name = options.text("bodyColumn", _BODY)
-    there = ", ".join(schema.fieldNames())
-    if name not in schema.fieldNames() and "bodyColumn" not in options:
-        raise InvalidArgument(
-            f'there is no column "{_BODY}" (the columns are {there}): name the one that holds the '
-            "bodies with bodyColumn, or make bodies of whole rows with bodyFormat json or arrow"
-        )
-    kind = _type(schema, "bodyColumn", name)
-    if not isinstance(kind, (StringType, BinaryType)):
-        raise InvalidArgument(
-            f'column "{name}" is {kind.simpleString()}: a body is a string or binary column'
-        )
-    return name, ""
-
-
-def _check_keys(kind: DataType, column: str = "") -> None:
-    """Raises InvalidArgument for a map, however deep, whose keys cannot be made text."""
-    if isinstance(kind, StructType):
-        for part in kind.fields:
-            _check_keys(part.dataType, column or part.name)
-    elif isinstance(kind, ArrayType):
-        _check_keys(kind.elementType, column)
-    elif isinstance(kind, MapType):
-        if isinstance(kind.keyType, (StructType, ArrayType)):
-            raise InvalidArgument(
-                f'column "{column}" has a map whose keys are {kind.keyType.simpleString()}: '
-                "bodyFormat json has text keys only; choose bodyFormat arrow, or make a text of "
-                "the keys"
-            )
-        _check_keys(kind.valueType, column)
-
-
-def _policy(options: Options) -> Policy:
-    given: dict[str, Any] = {
-        "priority": options.number("priority", settings.DEFAULT_PRIORITY, 0, keys.LANES - 1),
-        "limit": options.number("limit", settings.DEFAULT_LIMIT, 1, 10_000),
-        "attempts": options.number("attempts", settings.DEFAULT_ATTEMPTS, 1, 100),
-        "lease_ms": _duration(options, "lease", settings.DEFAULT_LEASE_MS),
-        "retain_ms": _duration(options, "retain", settings.DEFAULT_RETAIN_MS),
-        "deadline_ms": _duration(options, "deadline", 0),
-        "time_limit_ms": _duration(options, "timeLimit", 0),
-    }
-    if "backoff" in options:
-        given["backoff_ms"] = settings.duration_range_ms(options.text("backoff"))
-    return Policy(queue=options.queue, **given)
-
-
-def _duration(options: Options, name: str, default: int) -> int:
-    if name not in options:
-        return default
-    try:
-        found = settings.duration_ms(options.text(name))
-    except InvalidArgument as error:
-        raise InvalidArgument(f'option "{name}": {error}') from None
-    if name in ("openFor", "stageTtl") and found < 60_000:  # noqa: PLR2004
-        raise InvalidArgument(f'option "{name}" is {options.text(name)!r}: at least 1m is expected')
-    return found
-
-
-def _check_columns(plan: Plan, schema: StructType) -> None:
-    texts = (StringType, BinaryType, IntegralType)
-    wanted: list[tuple[str, str, tuple[Any, ...], str]] = [
-        ("requestColumn", plan.request_column, texts, "a string or a whole number"),
-        ("idColumn", plan.id_column, texts, "a string, binary or a whole number"),
-        ("priorityColumn", plan.priority_column, (IntegralType,), "a whole number"),
-        ("limitColumn", plan.limit_column, (IntegralType,), "a whole number"),
-    ]
-    for option, name, kinds, words in wanted:
-        if name:
-            kind = _type(schema, option, name)
-            if not isinstance(kind, kinds):
-                raise InvalidArgument(
-                    f'column "{name}" ({option}) is {kind.simpleString()}: {words} is expected'
-                )
-
-
-def _type(schema: StructType, option: str, name: str) -> DataType:
-    if name not in schema.fieldNames():
-        raise InvalidArgument(
-            f'option "{option}" names the column "{name}", and there is none: the columns are '
-            f"{', '.join(schema.fieldNames())}"
-        )
-    return schema[name].dataType
-
-
-def check_terms(request_id: str, priority: int | None, limit: int | None) -> None:
-    """Raises InvalidArgument for a priority or limit out of a column that is out of range."""
-    try:
-        if priority is not None:
-            check_priority(priority)
-        if limit is not None:
-            check_limit(limit)
-    except InvalidArgument as error:
-        raise InvalidArgument(f"request {request_id}: {error}") from None
-
-
-def one_of(request_id: str, name: str, before: int | None, now: int | None) -> int | None:
-    """The value that both say. Raises InvalidArgument that names two different ones."""
-    if before is not None and now is not None and before != now:
-        raise InvalidArgument(
-            f"request {request_id} has rows with {name} {before} and with {name} {now}: "
-            "all rows of a request have one"
-        )
-    return now if before is None else before
-
-
-def run(plan: Plan, operation: Any) -> Any:
-    """Runs one operation on connections of its own."""
-    with closing(plan.driver()) as driver:
-        return driver.run(operation)

@@ -17,14 +17,14 @@ from ..errors import RedisError
 from ..operations import live
 from ..operations.live import add, begin_live, by_id, by_place
 from ..operations.roll import seal
-from .sink import one_of, run
+from .sink_plan import one_of, run
 from .sink_rows import Group, Piece, Reader, pieces
 from .sink_staged import stream_place, stream_txn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from .sink import Plan
+    from .sink_plan import Plan
 
 
 @dataclass(slots=True)

@@ -15,12 +15,12 @@ import pyarrow.compute as pc
 from .. import keys, settings
 from ..errors import InvalidArgument
 from ..operations.stage import joined
-from .sink import check_terms
+from .sink_plan import check_terms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .sink import Plan
+    from .sink_plan import Plan
 
 _ID_MOST = 1024  # bytes of an id of idColumn
 

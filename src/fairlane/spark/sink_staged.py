@@ -19,14 +19,14 @@ from ..errors import FairlaneError, InvalidArgument, RedisError
 from ..operations.roll import commit, look
 from ..operations.rolling import Share
 from ..operations.stage import Area, joined, stage, stage_all, unstage
-from .sink import one_of, run
+from .sink_plan import one_of, run
 from .sink_rows import Group, Reader, pieces
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from ..steps import Call
-    from .sink import Plan
+    from .sink_plan import Plan
 
 _TOGETHER = 8  # chunks of one round trip
 _HELD = 32 << 20  # bytes that wait for their chunk to fill, over all requests

@@ -11,7 +11,7 @@ from .cells import duration
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .models import Rows
+    from .axis import Rows
 
     Axes = Any  # matplotlib's own types do not know that a moment may stand for a number
     Figure = Any

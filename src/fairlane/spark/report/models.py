@@ -7,7 +7,7 @@ afterwards: over windows, priorities, or the reports of several queues.
 from __future__ import annotations
 
 from datetime import UTC
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 
 from ...errors import InvalidArgument
 from ..archive_tables import read_table
+from .axis import Axis
 from .inversions import NOBODY, find_inversions
 from .shares import busy_in_windows, fairness, token_use
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import Column, DataFrame, SparkSession
+
+    from .axis import Rows
 
 SKETCH_K = 800  # of a sketch: ranks to within about half a percent
 WINDOWS = 120  # at most
@@ -36,20 +39,6 @@ RANKS = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 LADDER_MS = {"within_1s": 1_000, "within_10s": 10_000, "within_1m": 60_000, "within_10m": 600_000}
 SKETCHED = {"waited": "waited_us", "ran": "ran_us", "total": "total_us"}
 _MICRO = 1_000_000
-
-Rows = list[dict[str, Any]]
-
-
-class Axis(NamedTuple):
-    """The windows: the first begins at `start_us`, each is `width_us` long."""
-
-    start_us: int
-    width_us: int
-    windows: int
-
-    def of(self, micros: Column) -> Column:
-        """The number of the window that a moment is in."""
-        return F.floor((micros - F.lit(self.start_us)) / F.lit(self.width_us)).cast("int")
 
 
 class Models:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from .models import Rows
+    from .axis import Rows
     from .plots import Plot
 
 Tables = dict[str, Any]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from .models import Rows
+    from .axis import Rows
 
     Figure = Any  # see drawing.py
 
