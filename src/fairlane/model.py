@@ -93,7 +93,7 @@ class Slice:
     """The sub-requests one lease covers, and what proves who holds it.
 
     `taken_ms` is the moment of the acquire by the request slot's clock, the one in the entry ids;
-    `waiting` is how many sub-requests of the request nobody had been given then.
+    `waiting` is how many sub-requests of the request nobody had begun then.
     """
 
     request_id: str

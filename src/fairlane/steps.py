@@ -115,8 +115,8 @@ class Batch:
 class Lazily(Sequence["Command | Call"]):
     """The steps of a batch, `count` of them, each made when it is first asked for.
 
-    They are made in their order. A driver packs and sends them piece by piece: so the server works
-    on the first ones while the next are made.
+    They are made in their order. To one server of today a driver sends them piece by piece: so it
+    works on the first ones while the next are made. (In a cluster all keys must be known first.)
     """
 
     def __init__(self, count: int, makes: Iterable[Command | Call]) -> None:

@@ -19,11 +19,11 @@ from fairlane.operations.live import (
     end_live,
     start_live,
 )
-from fairlane.operations.roll import seal
+from fairlane.operations.roll import seal, seal_all
 from fairlane.operations.rolling import Txn
 from fairlane.operations.stage import pack
 from fairlane.steps import Pause
-from tests.support.requests import settle, stored, take_slice, waiting_bodies, work_off
+from tests.support.requests import once, settle, stored, take_slice, waiting_bodies, work_off
 from tests.support.stepping import drive
 
 if TYPE_CHECKING:
@@ -73,6 +73,57 @@ def test_who_seals_is_told_that_the_request_is_being_cancelled(driver: SyncDrive
     settle(driver, held)
     with pytest.raises(RequestEnded, match="ended"):
         driver.run(seal("r1", "req"))
+
+
+def test_all_are_sealed_before_one_is_complained_of(driver: SyncDriver, redis_client: redis.Redis):
+    """The others' rows run, however often this is repeated."""
+    for name in ("r1", "r2", "r3"):
+        driver.run(begin_live(name, Policy(), LIVE, by_ids=False))
+        driver.run(add(name, "req", by_place(name, 0, 0, pack([b"a"]), LIVE), LIVE))
+    driver.run(cancel("r1", ""))
+    for _ in range(2):
+        with pytest.raises(RequestEnded, match=r"request r1 ended \(cancelled\)"):
+            driver.run(seal_all(["r1", "r2", "r3"], "req"))
+    assert [stored(redis_client, name)["open"] for name in ("r1", "r2", "r3")] == ["0", "0", "0"]
+    assert work_off(driver) == [b"a", b"a"]
+
+
+def test_who_seals_is_told_of_a_cancellation_that_came_between(driver: SyncDriver):
+    """Behind the look and before the seal, while a slice is held."""
+    driver.run(begin_live("r1", Policy(), LIVE, by_ids=False))
+    driver.run(add("r1", "req", by_place("r1", 0, 0, pack([b"a", b"b"]), LIVE), LIVE))
+    held = take_slice(driver)
+    assert held is not None
+    steps = 0
+
+    def see(_: Step) -> bool:
+        nonlocal steps
+        steps += 1
+        if steps == 2:
+            driver.run(cancel("r1", "not needed"))
+        return False
+
+    with pytest.raises(RequestEnded, match="not needed"):
+        drive(driver, seal("r1", "req"), see)
+    settle(driver, held)
+    with pytest.raises(RequestEnded, match="not needed"):
+        driver.run(seal("r1", "req"))
+
+
+def test_a_seal_whose_answer_was_lost_is_no_failure_when_a_cancellation_follows(driver: SyncDriver):
+    driver.run(begin_live("r1", Policy(), LIVE, by_ids=False))
+    driver.run(add("r1", "req", by_place("r1", 0, 0, pack([b"a"]), LIVE), LIVE))
+    steps = 0
+
+    def see(step: Step) -> bool:
+        nonlocal steps
+        steps += 1
+        if steps == 2:
+            driver.run(once(step))  # nobody hears the answer, so it goes out again
+            driver.run(cancel("r1", "not needed"))
+        return False
+
+    drive(driver, seal("r1", "req"), see)
 
 
 def test_a_cancellation_behind_the_seal_does_not_fail_a_repeat_of_the_seal(driver: SyncDriver):

@@ -11,17 +11,19 @@ from fairlane import keys, settings
 from fairlane.errors import QueueFull, RequestEnded, RequestExists, RequestLost
 from fairlane.model import Policy
 from fairlane.operations import bounds, roll, rolling
+from fairlane.operations.control import cancel
 from fairlane.operations.roll import commit, look, seal
 from fairlane.operations.rolling import Share, Txn
 from fairlane.operations.stage import Area, pack, stage, stage_all, unstage
 from fairlane.steps import Batch, Call, Pause
-from tests.support.requests import once, stored, waiting_bodies, work_off
+from tests.support.requests import once, stored, take_slice, waiting_bodies, work_off
 from tests.support.stepping import cut_off, drive
 
 if TYPE_CHECKING:
     import redis
 
     from fairlane.drivers.sync import SyncDriver
+    from fairlane.model import Slice
     from fairlane.queue import Queue
     from fairlane.steps import Operation, Step
 
@@ -236,6 +238,27 @@ def test_an_empty_micro_batch_gives_the_request_more_time(
 
 
 # ------------------------------------------------------------------ refusals
+
+
+def test_a_commit_says_that_the_request_was_cancelled_while_it_rolled(
+    writer: Writer, driver: SyncDriver
+):
+    """A slice was held, so it was not over, and all came in: but none of the rest will run."""
+    share = writer.stage("r1", [numbered("a", 60)])
+    held: list[Slice | None] = []
+
+    def see(step: Step) -> bool:
+        calls = step.steps if isinstance(step, Batch) else [step]
+        if any(isinstance(call, Call) and call.script.name == "roll" for call in calls):
+            held.append(take_slice(driver))  # the first tokens go out beside the second rolls
+        if len(held) == 3:
+            driver.run(cancel("r1", "not needed"))
+        return False
+
+    with pytest.raises(RequestEnded, match=r"r1 ended \(not needed\) before all rows were in it"):
+        drive(driver, commit([share], writer.txn), see)
+    assert len(held) == 3
+    assert held[2] is not None
 
 
 def test_a_request_of_somebody_else_is_refused_before_anything_is_written(

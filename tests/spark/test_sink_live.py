@@ -9,7 +9,15 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from pyspark.sql.types import StructType
+
+from fairlane.errors import RequestEnded
+from fairlane.operations.live import add, begin_live, by_id
+from fairlane.operations.stage import pack
 from fairlane.queue import Queue
+from fairlane.spark.options import Options
+from fairlane.spark.sink_live import Added, LiveMessage, LiveStreamWriter, LiveWriter
+from fairlane.spark.sink_plan import OPTIONS, STREAM_OPTIONS, plan_of
 from tests.spark.sinks import Crashing, bodies_in, numbers, rows, write
 from tests.support import backends
 from tests.support.requests import stored, work_off
@@ -63,6 +71,34 @@ def test_dedupe_takes_what_failed_in_the_middle_as_a_beginning(
     assert sorted(bodies_in(redis_client, "r1")) == sorted(rows(COUNT))
     write(frame, redis_url, request="r1", **DEDUPE)
     assert len(bodies_in(redis_client, "r1")) == COUNT
+
+
+@pytest.mark.parametrize("kind", ["batch", "stream"])
+def test_a_request_that_was_cancelled_before_its_seal_is_told(
+    kind: str,
+    redis_url: str,
+    redis_client: redis.Redis,
+    driver: SyncDriver,
+    caplog: pytest.LogCaptureFixture,
+):
+    """Behind the others, which are sealed. A stream says so and goes on: it would never get by."""
+    given = {"redis": redis_url, "requestColumn": "k", "finalize": "true"} | DEDUPE
+    schema: Any = StructType.fromDDL("k string, id long, body string")
+    own = (*OPTIONS, *STREAM_OPTIONS)
+    plan = plan_of(Options(given, own), schema, is_stream=kind == "stream")
+    for name in ("a", "b"):
+        txn = plan.transaction("t1")
+        driver.run(begin_live(name, plan.policy, txn, by_ids=True))
+        driver.run(add(name, "req", by_id(name, pack([b"1"]), pack([b"x"]), txn, 60_000), txn))
+    Queue(driver).request("a").cancel("not needed")
+    message = LiveMessage([Added("a"), Added("b")])
+    if kind == "stream":
+        LiveStreamWriter(plan).commit([message], 7)
+        assert "micro-batch 7: request a ended (not needed)" in caplog.text
+    else:
+        with pytest.raises(RequestEnded, match=r"request a ended \(not needed\)"):
+            LiveWriter(plan).commit([message])
+    assert stored(redis_client, "b")["open"] == "0"
 
 
 def test_a_pipelined_write_that_failed_is_cancelled(frame: Any, redis_url: str, driver: SyncDriver):

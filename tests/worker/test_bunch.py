@@ -160,6 +160,34 @@ def test_known_requests_share_the_time_of_a_bunch():
     assert counts == [20, 20, 1]
 
 
+@pytest.mark.parametrize("waiting", [0, 10_000], ids=["none", "many"])
+@pytest.mark.parametrize("count", [1, 2], ids=["alone", "together"])
+def test_tokens_are_as_long_as_what_waits_behind_them(
+    count: int, waiting: int, monkeypatch: pytest.MonkeyPatch
+):
+    """30 us each: one that is used up is short, one with many behind it may fill the slice."""
+    unit = unit_of()
+    now = [0]
+    monkeypatch.setattr("fairlane.worker.runner.perf_counter_ns", lambda: now[0])
+
+    def quick(body: bytes) -> bytes:
+        now[0] += 30_000
+        return body
+
+    loop: Any = serve(unit)
+    next(loop)
+    loop.send([popped(count)])
+    answer = [granted(b"x", waiting=waiting) for _ in range(count)]
+    step = loop.send(answer if count > 1 else answer[0])
+    if count > 1:
+        loop.send(handle(step, quick, unit.record))
+        last = loop.send([[b"ok", waiting, MORE]] * count)
+    else:
+        loop.send(Runner(shape_of(quick), unit.record).go_on(step))
+        last = loop.send([b"ok", waiting, MORE])
+    assert last.steps[-1].most == (1 if waiting else 4 * count)
+
+
 # ------------------------------------------------------------------ handled, settled
 
 

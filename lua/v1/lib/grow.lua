@@ -12,7 +12,9 @@ end
 local function grown(state, now, is_sealed)
   if is_sealed then
     state.open = 0
-    redis.call("HDEL", request, "open_until")
+    if state.state ~= "cancelling" then
+      redis.call("HDEL", request, "open_until")
+    end
     redis.call("DECRBY", counter, 1)
   end
   local tokens = mint(state, now)

@@ -68,7 +68,8 @@ end
 
 -- The answer that hands it out: all that the worker must know of the request comes with it.
 local function granted(s, at, permit, attempt, entries, tokens)
+  local unblamed = s.is_calm and 0 or redis.call("ZCOUNT", retries, 0, 0)
   local policy = {at, s.born, s.lease_ms, s.attempts, s.backoff_min, s.backoff_max, s.priority, s.time_limit_ms,
-    s.durable, s.fresh}
+    s.durable, s.fresh + unblamed}
   return {"ok", permit.fence, attempt, policy, entries, tokens}
 end

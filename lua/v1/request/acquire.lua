@@ -4,7 +4,7 @@
 -- Says: ok fence attempt policy entries tokens | empty tokens | busy tokens | paused tokens | stale | ended summary | gone
 --   | alone (shared, but a retry is due, whose death must count: nothing has changed, ask again for it alone)
 --   policy = now, born, lease_ms, attempts, backoff_min, backoff_max, priority, time_limit_ms, durable, and
---   how many have not been delivered yet; entries = {id, {"b", body}}
+--   how many nobody has begun so far; entries = {id, {"b", body}}
 -- @flags allow-oom
 -- @include lib/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time

@@ -28,6 +28,8 @@ if state.open == 0 then
   return {"ok", queued_tokens(now)}
 end
 state.open = 0
-redis.call("HDEL", request, "open_until")  -- who still has it at its end was never sealed
+if state.state ~= "cancelling" then
+  redis.call("HDEL", request, "open_until")  -- who still has it was cancelled before it was sealed
+end
 state.left = redis.call("DECRBY", counter, 1)
 return finish_or_mint(state, now, "ok")

@@ -17,7 +17,7 @@ def now_us(queue: str) -> Operation[int]:
 def stop(queue: str, name: str) -> Operation[None]:
     """Every worker of this fleet that began before now drains; those that begin later do not.
 
-    It is forgotten after a week.
+    It is forgotten a week later, or at the next stop after that.
     """
     keys.check_name("fleet", name)
     now = yield from now_us(queue)

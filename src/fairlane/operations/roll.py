@@ -14,10 +14,10 @@ from .. import keys, settings
 from ..errors import FairlaneError, RequestLost
 from ..model import ENDED_STATES
 from ..scripts import library
-from ..steps import Batch, Command, Operation
+from ..steps import Batch, Call, Command, Operation
 from .bounds import read_bounds
 from .digest import terms
-from .fields import ask, read, told
+from .fields import ask, told
 from .intents import announce
 from .rolling import (
     ABANDONED,
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 GROUP = 100  # requests that go on together
 _FIELDS = ("digest", "open", "state", "reason")
+_SEALED = ("chunks", "chain", "open", "state", "open_until", "reason")
 
 
 def commit(shares: Sequence[Share], txn: Txn) -> Operation[int]:
@@ -149,14 +150,14 @@ def _commit_group(group: list[Rolling], txn: Txn, bound: int) -> Operation[int]:
     else:
         yield from roll_all(todo, txn)
     for one in todo:
-        if txn.seal and one.state != "sealed":
-            yield from seal(one.share.id, one.share.policy.queue)
         losers = [area.name for area in one.share.areas if area not in one.areas]
         yield from unstage(one.share.id, txn.name, losers, is_loser=True)
     for one in group:
         if one.is_done:
             names = [area.name for area in one.share.areas]
             yield from unstage(one.share.id, txn.name, names, is_loser=True)
+    if txn.seal and todo:
+        yield from seal_all([one.share.id for one in todo], todo[0].share.policy.queue)
     return sum(area.rows for one in todo for area in one.areas)
 
 
@@ -213,30 +214,50 @@ def _pin_all(group: list[Rolling], txn: Txn) -> Operation[None]:
 
 
 def seal(request_id: str, queue: str) -> Operation[None]:
-    """Nothing more comes into an open request, whoever brought what is in it.
+    """The same for one request."""
+    yield from seal_all([request_id], queue)
 
-    A repeat finds it sealed, also after its end. Raises RequestEnded when it was cancelled before
-    it was sealed (what is left of its rows does not run), RequestLost.
+
+def seal_all(ids: Sequence[str], queue: str) -> Operation[None]:
+    """Nothing more comes into these open requests, whoever brought what is in them.
+
+    All are sealed before one is complained of. A repeat finds them sealed, also after their end.
+    Raises RequestEnded when one was cancelled before it was sealed (what is left of its rows does
+    not run), RequestLost.
     """
-    while True:
-        chunks, chain, is_open, state, open_until, reason = yield from read(
-            request_id, "chunks", "chain", "open", "state", "open_until", "reason"
-        )
-        if not state:
-            raise RequestLost(f"request {request_id} vanished from Redis before it was sealed")
-        if open_until and state in {"cancelling", "cancelled"}:  # the seal takes `open_until` away
-            raise cut_short(request_id, reason)
-        if is_open != "1":
-            return
-        reply = yield library().seal(keys.request_keys(request_id), chunks=int(chunks), chain=chain)
-        if reply[0] == b"conflict":  # somebody brought more between the two
-            continue
-        if reply[0] == b"ended":
-            yield Batch(retire_all(queue, [(request_id, reply[1])]))
-            if reply[1][0] == b"cancelled":
-                raise cut_short(request_id, reply[1][8].decode())
-        elif reply[0] == b"ok":
-            calls = insert_all(queue, [(request_id, reply[1])])
-            if calls:
-                yield Batch(calls)
-        return
+    failure: FairlaneError | None = None
+    left = list(ids)
+    while left:
+        replies = yield from each([ask(one, *_SEALED) for one in left])
+        found = dict(zip(left, map(_seal_of, left, replies), strict=True))
+        calls = {one: call for one, call in found.items() if isinstance(call, Call)}
+        replies = yield from each([*calls.values()])
+        said = dict(zip(calls, replies, strict=True))
+        errors = (one for one in (*found.values(), *replies) if isinstance(one, FairlaneError))
+        failure = failure or next(errors, None)
+        # Another look says what became of the others: somebody may have brought more.
+        left = [one for one, reply in said.items() if not isinstance(reply, FairlaneError)]
+        yield from _dispatch_sealed(queue, {one: said[one] for one in left})
+    if failure is not None:
+        raise failure
+
+
+def _seal_of(request_id: str, reply: Any) -> Call | FairlaneError | None:
+    """The call that seals a request, or what is wrong with it; None for one that is sealed."""
+    if isinstance(reply, FairlaneError):
+        return reply
+    chunks, chain, is_open, state, open_until, reason = told(_SEALED, reply)
+    if not state:
+        return RequestLost(f"request {request_id} vanished from Redis before it was sealed")
+    if open_until and state in {"cancelling", "cancelled"}:  # the seal takes `open_until` away
+        return cut_short(request_id, reason or state)
+    if is_open != "1":
+        return None
+    return library().seal(keys.request_keys(request_id), chunks=int(chunks), chain=chain)
+
+
+def _dispatch_sealed(queue: str, said: dict[str, Any]) -> Operation[None]:
+    minted = [(one, reply[1]) for one, reply in said.items() if reply[0] == b"ok"]
+    ended = [(one, reply[1]) for one, reply in said.items() if reply[0] == b"ended"]
+    if calls := [*insert_all(queue, minted), *retire_all(queue, ended)]:
+        yield Batch(calls)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -13,10 +14,10 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from ..errors import RedisError
+from ..errors import RedisError, RequestEnded
 from ..operations import live
 from ..operations.live import add, begin_live, by_id, by_place
-from ..operations.roll import seal
+from ..operations.roll import seal_all
 from .sink_plan import one_of, run
 from .sink_rows import Group, Piece, Reader, pieces
 from .sink_staged import stream_place, stream_txn
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from .sink_plan import Plan
+
+_log = logging.getLogger("fairlane.spark")
 
 
 @dataclass(slots=True)
@@ -130,12 +133,12 @@ def begin_first(plan: Plan) -> None:
 
 
 def commit_live(plan: Plan, messages: Sequence[LiveMessage | None]) -> None:
-    """Seals what was written, if that is wanted."""
-    if not plan.finalize:
-        return
-    with closing(plan.driver()) as driver:
-        for request in _requests(plan, messages):
-            driver.run(seal(request, plan.queue))
+    """Seals what was written, if that is wanted. Raises RequestEnded, behind all the others.
+
+    One was cancelled before it was sealed then, and what is left of its rows does not run.
+    """
+    if plan.finalize:
+        run(plan, seal_all(_requests(plan, messages), plan.queue))
 
 
 def abort_live(plan: Plan) -> None:
@@ -194,9 +197,16 @@ class LiveStreamWriter(DataSourceStreamArrowWriter):
         query, number = stream_place()
         return LiveMessage(add_rows(self.plan, stream_txn(query, number), iterator))
 
-    def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: ARG002, N803  Spark's
-        """Runs once for a micro-batch, and again when Spark does not know that it ran."""
-        commit_live(self.plan, messages)
+    def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803  Spark's name
+        """Runs once for a micro-batch, and again when Spark does not know that it ran.
+
+        Somebody cancelled a request of it? That is said, and the stream goes on: it would fail in
+        the same way whenever it is started again.
+        """
+        try:
+            commit_live(self.plan, messages)
+        except RequestEnded as error:
+            _log.warning("micro-batch %d: %s", batchId, error)
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803  Spark's name
         """Nothing: the micro-batch comes again, and goes on with what it has begun."""

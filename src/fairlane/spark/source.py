@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource
+from pyspark.sql.utils import is_remote
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -14,13 +15,15 @@ FORMAT = "fairlane"
 
 
 def register(spark: SparkSession) -> None:
-    """Makes the format "fairlane" known to this session; once is enough, again does no harm.
+    """Makes the format "fairlane" known to this session, which becomes the active one here.
 
-    Again is what helps when a write says DATA_SOURCE_NOT_FOUND behind an interrupted stream: Spark
-    looks for formats in the session that is active in the thread, and Ctrl-C leaves none.
+    Once is enough. Again is what helps when a write says DATA_SOURCE_NOT_FOUND behind an
+    interrupted stream: Spark looks for formats in the session that is active in the thread, and
+    Ctrl-C leaves none. (Spark Connect has no such thread.)
     """
     spark.dataSource.register(FairlaneSource)
-    spark.createDataFrame([], "fairlane int")  # makes it the active session, classic and remote
+    if not is_remote():
+        spark.createDataFrame([], "fairlane int")  # makes the session the active one
 
 
 class FairlaneSource(DataSource):
