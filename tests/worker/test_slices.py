@@ -31,6 +31,12 @@ def test_a_slice_is_as_long_as_the_time_allows():
     assert grown(SliceSizes(20), "r1", 0.0005)[-1] in (39, 40)
 
 
+def test_a_slice_may_take_a_little_longer_rather_than_be_half_as_long():
+    """A handler that sleeps for 10 ms takes 10.7."""
+    assert grown(SliceSizes(20), "r1", 0.0107)[-1] == 2
+    assert grown(SliceSizes(20), "r1", 0.012)[-1] == 1
+
+
 @pytest.mark.parametrize("each_s", [0.02, 0.021, 0.5, 30.0])
 def test_a_slow_handler_gets_one_at_a_time(each_s: float):
     """What takes as long as a slice should is delivered alone."""

@@ -26,6 +26,7 @@ from ..steps import (
     Step,
     Subscribe,
     T,
+    TextCall,
     UntilHandled,
 )
 from . import routes, wire
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from redis.asyncio.connection import Connection
 
     from ..scripts import Dialect
+    from .aio_shared import Shared
 
 
 class AsyncDriver(Driver[Servers]):
@@ -65,7 +67,9 @@ class AsyncDriver(Driver[Servers]):
 
     async def perform(self, operation: Operation[T], runner: _Runner) -> T:
         """The same by a runner that knows what it runs beside."""
-        seen = _cancellations()
+        self.servers.enter()
+        task = asyncio.current_task()
+        seen = task.cancelling() if task is not None else 0
         try:
             reply: Any = None
             failure: BaseException | None = None
@@ -81,9 +85,10 @@ class AsyncDriver(Driver[Servers]):
                 except BaseException as error:  # noqa: BLE001  the operation decides what it means
                     failure = error
                 # wait_for of Python 3.11, under redis-py, may swallow a cancellation.
-                if _cancellations() > seen and failure is None:
-                    failure = asyncio.CancelledError()
-                seen = _cancellations()
+                if task is not None and (now := task.cancelling()) != seen:
+                    if now > seen and failure is None:
+                        failure = asyncio.CancelledError()
+                    seen = now
         finally:
             await runner.close()
 
@@ -94,6 +99,7 @@ class AsyncDriver(Driver[Servers]):
         from then on: so it may be brought from one version to the next while we work. (Back to an
         older one it may not: then whoever began before has to begin anew.)
         """
+        self.servers.enter()
         for is_last in self.servers.tries():
             try:
                 infos = await self._infos()
@@ -156,14 +162,28 @@ class AsyncDriver(Driver[Servers]):
             if wire.is_cut_off(error):
                 self.servers.distrust(lines)
 
+    async def drop_shared(self, lines: Lines, shared: Shared, error: Exception) -> None:
+        """The same for the connection that all share, once for all whose calls were on it.
+
+        Nobody asks it anything from now on; if it is not broken, those who wait have their answers.
+        """
+        is_cut = not isinstance(error, redis.exceptions.ResponseError)
+        if is_cut and not shared.is_cut:
+            shared.is_cut = True
+            self.on_cut()
+        if shared.is_dropped:
+            return
+        shared.is_dropped = True
+        self.servers.moved()
+        if is_cut:
+            self.servers.failed(lines)
+        elif wire.is_cut_off(error):
+            self.servers.distrust(lines)
+        await lines.close()
+
     async def close(self) -> None:
-        """Closes idle connections."""
+        """Closes idle connections, and what is shared as soon as its last answer is there."""
         await self.servers.close()
-
-
-def _cancellations() -> int:
-    task = asyncio.current_task()
-    return task.cancelling() if task is not None else 0
 
 
 async def _given(event: asyncio.Event, timeout_s: float) -> bool:
@@ -193,12 +213,21 @@ class _Runner:
         self.ear: Any = None  # the subscription, if the operation made one
         self.channel = b""
 
-    async def perform(self, step: Step) -> Any:  # noqa: C901, PLR0911  one case a step
+    def perform(self, step: Step) -> Awaitable[Any]:
+        """Of what a worker asks thousands of times a second, the shortest way there is."""
+        kind = type(step)
+        if kind is TextCall or kind is Call or kind is Command:
+            return self.calls.call(step)  # type: ignore[arg-type]
+        if kind is Batch:
+            return self.calls.spread(step)  # type: ignore[arg-type]
+        if kind is Handle and self.handle is not None:
+            return self.handle(step)  # type: ignore[arg-type]
+        return self._perform(step)
+
+    async def _perform(self, step: Step) -> Any:  # noqa: C901, PLR0911  one case a step
         match step:
             case Command() | Call():
                 return await self.calls.call(step)
-            case Batch():
-                return await self.calls.spread(step)
             case Nodes():
                 return await self.calls.again(None, self._nodes)
             case At():
@@ -211,8 +240,6 @@ class _Runner:
                 )
             case Pause():
                 return await asyncio.sleep(step.seconds)
-            case Handle() if self.handle is not None:
-                return await self.handle(step)
             case HandleBunch() if self.handle is not None:
                 return await self._handle_bunch(step, self.handle)
             case UntilHandled() if self.handled is not None:
@@ -238,7 +265,8 @@ class _Runner:
         runner = _Runner(self.driver, None, None, handled)
         beside = asyncio.create_task(self.driver.perform(step.meanwhile, runner))
         try:
-            await asyncio.sleep(0)  # what it sends first goes out before a handler is in the way
+            for _ in range(2):  # it asks; that goes out; only then a handler may be in the way
+                await asyncio.sleep(0)
             outcomes = await handle(step)
         except BaseException:
             beside.cancel()

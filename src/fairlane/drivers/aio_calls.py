@@ -1,30 +1,37 @@
-"""How the asyncio driver speaks to Redis: a call until it is answered, a batch to many nodes."""
+"""How the asyncio driver speaks to Redis: a call until it is answered, a batch to many nodes.
+
+What is short and does not block goes over the connection that all tasks share, see `aio_shared`;
+the rest has a line of its own.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import math
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import redis
 
 from .. import clock
-from ..errors import FairlaneError
 from ..retry import connection_delays
 from ..scripts import Dialect
 from ..steps import Batch, Call, Command, Confirm, Confirmed, Pop
 from . import routes, wire
-from .spread import Part, Spread
+from .aio_turns import Turns
 from .unloaded import may_refuse_to_load
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from redis.asyncio.connection import Connection
 
     from .aio import AsyncDriver
-    from .aio_servers import Lines
     from .beside import Signal
+
+_MOST_STEPS = 16  # of a batch that shares a line; a long one is sent piece by piece
+_MOST_BYTES = 1 << 16  # the others wait while it is sent
+_SOON_S = 0.1  # a pop that was answered within it had hardly to wait
 
 
 class Calls:
@@ -38,12 +45,25 @@ class Calls:
         self.driver = driver
         self.sent = sent
         self.until = math.inf
+        self._is_busy = False  # the last pop brought something at once
 
     async def call(self, step: Command | Call) -> Any:
         """One step."""
-        if self.driver.servers.is_one and not isinstance(step, Pop):
-            return await self.again(None, lambda line: self.one(line, step))
-        return (await self.spread(Batch([step])))[0]
+        driver = self.driver
+        found = driver.servers.shared_by((step,))
+        if found is None or driver.dialect is None or isinstance(step, Pop) or wire.may_block(step):
+            return (await self.spread(Batch([step])))[0]
+        packed = wire.pack(step, driver.dialect)
+        if len(packed) > _MOST_BYTES:
+            return (await Turns(self, Batch([step]), is_long=True).run())[0]
+        began = clock.mono_s()
+        try:
+            reply = await found[1].ask(packed)
+        except redis.RedisError as error:
+            return (await Turns(self, Batch([step])).after(found, error, began))[0]
+        if isinstance(reply, Exception):
+            return (await Turns(self, Batch([step])).after(found, [reply], began))[0]
+        return reply
 
     async def again(
         self,
@@ -56,7 +76,7 @@ class Calls:
         driver = self.driver
         if driver.dialect is None:
             await driver.check()
-        delays = connection_delays(self._left_s())
+        delays = connection_delays(self.left_s())
         while True:
             lines = line = None
             try:
@@ -79,7 +99,7 @@ class Calls:
                     lines.give(line)
                 return reply
 
-    def _left_s(self, patience_s: float | None = None) -> float:
+    def left_s(self, patience_s: float | None = None) -> float:
         """How long a call may be repeated that begins now."""
         patience_s = self.driver.patience_s if patience_s is None else patience_s
         return min(patience_s, self.until - clock.mono_s())
@@ -117,127 +137,77 @@ class Calls:
                 answers.append(await self.one(line, command))
         return wire.confirmed(reply, answers)
 
-    async def spread(self, batch: Batch) -> list[Any]:
+    def spread(self, batch: Batch) -> Awaitable[list[Any]]:
         """A batch: one round trip, in a cluster one for each node, all of them at once."""
-        driver = self.driver
-        if driver.dialect is None:
-            await self.again(None, _nothing)
-        spread = Spread(batch, driver.place, driver.may_pass)
-        spread.spoken(self.dialect)
-        left_s = self._left_s(batch.patience_s)
-        until, delays = clock.mono_s() + left_s, connection_delays(left_s)
-        while True:
-            await self._turn(spread)
-            for index, other in spread.other_ways():
-                try:
-                    spread.replies[index] = await driver.run(other, until=until)
-                except FairlaneError as error:
-                    spread.replies[index] = error
-            if spread.is_over:
-                break
-            pause = spread.pause(delays)
-            if pause is None or spread.is_enough() or driver.give_up():
-                break
-            await asyncio.sleep(pause)
-        return spread.result(is_replica=driver.is_replica)
+        steps = batch.steps
+        if type(steps) is list and steps:
+            last = steps[-1]
+            if isinstance(last, Pop) and last.seconds and not batch.lenient:
+                return self._pop(batch, last)
+        return self._spread(batch)
 
-    async def _turn(self, spread: Spread) -> None:
-        """Sends what is left to where it goes, then reads what comes."""
-        servers = self.driver.servers
-        ways: list[tuple[Part, Lines, Connection]] = []
-        try:
-            try:
-                home = None if servers.is_one else (await servers.slots()).home
-                for part in spread.parts(home):
-                    await self._send(spread, part, ways)
-            except (redis.RedisError, OSError) as error:
-                spread.broke(list(range(len(spread.steps))), error)
-            while ways:
-                await self._read(spread, *ways[0])
-                del ways[0]
-        finally:  # cancelled in the middle of the replies: these lines are out of step
-            for _, _, line in ways:
-                await line.disconnect(nowait=True)
+    async def _pop(self, batch: Batch, pop: Pop) -> list[Any]:
+        """A batch with a pop that may wait, behind the others.
 
-    async def _send(
-        self, spread: Spread, part: Part, ways: list[tuple[Part, Lines, Connection]]
-    ) -> None:
-        lines = line = None
-        try:
-            lines = await self._lines(part)
-            line = await lines.take()
-            steps = [spread.steps[index] for index in part.indexes]
-            for piece in wire.pieces(steps, self.dialect, asking=part.asking):
-                await line.send_packed_command([piece])
-            ways.append((part, lines, line))
-        except (redis.RedisError, OSError) as error:
-            await self.driver.drop(lines, line, error)
-            spread.broke(part.indexes, error)
-        except BaseException:
-            if line is not None:
-                await line.disconnect(nowait=True)
-            raise
-
-    async def _read(self, spread: Spread, part: Part, lines: Lines, line: Connection) -> None:
-        spoilt: Exception | None = None
-        try:
-            for index in part.indexes:
-                if part.asking:
-                    await line.read_response()
-                reply = await self._reply(line, spread.steps[index], part)
-                spread.told(index, reply)
-                if isinstance(reply, Exception) and self.driver.spoils(reply):
-                    spoilt = reply
-        except (redis.RedisError, OSError) as error:
-            await self.driver.drop(lines, line, error)
-            spread.broke(part.indexes, error)
-        else:
-            await self._leave(lines, line, spoilt)
-
-    async def _leave(self, lines: Lines, line: Connection, spoilt: Exception | None) -> None:
-        """The line is idle again, if the server may answer the next call on it."""
-        if spoilt is None:
-            lines.give(line)
-        else:
-            await self.driver.drop(lines, line, spoilt)
-
-    async def _lines(self, part: Part) -> Lines:
-        servers = self.driver.servers
-        if isinstance(part.place, tuple):  # it may have no slot yet, and so not be known
-            return servers.lines_at(part.place)
-        return await servers.lines_for(part.place)
-
-    async def _reply(self, line: Connection, step: Command | Call, part: Part) -> Any:
-        """What a step brought, or the error it was refused with."""
-        try:
-            reply = await line.read_response(disconnect_on_error=False)
-        except redis.exceptions.ResponseError as error:
-            if wire.is_forgotten(error):
-                return await self._elsewhere(step, part)
-            if self.driver.may_pass(error) and not wire.is_on_the_move(error):
-                self.driver.servers.moved()
-            return error
-        return wire.popped(reply, self.dialect) if isinstance(step, Pop) else reply
-
-    async def _elsewhere(self, step: Command | Call, part: Part) -> Any:
-        """A forgotten script, on a line of its own: behind it in the batch a pop may block.
-
-        An error of the script is its reply, as it is in the batch.
+        A run that finds work whenever it pops does not wait: it looks first whether there is any
+        now, together with all the others, and only if not it waits on a line of its own.
         """
-        spoilt: Exception | None = None
-        lines = await self._lines(part)
-        line = await lines.take()
+        replies: list[Any] = [None]
+        if self._is_busy:
+            patience_s = batch.patience_s
+            replies = await self._spread(
+                Batch([*batch.steps[:-1], _at_once(pop)], patience_s=patience_s)
+            )
+            if replies[-1] is not None:
+                return replies
+            batch = Batch([pop], patience_s=patience_s)
+        began = clock.mono_s()
+        replies[-1:] = await self._spread(batch)
+        is_soon = clock.mono_s() - began < _SOON_S and self.dialect is not Dialect.LEGACY
+        self._is_busy = is_soon and replies[-1] is not None
+        return replies
+
+    async def _spread(self, batch: Batch) -> list[Any]:
+        """As it is written. What one server answers is most often all that was wanted."""
+        steps, packed = batch.steps, None
+        is_short = type(steps) is list and 0 < len(steps) <= _MOST_STEPS
+        found = self.driver.servers.shared_by(steps) if is_short else None
+        if found is None or (packed := self.packed(steps)) is None:
+            if self.driver.dialect is None:
+                await self.again(None, _nothing)
+            return await Turns(self, batch).run()
+        began = clock.mono_s()
         try:
-            reply = await self.one(line, step, asking=part.asking)
-        except redis.exceptions.ResponseError as error:
-            reply = error
-            spoilt = error if self.driver.spoils(error) else None
-        except BaseException:
-            await line.disconnect(nowait=True)
-            raise
-        await self._leave(lines, line, spoilt)
-        return reply
+            replies: list[Any] = await found[1].ask(packed, len(steps))
+        except redis.RedisError as error:
+            return await Turns(self, batch).after(found, error, began)
+        for reply in replies:
+            if isinstance(reply, Exception):
+                return await Turns(self, batch).after(found, replies, began)
+        for index, step in enumerate(steps):
+            if isinstance(step, Pop):
+                replies[index] = wire.popped(replies[index], self.dialect)
+        return replies
+
+    def packed(self, steps: Sequence[Command | Call]) -> bytes | None:
+        """What is sent over the shared line for these steps; None = they want one of their own."""
+        dialect = self.driver.dialect
+        if dialect is None or type(steps) is not list or not 0 < len(steps) <= _MOST_STEPS:
+            return None
+        found: list[bytes] = []
+        for step in steps:
+            if wire.may_block(step) or (isinstance(step, Pop) and dialect is Dialect.LEGACY):
+                return None
+            found.append(wire.pack(step, dialect))
+        packed = b"".join(found)
+        return packed if len(packed) <= _MOST_BYTES else None
 
 
 async def _nothing(_: Connection) -> None:
     """Asks for nothing: the driver has looked at the server."""
+
+
+@lru_cache(maxsize=4096)
+def _at_once(step: Pop) -> Pop:
+    """What it finds without waiting."""
+    return Pop(step.keys, 0, step.most)

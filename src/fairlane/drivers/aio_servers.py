@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import redis
 from redis.asyncio.connection import Connection, ConnectionPool, SSLConnection
@@ -11,28 +12,74 @@ from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 
 from ..errors import RedisUnreachable
 from . import routes
+from .aio_shared import Shared
 from .places import Kinds, Known, Places
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..steps import Call, Command
 
 
 class Lines(Known):
-    """Idle connections to one server, for one event loop."""
+    """Connections to one server, for one event loop: idle ones, and one that all may share."""
 
     def __init__(self, pool: Any, place: str) -> None:
         self.place = place
         self._pool = pool
         self._idle: deque[Connection] = deque()
+        self._shared: Shared | None = None
+        self._making: asyncio.Task[Shared] | None = None
+
+    @property
+    def shared(self) -> Shared | None:
+        """The connection that all share, if there is one and it is sound."""
+        found = self._shared
+        return found if found is not None and found.is_open and not self.is_silent else None
+
+    async def share(self) -> Shared:
+        """The same, made if there is none, once for all who ask meanwhile.
+
+        Raises what connecting raises.
+        """
+        if (found := self.shared) is not None:
+            return found
+        if self._making is None:
+            self._making = asyncio.create_task(self._make())
+            self._making.add_done_callback(_seen)
+        made = await asyncio.shield(self._making)
+        if not made.is_open:  # it broke before it was our turn
+            raise redis.exceptions.ConnectionError("Connection closed by server.")
+        return made
+
+    async def _make(self) -> Shared:
+        try:
+            if self.is_silent:
+                await self._probe()
+            line = self._new()  # not an idle one: its end may have been told to the one before us
+            await line.connect()
+            self._shared = Shared(line, line.socket_timeout)
+            return self._shared
+        finally:
+            self._making = None
+
+    def forget(self) -> None:
+        """Those of an event loop that is over are of no use."""
+        self._shared = self._making = None
+        self._idle.clear()
 
     async def take(self) -> Connection:
         """A connection, made if none is idle. A Sentinel's asks for its master as it connects."""
         if self.is_silent:
             await self._probe()
-        try:
-            line = self._idle.pop()
-        except IndexError:
-            # Not pool.make_connection: it counts what it made and refuses after a hundred.
-            line = self._pool.connection_class(**self._pool.connection_kwargs)
+        line = self._idle.pop() if self._idle else self._new()
         await line.connect()  # nothing, if it is
         return line
+
+    def _new(self) -> Connection:
+        # Not pool.make_connection: it counts what it made and refuses after a hundred.
+        made: Connection = self._pool.connection_class(**self._pool.connection_kwargs)
+        return made
 
     async def _probe(self) -> None:
         """Returns when the server answers; raises soon when it does not."""
@@ -57,16 +104,40 @@ class Lines(Known):
     async def close(self) -> None:
         """Closes the idle connections; one in use closes when its owner is done.
 
+        What is shared is asked nothing more, and closes with its last answer.
         After an error: those made before are no better.
         """
+        if (shared := self._shared) is not None:
+            self._shared = None
+            shared.retire()
+            await shared.gone()
         while self._idle:
             await self._idle.pop().disconnect()
+
+
+def _seen(making: asyncio.Task[Shared]) -> None:
+    """Its error was for those who waited, if any still did."""
+    if not making.cancelled():
+        making.exception()
 
 
 class Servers(Places[Lines]):
     """One server, or the primaries of a cluster as they are needed."""
 
     KINDS = Kinds(ConnectionPool, SSLConnection, Sentinel, SentinelConnectionPool, Lines)
+    _loop: asyncio.AbstractEventLoop | None = None
+
+    def enter(self) -> None:
+        """Whoever begins something says so first: he may be in another event loop than the last."""
+        loop = asyncio.get_running_loop()
+        if self._loop is loop:
+            return
+        if self._loop is not None:
+            for lines in self._all_lines():
+                lines.forget()
+            for guard in self._guards:
+                guard.connection_pool.reset()
+        self._loop = loop
 
     async def lines_for(self, key: bytes | routes.Address | None) -> Lines:
         """The connections to the server of this key, or to this primary.
@@ -76,6 +147,25 @@ class Servers(Places[Lines]):
         if self._one is not None:
             return self._one
         return self._there(await self.slots(), key)
+
+    def shared_by(self, steps: Sequence[Command | Call]) -> tuple[Lines, Shared] | None:
+        """The line that all these steps may share, as far as is known now, and whose it is."""
+        lines = self._one or self._home_of(steps)
+        shared = lines.shared if lines is not None else None
+        return (lines, shared) if lines is not None and shared is not None else None
+
+    def _home_of(self, steps: Sequence[Command | Call]) -> Lines | None:
+        """The one node of a cluster that all of them go to."""
+        if self._map is None:
+            return None
+        found: routes.Address | None = None
+        for step in steps:
+            key = routes.key_of(step)
+            home = self._map.home(key) if key is not None else None
+            if home is None or (found is not None and found != home):
+                return None
+            found = home
+        return self._nodes.get(found) if found is not None else None
 
     async def slots(self) -> routes.SlotMap:
         """A cluster's slots, asked for when needed."""
@@ -103,6 +193,7 @@ class Servers(Places[Lines]):
 
     async def close(self) -> None:
         """Closes all idle connections."""
+        self.enter()
         for lines in self._all_lines():
             await lines.close()
         for guard in self._guards:

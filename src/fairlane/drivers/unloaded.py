@@ -28,8 +28,8 @@ def may_refuse_to_load(line: Any) -> Iterator[None]:
         if "'eval'" not in str(error):  # then it ran: a command inside the script was refused
             raise
         raise redis.exceptions.ResponseError(
-            f"{CODE} scripts of this release are not loaded at {_name(line)} and this user may not "
-            "load them: a deployer runs `fairlane scripts load`"
+            f"{CODE} scripts of this release are not loaded at {name_of(line)} and this user may "
+            "not load them: a deployer runs `fairlane scripts load`"
         ) from None
 
 
@@ -38,6 +38,7 @@ def not_loaded(text: str) -> ScriptsNotLoaded:
     return ScriptsNotLoaded(text.removeprefix(f"{CODE} "))
 
 
-def _name(line: Any) -> str:
+def name_of(line: Any) -> str:
+    """Where a connection leads, for messages."""
     path = getattr(line, "path", None)
     return str(path) if path else f"{line.host}:{line.port}"

@@ -56,6 +56,7 @@ _KNOWN: dict[str, Callable[[str], FairlaneError]] = {
     **SCRIPT_ERRORS,
     unloaded.CODE: unloaded.not_loaded,
 }
+_BLOCKING = frozenset({b"BRPOP", b"BLMPOP", b"WAIT", b"WAITAOF"})
 _ASKING = b"*1\r\n$6\r\nASKING\r\n"
 
 
@@ -143,6 +144,15 @@ def _pop_words(step: Pop) -> tuple[Arg, ...]:
     if not step.seconds:
         return (b"LMPOP", *count)
     return (b"BLMPOP", step.seconds, *count) if step.most > 1 else step.args
+
+
+def may_block(step: Command | Call) -> bool:
+    """The server may let its answer wait, and with it those to all that is sent behind it."""
+    if isinstance(step, Call):
+        return False
+    if isinstance(step, Pop):
+        return step.seconds > 0
+    return step.args[0] in _BLOCKING or b"BLOCK" in step.args
 
 
 def popped(reply: Any, dialect: Dialect) -> Popped | None:
@@ -280,7 +290,7 @@ def _hint(text: str, place: str) -> str:
         if "EOF occurred" in text or "reset by peer" in text:
             return "; does it want a certificate? ssl_certfile and ssl_keyfile in the URL name one"
         return "; does it speak TLS? it should, for a rediss URL" if "Timeout" in text else ""
-    if "closed by server" in text or "reset by peer" in text:
+    if any(word in text for word in ("closed by server", "reset by peer", "Connection lost")):
         return "; does it speak TLS? then the URL begins with rediss"
     return ""
 
