@@ -1,11 +1,10 @@
-"""The connection that all tasks of an event loop share: who gets which answer, come what may."""
+"""The connection that all tasks of an event loop share: who gets which answer."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import threading
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,33 +12,27 @@ import pytest
 from fairlane import keys
 from fairlane.drivers.aio import AsyncDriver
 from fairlane.drivers.aio_shared import AT_ONCE
-from fairlane.errors import RedisUnfit, RedisUnreachable
 from fairlane.operations import tokens
 from fairlane.scripts import library
 from fairlane.steps import Batch, Command, Operation
-from tests.support.fakes import FakeServer, Refusal, fake_servers
+from tests.support.fakes import FakeServer, fake_servers
+from tests.support.lines import (
+    HERE,
+    LAST,
+    MIDDLE,
+    THERE,
+    Says,
+    connected,
+    echo,
+    until,
+    watched,
+)
 from tests.support.requests import once
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import Iterator
 
     import redis
-
-HERE, THERE = b"{d}", b"{b}"  # slots 11298 and 3300
-MIDDLE, LAST = 8_000, 16_383
-
-
-class Says:
-    """Answers ECHO with its word; what is held back waits for `go`."""
-
-    def __init__(self, hold: bytes = b"") -> None:
-        self.hold = hold
-        self.go = threading.Event()
-
-    def __call__(self, words: list[bytes]) -> Any:
-        if words[-1] == self.hold:
-            assert self.go.wait(20)
-        return words[-1]
 
 
 @pytest.fixture
@@ -47,60 +40,6 @@ def server() -> Iterator[FakeServer]:
     with fake_servers(1) as (made,):
         made.say = Says()
         yield made
-
-
-@asynccontextmanager
-async def connected(*servers: FakeServer, **options: Any) -> AsyncIterator[AsyncDriver]:
-    """A driver that has a shared line to each of them already."""
-    scheme = "redis" if servers[0].slots is None else "redis+cluster"
-    url = f"{scheme}://" + ",".join(f"127.0.0.1:{one.port}" for one in servers)
-    driver = AsyncDriver(url, **{"patience_s": 20} | options)
-    try:
-        await asyncio.gather(echo(driver, HERE), echo(driver, THERE))
-        yield driver
-    finally:
-        await driver.close()
-
-
-async def echo(driver: AsyncDriver, *words: bytes) -> Any:
-    """One call, or a batch of them; a fake answers each with its word."""
-    steps = [Command(b"ECHO", word) for word in words]
-    return await driver.run(once(steps[0] if len(steps) == 1 else Batch(steps)))
-
-
-async def until(holds: Callable[[], Any]) -> None:
-    """Let the other tasks run until something holds; the test's own timeout is its end."""
-    while not holds():  # noqa: ASYNC110  the server tells no event
-        await asyncio.sleep(0)
-
-
-class Writes:
-    """A transport that remembers what is written."""
-
-    def __init__(self, transport: Any) -> None:
-        self.transport = transport
-        self.sent: list[bytes] = []
-
-    def write(self, data: bytes) -> None:
-        self.sent.append(data)
-        self.transport.write(data)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.transport, name)
-
-
-def shared_by(driver: AsyncDriver) -> Any:
-    """The line to its one server."""
-    lines = driver.servers._one
-    assert lines is not None
-    return lines.shared
-
-
-def watched(driver: AsyncDriver) -> Writes:
-    """What goes over the shared line from now on."""
-    shared = shared_by(driver)
-    writes = shared._transport = Writes(shared._transport)
-    return writes
 
 
 # ------------------------------------------------------------------ one line
@@ -219,251 +158,6 @@ def test_a_driver_may_go_on_in_another_event_loop(server: FakeServer):
     asyncio.run(scene([short, long]))
     asyncio.run(scene([long, short], is_last=True))
     gc.collect()
-
-
-# ------------------------------------------------------------------ who goes away, and what breaks
-
-
-def test_who_is_cancelled_disturbs_nobody(server: FakeServer):
-    """Replies to him are thrown away, and those behind them go to those behind him."""
-    says = server.say = Says(hold=b"first")
-
-    async def scene() -> None:
-        async with connected(server) as driver:
-            made = server.connections
-            words = (b"first", b"second", b"third")
-            first, second, third = (asyncio.create_task(echo(driver, w)) for w in words)
-            pair = asyncio.create_task(echo(driver, b"a", b"b"))
-            await until(lambda: server.times(b"ECHO", b"first"))
-            second.cancel()
-            pair.cancel()
-            assert await asyncio.gather(second, pair, return_exceptions=True)
-            late = asyncio.create_task(echo(driver, b"late"))
-            says.go.set()
-            found = await asyncio.gather(first, third, late)
-            assert [*found] == [b"first", b"third", b"late"]
-            assert await echo(driver, b"next") == b"next"
-            assert server.connections == made
-            assert server.times(b"ECHO", b"second") == 1
-
-    asyncio.run(scene())
-
-
-def test_a_broken_line_repeats_all_that_was_on_it(server: FakeServer):
-    """The same words, on one new line; the driver is told of it once."""
-
-    async def scene() -> None:
-        async with connected(server) as driver:
-            made, cuts = server.connections, []
-            driver.on_cut = lambda: cuts.append(1)
-            server.say = cut_once(server)
-            words = [b"%d" % i for i in range(20)]
-            found = await asyncio.gather(
-                *(echo(driver, w) for w in words), echo(driver, b"x", b"y")
-            )
-            assert found == [*words, [b"x", b"y"]]
-            assert (server.connections, len(cuts)) == (made + 1, 1)
-            assert server.times(b"ECHO", b"0") == 2
-
-    asyncio.run(scene())
-
-
-def cut_once(server: FakeServer) -> Callable[[list[bytes]], Any]:
-    """Ends the connection instead of an answer."""
-
-    def cut(_: list[bytes]) -> Any:
-        server.say = Says()
-        raise ConnectionResetError
-
-    return cut
-
-
-def test_without_patience_a_broken_line_is_told_to_each(server: FakeServer):
-    """Each has an error of his own, and the next call has a new line."""
-
-    async def scene() -> None:
-        async with connected(server, patience_s=0) as driver:
-            server.say = cut_once(server)
-            asked = (echo(driver, b"%d" % i) for i in range(20))
-            found = await asyncio.gather(*asked, return_exceptions=True)
-            assert {type(error) for error in found} == {RedisUnreachable}
-            assert await echo(driver, b"next") == b"next"
-            shared = shared_by(driver)
-            server.say = cut_once(server)
-            waiting = [shared.ask(b"*1\r\n$1\r\nx\r\n") for _ in range(3)]
-            await asyncio.wait(waiting)
-            assert len({id(one.exception()) for one in waiting}) == 3
-
-    asyncio.run(scene())
-
-
-@pytest.mark.parametrize("error", ["READONLY a replica", "LOADING the data", "MASTERDOWN x"])
-def test_an_error_that_spoils_the_line_leaves_the_others_their_answers(
-    error: str, server: FakeServer
-):
-    """Only what was refused is repeated, on a new line; nobody asks the old one any more."""
-    says = Says(hold=b"last")
-
-    def refuse(words: list[bytes]) -> Any:
-        if words[-1] == b"bad":
-            server.say = says
-            return Refusal(error)
-        return says(words)
-
-    async def scene() -> None:
-        async with connected(server) as driver:
-            made, old = server.connections, shared_by(driver)
-            server.say = refuse
-            words = (b"good", b"bad", b"last")
-            good, bad, last = (asyncio.create_task(echo(driver, w)) for w in words)
-            assert [*await asyncio.gather(good, bad)] == [b"good", b"bad"]
-            assert server.connections == made + 1
-            assert not last.done()
-            assert shared_by(driver) is not old
-            says.go.set()
-            assert await last == b"last"
-            assert [server.times(b"ECHO", w) for w in words] == [1, 2, 1]
-            await until(lambda: is_closed(old))
-
-    asyncio.run(scene())
-
-
-def test_a_line_is_given_up_once(server: FakeServer):
-    """What its last answers say of the server is no news, and the new line stays."""
-    says, refused = Says(hold=b"long"), {b"bad", b"late"}
-
-    def refuse(words: list[bytes]) -> Any:
-        answer = says(words)
-        if answer in refused:
-            refused.remove(answer)
-            return Refusal("READONLY a replica")
-        return answer
-
-    async def scene() -> None:
-        async with connected(server) as driver:
-            made = server.connections
-            server.say = refuse
-            words = (b"bad", b"long", b"late")
-            bad, *others = (asyncio.create_task(echo(driver, word)) for word in words)
-            assert await bad == b"bad"
-            new = shared_by(driver)
-            says.go.set()
-            assert [*await asyncio.gather(*others)] == [b"long", b"late"]
-            assert shared_by(driver) is new
-            assert server.connections == made + 1
-
-    asyncio.run(scene())
-
-
-def is_closed(shared: Any) -> bool:
-    return bool(shared._transport.is_closing())
-
-
-@pytest.mark.parametrize("error", ["WRONGTYPE no list", "NOPERM no", "ERR unknown"])
-def test_an_error_of_a_call_alone_leaves_the_line_as_it_is(error: str, server: FakeServer):
-    """It is raised where it belongs."""
-
-    async def scene() -> None:
-        async with connected(server) as driver:
-            made, says = server.connections, Says()
-            server.say = lambda words: Refusal(error) if words[-1] == b"bad" else says(words)
-            words = (b"a", b"bad", b"b")
-            found = await asyncio.gather(
-                *(echo(driver, word) for word in words), return_exceptions=True
-            )
-            assert (found[0], found[2]) == (b"a", b"b")
-            assert isinstance(found[1], Exception)
-            assert server.connections == made
-
-    asyncio.run(scene())
-
-
-def test_a_line_that_has_to_log_in_again_is_made_anew(server: FakeServer):
-    """The user's password was changed, perhaps: what was refused is told, the next call logs in."""
-
-    async def scene() -> None:
-        async with connected(server) as driver:
-            made = server.connections
-            server.say = lambda _: Refusal("NOAUTH Authentication required.")
-            with pytest.raises(RedisUnfit):
-                await echo(driver, b"a")
-            server.say = Says()
-            assert await echo(driver, b"b") == b"b"
-            assert server.connections == made + 1
-
-    asyncio.run(scene())
-
-
-def test_a_silent_server_is_left_by_all(server: FakeServer):
-    """None of them waits for longer than one answer may take."""
-    says = server.say = Says(hold=b"0")
-
-    async def scene() -> None:
-        async with connected(server, patience_s=0, timeout_s=0.3) as driver:
-            asked = (echo(driver, b"%d" % i) for i in range(20))
-            found = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 10)
-            assert {type(error) for error in found} == {RedisUnreachable}
-            assert "Timeout reading" in str(found[-1])
-            says.go.set()
-            assert await echo(driver, b"next") == b"next"
-
-    asyncio.run(scene())
-
-
-def test_a_loop_that_was_away_reads_before_it_gives_up(server: FakeServer):
-    """It may be our own process that was stopped, and not the server."""
-    says = server.say = Says(hold=b"a")
-
-    async def scene() -> None:
-        async with connected(server, patience_s=0, timeout_s=60) as driver:
-            shared = shared_by(driver)
-            task = asyncio.create_task(echo(driver, b"a"))
-            await until(lambda: server.times(b"ECHO", b"a"))
-            shared._heard -= 100
-            shared._look()
-            says.go.set()
-            assert await task == b"a"
-            assert shared_by(driver) is shared
-            await until(lambda: shared._timer is None)  # the second look is over
-            assert shared_by(driver) is shared
-
-    asyncio.run(scene())
-
-
-def test_an_idle_line_is_not_taken_for_a_silent_one(server: FakeServer):
-    """The time counts from the moment when something was asked."""
-    says = server.say = Says(hold=b"a")
-
-    async def scene() -> None:
-        async with connected(server, patience_s=0, timeout_s=60) as driver:
-            shared = shared_by(driver)
-            shared._heard -= 100
-            task = asyncio.create_task(echo(driver, b"a"))
-            await until(lambda: server.times(b"ECHO", b"a"))
-            assert shared.loop.time() - shared._heard < 50
-            says.go.set()
-            assert await task == b"a"
-
-    asyncio.run(scene())
-
-
-def test_a_driver_that_is_closed_lets_those_who_wait_have_their_answers(server: FakeServer):
-    """Then the line closes, too."""
-    says = server.say = Says(hold=b"a")
-
-    async def scene() -> None:
-        async with connected(server) as driver:
-            shared, made = shared_by(driver), server.connections
-            task = asyncio.create_task(echo(driver, b"a"))
-            await until(lambda: server.times(b"ECHO", b"a"))
-            await driver.close()
-            assert not is_closed(shared)
-            says.go.set()
-            assert await task == b"a"
-            assert is_closed(shared)
-            assert server.connections == made
-
-    asyncio.run(scene())
 
 
 @pytest.mark.any_command

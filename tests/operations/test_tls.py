@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import aio
+from fairlane.drivers.aio import AsyncDriver
 from fairlane.errors import RedisUnfit, RedisUnreachable
 from fairlane.queue import Queue
-from fairlane.steps import Command
+from fairlane.steps import Batch, Command
 from tests.support.clusters import run_cluster
 from tests.support.drivers import both, run
 from tests.support.requests import once, work_off
 from tests.support.security import Security, load_scripts, make_security
 from tests.support.sentinels import run_guarded
 from tests.support.servers import HOST, Server, run_server
+from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,6 +68,32 @@ def go_through(url: str) -> None:
 def test_one_server(server: Server):
     assert server.url.startswith("rediss://")
     go_through(server.url)
+
+
+def pinged(client: Any) -> int:
+    """How many PINGs it has answered, but not those of logins."""
+    return int(client.info("commandstats").get("cmdstat_ping", {}).get("calls", 0))
+
+
+def test_replies_of_several_records_are_read_as_they_were_sent(server: Server):
+    """TLS gives what has come piece by piece: after a handler that computed there are many."""
+
+    async def scene(client: Any) -> None:
+        driver = AsyncDriver(server.url, patience_s=5)
+        old, new = ([b"%b%02d" % (name, i) for i in range(16)] for name in (b"old", b"new"))
+        try:
+            assert await driver.run(once(Batch([Command(b"PING", word) for word in old]))) == old
+            known = pinged(client)
+            asked = [asyncio.create_task(driver.run(once(Command(b"PING", w)))) for w in new]
+            await asyncio.sleep(0)  # they ask; that goes out when the turn ends
+            await asyncio.sleep(0)
+            wait_until(lambda: pinged(client) >= known + len(new))  # nothing is read meanwhile
+            assert await asyncio.gather(*asked) == new
+        finally:
+            await driver.close()
+
+    with contextlib.closing(server.client()) as client:
+        asyncio.run(scene(client))
 
 
 def test_a_cluster(security: Security):

@@ -174,6 +174,9 @@ class AsyncDriver(Driver[Servers]):
         if shared.is_dropped:
             return
         shared.is_dropped = True
+        if not lines.shares(shared):  # there is another one, or none, since: this is no news
+            shared.retire()
+            return
         self.servers.moved()
         if is_cut:
             self.servers.failed(lines)

@@ -99,10 +99,11 @@ class Calls:
                     lines.give(line)
                 return reply
 
-    def left_s(self, patience_s: float | None = None) -> float:
-        """How long a call may be repeated that begins now."""
+    def left_s(self, patience_s: float | None = None, began: float | None = None) -> float:
+        """How long a call may be repeated that `began` then, a moment of clock.mono_s, or now."""
         patience_s = self.driver.patience_s if patience_s is None else patience_s
-        return min(patience_s, self.until - clock.mono_s())
+        now = clock.mono_s()
+        return min((now if began is None else began) + patience_s, self.until) - now
 
     async def one(self, line: Connection, step: Command | Call, *, asking: bool = False) -> Any:
         """A step on this line. `asking`: its slot is on the way there."""
@@ -154,13 +155,13 @@ class Calls:
         """
         replies: list[Any] = [None]
         if self._is_busy:
-            patience_s = batch.patience_s
+            began, patience_s = clock.mono_s(), batch.patience_s
             replies = await self._spread(
                 Batch([*batch.steps[:-1], _at_once(pop)], patience_s=patience_s)
             )
             if replies[-1] is not None:
                 return replies
-            batch = Batch([pop], patience_s=patience_s)
+            batch = Batch([pop], patience_s=self.left_s(patience_s, began))
         began = clock.mono_s()
         replies[-1:] = await self._spread(batch)
         is_soon = clock.mono_s() - began < _SOON_S and self.dialect is not Dialect.LEGACY
@@ -194,12 +195,10 @@ class Calls:
         dialect = self.driver.dialect
         if dialect is None or type(steps) is not list or not 0 < len(steps) <= _MOST_STEPS:
             return None
-        found: list[bytes] = []
         for step in steps:
             if wire.may_block(step) or (isinstance(step, Pop) and dialect is Dialect.LEGACY):
                 return None
-            found.append(wire.pack(step, dialect))
-        packed = b"".join(found)
+        packed = b"".join([wire.pack(step, dialect) for step in steps])
         return packed if len(packed) <= _MOST_BYTES else None
 
 

@@ -12,6 +12,7 @@ from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 
 from ..errors import RedisUnreachable
 from . import routes
+from .aio_once import Once
 from .aio_shared import Shared
 from .places import Kinds, Known, Places
 
@@ -29,7 +30,7 @@ class Lines(Known):
         self._pool = pool
         self._idle: deque[Connection] = deque()
         self._shared: Shared | None = None
-        self._making: asyncio.Task[Shared] | None = None
+        self._making = Once(self._make)
 
     @property
     def shared(self) -> Shared | None:
@@ -44,28 +45,44 @@ class Lines(Known):
         """
         if (found := self.shared) is not None:
             return found
-        if self._making is None:
-            self._making = asyncio.create_task(self._make())
-            self._making.add_done_callback(_seen)
-        made = await asyncio.shield(self._making)
+        made = await self._making.result()
         if not made.is_open:  # it broke before it was our turn
             raise redis.exceptions.ConnectionError("Connection closed by server.")
         return made
 
     async def _make(self) -> Shared:
+        if self.is_silent:
+            await self._probe()
+            if (found := self.shared) is not None:  # it was sound all the time
+                return found
+        line = await self._fresh()
+        reader = line._reader  # noqa: SLF001
+        if reader is None or reader.at_eof():  # whoever takes it over would not hear of it
+            await line.disconnect(nowait=True)
+            raise redis.exceptions.ConnectionError("Connection closed by server.")
+        if self._shared is not None:
+            self._shared.retire()
+        self._shared = Shared(line, line.socket_timeout)
+        return self._shared
+
+    async def _fresh(self) -> Connection:
+        """No idle one: its end may have been told to the one before us."""
+        line = self._new()
         try:
-            if self.is_silent:
-                await self._probe()
-            line = self._new()  # not an idle one: its end may have been told to the one before us
             await line.connect()
-            self._shared = Shared(line, line.socket_timeout)
-            return self._shared
-        finally:
-            self._making = None
+        except BaseException:
+            await line.disconnect(nowait=True)
+            raise
+        return line
+
+    def shares(self, shared: Shared) -> bool:
+        """True when this is still the one: its errors are news."""
+        return self._shared is shared
 
     def forget(self) -> None:
         """Those of an event loop that is over are of no use."""
-        self._shared = self._making = None
+        self._shared = None
+        self._making.forget()
         self._idle.clear()
 
     async def take(self) -> Connection:
@@ -114,11 +131,10 @@ class Lines(Known):
         while self._idle:
             await self._idle.pop().disconnect()
 
-
-def _seen(making: asyncio.Task[Shared]) -> None:
-    """Its error was for those who waited, if any still did."""
-    if not making.cancelled():
-        making.exception()
+    async def stop(self) -> None:
+        """The same, and of what is being made."""
+        await self._making.stop()
+        await self.close()
 
 
 class Servers(Places[Lines]):
@@ -126,6 +142,10 @@ class Servers(Places[Lines]):
 
     KINDS = Kinds(ConnectionPool, SSLConnection, Sentinel, SentinelConnectionPool, Lines)
     _loop: asyncio.AbstractEventLoop | None = None
+
+    def __init__(self, url: str, timeout_s: float) -> None:
+        super().__init__(url, timeout_s)
+        self._asking = Once(self._ask)
 
     def enter(self) -> None:
         """Whoever begins something says so first: he may be in another event loop than the last."""
@@ -135,6 +155,7 @@ class Servers(Places[Lines]):
         if self._loop is not None:
             for lines in self._all_lines():
                 lines.forget()
+            self._asking.forget()
             for guard in self._guards:
                 guard.connection_pool.reset()
         self._loop = loop
@@ -168,8 +189,8 @@ class Servers(Places[Lines]):
         return self._nodes.get(found) if found is not None else None
 
     async def slots(self) -> routes.SlotMap:
-        """A cluster's slots, asked for when needed."""
-        return self._map or self._know(await self._ask())
+        """A cluster's slots, asked for when needed, once for all who need them."""
+        return self._map or await self._asking.result()
 
     async def _ask(self) -> routes.SlotMap:
         failure: Exception = RedisUnreachable(f"no node of {self.place} answers")
@@ -185,16 +206,21 @@ class Servers(Places[Lines]):
                 failure = error
                 self.failed(self.lines_at(node))
                 continue
+            except BaseException:  # stopped in the middle of the reply
+                if line is not None:
+                    await line.disconnect(nowait=True)
+                raise
             self._silent.pop(node, None)
             self.lines_at(node).give(line)
             if found.nodes:
-                return found
+                return self._know(found)
         raise failure
 
     async def close(self) -> None:
-        """Closes all idle connections."""
+        """Closes all idle connections, and ends the making of others."""
         self.enter()
+        await self._asking.stop()
         for lines in self._all_lines():
-            await lines.close()
+            await lines.stop()
         for guard in self._guards:
             await guard.aclose()

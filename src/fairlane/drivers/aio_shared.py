@@ -47,12 +47,13 @@ class Shared(asyncio.BufferedProtocol):
             replyError=line._parser.parse_error,  # noqa: SLF001
         )
         self._buffer = bytearray(_BUFFER)
+        self._room = memoryview(self._buffer)  # TLS writes into slices of it, not into copies
         self._waiting: deque[tuple[asyncio.Future[Any], int]] = deque()
         self._replies: list[Any] = []  # to the first of those that wait
         self._out: list[bytes] = []
         self._is_due = False  # it is sent when this turn ends
         self._is_held = False  # the socket takes no more for now
-        self._heard = 0.0  # when the last byte came, or the first was asked for
+        self._heard = 0.0  # when the last byte came, or the first was sent
         self._timer: asyncio.TimerHandle | None = None
         self._gone = asyncio.Event()
         self._transport: asyncio.Transport = line._writer.transport  # noqa: SLF001
@@ -67,8 +68,6 @@ class Shared(asyncio.BufferedProtocol):
         cancelled disturbs nobody: what comes for him is thrown away.
         """
         future: asyncio.Future[Any] = asyncio.Future(loop=self.loop)
-        if not self._waiting:
-            self._heard = self.loop.time()
         self._waiting.append((future, count))
         out = self._out
         out.append(packed)
@@ -91,6 +90,8 @@ class Shared(asyncio.BufferedProtocol):
         if self._timer is None and self.timeout_s is not None:
             self._timer = self.loop.call_later(self.timeout_s, self._look)
         if not self._is_held:
+            if len(out) == len(self._waiting):  # nothing else is under way
+                self._heard = self.loop.time()
             self._out = []
             self._transport.write(b"".join(out) if len(out) > 1 else out[0])
 
@@ -105,9 +106,9 @@ class Shared(asyncio.BufferedProtocol):
 
     # ------------------------------------------------------------------ answers
 
-    def get_buffer(self, sizehint: int) -> bytearray:  # noqa: ARG002
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
         """Where to put what comes."""
-        return self._buffer
+        return self._room
 
     def buffer_updated(self, nbytes: int) -> None:
         """So many bytes came."""
@@ -181,16 +182,25 @@ class Shared(asyncio.BufferedProtocol):
         self._break(partial(redis.TimeoutError, text))
 
     def _break(self, error: Callable[[], Exception]) -> None:
-        """Nothing more comes: each who waits is told, with an error of his own."""
+        """Nothing more comes: each who waits is told, with an error of his own.
+
+        The first may have some of his replies: they are his, and the error stands for the others.
+        """
         self.is_open = False
-        waiting = [*self._waiting]
+        waiting, replies = [*self._waiting], self._replies
         self._waiting.clear()
+        self._replies = []
         self._transport.abort()
         self._close()
-        for future, _ in waiting:
-            if not future.done():
+        for future, count in waiting:
+            if future.done():
+                pass
+            elif replies:
+                future.set_result(replies + [error() for _ in range(count - len(replies))])
+            else:
                 future.set_exception(error())
                 future.exception()  # who is cancelled now does not ask for it
+            replies = []
 
     def _close(self) -> None:
         self._out = []

@@ -37,6 +37,7 @@ class Turns:
 
     def __init__(self, calls: Calls, batch: Batch, *, is_long: bool = False) -> None:
         self._calls, self._driver, self._is_long = calls, calls.driver, is_long
+        self._patience_s = batch.patience_s
         self._left_s = calls.left_s(batch.patience_s)
         self._spread = Spread(batch, self._driver.place, self._driver.may_pass)
         self._spread.spoken(calls.dialect)
@@ -49,7 +50,7 @@ class Turns:
         `heard`: the replies, or the error that broke the line; `began`: when it was sent, a moment
         of clock.mono_s.
         """
-        self._left_s -= clock.mono_s() - began  # that try counts, too
+        self._left_s = self._calls.left_s(self._patience_s, began)  # that try counts, too
         steps = self._spread.steps
         key = None if self._driver.servers.is_one else routes.key_of(steps[0])
         part = Part(key, [*range(len(steps))])
@@ -143,7 +144,7 @@ class Turns:
             for index in part.indexes:
                 if part.asking:
                     await line.read_response()
-                reply = await self._reply(line, spread.steps[index], part)
+                reply = await self._reply(line, spread.steps[index], part, lines)
                 spread.told(index, reply)
                 if isinstance(reply, Exception) and self._driver.spoils(reply):
                     spoilt = reply
@@ -163,24 +164,24 @@ class Turns:
             spread.broke(part.indexes, heard)
         else:
             for index, reply in zip(part.indexes, heard, strict=True):
-                told = await self._understood(reply, spread.steps[index], part)
+                told = await self._understood(reply, spread.steps[index], part, lines)
                 spread.told(index, told)
-                if isinstance(reply, redis.ConnectionError):  # LOADING, NOAUTH: redis-py hangs up
+                if _is_the_end(reply):
                     spoilt = reply
                 elif isinstance(told, Exception) and self._driver.spoils(told):
                     spoilt = told
         if spoilt is not None:
             await self._driver.drop_shared(lines, shared, spoilt)
 
-    async def _understood(self, reply: Any, step: Command | Call, part: Part) -> Any:
+    async def _understood(self, reply: Any, step: Command | Call, part: Part, lines: Lines) -> Any:
         if not isinstance(reply, Exception):
             return wire.popped(reply, self._calls.dialect) if isinstance(step, Pop) else reply
         if not isinstance(reply, redis.exceptions.ResponseError):
             return reply
         try:
-            return await self._refused(reply, step, part)
+            return await self._refused(reply, step, part, lines)
         except (redis.RedisError, OSError) as error:  # of the line that it was repeated on
-            await self._driver.drop(await self._lines(part), None, error)
+            await self._driver.drop(lines, None, error)
             return error
 
     async def _leave(self, lines: Lines, line: Connection, spoilt: Exception | None) -> None:
@@ -196,29 +197,30 @@ class Turns:
             return servers.lines_at(part.place)
         return await servers.lines_for(part.place)
 
-    async def _reply(self, line: Connection, step: Command | Call, part: Part) -> Any:
+    async def _reply(self, line: Connection, step: Command | Call, part: Part, lines: Lines) -> Any:
         """What a step brought, or the error it was refused with."""
         try:
             reply = await line.read_response(disconnect_on_error=False)
         except redis.exceptions.ResponseError as error:
-            return await self._refused(error, step, part)
+            return await self._refused(error, step, part, lines)
         return wire.popped(reply, self._calls.dialect) if isinstance(step, Pop) else reply
 
-    async def _refused(self, error: Exception, step: Command | Call, part: Part) -> Any:
+    async def _refused(
+        self, error: Exception, step: Command | Call, part: Part, lines: Lines
+    ) -> Any:
         """What comes of a step after an error: a forgotten script is sent whole."""
         if wire.is_forgotten(error):
-            return await self._elsewhere(step, part)
+            return await self._elsewhere(step, part, lines)
         if self._driver.may_pass(error) and not wire.is_on_the_move(error):
             self._driver.servers.moved()
         return error
 
-    async def _elsewhere(self, step: Command | Call, part: Part) -> Any:
-        """A forgotten script, on a line of its own: behind it in the batch a pop may block.
+    async def _elsewhere(self, step: Command | Call, part: Part, lines: Lines) -> Any:
+        """A forgotten script, on another of its lines: behind it in the batch a pop may block.
 
         An error of the script is its reply, as it is in the batch.
         """
         spoilt: Exception | None = None
-        lines = await self._lines(part)
         line = await lines.take()
         try:
             reply = await self._calls.one(line, step, asking=part.asking)
@@ -230,3 +232,9 @@ class Turns:
             raise
         await self._leave(lines, line, spoilt)
         return reply
+
+
+def _is_the_end(reply: Any) -> bool:
+    """The line broke, or the server said what redis-py hangs up at: LOADING, NOAUTH."""
+    is_error = isinstance(reply, Exception)
+    return is_error and not isinstance(reply, redis.exceptions.ResponseError)

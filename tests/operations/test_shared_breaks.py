@@ -1,0 +1,537 @@
+"""Who goes away from the connection that all tasks share, and what breaks under them."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane import keys
+from fairlane.errors import RedisUnfit, RedisUnreachable
+from fairlane.scripts import library
+from fairlane.steps import Batch, Command
+from tests.support.fakes import FakeServer, Refusal, fake_servers
+from tests.support.lines import (
+    HERE,
+    LAST,
+    MIDDLE,
+    Says,
+    connected,
+    cut_once,
+    echo,
+    is_closed,
+    shared_by,
+    until,
+)
+from tests.support.requests import once
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def server() -> Iterator[FakeServer]:
+    with fake_servers(1) as (made,):
+        made.say = Says()
+        yield made
+
+
+def test_who_is_cancelled_disturbs_nobody(server: FakeServer):
+    """Replies to him are thrown away, and those behind them go to those behind him."""
+    says = server.say = Says(hold=b"first")
+
+    async def scene() -> None:
+        async with connected(server) as driver:
+            made = server.connections
+            words = (b"first", b"second", b"third")
+            first, second, third = (asyncio.create_task(echo(driver, w)) for w in words)
+            pair = asyncio.create_task(echo(driver, b"a", b"b"))
+            await until(lambda: server.times(b"ECHO", b"first"))
+            second.cancel()
+            pair.cancel()
+            assert await asyncio.gather(second, pair, return_exceptions=True)
+            late = asyncio.create_task(echo(driver, b"late"))
+            says.go.set()
+            found = await asyncio.gather(first, third, late)
+            assert [*found] == [b"first", b"third", b"late"]
+            assert await echo(driver, b"next") == b"next"
+            assert server.connections == made
+            assert server.times(b"ECHO", b"second") == 1
+
+    asyncio.run(scene())
+
+
+def test_a_broken_line_repeats_all_that_was_on_it(server: FakeServer):
+    """The same words, on one new line; the driver is told of it once."""
+
+    async def scene() -> None:
+        async with connected(server) as driver:
+            made, cuts = server.connections, []
+            driver.on_cut = lambda: cuts.append(1)
+            server.say = cut_once(server)
+            words = [b"%d" % i for i in range(20)]
+            found = await asyncio.gather(
+                *(echo(driver, w) for w in words), echo(driver, b"x", b"y")
+            )
+            assert found == [*words, [b"x", b"y"]]
+            assert (server.connections, len(cuts)) == (made + 1, 1)
+            assert server.times(b"ECHO", b"0") == 2
+
+    asyncio.run(scene())
+
+
+def test_without_patience_a_broken_line_is_told_to_each(server: FakeServer):
+    """Each has an error of his own, and the next call has a new line."""
+
+    async def scene() -> None:
+        async with connected(server, patience_s=0) as driver:
+            server.say = cut_once(server)
+            asked = (echo(driver, b"%d" % i) for i in range(20))
+            found = await asyncio.gather(*asked, return_exceptions=True)
+            assert {type(error) for error in found} == {RedisUnreachable}
+            assert await echo(driver, b"next") == b"next"
+            shared = shared_by(driver)
+            server.say = cut_once(server)
+            waiting = [shared.ask(b"*1\r\n$1\r\nx\r\n") for _ in range(3)]
+            await asyncio.wait(waiting)
+            assert len({id(one.exception()) for one in waiting}) == 3
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("error", ["READONLY a replica", "LOADING the data", "MASTERDOWN x"])
+def test_an_error_that_spoils_the_line_leaves_the_others_their_answers(
+    error: str, server: FakeServer
+):
+    """Only what was refused is repeated, on a new line; nobody asks the old one any more."""
+    says = Says(hold=b"last")
+
+    def refuse(words: list[bytes]) -> Any:
+        if words[-1] == b"bad":
+            server.say = says
+            return Refusal(error)
+        return says(words)
+
+    async def scene() -> None:
+        async with connected(server) as driver:
+            made, old = server.connections, shared_by(driver)
+            server.say = refuse
+            words = (b"good", b"bad", b"last")
+            good, bad, last = (asyncio.create_task(echo(driver, w)) for w in words)
+            assert [*await asyncio.gather(good, bad)] == [b"good", b"bad"]
+            assert server.connections == made + 1
+            assert not last.done()
+            assert shared_by(driver) is not old
+            says.go.set()
+            assert await last == b"last"
+            assert [server.times(b"ECHO", w) for w in words] == [1, 2, 1]
+            await until(lambda: is_closed(old))
+
+    asyncio.run(scene())
+
+
+def test_a_line_is_given_up_once(server: FakeServer):
+    """What its last answers say of the server is no news, and the new line stays."""
+    says, refused = Says(hold=b"long"), {b"bad", b"late"}
+
+    def refuse(words: list[bytes]) -> Any:
+        answer = says(words)
+        if answer in refused:
+            refused.remove(answer)
+            return Refusal("READONLY a replica")
+        return answer
+
+    async def scene() -> None:
+        async with connected(server) as driver:
+            made = server.connections
+            server.say = refuse
+            words = (b"bad", b"long", b"late")
+            bad, *others = (asyncio.create_task(echo(driver, word)) for word in words)
+            assert await bad == b"bad"
+            new = shared_by(driver)
+            says.go.set()
+            assert [*await asyncio.gather(*others)] == [b"long", b"late"]
+            assert shared_by(driver) is new
+            assert server.connections == made + 1
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("error", ["WRONGTYPE no list", "NOPERM no", "ERR unknown"])
+def test_an_error_of_a_call_alone_leaves_the_line_as_it_is(error: str, server: FakeServer):
+    """It is raised where it belongs."""
+
+    async def scene() -> None:
+        async with connected(server) as driver:
+            made, says = server.connections, Says()
+            server.say = lambda words: Refusal(error) if words[-1] == b"bad" else says(words)
+            words = (b"a", b"bad", b"b")
+            found = await asyncio.gather(
+                *(echo(driver, word) for word in words), return_exceptions=True
+            )
+            assert (found[0], found[2]) == (b"a", b"b")
+            assert isinstance(found[1], Exception)
+            assert server.connections == made
+
+    asyncio.run(scene())
+
+
+def test_a_line_that_has_to_log_in_again_is_made_anew(server: FakeServer):
+    """The user's password was changed, perhaps: what was refused is told, the next call logs in."""
+
+    async def scene() -> None:
+        async with connected(server) as driver:
+            made = server.connections
+            server.say = lambda _: Refusal("NOAUTH Authentication required.")
+            with pytest.raises(RedisUnfit):
+                await echo(driver, b"a")
+            server.say = Says()
+            assert await echo(driver, b"b") == b"b"
+            assert server.connections == made + 1
+
+    asyncio.run(scene())
+
+
+def test_a_silent_server_is_left_by_all(server: FakeServer):
+    """None of them waits for longer than one answer may take."""
+    says = server.say = Says(hold=b"0")
+
+    async def scene() -> None:
+        async with connected(server, patience_s=0, timeout_s=0.3) as driver:
+            asked = (echo(driver, b"%d" % i) for i in range(20))
+            found = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 10)
+            assert {type(error) for error in found} == {RedisUnreachable}
+            assert "Timeout reading" in str(found[-1])
+            says.go.set()
+            assert await echo(driver, b"next") == b"next"
+
+    asyncio.run(scene())
+
+
+def test_a_loop_that_was_away_reads_before_it_gives_up(server: FakeServer):
+    """It may be our own process that was stopped, and not the server."""
+    says = server.say = Says(hold=b"a")
+
+    async def scene() -> None:
+        async with connected(server, patience_s=0, timeout_s=60) as driver:
+            shared = shared_by(driver)
+            task = asyncio.create_task(echo(driver, b"a"))
+            await until(lambda: server.times(b"ECHO", b"a"))
+            shared._heard -= 100
+            shared._look()
+            says.go.set()
+            assert await task == b"a"
+            assert shared_by(driver) is shared
+            await until(lambda: shared._timer is None)  # the second look is over
+            assert shared_by(driver) is shared
+
+    asyncio.run(scene())
+
+
+def test_an_idle_line_is_not_taken_for_a_silent_one(server: FakeServer):
+    """The time counts from the moment when something was asked."""
+    says = server.say = Says(hold=b"a")
+
+    async def scene() -> None:
+        async with connected(server, patience_s=0, timeout_s=60) as driver:
+            shared = shared_by(driver)
+            shared._heard -= 100
+            task = asyncio.create_task(echo(driver, b"a"))
+            await until(lambda: server.times(b"ECHO", b"a"))
+            assert shared.loop.time() - shared._heard < 50
+            says.go.set()
+            assert await task == b"a"
+
+    asyncio.run(scene())
+
+
+def test_a_driver_that_is_closed_lets_those_who_wait_have_their_answers(server: FakeServer):
+    """Then the line closes, too."""
+    says = server.say = Says(hold=b"a")
+
+    async def scene() -> None:
+        async with connected(server) as driver:
+            shared, made = shared_by(driver), server.connections
+            task = asyncio.create_task(echo(driver, b"a"))
+            await until(lambda: server.times(b"ECHO", b"a"))
+            await driver.close()
+            assert not is_closed(shared)
+            says.go.set()
+            assert await task == b"a"
+            assert is_closed(shared)
+            assert server.connections == made
+
+    asyncio.run(scene())
+
+
+def cut_at(server: FakeServer, word: bytes, *, after: threading.Event) -> Any:
+    """Answers until it hears this word: then it ends the connection."""
+
+    def say(words: list[bytes]) -> Any:
+        if words[-1] == word:
+            assert after.wait(20)
+            server.say = Says()
+            raise ConnectionResetError
+        return words[-1]
+
+    return say
+
+
+def test_what_was_answered_before_the_line_broke_is_not_sent_again(server: FakeServer):
+    """The rest of that batch is, on a new line."""
+    has_come = threading.Event()
+
+    async def scene() -> None:
+        async with connected(server) as driver:
+            shared = shared_by(driver)
+            server.say = cut_at(server, b"c", after=has_come)
+            task = asyncio.create_task(echo(driver, b"a", b"b", b"c", b"d"))
+            await until(lambda: len(shared._replies) == 2)
+            has_come.set()
+            assert await task == [b"a", b"b", b"c", b"d"]
+            assert [server.times(b"ECHO", word) for word in (b"a", b"b", b"c")] == [1, 1, 2]
+
+    asyncio.run(scene())
+
+
+def test_a_server_that_falls_silent_in_the_middle_is_left_with_what_it_said(server: FakeServer):
+    """What is missing is asked of a new line."""
+    says = Says(hold=b"b")
+
+    async def scene() -> None:
+        async with connected(server, timeout_s=0.3) as driver:
+            server.say = says
+            asking = asyncio.create_task(echo(driver, b"a", b"b"))
+            await until(lambda: not shared_by(driver))
+            says.go.set()
+            assert await asking == [b"a", b"b"]
+            assert [server.times(b"ECHO", word) for word in (b"a", b"b")] == [1, 2]
+
+    asyncio.run(scene())
+
+
+def test_time_in_which_nothing_was_sent_yet_is_not_the_servers_silence(server: FakeServer):
+    """A handler that computes for long between a call and the end of its turn."""
+
+    async def scene() -> None:
+        async with connected(server, patience_s=0, timeout_s=60) as driver:
+            shared = shared_by(driver)
+            for word in (b"x", b"y"):
+                before = shared.loop.time()
+                asked = shared.ask(b"*2\r\n$4\r\nECHO\r\n$1\r\n%b\r\n" % word)
+                shared._heard = before - 100
+                await asyncio.sleep(0)  # the turn ends: it is sent
+                assert shared._heard >= before
+                assert await asked == word
+
+    asyncio.run(scene())
+
+
+# ------------------------------------------------------------------ lines that are made
+
+
+@pytest.fixture
+def nodes() -> Iterator[list[FakeServer]]:
+    """A cluster of two."""
+    with fake_servers(2) as servers:
+        for one in servers:
+            one.say = Says()
+            one.slots = [(MIDDLE, servers[1]), (LAST, servers[0])]
+        yield servers
+
+
+def intend() -> Any:
+    return library().intend(
+        (keys.active("req"), keys.conf("req")), ids=["x"], grace=1, above=0, now=1
+    )
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_forgotten_script_may_be_repeated_while_nobody_knows_the_slots(
+    count: int, nodes: list[FakeServer]
+):
+    """It goes to the server that forgot it, whatever else is found out meanwhile."""
+
+    async def scene() -> None:
+        async with connected(*nodes) as driver:
+
+            def say(words: list[bytes]) -> Any:
+                if words[0] == b"EVAL":
+                    return [0]
+                driver.servers.moved()
+                for one in nodes:
+                    one.slots = []
+                return Refusal("NOSCRIPT No matching script.")
+
+            for one in nodes:
+                one.say = say
+            steps = [intend() for _ in range(count)]
+            asked = once(steps[0] if count == 1 else Batch(steps))
+            assert await driver.run(asked) == ([0] if count == 1 else [[0]] * count)
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_forgotten_script_whose_repeat_breaks_off_is_repeated(
+    count: int, nodes: list[FakeServer]
+):
+    """As any other call is: nobody but us sees the error of a line."""
+    left = [3]
+
+    def say(words: list[bytes]) -> Any:
+        if words[0] == b"EVALSHA":
+            return Refusal("NOSCRIPT No matching script.")
+        left[0] -= 1
+        if left[0] >= 0:
+            raise ConnectionResetError
+        return [0]
+
+    async def scene(patience_s: float) -> Any:
+        async with connected(*nodes, patience_s=patience_s) as driver:
+            for one in nodes:
+                one.say = say
+            steps = [intend() for _ in range(count)]
+            return await driver.run(once(steps[0] if count == 1 else Batch(steps)))
+
+    assert asyncio.run(scene(20)) == ([0] if count == 1 else [[0]] * count)
+    for one in nodes:
+        one.say = Says()
+    left[0] = 3
+    with pytest.raises(RedisUnreachable):
+        asyncio.run(scene(0))
+
+
+def test_a_line_that_was_sound_all_the_time_is_used_again(nodes: list[FakeServer]):
+    """Its server did not answer somebody else: it is asked whether it does, and no line is lost."""
+
+    async def scene() -> Any:
+        async with connected(*nodes) as driver:
+            lines = driver.servers._home_of([Command(b"ECHO", HERE)])
+            assert lines is not None
+            old = lines.shared
+            driver.servers.failed(lines)
+            assert lines.shared is None
+            assert await echo(driver, HERE) == HERE
+            assert lines.shared is old
+            return old
+
+    old = asyncio.run(scene())
+    assert is_closed(old)
+
+
+def test_what_an_old_line_says_at_its_end_is_no_news(server: FakeServer):
+    """Another one took its place: that one stays, and its server is not distrusted."""
+
+    async def scene() -> None:
+        async with connected(server) as driver:
+            lines, old = driver.servers._one, shared_by(driver)
+            assert lines is not None
+            await lines.close()
+            new = await lines.share()
+            assert new is not old
+            await driver.drop_shared(lines, old, ConnectionError("late"))
+            assert (shared_by(driver), new.is_open, old.is_open) == (new, True, False)
+
+    asyncio.run(scene())
+
+
+def slow_to_log_in(server: FakeServer) -> threading.Event:
+    """A connection is made only when this is set."""
+    gate, answer = threading.Event(), server._answer
+
+    def slow(words: list[bytes]) -> Any:
+        if words[0] == b"CLIENT":
+            assert gate.wait(20)
+        return answer(words)
+
+    server._answer = slow  # type: ignore[method-assign]
+    return gate
+
+
+def test_a_driver_that_is_closed_makes_no_line_any_more(server: FakeServer):
+    """Whoever wanted one has gone; nobody would ever close it."""
+
+    async def scene() -> None:
+        async with connected(server) as driver:
+            await driver.close()
+            gate = slow_to_log_in(server)
+            made, known = server.connections, server.times(b"CLIENT")
+            task = asyncio.create_task(echo(driver, b"y"))
+            await until(lambda: server.times(b"CLIENT") > known)
+            task.cancel()
+            await asyncio.wait([task])
+            await driver.close()
+            gate.set()
+            assert shared_by(driver) is None
+            assert server.connections == made + 1
+            assert await echo(driver, b"z") == b"z"
+            assert server.connections == made + 2
+
+    asyncio.run(scene())
+
+
+def test_who_waits_for_a_line_when_the_driver_is_closed_has_another_one(server: FakeServer):
+    """He is not cancelled: nobody cancelled him."""
+
+    async def scene() -> None:
+        async with connected(server) as driver:
+            await driver.close()
+            gate, known = slow_to_log_in(server), server.times(b"CLIENT")
+            task = asyncio.create_task(echo(driver, b"y"))
+            await until(lambda: server.times(b"CLIENT") > known)
+            await driver.close()
+            gate.set()
+            assert await task == b"y"
+
+    asyncio.run(scene())
+
+
+def test_one_asks_a_cluster_for_its_slots_on_behalf_of_all(nodes: list[FakeServer]):
+    """However many hear at once that a node is gone."""
+
+    async def scene() -> None:
+        async with connected(*nodes) as driver:
+            made = sum(one.connections for one in nodes)
+            asked = sum(one.times(b"CLUSTER") for one in nodes)
+            driver.servers.moved()
+            words = [b"%b%d" % (HERE, i) for i in range(100)]
+            assert await asyncio.gather(*(echo(driver, word) for word in words)) == words
+            assert sum(one.times(b"CLUSTER") for one in nodes) == asked + 1
+            assert sum(one.connections for one in nodes) <= made + 1
+
+    asyncio.run(scene())
+
+
+def test_a_line_whose_end_came_while_it_was_made_is_not_used(server: FakeServer):
+    """Whoever takes it over would hear nothing of that, and wait."""
+
+    async def scene() -> None:
+        async with connected(server, timeout_s=2) as driver:
+            await driver.close()
+            lines = driver.servers._one
+            assert lines is not None
+            make = lines._new
+
+            def ended() -> Any:
+                line, lines._new = make(), make  # type: ignore[method-assign]
+                connect = line.connect
+
+                async def and_end() -> None:
+                    await connect()
+                    server._lines[-1].shutdown(socket.SHUT_WR)
+                    reader = line._reader
+                    assert reader is not None
+                    await until(reader.at_eof)
+
+                line.connect = and_end  # type: ignore[method-assign]
+                return line
+
+            lines._new = ended  # type: ignore[method-assign]
+            assert await echo(driver, b"x") == b"x"
+            assert server.times(b"ECHO", b"x") == 1
+
+    asyncio.run(scene())
