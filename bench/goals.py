@@ -22,7 +22,7 @@ REASONS = {
         "acquire, complete and retire take twice as much of Redis as BullMQ's scripts; Redis is "
         "the limit"
     ),
-    "idle: start p50": "a request takes three round trips to submit, and a worker one to acquire",
+    "idle: start p50": "one round trip to submit, one to wake the worker, one to acquire",
     "idle: result known p50": "the same, and one to complete",
     "10 ms async handlers, 100 at once: busy": (
         "a slice of 20 ms holds one or two such handlers and has three round trips, a millisecond "

@@ -75,7 +75,7 @@ ROLES = {
         ),
         _words(
             "add_part add_unique admit append cancel confirm drop enqueue insert_tokens intend pin"
-            " report retire roll seal stage unstage"
+            " report retire roll seal stage submit unstage"
         ),
         _words(
             "exists get hexists hget hgetall hlen hmget llen lpush lrem pexpire sadd set sismember"
@@ -111,7 +111,7 @@ ROLES = {
         _words(
             "abandon admit append cancel check confirm drop enqueue expire insert_tokens intend"
             " list_dead move note_requeue pause postpone readmit reap report requeue_dead resume"
-            " retire seal set_limit set_max_waiting set_priority set_shards tidy"
+            " retire seal set_limit set_max_waiting set_priority set_shards submit tidy"
         ),
         _words(
             "cluster|info del exists getrange hexists hget hgetall hmget hscan llen lpos lpush"

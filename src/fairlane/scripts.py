@@ -137,7 +137,7 @@ class Library:
         self._scripts: dict[str, Script] = {}
         self._paths = {
             path.stem: path
-            for folder in ("request", "dispatch")
+            for folder in ("request", "dispatch", "both")
             for path in (root / folder).glob("*.lua")
         }
 

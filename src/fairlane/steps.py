@@ -138,6 +138,18 @@ class Lazily(Sequence["Command | Call"]):
         return made[at]
 
 
+class Across:
+    """One script whose keys are in several slots: a server that has all of them runs it.
+
+    The reply is None where there is none: of a cluster, nothing was asked.
+    """
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+
+
 class Nodes:
     """Asks which primaries there are: a list to take the `node` of At from. One server: [None]."""
 
@@ -266,6 +278,7 @@ Step = (
     Command
     | Call
     | Batch
+    | Across
     | Nodes
     | At
     | Confirm

@@ -16,6 +16,7 @@ from fairlane.operations import tokens, work
 from fairlane.operations.dead import group_dead, queue_dead
 from fairlane.operations.requeue import Chosen, drop_dead, requeue_dead
 from fairlane.scripts import library
+from fairlane.steps import Across
 from tests.support.requests import cut, insert, numbered, once, take_slice, work_off
 
 if TYPE_CHECKING:
@@ -398,8 +399,9 @@ def cut_at_drop(driver: SyncDriver, choice: DeadChoice, drops: int) -> str:
     operation, reply, new_id = requeue_dead("r1", choice), None, ""
     while True:
         step = operation.send(reply)
-        if getattr(getattr(step, "script", None), "name", "") == "enqueue":
-            new_id = step.keys[2].decode()[5:-1]  # type: ignore[union-attr]
+        call = step.call if isinstance(step, Across) else step
+        if getattr(getattr(call, "script", None), "name", "") in {"enqueue", "submit"}:
+            new_id = call.keys[2].decode()[5:-1]  # type: ignore[union-attr]
         if getattr(step, "args", ("",))[0] == b"XDEL":
             if drops == 0:
                 operation.close()

@@ -38,10 +38,11 @@ from fairlane.operations.submit import discard, submit
 from fairlane.operations.submit_many import Many
 from fairlane.queue import Queue
 from fairlane.scripts import library
-from fairlane.steps import At, Batch, Call, Command, Confirm, Nodes
+from fairlane.steps import Across, At, Batch, Call, Command, Confirm, Nodes
 from tests.support import backends
 from tests.support.replicas import run_pair
 from tests.support.requests import dump, insert, numbered, once
+from tests.support.stepping import apart
 from tests.support.workers import broken
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from fairlane.steps import Operation
 
 TWO = [[b"a", b"b"], [b"c"]]
-REPEATED = (Command, Call, Batch, Nodes, At, Confirm)
+REPEATED = (Command, Call, Batch, Across, Nodes, At, Confirm)
 POPS = {b"BRPOP", b"RPOP"}
 
 
@@ -93,7 +94,8 @@ class Forgetful:
     def _is_lost(self, step: Any) -> bool:
         if not isinstance(step, REPEATED):
             return False
-        parts = step.steps if isinstance(step, Batch) else [getattr(step, "step", step)]
+        inner = step.call if isinstance(step, Across) else getattr(step, "step", step)
+        parts = step.steps if isinstance(step, Batch) else [inner]
         self.scripts |= {part.script.name for part in parts if isinstance(part, Call)}
         if self.lose == 0:  # a pop whose reply is always lost brings nothing, ever
             return not any(isinstance(part, Command) and part.args[0] in POPS for part in parts)
@@ -198,6 +200,10 @@ def lose_tokens(driver: Any) -> None:
 
 def submits(driver: Any) -> None:
     put(driver)
+
+
+def submits_in_three_steps(driver: Any) -> None:
+    driver.run(apart(submit("r1", Policy())), iter(TWO))
 
 
 def submits_nothing(driver: Any) -> None:
@@ -432,8 +438,8 @@ def joins(driver: Any) -> None:
 
 ON_SINGLE = pytest.mark.parametrize("redis_server", backends.one(), indirect=True)
 SCENARIOS: list[Callable[[Any], None]] = [
-    submits, submits_nothing, submits_a_stream, submits_twice, submits_many, submits_bounded,
-    is_refused_by_the_bound, takes_back_a_stream, discards, cancels, works, fails, gives_back,
+    submits, submits_in_three_steps, submits_nothing, submits_a_stream, submits_twice,
+    submits_many, submits_bounded, is_refused_by_the_bound, takes_back_a_stream, discards, cancels, works, fails, gives_back,
     expires, dies, lives, loses_its_tokens, is_late, leaves_an_intent, vanishes, ends_unlogged,
     changes, spreads, requeues, requeues_after_the_end, drops_the_dead, checks_everything, tidies,
     rolls, joins,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,8 +22,8 @@ from fairlane.model import Policy
 from fairlane.operations.digest import Digest
 from fairlane.operations.submit import discard, submit
 from fairlane.operations.tokens import drop
-from fairlane.steps import Pull
-from tests.support.requests import cut, numbered, once, take_slice, work_off
+from fairlane.steps import Across, Pull
+from tests.support.requests import HOUR, cut, numbered, once, take_slice, work_off
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -259,19 +260,25 @@ def test_a_request_that_vanishes_while_it_is_submitted_is_lost(queue: Queue, lan
 # ------------------------------------------------------------------ crashes
 
 
-def cuts(driver: SyncDriver, lane: Lane) -> Iterator[int]:
+def cuts(driver: SyncDriver, lane: Lane, across: bool) -> Iterator[int]:
     """Each number of steps after which a submission of THREE may be cut off, on an empty server."""
     for after in itertools.count():
         lane.client.flushall()
-        if cut(driver, submit("r1", Policy()), THREE, after):
-            assert after > 10
+        if cut(driver, submit("r1", Policy()), THREE, after, across=across):
+            assert after > 8
             return
         yield after
 
 
-def test_a_submission_cut_off_anywhere_is_resumed_by_the_next(driver: SyncDriver, lane: Lane):
+either_way = pytest.mark.parametrize("across", [False, True], ids=["in three steps", "at once"])
+
+
+@either_way
+def test_a_submission_cut_off_anywhere_is_resumed_by_the_next(
+    driver: SyncDriver, lane: Lane, across: bool
+):
     """After any step: same total, every token there, everything counted once."""
-    for _ in cuts(driver, lane):
+    for _ in cuts(driver, lane, across):
         assert driver.run(submit("r1", Policy()), iter(THREE)) == 5
         assert (lane.number("total"), lane.number("open")) == (5, 0)
         assert clean(lane)
@@ -280,9 +287,12 @@ def test_a_submission_cut_off_anywhere_is_resumed_by_the_next(driver: SyncDriver
         assert lane.client.xlen(keys.completed("req")) == 1
 
 
-def test_a_submission_cut_off_anywhere_leaves_a_trace_or_nothing(driver: SyncDriver, lane: Lane):
+@either_way
+def test_a_submission_cut_off_anywhere_leaves_a_trace_or_nothing(
+    driver: SyncDriver, lane: Lane, across: bool
+):
     """Whatever has keys stands in active: the auditor will find it."""
-    for _ in cuts(driver, lane):
+    for _ in cuts(driver, lane, across):
         if lane.client.exists(*lane.names):
             assert lane.client.zscore(keys.active("req"), "r1") is not None
             assert clean(lane)
@@ -299,7 +309,7 @@ def test_a_resumed_submission_whose_producer_fails_leaves_nothing(
     driver: SyncDriver, lane: Lane, again: int
 ):
     """Also when it fails while it comes to what Redis has already."""
-    assert not cut(driver, submit("r1", Policy()), THREE, 6)
+    assert not cut(driver, submit("r1", Policy()), THREE, 7)
     assert lane.number("chunks") == 2
     with pytest.raises(Broke):
         driver.run(submit("r1", Policy()), broken_after(again))
@@ -310,15 +320,16 @@ def test_a_resumed_submission_whose_producer_fails_leaves_nothing(
 
 def test_resuming_what_was_cancelled_meanwhile_says_so(driver: SyncDriver, lane: Lane):
     """Not that the id is taken by other content: it is the same, but it has ended."""
-    assert not cut(driver, submit("r1", Policy()), THREE, 6)
+    assert not cut(driver, submit("r1", Policy()), THREE, 7)
     lane.cancel("changed my mind")
     with pytest.raises(RequestEnded, match="changed my mind"):
         driver.run(submit("r1", Policy()), iter(THREE))
 
 
-def test_a_submission_resumes_while_workers_are_at_it(driver: SyncDriver, lane: Lane):
+@either_way
+def test_a_submission_resumes_while_workers_are_at_it(driver: SyncDriver, lane: Lane, across: bool):
     """The first half may be done already when the second half comes."""
-    for _ in cuts(driver, lane):
+    for _ in cuts(driver, lane, across):
         first = work_off(driver)
         assert driver.run(submit("r1", Policy()), iter(THREE)) == 5
         assert sorted(first + work_off(driver)) == [b"a", b"b", b"c", b"d", b"e"]
@@ -330,7 +341,8 @@ def test_a_late_producer_starts_again_with_a_newer_intent(driver: SyncDriver, la
     operation = submit("r1", Policy())
     assert isinstance(operation.send(None), Pull)
     assert isinstance(operation.send([b"a"]), Pull)
-    intended = driver.run(once(operation.send(None)))
+    assert isinstance(operation.send(None), Across)
+    intended = driver.run(once(operation.send(None)))  # as in a cluster
     score = intended[2]
     lane.abandon(score)
     driver.run(once(drop("req", "r1", str(score))))
@@ -351,9 +363,19 @@ def test_a_late_producer_starts_again_with_a_newer_intent(driver: SyncDriver, la
     assert clean(lane)
 
 
+def test_an_intent_that_was_given_up_before_costs_a_second_try(queue: Queue, lane: Lane):
+    """The mark that the auditor left is from a clock that was ahead: the next intent is newer."""
+    seen = int(time.time() * 1000) + HOUR
+    lane.abandon(seen)
+    assert queue.submit_request(["a", "b"], id="r1").progress().total == 2
+    assert lane.client.zscore(keys.active("req"), "r1") > seen
+    assert sorted(work_off(queue.driver)) == [b"a", b"b"]
+    assert clean(lane)
+
+
 def test_a_shorter_submission_with_the_same_beginning_harms_nobody(driver: SyncDriver, lane: Lane):
     """Another producer of the same id is ahead of it, and still sending."""
-    assert not cut(driver, submit("r1", Policy()), THREE, 6)
+    assert not cut(driver, submit("r1", Policy()), THREE, 7)
     with pytest.raises(RequestExists):
         driver.run(submit("r1", Policy()), iter([*THREE[:1], [b"other"]]))
     assert (lane.number("open"), lane.number("chunks")) == (1, 2)

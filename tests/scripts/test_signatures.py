@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 ROOT = lua_folder() / "v1"
 NAMES = sorted(
-    path.stem for folder in ("request", "dispatch") for path in (ROOT / folder).glob("*")
+    path.stem for folder in ("request", "dispatch", "both") for path in (ROOT / folder).glob("*")
 )
 REQUEST_NAMES = sorted(path.stem for path in (ROOT / "request").glob("*.lua"))
 GROWING = {
     *("add_part", "add_unique", "admit", "append", "enqueue", "intend", "pin", "requeue_dead"),
-    *("roll", "stage"),
+    *("roll", "stage", "submit"),
 }
 APART = {"stage", "unstage"}  # they have nothing to do with the request itself
 READING = {"check", "list_dead"}
@@ -95,7 +95,8 @@ def test_every_key_a_script_touches_is_declared(name: str):
 
 
 def path_of(name: str) -> str:
-    return ("request" if name in REQUEST_NAMES else "dispatch") + f"/{name}.lua"
+    (path,) = ROOT.glob(f"[!l]*/{name}.lua")  # not in lib/
+    return path.relative_to(ROOT).as_posix()
 
 
 @script_of

@@ -79,7 +79,8 @@ def main() -> None:
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.dataSource.register(Stalling)
-    write(numbers(spark, int(count), PARTITIONS), url, "stalling", request="r1")
+    # Small chunks: the attempt that stalls has sent some of its rows by then.
+    write(numbers(spark, int(count), PARTITIONS), url, "stalling", request="r1", batchSize="100")
     spark.stop()
 
 

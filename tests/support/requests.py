@@ -11,7 +11,7 @@ from fairlane.model import result_head
 from fairlane.operations import tokens, work
 from fairlane.operations.fields import PACKED, unpacked
 from fairlane.scripts import Dialect, Library, library
-from fairlane.steps import Batch, Command, Pull
+from fairlane.steps import Across, Batch, Command, Pull
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -425,15 +425,28 @@ def listening(client: redis.Redis, channel: str) -> Iterator[Callable[[], list[b
 
 
 def cut(
-    driver: SyncDriver, operation: Operation[Any], bodies: list[list[bytes]], steps: int
+    driver: SyncDriver,
+    operation: Operation[Any],
+    bodies: list[list[bytes]],
+    steps: int,
+    *,
+    across: bool = False,
 ) -> bool:
-    """Run the operation's first steps, then drop it as a crash would; True if it had ended."""
+    """Run the operation's first steps, then drop it as a crash would; True if it had ended.
+
+    `across`: what a script can do in several slots it does; otherwise it goes as in a cluster.
+    """
     source = iter(bodies)
     reply: Any = None
     try:
         for _ in range(steps + 1):
             step = operation.send(reply)
-            reply = next(source, None) if isinstance(step, Pull) else driver.run(once(step))
+            if isinstance(step, Pull):
+                reply = next(source, None)
+            elif isinstance(step, Across) and not across:
+                reply = None
+            else:
+                reply = driver.run(once(step))
     except StopIteration:
         return True
     operation.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fairlane.steps import Across
 from tests.support.requests import once
 
 if TYPE_CHECKING:
@@ -35,3 +36,14 @@ def drive(driver: SyncDriver, operation: Operation[Any], see: Callable[[Step], b
         except StopIteration as end:
             return end.value
         reply = None if see(step) else driver.run(once(step))
+
+
+def apart(operation: Operation[Any]) -> Operation[Any]:
+    """The same as it goes in a cluster: no server has all keys."""
+    reply: Any = None
+    while True:
+        try:
+            step = operation.send(reply)
+        except StopIteration as end:
+            return end.value
+        reply = None if isinstance(step, Across) else (yield step)

@@ -10,7 +10,7 @@ local grace = tonumber(ARGV[2])  -- ms until the auditor looks
 local above = tonumber(ARGV[3])  -- a score the auditor has given up, or 0
 local ids = 4  -- ARGV[4...]  requests, each once
 -- @include lib/now_ms.lua
--- @include lib/layout.lua
+-- @include lib/intend.lua
 local MOST = 400
 
 if not grace or not above then
@@ -19,23 +19,5 @@ end
 if #ARGV < ids or #ARGV - ids + 1 > MOST then
   return redis.error_reply("BADARGUMENT intend wants 1 to " .. MOST .. " requests")
 end
-local known = redis.call("HMGET", conf, "max_waiting", "shards", "layout")
-local refused = layout_error(known[3])
-if refused then
-  return refused
-end
-local before = redis.call("ZMSCORE", active, unpack(ARGV, ids))
--- Each intent is newer than any the auditor has seen.
-local least = math.max(above + 1, now_ms(now) + grace)
-local reply = {tonumber(known[1] or 0), known[2] or ""}
-local entries = {}
-for i, former in ipairs(before) do
-  local score = least
-  if former then
-    score = math.max(math.floor(tonumber(former)) + 1, least)
-  end
-  entries[2 * i - 1], entries[2 * i] = score, ARGV[ids + i - 1]
-  reply[2 * i + 1], reply[2 * i + 2] = score, former or "0"
-end
-redis.call("ZADD", active, unpack(entries))
-return reply
+local told, refused = intend(now_ms(now), grace, above, ids, #ARGV)
+return refused or told

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import redis
 
 from ..steps import (
+    Across,
     At,
     Batch,
     Call,
@@ -231,6 +232,8 @@ class _Runner:
         match step:
             case Command() | Call():
                 return await self.calls.call(step)
+            case Across():
+                return await self.calls.across(step)
             case Nodes():
                 return await self.calls.again(None, self._nodes)
             case At():

@@ -16,7 +16,7 @@ import redis
 from .. import clock
 from ..retry import connection_delays
 from ..scripts import Dialect
-from ..steps import Batch, Call, Command, Confirm, Confirmed, Pop
+from ..steps import Across, Batch, Call, Command, Confirm, Confirmed, Pop
 from . import routes, wire
 from .aio_turns import Turns
 from .unloaded import may_refuse_to_load
@@ -64,6 +64,12 @@ class Calls:
         if isinstance(reply, Exception):
             return (await Turns(self, Batch([step])).after(found, [reply], began))[0]
         return reply
+
+    async def across(self, step: Across) -> Any:
+        """The same, if one server has all its keys."""
+        if self.driver.dialect is None:
+            await self.again(None, _nothing)
+        return None if self.driver.is_cluster else await self.call(step.call)
 
     async def again(
         self,

@@ -41,7 +41,8 @@ class Driver(Generic[S]):
         self.on_cut: Callable[[], None] = lambda: None  # told when an answer was lost on its way
         self.dialect: Dialect | None = None
         self.waits_for_disk = False
-        self.is_replica = False  # as `check` found it
+        self.is_replica = False  # as `check` found it, as is what follows
+        self.is_cluster = False  # whatever the URL says of it
 
     def learn(self, infos: list[bytes]) -> Dialect:
         """Keeps what INFO says, of one server or of a cluster's primaries. Raises RedisUnfit.
@@ -51,6 +52,7 @@ class Driver(Generic[S]):
         self.dialect = wire.oldest([wire.check_fitness(info, self.place) for info in infos])
         self.waits_for_disk = all(map(wire.has_waitaof, infos))
         self.is_replica = wire.names_replica(infos[0], self.url)
+        self.is_cluster = any(map(wire.is_cluster, infos))
         return self.dialect
 
     def spoils(self, error: Exception) -> bool:

@@ -10,6 +10,7 @@ import redis
 
 from .. import clock, settings
 from ..steps import (
+    Across,
     At,
     Batch,
     Call,
@@ -187,12 +188,14 @@ class _Runner:
         self.ear: Any = None  # the subscription, if the operation made one
         self.channel = b""
 
-    def perform(self, step: Step) -> Any:  # noqa: C901, PLR0911  one case a step
+    def perform(self, step: Step) -> Any:  # noqa: C901, PLR0911, PLR0912  one case a step
         match step:
             case Command() | Call():
                 return self.calls.call(step)
             case Batch():
                 return self.calls.spread(step)
+            case Across():
+                return self.calls.across(step)
             case Nodes():
                 return self.calls.again(None, self._nodes)
             case At():

@@ -11,7 +11,7 @@ from .. import clock
 from ..errors import FairlaneError
 from ..retry import connection_delays
 from ..scripts import Dialect
-from ..steps import Batch, Call, Command, Confirm, Confirmed, Pop
+from ..steps import Across, Batch, Call, Command, Confirm, Confirmed, Pop
 from . import routes, wire
 from .spread import Part, Spread
 from .unloaded import may_refuse_to_load
@@ -43,6 +43,12 @@ class Calls:
         if self.driver.servers.is_one and not isinstance(step, Pop):
             return self.again(None, lambda line: self.one(line, step))
         return self.spread(Batch([step]))[0]
+
+    def across(self, step: Across) -> Any:
+        """The same, if one server has all its keys."""
+        if self.driver.dialect is None:
+            self.again(None, _nothing)
+        return None if self.driver.is_cluster else self.call(step.call)
 
     def again(
         self,

@@ -345,6 +345,11 @@ def names_replica(info: bytes | str, url: str) -> bool:
     return not finds_primary and _info_fields(info)[0].get("role") == "slave"
 
 
+def is_cluster(info: bytes | str) -> bool:
+    """Reads INFO; True for a server that refuses a script whose keys are in several slots."""
+    return _info_fields(info)[0].get("redis_mode") == "cluster"
+
+
 def has_waitaof(info: bytes | str) -> bool:
     """Reads INFO; True for a server that can tell when its append-only file is on disk."""
     fields, version = _info_fields(info)

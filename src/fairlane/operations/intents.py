@@ -6,7 +6,7 @@ request that was seen to exist bears a fraction: no auditor that gave an intent 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import keys, settings
 from ..scripts import library
@@ -35,14 +35,25 @@ def announce(
 
     `above` is a score that the auditor gave up. At most 400 ids, each once.
     """
-    grace = settings.INTENT_GRACE_MS
-    if policy.deadline_ms:  # the auditor's first look must not be later than it
-        grace = min(grace, max(policy.deadline_ms, settings.INTENT_GRACE_MS // 5))
     names = (keys.active(policy.queue), keys.conf(policy.queue))
+    grace = grace_ms(policy)
     bound, found, *told = yield library().intend(names, grace=grace, above=above, ids=ids)
+    return bound, read_intents(ids, found, told)
+
+
+def grace_ms(policy: Policy) -> int:
+    """How long the auditor leaves an intent alone."""
+    grace = settings.INTENT_GRACE_MS
+    if not policy.deadline_ms:
+        return grace
+    return min(grace, max(policy.deadline_ms, grace // 5))  # its first look is no later than that
+
+
+def read_intents(ids: Sequence[str], found: bytes, told: list[Any]) -> list[Intent]:
+    """What the script intend says: `found` the queue's shards, `told` of each id two words."""
     spread = Shards.of(found)
     scores = zip(ids, told[::2], told[1::2], strict=True)
-    return bound, [
+    return [
         Intent(score, before.decode(), spread.turned(request_id))
         for request_id, score, before in scores
     ]

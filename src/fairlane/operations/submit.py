@@ -2,51 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .. import keys, settings
 from ..errors import (
     FairlaneError,
-    InvalidArgument,
     QueueFull,
     RedisFull,
     RequestEnded,
-    RequestExists,
     RequestLost,
 )
-from ..model import ENDED_STATES
 from ..scripts import library
-from ..steps import Batch, Command, Operation, Pull
+from ..steps import Command, Operation, Pull
 from . import permits
 from .bounds import Room, check_max_wait
 from .control import as_text
-from .digest import Digest, terms
+from .digest import Digest
 from .durable import check_replicas, confirm_submission
+from .enqueue import Submission, already_exists, dispatch, enqueue
 from .fields import read
-from .intents import announce, restore, withdraw
-from .tokens import drop, insert, retire
+from .tokens import drop, retire
 
 if TYPE_CHECKING:
     from ..model import Policy
     from .digest import Chunk
     from .intents import Intent
-
-
-@dataclass(slots=True)
-class Submission:
-    """One submission on its way: `digest` covers the chunks so far.
-
-    `announced` is an intent that stands in `active` already. Open, it may go without a chunk for
-    `open_ms`.
-    """
-
-    id: str
-    policy: Policy
-    digest: Digest
-    room: Room
-    announced: Intent | None = None
-    open_ms: int = 0  # 0 = the usual hour
 
 
 def submit(request_id: str, policy: Policy, max_wait_s: float = 0.0) -> Operation[int]:
@@ -83,8 +63,8 @@ def begin(
     """
     room = Room(request_id, policy.queue, settings.MAX_WAIT_S)
     own = Submission(request_id, policy, digest, room, announced, open_ms)
-    reply = yield from _enqueue(own, [], is_open=True)
-    yield from _dispatch(own, reply[-1])
+    reply = yield from enqueue(own, [], is_open=True)
+    yield from dispatch(own, reply[-1])
 
 
 def _confirmed(own: Submission, submission: Operation[int]) -> Operation[int]:
@@ -105,109 +85,23 @@ def _submit(own: Submission) -> Operation[int]:
 
 def _begin(own: Submission, first: Chunk, following: Chunk | None) -> Operation[int]:
     own.digest.add(first)
-    reply = yield from _enqueue(own, first, is_open=following is not None)
+    reply = yield from enqueue(own, first, is_open=following is not None)
     word, total = reply[0], len(first)
     if word == b"exists":
         return (yield from _or_discard(own, _resume(own, reply, first, following)))
     if word == b"ended":
         yield retire(own.policy.queue, own.id, reply[1])
         return total
-    yield from _dispatch(own, reply[-1])
+    yield from dispatch(own, reply[-1])
     if following is None:
         return total
     return (yield from _or_discard(own, _append_rest(own, following, 1, total)))
-
-
-def _enqueue(own: Submission, chunk: Chunk, *, is_open: bool) -> Operation[list[Any]]:
-    while True:
-        try:
-            return (yield from _enqueue_now(own, chunk, is_open=is_open))
-        except (RedisFull, QueueFull) as error:
-            yield from own.room.wait(error)
-
-
-def _enqueue_now(own: Submission, chunk: Chunk, *, is_open: bool) -> Operation[list[Any]]:
-    policy, intent, given_up = own.policy, own.announced, 0
-    while True:
-        if intent is None:
-            own.room.bound, (intent,) = yield from announce(policy, [own.id], given_up)
-        own.announced = None
-        try:
-            yield from _ask(own, len(chunk))
-            reply: list[Any] = yield library().enqueue(
-                keys.request_keys(own.id),
-                digest=own.digest.hex,
-                intent=intent.score,
-                open_ms=(own.open_ms or settings.OPEN_MS) if is_open else 0,
-                shards=intent.shards,
-                bodies=chunk,
-                **terms(policy),
-            )
-        except (InvalidArgument, RedisFull, QueueFull) as error:
-            if isinstance(error, RedisFull) and (yield from is_there(own.id, own.digest.hex)):
-                return [b"ok", []]
-            yield withdraw(policy.queue, own.id, intent)  # nothing was written: no trace stays
-            raise
-        word = reply[0]
-        if word in {b"exists", b"conflict"}:
-            yield from _found(own, reply, intent)
-        if word == b"conflict":
-            raise _exists(own.id)
-        if word != b"late":
-            own.room.found()
-            return reply
-        intent, given_up = None, reply[1]  # the auditor gave it up: announce it anew, and later
-
-
-def is_there(request_id: str, digest: str) -> Operation[bool]:
-    """True when this very submission was written, and only the reply that said so was lost.
-
-    The intent stays, so the auditor looks after it, and mints the tokens that nobody was told.
-    """
-    found = yield library().confirm(keys.request_keys(request_id))
-    return bool(found[0] == b"ok" and found[2].decode() == digest)
-
-
-def _ask(own: Submission, count: int) -> Operation[None]:
-    """Asks for room for the first chunk; a repeat of what is there needs none."""
-    try:
-        yield from own.room.ask(1, count)
-    except QueueFull:
-        if not (yield Command(b"HEXISTS", keys.request_hash(own.id), b"digest")):
-            raise
-
-
-def _found(own: Submission, reply: list[Any], intent: Intent) -> Operation[None]:
-    """There is a request of this id: our intent must not keep the auditor from it."""
-    queue = own.policy.queue
-    summary = reply[1] if reply[0] == b"conflict" else reply[4]
-    home = yield Command(b"HGET", keys.request_hash(own.id), b"queue")
-    is_ours, is_over = home == queue.encode(), summary[0].decode() in ENDED_STATES
-    if is_ours and is_over:
-        yield retire(queue, own.id, summary)
-    if not is_ours:
-        yield withdraw(queue, own.id, intent)
-    elif (step := restore(queue, own.id, intent, is_over=is_over)) is not None:
-        yield step
-
-
-def _exists(request_id: str) -> RequestExists:
-    return RequestExists(
-        f"request {request_id} exists with other content or options: "
-        "choose another id, or submit the same again"
-    )
 
 
 def _ended(request_id: str, summary: list[Any]) -> RequestEnded:
     return RequestEnded(
         f"request {request_id} ended before its submission was complete ({summary[8].decode()})"
     )
-
-
-def _dispatch(own: Submission, tokens: list[Any]) -> Operation[None]:
-    calls = insert(own.policy.queue, own.id, tokens)
-    if calls:
-        yield Batch(calls)
 
 
 def _or_discard(own: Submission, rest: Operation[int]) -> Operation[int]:
@@ -254,7 +148,7 @@ def _append_rest(own: Submission, chunk: Chunk | None, chunks: int, total: int) 
         total += len(chunk)
         reply = yield from _append(own, chunk, chunks)
         yield from _check_open(own, reply)
-        yield from _dispatch(own, reply[-1])
+        yield from dispatch(own, reply[-1])
         chunk = yield from _pull(own)
     names = keys.request_keys(own.id)
     reply = yield library().seal(names, chunks=chunks, chain=own.digest.hex)
@@ -262,7 +156,7 @@ def _append_rest(own: Submission, chunk: Chunk | None, chunks: int, total: int) 
         yield retire(own.policy.queue, own.id, reply[1])
     else:
         yield from _check_open(own, reply)
-        yield from _dispatch(own, reply[-1])
+        yield from dispatch(own, reply[-1])
     return total
 
 
@@ -292,7 +186,7 @@ def _check_open(own: Submission, reply: list[Any]) -> Operation[None]:
     if word == b"gone":
         raise RequestLost(f"request {own.id} vanished from Redis while it was being submitted")
     if word in {b"conflict", b"closed"}:
-        raise _exists(own.id)
+        raise already_exists(own.id)
 
 
 def _resume(
@@ -300,18 +194,18 @@ def _resume(
 ) -> Operation[int]:
     """The id exists with this first chunk: goes on at the first chunk that is missing there."""
     _, stored, chain, is_open, summary, tokens = reply
-    yield from _dispatch(own, tokens)
+    yield from dispatch(own, tokens)
     chunks, total, chunk = 1, len(first), following
     while chunk is not None and chunks < stored:
         own.digest.add(chunk)
         chunks, total = chunks + 1, total + len(chunk)
         chunk = yield from _pull(own)
     if chunks != stored or own.digest.hex != chain.decode():
-        raise _exists(own.id)
+        raise already_exists(own.id)
     if chunk is not None and summary[0] == b"cancelled":
         raise _ended(own.id, summary)
     if chunk is not None and not is_open:
-        raise _exists(own.id)
+        raise already_exists(own.id)
     if not is_open:
         return total
     return (yield from _append_rest(own, chunk, chunks, total))

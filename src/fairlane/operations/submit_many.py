@@ -24,8 +24,9 @@ from ..scripts import library
 from ..steps import Batch, Call, Command, Lazily
 from .bounds import Room, check_max_wait
 from .digest import Digest, digested, terms
+from .enqueue import is_there
 from .intents import announce, restore, withdraw
-from .submit import is_there, submit, submit_chunk
+from .submit import submit, submit_chunk
 from .tokens import insert_all, retire_all
 
 if TYPE_CHECKING:

@@ -1,0 +1,173 @@
+"""How a request comes into being with its first chunk: intend [D], enqueue [R], insert_tokens [D].
+
+Where one server has all keys, one script does the three at once; nobody sees what is between.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .. import keys, settings
+from ..errors import InvalidArgument, QueueFull, RedisFull, RequestExists
+from ..model import ENDED_STATES
+from ..scripts import library
+from ..steps import Across, Batch, Command, Operation
+from .digest import terms
+from .intents import announce, grace_ms, read_intents, restore, withdraw
+from .tokens import insert, retire
+
+if TYPE_CHECKING:
+    from ..model import Policy
+    from .bounds import Room
+    from .digest import Chunk, Digest
+    from .intents import Intent
+
+
+@dataclass(slots=True)
+class Submission:
+    """One submission on its way: `digest` covers the chunks so far.
+
+    `announced` is an intent that stands in `active` already. Open, it may go without a chunk for
+    `open_ms`.
+    """
+
+    id: str
+    policy: Policy
+    digest: Digest
+    room: Room
+    announced: Intent | None = None
+    open_ms: int = 0  # 0 = the usual hour
+
+
+def enqueue(own: Submission, chunk: Chunk, *, is_open: bool) -> Operation[list[Any]]:
+    """The script's reply: ok, exists or ended. Raises RequestExists, RedisFull and QueueFull."""
+    while True:
+        try:
+            return (yield from _now(own, chunk, is_open=is_open))
+        except (RedisFull, QueueFull) as error:
+            yield from own.room.wait(error)
+
+
+def _now(own: Submission, chunk: Chunk, *, is_open: bool) -> Operation[list[Any]]:
+    intent, given_up, reply = own.announced, 0, None
+    own.announced = None
+    if intent is None:
+        intent, reply = yield from _at_once(own, chunk, is_open=is_open)
+    while True:
+        if intent is None:
+            own.room.bound, (intent,) = yield from announce(own.policy, [own.id], given_up)
+        if reply is None:
+            reply = yield from _enqueue_announced(own, chunk, intent, is_open=is_open)
+        word = reply[0]
+        if word in {b"exists", b"conflict"}:
+            yield from _found(own, reply, intent)
+        if word == b"conflict":
+            raise already_exists(own.id)
+        if word != b"late":
+            own.room.found()
+            return reply
+        intent, given_up, reply = None, reply[1], None  # the auditor gave it up: anew, and later
+
+
+def _at_once(
+    own: Submission, chunk: Chunk, *, is_open: bool
+) -> Operation[tuple[Intent | None, list[Any] | None]]:
+    """All three steps by one script, where one server has all keys: the intent, and the reply.
+
+    None: that is still to do. Tokens are in their lane already.
+    """
+    queue = own.policy.queue
+    names = (*keys.request_keys(own.id), keys.active(queue), keys.conf(queue))
+    call = library().submit(
+        (*names, keys.lanes(queue)[own.policy.priority]),
+        id=own.id,
+        grace=grace_ms(own.policy),
+        **_given(own, chunk, is_open=is_open),
+    )
+    try:
+        told = yield Across(call)
+    except RedisFull:
+        if (yield from is_there(own.id, own.digest.hex)):
+            return None, [b"ok", []]
+        raise
+    if told is None:
+        return None, None
+    own.room.bound, found, *rest = told
+    (intent,) = read_intents([own.id], found, rest[:2])
+    return intent, rest[-1] if len(rest) > 2 else None  # noqa: PLR2004  score, score before, reply
+
+
+def _enqueue_announced(
+    own: Submission, chunk: Chunk, intent: Intent, *, is_open: bool
+) -> Operation[list[Any]]:
+    try:
+        yield from _ask(own, len(chunk))
+        reply: list[Any] = yield library().enqueue(
+            keys.request_keys(own.id),
+            intent=intent.score,
+            shards=intent.shards,
+            **_given(own, chunk, is_open=is_open),
+        )
+    except (InvalidArgument, RedisFull, QueueFull) as error:
+        if isinstance(error, RedisFull) and (yield from is_there(own.id, own.digest.hex)):
+            return [b"ok", []]
+        yield withdraw(own.policy.queue, own.id, intent)  # nothing was written: no trace stays
+        raise
+    return reply
+
+
+def _given(own: Submission, chunk: Chunk, *, is_open: bool) -> dict[str, Any]:
+    """What a request comes into being with."""
+    return terms(own.policy) | {
+        "digest": own.digest.hex,
+        "open_ms": (own.open_ms or settings.OPEN_MS) if is_open else 0,
+        "bodies": chunk,
+    }
+
+
+def is_there(request_id: str, digest: str) -> Operation[bool]:
+    """True when this very submission was written, and only the reply that said so was lost.
+
+    The intent stays, so the auditor looks after it, and mints the tokens that nobody was told.
+    """
+    found = yield library().confirm(keys.request_keys(request_id))
+    return bool(found[0] == b"ok" and found[2].decode() == digest)
+
+
+def _ask(own: Submission, count: int) -> Operation[None]:
+    """Asks for room for the first chunk; a repeat of what is there needs none."""
+    try:
+        yield from own.room.ask(1, count)
+    except QueueFull:
+        if not (yield Command(b"HEXISTS", keys.request_hash(own.id), b"digest")):
+            raise
+
+
+def _found(own: Submission, reply: list[Any], intent: Intent) -> Operation[None]:
+    """There is a request of this id: our intent must not keep the auditor from it."""
+    queue = own.policy.queue
+    summary = reply[1] if reply[0] == b"conflict" else reply[4]
+    home = yield Command(b"HGET", keys.request_hash(own.id), b"queue")
+    is_ours, is_over = home == queue.encode(), summary[0].decode() in ENDED_STATES
+    if is_ours and is_over:
+        yield retire(queue, own.id, summary)
+    if not is_ours:
+        yield withdraw(queue, own.id, intent)
+    elif (step := restore(queue, own.id, intent, is_over=is_over)) is not None:
+        yield step
+
+
+def already_exists(request_id: str) -> RequestExists:
+    """The error of an id that somebody else has."""
+    return RequestExists(
+        f"request {request_id} exists with other content or options: "
+        "choose another id, or submit the same again"
+    )
+
+
+def dispatch(own: Submission, tokens: list[Any]) -> Operation[None]:
+    """Puts tokens into their lanes."""
+    calls = insert(own.policy.queue, own.id, tokens)
+    if calls:
+        yield Batch(calls)
