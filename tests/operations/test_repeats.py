@@ -439,10 +439,10 @@ def joins(driver: Any) -> None:
 ON_SINGLE = pytest.mark.parametrize("redis_server", backends.one(), indirect=True)
 SCENARIOS: list[Callable[[Any], None]] = [
     submits, submits_in_three_steps, submits_nothing, submits_a_stream, submits_twice,
-    submits_many, submits_bounded, is_refused_by_the_bound, takes_back_a_stream, discards, cancels, works, fails, gives_back,
-    expires, dies, lives, loses_its_tokens, is_late, leaves_an_intent, vanishes, ends_unlogged,
-    changes, spreads, requeues, requeues_after_the_end, drops_the_dead, checks_everything, tidies,
-    rolls, joins,
+    submits_many, submits_bounded, is_refused_by_the_bound, takes_back_a_stream, discards,
+    cancels, works, fails, gives_back, expires, dies, lives, loses_its_tokens, is_late,
+    leaves_an_intent, vanishes, ends_unlogged, changes, spreads, requeues,
+    requeues_after_the_end, drops_the_dead, checks_everything, tidies, rolls, joins,
 ]  # fmt: skip
 
 
