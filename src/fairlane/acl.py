@@ -22,9 +22,7 @@ Version = tuple[int, ...]
 USUAL: Version = (7, 0)
 _MODERN: Version = (7, 0)  # what a script's first line may say
 _CALL = re.compile(r'redis\.p?call\("([A-Z]+)"(?:, *"([A-Z]+)")?')
-_FUNCTION = re.compile(r"^local function (\w+)\(.*?^end$", re.MULTILINE | re.DOTALL)
 _COMMENT = re.compile(r"--.*")
-_NAME = re.compile(r"\w+")
 _CONTAINERS = {"xgroup"}  # commands whose second word says which one it is
 # Rules that name a command are refused by a server that does not know it.
 _SINCE: dict[str, Version] = {
@@ -173,21 +171,10 @@ def commands_of(script: Script, server: Version = USUAL) -> set[str]:
     wanted = (Dialect.LEGACY,) if server < _MODERN else (Dialect.MODERN, Dialect.CLUSTER)
     found = set()
     for dialect in wanted:
-        for name, second in _CALL.findall(run_by(script.source(dialect).decode())):
+        for name, second in _CALL.findall(_COMMENT.sub("", script.source(dialect).decode())):
             command = name.lower()
             found.add(f"{command}|{second.lower()}" if command in _CONTAINERS else command)
     return found
-
-
-def run_by(text: str) -> str:
-    """A script without the functions that it includes and never calls."""
-    text = _COMMENT.sub("", text)
-    functions = {match[1]: match[0] for match in _FUNCTION.finditer(text)}
-    parts, todo = [], [_FUNCTION.sub("", text)]
-    while todo:
-        parts.append(todo.pop())
-        todo += [functions.pop(name) for name in _NAME.findall(parts[-1]) if name in functions]
-    return "\n".join(parts)
 
 
 def knows(server: Version, command: str) -> bool:

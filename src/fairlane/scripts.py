@@ -4,7 +4,8 @@ A script's signature is its own first lines: `local fence = ARGV[3]  -- drawn at
 third argument `fence`. Lua runs these lines and the loader reads them, so they can't drift apart:
 `scripts.extend(keys, k=…, fence=…, op=…)` with a wrong name is a TypeError before Redis is touched.
 
-`-- @include lib/mint.lua` is textual and happens once. `-- @flags` says how Redis 7 may treat the
+`-- @include lib/mint.lua` is textual and happens once; functions of it that the script does not use
+are left out, as each is made anew at every call. `-- @flags` says how Redis 7 may treat the
 script: `allow-oom` (it must run when Redis is full, or nothing could be drained), `no-writes`, or
 `grows` (refused when full). Redis 6.2 has no flags: there an allow-oom script begins with a write
 that cannot grow, because only the first write of a script is ever refused. In a cluster of Redis 7
@@ -33,6 +34,9 @@ _ONE = re.compile(
     r"^local (\w+) = (?:tonumber\()?(KEYS|ARGV)\[(\d+)\]\)?(?:\s+-- .*)?$", re.MULTILINE
 )
 _REST = re.compile(r"^local (\w+) = (\d+)\s+-- (KEYS|ARGV)\[\2\.\.\.\].*$", re.MULTILINE)
+_FUNCTION = re.compile(r"^local function (\w+)\(.*?^end\n?", re.MULTILINE | re.DOTALL)
+_NAME = re.compile(r"\w+")
+_COMMENT = re.compile(r"--.*")
 _PUBLISH, _SPUBLISH = 'redis.call("PUBLISH"', 'redis.call("SPUBLISH"'
 # PERSIST of a key without a TTL changes nothing. (What tidy has left a TTL is no request's.)
 _FIRST_WRITE = 'if redis.call("PTTL", KEYS[1]) < 0 then redis.call("PERSIST", KEYS[1]) end\n'
@@ -68,6 +72,21 @@ def expand(root: Path, name: str, seen: set[str] | None = None) -> str:
         return "" if match[1] in seen else expand(root, match[1], seen)
 
     return _INCLUDE.sub(include, (root / name).read_text(encoding="utf-8")).rstrip("\n")
+
+
+def without_unused(text: str) -> str:
+    """The text without the functions at its top that what it runs never comes to.
+
+    A tenth of what a script costs is to make the functions it might call.
+    """
+    functions = {match[1]: _COMMENT.sub("", match[0]) for match in _FUNCTION.finditer(text)}
+    used: set[str] = set()
+    todo = [_COMMENT.sub("", _FUNCTION.sub("", text))]
+    while todo:
+        found = {name for name in _NAME.findall(todo.pop()) if name in functions} - used
+        used |= found
+        todo += [functions[name] for name in found]
+    return _FUNCTION.sub(lambda match: match[0] if match[1] in used else "", text)
 
 
 class Script:
@@ -147,7 +166,7 @@ class Library:
         script = self._scripts.get(name)
         if script is None:
             path = self._paths[name].relative_to(self.root).as_posix()
-            script = self._scripts[name] = Script(name, expand(self.root, path))
+            script = self._scripts[name] = Script(name, without_unused(expand(self.root, path)))
         return script
 
     def __iter__(self) -> Iterator[Script]:

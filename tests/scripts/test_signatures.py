@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fairlane import keys
-from fairlane.scripts import Dialect, Library, Script, expand, library, lua_folder
+from fairlane.scripts import (
+    Dialect,
+    Library,
+    Script,
+    expand,
+    library,
+    lua_folder,
+    without_unused,
+)
 from tests.support.requests import HOUR, Lane
 
 if TYPE_CHECKING:
@@ -152,6 +160,47 @@ def test_includes_resolve_once(name: str):
     assert "@include" not in text
     functions = re.findall(r"^local function (\w+)", text, re.MULTILINE)
     assert len(functions) == len(set(functions))
+
+
+LUA = {"error", "ipairs", "pairs", "select", "tonumber", "tostring", "type", "unpack", "pcall"}
+KEYWORDS = {"and", "elseif", "function", "if", "in", "not", "or", "return", "until", "while"}
+
+
+@script_of
+def test_what_is_sent_has_all_it_calls_and_nothing_else(name: str):
+    """Functions that are included and never come to are left out; no other is missing."""
+    sent = script(name).source(Dialect.MODERN).decode()
+    code = plain(sent)
+    defined = re.findall(r"^local function (\w+)\(", code, re.MULTILINE)
+    assert len(defined) == len(re.findall(r"^local function .*\)$", code, re.MULTILINE)), (
+        "one-liner"
+    )
+    called = set(re.findall(r"(?<![.:\w])(\w+)\(", re.sub(r'"[^"\n]*"', '""', code)))
+    local = set(re.findall(r"^\s*local (\w+) = \w+(?:\.\w+)?", code, re.MULTILINE))
+    local |= set(re.findall(r"^\s*local function (\w+)\(", code, re.MULTILINE))
+    several = re.findall(r"^\s*local ([\w, ]+) = ", code, re.MULTILINE)
+    local |= {one.strip() for names in several for one in names.split(",")}
+    assert called - local - LUA - KEYWORDS == set()
+    unused = {one for one in defined if len(re.findall(rf"\b{one}\b", code)) == 1}
+    assert unused == set()
+
+
+def test_a_function_that_is_never_come_to_is_left_out():
+    """Nor one that only such a one calls, or itself, or that a comment names; order stays."""
+    text = (
+        "local a = KEYS[1]\n"
+        "local function low(x)\n  return x\nend\n"
+        "local function high(x)\n  return low(x)\nend\n"
+        "local function other(x)\n  return only(x)\nend\n"
+        "local function only(x)\n  return only(x - 1)\nend\n"
+        "return high(a)  -- not other(a)\n"
+    )
+    assert without_unused(text) == (
+        "local a = KEYS[1]\n"
+        "local function low(x)\n  return x\nend\n"
+        "local function high(x)\n  return low(x)\nend\n"
+        "return high(a)  -- not other(a)\n"
+    )
 
 
 def test_every_lib_is_used():
