@@ -31,7 +31,7 @@ def main(named: list[str]) -> int:
     if unknown := set(kinds) - set(backends.OTHERS) - set(backends.USUAL):
         sys.stderr.write(f"no such back end: {', '.join(sorted(unknown))}\n")
         return 2
-    if "valkey" in kinds:
+    if backends.OF_VALKEY & {*kinds}:
         valkey.main()
     with contextlib.ExitStack() as later:
         env: Mapping[str, str] = os.environ

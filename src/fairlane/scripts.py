@@ -42,6 +42,11 @@ _PUBLISH, _SPUBLISH = 'redis.call("PUBLISH"', 'redis.call("SPUBLISH"'
 _FIRST_WRITE = 'if redis.call("PTTL", KEYS[1]) < 0 then redis.call("PERSIST", KEYS[1]) end\n'
 
 
+def is_in_cluster(info: Mapping[str, str]) -> bool:
+    """Whether INFO comes of a node of a cluster; Valkey has another name for it than Redis."""
+    return "cluster" in (info.get("redis_mode"), info.get("server_mode"))
+
+
 class Dialect(Enum):
     """Which of a script's texts a server wants."""
 
@@ -51,10 +56,10 @@ class Dialect(Enum):
 
     @classmethod
     def of(cls, info: Mapping[str, str]) -> Dialect:
-        """What the server of this INFO wants; `info` has redis_version and redis_mode."""
+        """What the server of this INFO wants: its version and its mode."""
         if int(info.get("redis_version", "0").partition(".")[0]) < _FLAGS_SINCE:
             return cls.LEGACY
-        return cls.CLUSTER if info.get("redis_mode") == "cluster" else cls.MODERN
+        return cls.CLUSTER if is_in_cluster(info) else cls.MODERN
 
 
 def lua_folder() -> Path:

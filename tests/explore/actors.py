@@ -12,6 +12,7 @@ from fairlane.model import Policy, Slice, Verdict, result_head
 from fairlane.operations import change, control, deaths, maintain, requeue, tokens, work
 from fairlane.operations.submit import submit
 from fairlane.steps import (
+    Across,
     Batch,
     Call,
     Command,
@@ -301,9 +302,13 @@ class Cast:
         return self._actor(actor.role, actor.life, replies, partial, actor.argument, False)
 
     def _fed(self, actor: Actor) -> Actor:
-        """Gives a producer its bodies; it never waits for room."""
-        while isinstance(actor.step, (Pull, Pause)):
-            if isinstance(actor.step, Pause):
+        """Gives a producer its bodies; it never waits for room.
+
+        Unless it acts at once, no server has all keys: it takes the steps of a cluster.
+        """
+        others = (Pull, Pause) if actor.role.option("at_once", False) else (Pull, Pause, Across)
+        while isinstance(actor.step, others):
+            if not isinstance(actor.step, Pull):
                 actor = self._after(actor, None)
                 continue
             given = sum(isinstance(reply, Chunk) for reply in actor.replies)
@@ -346,6 +351,7 @@ class Cast:
             actor.fence = (held.k, held.fence)
             return
         one = step.steps[len(actor.partial)] if isinstance(step, Batch) else step
+        one = one.call if isinstance(one, Across) else one
         if isinstance(one, (Command, Call)):
             actor.doing = self.world.doing(one)
             actor.is_idle = actor.doing.name == "BRPOP"
@@ -429,6 +435,8 @@ def plain(value: Any) -> Any:  # noqa: C901, PLR0911, PLR0912  one line for each
         return tuple(plain(getattr(value, one.name)) for one in fields(value))
     if isinstance(value, Call):
         return (value.script.name, plain(value.args))
+    if isinstance(value, Across):
+        return plain(value.call)
     if isinstance(value, Batch):
         return plain(value.steps)
     if isinstance(value, Command):
@@ -497,9 +505,10 @@ def extension(step: Handle | HandleBunch) -> Call:
 def install(library: Library, monkeypatch: Any) -> None:
     """The operations use this library, our op ids and a clock that stands still."""
     from fairlane import clock, settings
+    from fairlane.operations import enqueue, intents
     from fairlane.operations import submit as submission
 
-    for module in (control, maintain, tokens, work, submission):
+    for module in (control, enqueue, intents, maintain, tokens, work, submission):
         if hasattr(module, "library"):
             monkeypatch.setattr(module, "library", lambda: library)
     monkeypatch.setattr("fairlane.operations.work._ops", OPS)

@@ -9,11 +9,16 @@ from .explorer import System
 
 
 def producer(
-    *chunks: int, limit: int = 1, attempts: int = 2, deadline_ms: int = 0, name: str = "p"
+    *chunks: int,
+    limit: int = 1,
+    attempts: int = 2,
+    deadline_ms: int = 0,
+    name: str = "p",
+    at_once: bool = False,
 ) -> Role:
-    """Submits chunks of so many sub-requests each."""
+    """Submits chunks of so many sub-requests each; `at_once` where one server has all keys."""
     options = {"chunks": chunks, "limit": limit, "attempts": attempts, "deadline_ms": deadline_ms}
-    return Role(name, "producer", tuple(options.items()))
+    return Role(name, "producer", (*options.items(), ("at_once", at_once)))
 
 
 def changer(*changes: tuple[Any, ...]) -> Role:
@@ -48,6 +53,7 @@ SMALL = (  # a few seconds: in every test run
     System("requeue", (producer(1), W1, REQUEUE), hows=BAD),
     System("open", (producer(1, 1), W1)),
     System("a failing handler", (producer(1), W1), hows=FAILS),
+    System("open, at once", (producer(1, 1, at_once=True), W1)),
 )
 MIDDLE = (
     System("two workers", (producer(1), W1, W2)),
@@ -63,6 +69,10 @@ MIDDLE = (
     System("limit 1, then 2", (producer(2), W1, changer(("set_limit", 2)))),
     System("a deadline, a crash", (producer(1, deadline_ms=20_000), W1), CRASH),
     System("a crash", (producer(1), W1), CRASH),
+    System("at once, a lost reply", (producer(1, at_once=True), W1), LOST),
+    System("at once, a late copy", (producer(1, at_once=True), W1), COPY),
+    System("at once, a crash", (producer(1, at_once=True), W1), CRASH),
+    System("at once, by two", (producer(1, at_once=True), producer(1, name="q"), W1)),
 )
 LARGE = (
     System("extended leases", (producer(1), W1, W2), extends=True),

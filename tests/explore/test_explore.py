@@ -79,7 +79,7 @@ def test_leases_expire_while_their_workers_live(
 # One guard of each kind that the explorer must see, quickly.
 SAMPLE = [
     ("request/acquire.lua", 'permit.kind ~= "q" or permit.g ~= g', "two workers"),
-    ("request/enqueue.lua", "seen >= intent", "an empty request"),
+    ("lib/enqueue.lua", "seen >= intent", "an empty request"),
     ("request/append.lua", "chunk <= chunks", "open, a lost reply"),
     ("request/reap.lua", "is_ended(state)", "one worker"),
     ("lib/finish.lua", "left > 0 and not cancelled and not expired", "one worker"),

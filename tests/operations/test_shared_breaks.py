@@ -490,6 +490,31 @@ def test_who_waits_for_a_line_when_the_driver_is_closed_has_another_one(server: 
     asyncio.run(scene())
 
 
+@pytest.mark.parametrize("first", ["the line", "the tasks"])
+def test_who_is_cancelled_together_with_the_line_he_waits_for_is_cancelled(
+    first: str, server: FakeServer
+):
+    """As at the end of asyncio.run, which cancels all there is in any order."""
+
+    async def scene() -> None:
+        async with connected(server, patience_s=60) as driver:
+            await driver.close()
+            gate, known = slow_to_log_in(server), server.times(b"CLIENT")
+            tasks = [asyncio.create_task(echo(driver, b"y")) for _ in range(5)]
+            await until(lambda: server.times(b"CLIENT") > known)
+            lines = driver.servers._one
+            assert lines is not None
+            making = lines._making._task
+            assert making is not None
+            for one in [making, *tasks] if first == "the line" else [*tasks, making]:
+                one.cancel()
+            found = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 20)
+            assert {type(error) for error in found} == {asyncio.CancelledError}
+            gate.set()
+
+    asyncio.run(scene())
+
+
 def test_one_asks_a_cluster_for_its_slots_on_behalf_of_all(nodes: list[FakeServer]):
     """However many hear at once that a node is gone."""
 

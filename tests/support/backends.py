@@ -26,14 +26,16 @@ if TYPE_CHECKING:
 
 VARIABLE = "FAIRLANE_TESTS_SERVERS"
 USUAL = servers.KINDS
-OTHERS = ("cluster3", "sentinel", "tls_acl", "valkey", "container")
+OTHERS = ("cluster3", "sentinel", "tls_acl", "valkey", "cluster_valkey", "container")
 EVERYTHING = ("scripts", "operations", "worker", "cli")
 # Where less is enough: what differs from `single` is the way to the server, or the server alone.
 FOLDERS = {
     "sentinel": ("operations", "worker"),
     "valkey": ("scripts", "operations", "worker"),
+    "cluster_valkey": ("operations",),
     "container": ("operations",),
 }
+OF_VALKEY = frozenset({"valkey", "cluster_valkey"})
 WITH_REPLICAS = frozenset({"cluster3", "sentinel"})
 PATIENT_MS = 10_000  # longer than any test keeps a server busy: nobody fails over by mistake
 
@@ -191,7 +193,7 @@ def why_not(kind: str) -> str | None:
             return "the bundled server is the only one: `single` runs on it already"
     if kind == "tls_acl":
         return None if shutil.which("openssl") else NEEDS
-    if kind == "valkey":
+    if kind in OF_VALKEY:
         return None if valkey.find() else valkey.why_not()
     if kind == "container":
         return containers.no_engine()
@@ -202,7 +204,7 @@ def name_of(kind: str) -> str:
     """What runs there, with its version."""
     if kind == "bundled62":
         return str(servers.find_bundled() or "-")
-    if kind == "valkey":
+    if kind in OF_VALKEY:
         return str(valkey.find() or "-")
     return containers.image() if kind == "container" else str(find_server())
 

@@ -103,7 +103,7 @@ def run_server(
     with tempfile.TemporaryDirectory(prefix="fl-", ignore_cleanup_errors=True) as folder:
         server = _start(kind, binary, Path(folder), options, security)
         try:
-            if kind == "cluster1":
+            if kind in {"cluster1", "cluster_valkey"}:
                 _form_cluster(server)
             yield server
         finally:
@@ -118,7 +118,7 @@ def program_of(kind: str) -> ServerBinary:
         if found is None:
             raise LookupError("the extra `embedded` is not installed: no bundled server")
         return found
-    if kind == "valkey":
+    if kind in {"valkey", "cluster_valkey"}:
         found = valkey.find()
         if found is None:
             raise LookupError(valkey.why_not())

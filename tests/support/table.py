@@ -50,7 +50,7 @@ def lines(stats: Mapping[str, Iterable[Any]]) -> list[str]:
 
 def _waitaof() -> list[str]:
     """What only a newer server can show."""
-    if "valkey" not in backends.chosen():
+    if not backends.OF_VALKEY & {*backends.chosen()}:
         return []
     reason = backends.why_not("valkey")
     how = f"not tested: {reason}" if reason else f"tested on {backends.name_of('valkey')} alone"

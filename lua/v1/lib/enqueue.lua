@@ -17,7 +17,7 @@ local function enqueue_error()
   end
   for i = 6, 15 do
     if not tonumber(ARGV[i]) then
-      return redis.error_reply("BADARGUMENT enqueue wants a number as argument " .. i)
+      return redis.error_reply("BADARGUMENT a number is expected as argument " .. i)
     end
   end
   if not are_shards(shards) then

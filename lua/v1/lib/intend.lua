@@ -8,7 +8,7 @@ local function intend(now, grace, above, first, last)
   end
   local before = redis.call("ZMSCORE", active, unpack(ARGV, first, last))
   local least = math.max(above + 1, now + grace)  -- each intent is newer than any the auditor has seen
-  local told = {tonumber(known[1] or 0), known[2] or ""}
+  local told = {tonumber(known[1] or 0) or 0, known[2] or ""}  -- a damaged bound is none
   local entries = {}
   for i, former in ipairs(before) do
     local score = least

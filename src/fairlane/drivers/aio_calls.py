@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import redis
 
 from .. import clock
+from ..errors import RedisUnfit
 from ..retry import connection_delays
 from ..scripts import Dialect
 from ..steps import Across, Batch, Call, Command, Confirm, Confirmed, Pop
@@ -69,7 +70,14 @@ class Calls:
         """The same, if one server has all its keys."""
         if self.driver.dialect is None:
             await self.again(None, _nothing)
-        return None if self.driver.is_cluster else await self.call(step.call)
+        if not self.driver.is_cluster:
+            try:
+                return await self.call(step.call)
+            except RedisUnfit as error:
+                if not wire.crosses_slots(error):
+                    raise
+                self.driver.is_cluster = True  # whatever INFO said, or said then
+        return None
 
     async def again(
         self,

@@ -23,6 +23,8 @@ class Once(Generic[T]):
 
     async def result(self) -> T:
         """What `make` returns. Raises what it raises, and ConnectionError when it is stopped."""
+        me = asyncio.current_task()
+        seen = me.cancelling() if me is not None else 0
         task = self._task
         if task is None:
             task = self._task = asyncio.create_task(self._make())
@@ -30,7 +32,8 @@ class Once(Generic[T]):
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            if not task.cancelled():  # who asked was, not what he asked for
+            is_me = me is not None and me.cancelling() > seen
+            if is_me or not task.cancelled():  # who asked was, and not only what he asked for
                 raise
             raise redis.ConnectionError("Connection closed.") from None
 

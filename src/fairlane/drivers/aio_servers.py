@@ -56,8 +56,7 @@ class Lines(Known):
             if (found := self.shared) is not None:  # it was sound all the time
                 return found
         line = await self._fresh()
-        reader = line._reader  # noqa: SLF001
-        if reader is None or reader.at_eof():  # whoever takes it over would not hear of it
+        if _has_ended(line):  # whoever takes it over would not hear of it
             await line.disconnect(nowait=True)
             raise redis.exceptions.ConnectionError("Connection closed by server.")
         if self._shared is not None:
@@ -135,6 +134,11 @@ class Lines(Known):
         """The same, and of what is being made."""
         await self._making.stop()
         await self.close()
+
+
+def _has_ended(line: Connection) -> bool:
+    reader, writer = line._reader, line._writer  # noqa: SLF001
+    return reader is None or writer is None or reader.at_eof() or writer.transport.is_closing()
 
 
 class Servers(Places[Lines]):

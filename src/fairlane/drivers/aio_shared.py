@@ -89,7 +89,7 @@ class Shared(asyncio.BufferedProtocol):
             return
         if self._timer is None and self.timeout_s is not None:
             self._timer = self.loop.call_later(self.timeout_s, self._look)
-        if not self._is_held:
+        if not (self._is_held or self._transport.is_closing()):
             if len(out) == len(self._waiting):  # nothing else is under way
                 self._heard = self.loop.time()
             self._out = []

@@ -49,11 +49,12 @@ class Driver(Generic[S]):
 
         Returns what the oldest of them understands.
         """
-        self.dialect = wire.oldest([wire.check_fitness(info, self.place) for info in infos])
+        dialect = wire.oldest([wire.check_fitness(info, self.place) for info in infos])
         self.waits_for_disk = all(map(wire.has_waitaof, infos))
         self.is_replica = wire.names_replica(infos[0], self.url)
         self.is_cluster = any(map(wire.is_cluster, infos))
-        return self.dialect
+        self.dialect = dialect  # the last: another thread that sees it asks for nothing more
+        return dialect
 
     def spoils(self, error: Exception) -> bool:
         """The connections to the server that said so are made anew."""

@@ -20,7 +20,7 @@ from ..errors import (
     RedisUnfit,
     RedisUnreachable,
 )
-from ..scripts import Dialect
+from ..scripts import Dialect, is_in_cluster
 from ..steps import Arg, Call, Command, Confirmed, Pop, Popped, TextCall
 from . import unloaded
 
@@ -347,7 +347,12 @@ def names_replica(info: bytes | str, url: str) -> bool:
 
 def is_cluster(info: bytes | str) -> bool:
     """Reads INFO; True for a server that refuses a script whose keys are in several slots."""
-    return _info_fields(info)[0].get("redis_mode") == "cluster"
+    return is_in_cluster(_info_fields(info)[0])
+
+
+def crosses_slots(error: FairlaneError) -> bool:
+    """A script was refused as its keys are in several slots, before it began."""
+    return isinstance(error, RedisUnfit) and "hash to the same slot" in str(error)
 
 
 def has_waitaof(info: bytes | str) -> bool:

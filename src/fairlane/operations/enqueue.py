@@ -54,6 +54,8 @@ def _now(own: Submission, chunk: Chunk, *, is_open: bool) -> Operation[list[Any]
     own.announced = None
     if intent is None:
         intent, reply = yield from _at_once(own, chunk, is_open=is_open)
+        if intent is None and reply is not None:
+            return reply
     while True:
         if intent is None:
             own.room.bound, (intent,) = yield from announce(own.policy, [own.id], given_up)
@@ -75,7 +77,8 @@ def _at_once(
 ) -> Operation[tuple[Intent | None, list[Any] | None]]:
     """All three steps by one script, where one server has all keys: the intent, and the reply.
 
-    None: that is still to do. Tokens are in their lane already.
+    Without a reply: from there the rest is to be done. Without an intent, but with a reply: it was
+    written at an earlier try, of which nobody heard. Tokens are in their lane already.
     """
     queue = own.policy.queue
     names = (*keys.request_keys(own.id), keys.active(queue), keys.conf(queue))

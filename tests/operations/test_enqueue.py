@@ -1,0 +1,201 @@
+"""How a request comes into being, at once or in three steps, and what is lost on the way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane import keys, settings
+from fairlane.errors import RedisFull
+from fairlane.model import Policy
+from fairlane.operations.bounds import Room
+from fairlane.operations.intents import announce
+from fairlane.operations.submit import submit, submit_chunk
+from fairlane.steps import Across, Command, Pause, Pull
+from tests.support.drivers import both, run
+from tests.support.fakes import FakeServer, Refusal, fake_servers
+from tests.support.requests import dump, once, work_off
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fairlane.drivers.sync import SyncDriver
+    from fairlane.queue import Queue
+    from tests.support.requests import Lane
+
+FULL = RedisFull("Redis is full")
+
+
+def script_of(step: Any) -> str:
+    """The script that a step calls; "" = it calls none."""
+    call = step.call if isinstance(step, Across) else step
+    name: str = getattr(getattr(call, "script", None), "name", "")
+    return name
+
+
+def refused(
+    driver: SyncDriver, operation: Any, script: str, *, times: int = 1, is_lost: bool = False
+) -> tuple[Any, list[str]]:
+    """Runs it on a server that is full when this script comes, so many times.
+
+    `is_lost`: an earlier try had gone well, but nobody heard. Says what it came to, and what it did
+    since it was refused.
+    """
+    reply: Any = None
+    error: Exception | None = None
+    names: list[str] = []
+    while True:
+        try:
+            step = operation.send(reply) if error is None else operation.throw(error)
+        except StopIteration as end:
+            return end.value, names
+        reply = error = None
+        names.append(script_of(step) or word_of(step))
+        if not isinstance(step, Pause):
+            is_it = times > 0 and script_of(step) == script
+            if not is_it or is_lost:
+                reply = driver.run(once(step))
+            if is_it:
+                error, times, names = FULL, times - 1, []
+
+
+def word_of(step: Any) -> str:
+    """What a step is that calls no script."""
+    args = getattr(step, "args", None)
+    return args[0].decode() if args else type(step).__name__.lower()
+
+
+def chunk_of(request_id: str, policy: Policy, *, max_wait_s: float = 0.0, **given: Any) -> Any:
+    room = Room(request_id, policy.queue, max_wait_s)
+    return submit_chunk(request_id, policy, [b"a", b"b"], room, **given)
+
+
+def way_of(driver: SyncDriver) -> str:
+    """The script by which a request is written here."""
+    driver.check()
+    return "enqueue" if driver.is_cluster else "submit"
+
+
+def test_what_was_written_though_nobody_heard_is_found_on_a_full_redis(
+    driver: SyncDriver, lane: Lane
+):
+    """It is not refused: its caller would submit it again, under another id."""
+    total, names = refused(driver, chunk_of("r1", Policy()), way_of(driver), is_lost=True)
+    assert (total, names) == (2, ["confirm"])
+    assert lane.hash()["state"] == "active"
+    assert lane.client.zscore(keys.active("req"), "r1") is not None
+
+
+def test_what_a_full_redis_refused_leaves_nothing(driver: SyncDriver, lane: Lane):
+    """No intent, no keys."""
+    with pytest.raises(RedisFull):
+        refused(driver, chunk_of("r1", Policy()), way_of(driver))
+    assert dump(lane.client) == {}
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_an_intent_that_was_taken_back_is_not_used_again(
+    driver: SyncDriver, lane: Lane, times: int
+):
+    """Each try for room is announced anew: the auditor has to know of what is written."""
+    policy = Policy()
+    _, (intent,) = driver.run(announce(policy, ["r1"]))
+    operation = chunk_of("r1", policy, max_wait_s=60, announced=intent)
+    total, names = refused(driver, operation, "enqueue")
+    first = ["confirm", "drop", "pause"]
+    rest = ["submit", "intend", "enqueue"] if driver.is_cluster else ["submit"]
+    assert (total, names[: len(first) + len(rest)]) == (2, [*first, *rest])
+    assert lane.client.zscore(keys.active("req"), "r1") is not None
+    assert sorted(work_off(driver)) == [b"a", b"b"]
+    lane.client.flushall()
+    total, names = refused(
+        driver, chunk_of("r1", policy, max_wait_s=60), way_of(driver), times=times
+    )
+    assert total == 2
+    assert lane.client.zscore(keys.active("req"), "r1") is not None
+
+
+@pytest.mark.parametrize(
+    ("deadline_ms", "grace_ms"),
+    [
+        (0, settings.INTENT_GRACE_MS),
+        (10, settings.INTENT_GRACE_MS // 5),
+        (settings.INTENT_GRACE_MS // 2, settings.INTENT_GRACE_MS // 2),
+        (settings.INTENT_GRACE_MS * 9, settings.INTENT_GRACE_MS),
+    ],
+)
+def test_the_auditors_first_look_is_no_later_than_the_deadline(
+    queue: Queue, lane: Lane, deadline_ms: int, grace_ms: int
+):
+    """So that what is left of it then is dead soon."""
+    seconds, micros = lane.client.time()
+    before = int(seconds) * 1000 + int(micros) // 1000
+    queue.submit_request([b"a"], id="r1", deadline_ms=deadline_ms)
+    seconds, micros = lane.client.time()
+    after = int(seconds) * 1000 + int(micros) // 1000
+    due = lane.client.zscore(keys.active("req"), "r1")
+    assert before + grace_ms <= due <= after + grace_ms
+
+
+# ------------------------------------------------------------------ where no server has all keys
+
+
+def refusing(fake: FakeServer, mode: str) -> Callable[[list[bytes]], Any]:
+    """A node that names its mode so, and takes no script for keys of several slots."""
+
+    def say(words: list[bytes]) -> Any:
+        if words[0] in {b"EVAL", b"EVALSHA"} and len({*map(slot_of, keys_of(words))}) > 1:
+            return Refusal("CROSSSLOT Keys in request don't hash to the same slot")
+        return [1]
+
+    answer = fake._answer
+
+    def answering(words: list[bytes]) -> Any:
+        if words[0] == b"INFO":
+            return b"redis_version:7.2.4\r\n%b\r\nmaxmemory_policy:noeviction\r\n" % mode.encode()
+        return answer(words)
+
+    fake._answer = answering  # type: ignore[method-assign]
+    return say
+
+
+def keys_of(words: list[bytes]) -> list[bytes]:
+    return words[3 : 3 + int(words[2])]
+
+
+def slot_of(key: bytes) -> bytes:
+    """What decides on its slot."""
+    return key.partition(b"{")[2].partition(b"}")[0]
+
+
+@both
+@pytest.mark.parametrize(
+    ("mode", "asked"),
+    [
+        ("redis_mode:cluster", 0),
+        ("server_mode:cluster", 0),  # Valkey
+        ("redis_mode:standalone", 1),  # a proxy before one, or an address that became one
+    ],
+)
+def test_a_node_of_a_cluster_is_known_by_its_mode_or_by_its_refusal(
+    kind: str, mode: str, asked: int
+):
+    """Whatever the URL says of it; it is asked once."""
+    with fake_servers(1) as (fake,):
+        fake.say = refusing(fake, mode)
+        url = f"redis://127.0.0.1:{fake.port}"
+        seen: list[Any] = []
+
+        def operation() -> Any:
+            for name in ("r1", "r2"):
+                submission = submit(name, Policy())
+                assert isinstance(next(submission), Pull)
+                assert isinstance(submission.send([b"a"]), Pull)
+                seen.append((yield submission.send(None)))
+            seen.append((yield Command(b"ECHO", b"x")))
+
+        run(kind, url, operation())
+        assert seen == [None, None, [1]]
+        scripts = [words for words in fake.heard if words[0] in {b"EVAL", b"EVALSHA"}]
+        assert len(scripts) == asked
