@@ -43,6 +43,7 @@ def test_each_is_made_once_and_in_their_order_whoever_asks_for_which():
 
 
 @ON_SINGLE
+@pytest.mark.any_command
 def test_the_server_works_on_the_first_while_the_last_are_made(
     driver: SyncDriver, redis_client: redis.Redis
 ):
