@@ -26,7 +26,8 @@ REASONS = {
     "idle: result known p50": "the same, and one to complete",
     "10 ms async handlers, 100 at once: busy": (
         "a slice of 20 ms holds one or two such handlers and has three round trips, a millisecond "
-        "each beside a hundred others; longer slices keep more busy. BullMQ keeps 85, Sidekiq 92"
+        "each beside a hundred others; longer slices keep more busy. No peer's async "
+        "handlers come to more here"
     ),
     "cost of 100 lanes ÷ of 1": (
         "a worker fetches ahead from the lane in hand only: of 100 lanes with one request each "
