@@ -88,8 +88,8 @@ ROLES = {
         "works, and keeps the queue whole",
         ("worker",),
         _words(
-            "abandon acquire beat check complete confirm drop expire extend insert_tokens move"
-            " postpone promote readmit reap register report retire set_shards tally tidy"
+            "abandon acquire beat check complete confirm drop expire extend go_on insert_tokens"
+            " move postpone promote readmit reap register report retire set_shards tally tidy"
             " unregister"
         ),
         _words(

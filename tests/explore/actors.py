@@ -357,8 +357,8 @@ class Cast:
             actor.is_idle = actor.doing.name == "BRPOP"
 
     def ops_of(self, role: Role, life: int) -> list[str]:
-        """The ops that a worker may draw in a life: one, or one for each token and a retry's."""
-        most = 4 if role.kind == "bunch worker" else 1
+        """The ops that a worker may draw in a life: for each token and a retry's, and to go on."""
+        most = 4 if role.kind == "bunch worker" or role.option("at_once", False) else 1
         prefix = f"{sum(map(ord, role.name)) * 1000 + life:028x}"
         return [f"{prefix}{number:04x}" for number in range(1, most + 1)]
 

@@ -78,11 +78,11 @@ EXCEPTIONS = {
         "saves calls: in steps the same is read"
     ),
     ("lib/few.lua", "state.few > 0"): "saves a call: otherwise there is no such key",
-    ("request/complete.lua", "done < 0"): (
+    ("lib/complete.lua", "done < 0"): (
         "the arguments before the verdicts would be verdicts then, and are refused as such"
     ),
-    ("request/acquire.lua", 'permit.kind == "h"'): "only a held permit has an op",
-    ("request/acquire.lua", 'state.state ~= "active"'): (
+    ("lib/acquire.lua", 'permit.kind == "h"'): "only a held permit has an op",
+    ("lib/acquire.lua", 'state.state ~= "active"'): (
         "whoever makes a request inactive parks its queued permits: their tokens are stale before"
     ),
     ("lib/take_slice.lua", "#read == 0"): (

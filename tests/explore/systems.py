@@ -26,9 +26,9 @@ def changer(*changes: tuple[Any, ...]) -> Role:
     return Role("x", "changer", (("changes", changes),))
 
 
-def worker(number: int, most: int = 1) -> Role:
-    """Takes slices of at most so many."""
-    return Role(f"w:{number}", "worker", (("slice", most),))
+def worker(number: int, most: int = 1, *, at_once: bool = False) -> Role:
+    """Takes slices of at most so many; goes on `at_once` where one server has all keys."""
+    return Role(f"w:{number}", "worker", (("slice", most), ("at_once", at_once)))
 
 
 def bunch_worker(number: int) -> Role:
@@ -37,6 +37,7 @@ def bunch_worker(number: int) -> Role:
 
 
 W1, W2, W3 = worker(1), worker(2), worker(3)
+ON1, ON2 = worker(1, at_once=True), worker(2, at_once=True)
 CANCEL = Role("c", "canceller")
 REQUEUE = Role("d", "requeuer")
 TAKER = Role("t", "taker", (("worker", "w:1"),))
@@ -54,6 +55,8 @@ SMALL = (  # a few seconds: in every test run
     System("open", (producer(1, 1), W1)),
     System("a failing handler", (producer(1), W1), hows=FAILS),
     System("open, at once", (producer(1, 1, at_once=True), W1)),
+    System("goes on", (producer(2), ON1)),
+    System("goes on, limit 2", (producer(3, limit=2), ON1)),
 )
 MIDDLE = (
     System("two workers", (producer(1), W1, W2)),
@@ -73,6 +76,14 @@ MIDDLE = (
     System("at once, a late copy", (producer(1, at_once=True), W1), COPY),
     System("at once, a crash", (producer(1, at_once=True), W1), CRASH),
     System("at once, by two", (producer(1, at_once=True), producer(1, name="q"), W1)),
+    System("goes on, a crash", (producer(2), ON1), CRASH),
+    System("goes on, a lost reply", (producer(2), ON1), LOST),
+    System("goes on, a late copy", (producer(2), ON1), COPY),
+    System("goes on, fails", (producer(2), ON1), hows=FAILS),
+    System("goes on, cancel", (producer(2), ON1, CANCEL)),
+    System("goes on, taken for dead", (producer(2), ON1, TAKER)),
+    System("goes on, another lane", (producer(2), ON1, changer(("set_priority", 9)))),
+    System("goes on, limit 2, then 1", (producer(3, limit=2), ON1, changer(("set_limit", 1)))),
 )
 LARGE = (
     System("extended leases", (producer(1), W1, W2), extends=True),
@@ -103,6 +114,8 @@ LARGE = (
     System("two producers", (producer(1), producer(1, name="q"), W1)),
     System("a crash and a lost reply", (producer(1), W1), (1, 1, 0)),
     System("two tokens at once", (producer(2, limit=2), bunch_worker(1))),
+    System("both go on", (producer(2), ON1, ON2)),
+    System("one goes on, and one", (producer(2, limit=2), ON1, W2)),
 )
 HUGE = (  # only by name
     System("two crashes", (producer(1), W1), (2, 0, 0)),

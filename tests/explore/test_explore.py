@@ -78,7 +78,7 @@ def test_leases_expire_while_their_workers_live(
 
 # One guard of each kind that the explorer must see, quickly.
 SAMPLE = [
-    ("request/acquire.lua", 'permit.kind ~= "q" or permit.g ~= g', "two workers"),
+    ("lib/acquire.lua", 'permit.kind ~= "q" or permit.g ~= g', "two workers"),
     ("lib/enqueue.lua", "seen >= intent", "an empty request"),
     ("request/append.lua", "chunk <= chunks", "open, a lost reply"),
     ("request/reap.lua", "is_ended(state)", "one worker"),

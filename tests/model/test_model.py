@@ -63,8 +63,8 @@ def mutant(folder: Path, script: str, old: str, new: str) -> Path:
     [
         ("lib/take_back.lua", "#owed == 1 and (permit", "#owed >= 1 and (permit"),
         ("lib/verdicts.lua", "math.max(0, attempt - 1)", "attempt"),
-        ("request/acquire.lua", "permit.op == op and permit.g == g", "permit.g == g"),
-        ("request/complete.lua", "permit.fence ~= fence or permit.op ~= op", "false"),
+        ("lib/acquire.lua", 'permit.op == op and (permit.g == g or g == "0")', "permit.g == g"),
+        ("lib/complete.lua", "permit.fence ~= fence or permit.op ~= op", "false"),
         ("request/append.lua", "chunk == chunks and chain ~= last", "false"),
         ("lib/resize.lua", "  relink_parked(state)\n", ""),
         ("dispatch/postpone.lua", 'or tonumber(redis.call("ZSCORE", active, id)) ~= seen', ""),

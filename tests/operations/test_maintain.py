@@ -258,8 +258,24 @@ def test_for_many_tokens_the_lane_is_read_page_by_page(
         old.client.rpush(HOME, *[b"other#0.%d" % i for i in range(others)])
     minted, steps = watch(driver, maintain.mint_again("req", suspects(old)))
     assert (minted, steps[1:2], steps[-2:]) == (1, ["21 ZSCORE"], ["reap", "1 insert_tokens"])
-    assert steps[2:-2] == ["LRANGE"] * pages
+    assert steps[2:-2] == ["LRANGE"] * 2 * pages, "twice, for the one that is missing"
     assert set(expected(old)) <= set(standing(old.client))
+
+
+def test_tokens_that_change_ends_meanwhile_are_looked_for_again(old: Lane, driver: SyncDriver):
+    """A lease goes on in place of the next one, which slips past the reader; but hardly twice."""
+    insert(driver, "req", "r1", old.enqueue(30, limit=30)[1])
+    old.client.lpush(HOME, *[b"other#0.%d" % i for i in range(1500)])
+    turns = 0
+
+    def change(name: str) -> None:
+        nonlocal turns
+        if name == "LRANGE" and (turns := turns + 1) == 2:
+            for _ in range(5):
+                old.client.rpoplpush(HOME, HOME)
+
+    minted, steps = watch(driver, maintain.mint_again("req", suspects(old)), change)
+    assert (minted, steps[2:]) == (0, ["LRANGE"] * 3)
 
 
 def test_tokens_that_come_in_meanwhile_hide_none(old: Lane, driver: SyncDriver):
@@ -275,7 +291,7 @@ def test_tokens_that_come_in_meanwhile_hide_none(old: Lane, driver: SyncDriver):
             old.client.rpop(HOME, 50)
 
     minted, steps = watch(driver, maintain.mint_again("req", suspects(old)), push)
-    assert (minted, steps) == (0, ["HMGET", "21 ZSCORE", *["LRANGE"] * 3])
+    assert (minted, steps) == (0, ["HMGET", "21 ZSCORE", *["LRANGE"] * 2])
 
 
 # ------------------------------------------------------------------ bounds

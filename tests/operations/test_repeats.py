@@ -275,6 +275,31 @@ def works(driver: Any) -> None:
     settle(driver, second)
 
 
+def goes_on(driver: Any) -> None:
+    put(driver, 6, limit=1)
+    held: Slice | None = take(driver, 2)
+    while held is not None:
+        held = go_on(driver, held)
+
+
+def go_on(driver: Any, held: Slice) -> Slice | None:
+    """Settles a slice; the one it went on with, where one server has all keys."""
+    ids = [entry_id for entry_id, _ in held.entries]
+    heads = [result_head(one.rpartition(b"-")[2], b"d", held.attempt, 0, 0) for one in ids]
+    part: Any = (ids, [word for head in heads for word in (head, b"result")], [])
+    op, lane = work.new_op(), keys.lanes("req")[Policy().priority]
+    reply = driver.do(work.go_on(held, part, lane, op, "w:1", "7", 2))
+    if reply is None:
+        settle(driver, held)
+        return None
+    told, *more = reply
+    if told[0] == b"ended":
+        driver.do(tokens.retire("req", held.request_id, told[1]))
+    else:
+        insert(driver, "req", held.request_id, told[-1])
+    return work.shown(work.going_on(held), op, more[0])[1] if more else None
+
+
 def fails(driver: Any) -> None:
     put(driver)
     for verdict in ("retry", "dead", "release", "timeout", "retry", "retry"):
@@ -440,7 +465,7 @@ ON_SINGLE = pytest.mark.parametrize("redis_server", backends.one(), indirect=Tru
 SCENARIOS: list[Callable[[Any], None]] = [
     submits, submits_in_three_steps, submits_nothing, submits_a_stream, submits_twice,
     submits_many, submits_bounded, is_refused_by_the_bound, takes_back_a_stream, discards,
-    cancels, works, fails, gives_back, expires, dies, lives, loses_its_tokens, is_late,
+    cancels, works, goes_on, fails, gives_back, expires, dies, lives, loses_its_tokens, is_late,
     leaves_an_intent, vanishes, ends_unlogged, changes, spreads, requeues,
     requeues_after_the_end, drops_the_dead, checks_everything, tidies, rolls, joins,
 ]  # fmt: skip

@@ -203,6 +203,23 @@ def step(body: bytes, context: Context) -> bytes:
     return body
 
 
+def slow_noted(body: bytes, context: Context) -> bytes:
+    """Take 4 ms, or wait at the gate that the body names; notes the request."""
+    folder = Folder.of_handler()
+    folder.note("began", context.id)
+    if body:
+        folder.pass_gate(body.decode())
+    spend(0.004)
+    return body
+
+
+async def slow_noted_async(body: bytes, context: Context) -> bytes:
+    """Take 4 ms and let others run; notes the request."""
+    Folder.of_handler().note("began", context.id)
+    await spend_async(0.004)
+    return body
+
+
 def fail_bad_first(body: bytes, context: Context) -> bytes:
     """Fail at the first attempt of a bad body."""
     Folder.of_handler().note("ran", context.index, context.attempt)

@@ -9,7 +9,7 @@ import pytest
 from fairlane import clock, keys, settings
 from fairlane.errors import RedisUnreachable
 from fairlane.model import Token, Verdict
-from fairlane.steps import Batch, Call, Command, Handle, HandleBunch, Operation, Popped
+from fairlane.steps import Across, Batch, Call, Command, Handle, HandleBunch, Operation, Popped
 from fairlane.worker.board import COUNTS, Record
 from fairlane.worker.loop import serve
 from fairlane.worker.settle import work_off
@@ -28,6 +28,8 @@ def names_of(step: Any) -> list[str]:
     match step:
         case Batch():
             return [name for part in step.steps for name in names_of(part)]
+        case Across():
+            return names_of(step.call)
         case Call():
             return [step.script.name]
         case Command():

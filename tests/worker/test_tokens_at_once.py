@@ -80,3 +80,15 @@ def test_tokens_are_taken_one_by_one_for_a_while():
     grown(sizes, 1e-6)
     sizes.take_singly(2)
     assert [sizes.next(128) for _ in range(3)] == [1, 1, 128]
+
+
+def test_one_token_is_enough_when_it_fills_the_time():
+    """Whether or not tokens are taken one by one for a while: that passes, the time does not."""
+    sizes = BunchSizes(20, 128)
+    assert not sizes.takes_one(128), "nothing is known"
+    grown(sizes, 1e-6)
+    sizes.take_singly(2)
+    assert not sizes.takes_one(128)
+    assert sizes.takes_one(1), "there is room for one only"
+    grown(sizes, 0.03)
+    assert sizes.takes_one(128)

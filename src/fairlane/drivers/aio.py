@@ -224,6 +224,8 @@ class _Runner:
             return self.calls.call(step)  # type: ignore[arg-type]
         if kind is Batch:
             return self.calls.spread(step)  # type: ignore[arg-type]
+        if kind is Across:
+            return self.calls.across(step)  # type: ignore[arg-type]
         if kind is Handle and self.handle is not None:
             return self.handle(step)  # type: ignore[arg-type]
         return self._perform(step)
@@ -232,8 +234,6 @@ class _Runner:
         match step:
             case Command() | Call():
                 return await self.calls.call(step)
-            case Across():
-                return await self.calls.across(step)
             case Nodes():
                 return await self.calls.again(None, self._nodes)
             case At():

@@ -1,4 +1,7 @@
-"""A worker's way: pop a token -> acquire -> handle -> complete -> dispatch what comes back."""
+"""A worker's way: pop a token -> acquire -> handle -> complete -> dispatch what comes back.
+
+Or, where one server has all keys and nobody else's turn has come: handle -> go_on -> handle -> ...
+"""
 
 from __future__ import annotations
 
@@ -11,17 +14,20 @@ from typing import TYPE_CHECKING, Any
 from .. import keys
 from ..model import Slice, Token, Verdict
 from ..scripts import Library, Script, library
-from ..steps import TextCall
+from ..steps import Across, TextCall
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..steps import Arg, Call, Operation
 
+    Part = tuple[list[bytes], list[Arg], list[Verdict]]  # ids, (head, body) pairs flat, verdicts
+
 
 # In the order of their signatures: a unit makes tens of thousands of these calls a second.
 _ACQUIRE = ("now", "k", "g", "op", "worker", "started", "count", "shared")
 _COMPLETE = ("now", "k", "fence", "op", "keep", "done")
+_GO_ON = ("now", "k", "fence", "op", "done", "id", "lane", "next_op", "worker", "started", "count")
 
 
 @lru_cache(maxsize=8)
@@ -112,6 +118,28 @@ def complete(
     return _complete(held.request_id, lease, ids, results, verdicts, b"1" if keep else b"u")
 
 
+def go_on(
+    held: Slice, part: Part, lane: bytes, op: bytes, worker: str, started: str, count: int
+) -> Across:
+    """The call that settles a slice as complete does, and takes the permit's next one.
+
+    That only if its token, which came from the list `lane`, would be the next one popped. `op` and
+    `count` are the new slice's. The reply: what complete says; if it goes on, what acquire says.
+    """
+    ids, results, verdicts = part
+    args: list[Arg] = [
+        b"", held.k, held.fence, held.op, b"%d" % len(ids), held.request_id,
+        b"%d" % keys.number_of(lane), op, worker, started, b"%d" % count, *ids, *results,
+    ]  # fmt: skip
+    names = keys.request_keys(held.request_id) + keys.from_lane_up(lane)
+    return Across(TextCall(_signed(library(), "go_on", _GO_ON), names, args + _words(verdicts)))
+
+
+def going_on(held: Slice) -> Token:
+    """What a permit that goes on is shown by: its op tells it from any other, whatever its g."""
+    return Token(held.request_id, held.k, "0")
+
+
 def give_back(
     request_id: str,
     k: str,
@@ -138,9 +166,15 @@ def _complete(
     keep: bytes,
 ) -> Call:
     args: list[Arg] = [b"", *lease, keep, b"%d" % len(ids), *ids, *results]
-    for one in verdicts:
-        args += (one.entry_id, one.verdict, str(one.delay_ms), one.head, one.error)
+    args += _words(verdicts)
     return TextCall(_signed(library(), "complete", _COMPLETE), keys.request_keys(request_id), args)
+
+
+def _words(verdicts: Sequence[Verdict]) -> list[Arg]:
+    words: list[Arg] = []
+    for one in verdicts:
+        words += (one.entry_id, one.verdict, str(one.delay_ms), one.head, one.error)
+    return words
 
 
 def extend(request_id: str, k: str, fence: str, op: str) -> Call:

@@ -45,7 +45,7 @@ def take(unit: Unit, popped: Popped, most: int) -> Operation[list[Command | Call
     may_be_more = unit.is_alone and unit.bunches.is_quick and len(raw) == most > 1
     may_be_more = may_be_more and not popped.is_cut
     if len(raw) == 1 and not may_be_more:
-        return [] if first is None else (yield from use(unit, first))
+        return [] if first is None else (yield from use(unit, first, popped.lane))
     returned = Returned(unit.queue, popped.lane)
     fetched = yield from fetch(unit, raw, returned, SHARE if may_be_more else 1.0)
     if may_be_more and may_stream(unit, fetched):

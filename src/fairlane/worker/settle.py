@@ -14,6 +14,7 @@ from ..steps import Batch, Call, Command, Handle, Operation
 if TYPE_CHECKING:
     from ..model import Slice
     from .board import Record
+    from .onward import Onward
     from .unit import Outcome, Unit
 
 _log = logging.getLogger("fairlane.worker")
@@ -25,11 +26,12 @@ def work_off(
     record: Record | None = None,
     first: Outcome | None = None,
     asked: int = 0,
+    onward: Onward | None = None,
 ) -> Operation[list[Command | Call]]:
     """Handles a slice and settles it, in parts when it takes long; what is to be dispatched.
 
     `first` is what a first run of the handler over it came to. `record` is where the lease stands,
-    None for the unit's own; `asked`, as of a Lease.
+    None for the unit's own; `asked`, as of a Lease; with `onward` it may go on by itself.
     """
     position, seconds, count = 0, 0.0, len(taken.entries)
     while True:
@@ -43,19 +45,32 @@ def work_off(
         for part in parts[:-1]:
             reply = yield from _settle(unit, taken, complete(taken, *part, keep=True))
             outgoing += after(unit, taken, reply)
-        reply = yield from _settle(unit, taken, complete(taken, *parts[-1], keep=keep))
+        if not keep:
+            _observe(unit, taken, position, seconds, asked)
+        if onward is not None and not keep and not outcome.is_over and onward.is_likely(taken):
+            reply = yield from onward.settle(taken, parts[-1])
+        else:
+            reply = yield from _settle(unit, taken, complete(taken, *parts[-1], keep=keep))
         count_up(unit, [(taken, outcome, reply[0])], 0 if keep else 1)
         outgoing += after(unit, taken, reply)
+        if not keep and reply[0] == b"ok" and not taken.waiting:
+            unit.sizes.observe(taken.request_id, position, seconds)
         if not keep or reply[0] != b"ok":
-            break
+            return outgoing
         if outgoing:
             yield Batch(outgoing)
-    if reply[0] == b"ok":  # else there is no next slice of it
+
+
+def _observe(unit: Unit, taken: Slice, position: int, seconds: float, asked: int) -> None:
+    """What a slice teaches about the next one, before it is settled: that may take the next one.
+
+    Sizes are remembered of so many requests only, so not of one that ends now.
+    """
+    if taken.waiting:
         unit.sizes.observe(taken.request_id, position, seconds)
-    asked = asked if position == count else 0  # what was stopped says nothing about the rest
+    asked = asked if position == len(taken.entries) else 0  # what was stopped says nothing
     whole_s = unit.sizes.whole_s(asked, position, taken.waiting, seconds, unit.token_s)
     unit.bunches.observe(1, whole_s)
-    return outgoing
 
 
 def count_up(unit: Unit, runs: list[tuple[Slice, Outcome, bytes]], slices: int) -> None:

@@ -1,4 +1,4 @@
-"""One token, by itself: its lease, worked on and settled."""
+"""One token, by itself: its lease, worked on and settled; it may go on with the next slice."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ from ..errors import FairlaneError
 from ..operations import tokens
 from ..operations.work import acquire, complete, new_op
 from ..steps import Batch, Call, Command, Operation
+from .onward import Granted, Onward, hold
 from .settle import after, work_off
 
 if TYPE_CHECKING:
-    from ..model import Slice, Token
-    from .board import Record
+    from ..model import Token
     from .unit import Unit
 
 USED_UP = 0.9  # of a lease when its grant arrives: too late to begin anything
 
 
-def use(unit: Unit, token: Token) -> Operation[list[Command | Call]]:
-    """One token: its slice, worked on and settled; returns what is to be dispatched."""
+def use(unit: Unit, token: Token, lane: bytes = b"") -> Operation[list[Command | Call]]:
+    """One token: its slice, worked on and settled; returns what is to be dispatched.
+
+    `lane` is the key of the list that it came from; b"" = the lease is not to go on by itself.
+    """
     sent, op = clock.mono_s(), new_op()
     # Should this process die with the answer on its way, the supervisor asks again.
     unit.record.want(token, op)
@@ -35,13 +38,7 @@ def use(unit: Unit, token: Token) -> Operation[list[Command | Call]]:
     if taken is None:
         return outgoing
     try:
-        if outgoing:  # before anything else, above all before the handler
-            yield Batch(outgoing)
-        if clock.mono_s() - sent > taken.lease_ms / 1000 * USED_UP:
-            reply = yield complete(taken, [], [], [], keep=False)
-            outgoing = after(unit, taken, reply)
-        else:
-            outgoing = yield from work_off(unit, taken, asked=asked)
+        outgoing = yield from _work(unit, Granted(taken, asked, sent), lane, outgoing)
     except FairlaneError:  # Redis is away: the lease expires, and whoever leads takes it back
         unit.record.release()
         raise
@@ -50,10 +47,21 @@ def use(unit: Unit, token: Token) -> Operation[list[Command | Call]]:
     return outgoing
 
 
-def hold(record: Record, taken: Slice, sent: float, *, shared: bool = False) -> None:
-    """Puts a lease on the board."""
-    index = int(taken.entries[0][0].partition(b"-")[2]) if len(taken.entries) == 1 else -1
-    record.hold(
-        taken.request_id, taken.k, int(taken.fence), taken.op, sent, taken.lease_ms / 1000,
-        index, shared=shared,
-    )  # fmt: skip
+def _work(
+    unit: Unit, granted: Granted, lane: bytes, outgoing: list[Command | Call]
+) -> Operation[list[Command | Call]]:
+    """Slice after slice while it goes on; what is to be dispatched, first and after it."""
+    while True:
+        if outgoing:  # before anything else, above all before the handler
+            yield Batch(outgoing)
+        taken = granted.slice
+        if clock.mono_s() - granted.sent > taken.lease_ms / 1000 * USED_UP:
+            reply = yield complete(taken, [], [], [], keep=False)
+            return after(unit, taken, reply)
+        onward = Onward(unit, lane)
+        outgoing = yield from work_off(unit, taken, asked=granted.asked, onward=onward)
+        outgoing += onward.outgoing
+        if onward.next is None:
+            return outgoing
+        granted = onward.next
+        outgoing += unit.measures.due()

@@ -33,6 +33,13 @@ class BunchSizes:
         if self._singly > 0 or self._each_s < 0:
             self._singly = max(0, self._singly - 1)
             return 1
+        return self._fitting(room, share)
+
+    def takes_one(self, room: int) -> bool:
+        """True when one token fills the time, as far as is known."""
+        return self._each_s >= 0 and self._fitting(room, 1.0) == 1
+
+    def _fitting(self, room: int, share: float) -> int:
         fitting = self.most
         if self._each_s * self.most > self.slice_s * share:
             fitting = int(self.slice_s * share / self._each_s)

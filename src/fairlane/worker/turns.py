@@ -32,6 +32,12 @@ class Turns:
         self._bound = _LAST  # nothing less urgent than this is taken
         self._misses = 0
 
+    @property
+    def is_one(self) -> bool:
+        """True when the queue is not spread: there is one set of lanes."""
+        self._look()
+        return len(self._shards) == 1
+
     def next(self, most: int) -> Pop:
         """The pop of up to `most` tokens whose turn it is; `came` is to be told what it brought."""
         self._look()

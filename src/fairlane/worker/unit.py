@@ -50,7 +50,8 @@ class Unit:
     """One thread or task of a worker: it holds one lease, or a bunch of them.
 
     `bunches` says how many tokens it takes at once; `spare` is where more leases than one stand.
-    `is_alone`: no other unit is in its process, so it may fetch while it handles.
+    `is_alone`: no other unit is in its process, so it may fetch while it handles. `at_once`: one
+    server may have all keys; nobody has said otherwise.
     """
 
     queue: str
@@ -62,6 +63,7 @@ class Unit:
     bunches: BunchSizes = field(default_factory=BunchSizes)
     spare: tuple[Record, ...] = ()
     is_alone: bool = False
+    at_once: bool = True
     free: list[Record] = field(init=False)  # records of no lease
     turns: Turns = field(init=False)
 

@@ -1,0 +1,95 @@
+"""A lease that goes on: settled, and its permit's next slice taken, in one round trip.
+
+Only where one server has all keys, and only if nobody else's turn has come: the script looks at the
+lanes. For handlers that are slow enough to take tokens one by one; quick ones share round trips.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .. import clock
+from ..errors import RedisUnfit
+from ..operations import tokens
+from ..operations.work import complete, go_on, going_on, new_op, shown
+
+if TYPE_CHECKING:
+    from ..model import Slice
+    from ..operations.work import Part
+    from ..steps import Call, Command, Operation
+    from .board import Record
+    from .unit import Unit
+
+
+@dataclass(slots=True)
+class Granted:
+    """A slice that stands on the board: of at most `asked` entries, asked for at `sent`."""
+
+    slice: Slice
+    asked: int
+    sent: float
+
+
+class Onward:
+    """How one lease of a unit is settled, whose token came from the list `lane`."""
+
+    def __init__(self, unit: Unit, lane: bytes) -> None:
+        self._unit, self._lane = unit, lane
+        self.next: Granted | None = None  # what it went on with
+        self.outgoing: list[Command | Call] = []  # what that asks to dispatch
+
+    def is_likely(self, taken: Slice) -> bool:
+        """True when there will be a next slice, and it would have been taken by itself, too.
+
+        What is durable has each slice confirmed before the next.
+        """
+        unit = self._unit
+        return (
+            bool(self._lane and taken.waiting and unit.at_once)
+            and not taken.durable
+            and not unit.record.is_draining
+            and unit.turns.is_one
+            and unit.bunches.takes_one(len(unit.free))
+        )
+
+    def settle(self, taken: Slice, part: Part) -> Operation[list[Any]]:
+        """What complete says; `next` is the next slice, if there is one."""
+        unit = self._unit
+        sent, op, asked = clock.mono_s(), new_op(), unit.sizes.next(taken.request_id)
+        # Should this process die with the answer on its way, the supervisor asks again.
+        unit.record.want(going_on(taken), op)
+        try:
+            told = yield go_on(taken, part, self._lane, op, unit.worker, unit.started, asked)
+        except RedisUnfit:  # it may not read the lanes, or one of them is no list: nothing was done
+            told = None
+        if told is None:  # or a cluster: nothing was asked
+            unit.record.unwant()
+            unit.at_once = False
+            reply: list[Any] = yield complete(taken, *part, keep=False)
+            return reply
+        if len(told) > 1:
+            self._note(taken, op, told[1], asked, sent)
+        unit.record.unwant()
+        reply = told[0]
+        return reply
+
+    def _note(self, taken: Slice, op: bytes, told: list[Any], asked: int, sent: float) -> None:
+        """What acquire said."""
+        unit, request_id = self._unit, taken.request_id
+        word, following, rest = shown(going_on(taken), op, told)
+        if following is not None:
+            unit.record.release()  # half of one lease and half of another would be neither's
+            hold(unit.record, following, sent)
+            self.next = Granted(following, asked, sent)
+        if word != b"ended":
+            self.outgoing = [*tokens.insert(unit.queue, request_id, rest)]
+
+
+def hold(record: Record, taken: Slice, sent: float, *, shared: bool = False) -> None:
+    """Puts a lease on the board."""
+    index = int(taken.entries[0][0].partition(b"-")[2]) if len(taken.entries) == 1 else -1
+    record.hold(
+        taken.request_id, taken.k, int(taken.fence), taken.op, sent, taken.lease_ms / 1000,
+        index, shared=shared,
+    )  # fmt: skip
