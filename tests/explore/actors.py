@@ -104,6 +104,9 @@ class Two:
     def next(self, *_: Any) -> int:
         return 2
 
+    def takes_one(self, *_: Any) -> bool:
+        return False
+
     def observe(self, *_: Any) -> None: ...
     def take_singly(self, *_: Any) -> None: ...
 
