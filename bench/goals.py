@@ -13,8 +13,10 @@ if TYPE_CHECKING:
 # Why a goal was not reached, in the words of who looked into it.
 REASONS = {
     "drain, results ÷ raw XREADGROUP COUNT 100 + XACK": (
-        "0.48 to 0.79 in different runs; the scripts take 8 µs of Redis for each, raw reading 3"
+        "0.42 to 0.79 in different runs, 0.60 in the one before this; the scripts take 6 µs of "
+        "Redis for each, raw reading 2, and the machine is shared"
     ),
+    "COUNT 1 ÷ best acknowledging Python peer": "0.99 to 1.16 in different runs",
     "requests of one submitted ÷ BullMQ's addBulk": (
         "enqueue takes 31 µs of Redis for each, BullMQ's script 16: more is checked and written"
     ),
@@ -25,9 +27,9 @@ REASONS = {
     "idle: start p50": "one round trip to submit, one to wake the worker, one to acquire",
     "idle: result known p50": "the same, and one to complete",
     "10 ms async handlers, 100 at once: busy": (
-        "a slice of 20 ms holds one or two such handlers and has three round trips, a millisecond "
-        "each beside a hundred others; longer slices keep more busy. No peer's async "
-        "handlers come to more here"
+        "a slice of 20 ms holds one or two such handlers and has one round trip, about 1.5 ms "
+        "beside a hundred others that began with it; longer slices keep more busy. No peer's "
+        "async handlers come to more here"
     ),
     "cost of 100 lanes ÷ of 1": (
         "a worker fetches ahead from the lane in hand only: of 100 lanes with one request each "
