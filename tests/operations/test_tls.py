@@ -164,3 +164,19 @@ def test_a_user_of_a_cluster_with_a_wrong_password_is_refused(kind: str, securit
         url = cluster.url.replace("p%40ss", "wrong")
         with pytest.raises(RedisUnfit, match="check user and password"):
             run(kind, url, once(Command(b"TIME")), patience_s=600)
+
+
+def test_a_line_that_nobody_waits_for_leaves_no_socket_behind(server: Server):
+    """TLS says goodbye and waits to hear it; where the event loop ends, nobody would be there."""
+
+    async def scene() -> None:
+        driver = AsyncDriver(server.url, patience_s=5)
+        try:
+            line: Any = await (await driver.servers.lines_for(None)).take()
+            socket_of_it = line._writer.transport._ssl_protocol._transport
+            await line.disconnect(nowait=True)
+            assert socket_of_it.is_closing()
+        finally:
+            await driver.close()
+
+    asyncio.run(scene())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import redis
@@ -94,12 +95,13 @@ class Lines(Known):
 
     def _new(self) -> Connection:
         # Not pool.make_connection: it counts what it made and refuses after a hundred.
-        made: Connection = self._pool.connection_class(**self._pool.connection_kwargs)
+        made: Connection = _hanging_up(self._pool.connection_class)(**self._pool.connection_kwargs)
         return made
 
     async def _probe(self) -> None:
         """Returns when the server answers; raises soon when it does not."""
-        line = self._pool.connection_class(**self.briefly(self._pool.connection_kwargs))
+        kind = _hanging_up(self._pool.connection_class)
+        line = kind(**self.briefly(self._pool.connection_kwargs))
         try:
             await line.connect()
             await line.send_command("PING")
@@ -134,6 +136,23 @@ class Lines(Known):
         """The same, and of what is being made."""
         await self._making.stop()
         await self.close()
+
+
+@lru_cache(maxsize=16)
+def _hanging_up(kind: Any) -> Any:
+    """The same kind of connection, but one that redis-py does not wait for ends at once.
+
+    With TLS a connection that is closed says so, and waits for the other side to say it, too: if
+    its event loop ends before, the socket is left behind.
+    """
+
+    class HangingUp(kind):  # type: ignore[misc]
+        async def disconnect(self, nowait: Any = None, **given: Any) -> None:
+            if nowait and self._writer is not None:
+                self._writer.transport.abort()
+            await super().disconnect(bool(nowait), **given)
+
+    return HangingUp
 
 
 def _has_ended(line: Connection) -> bool:
