@@ -56,7 +56,6 @@ SMALL = (  # a few seconds: in every test run
     System("a failing handler", (producer(1), W1), hows=FAILS),
     System("open, at once", (producer(1, 1, at_once=True), W1)),
     System("goes on", (producer(2), ON1)),
-    System("goes on, limit 2", (producer(3, limit=2), ON1)),
 )
 MIDDLE = (
     System("two workers", (producer(1), W1, W2)),
@@ -83,7 +82,7 @@ MIDDLE = (
     System("goes on, cancel", (producer(2), ON1, CANCEL)),
     System("goes on, taken for dead", (producer(2), ON1, TAKER)),
     System("goes on, another lane", (producer(2), ON1, changer(("set_priority", 9)))),
-    System("goes on, limit 2, then 1", (producer(3, limit=2), ON1, changer(("set_limit", 1)))),
+    System("goes on, limit 2", (producer(3, limit=2), ON1)),
 )
 LARGE = (
     System("extended leases", (producer(1), W1, W2), extends=True),
@@ -114,6 +113,7 @@ LARGE = (
     System("two producers", (producer(1), producer(1, name="q"), W1)),
     System("a crash and a lost reply", (producer(1), W1), (1, 1, 0)),
     System("two tokens at once", (producer(2, limit=2), bunch_worker(1))),
+    System("goes on, limit 2, then 1", (producer(3, limit=2), ON1, changer(("set_limit", 1)))),
     System("both go on", (producer(2), ON1, ON2)),
     System("one goes on, and one", (producer(2, limit=2), ON1, W2)),
 )
