@@ -18,3 +18,12 @@ def sink(lane: Lane) -> Sink:
     made = Sink(lane)
     made.open()
     return made
+
+
+@pytest.fixture
+def one(lane: Lane) -> Lane:
+    """A lane of a server that has all keys."""
+    lane.driver.check()
+    if lane.driver.is_cluster:
+        pytest.skip("no server of a cluster has all keys")
+    return lane

@@ -10,7 +10,7 @@ from fairlane import keys
 from fairlane.errors import FairlaneError, InvalidArgument
 from fairlane.steps import Across
 from tests.scripts.test_full_and_forgotten import full
-from tests.support.requests import HOUR, Held, Lane, Tok, head_of, listening, once, toks
+from tests.support.requests import HOUR, Held, Lane, Tok, listening, once, settlement, toks
 
 if TYPE_CHECKING:
     import redis
@@ -18,15 +18,6 @@ if TYPE_CHECKING:
 OWN, ABOVE, BELOW = b"{req}:5", b"{req}:4", b"{req}:6"
 OTHER = b"r2#0.1"
 MANY_BYTES = 500  # of a body: so few of them are too big to wait without a stream
-
-
-@pytest.fixture
-def one(lane: Lane) -> Lane:
-    """A lane of a server that has all keys."""
-    lane.driver.check()
-    if lane.driver.is_cluster:
-        pytest.skip("no server of a cluster has all keys")
-    return lane
 
 
 def go_on(
@@ -42,12 +33,6 @@ def go_on(
 ) -> tuple[list[Any], Held | None]:
     """What it says of the slice, and what it went on with; all is done, or what is named."""
     done = held.ids if named is None else named
-    rest: list[Any] = list(done)
-    for entry_id in done:
-        rest += (head_of(entry_id, attempt=held.attempt), b"result of " + entry_id)
-    for entry_id, verdict, delay in others or []:
-        head = head_of(entry_id, "x", held.attempt)
-        rest += (entry_id, verdict, delay, head, f"why {verdict}")
     op = next_op or lane.new_op()
     given: dict[str, Any] = {
         "now": lane.now,
@@ -61,7 +46,7 @@ def go_on(
         "worker": held.worker,
         "started": held.started,
         "count": count,
-        "verdicts": rest,
+        "verdicts": settlement(held, done, others or []),
     } | changed
     names = lane.names + keys.from_lane_up(from_lane)
     told, *more = lane.driver.run(once(Across(lane.scripts.go_on(names, **given))))

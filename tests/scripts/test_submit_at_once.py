@@ -32,15 +32,6 @@ HOW: dict[str, Any] = {
 }
 
 
-@pytest.fixture
-def one(lane: Lane) -> Lane:
-    """A lane of a server that has all keys."""
-    lane.driver.check()
-    if lane.driver.is_cluster:
-        pytest.skip("no server of a cluster has all keys")
-    return lane
-
-
 def asked(lane: Lane, bodies: list[bytes] | int, **given: Any) -> Any:
     """What the script says; None of a cluster. A number stands for so many bodies."""
     how: dict[str, Any] = {"now": lane.now, "queue": lane.queue, "id": lane.id} | HOW | given

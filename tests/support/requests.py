@@ -113,6 +113,17 @@ def head_of(entry_id: bytes, status: str = "d", attempt: int = 1) -> str:
     return f"{entry_id.rpartition(b'-')[2].decode()}:{status}:{attempt}:0:0"
 
 
+def settlement(held: Held, done: list[bytes], others: list[tuple[bytes, str, int]]) -> list[Any]:
+    """What a worker says of a slice: what is done, its results, and a verdict on each other one."""
+    rest: list[Any] = list(done)
+    for entry_id in done:
+        rest += (head_of(entry_id, attempt=held.attempt), b"result of " + entry_id)
+    for entry_id, verdict, delay in others:
+        head = head_of(entry_id, "x", held.attempt)
+        rest += (entry_id, verdict, delay, head, f"why {verdict}")
+    return rest
+
+
 class Lane:
     """One request and one queue, at the time `now`."""
 
@@ -252,19 +263,13 @@ class Lane:
         """Settle a slice: all of it done, or what is named."""
         if done is None:
             done = [] if others else held.ids
-        rest: list[Any] = list(done)
-        for entry_id in done:
-            rest += (head_of(entry_id, attempt=held.attempt), b"result of " + entry_id)
-        for entry_id, verdict, delay in others or []:
-            head = head_of(entry_id, "x", held.attempt)
-            rest += (entry_id, verdict, delay, head, f"why {verdict}")
         given = {
             "k": held.k,
             "fence": held.fence,
             "op": held.op,
             "keep": "1" if keep else "u" if is_unbegun else "0",
             "done": len(done),
-            "verdicts": rest,
+            "verdicts": settlement(held, done, others or []),
         }
         return self.request("complete", **(given | changed))
 

@@ -15,10 +15,14 @@ local function lane_of(state, k)
   return 100 * state.shard_list[k % #state.shard_list + 1] + state.priority
 end
 
+local function write_queued(k, g, at, lane, due)
+  redis.call("HSET", permits, k, string.format("q:%d:%d:%d:%d", g, at, lane, due))
+end
+
 local function queue_permit(state, k, now, due, tokens)
   local lane = lane_of(state, k)
   state.seq = state.seq + 1
-  redis.call("HSET", permits, k, string.format("q:%d:%d:%d:%d", state.seq, now, lane, due))
+  write_queued(k, state.seq, now, lane, due)
   tokens[#tokens + 1] = string.format("%d", lane)
   tokens[#tokens + 1] = string.format("%s.%d", k, state.seq)
   tokens[#tokens + 1] = due > now and due - now or 0

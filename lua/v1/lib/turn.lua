@@ -1,4 +1,7 @@
 -- Whose turn it is in a lane, asked by the holder of a permit of request `id` before its token goes there.
+-- @include lib/permits.lua
+-- @include lib/queue_permit.lua
+
 -- The permit of the next token to be popped, if that is of this request and no copy of a former one.
 local function own_permit(token)
   local other, g = string.match(string.sub(token, #id + 2), "^(%d+)%.(%d+)$")
@@ -26,5 +29,5 @@ end
 -- As if the other's token had been popped, and ours dispatched. The auditor looks for what was queued long ago.
 local function change_places(other, at)
   redis.call("LPUSH", lane_key, redis.call("RPOP", lane_key))
-  redis.call("HSET", permits, other.k, string.format("q:%s:%d:%s:%d", other.g, at, other.lane, other.due))
+  write_queued(other.k, other.g, at, other.lane, other.due)
 end

@@ -120,7 +120,7 @@ class Lines(Known):
         self._idle.append(line)
 
     async def close(self) -> None:
-        """Closes the idle connections; one in use closes when its owner is done.
+        """Closes the idle connections; one in use is given back as ever.
 
         What is shared is asked nothing more, and closes with its last answer.
         After an error: those made before are no better.

@@ -60,7 +60,7 @@ class Lines(Known):
         self._idle.append(line)
 
     def close(self) -> None:
-        """Closes the idle connections; one in use closes when its owner is done.
+        """Closes the idle connections; one in use is given back as ever.
 
         After an error: those made before are no better.
         """

@@ -14,10 +14,9 @@ from ..errors import FairlaneError
 from ..operations import tokens
 from ..operations.work import complete, new_op, show, shown
 from ..steps import Batch, Call, Command, HandleBunch, Lazily, Operation
-from .onward import hold
 from .settle import count_up, work_off
 from .single import USED_UP, use
-from .unit import Lease
+from .unit import Lease, hold
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

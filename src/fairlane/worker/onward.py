@@ -13,12 +13,12 @@ from .. import clock
 from ..errors import RedisUnfit
 from ..operations import tokens
 from ..operations.work import complete, go_on, going_on, new_op, shown
+from .unit import hold
 
 if TYPE_CHECKING:
     from ..model import Slice
     from ..operations.work import Part
     from ..steps import Call, Command, Operation
-    from .board import Record
     from .unit import Unit
 
 
@@ -76,20 +76,10 @@ class Onward:
 
     def _note(self, taken: Slice, op: bytes, told: list[Any], asked: int, sent: float) -> None:
         """What acquire said."""
-        unit, request_id = self._unit, taken.request_id
-        word, following, rest = shown(going_on(taken), op, told)
+        unit = self._unit
+        _, following, rest = shown(going_on(taken), op, told)
         if following is not None:
             unit.record.release()  # half of one lease and half of another would be neither's
             hold(unit.record, following, sent)
             self.next = Granted(following, asked, sent)
-        if word != b"ended":
-            self.outgoing = [*tokens.insert(unit.queue, request_id, rest)]
-
-
-def hold(record: Record, taken: Slice, sent: float, *, shared: bool = False) -> None:
-    """Puts a lease on the board."""
-    index = int(taken.entries[0][0].partition(b"-")[2]) if len(taken.entries) == 1 else -1
-    record.hold(
-        taken.request_id, taken.k, int(taken.fence), taken.op, sent, taken.lease_ms / 1000,
-        index, shared=shared,
-    )  # fmt: skip
+        self.outgoing = [*tokens.insert(unit.queue, taken.request_id, rest)]

@@ -9,8 +9,9 @@ from ..errors import FairlaneError
 from ..operations import tokens
 from ..operations.work import acquire, complete, new_op
 from ..steps import Batch, Call, Command, Operation
-from .onward import Granted, Onward, hold
+from .onward import Granted, Onward
 from .settle import after, work_off
+from .unit import hold
 
 if TYPE_CHECKING:
     from ..model import Token

@@ -93,3 +93,12 @@ class Lease:
     record: Record
     outcome: Outcome | None = None
     asked: int = 0  # the most entries it was to have; 0 = not known
+
+
+def hold(record: Record, taken: Slice, sent: float, *, shared: bool = False) -> None:
+    """Puts a lease on the board; `sent` is when it was asked for, in seconds of clock.mono_s."""
+    index = int(taken.entries[0][0].partition(b"-")[2]) if len(taken.entries) == 1 else -1
+    record.hold(
+        taken.request_id, taken.k, int(taken.fence), taken.op, sent, taken.lease_ms / 1000,
+        index, shared=shared,
+    )  # fmt: skip
