@@ -40,7 +40,8 @@ WORKLOADS = (
     "lanes",
 )
 ASKED = ("settings",)  # only when it is named
-ALONE = ("throughput", "urgent", "memory", "primaries")  # of Fairlane; each has a table of its own
+# Workloads of Fairlane alone; each has a table of its own.
+ALONE = ("throughput", "urgent", "memory", "recovery", "primaries")
 
 
 def _names(allowed: tuple[str, ...]) -> object:
@@ -94,6 +95,7 @@ def _alone(name: str, given: argparse.Namespace) -> None:
         "throughput": [str(given.runs), str(int(200_000 * given.scale) // 1000 * 1000)],
         "urgent": [str(int(200_000 * given.scale)), "30"],
         "memory": [str(int(2_000_000 * given.scale))],
+        "recovery": [str(max(10, int(size * given.scale))) for size in (100, 10_000, 100_000)],
         "primaries": [str(given.runs), str(int(40_000 * given.scale) // 1000 * 1000), "60"],
     }
     environment = {**os.environ, "FAIRLANE_BENCH_OUT": str(given.out)}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +27,11 @@ if TYPE_CHECKING:
 # The mutation gate (tests/explore/mutants.py) runs the tests on a changed copy of the scripts.
 if changed_lua := os.environ.get("FAIRLANE_TESTS_LUA"):
     vars(scripts)["lua_folder"] = lambda: Path(changed_lua)
+
+# A shell starts what runs in its background with SIGINT ignored, and every child inherits that.
+is_main = threading.current_thread() is threading.main_thread()
+if is_main and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A loaded machine is no reason to fail.
 hypothesis.settings.register_profile("patient", deadline=None)

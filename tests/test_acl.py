@@ -29,9 +29,9 @@ STEPS = {
 }
 # What the library offers and no command of the command line does.
 API = {
-    "producer": {"submit_many", "completions"},
-    "maintenance": {"submit_many", "completions"},
-    "monitor": {"completions"},
+    "producer": {"submit_many", "completions", "state"},
+    "maintenance": {"submit_many", "completions", "state"},
+    "monitor": {"completions", "state"},
 }
 # What else a `fairlane` command is called in its file.
 PARTS = {"dead list": ("cli.dead", "list_"), "scripts load": ("cli.scripts", "load")}

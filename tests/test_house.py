@@ -23,7 +23,7 @@ LUA = ROOT / "lua"
 LAYERS = {
     "leaves": {
         *("bodies", "clock", "errors", "fingerprint", "histogram", "keys", "model", "retry"),
-        "settings",
+        *("settings", "terminal"),
     },
     "protocol": {"acl", "drivers", "operations", "results", "scripts", "steps"},
     "services": {"aio", "embedded", "events", "maintenance", "queue", "request", "worker"},

@@ -72,13 +72,13 @@ ROLES = {
             *("spark archive", "spark report", "spark stop"),
         ),
         _words(
-            "add_part add_unique admit append cancel confirm drop enqueue insert_tokens intend pin"
-            " report retire roll seal stage submit unstage"
+            "add_part add_unique admit append cancel confirm discard drop enqueue insert_tokens"
+            " intend pin postpone report retire roll seal stage submit unstage"
         ),
         _words(
-            "exists get hexists hget hgetall hlen hmget llen lpush lrem pexpire sadd set sismember"
-            " srem sscan time unlink xlen xrange xread xrevrange zadd zcard zrange zremrangebyscore"
-            " zscore"
+            "exists get hexists hget hgetall hlen hmget llen lrem pexpire sadd set sismember srem"
+            " sscan time unlink xinfo|stream xlen xrange xread xrevrange zadd zcard zrange"
+            " zremrangebyscore zscore"
         )
         | CALL
         | CONFIRM
@@ -88,13 +88,13 @@ ROLES = {
         "works, and keeps the queue whole",
         ("worker",),
         _words(
-            "abandon acquire beat check complete confirm drop expire extend go_on insert_tokens"
-            " move postpone promote readmit reap register report retire set_shards tally tidy"
-            " unregister"
+            "abandon acquire beat check complete confirm drop expire extend glance go_on"
+            " insert_tokens move postpone promote push readmit reap register report retire"
+            " set_shards tally tidy unregister"
         ),
         _words(
-            "exists getrange hget hgetall hmget hscan lpos lpush lrange pexpire pttl rpush scan"
-            " time unlink xinfo|groups xrange zadd zcard zcount zrange zrem zscan zscore"
+            "exists getrange hget hgetall hmget hscan hset llen lpos lrange pexpire pttl scan set"
+            " time unlink xinfo|groups xrange zcard zcount zrange zrem zscan zscore"
         )
         | CALL
         | CONFIRM
@@ -107,14 +107,15 @@ ROLES = {
             *("stats", "queue", "fsck", "doctor"),
         ),
         _words(
-            "abandon admit append cancel check confirm drop enqueue expire insert_tokens intend"
-            " list_dead move note_requeue pause postpone readmit reap report requeue_dead resume"
-            " retire seal set_limit set_max_waiting set_priority set_shards submit tidy"
+            "abandon admit append cancel check claim_dead confirm discard drop drop_dead enqueue"
+            " expire glance insert_tokens intend list_dead move pause postpone readmit reap report"
+            " requeue_dead resume retire seal set_limit set_max_waiting set_priority set_shards"
+            " submit tidy"
         ),
         _words(
-            "cluster|info del exists getrange hexists hget hgetall hmget hscan llen lpos lpush"
-            " lrange lrem pexpire pttl scan script|exists time unlink xdel xinfo|groups xlen xrange"
-            " xread xrevrange zadd zcard zcount zrange zrem zscan zscore"
+            "cluster|info del exists getrange hexists hget hgetall hmget hscan llen lpos lrange"
+            " lrem pexpire pttl scan script|exists time xinfo|groups xlen xpending xrange xread"
+            " xrevrange zcard zcount zrange zrem zscan zscore"
         )
         | CALL
         | CONFIRM
@@ -123,7 +124,7 @@ ROLES = {
     "monitor": Role(
         "looks, and changes nothing",
         ("status", "stats", "queue", "dead list", "fsck", "doctor"),
-        _words("check list_dead"),
+        _words("check glance list_dead"),
         _words(
             "cluster|info exists getrange hget hgetall hmget hscan llen lpos lrange pttl scan"
             " script|exists time xinfo|groups xlen xrange xread xrevrange zcard zcount zrange zscan"
@@ -169,11 +170,15 @@ def commands_of(script: Script, server: Version = USUAL) -> set[str]:
     As an ACL names them: `hget`, `xgroup|create`.
     """
     wanted = (Dialect.LEGACY,) if server < _MODERN else (Dialect.MODERN, Dialect.CLUSTER)
+    return set[str]().union(*(commands_in(script, dialect) for dialect in wanted))
+
+
+def commands_in(script: Script, dialect: Dialect) -> set[str]:
+    """Returns the commands in one dialect's text of a script, named as in `commands_of`."""
     found = set()
-    for dialect in wanted:
-        for name, second in _CALL.findall(_COMMENT.sub("", script.source(dialect).decode())):
-            command = name.lower()
-            found.add(f"{command}|{second.lower()}" if command in _CONTAINERS else command)
+    for name, second in _CALL.findall(_COMMENT.sub("", script.source(dialect).decode())):
+        command = name.lower()
+        found.add(f"{command}|{second.lower()}" if command in _CONTAINERS else command)
     return found
 
 

@@ -7,13 +7,15 @@ FairlaneError
  │    ├── WorkerRefused   the worker's id or port is in use                exit 2
  │    └── SparkMissing    no Spark that fits, or no Java for it            exit 2
  ├── RequestNotFound      no such request                                  exit 3
- │    └── RequestLost     it was there and is gone (a failover, a flush)   exit 3
+ │    └── RequestLost     it, or some of its results, are gone             exit 3
+ ├── DataLost             endings or results are gone and were not read    exit 1
  ├── DeadNotFound         no dead sub-request is what was named            exit 3
  ├── RequestEnded         the request ended: too late to add or change     exit 1
  ├── WaitTimeout          the caller's own time ran out                    exit 4
  └── RedisError           exit 5
       ├── RedisUnreachable  no answer, wrong address, wrong password
-      │    └── ScriptsNotLoaded  and this user may not load them
+      │    ├── ScriptsNotLoaded  and this user may not load them
+      │    └── NodeAway          one node of a cluster does not answer; the others may
       ├── RedisUnfit        answers, but must not be used (version, policy, data)
       ├── RedisFull         at maxmemory: nothing was written
       ├── QueueFull         at the queue's own bound: nothing was written
@@ -64,7 +66,11 @@ class RequestNotFound(FairlaneError, LookupError):
 
 
 class RequestLost(RequestNotFound):
-    """The request existed and is gone: its slot was rolled back or flushed."""
+    """The request, or some of its results, was there and is gone: expired, rolled back, flushed."""
+
+
+class DataLost(FairlaneError):
+    """Entries of the completion log, or of a stream of results, are gone and were not read."""
 
 
 class DeadNotFound(FairlaneError, LookupError):
@@ -74,7 +80,7 @@ class DeadNotFound(FairlaneError, LookupError):
 
 
 class RequestEnded(FairlaneError):
-    """The request has ended: while it was being submitted, or before it was to be changed."""
+    """The request has ended, or was cancelled: it cannot be submitted or changed any more."""
 
 
 class WaitTimeout(FairlaneError, TimeoutError):
@@ -95,6 +101,18 @@ class RedisUnreachable(RedisError):
 
 class ScriptsNotLoaded(RedisUnreachable):
     """A server has not the scripts of this release, and the user may not load them there."""
+
+
+class NodeAway(RedisUnreachable):
+    """One node of a cluster does not answer, so this call was given up, or not even sent.
+
+    `away_s`: for how long the node has been away. `was_sent`: the node may perform the call later.
+    """
+
+    def __init__(self, text: str, away_s: float = 0.0) -> None:
+        super().__init__(text)
+        self.away_s = away_s
+        self.was_sent = False
 
 
 class RedisUnfit(RedisError):

@@ -197,9 +197,20 @@ def worker(queue: str, worker_id: str) -> bytes:
     return _dispatch(queue, f"worker:{worker_id}")
 
 
+@lru_cache(maxsize=256)
+def taken(queue: str, worker_id: str) -> bytes:
+    """Hash with a TTL: unit of a worker -> the tokens that it took from the lanes last."""
+    return _dispatch(queue, f"taken:{worker_id}")
+
+
 def wake(queue: str, worker_id: str, shard: int = 0) -> bytes:
     """List with a short TTL: what a draining worker's blocking pops return with."""
     return _dispatch(_tag(queue, shard), f"wake:{worker_id}")
+
+
+def rights(queue: str, worker_id: str) -> bytes:
+    """String with a short TTL: what a starting worker tries its rights on."""
+    return _dispatch(queue, f"rights:{worker_id}")
 
 
 def is_wake(key: bytes) -> bool:

@@ -84,6 +84,11 @@ class Token(NamedTuple):
     k: str
     g: str
 
+    @property
+    def text(self) -> str:
+        """The token as it is written in a lane."""
+        return f"{self.request_id}#{self.k}.{self.g}"
+
 
 Entry = tuple[bytes, tuple[bytes, bytes]]  # one delivered sub-request: (<ms>-<index>, (b"b", body))
 

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 def resolve_url(url: str | None) -> str:
     """The URL given, or FAIRLANE_REDIS, or the embedded server's, which is started if need be."""
     if url is not None and not isinstance(url, str):
-        raise InvalidArgument(f"Redis URL {url!r} is not valid: text is expected")
+        raise InvalidArgument(
+            f"Redis URL of type {type(url).__name__} is not valid: text is expected"
+        )
     named = settings.redis_url(url)
     if named:
         return named
@@ -63,6 +65,8 @@ class Request:
         sub-requests are among them; cancelled ones have no result. One that was handed out as dead
         before somebody requeued it is not handed out again in input order, and is in the order
         "done" with its new outcome; who begins to read after the end sees only the last outcome.
+        If results are gone before they are read, it raises RequestLost instead of ending early.
+        Raises InvalidArgument, RequestNotFound, RequestLost.
         """
         items = flow(self.id, order)
         try:
@@ -162,8 +166,8 @@ class Queue:
     ) -> Queue:
         """A queue on the Redis at `url` (default: FAIRLANE_REDIS, else the embedded server).
 
-        Nothing is connected yet. A call is repeated for `patience_s` seconds while Redis does
-        not answer, then raises RedisUnreachable.
+        Nothing is connected yet. A call, also the first one, is repeated for `patience_s` seconds
+        while Redis does not answer, then raises RedisUnreachable.
         """
         return cls(SyncDriver(resolve_url(url), patience_s=patience_s), name)
 
@@ -244,8 +248,10 @@ class Queue:
     def completions(self, since: str | None = None, *, follow: bool = True) -> Iterator[Completion]:
         """Endings from the durable log, oldest first, each with the `log_id` to resume after.
 
-        `since`: a `log_id` seen last, "0" for all that is kept, None for what ends from now on.
-        With `follow` it waits for more and never ends by itself.
+        `since`: a `log_id` seen last, "0" for all that is kept, a moment in ms as text, None for
+        what ends from now on. With `follow` it waits for more and does not end. Raises
+        InvalidArgument, and DataLost when the log has lost endings after that place: it keeps about
+        100,000, and a failover may take back its end. Read on from an earlier `log_id` or "0".
         """
         after = self.driver.run(watch.last_completion(self.name)) if since is None else since
         block = settings.BLOCK_MS if follow else 0

@@ -10,9 +10,9 @@ import heapq
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from .errors import InvalidArgument
+from .errors import InvalidArgument, RequestLost
 from .model import Result
-from .operations.watch import read_entries, read_results
+from .operations.watch import ResultPage, read_entries, read_results
 from .settings import BLOCK_MS
 from .steps import Operation
 
@@ -70,13 +70,34 @@ class InputOrder:
         first, last, _ = heapq.heappop(self._spilled)
         self._keep([result for result in found if max(first, self.next) <= result.index <= last])
 
-    def skip_gap(self) -> bool:
-        """At the end: goes to the next index that has a result; False when there is none."""
+    def skip_gap(self) -> int:
+        """At the end: goes to the next index that has a result; returns how many it passed over.
+
+        0 = no result is left.
+        """
         heads = [heap[0][0] for heap in (self._early, self._spilled) if heap]
-        if not heads:
-            return False
-        self.next = max(self.next, min(heads))
-        return True
+        passed = max(0, min(heads) - self.next) if heads else 0
+        self.next += passed
+        return passed
+
+
+class DistinctIndexes:
+    """Counts the indexes among results, each once; it keeps one bit for each."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._bits = bytearray()
+
+    def add(self, found: list[Result]) -> None:
+        """Counts the indexes that are new."""
+        bits = self._bits
+        for result in found:
+            at, mask = result.index >> 3, 1 << (result.index & 7)
+            if at >= len(bits):
+                bits.extend(bytes(at + 1 - len(bits)))
+            if not bits[at] & mask:
+                bits[at] |= mask
+                self.count += 1
 
 
 def _runs(indexes: list[int]) -> Iterator[tuple[int, int]]:
@@ -92,31 +113,56 @@ def _runs(indexes: list[int]) -> Iterator[tuple[int, int]]:
 
 
 def flow(request_id: str, order: str) -> Flow:
-    """What a face does to hand out every result: see Flow."""
+    """What a face does to hand out every result: see Flow. Raises RequestLost if some are gone."""
     if order not in {"input", "done"}:
         raise InvalidArgument(f"order {order!r} is not valid: input or done is expected")
     window = InputOrder() if order == "input" else None
-    after, over = b"0-0", False
-    while not over:
-        pages, over = yield read_results(request_id, after, BLOCK_MS)
-        for entry_id, found in pages:
+    after, seen = b"0-0", DistinctIndexes()
+    page = yield read_results(request_id, after, BLOCK_MS)
+    while True:
+        for entry_id, found in page.entries:
             after = entry_id
             if window is None:
+                seen.add(found)
                 yield found
             else:
                 window.add(entry_id, found)
-                yield from _drain(request_id, window)
-    while window is not None and window.skip_gap():
-        yield from _drain(request_id, window)
+                yield from _drain(request_id, window, seen)
+        if page.is_last:
+            break
+        page = yield read_results(request_id, after, BLOCK_MS, page.born)
+    if window is not None:
+        yield from _pass_gaps(request_id, window, seen, page)
+    if seen.count < page.settled:
+        raise _incomplete(request_id, page, seen)
 
 
-def _drain(request_id: str, window: InputOrder) -> Flow:
+def _drain(request_id: str, window: InputOrder, seen: DistinctIndexes) -> Flow:
     while True:
         out = window.ready()
         if out:
+            seen.add(out)
             yield out
         wanted = window.wanted()
         if wanted is None:
             return
         (found,) = yield read_entries(request_id, [wanted])
         window.refill(found)
+
+
+def _pass_gaps(request_id: str, window: InputOrder, seen: DistinctIndexes, end: ResultPage) -> Flow:
+    """Hands out what lies behind cancelled sub-requests. Raises RequestLost for any other gap."""
+    passed = 0
+    while gap := window.skip_gap():
+        passed += gap
+        if passed > end.cancelled:
+            raise _incomplete(request_id, end, seen)
+        yield from _drain(request_id, window, seen)
+
+
+def _incomplete(request_id: str, end: ResultPage, seen: DistinctIndexes) -> RequestLost:
+    return RequestLost(
+        f"request {request_id} has {end.settled:,} results, but only {seen.count:,} of them were "
+        "there when their turn came: their retention is over, or a failover or a flush took them; "
+        "read again what is still there"
+    )

@@ -154,7 +154,7 @@ class Script:
 
 
 class Library:
-    """All scripts of one layout, as attributes; read from disk at first use."""
+    """All scripts of one layout, as attributes; read from disk at first use, or all by `load`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -176,6 +176,11 @@ class Library:
 
     def __iter__(self) -> Iterator[Script]:
         return (getattr(self, name) for name in sorted(self._paths))
+
+    def load(self) -> None:
+        """Reads every script now, for a process that may outlive its release on disk."""
+        for _ in self:
+            continue
 
 
 @lru_cache(maxsize=1)

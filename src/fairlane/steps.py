@@ -6,6 +6,7 @@ the same operation runs under a blocking driver, an asyncio driver and a test th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar, overload
 
@@ -19,26 +20,28 @@ class Command:
     """One Redis command; the reply is Redis's, undecoded.
 
     `apart` makes an operation that does the same by commands of one key each, for a cluster that
-    is moving the slot: there a command of several keys is refused.
+    is moving the slot: there a command of several keys is refused. `away_s` as in Batch.
     """
 
-    __slots__ = ("apart", "args")
+    __slots__ = ("apart", "args", "away_s")
 
     def __init__(self, *args: Arg) -> None:
         self.args: tuple[Arg, ...] = args
         self.apart: Callable[[], Operation[Any]] | None = None
+        self.away_s: float | None = None
 
 
 class Call:
-    """One script, by EVALSHA; `args` are complete and in order. `apart` as in Command."""
+    """One script, by EVALSHA; `args` are complete and in order. The others as in Command."""
 
-    __slots__ = ("apart", "args", "keys", "script")
+    __slots__ = ("apart", "args", "away_s", "keys", "script")
 
     def __init__(self, script: Any, keys: Sequence[bytes], args: Sequence[Arg]) -> None:
         self.script = script
         self.keys = keys
         self.args = args
         self.apart: Callable[[], Operation[Any]] | None = None
+        self.away_s: float | None = None
 
 
 class TextCall(Call):
@@ -96,9 +99,15 @@ class Batch:
     else the first of them is raised. `patience_s`: how long what Redis does not answer is repeated,
     instead of as long as the driver does: the whole batch waits for the slowest of its nodes. A
     lenient one does so for 5 s only once some of it was answered.
+
+    `away_s`: a node of a cluster that has not answered for so long is away. Its steps end with
+    NodeAway and are not sent any more, except for a try now and then. A single server is waited for
+    as long as without `away_s`, because there is nothing else to do meanwhile. A Call or Command
+    that is performed alone may have its own `away_s`; a Confirm has that of its step. `again_s`:
+    this batch tries such a node again after so many seconds, even if the usual pause is longer.
     """
 
-    __slots__ = ("lenient", "patience_s", "steps")
+    __slots__ = ("again_s", "away_s", "lenient", "patience_s", "steps")
 
     def __init__(
         self,
@@ -106,10 +115,14 @@ class Batch:
         *,
         lenient: bool = False,
         patience_s: float | None = None,
+        away_s: float | None = None,
+        again_s: float = math.inf,
     ) -> None:
         self.steps = steps
         self.lenient = lenient
         self.patience_s = patience_s
+        self.away_s = away_s
+        self.again_s = again_s
 
 
 class Lazily(Sequence["Command | Call"]):

@@ -8,7 +8,7 @@ import sys
 
 from tests.support.lab import why_not
 
-from . import cluster_scenes, partition, scenes
+from . import cluster_scenes, dead_primary, partition, scenes
 from .scenes import Scale
 
 # name -> sub-requests, faults, seconds
@@ -27,6 +27,7 @@ ON_CLUSTER = {
     "failover": (240_000, 30, 600.0),
     "failover_durable": (240_000, 30, 600.0),
     "reshard": (240_000, 1_000, 600.0),
+    "dead_primary": (0, 1, 300.0),
 }
 IN_LAB = {
     "partition": (30_000, 15, 300.0),
@@ -35,6 +36,7 @@ IN_LAB = {
 RUNS = {
     **dict.fromkeys(LONG, scenes),
     **dict.fromkeys(ON_CLUSTER, cluster_scenes),
+    "dead_primary": dead_primary,
     **dict.fromkeys(IN_LAB, partition),
 }
 

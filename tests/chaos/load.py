@@ -104,6 +104,7 @@ class Load:
     again_s: float = 0.0  # from a submission that failed until the same again
     tries: int = TRIES
     pace: Callable[[], float] = lambda: float("inf")  # requests that may be in by now
+    chosen: Callable[[int], bool] = lambda _: True  # the numbers of its requests
     requests: dict[int, Submitted] = field(default_factory=dict)
     logged: dict[int, list[tuple[str, int]]] = field(default_factory=lambda: defaultdict(list))
     forgotten: set[int] = field(default_factory=set)  # acknowledged, and gone after a restart
@@ -117,7 +118,7 @@ class Load:
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
-        self._numbers = count()
+        self._numbers = filter(self.chosen, count())
         self._over = threading.Event()
         self._threads: list[threading.Thread] = []
         self._follower: threading.Thread | None = None
@@ -239,6 +240,8 @@ class Load:
                     for ending in queue.completions(after, follow=False):
                         after = ending.log_id
                         number = int(ending.id[1:])
+                        if not self.chosen(number):
+                            continue
                         self.logged[number].append((ending.log_id, time.monotonic_ns()))
                         self.ended += ending.total
                         if ending.state == "lost":

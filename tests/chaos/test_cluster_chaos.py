@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.lab import why_not
 
-from . import cluster_scenes, partition
+from . import cluster_scenes, dead_primary, partition
 from .stalls import shown
 from .test_chaos import check, small
 
@@ -70,3 +70,13 @@ def test_one_link_is_cut(lab: None):
     report = partition.partition(small(800, 1, 24), ways=("one link",), soon_s=PATIENT_S)
     check(report)
     assert report.figures["promoted after, ms (median / 95 % / most)"] == shown([])
+
+
+@pytest.mark.timeout(300)
+@ON_LINUX
+def test_a_primary_without_a_replica_stays_dead():
+    """The requests elsewhere go on, retries and all; those of the dead one wait and then end."""
+    report = dead_primary.dead_primary(small(0, 1, 25))
+    check(report)
+    assert report.figures["faults"] == {"kill": 1}
+    assert report.figures["retries elsewhere, by phase"] != [0, 0]

@@ -66,7 +66,11 @@ def test_a_line_too_long_in_a_pipe_takes_the_request_back(
     content = b"ok\n" * before + b"x" * (MIB + 1) + b"\nok\n"
     ended = program("submit", "-", *words, stdin=content)
     ended.refused(2, f"line {before + 1} of standard input", "1,048,576 bytes")
-    # What tells of the cancelled request stays in the dispatch slot; its own keys are gone.
+    # Of the request itself a marker is left, which expires.
+    markers = redis_client.keys("req:{*}")
+    assert all(redis_client.pttl(marker) > 0 for marker in markers)
+    assert [redis_client.hget(marker, "state") for marker in markers] in ([], [b"abandoned"])
+    redis_client.delete(*markers) if markers else None
     left = redis_client.keys()
     assert set(left) <= {b"{req}:5", b"{req}:logged", b"{req}:completed"}
     assert redis_client.zcard("{req}:active") == 0

@@ -120,6 +120,20 @@ def test_out_keeps_what_there_was_when_it_fails(program: Program, redis_url: str
     assert sorted(path.name for path in program.folder.iterdir()) == ["input", "results"]
 
 
+def test_a_result_that_is_gone_is_an_error_and_no_cancelled_one(
+    program: Program, redis_url: str, redis_client: Any
+):
+    submit(program, b"a", b"b", b"c")
+    settle(redis_url, answer)
+    redis_client.xdel("out:{mine}", redis_client.xrange("out:{mine}")[1][0])
+    for words in (["--json"], ["--out", "answers"], ["--order", "done"]):
+        ended = program("results", "mine", *words)
+        assert ended.code == 3
+        assert "request mine has 3 results, but only" in ended.err
+        assert b"cancelled" not in ended.out
+    assert not list(program.folder.iterdir())
+
+
 def test_out_follows_a_link(program: Program, redis_url: str):
     submit(program, b"a")
     settle(redis_url, answer)

@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from dataclasses import dataclass, fields, is_dataclass
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
-import redis
-
-from fairlane.model import Policy, Slice, Verdict, result_head
-from fairlane.operations import change, control, deaths, maintain, requeue, tokens, work
+from fairlane import keys, settings
+from fairlane.model import Policy, Slice
+from fairlane.operations import change, control, deaths, maintain, requeue, shards, work
+from fairlane.operations.audit import Audit
+from fairlane.operations.intents import Intent, seen_to_exist
 from fairlane.operations.submit import submit
+from fairlane.scripts import library
 from fairlane.steps import (
     Across,
     Batch,
     Call,
     Command,
+    Confirm,
     Handle,
     HandleBunch,
-    Handled,
+    Message,
     Pause,
-    Pop,
-    Popped,
     Pull,
     Step,
+    Subscribe,
 )
 from fairlane.worker import loop
 from fairlane.worker.bunch import Bunch
-from fairlane.worker.unit import Lease, Outcome, Unit
+from fairlane.worker.unit import Outcome, Unit
 
-from .protocol import QUEUE, REQUEST
-from .world import Doing, Refused, World
+from .names import scored
+from .protocol import QUEUE, REQUEST, T0, TAKEN_BY
+from .replies import Broken, Chunk, replay
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -38,29 +43,19 @@ if TYPE_CHECKING:
     from fairlane.scripts import Library
 
     from .names import Template
+    from .world import Doing, World
 
     Begin = Callable[["Role", tuple[Any, ...]], Generator[Step, Any, Any]]
 
-END, FAILED = "end", "failed"
-
-
-class Chunk(tuple[bytes, ...]):
-    """The reply to a Pull."""
-
-    __slots__ = ()
-
-
-@dataclass(frozen=True)
-class Way:
-    """The reply to a Handle: how the handler went. The Outcome is made where it is needed."""
-
-    how: str
+_TAKEN = keys.taken(QUEUE, TAKEN_BY)
+END, FAILED = "end", "failed"  # what an operation that is over does next
 
 
 class StillRecord:
     """A worker's record that never says stop."""
 
     is_draining = False
+    deadline = 30.0  # its lease has just begun, whenever it looks: its clock stands still
     unit = 0
     shards = b""
 
@@ -134,6 +129,21 @@ class Role:
     def option(self, name: str, default: Any = None) -> Any:
         return dict(self.options).get(name, default)
 
+    @property
+    def may_stay_away(self) -> bool:
+        """After a crash it need not come again."""
+        return self.kind in {"producer", "reviver"}
+
+    @property
+    def works(self) -> bool:
+        """Pops tokens."""
+        return self.kind in {"worker", "bunch worker"}
+
+    @property
+    def is_producer(self) -> bool:
+        """Submits; how often it came already is its life."""
+        return self.kind == "producer"
+
 
 @dataclass(frozen=True)
 class Kind:
@@ -163,6 +173,7 @@ def _produce(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
         attempts=role.option("attempts", 2),
         backoff_ms=(1000, 1000),
         deadline_ms=role.option("deadline_ms", 0),
+        durable=role.option("durable", 0),
     )
     return submit(REQUEST, policy)
 
@@ -202,9 +213,9 @@ def _requeue(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
 
 
 def _until_ended(operation: Generator[Step, Any, Any]) -> Generator[Step, Any, None]:
-    """What it does after the end happens in another request, which nobody looks at here."""
+    """What it does after the end happens in another request, which no invariant covers here."""
     step = operation.send(None)
-    while True:
+    while getattr(getattr(step, "script", None), "name", "") != "claim_dead":
         reply = yield step
         if isinstance(reply, tuple) and reply and reply[0] == b"ended":
             return
@@ -222,8 +233,20 @@ def _take_over(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
 
 @kind("keeper")
 def _keep(role: Role, argument: tuple[Any, ...]) -> Generator[Step, Any, Any]:
-    (what,) = argument
-    return maintain.promote(QUEUE) if what == "promote" else maintain.look_after(QUEUE)
+    what, *served = argument
+    if what == "promote":
+        return maintain.promote(QUEUE, served)
+    if what == "audit":
+        return Audit(QUEUE).run(settings.TOKEN_GRACE_MS)
+    if what == "walk":
+        return _walk()
+    return shards.move(QUEUE) if what == "move" else maintain.look_after(QUEUE)
+
+
+def _walk() -> Generator[Step, Any, Any]:
+    """The part of a walk over all requests that puts one back."""
+    names = (keys.active(QUEUE),)
+    yield library().readmit(names, id=REQUEST, due=seen_to_exist(T0))
 
 
 KEEPER = Role("keeper", "keeper")
@@ -263,6 +286,11 @@ class Actor:
     result: Any  # what its operation returned
     error: str  # the exception its operation ended with
 
+    @property
+    def ends(self) -> bool:
+        """It does nothing more."""
+        return self.is_over or self.step is END or self.step is FAILED
+
     def __init__(self, *identity: Any) -> None:
         self.role, self.life, self.replies, self.partial, self.argument, self.is_over = identity
         self.told: dict[Any, Actor] = {}
@@ -272,10 +300,13 @@ class Actor:
 
 
 class Cast:
-    """All actors there were at any moment."""
+    """All actors there were at any moment.
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    Without `notes` no actor reads what a worker noted of its tokens, so it is no step of its own.
+    """
+
+    def __init__(self, world: World, *, notes: bool = True) -> None:
+        self.world, self._notes = world, notes
         self._actors: dict[Any, Actor] = {}
 
     def first(self, role: Role, argument: tuple[Any, ...] = (), life: int = 0) -> Actor:
@@ -296,9 +327,15 @@ class Cast:
         return found
 
     def _after(self, actor: Actor, reply: Any) -> Actor:
-        step, partial = actor.step, ()
+        step = actor.step
+        partial: tuple[Any, ...] = ()
         if isinstance(step, Batch):
             partial = (*actor.partial, reply)
+            while len(partial) < len(step.steps):
+                known = self._known(step.steps[len(partial)])
+                if known is None:
+                    break
+                partial = (*partial, known)
             if len(partial) == len(step.steps):
                 reply, partial = partial, ()
         replies = actor.replies if partial else (*actor.replies, reply)
@@ -309,16 +346,40 @@ class Cast:
 
         Unless it acts at once, no server has all keys: it takes the steps of a cluster.
         """
-        others = (Pull, Pause) if actor.role.option("at_once", False) else (Pull, Pause, Across)
-        while isinstance(actor.step, others):
+        others: tuple[type, ...] = (Pull, Pause, Subscribe, Message)
+        if not actor.role.option("at_once", False):
+            others += (Across,)
+        while True:
+            one = actor.step.steps[0] if isinstance(actor.step, Batch) else actor.step
+            known = None if actor.partial else self._known(one)
+            if known is not None:
+                actor = self._after(actor, known)
+                continue
+            if not isinstance(actor.step, others):
+                return actor
             if not isinstance(actor.step, Pull):
                 actor = self._after(actor, None)
                 continue
             given = sum(isinstance(reply, Chunk) for reply in actor.replies)
             sizes = actor.role.option("chunks")
-            chunk = Chunk([b"x"] * sizes[given]) if given < len(sizes) else None
-            actor = self._after(actor, chunk)
-        return actor
+            rest = Broken() if actor.role.option("breaks") else None
+            first, more = sum(sizes[:given]), given < len(sizes)
+            bodies = [b"%d" % index for index in range(first, first + sizes[given])] if more else ()
+            actor = self._after(actor, Chunk(bodies) if more else rest)
+
+    def _known(self, step: Any) -> Any:
+        """The reply to a command that is the same in every state, or is no step of its own.
+
+        No worker registers; the world has two lanes; and a TTL does not end here.
+        """
+        if not isinstance(step, Command) or len(step.args) < 2:
+            return None
+        word, key = step.args[0], step.args[1]
+        if word == b"PEXPIRE" or (key == _TAKEN and word == b"HSET" and not self._notes):
+            return 1
+        if word == b"LLEN" and not self.world.has(key):
+            return 0
+        return self.world.protocol.known.get((word, key))
 
     def _actor(self, *identity: Any) -> Actor:
         actor = self._actors.get(identity)
@@ -335,7 +396,7 @@ class Cast:
         generator = KINDS[role.kind].begin(role, actor.argument)
         knows: Any = "over"
         try:
-            actor.step = _replay(generator, actor.replies)
+            actor.step = replay(generator, actor.replies)
             knows = frames(generator)
         except StopIteration as end:
             actor.step, actor.result = END, end.value
@@ -343,7 +404,8 @@ class Cast:
             actor.step, actor.error = FAILED, type(error).__name__
             if not actor.error.startswith("Request"):
                 actor.error += f" {error}"
-        text = repr((role.name, actor.is_over, plain(actor.partial), plain(actor.step), knows))
+        name = (role.name, actor.life) if role.is_producer else role.name
+        text = repr((name, actor.is_over, plain(actor.partial), plain(actor.step), knows))
         actor.template = self.world.namer.template(text + actor.error)
         self._make_ready(actor)
 
@@ -355,6 +417,7 @@ class Cast:
             return
         one = step.steps[len(actor.partial)] if isinstance(step, Batch) else step
         one = one.call if isinstance(one, Across) else one
+        one = one.step if isinstance(one, Confirm) else one
         if isinstance(one, (Command, Call)):
             actor.doing = self.world.doing(one)
             actor.is_idle = actor.doing.name == "BRPOP"
@@ -364,32 +427,6 @@ class Cast:
         most = 4 if role.kind == "bunch worker" or role.option("at_once", False) else 1
         prefix = f"{sum(map(ord, role.name)) * 1000 + life:028x}"
         return [f"{prefix}{number:04x}" for number in range(1, most + 1)]
-
-
-def _replay(generator: Generator[Step, Any, Any], replies: tuple[Any, ...]) -> Any:
-    step: Any = generator.send(None)
-    for reply in replies:
-        if isinstance(reply, Refused):
-            step = generator.throw(redis.ResponseError(reply.text))
-        elif isinstance(reply, Way) and isinstance(step, HandleBunch):
-            step = generator.send(Handled(handled_in_turn(step.bunch, reply.how)))
-        elif isinstance(reply, Way):
-            step = generator.send(handled(step.slice, step.position, reply.how))
-        else:
-            step = generator.send(_told(step, reply))
-    return step
-
-
-def _told(step: Any, reply: Any) -> Any:
-    """The reply as a driver brings it: a pop's is a Popped, of one token."""
-    if isinstance(step, Batch):
-        return tuple(_told(one, part) for one, part in zip(step.steps, reply, strict=True))
-    if not isinstance(step, Pop) or reply is None:
-        return (
-            [*reply] if isinstance(step, Command) and step.args[0] == b"RPOP" and reply else reply
-        )
-    lane, token = reply
-    return Popped(lane, [token], is_cut=True)
 
 
 def frames(generator: Any) -> list[Any]:
@@ -402,7 +439,7 @@ def frames(generator: Any) -> list[Any]:
     return found
 
 
-_SCORES = {"score", "score_before", "seen", "intent", "before", "given_up"}
+_SCORES = {"score", "score_before", "scores", "seen", "before", "given_up"}
 _SKIP = {"scripts", "unit", "names", "policy", "digest", "sent"}
 
 
@@ -411,14 +448,23 @@ def _score(value: Any) -> Any:
     return f"S{text}"
 
 
+def _scores(value: Any) -> Any:
+    """A score, or the scores of requests by their names."""
+    if isinstance(value, dict):
+        return {name: _score(one) for name, one in value.items()}
+    return _score(value)
+
+
 def plain(value: Any) -> Any:  # noqa: C901, PLR0911, PLR0912  one line for each kind of value
     """A value as nested tuples, without what is the same in every state."""
     if isinstance(value, dict):
         return tuple(
-            (name, plain(_score(part)) if name in _SCORES else plain(part))
+            (name, plain(_scores(part)) if name in _SCORES else plain(part))
             for name, part in sorted(value.items(), key=str)
             if name not in _SKIP
         )
+    if isinstance(value, Intent):
+        return ("intent", _score(value.score), _score(value.before), value.shards)
     if isinstance(value, (list, tuple)):
         return tuple(plain(part) for part in value)
     if isinstance(value, (set, frozenset)):
@@ -437,9 +483,11 @@ def plain(value: Any) -> Any:  # noqa: C901, PLR0911, PLR0912  one line for each
     if is_dataclass(value) and not isinstance(value, (Unit, type)):
         return tuple(plain(getattr(value, one.name)) for one in fields(value))
     if isinstance(value, Call):
-        return (value.script.name, plain(value.args))
+        return (value.script.name, value.keys[-1], plain(scored(value)))
     if isinstance(value, Across):
         return plain(value.call)
+    if isinstance(value, Confirm):
+        return ("confirm", plain(value.step))
     if isinstance(value, Batch):
         return plain(value.steps)
     if isinstance(value, Command):
@@ -449,43 +497,6 @@ def plain(value: Any) -> Any:  # noqa: C901, PLR0911, PLR0912  one line for each
     if isinstance(value, GeneratorType):
         return frames(value)
     return type(value).__name__
-
-
-def handled(taken: Slice, position: int, how: str) -> Outcome:
-    """What a handler could have made of a slice: all done, the first failed, or only one done."""
-    entries = taken.entries[position:]
-    outcome = Outcome(position=len(taken.entries))
-    for i, (entry_id, _) in enumerate(entries):
-        index = entry_id.partition(b"-")[2]
-        if how == "first fails" and i == 0:
-            head = result_head(index, b"x", taken.attempt, 0, 0)
-            outcome.verdicts.append(Verdict(entry_id, "retry", 1000, head, "no"))
-        elif how == "first is bad" and i == 0:
-            head = result_head(index, b"x", taken.attempt, 0, 0)
-            outcome.verdicts.append(Verdict(entry_id, "dead", 0, head, "never"))
-        elif how == "stops" and i == 1:
-            outcome.position, outcome.is_over = position + 1, True
-            break
-        elif how == "drains" and i == 0:
-            outcome.verdicts.append(Verdict(entry_id, "release", 0, b"", ""))
-        elif how == "in parts" and i == 1:
-            outcome.position = position + 1
-            break
-        else:
-            outcome.ids.append(entry_id)
-            outcome.results += [result_head(index, b"d", taken.attempt, 0, 0), b""]
-    return outcome
-
-
-def handled_in_turn(bunch: Bunch, how: str) -> list[Lease]:
-    """The same for several leases; "stops" begins one only."""
-    done = []
-    while lease := bunch.take():
-        done.append(lease)
-        lease.outcome = handled(lease.slice, 0, how)
-        if how in {"stops", "in parts"}:
-            break
-    return done
 
 
 def ways(step: Handle | HandleBunch, hows: tuple[str, ...]) -> Iterator[str]:
@@ -507,11 +518,10 @@ def extension(step: Handle | HandleBunch) -> Call:
 
 def install(library: Library, monkeypatch: Any) -> None:
     """The operations use this library, our op ids and a clock that stands still."""
-    from fairlane import clock, settings
-    from fairlane.operations import enqueue, intents
-    from fairlane.operations import submit as submission
+    from fairlane import clock, operations, settings
 
-    for module in (control, enqueue, intents, maintain, tokens, work, submission):
+    for found in pkgutil.iter_modules(operations.__path__):
+        module = importlib.import_module(f"{operations.__name__}.{found.name}")
         if hasattr(module, "library"):
             monkeypatch.setattr(module, "library", lambda: library)
     monkeypatch.setattr("fairlane.operations.work._ops", OPS)

@@ -9,19 +9,34 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .actors import END, FAILED, KEEPER, KINDS, Actor, Cast, Role, Way, extension, ways
+from fairlane.steps import Batch, Confirm
+
+from .actors import FAILED, KEEPER, KINDS, Actor, Cast, Role, extension, ways
 from .names import digest
+from .protocol import T0
+from .replies import Away, Full, Heard, Way
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from .protocol import Fairlane
     from .world import Doing, Stand, World
 
-T0 = 1_700_000_000_000
 ADVANCE_MS = 31_000  # longer than a lease, a grace, a backoff
 BATCH = 400  # states whose steps share a round trip
-FAULTS = ("crash", "lost", "ghost")
-CRASH, LOST, GHOST = range(3)
+
+
+class Faults(NamedTuple):
+    """How many faults of each kind may still happen."""
+
+    crash: int = 0
+    lost: int = 0  # replies
+    ghost: int = 0  # calls that arrive late a second time
+    full: int = 0  # calls that Redis refuses as it has no room
+    away: int = 0  # steps of a lenient batch whose node does not answer
+    short: int = 0  # writes that the replica does not confirm in time
+    failover: int = 0  # to what the replica has
+    catch_up: int = 0  # of the replica, besides what it confirms
 
 
 class Violation(AssertionError):
@@ -44,10 +59,14 @@ class System:
 
     name: str
     roles: tuple[Role, ...]
-    faults: tuple[int, int, int] = (0, 0, 0)  # of FAULTS: a crash, a lost reply, a late copy
+    faults: tuple[int, ...] = ()  # of Faults
     hows: tuple[str, ...] = ("all done",)
     extends: bool = False  # workers ask for more time
     keepers: int = 1  # how many look after the queue at once
+    passes: bool = True  # time does
+    before: tuple[Role, ...] = ()  # act first, one after the other: the system begins after that
+    protocol: type[Fairlane] | None = None  # what is promised; None = the product's usual
+    tolerates: frozenset[str] = frozenset()  # errors with which an operation may end here, too
     most: int = 3_000_000
 
 
@@ -57,8 +76,9 @@ class State(NamedTuple):
     stand: Stand
     actors: tuple[Actor, ...]
     clock: int
-    faults: tuple[int, int, int]
+    faults: Faults
     ghost: Doing | None
+    replica: Stand | None = None  # what it has, where there is one
 
     @property
     def now(self) -> int:
@@ -92,8 +112,11 @@ class Explorer:
 
     def __init__(self, world: World, system: System) -> None:
         world.forget()
-        self.world, self.system, self.cast = world, system, Cast(world)
+        takes_over = any(role.kind == "taker" for role in system.roles)
+        self.world, self.system = world, system
+        self.cast = Cast(world, notes=takes_over)
         self.protocol = world.protocol
+        self._tolerated = world.protocol.tolerated | system.tolerates
         self.report = Report(system.name)
         self.known: dict[bytes, int] = {}
         self._parents, self._labels = array("q"), array("I")
@@ -117,7 +140,10 @@ class Explorer:
 
     def _explore(self) -> None:
         actors = tuple(self.cast.first(role) for role in self.system.roles)
-        start = State(self.world.empty, actors, 0, self.system.faults, None)
+        clock = 1 if self.system.before else 0  # what was before was not now
+        faults = Faults(*self.system.faults)
+        replica = self.world.empty if faults.failover else None
+        start = State(self._stand_before(), actors, clock, faults, None, replica)
         todo = deque([(self._enter(start, -1, "start")[0], start)])
         while todo:
             batch = [todo.popleft() for _ in range(min(BATCH, len(todo)))]
@@ -134,11 +160,27 @@ class Explorer:
                         todo.append((target, after))
         self._check_ends_stay_reachable()
 
+    def _stand_before(self) -> Stand:
+        """What is there when those who act before have ended, or wait for work."""
+        state = State(self.world.empty, (), 0, Faults(), None)
+        for role in self.system.before:
+            state = state._replace(actors=(self.cast.first(role),))
+            following: State | None = state
+            while following is not None:
+                state = following
+                self._prepare([state])
+                events = self._own_events(state, 0, state.actors[0], 0)
+                following = next((after for _, after, _ in events), None)
+            assert state.actors[0].step is not FAILED, state.actors[0].error
+        return state.stand
+
     # States.
 
     def _enter(self, state: State, parent: int, label: str) -> tuple[int, bool]:
         ghost = self._ghost_template if state.ghost is None else state.ghost.template
         parts = [state.stand.template, ghost, *[actor.template for actor in state.actors]]
+        if state.replica is not None:
+            parts.append(state.replica.template)
         key = digest(parts, state.faults, state.now)
         number = self.known.setdefault(key, len(self.known))
         if number < len(self._parents):
@@ -147,7 +189,9 @@ class Explorer:
             raise TooLarge(f"{self.system.name} has more than {self.system.most:,} states")
         self._parents.append(parent)
         self._labels.append(self._label_of.setdefault(label, len(self._label_of)))
-        self._goals.append(self.protocol.is_goal(state.stand.facts, state.actors))
+        # Where time does not pass the auditor looks at nothing.
+        is_over = not self.system.passes and all(actor.ends for actor in state.actors)
+        self._goals.append(is_over or self.protocol.is_goal(state.stand.facts, state.actors))
         return number, True
 
     def _check(self, number: int, state: State) -> None:
@@ -156,7 +200,7 @@ class Explorer:
         wrong += [
             f"{actor.role.name} failed: {actor.error}"
             for actor in state.actors
-            if actor.step is FAILED and actor.error.split()[0] not in self.protocol.tolerated
+            if actor.step is FAILED and actor.error.split()[0] not in self._tolerated
         ]
         if wrong:
             self._fail(wrong, number)
@@ -212,20 +256,19 @@ class Explorer:
             if actor.is_over:
                 continue
             if actor.doing is not None:
-                doing = self._really(state, actor.doing)
-                if doing is not None:
-                    yield doing
+                yield from self._really(state, actor.doing)
             elif actor.fence and self.system.extends:
                 yield self._extension(actor)
         if state.ghost is not None:
             yield state.ghost
 
-    def _really(self, state: State, doing: Doing) -> Doing | None:
-        """The pop of one token stands for the blocking pop; None while it blocks, or for TIME."""
+    def _really(self, state: State, doing: Doing) -> Iterator[Doing]:
+        """The pop of one token stands for the blocking pop; none while it blocks, or for TIME."""
         if doing.name == "BRPOP":
-            found = self.protocol.pop(state.stand.facts)
-            return None if found is None else self.world.doing(found[1])
-        return None if doing.name == "TIME" else doing
+            for _, pop in self.protocol.pops(state.stand.facts):
+                yield self.world.doing(pop)
+        elif doing.name not in {"TIME", "INFO"}:
+            yield doing
 
     def _extension(self, actor: Actor) -> Doing:
         if actor not in self._extensions:
@@ -236,14 +279,10 @@ class Explorer:
 
     def _events(self, state: State, number: int) -> Iterator[Event]:
         for index, actor in enumerate(state.actors):
-            if actor.is_over:
-                continue
-            if actor.doing is not None:
-                yield from self._step_events(state, index, actor, number)
-            elif actor.fence is not None:
-                yield from self._handle_events(state, index, actor)
+            yield from self._own_events(state, index, actor, number)
         yield from self._keeper_events(state)
-        if not state.stand.facts.is_empty:
+        yield from self._replica_events(state)
+        if self.system.passes and not state.stand.facts.is_empty:
             yield "time passes", state._replace(clock=state.clock + 1), True
         if state.ghost is not None:
             move = state.stand.moves[state.ghost.key(state.now)]
@@ -252,6 +291,15 @@ class Explorer:
                 self._fail(move.wrong, number, label)
             yield label, state._replace(stand=move.stand, ghost=None), True
 
+    def _own_events(self, state: State, index: int, actor: Actor, number: int) -> Iterator[Event]:
+        """What one actor may do next."""
+        if actor.is_over:
+            return
+        if actor.doing is not None:
+            yield from self._step_events(state, index, actor, number)
+        elif actor.fence is not None:
+            yield from self._handle_events(state, index, actor)
+
     def _keeper_events(self, state: State) -> Iterator[Event]:
         if sum(actor.role is KEEPER for actor in state.actors) >= self.system.keepers:
             return
@@ -259,53 +307,83 @@ class Explorer:
             keeper = self.cast.first(KEEPER, argument)
             yield label, state._replace(actors=(*state.actors, keeper)), True
 
+    def _replica_events(self, state: State) -> Iterator[Event]:
+        if state.replica is None or state.replica is state.stand:
+            return
+        faults = state.faults
+        if faults.failover and faults.catch_up:
+            less = faults._replace(catch_up=faults.catch_up - 1)
+            yield "the replica catches up", state._replace(replica=state.stand, faults=less), False
+        if faults.failover:
+            less = faults._replace(failover=faults.failover - 1)
+            after = state._replace(stand=state.replica, faults=less, replica=None)
+            yield "a failover", after, False
+
     def _step_events(self, state: State, index: int, actor: Actor, number: int) -> Iterator[Event]:
-        doing = actor.doing
-        assert doing is not None
-        what = f"{actor.role.name} {doing.name}"
-        stand = state.stand
-        wrong: tuple[str, ...] = ()
+        assert actor.doing is not None
+        what = f"{actor.role.name} {actor.doing.name}"
+        for reply, stand, wrong in self._moves(state, actor.doing):
+            if wrong:
+                self._fail(wrong, number, what)
+            done = state._replace(stand=stand)
+            if isinstance(actor.step, Confirm):
+                if state.faults.short:
+                    less = state.faults._replace(short=state.faults.short - 1)
+                    short = self.cast.after(actor, Heard(reply, 0))
+                    after = self._put(done._replace(faults=less), index, short)
+                    yield f"{what} is not confirmed", after, False
+                done = done._replace(replica=stand if state.faults.failover else None)
+            heard = Heard(reply, 1) if isinstance(actor.step, Confirm) else reply
+            after = self._put(done, index, self.cast.after(actor, heard))
+            yield what, after, True
+            if any(state.faults):
+                yield from self._faults(state, index, actor, done, after, what)
+
+    def _moves(self, state: State, doing: Doing) -> Iterator[tuple[Any, Stand, tuple[str, ...]]]:
+        """What a step may come to: the reply, what Redis holds then, and what is wrong with it."""
+        moves, now = state.stand.moves, state.now
         if doing.name == "TIME":
-            reply: Any = (str(state.now // 1000).encode(), b"0")
+            yield (str(now // 1000).encode(), b"0"), state.stand, ()
+        elif doing.name == "INFO":
+            yield b"slave0:ip=replica,port=1,state=online,offset=1,lag=0", state.stand, ()
         elif doing.name == "BRPOP":
-            found = self.protocol.pop(stand.facts)
-            if found is None:
-                return
-            token, stand, wrong = stand.moves[self.world.doing(found[1]).key(state.now)]
-            reply = (found[0], token)
+            for lane, pop in self.protocol.pops(state.stand.facts):
+                token, stand, wrong = moves[self.world.doing(pop).key(now)]
+                yield (lane, token), stand, wrong
         else:
-            reply, stand, wrong = stand.moves[doing.key(state.now)]
-        if wrong:
-            self._fail(wrong, number, what)
-        done = State(stand, state.actors, state.clock, state.faults, state.ghost)
-        after = self._put(done, index, self.cast.after(actor, reply))
-        yield what, after, True
-        if any(state.faults):
-            yield from self._faults(state, index, actor, done, after, what)
+            yield moves[doing.key(now)]
 
     def _faults(
         self, state: State, index: int, actor: Actor, done: State, after: State, what: str
     ) -> Iterator[Event]:
-        crash, lost, ghost = state.faults
-        doing = actor.doing
+        faults, doing = state.faults, actor.doing
         assert doing is not None
-        copies = bool(ghost) and state.ghost is None and doing.script
-        if crash:
-            less = (crash - 1, lost, ghost)
+        copies = bool(faults.ghost) and state.ghost is None and doing.script
+        if faults.crash:
+            less = faults._replace(crash=faults.crash - 1)
             crashed = self._dead(state._replace(faults=less), index, actor)
             yield f"crash before {what}", crashed, False
             yield f"crash after {what}", self._dead(done._replace(faults=less), index, actor), False
-            if actor.role.kind == "producer":
+            if actor.role.may_stay_away:
                 gone = self._put(done._replace(faults=less), index, self.cast.gone(actor))
-                yield f"end of the producer after {what}", gone, False
+                yield f"end of {actor.role.name} after {what}", gone, False
             if copies:
-                late = crashed._replace(faults=(crash - 1, lost, ghost - 1), ghost=doing)
+                late = crashed._replace(faults=less._replace(ghost=less.ghost - 1), ghost=doing)
                 yield f"crash before {what}, which is still on its way", late, False
-        if lost:
-            yield f"lost reply of {what}", done._replace(faults=(crash, lost - 1, ghost)), False
+        if faults.lost:
+            less = faults._replace(lost=faults.lost - 1)
+            yield f"lost reply of {what}", done._replace(faults=less), False
         if copies:
-            late = after._replace(faults=(crash, lost, ghost - 1), ghost=doing)
+            late = after._replace(faults=faults._replace(ghost=faults.ghost - 1), ghost=doing)
             yield f"{what}, and a copy is on its way", late, False
+        if faults.full and doing.grows:
+            less = faults._replace(full=faults.full - 1)
+            refused = self._put(state._replace(faults=less), index, self.cast.after(actor, Full()))
+            yield f"{what} is refused: Redis is full", refused, False
+        if faults.away and isinstance(actor.step, Batch) and actor.step.lenient:
+            less = faults._replace(away=faults.away - 1)
+            missed = self._put(state._replace(faults=less), index, self.cast.after(actor, Away()))
+            yield f"{what} finds its node away", missed, False
 
     def _dead(self, state: State, index: int, actor: Actor) -> State:
         """A crash: somebody starts it again, or for a keeper another looks anew."""
@@ -316,18 +394,25 @@ class Explorer:
     def _put(self, state: State, index: int, actor: Actor) -> State:
         """The actor's next moment in its place; one that need not be remembered is forgotten."""
         actors = state.actors
-        if actor.is_idle or (actor.step is FAILED and KINDS[actor.role.kind].again):
+        if actor.is_idle or (actor.step is FAILED and self._comes_again(actor)):
             actor = self._reborn(state, actor)
-        if actor.role is KEEPER and (actor.is_over or actor.step is END or actor.step is FAILED):
+        if actor.role is KEEPER and actor.ends:
             kept = actors[:index] + actors[index + 1 :]
         else:
             kept = (*actors[:index], actor, *actors[index + 1 :])
-        return State(state.stand, kept, state.clock, state.faults, state.ghost)
+        return State(state.stand, kept, state.clock, state.faults, state.ghost, state.replica)
+
+    def _comes_again(self, actor: Actor) -> bool:
+        """What it wanted was refused: does it try again?"""
+        role = actor.role
+        return KINDS[role.kind].again or actor.life + 1 < role.option("comings", 1)
 
     def _reborn(self, state: State, actor: Actor) -> Actor:
         """The same role from the start; a worker draws an op that stands nowhere else."""
         role, life = actor.role, 0
-        if role.kind in {"worker", "bunch worker"}:
+        if role.is_producer:
+            life = actor.life + (actor.step is FAILED)
+        elif role.works:
             ghost = state.ghost.template.names if state.ghost else ()
             used = state.stand.names.union(ghost)
             while not used.isdisjoint(self.cast.ops_of(role, life)):

@@ -212,12 +212,12 @@ def caught_by_tests(root: Path, folder: str, word: str) -> bool:
 def caught_by_explorer(root: Path) -> str:
     """The small system that sees a violation; "" if none does."""
     with servers.run_server("single") as server:
-        protocol = Fairlane(root)
-        install(protocol.library, Patch())
         try:
-            world = World(f"{server.folder}/redis.sock", protocol, patience_s=20)
             for system in GATE:
-                with contextlib.suppress(TooLarge):
+                protocol = (system.protocol or Fairlane)(root)
+                install(protocol.library, Patch())
+                world = World(f"{server.folder}/redis.sock", protocol, patience_s=20)
+                with contextlib.closing(world), contextlib.suppress(TooLarge):
                     Explorer(world, system).run()
         except Violation as found:
             return found.system

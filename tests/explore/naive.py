@@ -22,7 +22,7 @@ from .explorer import System
 from .protocol import Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
 
     from .actors import Actor
 
@@ -182,9 +182,10 @@ class Naive(Protocol):
         """A worker expects that the group is gone."""
         return ()
 
-    def pop(self, facts: Facts) -> tuple[bytes, Command] | None:
+    def pops(self, facts: Facts) -> Iterator[tuple[bytes, Command]]:
         """One lane."""
-        return (KEYS["lane"], Command(b"RPOP", KEYS["lane"])) if facts.tokens else None
+        if facts.tokens:
+            yield KEYS["lane"], Command(b"RPOP", KEYS["lane"])
 
     def is_goal(self, facts: Facts, actors: Sequence[Actor]) -> bool:
         """The signal was sent."""

@@ -16,15 +16,35 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from fairlane.steps import Arg, Call
+
 _TIME = r"1[67]\d{11}"
 _RENAMED = re.compile(
     rf"\bS(?P<score>{_TIME}(?:\.5)?)\b"  # a score of `active`: it is compared with others
     rf"|\b(?P<entry>{_TIME}-\d+)\b"  # of a stream: told apart, and its number is told
     rf"|\b(?P<time>{_TIME})\b"
     r"|\b(?P<second>1[67]\d{8})\b"  # what TIME said
-    r"|\b(?P<name>7\d{6}|[0-9a-f]{32})\b"  # a fence, or an op: told apart, never ordered
+    # A generation, a fence or an op: told apart, never ordered.
+    rf"|\b(?P<name>7\d{{6}}|{_TIME}\d{{3}}|[0-9a-f]{{32}})\b"
 )
 _PAST, _NOW, _SOON = 0, 1, 2
+_SCORES = {"seen", "intent", "above"}  # arguments that a script compares with those of `active`
+
+
+def scored(call: Call) -> list[Arg]:
+    """The arguments of a call, with its scores marked as such."""
+    args = list(call.args)
+    for i, name in enumerate(call.script.params):
+        if name in _SCORES:
+            args[i] = _marked(args[i])
+    if call.script.name == "postpone":  # rows of a request, the score that was seen, and the next
+        args[1::3] = [_marked(score) for score in args[1::3]]
+    return args
+
+
+def _marked(score: Arg) -> str:
+    text = score.decode() if isinstance(score, bytes) else str(score)
+    return f"S{text}"
 
 
 class Template:

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairlane import keys, scripts
+from fairlane import keys, scripts, settings
 from fairlane.operations.fields import unpacked
 from fairlane.steps import Command
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from .actors import Actor
     from .world import World
 
+
 QUEUE, REQUEST = "req", "r"
+TAKEN_BY = "w:1"  # whose notes are read by the worker that holds it for dead
+T0 = 1_700_000_000_000  # when all begins, ms
 LANES = (5, 9)
 FIRST_SEQ = 7_000_000  # so that a fence is told from every other number by its looks
 # Written once and never read by a decision, or the same in every state.
-_DULL = {b"seq", b"last_ms", b"total", b"max_body", b"born", b"queue", b"digest"}
+_DULL = {b"seq", b"last_ms", b"total", b"max_body", b"queue", b"digest"}
 _DEAD = {b"head", b"reason", b"out"}
 _OVER = {b"done", b"cancelled"}
+_STOPPED = {b"cancelling", b"cancelled"}
+_BY_A_PERSON = b"because"  # the reason that the canceller names
 
 
 class Facts(NamedTuple):
@@ -34,15 +40,36 @@ class Facts(NamedTuple):
     held: int
     outcomes: tuple[bytes, ...]  # index:status:attempt of each result
     dead: int
-    log: tuple[bytes, ...]  # states of the endings logged
+    log: tuple[tuple[bytes, bytes], ...]  # born and state of the endings logged
     active: float  # when to look at the request next; 0 = it is not listed
+    look: float  # ... and at the first of all
+    queued: int  # since when the first token is on its way, and due; 0 = none
     due: int  # of the first delayed token; 0 = none
-    lane: bytes | None  # the first that holds a token
+    lanes: tuple[bytes, ...]  # those that hold tokens
+    conf: dict[bytes, bytes]
+    bodies: tuple[bytes, ...] = ()  # that wait, or are worked on
+    dead_ones: tuple[bytes, ...] = ()  # indexes of those that are kept as dead
+    others: dict[str, Any] = {}  # noqa: RUF012  Facts of each other request
 
     @property
     def is_over(self) -> bool:
         """The request has ended."""
         return self.state in _OVER
+
+    @property
+    def life(self) -> bytes:
+        """What tells a request from an earlier one of the same id."""
+        return self.fields.get(b"born", b"")
+
+    @property
+    def logged(self) -> tuple[bytes, ...]:
+        """The states with which this life is in the log."""
+        return tuple(state for born, state in self.log if born == self.life)
+
+    @property
+    def is_undone(self) -> bool:
+        """It was taken back by the product, not by a person."""
+        return self.state in _STOPPED and self.fields.get(b"reason") != _BY_A_PERSON
 
     def number(self, name: bytes) -> int:
         """A field of the request."""
@@ -54,7 +81,12 @@ class Protocol(ABC):
 
     declares = True  # a script's KEYS are all that it touches
     keys: dict[str, bytes]
+    known: Mapping[Any, Any] = {}  # replies to commands, by their first two words
     tolerated: frozenset[str] = frozenset()  # errors with which an operation may end
+
+    def adds(self, word: Any) -> bool:
+        """True for a key that was not foreseen: from now on it is one of them."""
+        return False
 
     def instrumented(self, source: bytes, *, is_modern: bool) -> bytes:
         """A script's text as it is loaded."""
@@ -89,8 +121,8 @@ class Protocol(ABC):
         return (error,)
 
     @abstractmethod
-    def pop(self, facts: Any) -> tuple[bytes, Command] | None:
-        """What a blocking pop over all lanes does now: the lane, and the pop; None = it waits."""
+    def pops(self, facts: Any) -> Iterator[tuple[bytes, Command]]:
+        """What a blocking pop may do now: the lane, and the pop; none = it waits."""
 
     def errands(self, facts: Any, now: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
         """What maintenance would do now."""
@@ -104,34 +136,57 @@ class Protocol(ABC):
 class Fairlane(Protocol):
     """The product's."""
 
+    goes_back = False  # a failover may take back what nothing confirmed
+    tolerated = frozenset(
+        {"RequestEnded", "RequestNotFound", "DeadNotFound", "SourceFailed", "RedisFull"}
+    )
+
     def __init__(self, root: Path | None = None, *, in_stream: bool = False) -> None:
         """`in_stream`: small requests, too, wait in a stream from the beginning."""
         self._in_stream = in_stream
         self.library = scripts.Library(root or scripts.library().root)
-        names = (
-            "sub",
-            "counter",
-            "request",
-            "permits",
-            "leases",
-            "retries",
-            "results",
-            "dead",
-            "few",
-        )
-        self.keys = dict(zip(names, keys.request_keys(REQUEST), strict=True))
-        self.keys |= {
+        self.keys = {
             "active": keys.active(QUEUE),
             "logged": keys.logged(QUEUE),
             "delayed": keys.delayed(QUEUE),
             "completed": keys.completed(QUEUE),
             "workers": keys.workers(QUEUE),
             "conf": keys.conf(QUEUE),
-            **{f"lane {lane}": keys.lanes(QUEUE)[lane] for lane in LANES},
+            "taken": keys.taken(QUEUE, TAKEN_BY),
         }
-        self._names = tuple(self.keys)
-        self._lanes = [(keys.lanes(QUEUE)[lane], f"lane {lane}") for lane in LANES]
-        self.tolerated = frozenset({"RequestEnded", "RequestNotFound", "DeadNotFound"})
+        # How many requests there are decides nothing for one, and no shards are set.
+        self.known = {
+            (b"ZCARD", keys.active(QUEUE)): 1,
+            (b"HMGET", keys.conf(QUEUE)): (None, None, None),
+            (b"ZRANGE", keys.workers(QUEUE)): (),
+        }
+        self._names = [(name, "") for name in self.keys]
+        self._lanes: list[tuple[bytes, str]] = []
+        for lane in LANES:
+            self.add_lane(keys.lanes(QUEUE)[lane])
+        self.requests: list[str] = []
+        for part, key in zip(keys.REQUEST_PARTS, keys.request_keys(REQUEST), strict=True):
+            self.adds(key)
+            self.keys[part] = key
+
+    def _add(self, name: str, key: bytes) -> None:
+        self.keys[name] = key
+        self._names.append((name, ""))
+
+    def add_lane(self, key: bytes) -> None:
+        """One more lane; the more urgent ones of a shard come first."""
+        self._add(f"lane {key.decode()}", key)
+        self._lanes.append((key, f"lane {key.decode()}"))
+
+    def adds(self, word: Any) -> bool:
+        """A key of another request than the first."""
+        found = keys.part_and_id(word) if isinstance(word, bytes) else None
+        if found is None:
+            return False
+        self._names.append(found)
+        if found[1] not in self.requests:
+            self.requests.append(found[1])
+        return True
 
     def instrumented(self, source: bytes, *, is_modern: bool) -> bytes:
         """Numbering begins at FIRST_SEQ, every publish is counted, ids have the model's time."""
@@ -146,31 +201,42 @@ class Fairlane(Protocol):
         return source.replace(b'redis.call("PUBLISH"', counted)
 
     def checks(self, world: World, now: int) -> list[bytes]:
-        """The product's own `check`."""
-        call = self.library.check(keys.request_keys(REQUEST), now=now)
-        return [world.doing(call).packed(now)]
+        """The product's own `check`, of each request."""
+        calls = [self.library.check(keys.request_keys(one), now=now) for one in self.requests]
+        return [world.doing(call).packed(now) for call in calls]
 
     def read(self, i: int, raw: Any) -> tuple[Any, str]:
         """By the key; a hash is a dict."""
-        return _READERS.get(self._names[i], _read_plain)(raw)
+        return _READERS.get(self._names[i][0], _read_plain)(raw)
 
     def facts(self, said: Sequence[Any]) -> Facts:
         """One pass over the keys."""
-        of = dict(zip(self._names, said, strict=True))
-        fields = of["request"] or {}
-        state = fields.get(b"state", b"")
-        return Facts(
-            is_empty=not any(said),
-            state=state if state != b"abandoned" else b"",
-            fields=fields,
-            held=len(of["leases"] or ()) // 2,
-            outcomes=tuple(head for heads, _ in of["results"] or () for head in heads),
-            dead=len(of["dead"] or ()),
-            log=tuple(state for _, state in of["completed"] or ()),
-            active=float(of["active"][1]) if of["active"] else 0,
-            due=int(of["delayed"][1]) if of["delayed"] else 0,
-            lane=next((key for key, name in self._lanes if of[name]), None),
-        )
+        by_id: dict[str, dict[str, Any]] = {"": {}, REQUEST: {}}
+        for (part, request_id), content in zip(self._names, said, strict=False):
+            by_id.setdefault(request_id, {})[part] = content
+        queue = by_id.pop("")
+        names, scores = (queue.get("active") or ())[::2], (queue.get("active") or ())[1::2]
+        active = dict(zip(map(bytes.decode, names), map(float, scores), strict=True))
+        delayed = [int(one[1]) for name, one in queue.items() if name.startswith("delayed") and one]
+        common: dict[str, Any] = {
+            "is_empty": not any(said),
+            "look": min(active.values(), default=0),
+            "due": min(delayed, default=0),
+            "lanes": tuple(key for key, name in self._lanes if queue.get(name)),
+            "conf": queue.get("conf") or {},
+        }
+        log = queue.get("completed") or ()
+        found = {
+            one: Facts(
+                active=active.get(one, 0),
+                log=tuple((born, state) for name, state, born in log if name == one.encode()),
+                **_of_request(of),
+                **common,
+            )
+            for one, of in by_id.items()
+        }
+        others = {one: facts for one, facts in found.items() if one != REQUEST}
+        return found[REQUEST]._replace(others=others)
 
     def wrong_stand(self, facts: Facts) -> tuple[str, ...]:
         """Results, log and signal: each exactly once."""
@@ -178,10 +244,12 @@ class Fairlane(Protocol):
         indexes = [head.split(b":")[0] for head in facts.outcomes]
         if len(indexes) != len(set(indexes)):
             wrong.append(f"a sub-request has two results: {facts.outcomes}")
-        if len(facts.log) > 1:
+        if len(facts.log) > len(dict(facts.log)):
             wrong.append("the ending was logged twice")
-        if facts.log and facts.state not in {b"", *facts.log}:
-            wrong.append(f"logged as {facts.log[0]!r}, but it is {facts.state!r}")
+        if b"lost" in dict(facts.log).values() and not self.goes_back:
+            wrong.append("the request is logged as lost")
+        if facts.logged and facts.state not in facts.logged and not self.goes_back:
+            wrong.append(f"logged as {facts.logged[0]!r}, but it is {facts.state!r}")
         if facts.number(b"published") != facts.is_over:
             wrong.append(f"{facts.state!r}: {facts.number(b'published')} signals were sent")
         counted = facts.number(b"done") + facts.number(b"dead")
@@ -198,41 +266,122 @@ class Fairlane(Protocol):
         wrong = []
         if after.held > before.held and after.held > after.number(b"limit"):
             wrong.append(f"{after.held} hold a permit, the limit is {after.number(b'limit')}")
-        if before.is_over and (after.fields, after.outcomes) != (before.fields, before.outcomes):
+        is_same = not before.is_undone or after.life == before.life
+        if is_same and before.is_over and _kept(after) != _kept(before):
             changed = dict(set(after.fields.items()) - set(before.fields.items()))
             wrong.append(f"changed after its end: {changed}, {after.outcomes}")
         return tuple(wrong)
 
     def wrong_actors(self, facts: Facts, actors: Sequence[Actor]) -> tuple[str, ...]:
-        """One fence, one holder; what a producer was told stays true."""
+        """One fence, one holder; a submission that returned normally is not lost."""
         wrong = []
         fences = [actor.fence for actor in actors if actor.fence]
-        if len(fences) != len(set(fences)):
+        if len(fences) != len(set(fences)) and not self.goes_back:
             wrong.append("two workers hold the same fence")
         for actor in actors:
             if actor.result is not None and actor.role.kind == "producer":
-                if not facts.state:
-                    wrong.append("the producer was told that all is well, and there is no request")
-                elif facts.number(b"total") != actor.result:
-                    wrong.append(f"submitted {actor.result}, stored {facts.number(b'total')}")
+                wrong += self._wrong_submission(facts, actor)
         return tuple(wrong)
 
-    def pop(self, facts: Facts) -> tuple[bytes, Command] | None:
+    def _wrong_submission(self, facts: Facts, actor: Actor) -> Iterator[str]:
+        """What does not hold of a submission that returned normally."""
+        name = f"{actor.role.name} returned normally"
+        if not facts.state:
+            yield f"{name}, and there is no request"
+        elif facts.number(b"total") != actor.result:
+            yield f"submitted {actor.result}, stored {facts.number(b'total')}"
+        if facts.is_undone:
+            yield f"{name}, and the request is {facts.state!r}: {facts.fields.get(b'reason')!r}"
+        if facts.state and not facts.is_over and not facts.active and not self.goes_back:
+            yield f"{name}, and the request is not in active"
+        if _last_word(actor.replies) == b"cancelled":
+            yield f"{name} after a reply that the request is cancelled"
+
+    def pops(self, facts: Facts) -> Iterator[tuple[bytes, Command]]:
         """The most urgent lane that holds a token."""
-        return None if facts.lane is None else (facts.lane, Command(b"RPOP", facts.lane))
+        for lane in facts.lanes[:1]:
+            yield lane, Command(b"RPOP", lane)
 
     def errands(self, facts: Facts, now: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
         """The leading worker looks at what is due, and promotes what is due."""
-        if facts.active and facts.active <= now + 1000:
+        if facts.look and facts.look <= now + 1000:
             yield "keeper looks", ("look",)
         if facts.due and facts.due <= now:
-            yield "keeper promotes", ("promote",)
+            yield "keeper promotes", ("promote", *self.due_shards(facts))
+        # An audit is of use once a token has been on its way for a grace and is in no lane: it is
+        # lost, or in the hands of a worker, which is a wrong guess.
+        is_away = not facts.lanes and not facts.due
+        if facts.active and is_away and 0 < facts.queued < now - settings.TOKEN_GRACE_MS:
+            yield "keeper audits", ("audit",)
+
+    def due_shards(self, facts: Facts) -> tuple[int, ...]:
+        """Where tokens may be due."""
+        return (0,)
 
     def is_goal(self, facts: Facts, actors: Sequence[Actor]) -> bool:
-        """The request ended and is logged, or never came to be."""
-        if facts.is_empty or facts.active:
+        """The request ended and is logged, or never came to be; or it waits, and none works."""
+        if facts.is_over:
+            return bool(facts.logged) and not facts.active
+        if not facts.state and facts.active:
             return False
-        return bool(facts.is_over and facts.log) or facts.fields.get(b"state") == b"abandoned"
+        if facts.state and (facts.number(b"open") or any(actor.role.works for actor in actors)):
+            return False  # it waits for its producer, or for a worker, if there are any
+        return all(actor.ends for actor in actors if actor.role.is_producer)
+
+
+def _of_request(of: dict[str, Any]) -> dict[str, Any]:
+    """What the keys of one request say."""
+    fields = of.get("req") or {}
+    state = fields.get(b"state", b"")
+    dead, *_ = of.get("dead") or ((),)
+    entries, *_ = of.get("sub") or ((),)
+    few = of.get("few")
+    few_bodies = re.findall(rb"1:(\d)", few) if isinstance(few, bytes) else ()
+    return {
+        "queued": _first_queued(of.get("tok") or {}),
+        "state": state if state != b"abandoned" else b"",
+        "fields": fields,
+        "held": len(of.get("lease") or ()) // 2,
+        "outcomes": tuple(head for heads, _ in of.get("out") or () for head in heads),
+        "dead": len(dead),
+        "bodies": (*(body for _, body in entries), *few_bodies),
+        "dead_ones": tuple(dict(one)[b"head"].partition(b":")[0] for one, _ in dead),
+    }
+
+
+def _first_queued(permits: dict[bytes, bytes]) -> int:
+    moments = []
+    for text in permits.values():
+        kind, *rest = text.split(b":")
+        if kind == b"q":
+            _, since, _, due = map(int, rest)
+            moments.append(max(since, due))
+    return min(moments, default=0)
+
+
+def _kept(facts: Facts) -> Any:
+    """What must stay after the end: all but notes."""
+    notes = (b"requeued:", b"claimed:", b"confirm", b"seen")
+    return {k: v for k, v in facts.fields.items() if not k.startswith(notes)}, facts.outcomes
+
+
+def _last_word(replies: tuple[Any, ...]) -> bytes:
+    """The state of the request in the last reply that brought its summary."""
+    for reply in reversed(replies):
+        if isinstance(reply, tuple) and reply and reply[0] in _SUMMARY:
+            state: bytes = reply[_SUMMARY[reply[0]]][0]
+            return state
+        if isinstance(reply, tuple) and reply and reply[0] in {b"ok", b"dup"}:
+            return b""
+    return b""
+
+
+_SUMMARY = {b"ended": 1, b"exists": 4, b"conflict": 1}  # where it stands in the reply
+
+
+def _life(born: bytes) -> str:
+    """A birth as a name: told from others, never ordered."""
+    return f"{int(born):032x}"
 
 
 def _read_plain(raw: Any) -> tuple[Any, str]:
@@ -240,7 +389,7 @@ def _read_plain(raw: Any) -> tuple[Any, str]:
 
 
 def _read_stream(raw: Any) -> tuple[Any, str]:
-    entries = [entry_id for entry_id, _ in raw[0]]
+    entries = [(entry_id, flat[1]) for entry_id, flat in raw[0]]
     pending = [(entry_id, consumer, count) for entry_id, consumer, _, count in raw[1]]
     groups = [_pairs(group)[b"last-delivered-id"] for group in raw[2]]
     said = (entries, pending, groups)
@@ -258,6 +407,8 @@ def _read_request(raw: Any) -> tuple[Any, str]:
     canonical = {name: value for name, value in said.items() if name not in _DULL}
     if b"seen" in said:
         canonical[b"seen"] = b"S" + said[b"seen"]
+    if b"born" in said:
+        canonical[b"born"] = _life(said[b"born"]).encode()
     return said, repr(canonical)
 
 
@@ -275,32 +426,37 @@ def _read_dead(raw: Any) -> tuple[Any, str]:
         (sorted(field for field in _pairs(flat).items() if field[0] in _DEAD), entry_id)
         for entry_id, flat in raw[0]
     ]
-    return said, repr(sorted(said))
+    claims = [(entry_id, consumer) for entry_id, consumer, *_ in raw[1]]
+    return (said, claims, len(raw[2])), repr((sorted(said), claims, len(raw[2])))
 
 
 def _read_log(raw: Any) -> tuple[Any, str]:
-    said = [(_pairs(flat)[b"id"], _pairs(flat)[b"state"]) for _, flat in raw[0]]
-    return said, repr(said)
+    entries = [_pairs(flat) for _, flat in raw[0]]
+    said = [(entry[b"id"], entry[b"state"], entry[b"born"]) for entry in entries]
+    return said, repr([(name, state, _life(born)) for name, state, born in said])
 
 
 def _read_active(raw: Any) -> tuple[Any, str]:
-    return raw, repr([raw[0], b"S" + raw[1], *raw[2:]])
+    pairs = sorted(zip(raw[::2], raw[1::2], strict=True))
+    return raw, repr([(name, b"S" + score) for name, score in pairs])
 
 
 def _read_markers(raw: Any) -> tuple[Any, str]:
-    return raw, str(len(raw))
+    members = [member.rpartition(b"|") for member in sorted(raw[::2])]
+    return raw, repr([(name, _life(born)) for name, _, born in members])
 
 
 _READERS = {
     "sub": _read_stream,
-    "request": _read_request,
-    "permits": _read_hash,
-    "results": _read_results,
+    "req": _read_request,
+    "tok": _read_hash,
+    "out": _read_results,
     "dead": _read_dead,
     "active": _read_active,
     "logged": _read_markers,
     "completed": _read_log,
     "conf": _read_hash,
+    "taken": _read_hash,
 }
 
 

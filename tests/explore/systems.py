@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from .actors import Role
+from .durable import WAITER, Durable
 from .explorer import System
+from .requeues import Requeues, reviver
+from .spread import OneMoves, Spread, spreader
 
 
 def producer(
@@ -15,10 +18,17 @@ def producer(
     deadline_ms: int = 0,
     name: str = "p",
     at_once: bool = False,
+    breaks: bool = False,
+    comings: int = 1,
+    durable: int = 0,
 ) -> Role:
-    """Submits chunks of so many sub-requests each; `at_once` where one server has all keys."""
+    """Submits chunks of so many sub-requests each; `at_once` where one server has all keys.
+
+    Its source `breaks` after them. A submission that is refused comes again, `comings` in all.
+    """
     options = {"chunks": chunks, "limit": limit, "attempts": attempts, "deadline_ms": deadline_ms}
-    return Role(name, "producer", (*options.items(), ("at_once", at_once)))
+    flags = {"at_once": at_once, "breaks": breaks, "comings": comings, "durable": durable}
+    return Role(name, "producer", (*options.items(), *flags.items()))
 
 
 def changer(*changes: tuple[Any, ...]) -> Role:
@@ -41,7 +51,7 @@ ON1, ON2 = worker(1, at_once=True), worker(2, at_once=True)
 CANCEL = Role("c", "canceller")
 REQUEUE = Role("d", "requeuer")
 TAKER = Role("t", "taker", (("worker", "w:1"),))
-CRASH, LOST, COPY = (1, 0, 0), (0, 1, 0), (0, 0, 1)
+CRASH, LOST, COPY, FULL, AWAY = (1,), (0, 1), (0, 0, 1), (0, 0, 0, 1), (0, 0, 0, 0, 1)
 DONE = ("all done",)
 FAILS = ("all done", "first fails")
 BAD = ("all done", "first is bad")
@@ -51,7 +61,6 @@ SMALL = (  # a few seconds: in every test run
     System("one worker", (producer(1), W1)),
     System("an empty request", (producer(),), (1, 1, 0)),
     System("a deadline", (producer(1, deadline_ms=20_000), W1)),
-    System("requeue", (producer(1), W1, REQUEUE), hows=BAD),
     System("open", (producer(1, 1), W1)),
     System("a failing handler", (producer(1), W1), hows=FAILS),
     System("open, at once", (producer(1, 1, at_once=True), W1)),
@@ -60,6 +69,7 @@ SMALL = (  # a few seconds: in every test run
 MIDDLE = (
     System("two workers", (producer(1), W1, W2)),
     System("cancel", (producer(1), W1, CANCEL)),
+    System("requeue", (producer(1), W1, REQUEUE), hows=BAD),
     System("stops", (producer(2), worker(1, 2)), hows=("all done", "stops")),
     System("in parts", (producer(2), worker(1, 2)), hows=("all done", "in parts")),
     System("a lost reply", (producer(1), W1), LOST),
@@ -99,7 +109,7 @@ LARGE = (
     System("cancel, a crash", (producer(1), W1, CANCEL), CRASH),
     System("cancel, a lost reply", (producer(1), W1, CANCEL), LOST),
     System("cancel, a late copy", (producer(1), W1, CANCEL), COPY),
-    System("requeue, a lost reply", (producer(1), W1, REQUEUE), LOST, BAD),
+    System("requeue before the end, a lost reply", (producer(1), W1, REQUEUE), LOST, BAD),
     System("another lane, a lost reply", (producer(1), W1, changer(("set_priority", 9))), LOST),
     System("pause, resume, a crash", (producer(1), W1, changer(("pause",), ("resume",))), CRASH),
     System(
@@ -117,6 +127,66 @@ LARGE = (
     System("both go on", (producer(2), ON1, ON2)),
     System("one goes on, and one", (producer(2, limit=2), ON1, W2)),
 )
+# Two producers of one id, and one whose submission was given up.
+VANISHES = frozenset({"RequestLost", "RequestExists"})  # another one took it back, or began anew
+P, BREAKS = producer(1, 1), producer(1, 1, name="q", breaks=True)
+SHARED = (
+    System("comes again", (producer(1, 1, comings=2), W1), most=300_000),
+    System("comes again after a crash", (producer(1, 1, comings=2), W1), CRASH),
+    System("the source breaks", (BREAKS, W1)),
+    System("the source breaks, a lost reply", (BREAKS, W1), LOST),
+    System("one of two breaks", (P, BREAKS), tolerates=VANISHES, passes=False),
+    System("one of two breaks, time passes", (P, BREAKS), tolerates=VANISHES),
+    System("one of two breaks, a worker", (P, BREAKS, W1), tolerates=VANISHES),
+    System("one of two breaks, a lost reply", (P, BREAKS), LOST, tolerates=VANISHES, passes=False),
+    System("no room", (producer(1, comings=2), W1), FULL),
+    System("no room for one of two", (producer(1), producer(1, name="q")), FULL),
+    System("no room for one of two, a worker", (producer(1), producer(1, name="q"), W1), FULL),
+)
+# Dead sub-requests of an ended request run again.
+DIED: dict[str, Any] = {
+    "before": (producer(3), worker(1, 3)),
+    "hows": ("all are bad",),
+    "protocol": Requeues,
+    "passes": False,
+}
+REQUEUES = (
+    System("requeue two of three", (reviver("d", 1, 2),), **DIED),
+    System("requeue, cut off", (reviver("d", 0, 1),), CRASH, **DIED),
+    System("requeue, a lost reply", (reviver("d", 0, 1),), LOST, **DIED),
+    System("requeue twice, the same", (reviver("d", 1), reviver("e", 1)), **DIED),
+    System("requeue twice, overlapping", (reviver("d", 0, 1), reviver("e", 1, 2)), **DIED),
+    System("requeue twice, cut off", (reviver("d"), reviver("e", 1)), CRASH, **DIED),
+)
+# A queue over several shards, which change.
+ONE_SHARD: dict[str, Any] = {"before": (spreader(1),), "protocol": Spread}
+MOVED: dict[str, Any] = {"before": (spreader(1),), "protocol": OneMoves, "keepers": 0}
+SHARDED = (
+    System("one shard", (producer(1), W1), **ONE_SHARD),
+    System("moved by one", (producer(1), spreader(2, until_moved=True)), **MOVED),
+    System("moved by one, a worker", (producer(1), W1, spreader(2, until_moved=True)), **MOVED),
+    System("moved by one, away", (producer(1), spreader(2, until_moved=True)), AWAY, **MOVED),
+    System(
+        "moved by one, a crash",
+        (producer(1), spreader(2, until_moved=True)),
+        CRASH,
+        **(MOVED | {"keepers": 1}),
+    ),
+    System("another shard", (producer(1), W1, spreader(2)), **ONE_SHARD),
+    System("no shard any more", (producer(1), W1, spreader()), **ONE_SHARD),
+)
+# A durable request, and a failover to what the replica has.
+SHORT, FAILOVER = (0, 0, 0, 0, 0, 1), (0, 0, 0, 0, 0, 0, 1)
+CAUGHT_UP = (*FAILOVER, 1)
+SURE = producer(1, durable=1, comings=2)
+DURABLES = (
+    System("durable, a failover", (SURE,), CAUGHT_UP, protocol=Durable),
+    System("durable, open", (producer(1, 1, durable=1),), CAUGHT_UP, protocol=Durable),
+    System("durable", (SURE, W1), protocol=Durable),
+    System("durable, not confirmed", (SURE, W1), SHORT, protocol=Durable),
+    System("durable, a worker", (SURE, W1), FAILOVER, protocol=Durable),
+    System("durable, a wait", (SURE, W1, WAITER), FAILOVER, protocol=Durable, passes=False),
+)
 HUGE = (  # only by name
     System("two crashes", (producer(1), W1), (2, 0, 0)),
     System("a crash and a late copy", (producer(1), W1), (1, 0, 1)),
@@ -129,5 +199,15 @@ HUGE = (  # only by name
     System("every ending of a handler", (producer(2), worker(1, 2)), hows=ALL),
     System("two producers, a crash", (producer(1), producer(1, name="q"), W1), CRASH),
 )
-GATE = (*SMALL, *MIDDLE[:5])  # for mutants that the scripts' own tests do not see
-BY_NAME = {system.name: system for system in (*SMALL, *MIDDLE, *LARGE, *HUGE)}
+EVERY = (*SMALL, *MIDDLE, *LARGE, *SHARED, *REQUEUES, *SHARDED, *DURABLES, *HUGE)
+BY_NAME = {system.name: system for system in EVERY}
+QUICK = tuple(  # of the new ones: less than two seconds each, in every test run, too
+    BY_NAME[name]
+    for name in (
+        "one of two breaks",
+        "requeue, cut off",
+        "requeue twice, overlapping",
+        "moved by one, away",
+    )
+)
+GATE = (*QUICK, *SMALL, *MIDDLE[:5])  # for mutants that the scripts' own tests do not see

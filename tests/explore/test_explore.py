@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fairlane import keys
 from fairlane.scripts import library
-from tests.explore.actors import install
+from tests.explore.actors import Cast, install
 from tests.explore.explorer import Explorer, Report, System, Violation
 from tests.explore.mutants import Mutant, find
-from tests.explore.protocol import Fairlane
-from tests.explore.systems import BY_NAME, SMALL
+from tests.explore.protocol import QUEUE, Facts, Fairlane
+from tests.explore.systems import BY_NAME, LOST, QUICK, SMALL, W1, producer
 from tests.explore.world import World
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.support.servers import Server
@@ -31,7 +33,7 @@ def explore(
     *,
     in_stream: bool = False,
 ) -> Report:
-    protocol = Fairlane(root, in_stream=in_stream)
+    protocol = (system.protocol or Fairlane)(root, in_stream=in_stream)
     with contextlib.closing(World(f"{server.folder}/redis.sock", protocol)) as world:
         install(protocol.library, monkeypatch)
         return Explorer(world, system).run()
@@ -50,6 +52,16 @@ def test_a_small_system_holds_in_every_state(
     print(report)  # noqa: T201  how much was seen, for whoever reads along with -s
     assert report.states > 400
     assert report.ends > 100
+
+
+@pytest.mark.parametrize("system", QUICK, ids=lambda system: system.name)
+def test_producers_requeues_shards_and_replicas_hold_in_every_state(
+    redis_server: Server, system: System, monkeypatch: pytest.MonkeyPatch
+):
+    """The quick ones; `make explore` runs the others, which are larger."""
+    report = explore(redis_server, system, monkeypatch)
+    print(report)  # noqa: T201  how much was seen, for a reader of -s
+    assert report.ends > 0
 
 
 def test_a_system_is_the_same_at_every_exploration(
@@ -84,6 +96,8 @@ SAMPLE = [
     ("request/reap.lua", "is_ended(state)", "one worker"),
     ("lib/finish.lua", "left > 0 and not cancelled and not expired", "one worker"),
     ("dispatch/retire.lua", 'redis.call("ZADD", logged, "NX"', "one worker"),
+    ("request/discard.lua", "state.born ~= born or state.open == 0", "one of two breaks"),
+    ("request/seal.lua", 'state.state == "cancelling"', "open"),
 ]
 
 
@@ -112,12 +126,26 @@ def test_the_explorer_sees_a_guard_taken_out(
 
 
 @pytest.mark.parametrize(
-    ("script", "old", "new"),
+    ("script", "old", "new", "system"),
     [
-        ("lib/mint.lua", "local want = math.min(state.limit - state.held, work)", "local want = 0"),
-        ("lib/whole.lua", "state.left, state.done = 0, count", "state.left, state.done = 0, 0"),
+        (
+            *("lib/mint.lua", "local want = math.min(state.limit - state.held, work)"),
+            *("local want = 0", "one worker"),
+        ),
+        (
+            *("lib/whole.lua", "state.left, state.done = 0, count"),
+            *("state.left, state.done = 0, 0", "one worker"),
+        ),
+        (
+            *("dispatch/postpone.lua", 'tonumber(redis.call("ZSCORE", active, id)) == seen'),
+            *("true", "no room for one of two"),
+        ),
+        (
+            *("request/claim_dead.lua", "not owner or not is_final(owner)"),
+            *("true", "requeue twice, overlapping"),
+        ),
     ],
-    ids=["nothing is minted", "done is not counted"],
+    ids=["nothing is minted", "done is not counted", "withdrawn anyway", "claimed anyway"],
 )
 def test_the_explorer_sees_a_missing_action(
     redis_server: Server,
@@ -126,10 +154,48 @@ def test_the_explorer_sees_a_missing_action(
     script: str,
     old: str,
     new: str,
+    system: str,
 ):
     text = (library().root / script).read_text()
     line = next(i for i, one in enumerate(text.splitlines(), 1) if old in one)
     changed = text.splitlines()[line - 1].replace(old, new)
     root = Mutant(script, line, "action", old, changed).write(tmp_path)
     with pytest.raises(Violation):
-        explore(redis_server, BY_NAME["one worker"], monkeypatch, root)
+        explore(redis_server, BY_NAME[system], monkeypatch, root)
+
+
+class NoAudit(Fairlane):
+    """The product's protocol in a queue that no worker audits."""
+
+    def errands(self, facts: Facts, now: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
+        """All but the audit."""
+        for label, argument in super().errands(facts, now):
+            if argument != ("audit",):
+                yield label, argument
+
+
+def test_without_the_audit_a_lost_pop_is_never_made_good(
+    redis_server: Server, monkeypatch: pytest.MonkeyPatch
+):
+    """A test of the test: with the audit the end stays in reach ("a lost reply")."""
+    protocol = NoAudit()
+    system = System("a lost reply", (producer(1), W1), LOST)
+    with contextlib.closing(World(f"{redis_server.folder}/redis.sock", protocol)) as world:
+        install(protocol.library, monkeypatch)
+        with pytest.raises(Violation, match="the end can't be reached") as found:
+            Explorer(world, system).run()
+    assert found.value.way[-1] == "lost reply of w:1 BRPOP"
+
+
+@pytest.mark.parametrize(("notes", "first"), [(True, "HSET"), (False, "acquire")])
+def test_a_note_is_a_step_of_its_own_where_an_actor_reads_it(
+    redis_server: Server, monkeypatch: pytest.MonkeyPatch, notes: bool, first: str
+):
+    """Elsewhere it would only multiply the states."""
+    protocol = Fairlane()
+    with contextlib.closing(World(f"{redis_server.folder}/redis.sock", protocol)) as world:
+        install(protocol.library, monkeypatch)
+        cast = Cast(world, notes=notes)
+        popped = cast.after(cast.first(W1), (keys.lanes(QUEUE)[5], b"r#0.7000001"))
+        assert popped.doing is not None
+        assert popped.doing.name == first

@@ -18,7 +18,7 @@ import hiredis
 from fairlane.scripts import Dialect
 from fairlane.steps import Call, Command
 
-from .names import Namer, Template
+from .names import Namer, Template, scored
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -42,7 +42,7 @@ local function read(key)
   elseif kind == "stream" then
     local groups, pending = redis.call("XINFO", "GROUPS", key), {}
     if groups[1] then
-      pending = redis.call("XPENDING", key, key, "-", "+", 100)
+      pending = redis.call("XPENDING", key, groups[1][2], "-", "+", 100)
     end
     return {redis.call("XRANGE", key, "-", "+"), pending, groups}
   end
@@ -65,7 +65,7 @@ return changed
 """
 _READS = {
     *("GET", "HGET", "HMGET", "HGETALL", "ZSCORE", "ZCARD", "ZRANGE", "XRANGE", "XLEN"),
-    *("LPOS", "LRANGE", "LLEN", "EXISTS", "PING"),
+    *("LPOS", "LRANGE", "LLEN", "EXISTS", "PING", "ZSCAN", "glance"),
 }
 
 
@@ -109,7 +109,10 @@ class Stand:
 class Doing:
     """A step as the server gets it; the same step is the same object."""
 
-    __slots__ = ("clock_at", "is_timed", "name", "reads", "script", "template", "touched", "words")
+    __slots__ = (
+        *("clock_at", "grows", "is_timed", "name", "reads", "script", "template", "touched"),
+        "words",
+    )
 
     def __init__(
         self, name: str, words: tuple[Any, ...], touched: tuple[int, ...], template: Template
@@ -118,7 +121,7 @@ class Doing:
         self.reads = name in _READS
         self.clock_at = 0  # where the moment stands, if the step asks for it
         self.is_timed = False
-        self.script = False
+        self.script = self.grows = False
 
     def key(self, now: int) -> tuple[Doing, int]:
         """What it comes to depends on the moment only if it asks for it."""
@@ -143,19 +146,15 @@ class World:
         self._socket.connect(path)
         self._parser = hiredis.Reader()
         self.trips = 0
-        self._keys = tuple(protocol.keys.values())
+        self._keys = list(protocol.keys.values())
         self._index = {key: i for i, key in enumerate(self._keys)}
         self._sha: dict[str, bytes] = {}
         self._take = self.one("SCRIPT", "LOAD", _TAKE)
         is_old = b"redis_version:6" in self.one("INFO", "server")
         self.dialect = Dialect.LEGACY if is_old else Dialect.MODERN
-        self.one("FLUSHALL")
-        self._kept: list[dict[str, Kept]] = [{} for _ in self._keys]
         self._stands: dict[tuple[int, ...], Stand] = {}
         self._doings: dict[Any, Doing] = {}
-        nothing = tuple(self._keep(i, b"", b"", b"") for i in range(len(self._keys)))
-        self._base: list[Kept] = list(nothing)
-        self.empty = self._stand(nothing)
+        self._empty()
 
     def close(self) -> None:
         """Leaves an empty server."""
@@ -164,15 +163,22 @@ class World:
 
     def forget(self) -> None:
         """Frees what was remembered for one system."""
-        self._kept = [{} for _ in self._keys]
         self._stands.clear()
         self._doings.clear()
         gc.collect()  # stands and moves point at each other
         self.namer = Namer()
-        nothing = tuple(self._keep(i, b"", b"", b"") for i in range(len(self._keys)))
+        self._empty()
+
+    def _empty(self) -> None:
         self.one("FLUSHALL")
-        self._base = list(nothing)
-        self.empty = self._stand(nothing)
+        self._kept: list[dict[str, Kept]] = [{} for _ in self._keys]
+        self._nothing = [self._keep(i, b"", b"", b"") for i in range(len(self._keys))]
+        self._base = list(self._nothing)
+        self.empty = self._stand(self._nothing)
+
+    def has(self, key: Any) -> bool:
+        """True for a key that is part of this world."""
+        return key in self._index
 
     def stands(self) -> Iterable[Stand]:
         """All that were met since the last forget."""
@@ -209,7 +215,7 @@ class World:
         if isinstance(step, Command):
             key: Any = step.args
         else:
-            key = (step.script.name, *step.args)
+            key = (step.script.name, *step.keys, *step.args)
         found = self._doings.get(key)
         if found is None:
             found = self._doings[key] = self._made(step)
@@ -229,19 +235,30 @@ class World:
             )
             sha = self._sha[script.name] = self.one("SCRIPT", "LOAD", source)
         words = ("EVALSHA", sha, len(step.keys), *step.keys, *step.args)
-        template = self.namer.template(repr((script.name, step.args)))
+        template = self.namer.template(repr((script.name, step.keys[-1], scored(step))))
         touched = (
             self._touched(step.keys) if self.protocol.declares else tuple(range(len(self._keys)))
         )
         made = Doing(script.name, words, touched, template)
-        made.script = True
+        made.script, made.grows = True, script.flag == "grows"
         made.is_timed = "now" in script.params
         if made.is_timed:
             made.clock_at = 3 + len(step.keys) + script.params.index("now")
         return made
 
     def _touched(self, words: Sequence[Any]) -> tuple[int, ...]:
+        for word in words:
+            if word not in self._index and self.protocol.adds(word):
+                self._index[word] = len(self._keys)
+                self._keys.append(word)
+                self._kept.append({})
+                self._nothing.append(self._keep(self._index[word], b"", b"", b""))
+                self._base.append(self._nothing[-1])
         return tuple(self._index[word] for word in words if word in self._index)
+
+    def _all(self, stand: Stand) -> list[Kept]:
+        """What a stand keeps, and nothing of the keys that were met later."""
+        return [*stand.kept, *self._nothing[len(stand.kept) :]]
 
     def run(self, wanted: dict[Stand, tuple[set[int], set[tuple[Doing, int]]]]) -> None:
         """All of these in one round trip: checks of a stand at moments, and steps from it.
@@ -283,7 +300,7 @@ class World:
 
     def _move_to(self, stand: Stand, packed: list[bytes]) -> int:
         count = 0
-        for i, (have, want) in enumerate(zip(self._base, stand.kept, strict=True)):
+        for i, (have, want) in enumerate(zip(self._base, self._all(stand), strict=True)):
             if have is want:
                 continue
             key = self._keys[i]
@@ -299,7 +316,8 @@ class World:
 
     def _taking(self, stand: Stand, touched: tuple[int, ...]) -> bytes:
         names = [self._keys[i] for i in touched]
-        flat = [part for i in touched for part in stand.kept[i][:2]]
+        kept = self._all(stand)
+        flat = [part for i in touched for part in kept[i][:2]]
         packed: bytes = hiredis.pack_command(("EVALSHA", self._take, len(touched), *names, *flat))
         return packed
 
@@ -308,11 +326,11 @@ class World:
             raise changed
         after = stand
         if changed:
-            kept = list(stand.kept)
+            kept = self._all(stand)
             for at, dump, ttl, raw in changed:
                 i = doing.touched[at - 1]
                 kept[i] = self._keep(i, dump, ttl, raw)
-            after = self._stand(tuple(kept))
+            after = self._stand(kept)
         wrong = () if after is stand else self.protocol.wrong_move(stand.facts, after.facts)
         if isinstance(reply, Exception):
             return Move(Refused(str(reply)), after, (*wrong, *self.protocol.refused(str(reply))))
@@ -327,12 +345,16 @@ class World:
             found = self._kept[i][text] = Kept(dump, ttl, said, template)
         return found
 
-    def _stand(self, kept: tuple[Kept, ...]) -> Stand:
+    def _stand(self, all_kept: Sequence[Kept]) -> Stand:
+        count = len(all_kept)
+        while count and all_kept[count - 1] is self._nothing[count - 1]:
+            count -= 1
+        kept = tuple(all_kept[:count])
         identity = tuple(map(id, kept))
         found = self._stands.get(identity)
         if found is None:
             template = self.namer.joined([one.template for one in kept])
-            facts = self.protocol.facts([one.said for one in kept])
+            facts = self.protocol.facts([one.said for one in all_kept])
             found = self._stands[identity] = Stand(kept, template, facts)
             found.wrong = self.protocol.wrong_stand(facts)
         return found

@@ -105,7 +105,8 @@ class Book:
         if request is None:
             agree(reply, [b"gone"] if name == "confirm" else [], f"{name} of nothing")
         elif name == "confirm":
-            words = [b"ok", request.state.encode(), request.chain.encode()]
+            open_ = int(request.is_open)
+            words = [b"ok", request.state.encode(), request.chain.encode(), request.born, open_]
             agree(reply, words, "a confirm")
         else:
             request.list_dead(reply, **given)
@@ -124,22 +125,31 @@ class Book:
         digest: str,
         intent: int,
         open_ms: int,
+        over: int,
         bodies: list[bytes],
     ) -> list[Token]:
-        if request is not None:
+        former = request if request is not None and request.is_abandoned else None
+        if former and former.born != over:
+            agree(reply, [b"abandoned", former.summary()], "an id whose life was abandoned")
+            return []
+        if request is not None and not former:
             if request.digest != digest:
                 agree(reply, [b"conflict", request.summary()], "other content under the same id")
                 return []
             open_ = int(request.is_open)
             front = (b"exists", request.chunks, request.chain.encode(), open_, request.summary())
             return request.repeated(self.now, reply, *front)
-        seen, _ = self.abandoned.get(request_id, (-1, 0))
+        seen = former.given_up if former else self.abandoned.get(request_id, (-1, 0))[0]
         if seen >= intent:
             agree(reply, [b"late", seen], "an intent that was given up")
             return []
         self.abandoned.pop(request_id, None)
         request = self.requests[request_id] = Request(options, self.now, digest, open_ms)
+        if former:
+            request.follow(former, self.now)
         request.add(self.now, bodies)
+        if reply[0] == b"ok":
+            agree(reply.pop(), request.born, "when the request began")
         tokens = request.conclude(self.now, reply)
         self._hear(request_id, request)
         return tokens
@@ -156,8 +166,12 @@ class Book:
         if name == "tidy":
             alive = request is not None and not request.has_ended
             agree(reply, [b"alive"] if alive else [b"tidied", 0], "a tidy where all is in order")
+        elif request is not None and request.is_abandoned:
+            request.given_up = max(request.given_up, int(float(given["seen"])))
+            agree(reply, [b"ok"], "an abandon of an abandoned life")
         elif request is not None:
-            agree(reply, [b"exists"], "an abandon of a request")
+            word = b"over" if request.has_ended else b"exists"
+            agree(reply, [word], "an abandon of a request")
         else:
             before, _ = self.abandoned.get(request_id, (-1, 0))
             seen = max(before, int(float(given["seen"])))

@@ -186,8 +186,14 @@ class QueueMachine(RuleBasedStateMachine):
             digest=f"d{self.player.new_op()}",
             intent=self.player.intend(request_id, 5_000),
             open_ms=open_ms,
+            over=self.over(request_id, size),
             bodies=self.bodies(size),
         )
+
+    def over(self, request_id: str, chance: int) -> int:
+        """The abandoned life that a new one is to replace; 0 = the producer does not name it."""
+        former = self.book.requests.get(request_id)
+        return former.born if former and former.is_abandoned and chance % 3 else 0
 
     @step(n=which, ms=st.sampled_from((-1, 0, 1)), chosen=options(), dies=st.booleans())
     def come_late(self, n: int, ms: int, chosen: Options, dies: bool) -> None:
@@ -198,6 +204,7 @@ class QueueMachine(RuleBasedStateMachine):
             return
         seen, _ = self.book.abandoned.get(name, (self.book.now, 0))
         given = {"options": chosen, "digest": f"d{self.player.new_op()}", "open_ms": 0}
+        given["over"] = self.over(name, ms)
         self.player.call("enqueue", name, intent=seen + ms, bodies=self.bodies(2), **given)
 
     @precondition(has_requests)
@@ -209,6 +216,7 @@ class QueueMachine(RuleBasedStateMachine):
         number = request.chunks + chunk if request else 2
         chain = request.chain if request and not chunk else f"c{number}"
         given = {"chain": chain + "'" if other else chain, "open_ms": 2 * MINUTE}
+        given["before"] = request.chain if request and size != 1 else ""
         self.player.call("append", name, chunk=number, bodies=self.bodies(size), **given)
 
     @precondition(has_open)
@@ -443,11 +451,14 @@ class QueueMachine(RuleBasedStateMachine):
         self.player.call("set_priority", self.some(n), priority=priority)
 
     @precondition(has_dead)
-    @step(n=which, count=st.integers(1, 3), twice=st.booleans())
-    def requeue_dead(self, n: int, count: int, twice: bool) -> None:
-        """Somebody has mended what was wrong; one may be named twice, or be gone."""
+    @step(n=which, count=st.integers(1, 3), twice=st.booleans(), again=st.booleans())
+    def requeue_dead(self, n: int, count: int, twice: bool, again: bool) -> None:
+        """The cause is repaired; one may be named twice, or be gone; the reply may be lost."""
         name, chosen = self.buried(n, count)
-        self.player.call("requeue_dead", name, ids=chosen + chosen[:1] if twice else chosen)
+        ids = chosen + chosen[:1] if twice else chosen
+        given = {"op": self.player.new_op(), "ids": ids}
+        for _ in range(1 + again):
+            self.player.call("requeue_dead", name, **given)
 
     @precondition(has_dead)
     @step(n=which, count=st.integers(1, 3), drops=st.booleans())

@@ -200,7 +200,7 @@ class Player:
 
     def postpone(self, request_id: str, seen: float, due: float) -> None:
         """The auditor's next look."""
-        reply = self.dispatch("postpone", id=request_id, seen=seen, due=due)
+        reply = self.dispatch("postpone", rows=(request_id, seen, due))
         agree(reply, self.book.postpone(request_id, seen, due), "a postponed entry")
 
     def readmit(self, request_id: str, due: float) -> None:
@@ -260,8 +260,9 @@ class Player:
         """Bodies of dead ones are not kept any more; counts and results stay."""
         request = self.book.requests[request_id]
         kept = [sub for sub in request.kept() if sub.grave in graves]
-        count = self.wire.one("XDEL", keys.dead(request_id), *graves)
-        agree(count, len(kept), "how many are dropped")
+        names = keys.request_keys(request_id)
+        (reply,) = self._send([self._script("drop_dead", names, id="", keep=0, ids=graves)])
+        agree(reply, [b"ok", len(kept), 0], "how many are dropped")
         for sub in kept:
             sub.is_dropped = True
         self._compare(request_id, self._send(self._look(request_id)))

@@ -37,6 +37,10 @@ class Request:
         self.is_open, self.open_until = open_ms > 0, now + open_ms
         self.state, self.reason = "active", ""
         self.ended = self.timeouts = self.seq = self.stamp = 0
+        self.was_left_open = False  # for too long: its producer has died
+        self.given_up = -1  # no new life may be announced by an intent up to this
+        self.last_repeated = 0  # the generation up to which tokens were repeated
+        self.moves: dict[str, tuple[int, int]] = {}
         self.subs: list[Sub] = []
         self.permits: dict[int, Permit] = {}
         self.results: list[list[Result]] = []  # what one script told belongs together
@@ -48,6 +52,15 @@ class Request:
     def has_ended(self) -> bool:
         """Nothing of it will change any more."""
         return self.state in ("done", "cancelled")
+
+    @property
+    def is_abandoned(self) -> bool:
+        """It was never complete, so a new life of the id may follow."""
+        return self.state == "cancelled" and self.was_left_open
+
+    def follow(self, former: Request, now: int) -> None:
+        """This is the next life of an id: told from the former one, with higher fences."""
+        self.born, self.seq = max(now, former.born + 1), former.seq
 
     def among(self, *states: str) -> list[Sub]:
         """The sub-requests in these states, in the order of the stream."""
@@ -101,11 +114,14 @@ class Request:
         ]
 
     def queued(self, now: int) -> list[Token]:
-        """All tokens that should be on their way."""
-        return sorted(
+        """The tokens on their way that were not repeated yet; from now on they were."""
+        found = sorted(
             Token(permit.lane, permit.k, permit.g, max(0, permit.due - now))
             for permit in self.standing("queued")
+            if permit.g > self.last_repeated
         )
+        self.last_repeated = max((token.g for token in found), default=self.last_repeated)
+        return found
 
     # ------------------------------------------------------------------ minting and ending
 
@@ -185,9 +201,9 @@ class Request:
         return tokens
 
     def repeated(self, now: int, reply: Reply, *front: Any) -> list[Token]:
-        """How a script answers that has nothing to do: all queued tokens again."""
+        """How a script answers that has nothing to do: with queued tokens, each repeated once."""
         agree(reply[:-1], list(front), "the answer to a repeat")
-        agree(sorted(tokens_of(reply[-1])), self.queued(now), "the tokens told again")
+        agree(sorted(tokens_of(reply[-1])), self.queued(now), "the repeated tokens")
         return tokens_of(reply[-1])
 
     # ------------------------------------------------------------------ submission
@@ -199,7 +215,15 @@ class Request:
             self.subs.append(Sub(len(self.subs), self.stamp, body))
 
     def append(
-        self, now: int, reply: Reply, *, chunk: int, chain: str, open_ms: int, bodies: list[bytes]
+        self,
+        now: int,
+        reply: Reply,
+        *,
+        chunk: int,
+        chain: str,
+        before: str,
+        open_ms: int,
+        bodies: list[bytes],
     ) -> list[Token]:
         """The next chunk; a repeat changes nothing."""
         if chunk == self.chunks and chain != self.chain:
@@ -213,6 +237,11 @@ class Request:
         if chunk > self.chunks + 1:
             agree(str(reply)[:8], "BADCHUNK", "a chunk after a gap")
             return []
+        if before != self.chain or self.state == "cancelling":
+            is_other = before != self.chain
+            refusal = [b"conflict"] if is_other else [b"cancelling", self.summary()]
+            agree(reply, refusal, "a chunk after other content, or of what is being cancelled")
+            return []
         self.add(now, bodies)
         self.chunks, self.chain, self.open_until = chunk, chain, now + open_ms
         agree(reply[0], b"ok", "a chunk")
@@ -224,6 +253,9 @@ class Request:
         """No more chunks will come."""
         if (chunks, chain) != (self.chunks, self.chain):
             agree(reply, [b"conflict"], "a seal of something else")
+            return []
+        if self.state == "cancelling":
+            agree(reply, [b"cancelling", self.summary()], "a seal of what is being cancelled")
             return []
         if not self.is_open:
             return self.repeated(now, reply, b"ok")
@@ -404,6 +436,7 @@ class Request:
             self._take_back(now, permit, told, is_named=bool(worker and k))
         if self.is_open and self.open_until < now and self.state != "cancelling":
             self.stop("cancelling", "abandoned")
+            self.was_left_open = True
         if self.is_overdue(now) and self.state in ("active", "paused"):
             self.stop("expiring", "deadline")
         if self.state == "expiring":
@@ -539,14 +572,17 @@ class Request:
         found = [(row[0], row[2], row[3], row[4]) for row in reply]
         agree(found, page, "a page of the dead")
 
-    def requeue_dead(self, now: int, reply: Reply, *, ids: list[bytes]) -> list[Token]:
-        """Dead ones wait again, as if they were new; nobody is told of their death any more."""
+    def requeue_dead(self, now: int, reply: Reply, *, op: str, ids: list[bytes]) -> list[Token]:
+        """Dead ones wait again, as if they were new; a call that moved some is done once."""
+        if op in self.moves:
+            return self.repeated(now, reply, b"ok", *self.moves[op])
         if self.state in ("cancelling", "expiring") or self.is_overdue(now):
             agree(reply, [b"ending"], "the dead of a request that is ending")
             return []
         found = [sub for sub in self.kept() if sub.grave in ids]
         if found:
             self.stamp = max(now, self.stamp + 1)
+            self.moves[op] = (len(ids), len(found))
         for sub in found:
             sub.state, sub.stamp, sub.spent = "fresh", self.stamp, 0
         agree(reply[:3], [b"ok", len(ids), len(found)], "the dead wait again")

@@ -67,7 +67,7 @@ def mutant(folder: Path, script: str, old: str, new: str) -> Path:
         ("lib/complete.lua", "permit.fence ~= fence or permit.op ~= op", "false"),
         ("request/append.lua", "chunk == chunks and chain ~= last", "false"),
         ("lib/resize.lua", "  relink_parked(state)\n", ""),
-        ("dispatch/postpone.lua", 'or tonumber(redis.call("ZSCORE", active, id)) ~= seen', ""),
+        ("dispatch/postpone.lua", ' and tonumber(redis.call("ZSCORE", active, id)) == seen', ""),
     ],
     ids=[
         "innocents are charged",

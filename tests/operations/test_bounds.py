@@ -44,12 +44,14 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def everything(lane: Lane) -> dict[bytes, Any]:
-    """All that is stored but when somebody last asked for a recount, or that nothing waits."""
+    """All that is stored, but for markers, for the last recount, and for a zero of what waits."""
     gone = (
         ["recounted"] if int(lane.client.hget(CONF, "waiting") or 0) else ["recounted", "waiting"]
     )
     lane.client.hdel(CONF, *gone)
-    return dump(lane.client)
+    client = lane.client
+    states = {key: client.hget(key, "state") for key in client.scan_iter("req:*")}
+    return {key: one for key, one in dump(client).items() if states.get(key) != b"abandoned"}
 
 
 # ------------------------------------------------------------------ refused

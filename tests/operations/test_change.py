@@ -9,7 +9,7 @@ import pytest
 
 from fairlane import aio, keys
 from fairlane.errors import InvalidArgument, RequestEnded, RequestNotFound
-from fairlane.operations import change, control
+from fairlane.operations import change, control, lost
 from tests.support.requests import cut, pop_token, settle, take_slice, work_off
 
 if TYPE_CHECKING:
@@ -162,3 +162,27 @@ def test_the_asyncio_face_does_the_same(redis_url: str, lane: Lane):
 
     asyncio.run(body())
     assert lane.client.llen(keys.lanes("req")[3]) == 2
+
+
+def test_repeats_do_not_fill_a_lane_with_tokens(queue: Queue, lane: Lane):
+    """A second copy stands for a reply that may be lost. Later the auditor finds what is lost."""
+    for _ in range(20):
+        request = queue.submit_request(["a"] * 9, id="r1", limit=4)
+        request.resume()
+        request.set_limit(4)
+        request.set_priority(5)
+    assert lane.client.llen(keys.lanes("req")[5]) == 2 * 4
+    assert sorted(work_off(queue.driver)) == [b"a"] * 9
+    assert lane.client.llen(keys.lanes("req")[5]) == 0
+
+
+def test_a_token_lost_after_its_repeat_is_found_by_the_auditor(queue: Queue, lane: Lane):
+    """A repeat brings no third copy, so nothing but the auditor brings it back."""
+    for _ in range(2):
+        request = queue.submit_request(["a"] * 9, id="r1", limit=4)
+    lane.client.delete(keys.lanes("req")[5])
+    request.resume()
+    assert lane.client.llen(keys.lanes("req")[5]) == 0
+    suspects = queue.driver.run(lost.queued_long("r1", -1))
+    assert queue.driver.run(lost.mint_again("req", suspects)) == 4
+    assert sorted(work_off(queue.driver)) == [b"a"] * 9

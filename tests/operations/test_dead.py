@@ -8,13 +8,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import aio, keys
-from fairlane.errors import DeadNotFound, InvalidArgument, RequestEnded, RequestNotFound
+from fairlane.errors import (
+    DeadNotFound,
+    InvalidArgument,
+    RequestEnded,
+    RequestExists,
+    RequestNotFound,
+)
 from fairlane.model import DeadChoice, Verdict, result_head
 from fairlane.operations import dead as dead_module
-from fairlane.operations import requeue as requeue_module
 from fairlane.operations import tokens, work
-from fairlane.operations.dead import group_dead, queue_dead
-from fairlane.operations.requeue import Chosen, drop_dead, requeue_dead
+from fairlane.operations.dead import Chosen, group_dead, queue_dead
+from fairlane.operations.requeue import drop_dead, requeue_dead
 from fairlane.scripts import library
 from fairlane.steps import Across
 from tests.support.requests import cut, insert, numbered, once, take_slice, work_off
@@ -281,7 +286,7 @@ def test_a_thousand_and_more_take_several_calls(
     queue: Queue, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch
 ):
     """Each is bounded."""
-    monkeypatch.setattr(requeue_module, "_CALL", 10)
+    monkeypatch.setattr(dead_module, "CALL", 10)
     request = queue.submit_request(numbered(36), id="r1", limit=2)
     one, two = take_slice(driver, count=34), take_slice(driver)
     assert one is not None
@@ -365,7 +370,7 @@ def test_many_and_big_ones_go_in_chunks(
     queue: Queue, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch
 ):
     """No step brings more than about 4 MiB."""
-    monkeypatch.setattr(requeue_module, "_CALL", 3)
+    monkeypatch.setattr(dead_module, "CALL", 3)
     bodies = [b"%02d" % i + b"x" * (MIB // 2 - 2) for i in range(11)]
     request = ended(queue, bodies)
     again = request.requeue_dead()
@@ -381,7 +386,7 @@ def test_cut_off_anywhere_a_repeat_goes_on(
     named: Iterable[int] | None,
 ):  # fmt: skip
     """Every dead sub-request runs again, in one request; the answer is that of the first call."""
-    monkeypatch.setattr(requeue_module, "_CALL", 2)
+    monkeypatch.setattr(dead_module, "CALL", 2)
     bodies = [b"%d" % i + b"x" * (MIB // 2) for i in range(5)]
     request = ended(queue, bodies)
     choice = DeadChoice.of(indexes=named)
@@ -402,7 +407,7 @@ def cut_at_drop(driver: SyncDriver, choice: DeadChoice, drops: int) -> str:
         call = step.call if isinstance(step, Across) else step
         if getattr(getattr(call, "script", None), "name", "") in {"enqueue", "submit"}:
             new_id = call.keys[2].decode()[5:-1]  # type: ignore[union-attr]
-        if getattr(step, "args", ("",))[0] == b"XDEL":
+        if getattr(getattr(step, "script", None), "name", "") == "drop_dead":
             if drops == 0:
                 operation.close()
                 return new_id
@@ -416,7 +421,7 @@ def test_cut_off_while_dropping_a_repeat_comes_to_the_same_request(
     queue: Queue, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch, kind: str, drops: int
 ):
     """Also where some of those named are gone by then, or of a fingerprint all."""
-    monkeypatch.setattr(requeue_module, "_CALL", 2)
+    monkeypatch.setattr(dead_module, "CALL", 2)
     request = queue.submit_request(numbered(5), id="r1", limit=1)
     held = take_slice(driver)
     assert held is not None
@@ -441,12 +446,13 @@ def test_cut_off_while_dropping_a_repeat_comes_to_the_same_request(
     assert sorted(work_off(driver)) == numbered(5)
 
 
-def test_what_somebody_drops_meanwhile_is_not_missed(queue: Queue, driver: SyncDriver):
-    """The new request was submitted with it; the others do not run in a second one."""
+def test_what_is_being_requeued_is_not_dropped(queue: Queue, driver: SyncDriver):
+    """The new request was submitted with it, and needs nobody to drop it."""
     request = ended(queue)
     choice = DeadChoice.of(indexes=range(3))
     new_id = cut_at_drop(driver, choice, 0)
-    assert request.drop_dead(indexes=[0]) == 1
+    with pytest.raises(RequestExists, match="1 dead sub-requests of request r1 are being requeued"):
+        request.drop_dead(indexes=[0])
     assert driver.run(requeue_dead("r1", choice)) == (new_id, 3)
     assert list(request.dead()) == []
 
@@ -455,7 +461,7 @@ def test_of_a_cancelled_request_the_rest_is_not_dropped(
     queue: Queue, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch
 ):
     """Cut off while dropping, and cancelled by somebody: nobody would run what is still there."""
-    monkeypatch.setattr(requeue_module, "_CALL", 1)
+    monkeypatch.setattr(dead_module, "CALL", 1)
     request = ended(queue)
     choice = DeadChoice.of(indexes=range(3))
     queue.request(cut_at_drop(driver, choice, 1)).cancel()
@@ -479,7 +485,7 @@ def test_it_ends_while_it_is_being_requeued(
     queue: Queue, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch
 ):
     """What was not moved before the end runs in a new request."""
-    monkeypatch.setattr(requeue_module, "_CALL", 1)
+    monkeypatch.setattr(dead_module, "CALL", 1)
     request = queue.submit_request(numbered(3), id="r1", limit=2)
     one, two = take_slice(driver), take_slice(driver)
     assert one is not None

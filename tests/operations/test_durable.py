@@ -11,7 +11,7 @@ import pytest
 
 from fairlane import aio, keys, settings
 from fairlane.drivers import wire
-from fairlane.errors import FairlaneError, NotDurable, RedisUnfit, RequestLost
+from fairlane.errors import FairlaneError, NotDurable, RedisUnfit, RequestEnded, RequestLost
 from fairlane.model import Policy
 from fairlane.operations import durable, intents, maintain, work
 from fairlane.operations.submit import submit
@@ -362,7 +362,22 @@ def test_a_disk_that_has_it_not_is_named():
     operation = durable.confirm_submission("r1", 1, "c1")
     operation.send(None)
     with pytest.raises(NotDurable, match=r"append-only file was not on disk within 2\.5 s"):
-        operation.send(Confirmed([b"ok", b"active", b"c1"], 1, is_synced=False))
+        operation.send(Confirmed([b"ok", b"active", b"c1", 1, 0], 1, is_synced=False))
+
+
+@pytest.mark.parametrize(
+    ("state", "is_open", "error"),
+    [(b"active", 1, RequestLost), (b"cancelled", 0, RequestEnded)],
+    ids=["its seal is lost", "and it was abandoned then"],
+)
+def test_a_submission_whose_seal_a_failover_took_is_not_acknowledged(
+    state: bytes, is_open: int, error: type[Exception]
+):
+    """The seal changes no digest."""
+    operation = durable.confirm_submission("r1", 1, "c1")
+    operation.send(None)
+    with pytest.raises(error):
+        operation.send(Confirmed([b"ok", state, b"c1", 1, is_open], 1, is_synced=True))
 
 
 def test_a_confirmation_takes_less_than_a_call_may():

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fairlane import keys
 from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import RedisFull
-from fairlane.operations import maintain
+from fairlane.operations import maintain, tokens
 from fairlane.queue import Queue
 from tests.support import servers
 from tests.support.requests import Lane, dump, numbered, work_off
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.server
 BODY = b"x" * 900
 COUNT = 500
+RETRIED = 900
 MANY = 200  # requests: ten times what there is room for
 
 
@@ -81,6 +83,11 @@ def fill(queue: Queue, client: Any) -> list[Request]:
     return accepted
 
 
+def overfill(client: Any) -> None:
+    """From now on twice as much is stored as there is room for."""
+    client.config_set("maxmemory", client.info("memory")["used_memory"] // 2)
+
+
 def test_a_full_redis_refuses_submissions_whole_and_is_worked_off(queue: Queue, client: Any):
     """In one call and as a stream; then everything accepted is done."""
     accepted = fill(queue, client)
@@ -101,14 +108,44 @@ def test_a_full_redis_refuses_submissions_whole_and_is_worked_off(queue: Queue, 
 
 
 def test_a_stream_that_fills_redis_is_taken_back(queue: Queue, client: Any):
-    """What was sent of it goes, its tokens too; what was there before stays."""
+    """What was sent of it goes, its tokens too, but for a marker that expires; the rest stays."""
     first = queue.submit_request(numbered(10), id="first")
     before = dump(client)
     with pytest.raises(RedisFull):
         queue.submit_request((BODY + b"%d" % i for i in range(50_000)), id="stream")
-    wait_until(lambda: dump(client) == before, 5, why="keys are freed")
+    marker = keys.request_hash("stream")
+    wait_until(
+        lambda: {key: one for key, one in dump(client).items() if key != marker} == before,
+        5,
+        why="keys are freed",
+    )
+    assert client.hget(marker, "state") == b"abandoned"
+    assert client.pttl(marker) > 0
     assert sorted(work_off(queue.driver)) == numbered(10)
     assert first.wait(5) == "done"
+
+
+def test_tokens_are_dispatched_one_key_at_a_time_on_a_full_redis(queue: Queue, client: Any):
+    """As in a cluster that is moving the queue's slot: now and later."""
+    overfill(client)
+    (call,) = tokens.insert("req", "r0", [b"5", b"1.2", 0, b"6", b"2.3", 0, b"5", b"3.4", 60_000])
+    assert call.apart is not None
+    assert queue.driver.run(call.apart()) == 3
+    assert client.lrange("{req}:6", 0, -1) == [b"r0#2.3"]
+    assert client.lrange("{req}:5", 0, -1) == [b"r0#1.2"]
+    (seconds, _) = client.time()
+    ((member, due),) = client.zrange("{req}:delayed", 0, -1, withscores=True)
+    assert member == b"5|r0#3.4"
+    assert 0 < due / 1000 - seconds <= 61
+
+
+def test_a_draining_worker_is_woken_on_a_full_redis(queue: Queue, client: Any):
+    """And what no unit takes expires."""
+    overfill(client)
+    queue.driver.run(maintain.wake("req", "w:1", 3))
+    key = keys.wake("req", "w:1")
+    assert client.lrange(key, 0, -1) == [b"wake"] * 3
+    assert client.pttl(key) > 0
 
 
 def test_a_full_redis_is_looked_after(queue: Queue, client: Any):
@@ -123,6 +160,18 @@ def test_a_full_redis_is_looked_after(queue: Queue, client: Any):
     queue.driver.run(maintain.promote("req"))
     assert accepted[0].state() == "cancelled"
     assert len(work_off(queue.driver)) == COUNT * (len(accepted) - 1)
+
+
+def test_many_retries_on_a_full_redis_wait_for_no_auditor(
+    queue: Queue, client: Any, tmp_path: Path
+):
+    """Tokens whose retries must be worked on alone go back into their lane, and are not lost."""
+    retried = queue.submit_many([[b"x"]] * RETRIED, limit=1, backoff_ms=(1, 1))
+    overfill(client)
+    with workers_of(queue, client, tmp_path) as workers:
+        workers.start("fail_first", audit_s=3600)
+        for request in retried:
+            assert request.wait(120) == "done"
 
 
 def test_a_real_worker_drains_a_full_redis(queue: Queue, client: Any, tmp_path: Path):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fairlane import keys, settings
-from fairlane.errors import RequestEnded, RequestExists, RequestLost
+from fairlane.errors import RedisFull, RequestEnded, RequestExists, RequestLost
 from fairlane.model import Policy
 from fairlane.operations.control import cancel
 from fairlane.operations.live import (
@@ -23,6 +23,7 @@ from fairlane.operations.roll import seal, seal_all
 from fairlane.operations.rolling import Txn
 from fairlane.operations.stage import pack
 from fairlane.steps import Pause
+from tests.scripts.test_full_and_forgotten import full
 from tests.support.requests import once, settle, stored, take_slice, waiting_bodies, work_off
 from tests.support.stepping import drive
 
@@ -219,6 +220,19 @@ def test_an_abort_cancels_what_was_begun_and_not_sealed(
     states = [str(queue.request(name).state()) for name in ("r1", "r2", "r3", "other")]
     assert states == ["cancelled", "cancelled", "active", "active"]
     assert "failed" in queue.request("r2").progress().reason
+
+
+@pytest.mark.any_command
+def test_an_abort_cancels_on_a_full_redis_and_says_that_it_left_no_mark(
+    driver: SyncDriver, queue: Queue, redis_client: redis.Redis
+):
+    """A write often fails because Redis is full."""
+    for name in ("r1", "r2"):
+        driver.run(begin_live(name, Policy(), LIVE, **NOTED))
+    with full(redis_client), pytest.raises(RedisFull):
+        driver.run(abort_live(LIVE))
+    states = [str(queue.request(name).state()) for name in ("r1", "r2")]
+    assert states == ["cancelled", "cancelled"]
 
 
 def test_a_task_that_is_slower_than_the_abort_cancels_what_it_begins(

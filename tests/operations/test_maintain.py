@@ -1,4 +1,4 @@
-"""The auditor: lost tokens are minted again, every unfinished request is looked at in its time."""
+"""The reaper: every unfinished request is looked at in its time, and what that finds is done."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 
 from fairlane import keys, settings
 from fairlane.errors import FairlaneError, RedisUnreachable
-from fairlane.operations import maintain
-from fairlane.operations.maintain import Suspect
+from fairlane.operations import intents, maintain
+from fairlane.operations.lost import Suspect
 from fairlane.operations.watch import read_completions
 from fairlane.queue import Queue
 from fairlane.steps import At, Batch, Call, Command, Nodes
-from tests.support.requests import HOUR, MINUTE, Lane, Tok, insert, once, pop_token, work_off
+from tests.support.requests import HOUR, MINUTE, Lane, Tok, once, work_off
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -138,160 +138,9 @@ def test_an_expired_record_is_not_taken_for_a_deleted_one(lane: Lane, silent_ms:
     lane.client.delete(names[1])
     lane.later(silent_ms)
     given = {"id": "w:1", "started": 7, "ttl": ttl, "lock_ms": 5000, "holds": ""}
-    assert lane.call("beat", (*names, ACTIVE, DELAYED, keys.conf("req")), **given) == [word]
-
-
-# ------------------------------------------------------------------ lost tokens
-
-
-def test_lost_tokens_are_minted_again(old: Lane, driver: SyncDriver):
-    """With a new generation, into the lane the permits name; the lost ones are stale."""
-    lost = old.start(3)
-    old.client.zadd(ACTIVE, {"r1": 1})
-    assert driver.run(maintain.look_after("req")) == 1
-    old.now = server_ms(old.client)
-    assert standing(old.client) == expected(old)
-    assert len(standing(old.client)) == 3
-    assert {old.acquire(one).word for one in lost} == {"stale"}
-    assert [old.take(Tok(5, one.k, one.g)).word for one in suspects(old)] == ["ok"] * 3
-
-
-def test_what_was_queued_just_now_is_not_suspected(lane: Lane, driver: SyncDriver):
-    """Its token may be on its way."""
-    lane.start(3)
-    assert driver.run(maintain.queued_long("r1")) == []
-
-
-def test_what_sleeps_is_not_suspected_until_it_was_due(old: Lane, driver: SyncDriver):
-    """The grace counts from the later of since and due."""
-    held = old.take(old.start(1)[0])
-    old.complete(held, others=[(held.ids[0], "retry", 2 * MINUTE)])
-    assert driver.run(maintain.queued_long("r1")) == []
-    assert len(queued(old)) == 1
-
-
-def test_a_lost_tokens_due_is_kept(lane: Lane, driver: SyncDriver):
-    """A retry does not run early because its token was lost."""
-    held = lane.take(lane.start(1)[0])
-    lane.complete(held, others=[(held.ids[0], "retry", MINUTE)])
-    ((g, _, due),) = queued(lane).values()
-    assert driver.run(maintain.mint_again("req", suspects(lane))) == 1
-    ((again, _, due_again),) = queued(lane).values()
-    assert (int(again) > int(g), due_again) == (True, due)
-    ((member, score),) = lane.client.zrange(DELAYED, 0, -1, withscores=True)
-    assert [member] == [b"5|" + one for one in expected(lane)]
-    assert abs(score - due) < 1000
-    lane.client.delete(DELAYED)
-
-
-def test_tokens_that_stand_somewhere_are_left(old: Lane, driver: SyncDriver):
-    """One in the lane, one in `delayed`: only the third, which is nowhere, is minted again."""
-    here, later, lost = old.start(3)
-    old.client.lpush(HOME, token(here))
-    old.client.zadd(DELAYED, {b"5|" + token(later): 9e12})
-    before = queued(old)
-    assert driver.run(maintain.mint_again("req", suspects(old))) == 1
-    after = queued(old)
-    assert {k for k in before if before[k] != after[k]} == {lost.k}
-    assert standing(old.client) == sorted([token(here), token(Tok(5, lost.k, after[lost.k][0]))])
-    assert old.client.zcard(DELAYED) == 1
-    old.client.delete(DELAYED)
-
-
-def test_nothing_suspected_asks_nothing(driver: SyncDriver):
-    """Not one step."""
-    assert watch(driver, maintain.mint_again("req", [])) == (0, [])
-
-
-def test_a_token_promoted_meanwhile_is_seen(old: Lane, driver: SyncDriver):
-    """`delayed` is asked first, as tokens move only from there to the lane."""
-    (late,) = old.start(1)
-    old.client.zadd(DELAYED, {b"5|" + token(late): 1})
-    told: list[str] = []
-
-    def promote(name: str) -> None:
-        if told:
-            driver.run(maintain.promote("req"))
-        told.append(name)
-
-    assert watch(driver, maintain.mint_again("req", suspects(old)), promote)[0] == 0
-    assert expected(old) == [token(late)]
-
-
-def test_a_token_popped_meanwhile_costs_one_stale_token(old: Lane, driver: SyncDriver):
-    """It is in a worker's hands: that one is refused, its copy is not, and nothing runs twice."""
-    (only,) = old.start(1)
-    old.client.lpush(HOME, token(only))
-    popped = []
-
-    def pop(name: str) -> None:
-        if name == "1 LPOS":
-            popped.append(pop_token(driver))
-
-    minted, steps = watch(driver, maintain.mint_again("req", suspects(old)), pop)
-    assert (minted, steps) == (1, ["HMGET", "1 ZSCORE", "1 LPOS", "reap", "1 insert_tokens"])
-    old.now = server_ms(old.client)
-    hand, copy = *popped, pop_token(driver)
-    assert hand
-    assert copy
-    assert old.acquire(Tok(5, hand.k, hand.g)).word == "stale"
-    held = old.take(Tok(5, copy.k, copy.g))
-    assert old.complete(held)[0] == b"ended"
-    assert pop_token(driver) is None
-
-
-def test_few_tokens_are_asked_for_one_by_one(old: Lane, driver: SyncDriver):
-    """Up to twenty, in one round trip."""
-    insert(driver, "req", "r1", old.enqueue(20, limit=20)[1])
-    asked = maintain.mint_again("req", suspects(old))
-    assert watch(driver, asked) == (0, ["HMGET", "20 ZSCORE", "20 LPOS"])
-
-
-@pytest.mark.parametrize(("others", "pages"), [(0, 1), (980, 2), (2400, 3)])
-def test_for_many_tokens_the_lane_is_read_page_by_page(
-    old: Lane, driver: SyncDriver, others: int, pages: int
-):
-    """A thousand a page, and nobody asks for each; the one that is missing is found out."""
-    insert(driver, "req", "r1", old.enqueue(21, limit=21)[1])
-    assert pop_token(driver)
-    if others:
-        old.client.rpush(HOME, *[b"other#0.%d" % i for i in range(others)])
-    minted, steps = watch(driver, maintain.mint_again("req", suspects(old)))
-    assert (minted, steps[1:2], steps[-2:]) == (1, ["21 ZSCORE"], ["reap", "1 insert_tokens"])
-    assert steps[2:-2] == ["LRANGE"] * 2 * pages, "twice, for the one that is missing"
-    assert set(expected(old)) <= set(standing(old.client))
-
-
-def test_tokens_that_change_ends_meanwhile_are_looked_for_again(old: Lane, driver: SyncDriver):
-    """A lease goes on in place of the next one, which slips past the reader; but hardly twice."""
-    insert(driver, "req", "r1", old.enqueue(30, limit=30)[1])
-    old.client.lpush(HOME, *[b"other#0.%d" % i for i in range(1500)])
-    turns = 0
-
-    def change(name: str) -> None:
-        nonlocal turns
-        if name == "LRANGE" and (turns := turns + 1) == 2:
-            for _ in range(5):
-                old.client.rpoplpush(HOME, HOME)
-
-    minted, steps = watch(driver, maintain.mint_again("req", suspects(old)), change)
-    assert (minted, steps[2:]) == (0, ["LRANGE"] * 3)
-
-
-def test_tokens_that_come_in_meanwhile_hide_none(old: Lane, driver: SyncDriver):
-    """They push the others towards the reader, not past it; and pops take from the far end."""
-    flat = old.enqueue(21, limit=21)[1]
-    old.client.lpush(HOME, *[b"other#0.%d" % i for i in range(1060)])
-    insert(driver, "req", "r1", flat)
-    old.client.lpush(HOME, *[b"other#1.%d" % i for i in range(990)])
-
-    def push(name: str) -> None:
-        if name == "LRANGE":
-            old.client.lpush(HOME, *[b"other#2.%d" % i for i in range(50)])
-            old.client.rpop(HOME, 50)
-
-    minted, steps = watch(driver, maintain.mint_again("req", suspects(old)), push)
-    assert (minted, steps) == (0, ["HMGET", "21 ZSCORE", *["LRANGE"] * 2])
+    given |= {"taken_ttl": 600_000, "died": ""}
+    rest = (ACTIVE, DELAYED, keys.conf("req"), keys.taken("req", "w:1"))
+    assert lane.call("beat", (*names, *rest), **given) == [word]
 
 
 # ------------------------------------------------------------------ bounds
@@ -308,28 +157,74 @@ def test_one_pass_looks_at_a_bounded_number(
     assert driver.run(maintain.look_after("req")) == 3
 
 
-def test_one_pass_looks_for_a_bounded_number_of_tokens(
-    old: Lane, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("count", [1, 250, 251])
+def test_calm_requests_cost_a_glance_each_and_one_call_for_many(
+    driver: SyncDriver, redis_client: Any, count: int
 ):
-    """Whole requests, until there are enough; without `audit` for none."""
-    monkeypatch.setattr(settings, "AUDIT_MOST", 4)
-    names = ["r1", "r2", "r3"]
-    for name in names:
-        other = Lane(driver, old.client, request_id=name)
-        other.now = old.now
-        other.start(3)
-    for audit, looked_for in ((False, 0), (True, 2)):
-        old.client.zadd(ACTIVE, {name: i + 1 for i, name in enumerate(names)})
-        count, steps = watch(driver, maintain.look_after("req", audit=audit))
-        assert count == steps.count("reap") - looked_for == 3
-        assert steps.count("2 TIME") == looked_for
-        assert len(standing(old.client)) == 3 * looked_for
+    """None of them is looked at closely."""
+    queue = Queue(driver)
+    many = queue.submit_many([[b"x"]] * count, ids=[f"r{i}" for i in range(count)])
+    assert len(many) == count
+    for i in range(count):
+        redis_client.zadd(ACTIVE, {f"r{i}": 1})
+    looked, steps = watch(driver, maintain.look_after("req"))
+    batches = [f"{size} glance" for size in (min(count, 250), count - 250) if size > 0]
+    assert (looked, steps) == (count, ["3 ZCARD", *batches, "postpone"])
+    assert redis_client.zcount(ACTIVE, 0, server_ms(redis_client)) == 0
+
+
+@pytest.mark.parametrize(
+    ("unfinished", "least_ms", "most_ms"),
+    [(1, 5_000, 5_000), (1_000, 5_000, 5_000), (50_000, 125_000, 250_000)],
+)
+def test_calm_requests_are_looked_at_later_the_more_there_are(
+    lane: Lane, driver: SyncDriver, unfinished: int, least_ms: int, most_ms: int
+):
+    """Two hundred a second or twice as many, and not sooner than after five seconds."""
+    lane.start(3)
+    lane.client.zadd(ACTIVE, {"r1": 1})
+    later = {f"later{i}": 9e12 for i in range(unfinished - 1)}
+    if later:
+        lane.client.zadd(ACTIVE, later)
+    before = server_ms(lane.client)
+    assert driver.run(maintain.look_after("req")) == 1
+    found = lane.client.zscore(ACTIVE, "r1") - before
+    assert least_ms - 1_000 <= found <= most_ms + 1_000
+    lane.client.delete(ACTIVE)
+
+
+@pytest.mark.parametrize(
+    ("lease_ms", "least_ms", "most_ms"), [(3_000, 3_000, 3_000), (600_000, 125_000, 250_000)]
+)
+def test_a_held_request_is_looked_at_when_its_lease_expires(
+    lane: Lane, driver: SyncDriver, lease_ms: int, least_ms: int, most_ms: int
+):
+    """Unless it is the turn of all others before."""
+    lane.take(lane.start(3, lease_ms=lease_ms)[0])
+    lane.client.zadd(ACTIVE, {"r1": 1, **{f"later{i}": 9e12 for i in range(50_000)}})
+    before = server_ms(lane.client)
+    driver.run(maintain.look_after("req"))
+    found = lane.client.zscore(ACTIVE, "r1") - before
+    assert least_ms - 2_500 <= found <= most_ms + 1_000
+    lane.client.delete(ACTIVE)
+
+
+def test_what_needs_more_than_a_glance_is_reaped(old: Lane, driver: SyncDriver):
+    """Its expired lease is taken back; the others beside it cost their glance."""
+    old.take(old.start(1)[0])
+    calm = Lane(driver, old.client, request_id="r2")
+    calm.now = server_ms(old.client)
+    calm.start(1)
+    old.client.zadd(ACTIVE, {"r1": 1, "r2": 1})
+    _, steps = watch(driver, maintain.look_after("req"))
+    assert steps == ["3 ZCARD", "2 glance", "reap", "1 insert_tokens", "postpone", "postpone"]
+    assert old.client.zcard(keys.leases("r1")) == 0
 
 
 def test_what_is_not_due_is_not_looked_at(lane: Lane, driver: SyncDriver):
     """Its score lies ahead."""
     lane.client.zadd(ACTIVE, {"later": lane.now + MINUTE})
-    assert watch(driver, maintain.look_after("req")) == (0, ["2 ZRANGE"])
+    assert watch(driver, maintain.look_after("req")) == (0, ["3 ZCARD"])
 
 
 # ------------------------------------------------------------------ one look
@@ -463,7 +358,7 @@ def test_a_lost_request_may_be_submitted_again(lane: Lane, driver: SyncDriver):
 
 
 def test_a_request_that_cannot_be_read_does_not_stop_the_others(lane: Lane, driver: SyncDriver):
-    """It is put off like them, and told."""
+    """It is put off like them, and its error is returned."""
     for name in ("r1", "r2", "r3"):
         other = Lane(driver, lane.client, request_id=name)
         other.now = lane.now - MINUTE
@@ -475,7 +370,6 @@ def test_a_request_that_cannot_be_read_does_not_stop_the_others(lane: Lane, driv
     assert driver.run(maintain.look_after("req", failed=failed)) == 4
     assert list(failed) == ["r2"]
     assert "WRONGTYPE" in str(failed["r2"])
-    assert len(standing(lane.client)) == 2
     scores = dict(lane.client.zrange(ACTIVE, 0, -1, withscores=True))
     assert set(scores) == {b"r1", b"r2", b"r3"}
     assert all(score % 1 == 0.5 and score > lane.now for score in scores.values())
@@ -504,19 +398,32 @@ def test_what_was_renewed_meanwhile_is_not_put_off(lane: Lane, driver: SyncDrive
     assert lane.client.zscore(ACTIVE, "r1") == 700
 
 
-def test_requests_that_do_not_answer_end_a_pass_after_a_few(lane: Lane):
-    """Each costs the patience of a driver; they are put off, so the next pass is about others."""
-    operation = maintain.look_after("req")
-    due = [part for i in range(9) for part in (b"r%d" % i, b"%d" % i)]
-    reply: Any = [[b"100", b"0"], due]
-    step, told = operation.send(None), []
-    with contextlib.suppress(RedisUnreachable):
-        while True:
-            told.append(name_of(step))
-            away = told[-1] == "reap"
-            step = operation.throw(RedisUnreachable("")) if away else operation.send(reply)
-            reply = 1
-    assert told == ["2 ZRANGE", *["reap", "postpone"] * 3]
+def test_requests_that_do_not_answer_are_put_off_together():
+    """A node that is away costs one batch; nothing of its requests is asked for again."""
+    failed: dict[str, FairlaneError] = {}
+    operation: Any = maintain.look_after("req", failed=failed)
+    due = [part for i in range(9) for part in (b"r%d" % i, b"%d.5" % i)]
+    operation.send(None)
+    asked = operation.send([[b"100", b"0"], due, 9])
+    assert name_of(asked) == "9 glance"
+    put_off = operation.throw(RedisUnreachable(""))
+    assert name_of(put_off) == "postpone"
+    rows = list(put_off.args[-27:])
+    assert rows[:3] == ["r0", "0.5", intents.seen_to_exist(100_000 + settings.AUDIT_MS)]
+    with pytest.raises(StopIteration):
+        operation.send(9)
+    assert set(failed) == {f"r{i}" for i in range(9)}
+
+
+def test_a_node_that_is_away_costs_the_others_nothing():
+    """The error of one glance is its own; the others are put off as calm."""
+    failed: dict[str, FairlaneError] = {}
+    operation: Any = maintain.look_after("req", failed=failed)
+    operation.send(None)
+    operation.send([[b"100", b"0"], [b"r1", b"1.5", b"r2", b"2.5"], 2])
+    put_off = operation.send([RedisUnreachable(""), [b"ok", 0, []]])
+    assert sorted(put_off.args[-6::3]) == ["r1", "r2"]
+    assert list(failed) == ["r1"]
 
 
 @pytest.mark.parametrize(("bites", "reaps"), [(1, 1), (3, 3), (1000, 20)])
@@ -530,3 +437,21 @@ def test_one_look_takes_back_all_of_a_request_in_bounded_bites(bites: int, reaps
             more = told.count("reap") < bites
             step = operation.send([b"ok", 1 if more else 0, [b"5", b"0.1", 0]])
     assert told == ["reap", "1 insert_tokens"] * reaps + ["postpone"]
+
+
+def test_an_end_between_the_reap_and_the_mark_is_left_to_the_next_look(
+    lane: Lane, driver: SyncDriver
+):
+    """An empty request ends as it is submitted. Its producer died before it logged that."""
+
+    def come(name: str) -> None:
+        if name == "abandon":
+            lane.enqueue([], intent=lane.now + 1)
+
+    lane.client.zadd(ACTIVE, {"r1": lane.now})
+    looking = maintain.look_at("req", "r1", str(lane.now), lane.now)
+    assert watch(driver, looking, come)[0] is False
+    assert lane.client.zscore(ACTIVE, "r1") is not None
+    assert look(lane, driver, lane.now) is False
+    assert lane.client.zscore(ACTIVE, "r1") is None
+    assert lane.client.xlen(keys.completed("req")) == 1

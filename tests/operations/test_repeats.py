@@ -28,13 +28,14 @@ from fairlane.operations import (
     watch,
     work,
 )
+from fairlane.operations.audit import Audit
 from fairlane.operations.fsck import Walk
 from fairlane.operations.live import add, begin_live, by_id, by_place
 from fairlane.operations.roll import commit, seal
 from fairlane.operations.rolling import Share, Txn
 from fairlane.operations.shards import Shards
 from fairlane.operations.stage import Area, pack, stage, stage_all, unstage
-from fairlane.operations.submit import discard, submit
+from fairlane.operations.submit import submit
 from fairlane.operations.submit_many import Many
 from fairlane.queue import Queue
 from fairlane.scripts import library
@@ -168,10 +169,9 @@ def heal(driver: Any) -> None:
     for name, score in driver.client.zrange(keys.active("req"), 0, -1, withscores=True):
         due = 1 + score % 1  # a fraction says that it was seen to exist
         driver.client.zadd(keys.active("req"), {name: due})
-    driver.run(maintain.look_after("req", audit=False))
+    driver.run(maintain.look_after("req"))
     driver.run(maintain.promote("req"))
-    for name in driver.client.zrange(keys.active("req"), 0, -1):
-        driver.run(maintain.mint_again("req", driver.run(maintain.queued_long(name.decode(), -1))))
+    driver.run(Audit("req").run(-1))
 
 
 def work_on(driver: Any) -> None:
@@ -253,11 +253,6 @@ def takes_back_a_stream(driver: Any) -> None:
         driver.run(submit("r1", Policy()), failing())
 
 
-def discards(driver: Any) -> None:
-    put(driver)
-    driver.run(discard("r1", "req", "why"))
-
-
 def cancels(driver: Any) -> None:
     put(driver)
     held = take(driver)
@@ -323,7 +318,9 @@ def dies(driver: Any) -> None:
     driver.run(maintain.register("req", "w:1", "box", 1, "7"))
     driver.run(maintain.beat("req", "w:1", "7", "nothing"))
     put(driver)
-    take(driver)
+    held = take(driver)
+    driver.client.hset(keys.taken("req", "w:1"), "0.1", f"r1#{held.k}.1 r1#1.2")
+    driver.client.expire(keys.taken("req", "w:1"), 600)
     driver.client.zadd(keys.workers("req"), {"w:1": 1})
     for late in driver.run(deaths.late_workers("req")) or [None]:
         driver.run(deaths.take_over("req", "w:1", late.started if late else "7"))
@@ -332,7 +329,8 @@ def dies(driver: Any) -> None:
 def lives(driver: Any) -> None:
     driver.run(maintain.register("req", "w:1", "box", 1, "7"))
     assert driver.run(maintain.register("req", "w:1", "box", 1, "8"))[0] == b"taken"
-    assert driver.run(maintain.beat("req", "w:1", "7", "nothing"))[0] == b"ok"
+    driver.run(maintain.wake("req", "w:1", 2))
+    assert driver.run(maintain.beat("req", "w:1", "7", "nothing", died=True))[-1] > 0
     driver.run(maintain.unregister("req", "w:1", "7"))
 
 
@@ -464,7 +462,7 @@ def joins(driver: Any) -> None:
 ON_SINGLE = pytest.mark.parametrize("redis_server", backends.one(), indirect=True)
 SCENARIOS: list[Callable[[Any], None]] = [
     submits, submits_in_three_steps, submits_nothing, submits_a_stream, submits_twice,
-    submits_many, submits_bounded, is_refused_by_the_bound, takes_back_a_stream, discards,
+    submits_many, submits_bounded, is_refused_by_the_bound, takes_back_a_stream,
     cancels, works, goes_on, fails, gives_back, expires, dies, lives, loses_its_tokens, is_late,
     leaves_an_intent, vanishes, ends_unlogged, changes, spreads, requeues,
     requeues_after_the_end, drops_the_dead, checks_everything, tidies, rolls, joins,
@@ -520,7 +518,7 @@ def told(driver: Any, client: Any, request_id: str) -> Any:
     if not client.exists(keys.request_hash(request_id)):
         return None
     seen = driver.run(control.progress(request_id))
-    pages, _ = driver.run(watch.read_results(request_id, b"0", 0))
+    pages = driver.run(watch.read_results(request_id, b"0", 0)).entries
     results = sorted((one.index, one.status) for _, found in pages for one in found)
     return (
         *(seen.state, seen.total, seen.done, seen.dead, seen.cancelled, seen.left, seen.held),

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairlane import keys
 from fairlane import results as results_module
-from fairlane.errors import InvalidArgument, RequestNotFound
+from fairlane.errors import InvalidArgument, RequestLost, RequestNotFound
 from fairlane.model import Result, Verdict, result_head
 from fairlane.operations import tokens, work
 from fairlane.operations.watch import parse_results, read_entries
@@ -223,3 +224,103 @@ def test_a_window_of_the_default_size_holds_a_normal_disorder(queue: Queue, lane
     shuffled(queue)
     list(queue.request("r1").results())
     assert "cmdstat_xrange" not in lane.client.info("commandstats")
+
+
+# ------------------------------------------------------------------ results that are gone
+
+
+@pytest.mark.parametrize("order", ["input", "done"])
+@pytest.mark.parametrize("part", ["out", "all"])
+def test_results_that_vanish_while_they_are_read_are_an_error(
+    queue: Queue, lane: Lane, order: str, part: str
+):
+    """The results alone, or the whole request; the reader has a first page of them."""
+    queue.submit_request(numbered(200), id="r1", limit=1)
+    work_off(queue.driver, count=1)
+    reader = queue.request("r1").results(order)
+    assert next(reader).index == 0
+    lane.client.delete(*([keys.results("r1")] if part == "out" else lane.names))
+    with pytest.raises(RequestLost, match="r1"):
+        list(reader)
+
+
+@pytest.mark.parametrize("order", ["input", "done"])
+@pytest.mark.parametrize("lost", [0, 7, 11])
+def test_one_result_that_is_gone_is_an_error(queue: Queue, lane: Lane, order: str, lost: int):
+    """At the beginning, in the middle and at the end; the others are handed out before it."""
+    queue.submit_request(numbered(12), id="r1", limit=1)
+    work_off(queue.driver, count=1)
+    entries = lane.client.xrange(keys.results("r1"))
+    lane.client.xdel(keys.results("r1"), entries[lost][0])
+    seen: list[int] = []
+    with pytest.raises(RequestLost, match="has 12 results"):
+        seen.extend(one.index for one in queue.request("r1").results(order))
+    others = [index for index in range(12) if index != lost]
+    assert seen == (others[:lost] if order == "input" else others)
+
+
+def test_a_result_that_must_be_read_again_and_is_gone_is_an_error(
+    queue: Queue, lane: Lane, monkeypatch: pytest.MonkeyPatch
+):
+    """It did not fit into the window; no later result takes its place."""
+    monkeypatch.setattr(results_module, "InputOrder", lambda: InputOrder(most=2))
+    shuffled(queue)
+    reader = queue.request("r1").results()
+    seen = [next(reader).index]
+    lane.client.delete(keys.results("r1"))
+    with pytest.raises(RequestLost, match=r"only [0-9]+ of them"):
+        seen.extend(one.index for one in reader)
+    assert seen == list(range(len(seen)))
+
+
+def test_a_cancelled_sub_request_does_not_stand_for_a_lost_result(queue: Queue, lane: Lane):
+    """Four have no result, of which three were cancelled."""
+    queue.submit_request(numbered(9), id="r1", limit=1)
+    for _ in range(6):
+        held = take_slice(queue.driver, count=1)
+        assert held is not None
+        settle(queue.driver, held)
+    queue.request("r1").cancel()
+    assert len(list(queue.request("r1").results())) == 6
+    lane.client.xdel(keys.results("r1"), lane.client.xrange(keys.results("r1"))[2][0])
+    for order in ("input", "done"):
+        with pytest.raises(RequestLost, match="has 6 results, but only 5"):
+            list(queue.request("r1").results(order))
+
+
+def test_an_outcome_that_was_requeued_does_not_stand_for_a_lost_result(queue: Queue, lane: Lane):
+    """In the order "done" an index may come twice; it is counted once."""
+    queue.submit_request(numbered(4), id="r1", limit=1)
+    held = take_slice(queue.driver)
+    assert held is not None
+    entry_id = held.entries[0][0]
+    dead = Verdict(entry_id, "dead", 0, result_head(b"0", b"x", 1, 0, 0), "bad line")
+    queue.driver.run(once(work.complete(held, [], [], [dead], keep=True)))
+    reader = queue.request("r1").results("done")
+    assert next(reader).status == "dead"
+    queue.request("r1").requeue_dead()
+    held.entries = held.entries[1:]
+    settle(queue.driver, held)
+    work_off(queue.driver, count=1)
+    assert queue.request("r1").state() == "done"
+    lane.client.xdel(keys.results("r1"), lane.client.xrange(keys.results("r1"), count=1)[0][0])
+    with pytest.raises(RequestLost, match="has 4 results, but only 1"):
+        list(reader)
+
+
+def test_a_later_request_of_the_same_id_is_not_read_for_it(queue: Queue, lane: Lane):
+    """The reader began with another one."""
+    queue.submit_request(numbered(4), id="r1", limit=1)
+    held = take_slice(queue.driver, count=1)
+    assert held is not None
+    settle(queue.driver, held)
+    reader = queue.request("r1").results()
+    assert next(reader).index == 0
+    born = lane.number("born")
+    lane.client.delete(*lane.names)
+    lane.client.zrem(keys.active("req"), "r1")
+    queue.submit_request(numbered(4), id="r1", limit=1)
+    lane.change("born", born + 1)
+    with pytest.raises(RequestLost, match="another request has its id"):
+        list(reader)
+    queue.request("r1").cancel()

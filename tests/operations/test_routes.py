@@ -15,6 +15,8 @@ KEYED = {
     (b"XREAD", b"COUNT", 1, b"STREAMS", b"key", b"0"): b"key",
     (b"XREAD", b"BLOCK", 1, b"STREAMS", b"key", b"0"): b"key",
     (b"XINFO", b"GROUPS", b"key"): b"key",
+    (b"XGROUP", b"CREATE", b"key", b"x", b"0"): b"key",
+    (b"LMPOP", 1, b"key", b"LEFT"): b"key",
     (b"BRPOP", b"key", b"other", 2.0): b"key",
     (b"TIME",): None,
     (b"INFO",): None,

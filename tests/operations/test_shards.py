@@ -7,12 +7,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import keys, settings
-from fairlane.errors import InvalidArgument, RedisUnfit
+from fairlane.errors import (
+    FairlaneError,
+    InvalidArgument,
+    NodeAway,
+    RedisUnfit,
+    RedisUnreachable,
+)
 from fairlane.operations import control, maintain, shards
+from fairlane.operations import lost as lost_tokens
 from fairlane.operations.fsck import Walk
 from fairlane.operations.shards import Shards, Spread
 from fairlane.queue import Queue
-from tests.support.requests import work_off
+from fairlane.steps import Batch, Call, Command
+from tests.support.requests import once, work_off
 
 if TYPE_CHECKING:
     import redis
@@ -139,8 +147,8 @@ def test_a_token_lost_from_a_shard_is_minted_there_again(
     queue.submit_request([b"x"] * 2, id="r1", limit=2)
     kept, lost = tokens_of(redis_client, 3), tokens_of(redis_client, 4)
     redis_client.delete(*keys.lanes("req", 4))
-    suspects = driver.run(maintain.queued_long("r1", -1))
-    assert driver.run(maintain.mint_again("req", suspects)) == 1
+    suspects = driver.run(lost_tokens.queued_long("r1", -1))
+    assert driver.run(lost_tokens.mint_again("req", suspects)) == 1
     assert tokens_of(redis_client, 3) == kept
     assert len(tokens_of(redis_client, 4)) == len(lost) == 1
     finish(driver, redis_client)
@@ -233,8 +241,8 @@ def test_tokens_in_shards_that_nobody_knows_any_more_are_moved(
             found += driver.run(walk.page())
         assert [one.kind for one in found if one.name == "r1"] == ["forgotten", "astray"]
     else:
-        suspects = driver.run(maintain.queued_long("r1", -1))
-        assert driver.run(maintain.mint_again("req", suspects)) == 1
+        suspects = driver.run(lost_tokens.queued_long("r1", -1))
+        assert driver.run(lost_tokens.mint_again("req", suspects)) == 1
     assert len(tokens_of(redis_client, 0)) == 2
     finish(driver, redis_client)
 
@@ -263,6 +271,45 @@ def test_a_damaged_request_does_not_keep_a_left_shard(
     redis_client.delete(*keys.request_keys("bad"))
     redis_client.zrem(keys.active("req"), "bad")
     finish(driver, redis_client)
+
+
+@pytest.mark.parametrize("fails", ["the read", "the move"])
+def test_a_request_whose_node_is_away_keeps_a_left_shard(
+    queue: Queue, driver: SyncDriver, redis_client: redis.Redis, fails: str
+):
+    """Its tokens may still be there; the others are moved all the same, on every page."""
+    for name in ("away", "good"):
+        queue.submit_request([b"x"] * 2, id=name, limit=2)
+    spread_over(driver, 3)
+    kind = Command if fails == "the read" else Call
+    assert without(driver, shards.move("req"), "away", kind) == 1
+    age(redis_client)
+    assert without(driver, shards.move("req"), "away", kind) == 0
+    assert driver.run(shards.read_shards("req")).served == (3, 0)
+    driver.run(shards.move("req"))
+    age(redis_client)
+    driver.run(shards.move("req"))
+    assert driver.run(shards.read_shards("req")).served == (3,)
+    finish(driver, redis_client)
+
+
+def without(driver: SyncDriver, operation: Any, name: str, kind: type) -> Any:
+    """Runs an operation, but the node of this request does not answer steps of this kind."""
+    reply: Any = None
+    while True:
+        try:
+            is_lost = isinstance(reply, list) and reply and set(map(type, reply)) == {NodeAway}
+            step = operation.throw(reply[0]) if is_lost else operation.send(reply)
+        except StopIteration as end:
+            return end.value
+        if not isinstance(step, Batch) or not step.lenient:
+            reply = driver.run(once(step))
+            continue
+        reply = []
+        for part in step.steps:
+            words = part.keys if isinstance(part, Call) else part.args
+            is_away = isinstance(part, kind) and keys.request_hash(name) in words
+            reply.append(NodeAway("away") if is_away else driver.run(once(part)))
 
 
 def test_what_is_no_shard_of_ours_is_passed_over():
@@ -302,3 +349,19 @@ def finish(driver: SyncDriver, client: Any) -> None:
         client.delete(*keys.lanes("req", shard))
     work_off(driver)
     client.delete(keys.conf("req"))
+
+
+@pytest.mark.parametrize(
+    ("error", "stays"),
+    [
+        (RedisUnreachable("no answer"), True),
+        (RedisUnfit("NOPERM this user may not run zcount"), True),
+        (RedisUnfit("WRONGTYPE it is no hash"), False),
+    ],
+    ids=["away", "no right", "damage"],
+)
+def test_a_move_that_is_refused_counts_unless_the_request_is_damaged(
+    error: FairlaneError, stays: bool
+):
+    """A left shard must not be forgotten while a request there can be moved later."""
+    assert shards._may_be_moved_later(error) is stays

@@ -81,10 +81,11 @@ def test_it_is_what_one_by_one_would_have_been(queue: Queue, redis_client: Any):
         "retain_ms": 7_200_000, "deadline_ms": 60_000, "time_limit_ms": 900,
     }  # fmt: skip
     queue.submit_many([["x", b"y"], []], ids=["r0", "r1"], **options)
-    before = {key: value for key, value in dump(redis_client).items() if b"{req}" not in key}
+    lane = Lane(queue.driver, redis_client, request_id="r0")
+    before = {key: value for key, value in lane.dump().items() if b"{req}" not in key}
     assert queue.submit_request([b"x", "y"], id="r0", **options).progress().total == 2
     queue.submit_request([], id="r1", **options)
-    after = {key: value for key, value in dump(redis_client).items() if b"{req}" not in key}
+    after = {key: value for key, value in lane.dump().items() if b"{req}" not in key}
     assert after == before
     assert logged(redis_client) == ["r1"]
 
@@ -430,7 +431,7 @@ def test_a_group_cut_off_anywhere_is_found_by_the_auditor(queue: Queue, redis_cl
         cut(queue.driver, group_of(3), [], after)
         for name in redis_client.zrange(ACTIVE, 0, -1):
             redis_client.zadd(ACTIVE, {name: 1})
-        queue.driver.run(look_after("req", audit=False))
+        queue.driver.run(look_after("req"))
         assert active(redis_client) == ([] if after == 0 else ["r1", "r2"])
         assert logged(redis_client) == ([] if after == 0 else ["r0"])
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import keys, settings
-from fairlane.errors import InvalidArgument, RequestLost, RequestNotFound, WaitTimeout
+from fairlane.errors import DataLost, InvalidArgument, RequestLost, RequestNotFound, WaitTimeout
 from fairlane.operations import control
 from fairlane.operations.watch import wait
 from fairlane.steps import Command, Message, Subscribe
@@ -201,6 +201,74 @@ def test_completions_of_a_silent_queue_are_none(queue: Queue):
     """An empty log is no error."""
     assert list(queue.completions("0", follow=False)) == []
     assert list(queue.completions(follow=False)) == []
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_endings_that_were_trimmed_before_they_were_read_are_an_error(
+    queue: Queue, lane: Lane, follow: bool
+):
+    """The log has a cap; the place of the reader is older than what is left."""
+    end_three(queue)
+    reader = queue.completions("0", follow=follow)
+    first = next(reader).log_id
+    queue.submit_request([], id="r4")
+    lane.client.xtrim(keys.completed("req"), maxlen=3, approximate=False)
+    with pytest.raises(DataLost, match=r"endings after .* may be missing .* begins at"):
+        list(queue.completions(first, follow=follow))
+    lane.client.xtrim(keys.completed("req"), maxlen=1, approximate=False)
+    assert [one.id for one in (next(reader), next(reader))] == ["r1", "r3"]  # its page has them
+    with pytest.raises(DataLost, match='from "0"'):
+        next(reader)
+    assert [one.id for one in queue.completions("0", follow=False)] == ["r4"]
+
+
+def test_an_ending_that_was_read_may_be_the_oldest_that_is_left(queue: Queue, lane: Lane):
+    """Everything after it is there."""
+    end_three(queue)
+    _, second, third = queue.completions("0", follow=False)
+    lane.client.xtrim(keys.completed("req"), maxlen=2, approximate=False)
+    assert list(queue.completions(second.log_id, follow=False)) == [third]
+
+
+@pytest.mark.parametrize("later", [0, 1])
+def test_a_place_that_a_failover_took_back_is_an_error(queue: Queue, lane: Lane, later: int):
+    """The new primary's clock is behind: its endings come before the place of the reader."""
+    end_three(queue)
+    *_, last = queue.completions("0", follow=False)
+    log = keys.completed("req")
+    (_, fields), *_ = lane.client.xrevrange(log)
+    ms = int(last.log_id.split("-")[0])
+    lane.client.delete(log)
+    for number in range(2):  # one is logged before that place, and one perhaps after it
+        lane.client.xadd(log, fields, id=f"{ms - 60_000 + number * later * 120_000 + number}-0")
+    for follow in (False, True):
+        with pytest.raises(DataLost, match="failover"):
+            next(queue.completions(last.log_id, follow=follow))
+    assert len(list(queue.completions("0", follow=False))) == 2
+
+
+def test_a_log_that_is_gone_is_an_error_to_its_reader(queue: Queue, lane: Lane):
+    """Not to one that begins with all that is kept."""
+    end_three(queue)
+    *_, last = queue.completions("0", follow=False)
+    lane.client.delete(keys.completed("req"))
+    with pytest.raises(DataLost, match="the log is empty by now"):
+        next(queue.completions(last.log_id, follow=False))
+    assert list(queue.completions("0", follow=False)) == []
+
+
+def test_completions_from_a_moment_on(queue: Queue, lane: Lane, monkeypatch: pytest.MonkeyPatch):
+    """It need not be the place of an entry; a log that was trimmed after it is an error."""
+    end_three(queue)
+    first, *_ = queue.completions("0", follow=False)
+    before = str(int(first.log_id.split("-")[0]) - 1)
+    assert len(list(queue.completions(before, follow=False))) == 3
+    assert list(queue.completions(str(int(before) + MINUTE), follow=False)) == []
+    lane.client.xtrim(keys.completed("req"), maxlen=2, approximate=False)
+    monkeypatch.setattr(settings, "LOG_ENTRIES", 2)
+    with pytest.raises(DataLost, match="may be missing"):
+        list(queue.completions(before, follow=False))
+    assert len(list(queue.completions("0", follow=False))) == 2
 
 
 # ------------------------------------------------------------------ cancel and look

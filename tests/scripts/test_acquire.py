@@ -83,6 +83,31 @@ def test_fences_grow(lane: Lane):
     assert fences == sorted(set(fences))
 
 
+def test_a_fence_is_higher_than_those_a_failover_took_back(lane: Lane):
+    """The new primary may lack the last leases: no later lease has the number of one of them."""
+    (token,) = lane.start(4, limit=1)
+    kept = {key: lane.client.dump(key) for key in lane.names if lane.client.exists(key)}
+    lost = [lane.take(token, count=1)]
+    for _ in range(2):
+        (following,) = toks(lane.complete(lost[-1])[2])
+        lost.append(lane.take(following, count=1))
+    lane.client.delete(*lane.names)
+    for key, value in kept.items():
+        lane.client.restore(key, 0, value)
+    lane.later(1)
+    assert int(lane.take(token, count=1).fence) > max(int(held.fence) for held in lost)
+
+
+def test_fences_grow_whatever_the_clock_does(lane: Lane):
+    """The clock went back by an hour: the next number is higher, but not by much."""
+    (token,) = lane.start(3, limit=1)
+    first = lane.take(token, count=1)
+    lane.later(-HOUR)
+    (token,) = toks(lane.complete(first)[2])
+    second = lane.take(token, count=1)
+    assert 0 < int(second.fence) - int(first.fence) < 10
+
+
 def test_permits_rotate(lane: Lane):
     """With one token a completed slice brings the next: a request's tokens go to the lane's end."""
     (token,) = lane.start(4, limit=1)

@@ -99,3 +99,14 @@ def test_a_thousand_come_in_at_once(sink: Sink):
     assert sink.add_part(0, numbered(1000))[2] == 1000
     with pytest.raises(InvalidArgument, match="BADCHUNK"):
         sink.add_part(1000, 1001)
+
+
+def test_a_new_life_of_the_request_takes_the_rows_anew(sink: Sink):
+    """The record of the transaction outlives the tombstone of a request that was cancelled."""
+    sink.add_part(0, [b"a", b"b"])
+    sink.add_part(0, [b"c"], partition=1)
+    sink.lane.client.delete(*sink.lane.names)
+    sink.lane.enqueue([], open_ms=3_600_000)
+    assert sink.add_part(0, [b"a", b"b"])[2] == 2
+    assert sink.add_part(0, [b"c"], partition=1)[2] == 1
+    assert bodies_of(sink.lane) == [b"a", b"b", b"c"]

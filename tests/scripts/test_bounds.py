@@ -107,6 +107,17 @@ def test_one_refusal_a_second_asks_for_a_recount(lane: Lane):
     assert admit(lane, "r2", 1, 1)[3] == 1
 
 
+def test_a_recount_that_lies_ahead_keeps_no_refusal_from_the_next(lane: Lane):
+    """The clock went back by minutes: the last recount is no younger than a second."""
+    set_bound(lane, 1)
+    admit(lane, "r1", 1, 1)
+    assert admit(lane, "r2", 1, 1)[3] == 1
+    lane.later(-999)
+    assert admit(lane, "r2", 1, 1)[3] == 0
+    lane.later(-600_000)
+    assert [admit(lane, "r2", 1, 1)[3] for _ in range(2)] == [1, 0]
+
+
 # ------------------------------------------------------------------ report
 
 

@@ -97,15 +97,15 @@ def test_cancel_counts_what_waits_for_a_retry(lane: Lane):
     assert lane.cancel()[1][2:6] == [3, 1, 0, 2]
 
 
-def test_a_chunk_that_comes_while_cancelling_is_counted_too(lane: Lane):
-    """The producer does not know yet; whatever it adds is accounted for at the end."""
+def test_a_chunk_that_comes_while_cancelling_is_refused(lane: Lane):
+    """The reply says that the request is being cancelled, and nothing is added."""
     tokens = lane.start(6, open_ms=HOUR)
     held = lane.take(tokens[0])
     lane.cancel()
-    assert lane.append(4, chunk=2) == [b"ok", []]
-    assert lane.seal(2) == [b"ok", []]
+    assert lane.append(4, chunk=2)[0] == b"cancelling"
+    assert lane.seal(1)[0] == b"cancelling"
     word, summary = lane.complete(held)
-    assert (word, summary[2:6]) == (b"ended", [10, 2, 0, 8])
+    assert (word, summary[2:6]) == (b"ended", [6, 2, 0, 4])
 
 
 def test_a_keep_while_cancelling_keeps_the_slice(lane: Lane):

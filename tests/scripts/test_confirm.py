@@ -17,9 +17,17 @@ def test_confirm_writes_and_says_what_is_there(lane: Lane):
     """The state and the digest over all chunks; nothing else changes."""
     lane.start(3)
     before = without_mark(lane)
-    assert lane.request("confirm") == [b"ok", b"active", b"d1"]
+    assert lane.request("confirm") == [b"ok", b"active", b"d1", lane.number("born"), 0]
     assert without_mark(lane) == before
     assert lane.number("confirm") == lane.now
+
+
+def test_confirm_reports_whether_the_request_is_open(lane: Lane):
+    """A failover may take back the seal alone."""
+    lane.start(3, open_ms=1_000)
+    assert lane.request("confirm")[4] == 1
+    lane.seal()
+    assert lane.request("confirm")[4] == 0
 
 
 def test_confirm_twice_within_a_millisecond_writes_twice(lane: Lane):
@@ -46,7 +54,7 @@ def test_confirm_after_the_end_keeps_the_tombstones_ttl(lane: Lane):
     lane.start(3)
     lane.cancel()
     ttl = lane.client.pttl("req:{r1}")
-    assert lane.request("confirm") == [b"ok", b"cancelled", b"d1"]
+    assert lane.request("confirm") == [b"ok", b"cancelled", b"d1", lane.number("born"), 0]
     assert 0 < lane.client.pttl("req:{r1}") <= ttl
 
 

@@ -60,7 +60,12 @@ def drop(lane: Lane, seen: Any, request_id: str = "r1", **given: Any) -> int:
 
 
 def postpone(lane: Lane, seen: Any, due: Any, request_id: str = "r1") -> int:
-    return int(lane.call("postpone", (ACTIVE,), id=request_id, seen=seen, due=due))
+    return postpone_all(lane, request_id, seen, due)
+
+
+def postpone_all(lane: Lane, *rows: Any) -> int:
+    """Rows of three: a request, the score that was seen, when to look."""
+    return int(lane.call("postpone", (ACTIVE,), rows=rows))
 
 
 def readmit(lane: Lane, due: Any, request_id: str = "r1") -> int:
@@ -215,13 +220,43 @@ def test_postpone_brings_nothing_back(lane: Lane):
     assert lane.dump() == {}
 
 
-def test_postpone_refuses_what_is_malformed(lane: Lane):
-    """BADARGUMENT, and nothing is written."""
+def test_postpone_moves_each_entry_that_is_as_it_was_seen(lane: Lane):
+    """It returns how many; the others stay where they are."""
+    seen = [intend(lane, name) for name in ("r1", "r2", "r3")]
+    rows = ["r1", seen[0], 1.5, "r2", seen[1] + 1, 2.5, "r3", seen[2], 3, "r4", 0, 4]
+    assert postpone_all(lane, *rows) == 2
+    found = lane.client.zrange(ACTIVE, 0, -1, withscores=True)
+    assert found == [(b"r1", 1.5), (b"r3", 3), (b"r2", seen[1])]
+    assert postpone_all(lane, *rows) == 0
+
+
+def test_postpone_of_nothing_moves_nothing(lane: Lane):
+    assert postpone_all(lane) == 0
+    assert lane.dump() == {}
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [("r2", 1, 2, "r1", "seen", "x"), ("r1", "seen"), ("r1", "seen", 2, "r2"), ("r2", 1, 2) * 301],
+    ids=["no number", "two of three", "four", "too many"],
+)
+def test_postpone_refuses_what_is_malformed(lane: Lane, rows: tuple[Any, ...]):
+    """BADARGUMENT, and nothing is written, not even the rows before."""
     seen = intend(lane)
+    lane.client.zadd(ACTIVE, {"r2": 1})
     before = lane.dump()
     with pytest.raises(InvalidArgument, match="BADARGUMENT"):
-        postpone(lane, seen, "soon")
+        postpone_all(lane, *(seen if part == "seen" else part for part in rows))
     assert lane.dump() == before
+    lane.client.delete(ACTIVE)
+
+
+def test_postpone_takes_three_hundred_rows(lane: Lane):
+    lane.client.zadd(ACTIVE, {f"r{i}": i for i in range(300)})
+    rows = [part for i in range(300) for part in (f"r{i}", i, 7)]
+    assert postpone_all(lane, *rows) == 300
+    assert lane.client.zcount(ACTIVE, 7, 7) == 300
+    lane.client.delete(ACTIVE)
 
 
 # ------------------------------------------------------------------ readmit

@@ -338,7 +338,30 @@ def test_abandon_leaves_a_request_alone(lane: Lane):
     assert lane.abandon(lane.now) == [b"exists"]
     assert lane.dump() == before
     lane.complete(lane.take(token))
-    assert lane.abandon(lane.now) == [b"exists"]
+    before = lane.dump()
+    assert lane.abandon(lane.now) == [b"over"]
+    assert lane.dump() == before
+
+
+def test_abandon_marks_an_abandoned_life(lane: Lane):
+    """A new life of the id must be announced after that look at `active`."""
+    lane.start(1, open_ms=1)
+    lane.later(2)
+    summary = lane.reap()[1]
+    assert summary[0] == b"cancelled"
+    assert lane.abandon(lane.now) == [b"ok"]
+    assert lane.hash()["state"] == "cancelled"
+    assert lane.enqueue(1, intent=lane.now, over=summary[1]) == [b"late", lane.now]
+    assert lane.enqueue(1, intent=lane.now + 1, over=summary[1])[0] == b"ok"
+
+
+def test_abandon_marks_no_life_that_a_person_cancelled(lane: Lane):
+    """No other may follow it."""
+    lane.start(1)
+    lane.cancel("because")
+    before = lane.dump()
+    assert lane.abandon(lane.now) == [b"over"]
+    assert lane.dump() == before
 
 
 @pytest.mark.parametrize("how", [{"seen": "x"}, {"seen": 1, "ttl": "x"}], ids=str)
@@ -376,3 +399,87 @@ def test_enqueue_begins_anew_where_only_the_hash_of_another_life_is_gone(lane: L
     assert lane.results() == {}
     assert lane.client.xlen(lane.names[0]) == 30
     assert {lane.client.pttl(name) for name in lane.names[:2]} == {-1}
+
+
+# ------------------------------------------------------------------ an abandoned life
+
+
+def abandoned(lane: Lane) -> int:
+    """A request that was left open for too long; when it began."""
+    lane.start(9, open_ms=HOUR)
+    lane.later(HOUR + 1)
+    assert lane.reap()[0] == b"ended"
+    return lane.number("born")
+
+
+def test_enqueue_of_an_abandoned_id_brings_the_summary_and_writes_nothing(lane: Lane):
+    """Its ending must be in the log before a new life begins; whatever the content is."""
+    abandoned(lane)
+    before = lane.dump()
+    for digest in ("d1", "d2"):
+        word, summary = lane.enqueue(2, digest=digest)
+        assert (word, summary[0], summary[8]) == (b"abandoned", b"cancelled", b"abandoned")
+    assert lane.enqueue(2, over=1)[0] == b"abandoned"
+    assert lane.dump() == before
+
+
+def test_enqueue_replaces_the_abandoned_life_that_it_names(lane: Lane):
+    """Nothing of it is left, and the new one begins later, also where the clock stood still."""
+    born = abandoned(lane)
+    lane.client.xadd(lane.names[6], {"w": "old"})
+    lane.now = born
+    word, tokens, began = lane.enqueue(2, digest="d2", over=born)
+    assert (word, began, lane.number("born")) == (b"ok", born + 1, born + 1)
+    assert (lane.hash()["state"], lane.number("total"), lane.number("done")) == ("active", 2, 0)
+    assert "abandoned" not in lane.hash()
+    assert lane.client.pttl(lane.names[2]) == -1
+    assert lane.client.exists(lane.names[6]) == 0
+    assert min(int(token.g) for token in toks(tokens)) > 3
+
+
+def test_enqueue_twice_over_an_abandoned_life_exists(lane: Lane):
+    """A repeat after a lost reply finds the new life."""
+    born = abandoned(lane)
+    lane.enqueue(2, over=born)
+    before = lane.dump()
+    assert lane.enqueue(2, over=born)[0] == b"exists"
+    assert lane.dump() == before
+
+
+def test_enqueue_names_no_life_that_a_person_cancelled(lane: Lane):
+    """Also if that person's reason is the same word."""
+    lane.start(9, open_ms=HOUR)
+    lane.cancel("abandoned")
+    assert lane.enqueue(9, over=lane.number("born"))[0] == b"exists"
+    assert lane.enqueue(9, digest="d2", over=lane.number("born"))[0] == b"conflict"
+
+
+def test_enqueue_refuses_a_life_that_is_no_number(lane: Lane):
+    """Before anything is written."""
+    with pytest.raises(InvalidArgument, match="over"):
+        lane.enqueue(2, over="x")
+    assert lane.dump() == {}
+
+
+# ------------------------------------------------------------------ while it is cancelled
+
+
+def test_append_and_seal_report_that_the_request_is_being_cancelled(lane: Lane):
+    """A slice is still held, and nothing that comes now would run."""
+    first, *_ = lane.start(9, open_ms=HOUR)
+    held = lane.take(first, count=1)
+    lane.cancel("enough")
+    before = lane.dump()
+    for reply in (lane.append(1, chunk=2), lane.seal()):
+        assert (reply[0], reply[1][0], reply[1][8]) == (b"cancelling", b"cancelling", b"enough")
+    assert lane.dump() == before
+    assert lane.complete(held)[0] == b"ended"
+
+
+def test_append_behind_other_content_is_a_conflict(lane: Lane):
+    """The id has begun a new life since this producer sent the chunks before."""
+    lane.start(1, open_ms=HOUR)
+    before = lane.dump()
+    assert lane.append(1, chunk=2, before="d0") == [b"conflict"]
+    assert lane.dump() == before
+    assert lane.append(1, chunk=2, before="d1")[0] == b"ok"

@@ -17,7 +17,7 @@ ACTIVE, LOG, CONF = keys.active("req"), keys.completed("req"), keys.conf("req")
 
 
 def test_postpone_makes_no_entry_out_of_a_score_that_is_no_number(lane: Lane):
-    assert lane.call("postpone", (ACTIVE,), id="r1", seen="x", due=lane.now) == 0
+    assert lane.call("postpone", (ACTIVE,), rows=["r1", "x", lane.now]) == 0
     assert lane.dump() == {}
 
 
@@ -52,7 +52,7 @@ def test_a_worker_leaves_though_its_record_has_expired(lane: Lane):
     """Its entry and its lock go, or it would be looked for."""
     lane.raw("ZADD", keys.workers("req"), lane.now, "w:1")
     lane.raw("HSET", CONF, "lock", "w:1", "lock_until", lane.now)
-    names = (keys.workers("req"), keys.worker("req", "w:1"), CONF)
+    names = (keys.workers("req"), keys.worker("req", "w:1"), CONF, keys.taken("req", "w:1"))
     assert lane.call("unregister", names, id="w:1", started="7") == 1
     assert lane.dump() == {}
 

@@ -189,6 +189,10 @@ def test_queued_tokens_brings_every_queued_permit_with_what_is_left_of_its_delay
         "last0": "2",
     }
     assert lib.rows(lib.queued_tokens(NOW + 200)) == ["5", "0.4", 0, "9", "1.5", 500]
+    assert lib.redis.hashes["req"]["repeated"] == "5"
+    lib.redis.hashes["tok"]["0"] = f"q:6:{NOW}:5:0"
+    assert lib.rows(lib.queued_tokens(NOW + 200)) == ["5", "0.6", 0]
+    assert lib.rows(lib.queued_tokens(NOW + 200)) == []
 
 
 # ------------------------------------------------------------------ entries and deaths

@@ -33,6 +33,34 @@ def test_a_lease_that_stands_is_left_alone(lane: Lane):
     assert lane.dump() == before
 
 
+def test_a_lease_that_ends_later_than_it_can_ends_a_lease_from_now(lane: Lane):
+    """The clock went back by minutes: a living holder extends it, a dead one's work comes back."""
+    tokens = lane.start(6)
+    dead, alive = lane.take(tokens[0]), lane.take(tokens[1])
+    lane.later(-600_000)
+    assert reaped(lane) == (LEASE, [])
+    before = lane.dump()
+    assert reaped(lane) == (LEASE, [])
+    assert lane.dump() == before
+    lane.later(LEASE - 1)
+    assert lane.extend(alive) == "ok"
+    lane.later(1)
+    look, minted = reaped(lane)
+    assert look == LEASE - 1
+    assert lane.take(minted[0]).ids == dead.ids[:1]
+    assert lane.extend(dead) == "lost"
+
+
+def test_a_reap_of_a_worker_leaves_the_ends_of_other_leases_alone(lane: Lane):
+    """Only a look at expired leases compares them with the clock."""
+    tokens = lane.start(6)
+    other = lane.take(tokens[0])
+    before = lane.raw(b"ZSCORE", lane.names[4], other.k)
+    lane.later(-600_000)
+    reaped(lane, worker="w:9", started="7")
+    assert lane.raw(b"ZSCORE", lane.names[4], other.k) == before
+
+
 def test_an_expired_lease_with_one_entry_charges_it_an_attempt(lane: Lane):
     """It was alone: it is to blame. It is delivered again at once, in its second attempt."""
     (token,) = lane.start(3, limit=1)

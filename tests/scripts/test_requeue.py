@@ -92,6 +92,49 @@ def test_requeue_twice_is_once(lane: Lane):
     assert two.bodies == [b"b1"]
 
 
+def test_a_repeat_of_a_call_says_what_the_first_one_did(lane: Lane):
+    """By its op; also after another call, and after the end of the request. Nothing is written."""
+    (token,) = lane.start(2, limit=1, open_ms=HOUR)
+    held = lane.take(token)
+    lane.complete(held, others=[(name, "dead", 0) for name in held.ids])
+    first, second = lane.dead_ids()
+    reply = lane.requeue([first], op="aa")
+    assert reply[:3] == [b"ok", 1, 1]
+    assert lane.requeue([second], op="bb")[:3] == [b"ok", 1, 1]
+    before = lane.dump()
+    assert lane.requeue([first], op="aa") == reply
+    assert lane.requeue([first], op="cc")[:3] == [b"ok", 1, 0]
+    assert lane.dump() == before
+    lane.seal()
+    finish(lane, toks(reply[3])[0])
+    assert lane.hash()["state"] == "done"
+    before = lane.dump()
+    assert lane.requeue([first], op="aa") == [b"ok", 1, 1, []]
+    assert lane.requeue([first], op="cc")[0] == b"ended"
+    assert lane.dump() == before
+
+
+def test_the_last_calls_are_remembered(lane: Lane):
+    """Five of them, however many there were."""
+    (token,) = lane.start(8, limit=1, open_ms=HOUR)
+    held = lane.take(token)
+    lane.complete(held, others=[(name, "dead", 0) for name in held.ids])
+    ids = lane.dead_ids()
+    for number, dead_id in enumerate(ids):
+        lane.requeue([dead_id], op=f"{number:032x}")
+    again = [lane.requeue([dead_id], op=f"{n:032x}")[2] for n, dead_id in enumerate(ids)]
+    assert again == [0, 0, 0, 1, 1, 1, 1, 1]
+
+
+def test_an_op_that_is_none_is_refused(lane: Lane):
+    """Before anything is written."""
+    bury(lane, 0)
+    before = lane.dump()
+    with pytest.raises(InvalidArgument, match="an op of hex digits"):
+        lane.requeue(op="x.*")
+    assert lane.dump() == before
+
+
 def test_a_dead_one_that_is_named_twice_is_requeued_once(lane: Lane):
     """Also when it is written in another way; nothing else is touched."""
     token = bury(lane, 1, 4, of=6)
@@ -227,64 +270,6 @@ def test_a_dead_entry_remembers_its_result(lane: Lane):
     assert [out[one["out"]][2].decode() for one in lane.dead()] == [
         one["head"] for one in lane.dead()
     ]
-
-
-# ------------------------------------------------------------------ note_requeue
-
-
-def note(lane: Lane, choice: str = "c0ffee", new_id: str = "r2") -> list[bytes]:
-    return list(lane.request("note_requeue", choice=choice, id=new_id))
-
-
-def test_where_the_dead_run_again_is_noted_with_the_ended_request(lane: Lane):
-    """For each choice; its end stays as near as it was; also when Redis is full."""
-    (token,) = lane.start(1)
-    lane.complete(lane.take(token))
-    ttl = lane.client.pttl("req:{r1}")
-    with full(lane.client):
-        assert note(lane) == [b"ok"]
-    assert note(lane, "beef", "r3") == [b"ok"]
-    found = lane.hash()
-    assert (found["requeued:c0ffee"], found["requeued:beef"]) == ("r2", "r3")
-    assert 0 < lane.client.pttl("req:{r1}") <= ttl
-    assert lane.check() == []
-
-
-def test_noted_twice_is_once_and_the_last_counts(lane: Lane):
-    """The first new request may have been cancelled."""
-    (token,) = lane.start(1)
-    lane.complete(lane.take(token))
-    note(lane)
-    before = lane.dump()
-    assert note(lane) == [b"ok"]
-    assert lane.dump() == before
-    note(lane, new_id="r9")
-    assert lane.hash()["requeued:c0ffee"] == "r9"
-
-
-def test_a_note_creates_nothing(lane: Lane):
-    """Neither for an id nobody knows nor for what the auditor gave up; nor while it goes on."""
-    assert note(lane) == [b"gone"]
-    assert lane.dump() == {}
-    lane.abandon(5)
-    before = lane.dump()
-    assert note(lane) == [b"gone"]
-    assert lane.dump() == before
-    lane.start(1, intent=lane.now + HOUR)
-    before = lane.dump()
-    assert note(lane) == [b"alive"]
-    assert lane.dump() == before
-
-
-@pytest.mark.parametrize(("choice", "new_id"), [("", "r2"), ("not hex", "r2"), ("c0ffee", "")])
-def test_a_malformed_note_is_refused(lane: Lane, choice: str, new_id: str):
-    """Before anything is written."""
-    (token,) = lane.start(1)
-    lane.complete(lane.take(token))
-    before = lane.dump()
-    with pytest.raises(InvalidArgument, match="note_requeue wants"):
-        note(lane, choice, new_id)
-    assert lane.dump() == before
 
 
 # ------------------------------------------------------------------ list_dead

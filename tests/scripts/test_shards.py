@@ -33,7 +33,7 @@ def lanes_of(tokens: list[Any]) -> list[bytes]:
 
 def test_tokens_go_to_the_shards_in_turn(lane: Lane):
     """Permit k to the k-th of them, and the hundreds of a lane's number are its shard."""
-    _, tokens = lane.enqueue(5, limit=5, shards="7,1,12")
+    tokens = lane.enqueue(5, limit=5, shards="7,1,12")[1]
     assert lanes_of(tokens) == [b"705", b"105", b"1205", b"705", b"105"]
 
 

@@ -30,11 +30,11 @@ NAMES = sorted(
 )
 REQUEST_NAMES = sorted(path.stem for path in (ROOT / "request").glob("*.lua"))
 GROWING = {
-    *("add_part", "add_unique", "admit", "append", "enqueue", "intend", "pin", "requeue_dead"),
-    *("roll", "stage", "submit"),
+    *("add_part", "add_unique", "admit", "append", "claim_dead", "enqueue", "intend", "pin"),
+    *("requeue_dead", "roll", "stage", "submit"),
 }
 APART = {"stage", "unstage"}  # they have nothing to do with the request itself
-READING = {"check", "list_dead"}
+READING = {"check", "glance", "list_dead"}
 ALL_KEYS = {"DEL", "EXISTS", "UNLINK"}
 NO_KEY = {"PUBLISH", "TIME"}  # a channel is no key
 
@@ -271,8 +271,9 @@ def test_a_wrong_number_of_keys_is_a_type_error(name: str):
 
 def test_the_rest_goes_behind_the_named_arguments():
     """Bodies, verdicts, tokens: a list at the end."""
-    call = script("append")([b"k"] * 9, now=1, chunk=2, chain="c", open_ms=3, bodies=[b"x", b"y"])
-    assert list(call.args) == [1, 2, "c", 3, b"x", b"y"]
+    given = {"now": 1, "chunk": 2, "chain": "c", "before": "b", "open_ms": 3}
+    call = script("append")([b"k"] * 9, **given, bodies=[b"x", b"y"])
+    assert list(call.args) == [1, 2, "c", "b", 3, b"x", b"y"]
 
 
 def test_there_is_no_script_that_is_not_a_file():

@@ -91,8 +91,8 @@ def test_it_leaves_what_the_three_steps_leave(
 
 
 def test_it_says_what_intend_and_enqueue_say_but_for_the_tokens_it_dispatched(one: Lane):
-    """No bound, no shards, the intent, none before; then ok and nothing to dispatch."""
-    assert asked(one, 4) == [0, b"", one.now + GRACE, b"0", [b"ok", []]]
+    """No bound, no shards, the intent, none before; then ok, nothing to dispatch, and its birth."""
+    assert asked(one, 4) == [0, b"", one.now + GRACE, b"0", [b"ok", [], one.now]]
     assert one.client.lrange("{req}:5", 0, -1) == [b"r1#2.3", b"r1#1.2", b"r1#0.1"]
     assert one.client.zscore(ACTIVE, "r1") == one.now + GRACE
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tests.support.requests import Lane
 
 WORKERS, CONF = keys.workers("req"), keys.conf("req")
-TTL, LATE, LOCK = 60_000, 2_000, 5_000
+TTL, LATE, LOCK, TAKEN_TTL = 60_000, 2_000, 5_000, 600_000
 WORDS = {"ttl": TTL, "late": LATE, "host": "box", "pid": 42, "started": 7}
 
 
@@ -21,13 +21,17 @@ def record(name: str) -> bytes:
     return keys.worker("req", name)
 
 
+def taken(name: str) -> bytes:
+    return keys.taken("req", name)
+
+
 def register(lane: Lane, name: str = "w:1", **given: Any) -> list:
     return list(lane.call("register", (WORKERS, record(name), CONF), id=name, **(WORDS | given)))
 
 
 def beat(lane: Lane, name: str = "w:1", started: int = 7, **given: Any) -> list:
-    names = (WORKERS, record(name), keys.active("req"), keys.delayed("req"), CONF)
-    given = {"ttl": TTL, "lock_ms": LOCK, "holds": ""} | given
+    names = (WORKERS, record(name), keys.active("req"), keys.delayed("req"), CONF, taken(name))
+    given = {"ttl": TTL, "lock_ms": LOCK, "holds": "", "taken_ttl": TAKEN_TTL, "died": ""} | given
     return list(lane.call("beat", names, id=name, started=started, **given))
 
 
@@ -36,7 +40,7 @@ def expire(lane: Lane, ttl: Any = TTL) -> list[bytes]:
 
 
 def unregister(lane: Lane, name: str = "w:1", started: int = 7) -> int:
-    names = (WORKERS, record(name), CONF)
+    names = (WORKERS, record(name), CONF, taken(name))
     return int(lane.call("unregister", names, id=name, started=started))
 
 
@@ -83,6 +87,16 @@ def test_register_takes_over_a_name_that_has_fallen_silent(lane: Lane):
     assert beat(lane, started=7) == [b"replaced"]
 
 
+def test_a_name_whose_last_beat_lies_ahead_is_free(lane: Lane):
+    """The clock went back by minutes: the record proves nothing about now."""
+    register(lane)
+    lane.later(-LATE)
+    assert register(lane, started=8)[0] == b"taken"
+    lane.later(-1)
+    assert register(lane, started=8) == [b"ok"]
+    assert lane.client.zscore(WORKERS, "w:1") == lane.now
+
+
 @pytest.mark.parametrize("how", [{"ttl": "x"}, {"late": "x"}], ids=str)
 def test_register_refuses_words_where_numbers_belong(lane: Lane, how: dict):
     """BADARGUMENT, and nothing is written."""
@@ -115,12 +129,12 @@ def test_a_beat_twice_says_the_same(lane: Lane):
 def test_a_beat_brings_what_is_due_next(lane: Lane):
     """The earliest of active and of delayed, 0 for nothing, and the oldest beat of all workers."""
     register(lane)
-    assert beat(lane) == [b"ok", 1, lane.now, 0, 0, lane.now, b"", b""]
+    assert beat(lane) == [b"ok", 1, lane.now, 0, 0, lane.now, b"", b"", 0]
     lane.client.zadd(keys.active("req"), {"r1": 900, "r2": 800})
     lane.client.zadd(keys.delayed("req"), {"5|r1#0.1": 700})
     lane.client.zadd(WORKERS, {"w:2": 600})
     lane.client.hset(keys.conf("req"), mapping={"shards": "1,7", "left": "0"})
-    assert beat(lane)[3:] == [800, 700, 600, b"1,7", b"0"]
+    assert beat(lane)[3:] == [800, 700, 600, b"1,7", b"0", 0]
     lane.client.delete(keys.active("req"), keys.delayed("req"))
 
 
@@ -131,6 +145,16 @@ def test_a_worker_whose_record_somebody_deleted_drains(lane: Lane):
     before = lane.dump()
     assert beat(lane) == [b"drain"]
     assert lane.dump() == before
+
+
+def test_a_worker_that_is_listed_with_a_beat_far_ahead_is_unknown(lane: Lane):
+    """The clock went back: the record may have expired before, so the worker registers again."""
+    register(lane)
+    lane.client.delete(record("w:1"))
+    lane.later(-TTL)
+    assert beat(lane) == [b"unknown"]
+    lane.later(1)
+    assert beat(lane) == [b"drain"]
 
 
 def test_a_worker_whose_registry_is_gone_is_unknown(lane: Lane):
@@ -150,7 +174,39 @@ def test_a_worker_whose_name_has_another_life_is_replaced(lane: Lane):
     assert lane.dump() == before
 
 
-@pytest.mark.parametrize("how", [{"ttl": "x"}, {"lock_ms": "x"}], ids=str)
+def test_a_beat_reports_a_death_to_whoever_leads(lane: Lane):
+    """Each beat returns when the last death was reported; without another one that stays."""
+    register(lane, "w:1")
+    register(lane, "w:2")
+    died = lane.now
+    assert beat(lane, "w:2", died="1")[-1] == died
+    for _ in range(2):
+        lane.later(1_000)
+        assert beat(lane, "w:1")[-1] == died
+    assert beat(lane, "w:2", died="1")[-1] == lane.now
+    assert beat(lane, "w:2", died="0")[-1] == beat(lane, "w:1")[-1] == lane.now
+
+
+@pytest.mark.parametrize("word", [b"drain", b"unknown", b"replaced"])
+def test_a_beat_that_renews_nothing_reports_no_death(lane: Lane, word: bytes):
+    """Another one will, once the worker is registered."""
+    register(lane, started=8 if word == b"replaced" else 7)
+    if word != b"replaced":
+        lane.client.delete(record("w:1"), *([WORKERS] if word == b"unknown" else []))
+    assert beat(lane, died="1") == [word]
+    assert lane.client.hget(CONF, "died") is None
+
+
+def test_a_beat_keeps_what_the_worker_took(lane: Lane):
+    """A handler may run for longer than the TTL of the note."""
+    register(lane)
+    lane.client.hset(taken("w:1"), "0.1", "r1#0.3")
+    lane.client.pexpire(taken("w:1"), 1_000)
+    beat(lane)
+    assert 1_000 < lane.client.pttl(taken("w:1")) <= TAKEN_TTL
+
+
+@pytest.mark.parametrize("how", [{"ttl": "x"}, {"lock_ms": "x"}, {"taken_ttl": ""}], ids=str)
 def test_beat_refuses_words_where_numbers_belong(lane: Lane, how: dict):
     """BADARGUMENT, and nothing is written."""
     register(lane)
@@ -186,6 +242,40 @@ def test_the_lock_goes_to_the_next_when_its_holder_falls_silent(lane: Lane):
     assert leaders(lane) == [0, 1]
 
 
+def test_a_lock_that_ends_later_than_it_can_is_free(lane: Lane):
+    """The clock went back just after the leader died: the next beat of another worker leads."""
+    register(lane, "w:1")
+    register(lane, "w:2")
+    assert leaders(lane) == [1, 0]
+    lane.later(-1)
+    assert beat(lane, "w:2")[1] == 1
+    assert int(lane.client.hget(CONF, "lock_until")) == lane.now + LOCK
+    lane.later(-600_000)
+    assert beat(lane, "w:1")[1] == 1
+
+
+def test_the_leader_brings_beats_that_lie_ahead_back_to_now(lane: Lane):
+    """The clock went back just after a worker died: its beat is late as soon as any other's."""
+    for name in ("w:1", "w:2", "w:3"):
+        register(lane, name)
+    lane.later(-600_000)
+    assert beat(lane, "w:2")[1] == 1
+    assert lane.client.zscore(WORKERS, "w:1") == lane.now
+    lane.later(LATE + 1)
+    before = lane.client.zrange(WORKERS, 0, -1, withscores=True)
+    assert beat(lane, "w:2")[5] == lane.now - LATE - 1
+    assert lane.client.zscore(WORKERS, "w:1") == dict(before)[b"w:1"]  # once, not with each beat
+
+
+def test_a_beat_brings_back_a_bounded_number(lane: Lane):
+    """A hundred a call."""
+    register(lane)
+    lane.client.zadd(WORKERS, {f"w:{i}": lane.now + i for i in range(2, 152)})
+    for left in (50, 0):
+        beat(lane)
+        assert lane.client.zcount(WORKERS, lane.now + 1, "+inf") == left
+
+
 def test_who_leaves_gives_the_lock_free(lane: Lane):
     """The next need not wait for it to run out."""
     register(lane, "w:1")
@@ -208,8 +298,9 @@ def test_who_leaves_without_the_lock_leaves_it_where_it_is(lane: Lane):
 
 
 def test_unregister_leaves_nothing_but_the_layout(lane: Lane):
-    """Once; the second finds nobody."""
+    """Once; the second finds no worker."""
     register(lane)
+    lane.client.hset(taken("w:1"), "0.1", "r1#0.3")
     assert unregister(lane) == 1
     assert unregister(lane) == 0
     assert list(lane.dump()) == [CONF]
@@ -217,11 +308,13 @@ def test_unregister_leaves_nothing_but_the_layout(lane: Lane):
 
 
 def test_unregister_leaves_another_life_alone(lane: Lane):
-    """The name was taken over: its new owner stays."""
+    """The name was taken over: its new owner stays, and what that took."""
     register(lane, started=8)
+    lane.client.hset(taken("w:1"), "0.1", "r1#0.3")
     before = lane.dump()
     assert unregister(lane, started=7) == 0
     assert lane.dump() == before
+    lane.client.delete(taken("w:1"))
 
 
 def test_expire_forgets_who_has_not_beaten_for_a_ttl(lane: Lane):

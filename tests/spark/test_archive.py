@@ -13,10 +13,9 @@ import pytest
 pytest.importorskip("pyspark")
 
 from fairlane.drivers.sync import SyncDriver
-from fairlane.errors import InvalidArgument
+from fairlane.errors import DataLost, InvalidArgument
 from fairlane.spark import archive_tables
 from fairlane.spark.archive import Archived, archive
-from fairlane.spark.stream import DataLost
 from tests.spark.worlds import World
 from tests.support import backends
 

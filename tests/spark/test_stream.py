@@ -11,10 +11,9 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from fairlane.errors import InvalidArgument
+from fairlane.errors import DataLost, InvalidArgument
 from fairlane.spark import stream
 from fairlane.spark.source import FairlaneSource
-from fairlane.spark.stream import DataLost
 from tests.spark.worlds import World
 from tests.support import backends
 
@@ -206,7 +205,10 @@ def test_another_request_of_the_same_id_is_not_taken_for_it(
     redis_client.delete(*redis_client.keys("*:{r1}"))
     redis_client.zrem("{req}:active", "r1")
     ended(world, "r1")
-    end = source.latestOffset(start, ReadAllAvailable())
+    with pytest.raises(DataLost, match="another one than before"):
+        source.latestOffset(start, ReadAllAvailable())
+    end = reader(redis_url, request="r1").reportLatestOffset()
+    assert end is not None
     with pytest.raises(DataLost, match="another one than before"):
         source.partitions(start, end)
 
@@ -224,10 +226,8 @@ def test_entries_that_went_before_they_were_read_are_told_of(
     redis_client.xtrim(LOG, maxlen=4, approximate=False)
     with pytest.raises(DataLost, match="completions:req has lost entries"):
         source.partitions(start, end)
-    later = source.latestOffset(end, source.getDefaultReadLimit())
-    redis_client.xtrim(LOG, maxlen=3, approximate=False)
     with pytest.raises(DataLost, match="failOnDataLoss"):
-        source.partitions(end, later)
+        source.latestOffset(end, source.getDefaultReadLimit())
 
 
 def test_entries_that_were_read_may_go(redis_url: str, world: World, redis_client: redis.Redis):
@@ -270,9 +270,62 @@ def test_a_log_that_is_gone_is_told_of(redis_url: str, world: World, redis_clien
     start = source.initialOffset()
     end = source.latestOffset(start, ReadAllAvailable())
     redis_client.delete(LOG)
-    with pytest.raises(DataLost, match="it begins at empty"):
+    with pytest.raises(DataLost, match="the log is empty by now"):
         source.partitions(start, end)
-    assert source.latestOffset(end, ReadAllAvailable()) == end
+    with pytest.raises(DataLost, match="the log is empty by now"):
+        source.latestOffset(end, ReadAllAvailable())
+    lenient = reader(redis_url, failOnDataLoss="false")
+    assert lenient.latestOffset(end, ReadAllAvailable()) == end
+
+
+@pytest.mark.parametrize("later", [0, 1])
+def test_a_log_whose_end_a_failover_took_back_is_an_error(
+    redis_url: str, world: World, redis_client: Any, later: int
+):
+    """The new primary's clock is behind, so new endings come before the place of the query."""
+    ended(world, *names(3))
+    source = reader(redis_url)
+    end = source.latestOffset(source.initialOffset(), ReadAllAvailable())
+    (_, fields), *_ = redis_client.xrevrange(LOG)
+    ms = int(end["completions:req"].split("-")[0])
+    redis_client.delete(LOG)
+    for moment in (ms - 60_000, ms + 60_000)[: 1 + later]:
+        redis_client.xadd(LOG, fields, id=f"{moment}-7")
+    with pytest.raises(DataLost, match="failover"):
+        source.latestOffset(end, ReadAllAvailable())
+
+
+def test_results_whose_end_a_failover_took_back_are_an_error(
+    redis_url: str, world: World, redis_client: Any
+):
+    """The request goes on, and its new results come before the place of the query."""
+    world.submit("r1", 6, limit=1)
+    world.work_off(slices=3, most=1)
+    source = reader(redis_url, request="r1")
+    end = source.latestOffset(source.initialOffset(), ReadAllAvailable())
+    (first, fields), *_ = redis_client.xrange("out:{r1}")
+    redis_client.delete("out:{r1}")
+    with pytest.raises(DataLost, match="the results end at 0-0"):
+        source.latestOffset(end, ReadAllAvailable())
+    redis_client.xadd("out:{r1}", fields, id=first)
+    with pytest.raises(DataLost, match="failover"):
+        source.latestOffset(end, ReadAllAvailable())
+
+
+def test_a_moment_can_be_named(redis_url: str, world: World, redis_client: redis.Redis):
+    """The query begins at the first ending that is not older; its loss is noticed."""
+    ended(world, *names(3))
+    first, *_ = list(world.queue.completions("0", follow=False))
+    moment = int(first.log_id.split("-")[0]) - 5
+    source = reader(redis_url, startingOffsets=json.dumps({"completions:req": str(moment)}))
+    start = source.initialOffset()
+    end = source.latestOffset(start, ReadAllAvailable())
+    assert [row["id"] for row in rows_of(source, start, end)] == names(3)
+    redis_client.xtrim(LOG, maxlen=2, approximate=False)
+    with pytest.raises(DataLost):
+        source.partitions(start, end)
+    later = json.dumps({"completions:req": str(moment + 3_600_000)})
+    assert reader(redis_url, startingOffsets=later).initialOffset() == end
 
 
 # ------------------------------------------------------------------ in Spark

@@ -46,14 +46,14 @@ class FakeServer:
     who serves which slots: `slots`, pairs of the last slot and the server, in order.
     """
 
-    def __init__(self, say: Answer = lambda _: 1, version: str = "7.0.15") -> None:
+    def __init__(self, say: Answer = lambda _: 1, version: str = "7.0.15", port: int = 0) -> None:
         self.say = say
         self.version = version
         self.heard: list[list[bytes]] = []
         self.connections = 0
         self.delay_s = 0.0  # before each answer
         self.slots: list[tuple[int, FakeServer]] | None = None  # None = no cluster
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", port))
         self.port: int = self._listener.getsockname()[1]
         self._lines: list[socket.socket] = []
         threading.Thread(target=self._listen, daemon=True).start()

@@ -170,7 +170,7 @@ def _used(module: str, node: ast.AST) -> Iterator[Place]:
 def _scripts(node: ast.AST) -> Iterator[str]:
     """`library().acquire`, and `something(library(), "acquire", ...)`."""
     for one in ast.walk(node):
-        if isinstance(one, ast.Attribute) and _is_library(one.value):
+        if isinstance(one, ast.Attribute) and one.attr != "load" and _is_library(one.value):
             yield one.attr
         elif isinstance(one, ast.Call) and any(map(_is_library, one.args)):
             yield from _texts(one.args, str)

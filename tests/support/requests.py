@@ -198,6 +198,7 @@ class Lane:
             "durable": 0,
             "parent": "",
             "shards": "",
+            "over": 0,
             "bodies": numbered(bodies) if isinstance(bodies, int) else bodies,
         }
         return self.request("enqueue", **(given | options))
@@ -211,7 +212,8 @@ class Lane:
     def append(self, bodies: list[bytes] | int, *, chunk: int, **given: Any) -> list[Any]:
         """Append a chunk."""
         chosen = numbered(bodies) if isinstance(bodies, int) else bodies
-        given = {"chain": f"c{chunk}", "open_ms": HOUR} | given
+        before = self.hash().get("chain", "")
+        given = {"chain": f"c{chunk}", "before": before, "open_ms": HOUR} | given
         return self.request("append", chunk=chunk, bodies=chosen, **given)
 
     def seal(self, chunks: int = 1, chain: str | None = None) -> list[Any]:
@@ -318,9 +320,12 @@ class Lane:
         """Change the lane."""
         return self.request("set_priority", priority=priority)
 
-    def requeue(self, ids: list[bytes] | list[str] | None = None) -> list[Any]:
+    def requeue(
+        self, ids: list[bytes] | list[str] | None = None, *, op: str | None = None
+    ) -> list[Any]:
         """Let dead sub-requests wait again, by default all of them."""
-        return self.request("requeue_dead", ids=self.dead_ids() if ids is None else ids)
+        chosen = self.dead_ids() if ids is None else ids
+        return self.request("requeue_dead", op=op or self.new_op(), ids=chosen)
 
     def list_dead(self, after: bytes | str = "", count: int | str = 1000) -> list[list[Any]]:
         """One page of the dead sub-requests without their bodies."""
@@ -370,8 +375,16 @@ class Lane:
         return [entry_id for entry_id, _ in self.client.xrange(self.names[7])]
 
     def dump(self) -> dict[bytes, tuple[bytes, bool]]:
-        """All that is stored, to be compared: key -> (content, has it a TTL)."""
-        return dump(self.client)
+        """All that is stored, to be compared: key -> (content, has it a TTL).
+
+        Which tokens were repeated is left out: a repeat notes that, and changes nothing else.
+        """
+        found, key = dump(self.client), self.names[2]
+        if key in found:
+            fields: Any = self.client.hgetall(key)
+            fields.pop(b"repeated", None)
+            found[key] = repr(sorted(fields.items())).encode(), found[key][1]
+        return found
 
 
 def numbered(count: int) -> list[bytes]:

@@ -39,11 +39,20 @@ def drive(driver: SyncDriver, operation: Operation[Any], see: Callable[[Step], b
 
 
 def apart(operation: Operation[Any]) -> Operation[Any]:
-    """The same as it goes in a cluster: no server has all keys."""
+    """Runs it as it goes in a cluster: no server has all keys. An error at a step reaches it."""
     reply: Any = None
+    error: BaseException | None = None
     while True:
         try:
-            step = operation.send(reply)
+            step = operation.send(reply) if error is None else operation.throw(error)
         except StopIteration as end:
             return end.value
-        reply = None if isinstance(step, Across) else (yield step)
+        reply = error = None
+        if isinstance(step, Across):
+            continue
+        try:
+            reply = yield step
+        except GeneratorExit:
+            raise
+        except BaseException as failure:  # noqa: BLE001  it is the operation's to answer
+            error = failure

@@ -183,7 +183,10 @@ class Workers:
     running: list[Running] = field(default_factory=list)
 
     def start(self, handler: str, **options: Any) -> Running:
-        """A worker with a handler of tests/worker/handlers.py; options as Worker and run."""
+        """A worker with a handler of tests/worker/handlers.py; options as Worker and run.
+
+        With `audit_s` it audits as rarely as that.
+        """
         log = self.folder.path / f"worker{len(self.running)}.log"
         words = [sys.executable, "-m", __name__, self.queue.driver.url]
         words += [
@@ -277,6 +280,7 @@ def main(url: str, handler: str, options: str) -> int:
     """Be a worker."""
     import logging
 
+    from fairlane import settings
     from fairlane.queue import Queue
     from fairlane.worker import Worker
     from fairlane.worker.handlers import load
@@ -284,6 +288,7 @@ def main(url: str, handler: str, options: str) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     given = json.loads(options)
     until_idle = given.pop("until_idle", False)
+    settings.AUDIT_S = given.pop("audit_s", settings.AUDIT_S)
     with Queue.from_url(url, name=given.pop("queue")) as queue:
         return Worker(queue, load(handler), **given).run(until_idle=until_idle)
 

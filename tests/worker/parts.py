@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.model import Slice
+from fairlane.steps import Batch, Command, HandleBunch
 from fairlane.worker import Context, batch_handler
 from fairlane.worker.board import Board, Record
 from fairlane.worker.handlers import shape_of
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fairlane.model import Entry
+    from fairlane.steps import Operation
 
 OP = b"0123456789abcdef0123456789abcdef"
 TAKEN_MS = 1_700_000_000_500
@@ -65,6 +67,46 @@ def granted(
     """What acquire answers when it grants a slice."""
     policy = [TAKEN_MS, SUBMITTED_MS, 30_000, 5, 1_000, 300_000, 5, 0, 0, waiting]
     return [b"ok", b"%d" % fence, 1, policy, entries_of(*bodies), list(tokens)]
+
+
+# ------------------------------------------------------------------ steps without their notes
+
+
+def unnoted(operation: Operation[Any]) -> Operation[Any]:
+    """Runs an operation without the notes of the tokens it takes: test_notes.py is about these."""
+    reply: Any = None
+    failure: Exception | None = None
+    while True:
+        try:
+            step = operation.send(reply) if failure is None else operation.throw(failure)
+        except StopIteration as end:
+            return end.value
+        reply = failure = None
+        try:
+            reply = yield from _ask_without_note(step)
+        except Exception as error:  # noqa: BLE001  the operation decides what it means
+            failure = error
+
+
+def _ask_without_note(step: Any) -> Operation[Any]:
+    if isinstance(step, HandleBunch) and step.meanwhile is not None:
+        return (yield HandleBunch(step.bunch, unnoted(step.meanwhile)))
+    if not isinstance(step, Batch) or not any(map(is_note, step.steps)):
+        return (yield step)
+    kept: Any = [one for one in step.steps if not is_note(one)]
+    is_single = len(kept) == 1 and kept[0].args[kept[0].script.params.index("shared")] == b""
+    replies = (
+        [(yield kept[0])]
+        if is_single
+        else (yield Batch(kept, lenient=step.lenient, away_s=step.away_s))
+    )
+    rest = iter(replies)
+    return [1 if is_note(one) else next(rest) for one in step.steps]
+
+
+def is_note(step: Any) -> bool:
+    """True for a command that notes in the dispatch slot what a worker took."""
+    return isinstance(step, Command) and b":taken:" in bytes(step.args[1])  # type: ignore[arg-type]
 
 
 # ------------------------------------------------------------------ a runner

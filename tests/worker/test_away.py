@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from fairlane import keys
 from fairlane.drivers.sync import SyncDriver
 from fairlane.operations import maintain
 from fairlane.queue import Queue
+from tests.operations.test_first_contact import Starting
 from tests.support import servers
 from tests.support.wait import wait_until
 
@@ -53,17 +55,34 @@ def test_an_idle_worker_stops_though_redis_is_away(concurrency: str):
         worker.wait()
 
 
+@pytest.mark.slow
+def test_a_worker_waits_for_a_redis_that_is_started_with_it():
+    """A server that loads its data refuses the first calls."""
+    with contextlib.closing(Starting()) as server:
+        url = f"redis://127.0.0.1:{server.port}"
+        worker = subprocess.Popen([sys.executable, "-c", PROGRAM, url])
+        try:
+            wait_until(
+                lambda: server.times(b"INFO") > Starting.refusals or worker.poll() is not None,
+                why="its first contact succeeds",
+            )
+            assert server.times(b"INFO") > Starting.refusals
+        finally:
+            worker.kill()
+            worker.wait()
+
+
 def test_a_name_that_comes_back_on_another_host_leaves_the_old_leases_alone(
     redis_url: str, redis_client: redis.Redis
 ):
-    """The other life may only be silent; on the same host the port proves that it is dead."""
+    """The other life may only be late. In the same place the port proves that it is dead."""
     driver = SyncDriver(redis_url)
     register = maintain.register
-    assert driver.run(register("req", "127.0.0.1:1", "here", 1, "10")) == [b"ok", b""]
+    assert driver.run(register("req", "127.0.0.1:1", "box b1 net:[1]", 1, "10")) == [b"ok", b""]
     redis_client.hset(keys.worker("req", "127.0.0.1:1"), "renewed", 1)
-    assert driver.run(register("req", "127.0.0.1:1", "there", 2, "20")) == [b"ok", b""]
+    assert driver.run(register("req", "127.0.0.1:1", "box b1 net:[2]", 2, "20")) == [b"ok", b""]
     redis_client.hset(keys.worker("req", "127.0.0.1:1"), "renewed", 1)
-    assert driver.run(register("req", "127.0.0.1:1", "there", 3, "30")) == [b"ok", b"20"]
+    assert driver.run(register("req", "127.0.0.1:1", "box b1 net:[2]", 3, "30")) == [b"ok", b"20"]
     driver.run(maintain.unregister("req", "127.0.0.1:1", "30"))
     driver.close()
 

@@ -186,18 +186,18 @@ def test_a_process_that_died_while_it_wrote_holds_nothing():
 
 
 def test_a_lease_of_several_waits_for_its_turn():
-    """One alone has it at once; what was worked on waits only to be settled."""
+    """One alone waits for no other; what was worked on waits only to be settled."""
     alone, shared = Board(1, 1).records
     hold(alone)
     shared.hold("r2", "0", 7, OP, 100.0, 30.0, 4, shared=True)
     kinds = []
-    for act in (None, shared.take_turn, shared.end_turn):
-        assert act is None or act() in {True, None}
-        held = held_by(shared)
-        kinds.append((held.waits, held.has_its_turn))
-    assert kinds == [(True, False), (False, True), (False, False)]
-    assert held.index == 4
-    assert held_by(alone).has_its_turn
+    for name in ("heard", "take_turn", "end_turn"):
+        for record in (alone, shared):
+            assert getattr(record, name)() in {True, None}
+            held = held_by(record)
+            kinds.append((held.waits, held.has_its_turn))
+    assert kinds == [(False, False), (True, False), *[(False, True)] * 2, *[(False, False)] * 2]
+    assert held_by(shared).index == 4
 
 
 @pytest.mark.parametrize("how", ["stop", "release"])

@@ -27,7 +27,7 @@ from fairlane.worker.runner import Runner
 from fairlane.worker.slices import SliceSizes
 from fairlane.worker.tokens_at_once import BunchSizes
 from fairlane.worker.unit import Unit
-from tests.worker.parts import granted
+from tests.worker.parts import granted, unnoted
 from tests.worker.test_loop import MORE, SUMMARY, argument, names_of, rest_of
 
 LANE = b"{req}:5"
@@ -50,7 +50,7 @@ def popped(count: int, *, cut: bool = False) -> Popped:
 
 def take(unit: Unit, count: int, *replies: Any) -> tuple[Any, Any]:
     """A unit that popped so many tokens, showed them and was answered; at the step after that."""
-    loop: Any = serve(unit)
+    loop: Any = unnoted(serve(unit))
     next(loop)
     asked = loop.send([popped(count)])
     assert names_of(asked) == ["acquire"] * count
@@ -79,14 +79,14 @@ def held(unit: Unit) -> list[str]:
 
 def test_a_quick_unit_pops_as_many_as_it_has_records_for():
     """In one round trip."""
-    loop: Any = serve(unit_of(spare=3))
+    loop: Any = unnoted(serve(unit_of(spare=3)))
     (pop,) = next(loop).steps
     assert (pop.most, pop.keys[0]) == (4, keys.wake("req", "w:1"))
 
 
 def test_a_server_that_gives_one_token_only_is_asked_for_the_rest():
     """Of the same lane, and only one fewer."""
-    loop: Any = serve(unit_of(spare=3))
+    loop: Any = unnoted(serve(unit_of(spare=3)))
     next(loop)
     step = loop.send([popped(1, cut=True)])
     assert step.args == (b"RPOP", LANE, 3)
@@ -95,7 +95,7 @@ def test_a_server_that_gives_one_token_only_is_asked_for_the_rest():
 
 def test_one_token_is_used_by_itself():
     """Its lease is not shared, so that a death in it is charged."""
-    loop: Any = serve(unit_of())
+    loop: Any = unnoted(serve(unit_of()))
     next(loop)
     call = loop.send([popped(1)])
     assert isinstance(call, Call)
@@ -105,12 +105,13 @@ def test_one_token_is_used_by_itself():
 def test_the_words_that_wake_others_are_put_back():
     """One was pushed for each unit, and they came to one."""
     unit = unit_of()
-    loop: Any = serve(unit)
+    loop: Any = unnoted(serve(unit))
     next(loop)
     bell = keys.wake("req", "w:1")
     step = loop.send([Popped(bell, [b"wake"] * 3)])
-    assert names_of(step) == ["LPUSH", "PEXPIRE", "BRPOP"]
-    assert step.steps[0].args == (b"LPUSH", bell, b"wake", b"wake")
+    assert names_of(step) == ["push", "BRPOP"]
+    assert (step.steps[0].keys, rest_of(step.steps[0])) == ((bell,), [b"wake", b"wake"])
+    assert argument(step.steps[0], "ttl") > 0
 
 
 # ------------------------------------------------------------------ shown together
@@ -119,7 +120,7 @@ def test_the_words_that_wake_others_are_put_back():
 def test_tokens_are_shown_in_one_round_trip_and_each_is_on_the_board_meanwhile():
     """With an op of its own: should the process die now, the supervisor asks again."""
     unit = unit_of()
-    loop: Any = serve(unit)
+    loop: Any = unnoted(serve(unit))
     next(loop)
     step = loop.send([popped(3)])
     calls: Any = step.steps
@@ -163,7 +164,7 @@ def test_known_requests_share_the_time_of_a_bunch():
     unit = unit_of()
     for name, each_s in (("r0", 0.0005), ("r1", 0.0005)):
         unit.sizes.observe(name, 500, 500 * each_s)
-    loop: Any = serve(unit)
+    loop: Any = unnoted(serve(unit))
     next(loop)
     step = loop.send([popped(3)])
     counts = [argument(call, "count") for call in step.steps]
@@ -184,7 +185,7 @@ def test_tokens_are_as_long_as_what_waits_behind_them(
         now[0] += 30_000
         return body
 
-    loop: Any = serve(unit)
+    loop: Any = unnoted(serve(unit))
     next(loop)
     loop.send([popped(count)])
     answer = [granted(b"x", waiting=waiting) for _ in range(count)]
@@ -302,7 +303,7 @@ def test_a_grant_that_comes_too_late_is_given_back(monkeypatch: pytest.MonkeyPat
     """No handler could be sure to be alone."""
     now = [100.0]
     monkeypatch.setattr(clock, "mono_s", lambda: now[0])
-    loop: Any = serve(unit_of())
+    loop: Any = unnoted(serve(unit_of()))
     next(loop)
     loop.send([popped(2)])
     now[0] += 28.0
@@ -334,8 +335,9 @@ def test_a_retry_is_worked_on_by_itself_after_the_bunch():
     loop, step = take(unit, 3, [b"alone"], granted(b"x"), [b"alone"])
     loop.send(handle(step, echo, unit.record))
     step = loop.send([[b"ok", 1, MORE]])
-    assert names_of(step) == ["RPUSH", "insert_tokens"]
-    assert step.steps[0].args == (b"RPUSH", LANE, "r2#0.3")
+    assert names_of(step) == ["push", "insert_tokens"]
+    assert (step.steps[0].keys, rest_of(step.steps[0])) == ((LANE,), ["r2#0.3"])
+    assert argument(step.steps[0], "ttl") == 0
     assert rest_of(step.steps[1]) == [5, 0, 1, b"r1#2.9", 250]
     call = loop.send([1, 1])
     assert names_of(call) == ["acquire"]
@@ -347,7 +349,7 @@ def test_after_retries_tokens_are_taken_one_by_one_for_a_while():
     """Or a crowd of retries would be shown in vain again and again."""
     unit = unit_of()
     loop, step = take(unit, 2, [b"alone"], [b"alone"])
-    assert names_of(step) == ["RPUSH"]
+    assert names_of(step) == ["push"]
     loop.send([1])
     pops = [loop.send([b"stale"]), *(loop.send([None]) for _ in range(2))]
     assert [step.steps[-1].most for step in pops] == [1, 1, 8]
@@ -416,7 +418,7 @@ def test_a_slice_that_overstays_goes_on_in_parts_and_nobody_waits_for_it(
 def test_when_redis_is_away_no_lease_stays_on_the_board(at: str):
     """They expire, and whoever leads takes them back; and all records can be used again."""
     unit = unit_of()
-    loop: Any = serve(unit)
+    loop: Any = unnoted(serve(unit))
     next(loop)
     step: Any = loop.send([popped(3)])
     if at != "shown":

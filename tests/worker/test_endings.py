@@ -159,7 +159,7 @@ def test_an_id_that_beats_elsewhere_is_refused(queue: Queue, monkeypatch: pytest
     """After it was given the time to fall silent; the sentence says who has it."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         name = f"127.0.0.1:{free.getsockname()[1]}"
-    other = queue.driver.run(maintain.register("req", name, "elsewhere", 12, "1"))
+    other = queue.driver.run(maintain.register("req", name, "elsewhere b1 net:[1]", 12, "1"))
     assert other == [b"ok", b""]
     slept = []
 

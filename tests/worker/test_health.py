@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import selectors
 import socket
-import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+from urllib.request import urlopen
 
 import pytest
 
 from fairlane.errors import InvalidArgument, WorkerRefused
 from fairlane.worker import health
 from fairlane.worker.health import HealthPort, split_id
+from tests.support.wait import wait_until
+from tests.worker.parts import ON_SINGLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from fairlane.queue import Queue
+    from tests.support.workers import Workers
+
+Ask = Callable[[bytes], tuple[bytes, bytes]]
 REPORT: dict[str, Any] = {
     "worker": "w:1",
     "queue": "req",
@@ -45,23 +55,73 @@ def report() -> dict[str, Any]:
 
 
 @pytest.fixture
-def port(report: dict[str, Any]) -> Iterator[HealthPort]:
-    """A port on a free address."""
+def selector() -> Iterator[selectors.BaseSelector]:
+    """The supervisor's."""
+    with selectors.DefaultSelector() as made:
+        yield made
+
+
+@pytest.fixture
+def port(report: dict[str, Any], selector: selectors.BaseSelector) -> Iterator[HealthPort]:
+    """A port on a free address, which a supervisor watches."""
     made = HealthPort("127.0.0.1:0", lambda: report)
+    made.watch(selector)
     yield made
     made.close()
 
 
-def ask(port: HealthPort, request: bytes) -> tuple[bytes, bytes]:
-    """The answer's head and body; the client writes before the port looks."""
-    with socket.create_connection(split_id(port.address), timeout=5) as client:
-        client.sendall(request)
-        port.answer()
-        said = b""
-        while part := client.recv(4096):
+def look(port: HealthPort, selector: selectors.BaseSelector) -> None:
+    """What the supervisor does between two ticks; waits for nothing."""
+    for key, _ in selector.select(0):
+        key.data()
+    port.expire()
+
+
+def connect(port: HealthPort, request: bytes = b"") -> socket.socket:
+    """A client that has sent this."""
+    client = socket.create_connection(split_id(port.address), timeout=5)
+    client.sendall(request)
+    return client
+
+
+def accept(port: HealthPort, selector: selectors.BaseSelector) -> None:
+    """Looks until there is a client."""
+
+    def accepts() -> bool:
+        look(port, selector)
+        return bool(port._clients)
+
+    wait_until(accepts)
+
+
+def read(port: HealthPort, selector: selectors.BaseSelector, client: socket.socket) -> bytes:
+    """All that a client receives, while the supervisor looks."""
+    client.setblocking(False)
+    said = b""
+
+    def ends() -> bool:
+        nonlocal said
+        look(port, selector)
+        with contextlib.suppress(BlockingIOError):
+            part = client.recv(1 << 24)
             said += part
-    head, _, body = said.partition(b"\r\n\r\n")
-    return head, body
+            return not part
+        return False
+
+    with client:
+        wait_until(ends, why="the connection is closed")
+    return said
+
+
+@pytest.fixture
+def ask(port: HealthPort, selector: selectors.BaseSelector) -> Ask:
+    """Sends a request, and returns the answer's head and body."""
+
+    def ask(request: bytes) -> tuple[bytes, bytes]:
+        head, _, body = read(port, selector, connect(port, request)).partition(b"\r\n\r\n")
+        return head, body
+
+    return ask
 
 
 def test_a_free_port_becomes_the_address(port: HealthPort):
@@ -71,25 +131,25 @@ def test_a_free_port_becomes_the_address(port: HealthPort):
     assert number > 0
 
 
-def test_healthz_says_all_of_the_report(port: HealthPort):
+def test_healthz_says_all_of_the_report(ask: Ask):
     """As JSON, with its length, and 200."""
-    head, body = ask(port, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+    head, body = ask(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
     assert head.startswith(b"HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n")
     assert f"Content-Length: {len(body)}\r\n".encode() in head + b"\r\n"
     assert json.loads(body) == REPORT
 
 
-def test_healthz_of_a_worker_that_lost_redis_is_503(port: HealthPort, report: dict[str, Any]):
+def test_healthz_of_a_worker_that_lost_redis_is_503(ask: Ask, report: dict[str, Any]):
     """So that whoever balances or restarts can go by the status alone."""
     report["healthy"] = False
-    head, body = ask(port, b"GET /healthz HTTP/1.1\r\n\r\n")
+    head, body = ask(b"GET /healthz HTTP/1.1\r\n\r\n")
     assert head.startswith(b"HTTP/1.0 503 Service Unavailable\r\n")
     assert json.loads(body)["healthy"] is False
 
 
-def test_metrics_are_in_prometheus_form(port: HealthPort):
+def test_metrics_are_in_prometheus_form(ask: Ask):
     """Each with HELP and TYPE, counters with _total, all with the queue."""
-    head, body = ask(port, b"GET /metrics HTTP/1.1\r\n\r\n")
+    head, body = ask(b"GET /metrics HTTP/1.1\r\n\r\n")
     assert head.startswith(b"HTTP/1.0 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\n")
     lines = body.decode().splitlines()
     samples = [line for line in lines if not line.startswith("#")]
@@ -106,35 +166,98 @@ def test_metrics_are_in_prometheus_form(port: HealthPort):
     assert body.endswith(b"\n")
 
 
-def test_another_path_is_404_with_a_hint(port: HealthPort):
+def test_another_path_is_404_with_a_hint(ask: Ask):
     """It names the two that exist."""
-    head, body = ask(port, b"GET /favicon.ico HTTP/1.1\r\n\r\n")
+    head, body = ask(b"GET /favicon.ico HTTP/1.1\r\n\r\n")
     assert head.startswith(b"HTTP/1.0 404 Not Found\r\n")
     assert body == b"try /healthz or /metrics\n"
 
 
 @pytest.mark.parametrize("request_", [b"\r\n", b"x", b"\xff\x00\xfe"])
-def test_what_is_no_request_gets_the_health(port: HealthPort, request_: bytes):
+def test_what_is_no_request_gets_the_health(ask: Ask, request_: bytes):
     """A bare probe is answered, too."""
-    assert json.loads(ask(port, request_)[1]) == REPORT
+    assert json.loads(ask(request_)[1]) == REPORT
 
 
-def test_a_silent_client_does_not_hold_the_supervisor(port: HealthPort):
-    """It is let go after a fifth of a second, and the next one is served."""
-    with socket.create_connection(split_id(port.address), timeout=5) as silent:
-        before = time.monotonic()
-        port.answer()
-        assert time.monotonic() - before < 10 * health._WAIT_S
-        assert silent.recv(1) == b""
-    assert json.loads(ask(port, b"GET /healthz\r\n")[1]) == REPORT
+def test_a_request_is_answered_while_many_connections_send_none(
+    port: HealthPort, ask: Ask, selector: selectors.BaseSelector, monkeypatch: pytest.MonkeyPatch
+):
+    """No deadline passes meanwhile; the oldest connections give way to new ones."""
+    monkeypatch.setattr("fairlane.clock.mono_s", lambda: 100.0)
+    with contextlib.ExitStack() as stack:
+        for _ in range(300):
+            stack.enter_context(connect(port))
+            look(port, selector)
+        assert json.loads(ask(b"GET /healthz\r\n")[1]) == REPORT
+        assert len(port._clients) <= health._CLIENTS_MOST
 
 
-def test_a_client_that_went_away_is_no_error(port: HealthPort):
-    """Nor is a call without any client."""
-    socket.create_connection(split_id(port.address), timeout=5).close()
-    port.answer()
-    port.answer()
-    assert json.loads(ask(port, b"GET /healthz\r\n")[1]) == REPORT
+def test_a_connection_without_a_request_is_closed_after_its_time(
+    port: HealthPort, selector: selectors.BaseSelector, monkeypatch: pytest.MonkeyPatch
+):
+    """Not before, and without an answer; no look waits for it."""
+    now = [100.0]
+    monkeypatch.setattr("fairlane.clock.mono_s", lambda: now[0])
+    client = connect(port)
+    accept(port, selector)
+    now[0] += health._CLIENT_S
+    look(port, selector)
+    assert port._clients
+    now[0] += 0.1
+    assert read(port, selector, client) == b""
+
+
+def test_an_answer_that_is_not_read_waits_for_nobody(
+    port: HealthPort, report: dict[str, Any], selector: selectors.BaseSelector, ask: Ask,
+    monkeypatch: pytest.MonkeyPatch,
+):  # fmt: skip
+    """It is larger than the buffers of a socket; it arrives whole when it is read."""
+    monkeypatch.setattr("fairlane.clock.mono_s", lambda: 100.0)
+    report["worker"] = "w" * (16 << 20)
+    client = connect(port, b"GET /healthz\r\n")
+    accept(port, selector)
+    assert ask(b"GET /favicon.ico\r\n")[0].startswith(b"HTTP/1.0 404")
+    body = read(port, selector, client).partition(b"\r\n\r\n")[2]
+    assert json.loads(body) == report
+
+
+def test_a_connection_that_gave_way_is_not_served(
+    port: HealthPort, selector: selectors.BaseSelector
+):
+    """Its request came in the same look as those that took its place."""
+    oldest = connect(port)
+    accept(port, selector)
+    with contextlib.ExitStack() as stack:
+        for _ in range(health._CLIENTS_MOST):
+            stack.enter_context(connect(port))
+        oldest.sendall(b"GET /healthz\r\n")
+        with pytest.raises(ConnectionResetError):
+            read(port, selector, oldest)
+
+
+def test_a_process_that_is_forked_leaves_the_parents_clients(
+    port: HealthPort, selector: selectors.BaseSelector
+):
+    """It closes its copies, and the parent's selector still reports them."""
+    client = connect(port)
+    accept(port, selector)
+    pid = os.fork()
+    if not pid:
+        port.close()
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    client.sendall(b"GET /healthz\r\n")
+    assert read(port, selector, client).startswith(b"HTTP/1.0 200 OK\r\n")
+
+
+def test_a_client_that_went_away_is_no_error(
+    port: HealthPort, ask: Ask, selector: selectors.BaseSelector
+):
+    """Nor is a look without any client."""
+    connect(port).close()
+    look(port, selector)
+    look(port, selector)
+    assert json.loads(ask(b"GET /healthz\r\n")[1]) == REPORT
 
 
 def test_a_port_that_is_taken_is_refused_with_a_sentence(port: HealthPort):
@@ -156,6 +279,18 @@ def test_an_address_of_another_machine_is_refused_with_a_sentence(host: str):
     """A worker can only listen where it is."""
     with pytest.raises(WorkerRefused, match=f"worker id {host}:0 can't be listened on: "):
         HealthPort(f"{host}:0", dict)
+
+
+@ON_SINGLE
+def test_a_worker_answers_while_many_connections_send_nothing(queue: Queue, workers: Workers):
+    """Each of these connections stands until the worker closes it."""
+    worker = workers.start("echo")
+    address = split_id(worker.id)
+    with contextlib.ExitStack() as stack:
+        for _ in range(300):
+            stack.enter_context(socket.create_connection(address, timeout=10))
+        with urlopen(f"http://{worker.id}/healthz", timeout=2) as answer:
+            assert json.load(answer)["healthy"] is True
 
 
 # ------------------------------------------------------------------ split_id

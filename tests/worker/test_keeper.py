@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import keys
-from fairlane.errors import FairlaneError, RedisUnfit, RedisUnreachable
+from fairlane.errors import FairlaneError, NodeAway, RedisUnfit, RedisUnreachable
 from fairlane.queue import Queue
 from fairlane.steps import Batch, Call
 from fairlane.worker import keeper as keeper_module
@@ -37,6 +37,7 @@ class Counting:
         step: Any = operation.send(None)
         assert isinstance(step, Batch)
         assert step.lenient
+        assert step.again_s <= 1.0, "a lease cannot wait until a node is tried again"
         ids = [self._id(call) for call in step.steps]
         self.trips.append(ids)
         replies = [self._reply(one) for one in ids]
@@ -116,6 +117,25 @@ def test_when_nobody_answers_the_rest_is_not_asked(
     assert driver.trips == [["a1", "a2"]]
     assert [one.message for one in caplog.records] == [
         "could not extend a lease of request a1 and 2 more: Redis at h:1 does not answer"
+    ]
+
+
+def test_a_node_that_is_away_costs_only_its_own_leases(
+    now: list[float], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """A round trip may be all of that node; the others follow, and it is logged once."""
+
+    def answer(request_id: str) -> Any:
+        if request_id.startswith("a"):
+            raise NodeAway("Redis at h:1 has not answered")
+        return [b"ok"]
+
+    monkeypatch.setattr(keeper_module, "_EXTEND_MOST", 2)
+    driver = Counting(answer)
+    assert extend_all(driver, ["a1", "a2", "a3", "b1"], now) == [130.0, 130.0, 130.0, 141.0]
+    assert driver.trips == [["a1", "a2"], ["a3", "b1"]]
+    assert [one.message for one in caplog.records] == [
+        "could not extend a lease of request a1 and 1 more: Redis at h:1 has not answered"
     ]
 
 

@@ -15,7 +15,7 @@ from fairlane.worker.loop import serve
 from fairlane.worker.settle import work_off
 from fairlane.worker.single import use
 from fairlane.worker.unit import Outcome, Unit
-from tests.worker.parts import entries_of, granted, slice_of, unit_of_its_own
+from tests.worker.parts import entries_of, granted, slice_of, unit_of_its_own, unnoted
 
 POPPED = Popped(b"{req}:5", [b"r1#0.3"])
 SUMMARY = [b"done", 1, 3, 3, 0, 0, 9, 5, b"", 3_600_000]
@@ -54,7 +54,7 @@ def rest_of(call: Call) -> list[Any]:
 
 def begin(unit: Unit) -> tuple[Operation[None], Any]:
     """A unit that has popped nothing yet, at its first step."""
-    loop = serve(unit)
+    loop = unnoted(serve(unit))
     return loop, next(loop)
 
 
@@ -447,13 +447,13 @@ def test_a_unit_that_drains_before_it_began_does_nothing():
     """Not even one pop."""
     unit = unit_of_its_own()
     drain(unit)
-    assert list(serve(unit)) == []
+    assert list(unnoted(serve(unit))) == []
 
 
 def test_a_token_names_the_queue_its_tokens_return_to():
     """The lane in the reply counts, not the lane popped."""
     unit = unit_of_its_own()
-    one = use(unit, Token("r1", "0", "3"))
+    one = unnoted(use(unit, Token("r1", "0", "3"), b"{req}:5", goes_on=False))
     next(one)
     with pytest.raises(StopIteration) as end:
         one.send([b"empty", [b"77", b"0.4", 0]])

@@ -58,6 +58,7 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
 def begin(record: Any, index: int, until: float) -> None:
     """A unit takes a lease and calls the handler."""
     record.hold(f"r{index}", "0", 7, b"o" * 32, 99.0, 30.0)
+    record.take_turn()
     call(record, b"1-%d" % index, until)
 
 
@@ -239,6 +240,7 @@ def test_a_death_is_told_in_one_line(
     records = tuple(Board(4).records)
     for i in range(count):
         records[i].hold(f"r{i}", "0", 7, b"o" * 32, 99.0, 30.0, i)
+        records[i].take_turn()
     children._tell(children.Child(7, 0, records, -1, -1, 0.0), status)
     assert caplog.messages == ["process 7 of the worker ended by " + said]
 

@@ -18,6 +18,7 @@ from fairlane.worker import Worker
 from fairlane.worker.board import Board
 from fairlane.worker.children import Children
 from fairlane.worker.process import Assignment
+from fairlane.worker.runner import Runner
 from fairlane.worker.settle import work_off
 from fairlane.worker.unit import Outcome
 from tests.support.workers import Folder, broken, check_told_once, is_alive
@@ -76,6 +77,31 @@ def poison_async(folder: Folder) -> Any:
         return body
 
     return handler
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@ON_SINGLE
+def test_a_death_before_the_handler_is_called_charges_nobody(
+    queue: Queue, folder: Folder, monkeypatch: pytest.MonkeyPatch, *, is_async: bool
+):
+    """So a sub-request of one attempt is not dead without having run."""
+    name = "go_on_async" if is_async else "go_on"
+    go_on = getattr(Runner, name)
+
+    def die_once(runner: Runner, step: Any) -> Any:
+        if not folder.noted("died"):
+            folder.note("died")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return go_on(runner, step)
+
+    async def handler(body: bytes) -> bytes:
+        return body
+
+    monkeypatch.setattr(Runner, name, die_once)
+    request = queue.submit_request([b"x"], attempts=1)
+    Worker(queue, handler if is_async else echo).run(until_idle=True)
+    assert [(result.status, result.attempt) for result in request.results()] == [("done", 1)]
+    check_told_once(request)
 
 
 @pytest.mark.parametrize("made", [poison, poison_async])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import keys
-from fairlane.errors import RedisUnfit, RedisUnreachable
+from fairlane.errors import NodeAway, RedisUnfit, RedisUnreachable
 from fairlane.model import Token
 from fairlane.operations import tokens, work
 from fairlane.scripts import library
@@ -54,10 +54,28 @@ def test_the_longest_acquire_fits():
         record.hold("i" * 128, "9999", 2**64 - 1, OP, 1.0, 86_400.0)
         record.count(**dict.fromkeys(COUNTS, 5))
         record.want(Token("i" * 128, "9999", str(2**64 - 1)), OP)
+    longest = (b"%b#9999.%d" % (b"i" * 128, 2**64 - 1), OP)
     for record in board.records:
-        assert record.wanted() == (b"%b#9999.%d" % (b"i" * 128, 2**64 - 1), OP)
+        assert record.wanted() == longest
+    for record in board.records:
+        record.unwant(is_left=True)
+        record.want(Token("a", "0", "1"), OP)
+    for record in board.records:
+        assert (record.wanted(), record.left()) == ((b"a#0.1", OP), longest)
     assert len(board.held()) == 3
     assert board.counts() == dict.fromkeys(COUNTS, 15)
+
+
+def test_the_first_acquire_that_is_given_up_is_left_until_it_is_answered():
+    """The supervisor reads it meanwhile, so nothing is written over it."""
+    board = Board(2)
+    record = board.records[1]
+    for name in ("r1", "r2"):
+        record.want(Token(name, "2", "17"), OP)
+        record.unwant(is_left=True)
+    assert (record.left(), board.left()) == ((b"r1#2.17", OP), [record])
+    record.leave()
+    assert (record.left(), board.left()) == (None, [])
 
 
 def test_a_token_that_is_too_long_to_be_ours_is_not_noted():
@@ -158,7 +176,8 @@ class Deaf:
 
 
 @pytest.mark.parametrize(
-    ("error", "runs"), [(RedisUnreachable("no answer"), 1), (RedisUnfit("WRONGTYPE"), 3)]
+    ("error", "runs"),
+    [(RedisUnreachable("no answer"), 1), (NodeAway("away"), 3), (RedisUnfit("WRONGTYPE"), 3)],
 )
 def test_what_cannot_be_put_back_is_left_to_the_leader(
     error: Exception, runs: int, caplog: pytest.LogCaptureFixture
@@ -173,6 +192,74 @@ def test_what_cannot_be_put_back_is_left_to_the_leader(
     assert {one.message for one in caplog.records} == {
         f"could not put back a token of request r1: {error}"
     }
+
+
+# ------------------------------------------------------------------ given up
+
+
+@pytest.mark.parametrize("executed", ["before", "after", "never"])
+def test_what_was_granted_to_a_call_that_was_given_up_goes_back(
+    queue: Queue, redis_client: redis.Redis, executed: str
+):
+    """The node that hung goes on: its permits must not stand idle until the lease expires."""
+    request = queue.submit_request([b"x"], limit=1, lease_ms=30_000)
+    board = Board(1)
+    keeper, token, op = keeper_of(queue, board), popped(queue), work.new_op()
+    record = board.records[0]
+    record.want(token, op)
+    record.unwant(is_left=True)
+    late = work.acquire(token, "w:1", keeper.started, 5, op=op)
+    if executed == "before":
+        queue.driver.run(late)
+        assert redis_client.zcard(keys.leases(request.id)) == 1
+    keeper._take_left()
+    if executed == "after":
+        assert queue.driver.run(late)[0] == "stale"
+    assert record.left() is None
+    assert redis_client.zcard(keys.leases(request.id)) == 0
+    assert broken(queue, request.id) == []
+    put_off, *_ = queue.driver.run(work.acquire(token, "w:2", "1", 5))
+    assert put_off == "stale", "the token that comes back from `delayed` does no harm"
+    word, taken, _ = queue.driver.run(work.acquire(popped(queue), "w:2", "1", 5))
+    assert (word, taken and taken.attempt) == ("ok", 1)
+    assert taken is not None
+    queue.driver.run(_ended(taken))
+
+
+def test_tokens_of_requests_that_ended_or_went_are_not_asked_for_again(queue: Queue):
+    """Whether a permit is held by another or the request is over, the record is free then."""
+    request = queue.submit_request([b"x"], limit=1)
+    board = Board(3)
+    keeper, token = keeper_of(queue, board), popped(queue)
+    for record, name in zip(board.records, (request.id, request.id, "r.gone"), strict=True):
+        record.want(Token(name, token.k, token.g), work.new_op())
+        record.unwant(is_left=True)
+    request.cancel()
+    keeper._take_left()
+    assert board.left() == []
+
+
+@pytest.mark.parametrize(
+    ("error", "stays"),
+    [(RedisUnreachable("no answer"), True), (NodeAway("away"), True), (RedisUnfit("bad"), False)],
+)
+def test_an_acquire_that_was_given_up_is_asked_for_until_it_is_answered(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, *, stays: bool
+):
+    """Once a second at most."""
+    now = [100.0]
+    monkeypatch.setattr("fairlane.clock.mono_s", lambda: now[0])
+    board, driver = Board(1), Deaf(error)
+    board.records[0].want(Token("r1", "0", "3"), OP)
+    board.records[0].unwant(is_left=True)
+    keeper = Keeper(driver, "req", "w:1", board)  # type: ignore[arg-type]
+    for _ in range(3):
+        keeper._take_left()
+    assert driver.runs == 1
+    now[0] += 1.0
+    keeper._take_left()
+    assert driver.runs == 1 + stays
+    assert bool(board.left()) is stays
 
 
 # ------------------------------------------------------------------ processes that die

@@ -153,12 +153,14 @@ def test_a_shard_that_does_not_answer_is_passed_over():
     assert sorted(seen) == list(SHARDS)
 
 
-@pytest.mark.parametrize(("shards", "patience_s"), [((), None), ((3,), None), (SHARDS, 10.0)])
-def test_one_of_several_shards_is_waited_for_less_long(
-    shards: tuple[int, ...], patience_s: float | None
-):
-    """There are others."""
-    assert turns_of(*shards)[0].patience_s == patience_s
+def test_shards_that_do_not_answer_are_asked_in_turn_with_a_pause_after_a_round():
+    """As long a pause as a pop would wait: units must not spin while all shards are away."""
+    turns, _ = turns_of(*SHARDS)
+    pauses = []
+    for _ in range(6):
+        turns.next(1)
+        pauses.append(turns.failed())
+    assert pauses == [0, 0, 0] + [settings.SHARD_BLOCK_MS / 1000] * 3
 
 
 def test_a_shard_with_a_number_too_large_is_not_told():

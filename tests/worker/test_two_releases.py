@@ -1,7 +1,8 @@
-"""An upgrade in the middle of the work: workers of two releases, at once, on one queue."""
+"""An upgrade in the middle of the work: workers of two releases, and one whose files are gone."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -39,24 +40,37 @@ def other(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@contextlib.contextmanager
+def run_worker(
+    other: Path, redis_url: str, handler: str, *words: str
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A worker of that release, which drains at the end; it logs to the file `log`."""
+    (port,) = free_ports(1)
+    with (other / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "fairlane", "worker", "--redis", redis_url, *words),
+                *("--id", f"127.0.0.1:{port}", "--handler", f"handlers:{handler}"),
+            ],
+            cwd=other,
+            env=os.environ | {"PYTHONPATH": str(other)},
+            stderr=log,
+        )
+    try:
+        yield process
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0, (other / "log").read_text()
+    finally:
+        process.kill()
+        process.wait()
+
+
 @pytest.fixture
 def newer(other: Path, redis_url: str) -> Iterator[subprocess.Popen[bytes]]:
     """A worker of that release."""
-    (port,) = free_ports(1)
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "fairlane", "worker", "--redis", redis_url),
-            *("--id", f"127.0.0.1:{port}", "--handler", "handlers:answer", "--slice", "0"),
-        ],
-        cwd=other,
-        env=os.environ | {"PYTHONPATH": str(other)},
-        stderr=subprocess.PIPE,
-    )
     (other / "handlers.py").write_text("def answer(body):\n    return b'newer'\n")
-    yield process
-    process.send_signal(signal.SIGTERM)
-    _, told = process.communicate(timeout=30)
-    assert process.returncode == 0, told.decode()
+    with run_worker(other, redis_url, "answer", "--slice", "0") as process:
+        yield process
 
 
 @pytest.mark.any_command
@@ -85,3 +99,62 @@ def test_workers_of_two_releases_share_a_request(
     wait_until(are_both_at_work, why="a request is answered by both", timeout=30)
     wait_until(lambda: redis_client.xlen(keys.completed("req")) == count, why="each end is logged")
     assert newer.poll() is None
+
+
+HANDLERS = """
+import os, signal
+
+def act(body, context):
+    if context.attempt > 1:
+        return body
+    if body == b"fail":
+        raise ValueError("not yet")
+    if body == b"die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    while body == b"hang":
+        pass
+    before = context.deadline
+    while body == b"extend" and context.deadline == before:
+        pass
+    return body
+
+async def act_async(body, context):
+    return act(body, context)
+"""
+# Runs in the worker before anything else: notes each import and each script that is read.
+RECORDER = """
+import os, sys
+
+def note(event, args):
+    name = str(args[0]) if args else ""
+    if (event == "import" and name.partition(".")[0] in {"fairlane", "redis", "hiredis"}) or (
+        event == "open" and name.endswith(".lua")
+    ):
+        file = os.open(RECORD, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(file, name.encode() + b"\\n")
+        os.close(file)
+
+RECORD = os.path.join(os.path.dirname(__file__), "record")
+sys.addaudithook(note)
+"""
+
+
+@pytest.mark.parametrize("handler", ["act", "act_async"])
+def test_a_worker_reads_none_of_its_files_once_it_works(
+    handler: str, queue: Queue, redis_url: str, other: Path
+):
+    """So an upgrade or a removal under a running worker changes nothing for it."""
+    (other / "handlers.py").write_text(HANDLERS)
+    (other / "sitecustomize.py").write_text(RECORDER)
+    with run_worker(other, redis_url, handler, "--time-limit", "3s") as process:
+        assert queue.submit_request([b"x"]).wait(timeout=20) == "done"
+        loaded = (other / "record").read_text()
+        assert "reap.lua" in loaded
+        shutil.rmtree(other / "fairlane")
+        bodies = [b"fail", b"die", b"hang", b"extend"]
+        request = queue.submit_request(bodies, lease_ms=1_500, backoff_ms=(10, 20))
+        assert request.wait(timeout=30) == "done"
+        assert [result.body for result in request.results()] == bodies
+        assert process.poll() is None
+    assert (other / "record").read_text() == loaded
+    assert "Traceback" not in (other / "log").read_text()

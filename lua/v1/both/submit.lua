@@ -40,7 +40,7 @@ told, refused = intend(now, grace, 0, 17, 17)
 if refused or told[1] ~= 0 or told[2] ~= "" then
   return refused or told
 end
-local reply = enqueue(now, told[3])
+local reply = enqueue(now, told[3], 0)
 told[5] = reply
 if reply[1] == "ok" then
   local tokens = {}

@@ -26,7 +26,7 @@ if most == 0 or (before and chunk <= before.chunk) or not redis.call("ZSCORE", a
 end
 if waiting > 0 and waiting + count > most then
   now = now_ms(now)
-  local recount = now - tonumber(bound[3] or 0) >= pause
+  local recount = math.abs(now - tonumber(bound[3] or 0)) >= pause  -- the clock may have gone back since
   if recount then
     redis.call("HSET", conf, "recounted", now)
   end

@@ -1,6 +1,6 @@
 -- drop: an entry leaves `active`, unless somebody has moved it since. Was its request seen to exist
 -- (postpone leaves a fraction in the score, an intent is whole) and is it gone, then this is logged
--- as `lost`: once, by whoever takes the entry out. Says: 1 | 0
+-- as `lost`: once, by the call that takes the entry out. If the log refuses it, the entry stays. Says: 1 | 0
 -- @flags allow-oom
 local active = KEYS[1]  -- {queue}:active  zset  request -> when to look at it next, ms
 local completed = KEYS[2]  -- {queue}:completed  stream  one entry per finished request
@@ -21,9 +21,13 @@ if not seen or tonumber(redis.call("ZSCORE", active, id)) ~= seen then
   return 0
 end
 redis.call("ZREM", active, id)
-change_load(id, read_load(id), nil)
 if gone == "1" and seen % 1 ~= 0 then
-  redis.call("XADD", completed, "MAXLEN", "~", most, "*", "id", id, "state", "lost", "priority", 0, "total", 0,
-    "done", 0, "dead", 0, "cancelled", 0, "born", 0, "ended", now_ms(now), "reason", "gone from Redis")
+  local logged = redis.pcall("XADD", completed, "MAXLEN", "~", most, "*", "id", id, "state", "lost", "priority", 0,
+    "total", 0, "done", 0, "dead", 0, "cancelled", 0, "born", 0, "ended", now_ms(now), "reason", "gone from Redis")
+  if type(logged) == "table" then
+    redis.call("ZADD", active, ARGV[3], id)
+    return logged
+  end
 end
+change_load(id, read_load(id), nil)
 return 1

@@ -1,15 +1,23 @@
--- postpone: when to look at a request next, unless somebody has moved its entry since. Says: 1 | 0
+-- postpone: sets when to look at requests next. An entry that was moved since stays. Says: how many were moved
 -- @flags allow-oom
 local active = KEYS[1]  -- {queue}:active  zset  request -> when to look at it next, ms
-local id = ARGV[1]  -- request
-local seen = tonumber(ARGV[2])  -- the score that was looked at
-local due = tonumber(ARGV[3])  -- ms; with a fraction when the request was seen to exist
+local rows = 1  -- ARGV[1...]  request, the score that was looked at, when to look: with a fraction if it was seen to exist
+local MOST = 300
 
-if not due then
-  return redis.error_reply("BADARGUMENT postpone wants a number for due")
+if #ARGV % 3 ~= 0 or #ARGV > 3 * MOST then
+  return redis.error_reply("BADARGUMENT postpone wants at most " .. MOST .. " rows of three")
 end
-if not seen or tonumber(redis.call("ZSCORE", active, id)) ~= seen then
-  return 0
+for i = rows, #ARGV, 3 do
+  if not tonumber(ARGV[i + 2]) then
+    return redis.error_reply("BADARGUMENT postpone wants a number for when to look")
+  end
 end
-redis.call("ZADD", active, due, id)
-return 1
+local count = 0
+for i = rows, #ARGV, 3 do
+  local id, seen = ARGV[i], tonumber(ARGV[i + 1])
+  if seen and tonumber(redis.call("ZSCORE", active, id)) == seen then
+    redis.call("ZADD", active, ARGV[i + 2], id)
+    count = count + 1
+  end
+end
+return count

@@ -1,4 +1,5 @@
--- promote: due tokens go to their lanes, a bounded batch. Says: how many, due of the next (0 = none)
+-- promote: due tokens go to their lanes, a bounded batch. A token leaves `delayed` only when its lane has
+-- taken it; one that is refused holds up no other. Says: how many, due of the next (0 = none)
 -- @flags allow-oom
 local delayed = KEYS[1]  -- {queue}:delayed  zset  <priority>|<token> -> due, ms
 local lanes = 2  -- KEYS[2...]  {queue}:0 ... {queue}:99  list  tokens, by priority
@@ -10,10 +11,18 @@ if not most or most < 1 or most > 1000 or #KEYS ~= 101 then
   return redis.error_reply("BADBATCH promote wants 100 lanes and a batch of 1 to 1000")
 end
 local due = redis.call("ZRANGEBYSCORE", delayed, "-inf", now_ms(now), "LIMIT", 0, most)
+local refused
 for _, member in ipairs(due) do
   local lane, token = string.match(member, "^(%d+)|(.*)$")
-  redis.call("ZREM", delayed, member)
-  redis.call("LPUSH", KEYS[lanes + tonumber(lane)], token)
+  local pushed = redis.pcall("LPUSH", KEYS[lanes + tonumber(lane)], token)
+  if type(pushed) == "table" then
+    refused = pushed
+  else
+    redis.call("ZREM", delayed, member)
+  end
+end
+if refused then
+  return refused
 end
 local first = redis.call("ZRANGE", delayed, 0, 0, "WITHSCORES")
 return {#due, tonumber(first[2]) or 0}

@@ -1,12 +1,12 @@
--- register: a worker says that it lives. A name that beats elsewhere is refused; a name that has
--- fallen silent is taken over. Says: ok | taken host pid
+-- register: enters a worker. A name that beats elsewhere is refused; a name whose beat is late is taken
+-- over, and so is one whose beat lies as far ahead, because the clock went back. Says: ok | taken host pid
 -- @flags allow-oom
 local workers = KEYS[1]  -- {queue}:workers  zset  worker -> last beat, ms
 local worker = KEYS[2]  -- {queue}:worker:<host:port>  hash  host, pid, started, renewed
 local conf = KEYS[3]  -- {queue}:conf  hash  layout
 local now = ARGV[1]  -- ms, "" = server time
 local id = ARGV[2]  -- host:port
-local host = ARGV[3]  -- where it runs
+local host = ARGV[3]  -- where it runs: hostname, boot id, network namespace
 local pid = ARGV[4]  -- its supervisor
 local started = ARGV[5]  -- ms; tells this life from the one before
 local ttl = tonumber(ARGV[6])  -- ms the record outlives its last beat
@@ -24,7 +24,7 @@ if refused then
 end
 now = now_ms(now)
 local other = redis.call("HMGET", worker, "started", "renewed", "host", "pid")
-if other[1] and other[1] ~= started and now - tonumber(other[2] or 0) <= late then
+if other[1] and other[1] ~= started and math.abs(now - tonumber(other[2] or 0)) <= late then
   return {"taken", other[3] or "", other[4] or ""}
 end
 redis.call("DEL", worker)

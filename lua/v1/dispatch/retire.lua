@@ -26,23 +26,33 @@ end
 now = now_ms(now)
 local bounded = redis.call("EXISTS", loads) == 1
 
--- The ending whose id is ARGV[at]: true if it is new to the log.
+-- Logs the ending whose id is ARGV[at]. Returns true if it is new to the log, else false and the error if the
+-- log refused it. The marker comes first, because nothing may be logged twice. It goes again after an error.
 local function log(at)
   local id, state, born, total, done, dead, cancelled, over, priority, reason, retain_ms = unpack(ARGV, at, at + 10)
   if redis.call("ZADD", logged, "NX", now + tonumber(retain_ms) + longer, id .. "|" .. born) == 0 then
     return false  -- and `active` is left alone: it may hold a new life of this id
   end
-  redis.call("XADD", completed, "MAXLEN", "~", most, "*", "id", id, "state", state, "priority", priority,
-    "total", total, "done", done, "dead", dead, "cancelled", cancelled, "born", born, "ended", over, "reason", reason)
+  local entry = redis.pcall("XADD", completed, "MAXLEN", "~", most, "*", "id", id, "state", state, "priority",
+    priority, "total", total, "done", done, "dead", dead, "cancelled", cancelled, "born", born, "ended", over,
+    "reason", reason)
+  if type(entry) == "table" then
+    redis.call("ZREM", logged, id .. "|" .. born)
+    return false, entry
+  end
   if bounded then
     change_load(id, read_load(id), nil)
   end
   return true
 end
 
-local ended = {}
+local ended, refused = {}, nil
 for at = endings, #ARGV, SIZE do
-  if log(at) then
+  local is_new
+  is_new, refused = log(at)
+  if refused then
+    break
+  elseif is_new then
     ended[#ended + 1] = ARGV[at]
   end
 end
@@ -54,4 +64,4 @@ local old = redis.call("ZRANGEBYSCORE", logged, "-inf", now, "LIMIT", 0, 10 + 2 
 if #old > 0 then
   redis.call("ZREM", logged, unpack(old))
 end
-return #ended
+return refused or #ended

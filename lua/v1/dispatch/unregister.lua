@@ -3,6 +3,7 @@
 local workers = KEYS[1]  -- {queue}:workers  zset  worker -> last beat, ms
 local worker = KEYS[2]  -- {queue}:worker:<host:port>  hash  host, pid, started, renewed
 local conf = KEYS[3]  -- {queue}:conf  hash  lock, lock_until
+local taken = KEYS[4]  -- {queue}:taken:<host:port>  hash  unit -> the tokens it took last
 local id = ARGV[1]  -- host:port
 local started = ARGV[2]  -- ms
 
@@ -13,5 +14,5 @@ end
 if redis.call("HGET", conf, "lock") == id then
   redis.call("HDEL", conf, "lock", "lock_until")
 end
-redis.call("DEL", worker)
+redis.call("DEL", worker, taken)
 return redis.call("ZREM", workers, id)

@@ -43,18 +43,21 @@ local function acquire(state, now, k, g, op)
     save_state(state)
     return {word, tokens}
   end
-  state.seq = state.seq + 1
+  -- Not below the clock in µs: so a fence is new even if a failover has taken back the last ones.
+  state.seq = math.max(state.seq + 1, 1000 * now)
   permit = {fence = string.format("%d", state.seq), g = g, op = op, started = started, worker = worker,
     shared = shared == "1" and "1" or ""}
+  -- The lease comes first, because reap drops a lease without a permit and gives back what it took.
+  redis.call("ZADD", leases, string.format("%d", now + state.lease_ms), k)
   local entries, attempt = take_slice(state, now, consumer_of(permit, k), count)
   if not entries then  -- somebody deleted the stream: nothing can be taken, fsck names it
+    redis.call("ZREM", leases, k)
     return {"gone"}
   end
   permit.owed = #entries
   local is_row = entries[1] and (#entries == 1 or not due)  -- else others may stand in between
   permit.first, permit.last = is_row and entries[1][1] or "", is_row and entries[#entries][1] or ""
   write_held(k, permit)
-  redis.call("ZADD", leases, string.format("%d", now + state.lease_ms), k)
   state.held = state.held + 1
   local tokens = mint(state, now)
   save_state(state)

@@ -1,17 +1,22 @@
--- A sub-request out of attempts or rejected: acknowledged first, then told to the readers of results,
--- and kept with its body, its reason and the entry of `out` that tells of it, for requeue_dead.
+-- Buries a sub-request that is out of attempts or rejected: adds its failure to the results, and keeps it for
+-- requeue_dead with its body, its reason and the id of that entry of `out`. Then acknowledges it.
 -- `why` = head (of its result), reason (one word), error (text), worker.
+-- @include lib/count_down.lua
 local function bury(state, id, why)
-  local found = redis.call("XRANGE", stream, id, id)
-  if redis.call("XACK", stream, stream, id) == 0 then
+  if not redis.call("XPENDING", stream, stream, id, id, 1)[1] then
     return
   end
-  redis.call("XDEL", stream, id)
-  redis.call("ZREM", retries, id)
+  check_acknowledge()
+  local found = redis.call("XRANGE", stream, id, id)
   local body = found[1] and found[1][2][2] or ""
   local out = redis.call("XADD", results, "*", "w", why.worker, why.head, why.error)
-  redis.call("XADD", dead, "*", "head", why.head, "reason", why.reason, "error", why.error,
+  local kept = redis.pcall("XADD", dead, "*", "head", why.head, "reason", why.reason, "error", why.error,
     "worker", why.worker, "out", out, "body", body)
-  state.left = redis.call("DECRBY", counter, 1)
+  if type(kept) == "table" then
+    undo(kept, {out})
+  end
+  count_down(state, 1, {out}, kept, id)
+  redis.call("XDEL", stream, id)
+  redis.call("ZREM", retries, id)
   state.dead = state.dead + 1
 end

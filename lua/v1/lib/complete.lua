@@ -33,18 +33,22 @@ local function complete(state, now, permit)
     return {"lost"}
   end
   local consumer = consumer_of(permit, k)
-  local settled
-  if is_whole(permit, verdicts, done) then
-    local settle = state.few == 2 and finish_few or acknowledge
-    settled = settle(state, permit.worker, verdicts, done)
+  local is_all, settled = is_whole(permit, verdicts, done), nil
+  if is_all and state.few == 2 then
+    settled = finish_few(state, permit.worker, verdicts, done)
   else
     pour(state)
+    permit.first, permit.last = "", ""
+    write_held(k, permit, keep ~= "1")  -- from now on a repeat settles what is still pending, one by one
+  end
+  if is_all then
+    settled = settled or acknowledge(state, permit.worker, verdicts, done)
+  else
     local owed = owed_by(consumer)
     settled = settle_done(state, permit.worker, owed, verdicts, done)
     settled = settled + settle_others(state, now, permit.worker, owed, others)
   end
   permit.owed = permit.owed - settled
-  permit.first, permit.last = "", ""
   if keep == "1" then
     write_held(k, permit)
     redis.call("ZADD", leases, "XX", now + state.lease_ms, k)
@@ -52,7 +56,6 @@ local function complete(state, now, permit)
     if permit.owed > 0 then
       give_back(consumer, now, keep == "u")
     end
-    redis.call("HSET", permits, "last" .. k, fence)  -- a repeat reads "already"; who was reaped reads "lost"
     forget(consumer)
     release_permit(state, k)
   end

@@ -26,10 +26,21 @@ local function enqueue_error()
   return entry_error(bodies)
 end
 
--- `intent`: the score in `active` that announced it.
-local function enqueue(now, intent)
-  local state = load_state()
-  if state then
+-- True for an abandoned life of the id, which makes room for a new one. The new life needs a later `born`, because
+-- the log distinguishes endings by it, and higher fences.
+local function is_abandoned(state)
+  return state and state.state == "cancelled" and redis.call("HEXISTS", request, "abandoned") == 1
+end
+
+-- `intent`: the score in `active` that announced it. `over`: `born` of an abandoned life whose ending is in the log.
+local function enqueue(now, intent, over)
+  local state, former = load_state(), nil
+  if is_abandoned(state) then
+    if state.born ~= over then
+      return {"abandoned", summary(state)}
+    end
+    former = state
+  elseif state then
     if redis.call("HGET", request, "digest") ~= digest then
       return {"conflict", summary(state)}
     end
@@ -41,9 +52,12 @@ local function enqueue(now, intent)
     return {"late", seen}
   end
   state = new_state(now)
+  if former then
+    state.born, state.seq = math.max(now, former.born + 1), former.seq
+  end
   store_bodies(state, now)  -- first, as a full Redis refuses here, before anything else is written
-  if seen >= 0 then
-    redis.call("DEL", request)  -- an abandoned marker and its TTL
+  if former or seen >= 0 then
+    redis.call("DEL", request)  -- an abandoned life or marker, and its TTL
   end
   if state.open == 1 then
     redis.call("HSET", request, "open_until", now + open_ms)
@@ -56,5 +70,5 @@ local function enqueue(now, intent)
   if finish(state, now) then
     return {"ended", summary(state)}
   end
-  return {"ok", tokens}
+  return {"ok", tokens, state.born}
 end

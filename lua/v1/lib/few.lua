@@ -45,6 +45,7 @@ local function pour(state)
   if not entries then
     return
   end
+  redis.call("UNLINK", stream, results)  -- left by a call that was refused half-way
   redis.call("SET", counter, state.total + state.open)
   for _, entry in ipairs(entries) do
     redis.call("XADD", stream, entry[1], unpack(entry[2]))
@@ -59,6 +60,7 @@ local function pour(state)
       state.fresh = state.total  -- its lease or permit was deleted: nobody holds them
     end
   end
-  redis.call("UNLINK", few)
   state.few = 0
+  save_state(state)  -- before the bodies go, because the state says where they are
+  redis.call("UNLINK", few)
 end

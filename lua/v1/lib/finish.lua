@@ -6,7 +6,8 @@ end
 
 -- The only place where a request ends: nothing is left to do; or it is cancelled, or past its
 -- deadline with the rest of it dead, and nothing is held.
--- One script, so exactly one publish; after it no key is left without a TTL.
+-- One script, so exactly one publish; after it no key is left without a TTL. The end is written before
+-- anything is deleted: if a command is refused, tidy sees to the rest.
 local function finish(state, now)
   local left = left_of(state)
   local cancelled = state.state == "cancelling" and state.held == 0
@@ -14,12 +15,7 @@ local function finish(state, now)
   if left > 0 and not cancelled and not expired then
     return false
   end
-  if state.few > 0 then  -- it never had more
-    redis.call("UNLINK", permits, leases, few)
-  else
-    redis.call("UNLINK", stream, counter, permits, leases, retries)
-    redis.call("PEXPIRE", dead, string.format("%d", state.retain_ms))
-  end
+  local was_few = state.few > 0
   state.was, state.ended = state.state, now
   state.cancelled = left > state.open and left - state.open or 0
   state.state = state.was == "cancelling" and "cancelled" or "done"
@@ -27,6 +23,12 @@ local function finish(state, now)
   save_state(state, "cancelled", state.cancelled, "ended", string.format("%d", now))
   redis.call("PEXPIRE", request, string.format("%d", state.retain_ms))
   redis.call("PEXPIRE", results, string.format("%d", state.retain_ms))
+  if was_few then  -- it never had more
+    redis.call("UNLINK", permits, leases, few, counter)
+  else
+    redis.call("PEXPIRE", dead, string.format("%d", state.retain_ms))
+    redis.call("UNLINK", stream, counter, permits, leases, retries)
+  end
   redis.call("PUBLISH", "done:" .. string.sub(request, 5), state.state)
   return true
 end

@@ -1,8 +1,10 @@
 -- An open request takes more sub-requests from elsewhere than its producer's numbered chunks.
 -- @include lib/add_entries.lua
-local function grow(state, now, open_ms, bodies)
+-- @include lib/prove.lua
+local function grow(state, now, open_ms, bodies, is_sealed)
+  prove(state, now)
   local count = add_entries(state, now, 1, bodies)
-  redis.call("INCRBY", counter, count)
+  redis.call("INCRBY", counter, is_sealed and count - 1 or count)
   redis.call("HSET", request, "open_until", now + open_ms)
   return count
 end
@@ -10,15 +12,12 @@ end
 -- How such a script ends: the seal, if it is wanted, and the tokens that are due now. What has just
 -- come in is not done, so this is never the request's end.
 local function grown(state, now, is_sealed)
-  if is_sealed then
-    state.open = 0
-    if state.state ~= "cancelling" then
-      redis.call("HDEL", request, "open_until")
-    end
-    redis.call("DECRBY", counter, 1)
-  end
+  state.open = is_sealed and 0 or state.open
   local tokens = mint(state, now)
   save_state(state)
+  if is_sealed and state.state ~= "cancelling" then
+    redis.call("HDEL", request, "open_until")
+  end
   return tokens
 end
 

@@ -1,16 +1,16 @@
 -- After damage to tok:{id}, by hand or by a rollback, its request must still be able to end.
 -- A lease that expired and whose permit is not held: who held it is known from the stream alone.
 local function drop_lease(state, now, k)
-  redis.call("ZREM", leases, k)
-  state.is_damaged = true
-  state.held = redis.call("ZCARD", leases)
-  local pending = redis.pcall("XPENDING", stream, stream)
+  local pending = unless_gone(redis.pcall("XPENDING", stream, stream))
   for _, row in ipairs(pending[4] or {}) do
     if string.match(row[1], "/([^/]*)$") == k then
       give_back(row[1], now)
       forget(row[1])
     end
   end
+  redis.call("ZREM", leases, k)
+  state.is_damaged = true
+  state.held = redis.call("ZCARD", leases)
 end
 
 -- Counts the permits anew after that, or when there are fewer than the hash says; not while a lease
@@ -38,4 +38,20 @@ local function mend_permits(state)
   end
   state.sleeper = sleeper
   relink_parked(state)
+end
+
+-- Recounts after a command was refused in the middle of a script: the hash is then as it was before, but
+-- the counter and the pending entries are exact.
+local function mend_counts(state)
+  local left = state.few == 0 and tonumber(redis.call("GET", counter) or "")
+  local over = left and state.total - (left - state.open)
+  if not left or (not state.is_damaged and over == state.done + state.dead) then
+    return
+  end
+  local pending = unless_gone(redis.pcall("XPENDING", stream, stream))
+  if pending[1] then
+    state.dead = math.min(over, math.max(state.dead, redis.call("XLEN", dead)))
+    state.done = over - state.dead
+    state.fresh = math.max(0, left - state.open - pending[1])
+  end
 end

@@ -1,14 +1,24 @@
 -- An entry that waits in `retry` belongs to consumer "-": so a permit's consumer always holds
 -- exactly what its lease still owes.
 local function orphan(id, due, count)
+  redis.call("ZADD", retries, due, id)  -- first, because an entry there is found whichever consumer has it
   redis.call("XCLAIM", stream, stream, "-", 0, id, "RETRYCOUNT", count, "JUSTID")
-  redis.call("ZADD", retries, due, id)
+end
+
+-- Returns the reply of XPENDING, {} if the stream was deleted. Raises any other error, because a refused
+-- command must not look like a deleted stream.
+local function unless_gone(pending)
+  if not pending.err then
+    return pending
+  elseif string.find(pending.err, "NOGROUP", 1, true) then
+    return {}
+  end
+  error(pending.err, 0)
 end
 
 -- What a consumer still holds: a list of {id, consumer, idle, delivery count}.
 local function pending_of(consumer)
-  local pending = redis.pcall("XPENDING", stream, stream, "-", "+", 1000, consumer)
-  return pending.err and {} or pending
+  return unless_gone(redis.pcall("XPENDING", stream, stream, "-", "+", 1000, consumer))
 end
 
 -- A consumer that holds nothing any more leaves.

@@ -23,9 +23,16 @@ local function read_permit(k)
   return {kind = kind}
 end
 
-local function write_held(k, permit)
-  redis.call("HSET", permits, k, string.format("h:%s:%s:%s:%s:%d:%s:%s:%s:%s", permit.fence, permit.g, permit.op,
-    permit.started, permit.owed, permit.shared, permit.first, permit.last, permit.worker))
+-- With `is_last` it also notes the fence as the last one of the permit. So once the permit is returned, a
+-- repeat of this call gets "already", and a call whose lease was taken back gets "lost".
+local function write_held(k, permit, is_last)
+  local text = string.format("h:%s:%s:%s:%s:%d:%s:%s:%s:%s", permit.fence, permit.g, permit.op,
+    permit.started, permit.owed, permit.shared, permit.first, permit.last, permit.worker)
+  if is_last then
+    redis.call("HSET", permits, k, text, "last" .. k, permit.fence)
+  else
+    redis.call("HSET", permits, k, text)
+  end
 end
 
 local function consumer_of(permit, k)

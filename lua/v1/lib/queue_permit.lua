@@ -28,17 +28,30 @@ local function queue_permit(state, k, now, due, tokens)
   tokens[#tokens + 1] = due > now and due - now or 0
 end
 
--- All queued tokens once more, for an answer that repeats: a copy costs one stale acquire.
-local function queued_tokens(now)
-  local tokens = {}
+-- Returns the tokens of all queued permits whose g is above `last`, and the highest g among them.
+local function all_queued(now, last)
+  local tokens, newest = {}, last
   local all = redis.call("HGETALL", permits)
   for i = 1, #all, 2 do
     local g, lane, due = string.match(all[i + 1], "^q:(%d+):%d+:(%d+):(%d+)$")
-    if g then
+    if g and tonumber(g) > last then
       tokens[#tokens + 1] = lane
       tokens[#tokens + 1] = all[i] .. "." .. g
       tokens[#tokens + 1] = math.max(0, tonumber(due) - now)
+      newest = math.max(newest, tonumber(g))
     end
+  end
+  return tokens, newest
+end
+
+-- Returns queued tokens once more for a call that is repeated, because the first reply may be lost. It repeats each
+-- token once only, because calls may be repeated without end and a copy stays in its lane until it is popped.
+-- `repeated` in the hash is the last g that was repeated. The auditor finds a token that is lost after that.
+local function queued_tokens(now)
+  local last = tonumber(redis.call("HGET", request, "repeated") or 0)
+  local tokens, newest = all_queued(now, last)
+  if newest > last then
+    redis.call("HSET", request, "repeated", string.format("%d", newest))
   end
   return tokens
 end

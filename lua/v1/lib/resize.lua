@@ -40,6 +40,7 @@ local function relink_parked(state)
 end
 
 local function resize(state, now)
+  ready(state, now)  -- refused, if at all, before anything is parked
   park_surplus(state, now, redis.call("HGETALL", permits))
   relink_parked(state)
 end

@@ -25,7 +25,7 @@ local function take_retry(consumer, due)
   if entries.err then
     return nil
   end
-  redis.call("ZREM", retries, due)
   local pending = redis.call("XPENDING", stream, stream, due, due, 1)
+  redis.call("ZREM", retries, due)
   return entries, pending[1] and pending[1][4] or 1
 end

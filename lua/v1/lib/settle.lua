@@ -1,5 +1,6 @@
--- Results: where there is a stream XACK comes first: only what it acknowledged is counted, and a full
--- Redis lets it pass.
+-- Settles results. They are stored and counted before XACK, because a later command may be refused. Then the
+-- count is corrected to what XACK has acknowledged.
+-- @include lib/count_down.lua
 local MOST = 980  -- arguments of one call; the house rule is 1,000
 
 -- What the lease still owes: id -> delivery count. An id is taken out when it is settled, so that
@@ -13,12 +14,13 @@ local function owed_by(consumer)
 end
 
 local function acknowledge(state, worker, first, count)
-  local last = first + 3 * count - 1
-  local acked = redis.call("XACK", stream, stream, unpack(ARGV, first, first + count - 1))
+  local last, stored = first + 3 * count - 1, {}
+  check_acknowledge()
   for from = first + count, last, MOST do
-    redis.call("XADD", results, "*", "w", worker, unpack(ARGV, from, math.min(last, from + MOST - 1)))
+    stored[#stored + 1] =
+      redis.call("XADD", results, "*", "w", worker, unpack(ARGV, from, math.min(last, from + MOST - 1)))
   end
-  state.left = redis.call("DECRBY", counter, acked)
+  local acked = count_down(state, count, stored, nil, unpack(ARGV, first, first + count - 1))
   state.done = state.done + acked
   if state.left ~= 0 then  -- else finish deletes the stream
     redis.call("XDEL", stream, unpack(ARGV, first, first + count - 1))
@@ -28,13 +30,13 @@ end
 
 local function acknowledge_each(state, worker, first, count, kept)
   local acked = 0
+  check_acknowledge()
   for _, i in ipairs(kept) do
     local pair = first + count + 2 * i
-    acked = acked + redis.call("XACK", stream, stream, ARGV[first + i])
+    local stored = redis.call("XADD", results, "*", "w", worker, ARGV[pair], ARGV[pair + 1])
+    acked = acked + count_down(state, 1, {stored}, nil, ARGV[first + i])
     redis.call("XDEL", stream, ARGV[first + i])
-    redis.call("XADD", results, "*", "w", worker, ARGV[pair], ARGV[pair + 1])
   end
-  state.left = redis.call("DECRBY", counter, acked)
   state.done = state.done + acked
   return acked
 end

@@ -10,5 +10,12 @@ local function stop(state, word, reason)
     end
   end
   state.state = word
-  redis.call("HSET", request, "reason", reason)
+  save_state(state, "reason", reason)
+end
+
+-- Cancels a request that was never complete, because its producer died or gave it up. After its end the same id may
+-- be submitted again, see enqueue.
+local function abandon(state, reason)
+  stop(state, "cancelling", reason)
+  redis.call("HSET", request, "abandoned", 1)
 end

@@ -38,8 +38,19 @@ local function charge(state, now, entry, worker)
   end
 end
 
+-- Shortens each lease that ends later than a new one would, because the clock went back.
+local function bound_leases(state, now)
+  local latest = string.format("%d", now + state.lease_ms)
+  for _, k in ipairs(redis.call("ZRANGEBYSCORE", leases, "(" .. latest, "+inf", "LIMIT", 0, 1000)) do
+    redis.call("ZADD", leases, latest, k)
+  end
+end
+
 local function take_back(state, now, which)
   local moved = 0
+  if which.worker == "" then
+    bound_leases(state, now)
+  end
   for _, k in ipairs(named_leases(now, which)) do
     local permit = read_permit(k)
     if permit.kind ~= "h" and which.worker == "" then

@@ -28,6 +28,7 @@ end
 
 -- As if the other's token had been popped, and ours dispatched. The auditor looks for what was queued long ago.
 local function change_places(other, at)
-  redis.call("LPUSH", lane_key, redis.call("RPOP", lane_key))
+  redis.call("LPUSH", lane_key, redis.call("LRANGE", lane_key, -1, -1)[1])
+  redis.call("RPOP", lane_key)
   write_queued(other.k, other.g, at, other.lane, other.due)
 end

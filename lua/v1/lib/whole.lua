@@ -18,11 +18,13 @@ local function is_whole(permit, first, count)
 end
 
 -- What one lease did of a small request, all at once. A stream takes 4 KiB for its first entry and
--- gives nothing back: so the results are a copy, which takes what it needs.
+-- gives nothing back: so the results are a copy, which takes what it needs. They are first
+-- written to the key of the counter, which a small request does not use and pour overwrites. The bodies stay
+-- until the end, because any of these calls may be refused.
 local function finish_few(state, worker, first, count)
-  redis.call("UNLINK", few)
-  redis.call("XADD", few, "*", "w", worker, unpack(ARGV, first + count, first + 3 * count - 1))
-  redis.call("COPY", few, results)
+  redis.call("UNLINK", counter)
+  redis.call("XADD", counter, "*", "w", worker, unpack(ARGV, first + count, first + 3 * count - 1))
+  redis.call("COPY", counter, results, "REPLACE")
   state.left, state.done = 0, count
   return count
 end

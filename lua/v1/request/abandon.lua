@@ -1,20 +1,19 @@
--- abandon: the auditor found an intent without a request. The marker makes the producer's late
--- enqueue start over, instead of creating a request that nobody looks after.
--- Says: ok | exists
+-- abandon: the auditor found an intent without a request, or with an abandoned life that a new one may follow. The mark
+-- makes the producer's late enqueue start over, instead of creating a request that is not in `active`.
+-- Says: ok | discarded (its producer took it back, so nothing is lost) | over (it has ended, and no other may follow) | exists
 -- @flags allow-oom
 -- @include lib/request_keys.lua
 local seen = tonumber(ARGV[1])  -- the intent's score
 local ttl = tonumber(ARGV[2])  -- ms the marker stays
+-- @include lib/give_up.lua
 
 if not seen or not ttl then
   return redis.error_reply("BADARGUMENT abandon wants numbers for seen and ttl")
 end
-local state = redis.call("HGET", request, "state")
-if state and state ~= "abandoned" then
-  return {"exists"}
+local row = redis.call("HMGET", request, "state", "abandoned", "discarded")
+local state, may_follow = row[1], row[1] == "cancelled" and row[2]
+if state and state ~= "abandoned" and not may_follow then
+  return {(state == "done" or state == "cancelled") and "over" or "exists"}
 end
-seen = math.floor(seen)  -- no intent lies between
-local before = tonumber(redis.call("HGET", request, "seen") or -1)
-redis.call("HSET", request, "state", "abandoned", "seen", math.max(before, seen))
-redis.call("PEXPIRE", request, ttl)
-return {"ok"}
+give_up(seen, ttl)
+return {row[3] and "discarded" or "ok"}

@@ -30,6 +30,14 @@ if first > mark then
   return redis.error_reply("BADCHUNK row " .. first .. " of partition " .. partition .. " came after " .. mark .. " rows")
 end
 local state, over = living_state()
+if state and state.total == 0 and mark > 0 then  -- of a former life: its tombstone expires before this record
+  for _, name in ipairs(redis.call("HKEYS", record)) do
+    if string.match(name, "^p%d+$") then
+      redis.call("HDEL", record, name)
+    end
+  end
+  mark = 0
+end
 local wanted = {}
 for i = mark - first + 1, #bodies do
   wanted[#wanted + 1] = bodies[i]
@@ -40,8 +48,9 @@ if early then
 end
 now = now_ms(now)
 if #wanted > 0 then
-  redis.call("HSET", record, field, mark + #wanted)
+  redis.call("HSET", record, field, mark)
   redis.call("PEXPIRE", record, ttl)
   grow(state, now, open_ms, wanted)
+  redis.call("HSET", record, field, mark + #wanted)
 end
 return answer_grown(state, now, wanted)

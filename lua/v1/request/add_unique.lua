@@ -44,6 +44,10 @@ if #wanted > 0 then
   end
   redis.call("SADD", ids, unpack(new))
   redis.call("PEXPIRE", ids, ttl)
-  grow(state, now, open_ms, wanted)
+  local is_grown, refused = pcall(grow, state, now, open_ms, wanted)
+  if not is_grown then  -- else a repeat would take them for added
+    redis.call("SREM", ids, unpack(new))
+    error(refused, 0)
+  end
 end
 return answer_grown(state, now, wanted)

@@ -1,13 +1,15 @@
 -- append: the next chunk of an open request. Idempotent by the chunk's number: a repeat is a dup,
--- checked before closed, because the repeat of the last append may arrive after the seal.
--- Says: ok tokens | dup tokens | conflict | closed | ended summary | gone
+-- checked before closed, because the repeat of the last append may arrive after the seal. The chunks before must be
+-- the caller's, because the id may have begun a new life since.
+-- Says: ok tokens | dup tokens | conflict | closed | cancelling summary | ended summary | gone
 -- @flags grows
 -- @include lib/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
 local chunk = tonumber(ARGV[2])  -- number of this chunk; enqueue brought chunk 1
 local chain = ARGV[3]  -- hex digest over everything up to and with this chunk
-local open_ms = tonumber(ARGV[4])  -- ms until the request may be taken for abandoned
-local bodies = 5  -- ARGV[5...]  the sub-requests
+local before = ARGV[4]  -- hex digest over everything before this chunk
+local open_ms = tonumber(ARGV[5])  -- ms until the request may be taken for abandoned
+local bodies = 6  -- ARGV[6...]  the sub-requests
 -- @include lib/now_ms.lua
 -- @include lib/state.lua
 -- @include lib/chain.lua
@@ -15,6 +17,7 @@ local bodies = 5  -- ARGV[5...]  the sub-requests
 -- @include lib/mint.lua
 -- @include lib/finish.lua
 -- @include lib/add_entries.lua
+-- @include lib/prove.lua
 
 if not chunk or not open_ms then
   return redis.error_reply("BADARGUMENT append wants numbers for chunk and open_ms")
@@ -41,6 +44,12 @@ end
 if chunk > chunks + 1 then
   return redis.error_reply("BADCHUNK chunk " .. chunk .. " came after chunk " .. chunks)
 end
+if before ~= last then
+  return {"conflict"}
+elseif state.state == "cancelling" then
+  return {"cancelling", summary(state)}
+end
+prove(state, now)
 local count = add_entries(state, now, bodies)
 redis.call("INCRBY", counter, count)
 redis.call("HSET", request, "chunks", chunk, "chain", chain, "open_until", now + open_ms)

@@ -1,6 +1,8 @@
 -- enqueue: a request comes into being with its first chunk of sub-requests.
 -- Idempotent by id and digest: a repeat says what is there already, so that the producer resumes.
--- Says: ok tokens | ended summary | exists chunks chain open summary tokens | conflict summary | late seen
+-- An abandoned life of the id is replaced when the caller names it, because its ending must be in the log first.
+-- Says: ok tokens born | ended summary | exists chunks chain open summary tokens | conflict summary | late seen
+--   | abandoned summary
 -- @include lib/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
 local queue = ARGV[2]  -- queue name
@@ -19,8 +21,12 @@ local time_limit_ms = tonumber(ARGV[14])  -- ms one call of the handler may take
 local durable = tonumber(ARGV[15])  -- how many replicas must have what is acknowledged
 local parent = ARGV[16]  -- the request whose dead sub-requests these were, or ""
 local shards = ARGV[17]  -- where its permits' tokens go in turn: numbers with commas, "" = the queue's own lanes
-local bodies = 18  -- ARGV[18...]  the first chunk
+local over = tonumber(ARGV[18])  -- when the abandoned life began that this one replaces; 0 = none
+local bodies = 19  -- ARGV[19...]  the first chunk
 -- @include lib/now_ms.lua
 -- @include lib/enqueue.lua
 
-return enqueue_error() or enqueue(now_ms(now), intent)
+if not over then
+  return redis.error_reply("BADARGUMENT enqueue wants a number for over")
+end
+return enqueue_error() or enqueue(now_ms(now), intent, over)

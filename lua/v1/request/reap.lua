@@ -46,9 +46,10 @@ if state.few == 2 and state.held == 0 then
 end
 local more = take_back(state, now, {worker = worker, started = started, k = k, fence = fence,
   is_one = worker ~= "" and k ~= ""})
+mend_counts(state)
 mend_permits(state)
 if state.open == 1 and (tonumber(row[2]) or 0) < now and state.state ~= "cancelling" then
-  stop(state, "cancelling", "abandoned")
+  abandon(state, "abandoned")
 end
 if is_overdue(state, now) and (state.state == "active" or state.state == "paused") then
   stop(state, "expiring", "deadline")

@@ -5,22 +5,29 @@
 -- @flags grows
 -- @include lib/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
-local ids = 2  -- ARGV[2...]  dead entries, at most 1,000
+local op = ARGV[2]  -- 32 hex digits, different for every call: a repeat with the same ones moves nothing
+local ids = 3  -- ARGV[3...]  dead entries, at most 1,000
 -- @include lib/now_ms.lua
 -- @include lib/state.lua
 -- @include lib/permits.lua
 -- @include lib/mint.lua
+-- @include lib/prove.lua
 -- @include lib/read_dead.lua
+local MOVES = 5  -- calls that are remembered
 
-if #ARGV - ids + 1 > 1000 then
-  return redis.error_reply("BADCOUNT at most 1000 dead entries in one call")
+local refused = ids_error(ids)
+if refused then
+  return refused
 end
-for i = ids, #ARGV do
-  if not string.match(ARGV[i], "^%d+%-%d+$") then
-    return redis.error_reply("BADARGUMENT requeue_dead wants ids of dead entries")
-  end
+if not string.match(op, "^%x+$") then
+  return redis.error_reply("BADARGUMENT requeue_dead wants an op of hex digits")
 end
 local state, over = living_state()
+local moves = redis.call("HGET", request, "moves") or ""  -- op:looked:moved of the last calls, newest first
+local before_looked, before_moved = string.match(moves, op .. ":(%d+):(%d+) ")
+if before_looked then
+  return {"ok", tonumber(before_looked), tonumber(before_moved), state and queued_tokens(now_ms(now)) or {}}
+end
 if over then
   return over
 end
@@ -44,8 +51,10 @@ local looked, moved = i - ids, #found
 if moved > 0 then
   state.last_ms = math.max(now, state.last_ms + 1)  -- ids must grow, and these begin again at a low index
   table.sort(found, function(one, other) return one.index < other.index end)
+  prove(state, now)
+  redis.call("XDEL", dead, "0-0")
 end
-for _, fields in ipairs(found) do  -- XADD first, as a full Redis refuses here, before anything is written
+for _, fields in ipairs(found) do
   redis.call("XADD", stream, string.format("%.0f-%.0f", state.last_ms, fields.index), "b", fields.body)
   redis.call("XDEL", dead, fields.id)
   if fields.out then
@@ -57,6 +66,11 @@ if moved > 0 then
 end
 state.dead, state.fresh = state.dead - moved, state.fresh + moved
 local tokens = mint(state, now)
-save_state(state)
+if moved > 0 then
+  moves = table.concat({op, looked, moved}, ":") .. " " .. moves
+  save_state(state, "moves", string.match(moves, "^" .. string.rep("%S* ?", MOVES)))
+else
+  save_state(state)
+end
 -- What is not there may be an earlier call's doing whose answer was lost: its tokens are told again.
 return {"ok", looked, moved, moved < looked and queued_tokens(now) or tokens}

@@ -48,13 +48,16 @@ local bodies = unpacked(packed)
 if not bodies then
   return bad_packing()
 end
-local count = grow(state, now, open_ms, bodies)
+redis.call("PEXPIRE", record, ttl)
+redis.call("HINCRBY", record, "rolled", 0)
+local is_last = last == "seal"
+local count = grow(state, now, open_ms, bodies, is_last)
 local chunks, chain = chain_of()
 redis.call("HSET", request, "chunks", chunks + 1, "chain", redis.sha1hex(chain .. "|" .. link))
-redis.call("HSET", record, "position", position + 1, "state", last == "seal" and "sealed" or "pinned")
+redis.call("HSET", record, "position", position + 1, "state", is_last and "sealed" or "pinned")
 redis.call("HINCRBY", record, "rolled", count)
-redis.call("PEXPIRE", record, ttl)
+local tokens = grown(state, now, is_last)
 if last ~= "" then
   redis.call("UNLINK", staged)
 end
-return {"ok", grown(state, now, last == "seal"), position + 1}
+return {"ok", tokens, position + 1}

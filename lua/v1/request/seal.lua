@@ -1,5 +1,5 @@
 -- seal: no more chunks will come. The counter gives back the one it held for the open request.
--- Says: ok tokens | conflict | ended summary | gone
+-- Says: ok tokens | conflict | cancelling summary | ended summary | gone
 -- @flags allow-oom
 -- @include lib/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
@@ -23,13 +23,16 @@ local stored, last = chain_of()
 if chunks ~= stored or chain ~= last then
   return {"conflict"}  -- two producers with one id: the other's request goes on
 end
+if state.state == "cancelling" then
+  return {"cancelling", summary(state)}
+end
 now = now_ms(now)
 if state.open == 0 then
   return {"ok", queued_tokens(now)}
 end
+redis.call("DECRBY", counter, 0)  -- refused, if at all, before the request is sealed
 state.open = 0
-if state.state ~= "cancelling" then
-  redis.call("HDEL", request, "open_until")  -- who still has it was cancelled before it was sealed
-end
+save_state(state)
 state.left = redis.call("DECRBY", counter, 1)
+redis.call("HDEL", request, "open_until")  -- a request that still has it was cancelled before it was sealed
 return finish_or_mint(state, now, "ok")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Self
 
+from ..terminal import printable
 from .pace import eta
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class Bar(AbstractContextManager["Bar"]):
             description=now.id,
             total=now.total or None,
             completed=now.total - now.left,
-            text="  ".join(part for part in text if part),
+            text=printable("  ".join(part for part in text if part)),
         )
         return BAR_S
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import InvalidArgument
+from ..terminal import printable
 from .options import json_option, open_queue, queue_option, redis_option
 from .pace import ago
 from .talk import emit, emit_json, say
@@ -164,13 +165,13 @@ def _list_groups(queue: Queue, request_id: str, *, as_json: bool) -> bool:
         if as_json:
             emit_json(_group_fields(group))
             continue
-        headline = _printable(group.headline)
+        headline = _short(group.headline)
         emit(f"{group.fingerprint}  {group.count:,} dead ({group.reason}): {headline}")
         first, last = (ago(max(0, now_ms - ms)) for ms in (group.first_ms, group.last_ms))
         more = ", ..." if group.count > len(group.indexes) else ""
         indexes = f"index {', '.join(map(str, group.indexes))}{more}"
         when = f"{last} ago" if group.count == 1 else f"first {first} ago, last {last} ago"
-        where = f"{_printable(group.where)}; " if group.where else ""
+        where = f"{_short(group.where)}; " if group.where else ""
         emit(f"            {where}{indexes}; {when}")
     return bool(groups)
 
@@ -198,8 +199,8 @@ def _list_each(queue: Queue, request_id: str, *, as_json: bool) -> bool:
             emit_json(_fields(one))
             continue
         tried = f"{one.reason} at attempt {one.attempt}" if one.attempt else one.reason
-        headline = _printable(read_failure(one.error).headline)
-        body = _printable(one.body[: 4 * PREVIEW].decode("utf-8", "backslashreplace"), PREVIEW)
+        headline = _short(read_failure(one.error).headline)
+        body = _short(one.body[: 4 * PREVIEW].decode("utf-8", "backslashreplace"), PREVIEW)
         emit(f"{one.index}  {one.fingerprint}  {tried}: {headline}  <- {body}")
     return found
 
@@ -223,9 +224,9 @@ def _fields(one: DeadSubRequest) -> dict[str, Any]:
     }
 
 
-def _printable(text: str, most: int = HEADLINE) -> str:
-    """Text on one line that cannot command a terminal."""
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+def _short(text: str, most: int = HEADLINE) -> str:
+    """Returns the beginning of a text on one line."""
+    shown = printable(text)
     return shown if len(shown) <= most else shown[: most - 3] + "..."
 
 

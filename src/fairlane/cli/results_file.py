@@ -6,7 +6,8 @@ import base64
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ..errors import FairlaneError
-from .talk import as_json, say, stdout
+from ..terminal import as_json
+from .talk import say, stdout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -124,4 +125,4 @@ def as_ndjson(result: Result) -> bytes:
     except UnicodeDecodeError:
         row["result_base64"] = base64.b64encode(result.body or b"").decode()
     row["error"] = result.error
-    return as_json(row).encode("utf-8", "replace") + b"\n"
+    return as_json(row).encode() + b"\n"

@@ -78,12 +78,13 @@ def no_room(wish: Wish, error: RedisFull | QueueFull) -> RedisFull | QueueFull:
 
 def _take_back(wish: Wish, request: Request) -> str:
     """Cancels what was interrupted; a sentence about it."""
-    from ..operations.submit import discard
+    from ..operations.control import cancel
 
     if wish.id is not None:  # it may have been there before
         return f"interrupted: fairlane status {request.id} tells whether the request was submitted"
     with suppress(FairlaneError):  # there may be nothing to cancel
-        request.queue.driver.run(discard(request.id, request.queue.name, "interrupted"))
+        queue = request.queue
+        queue.driver.run(cancel(request.id, "interrupted", queue=queue.name))
     return f"interrupted: request {request.id} was cancelled before all of it was submitted"
 
 

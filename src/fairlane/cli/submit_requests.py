@@ -91,14 +91,15 @@ class _Sending:
 
     def _take_back(self) -> str:
         """Cancels what was interrupted; a sentence about it."""
-        from ..operations.submit import discard
+        from ..operations.control import cancel
 
         printed = f"{self._count:,} of the requests were submitted and go on"
         if self._wish.id is not None:  # they may have been there before
             return f"interrupted: {printed}; repeat the same to submit the others"
         for request_id in self._coming:
             with suppress(FairlaneError):  # there may be nothing to cancel
-                self._queue.driver.run(discard(request_id, self._queue.name, "interrupted"))
+                queue = self._queue
+                queue.driver.run(cancel(request_id, "interrupted", queue=queue.name))
         return f"interrupted: {printed}; what was on its way was cancelled"
 
 

@@ -1,16 +1,21 @@
-"""How commands speak: data to stdout as bytes, talk to stderr as one sentence a line."""
+"""How commands speak: data to stdout as bytes, talk to stderr as one sentence a line.
+
+Whatever a command prints goes through here, and none of it can command a terminal. Results as plain
+lines are the exception: they are the bytes that a handler returned.
+"""
 
 from __future__ import annotations
 
 import io
-import json
 import sys
 from typing import Any, BinaryIO
+
+from ..terminal import as_json, printable
 
 
 def say(sentence: str) -> None:
     """One line on stderr. Nobody listening is no error."""
-    line = " ".join(sentence.split("\n"))
+    line = printable(" ".join(sentence.split("\n")))
     try:
         print(f"fairlane: {line}", file=sys.stderr, flush=True)  # noqa: T201  that is what it is for
     except (OSError, ValueError):
@@ -28,20 +33,15 @@ def flush_stdout() -> None:
 
 
 def emit(line: str) -> None:
-    """One line of data, handed over at once."""
+    """Writes one line of data and flushes it."""
     out = stdout()
-    out.write(line.encode("utf-8", "replace") + b"\n")
+    out.write(printable(line).encode() + b"\n")
     out.flush()
 
 
 def emit_json(value: Any) -> None:
     """One JSON value as a line of data."""
     emit(as_json(value))
-
-
-def as_json(value: Any) -> str:
-    """JSON on one line, text as it is."""
-    return json.dumps(value, ensure_ascii=False, separators=(", ", ": "))
 
 
 def take_care_of_closed_streams() -> None:

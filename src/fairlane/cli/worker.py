@@ -65,21 +65,15 @@ def command(
 ) -> int:
     """Work on sub-requests. SIGTERM or Ctrl-C finishes what is held and ends."""
     from ..worker import Worker
+    from .log import log_to_stderr
 
     function = _find(handler)
     chosen = {name: value for name, value in given.items() if value is not None}
     if time_limit is not None:
         chosen["time_limit_s"] = time_limit_ms(time_limit) / 1000
-    _log_to_stderr()
+    log_to_stderr()
     with open_queue(redis, queue) as opened:
         return Worker(opened, function, id=worker_id, **chosen).run(until_idle=until_idle)
-
-
-def _log_to_stderr() -> None:
-    """What the worker logs is talk, one line each."""
-    import logging
-
-    logging.basicConfig(level=logging.INFO, format="fairlane: %(message)s", stream=sys.stderr)
 
 
 def _find(handler: str | None) -> Callable[..., Any]:

@@ -33,7 +33,7 @@ from ..steps import (
 from . import routes, wire
 from .aio_calls import Calls
 from .aio_servers import Lines, Servers
-from .passing import Driver
+from .passing import Driver, FirstContact
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -56,14 +56,15 @@ class AsyncDriver(Driver[Servers]):
         handle: Callable[[Handle | HandleBunch], Awaitable[Any]] | None = None,
         *,
         until: float = math.inf,
+        away_s: float | None = None,
     ) -> T:
         """The operation's result; raises what it raises.
 
         `source` answers its Pull steps, `handle` its Handle and HandleBunch steps; what goes on
-        meanwhile is run as another task. `until`: see Calls.
+        meanwhile is run as another task. `until`, `away_s`: see Calls.
         """
         runner = _Runner(self, source, handle)
-        runner.calls.until = until
+        runner.calls.until, runner.calls.away_s = until, away_s
         return await self.perform(operation, runner)
 
     async def perform(self, operation: Operation[T], runner: _Runner) -> T:
@@ -93,22 +94,24 @@ class AsyncDriver(Driver[Servers]):
         finally:
             await runner.close()
 
-    async def check(self) -> Dialect:
+    async def check(self, patience_s: float = 0.0) -> Dialect:
         """Connects and reads INFO: is this server fit? Raises RedisUnreachable, RedisUnfit.
 
-        Of a cluster all primaries that answer are asked, and what the oldest understands is spoken
-        from then on: so it may be brought from one version to the next while we work. (Back to an
-        older one it may not: then whoever began before has to begin anew.)
+        `patience_s` as in FirstContact. Of a cluster all primaries that answer are asked, and what
+        the oldest understands is spoken from then on: so it may be brought from one version to the
+        next while we work. (Back to an older one it may not: then what began before has to begin
+        anew.)
         """
         self.servers.enter()
-        for is_last in self.servers.tries():
+        contact = FirstContact(self, patience_s)
+        while True:
             try:
-                infos = await self._infos()
-                break
+                return self.learn(await self._infos())
             except (redis.RedisError, OSError) as error:
-                if is_last or not wire.is_passing(error):
+                pause = contact.pause(error)
+                if pause is None:
                     raise wire.translate(error, self.place) from None
-        return self.learn(infos)
+                await asyncio.sleep(pause)
 
     async def _infos(self) -> list[bytes]:
         servers = self.servers
@@ -241,9 +244,8 @@ class _Runner:
                     step.node, lambda line: self.calls.one(line, step.command)
                 )
             case Confirm():
-                return await self.calls.again(
-                    routes.key_of(step.step), partial(self.calls.confirm, step)
-                )
+                confirm, asked = partial(self.calls.confirm, step), step.step
+                return await self.calls.again(routes.key_of(asked), confirm, away_s=asked.away_s)
             case Pause():
                 return await asyncio.sleep(step.seconds)
             case HandleBunch() if self.handle is not None:

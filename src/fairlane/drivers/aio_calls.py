@@ -9,17 +9,19 @@ from __future__ import annotations
 import asyncio
 import math
 from functools import lru_cache
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 import redis
 
 from .. import clock
-from ..errors import RedisUnfit
+from ..errors import FairlaneError, RedisUnfit
 from ..retry import connection_delays
 from ..scripts import Dialect
 from ..steps import Across, Batch, Call, Command, Confirm, Confirmed, Pop
 from . import routes, wire
 from .aio_turns import Turns
+from .spread import batch_of
 from .unloaded import may_refuse_to_load
 
 if TYPE_CHECKING:
@@ -39,13 +41,14 @@ class Calls:
     """The calls of one run. `sent` is told once what was to be sent first has gone out.
 
     `until`: no call is repeated after this moment, in seconds of clock.mono_s; calls that take the
-    place of another one have no more time than that.
+    place of another one have no more time than that. `away_s`: as in Batch, for every batch.
     """
 
     def __init__(self, driver: AsyncDriver, sent: Signal | None = None) -> None:
         self.driver = driver
         self.sent = sent
         self.until = math.inf
+        self.away_s: float | None = None
         self._is_busy = False  # the last pop brought something at once
 
     async def call(self, step: Command | Call) -> Any:
@@ -53,23 +56,23 @@ class Calls:
         driver = self.driver
         found = driver.servers.shared_by((step,))
         if found is None or driver.dialect is None or isinstance(step, Pop) or wire.may_block(step):
-            return (await self.spread(Batch([step])))[0]
+            return (await self.spread(batch_of(step)))[0]
         packed = wire.pack(step, driver.dialect)
         if len(packed) > _MOST_BYTES:
-            return (await Turns(self, Batch([step]), is_long=True).run())[0]
+            return (await Turns(self, batch_of(step), is_long=True).run())[0]
         began = clock.mono_s()
         try:
             reply = await found[1].ask(packed)
         except redis.RedisError as error:
-            return (await Turns(self, Batch([step])).after(found, error, began))[0]
+            return (await Turns(self, batch_of(step)).after(found, error, began))[0]
         if isinstance(reply, Exception):
-            return (await Turns(self, Batch([step])).after(found, [reply], began))[0]
+            return (await Turns(self, batch_of(step)).after(found, [reply], began))[0]
         return reply
 
     async def across(self, step: Across) -> Any:
         """The same, if one server has all its keys."""
         if self.driver.dialect is None:
-            await self.again(None, _nothing)
+            await self.driver.check(self.left_s())
         if not self.driver.is_cluster:
             try:
                 return await self.call(step.call)
@@ -85,12 +88,17 @@ class Calls:
         call: Callable[[Connection], Awaitable[Any]],
         *,
         keep: bool = False,
+        away_s: float | None = None,
     ) -> Any:
-        """One call, repeated while Redis does not answer; the same words each time."""
-        driver = self.driver
+        """One call, repeated while Redis does not answer; the same words each time.
+
+        `away_s` as in Batch.
+        """
+        driver, away_s = self.driver, self.driver.cluster_away_s(away_s)
+        left_s = self.left_s(away_s)
+        delays = connection_delays(left_s)
         if driver.dialect is None:
-            await driver.check()
-        delays = connection_delays(self.left_s())
+            await driver.check(left_s)
         while True:
             lines = line = None
             try:
@@ -101,8 +109,7 @@ class Calls:
                 await driver.drop(lines, line, error)
                 pause = next(delays, None) if driver.may_pass(error) else None
                 if pause is None or driver.give_up():
-                    is_final = driver.is_final(error)
-                    raise wire.translate(error, driver.place, is_replica=is_final) from None
+                    raise driver.error_of(error, away_s) from None
                 await asyncio.sleep(pause)
             except BaseException:  # cancelled in the middle of a reply: this line is out of step
                 if line is not None:
@@ -157,7 +164,7 @@ class Calls:
         steps = batch.steps
         if type(steps) is list and steps:
             last = steps[-1]
-            if isinstance(last, Pop) and last.seconds and not batch.lenient:
+            if isinstance(last, Pop) and last.seconds:
                 return self._pop(batch, last)
         return self._spread(batch)
 
@@ -169,29 +176,31 @@ class Calls:
         """
         replies: list[Any] = [None]
         if self._is_busy:
-            began, patience_s = clock.mono_s(), batch.patience_s
-            replies = await self._spread(
-                Batch([*batch.steps[:-1], _at_once(pop)], patience_s=patience_s)
-            )
+            began = clock.mono_s()
+            replies = await self._spread(_with_steps(batch, [*batch.steps[:-1], _at_once(pop)]))
             if replies[-1] is not None:
                 return replies
-            batch = Batch([pop], patience_s=self.left_s(patience_s, began))
+            batch = _with_steps(batch, [pop], self.left_s(batch.patience_s, began))
         began = clock.mono_s()
-        replies[-1:] = await self._spread(batch)
+        try:
+            replies[-1:] = await self._spread(batch)
+        except FairlaneError as error:
+            if not batch.lenient or len(replies) == 1:
+                raise
+            replies[-1] = error  # the others are answered
         is_soon = clock.mono_s() - began < _SOON_S and self.dialect is not Dialect.LEGACY
-        self._is_busy = is_soon and replies[-1] is not None
+        self._is_busy = is_soon and not isinstance(replies[-1], (NoneType, FairlaneError))
         return replies
 
     async def _spread(self, batch: Batch) -> list[Any]:
         """As it is written. What one server answers is most often all that was wanted."""
-        steps, packed = batch.steps, None
+        steps, packed, began = batch.steps, None, clock.mono_s()
         is_short = type(steps) is list and 0 < len(steps) <= _MOST_STEPS
         found = self.driver.servers.shared_by(steps) if is_short else None
         if found is None or (packed := self.packed(steps)) is None:
             if self.driver.dialect is None:
-                await self.again(None, _nothing)
-            return await Turns(self, batch).run()
-        began = clock.mono_s()
+                await self.driver.check(self.left_s(batch.patience_s))
+            return await Turns(self, batch, began=began).run()
         try:
             replies: list[Any] = await found[1].ask(packed, len(steps))
         except redis.RedisError as error:
@@ -216,8 +225,15 @@ class Calls:
         return packed if len(packed) <= _MOST_BYTES else None
 
 
-async def _nothing(_: Connection) -> None:
-    """Asks for nothing: the driver has looked at the server."""
+def _with_steps(
+    batch: Batch, steps: Sequence[Command | Call], patience_s: float | None = None
+) -> Batch:
+    """Returns a batch of these steps that is lenient and patient as `batch` is."""
+    patience_s = batch.patience_s if patience_s is None else patience_s
+    return Batch(
+        steps, lenient=batch.lenient, patience_s=patience_s, away_s=batch.away_s,
+        again_s=batch.again_s,
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=4096)

@@ -33,13 +33,20 @@ if TYPE_CHECKING:
 
 
 class Turns:
-    """The turns of one batch, for these calls. `is_long`: it is known not to share a line."""
+    """The turns of one batch, for these calls. `is_long`: it is known not to share a line.
 
-    def __init__(self, calls: Calls, batch: Batch, *, is_long: bool = False) -> None:
+    `began`: when the patience with it began, in seconds of clock.mono_s; None = now.
+    """
+
+    def __init__(
+        self, calls: Calls, batch: Batch, *, is_long: bool = False, began: float | None = None
+    ) -> None:
         self._calls, self._driver, self._is_long = calls, calls.driver, is_long
         self._patience_s = batch.patience_s
-        self._left_s = calls.left_s(batch.patience_s)
-        self._spread = Spread(batch, self._driver.place, self._driver.may_pass)
+        self._left_s = calls.left_s(batch.patience_s, began)
+        driver = self._driver
+        self._away_s = driver.cluster_away_s(calls.away_s if batch.away_s is None else batch.away_s)
+        self._spread = Spread(batch, driver.place, driver.may_pass, self._away_s)
         self._spread.spoken(calls.dialect)
 
     async def after(
@@ -54,6 +61,7 @@ class Turns:
         steps = self._spread.steps
         key = None if self._driver.servers.is_one else routes.key_of(steps[0])
         part = Part(key, [*range(len(steps))])
+        self._spread.goes_out(part.indexes)
         return await self.run(self._hear(part, *sent, heard))
 
     async def run(self, first: Awaitable[None] | None = None) -> list[Any]:
@@ -65,7 +73,9 @@ class Turns:
             await turn
             for index, other in spread.other_ways():
                 try:
-                    spread.replies[index] = await driver.run(other, until=until)
+                    spread.replies[index] = await driver.run(
+                        other, until=until, away_s=self._away_s
+                    )
                 except FairlaneError as error:
                     spread.replies[index] = error
             if spread.is_over:
@@ -102,12 +112,17 @@ class Turns:
         lines = line = None
         try:
             lines = await self._lines(part)
+            if self._spread.skip_if_away(part.indexes, lines):
+                self._driver.servers.look_again()
+                return
             packed = self._packed(part)
             if packed is not None:
                 shared = lines.shared or await lines.share()
+                self._spread.goes_out(part.indexes)
                 ways.append((part, lines, (shared, shared.ask(packed, len(part.indexes)))))
                 return
             line = await lines.take()
+            self._spread.goes_out(part.indexes)
             steps = (self._spread.steps[index] for index in part.indexes)
             for piece in wire.pieces(steps, self._calls.dialect, asking=part.asking):
                 await line.send_packed_command([piece])
@@ -115,6 +130,7 @@ class Turns:
         except (redis.RedisError, OSError) as error:
             await self._driver.drop(lines, line, error)
             self._spread.broke(part.indexes, error)
+            self._spread.give_up_if_away(part.indexes, lines)
         except BaseException:
             if line is not None:
                 await line.disconnect(nowait=True)
@@ -151,8 +167,11 @@ class Turns:
         except (redis.RedisError, OSError) as error:
             await self._driver.drop(lines, line, error)
             spread.broke(part.indexes, error)
+            spread.give_up_if_away(part.indexes, lines)
         else:
             await self._leave(lines, line, spoilt)
+            if spoilt is not None:
+                spread.give_up_if_away(part.indexes, lines)
 
     async def _hear(
         self, part: Part, lines: Lines, shared: Shared, heard: list[Any] | Exception
@@ -170,8 +189,11 @@ class Turns:
                     spoilt = reply
                 elif isinstance(told, Exception) and self._driver.spoils(told):
                     spoilt = told
-        if spoilt is not None:
+        if spoilt is None:
+            lines.note_reply()
+        else:
             await self._driver.drop_shared(lines, shared, spoilt)
+            spread.give_up_if_away(part.indexes, lines)
 
     async def _understood(self, reply: Any, step: Command | Call, part: Part, lines: Lines) -> Any:
         if not isinstance(reply, Exception):

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from .. import settings
+from ..retry import connection_delays
 from . import wire
-from .places import Places
+from .places import Places, given_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ..errors import FairlaneError
     from ..scripts import Dialect
 
 S = TypeVar("S", bound=Places[Any])  # a driver's Servers
@@ -64,6 +66,40 @@ class Driver(Generic[S]):
         """The same call may succeed a moment later."""
         return wire.is_passing(error) and not self.is_final(error)
 
+    def cluster_away_s(self, away_s: float | None) -> float | None:
+        """Returns `away_s` in a cluster; None for a single server, which is waited for as ever."""
+        return None if self.servers.is_one else away_s
+
+    def error_of(self, error: Exception, away_s: float | None) -> FairlaneError:
+        """Returns our error for a call that is not repeated any more."""
+        if away_s is not None:
+            return given_up(error, self.place, away_s)
+        return wire.translate(error, self.place, is_replica=self.is_final(error))
+
     def is_final(self, error: Exception) -> bool:
         """A write was refused by the replica that the URL names."""
         return self.is_replica and wire.is_read_only(error)
+
+
+class FirstContact:
+    """Decides, without I/O, how long a driver tries to reach its servers for the first time.
+
+    A call of a worker or of the API waits for a Redis that starts, loads or refuses connections for
+    as long as it would later: `patience_s`. The command line makes one try with patience 0, because
+    a person waits and the address may be wrong. A mistake is never waited out: a wrong password, a
+    host name without an address, a server that is no cluster.
+    """
+
+    def __init__(self, driver: Driver[Any], patience_s: float) -> None:
+        self._driver = driver
+        self._tries = driver.servers.tries()
+        self._delays = connection_delays(patience_s)
+
+    def pause(self, error: Exception) -> float | None:
+        """Returns the seconds until the next try after this error; None = there is none."""
+        if not wire.is_passing(error) or wire.is_unknown_host(error):
+            return None
+        is_last = next(self._tries, True)
+        if not is_last:
+            return 0.0
+        return None if self._driver.give_up() else next(self._delays, None)

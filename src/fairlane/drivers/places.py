@@ -5,26 +5,31 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import redis
 
-from .. import settings
-from ..errors import RedisUnreachable
+from .. import clock, settings
+from ..errors import FairlaneError, NodeAway, RedisUnreachable
 from . import routes, urls, wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _TRIES = 3
+_SHARE = 10  # the pause after a slow try of a node that is away: so many times as long, or the most
 BRIEF = ("socket_timeout", "socket_connect_timeout")
 
 
 class Known:
     """What both drivers' Lines know of their server."""
 
+    place = ""
     is_silent = False  # it did not answer; nobody knows whether it does now
     _try_s = 0.0
+    _away_since = 0.0  # its first call without an answer, by clock.mono_s; 0 = it has answered
+    _tried_at = _again_at = _noted_at = 0.0
 
     def briefly(self, options: dict[str, Any]) -> dict[str, Any]:
         """The options of a connection that is to find out: it waits for a short time only."""
@@ -39,6 +44,51 @@ class Known:
     def has_answered(self) -> None:
         """Nobody need find out any more."""
         self.is_silent, self._try_s = False, 0.0
+
+    def note_silence(self) -> None:
+        """Notes a call without a reply. The longer the server is away, the later the next try.
+
+        A server that hangs makes each try slow, so the pause also grows with the time of the try.
+        """
+        now, (least, most) = clock.mono_s(), settings.AWAY_AGAIN_S
+        self._away_since = self._away_since or now
+        took = now - self._tried_at if self._tried_at else 0.0
+        pause = max(least, (now - self._away_since) / 4, _SHARE * took)
+        self._again_at, self._tried_at, self._noted_at = now + min(most, pause), 0.0, now
+
+    def note_reply(self) -> None:
+        """Notes that the server has answered a call."""
+        self._away_since = self._tried_at = 0.0
+
+    def is_away(self, away_s: float) -> bool:
+        """Returns True if the server has not answered for `away_s`."""
+        return self._away_since > 0 and clock.mono_s() - self._away_since >= away_s
+
+    def may_try(self, away_s: float, again_s: float = math.inf) -> bool:
+        """Returns True unless the server is away. When a try is due, one caller makes it.
+
+        A try is due after `again_s` at the latest.
+        """
+        if not self.is_away(away_s):
+            return True
+        now = clock.mono_s()
+        if now < min(self._again_at, self._noted_at + again_s):
+            return False
+        self._tried_at = self._noted_at = now
+        self._again_at = now + settings.AWAY_AGAIN_S[1]
+        return True
+
+    def away_error(self) -> NodeAway:
+        """Returns the error of a call that is given up because the server is away."""
+        away_s = clock.mono_s() - self._away_since
+        text = f"Redis at {self.place} has not answered for {away_s:.0f} s: it is tried again soon"
+        return NodeAway(text, away_s)
+
+
+def given_up(error: Exception, place: str, away_s: float) -> FairlaneError:
+    """Returns the error of a call that was repeated for `away_s` only."""
+    ours = wire.translate(error, place)
+    return NodeAway(str(ours), away_s) if isinstance(ours, RedisUnreachable) else ours
 
 
 L = TypeVar("L", bound=Known)  # a driver's Lines: its connections to one server
@@ -71,6 +121,7 @@ class Places(Generic[L]):
         self._told: routes.SlotMap | None = None  # the same, also when it may be wrong by now
         self._seeds: list[routes.Address] = []
         self._silent: dict[routes.Address, bool] = {}  # asked last, the latest last of all
+        self._asked_at = 0.0  # when the slots were last read, by clock.mono_s
         self._guards: list[Any] = []
         self.nodes: list[routes.Address | None] = [None]  # as At wants them, once asked for
         if target.kind == "cluster":
@@ -110,6 +161,11 @@ class Places(Generic[L]):
         """A node disowned a slot or fell silent: the slots are asked for anew."""
         self._map = None
 
+    def look_again(self) -> None:
+        """Makes the next call read the slots if they are old: a replica may have taken over."""
+        if clock.mono_s() - self._asked_at > settings.SLOTS_AGAIN_S:
+            self._map = None
+
     def failed(self, lines: L) -> None:
         """A server did not answer: it is the last to be asked who serves what.
 
@@ -126,6 +182,7 @@ class Places(Generic[L]):
         It answers, but may be wrong.
         """
         self._map = None
+        lines.note_silence()
         for node, known in list(self._nodes.items()):  # another thread may add one
             if known is lines:
                 self._silent.pop(node, None)
@@ -133,6 +190,7 @@ class Places(Generic[L]):
 
     def _know(self, found: routes.SlotMap) -> routes.SlotMap:
         """A cluster has told its slots."""
+        self._asked_at = clock.mono_s()
         self._map, self._told, self.nodes = found, found, [*found.nodes]
         return found
 

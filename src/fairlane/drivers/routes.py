@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 Address = tuple[str, int]
 _KEYLESS = frozenset({b"TIME", b"INFO", b"SUBSCRIBE"})
+_READS = frozenset({b"XREAD", b"XREADGROUP"})
+_KEY_AT: dict[Arg, int] = {b"XINFO": 2, b"XGROUP": 2, b"LMPOP": 2, b"BLMPOP": 3}  # else 1
 
 
 def key_of(step: Command | Call) -> bytes | None:
@@ -24,7 +26,8 @@ def key_of(step: Command | Call) -> bytes | None:
     args = step.args
     if args[0] in _KEYLESS:
         return None
-    at = args.index(b"STREAMS") + 1 if args[0] == b"XREAD" else 2 if args[0] == b"XINFO" else 1
+    is_read = args[0] in _READS
+    at = args.index(b"STREAMS") + 1 if is_read else _KEY_AT.get(args[0], 1)
     return _as_bytes(args[at])
 
 

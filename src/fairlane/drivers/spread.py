@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import redis
 
 from .. import clock, settings
-from ..errors import FairlaneError, RedisUnreachable
+from ..errors import FairlaneError, NodeAway, RedisUnreachable
 from ..scripts import Dialect
-from ..steps import Pop
+from ..steps import Batch, Pop
 from . import routes, wire
+from .places import given_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ..steps import Batch, Operation
+    from ..steps import Call, Command, Operation
+    from .places import Known
 
 _MOST_HOPS = 5  # redirections of one step without a pause
 
@@ -33,9 +35,18 @@ class Part(NamedTuple):
 
 
 class Spread:
-    """The state of one batch. `may_pass` says of an error whether the same may go well later."""
+    """The state of one batch. `may_pass` says of an error whether the same may go well later.
 
-    def __init__(self, batch: Batch, place: str, may_pass: Callable[[Exception], bool]) -> None:
+    `away_s`: as in Batch; None where one server has all keys.
+    """
+
+    def __init__(
+        self,
+        batch: Batch,
+        place: str,
+        may_pass: Callable[[Exception], bool],
+        away_s: float | None = None,
+    ) -> None:
         self.steps = batch.steps
         self.replies: list[Any] = [None] * len(batch.steps)
         self._is_lenient, self._place, self._may_pass = batch.lenient, place, may_pass
@@ -43,6 +54,10 @@ class Spread:
         self._errors: dict[int, Exception] = {}
         self._hops = 0
         self._rest_until: float | None = None
+        self._away_s, self._again_s = away_s, batch.again_s
+        self._sent: set[int] = set()  # those that a node may have performed without an answer
+        if self._away_s is not None:
+            self._rest_until = clock.mono_s() + self._away_s
         self._is_late = False
         self._apart: list[int] = []  # those whose keys are on the move, and that have another way
         self._keys: list[bytes | None] = []  # in a cluster, of each step
@@ -107,6 +122,33 @@ class Spread:
             if index in self._left:
                 self.told(index, error)
 
+    def skip_if_away(self, indexes: list[int], server: Known) -> bool:
+        """Gives up these steps and returns True if the server is away and no try is due."""
+        if self._away_s is None or server.may_try(self._away_s, self._again_s):
+            return False
+        self._give_up(indexes, server)
+        return True
+
+    def give_up_if_away(self, indexes: list[int], server: Known | None) -> None:
+        """Gives up those of these steps that are not answered if the server is away by now."""
+        if server is not None and self._away_s is not None and server.is_away(self._away_s):
+            self._give_up([index for index in indexes if index in self._left], server)
+
+    def _give_up(self, indexes: list[int], server: Known) -> None:
+        for index in indexes:
+            self.replies[index] = self._noted(server.away_error(), index in self._sent)
+            del self._left[index]
+
+    def goes_out(self, indexes: list[int]) -> None:
+        """Notes that steps are sent now: a node that hangs may perform them later."""
+        if self._away_s is not None:
+            self._sent.update(indexes)
+
+    def _noted(self, error: FairlaneError, was_sent: object) -> FairlaneError:
+        if isinstance(error, NodeAway):
+            error.was_sent = bool(was_sent)
+        return error
+
     def other_ways(self) -> Iterator[tuple[int, Operation[Any]]]:
         """What the last turn found on the move: the steps, each with what does the same.
 
@@ -121,13 +163,14 @@ class Spread:
                 yield index, other()
 
     def is_enough(self) -> bool:
-        """True when a lenient batch has waited long enough for what is left, as some is answered.
+        """True when the batch has waited long enough for what is left.
 
-        The others have their leases or tokens already, and these don't wait.
+        Once some steps of a lenient batch are answered, it waits for REST_S more, because their
+        leases or tokens must not wait. A batch with an `away_s` waits for `away_s` in all.
         """
-        if not self._is_lenient or len(self._left) == len(self.steps):
-            return False
         if self._rest_until is None:
+            if not self._is_lenient or len(self._left) == len(self.steps):
+                return False
             self._rest_until = clock.mono_s() + settings.REST_S
         return clock.mono_s() >= self._rest_until
 
@@ -145,13 +188,21 @@ class Spread:
         When nothing at all was answered, that is raised in any case.
         """
         for index in self._left:
-            self.replies[index] = self._errors[index]
+            self.replies[index] = self._error(index)
         failed = [index for index, reply in enumerate(self.replies) if isinstance(reply, Exception)]
         if failed and (not self._is_lenient or all(map(self._is_lost, range(len(self.steps))))):
-            raise self._ours(failed[0], is_replica=is_replica) from None
+            first = self._ours(failed[0], is_replica=is_replica)
+            raise self._noted(first, self._sent) from None
         for index in failed:
             self.replies[index] = self._ours(index)
         return self.replies
+
+    def _error(self, index: int) -> Exception:
+        """Returns the error of a step that is still unanswered."""
+        error = self._errors[index]
+        if self._away_s is None:
+            return error
+        return self._noted(given_up(error, self._place, self._away_s), index in self._sent)
 
     def _is_lost(self, index: int) -> bool:
         return index in self._left or isinstance(self.replies[index], RedisUnreachable)
@@ -161,6 +212,11 @@ class Spread:
         if isinstance(error, FairlaneError):  # of another way
             return error
         return wire.translate(error, self._place, is_replica=is_replica)
+
+
+def batch_of(step: Command | Call) -> Batch:
+    """Returns the batch of one step."""
+    return Batch([step], away_s=step.away_s)
 
 
 def asked_at(error: Exception) -> routes.Address | None:

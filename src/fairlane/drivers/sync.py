@@ -31,7 +31,7 @@ from ..steps import (
 )
 from . import routes, wire
 from .beside import Beside, Signal
-from .passing import Driver
+from .passing import Driver, FirstContact
 from .sync_calls import Calls
 from .sync_servers import Lines, Servers
 
@@ -66,15 +66,16 @@ class SyncDriver(Driver[Servers]):
         handle: Callable[[Handle | HandleBunch], Any] | None = None,
         *,
         until: float = math.inf,
+        away_s: float | None = None,
     ) -> T:
         """The operation's result; raises what it raises.
 
         `source` answers its Pull steps, `handle` its Handle and HandleBunch steps; these are called
         in the caller's thread, and what goes on meanwhile is run in another.
-        `until`: see Calls.
+        `until`, `away_s`: see Calls.
         """
         runner = _Runner(self, source, handle)
-        runner.calls.until = until
+        runner.calls.until, runner.calls.away_s = until, away_s
         return self.perform(operation, runner)
 
     def perform(self, operation: Operation[T], runner: _Runner) -> T:
@@ -96,21 +97,23 @@ class SyncDriver(Driver[Servers]):
         finally:
             runner.close()
 
-    def check(self) -> Dialect:
+    def check(self, patience_s: float = 0.0) -> Dialect:
         """Connects and reads INFO: is this server fit? Raises RedisUnreachable, RedisUnfit.
 
-        Of a cluster all primaries that answer are asked, and what the oldest understands is spoken
-        from then on: so it may be brought from one version to the next while we work. (Back to an
-        older one it may not: then whoever began before has to begin anew.)
+        `patience_s` as in FirstContact. Of a cluster all primaries that answer are asked, and what
+        the oldest understands is spoken from then on: so it may be brought from one version to the
+        next while we work. (Back to an older one it may not: then what began before has to begin
+        anew.)
         """
-        for is_last in self.servers.tries():
+        contact = FirstContact(self, patience_s)
+        while True:
             try:
-                infos = self._infos()
-                break
+                return self.learn(self._infos())
             except (redis.RedisError, OSError) as error:
-                if is_last or not wire.is_passing(error):
+                pause = contact.pause(error)
+                if pause is None:
                     raise wire.translate(error, self.place) from None
-        return self.learn(infos)
+                clock.sleep(pause)
 
     def _infos(self) -> list[bytes]:
         servers = self.servers
@@ -201,7 +204,8 @@ class _Runner:
             case At():
                 return self.calls.again(step.node, lambda line: self.calls.one(line, step.command))
             case Confirm():
-                return self.calls.again(routes.key_of(step.step), partial(self.calls.confirm, step))
+                confirm, asked = partial(self.calls.confirm, step), step.step
+                return self.calls.again(routes.key_of(asked), confirm, away_s=asked.away_s)
             case Pause():
                 return clock.sleep(step.seconds)
             case Handle() if self.handle is not None:

@@ -13,7 +13,7 @@ from ..retry import connection_delays
 from ..scripts import Dialect
 from ..steps import Across, Batch, Call, Command, Confirm, Confirmed, Pop
 from . import routes, wire
-from .spread import Part, Spread
+from .spread import Part, Spread, batch_of
 from .unloaded import may_refuse_to_load
 
 if TYPE_CHECKING:
@@ -30,24 +30,25 @@ class Calls:
     """The calls of one run. `sent` is told once what was to be sent first has gone out.
 
     `until`: no call is repeated after this moment, in seconds of clock.mono_s; calls that take the
-    place of another one have no more time than that.
+    place of another one have no more time than that. `away_s`: as in Batch, for every batch.
     """
 
     def __init__(self, driver: SyncDriver, sent: Signal | None = None) -> None:
         self.driver = driver
         self.sent = sent
         self.until = math.inf
+        self.away_s: float | None = None
 
     def call(self, step: Command | Call) -> Any:
         """One step."""
         if self.driver.servers.is_one and not isinstance(step, Pop):
             return self.again(None, lambda line: self.one(line, step))
-        return self.spread(Batch([step]))[0]
+        return self.spread(batch_of(step))[0]
 
     def across(self, step: Across) -> Any:
         """The same, if one server has all its keys."""
         if self.driver.dialect is None:
-            self.again(None, _nothing)
+            self.driver.check(self._left_s())
         if not self.driver.is_cluster:
             try:
                 return self.call(step.call)
@@ -63,12 +64,17 @@ class Calls:
         call: Callable[[Connection], Any],
         *,
         keep: bool = False,
+        away_s: float | None = None,
     ) -> Any:
-        """One call, repeated while Redis does not answer; the same words each time."""
-        driver = self.driver
+        """One call, repeated while Redis does not answer; the same words each time.
+
+        `away_s` as in Batch.
+        """
+        driver, away_s = self.driver, self.driver.cluster_away_s(away_s)
+        left_s = self._left_s(away_s)
+        delays = connection_delays(left_s)
         if driver.dialect is None:
-            driver.check()
-        delays = connection_delays(self._left_s())
+            driver.check(left_s)
         while True:
             lines = line = None
             try:
@@ -79,8 +85,7 @@ class Calls:
                 driver.drop(lines, line, error)
                 pause = next(delays, None) if driver.may_pass(error) else None
                 if pause is None or driver.give_up():
-                    is_final = driver.is_final(error)
-                    raise wire.translate(error, driver.place, is_replica=is_final) from None
+                    raise driver.error_of(error, away_s) from None
                 clock.sleep(pause)
             except BaseException:  # Ctrl-C in the middle of a reply: this line is out of step
                 if line is not None:
@@ -131,18 +136,18 @@ class Calls:
 
     def spread(self, batch: Batch) -> list[Any]:
         """A batch: one round trip, in a cluster one for each node, all of them at once."""
-        driver = self.driver
+        driver, left_s = self.driver, self._left_s(batch.patience_s)
         if driver.dialect is None:
-            self.again(None, _nothing)
-        spread = Spread(batch, driver.place, driver.may_pass)
+            driver.check(left_s)
+        away_s = driver.cluster_away_s(self.away_s if batch.away_s is None else batch.away_s)
+        spread = Spread(batch, driver.place, driver.may_pass, away_s)
         spread.spoken(self.dialect)
-        left_s = self._left_s(batch.patience_s)
         until, delays = clock.mono_s() + left_s, connection_delays(left_s)
         while True:
             self._turn(spread)
             for index, other in spread.other_ways():
                 try:
-                    spread.replies[index] = driver.run(other, until=until)
+                    spread.replies[index] = driver.run(other, until=until, away_s=away_s)
                 except FairlaneError as error:
                     spread.replies[index] = error
             if spread.is_over:
@@ -177,7 +182,11 @@ class Calls:
         lines = line = None
         try:
             lines = self._lines(part)
+            if spread.skip_if_away(part.indexes, lines):
+                self.driver.servers.look_again()
+                return
             line = lines.take()
+            spread.goes_out(part.indexes)
             steps = (spread.steps[index] for index in part.indexes)
             for piece in wire.pieces(steps, self.dialect, asking=part.asking):
                 line.send_packed_command([piece])
@@ -185,6 +194,7 @@ class Calls:
         except (redis.RedisError, OSError) as error:
             self.driver.drop(lines, line, error)
             spread.broke(part.indexes, error)
+            spread.give_up_if_away(part.indexes, lines)
         except BaseException:
             if line is not None:
                 line.disconnect()
@@ -203,8 +213,11 @@ class Calls:
         except (redis.RedisError, OSError) as error:
             self.driver.drop(lines, line, error)
             spread.broke(part.indexes, error)
+            spread.give_up_if_away(part.indexes, lines)
         else:
             self._leave(lines, line, spoilt)
+            if spoilt is not None:
+                spread.give_up_if_away(part.indexes, lines)
 
     def _leave(self, lines: Lines, line: Connection, spoilt: Exception | None) -> None:
         """The line is idle again, if the server may answer the next call on it."""
@@ -249,7 +262,3 @@ class Calls:
             raise
         self._leave(lines, line, spoilt)
         return reply
-
-
-def _nothing(_: Connection) -> None:
-    """Asks for nothing: the driver has looked at the server."""

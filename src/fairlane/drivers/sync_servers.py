@@ -58,6 +58,7 @@ class Lines(Known):
     def give(self, line: Connection) -> None:
         """Back among the idle ones; a broken one reconnects at its next use."""
         self._idle.append(line)
+        self.note_reply()
 
     def close(self) -> None:
         """Closes the idle connections; one in use is given back as ever.

@@ -7,9 +7,10 @@ hosts, the same credentials and the same options behind a `?`; `rediss` for `red
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, unquote_plus, urlsplit
 
 from ..errors import InvalidArgument
 from .routes import Address, address
@@ -28,8 +29,21 @@ SCHEMES = (
 )
 # What a sentinel has none of, or others than the servers it watches.
 OF_KEYS = frozenset({"db", "username", "password"})
-_SECRET = re.compile(r"(://[^:@/]*:).*@")  # up to the last @: a password may hold anything
-_QUERY_SECRET = re.compile(r"(password=)[^&]*")
+# Up to the last @, because a password may hold anything; also one without a user.
+_SECRET = re.compile(r"(://(?:[^:@/]*:)?).*@")
+_HOSTS = r"[\w.-]+(?::\d+)?(?:,[\w.-]+(?::\d+)?)*"
+# These hold no password: hosts with a master and a database.
+_PLAIN = re.compile(rf"[a-z+]+://{_HOSTS}(/[\w.-]+)?(/\d+)?", re.ASCII)
+# Credentials without a second @, a / or a #: they end at the @, and the options begin at the ?.
+_LOGIN = r"(?:[^@/#:]*:?[^@/#:]*@)?"
+_SOUND = re.compile(
+    rf"[a-z+]+://{_LOGIN}{_HOSTS}(/[\w.-]+)?(/\d+)?/?|unix://{_LOGIN}(/[\w.-]*)*", re.ASCII
+)
+_PLAIN_VALUE = re.compile(r"[\w./+-]*", re.ASCII)
+_PLAIN_NAME = re.compile(r"[a-z_]{1,40}")
+_PLAIN_PATH = re.compile(r"/[^;=:]*|/[^;=@]*")  # of a socket; with : and @ it may be credentials
+_DATABASE = re.compile(r"/*[0-9]{1,9}/*")
+_MASTER = re.compile(r"[\w.-]+", re.ASCII)  # as a Sentinel allows it
 _YES_NO = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
@@ -44,11 +58,23 @@ class Target(NamedTuple):
     master: str = ""
     guards: tuple[tuple[str, str], ...] = ()  # sentinel: the credentials of the sentinels
 
+    def __repr__(self) -> str:
+        """Shows no password."""
+        return f"<Target {self.kind}>"
+
 
 def hide_secret(url: str) -> str:
-    """The URL without its passwords, for messages."""
+    """Returns the URL without its passwords, for messages."""
     # The query first: a password there may hold an @, too.
-    return _SECRET.sub(r"\1***@", _QUERY_SECRET.sub(r"\1***", url))
+    rest, mark, query = url.partition("?")
+    shown = "&".join(map(_shown_option, query.split("&")))
+    return _SECRET.sub(r"\1***@", rest + mark + shown)
+
+
+def _shown_option(text: str) -> str:
+    name, mark, value = text.partition("=")
+    is_secret = "password" in unquote_plus(name) or not _PLAIN_VALUE.fullmatch(value)
+    return name + mark + ("***" if is_secret else value)
 
 
 def read(url: str) -> Target:
@@ -57,6 +83,8 @@ def read(url: str) -> Target:
     if scheme not in SCHEMES:
         known = ", ".join(f"{known}://" for known in SCHEMES)
         raise _invalid(url, f"it begins with one of {known}")
+    if not url.isprintable():  # urlsplit leaves some of these characters out
+        raise _invalid(url, "%20 for a space, %0A for a newline and so on is expected")
     family, _, kind = scheme.partition("+")
     secure = family == "rediss"
     if not kind:
@@ -77,13 +105,13 @@ def read(url: str) -> Target:
     if kind == "cluster":
         if guards or options.pop("db", 0):
             raise _invalid(url, "a cluster has no sentinels, and one database only")
-        return Target("cluster", secure, options, hosts=_hosts(place.strip("/")))
+        return Target("cluster", secure, options, hosts=_hosts(url, place.strip("/")))
     return _sentinel(url, place, Target("sentinel", secure, options, guards=guards))
 
 
 def _one(url: str, *, is_secure: bool) -> Target:
     rest, _, query = url.partition("?")
-    if not _is_plain(url):
+    if not _is_plain(rest):
         raise _invalid(
             url, "scheme://host:port/db is expected, and %2F for a / and %3F for a ? in a password"
         )
@@ -93,21 +121,26 @@ def _one(url: str, *, is_secure: bool) -> Target:
     return Target("one", is_secure, options, rest=rest)
 
 
-def _is_plain(url: str) -> bool:
-    """False where redis-py would connect to a part of the password, and name it."""
+def _is_plain(rest: str) -> bool:
+    """Returns False where redis-py would connect to a part of the password, and name it."""
     try:
-        parts = urlsplit(url)
+        parts = urlsplit(rest)
         _ = parts.port  # looks whether it is a number
     except ValueError:  # its text may hold a part of the password
         return False
-    return not (parts.netloc and "@" in parts.path + parts.fragment)
+    if parts.fragment:
+        return False
+    if parts.scheme == "unix":  # credentials end with an @, and no host is between it and the path
+        host = parts.netloc.rpartition("@")[2]
+        return not host and _PLAIN_PATH.fullmatch(parts.path) is not None
+    return not parts.path.strip("/") or _DATABASE.fullmatch(parts.path) is not None
 
 
 def _sentinel(url: str, place: str, target: Target) -> Target:
     """`h:p,h:p/master[/db]`."""
     hosts, _, path = place.partition("/")
     master, _, db = path.partition("/")
-    if not master:
+    if not _MASTER.fullmatch(master):
         raise InvalidArgument(
             "a redis+sentinel:// URL names its master: redis+sentinel://host:26379/mymaster"
         )
@@ -115,17 +148,28 @@ def _sentinel(url: str, place: str, target: Target) -> Target:
         if not db.isdigit():
             raise _invalid(url, "behind the master stands the number of a database")
         target.options["db"] = int(db)
-    return target._replace(hosts=_hosts(hosts), master=master)
+    return target._replace(hosts=_hosts(url, hosts), master=master)
 
 
-def _hosts(text: str) -> tuple[Address, ...]:
-    return tuple(address(part) for part in text.split(","))
+def _hosts(url: str, text: str) -> tuple[Address, ...]:
+    try:
+        return tuple(address(part) for part in text.split(","))
+    except InvalidArgument:  # whose text has the node, which may be a part of the password
+        raise _invalid(url, "host:port is expected for each node") from None
 
 
 # ------------------------------------------------------------------ options behind the ?
 
 
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError("a whole number is expected")
+    return int(text)
+
+
 def _yes_no(text: str) -> bool:
+    if text.lower() not in _YES_NO:
+        raise ValueError("true or false is expected")
     return _YES_NO[text.lower()]
 
 
@@ -142,7 +186,7 @@ def _requirement(text: str) -> str:
 
 
 _OPTIONS: dict[str, Callable[[str], Any]] = {
-    "db": int,
+    "db": _number,
     "username": str,
     "password": str,
     "client_name": str,
@@ -161,18 +205,18 @@ _OPTIONS: dict[str, Callable[[str], Any]] = {
 def _options(url: str, query: str, *, is_secure: bool) -> dict[str, Any]:
     """The options of a URL. What would change how this package speaks to Redis is none of them."""
     found: dict[str, Any] = {}
+    is_sound = _SOUND.fullmatch(url.partition("?")[0]) is not None
     for name, value in parse_qsl(query, keep_blank_values=True):
         read_value = _OPTIONS.get(name)
         if read_value is None:
-            raise _invalid(url, f"its option {name!r} is none of {', '.join(_OPTIONS)}")
+            shown = f" {name!r}" if is_sound and _PLAIN_NAME.fullmatch(name) else ""
+            raise _invalid(url, f"its option{shown} is none of {', '.join(_OPTIONS)}")
         if name.startswith("ssl_") and not is_secure:
             raise _invalid(url, f"{name} needs a secure connection, rediss instead of redis")
         try:
             found[name] = read_value(value)
-        except KeyError:
-            raise _invalid(url, f"{name} is true or false") from None
         except ValueError as error:
-            shown = "" if "password" in name else f" {value!r}"
+            shown = f" {value!r}" if is_sound and _PLAIN_VALUE.fullmatch(value) else ""
             raise _invalid(url, f"{name}{shown}: {error}") from None
     if is_secure:  # older redis-py does not look at the host's name
         found.setdefault("ssl_check_hostname", found.get("ssl_cert_reqs") != "none")
@@ -180,4 +224,11 @@ def _options(url: str, query: str, *, is_secure: bool) -> dict[str, Any]:
 
 
 def _invalid(url: str, why: str) -> InvalidArgument:
-    return InvalidArgument(f"Redis URL {hide_secret(url)!r} is not valid: {why}")
+    """Returns the error for a URL. It shows little, because the password may end anywhere."""
+    scheme, mark, _ = url.partition("://")
+    if _PLAIN.fullmatch(url):
+        shown = f" {url!r}"
+    else:
+        is_word = mark and scheme.replace("+", "").isalpha()
+        shown = f" {scheme}://..." if is_word and get_close_matches(scheme, SCHEMES) else ""
+    return InvalidArgument(f"Redis URL{shown} is not valid: {why}")

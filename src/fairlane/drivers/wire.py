@@ -185,6 +185,11 @@ def is_passing(error: Exception) -> bool:
     )
 
 
+def is_unknown_host(error: Exception) -> bool:
+    """Returns True if the host name in the URL has no address, most often a typing error."""
+    return isinstance(error, redis.ConnectionError | OSError) and " not known" in str(error)
+
+
 # How Redis 6.2 passes on the error of a command inside a script.
 _INSIDE = re.compile(r"@user_script: ?\d+: -([A-Z]+ .*)")
 _CODES = {  # redis-py strips the code of the errors it has a class for

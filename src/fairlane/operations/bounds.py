@@ -70,7 +70,9 @@ def recount(queue: str) -> Operation[None]:
 
 def _row(name: str, state: str, *numbers: str) -> list[Arg]:
     chunks, total, done, dead = (int(number or 0) for number in numbers)
-    return [name, chunks, total, total if state in ENDED_STATES else done + dead]
+    if state in ENDED_STATES:  # the chunks of a new life of the id have not been admitted
+        return [name, 0, total, total]
+    return [name, chunks, total, done + dead]
 
 
 class Room:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
+from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .. import keys
+from ..errors import DeadNotFound
 from ..fingerprint import fingerprint_of, read_failure
-from ..model import DeadGroup, DeadSubRequest
+from ..model import DeadChoice, DeadGroup, DeadSubRequest
 from ..scripts import library
 from ..steps import Batch, Command
 from .control import as_text, not_found
 from .fields import read
+from .words import named
 
 if TYPE_CHECKING:
     from ..steps import Operation
 
+ALL = DeadChoice()
+CALL = 1000  # dead ones that one call names
 PAGE = 1000  # dead ones listed at once without their bodies
 _PAGE_BYTES = 4 << 20  # bodies and errors read at once
 _ERROR_BYTES = 16 << 10  # of one error at the most
@@ -48,12 +54,65 @@ def list_dead(request_id: str, after: bytes) -> Operation[list[Listed]]:
     ]
 
 
+class Chosen:
+    """Ids of dead sub-requests in their order, 16 bytes each."""
+
+    def __init__(self) -> None:
+        self._parts = array("Q")
+
+    def add(self, dead_id: bytes) -> None:
+        """One more, later than those before."""
+        self._parts.extend(map(int, dead_id.split(b"-")))
+
+    def __len__(self) -> int:
+        return len(self._parts) // 2
+
+    @property
+    def digest(self) -> str:
+        """A hash of all of them."""
+        return hashlib.sha256(self._parts.tobytes()).hexdigest()
+
+    def ids(self, first: int, last: int) -> list[str]:
+        """The ids from place `first` up to before `last`."""
+        part = self._parts[2 * first : 2 * last]
+        return [f"{ms}-{seq}" for ms, seq in zip(part[::2], part[1::2], strict=True)]
+
+
 def page_size(request_id: str) -> Operation[int]:
     """How many dead ones are about 4 MiB. Raises RequestNotFound."""
     state, biggest = yield from read(request_id, "state", "max_body")
     if state in {"", "abandoned"}:
         raise not_found(request_id)
     return min(PAGE // 2, max(1, _PAGE_BYTES // (int(biggest or 0) + _ERROR_BYTES)))
+
+
+def choose(request_id: str, choice: DeadChoice) -> Operation[tuple[Chosen, list[Any]]]:
+    """Returns the dead sub-requests that are meant, and what is named but not among the dead.
+
+    Raises RequestNotFound.
+    """
+    yield from page_size(request_id)
+    missing: set[Any] = {*(choice.fingerprints or ()), *(choice.indexes or ())}
+    if choice != ALL and not missing:
+        return Chosen(), []
+    wanted = frozenset(missing)
+    chosen, after = Chosen(), b""
+    while page := (yield from list_dead(request_id, after)):
+        after = page[-1].dead_id
+        for one in page:
+            name = one.fingerprint if choice.fingerprints else one.index
+            if choice == ALL or name in wanted:
+                chosen.add(one.dead_id)
+                missing.discard(name)
+    return chosen, sorted(missing)
+
+
+def none_with(request_id: str, choice: DeadChoice, missing: list[Any]) -> DeadNotFound:
+    """Returns the error for what is named but not among the dead."""
+    what = "fingerprint" if choice.fingerprints else "index"
+    return DeadNotFound(
+        f"request {request_id} has no dead sub-request with {what} {named(missing)}"
+    )
 
 
 def read_dead(request_id: str, after: str) -> Operation[list[DeadSubRequest]]:

@@ -8,9 +8,12 @@ from .. import keys, settings
 from ..errors import FairlaneError
 from ..scripts import library
 from ..steps import Batch, Command, Operation
-from .maintain import settle_reap, unregister
-from .together import each
+from .maintain import settle_reaps, unregister
+from .together import each_or_error
+from .tokens import parse
 from .work import reap
+
+_TOGETHER = 100  # requests of one batch
 
 
 class Late(NamedTuple):
@@ -46,23 +49,34 @@ def late_workers(queue: str) -> Operation[list[Late]]:
 
 
 def take_over(queue: str, worker: str, started: str) -> Operation[int]:
-    """Takes every lease from a dead worker, then forgets it; returns requests looked at.
+    """Takes back what a dead worker had taken, then forgets it; returns requests looked at.
 
-    A request that can't be read is passed over.
+    Its leases are taken back, and tokens that it had not shown are minted again. That costs a call
+    for each request that it held, because a worker notes the tokens that it takes before it shows
+    them. A request that can't be read is passed over: the audit finds its expired lease. Raises the
+    error of a shard that takes no tokens, after the worker is forgotten.
     """
-    ids = yield Command(b"ZRANGE", keys.active(queue), 0, -1)
-    todo = [name.decode("utf-8", "replace") for name in ids]
-    looked = len(todo)
+    fields = yield Command(b"HGETALL", keys.taken(queue, worker))
+    wanted: dict[str, list[str]] = {}
+    for raw in (token for tokens in fields[1::2] for token in tokens.split()):
+        if (token := parse(raw)) is not None:
+            wanted.setdefault(token.request_id, []).extend((token.k, token.g))
+    todo = list(wanted)
+    error: FairlaneError | None = None
     while todo:
-        part, todo = todo[:100], todo[100:]
-        replies = yield from each(
-            [reap(queue, request_id, worker=worker, started=started) for request_id in part]
-        )
-        for request_id, reply in zip(part, replies, strict=True):
-            if isinstance(reply, FairlaneError):
-                continue
-            yield from settle_reap(queue, request_id, reply)
-            if reply[0] == b"ok" and reply[1] == 1:  # it held more than one bite
-                todo.append(request_id)
+        part, todo = todo[:_TOGETHER], todo[_TOGETHER:]
+        calls = [
+            reap(queue, name, worker=worker, started=started, missing=wanted[name]) for name in part
+        ]
+        replies = dict(zip(part, (yield from each_or_error(calls)), strict=True))
+        try:
+            yield from settle_reaps(queue, replies)
+        except FairlaneError as failure:  # of a shard that takes no tokens: they are minted again
+            error = error or failure
+        for name, reply in replies.items():
+            if isinstance(reply, list) and reply[0] == b"ok" and reply[1] == 1:
+                todo.append(name)  # it held more than one bite
     yield from unregister(queue, worker, started)
-    return looked
+    if error is not None:
+        raise error
+    return len(wanted)

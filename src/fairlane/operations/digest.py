@@ -45,11 +45,11 @@ class Digest:
     """
 
     def __init__(self, policy: Policy) -> None:
-        self._link = repr(tuple(terms(policy).values())).encode()
+        self._link = self._before = repr(tuple(terms(policy).values())).encode()
 
     def add(self, chunk: Chunk) -> str:
         """The digest up to and with `chunk`, hex."""
-        self._link = digested(self.begun(), chunk).digest()
+        self._before, self._link = self._link, digested(self.begun(), chunk).digest()
         return self.hex
 
     def begun(self) -> Hash:
@@ -60,3 +60,8 @@ class Digest:
     def hex(self) -> str:
         """The digest up to and with the last chunk added."""
         return self._link.hex()
+
+    @property
+    def before(self) -> str:
+        """The digest up to the last chunk added, without it."""
+        return self._before.hex()

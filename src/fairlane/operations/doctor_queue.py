@@ -11,7 +11,7 @@ from ..steps import Batch, Command
 from .doctor_server import BAD, OK, WARN, Check
 from .fields import ask, told
 from .fsck import still_lost
-from .maintain import Suspect, queued_long
+from .lost import Suspect, queued_long
 from .shards import read_shards
 from .words import many, named, span
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _MOST = 500  # requests looked at, the most overdue first
 _ENDINGS = 100
+_SUSPECTS = 20_000  # permits whose tokens are looked for
 _LONG_MS = 600_000  # without anything done
 _OVERDUE_MS = 30_000  # what is due is looked after within seconds
 _REPAIR = "fairlane fsck --repair"
@@ -156,7 +157,7 @@ def _tokens(queue: str, seen: list[Seen]) -> Operation[Check]:
     """Leaked tokens: permits that wait for a token which is nowhere."""
     suspects: list[Suspect] = []
     for one in seen:
-        if one.queued and len(suspects) < settings.AUDIT_MOST:
+        if one.queued and len(suspects) < _SUSPECTS:
             suspects += yield from queued_long(one.id)
     lost = yield from still_lost(queue, suspects)
     if not lost:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import keys, settings
-from ..errors import NotDurable, RedisUnfit, RequestLost
+from ..errors import NotDurable, RedisUnfit, RequestEnded, RequestLost
 from ..scripts import library
 from ..steps import Batch, Call, Command, Confirm, Confirmed, Operation
 
@@ -40,13 +40,20 @@ def count_online(info: bytes | str) -> int:
 def confirm_submission(request_id: str, replicas: int, chain: str) -> Operation[None]:
     """What was submitted is on the replicas; `chain` is the digest of all of it.
 
-    Raises NotDurable, and RequestLost when a failover took some of it before.
+    Raises NotDurable, RequestLost when a failover took some of it before, and RequestEnded when it
+    was cancelled before.
     """
     found: Confirmed = yield Confirm(_call(request_id), replicas)
-    if found.reply[0] == b"gone" or found.reply[2].decode() != chain:
+    is_whole = found.reply[0] != b"gone" and found.reply[2].decode() == chain
+    if not is_whole or found.reply[4]:  # open: the seal is lost, which changes no digest
         raise RequestLost(
             f"request {request_id} lost a part of its submission in a failover: "
             "submit the same again with the same id"
+        )
+    if found.reply[1] in {b"cancelling", b"cancelled"}:
+        raise RequestEnded(
+            f"request {request_id} was cancelled before its submission was confirmed: fairlane "
+            "status names the reason"
         )
     if is_short(found, replicas):
         raise NotDurable(
@@ -82,7 +89,9 @@ def confirm_settled(call: Call, request_id: str, replicas: int) -> Operation[tup
     found: Confirmed = yield Confirm(call, replicas)
     reply: list[Any] = found.reply
     if reply[0] in {b"already", b"ended"}:
-        found = yield Confirm(_call(request_id), replicas)
+        again = _call(request_id)
+        again.away_s = call.away_s
+        found = yield Confirm(again, replicas)
     elif reply[0] != b"ok":  # lost or gone: nothing was settled
         return reply, ""
     return reply, _what_is(found, replicas) if is_short(found, replicas) else ""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .. import keys, settings
-from ..errors import InvalidArgument, QueueFull, RedisFull, RequestExists
+from ..errors import InvalidArgument, QueueFull, RedisFull, RequestEnded, RequestExists
 from ..model import ENDED_STATES
 from ..scripts import library
 from ..steps import Across, Batch, Command, Operation
@@ -29,7 +29,7 @@ class Submission:
     """One submission on its way: `digest` covers the chunks so far.
 
     `announced` is an intent that stands in `active` already. Open, it may go without a chunk for
-    `open_ms`.
+    `open_ms`. `born` identifies the life of the id that it wrote or found.
     """
 
     id: str
@@ -38,10 +38,16 @@ class Submission:
     room: Room
     announced: Intent | None = None
     open_ms: int = 0  # 0 = the usual hour
+    born: int = 0  # ms; 0 = not known
+    takes_back: bool = True  # after an error an incomplete request is taken back
 
 
 def enqueue(own: Submission, chunk: Chunk, *, is_open: bool) -> Operation[list[Any]]:
-    """The script's reply: ok, exists or ended. Raises RequestExists, RedisFull and QueueFull."""
+    """Brings the request into being, or finds it; returns the script's reply: ok, exists or ended.
+
+    An abandoned request of this id was never complete, so a new one takes its place. Raises
+    RequestExists, RequestEnded (it was cancelled), RedisFull and QueueFull.
+    """
     while True:
         try:
             return (yield from _now(own, chunk, is_open=is_open))
@@ -50,7 +56,7 @@ def enqueue(own: Submission, chunk: Chunk, *, is_open: bool) -> Operation[list[A
 
 
 def _now(own: Submission, chunk: Chunk, *, is_open: bool) -> Operation[list[Any]]:
-    intent, given_up, reply = own.announced, 0, None
+    intent, given_up, over, reply = own.announced, 0, 0, None
     own.announced = None
     if intent is None:
         intent, reply = yield from _at_once(own, chunk, is_open=is_open)
@@ -60,16 +66,42 @@ def _now(own: Submission, chunk: Chunk, *, is_open: bool) -> Operation[list[Any]
         if intent is None:
             own.room.bound, (intent,) = yield from announce(own.policy, [own.id], given_up)
         if reply is None:
-            reply = yield from _enqueue_announced(own, chunk, intent, is_open=is_open)
+            reply = yield from _enqueue_announced(own, chunk, intent, over, is_open=is_open)
         word = reply[0]
-        if word in {b"exists", b"conflict"}:
-            yield from _found(own, reply, intent)
-        if word == b"conflict":
-            raise already_exists(own.id)
-        if word != b"late":
-            own.room.found()
-            return reply
-        intent, given_up, reply = None, reply[1], None  # the auditor gave it up: anew, and later
+        if word == b"late":  # the auditor gave the intent up: a later one is needed
+            given_up = reply[1]
+        elif word == b"abandoned":
+            over = yield from _log_abandoned(own.id, reply[1])
+        else:
+            break
+        intent, reply = None, None
+    own.room.found()
+    yield from _note_life(own, reply, intent)
+    return reply
+
+
+def _note_life(own: Submission, reply: list[Any], intent: Intent) -> Operation[None]:
+    """Notes which life of the id was begun or found. Raises RequestExists and RequestEnded."""
+    word = reply[0]
+    if word in {b"exists", b"conflict"}:
+        yield from _found(own, reply, intent)
+    if word == b"conflict":
+        raise already_exists(own.id)
+    if word == b"ok":
+        own.born = reply[2]
+    elif word == b"exists":
+        own.born = reply[4][1]
+        if is_cancelled(reply[4]):
+            raise cancelled_error(own.id, reply[4])
+
+
+def _log_abandoned(request_id: str, summary: list[Any]) -> Operation[int]:
+    """Logs the ending of an abandoned life, so that a new one may follow; returns when it began."""
+    home = yield Command(b"HGET", keys.request_hash(request_id), b"queue")
+    if home is not None:  # else its retention is over
+        yield retire(home.decode(), request_id, summary)
+    born: int = summary[1]
+    return born
 
 
 def _at_once(
@@ -91,8 +123,8 @@ def _at_once(
     try:
         told = yield Across(call)
     except RedisFull:
-        if (yield from is_there(own.id, own.digest.hex)):
-            return None, [b"ok", []]
+        if born := (yield from is_there(own.id, own.digest.hex)):
+            return None, [b"ok", [], born]
         raise
     if told is None:
         return None, None
@@ -102,19 +134,21 @@ def _at_once(
 
 
 def _enqueue_announced(
-    own: Submission, chunk: Chunk, intent: Intent, *, is_open: bool
+    own: Submission, chunk: Chunk, intent: Intent, over: int, *, is_open: bool
 ) -> Operation[list[Any]]:
     try:
-        yield from _ask(own, len(chunk))
+        yield from _ask(own, len(chunk), over)
         reply: list[Any] = yield library().enqueue(
             keys.request_keys(own.id),
             intent=intent.score,
             shards=intent.shards,
+            over=over,
             **_given(own, chunk, is_open=is_open),
         )
     except (InvalidArgument, RedisFull, QueueFull) as error:
-        if isinstance(error, RedisFull) and (yield from is_there(own.id, own.digest.hex)):
-            return [b"ok", []]
+        born = (yield from is_there(own.id, own.digest.hex)) if isinstance(error, RedisFull) else 0
+        if born:
+            return [b"ok", [], born]
         yield withdraw(own.policy.queue, own.id, intent)  # nothing was written: no trace stays
         raise
     return reply
@@ -129,21 +163,26 @@ def _given(own: Submission, chunk: Chunk, *, is_open: bool) -> dict[str, Any]:
     }
 
 
-def is_there(request_id: str, digest: str) -> Operation[bool]:
-    """True when this very submission was written, and only the reply that said so was lost.
+def is_there(request_id: str, digest: str) -> Operation[int]:
+    """Returns `born` of this very submission if it was written and its reply was lost, else 0.
 
     The intent stays, so the auditor looks after it, and mints the tokens that nobody was told.
     """
     found = yield library().confirm(keys.request_keys(request_id))
-    return bool(found[0] == b"ok" and found[2].decode() == digest)
+    if found[0] != b"ok" or found[2].decode() != digest or is_cancelled(found[1:]):
+        return 0
+    return int(found[3])
 
 
-def _ask(own: Submission, count: int) -> Operation[None]:
-    """Asks for room for the first chunk; a repeat of what is there needs none."""
+def _ask(own: Submission, count: int, over: int) -> Operation[None]:
+    """Asks for room for the first chunk; a repeat of what is there needs none.
+
+    With `over` only an abandoned life is there, and the new one needs room.
+    """
     try:
         yield from own.room.ask(1, count)
     except QueueFull:
-        if not (yield Command(b"HEXISTS", keys.request_hash(own.id), b"digest")):
+        if over or not (yield Command(b"HEXISTS", keys.request_hash(own.id), b"digest")):
             raise
 
 
@@ -167,6 +206,23 @@ def already_exists(request_id: str) -> RequestExists:
         f"request {request_id} exists with other content or options: "
         "choose another id, or submit the same again"
     )
+
+
+def is_cancelled(summary: list[Any]) -> bool:
+    """Returns True if a request of this summary was cancelled, also while slices are held."""
+    return summary[0] in {b"cancelling", b"cancelled"}
+
+
+def cancelled_error(request_id: str, summary: list[Any]) -> RequestEnded:
+    """Returns the error of a submission whose request was cancelled: its chunks do not run."""
+    state, reason = summary[0].decode(), summary[8].decode()
+    why = f" ({reason})" if reason else ""
+    if state == "cancelling":
+        return RequestEnded(
+            f"request {request_id} is being cancelled{why}: wait for its end, or choose another id"
+        )
+    mend = "submit it again" if reason == "abandoned" else "choose another id"
+    return RequestEnded(f"request {request_id} was cancelled{why}: {mend}")
 
 
 def dispatch(own: Submission, tokens: list[Any]) -> Operation[None]:

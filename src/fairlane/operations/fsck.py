@@ -18,7 +18,8 @@ from .fields import ask, told
 from .findings import Finding, Tally, mend
 from .fsck_dispatch import GRACE_MS, Dispatch
 from .intents import seen_to_exist
-from .maintain import Suspect, find_lost, queued_long, reap_all, remint
+from .lost import Suspect, find_lost, queued_long, remint
+from .maintain import reap_all
 from .shards import move_one, read_shards
 from .together import batch, each
 from .words import many
@@ -246,8 +247,12 @@ class Walk:
             what = f"waits for {many(len(permits), 'token')} nowhere to be found"
             found = tally.add("lost tokens", name, what, "mint them again")
             if tally.repair:
-                missing = [(one.k, one.g) for one in permits]
-                yield from mend(found, remint(self.queue, name, missing))
+                yield from mend(found, self._remint(name, permits))
+
+    def _remint(self, name: str, permits: list[Suspect]) -> Operation[None]:
+        reply = (yield from remint(self.queue, {name: permits}))[name]
+        if isinstance(reply, FairlaneError):
+            raise reply
 
     def _astray(self, suspects: list[Suspect], tally: Tally) -> Operation[list[Suspect]]:
         """Tells of tokens in shards that nobody looks into; the suspects that are not there."""
@@ -331,8 +336,10 @@ def still_lost(queue: str, suspects: list[Suspect]) -> Operation[dict[str, list[
 
     Each is looked at once more at the end: whoever had its token in hands has shown it by then.
     """
-    lost = yield from find_lost(queue, suspects)
-    missing = [one for one in suspects if (one.k, one.g) in lost.get(one.request_id, ())]
+    lost, errors = yield from find_lost(queue, suspects)
+    if errors:
+        raise errors[0]
+    missing = [one for permits in lost.values() for one in permits]
     asked = [Command(b"HGET", keys.permits(one.request_id), one.k) for one in missing]
     found: dict[str, list[Suspect]] = {}
     for one, text in zip(missing, (yield from batch(asked)), strict=True):

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import keys, settings
 from ..scripts import library
-from ..steps import Call, Command, Operation
 from .shards import Shards
-from .tokens import drop
+from .tokens import drop, postpone
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..model import Policy
+    from ..steps import Call, Operation
 
 
 class Intent(NamedTuple):
@@ -64,23 +64,26 @@ def seen_to_exist(due_ms: int) -> str:
     return f"{due_ms}.5"
 
 
-def withdraw(queue: str, request_id: str, intent: Intent) -> Command | Call:
-    """Takes an intent back: the auditor looks when it would have looked, or not at all."""
+def withdraw(queue: str, request_id: str, intent: Intent) -> Call:
+    """Takes an intent back: the auditor looks when it would have looked, or not at all.
+
+    An entry that was moved since stays as it is: it is a newer intent, whose request may exist
+    already.
+    """
     if intent.before != "0":
-        return Command(b"ZADD", keys.active(queue), b"XX", intent.before, request_id)
+        return postpone(queue, [request_id, intent.score, intent.before])
     return drop(queue, request_id, str(intent.score))
 
 
-def restore(queue: str, request_id: str, intent: Intent, *, is_over: bool) -> Command | Call | None:
+def restore(queue: str, request_id: str, intent: Intent, *, is_over: bool) -> Call | None:
     """The step that undoes an intent for a request of this queue that was there already.
 
-    The auditor looks when it would have looked. The bare score that stood there may be one that an
-    auditor has given up and is about to take out: so it is marked. None = the entry was missing and
-    the intent makes up for it.
+    The auditor looks when it would have looked, and the entry is marked, because the request
+    exists. None = the entry was missing and the intent makes up for it.
     """
     if is_over:
         return withdraw(queue, request_id, intent)
     if intent.before == "0":
         return None
     marked = seen_to_exist(int(float(intent.before)))
-    return Command(b"ZADD", keys.active(queue), b"XX", marked, request_id)
+    return postpone(queue, [request_id, intent.score, marked])

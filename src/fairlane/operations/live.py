@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .. import keys, settings
-from ..errors import RequestEnded
+from ..errors import RedisFull, RequestEnded
 from ..scripts import library
 from ..steps import Batch, Call, Command, Operation, Pause
 from .control import cancel
@@ -85,10 +85,15 @@ def end_live(txn: Txn) -> Operation[None]:
 def abort_live(txn: Txn) -> Operation[None]:
     """Cancels the open requests that a transaction has begun for itself alone.
 
-    Also those which a task begins that does not know yet: it sees the mark that is left here.
+    Also those which a task begins that does not know yet: it sees the mark that is left here. If a
+    full Redis refuses the mark, that is raised after the requests that are noted were cancelled.
     """
     begun = keys.begun(txn.name)
-    yield Command(b"SADD", begun, _GIVEN_UP)
+    refused_mark: RedisFull | None = None
+    try:
+        yield Command(b"SADD", begun, _GIVEN_UP)
+    except RedisFull as error:
+        refused_mark = error
     yield Command(b"PEXPIRE", begun, settings.STAGE_MS)
     cursor = b"0"
     while True:
@@ -97,7 +102,9 @@ def abort_live(txn: Txn) -> Operation[None]:
             if name != _GIVEN_UP:
                 yield from _give_up(*name.decode().split(" "))
         if int(cursor) == 0:
-            return
+            break
+    if refused_mark is not None:
+        raise refused_mark
 
 
 def _give_up(request_id: str, digest: str) -> Operation[None]:

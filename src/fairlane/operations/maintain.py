@@ -1,35 +1,37 @@
-"""What keeps a queue whole: beats, promoter, reaper, auditor. All of it may run twice."""
+"""What keeps a queue whole: beats, promoter, reaper. All of it may run twice."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from .. import keys, settings
 from ..errors import FairlaneError, InvalidArgument, RedisUnreachable
 from ..scripts import library
 from ..steps import Batch, Call, Command, Operation
-from . import permits
-from .control import as_text
 from .intents import seen_to_exist
-from .shards import move_one, read_shards
-from .tokens import drop, insert, retire
+from .together import each_or_error
+from .tokens import Ending, Minted, drop, insert_all, postpone, push, retire_all
 from .work import reap
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from ..steps import Arg
 
 _PROMOTED = 1000  # tokens a call
-_FEW = 20  # tokens looked up one by one
-_PAGE = 1000  # tokens of a lane read at once
+_GLANCES = 250  # requests of one batch
+_ROWS = 300  # of one call
+_CALLS = 20  # of one batch; each has hundreds of tokens
 _BITES = 20  # reaps of one request at one look; a bite is about 1,000 entries
-_SILENT = 3  # requests in a row that do not answer, until a pass gives up
 
 
 def register(queue: str, worker: str, host: str, pid: int, started: str) -> Operation[list[bytes]]:
     """Enters a worker: [ok, former], or [taken, host, pid] when the name beats elsewhere.
 
-    `former` is the start of the life that had the name before on this host; empty when there was
-    none. On another host it may well be alive and only silent: its leases are left to their time.
+    `host` is where it runs, see worker/whereabouts.py. `former` is the start of the life that had
+    the name before in the same place, empty if there was none. A life elsewhere, even on a host
+    with the same name, may be alive and only late: its leases are left to expire.
     """
     former, home = yield Command(b"HMGET", keys.worker(queue, worker), b"started", b"host")
     if home != host.encode():
@@ -49,28 +51,32 @@ def register(queue: str, worker: str, host: str, pid: int, started: str) -> Oper
 def unregister(queue: str, worker: str, started: str) -> Operation[int]:
     """A worker leaves; 1 if it was there."""
     names = (keys.workers(queue), keys.worker(queue, worker), keys.conf(queue))
-    left: int = yield library().unregister(names, id=worker, started=started)
+    taken = keys.taken(queue, worker)
+    left: int = yield library().unregister((*names, taken), id=worker, started=started)
     return left
 
 
 def wake(queue: str, worker: str, units: int, shards: Sequence[int] = (0,)) -> Operation[None]:
     """Wakes a draining worker's units from their blocking pops; what is left over expires."""
-    steps = []
+    calls: list[Call] = []
     for shard in shards:
         key = keys.wake(queue, worker, shard)
-        steps.append(Command(b"LPUSH", key, *([b"wake"] * units)))
-        steps.append(Command(b"PEXPIRE", key, 2 * settings.BLOCK_MS))
-    yield Batch(steps)
+        calls += push(key, [b"wake"] * units, 2 * settings.BLOCK_MS)
+    yield Batch(calls)
 
 
-def beat(queue: str, worker: str, started: str, holds: str) -> Operation[list[Any]]:
-    """Renews a worker: [ok, leads, now, active_due, delayed_due, oldest_beat, shards, left].
+def beat(
+    queue: str, worker: str, started: str, holds: str, *, died: bool = False
+) -> Operation[list[Any]]:
+    """Renews a worker: [ok, leads, now, active_due, delayed_due, oldest_beat, shards, left, died].
 
-    Or [drain | unknown | replaced]: see beat.lua.
+    Or [drain | unknown | replaced]: see beat.lua. `died`: tokens may have been lost with a process
+    or a connection, so the leader is to look for them.
     """
     names = (
         *(keys.workers(queue), keys.worker(queue, worker)),
         *(keys.active(queue), keys.delayed(queue), keys.conf(queue)),
+        keys.taken(queue, worker),
     )
     reply: list[Any] = yield library().beat(
         names,
@@ -79,6 +85,8 @@ def beat(queue: str, worker: str, started: str, holds: str) -> Operation[list[An
         ttl=settings.WORKER_TTL_MS,
         lock_ms=settings.LOCK_MS,
         holds=holds,
+        taken_ttl=settings.TAKEN_TTL_MS,
+        died="1" if died else "",
     )
     return reply
 
@@ -109,58 +117,99 @@ def promote(queue: str, shards: Sequence[int] = (0,)) -> Operation[int]:
     return moved
 
 
-def look_after(
-    queue: str, *, audit: bool = True, failed: dict[str, FairlaneError] | None = None
-) -> Operation[int]:
+def look_after(queue: str, *, failed: dict[str, FairlaneError] | None = None) -> Operation[int]:
     """Looks at the requests that are due to be looked at, a bounded number; returns how many.
 
-    With `audit` it also looks for their tokens, which costs more. A request that can't be read is
-    put off like the others and its error put into `failed`. Raises RedisUnreachable when one
-    after the other does not answer: they have been put off, so the next pass is about others.
+    A glance is enough for most: only a request that needs more is looked at closely. The more
+    requests are unfinished, the later a request of which nothing is expected is looked at again,
+    because workers' notes and the audit lead to what is wrong with it. A request that can't be read
+    is put off like the others, and its error is put into `failed`.
     """
-    (seconds, _), due = yield Batch(
+    now, names, scores, unfinished = yield from _due(queue)
+    failed = {} if failed is None else failed
+    calm_ms = max(settings.AUDIT_MS, 1000 * unfinished // settings.LOOKS_PER_S)
+    rows: list[Arg] = []
+    for name, reply in (yield from glances(queue, names)).items():
+        score = scores[name]
+        if isinstance(reply, list) and reply[0] == b"ok" and reply[1] != 1:
+            rows += [name, score, seen_to_exist(now + _until_next(name, reply[1], calm_ms))]
+            continue
+        try:
+            if isinstance(reply, FairlaneError):
+                raise reply
+            yield from look_at(queue, name, score, now)
+        except FairlaneError as error:
+            failed[name] = error
+            due = now + _until_next(name, 0, calm_ms)
+            rows += [name, score, seen_to_exist(due) if float(score) % 1 else due]
+    yield from _postpone_all(queue, rows)
+    return len(scores)
+
+
+def _until_next(name: str, look_ms: int, calm_ms: int) -> int:
+    """Returns the milliseconds until the next look, by what a glance reports.
+
+    If there are many requests, it varies: those submitted together must not all come due together.
+    """
+    if calm_ms > settings.AUDIT_MS:
+        calm_ms = calm_ms * (256 + crc32(name.encode()) % 256) // 512
+    return min(look_ms or calm_ms, calm_ms)
+
+
+def _due(queue: str) -> Operation[tuple[int, list[str], dict[str, str], int]]:
+    """Returns the dispatch slot's time in ms, what is due, and how many are unfinished.
+
+    What is due: the names of requests, and the scores of all entries.
+
+    An entry that no release of ours wrote is taken out.
+    """
+    most = settings.MAINTAIN_MOST
+    active = keys.active(queue)
+    (seconds, _), due, unfinished = yield Batch(
         [
             Command(b"TIME"),
-            Command(b"ZRANGE", keys.active(queue), 0, settings.MAINTAIN_MOST - 1, b"WITHSCORES"),
+            Command(b"ZRANGE", active, 0, most - 1, b"WITHSCORES"),
+            Command(b"ZCARD", active),
         ]
     )
     now = int(seconds) * 1000
-    failed = {} if failed is None else failed
-    count = silent = 0
-    suspects: list[Suspect] = []
+    names, scores = list[str](), dict[str, str]()
     for name, score in zip(due[::2], due[1::2], strict=True):
         if float(score) > now + 1000:
             break
-        count += 1
+        shown = name.decode("utf-8", "replace")
+        scores[shown] = score.decode()
         try:
-            search = audit and len(suspects) < settings.AUDIT_MOST
-            suspects += yield from _look(queue, name, score.decode(), now, search=search)
-            silent = 0
-        except FairlaneError as error:
-            failed[name.decode()] = error
-            silent = silent + 1 if isinstance(error, RedisUnreachable) else 0
-            if silent == _SILENT:
-                raise
-    yield from mint_again(queue, suspects, failed)
-    return count
+            names.append(keys.check_name("request id", shown))
+        except InvalidArgument:
+            yield drop(queue, name, score.decode())
+    return now, names, scores, unfinished
 
 
-def _look(
-    queue: str, name: bytes, score: str, now: int, *, search: bool
-) -> Operation[list[Suspect]]:
-    """One look, and with `search` which of its tokens may be lost; after an error it is put off."""
-    try:
-        request_id = keys.check_name("request id", name.decode("utf-8", "replace"))
-    except InvalidArgument:  # nothing of ours wrote that
-        yield drop(queue, name, score)
-        return []
-    try:
-        goes_on = yield from look_at(queue, request_id, score, now)
-        return (yield from queued_long(request_id)) if goes_on and search else []
-    except FairlaneError:
-        is_seen = float(score) % 1 != 0
-        yield _postpone(queue, request_id, score, now + settings.AUDIT_MS, is_seen=is_seen)
-        raise
+def glances(
+    queue: str, names: Iterable[str], grace_ms: int | None = None
+) -> Operation[dict[str, list[Any] | FairlaneError]]:
+    """Returns what the script glance reports of each request, or its error.
+
+    With `grace_ms` each reply names the permits whose tokens have been on their way for longer.
+    """
+    found: dict[str, list[Any] | FairlaneError] = {}
+    todo = list(names)
+    for start in range(0, len(todo), _GLANCES):
+        part = todo[start : start + _GLANCES]
+        calls = [glance(queue, name, grace_ms) for name in part]
+        try:
+            replies = yield Batch(calls, lenient=True)
+        except RedisUnreachable as error:  # none of their nodes answers
+            replies = [error] * len(part)
+        found.update(zip(part, replies, strict=True))
+    return found
+
+
+def glance(queue: str, request_id: str, grace_ms: int | None = None) -> Call:
+    """Returns the call that reports what a request needs, and changes nothing."""
+    grace = "" if grace_ms is None else grace_ms
+    return library().glance(keys.request_keys(request_id), queue=queue, grace=grace)
 
 
 def look_at(queue: str, request_id: str, score: str, now: int) -> Operation[bool]:
@@ -169,18 +218,20 @@ def look_at(queue: str, request_id: str, score: str, now: int) -> Operation[bool
     `score` is what stands in `active`, `now` the dispatch slot's time in ms. True if it goes on.
     """
     reply = yield from reap_all(queue, request_id)
-    if reply[0] == b"gone":
+    is_lost = False
+    if reply[0] == b"gone" or (reply[0] == b"ended" and reply[1][0] == b"cancelled"):
         marked = yield library().abandon(
             keys.request_keys(request_id), seen=score, ttl=settings.MARKER_MS
         )
-        if marked[0] == b"ok":
-            yield drop(queue, request_id, score, gone=True)
-        return False
-    if reply[0] != b"ok":  # ended, or the request of another queue
-        yield drop(queue, request_id, score)
+        has_come = reply[0] == b"gone" and marked[0] == b"over"  # and it has ended since
+        if has_come or marked[0] == b"exists":  # a producer was quicker: the next look is about it
+            return False
+        is_lost = reply[0] == b"gone" and marked[0] == b"ok"
+    if reply[0] != b"ok":  # gone, ended, or the request of another queue
+        yield drop(queue, request_id, score, gone=is_lost)
         return False
     look = min(reply[1] or settings.AUDIT_MS, settings.AUDIT_MS)
-    yield _postpone(queue, request_id, score, now + look, is_seen=True)
+    yield from _postpone_all(queue, [request_id, score, seen_to_exist(now + look)])
     return True
 
 
@@ -198,161 +249,38 @@ def reap_all(queue: str, request_id: str) -> Operation[list[Any]]:
     return reply
 
 
-def _postpone(queue: str, request_id: str, seen: str, due: int, *, is_seen: bool) -> Call:
-    """The call that says when to look at a request next; one that exists is marked so.
+def _postpone_all(queue: str, rows: list[Arg]) -> Operation[None]:
+    """Sets when to look at requests next; each row is a request, the score seen, and the next one.
 
-    The mark is a fraction in the score: an intent is always a whole number.
+    The score of a request that exists has a fraction: an intent is always a whole number.
     """
-    return library().postpone(
-        (keys.active(queue),), id=request_id, seen=seen, due=seen_to_exist(due) if is_seen else due
-    )
+    for start in range(0, len(rows), 3 * _ROWS):
+        yield postpone(queue, rows[start : start + 3 * _ROWS])
 
 
 def settle_reap(queue: str, request_id: str, reply: list[Any]) -> Operation[None]:
     """Dispatches what a reap minted, or logs the ending it found."""
-    if reply[0] == b"ended":
-        yield retire(queue, request_id, reply[1])
-    elif reply[0] == b"ok":
-        calls = insert(queue, request_id, reply[-1])
-        if calls:
-            yield Batch(calls)
+    yield from settle_reaps(queue, {request_id: reply})
 
 
-class Suspect(NamedTuple):
-    """A permit whose token has been on its way for long."""
+def settle_reaps(queue: str, replies: Mapping[str, Any]) -> Operation[None]:
+    """Dispatches what the reaps of many requests minted, and logs the endings they found.
 
-    request_id: str
-    k: str
-    g: str
-    lane: int
-
-    @property
-    def token(self) -> str:
-        """What should be in its lane."""
-        return f"{self.request_id}#{self.k}.{self.g}"
-
-    @property
-    def shard(self) -> int:
-        """Where its lane is; 0 = among the queue's own."""
-        return self.lane // keys.LANES
-
-    def place_in_delayed(self, queue: str) -> tuple[bytes, str]:
-        """The key and the member it is under if it is due later."""
-        shard, priority = divmod(self.lane, keys.LANES)
-        return keys.delayed(queue, shard), f"{priority}|{self.token}"
-
-
-def queued_long(
-    request_id: str, grace_ms: int = settings.TOKEN_GRACE_MS
-) -> Operation[list[Suspect]]:
-    """The permits that were queued a grace ago and still are."""
-    fields, (seconds, micros) = yield Batch(
-        [Command(b"HGETALL", keys.permits(request_id)), Command(b"TIME")]
-    )
-    now = int(seconds) * 1000 + int(micros) // 1000
-    return [
-        Suspect(request_id, one.k, one.g, one.lane)
-        for one in permits.queued(as_text(fields))
-        if now - max(one.since_ms, one.due_ms) > grace_ms
-    ]
-
-
-def mint_again(
-    queue: str, suspects: list[Suspect], failed: dict[str, FairlaneError] | None = None
-) -> Operation[int]:
-    """Mints those tokens again that are nowhere; returns how many.
-
-    A wrong guess (it is in a worker's hands) costs one stale token. With `failed`, a request that
-    can't be read is put there with its error and does not keep the others from theirs.
+    `replies` is by request; an error among them, a FairlaneError, is passed over. Raises the error
+    of a shard that takes no tokens, after the others have theirs.
     """
-    if not suspects:
-        return 0
-    spread = yield from read_shards(queue)
-    astray = dict.fromkeys(one.request_id for one in suspects if one.shard not in spread.served)
-    found = [one for one in suspects if one.request_id not in astray]
-    lost = yield from find_lost(queue, found)
-    todo: dict[str, tuple[int, Operation[None]]] = {
-        name: (len(missing), remint(queue, name, missing)) for name, missing in lost.items()
-    }
-    for name in astray:  # where nobody looks; a failover may have taken what `conf` said
-        todo[name] = (1, move_one(queue, name, spread.present))
-    count = 0
-    for name, (missing, mend) in todo.items():
-        try:
-            yield from mend
-            count += missing
-        except FairlaneError as error:
-            if failed is None or isinstance(error, RedisUnreachable):
-                raise
-            failed[name] = error
-    return count
-
-
-def audit(queue: str) -> Operation[int]:
-    """Looks for the tokens of all unfinished requests now: a process that died may have had some.
-
-    Returns how many were nowhere and are minted again. It is for a short grace after the death:
-    whatever was lost with it was minted before.
-    """
-    ids = yield Command(b"ZRANGE", keys.active(queue), 0, -1)
-    suspects: list[Suspect] = []
-    failed: dict[str, FairlaneError] = {}
-    for name in ids:
-        try:
-            request_id = keys.check_name("request id", name.decode("utf-8", "replace"))
-            suspects += yield from queued_long(request_id, settings.DEATH_GRACE_MS)
-        except FairlaneError as error:  # the look after requests says what is wrong with it
-            if isinstance(error, RedisUnreachable):
-                raise
-        if len(suspects) >= settings.AUDIT_MOST:
-            break
-    return (yield from mint_again(queue, suspects, failed))
-
-
-def remint(queue: str, request_id: str, missing: list[tuple[str, str]]) -> Operation[None]:
-    """Mints the tokens of these permits again: (permit, generation) of each."""
-    reply = yield reap(queue, request_id, missing=[text for one in missing for text in one])
-    yield from settle_reap(queue, request_id, reply)
-
-
-def find_lost(queue: str, suspects: list[Suspect]) -> Operation[dict[str, list[tuple[str, str]]]]:
-    """Those of the suspects whose tokens are nowhere: request -> (permit, generation) of each.
-
-    `delayed` is asked before the lane: a token moves only in that direction, so one that is
-    missing in both was in neither.
-    """
-    if not suspects:
-        return {}
-    due = yield Batch(
-        [Command(b"ZSCORE", *suspect.place_in_delayed(queue)) for suspect in suspects]
-    )
-    waiting = [suspect for suspect, score in zip(suspects, due, strict=True) if score is None]
-    lost: dict[str, list[tuple[str, str]]] = {}
-    for lane in sorted({suspect.lane for suspect in waiting}):
-        here = [suspect for suspect in waiting if suspect.lane == lane]
-        present = yield from _present(keys.lane(queue, lane), {one.token.encode() for one in here})
-        for suspect in here:
-            if suspect.token.encode() not in present:
-                lost.setdefault(suspect.request_id, []).append((suspect.k, suspect.g))
-    return lost
-
-
-def _present(lane: bytes, tokens: set[bytes]) -> Operation[set[bytes]]:
-    """Which of the tokens stand in the lane: by LPOS for a few, by reading all of it for many.
-
-    Reading goes from the end where tokens come in, so that none can slip past the reader; but a
-    lease that goes on may put the next token at that end. So what was not seen is looked for twice.
-    """
-    if len(tokens) <= _FEW:
-        asked = sorted(tokens)
-        places = yield Batch([Command(b"LPOS", lane, token, b"RANK", -1) for token in asked])
-        return {token for token, place in zip(asked, places, strict=True) if place is not None}
-    present: set[bytes] = set()
-    for _ in range(2):
-        first, is_last = 0, False
-        while not is_last and len(present) < len(tokens):
-            page = yield Command(b"LRANGE", lane, first, first + _PAGE - 1)
-            present |= tokens.intersection(page)
-            first += _PAGE
-            is_last = len(page) < _PAGE
-    return present
+    minted, ended = list[Minted](), list[Ending]()
+    for request_id, reply in replies.items():
+        if isinstance(reply, FairlaneError):
+            continue
+        if reply[0] == b"ended":
+            ended.append((request_id, reply[1]))
+        elif reply[0] == b"ok":
+            minted.append((request_id, reply[-1]))
+    calls = [*insert_all(queue, minted), *retire_all(queue, ended)]
+    errors: list[FairlaneError] = []
+    for start in range(0, len(calls), _CALLS):
+        found = yield from each_or_error(calls[start : start + _CALLS])
+        errors += (reply for reply in found if isinstance(reply, FairlaneError))
+    if errors:
+        raise errors[0]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .. import keys
+from .. import keys, settings
 from ..errors import FairlaneError
 from ..model import ENDED_STATES
 from ..steps import Batch, Command
@@ -88,6 +88,19 @@ def span(stream: bytes) -> Operation[Span | None]:
     return _span(*(yield Batch(_ends(stream))))
 
 
+def last_id(stream: bytes) -> Operation[str]:
+    """Returns the greatest id that an entry of the stream ever had; BEGIN without a stream."""
+    is_there, found = yield Batch(
+        [Command(b"EXISTS", stream), Command(b"XINFO", b"STREAM", stream)], lenient=True
+    )
+    if isinstance(found, FairlaneError):
+        if is_there == 0:
+            return BEGIN
+        raise found
+    named = dict(zip(found[::2], found[1::2], strict=True))
+    return str(named[b"last-generated-id"].decode())
+
+
 def read_page(stream: bytes, piece: Piece, count: int) -> Operation[tuple[Entries, Piece | None]]:
     """The first `count` entries of a piece, and what is left of it; None when nothing is."""
     entries: Entries = yield Command(b"XRANGE", stream, piece.first, piece.last, b"COUNT", count)
@@ -102,6 +115,43 @@ def endings(queue: str, piece: Piece) -> Operation[tuple[list[Completion], Piece
     """A page of the completion log, and what is left of the piece."""
     entries, rest = yield from read_page(keys.completed(queue), piece, PAGE)
     return [completion(log_id, fields) for log_id, fields in entries], rest
+
+
+def lost_behind(queue: str, at: str) -> Operation[str]:
+    """Returns why endings after the entry `at` may be missing from the log; "" if none can be.
+
+    The log loses entries at its old end only. So while it holds `at`, it holds all that followed.
+    `at` is an entry that was read, BEGIN for none.
+    """
+    log = keys.completed(queue)
+    if place(at) == place(BEGIN) or (yield Command(b"XRANGE", log, at, at)):
+        return ""
+    found = yield from span(log)
+    if found is None:
+        return "the log is empty by now"
+    if place(at) < place(found.first):
+        return f"the log begins at {found.first} by now"
+    if place(found.last) < place(at):
+        return f"the log ends at {found.last} by now, as a failover or a restart took back its end"
+    return f"the entry {at} is not in the log any more, as a failover or a restart took it back"
+
+
+def trimmed_before(queue: str, moment_ms: str) -> Operation[str]:
+    """Returns why endings after this moment may be missing from the log; "" if none can be.
+
+    Redis 6.2 does not report whether a stream was ever trimmed, but a shorter log never was.
+    """
+    found = yield from span(keys.completed(queue))
+    if found is None or found.length < settings.LOG_ENTRIES:
+        return ""
+    is_behind = place(moment_ms) < place(found.first)
+    return f"the log begins at {found.first} by now" if is_behind else ""
+
+
+def first_from(stream: bytes, moment_ms: str) -> Operation[str | None]:
+    """Returns the first entry of a stream that is not older than this moment, None without one."""
+    entries: Entries = yield Command(b"XRANGE", stream, moment_ms, "+", b"COUNT", 1)
+    return entries[0][0].decode() if entries else None
 
 
 def unfinished(queue: str) -> Operation[tuple[list[str], Span | None]]:

@@ -175,6 +175,7 @@ def _begin_all(group: list[Rolling], txn: Txn) -> Operation[None]:
             intent=intent.score,
             open_ms=txn.open_ms,
             shards=intent.shards,
+            over=0,
             bodies=[],
             **terms(one.share.policy),
         )

@@ -16,7 +16,7 @@ from ..model import ENDED_STATES
 from ..scripts import library
 from ..steps import Batch, Call, Command, Operation
 from .fields import ask, told
-from .together import each
+from .together import each_or_error
 from .tokens import Ending, Minted, insert_all, retire_all
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 MOST = 16  # shards of a queue
 HIGHEST = 255  # the highest number of one
 _PAGE = 200  # requests moved at once
+_NO_RIGHT = ("NOPERM", "executing the script", "ACL failure")  # by the version of Redis
 _FIELDS = ("state", "queue", "shards")
 
 
@@ -115,9 +116,9 @@ def _set(queue: str, text: str, since: str = "") -> Operation[Spread]:
 def move(queue: str) -> Operation[int]:
     """Moves the tokens of requests that still use shards which are left; returns how many requests.
 
-    Those shards are forgotten when nobody uses them any more, and no producer is on its way that
-    may have learnt of them. Safe to run twice, and by several at once. Raises RedisUnreachable, but
-    what was moved before is dispatched.
+    Those shards are forgotten when no request uses them any more, and no producer is on its way
+    that may have learnt of them. A request whose node is away may use them: it is moved later.
+    Safe to run twice, and concurrently.
     """
     spread = yield from read_shards(queue)
     if not spread.left.numbers:
@@ -154,12 +155,13 @@ def move_one(queue: str, request_id: str, present: Shards) -> Operation[None]:
 
 
 def _move(queue: str, names: list[str], present: Shards) -> Operation[tuple[int, int]]:
-    """Moves some; how many, and how many are announced and not there yet, or can't be read."""
-    replies = yield from each([ask(name, *_FIELDS) for name in names])
+    """Moves some; returns how many, and how many are not there yet, on a node away, or refused."""
+    replies = yield from each_or_error([ask(name, *_FIELDS) for name in names])
     calls: list[tuple[str, Call]] = []
     away = 0
     for name, reply in zip(names, replies, strict=True):
-        if isinstance(reply, FairlaneError):  # fsck says what is wrong with it
+        if isinstance(reply, FairlaneError):  # fsck reports any other error
+            away += isinstance(reply, RedisUnreachable)
             continue
         state, home, shards = told(_FIELDS, reply)
         away += state in {"", "abandoned"}
@@ -169,22 +171,25 @@ def _move(queue: str, names: list[str], present: Shards) -> Operation[tuple[int,
                 calls.append((name, library().move(keys.request_keys(name), shards=wanted)))
     if not calls:
         return 0, away
-    replies = yield Batch([call for _, call in calls], lenient=True)
+    replies = yield from each_or_error([call for _, call in calls])
     named = [(name, reply) for (name, _), reply in zip(calls, replies, strict=True)]
-    yield from _dispatch(queue, named)
-    return sum(not isinstance(reply, FairlaneError) for reply in replies), away
+    moved = [(name, reply) for name, reply in named if not isinstance(reply, FairlaneError)]
+    yield from _dispatch(queue, moved)
+    failed = [reply for reply in replies if isinstance(reply, FairlaneError)]
+    return len(moved), away + sum(_may_be_moved_later(error) for error in failed)
+
+
+def _may_be_moved_later(error: FairlaneError) -> bool:
+    """False for damage, which fsck reports; True when the node is away or a right is missing."""
+    is_refused = any(words in str(error) for words in _NO_RIGHT)
+    return is_refused or isinstance(error, RedisUnreachable)
 
 
 def _dispatch(queue: str, replies: Iterable[tuple[str, Any]]) -> Operation[None]:
     minted, ended = list[Minted](), list[Ending]()
-    failure: RedisUnreachable | None = None
     for name, reply in replies:
-        if isinstance(reply, FairlaneError):
-            failure = reply if isinstance(reply, RedisUnreachable) else failure
-        elif reply[0] != b"gone":
+        if reply[0] != b"gone":
             (minted if reply[0] == b"ok" else ended).append((name, reply[1]))
     calls = [*insert_all(queue, minted), *retire_all(queue, ended)]
     if calls:
         yield Batch(calls)
-    if failure is not None:
-        raise failure

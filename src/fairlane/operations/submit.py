@@ -13,15 +13,20 @@ from ..errors import (
     RequestLost,
 )
 from ..scripts import library
-from ..steps import Command, Operation, Pull
-from . import permits
+from ..steps import Operation, Pull
 from .bounds import Room, check_max_wait
-from .control import as_text
 from .digest import Digest
+from .discard import discard
 from .durable import check_replicas, confirm_submission
-from .enqueue import Submission, already_exists, dispatch, enqueue
-from .fields import read
-from .tokens import drop, retire
+from .enqueue import (
+    Submission,
+    already_exists,
+    cancelled_error,
+    dispatch,
+    enqueue,
+    is_cancelled,
+)
+from .tokens import retire
 
 if TYPE_CHECKING:
     from ..model import Policy
@@ -29,17 +34,20 @@ if TYPE_CHECKING:
     from .intents import Intent
 
 
-def submit(request_id: str, policy: Policy, max_wait_s: float = 0.0) -> Operation[int]:
+def submit(
+    request_id: str, policy: Policy, max_wait_s: float = 0.0, *, takes_back: bool = True
+) -> Operation[int]:
     """Submits the caller's chunks as one request; returns how many sub-requests it has.
 
-    Repeatable: with the same id and content it resumes or finds the request as it is. A chunk for
-    which Redis or the queue has no room is tried again for `max_wait_s` seconds. Raises
-    RequestExists, RequestEnded (cancelled meanwhile), RequestLost, RedisFull and QueueFull (nothing
-    is left of it); with policy.durable also RedisUnfit (not so many replicas: nothing was written)
-    and NotDurable (it goes on).
+    Repeatable: with the same id and content it resumes or finds the request as it is, and an
+    abandoned request is submitted anew. A chunk for which Redis or the queue has no room is tried
+    again for `max_wait_s` seconds. Raises RequestExists, RequestEnded (it was cancelled, before or
+    meanwhile), RequestLost, RedisFull and QueueFull (nothing is left of it); with policy.durable
+    also RedisUnfit (not so many replicas: nothing was written) and NotDurable (it goes on). Without
+    `takes_back` an incomplete request stays open for a repeat.
     """
     room = Room(request_id, policy.queue, check_max_wait(max_wait_s))
-    own = Submission(request_id, policy, Digest(policy), room)
+    own = Submission(request_id, policy, Digest(policy), room, takes_back=takes_back)
     return (yield from _confirmed(own, _submit(own)))
 
 
@@ -59,12 +67,12 @@ def begin(
 ) -> Operation[None]:
     """Brings a request into being that is open and empty, or finds the one of this digest.
 
-    It may go without a chunk for `open_ms`. Raises RequestExists and RedisFull.
+    It may go without a chunk for `open_ms`. Raises RequestExists, RequestEnded and RedisFull.
     """
     room = Room(request_id, policy.queue, settings.MAX_WAIT_S)
     own = Submission(request_id, policy, digest, room, announced, open_ms)
     reply = yield from enqueue(own, [], is_open=True)
-    yield from dispatch(own, reply[-1])
+    yield from dispatch(own, reply[5] if reply[0] == b"exists" else reply[1])
 
 
 def _confirmed(own: Submission, submission: Operation[int]) -> Operation[int]:
@@ -92,13 +100,15 @@ def _begin(own: Submission, first: Chunk, following: Chunk | None) -> Operation[
     if word == b"ended":
         yield retire(own.policy.queue, own.id, reply[1])
         return total
-    yield from dispatch(own, reply[-1])
+    yield from dispatch(own, reply[1])
     if following is None:
         return total
     return (yield from _or_discard(own, _append_rest(own, following, 1, total)))
 
 
 def _ended(request_id: str, summary: list[Any]) -> RequestEnded:
+    if is_cancelled(summary):
+        return cancelled_error(request_id, summary)
     return RequestEnded(
         f"request {request_id} ended before its submission was complete ({summary[8].decode()})"
     )
@@ -116,29 +126,29 @@ def _or_discard(own: Submission, rest: Operation[int]) -> Operation[int]:
         raise
     except FairlaneError as error:
         if isinstance(error, (RedisFull, QueueFull)):
-            yield from _discard_open(own, error)
+            yield from _take_back(own, error)
         raise
     except BaseException as error:
-        yield from _discard_open(own, error)
+        yield from _take_back(own, error)
         raise
 
 
 def _pull(own: Submission) -> Operation[Chunk | None]:
-    """The next chunk; if the caller's bodies fail, the open request is cancelled."""
+    """Returns the next chunk; takes the request back if a body is refused.
+
+    Any other error of the caller's bodies takes it back, too: see _or_discard.
+    """
     try:
         chunk: Chunk | None = yield Pull()
-    except GeneratorExit:  # nobody listens any more; an open request is cancelled in time
-        raise
-    except BaseException as error:
-        yield from _discard_open(own, error)
+    except FairlaneError as error:
+        yield from _take_back(own, error)
         raise
     return chunk
 
 
-def _discard_open(own: Submission, error: BaseException) -> Operation[None]:
-    (is_open,) = yield from read(own.id, "open")
-    if is_open == "1":
-        yield from discard(own.id, own.policy.queue, f"submission: {type(error).__name__}")
+def _take_back(own: Submission, error: BaseException) -> Operation[None]:
+    if own.takes_back:
+        yield from discard(own, f"submission: {type(error).__name__}")
 
 
 def _append_rest(own: Submission, chunk: Chunk | None, chunks: int, total: int) -> Operation[int]:
@@ -152,7 +162,7 @@ def _append_rest(own: Submission, chunk: Chunk | None, chunks: int, total: int) 
         chunk = yield from _pull(own)
     names = keys.request_keys(own.id)
     reply = yield library().seal(names, chunks=chunks, chain=own.digest.hex)
-    if reply[0] == b"ended":
+    if reply[0] == b"ended" and not is_cancelled(reply[1]):
         yield retire(own.policy.queue, own.id, reply[1])
     else:
         yield from _check_open(own, reply)
@@ -168,6 +178,7 @@ def _append(own: Submission, chunk: Chunk, number: int) -> Operation[list[Any]]:
                 keys.request_keys(own.id),
                 chunk=number,
                 chain=own.digest.hex,
+                before=own.digest.before,
                 open_ms=settings.OPEN_MS,
                 bodies=chunk,
             )
@@ -183,6 +194,8 @@ def _check_open(own: Submission, reply: list[Any]) -> Operation[None]:
     if word == b"ended":
         yield retire(own.policy.queue, own.id, reply[1])
         raise _ended(own.id, reply[1])
+    if word == b"cancelling":
+        raise cancelled_error(own.id, reply[1])
     if word == b"gone":
         raise RequestLost(f"request {own.id} vanished from Redis while it was being submitted")
     if word in {b"conflict", b"closed"}:
@@ -193,7 +206,7 @@ def _resume(
     own: Submission, reply: list[Any], first: Chunk, following: Chunk | None
 ) -> Operation[int]:
     """The id exists with this first chunk: goes on at the first chunk that is missing there."""
-    _, stored, chain, is_open, summary, tokens = reply
+    _, stored, chain, is_open, _, tokens = reply
     yield from dispatch(own, tokens)
     chunks, total, chunk = 1, len(first), following
     while chunk is not None and chunks < stored:
@@ -202,32 +215,8 @@ def _resume(
         chunk = yield from _pull(own)
     if chunks != stored or own.digest.hex != chain.decode():
         raise already_exists(own.id)
-    if chunk is not None and summary[0] == b"cancelled":
-        raise _ended(own.id, summary)
     if chunk is not None and not is_open:
         raise already_exists(own.id)
     if not is_open:
         return total
     return (yield from _append_rest(own, chunk, chunks, total))
-
-
-def discard(request_id: str, queue: str, reason: str) -> Operation[None]:
-    """Takes a half-submitted request back: its tokens, its keys, its place in `active`.
-
-    It never was, so it is not logged. A slice that is still held ends by itself, and then it was.
-    """
-    fields = yield Command(b"HGETALL", keys.permits(request_id))
-    reply = yield library().cancel(keys.request_keys(request_id), reason=reason)
-    for one in permits.queued(as_text(fields)):
-        token = f"{request_id}#{one.k}.{one.g}"
-        yield Command(b"LREM", keys.lane(queue, one.lane), 1, token)
-    if reply[0] == b"ended":
-        # In this order: the auditor would call what is in `active` and nowhere else lost.
-        yield from _forget(queue, request_id)
-        yield Command(b"UNLINK", *keys.request_keys(request_id))
-
-
-def _forget(queue: str, request_id: str) -> Operation[None]:
-    """Takes a request out of `active` and out of what waits, whoever moves its entry meanwhile."""
-    while score := (yield Command(b"ZSCORE", keys.active(queue), request_id)):
-        yield drop(queue, request_id, score.decode())

@@ -24,7 +24,7 @@ from ..scripts import library
 from ..steps import Batch, Call, Command, Lazily
 from .bounds import Room, check_max_wait
 from .digest import Digest, digested, terms
-from .enqueue import is_there
+from .enqueue import is_cancelled, is_there
 from .intents import announce, restore, withdraw
 from .submit import submit, submit_chunk
 from .tokens import insert_all, retire_all
@@ -49,7 +49,7 @@ class Plan:
         self.policy = policy
         self._begun = Digest(policy).begun()
         script = library().enqueue
-        blanks = {"digest": "", "intent": 0, "open_ms": 0, "shards": ""}
+        blanks = {"digest": "", "intent": 0, "open_ms": 0, "shards": "", "over": 0}
         call = script((b"",) * len(script.keys), **blanks, **terms(policy))
         self._args = [str(arg).encode() for arg in call.args]
         self._digest_at = script.params.index("digest")
@@ -240,7 +240,7 @@ class Many:
                 minted.append((small.id, reply[1]))
             elif word == b"ended":
                 ended.append((small.id, reply[1]))
-            elif word == b"exists" and _is_whole(reply):
+            elif word == b"exists" and _is_whole(reply) and not is_cancelled(reply[4]):
                 minted.append((small.id, reply[5]))
                 is_over = reply[4][0].decode() in ENDED_STATES
                 if is_over:

@@ -4,25 +4,38 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..errors import RedisUnreachable
 from ..steps import Batch, Call, Command, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_TOGETHER = 100  # steps of one round trip
+TOGETHER = 100  # steps of one round trip
 
 
 def batch(steps: Sequence[Command | Call]) -> Operation[list[Any]]:
     """The replies, however many steps there are, also none."""
     replies: list[Any] = []
-    for start in range(0, len(steps), _TOGETHER):
-        replies += yield Batch(steps[start : start + _TOGETHER])
+    for start in range(0, len(steps), TOGETHER):
+        replies += yield Batch(steps[start : start + TOGETHER])
     return replies
 
 
 def each(steps: Sequence[Command | Call]) -> Operation[list[Any]]:
     """The same with the error of a step, a FairlaneError, as its reply. Raises RedisUnreachable."""
     replies: list[Any] = []
-    for start in range(0, len(steps), _TOGETHER):
-        replies += yield Batch(steps[start : start + _TOGETHER], lenient=True)
+    for start in range(0, len(steps), TOGETHER):
+        replies += yield Batch(steps[start : start + TOGETHER], lenient=True)
+    return replies
+
+
+def each_or_error(steps: Sequence[Command | Call]) -> Operation[list[Any]]:
+    """As `each`, with RedisUnreachable as a reply too: other nodes may answer."""
+    replies: list[Any] = []
+    for start in range(0, len(steps), TOGETHER):
+        part = steps[start : start + TOGETHER]
+        try:
+            replies += yield from each(part)
+        except RedisUnreachable as error:
+            replies += [error] * len(part)
     return replies

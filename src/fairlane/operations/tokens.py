@@ -11,7 +11,7 @@ from ..scripts import library
 from ..steps import Arg, Batch, Call, Command, Operation, Pop
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 Part = tuple[list[Arg], list[Arg]]  # what goes to one lane: tokens now; tokens later, each with ms
 Minted = tuple[str, list[Any]]  # a request and its tokens: flat lane, "k.g", delay ms, from mint
@@ -73,18 +73,30 @@ def _insertion(queue: str, shard: int, parts: dict[int, Part]) -> Call:
 def _insert_apart(
     lanes: tuple[bytes, ...], delayed: bytes, parts: dict[int, Part]
 ) -> Operation[int]:
-    """What insert_tokens does, by commands of one key each."""
-    steps = [Command(b"LPUSH", lanes[lane], *awake) for lane, (awake, _) in parts.items() if awake]
-    count = sum(len(awake) + len(later) // 2 for awake, later in parts.values())
-    if any(later for _, later in parts.values()):
-        _, (seconds, micros) = yield Batch([Command(b"ZCARD", delayed), Command(b"TIME")])
-        now = int(seconds) * 1000 + int(micros) // 1000
-        for lane, (_, later) in parts.items():
-            for token, delay in zip(later[::2], later[1::2], strict=True):
-                member = b"%d|%b" % (lane, token)  # type: ignore[str-format]
-                steps.append(Command(b"ZADD", delayed, now + int(delay), member))
-    yield Batch(steps)
-    return count
+    """Calls insert_tokens for one key at a time, which takes the place of both its keys."""
+    calls = []
+    for lane, (awake, later) in parts.items():
+        if awake:
+            calls.append(_one_key(lanes[lane], (lane, len(awake), 0, *awake)))
+        if later:
+            calls.append(_one_key(delayed, (lane, 0, len(later) // 2, *later)))
+    counts: list[int] = yield Batch(calls)
+    return sum(counts)
+
+
+def _one_key(key: bytes, args: Sequence[Arg]) -> Call:
+    return library().insert_tokens((key, key), tokens=args)
+
+
+def push(key: bytes, words: Sequence[Arg], ttl_ms: int = 0) -> list[Call]:
+    """Returns the calls that put words where the next pop takes them, also on a full Redis.
+
+    With `ttl_ms` the whole list expires.
+    """
+    return [
+        library().push((key,), ttl=ttl_ms, words=words[at : at + _MOST])
+        for at in range(0, len(words), _MOST)
+    ]
 
 
 def retire(queue: str, request_id: str, summary: list[Any]) -> Call:
@@ -119,6 +131,14 @@ def drop(queue: str, request_id: str | bytes, seen: str, *, gone: bool = False) 
         gone=b"1" if gone else b"0",
         most=settings.LOG_ENTRIES,
     )
+
+
+def postpone(queue: str, rows: list[Arg]) -> Call:
+    """Returns the call that moves entries of `active` whose scores are still those seen.
+
+    Each row is a request, the score seen, and the next one; at most 300 rows.
+    """
+    return library().postpone((keys.active(queue),), rows=rows)
 
 
 @lru_cache(maxsize=1024)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import keys, settings
-from ..errors import InvalidArgument, RequestLost, WaitTimeout
+from ..errors import DataLost, InvalidArgument, RequestLost, WaitTimeout
 from ..model import ENDED_STATES, Completion, Result
 from ..steps import Batch, Command, Message, Operation, Subscribe
 from .control import completion, not_found
 from .durable import confirm_end
 from .fields import read
+from .ranges import lost_behind, trimmed_before
 
 _ENTRY = re.compile(r"\d+(-\d+)?")
+_COUNTED = ("state", "born", "total", "done", "dead")
 PAGE = 64  # entries of `out` a page; one entry is what one complete call settled
 
 
@@ -40,9 +42,7 @@ def wait(request_id: str, clock: Any, timeout_s: float | None) -> Operation[str]
     while True:
         seen, durable = yield from read(request_id, "state", "durable")
         if known and seen in {"", "abandoned"}:  # the auditor marks what it finds missing
-            raise RequestLost(
-                f"request {request_id} is gone from Redis: a failover or a flush took it"
-            )
+            raise _vanished(request_id)
         if seen in {"", "abandoned"}:
             raise not_found(request_id)
         known = True
@@ -58,24 +58,54 @@ def wait(request_id: str, clock: Any, timeout_s: float | None) -> Operation[str]
         yield Message(min(left, settings.POLL_S))
 
 
-def read_results(
-    request_id: str, after: bytes, block_ms: int
-) -> Operation[tuple[list[tuple[bytes, list[Result]]], bool]]:
-    """The next page of results after entry `after` of `out`: ([(entry id, results)], is it over).
+class ResultPage(NamedTuple):
+    """Some entries of `out`, and what the request's hash says of all of them.
 
-    Blocks up to `block_ms` when nothing new is there. Raises RequestNotFound.
+    `born` distinguishes the request from a later one with the same id. `is_last`: the request has
+    ended and no entry follows; `settled` then counts its results, `cancelled` its sub-requests
+    without one.
     """
-    # The state is read before the results: what ended has written all of them already.
-    ended = (yield from state(request_id)) in ENDED_STATES
+
+    entries: list[tuple[bytes, list[Result]]]
+    born: str
+    is_last: bool
+    settled: int
+    cancelled: int
+
+
+def read_results(
+    request_id: str, after: bytes, block_ms: int, born: str = ""
+) -> Operation[ResultPage]:
+    """Returns the next page of results after entry `after` of `out`.
+
+    Blocks up to `block_ms` when nothing new is there. `born` comes from the page before. Raises
+    RequestNotFound, and RequestLost if the request of that page is gone.
+    """
+    # The hash is read before the results: a request that has ended has written all of them.
+    seen, life, total, done, dead = yield from read(request_id, *_COUNTED)
+    if seen in {"", "abandoned"}:
+        raise _vanished(request_id) if born else not_found(request_id)
+    if born and life != born:
+        raise RequestLost(f"request {request_id} is gone: another request has its id by now")
+    ended = seen in ENDED_STATES
     out = keys.results(request_id)
-    read: tuple[Any, ...] = (b"XREAD", b"COUNT", PAGE)
+    words: tuple[Any, ...] = (b"XREAD", b"COUNT", PAGE)
     if not ended and block_ms:
-        read += (b"BLOCK", block_ms)
-    reply = yield Command(*read, b"STREAMS", out, after)
-    pages = [
+        words += (b"BLOCK", block_ms)
+    reply = yield Command(*words, b"STREAMS", out, after)
+    entries = [
         (entry_id, parse_results(fields)) for entry_id, fields in (reply[0][1] if reply else [])
     ]
-    return pages, ended and len(pages) < PAGE
+    settled = int(done or 0) + int(dead or 0)
+    is_last = ended and len(entries) < PAGE
+    return ResultPage(entries, life, is_last, settled, int(total or 0) - settled)
+
+
+def _vanished(request_id: str) -> RequestLost:
+    return RequestLost(
+        f"request {request_id} is gone from Redis: a failover or a flush took it, "
+        "or its retention is over"
+    )
 
 
 def read_entries(request_id: str, entry_ids: list[bytes]) -> Operation[list[list[Result]]]:
@@ -111,13 +141,27 @@ def parse_results(fields: list[bytes]) -> list[Result]:
 
 
 def read_completions(queue: str, after: str, block_ms: int) -> Operation[list[Completion]]:
-    """The endings logged after `after` (an entry id, "0" for all). Raises InvalidArgument."""
+    """Returns endings logged after `after`: a log_id, "0" for all that is kept, or a moment in ms.
+
+    Raises InvalidArgument, and DataLost if endings after that place may have left the log, or if a
+    failover took that place back, because later endings may then be logged before it.
+    """
     if not _ENTRY.fullmatch(after):
         raise InvalidArgument(f"{after!r} is no place in the completion log: a log_id is expected")
-    read: tuple[Any, ...] = (b"XREAD", b"COUNT", 100)
+    words: tuple[Any, ...] = (b"XREAD", b"COUNT", 100)
     if block_ms:
-        read += (b"BLOCK", block_ms)
-    reply = yield Command(*read, b"STREAMS", keys.completed(queue), after)
+        words += (b"BLOCK", block_ms)
+    reply = yield Command(*words, b"STREAMS", keys.completed(queue), after)
+    # Only after the page was read: a place that is still in the log now was in it then.
+    if "-" in after:
+        why = yield from lost_behind(queue, after)
+    else:
+        why = "" if after == "0" else (yield from trimmed_before(queue, after))
+    if why:
+        raise DataLost(
+            f"endings after {after} may be missing from the completion log of queue {queue}: {why}"
+            '; read on from an earlier log_id, or from "0": some endings then come again'
+        )
     return [completion(log_id, fields) for log_id, fields in (reply[0][1] if reply else [])]
 
 

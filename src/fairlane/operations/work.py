@@ -11,7 +11,7 @@ from functools import lru_cache
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from .. import keys
+from .. import keys, settings
 from ..model import Slice, Token, Verdict
 from ..scripts import Library, Script, library
 from ..steps import Across, TextCall
@@ -69,10 +69,13 @@ def acquire(
     """Shows the token: (word, slice when the word is "ok", what else the reply brings).
 
     The third is the tokens to dispatch before anything else, or for "ended" the summary. The same
-    `op` again gets the same answer again; None makes a new one.
+    `op` again gets the same answer again; None makes a new one. Raises NodeAway when the
+    request's node of a cluster has not answered for AWAY_S.
     """
     op = op or new_op()
-    reply = yield show(token, worker, started, count, op)
+    call = show(token, worker, started, count, op)
+    call.away_s = settings.AWAY_S
+    reply = yield call
     word, taken, rest = shown(token, op, reply)
     return word.decode(), taken, rest
 

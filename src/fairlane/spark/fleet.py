@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from .. import clock, settings
@@ -44,7 +44,7 @@ _OPTIONS = ("slice_ms", "concurrency", "tokens", "time_limit_s")
 class Plan:
     """What each worker of a fleet is told; pickled to the executors."""
 
-    url: str
+    url: str = field(repr=False)  # with its password
     queue: str
     name: str
     handler: Callable[..., Any]

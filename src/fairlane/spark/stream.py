@@ -4,8 +4,8 @@ An offset is a place in a Redis stream, so the same two offsets always mean the 
 else notices the reading: there is no consumer group, and nothing is acknowledged or taken away.
 
 In an offset, `123-4` means: up to this entry, which was read. `[123-4` means: up to this entry,
-which was not. The log is capped, so what a query has not read yet may be gone when it is slow;
-that is found out, as Spark would never know.
+which was not. The log is capped, so what a query has not read yet may be gone when it is slow, and
+a failover may take back its end. Every batch checks that, as Spark cannot.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pyspark.sql.streaming.datasource import (
 
 from .. import keys
 from ..drivers.sync import SyncDriver
-from ..errors import FairlaneError, InvalidArgument, RequestNotFound
+from ..errors import DataLost, InvalidArgument, RequestNotFound
 from ..operations import ranges
 from .options import Options
 from .view_columns import arrow_of, batch_of, check_schema, columns_of, completion_row
@@ -41,10 +41,6 @@ if TYPE_CHECKING:
 
 _VIEWS = ("completions", "results")
 _BEFORE = "["  # of an entry that comes next
-
-
-class DataLost(FairlaneError):
-    """Entries that a stream has not read yet are gone from Redis."""
 
 
 class Part(NamedTuple):
@@ -95,9 +91,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             found = json.loads(text)
             ranges.place(found[self.name].removeprefix(_BEFORE))
         except (ValueError, LookupError, TypeError, AttributeError):
-            example = json.dumps({self.name: "1700000000000-0"})
+            example = json.dumps({self.name: "1700000000000"})
             raise InvalidArgument(
-                f'option "startingOffsets" is {text!r}: earliest, latest or {example} is expected'
+                f'option "startingOffsets" is {text!r}: earliest, latest or {example} is expected, '
+                "a moment in ms or the place of an entry"
             ) from None
         return {self.name: found[self.name], "born": int(found.get("born", 0))}
 
@@ -111,7 +108,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self.starting == "latest":
             return self._offset(found.last if found else ranges.BEGIN, born)
         given: dict[str, Any] = json.loads(self.starting)
-        return self._offset(given[self.name], given["born"] or born)
+        at = given[self.name]
+        if "-" not in at:  # an offset names an entry, because only the loss of one can be noticed
+            at = self._place_of(at, found)
+        return self._offset(at, given["born"] or born)
+
+    def _place_of(self, moment_ms: str, found: ranges.Span | None) -> str:
+        """Returns the place before the first entry that is not older. Raises DataLost."""
+        with closing(SyncDriver(self.redis)) as driver:
+            first = driver.run(ranges.first_from(self.stream, moment_ms))
+            if self.fails and not self.request:
+                why = driver.run(ranges.trimmed_before(self.queue, moment_ms))
+                if why:
+                    raise self._lost(why)
+        return _BEFORE + first if first else found.last if found else ranges.BEGIN
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's name
         """What `maxOffsetsPerTrigger` says."""
@@ -132,9 +142,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> dict[str, Any]:
         """How far the next batch reads: at most `limit` rows, but at least one entry.
 
-        An entry of results holds up to 490 of them and is not cut. Never before `start`.
+        An entry of results holds up to 490 of them and is not cut. Never before `start`. Raises
+        DataLost.
         """
         at = self._place(start)
+        self._check(at, start["born"])  # without a batch nothing else does
         found, _ = self._look()
         last = found.last if found else ranges.BEGIN
         if self.target is not None:
@@ -217,27 +229,34 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 yield columns_of(self.view, map(completion_row, found))
 
     def _check(self, start: str, born: int) -> None:
-        """Raises DataLost when entries behind `start` are gone.
-
-        The log loses its oldest entries when it grows too long, so it has lost none that were not
-        read as long as the last one that was is there. Results only go all at once.
-        """
+        """Raises DataLost if entries after `start` are gone, or later ones may come before it."""
         if not self.fails:
             return
+        at = start.removeprefix(_BEFORE)
+        with closing(SyncDriver(self.redis)) as driver:
+            if self.request:
+                why = self._why_lost(driver, at, born)
+            else:
+                why = driver.run(ranges.lost_behind(self.queue, at))
+        if why:
+            raise self._lost(why)
+
+    def _why_lost(self, driver: SyncDriver, at: str, born: int) -> str:
+        """Returns why results after `at` are not there; "" if they are.
+
+        Results leave Redis all together, except those of the dead that are requeued. So the entry
+        `at` itself may be missing.
+        """
         try:
-            found, born_now = self._look()
+            _, born_now, _ = driver.run(ranges.result_span(self.request))
         except RequestNotFound:
-            raise self._lost(f"request {self.request} is gone") from None
-        if self.request:
-            if born_now != born:
-                raise self._lost(f"request {self.request} is another one than before")
-            return
-        expected = start.removeprefix(_BEFORE)
-        if expected == ranges.BEGIN:
-            return
-        if found is None or ranges.place(found.first) > ranges.place(expected):
-            first = found.first if found else "empty"
-            raise self._lost(f"it begins at {first} by now")
+            return f"request {self.request} is gone"
+        if born_now != born:
+            return f"request {self.request} is another one than before"
+        last = driver.run(ranges.last_id(self.stream))
+        if ranges.place(at) <= ranges.place(last):
+            return ""
+        return f"the results end at {last} by now, as a failover or a flush took back what followed"
 
     def _lost(self, why: str) -> DataLost:
         return DataLost(

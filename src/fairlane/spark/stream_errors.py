@@ -26,9 +26,5 @@ def ours(error: BaseException) -> FairlaneError | None:
 
 
 def _kind(name: str) -> type[FairlaneError] | None:
-    if name == "DataLost":
-        from .stream import DataLost
-
-        return DataLost
     kind = getattr(errors, name, None)
     return kind if isinstance(kind, type) and issubclass(kind, FairlaneError) else None

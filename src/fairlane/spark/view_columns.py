@@ -141,7 +141,7 @@ def dead_row(request_id: str, one: DeadSubRequest) -> tuple[Any, ...]:
 def worker_row(one: Mapping[str, str]) -> tuple[Any, ...]:
     """One row of the view `workers`."""
     return (
-        *(one["worker"], one.get("host", ""), _number(one, "pid")),
+        *(one["worker"], one.get("host", "").partition(" ")[0], _number(one, "pid")),
         *(moment(_number(one, "started")), moment(_number(one, "renewed")), one.get("holds", "")),
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..errors import FairlaneError
+from ..errors import FairlaneError, NodeAway
 from ..operations import tokens
 from ..steps import Batch, Call, Command, HandleBunch, Operation, UntilHandled
 from .bunch import (
@@ -26,6 +26,7 @@ from .bunch import (
     settle_all,
     work_bunch,
 )
+from .sending import ask_all
 
 if TYPE_CHECKING:
     from ..steps import Handled, Popped
@@ -82,7 +83,7 @@ def _beside(unit: Unit, bunch: Bunch, done: list[Lease], lane: bytes) -> Operati
             returned.lane = popped.lane
             found = yield from fetch(unit, popped.tokens, returned, SHARE)
         else:
-            yield from dispatch(returned)
+            yield from dispatch(unit, returned)
         if (yield UntilHandled(2 * unit.bunches.slice_s)):
             return found
         left = [*bunch.take_done(), *found.leases, *bunch.leave()]
@@ -100,11 +101,14 @@ def _settle_and_pop(unit: Unit, done: list[Lease], returned: Returned) -> Operat
     if room:
         most = unit.bunches.next(room, SHARE)
         others.append(unit.turns.ahead(returned.lane, most))
-    replies = (yield settle_all(done, *others)) if done or others else []
+    asked = settle_all(done, *others)
+    replies = (yield from ask_all(asked)) if done or others else []
     note_settled(unit, done, replies[: len(done)], returned)
     popped: Any = replies[-1] if room else None
+    if isinstance(popped, NodeAway):  # the next pop waits for it, or asks another shard
+        return None
     if isinstance(popped, Exception):
-        yield from dispatch(returned)
+        yield from dispatch(unit, returned)
         raise popped
     came: Popped | None = popped
     return came
@@ -115,10 +119,10 @@ def _give_back(
 ) -> Operation[None]:
     """The handler takes long all of a sudden: nothing else waits for it, not even to be settled."""
     if left:
-        replies = yield settle_all(left)
+        replies = yield from ask_all(settle_all(left))
         note_settled(unit, left, replies, returned)
     put_back(returned, found.alone)
-    yield from dispatch(returned)
+    yield from dispatch(unit, returned)
 
 
 def all_tokens(popped: Popped, most: int) -> Operation[list[bytes]]:

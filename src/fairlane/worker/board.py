@@ -18,13 +18,12 @@ from threading import get_ident
 from typing import TYPE_CHECKING
 
 from .. import clock
+from .acquires import AT_LEFT, Acquires
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from ..model import Token
-
-_SIZE = 704
+_SIZE = 912  # from 500 on: the acquires without an answer
 _HEADER = 64
 _DRAINING, _CUT, _SHARDS = 0, 1, 8  # the last is a count, and so many numbers of one byte each
 _SHARDS_MOST = _HEADER - _SHARDS - 1
@@ -36,7 +35,8 @@ _VERSION = struct.Struct("<Q")
 _LEASE = struct.Struct("<dddQHHq")
 _AT_LEASE, _AT_NAMES = 8, 56
 _AT_HELD, _AT_WAITING, _AT_RUNNING, _AT_TURN = 252, 253, 254, 255
-_NOW, _LATER, _OVER = range(3)  # when a lease has its turn
+# When a lease has its turn. _GRANTED: it is alone in its unit, and its handler was not called yet.
+_NOW, _LATER, _OVER, _GRANTED = range(4)
 _AT_ATTENTION, _AT_STOPPED, _AT_EXTENDED, _AT_DEADLINE = 256, 264, 272, 280
 # A call of the handler that has a time limit: its number (odd while it is written), then the
 # lease's version, began, until, limit, taken ms, attempt of so many, backoff ms, thread, length of
@@ -56,8 +56,6 @@ COUNTS = (
     "timeouts",
     "lost",
 )
-# The acquire that was sent and not answered: the length of "<id>#<k>.<g>", which follows the op.
-_AT_WANTED, _AT_OP, _OP, _TOKEN_MOST = 500, 501, 32, 168
 _AT_COUNT = {name: _AT_COUNTS + 8 * i for i, name in enumerate(COUNTS)}
 
 
@@ -83,12 +81,12 @@ class Held:
 
     @property
     def has_its_turn(self) -> bool:
-        """True while its sub-requests are worked on, as those of a lease alone always are."""
+        """True from the moment its handler is called until the last call has ended."""
         return self.turn == _NOW
 
     @property
     def waits(self) -> bool:
-        """True while none of its sub-requests was begun."""
+        """True while it waits for other leases of its unit."""
         return self.turn == _LATER
 
     @property
@@ -119,12 +117,11 @@ class Running:
     thread: int
 
 
-class Record:
+class Record(Acquires):
     """One unit's part of the board."""
 
     def __init__(self, page: mmap.mmap, unit: int) -> None:
-        self._page = page
-        self._at = _HEADER + unit * _SIZE
+        super().__init__(page, _HEADER + unit * _SIZE)
         self.unit = unit
         self._version = 0
         self._deadline = self._margin = 0.0
@@ -137,7 +134,7 @@ class Record:
     ) -> None:  # fmt: skip
         """A lease was taken; `taken` is when the acquire was sent, which is never too late.
 
-        `index` is that of its only sub-request. One that is `shared` waits for its turn.
+        `index` is that of its only sub-request. One that is `shared` waits for others.
         """
         page, at = self._page, self._at
         version = _VERSION.unpack_from(page, at)[0] | 1
@@ -148,7 +145,7 @@ class Record:
             index,
         )  # fmt: skip
         page[at + _AT_NAMES : at + _AT_NAMES + len(names)] = names
-        page[at + _AT_TURN] = _LATER if shared else _NOW
+        page[at + _AT_TURN] = _LATER if shared else _GRANTED
         page[at + _AT_HELD] = 1
         self._version, self._deadline = version + 1, taken + lease_s
         self._margin = lease_s / 10
@@ -159,7 +156,7 @@ class Record:
         self._page[self._at + _AT_HELD] = 0
 
     def take_turn(self) -> bool:
-        """The lease's turn has come; False if the supervisor does not want it to begin any more.
+        """Notes that its handler is called now; returns False if it must not begin any more.
 
         It gives back what waited for long, but only what did not begin after it had said so.
         """
@@ -172,21 +169,6 @@ class Record:
     def end_turn(self) -> None:
         """Its sub-requests were worked on; it is not settled yet."""
         self._page[self._at + _AT_TURN] = _OVER
-
-    def want(self, token: Token, op: bytes) -> None:
-        """An acquire goes out: if the process dies now, nobody else knows what it was given.
-
-        A token that is longer than any of ours is not for us, and not noted.
-        """
-        at = self._at + _AT_OP
-        shown = op + f"{token.request_id}#{token.k}.{token.g}".encode()
-        if len(shown) <= _OP + _TOKEN_MOST:
-            self._page[at : at + len(shown)] = shown
-            self._page[self._at + _AT_WANTED] = len(shown) - _OP
-
-    def unwant(self) -> None:
-        """It was answered, and what it brought is on the board."""
-        self._page[self._at + _AT_WANTED] = 0
 
     def begin(
         self, entry_id: bytes, *, began: float, until: float, limit_s: float,
@@ -293,14 +275,6 @@ class Record:
                 )  # fmt: skip
         return None
 
-    def wanted(self) -> tuple[bytes, bytes] | None:
-        """The token and the op of an acquire without an answer; only of a process that is dead."""
-        length = self._page[self._at + _AT_WANTED]
-        if not length:
-            return None
-        at = self._at + _AT_OP
-        return self._page[at + _OP : at + _OP + length], self._page[at : at + _OP]
-
     def running(self) -> Running | None:
         """The call of the handler that runs under the lease held now, if it has a time limit."""
         page, at = self._page, self._at
@@ -380,9 +354,15 @@ class Board:
 
     def held(self) -> list[Held]:
         """The leases held now."""
-        is_held = self._page[_HEADER + _AT_HELD :: _SIZE]  # most of thousands are not
-        found = [record.held() for record in compress(self.records, is_held)]
+        found = [record.held() for record in self._with(_AT_HELD)]
         return [held for held in found if held is not None]
+
+    def left(self) -> list[Record]:
+        """Returns the records with an acquire that was given up."""
+        return [*self._with(AT_LEFT)]
+
+    def _with(self, at: int) -> Iterable[Record]:
+        return compress(self.records, self._page[_HEADER + at :: _SIZE])  # few of thousands
 
     def counts(self) -> dict[str, int]:
         """The counts of all units, added up."""

@@ -10,10 +10,11 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from .. import clock, settings
-from ..errors import FairlaneError
+from ..errors import FairlaneError, NodeAway
 from ..operations import tokens
 from ..operations.work import complete, new_op, show, shown
 from ..steps import Batch, Call, Command, HandleBunch, Lazily, Operation
+from .sending import ask_all, keep_unsent, log_refusals, note_away, put_off, send
 from .settle import count_up, work_off
 from .single import USED_UP, use
 from .unit import Lease, hold
@@ -144,16 +145,20 @@ def fetch(
     `share` of a slice's time is what they should take. Raises what Redis does; then none is held.
     """
     sent, before = clock.mono_s(), returned.calls()
+    count = len(before)
     asked = want_all(unit, raw, share)
     shown = (
         show(one.token, unit.worker, unit.started, one.count, one.op, shared=True) for one in asked
     )
     found = Fetched(returned.lane)
     try:
+        before += unit.note(raw)
         steps = Lazily(len(before) + len(asked), chain(before, shown))
-        replies = yield Batch(steps, lenient=True)
+        replies = yield from ask_all(Batch(steps, lenient=True, away_s=settings.AWAY_S))
+        keep_unsent(unit, before, replies[: len(before)])
+        log_refusals(replies[:count])  # a full Redis may refuse the notes
         found = note_all(unit, asked, replies[len(before) :], sent, returned)
-        yield from dispatch(returned)
+        yield from dispatch(unit, returned)
     except FairlaneError:
         forget(unit, (one.record for one in asked))
         raise
@@ -167,9 +172,12 @@ def note_all(
     found = Fetched(returned.lane)
     for one, reply in zip(asked, replies, strict=True):
         token, record = one.token, one.record
-        if isinstance(reply, Exception):
+        if isinstance(reply, NodeAway):
+            word, taken = b"", None
+            returned.minted.append(put_off(unit, token, returned.lane, reply))
+        elif isinstance(reply, Exception):
             _log.warning("could not show a token of request %s: %s", token.request_id, reply)
-            word, taken, rest = b"", None, list[Any]()
+            word, taken = b"", None
         else:
             word, taken, rest = shown(token, one.op, reply)
             returned.add(token.request_id, word, rest)
@@ -178,7 +186,7 @@ def note_all(
             found.leases.append(Lease(taken, record, asked=one.count))
         elif word == b"alone":
             found.alone.append(token)
-        record.unwant()
+        record.unwant(is_left=isinstance(reply, NodeAway) and reply.was_sent)
         if taken is None:
             unit.free.append(record)
     shortest = min((lease.slice.lease_ms for lease in found.leases), default=0)
@@ -212,7 +220,8 @@ def settlement(lease: Lease) -> Call:
 def settle_all(leases: Sequence[Lease], *others: Command | Call) -> Batch:
     """One round trip: the settlements of these leases, and whatever else goes with them."""
     calls = chain(map(settlement, leases), others)
-    return Batch(Lazily(len(leases) + len(others), calls), lenient=True)
+    steps = Lazily(len(leases) + len(others), calls)
+    return Batch(steps, lenient=True, away_s=settings.REST_S)
 
 
 def note_settled(
@@ -223,7 +232,9 @@ def note_settled(
     for lease, reply in zip(leases, replies, strict=True):
         taken = lease.slice
         word = b""
-        if isinstance(reply, Exception):  # then the lease expires
+        if isinstance(reply, NodeAway):  # then the lease expires
+            note_away(unit, f"left a lease of request {taken.request_id} to expire", reply)
+        elif isinstance(reply, Exception):
             _log.warning("could not settle a lease of request %s: %s", taken.request_id, reply)
         else:
             word = reply[0]
@@ -250,7 +261,8 @@ def work_bunch(unit: Unit, fetched: Fetched, done: list[Lease]) -> Operation[lis
             waiting = yield from _settle_all(unit, done, waiting, returned, fetched)
             if not waiting:
                 break
-            yield from dispatch(returned)  # before anything else, above all before the handler
+            # Before anything else, above all before the handler.
+            yield from dispatch(unit, returned)
             bunch = Bunch(waiting, unit.bunches.slice_s)
             handled: Handled = yield HandleBunch(bunch)
             done, waiting = handled.outcomes, bunch.leave()
@@ -269,12 +281,15 @@ def _settle_all(
     fits = 0 if fetched.is_late or apart else _fitting(unit, done, len(waiting))
     together = [lease for lease in done if lease not in apart] + waiting[fits:]
     if together:
-        replies = yield settle_all(together)
+        replies = yield from ask_all(settle_all(together))
         note_settled(unit, together, replies, returned)
     for lease in apart:
-        yield from dispatch(returned)
+        yield from dispatch(unit, returned)
         record = lease.record
-        returned.more += yield from work_off(unit, lease.slice, record, lease.outcome)
+        try:
+            returned.more += yield from work_off(unit, lease.slice, record, lease.outcome)
+        except NodeAway as error:
+            note_away(unit, f"left a lease of request {lease.slice.request_id} to expire", error)
         release(unit, [lease])
     return waiting[:fits]
 
@@ -332,18 +347,17 @@ def _work_alone(
         return returned.calls()
     unit.bunches.take_singly(len(alone))
     put_back(returned, alone[1:])
-    yield from dispatch(returned)
-    return (yield from use(unit, alone[0]))
+    yield from dispatch(unit, returned)
+    return (yield from use(unit, alone[0], returned.lane, goes_on=False))
 
 
 def put_back(returned: Returned, alone: Iterable[Token]) -> None:
     """Tokens that were shown and are as good as before are the next of their lane again."""
-    names = [f"{token.request_id}#{token.k}.{token.g}" for token in alone]
+    names = [token.text for token in alone]
     if names:
-        returned.more.append(Command(b"RPUSH", returned.lane, *names))
+        returned.more += tokens.push(returned.lane, names)
 
 
-def dispatch(returned: Returned) -> Operation[None]:
+def dispatch(unit: Unit, returned: Returned) -> Operation[None]:
     """Sends what is to be dispatched, if there is anything."""
-    if calls := returned.calls():
-        yield Batch(calls)
+    yield from send(unit, returned.calls())

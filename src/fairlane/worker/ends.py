@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import traceback
 from contextlib import suppress
 from typing import NoReturn
@@ -11,6 +12,8 @@ from typing import NoReturn
 # True in a process that a handler forked. A flag, as it is looked at after every call: to ask the
 # system for the process's id would take as long as the call's other costs together.
 is_fork = False
+_FLUSH_S = 0.2
+_flushing: threading.Thread | None = None
 
 
 def watch_forks() -> None:
@@ -30,6 +33,18 @@ def flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):  # also an object that the handler put in its place
             stream.flush()
+
+
+def flush_before_fork() -> None:
+    """Writes out what was printed, which the new process would print once more.
+
+    In a thread, for a bounded time: a supervisor must not wait for the reader of its output.
+    """
+    global _flushing  # noqa: PLW0603
+    if _flushing is None or not _flushing.is_alive():
+        _flushing = threading.Thread(target=flush, name="flush", daemon=True)
+        _flushing.start()
+        _flushing.join(_FLUSH_S)
 
 
 def leave(code: int) -> NoReturn:

@@ -6,7 +6,6 @@ import base64
 import functools
 import importlib
 import inspect
-import json
 import os
 import signal
 import sys
@@ -16,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from ..errors import HandlerNotFound, InvalidArgument
+from ..terminal import as_json
 from .raised import is_seconds
 
 Handler = Callable[..., Any]
@@ -214,7 +214,7 @@ def print_json(body: bytes, context: Context) -> bytes:
         shown["body"] = body.decode()
     except UnicodeDecodeError:
         shown["body_base64"] = base64.b64encode(body).decode()
-    line = json.dumps(shown, ensure_ascii=False).encode() + b"\n"
+    line = as_json(shown).encode() + b"\n"
     try:
         sys.stdout.buffer.write(line)
         sys.stdout.buffer.flush()

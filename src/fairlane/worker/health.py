@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import errno
 import json
+import selectors
 import socket
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from .. import clock
 from ..errors import InvalidArgument, WorkerRefused
 from ..keys import check_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_WAIT_S = 0.2  # for a client's request; one that says nothing must not hold the supervisor
-
+_CLIENT_S = 1.0  # a connection's time, from its first moment to the end of its answer
+_CLIENTS_MOST = 64  # connections that are open, and as many that wait to be accepted
+_REQUEST_MOST = 1 << 16  # bytes of a request that are read
 _LAST_PORT = 65_535
 
 
@@ -29,14 +34,29 @@ def split_id(worker: str) -> tuple[str, int]:
     return host, int(port)
 
 
+@dataclass(slots=True)
+class _Client:
+    """One connection. `left` is the rest of its answer; empty until it has sent a request."""
+
+    socket: socket.socket
+    until: float  # in seconds of clock.mono_s
+    left: bytes = b""
+
+
 class HealthPort:
-    """Answers GET /healthz and /metrics on the worker's own address."""
+    """Answers GET /healthz and /metrics on the worker's own address.
+
+    No client is ever waited for. A connection that sends no request is closed after a second, or
+    earlier if many newer ones come.
+    """
 
     def __init__(self, worker: str, report: Callable[[], dict[str, Any]]) -> None:
         host, port = split_id(worker)
         self._report = report
+        self._selector: selectors.BaseSelector  # set by `watch`
+        self._clients: dict[int, _Client] = {}  # by file descriptor, the oldest first
         try:
-            self.socket = socket.create_server((host, port), backlog=64)
+            self.socket = socket.create_server((host, port), backlog=_CLIENTS_MOST)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise WorkerRefused(
@@ -48,23 +68,64 @@ class HealthPort:
         self.socket.setblocking(False)
         self.address = f"{host}:{self.socket.getsockname()[1]}"
 
-    def answer(self) -> None:
-        """Serves one waiting client, in bounded time; never raises."""
-        try:
-            client, _ = self.socket.accept()
-        except OSError:
-            return
-        with client:
-            try:
-                client.settimeout(_WAIT_S)
-                asked = client.recv(4096).split(b" ")
-                client.sendall(self._page(asked[1] if len(asked) > 1 else b"/healthz"))
-            except OSError:
-                return
+    def watch(self, selector: selectors.BaseSelector) -> None:
+        """Registers the port, and later its clients; the data of each key is a callback."""
+        self._selector = selector
+        selector.register(self.socket, selectors.EVENT_READ, self._accept)
+
+    def expire(self) -> None:
+        """Closes the connections whose time is over; to be called often."""
+        now = clock.mono_s()
+        for client in [one for one in self._clients.values() if one.until < now]:
+            self._drop(client)
 
     def close(self) -> None:
-        """Stops listening."""
+        """Stops listening and closes all connections, in a child or at the end.
+
+        Leaves the selector as it is: a child shares the parent's.
+        """
         self.socket.close()
+        for client in self._clients.values():
+            client.socket.close()
+        self._clients.clear()
+
+    def _accept(self) -> None:
+        """Accepts connections, a bounded number, and answers requests that have arrived already."""
+        for _ in range(_CLIENTS_MOST):
+            try:
+                made, _ = self.socket.accept()
+            except OSError:
+                return
+            if len(self._clients) >= _CLIENTS_MOST:
+                self._drop(next(iter(self._clients.values())))
+            made.setblocking(False)
+            client = _Client(made, clock.mono_s() + _CLIENT_S)
+            self._clients[made.fileno()] = client
+            self._selector.register(made, selectors.EVENT_READ, partial(self._serve, client))
+            self._serve(client)
+
+    def _serve(self, client: _Client) -> None:
+        """Reads a request, or writes what is left of its answer; never raises, never blocks."""
+        if client.socket.fileno() < 0:  # it was dropped after it was selected
+            return
+        try:
+            if not client.left:
+                asked = client.socket.recv(_REQUEST_MOST).split(b" ")
+                client.left = self._page(asked[1] if len(asked) > 1 else b"/healthz")
+                again = partial(self._serve, client)
+                self._selector.modify(client.socket, selectors.EVENT_WRITE, again)
+            client.left = client.left[client.socket.send(client.left) :]
+        except BlockingIOError:
+            return
+        except OSError:
+            client.left = b""
+        if not client.left:
+            self._drop(client)
+
+    def _drop(self, client: _Client) -> None:
+        del self._clients[client.socket.fileno()]
+        self._selector.unregister(client.socket)
+        client.socket.close()
 
     def _page(self, path: bytes) -> bytes:
         report = self._report()

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
-import socket
 from typing import TYPE_CHECKING, Any
 
 from .. import clock, settings
-from ..errors import FairlaneError, RedisUnreachable, WorkerRefused
+from ..errors import FairlaneError, NodeAway, RedisUnreachable, WorkerRefused
 from ..operations import deaths, maintain, tokens
 from ..operations.shards import served
 from ..operations.stats import tally_timeout
-from ..operations.work import acquire, extend, give_back, reap
+from ..operations.work import acquire, extend, give_back, reap, show, shown
 from ..retry import connection_delays
 from ..steps import Batch, Call, Operation
 from .maintenance import Maintenance
+from .whereabouts import hostname_of, whereabouts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from ..drivers.sync import SyncDriver
-    from ..model import Token, Verdict
+    from ..model import Slice, Token, Verdict
     from .board import Board, Held, Record
 
 _log = logging.getLogger("fairlane.worker")
@@ -29,6 +30,8 @@ _OFTEN_S = 0.1  # between beats while waiting for the queue to become idle
 _UNHEALTHY_S = 10.0
 _EXTEND_AT = 1 / 3  # of the lease is used up
 _EXTEND_MOST = 100  # leases of one call
+_QUIET_S = 10.0  # between two lines of the log about a node that is away
+_AGAIN_S = 1.0  # between tries of a node that is away and has leases, which cannot wait long
 
 
 class Keeper:
@@ -40,9 +43,11 @@ class Keeper:
         self.must_drain = False
         self.is_idle = False
         self._beaten = self._answered = clock.mono_s()
-        self._leads = False
+        self._leads = self._has_died = False
+        self._quiet_until = self._left_at = 0.0
         self._shards: tuple[int, ...] = (0,)
         self._maintenance = Maintenance(driver.url, queue, worker)
+        self._maintenance.on_death = self.died
         driver.on_cut = self._cut
 
     @property
@@ -59,7 +64,7 @@ class Keeper:
         for pause in connection_delays(settings.LATE_MS / 1000 + 1):
             word, *other = self._run(
                 maintain.register(
-                    self._queue, self._worker, socket.gethostname(), os.getpid(), self.started
+                    self._queue, self._worker, whereabouts(), os.getpid(), self.started
                 )
             )
             if word == b"ok":
@@ -67,10 +72,10 @@ class Keeper:
                 self._succeed(other[0].decode())
                 return
             clock.sleep(pause)
-        host, pid = (text.decode() for text in other)
+        place, pid = (text.decode() for text in other)
+        where = f"pid {pid} on {hostname_of(place)}"
         raise WorkerRefused(
-            f"worker id {self._worker} beats in another process (pid {pid} on {host}): "
-            "choose another --id"
+            f"worker id {self._worker} beats in another process ({where}): choose another --id"
         )
 
     def _succeed(self, former: str) -> None:
@@ -101,17 +106,20 @@ class Keeper:
             return  # then they time out
 
     def died(self) -> None:
-        """A process died or lost its connection: tokens in its hands are looked for soon."""
-        self._maintenance.died()
+        """Reports with a beat now that a process died or lost its connection.
+
+        A token may have been lost with the reply to its pop, so the leader looks for it.
+        """
+        self._has_died = True
+        self._beaten = 0.0
 
     def _cut(self) -> None:
         """A call's connection broke.
 
-        When the server cut or lost all of them, tokens went with the answers
-        to pops; it is enough that the leader looks for them.
+        When the server cut or lost all of them, tokens went with the replies to pops. It is enough
+        that the leader reports it, with its next beat.
         """
-        if self._leads:
-            self.died()
+        self._has_died = self._has_died or self._leads
 
     @property
     def until_beat_s(self) -> float:
@@ -121,6 +129,7 @@ class Keeper:
     def tick(self, *, often: bool) -> None:
         """Whatever is due: extensions, then the beat. Never raises what Redis does."""
         self._extend()
+        self._take_left()
         if clock.mono_s() - self._beaten < (_OFTEN_S if often else settings.BEAT_MS / 1000):
             return
         try:
@@ -133,22 +142,26 @@ class Keeper:
 
     def _beat(self) -> None:
         self._beaten = clock.mono_s()
-        word, *rest = self._driver.run(
-            maintain.beat(
-                self._queue, self._worker, self.started, f"{len(self._board.held())} leases"
+        holds = f"{len(self._board.held())} leases"
+        died, self._has_died = self._has_died, False
+        try:
+            word, *rest = self._driver.run(
+                maintain.beat(self._queue, self._worker, self.started, holds, died=died)
             )
-        )
+        except FairlaneError:
+            self._has_died = self._has_died or died
+            raise
         self._answered = clock.mono_s()
         if word == b"ok":
-            leads, now, active_due, delayed_due, oldest, present, left = rest
+            leads, now, active_due, delayed_due, oldest, present, left, died_ms = rest
             self.is_idle, self._leads = active_due == 0, bool(leads)
             self._shards = served(present, left)
             self._board.spread(self._shards)
             if leads:
                 self._maintenance.spread(self._shards, is_moving=bool(left))
-                self._maintenance.told(now, active_due, delayed_due, oldest)
+                self._maintenance.lead(now, active_due, delayed_due, oldest, died_ms)
             else:
-                self._maintenance.glimpsed(now, oldest)
+                self._maintenance.follow(now, oldest)
         elif word == b"unknown":
             self._maintenance.wiped()
             _log.warning(
@@ -157,7 +170,7 @@ class Keeper:
             )
             self._run(
                 maintain.register(
-                    self._queue, self._worker, socket.gethostname(), os.getpid(), self.started
+                    self._queue, self._worker, whereabouts(), os.getpid(), self.started
                 )
             )
         elif not self.must_drain:
@@ -185,17 +198,19 @@ class Keeper:
             some = due[first : first + _EXTEND_MOST]
             try:
                 self._extend_all(some)
+            except NodeAway as error:  # one node has all of these leases
+                self._warn(some, error)
             except RedisUnreachable as error:  # nobody answered: the rest would wait as long
-                _warn(due[first:], error)
+                self._warn(due[first:], error)
                 break
 
     def _extend_all(self, some: list[Held]) -> None:
         now = clock.mono_s()
         calls = [extend(held.request_id, held.k, str(held.fence), held.op) for held in some]
-        replies = self._driver.run(_calls(calls, lenient=True))
+        replies = self._driver.run(_calls(calls))
         for held, reply in zip(some, replies, strict=True):
             if isinstance(reply, FairlaneError):  # the others' leases are extended
-                _warn([held], reply)
+                self._warn([held], reply)
                 continue
             record = self._board.records[held.unit]
             if reply[0] in {b"ok", b"cancelled"}:
@@ -203,11 +218,25 @@ class Keeper:
             if reply[0] != b"ok":
                 record.stop(held)
 
+    def _warn(self, some: list[Held], error: FairlaneError) -> None:
+        """Logs that leases were not extended: their records' own deadlines stop their handlers.
+
+        A node that is away is tried at every tick, so that is logged only now and then.
+        """
+        now = clock.mono_s()
+        if isinstance(error, NodeAway):
+            if now < self._quiet_until:
+                return
+            self._quiet_until = now + _QUIET_S
+        more = f" and {len(some) - 1} more" if len(some) > 1 else ""
+        name = some[0].request_id
+        _log.warning("could not extend a lease of request %s%s: %s", name, more, error)
+
     def bury(self, records: tuple[Record, ...]) -> bool:
         """A process died: its leases are taken back at once; True if it was in more than one.
 
         The lease that it was in is charged with the death. Of several nobody knows which was to
-        blame, so none is; nor is what only waited for its turn, or to be settled.
+        blame, so none is. Nor is one whose handler was not called, or one that was to be settled.
         """
         all_held = [held for record in records if (held := record.held())]
         running = [held for held in all_held if held.has_its_turn]
@@ -272,25 +301,69 @@ class Keeper:
             except FairlaneError as error:  # then whoever leads finds it
                 what = f"request {token.request_id}"
                 _log.warning("could not put back a token of %s: %s", what, error)
-                is_away = isinstance(error, RedisUnreachable)  # for the others, too
+                is_away = _is_redis_away(error)
+
+    def _take_left(self) -> None:
+        """Asks again for what units gave up, as a node that hung may have granted it meanwhile.
+
+        The token is in `delayed` or in a lane. It is stale once the same acquire was answered.
+        """
+        now = clock.mono_s()
+        if now < self._left_at or not (records := self._board.left()[:_EXTEND_MOST]):
+            return
+        self._left_at = now + _AGAIN_S
+        for record, answer in self._ask_again(records):
+            try:
+                if isinstance(answer, FairlaneError):
+                    raise answer
+                self._driver.run(answer)
+            except RedisUnreachable:  # it is asked again
+                continue
+            except FairlaneError as error:
+                _log.warning("could not give back what was granted late: %s", error)
+            record.leave()
+
+    def _ask_again(
+        self, records: list[Record]
+    ) -> Iterator[tuple[Record, Operation[None] | FairlaneError]]:
+        """Shows the tokens with the same ops; with each, how to give back what it was granted."""
+        asked = [
+            (record, token, left[1])
+            for record in records
+            if (left := record.left()) and (token := tokens.parse(left[0]))
+        ]
+        calls = [show(token, self._worker, self.started, 1, op) for _, token, op in asked]
+        try:
+            replies = self._driver.run(_calls(calls, math.inf))
+        except FairlaneError as error:
+            replies = [error] * len(calls)
+        for (record, token, op), reply in zip(asked, replies, strict=True):
+            is_error = isinstance(reply, FairlaneError)
+            yield record, reply if is_error else self._undo(token, *shown(token, op, reply))
 
     def _put_back(self, token: Token, op: bytes) -> Operation[None]:
         word, taken, rest = yield from acquire(token, self._worker, self.started, 1, op=op)
-        if word == "ended":
+        yield from self._undo(token, word.encode(), taken, rest)
+
+    def _undo(
+        self, token: Token, word: bytes, taken: Slice | None, rest: list[Any]
+    ) -> Operation[None]:
+        """Dispatches what an acquire brought, and returns its lease."""
+        if word == b"ended":
             yield tokens.retire(self._queue, token.request_id, rest)
             return
         if calls := tokens.insert(self._queue, token.request_id, rest):
             yield Batch(calls)
         if taken is not None:
             reply = yield give_back(
-                taken.request_id, taken.k, taken.fence.decode(), taken.op.decode()
+                taken.request_id, taken.k, taken.fence.decode(), taken.op.decode(), is_unbegun=True
             )
             yield from maintain.settle_reap(self._queue, token.request_id, reply)
 
     def _take_back(self, some: list[Held], calls: list[Call]) -> None:
         """What cannot be taken back expires, and whoever leads takes it back."""
         try:
-            replies = self._driver.run(_calls(calls, lenient=True))
+            replies = self._driver.run(_calls(calls))
         except FairlaneError as error:
             replies = [error] * len(calls)
         away: FairlaneError | None = None
@@ -300,17 +373,18 @@ class Keeper:
                     raise away or reply
                 self._driver.run(maintain.settle_reap(self._queue, held.request_id, reply))
             except FairlaneError as error:
-                away = error if isinstance(error, RedisUnreachable) else away  # nor for the others
+                away = error if _is_redis_away(error) else away
                 what = f"a lease of request {held.request_id}"
                 _log.warning("could not take back %s: %s", what, error)
 
 
-def _warn(some: list[Held], error: FairlaneError) -> None:
-    """A lease was not extended: the record's own deadline tells its handler to stop."""
-    more = f" and {len(some) - 1} more" if len(some) > 1 else ""
-    _log.warning("could not extend a lease of request %s%s: %s", some[0].request_id, more, error)
+def _is_redis_away(error: FairlaneError) -> bool:
+    """Returns True if all of Redis is away, not only one node: the other leases fail, too."""
+    return isinstance(error, RedisUnreachable) and not isinstance(error, NodeAway)
 
 
-def _calls(calls: list[Call], *, lenient: bool = False) -> Operation[list[Any]]:
-    replies: list[Any] = yield Batch(calls, lenient=lenient)
+def _calls(calls: list[Call], again_s: float = _AGAIN_S) -> Operation[list[Any]]:
+    """The replies, each an error if need be; a node that is away is waited for once."""
+    away_s = settings.BEAT_MS / 1000
+    replies: list[Any] = yield Batch(calls, lenient=True, away_s=away_s, again_s=again_s)
     return replies

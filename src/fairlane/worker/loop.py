@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .. import keys, settings
+from ..errors import FairlaneError, NodeAway
 from ..operations import tokens
-from ..steps import Batch, Call, Command, Operation
+from ..steps import Batch, Call, Command, Operation, Pause
 from .ahead import SHARE, all_tokens, may_stream, stream
 from .bunch import Returned, fetch, work_bunch
+from .sending import ask_all, keep_unsent, log_refusals, note_away
 from .single import use
 
 if TYPE_CHECKING:
@@ -24,15 +26,41 @@ def serve(unit: Unit) -> Operation[None]:
         # What the last slice returned goes out in the same round trip as the next pop.
         outgoing += unit.measures.due()
         most = unit.bunches.next(len(unit.free), share)
-        steps = [*outgoing, unit.turns.next(most)]
-        *_, popped = yield Batch(steps, patience_s=unit.turns.patience_s)
-        unit.turns.came(popped)
+        popped = yield from _pop(unit, outgoing, most)
         outgoing = []
         if popped is not None:
             outgoing = yield from take(unit, popped, most)
+        if unit.unsent:
+            outgoing, unit.unsent = [*unit.unsent, *outgoing], []
     outgoing += unit.measures.rest()
     if outgoing:
         yield Batch(outgoing)
+
+
+def _pop(unit: Unit, outgoing: list[Command | Call], most: int) -> Operation[Popped | None]:
+    """Dispatches these steps, and pops up to `most` tokens in the same round trip.
+
+    A queue's own lanes are waited for. If one of several shards is away, the next one has its turn.
+    """
+    steps = [*outgoing, unit.turns.next(most)]
+    popped: Popped | None
+    if unit.turns.is_one:
+        *_, popped = yield Batch(steps)
+        unit.turns.came(popped)
+        return popped
+    replies = yield from ask_all(Batch(steps, lenient=True, away_s=settings.SHARD_AWAY_S))
+    keep_unsent(unit, outgoing, replies[:-1])
+    log_refusals(replies[:-1])
+    reply = replies[-1]
+    if isinstance(reply, NodeAway):
+        note_away(unit, f"a shard of queue {unit.queue} is away", reply)
+        yield Pause(unit.turns.failed())
+        return None
+    if isinstance(reply, FairlaneError):
+        raise reply
+    popped = reply
+    unit.turns.came(popped)
+    return popped
 
 
 def take(unit: Unit, popped: Popped, most: int) -> Operation[list[Command | Call]]:
@@ -55,10 +83,4 @@ def take(unit: Unit, popped: Popped, most: int) -> Operation[list[Command | Call
 
 def _wake_others(popped: Popped) -> list[Command | Call]:
     """The worker drains, and one word a unit was pushed: those that came to us are put back."""
-    rest = popped.tokens[1:]
-    if not rest:
-        return []
-    return [
-        Command(b"LPUSH", popped.lane, *rest),
-        Command(b"PEXPIRE", popped.lane, 2 * settings.BLOCK_MS),
-    ]
+    return [*tokens.push(popped.lane, popped.tokens[1:], 2 * settings.BLOCK_MS)]

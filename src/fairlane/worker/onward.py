@@ -13,6 +13,7 @@ from .. import clock
 from ..errors import RedisUnfit
 from ..operations import tokens
 from ..operations.work import complete, go_on, going_on, new_op, shown
+from .settle import while_held
 from .unit import hold
 
 if TYPE_CHECKING:
@@ -66,7 +67,8 @@ class Onward:
         if told is None:  # or a cluster: nothing was asked
             unit.record.unwant()
             unit.at_once = False
-            reply: list[Any] = yield complete(taken, *part, keep=False)
+            call = while_held(complete(taken, *part, keep=False), unit.record)
+            reply: list[Any] = yield call
             return reply
         if len(told) > 1:
             self._note(taken, op, told[1], asked, sent)

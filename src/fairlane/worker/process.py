@@ -11,13 +11,17 @@ import sys
 import threading
 import warnings
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from .. import clock, settings
+
+# Both drivers are imported here, before the fork: later the files may be another release's.
+from ..drivers.aio import AsyncDriver
+from ..drivers.sync import SyncDriver
 from ..errors import FairlaneError
 from ..steps import Handle, HandleBunch
-from . import ends, stacks
+from . import ends, signals, stacks
 from .loop import serve
 from .measures import Measures
 from .runner import Runner
@@ -41,7 +45,7 @@ _SWITCH_S = 0.001  # the thread that speaks with Redis has little to do, but mus
 class Assignment:
     """What a child is told before the fork."""
 
-    url: str
+    url: str = field(repr=False)  # with its password
     queue: str
     worker: str
     started: str
@@ -75,7 +79,7 @@ def start(assignment: Assignment, close: Callable[[], None], file: int) -> tuple
 
     `close` lets go, in the child, of what belongs to the parent; `file` is for its stacks.
     """
-    ends.flush()
+    ends.flush_before_fork()
     ours, theirs = os.pipe()
     parent = os.getpid()
     with warnings.catch_warnings():  # the maintenance thread holds nothing that a child uses
@@ -92,6 +96,7 @@ def start(assignment: Assignment, close: Callable[[], None], file: int) -> tuple
         _tie(parent, ours)
         close()
         stacks.prepare(file)
+        signals.restore_in_forks()
         ends.watch_forks()
         _main(assignment)
         code = 0
@@ -120,23 +125,13 @@ def _tie(parent: int, pipe: int) -> None:
 
     Linux kills us when the parent dies; elsewhere a thread sees the pipe close.
     """
-    for number in (signal.SIGINT, signal.SIGTERM):
-        # The parent decides, also when a terminal asks us all. Not SIG_IGN: that would go on to
-        # the programs a handler starts, and nobody could terminate them.
-        signal.signal(number, _leave_it_to_the_parent)
-    for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGTSTP):
-        signal.signal(number, signal.SIG_DFL)
-    signal.set_wakeup_fd(-1)
+    signals.leave_to_parent()
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     else:
         threading.Thread(target=_watch, args=(pipe,), daemon=True).start()
     if os.getppid() != parent:  # it died before we were tied
         os._exit(1)
-
-
-def _leave_it_to_the_parent(*_: object) -> None:
-    return
 
 
 def _watch(pipe: int) -> None:
@@ -165,8 +160,6 @@ def _main(assignment: Assignment) -> None:
 
 
 def _serve(assignment: Assignment, unit: Unit) -> None:
-    from ..drivers.sync import SyncDriver
-
     record = unit.record
 
     def gives_up() -> bool:
@@ -208,8 +201,6 @@ def _fail(assignment: Assignment) -> NoReturn:
 
 
 async def _serve_async(assignment: Assignment, units: list[Unit]) -> None:
-    from ..drivers.aio import AsyncDriver
-
     first = units[0].record
 
     def gives_up() -> bool:

@@ -78,10 +78,10 @@ class Runner:
             self.record = own
 
     def _turn_to(self, record: Record | None) -> Record:
+        """Notes the call in this record, None = the unit's own; returns the record before it."""
         own = self.record
-        if record is not None:
-            record.take_turn()
-            self.record = record
+        self.record = record or own
+        self.record.take_turn()
         return own
 
     def run(self, taken: Slice, position: int) -> Outcome:

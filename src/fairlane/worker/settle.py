@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from .. import settings
+from .. import clock, settings
+from ..errors import NodeAway
 from ..operations import tokens
 from ..operations.durable import confirm_settled
 from ..operations.work import complete
-from ..steps import Batch, Call, Command, Handle, Operation
+from ..steps import Call, Command, Handle, Operation
+from .sending import send
 
 if TYPE_CHECKING:
     from ..model import Slice
@@ -40,25 +42,56 @@ def work_off(
         seconds += outcome.seconds
         position = outcome.position
         keep = position < count and not outcome.is_over and seconds * 1000 < settings.SLICE_HARD_MS
-        parts = list(outcome.parts())
         outgoing: list[Command | Call] = []
-        for part in parts[:-1]:
-            reply = yield from _settle(unit, taken, complete(taken, *part, keep=True))
-            outgoing += after(unit, taken, reply)
         if not keep:
             _observe(unit, taken, position, seconds, asked)
-        if onward is not None and not keep and not outcome.is_over and onward.is_likely(taken):
-            reply = yield from onward.settle(taken, parts[-1])
-        else:
-            reply = yield from _settle(unit, taken, complete(taken, *parts[-1], keep=keep))
+        is_last = not keep and not outcome.is_over
+        reply = yield from _settle_parts(
+            unit, taken, outcome, outgoing, record or unit.record, onward if is_last else None,
+            keep=keep,
+        )  # fmt: skip
         count_up(unit, [(taken, outcome, reply[0])], 0 if keep else 1)
         outgoing += after(unit, taken, reply)
         if not keep and reply[0] == b"ok" and not taken.waiting:
             unit.sizes.observe(taken.request_id, position, seconds)
         if not keep or reply[0] != b"ok":
             return outgoing
-        if outgoing:
-            yield Batch(outgoing)
+        yield from send(unit, outgoing)
+
+
+def _settle_parts(
+    unit: Unit,
+    taken: Slice,
+    outcome: Outcome,
+    outgoing: list[Command | Call],
+    record: Record,
+    onward: Onward | None,
+    *,
+    keep: bool,
+) -> Operation[list[Any]]:
+    """Returns the reply to the last part; what the others ask to dispatch joins `outgoing`."""
+    *first, last = outcome.parts()
+    try:
+        for part in first:
+            reply = yield from _settle(unit, taken, complete(taken, *part, keep=True), record)
+            outgoing += after(unit, taken, reply)
+        if onward is not None and onward.is_likely(taken):
+            return (yield from onward.settle(taken, last))
+        return (yield from _settle(unit, taken, complete(taken, *last, keep=keep), record))
+    except NodeAway:
+        yield from send(unit, outgoing)
+        raise
+
+
+def while_held(call: Call, record: Record) -> Call:
+    """Lets the call that settles a lease be repeated while the lease is held; returns the call.
+
+    A failover may take that long, and the work is done. Later the lease is lost anyway, because it
+    can't be extended while its node is away; and the unit has other work to do.
+    """
+    left_s = record.deadline - clock.mono_s()
+    call.away_s = min(settings.PATIENCE_S, max(settings.AWAY_S, left_s))
+    return call
 
 
 def _observe(unit: Unit, taken: Slice, position: int, seconds: float, asked: int) -> None:
@@ -115,8 +148,9 @@ def _count_failures(
     return failed
 
 
-def _settle(unit: Unit, taken: Slice, call: Call) -> Operation[list[Any]]:
+def _settle(unit: Unit, taken: Slice, call: Call, record: Record) -> Operation[list[Any]]:
     """Settles, and for a durable request has it confirmed; what is not is said and counted."""
+    call = while_held(call, record)
     if not taken.durable:
         settled: list[Any] = yield call
         return settled

@@ -1,4 +1,8 @@
-"""SIGTERM and SIGINT as a count the supervisor looks at, and a pipe that wakes it; and Ctrl-Z."""
+"""How the supervisor, its processes and the processes that these fork handle signals.
+
+The supervisor counts SIGTERM and SIGINT, a pipe wakes it, and it passes Ctrl-Z on. Its processes
+leave the decision to it. What a handler forks handles signals as any Python program does.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _APART_S = 0.3  # of two that count
+_PYTHONS_OWN: dict[int, Any] = {
+    signal.SIGTERM: signal.SIG_DFL,
+    signal.SIGINT: signal.default_int_handler,
+}
 
 
 class Signals:
@@ -77,3 +85,44 @@ class Signals:
         """Closes the pipe's ends, in a child or at the end."""
         self.pipe.close()
         self._wake.close()
+
+
+def leave_to_parent() -> None:
+    """Makes SIGTERM and SIGINT do nothing in this process, and resets the others.
+
+    The supervisor decides, also when a terminal signals all processes. The signals are not ignored
+    (SIG_IGN), because a program that a handler starts would ignore them, too.
+    """
+    for number in _PYTHONS_OWN:
+        signal.signal(number, _do_nothing)
+    for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGTSTP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.set_wakeup_fd(-1)
+
+
+def _do_nothing(*_: object) -> None:
+    return
+
+
+def restore_in_forks() -> None:
+    """Gives each process that is forked from this one Python's own dispositions.
+
+    The signals are blocked during the fork. So one that arrives before the disposition is restored
+    still ends the new process, as a pool expects of the processes that it terminates.
+    """
+    masks = threading.local()
+
+    def block() -> None:
+        masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, _PYTHONS_OWN)
+
+    def unblock() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masks.before)
+
+    def restore() -> None:
+        for number, default in _PYTHONS_OWN.items():
+            if signal.getsignal(number) is _do_nothing:  # not one that the handler has set
+                signal.signal(number, default)
+        signal.set_wakeup_fd(-1)  # of an event loop in the process that forked
+        unblock()
+
+    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=restore)

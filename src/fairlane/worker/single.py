@@ -2,45 +2,59 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from .. import clock
-from ..errors import FairlaneError
+from .. import clock, settings
+from ..errors import FairlaneError, NodeAway
 from ..operations import tokens
-from ..operations.work import acquire, complete, new_op
-from ..steps import Batch, Call, Command, Operation
+from ..operations.work import complete, new_op, show, shown
+from ..steps import Batch
 from .onward import Granted, Onward
-from .settle import after, work_off
+from .sending import ask_all, note_away, put_off, send
+from .settle import after, while_held, work_off
 from .unit import hold
 
 if TYPE_CHECKING:
-    from ..model import Token
+    from ..model import Slice, Token
+    from ..steps import Call, Command, Operation
     from .unit import Unit
 
 USED_UP = 0.9  # of a lease when its grant arrives: too late to begin anything
 
 
-def use(unit: Unit, token: Token, lane: bytes = b"") -> Operation[list[Command | Call]]:
+def use(
+    unit: Unit, token: Token, lane: bytes, *, goes_on: bool = True
+) -> Operation[list[Command | Call]]:
     """One token: its slice, worked on and settled; returns what is to be dispatched.
 
-    `lane` is the key of the list that it came from; b"" = the lease is not to go on by itself.
+    `lane` is the key of the list that it came from. With `goes_on` the lease may go on with the
+    next slice. If the request's node does not answer, its token comes back later, and a lease that
+    cannot be settled expires.
     """
     sent, op = clock.mono_s(), new_op()
     # Should this process die with the answer on its way, the supervisor asks again.
     unit.record.want(token, op)
     asked = unit.sizes.next(token.request_id)
-    word, taken, rest = yield from acquire(token, unit.worker, unit.started, asked, op=op)
+    try:
+        word, taken, rest = yield from _show(unit, token, asked, op)
+    except NodeAway as error:
+        unit.record.unwant(is_left=error.was_sent)
+        return [*tokens.insert_all(unit.queue, [put_off(unit, token, lane, error)])]
     if taken is not None:
         hold(unit.record, taken, sent)
     unit.record.unwant()
-    if word == "ended":
+    if word == b"ended":
         return [tokens.retire(unit.queue, token.request_id, rest)]
     outgoing: list[Command | Call] = [*tokens.insert(unit.queue, token.request_id, rest)]
     if taken is None:
         return outgoing
     try:
-        outgoing = yield from _work(unit, Granted(taken, asked, sent), lane, outgoing)
-    except FairlaneError:  # Redis is away: the lease expires, and whoever leads takes it back
+        from_lane = lane if goes_on else b""
+        outgoing = yield from _work(unit, Granted(taken, asked, sent), from_lane, outgoing)
+    except NodeAway as error:
+        note_away(unit, f"left a lease of request {token.request_id} to expire", error)
+        outgoing = []
+    except FairlaneError:  # Redis is away: the lease expires, and the leader takes it back
         unit.record.release()
         raise
     # Anything else that is raised ends the process, and the supervisor takes back what is held.
@@ -48,16 +62,30 @@ def use(unit: Unit, token: Token, lane: bytes = b"") -> Operation[list[Command |
     return outgoing
 
 
+def _show(
+    unit: Unit, token: Token, asked: int, op: bytes
+) -> Operation[tuple[bytes, Slice | None, list[Any]]]:
+    """Notes the token and shows it; returns what `shown` returns."""
+    steps: list[Command | Call] = [
+        *unit.note([token.text.encode()]),
+        show(token, unit.worker, unit.started, asked, op),
+    ]
+    # The note may fail: a full Redis refuses it.
+    *_, reply = yield from ask_all(Batch(steps, lenient=True, away_s=settings.AWAY_S))
+    if isinstance(reply, FairlaneError):
+        raise reply
+    return shown(token, op, reply)
+
+
 def _work(
     unit: Unit, granted: Granted, lane: bytes, outgoing: list[Command | Call]
 ) -> Operation[list[Command | Call]]:
     """Slice after slice while it goes on; what is to be dispatched, first and after it."""
     while True:
-        if outgoing:  # before anything else, above all before the handler
-            yield Batch(outgoing)
+        yield from send(unit, outgoing)  # before anything else, above all before the handler
         taken = granted.slice
         if clock.mono_s() - granted.sent > taken.lease_ms / 1000 * USED_UP:
-            reply = yield complete(taken, [], [], [], keep=False)
+            reply = yield while_held(complete(taken, [], [], [], keep=False), unit.record)
             return after(unit, taken, reply)
         onward = Onward(unit, lane)
         outgoing = yield from work_off(unit, taken, asked=granted.asked, onward=onward)

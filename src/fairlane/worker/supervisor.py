@@ -14,13 +14,16 @@ from .. import settings
 from ..drivers.sync import SyncDriver
 from ..errors import InvalidArgument
 from ..keys import check_name
+from ..operations.rights import check_rights
 from ..queue import Queue
+from ..scripts import library
 from .behind import Behind
 from .board import Board
 from .children import Child, Children
 from .handlers import Handler, shape_of
 from .health import HealthPort, split_id
 from .keeper import Keeper
+from .log_queue import LogQueue
 from .overdue import Overdue
 from .patience import Patience
 from .process import Assignment
@@ -100,9 +103,15 @@ class Worker:
         `watch` is called several times a second, and once at the end, with the counts so far; what
         it answers True to, drains. It must not take long: leases are extended in between. Returns
         0. A second signal stops at once and gives back what is held, uncharged. Raises
-        WorkerRefused (port taken, id in use), RedisError.
+        WorkerRefused (port taken, id in use) and RedisError, among them RedisUnfit if the user of
+        Redis lacks a right that a worker needs.
         """
         self._watch = watch
+        library().load()  # before the first fork: later the files may be another release's
+        with LogQueue():
+            return self._run(until_idle=until_idle)
+
+    def _run(self, *, until_idle: bool) -> int:
         port = HealthPort(self.id, self._report)
         self.id = check_name("worker id", port.address)
         try:
@@ -112,7 +121,8 @@ class Worker:
                 patience_s=settings.BEAT_MS / 1000,
                 timeout_s=settings.KEEPER_TIMEOUT_S,
             )
-            driver.check()
+            driver.check(self.queue.driver.patience_s)  # Redis may be starting, too
+            driver.run(check_rights(self.queue.name, self.id))
             self._keeper = Keeper(driver, self.queue.name, self.id, self._board)
             self._patience = Patience(driver, self.queue.name, self._board)
             try:
@@ -130,13 +140,13 @@ class Worker:
             port.close()
 
     def _supervise(self, port: HealthPort, signals: Signals, *, until_idle: bool) -> int:
-        self._children = Children(self._assignments(), [port.socket.close, signals.forget])
+        self._children = Children(self._assignments(), [port.close, signals.forget])
         signals.groups = self._children.running
         self._overdue = Overdue(self._children, self._keeper, is_async=self._shape.is_async)
         self._behind = Behind(self._board, self._keeper, self._slice_ms)
         try:
             with selectors.DefaultSelector() as selector:
-                selector.register(port.socket, selectors.EVENT_READ, port.answer)
+                port.watch(selector)
                 selector.register(signals.pipe, selectors.EVENT_READ, signals.clear)
                 self._children.start()
                 _log.info(
@@ -151,6 +161,7 @@ class Worker:
                     wait_s = _TICK_S / 4 if is_soon else _TICK_S
                     for key, _ in selector.select(min(wait_s, self._keeper.until_beat_s)):
                         key.data()
+                    port.expire()
                     self._heed(signals)
                     self._tick(until_idle=until_idle)
         finally:  # whatever went wrong here: nobody would extend their leases

@@ -71,11 +71,15 @@ class Turns:
         self._at += 1  # as in next: else the two together might pass a shard over for ever
         return tokens.pop_ahead(self._queue, priority, most, shard)
 
-    @property
-    def patience_s(self) -> float | None:
-        """How long the next pop may be tried; None = as long as ever."""
-        self._look()
-        return settings.SHARD_PATIENCE_S if len(self._shards) > 1 else None
+    def failed(self) -> float:
+        """Notes that the last pop was not answered; returns the seconds until the next one.
+
+        The other shards are asked immediately. After a round without a token there is a pause, as
+        long as a pop would wait.
+        """
+        is_vain = self._misses >= len(self._shards)
+        self.came(None)
+        return settings.SHARD_BLOCK_MS / 1000 if is_vain else 0.0
 
     def _look(self) -> None:
         """Where there may be tokens now, as the supervisor has heard."""

@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .. import settings
+from .. import keys, settings
+from ..steps import Command
 from .tokens_at_once import BunchSizes
 from .turns import Turns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from ..model import Slice, Verdict
-    from ..steps import Arg
+    from ..steps import Arg, Call
     from .board import Record
     from .measures import Measures
     from .slices import SliceSizes
@@ -64,8 +65,11 @@ class Unit:
     spare: tuple[Record, ...] = ()
     is_alone: bool = False
     at_once: bool = True
+    unsent: list[Command | Call] = field(default_factory=list)  # for shards that were away
+    quiet_until: float = 0.0  # when it may be logged again that a node is away
     free: list[Record] = field(init=False)  # records of no lease
     turns: Turns = field(init=False)
+    _notes: int = 0
 
     def __post_init__(self) -> None:
         self.free = [*self.spare, self.record]
@@ -78,6 +82,21 @@ class Unit:
         As long as a slice; a quarter of it where others are fetched meanwhile.
         """
         return self.bunches.slice_s / (4 if self.is_alone else 1)
+
+    def note(self, raw: Iterable[bytes]) -> list[Command]:
+        """Returns the commands that note in the dispatch slot which tokens were taken.
+
+        They are sent before the tokens are shown: if the whole worker dies, another worker finds
+        there what to take back. There are two notes, because one bunch is fetched while the one
+        before is handled. The key has a TTL from the first note on, and beats renew it.
+        """
+        taken = keys.taken(self.queue, self.worker)
+        place = b"%d.%d" % (self.record.unit, self._notes % 2)
+        commands = [Command(b"HSET", taken, place, b" ".join(raw))]
+        if not self._notes:
+            commands.append(Command(b"PEXPIRE", taken, settings.TAKEN_TTL_MS))
+        self._notes += 1
+        return commands
 
     @property
     def is_holding(self) -> bool:

@@ -10,7 +10,7 @@ import click
 
 from ..options import json_option, queue_option, redis_option
 from ..talk import emit_json, say
-from .running import master_option, redis_for, spark_session
+from .running import master_option, must_answer, redis_for, spark_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,6 +46,7 @@ def command(
     with spark_session(master, f"archive {queue}", ends_well=follow) as spark, _named():
         from ...spark.archive import archive
 
+        must_answer(url)
         found = archive(
             spark, url, out, queue=queue, checkpoint=checkpoint, follow=follow, results=results,
             fail_on_data_loss=not skip_lost, on_batch=_tell,
@@ -61,7 +62,7 @@ def command(
 @contextlib.contextmanager
 def _named() -> Iterator[None]:
     """What was lost is told of with this command's option. Raises DataLost."""
-    from ...spark.stream import DataLost
+    from ...errors import DataLost
 
     try:
         yield

@@ -9,7 +9,15 @@ import click
 from ...errors import InvalidArgument
 from ..options import json_option, redis_option, timeout_option, timeout_s
 from ..talk import emit, emit_json, say
-from .running import FORMATS, Progress, master_option, must_be_free, redis_for, spark_session
+from .running import (
+    FORMATS,
+    Progress,
+    master_option,
+    must_answer,
+    must_be_free,
+    redis_for,
+    spark_session,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,6 +56,7 @@ def command(
     limit_s = timeout_s(timeout)
     must_be_free(out)
     url = redis_for(master, redis)
+    must_answer(url)
     with Queue.from_url(url) as queue:
         request = queue.request(request_id)
         if not request.progress().ended:

@@ -125,6 +125,17 @@ def redis_for(master: str | None, redis: str | None) -> str:
     return url
 
 
+def must_answer(url: str) -> None:
+    """Tries Redis once, as every command does, because an API call would wait for it to start.
+
+    Raises RedisError.
+    """
+    from ...queue import Queue
+
+    with Queue.from_url(url) as queue:
+        queue.driver.check()
+
+
 def is_local_path(path: str) -> bool:
     """True for a path without a scheme, as hdfs: or s3a: are."""
     return _SCHEME.match(path) is None

@@ -11,7 +11,15 @@ from ... import clock, settings
 from ...errors import InvalidArgument, RequestNotFound
 from ..options import json_option, queue_option, redis_option
 from ..talk import emit, emit_json, say
-from .running import FORMATS, Progress, master_option, must_be_there, redis_for, spark_session
+from .running import (
+    FORMATS,
+    Progress,
+    master_option,
+    must_answer,
+    must_be_there,
+    redis_for,
+    spark_session,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -85,6 +93,7 @@ def command(
         rows = read(spark, source, form)
         target = {"requestColumn": key} if key else {"request": request_id}
         options = {"redis": url, **target, **_options(rows, source, form, key, **given)}
+        must_answer(url)
         return _submit(spark, rows, options, key, given, as_json=as_json)
 
 

@@ -1,0 +1,19 @@
+-- push: puts words at the end of a list where the next pop takes them: tokens that were shown and are still
+-- valid, and the words that wake a draining worker. If a token is pushed twice, that costs one stale acquire.
+-- Says: how many the list has
+-- @flags allow-oom
+local list = KEYS[1]  -- {queue}:<priority>  list  tokens; or {queue}:wake:<host:port>  list  words
+local ttl = tonumber(ARGV[1])  -- ms after which the whole list expires; 0 = never
+local words = 2  -- ARGV[2...]  at most 1,000
+
+if not ttl or ttl < 0 or #ARGV < words or #ARGV - words + 1 > 1000 then
+  return redis.error_reply("BADARGUMENT push wants a number for ttl, and 1 to 1000 words")
+end
+if ttl > 0 then
+  redis.call("PEXPIRE", list, ttl)  -- a full Redis 6.2 refuses a first write that grows, also to a list with a TTL
+end
+local count = redis.call("RPUSH", list, unpack(ARGV, words))
+if ttl > 0 then
+  redis.call("PEXPIRE", list, ttl)
+end
+return count

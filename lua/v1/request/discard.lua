@@ -1,0 +1,48 @@
+-- discard: deletes an open request that its producer cannot complete. It must be the life that this producer wrote, and
+-- it must hold only what this one sent, because another producer of the same id may be ahead or have begun a new life. The
+-- request was never complete, so it is not logged, and a marker keeps the auditor from logging it as lost. While a slice
+-- is held, the request is cancelled instead, and ends with the last slice.
+-- Says: ok tokens (those that were queued) | held tokens | kept (it is not such a request) | ended summary | gone
+-- @flags allow-oom
+-- @include lib/request_keys.lua
+local now = ARGV[1]  -- ms, "" = server time
+local born = tonumber(ARGV[2])  -- ms; when the life of this producer began
+local chain = ARGV[3]  -- hex digest over all chunks that it sent
+local before = ARGV[4]  -- the same without the last one, which may not have come in
+local reason = ARGV[5]  -- words for people
+local seen = tonumber(ARGV[6])  -- intents up to this score are given up, because the entry in `active` is dropped
+local ttl = tonumber(ARGV[7])  -- ms the marker stays
+-- @include lib/now_ms.lua
+-- @include lib/state.lua
+-- @include lib/chain.lua
+-- @include lib/permits.lua
+-- @include lib/queue_permit.lua
+-- @include lib/stop.lua
+-- @include lib/give_up.lua
+
+if not born or not seen or not ttl then
+  return redis.error_reply("BADARGUMENT discard wants numbers for born, seen and ttl")
+end
+local state, over = living_state()
+if over then
+  if over[1] == "gone" then
+    give_up(seen, ttl)
+  end
+  return over
+end
+local _, last = chain_of()
+if state.born ~= born or state.open == 0 or (last ~= chain and last ~= before) then
+  return {"kept"}
+end
+local tokens = all_queued(now_ms(now), 0)
+if state.held == 0 then
+  redis.call("UNLINK", stream, counter, request, permits, leases, retries, results, dead, few)
+  give_up(seen, ttl)
+  redis.call("HSET", request, "discarded", 1)
+  return {"ok", tokens}
+end
+if state.state ~= "cancelling" then
+  abandon(state, reason)
+  save_state(state)
+end
+return {"held", tokens}

@@ -1,0 +1,78 @@
+-- glance: reports what maintenance a request needs, and changes nothing.
+-- Says: ok look tokens | ended summary | foreign | gone; look = ms until a lease expires, the deadline or the
+--   end of an open request's time, at least 2; 1 = reap has something to do now; 0 = nothing is to be expected;
+--   tokens = k, g and lane of each permit that was queued, and due, longer ago than the grace
+-- @flags no-writes
+-- @include lib/request_keys.lua
+local now = ARGV[1]  -- ms, "" = server time
+local queue = ARGV[2]  -- of the caller; "" = any
+local grace = tonumber(ARGV[3])  -- ms; "" = no tokens are asked for
+-- @include lib/now_ms.lua
+-- @include lib/state.lua
+-- @include lib/mint.lua
+
+-- True when reap has to act on a lease, a deadline or damage. After the clock went back a lease may end later than it can.
+local function needs_reap(state, at, open_until, first)
+  local last = first and tonumber(redis.call("ZRANGE", leases, -1, -1, "WITHSCORES")[2])
+  if last and last > at + state.lease_ms then
+    return true
+  end
+  if first and first <= at or state.state == "expiring" or state.few == 2 and state.held == 0 then
+    return true
+  end
+  if state.open == 1 and open_until < at and state.state ~= "cancelling" or state.state == "cancelling" and state.held == 0 then
+    return true
+  end
+  if is_overdue(state, at) and (state.state == "active" or state.state == "paused") then
+    return true
+  end
+  local sleeping = state.sleeper ~= "" and 1 or 0
+  if redis.call("HLEN", permits) < state.queued + state.held + sleeping then
+    return true
+  end
+  return state.state == "active" and state.held + state.queued + sleeping == 0 and ready(state, at) > 0
+end
+
+-- Returns k, g and lane of the permits that were queued, and due, before `at`. One that was queued later than
+-- now was queued before the clock went back.
+local function queued_before(at, clock)
+  local found, all = {}, redis.call("HGETALL", permits)
+  for i = 1, #all, 2 do
+    local g, text, lane, due = string.match(all[i + 1], "^q:(%d+):(%d+):(%d+):(%d+)$")
+    local since = tonumber(text or 0)
+    if g and math.max(since > clock and 0 or since, tonumber(due)) < at then
+      found[#found + 1], found[#found + 2], found[#found + 3] = all[i], g, lane
+    end
+  end
+  return found
+end
+
+if not grace and ARGV[3] ~= "" then
+  return redis.error_reply("BADARGUMENT glance wants a number for grace")
+end
+local state = load_state()
+if not state then
+  return {"gone"}
+end
+local row = redis.call("HMGET", request, "queue", "open_until")
+if queue ~= "" and row[1] ~= queue then
+  return {"foreign"}
+end
+if is_ended(state) then
+  return {"ended", summary(state)}
+end
+now = now_ms(now)
+local open_until = tonumber(row[2]) or 0
+local first = tonumber(redis.call("ZRANGE", leases, 0, 0, "WITHSCORES")[2])
+local look = 1
+if not needs_reap(state, now, open_until, first) then
+  local next = first or math.huge
+  if state.deadline > 0 and (state.state == "active" or state.state == "paused") then
+    next = math.min(next, state.deadline)
+  end
+  if state.open == 1 and state.state ~= "cancelling" then
+    next = math.min(next, open_until + 1)
+  end
+  look = next < math.huge and math.max(2, next - now) or 0
+end
+return {"ok", look, grace and queued_before(now - grace, now) or {}}

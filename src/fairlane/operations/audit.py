@@ -1,0 +1,195 @@
+"""The audit: finds lost tokens and forgotten leases without a look at every request.
+
+It compares the unfinished requests with the lanes. Both are lists of names, so the comparison is
+cheap for hundreds of thousands of requests. A request with a token in a lane waits for its turn.
+The others are few: workers hold them, they wait for something else, or their tokens are lost. Only
+these are glanced at, and with them the requests that a worker has held for long, and a sample of
+the rest, because a request with several tokens may have lost some of them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from .. import keys, settings
+from ..errors import FairlaneError, InvalidArgument
+from ..steps import Batch, Command, Operation
+from .lost import Suspect, mint_again, suspects_of
+from .maintain import glances, look_at
+from .shards import read_shards
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import Any
+
+_PAGE = 2000  # entries of one reply
+_TOGETHER = 100  # workers of one batch
+_CALM_MS = 60_000  # a request of which nothing is expected for longer is calm
+
+
+class Audit:
+    """The audits of one queue, one after the other; each remembers a little for the next."""
+
+    def __init__(self, queue: str) -> None:
+        self._queue = queue
+        self._taken: frozenset[bytes] = frozenset()  # tokens that workers had taken last time
+        self._count = 0
+        self._sampled = 0  # requests with a token in a lane, up to where the last sample went
+        self._calm: dict[bytes, float] = {}  # absent, and when something is to be expected, ms
+        self._workers: set[bytes] = set()  # that had taken something
+
+    def run(self, grace_ms: int, failed: dict[str, FairlaneError] | None = None) -> Operation[int]:
+        """Audits once; returns how many lost tokens it minted again.
+
+        A permit whose token has been on its way for less than `grace_ms` is not suspected. A
+        request that can't be read is put into `failed` with its error, and the audit goes on.
+        Raises the error of a lane that can't be read, after what can be found without it.
+        """
+        failed = {} if failed is None else failed
+        unfinished = yield from self._unfinished()
+        waiting, unread = yield from self._waiting()
+        held = yield from self._held_for_long()
+        # Any request may wait in a lane that was not read.
+        absent = set[bytes]() if unread else unfinished.difference(waiting)
+        now = yield from self._now()
+        chosen = [*self._due(absent, now), *held, *self._sample(waiting)]
+        names = dict.fromkeys(_request_ids(name for name in chosen if name in unfinished))
+        suspects: list[Suspect] = []
+        for name, reply in (yield from glances(self._queue, names, grace_ms)).items():
+            try:
+                if isinstance(reply, FairlaneError):
+                    raise reply
+                suspects += suspects_of(name, reply)
+                self._note_calm(name, reply, now)
+                if reply[0] != b"ok" or reply[1] == 1:
+                    yield from self._look_at(name, now, is_gone=reply[0] == b"gone")
+            except FairlaneError as error:
+                failed[name] = error
+        minted = yield from mint_again(self._queue, suspects, failed)
+        if unread:
+            raise unread[0]
+        return minted
+
+    def _now(self) -> Operation[int]:
+        """Returns the dispatch slot's time in ms."""
+        asked = [Command(b"EXISTS", keys.active(self._queue)), Command(b"TIME")]
+        _, (seconds, _) = yield Batch(asked)
+        return int(seconds) * 1000
+
+    def _due(self, absent: set[bytes], now: int) -> list[bytes]:
+        """Returns the absent requests of which something may be expected, and a few calm ones.
+
+        Thousands of requests may be paused, or open and idle. A calm request that was in a lane
+        since does not count as calm any more.
+        """
+        self._calm = {name: due for name, due in self._calm.items() if name in absent}
+        calm = [name for name, due in self._calm.items() if due > now]
+        for name in calm[: settings.AUDIT_SAMPLE]:  # the longest known ones come first
+            del self._calm[name]
+        return [name for name in absent if self._calm.get(name, 0) <= now]
+
+    def _note_calm(self, name: str, reply: list[Any], now: int) -> None:
+        """Notes a request of which nothing is expected for long: no lease, no token on its way."""
+        if reply[0] == b"ok" and not reply[2] and (reply[1] == 0 or reply[1] > _CALM_MS):
+            self._calm[name.encode()] = now + reply[1] if reply[1] else math.inf
+
+    def _look_at(self, name: str, now: int, *, is_gone: bool) -> Operation[None]:
+        """Looks closely at a request that needs a reap, whose end is not logged, or that is gone.
+
+        An intent whose request is not there yet has its own time, see look_after.
+        """
+        active = keys.active(self._queue)
+        score = yield Command(b"ZSCORE", active, name)
+        if score is not None and not (is_gone and float(score) % 1 == 0):
+            yield from look_at(self._queue, name, score.decode(), now)
+
+    def _unfinished(self) -> Operation[set[bytes]]:
+        """Returns the unfinished requests; if there are very many, one part of them after another.
+
+        An entry that moves while the pages are read may be missing: the next audit has it.
+        """
+        active = keys.active(self._queue)
+        parts = 1 + (yield Command(b"ZCARD", active)) // settings.AUDIT_PART
+        self._count += 1
+        turn = self._count % parts
+        found: set[bytes] = set()
+        for page in (yield from _pages(b"ZRANGE", active)):
+            found.update(page if parts == 1 else (n for n in page if crc32(n) % parts == turn))
+        return found
+
+    def _waiting(self) -> Operation[tuple[list[bytes], list[FairlaneError]]]:
+        """Returns the requests with a token in a lane, by urgency, then those in `delayed`.
+
+        And the errors of what could not be read: a shard may be away. `delayed` is read before the
+        lanes, because tokens move only in that direction.
+        """
+        spread = yield from read_shards(self._queue)
+        later, found = list[bytes](), list[bytes]()
+        lanes: list[tuple[int, bytes]] = []
+        unread: list[FairlaneError] = []
+        for shard in spread.served:
+            try:
+                for page in (yield from _pages(b"ZRANGE", keys.delayed(self._queue, shard))):
+                    later += (member.partition(b"|")[2].partition(b"#")[0] for member in page)
+                lanes += yield from self._used_lanes(shard)
+            except FairlaneError as error:
+                unread.append(error)
+        for _, lane in sorted(lanes):
+            try:
+                for page in (yield from _pages(b"LRANGE", lane)):
+                    found += (token.partition(b"#")[0] for token in page)
+            except FairlaneError as error:
+                unread.append(error)
+        return [*dict.fromkeys(found + later)], unread
+
+    def _used_lanes(self, shard: int) -> Operation[list[tuple[int, bytes]]]:
+        """Returns the lanes of a shard that may have tokens, each with its priority."""
+        lanes = keys.lanes(self._queue, shard)
+        lengths = yield Batch([Command(b"LLEN", lane) for lane in lanes], lenient=True)
+        return [(i, lane) for i, lane in enumerate(lanes) if lengths[i] != 0]
+
+    def _held_for_long(self) -> Operation[list[bytes]]:
+        """Returns the requests of tokens that a worker has, and had at the last audit already."""
+        # A worker without beats leaves the registry after a while, but its leases may last longer.
+        self._workers.update((yield Command(b"ZRANGE", keys.workers(self._queue), 0, -1)))
+        workers, now = list(self._workers), set[bytes]()
+        for start in range(0, len(workers), _TOGETHER):
+            part = workers[start : start + _TOGETHER]
+            asked = [Command(b"HGETALL", self._taken_key(name)) for name in part]
+            for name, fields in zip(part, (yield Batch(asked)), strict=True):
+                if not fields:
+                    self._workers.discard(name)
+                for tokens in fields[1::2]:
+                    now.update(tokens.split())
+        both, self._taken = now & self._taken, frozenset(now)
+        return [token.partition(b"#")[0] for token in both]
+
+    def _taken_key(self, worker: bytes) -> bytes:
+        return keys.taken(self._queue, worker.decode("utf-8", "replace"))
+
+    def _sample(self, waiting: list[bytes]) -> list[bytes]:
+        """Returns some requests with a token in a lane: the most urgent, and others in turn."""
+        most = settings.AUDIT_SAMPLE // 2
+        start = self._sampled if self._sampled < len(waiting) else 0
+        self._sampled = start + most
+        return waiting[:most] + waiting[start : start + most]
+
+
+def _pages(command: bytes, key: bytes) -> Operation[list[list[bytes]]]:
+    """Reads all of a list, or the members of a sorted set; returns its pages."""
+    found: list[list[bytes]] = []
+    while not found or len(found[-1]) == _PAGE:
+        first = len(found) * _PAGE
+        found.append((yield Command(command, key, first, first + _PAGE - 1)))
+    return found
+
+
+def _request_ids(raw: Iterable[bytes]) -> Iterator[str]:
+    """Yields the names that can be ids of requests."""
+    for name in raw:
+        try:
+            yield keys.check_name("request id", name.decode("utf-8", "replace"))
+        except InvalidArgument:
+            continue

@@ -1,0 +1,173 @@
+"""Finds permits that have waited for long for a token that is in no lane, and mints it again."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from .. import keys, settings
+from ..errors import FairlaneError
+from ..model import Token
+from ..steps import Batch, Command, Operation
+from .maintain import glance, settle_reaps
+from .shards import move_one, read_shards
+from .together import each_or_error
+from .work import reap
+
+_FEW = 20  # tokens looked up one by one
+_PAGE = 1000  # tokens of a lane read in one call
+_TOGETHER = 100  # requests whose tokens are minted in one batch
+
+
+class Suspect(NamedTuple):
+    """A permit whose token has been on its way for long."""
+
+    request_id: str
+    k: str
+    g: str
+    lane: int
+
+    @property
+    def token(self) -> str:
+        """What should be in its lane."""
+        return Token(self.request_id, self.k, self.g).text
+
+    @property
+    def shard(self) -> int:
+        """Where its lane is; 0 = among the queue's own."""
+        return self.lane // keys.LANES
+
+    def place_in_delayed(self, queue: str) -> tuple[bytes, str]:
+        """The key and the member it is under if it is due later."""
+        shard, priority = divmod(self.lane, keys.LANES)
+        return keys.delayed(queue, shard), f"{priority}|{self.token}"
+
+
+def queued_long(
+    request_id: str, grace_ms: int = settings.TOKEN_GRACE_MS
+) -> Operation[list[Suspect]]:
+    """Returns the permits that were queued, and due, a grace ago and still are."""
+    reply = yield glance("", request_id, grace_ms)
+    return suspects_of(request_id, reply)
+
+
+def suspects_of(request_id: str, reply: list[Any]) -> list[Suspect]:
+    """Returns the permits that a reply of glance names."""
+    if reply[0] != b"ok":
+        return []
+    flat = [part.decode() for part in reply[2]]
+    rows = zip(flat[::3], flat[1::3], flat[2::3], strict=True)
+    return [Suspect(request_id, k, g, int(lane)) for k, g, lane in rows]
+
+
+def mint_again(
+    queue: str, suspects: list[Suspect], failed: dict[str, FairlaneError] | None = None
+) -> Operation[int]:
+    """Mints those tokens again that are in no lane, the most urgent first; returns how many.
+
+    A wrong guess (a worker has just popped the token) costs one stale token. With `failed`, a
+    request that can't be read is put there with its error and the others get their tokens. Raises
+    the error of a shard that does not answer, after the others.
+    """
+    if not suspects:
+        return 0
+    spread = yield from read_shards(queue)
+    astray = dict.fromkeys(one.request_id for one in suspects if one.shard not in spread.served)
+    here = [one for one in suspects if one.request_id not in astray]
+    lost, errors = yield from find_lost(queue, here)
+    replies = yield from remint(queue, lost, errors)
+    count = sum(
+        len(lost[name]) for name, reply in replies.items() if not _note_error(name, reply, failed)
+    )
+    for name in astray:  # in a shard that no worker looks into, because `conf` was rolled back
+        try:
+            yield from move_one(queue, name, spread.present)
+            count += 1
+        except FairlaneError as error:
+            _note_error(name, error, failed)
+    if errors:
+        raise errors[0]
+    return count
+
+
+def _note_error(name: str, reply: Any, failed: dict[str, FairlaneError] | None) -> bool:
+    """Notes a reply that is an error in `failed`, or raises it without that; True for an error."""
+    if not isinstance(reply, FairlaneError):
+        return False
+    if failed is None:
+        raise reply
+    failed[name] = reply
+    return True
+
+
+def remint(
+    queue: str, lost: dict[str, list[Suspect]], errors: list[FairlaneError] | None = None
+) -> Operation[dict[str, Any]]:
+    """Mints the tokens of these permits again; returns the reply, or the error, of each request.
+
+    The error of a shard that takes no tokens is added to `errors`, or raised where there is none.
+    """
+    names = sorted(lost, key=lambda name: min(one.lane % keys.LANES for one in lost[name]))
+    replies: dict[str, Any] = {}
+    for start in range(0, len(names), _TOGETHER):
+        part = names[start : start + _TOGETHER]
+        calls = [reap(queue, name, missing=_pairs(lost[name])) for name in part]
+        some = dict(zip(part, (yield from each_or_error(calls)), strict=True))
+        replies |= some
+        try:
+            yield from settle_reaps(queue, some)
+        except FairlaneError as error:
+            if errors is None:
+                raise
+            errors.append(error)
+    return replies
+
+
+def _pairs(permits: list[Suspect]) -> list[str]:
+    return [text for one in permits for text in (one.k, one.g)]
+
+
+def find_lost(
+    queue: str, suspects: list[Suspect]
+) -> Operation[tuple[dict[str, list[Suspect]], list[FairlaneError]]]:
+    """Returns the suspects whose tokens are in no lane, by request; and what could not be read.
+
+    `delayed` is asked before the lane: a token moves only in that direction, so one that is
+    missing in both was in neither.
+    """
+    asked = [Command(b"ZSCORE", *suspect.place_in_delayed(queue)) for suspect in suspects]
+    due = yield from each_or_error(asked)
+    waiting = [suspect for suspect, score in zip(suspects, due, strict=True) if score is None]
+    errors = [score for score in due if isinstance(score, FairlaneError)]
+    lost: dict[str, list[Suspect]] = {}
+    for lane in sorted({suspect.lane for suspect in waiting}):
+        here = {one.token.encode(): one for one in waiting if one.lane == lane}
+        try:
+            present = yield from _present(keys.lane(queue, lane), set(here))
+        except FairlaneError as error:
+            errors.append(error)
+            continue
+        for token, suspect in here.items():
+            if token not in present:
+                lost.setdefault(suspect.request_id, []).append(suspect)
+    return lost, errors
+
+
+def _present(lane: bytes, tokens: set[bytes]) -> Operation[set[bytes]]:
+    """Returns the tokens that are in the lane: by LPOS for a few, by reading all of it for many.
+
+    Reading goes from the end where tokens come in, so that none can slip past the reader; but a
+    lease that goes on may put the next token at that end. So what was not seen is looked for twice.
+    """
+    if len(tokens) <= _FEW:
+        asked = sorted(tokens)
+        places = yield Batch([Command(b"LPOS", lane, token, b"RANK", -1) for token in asked])
+        return {token for token, place in zip(asked, places, strict=True) if place is not None}
+    present: set[bytes] = set()
+    for _ in range(2):
+        first, is_last = 0, False
+        while not is_last and len(present) < len(tokens):
+            page = yield Command(b"LRANGE", lane, first, first + _PAGE - 1)
+            present |= tokens.intersection(page)
+            first += _PAGE
+            is_last = len(page) < _PAGE
+    return present

@@ -1,0 +1,259 @@
+"""Dead sub-requests of an ended request run again in a new one, each in one new request only.
+
+In the slot of the ended request they are first claimed for the new request, whose id depends on
+exactly these sub-requests. Then the new request is submitted, then they are dropped. A final claim
+lasts until the new request has them. So after a crash the next caller, whatever its choice,
+finishes what was begun before it chooses.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+from .. import keys
+from ..bodies import Chunker
+from ..errors import RequestEnded, RequestExists
+from ..model import Policy
+from ..scripts import library
+from ..steps import Batch, Command, Pull
+from . import dead
+from .control import as_text, not_found, number
+from .dead import ALL, Chosen, choose, none_with, page_size
+from .durable import confirm_submission
+from .fields import read, unpacked
+from .submit import submit
+from .watch import read_results
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ..model import DeadChoice
+    from ..steps import Operation
+
+_CLAIMS = b"requeue"  # as in lua/v1/lib/claims.lua
+_FINAL = "claimed:"
+
+
+def requeue_ended(
+    parent: str, choice: DeadChoice, *, may_miss: bool = False
+) -> Operation[tuple[str, int]]:
+    """Requeues what is chosen; returns the id of the new request and how many it has.
+
+    If nothing of the choice is left, a repeat returns what the call before it returned. With
+    `may_miss` some of those named need not be among the dead. Raises RequestNotFound, DeadNotFound,
+    RequestEnded, RequestExists (another caller is submitting it).
+    """
+    while True:
+        stored = as_text((yield Command(b"HGETALL", keys.request_hash(parent))))
+        if not stored:
+            raise not_found(parent)
+        for name in stored:
+            if name.startswith(_FINAL):
+                yield from _finish(parent, stored, name.removeprefix(_FINAL))
+        chosen, missing = yield from choose(parent, choice)
+        if (missing and not may_miss) or not len(chosen):
+            begun = yield from _begun(stored, choice)
+            if begun is None and missing and not may_miss:
+                raise none_with(parent, choice, missing)
+            return begun or (parent, 0)
+        new_id = yield from _new_id(parent, choice, chosen)
+        if (yield from _claim(parent, new_id, choice, chosen)):
+            yield from _finish(parent, stored, new_id)
+            return new_id, len(chosen)
+
+
+def _begun(stored: dict[str, str], choice: DeadChoice) -> Operation[tuple[str, int] | None]:
+    """Returns the new request of an earlier call with the same choice, and how many it has.
+
+    None if there is none, or it was cancelled.
+    """
+    new_id = stored.get("requeued:" + _hash_of(choice))
+    if new_id is None:
+        return None
+    state, total = yield from read(new_id, "state", "total")
+    return None if state in {"", "abandoned", "cancelling", "cancelled"} else (new_id, int(total))
+
+
+def _new_id(parent: str, choice: DeadChoice, chosen: Chosen) -> Operation[str]:
+    """Returns an id that depends on the choice and on what was chosen, and was not cancelled."""
+    n = 0
+    while True:
+        text = f"{parent}\n{_hash_of(choice)}\n{chosen.digest}\n{n}"
+        new_id = hashlib.sha256(text.encode()).hexdigest()[:20]
+        (state,) = yield from read(new_id, "state")
+        if state not in {"cancelling", "cancelled"}:
+            return new_id
+        n += 1
+
+
+def _hash_of(choice: DeadChoice) -> str:
+    what = (choice == ALL, sorted(choice.fingerprints or ()), sorted(choice.indexes or ()))
+    return hashlib.sha256(repr(what).encode()).hexdigest()[:20]
+
+
+def _claim(parent: str, new_id: str, choice: DeadChoice, chosen: Chosen) -> Operation[bool]:
+    """Makes final claims on all that is chosen; False if another caller has claimed some of it."""
+    count = len(chosen)
+    for first in range(0, count, dead.CALL):
+        is_last = first + dead.CALL >= count
+        reply = yield library().claim_dead(
+            keys.request_keys(parent),
+            id=new_id,
+            choice=_hash_of(choice),
+            expected=count if is_last else 0,
+            ids=chosen.ids(first, first + dead.CALL),
+        )
+        if reply[0] in {b"gone", b"alive"}:  # a failover took back the request or its end
+            raise not_found(parent)
+        if reply[0] == b"taken":
+            return False
+    return True
+
+
+def _finish(parent: str, stored: dict[str, str], new_id: str) -> Operation[None]:
+    """Completes a new request with all that is claimed for it, and then drops that here."""
+    chosen = yield from _claimed(parent, new_id)
+    state, is_open, chain = yield from read(new_id, "state", "open", "chain")
+    if state == "cancelling":
+        raise RequestEnded(
+            f"request {new_id}, which was to run dead sub-requests of request {parent}, is being "
+            "cancelled: try again when it has ended"
+        )
+    if state == "cancelled":
+        yield from _give_back(parent, new_id, chosen)
+        return
+    policy = _policy_of(parent, unpacked(stored))
+    if len(chosen) and (state in {"", "abandoned"} or is_open == "1"):
+        size = yield from page_size(parent)
+        yield from _submit(parent, new_id, policy, _Bodies(parent, chosen, size))
+    elif len(chosen) and policy.durable:  # an earlier call may have ended before that
+        yield from confirm_submission(new_id, policy.durable, chain)
+    yield from _release(parent, new_id, chosen, frozenset())
+
+
+def _claimed(parent: str, new_id: str) -> Operation[Chosen]:
+    """Returns what is claimed for a new request, in the order of the dead."""
+    chosen, after = Chosen(), b"-"
+    key = keys.dead(parent)
+    while (yield Command(b"EXISTS", key)):
+        rows = yield Command(b"XPENDING", key, _CLAIMS, after, "+", dead.PAGE, new_id)
+        for dead_id, *_ in rows:
+            chosen.add(dead_id)
+            after = b"(" + dead_id
+        if len(rows) < dead.PAGE:
+            break
+    return chosen
+
+
+def _give_back(parent: str, new_id: str, chosen: Chosen) -> Operation[None]:
+    """Frees what a cancelled request did not settle, to be requeued again; drops the rest.
+
+    The index of a sub-request in that request is its place among the claims, because claims are
+    dropped from the last one on.
+    """
+    settled: set[int] = set()
+    after, is_last = b"0-0", False
+    while not is_last:
+        page = yield from read_results(new_id, after, 0)
+        is_last = page.is_last
+        for entry_id, found in page.entries:
+            after = entry_id
+            settled.update(result.index for result in found)
+    yield from _release(parent, new_id, chosen, frozenset(range(len(chosen))) - settled)
+
+
+def _release(parent: str, new_id: str, chosen: Chosen, kept: frozenset[int]) -> Operation[None]:
+    """Ends the claims, the last one first, and drops all but those at the places `kept`."""
+    for last in range(max(1, len(chosen)), 0, -dead.CALL):  # once also when none is left
+        first = max(0, last - dead.CALL)
+        ids = chosen.ids(first, last)
+        stay = [one for place, one in enumerate(ids, first) if place in kept]
+        go = [one for place, one in enumerate(ids, first) if place not in kept]
+        yield library().drop_dead(
+            keys.request_keys(parent), id=new_id, keep=len(stay), ids=stay + go
+        )
+
+
+def _submit(parent: str, new_id: str, policy: Policy, bodies: _Bodies) -> Operation[None]:
+    try:
+        # Not taken back when Redis is full: what has run of it would run again.
+        yield from _feed(submit(new_id, policy, takes_back=False), bodies.pull)
+    except RequestExists:
+        (is_open,) = yield from read(new_id, "open")
+        if is_open != "0":  # else another caller was quicker with the same
+            raise RequestExists(
+                f"dead sub-requests of request {parent} are being requeued as {new_id}: "
+                "try again when that is done"
+            ) from None
+
+
+def _policy_of(parent: str, fields: dict[str, str]) -> Policy:
+    return Policy(
+        queue=fields["queue"],
+        priority=number(fields, "priority"),
+        limit=number(fields, "limit"),
+        attempts=number(fields, "attempts"),
+        backoff_ms=(number(fields, "backoff_min"), number(fields, "backoff_max")),
+        lease_ms=number(fields, "lease_ms"),
+        retain_ms=number(fields, "retain_ms"),
+        time_limit_ms=number(fields, "time_limit_ms"),
+        durable=number(fields, "durable"),
+        parent=parent,
+    )
+
+
+class _Bodies:
+    """The bodies of the chosen ones as chunks, read a page at a time."""
+
+    def __init__(self, request_id: str, chosen: Chosen, size: int) -> None:
+        self._id, self._chosen, self._next, self._size = request_id, chosen, 0, size
+        self._chunker = Chunker()
+        self._ready: list[list[bytes]] = []
+        self._is_over = False
+
+    def pull(self) -> Operation[list[bytes] | None]:
+        """The next chunk, None at the end."""
+        while not self._ready and not self._is_over:
+            yield from self._read()
+        return self._ready.pop(0) if self._ready else None
+
+    def _read(self) -> Operation[None]:
+        ids = self._chosen.ids(self._next, self._next + self._size)
+        self._next += len(ids)
+        if ids:
+            key = keys.dead(self._id)
+            replies = yield Batch([Command(b"XRANGE", key, one, one) for one in ids])
+            self._ready += self._chunks(replies)
+            return
+        self._is_over = True
+        last = self._chunker.rest()
+        self._ready += [last] if last else []
+
+    def _chunks(self, replies: list[Any]) -> Iterator[list[bytes]]:
+        for entries in replies:
+            for _, flat in entries:  # none if it was dropped meanwhile
+                fields = dict(zip(flat[::2], flat[1::2], strict=True))
+                full = self._chunker.add(fields[b"body"])
+                if full:
+                    yield full
+
+
+def _feed(
+    operation: Operation[int], pull: Callable[[], Operation[list[bytes] | None]]
+) -> Operation[int]:
+    """Runs an operation that pulls chunks; here they come from another operation."""
+    try:
+        step = next(operation)
+        while True:
+            try:
+                reply = (yield from pull()) if isinstance(step, Pull) else (yield step)
+            except GeneratorExit:
+                operation.close()
+                raise
+            except BaseException as error:  # noqa: BLE001  it is the operation's to answer
+                step = operation.throw(error)
+            else:
+                step = operation.send(reply)
+    except StopIteration as end:
+        return int(end.value)

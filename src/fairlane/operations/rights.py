@@ -1,0 +1,133 @@
+"""Asks Redis, before any work is taken, whether this user may do all that a worker does.
+
+Each command is sent in a form that changes nothing, as Redis looks at the right to it first. That
+needs no right of its own, unlike ACL DRYRUN, works on every version, and finds what rename-command
+has taken away, too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .. import acl, keys
+from ..errors import FairlaneError, RedisUnfit, RedisUnreachable
+from ..scripts import Dialect, library
+from ..steps import At, Batch, Command, Nodes
+from .doctor_server import read_info
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ..steps import Arg, Operation
+
+_KEPT_MS = 10_000  # how long the string that commands are tried on stays if nobody removes it
+_NOBODY = "?"  # no request has this id
+_DRIVERS_OWN = acl.CONNECTION | acl.CALL  # they are used before anything else is
+# The arguments behind the key. It holds an empty string: no number, and the wrong type for most.
+_BEHIND: dict[str, tuple[Arg, ...]] = {
+    **dict.fromkeys(("brpop", "decrby", "pexpire", "xpending"), (b"x",)),
+    **dict.fromkeys(("hdel", "hget", "hmget", "lpos", "lpush", "rpush", "zrem"), (b"x",)),
+    **dict.fromkeys(("hscan", "xdel", "zmscore", "zscan", "zscore"), (b"0",)),
+    **dict.fromkeys(("getrange", "hincrby", "hset", "lrange", "zadd"), (b"0", b"0")),
+    **dict.fromkeys(("xrange", "zcount", "zrange", "zrangebyscore"), (b"0", b"0")),
+    **dict.fromkeys(("xack", "xgroup|create", "xgroup|delconsumer"), (b"x", b"0")),
+    "set": (b"x", b"PX", b"x"),
+    "xadd": (b"0-1", b"x", b"x"),
+    "xclaim": (b"x", b"x", b"0", b"0-0"),
+}
+
+
+class Missing(NamedTuple):
+    """What Redis refuses to a worker: commands this user may not send, commands, keys."""
+
+    rights: list[str]
+    unknown: list[str]
+    keys: list[str]
+
+
+def check_rights(queue: str, worker: str) -> Operation[None]:
+    """Returns when this user may send all that a worker sends. Raises RedisError."""
+    info = yield from _info()
+    wanted, key = sorted(commands(info)), keys.rights(queue, worker)
+    touched = keys.request_keys(_NOBODY)
+    tries = [harmless(name, key) for name in wanted]
+    tries += [Command(b"UNLINK", one) for one in touched]
+    # Most commands refuse a string, so that they change nothing.
+    yield Batch([Command(b"SET", key, b"", b"PX", _KEPT_MS)], lenient=True)
+    replies: list[Any] = yield Batch(tries, lenient=True)
+    yield Batch([Command(b"UNLINK", key)], lenient=True)
+    # A node that is away proves nothing of rights, and work of the others goes on.
+    names = [*wanted, *(one.decode().replace(_NOBODY, "*") for one in touched)]
+    found = _missing(dict(zip(names, replies, strict=True)))
+    if any(found):
+        raise RedisUnfit(_sentence(found))
+
+
+def _info() -> Operation[dict[str, str]]:
+    """What the first node that answers reports of itself."""
+    error: RedisUnreachable | None = None
+    for node in (yield Nodes()):
+        try:
+            return read_info((yield At(node, Command(b"INFO"))))
+        except RedisUnreachable as failure:
+            error = failure
+    raise error or RedisUnreachable("no node of the cluster answers")
+
+
+def commands(info: Mapping[str, str]) -> set[str]:
+    """What a worker sends to a server of this INFO, as an ACL names it."""
+    role, server = acl.ROLES["worker"], acl.version(info["redis_version"])
+    found = set(role.commands)
+    for name in role.scripts:
+        found |= acl.commands_in(getattr(library(), name), Dialect.of(info))
+    return {name for name in found - _DRIVERS_OWN if acl.knows(server, name)}
+
+
+def harmless(name: str, key: bytes) -> Command:
+    """A command in a form that changes nothing but is looked at as any other.
+
+    `key` holds an empty string.
+    """
+    words = name.upper().encode().split(b"|")
+    none = key + b":none"  # holds nothing
+    whole: dict[str, tuple[Arg, ...]] = {
+        **dict.fromkeys(("del", "exists", "persist", "unlink"), (none,)),
+        **dict.fromkeys(("publish", "spublish"), (keys.done_channel(_NOBODY), b"")),
+        "wait": (key, 0),
+        "blmpop": (b"x", 1, key, "LEFT"),
+        "copy": (none, none),
+        "lmpop": (1, key, "LEFT"),
+        "scan": (key,),
+        "time": (),
+        "waitaof": (key, 0, 0),
+        "xreadgroup": ("GROUP", b"x", b"x", b"STREAMS", key, b">"),
+    }
+    return Command(*words, *whole.get(name, (key, *_BEHIND.get(name, ()))))
+
+
+def _missing(replies: Mapping[str, Any]) -> Missing:
+    found = Missing([], [], [])
+    for name, reply in replies.items():
+        text = str(reply) if isinstance(reply, FairlaneError) else ""
+        if "unknown command" in text or "unknown subcommand" in text:
+            found.unknown.append(name.upper())
+        elif "NOPERM" in text:
+            (found.keys if "{" in name else found.rights).append(name)
+    return found
+
+
+def _sentence(found: Missing) -> str:
+    said = []
+    if found.unknown:
+        said.append(
+            f"Redis has no command {', '.join(found.unknown)}, which a worker needs: "
+            "take the rename-command out of its configuration"
+        )
+    refused = [f"send {name.replace('|', ' ').upper()}" for name in found.rights]
+    refused += [f"use keys like {name}" for name in found.keys]
+    if refused:
+        said.append(
+            f"this user of Redis may not {', '.join(refused)}, which a worker needs: "
+            "give it the rules that `fairlane acl worker` prints"
+        )
+    return "; ".join(said)

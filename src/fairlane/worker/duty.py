@@ -1,0 +1,88 @@
+"""A duty: work that is repeated whenever it is due, in a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+from .. import clock
+from ..errors import FairlaneError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_log = logging.getLogger("fairlane.worker")
+NEVER = float("inf")
+
+
+class Duty:
+    """Runs `work` when it is due; the thread begins when the first moment is set.
+
+    `work` returns when it is due again, in seconds of clock.mono_s; NEVER = at the next `due` or
+    `set`. It must be safe to run twice. What it raises is logged and the thread goes on, because no
+    other worker does this duty while this worker leads.
+    """
+
+    def __init__(self, name: str, work: Callable[[], float]) -> None:
+        self.name = name
+        self._work = work
+        self._at = NEVER
+        self._changed = threading.Condition()
+        self._is_closed = False
+        self._thread: threading.Thread | None = None
+
+    @property
+    def at(self) -> float:
+        """When it is due next, in seconds of clock.mono_s; NEVER if it is not."""
+        return self._at
+
+    def set(self, at: float) -> None:
+        """Makes it due at this moment, and no other."""
+        with self._changed:
+            self._at = at
+            if self._thread is None and at < NEVER and not self._is_closed:
+                self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def due(self, at: float) -> None:
+        """Makes it due at this moment, unless it is due before."""
+        if at < self._at:
+            self.set(at)
+
+    def close(self) -> None:
+        """Ends the thread, at the latest after the call that it is in."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+
+    def join(self, seconds: float) -> None:
+        """Waits for the end of the thread, but for no longer than this."""
+        if self._thread is not None:
+            self._thread.join(max(0.0, seconds))
+
+    def pause(self, seconds: float) -> bool:
+        """Makes `work` pause for this time; returns True if the duty was closed meanwhile."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._is_closed, seconds)
+
+    def _run(self) -> None:
+        while self._wait():
+            again = NEVER
+            try:
+                again = self._work()
+            except FairlaneError as error:
+                _log.warning("%s: %s; trying again", self.name, error)
+            except Exception:  # noqa: BLE001  this worker leads: no other one would go on
+                _log.exception("%s failed; trying again", self.name)
+            self.due(again)
+
+    def _wait(self) -> bool:
+        """Waits until it is due; returns False once it is closed."""
+        with self._changed:
+            while not self._is_closed and self._at > clock.mono_s():
+                left = self._at - clock.mono_s()
+                self._changed.wait(None if left == NEVER else left)
+            self._at = NEVER
+            return not self._is_closed

@@ -1,0 +1,46 @@
+"""Where this worker runs: on which machine, since which boot, and in which network namespace.
+
+Two containers may have one hostname, and each has a loopback interface of its own. So a refused
+port at a loopback address proves a death only where all three are equal.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+import socket
+import sys
+from pathlib import Path
+
+from .health import split_id
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_NETWORK = Path("/proc/self/ns/net")  # a link to `net:[<number>]`, unique since the boot
+_UNKNOWN = secrets.token_hex(8)  # equal to that of no other worker
+
+
+def whereabouts() -> str:
+    """Returns `<hostname> <boot id> <network namespace>`; not on Linux, only the hostname."""
+    hostname = socket.gethostname()
+    if sys.platform != "linux":
+        return hostname
+    try:
+        return f"{hostname} {_BOOT_ID.read_text().strip()} {_NETWORK.readlink()}"
+    except OSError:
+        return f"{hostname} {_UNKNOWN}"
+
+
+def hostname_of(place: str) -> str:
+    """Returns the hostname of what `whereabouts` returned, for people."""
+    return place.partition(" ")[0]
+
+
+def is_loopback(worker: str) -> bool:
+    """Returns True if the address in a worker's id means another worker on each machine.
+
+    A hostname may have such an address, too: many systems give their own name to 127.0.1.1. Raises
+    OSError for a name that is unknown, InvalidArgument.
+    """
+    host, port = split_id(worker)
+    found = [ipaddress.ip_address(info[4][0]) for info in socket.getaddrinfo(host, port)]
+    return any(address.is_loopback or address.is_unspecified for address in found)

@@ -1,0 +1,197 @@
+"""What the command line prints can't command a terminal, whatever stands in Redis."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+import pytest
+
+from fairlane import keys, terminal
+from fairlane.cli.group import COMMANDS
+from fairlane.queue import Queue
+from tests.cli.program import ON_ONE_KIND, Dead, settle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import redis
+
+    from tests.cli.program import Ended, Program
+
+on_one_kind = ON_ONE_KIND
+# A window's title by C0, a colour by C1, DEL, a line that is written over, text from right to left.
+EVIL = "\x1b]0;owned\x07\x9b31m\x7f\rgone\nfairlane: all is well\u202eowned\u2066\u061c\u2028\t"
+COMMANDING = re.compile(
+    "[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def refuse(_: int, body: bytes) -> NoReturn:
+    raise Dead(f"{EVIL}\n{body!r}")
+
+
+def answer(_: int, body: bytes) -> bytes:
+    return body.replace(b"\n", b"") + EVIL.replace("\n", "").encode()
+
+
+@pytest.fixture
+def poisoned(redis_url: str, redis_client: redis.Redis) -> Iterator[None]:
+    """A Redis that has EVIL in every field which a user, or a user of Redis, can write."""
+    raw: Any = redis_client
+    with Queue.from_url(redis_url) as queue:
+        queue.submit_request([EVIL.encode()], id="dead")
+        settle(redis_url, refuse)
+        queue.submit_request([b"a"], id="done")
+        settle(redis_url, answer)
+        queue.submit_request([b"a"], id="cancelled").cancel(EVIL)
+        for name in ("held", "paused", "strange"):
+            queue.submit_request([b"a"], id=name)
+        queue.request("paused").pause()
+    raw.hset(keys.request_hash("paused"), "parent", EVIL)
+    raw.hset(keys.request_hash("strange"), "state", EVIL)
+    raw.hset(keys.permits("held"), "0", f"h:1:1:ab:7:1::::{EVIL}")
+    raw.zadd(keys.leases("held"), {"0": 9e12})
+    raw.zadd(keys.active("req"), {EVIL: 1.5})
+    raw.zadd(keys.delayed("req"), {EVIL: 1, f"5|{EVIL}": 1})
+    raw.lpush(keys.lanes("req")[5], EVIL)
+    raw.zadd(keys.workers("req"), {EVIL: 1})
+    record = dict.fromkeys(("host", "pid", "started", "renewed", "holds"), EVIL)
+    raw.hset(keys.worker("req", EVIL), mapping=record)
+    raw.hset(keys.conf("req"), mapping={"lock": EVIL, "left": EVIL})
+    raw.xadd(keys.completed("req"), dict.fromkeys(("id", "state", "reason", "dead"), EVIL))
+    given_up = dict.fromkeys(("reason", "error", "worker", "body"), EVIL)
+    raw.xadd(keys.dead("dead"), {"head": "1:x:1:0:0", **given_up})
+    yield
+    raw.flushall()
+
+
+class Case(NamedTuple):
+    """A command, and whether it shows what the fixture wrote."""
+
+    words: tuple[str, ...]
+    shows: bool = True
+
+
+CASES = [
+    Case(("status",)),
+    Case(("status", "cancelled")),
+    Case(("status", "held")),
+    Case(("status", "paused")),
+    Case(("status", "strange")),
+    Case(("status", EVIL)),
+    Case(("wait", "cancelled")),
+    Case(("results", "cancelled")),
+    Case(("results", "dead"), shows=False),
+    Case(("cancel", "cancelled"), shows=False),
+    Case(("cancel", "held", "--reason", EVIL), shows=False),
+    Case(("pause", "strange")),
+    Case(("resume", "strange")),
+    Case(("set", "strange", "--limit", "2"), shows=False),
+    Case(("dead", "list")),
+    Case(("dead", "list", "dead")),
+    Case(("dead", "list", "dead", "--each")),
+    Case(("dead", "requeue", "dead", "--fingerprint", EVIL)),
+    Case(("dead", "drop", "dead", "--fingerprint", EVIL)),
+    Case(("stats",), shows=False),
+    Case(("queue",), shows=False),
+    Case(("queue", "--queue", EVIL)),
+    Case(("fsck",)),
+    Case(("fsck", "--repair")),
+    Case(("doctor",), shows=False),
+    Case(("submit", EVIL)),
+    Case(("acl", EVIL)),
+    Case(("scripts", "verify"), shows=False),
+    Case(("scripts", "load", "--watch", EVIL)),
+    Case(("worker", "--id", EVIL)),
+    Case(("worker", "--handler", EVIL)),
+]
+ELSEWHERE = {
+    "server": "it prints what the embedded server reports, and no data",
+    "spark": "its commands print through the same function, and need Spark",
+}
+
+
+def test_every_command_has_a_case():
+    tried = {case.words[0] for case in CASES}
+    assert tried | set(ELSEWHERE) == set(COMMANDS)
+
+
+def commanding(ended: Ended) -> list[str]:
+    """What of its output could command a terminal."""
+    return COMMANDING.findall(ended.out.decode("utf-8", "surrogateescape") + ended.err)
+
+
+@on_one_kind
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("case", CASES, ids=lambda case: ascii(" ".join(case.words))[1:40])
+def test_no_command_prints_what_commands_a_terminal(program: Program, case: Case):
+    """As text and as JSON; each line of stderr is one of ours."""
+    plain = program(*case.words)
+    assert commanding(plain) == []
+    assert [line for line in plain.err.splitlines() if not line.startswith("fairlane: ")] == []
+    assert "\nfairlane: all is well" not in plain.err
+    assert ("owned" in plain.out.decode() + plain.err) is case.shows
+    if case.words[0] not in {"worker", "submit"}:
+        assert commanding(program(*case.words, "--json")) == []
+
+
+@on_one_kind
+@pytest.mark.usefixtures("poisoned")
+def test_json_says_the_same_as_before_it_was_escaped(program: Program):
+    """An escape in JSON is the character that it stands for."""
+    assert json.loads(program("status", "cancelled", "--json").out)["reason"] == EVIL
+    (row,) = map(json.loads, program("results", "done", "--json").out.splitlines())
+    assert row["result"].encode() == answer(0, b"a")
+    rows = map(json.loads, program("dead", "list", "dead", "--each", "--json").out.splitlines())
+    assert [row["body"] for row in rows] == [EVIL, EVIL]
+
+
+@on_one_kind
+def test_a_worker_prints_bodies_and_logs_without_commands(program: Program, redis_url: str):
+    """The default handler prints each body as JSON, and log lines may have names from Redis."""
+    with Queue.from_url(redis_url) as queue:
+        queue.submit_request([EVIL.encode()], id="r1")
+        ended = program("worker", "--until-idle")
+        assert commanding(ended) == []
+        assert json.loads(ended.out)["body"] == EVIL
+        (result,) = queue.request("r1").results()
+        assert json.loads(result.body or b"")["body"] == EVIL
+
+
+def test_log_lines_are_one_line_each(alone: Program):
+    """A message with a newline does not look like two, and a traceback has no escapes."""
+    code = (
+        "import logging; from fairlane.cli.log import log_to_stderr; log_to_stderr();"
+        f"log = logging.getLogger('x'); log.warning('%s', {EVIL!r})\n"
+        f"try: raise ValueError({EVIL!r})\n"
+        "except ValueError: log.exception('failed')\n"
+    )
+    words = [alone.words()[0], "-c", code]
+    done = subprocess.run(words, capture_output=True, check=True, env=alone.env)
+    said = done.stderr.decode()
+    assert COMMANDING.findall(said) == []
+    assert said.startswith(r"fairlane: \x1b]0;owned")
+    ours = [line for line in said.splitlines() if line.startswith("fairlane: ")]
+    assert [line.partition(" ")[2][:4] for line in ours] == [r"\x1b", "fail"]
+    assert "\n  ValueError: " in said
+
+
+@pytest.mark.parametrize("text", ["Straße 東京 \U0001f468‍\U0001f469 a b", "", "a\\b 'c'"])
+def test_what_is_harmless_stays_as_it_is(text: str):
+    """Letters of all scripts, emoji that are joined, spaces that do not break."""
+    assert terminal.printable(text) == text
+    assert json.loads(terminal.as_json(text)) == text
+    assert text.replace("\\", "\\\\") in terminal.as_json(text)
+
+
+def test_every_character_that_commands_is_escaped():
+    """One by one, in text and in JSON; nothing else is."""
+    for number in range(0x3000):
+        one = chr(number)
+        shown = terminal.printable(one)
+        assert (shown != one) == bool(COMMANDING.match(one) or one == "\n"), hex(number)
+        assert not COMMANDING.search(shown + terminal.as_json(one))
+        assert json.loads(terminal.as_json(one)) == one

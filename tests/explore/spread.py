@@ -1,0 +1,87 @@
+"""A queue whose lanes are spread over shards: they change while a request is under way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fairlane import keys
+from fairlane.operations import shards
+from fairlane.steps import Command
+
+from .actors import Role, kind
+from .protocol import LANES, QUEUE, Facts, Fairlane
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+    from pathlib import Path
+
+    from fairlane.steps import Step
+
+SHARDS = (1, 2)
+
+
+def spreader(*numbers: int, until_moved: bool = False) -> Role:
+    """Sets the queue's shards, none = its own lanes; and moves what is there, `until_moved`."""
+    return Role("s", "spreader", (("shards", numbers), ("until_moved", until_moved)))
+
+
+@kind("spreader", again=True)
+def _spread(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
+    yield from shards.set_shards(QUEUE, shards.Shards(role.option("shards")))
+    while role.option("until_moved") and (yield from shards.read_shards(QUEUE)).left.numbers:
+        yield from shards.move(QUEUE)
+
+
+class Spread(Fairlane):
+    """Tokens are wherever `conf` says that workers look. The leader moves them, too."""
+
+    tolerated = Fairlane.tolerated | {"RedisUnreachable"}
+
+    def __init__(self, root: Path | None = None, *, in_stream: bool = False) -> None:
+        """As for a queue of one shard, and the keys of two more."""
+        super().__init__(root, in_stream=in_stream)
+        self.known = {what: reply for what, reply in self.known.items() if what[0] != b"HMGET"}
+        for shard in SHARDS:
+            self._add(f"delayed {shard}", keys.delayed(QUEUE, shard))
+            for lane in LANES:
+                self.add_lane(keys.lanes(QUEUE, shard)[lane])
+
+    def pops(self, facts: Facts) -> Iterator[tuple[bytes, Command]]:
+        """The most urgent lane of each shard that holds a token."""
+        for shard in served(facts):
+            here = [lane for lane in facts.lanes if lane in keys.lanes(QUEUE, shard)]
+            if here:
+                yield here[0], Command(b"RPOP", here[0])
+
+    def errands(self, facts: Facts, now: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
+        """Also: moves what uses shards that are left."""
+        yield from super().errands(facts, now)
+        if facts.conf.get(b"left"):
+            yield "keeper moves", ("move",)
+
+    def due_shards(self, facts: Facts) -> tuple[int, ...]:
+        """Where tokens may be due."""
+        return served(facts)
+
+
+class OneMoves(Spread):
+    """Where one process alone moves them, no shard is forgotten while a request uses it."""
+
+    def wrong_stand(self, facts: Facts) -> tuple[str, ...]:
+        """What the request uses is served."""
+        wrong = super().wrong_stand(facts)
+        used = set(shards.Shards.of(facts.fields.get(b"shards", b"")).numbers)
+        if facts.state and not facts.is_over and used - set(served(facts)):
+            wrong += (f"the request's shards are {used}, workers look at {served(facts)}",)
+        return wrong
+
+    def errands(self, facts: Facts, now: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
+        """The leader moves nothing."""
+        for label, argument in super().errands(facts, now):
+            if argument != ("move",):
+                yield label, argument
+
+
+def served(facts: Facts) -> tuple[int, ...]:
+    """The shards that workers look at."""
+    return shards.served(facts.conf.get(b"shards", b""), facts.conf.get(b"left", b""))

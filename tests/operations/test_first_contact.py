@@ -1,0 +1,160 @@
+"""The first contact of a driver is as patient as later calls, but waits out no mistake."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane.drivers.passing import FirstContact
+from fairlane.errors import FairlaneError, RedisUnfit, RedisUnreachable
+from fairlane.steps import Batch, Command
+from tests.operations.test_spread import LAST, Actor
+from tests.support.drivers import perform
+from tests.support.fakes import FakeServer, Refusal, fake_servers
+from tests.support.requests import once
+from tests.support.servers import free_ports, run_server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+both = pytest.mark.parametrize("kind", ["sync", "async"])
+LONG_S = 60.0  # a mistake that was waited out would be seen
+SOON_S = 20.0
+LOADING = "LOADING Redis is loading the dataset in memory"
+
+
+@pytest.fixture
+def act() -> Iterator[Callable[..., Actor]]:
+    """Makes drivers, and closes them."""
+    with contextlib.ExitStack() as later:
+
+        def made(*args: Any, **options: Any) -> Actor:
+            actor = Actor(*args, **options)
+            later.callback(actor.close)
+            return actor
+
+        yield made
+
+
+class Starting(FakeServer):
+    """A server that answers its first INFOs with an error."""
+
+    refusals = 3
+
+    def _answer(self, words: list[bytes]) -> Any:
+        if words[0] == b"INFO" and self.times(b"INFO") <= self.refusals:
+            return Refusal(LOADING)
+        return super()._answer(words)
+
+
+@both
+@pytest.mark.parametrize(
+    "step",
+    [Command(b"GET", b"a"), Batch([Command(b"GET", b"a")])],
+    ids=["one step", "a batch"],
+)
+def test_a_server_that_loads_is_waited_for(kind: str, step: Any, act: Callable[..., Actor]):
+    """As any later call waits for it."""
+    with contextlib.closing(Starting()) as server:
+        assert act(kind, server).run(once(step)) in (1, [1])
+        assert server.times(b"INFO") == Starting.refusals + 1
+
+
+@both
+def test_a_cluster_that_loads_is_waited_for(kind: str, act: Callable[..., Actor]):
+    """Each of its tries asks another node, and then there are pauses."""
+    with contextlib.closing(Starting()) as server:
+        server.slots, server.refusals = [(LAST, server)], 6
+        assert act(kind, server).run(once(Command(b"GET", b"a"))) == 1
+        assert server.times(b"INFO") == 7
+
+
+@both
+@pytest.mark.parametrize("scheme", ["redis", "redis+cluster"])
+def test_a_server_that_is_not_there_yet_is_waited_for(
+    kind: str, scheme: str, monkeypatch: pytest.MonkeyPatch
+):
+    """A producer and its Redis may be started together."""
+    (port,) = free_ports(1)
+    got: list[Any] = []
+    has_failed = threading.Event()
+    pause = FirstContact.pause
+
+    def noted(self: FirstContact, error: Exception) -> float | None:
+        has_failed.set()
+        return pause(self, error)
+
+    monkeypatch.setattr(FirstContact, "pause", noted)
+    url = f"{scheme}://127.0.0.1:{port}"
+
+    def ask() -> None:
+        got.append(perform(kind, url, Command(b"GET", b"a"), patience_s=LONG_S))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    assert has_failed.wait(SOON_S)
+    with contextlib.closing(FakeServer(port=port)) as server:
+        server.slots = [(LAST, server)] if scheme == "redis+cluster" else None
+        thread.join(SOON_S)
+    assert got == [1]
+
+
+@both
+def test_patience_is_not_spent_twice(kind: str):
+    """The first contact and the call that waits for it have one patience together."""
+    (port,) = free_ports(1)
+    began = time.monotonic()
+    with pytest.raises(RedisUnreachable):
+        perform(kind, f"redis://127.0.0.1:{port}", Command(b"GET", b"a"), patience_s=0.5)
+    assert 0.4 < time.monotonic() - began < 10
+
+
+@both
+@pytest.mark.parametrize("step", [Command(b"GET", b"a"), Batch([Command(b"GET", b"a")])])
+def test_a_host_without_an_address_is_a_mistake(kind: str, step: Any):
+    """It is mistyped; no patience helps."""
+    began = time.monotonic()
+    with pytest.raises(RedisUnreachable, match="does not answer"):
+        perform(kind, "redis://nowhere.invalid:6379", step, patience_s=LONG_S)
+    assert time.monotonic() - began < SOON_S
+
+
+@both
+@pytest.mark.parametrize("url", ["redis://:wrong@{}", "redis+cluster://{}"])
+def test_a_wrong_password_and_no_cluster_are_mistakes(kind: str, url: str):
+    """The server answers, and it will answer the same."""
+    began = time.monotonic()
+    with run_server("single") as server, pytest.raises(FairlaneError) as raised:
+        perform(
+            kind, url.format(f"127.0.0.1:{server.port}"), Command(b"GET", b"a"), patience_s=LONG_S
+        )
+    assert isinstance(raised.value, RedisUnfit)
+    assert time.monotonic() - began < SOON_S
+
+
+@both
+def test_a_check_makes_one_try_unless_it_has_patience(kind: str, act: Callable[..., Actor]):
+    """The command line reports immediately that Redis is off."""
+    with contextlib.closing(Starting()) as server:
+        actor = act(kind, server, patience_s=LONG_S)
+        with pytest.raises(RedisUnreachable, match="does not answer"):
+            actor.check()
+        assert server.times(b"INFO") == 1
+        actor._wait(actor.driver.check(LONG_S))
+        assert server.times(b"INFO") == Starting.refusals + 1
+
+
+@both
+def test_a_driver_that_gives_up_waits_no_longer(kind: str, act: Callable[..., Actor]):
+    """A worker drains while its Redis is away."""
+    with fake_servers(1) as (server,):
+        actor = act(kind, server, patience_s=LONG_S)
+        actor.driver.give_up = lambda: True
+    began = time.monotonic()
+    with pytest.raises(RedisUnreachable):
+        actor.run(once(Command(b"GET", b"a")))
+    assert time.monotonic() - began < SOON_S

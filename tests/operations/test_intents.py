@@ -1,0 +1,103 @@
+"""Intents that are taken back: what stood in `active` before, unless someone else moved it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane import keys
+from fairlane.model import Policy
+from fairlane.operations.bounds import Room
+from fairlane.operations.intents import Intent, announce, restore, withdraw
+from fairlane.operations.submit import submit_chunk
+from fairlane.operations.tokens import drop
+from tests.support.requests import once
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fairlane.drivers.sync import SyncDriver
+    from tests.support.requests import Lane
+
+
+def put_back(queue: str, request_id: str, intent: Intent) -> Any:
+    """What undoes the intent of a producer that found a request that runs."""
+    return restore(queue, request_id, intent, is_over=False)
+
+
+either_step = pytest.mark.parametrize("undo", [withdraw, put_back], ids=["withdraw", "restore"])
+
+
+def announced(driver: SyncDriver) -> Intent:
+    """The intent of one more producer of r1."""
+    _, (intent,) = driver.run(announce(Policy(), ["r1"]))
+    return intent
+
+
+def place(lane: Lane) -> float | None:
+    """Where r1 stands in `active`."""
+    score: float | None = lane.client.zscore(keys.active("req"), "r1")
+    return score
+
+
+@either_step
+def test_an_acknowledged_request_stays_listed_when_an_older_intent_is_undone(
+    driver: SyncDriver, lane: Lane, undo: Callable[..., Any]
+):
+    """The auditor gave the first intent up, and takes that score out last."""
+    first = announced(driver)
+    lane.abandon(first.score)
+    older, newer = announced(driver), announced(driver)
+    chunk = submit_chunk("r1", Policy(), [b"a"], Room("r1", "req", 0.0), newer)
+    assert driver.run(chunk) == 1
+    driver.run(once(undo("req", "r1", older)))
+    driver.run(once(drop("req", "r1", str(first.score))))
+    assert place(lane) == newer.score
+
+
+@either_step
+@pytest.mark.parametrize("times", [1, 2])
+def test_an_undone_intent_leaves_the_place_that_was_there_before(
+    driver: SyncDriver, lane: Lane, undo: Callable[..., Any], times: int
+):
+    """A repeat after a lost reply changes nothing."""
+    before = announced(driver)
+    intent = announced(driver)
+    for _ in range(times):
+        driver.run(once(undo("req", "r1", intent)))
+    mark = 0.5 if undo is put_back else 0
+    assert place(lane) == before.score + mark
+
+
+def test_a_mark_that_the_request_exists_comes_back_with_its_place(driver: SyncDriver, lane: Lane):
+    """If the request vanishes later, it is logged as lost."""
+    lane.client.zadd(keys.active("req"), {"r1": 1000.5})
+    for undo in (withdraw, put_back):
+        driver.run(once(undo("req", "r1", announced(driver))))
+        assert place(lane) == 1000.5
+
+
+@either_step
+def test_an_intent_is_undone_on_a_full_redis(
+    driver: SyncDriver, lane: Lane, undo: Callable[..., Any]
+):
+    """Redis was full: that is why it is undone."""
+    before = announced(driver)
+    intent = announced(driver)
+    lane.client.config_set("maxmemory", 1)
+    try:
+        driver.run(once(undo("req", "r1", intent)))
+    finally:
+        lane.client.config_set("maxmemory", 0)
+    assert int(place(lane) or 0) == before.score
+
+
+def test_an_intent_alone_is_taken_out_only_while_it_stands(driver: SyncDriver, lane: Lane):
+    """Another producer announced the same id after it."""
+    intent = announced(driver)
+    newer = announced(driver)
+    driver.run(once(withdraw("req", "r1", intent)))
+    assert place(lane) == newer.score
+    driver.run(once(withdraw("req", "r1", Intent(newer.score, "0"))))
+    assert place(lane) is None

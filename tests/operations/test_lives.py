@@ -1,0 +1,511 @@
+"""One id, several lives and several producers: who may go on, begin anew, or take back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane import aio, keys
+from fairlane.errors import QueueFull, RequestEnded, RequestExists
+from fairlane.model import Policy
+from fairlane.operations import bounds, work
+from fairlane.operations.maintain import look_after, look_at
+from fairlane.operations.submit import submit
+from fairlane.operations.tokens import drop
+from fairlane.steps import Call, Command, Pull
+from tests.operations import test_repeats
+from tests.operations.test_repeats import ON_SINGLE, heal, outcome, play, take
+from tests.support.requests import cut, numbered, once, settle, take_slice, work_off
+from tests.support.stepping import apart
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from fairlane.drivers.sync import SyncDriver
+    from fairlane.model import Slice
+    from fairlane.queue import Queue
+    from tests.support.requests import Lane
+
+THREE = [[b"a", b"b"], [b"c"], [b"d", b"e"]]
+BODIES = [b"a", b"b", b"c", b"d", b"e"]
+OTHER = [[b"x"], [b"y"], [b"z"]]
+
+
+class Broke(Exception):
+    """What a source of bodies raises."""
+
+
+def whole(lane: Lane) -> bool:
+    """The invariants of r1 hold now."""
+    return lane.check(now="") == []  # type: ignore[arg-type]
+
+
+def log(queue: Queue) -> list[str]:
+    """The states in the completion log."""
+    return [end.state for end in queue.completions("0", follow=False)]
+
+
+def leave_open(driver: SyncDriver, chunks: list[list[bytes]] | None = None) -> None:
+    """A producer dies between its last append and the seal."""
+    operation, source = submit("r1", Policy()), iter(chunks or THREE)
+    step = next(operation)
+    while script_of(step) != "seal":
+        reply = next(source, None) if isinstance(step, Pull) else driver.run(once(step))
+        step = operation.send(reply)
+    operation.close()
+
+
+def script_of(step: Any) -> str:
+    """The script that a step calls; "" = it calls none."""
+    return str(step.script.name) if isinstance(step, Call) else ""
+
+
+def look(lane: Lane) -> None:
+    """The auditor looks at r1, whose time to be open is over."""
+    lane.client.hset(lane.names[2], "open_until", 1)
+    lane.client.zadd(keys.active("req"), {"r1": 1})
+    lane.driver.run(look_after("req"))
+
+
+def abandon(lane: Lane) -> None:
+    """The producer of r1 died, and the auditor has cancelled it."""
+    leave_open(lane.driver)
+    assert (lane.number("chunks"), lane.number("open")) == (3, 1)
+    look(lane)
+    assert (lane.hash()["state"], lane.hash()["reason"]) == ("cancelled", "abandoned")
+
+
+def by_submit(queue: Queue) -> Any:
+    return queue.driver.run(submit("r1", Policy()), iter(THREE))
+
+
+def in_three_steps(queue: Queue) -> Any:
+    return queue.driver.run(apart(submit("r1", Policy())), iter(THREE))
+
+
+def by_submit_many(queue: Queue) -> Any:
+    return queue.submit_many([BODIES], ids=["r1"])[0].progress().total
+
+
+every_way = pytest.mark.parametrize("way", [by_submit, in_three_steps, by_submit_many])
+
+
+# ------------------------------------------------------------------ an abandoned request
+
+
+@every_way
+def test_an_abandoned_request_is_submitted_anew(
+    queue: Queue, lane: Lane, way: Callable[[Queue], Any]
+):
+    """It was never complete. All of it runs, and both endings are in the log."""
+    abandon(lane)
+    assert way(queue) == 5
+    assert (lane.hash()["state"], lane.number("total"), lane.number("open")) == ("active", 5, 0)
+    assert whole(lane)
+    assert lane.client.zscore(keys.active("req"), "r1") is not None
+    assert sorted(work_off(queue.driver, count=1)) == BODIES
+    assert log(queue) == ["cancelled", "done"]
+    assert lane.client.zcard(keys.active("req")) == 0
+
+
+def test_an_abandoned_request_is_submitted_anew_by_asyncio(
+    redis_url: str, queue: Queue, lane: Lane
+):
+    """The same operation."""
+    abandon(lane)
+
+    async def anew() -> None:
+        async with aio.Queue.from_url(redis_url) as other:
+            await other.submit_request(BODIES, id="r1")
+
+    asyncio.run(anew())
+    assert sorted(work_off(queue.driver)) == BODIES
+
+
+def test_an_abandoned_request_makes_room_for_other_content(queue: Queue, lane: Lane):
+    """Also with other options: nothing of the first life was acknowledged."""
+    abandon(lane)
+    assert queue.submit_request([b"x"], id="r1", limit=7).progress().limit == 7
+    assert work_off(queue.driver) == [b"x"]
+
+
+def test_a_new_life_has_no_results_of_the_former(queue: Queue, lane: Lane):
+    """What was done before the abandonment is done once more, under the same index."""
+    leave_open(queue.driver)
+    held = take_slice(queue.driver, count=1)
+    assert held is not None
+    settle(queue.driver, held)
+    look(lane)
+    assert lane.number("done") == 1
+    by_submit(queue)
+    assert work_off(queue.driver, count=1) == BODIES
+    assert [result.body for result in queue.request("r1").results()] == [
+        b"done " + body for body in BODIES
+    ]
+
+
+def test_fences_grow_over_the_lives_of_an_id(queue: Queue, lane: Lane):
+    """A late worker of the former life settles nothing of the new one."""
+    leave_open(queue.driver)
+    held = take_slice(queue.driver, count=1)
+    assert held is not None
+    lane.client.zadd(lane.names[4], {held.k: 1})
+    look(lane)
+    by_submit(queue)
+    newer = take_slice(queue.driver, count=1)
+    assert newer is not None
+    assert int(newer.fence) > int(held.fence)
+    late = work.complete(held, [held.entries[0][0]], [b"0:d:1:0:0", b"late"], [], keep=False)
+    assert queue.driver.run(once(late)) == [b"lost"]
+    assert settle(queue.driver, newer) == b"ok"
+    assert lane.number("done") == 1
+
+
+def test_the_former_ending_is_logged_before_the_new_life_begins(queue: Queue, lane: Lane):
+    """The auditor may have died before it logged the ending."""
+    leave_open(queue.driver)
+    lane.client.hset(lane.names[2], "open_until", 1)
+    lane.request("reap", queue="req", worker="", started="", k="", fence="", now="")
+    assert log(queue) == []
+    for steps in range(1, 30):
+        if cut(queue.driver, apart(submit("r1", Policy())), THREE, steps):
+            break
+        assert lane.hash()["state"] == "cancelled" or log(queue) == ["cancelled"]
+    assert log(queue) == ["cancelled"]
+    assert lane.client.zscore(keys.active("req"), "r1") is not None
+    assert sorted(work_off(queue.driver)) == BODIES
+
+
+def test_a_new_life_needs_room_in_its_queue(queue: Queue, lane: Lane):
+    """What stood there does not count as a repeat."""
+    abandon(lane)
+    queue.submit_request([b"a"], id="r2")
+    queue.driver.run(bounds.set_max_waiting("req", 1))
+    with pytest.raises(QueueFull):
+        queue.submit_request([b"x", b"y"], id="r1")
+    assert lane.hash()["state"] == "cancelled"
+
+
+def test_while_a_slice_of_an_abandoned_request_is_held_it_is_refused(queue: Queue, lane: Lane):
+    """It is submitted anew when that slice has ended."""
+    leave_open(queue.driver)
+    held = take_slice(queue.driver, count=1)
+    assert held is not None
+    look(lane)
+    with pytest.raises(RequestEnded, match=r"is being cancelled \(abandoned\)"):
+        by_submit(queue)
+    settle(queue.driver, held)
+    assert by_submit(queue) == 5
+
+
+def test_a_producer_that_was_abandoned_in_the_middle_learns_it(queue: Queue, lane: Lane):
+    """Also while a slice is held: nothing of what it goes on to send would run."""
+    held: list[Any] = []
+
+    def slow() -> Iterator[list[bytes]]:
+        yield from THREE[:2]
+        held.append(take_slice(queue.driver, count=1))
+        look(lane)
+        yield THREE[2]
+
+    with pytest.raises(RequestEnded, match=r"is being cancelled \(abandoned\)"):
+        queue.driver.run(submit("r1", Policy()), slow())
+    settle(queue.driver, held[0])
+    assert lane.hash()["state"] == "cancelled"
+
+
+# ------------------------------------------------------------------ a cancelled request
+
+
+@every_way
+@pytest.mark.parametrize("reason", ["changed my mind", "abandoned"])
+def test_a_request_that_a_person_cancelled_stays_cancelled(
+    queue: Queue, lane: Lane, way: Callable[[Queue], Any], reason: str
+):
+    """Whatever the reason says: the submission is refused with it."""
+    way(queue)
+    lane.cancel(reason)
+    for _ in range(2):
+        with pytest.raises(RequestEnded, match=rf"r1 was cancelled \({reason}\)"):
+            way(queue)
+    assert lane.hash()["state"] == "cancelled"
+    assert log(queue) == ["cancelled"]
+
+
+def test_a_request_that_was_cancelled_before_its_seal_is_refused(queue: Queue, lane: Lane):
+    """Every chunk is there, and a person cancelled it: no acknowledgement."""
+    leave_open(queue.driver)
+    lane.cancel("enough")
+    with pytest.raises(RequestEnded, match="enough"):
+        by_submit(queue)
+
+
+def test_a_request_that_is_cancelled_just_before_its_seal_is_refused(queue: Queue, lane: Lane):
+    """The producer sent all chunks; the seal reports the cancellation."""
+
+    def cancelled_at_the_end() -> Iterator[list[bytes]]:
+        yield from THREE
+        lane.cancel("enough")
+
+    with pytest.raises(RequestEnded, match="enough"):
+        queue.driver.run(submit("r1", Policy()), cancelled_at_the_end())
+
+
+# ------------------------------------------------------------------ two producers
+
+
+def failing_after(chunks: list[list[bytes]], act: Callable[[], Any]) -> Iterator[list[bytes]]:
+    """Chunks, then what another producer does, then an error."""
+    yield from chunks
+    act()
+    raise Broke
+
+
+def test_a_producer_that_fails_leaves_what_another_one_has_sealed(queue: Queue, lane: Lane):
+    """A was acknowledged while the source of B failed."""
+    acted: list[int] = []
+    for steps in range(1, 12):
+        lane.client.flushall()
+        acted.clear()
+        failing = acting(submit("r1", Policy()), steps, lambda: acted.append(by_submit(queue)))
+        with pytest.raises(Broke):
+            queue.driver.run(failing, failing_after(THREE, int))
+        if acted:
+            assert (lane.hash()["state"], lane.number("open")) == ("active", 0)
+            assert lane.client.zscore(keys.active("req"), "r1") is not None
+            assert sorted(work_off(queue.driver)) == BODIES
+            assert log(queue) == ["done"]
+    assert not acted  # the last turn had no such step
+
+
+def acting(operation: Any, steps: int, act: Callable[[], Any]) -> Any:
+    """The operation; before its n-th step since its source failed, another producer acts."""
+    reply: Any = None
+    error: BaseException | None = None
+    left = -1
+    while True:
+        try:
+            step = operation.send(reply) if error is None else operation.throw(error)
+        except StopIteration as end:
+            return end.value
+        reply = error = None
+        left -= 1
+        if left == 0:
+            act()
+        try:
+            reply = yield step
+        except Broke as failure:
+            error, left = failure, steps
+
+
+def test_a_producer_that_fails_leaves_what_another_one_brought(queue: Queue, lane: Lane):
+    """The other one is ahead, and still sends."""
+    with pytest.raises(Broke):
+        queue.driver.run(
+            submit("r1", Policy()), failing_after(THREE[:2], lambda: leave_open(queue.driver))
+        )
+    assert (lane.number("chunks"), lane.number("open")) == (3, 1)
+    assert by_submit(queue) == 5
+    assert sorted(work_off(queue.driver)) == BODIES
+
+
+def test_taking_back_twice_leaves_the_next_life(queue: Queue, lane: Lane):
+    """The reply was lost, and another producer submitted the same in between."""
+    lives: list[int] = []
+
+    def twice(operation: Any) -> Any:
+        reply: Any = None
+        error: BaseException | None = None
+        while True:
+            step = operation.send(reply) if error is None else operation.throw(error)
+            reply = error = None
+            try:
+                reply = yield step
+            except Broke as failure:
+                error = failure
+                continue
+            is_unlink = isinstance(step, Command) and step.args[0] == b"UNLINK"
+            if not lives and (is_unlink or script_of(step) == "discard"):
+                assert "total" not in lane.hash(), reply
+                leave_open(queue.driver)
+                lives.append(lane.number("born"))
+                reply = yield step
+
+    with pytest.raises(Broke):
+        queue.driver.run(twice(submit("r1", Policy())), failing_after(THREE, int))
+    assert lives == [lane.number("born")]
+    assert lane.client.zscore(keys.active("req"), "r1") is not None
+    assert by_submit(queue) == 5
+    assert sorted(work_off(queue.driver)) == BODIES
+
+
+def test_a_take_back_cut_off_anywhere_is_no_loss(driver: SyncDriver, queue: Queue, lane: Lane):
+    """The log never says that the request was lost, and the auditor drops what is left."""
+    for steps in range(1, 30):
+        lane.client.flushall()
+        source = failing_after(THREE[:2], int)
+        if cut_off_failing(driver, source, steps):
+            break
+        for name, score in lane.client.zrange(keys.active("req"), 0, -1, withscores=True):
+            lane.client.zadd(keys.active("req"), {name: 1 + score % 1})
+        driver.run(look_after("req"))
+        assert log(queue) == []
+    else:
+        raise AssertionError("it does not end")
+
+
+def cut_off_failing(driver: SyncDriver, source: Iterator[list[bytes]], steps: int) -> bool:
+    """Runs so many steps of a submission after its source failed; True if it had ended."""
+    operation = apart(submit("r1", Policy()))
+    reply: Any = None
+    error: BaseException | None = None
+    left = -1
+    while left != 0:
+        try:
+            step = operation.send(reply) if error is None else operation.throw(error)
+        except Broke:
+            return True
+        reply = error = None
+        if type(step).__name__ != "Pull":
+            reply = driver.run(once(step))
+        else:
+            try:
+                reply = next(source, None)
+            except Broke as failure:
+                error, left = failure, steps + 1
+        left -= 1
+    operation.close()
+    return False
+
+
+def test_a_late_chunk_of_a_former_life_joins_no_other_content(queue: Queue, lane: Lane):
+    """Its producer was stopped for long; the id has begun a new life with other content."""
+
+    def stopped() -> Iterator[list[bytes]]:
+        yield from THREE[:2]
+        look(lane)
+        leave_open(queue.driver, OTHER[:2])
+        assert (lane.number("chunks"), lane.number("open")) == (2, 1)
+        yield THREE[2]
+
+    with pytest.raises(RequestExists):
+        queue.driver.run(submit("r1", Policy()), stopped())
+    assert lane.number("chunks") == 2
+    assert queue.driver.run(submit("r1", Policy()), iter(OTHER)) == 3
+    assert sorted(work_off(queue.driver)) == [b"x", b"y", b"z"]
+
+
+def test_an_entry_that_an_auditor_gave_up_takes_no_new_life_along(queue: Queue, lane: Lane):
+    """It looked at the former life, and drops its entry late."""
+    abandon(lane)
+    by_submit(queue)
+    for score in ("1", "1.5"):
+        queue.driver.run(once(drop("req", "r1", score)))
+    assert lane.client.zscore(keys.active("req"), "r1") is not None
+
+
+def test_numbered_bodies_of_many_requests_one_of_them_cancelled(queue: Queue, lane: Lane):
+    """submit_many names the request that was cancelled, and the others run."""
+    queue.submit_request(numbered(2), id="r1")
+    lane.cancel("enough")
+    with pytest.raises(RequestEnded, match="r1 was cancelled"):
+        queue.submit_many([[b"x"], numbered(2), [b"y"]], ids=["r0", "r1", "r2"])
+    assert sorted(work_off(queue.driver)) == [b"x", b"y"]
+
+
+# ------------------------------------------------------------------ lost replies
+
+
+def takes_back_what_is_held(driver: Any) -> None:
+    """While a slice is held it is cancelled; it ends with that slice."""
+    held: list[Slice] = []
+
+    def failing() -> Iterator[list[bytes]]:
+        yield from ([b"a", b"b"], [b"c"])
+        held.append(take(driver, 2))
+        raise ZeroDivisionError
+
+    with contextlib.suppress(ZeroDivisionError):
+        driver.run(submit("r1", Policy(limit=1)), failing())
+    test_repeats.settle(driver, held[0])
+
+
+def begins_a_new_life(driver: Any) -> None:
+    """Its first one was abandoned by its producer."""
+    for bodies in ([b"a", b"b"], [b"a"]):
+        operation = submit("r1", Policy())
+        with contextlib.suppress(ZeroDivisionError):
+            driver.run(operation, left_open(driver, bodies))
+    driver.run(submit("r1", Policy()), iter([[b"a", b"b"], [b"c"]]))
+
+
+def left_open(driver: Any, bodies: list[bytes]) -> Iterator[list[bytes]]:
+    """Its chunks never end in a seal; the auditor finds it open for too long."""
+    yield bodies
+    yield bodies
+    driver.client.hset(keys.request_hash("r1"), "open_until", 1)
+    heal(driver)
+    raise ZeroDivisionError
+
+
+@ON_SINGLE
+@pytest.mark.parametrize("scenario", [takes_back_what_is_held, begins_a_new_life])
+def test_a_lost_reply_changes_nothing(
+    scenario: Callable[[Any], None], driver: SyncDriver, redis_client: Any
+):
+    """Every reply, and each single one."""
+    steps = play(scenario, driver, redis_client, -1).steps
+    expected = outcome(driver, redis_client)
+    for lose in range(steps + 1):
+        play(scenario, driver, redis_client, lose)
+        assert outcome(driver, redis_client) == expected, f"reply {lose or 'every one'} was lost"
+
+
+def advance(
+    driver: SyncDriver, operation: Any, step: Any, chunks: Iterator[list[bytes]], script: str
+) -> Any:
+    """Runs an operation until it is about to call a script; "" = to its end."""
+    with contextlib.suppress(StopIteration):
+        while script_of(step) != script or not script:
+            reply = next(chunks, None) if isinstance(step, Pull) else driver.run(once(step))
+            step = operation.send(reply)
+    return step
+
+
+def test_an_auditor_that_looked_at_a_former_life_leaves_the_place_of_the_next(
+    driver: SyncDriver, queue: Queue, lane: Lane
+):
+    """It read the intent of the new life, and takes the entry out when that has begun."""
+    abandon(lane)
+    producer, chunks = apart(submit("r1", Policy())), iter(THREE)
+    found = advance(driver, producer, next(producer), chunks, "enqueue")
+    following = producer.send(driver.run(once(found)))
+    begins = advance(driver, producer, following, chunks, "enqueue")
+    score = lane.client.zscore(keys.active("req"), "r1")
+    auditor = look_at("req", "r1", f"{score:.0f}", lane.now)
+    drops = advance(driver, auditor, next(auditor), iter(()), "drop")
+    advance(driver, producer, begins, chunks, "")
+    advance(driver, auditor, drops, iter(()), "")
+    assert (lane.hash()["state"], lane.number("open")) == ("active", 0)
+    assert lane.client.zscore(keys.active("req"), "r1") is not None
+
+
+def test_a_take_back_leaves_the_place_of_one_that_was_announced_before(
+    driver: SyncDriver, lane: Lane
+):
+    """The other producer's request comes to be between the discard and the end of the entry."""
+    broken = apart(submit("r1", Policy()))
+    step = advance(driver, broken, next(broken), iter(THREE), "append")
+    while not isinstance(step, Pull):
+        step = broken.send(driver.run(once(step)))
+    other, chunks = apart(submit("r1", Policy())), iter(THREE)
+    begins = advance(driver, other, next(other), chunks, "enqueue")
+    drops = advance(driver, broken, broken.throw(Broke()), iter(()), "drop")
+    advance(driver, other, begins, chunks, "")
+    with pytest.raises(Broke):
+        advance(driver, broken, drops, iter(()), "")
+    assert (lane.hash()["state"], lane.number("open")) == ("active", 0)
+    assert lane.client.zscore(keys.active("req"), "r1") is not None

@@ -1,0 +1,228 @@
+"""One node of a cluster does not answer: what need not wait for it does not, by both drivers."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane import settings
+from fairlane.errors import NodeAway, RedisUnreachable
+from fairlane.steps import Batch, Command, Confirm
+from tests.operations.test_spread import HERE, LAST, MIDDLE, THERE, Actor
+from tests.support.fakes import FakeServer, Refusal, fake_servers
+from tests.support.requests import once
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = pytest.mark.parametrize("kind", ["sync", "async"])
+AWAY_S = 0.3
+NEVER = (600.0, 600.0)
+BUSY = Refusal("LOADING Redis is loading the dataset in memory")
+
+
+@pytest.fixture
+def act() -> Iterator[Callable[..., Actor]]:
+    """Makes drivers, and closes them."""
+    with contextlib.ExitStack() as later:
+
+        def made(*args: Any, **options: Any) -> Actor:
+            actor = Actor(*args, **options)
+            later.callback(actor.close)
+            return actor
+
+        yield made
+
+
+@pytest.fixture
+def servers() -> Iterator[list[FakeServer]]:
+    """Two primaries: the second one serves the lower half of the slots."""
+    with fake_servers(2) as made:
+        first, second = made
+        first.slots = second.slots = [(MIDDLE, second), (LAST, first)]
+        yield made
+
+
+def cut(_: list[bytes]) -> Any:
+    """Closes the connection instead of an answer."""
+    raise ConnectionResetError
+
+
+def refuse(_: list[bytes]) -> Any:
+    """Answers that nothing can be answered now."""
+    return BUSY
+
+
+def both_gets(**options: Any) -> Batch:
+    """One step for each of the two nodes."""
+    steps = [Command(b"GET", HERE), Command(b"GET", THERE)]
+    return Batch(steps, lenient=True, away_s=AWAY_S, **options)
+
+
+@pytest.mark.parametrize("fault", [cut, refuse])
+def test_its_steps_are_given_up_and_not_sent_any_more(
+    kind: str,
+    fault: Callable[[list[bytes]], Any],
+    act: Callable[..., Actor],
+    servers: list[FakeServer],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """The others are answered; the first batch waits for a while, the next ones do not."""
+    monkeypatch.setattr(settings, "AWAY_AGAIN_S", NEVER)
+    servers[1].say = fault
+    actor = act(kind, *servers)
+    began = time.monotonic()
+    reply, error = actor.run(once(both_gets()))
+    assert reply == 1
+    assert isinstance(error, NodeAway)
+    assert AWAY_S <= time.monotonic() - began < 20
+    asked = servers[1].times(b"GET")
+    assert asked > 1
+    for _ in range(3):
+        reply, error = actor.run(once(both_gets()))
+        assert (reply, type(error)) == (1, NodeAway)
+        assert error.away_s >= AWAY_S
+    assert servers[1].times(b"GET") == asked
+
+
+@pytest.mark.parametrize("is_alone", [True, False], ids=["alone", "with others"])
+def test_its_error_says_if_a_step_was_sent(
+    kind: str,
+    act: Callable[..., Actor],
+    servers: list[FakeServer],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_alone: bool,
+):
+    """A node that hangs may perform it later; what was given up before it was sent is lost."""
+    monkeypatch.setattr(settings, "AWAY_AGAIN_S", NEVER)
+    servers[1].say = cut
+    actor, batch = act(kind, *servers), both_gets()
+    if is_alone:
+        batch = Batch([Command(b"GET", THERE)], lenient=True, away_s=AWAY_S)
+
+    def error() -> Any:
+        try:
+            return actor.run(once(batch))[-1]
+        except NodeAway as raised:
+            return raised
+
+    assert [error().was_sent for _ in range(3)] == [True, False, False]
+
+
+def test_it_is_tried_again_until_it_answers(
+    kind: str,
+    act: Callable[..., Actor],
+    servers: list[FakeServer],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """A try that fails is one try; when one succeeds, all is as before."""
+    monkeypatch.setattr(settings, "AWAY_AGAIN_S", (0.0, 0.0))
+    monkeypatch.setattr("fairlane.drivers.places._SHARE", 0)
+    servers[1].say = cut
+    actor = act(kind, *servers)
+    actor.run(once(both_gets()))
+    asked = servers[1].times(b"GET")
+    _, error = actor.run(once(both_gets()))
+    assert isinstance(error, NodeAway)
+    assert servers[1].times(b"GET") == asked + 1
+    servers[1].say = lambda _: 2
+    assert actor.run(once(both_gets())) == [1, 2]
+    monkeypatch.setattr(settings, "AWAY_AGAIN_S", NEVER)
+    assert actor.run(once(both_gets())) == [1, 2]
+
+
+def test_a_step_alone_is_given_up_too(
+    kind: str,
+    act: Callable[..., Actor],
+    servers: list[FakeServer],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """And when nothing of a batch was answered, that is raised."""
+    monkeypatch.setattr(settings, "AWAY_AGAIN_S", NEVER)
+    servers[1].say = cut
+    actor, step = act(kind, *servers), Command(b"GET", THERE)
+    step.away_s = AWAY_S
+    for one in (step, Batch([step], lenient=True, away_s=AWAY_S), step):
+        with pytest.raises(NodeAway):
+            actor.run(once(one))
+
+
+def test_a_write_to_be_confirmed_is_given_up_too(
+    kind: str, act: Callable[..., Actor], servers: list[FakeServer]
+):
+    """It has the time of its step."""
+    servers[1].say = cut
+    actor, step = act(kind, *servers), Command(b"GET", THERE)
+    step.away_s = AWAY_S
+    with pytest.raises(NodeAway):
+        actor.run(once(Confirm(step, 1)))
+
+
+def test_what_is_patient_waits_for_it(
+    kind: str, act: Callable[..., Actor], servers: list[FakeServer]
+):
+    """Also when others have given it up; and its answer says that the node is back."""
+    servers[1].say = cut
+    actor = act(kind, *servers)
+    assert isinstance(actor.run(once(both_gets()))[1], NodeAway)
+    asked = servers[1].times(b"GET")
+
+    def after_a_while(words: list[bytes]) -> Any:
+        return 2 if servers[1].times(b"GET") > asked + 3 else cut(words)
+
+    servers[1].say = after_a_while
+    assert actor.run(once(Command(b"GET", THERE))) == 2
+    assert actor.run(once(both_gets())) == [1, 2]
+
+
+def test_a_call_with_more_time_waits_though_others_gave_up(
+    kind: str, act: Callable[..., Actor], servers: list[FakeServer]
+):
+    """A settlement outlasts a failover which is too long for an acquire."""
+    servers[1].say = cut
+    actor = act(kind, *servers)
+    assert isinstance(actor.run(once(both_gets()))[1], NodeAway)
+    asked = servers[1].times(b"GET")
+    servers[1].say = lambda words: 2 if servers[1].times(b"GET") > asked + 3 else cut(words)
+    step = Command(b"GET", THERE)
+    step.away_s = 60.0
+    assert actor.run(once(step)) == 2
+
+
+def test_a_replica_that_took_over_is_found(
+    kind: str,
+    act: Callable[..., Actor],
+    servers: list[FakeServer],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """The slots are asked for while the old node is away, though it is not tried again."""
+    monkeypatch.setattr(settings, "AWAY_AGAIN_S", NEVER)
+    monkeypatch.setattr(settings, "SLOTS_AGAIN_S", 0.0)
+    servers[1].say = cut
+    actor = act(kind, *servers)
+    actor.run(once(both_gets()))
+    servers[0].slots = servers[1].slots = [(LAST, servers[0])]
+    actor.run(once(both_gets()))
+    assert actor.run(once(both_gets())) == [1, 1]
+
+
+def test_a_single_server_is_waited_for_as_ever(kind: str, act: Callable[..., Actor]):
+    """There is nothing else to do meanwhile."""
+    with fake_servers(1) as (server,):
+        began = time.monotonic()
+        server.say = lambda words: 2 if time.monotonic() > began + 3 * AWAY_S else cut(words)
+        assert act(kind, server).run(once(both_gets())) == [2, 2]
+
+
+def test_an_error_of_a_step_is_still_its_own(
+    kind: str, act: Callable[..., Actor], servers: list[FakeServer]
+):
+    """A node that refuses for good is not away."""
+    servers[1].say = lambda _: Refusal("WRONGTYPE for good")
+    _, error = act(kind, *servers).run(once(both_gets()))
+    assert not isinstance(error, RedisUnreachable)
+    assert servers[1].times(b"GET") == 1

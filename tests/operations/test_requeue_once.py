@@ -1,0 +1,250 @@
+"""After the end each dead sub-request is requeued into one new request, whatever is cut off."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane import keys
+from fairlane.errors import DeadNotFound, RedisFull, RequestEnded, RequestExists
+from fairlane.model import DeadChoice
+from fairlane.operations import dead as dead_module
+from fairlane.operations import lost
+from fairlane.operations.requeue import requeue_dead
+from fairlane.steps import Across, Pull
+from tests.operations.test_dead import ended, running
+from tests.support.requests import cut, insert, numbered, once, settle, take_slice, work_off
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fairlane.drivers.sync import SyncDriver
+    from fairlane.queue import Queue
+    from tests.support.requests import Lane
+
+THREE = DeadChoice.of(indexes=range(3))
+ALL = DeadChoice()
+BIG = [b"%d" % i + b"x" * (1 << 19) for i in range(5)]  # more than one chunk
+
+
+def drive(
+    driver: SyncDriver, choice: DeadChoice, before: Callable[[Any], None] = lambda _: None
+) -> tuple[str, int]:
+    """Requeues as in a cluster; `before` gets each step before it is run."""
+    operation, reply = requeue_dead("r1", choice), None
+    while True:
+        try:
+            step = operation.send(reply)
+            before(step)
+        except StopIteration as end:
+            new_id, count = end.value
+            return new_id, count
+        reply = None if isinstance(step, Across) else driver.run(once(step))
+
+
+def script_of(step: Any) -> str:
+    """The name of the script that a step runs, "" for another step."""
+    return str(getattr(getattr(step, "script", None), "name", ""))
+
+
+def work_all(driver: SyncDriver, lane: Lane) -> list[bytes]:
+    """Works off everything, also what lost its token in a crash."""
+    seen = work_off(driver)
+    for name in lane.client.zrange(keys.active("req"), 0, -1):
+        driver.run(lost.mint_again("req", driver.run(lost.queued_long(name.decode(), -1))))
+    return seen + work_off(driver)
+
+
+def cut_before(driver: SyncDriver, name: str, count: int, choice: DeadChoice = ALL) -> None:
+    """Requeues, and stops as a crash would before the `count`th call of the script `name`."""
+    left = count
+
+    def stop(step: Any) -> None:
+        nonlocal left
+        left -= script_of(step) == name
+        if not left:
+            raise KeyError(name)
+
+    with pytest.raises(KeyError):
+        drive(driver, choice, stop)
+
+
+# ------------------------------------------------------------------ crashes and overlaps
+
+
+@pytest.mark.parametrize("others", [ALL, DeadChoice.of(indexes=[1, 3]), THREE], ids=str)
+@pytest.mark.parametrize("steps", range(24))
+def test_cut_off_anywhere_another_choice_runs_none_of_them_twice(
+    queue: Queue, driver: SyncDriver, lane: Lane, monkeypatch: pytest.MonkeyPatch, steps: int,
+    others: DeadChoice,
+):  # fmt: skip
+    """A crash between any two steps; the next caller has another choice that overlaps with it."""
+    monkeypatch.setattr(dead_module, "CALL", 2)
+    request = ended(queue, numbered(5))
+    cut(driver, requeue_dead("r1", THREE), [], steps)
+    with contextlib.suppress(DeadNotFound):
+        driver.run(requeue_dead("r1", others))
+    driver.run(requeue_dead("r1"))
+    assert sorted(work_all(driver, lane)) == numbered(5)
+    assert list(request.dead()) == []
+    assert not [name for name in lane.hash() if name.startswith("claimed:")]
+
+
+@pytest.mark.parametrize("steps", range(24))
+@pytest.mark.parametrize("second", [ALL, DeadChoice.of(indexes=[2, 3, 4])], ids=["all", "some"])
+def test_two_at_once_with_choices_that_overlap_run_each_once(
+    queue: Queue,
+    driver: SyncDriver,
+    monkeypatch: pytest.MonkeyPatch,
+    second: DeadChoice,
+    steps: int,
+):
+    """The second caller comes between any two steps of the first one."""
+    monkeypatch.setattr(dead_module, "CALL", 2)
+    request = ended(queue, numbered(5))
+    left = steps
+
+    def interrupt(_: Any) -> None:
+        nonlocal left
+        left -= 1
+        if left == -1:
+            with contextlib.suppress(DeadNotFound, RequestExists):
+                driver.run(requeue_dead("r1", second))
+
+    with contextlib.suppress(DeadNotFound, RequestExists):
+        drive(driver, THREE, interrupt)
+    driver.run(requeue_dead("r1"))
+    assert sorted(work_off(driver)) == numbered(5)
+    assert list(request.dead()) == []
+
+
+def others_of(lane: Lane) -> list[str]:
+    """The ids of all requests but r1."""
+    return [key.decode()[5:-1] for key in lane.client.keys("req:*") if key != b"req:{r1}"]
+
+
+def test_a_submission_that_was_cut_off_is_finished_by_any_other(
+    queue: Queue, driver: SyncDriver, lane: Lane
+):
+    """A part of the new request runs already; nothing of it runs again."""
+    request = ended(queue, BIG)
+    cut_before(driver, "append", 2)
+    seen = work_off(driver)
+    assert 0 < len(seen) < 5
+    assert len(list(request.dead())) == 5
+    with pytest.raises(DeadNotFound):
+        driver.run(requeue_dead("r1", DeadChoice.of(indexes=[4])))
+    assert sorted(seen + work_off(driver)) == BIG
+    (new_id,) = others_of(lane)
+    assert driver.run(requeue_dead("r1")) == (new_id, 5)
+    assert list(request.dead()) == []
+
+
+def test_what_a_cancelled_request_settled_does_not_run_again(
+    queue: Queue, driver: SyncDriver, lane: Lane, monkeypatch: pytest.MonkeyPatch
+):
+    """Cut off half-way through the dropping, too; what it did not come to runs in another one."""
+    monkeypatch.setattr(dead_module, "CALL", 2)
+    request = ended(queue, numbered(7))
+    cut_before(driver, "drop_dead", 2)
+    (new_id,) = others_of(lane)
+    held = take_slice(driver, count=2)
+    assert held is not None
+    queue.request(new_id).cancel()
+    with pytest.raises(RequestEnded, match="is being cancelled"):
+        request.requeue_dead()
+    settle(driver, held)
+    cut_before(driver, "drop_dead", 2)
+    again, count = driver.run(requeue_dead("r1"))
+    assert (again != new_id, count) == (True, 3)
+    assert sorted(work_off(driver)) == numbered(5)[2:]
+    assert list(request.dead()) == []
+
+
+def test_an_open_one_that_was_cancelled_keeps_none_from_running(
+    queue: Queue, driver: SyncDriver, lane: Lane
+):
+    """Its submission was cut off, and the auditor gave it up."""
+    request = ended(queue, BIG)
+    cut_before(driver, "append", 2)
+    seen = work_off(driver)
+    (new_id,) = others_of(lane)
+    assert queue.request(new_id).cancel("abandoned")
+    again, count = driver.run(requeue_dead("r1"))
+    assert (again != new_id, count) == (True, 5 - len(seen))
+    assert sorted(seen + work_off(driver)) == BIG
+    assert list(request.dead()) == []
+
+
+def test_a_full_redis_takes_back_nothing_that_may_have_run(
+    queue: Queue, driver: SyncDriver, lane: Lane
+):
+    """The submission of the new request stays open for a repeat."""
+    ended(queue, BIG)
+    operation = requeue_dead("r1")
+    step = operation.send(None)
+    while script_of(step) != "append":
+        step = operation.send(None if isinstance(step, Across) else driver.run(once(step)))
+    seen = work_off(driver)
+    with pytest.raises(RedisFull):
+        operation.throw(RedisFull("full"))
+    assert [queue.request(one).state() for one in others_of(lane)] == ["active"]
+    assert driver.run(requeue_dead("r1"))[1] == 5
+    assert sorted(seen + work_off(driver)) == BIG
+
+
+# ------------------------------------------------------------------ lost replies
+
+
+def twice(driver: SyncDriver, choice: DeadChoice) -> tuple[str, int]:
+    """Requeues, and every step is sent twice: the first reply is lost."""
+    lost = []
+
+    def before(step: Any) -> None:
+        if not isinstance(step, (Across, Pull)):
+            lost.append(driver.run(once(step)))
+
+    return drive(driver, choice, before)
+
+
+def test_lost_replies_after_the_end_change_no_answer(
+    queue: Queue, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch
+):
+    """Nor does a repeat of the whole."""
+    monkeypatch.setattr(dead_module, "CALL", 2)
+    ended(queue, numbered(5))
+    new_id, count = twice(driver, ALL)
+    assert (new_id != "r1", count) == (True, 5)
+    assert driver.run(requeue_dead("r1")) == (new_id, 5)
+    assert sorted(work_off(driver)) == numbered(5)
+
+
+def test_lost_replies_before_the_end_change_no_answer(queue: Queue, driver: SyncDriver):
+    """Though nothing is dead any more when the call comes again."""
+    request, held = running(queue)
+    assert twice(driver, ALL) == ("r1", 1)
+    held.entries = held.entries[1:]
+    settle(driver, held)
+    assert work_off(driver) == [b"b0"]
+    assert request.progress().done == 3
+
+
+def test_a_lost_reply_after_which_the_request_ended_is_found(queue: Queue, driver: SyncDriver):
+    """What was requeued has run by the time of the repeat."""
+    request, held = running(queue)
+    is_first = True
+
+    def before(step: Any) -> None:
+        nonlocal is_first
+        if script_of(step) == "requeue_dead" and is_first:
+            is_first = False
+            reply = driver.run(once(step))
+            insert(driver, "req", "r1", reply[3])
+            held.entries = held.entries[1:]
+            settle(driver, held)
+            work_off(driver)
+            assert request.state() == "done"
+
+    assert drive(driver, ALL, before) == ("r1", 1)

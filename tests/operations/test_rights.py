@@ -1,0 +1,162 @@
+"""A worker's rights are looked at before it takes any work: what is missing is named."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane import acl
+from fairlane.drivers.sync import SyncDriver
+from fairlane.errors import RedisUnfit
+from fairlane.operations import rights
+from fairlane.queue import Queue
+from fairlane.scripts import Dialect, library
+from fairlane.worker import Worker
+from tests.scripts.test_full_and_forgotten import full
+from tests.support import backends, servers
+from tests.support.requests import dump
+from tests.support.users import version_of
+from tests.worker.handlers import echo
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import redis
+
+ON_SINGLE = pytest.mark.parametrize("redis_server", backends.one(), indirect=True)
+KEY = b"{req}:rights:w:1"
+
+
+@pytest.fixture
+def weak(redis_client: redis.Redis, redis_url: str) -> Iterator[SyncDriver]:
+    """A driver of a user that has a worker's rules, which a test changes."""
+    if not redis_url.startswith("redis://") or "@" in redis_url:
+        pytest.skip("it needs a user of its own")
+    rule(redis_client)
+    made = SyncDriver(redis_url.replace("://", "://weak:word@"), patience_s=0)
+    with contextlib.closing(made):
+        yield made
+    redis_client.execute_command("ACL", "DELUSER", "weak")
+
+
+def rule(client: Any, *more: str) -> None:
+    rules = acl.rules("worker", "req", server=version_of(client))
+    client.execute_command("ACL", "SETUSER", "weak", "reset", "on", ">word", *rules, *more)
+
+
+def wanted_of(client: Any) -> list[str]:
+    return sorted(rights.commands(client.info("server")))
+
+
+def test_every_user_of_the_tests_may_work(driver: SyncDriver, redis_client: redis.Redis):
+    """On whatever they run; and nothing is left of it."""
+    driver.run(rights.check_rights("req", "w:1"))
+    assert dump(redis_client) == {}
+
+
+@ON_SINGLE
+@pytest.mark.any_command
+def test_a_worker_may_work_by_its_role_alone(weak: SyncDriver, redis_client: redis.Redis):
+    weak.run(rights.check_rights("req", "w:1"))
+    assert dump(redis_client) == {}
+
+
+@ON_SINGLE
+@pytest.mark.any_command
+def test_each_command_that_is_missing_is_named(weak: SyncDriver, redis_client: redis.Redis):
+    """Also those of two words; and nothing is written."""
+    for name in wanted_of(redis_client):
+        rules = [f"+{one}" for one in wanted_of(redis_client) if one != name]
+        redis_client.execute_command("ACL", "SETUSER", "weak", "-@all", "+info", "+evalsha", *rules)
+        shown = name.replace("|", " ").upper()
+        with pytest.raises(RedisUnfit, match=f"may not send {shown}, .*`fairlane acl worker`"):
+            weak.run(rights.check_rights("req", "w:1"))
+        redis_client.delete(KEY)
+        assert dump(redis_client) == {}, name
+
+
+@ON_SINGLE
+@pytest.mark.any_command
+def test_each_kind_of_key_that_is_missing_is_named(weak: SyncDriver, redis_client: redis.Redis):
+    """An older release's rules do not name those of a newer one."""
+    patterns = [rule for rule in acl.rules("worker", "req") if rule.startswith("~")]
+    for missing in ("~few:{*}", "~tok:{*}"):
+        redis_client.execute_command(
+            "ACL", "SETUSER", "weak", "resetkeys", *(one for one in patterns if one != missing)
+        )
+        with pytest.raises(RedisUnfit, match=r"may not use keys like (few|tok):\{\*\}, "):
+            weak.run(rights.check_rights("req", "w:1"))
+
+
+@pytest.mark.parametrize("dialect", list(Dialect))
+def test_every_command_that_a_worker_may_send_is_tried(dialect: Dialect):
+    """What a script calls from now on is tried, too: it is read from the scripts."""
+    version = "6.2.0" if dialect is Dialect.LEGACY else "8.0.0"
+    info = {"redis_version": version, "redis_mode": "cluster" if "cluster" in dialect.value else ""}
+    found = rights.commands(info)
+    for name in acl.ROLES["worker"].scripts:
+        assert acl.commands_in(getattr(library(), name), dialect) <= found
+    known = {one for one in acl.ROLES["worker"].commands if acl.knows(acl.version(version), one)}
+    assert known - found == acl.CALL
+
+
+@ON_SINGLE
+@pytest.mark.any_command
+def test_no_command_is_tried_in_a_form_that_redis_does_not_look_at(redis_client: redis.Redis):
+    """A wrong number of arguments is noticed before a missing right; and nothing is changed."""
+    for exists in (True, False):
+        for name in wanted_of(redis_client):
+            redis_client.flushall()
+            if exists:
+                redis_client.set(KEY, b"", px=60_000)
+            before = dump(redis_client)
+            words = rights.harmless(name, KEY).args
+            reply = answer(redis_client, *words)
+            assert "wrong number of arguments" not in reply, (name, reply)
+            assert "unknown" not in reply, (name, reply)
+            assert not exists or dump(redis_client) == before, name
+    redis_client.flushall()
+
+
+def answer(client: Any, *words: Any) -> str:
+    try:
+        return str(client.execute_command(*words))
+    except Exception as error:  # noqa: BLE001
+        return str(error)
+
+
+@ON_SINGLE
+@pytest.mark.any_command
+def test_a_full_redis_is_no_missing_right(driver: SyncDriver, redis_client: redis.Redis):
+    with full(redis_client):
+        driver.run(rights.check_rights("req", "w:1"))
+    assert dump(redis_client) == {}
+
+
+def test_a_command_that_was_renamed_is_named():
+    """No rules bring it back, so the sentence says what does."""
+    with (
+        servers.run_server("single", "--rename-command", "COPY", "") as server,
+        contextlib.closing(SyncDriver(server.url, patience_s=0)) as driver,
+        pytest.raises(RedisUnfit, match=r"no command COPY, which a worker needs.*rename-command"),
+    ):
+        driver.run(rights.check_rights("req", "w:1"))
+
+
+@ON_SINGLE
+@pytest.mark.any_command
+def test_a_worker_without_a_right_does_not_begin(weak: SyncDriver, redis_client: redis.Redis):
+    """It is not in the registry, and the request waits for one that may work."""
+    with Queue.from_url(weak.url.replace("weak:word@", "")) as queue:
+        request = queue.submit_request([b"x"])
+    rule(redis_client, "+eval", "-copy")
+    with Queue.from_url(weak.url) as own, pytest.raises(RedisUnfit, match="may not send COPY"):
+        Worker(own, echo).run(until_idle=True)
+    assert redis_client.zrange("{req}:workers", 0, -1) == []
+    rule(redis_client, "+eval")
+    with Queue.from_url(weak.url) as own:
+        Worker(own, echo).run(until_idle=True)
+    with Queue.from_url(weak.url.replace("weak:word@", "")) as queue:
+        assert queue.request(request.id).state() == "done"

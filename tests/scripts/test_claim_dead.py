@@ -1,0 +1,239 @@
+"""claim_dead and drop_dead: each dead sub-request of an ended request has one new request."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane.errors import InvalidArgument, RedisFull
+from tests.scripts.test_full_and_forgotten import full
+from tests.support.requests import HOUR, Lane, toks
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+DEAD = "dead:{r1}"
+
+
+def ended(lane: Lane, count: int = 4) -> list[bytes]:
+    """A request that ended with all of its sub-requests dead; their places."""
+    (token,) = lane.start(count, limit=1)
+    held = lane.take(token)
+    reply = lane.complete(held, others=[(name, "dead", 0) for name in held.ids])
+    while reply[0] == b"ok":
+        held = lane.take(toks(reply[2])[0])
+        reply = lane.complete(held, others=[(name, "dead", 0) for name in held.ids])
+    assert lane.hash()["state"] == "done"
+    return lane.dead_ids()
+
+
+def claim(
+    lane: Lane, ids: Sequence[Any], *, by: str = "r2", expected: int = 0, choice: str = "c0ffee"
+) -> list[bytes]:
+    return list(lane.request("claim_dead", id=by, choice=choice, expected=expected, ids=ids))
+
+
+def drop(lane: Lane, ids: Sequence[Any], *, by: str = "", keep: int = 0) -> list[Any]:
+    return list(lane.request("drop_dead", id=by, keep=keep, ids=ids))
+
+
+def claims(lane: Lane) -> dict[bytes, bytes]:
+    """Dead entry -> the new request that has claimed it."""
+    return {row[0]: row[1] for row in lane.raw("XPENDING", DEAD, "requeue", "-", "+", 100)}
+
+
+# ------------------------------------------------------------------ claim_dead
+
+
+def test_the_last_call_makes_claims_final_and_notes_them(lane: Lane):
+    """The mark says how many; the note is for a repeat of the choice; the end stays as near."""
+    ids = ended(lane)
+    ttl = lane.client.pttl("req:{r1}")
+    assert claim(lane, ids[:2]) == [b"ok"]
+    assert not [name for name in lane.hash() if name.startswith(("claimed:", "requeued:"))]
+    assert claim(lane, ids[2:3], expected=3) == [b"ok"]
+    assert claims(lane) == dict.fromkeys(ids[:3], b"r2")
+    assert (lane.hash()["requeued:c0ffee"], lane.hash()["claimed:r2"]) == ("r2", "3")
+    assert 0 < lane.client.pttl("req:{r1}") <= ttl
+    assert 0 < lane.client.pttl(DEAD) <= ttl
+
+
+def test_claimed_twice_is_once(lane: Lane):
+    """Each call, also the last one."""
+    ids = ended(lane)
+    for expected in (0, 4):
+        assert claim(lane, ids, expected=expected) == [b"ok"]
+        before = claims(lane), lane.hash()
+        assert claim(lane, ids, expected=expected) == [b"ok"]
+        assert (claims(lane), lane.hash()) == before
+
+
+def test_what_is_not_final_goes_to_the_next_that_claims_it(lane: Lane):
+    """A caller that died before its last call is in nobody's way; one that lives finds out."""
+    ids = ended(lane)
+    assert claim(lane, ids[:3]) == [b"ok"]
+    assert claim(lane, ids[2:], by="r3", expected=2, choice="beef") == [b"ok"]
+    assert claim(lane, [], expected=3) == [b"taken"]
+    assert claims(lane) == {ids[0]: b"r2", ids[1]: b"r2", ids[2]: b"r3", ids[3]: b"r3"}
+    assert "claimed:r2" not in lane.hash()
+
+
+def test_a_final_claim_is_nobody_elses(lane: Lane):
+    """Another one gets what is free, and nothing is final for it."""
+    ids = ended(lane)
+    assert claim(lane, ids[:2], expected=2) == [b"ok"]
+    assert claim(lane, ids, by="r3", expected=4) == [b"taken"]
+    assert claims(lane) == {ids[0]: b"r2", ids[1]: b"r2", ids[2]: b"r3", ids[3]: b"r3"}
+    assert claim(lane, ids[2:], by="r4", expected=2) == [b"ok"]
+
+
+def test_what_is_not_among_the_dead_is_not_claimed(lane: Lane):
+    """Nor is anything when none of them is left."""
+    ids = ended(lane)
+    lane.client.xdel(DEAD, ids[0])
+    assert claim(lane, ids[:2], expected=2) == [b"taken"]
+    assert claims(lane) == {ids[1]: b"r2"}
+    lane.client.delete(DEAD)
+    assert claim(lane, ids[:2], expected=2) == [b"taken"]
+    assert lane.client.exists(DEAD) == 0
+
+
+def test_a_claim_creates_nothing(lane: Lane):
+    """Neither for an id without a request nor for what the auditor gave up; nor before the end."""
+    assert claim(lane, ["1-1"], expected=1) == [b"gone"]
+    assert lane.dump() == {}
+    lane.abandon(5)
+    before = lane.dump()
+    assert claim(lane, ["1-1"], expected=1) == [b"gone"]
+    assert lane.dump() == before
+    lane.start(1, intent=lane.now + HOUR)
+    before = lane.dump()
+    assert claim(lane, ["1-1"], expected=1) == [b"alive"]
+    assert lane.dump() == before
+
+
+@pytest.mark.parametrize(
+    ("given", "ids"),
+    [
+        ({"choice": "not hex"}, ["1-1"]),
+        ({"choice": ""}, ["1-1"]),
+        ({"by": ""}, ["1-1"]),
+        ({"expected": ""}, ["1-1"]),
+        ({}, ["x"]),
+        ({}, ["1-1"] * 1001),
+    ],
+)
+def test_a_malformed_claim_is_refused(lane: Lane, given: dict[str, Any], ids: list[str]):
+    """Before anything is written."""
+    ended(lane)
+    before = lane.dump()
+    with pytest.raises(InvalidArgument, match=r"claim_dead wants|dead entries"):
+        claim(lane, ids, **given)
+    assert lane.dump() == before
+
+
+def test_a_full_redis_refuses_a_claim_and_writes_nothing(lane: Lane):
+    """The new request would be refused, too."""
+    ids = ended(lane)
+    with full(lane.client):
+        before = lane.dump()
+        with pytest.raises(RedisFull):
+            claim(lane, ids, expected=4)
+        assert lane.dump() == before
+    assert claim(lane, ids, expected=4) == [b"ok"]
+
+
+# ------------------------------------------------------------------ drop_dead
+
+
+def test_what_nobody_has_claimed_is_dropped(lane: Lane):
+    """Before and after the end, also when Redis is full; counts and results stay."""
+    ids = ended(lane)
+    assert drop(lane, ids[:1]) == [b"ok", 1, 0]
+    with full(lane.client):
+        assert drop(lane, ids[1:2]) == [b"ok", 1, 0]
+    claim(lane, ids[2:])  # not for good
+    assert drop(lane, ids) == [b"ok", 2, 0]
+    assert (lane.dead_ids(), claims(lane)) == ([], {})
+    assert (lane.number("dead"), len(lane.results())) == (4, 4)
+
+
+def test_dropped_twice_is_once(lane: Lane):
+    """By a person, and for a new request."""
+    ids = ended(lane)
+    claim(lane, ids[:2], expected=2)
+    assert drop(lane, ids[2:]) == [b"ok", 2, 0]
+    assert drop(lane, ids[:2], by="r2") == [b"ok", 2, 0]
+    before = lane.dump()
+    assert drop(lane, ids[2:]) == [b"ok", 0, 0]
+    assert drop(lane, ids[:2], by="r2") == [b"ok", 0, 0]
+    assert lane.dump() == before
+
+
+def test_only_the_new_request_drops_what_it_has_claimed(lane: Lane):
+    """Others are told how many they did not get."""
+    ids = ended(lane)
+    claim(lane, ids[:2], expected=2)
+    assert drop(lane, ids[:3]) == [b"ok", 1, 2]
+    assert drop(lane, ids[:2], by="r3") == [b"ok", 0, 2]
+    assert drop(lane, [*ids[:2], ids[3]], by="r2") == [b"ok", 2, 0]
+    assert lane.dead_ids() == [ids[3]]
+
+
+def test_the_mark_goes_with_the_last_claim(lane: Lane):
+    """The note stays: a repeat of the choice finds the new request."""
+    ids = ended(lane)
+    claim(lane, ids, expected=4)
+    assert drop(lane, ids[2:], by="r2") == [b"ok", 2, 0]
+    assert lane.hash()["claimed:r2"] == "4"
+    assert drop(lane, ids[:2], by="r2") == [b"ok", 2, 0]
+    assert "claimed:r2" not in lane.hash()
+    assert lane.hash()["requeued:c0ffee"] == "r2"
+    assert lane.raw("XINFO", "CONSUMERS", DEAD, "requeue") == []
+
+
+def test_what_is_kept_only_loses_its_claim(lane: Lane):
+    """Another new request may have it then."""
+    ids = ended(lane)
+    claim(lane, ids, expected=4)
+    assert drop(lane, [ids[1], ids[2], ids[0], ids[3]], by="r2", keep=2) == [b"ok", 2, 0]
+    assert (lane.dead_ids(), claims(lane)) == (ids[1:3], {})
+    assert claim(lane, ids[1:3], by="r3", expected=2) == [b"ok"]
+    assert drop(lane, ids[1:3], by="r2", keep=2) == [b"ok", 0, 2]  # late, a second time
+    assert claims(lane) == dict.fromkeys(ids[1:3], b"r3")
+
+
+def test_a_mark_without_claims_goes(lane: Lane):
+    """The dead have expired."""
+    ids = ended(lane)
+    claim(lane, ids, expected=4)
+    lane.client.delete(DEAD)
+    assert drop(lane, [], by="r2") == [b"ok", 0, 0]
+    assert "claimed:r2" not in lane.hash()
+
+
+def test_dropping_where_nothing_is_creates_nothing(lane: Lane):
+    """No request, or one without dead ones."""
+    assert drop(lane, ["1-1"]) == [b"ok", 0, 0]
+    assert drop(lane, ["1-1"], by="r2") == [b"ok", 0, 0]
+    assert lane.dump() == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "ids"),
+    [
+        ({"keep": ""}, ["1-1"]),
+        ({"keep": -1, "by": "r2"}, ["1-1"]),
+        ({"keep": 1}, ["1-1"]),
+        ({}, ["x"]),
+        ({}, ["1-1"] * 1001),
+    ],
+)
+def test_a_malformed_drop_is_refused(lane: Lane, given: dict[str, Any], ids: list[str]):
+    """Before anything is written."""
+    ended(lane)
+    before = lane.dump()
+    with pytest.raises(InvalidArgument, match=r"drop_dead wants|dead entries"):
+        drop(lane, ids, **given)
+    assert lane.dump() == before

@@ -1,0 +1,149 @@
+"""discard: an open request goes, if it is the life that its producer wrote."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane.errors import InvalidArgument
+from tests.support.requests import HOUR, toks
+
+if TYPE_CHECKING:
+    from tests.support.requests import Lane
+
+
+def discard(lane: Lane, **changed: Any) -> list[Any]:
+    """By the producer that wrote all that is there."""
+    stored = lane.hash()
+    given = {
+        "born": stored.get("born", 0),
+        "chain": stored.get("chain", ""),
+        "before": "none",
+        "reason": "its source failed",
+        "seen": 0,
+        "ttl": HOUR,
+    }
+    return lane.request("discard", **(given | changed))
+
+
+def is_marked(lane: Lane) -> bool:
+    """Nothing is left but the marker that it was taken back."""
+    key = lane.names[2]
+    fields = {b"state": b"abandoned", b"seen": b"0", b"discarded": b"1"}
+    is_alone: bool = [*lane.dump()] == [key]
+    return is_alone and lane.client.hgetall(key) == fields and lane.client.pttl(key) > 0
+
+
+def test_discard_leaves_a_marker_and_names_the_queued_tokens(lane: Lane):
+    """So that their copies are taken out of the lanes."""
+    tokens = lane.start(9, open_ms=HOUR)
+    lane.append(1, chunk=2)
+    word, queued = discard(lane)
+    assert (word, sorted(toks(queued))) == (b"ok", sorted(tokens))
+    assert is_marked(lane)
+
+
+def test_discard_takes_a_request_whose_last_chunk_did_not_come_in(lane: Lane):
+    """Redis was full for that chunk."""
+    lane.start(9, open_ms=HOUR)
+    assert discard(lane, chain="c2", before="d1")[0] == b"ok"
+    assert is_marked(lane)
+
+
+def test_discard_twice_is_gone(lane: Lane):
+    """A repeat after a lost reply finds nothing."""
+    lane.start(9, open_ms=HOUR)
+    born = lane.number("born")
+    assert discard(lane)[0] == b"ok"
+    assert discard(lane, born=born, chain="d1") == [b"gone"]
+    assert is_marked(lane)
+
+
+def test_discard_is_no_loss_to_the_auditor(lane: Lane):
+    """Its entry in `active` goes without a word in the log; a new life removes the marker."""
+    lane.start(9, open_ms=HOUR)
+    discard(lane)
+    assert [lane.abandon(lane.now) for _ in range(2)] == [[b"discarded"], [b"discarded"]]
+    assert lane.enqueue(9, intent=lane.now) == [b"late", lane.now]
+    assert lane.enqueue(9, intent=lane.now + 1)[0] == b"ok"
+    assert "discarded" not in lane.hash()
+
+
+def test_discard_leaves_the_next_life_of_the_id(lane: Lane):
+    """Another producer of the same content began it while the reply was lost."""
+    lane.start(9, open_ms=HOUR)
+    born = lane.number("born")
+    discard(lane)
+    lane.later(1)
+    lane.start(9, open_ms=HOUR)
+    before = lane.dump()
+    assert discard(lane, born=born) == [b"kept"]
+    assert lane.dump() == before
+
+
+def test_discard_leaves_what_another_producer_sealed(lane: Lane):
+    """It was acknowledged."""
+    lane.start(9, open_ms=HOUR)
+    lane.seal()
+    before = lane.dump()
+    assert discard(lane) == [b"kept"]
+    assert lane.dump() == before
+
+
+def test_discard_leaves_what_another_producer_is_ahead_with(lane: Lane):
+    """Its chunks are not this producer's."""
+    lane.start(9, open_ms=HOUR)
+    lane.append(1, chunk=2)
+    before = lane.dump()
+    assert discard(lane, chain="d1", before="d0") == [b"kept"]
+    assert lane.dump() == before
+
+
+def test_discard_cancels_what_is_held(lane: Lane):
+    """The request ends with the slice, and its id may then begin a new life."""
+    first, *rest = lane.start(9, open_ms=HOUR, limit=2)
+    held = lane.take(first, count=1)
+    word, queued = discard(lane)
+    assert (word, sorted(toks(queued))) == (b"held", sorted(rest))
+    assert (lane.hash()["state"], lane.hash()["reason"]) == ("cancelling", "its source failed")
+    assert discard(lane)[0] == b"held"
+    assert lane.complete(held)[0] == b"ended"
+    assert lane.hash()["state"] == "cancelled"
+    assert lane.enqueue(9)[0] == b"abandoned"
+
+
+def test_discard_after_the_end_brings_the_summary(lane: Lane):
+    """A person has cancelled it."""
+    lane.start(9, open_ms=HOUR)
+    lane.cancel("enough")
+    before = lane.dump()
+    word, summary = discard(lane)
+    assert (word, summary[0], summary[8]) == (b"ended", b"cancelled", b"enough")
+    assert lane.dump() == before
+
+
+def test_discard_of_nothing_is_gone(lane: Lane):
+    """It leaves the marker alone, because its caller takes the place in `active` out."""
+    assert discard(lane, seen=7) == [b"gone"]
+    assert [*lane.dump()] == [lane.names[2]]
+    assert lane.hash() == {"state": "abandoned", "seen": "7"}
+    assert 0 < lane.client.pttl(lane.names[2]) <= HOUR
+
+
+def test_discard_keeps_requests_from_coming_to_be_behind_older_intents(lane: Lane):
+    """Another producer announced its request before, and submits it only now."""
+    lane.start(9, open_ms=HOUR)
+    discard(lane, seen=lane.now)
+    assert lane.enqueue(9, intent=lane.now) == [b"late", lane.now]
+    assert lane.enqueue(9, intent=lane.now + 1)[0] == b"ok"
+
+
+@pytest.mark.parametrize("name", ["born", "seen", "ttl"])
+def test_discard_refuses_what_is_no_number(lane: Lane, name: str):
+    """Before anything is written."""
+    lane.start(9, open_ms=HOUR)
+    before = lane.dump()
+    with pytest.raises(InvalidArgument, match=name):
+        discard(lane, **{name: "x"})
+    assert lane.dump() == before

@@ -1,0 +1,341 @@
+"""glance: what a request needs of the maintenance, read without a change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane.errors import InvalidArgument
+from tests.support.requests import HOUR, MINUTE, Lane, change_number
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PERMITS, LEASES = "tok:{r1}", "lease:{r1}"
+STREAM = [b"x" * 2_000] * 4  # too much for the way of a small request
+
+
+def glance(lane: Lane, *, queue: str = "req", grace: Any = "") -> list[Any]:
+    """A glance, which must change nothing."""
+    before = lane.dump()
+    reply = list(lane.call("glance", lane.names, queue=queue, grace=grace))
+    assert lane.dump() == before
+    return reply
+
+
+def look(lane: Lane) -> int:
+    """When to look, as a glance reports it."""
+    word, when, tokens = glance(lane)
+    assert (word, tokens) == (b"ok", [])
+    return int(when)
+
+
+# ------------------------------------------------------------------ nothing to do
+
+
+def test_of_a_request_that_waits_nothing_is_expected(lane: Lane):
+    lane.start(3)
+    assert glance(lane) == glance(lane) == [b"ok", 0, []]
+
+
+def test_the_next_lease_that_expires_is_expected(lane: Lane):
+    """In so many ms; the first of several."""
+    first, second, _ = lane.start(STREAM)
+    lane.take(first, count=1)
+    lane.later(1_000)
+    lane.take(second, count=1)
+    assert look(lane) == 29_000
+    lane.later(28_999)
+    assert look(lane) == 2, "1 would mean now"
+    lane.later(1)
+    assert look(lane) == 1
+
+
+def test_a_deadline_is_expected(lane: Lane):
+    """If it comes before the end of a lease; a paused request has one, too."""
+    (token, *_) = lane.start(STREAM, deadline_ms=50_000)
+    assert look(lane) == 50_000
+    lane.take(token, count=1)
+    assert look(lane) == 30_000
+    lane.later(21_000)
+    lane.request("pause")
+    assert look(lane) == 9_000
+    lane.later(MINUTE)
+    assert look(lane) == 1
+
+
+def test_a_deadline_of_a_request_that_is_cancelled_is_not_expected(lane: Lane):
+    """It waits for its last lease only."""
+    lane.take(lane.start(STREAM, deadline_ms=5_000)[0], count=1)
+    assert lane.cancel()[0] == b"ok"
+    assert look(lane) == 30_000
+
+
+def test_the_end_of_an_open_requests_time_is_expected(lane: Lane):
+    lane.start(3, open_ms=HOUR)
+    assert look(lane) == HOUR + 1
+    lane.later(HOUR)
+    assert look(lane) == 2
+    lane.later(1)
+    assert look(lane) == 1
+    assert lane.reap()[0] == b"ended"
+
+
+# ------------------------------------------------------------------ reap has something to do
+
+
+def expired(lane: Lane) -> None:
+    lane.take(lane.start(STREAM)[0])
+    lane.later(MINUTE)
+
+
+def past_its_deadline(lane: Lane) -> None:
+    lane.start(3, deadline_ms=5_000)
+    lane.later(MINUTE)
+
+
+def left_open(lane: Lane) -> None:
+    lane.start(3, open_ms=5_000)
+    lane.later(MINUTE)
+
+
+def half_buried(lane: Lane) -> None:
+    """A deadline that one call could not deal with: it buries a thousand."""
+    lane.start(1_000, deadline_ms=5_000, open_ms=HOUR)
+    lane.append(500, chunk=2)
+    lane.seal()
+    lane.later(MINUTE)
+    assert lane.reap()[:2] == [b"ok", 1]
+
+
+def permits_deleted(lane: Lane) -> None:
+    lane.checked = False
+    lane.start(STREAM)
+    lane.client.delete(PERMITS)
+
+
+def sleeper_deleted(lane: Lane) -> None:
+    """The one permit that waits for a retry is gone."""
+    lane.checked = False
+    held = lane.take(lane.start(1)[0])
+    lane.complete(held, others=[(held.ids[0], "retry", MINUTE)])
+    lane.client.delete(PERMITS)
+
+
+def nothing_queued(lane: Lane) -> None:
+    """Work, and no permit is queued, held or asleep."""
+    lane.checked = False
+    lane.start(STREAM)
+    lane.client.delete(PERMITS)
+    change_number(lane.client, "r1", "queued", 0)
+    change_number(lane.client, "r1", "high", 0)
+
+
+def lease_deleted(lane: Lane) -> None:
+    """All entries of a small request are held, and its lease is gone."""
+    lane.checked = False
+    lane.take(lane.start(3)[0])
+    lane.client.delete(LEASES, PERMITS)
+
+
+def lease_deleted_while_cancelling(lane: Lane) -> None:
+    lane.checked = False
+    lane.take(lane.start(STREAM)[0])
+    lane.cancel()
+    lane.client.delete(LEASES)
+
+
+NEEDS = [
+    expired, past_its_deadline, left_open, half_buried, permits_deleted, sleeper_deleted,
+    nothing_queued, lease_deleted, lease_deleted_while_cancelling,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("brought", NEEDS, ids=lambda made: made.__name__)
+def test_what_reap_acts_on_is_due_now(lane: Lane, brought: Callable[[Lane], None]):
+    """And reap does act: it changes the request."""
+    brought(lane)
+    assert look(lane) == 1
+    before = lane.dump()
+    lane.checked = False
+    lane.reap()
+    assert lane.dump() != before
+    lane.client.flushall()
+
+
+# ------------------------------------------------------------------ agreement with reap
+
+
+def waiting(lane: Lane) -> None:
+    lane.start(3)
+
+
+def waiting_in_a_stream(lane: Lane) -> None:
+    lane.start(STREAM)
+
+
+def held(lane: Lane) -> None:
+    lane.take(lane.start(STREAM)[0])
+
+
+def held_whole(lane: Lane) -> None:
+    lane.take(lane.start(3)[0])
+
+
+def paused(lane: Lane) -> None:
+    lane.start(STREAM)
+    lane.pause()
+
+
+def paused_and_held(lane: Lane) -> None:
+    lane.take(lane.start(STREAM, deadline_ms=HOUR)[0], count=1)
+    lane.pause()
+
+
+def cancelling(lane: Lane) -> None:
+    lane.take(lane.start(STREAM)[0])
+    lane.cancel()
+
+
+def open_and_idle(lane: Lane) -> None:
+    held = lane.take(lane.start(1, open_ms=HOUR)[0])
+    lane.complete(held)
+
+
+def asleep(lane: Lane) -> None:
+    held = lane.take(lane.start(1)[0])
+    lane.complete(held, others=[(held.ids[0], "retry", MINUTE)])
+
+
+def held_with_a_retry(lane: Lane) -> None:
+    first, second, *_ = lane.start(STREAM, limit=2)
+    given = lane.take(first, count=1)
+    lane.take(second)
+    lane.complete(given, others=[(given.ids[0], "retry", MINUTE)])
+
+
+CALM = [
+    waiting, waiting_in_a_stream, held, held_whole, paused, paused_and_held, cancelling,
+    open_and_idle, asleep, held_with_a_retry,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("brought", CALM, ids=lambda made: made.__name__)
+@pytest.mark.parametrize("after_ms", [0, 1_000])
+def test_where_a_glance_finds_nothing_to_do_reap_changes_nothing(
+    lane: Lane, brought: Callable[[Lane], None], after_ms: int
+):
+    """And it returns the same moment, but for the end of an open request's time."""
+    brought(lane)
+    lane.later(after_ms)
+    expects = look(lane)
+    assert expects != 1
+    before = lane.dump()
+    word, when, tokens = lane.reap()
+    assert (word, tokens) == (b"ok", [])
+    if brought is not open_and_idle:
+        assert when == expects
+    assert lane.dump() == before
+
+
+# ------------------------------------------------------------------ tokens on their way
+
+
+def test_permits_queued_before_the_grace_are_named_with_their_lanes(lane: Lane):
+    tokens = lane.start(STREAM, priority=7)
+    lane.later(5_000)
+    assert glance(lane, grace=5_000)[2] == []
+    named = [part for one in tokens for part in (one.k.encode(), one.g.encode(), b"7")]
+    found = glance(lane, grace=4_999)[2]
+    assert sorted(zip(*[iter(found)] * 3, strict=True)) == sorted(
+        zip(*[iter(named)] * 3, strict=True)
+    )
+
+
+def test_what_is_held_or_parked_is_not_named(lane: Lane):
+    first, second, third = lane.start(STREAM[:3], limit=3)
+    lane.take(first)
+    lane.complete(lane.take(second))
+    lane.later(MINUTE)
+    found = glance(lane, grace=0)[2]
+    assert [third.k.encode()] == found[::3]
+
+
+def test_a_sleeper_is_named_a_grace_after_it_was_due(lane: Lane):
+    held = lane.take(lane.start(1)[0])
+    lane.complete(held, others=[(held.ids[0], "retry", MINUTE)])
+    lane.later(MINUTE + 5_000)
+    assert glance(lane, grace=5_000)[2] == []
+    lane.later(1)
+    assert len(glance(lane, grace=5_000)[2]) == 3
+
+
+def test_tokens_are_named_beside_a_lease_that_expired(lane: Lane):
+    """The audit reaps and mints; neither waits for the other."""
+    first, *_ = lane.start(STREAM)
+    lane.take(first, count=1)
+    lane.later(MINUTE)
+    word, when, found = glance(lane, grace=0)
+    assert (word, when, len(found)) == (b"ok", 1, 6)
+
+
+# ------------------------------------------------------------------ what is not there, or not ours
+
+
+def test_a_request_that_does_not_exist_is_gone(lane: Lane):
+    assert glance(lane) == [b"gone"]
+
+
+def test_an_intent_that_was_given_up_is_gone(lane: Lane):
+    lane.abandon(5)
+    assert glance(lane) == [b"gone"]
+
+
+def test_the_request_of_another_queue_is_foreign(lane: Lane):
+    """Unless any queue's is asked for."""
+    lane.start(3)
+    assert glance(lane, queue="other") == [b"foreign"]
+    assert glance(lane, queue="") == [b"ok", 0, []]
+
+
+def test_after_the_end_a_glance_returns_the_summary(lane: Lane):
+    """The same that reap returns."""
+    lane.complete(lane.take(lane.start(3, limit=1)[0]))
+    found = glance(lane, grace=0)
+    assert found == lane.reap()
+    assert found[0] == b"ended"
+    assert found[1][:5] == [b"done", lane.now, 3, 3, 0]
+
+
+def test_a_request_that_cannot_be_read_is_an_error(lane: Lane):
+    lane.start(3)
+    lane.client.hset("req:{r1}", "policy", "none")
+    with pytest.raises(Exception, match="BADSTATE"):
+        glance(lane)
+    lane.client.flushall()
+
+
+@pytest.mark.parametrize("grace", ["soon", "1s"])
+def test_a_grace_that_is_no_number_is_refused(lane: Lane, grace: str):
+    """Or it would be taken for a glance that asks for no tokens."""
+    lane.start(3)
+    with pytest.raises(InvalidArgument, match="BADARGUMENT"):
+        glance(lane, grace=grace)
+
+
+def test_a_lease_that_ends_later_than_it_can_is_due_now(lane: Lane):
+    """The clock went back: reap bounds it to one lease from now."""
+    (token, *_) = lane.start(STREAM)
+    lane.take(token, count=1)
+    lane.client.zadd(LEASES, {"0": lane.now + 10 * MINUTE})
+    assert look(lane) == 1
+    lane.reap()
+    assert look(lane) == 30_000
+
+
+def test_a_token_that_was_queued_later_than_now_is_named(lane: Lane):
+    """The clock went back: it was queued before that, for who knows how long."""
+    lane.start(1)
+    lane.later(-10 * MINUTE)
+    assert len(glance(lane, grace=5_000)[2]) == 3

@@ -1,0 +1,61 @@
+"""push: words at the end of a list where the next pop takes them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fairlane import keys
+from fairlane.errors import InvalidArgument
+from tests.scripts.test_full_and_forgotten import full
+
+if TYPE_CHECKING:
+    from tests.support.requests import Lane
+
+LANE = keys.lanes("req")[5]
+WAKE = keys.wake("req", "w:1")
+
+
+def push(lane: Lane, *words: str, ttl: object = 0, key: bytes = LANE) -> int:
+    return int(lane.call("push", (key,), ttl=ttl, words=words))
+
+
+def test_what_is_pushed_is_popped_next(lane: Lane):
+    """Before what waits there, the last word first; and the list does not expire."""
+    lane.client.lpush(LANE, "waits")
+    assert push(lane, "a", "b") == 3
+    assert lane.client.pttl(LANE) == -1
+    assert [lane.client.rpop(LANE) for _ in range(3)] == [b"b", b"a", b"waits"]
+
+
+@pytest.mark.parametrize("before", [[], ["first"]])
+def test_a_list_with_a_ttl_expires_as_a_whole(lane: Lane, before: list[str]):
+    """Also when it was there before."""
+    for word in before:
+        push(lane, word, ttl=900, key=WAKE)
+    push(lane, "wake", ttl=60_000, key=WAKE)
+    assert 900 < lane.client.pttl(WAKE) <= 60_000
+    assert lane.client.llen(WAKE) == len(before) + 1
+
+
+def test_push_twice_makes_a_copy(lane: Lane):
+    """A copy of a token costs one stale acquire."""
+    assert [push(lane, "r1#0.1"), push(lane, "r1#0.1")] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("ttl", "words"), [("", ["a"]), (-1, ["a"]), ("soon", ["a"]), (0, []), (0, ["a"] * 1001)]
+)
+def test_push_refuses_what_it_cannot_push(lane: Lane, ttl: object, words: list[str]):
+    """Nothing is written."""
+    with pytest.raises(InvalidArgument, match="BADARGUMENT"):
+        push(lane, *words, ttl=ttl)
+    assert lane.dump() == {}
+
+
+@pytest.mark.parametrize("ttl", [0, 60_000])
+def test_a_full_redis_lets_a_push_pass(lane: Lane, ttl: int):
+    """To a list that is there and to a new one, with a TTL and without."""
+    with full(lane.client):
+        assert [push(lane, "a", ttl=ttl), push(lane, "b", ttl=ttl)] == [1, 2]

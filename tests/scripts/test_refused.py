@@ -1,0 +1,371 @@
+"""Each command of each script is refused in turn: nothing is lost, and the request can end."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from fairlane import acl
+from fairlane.drivers.sync import SyncDriver
+from fairlane.errors import FairlaneError, RedisUnfit
+from fairlane.scripts import library
+from tests.scripts.test_go_on import OWN, go_on
+from tests.support import backends
+from tests.support.requests import HOUR, Lane, Tok, toks
+from tests.support.staging import Sink
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import redis
+
+LEASE = 30_000
+MANY = 20  # sub-requests: too many to wait without a stream
+ON_SINGLE = pytest.mark.parametrize("redis_server", backends.one(), indirect=True)
+
+
+class Case(NamedTuple):
+    """A script at work: what it is called for, and how many sub-requests there are then.
+
+    `is_worker`: nobody need repeat a call that was refused; else its caller does.
+    """
+
+    script: str
+    prepare: Callable[[Lane], Callable[[], Any]]
+    total: int = MANY
+    is_worker: bool = True
+
+
+def few_done(lane: Lane) -> Callable[[], Any]:
+    held = lane.take(lane.start(3, limit=1)[0])
+    return lambda: lane.complete(held)
+
+
+def few_in_part(lane: Lane) -> Callable[[], Any]:
+    held = lane.take(lane.start(3, limit=1)[0])
+    return lambda: lane.complete(held, held.ids[:1], [(held.ids[1], "retry", 0)])
+
+
+def few_taken(lane: Lane) -> Callable[[], Any]:
+    token = lane.start(3, limit=1)[0]
+    return lambda: lane.acquire(token)
+
+
+def few_poured(lane: Lane) -> Callable[[], Any]:
+    token = lane.start(3, limit=1)[0]
+    return lambda: lane.acquire(token, count=1)
+
+
+def slice_of(lane: Lane, count: int, **options: Any) -> Any:
+    return lane.take(lane.start(MANY, **({"limit": 2} | options))[0], count=count)
+
+
+def slice_done(lane: Lane) -> Callable[[], Any]:
+    held = slice_of(lane, 5)
+    return lambda: lane.complete(held)
+
+
+def last_done(lane: Lane) -> Callable[[], Any]:
+    held = slice_of(lane, MANY, limit=1)
+    return lambda: lane.complete(held)
+
+
+def part_done(lane: Lane) -> Callable[[], Any]:
+    held = slice_of(lane, 5)
+    return lambda: lane.complete(held, held.ids[:2], keep=True)
+
+
+def nothing_begun(lane: Lane) -> Callable[[], Any]:
+    held = slice_of(lane, 5)
+    return lambda: lane.complete(held, [], is_unbegun=True)
+
+
+def verdicts(lane: Lane) -> Callable[[], Any]:
+    held = slice_of(lane, 5)
+    others = [
+        (one, verdict, 0)
+        for one, verdict in zip(held.ids[1:], ("dead", "retry", "release", "timeout"), strict=True)
+    ]
+    return lambda: lane.complete(held, held.ids[:1], others)
+
+
+def went_on(lane: Lane) -> Callable[[], Any]:
+    held = slice_of(lane, 5, limit=1)
+    return lambda: go_on(lane, held, count=5)
+
+
+def took_turns(lane: Lane) -> Callable[[], Any]:
+    first, other = lane.start(MANY, limit=2)
+    held = lane.take(first, count=5)
+    lane.client.lpush(OWN, f"r1#{other.k}.{other.g}")
+    return lambda: go_on(lane, held, count=5)
+
+
+def slice_taken(lane: Lane) -> Callable[[], Any]:
+    token = lane.start(MANY, limit=2)[0]
+    return lambda: lane.acquire(token, count=5)
+
+
+def retry_taken(lane: Lane) -> Callable[[], Any]:
+    held = slice_of(lane, 1, limit=1)
+    reply = lane.complete(held, others=[(held.ids[0], "retry", 0)])
+    (token,) = toks(reply[-1])
+    return lambda: lane.acquire(token)
+
+
+def unbegun_taken(lane: Lane) -> Callable[[], Any]:
+    held = slice_of(lane, 5, limit=1)
+    (token,) = toks(lane.complete(held, [], is_unbegun=True)[-1])
+    return lambda: lane.acquire(token)
+
+
+def extended(lane: Lane) -> Callable[[], Any]:
+    held = slice_of(lane, 5)
+    return lambda: lane.extend(held)
+
+
+def expired(lane: Lane) -> Callable[[], Any]:
+    slice_of(lane, 5)
+    lane.later(LEASE)
+    return lane.reap
+
+
+def died(lane: Lane) -> Callable[[], Any]:
+    held = slice_of(lane, 1, attempts=1)
+    return lambda: lane.reap(worker=held.worker, started=held.started)
+
+
+def few_expired(lane: Lane) -> Callable[[], Any]:
+    lane.take(lane.start(3, limit=1)[0])
+    lane.later(LEASE)
+    return lane.reap
+
+
+def overdue(lane: Lane) -> Callable[[], Any]:
+    slice_of(lane, 1, deadline_ms=HOUR)
+    lane.later(HOUR)
+    return lane.reap
+
+
+def cancelled(lane: Lane) -> Callable[[], Any]:
+    lane.start(MANY)
+    return lane.cancel
+
+
+def few_cancelled(lane: Lane) -> Callable[[], Any]:
+    lane.start(3)
+    return lane.cancel
+
+
+def paused(lane: Lane) -> Callable[[], Any]:
+    lane.start(MANY)
+    return lane.pause
+
+
+def resumed(lane: Lane) -> Callable[[], Any]:
+    lane.start(MANY)
+    lane.pause()
+    return lane.resume
+
+
+def limited(lane: Lane) -> Callable[[], Any]:
+    slice_of(lane, 1, limit=3)
+    return lambda: lane.set_limit(2)
+
+
+def raised(lane: Lane) -> Callable[[], Any]:
+    slice_of(lane, 1, limit=2)
+    return lambda: lane.set_limit(5)
+
+
+def urgent(lane: Lane) -> Callable[[], Any]:
+    lane.start(MANY)
+    return lambda: lane.set_priority(0)
+
+
+def spread(lane: Lane) -> Callable[[], Any]:
+    lane.start(MANY)
+    return lambda: lane.request("move", shards="1,2")
+
+
+def submitted(lane: Lane) -> Callable[[], Any]:
+    return lambda: lane.enqueue(MANY)
+
+
+def few_submitted(lane: Lane) -> Callable[[], Any]:
+    return lambda: lane.enqueue(3)
+
+
+def submitted_late(lane: Lane) -> Callable[[], Any]:
+    lane.abandon(1)
+    return lambda: lane.enqueue(MANY)
+
+
+def appended(lane: Lane) -> Callable[[], Any]:
+    lane.start(MANY, open_ms=2 * HOUR)
+    return lambda: lane.append(5, chunk=2)
+
+
+def sealed(lane: Lane) -> Callable[[], Any]:
+    lane.start(MANY, open_ms=2 * HOUR)
+    return lane.seal
+
+
+def requeued(lane: Lane) -> Callable[[], Any]:
+    held = slice_of(lane, 3)
+    lane.complete(held, others=[(one, "dead", 0) for one in held.ids])
+    found = lane.dead_ids()
+    return lambda: lane.requeue(found)
+
+
+def joined(lane: Lane) -> Callable[[], Any]:
+    sink = Sink(lane)
+    sink.open()
+    return lambda: sink.add_part(0, [b"x"] * 3)
+
+
+def joined_by_id(lane: Lane) -> Callable[[], Any]:
+    sink = Sink(lane)
+    sink.open()
+    return lambda: sink.add_unique({b"%d" % i: b"x" for i in range(3)})
+
+
+def rolled(lane: Lane) -> Callable[[], Any]:
+    sink = Sink(lane)
+    sink.open()
+    sink.stage([b"x"] * 3)
+    sink.pin(("0:1", 1, 3))
+    return lambda: sink.roll(0, last="area")
+
+
+CASES = [
+    *(Case("complete", made, 3) for made in (few_done, few_in_part)),
+    *(Case("complete", made) for made in (slice_done, last_done, part_done, nothing_begun)),
+    *(Case("complete", made) for made in (verdicts,)),
+    *(Case("acquire", made, 3) for made in (few_taken, few_poured)),
+    *(Case("acquire", made) for made in (slice_taken, retry_taken, unbegun_taken)),
+    *(Case("go_on", made) for made in (went_on, took_turns)),
+    Case("extend", extended),
+    *(Case("reap", made) for made in (expired, died, overdue)),
+    Case("reap", few_expired, 3),
+    Case("cancel", cancelled),
+    Case("cancel", few_cancelled, 3),
+    Case("pause", paused),
+    Case("resume", resumed),
+    *(Case("set_limit", made) for made in (limited, raised)),
+    Case("set_priority", urgent),
+    Case("move", spread),
+    *(Case("enqueue", made, is_worker=False) for made in (submitted, submitted_late)),
+    Case("enqueue", few_submitted, 3, is_worker=False),
+    Case("append", appended, MANY + 5, is_worker=False),
+    Case("seal", sealed, is_worker=False),
+    Case("requeue_dead", requeued, is_worker=False),
+    Case("add_part", joined, 3, is_worker=False),
+    Case("add_unique", joined_by_id, 3, is_worker=False),
+    Case("roll", rolled, 3, is_worker=False),
+]
+
+
+class Guard:
+    """A user of Redis who may do anything but what is refused."""
+
+    def __init__(self, client: Any, url: str) -> None:
+        self._client = client
+        self.allow()
+        self.driver = SyncDriver(url.replace("://", "://weak:word@"), patience_s=0)
+        self.driver.check()
+
+    def allow(self) -> None:
+        self._rules("~*", "&*", "+@all")
+
+    def refuse(self, command: str) -> None:
+        self._rules("~*", "&*", "+@all", f"-{command.partition('|')[0]}")
+
+    def _rules(self, *words: str) -> None:
+        self._client.execute_command("ACL", "SETUSER", "weak", "reset", "on", ">word", *words)
+
+
+@pytest.fixture
+def guard(redis_client: redis.Redis, redis_url: str) -> Iterator[Guard]:
+    if not redis_url.startswith("redis://") or "@" in redis_url:
+        pytest.skip("it needs a user of its own")
+    made = Guard(redis_client, redis_url)
+    with contextlib.closing(made.driver):
+        yield made
+    redis_client.execute_command("ACL", "DELUSER", "weak")
+
+
+def version_of(client: Any) -> tuple[int, ...]:
+    return acl.version(client.info("server")["redis_version"])
+
+
+def work_off(lane: Lane) -> None:
+    """Whatever is left is taken back, minted again and done, by a worker with all its rights."""
+    for _ in range(100):
+        lane.later(2 * LEASE)
+        state = lane.hash()["state"]
+        if state in {"done", "cancelled"}:
+            lane.call("tidy", lane.names, ttl=HOUR)  # as fsck does
+            return
+        if state == "paused":
+            lane.resume()
+        elif int(lane.hash()["open"]):
+            lane.seal(int(lane.hash().get("chunks", "1")))
+        lane.reap()
+        fields = lane.client.hgetall(lane.names[3])
+        queued = [(k, text) for k, text in fields.items() if text.startswith(b"q:")]
+        for k, text in queued:
+            held = lane.acquire(Tok(0, k.decode(), text.split(b":")[1].decode()), worker="w:9")
+            if held.word == "ok":
+                lane.complete(held)
+    raise AssertionError(f"it does not end: {lane.hash()} {lane.check()}")
+
+
+def account(lane: Lane, total: int) -> None:
+    """Every sub-request ended once."""
+    told, results = lane.hash(), lane.results()
+    counts = [int(told[name]) for name in ("done", "dead", "cancelled")]
+    statuses = [status for status, _, _ in results.values()]
+    assert (int(told["total"]), sum(counts)) == (total, total), told
+    assert [statuses.count("d"), statuses.count("x")] == counts[:2]
+    assert set(results) <= set(range(total))
+    assert lane.check() == []
+
+
+@ON_SINGLE
+@pytest.mark.any_command
+@pytest.mark.parametrize("repeated", [True, False], ids=["repeated", "left"])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.script}-{case.prepare.__name__}")
+def test_a_command_that_is_refused_loses_nothing(
+    case: Case, guard: Guard, lane: Lane, redis_client: redis.Redis, *, repeated: bool
+):
+    """Once the right is back the request ends, with each sub-request counted once."""
+    if not repeated and not case.is_worker:
+        pytest.skip("who submits repeats what was refused")
+    found = sorted(acl.commands_of(getattr(library(), case.script), version_of(redis_client)))
+    refused = []
+    wrong = []
+    for command in found:
+        redis_client.flushall()
+        lane = Lane(guard.driver, redis_client)
+        lane.checked = False
+        act = case.prepare(lane)
+        guard.refuse(command)
+        try:
+            act()
+        except RedisUnfit:
+            refused.append(command)
+        finally:
+            guard.allow()
+        try:
+            if repeated:
+                act()
+            work_off(lane)
+            account(lane, case.total)
+        except (AssertionError, FairlaneError, KeyError) as error:
+            wrong.append(f"{command}: {str(error)[:200]}")
+    redis_client.flushall()
+    assert "hmget" in refused
+    assert wrong == []

@@ -1,0 +1,134 @@
+"""A primary without a replica is gone: its requests wait for it, and all others go on."""
+
+from __future__ import annotations
+
+from itertools import count, islice
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+
+from fairlane import keys
+from fairlane.queue import Queue
+from tests.support.backends import OnCluster
+from tests.support.clusters import Cluster, Node, run_cluster
+from tests.support.wait import wait_until
+from tests.support.workers import workers_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from fairlane.queue import Request
+    from tests.support.workers import Workers
+
+pytestmark = [pytest.mark.server, pytest.mark.slow]
+SOON_S = 40.0
+OPTIONS = ("--cluster-require-full-coverage", "no")
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with run_cluster(3, 0, *OPTIONS, appendonly=True) as made:
+        yield made
+
+
+@pytest.fixture
+def queue(cluster: Cluster) -> Iterator[Queue]:
+    with Queue.from_url(cluster.url) as made:
+        yield made
+
+
+@pytest.fixture
+def workers(cluster: Cluster, queue: Queue, tmp_path: Path) -> Iterator[Workers]:
+    with workers_of(queue, OnCluster(cluster).client(), tmp_path) as made:
+        yield made
+
+
+def ids_at(cluster: Cluster, node: Node, prefix: str) -> Iterator[str]:
+    """Ids whose requests live there."""
+    names = (f"{prefix}{n}" for n in count())
+    return (name for name in names if cluster.owner(keys.request_hash(name)) is node)
+
+
+def submit(queue: Queue, names: Iterator[str], most: int, **options: Any) -> list[Any]:
+    """Requests of these ids."""
+    return [queue.submit_request([b"x"] * 20, id=name, **options) for name in islice(names, most)]
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(
+    ("handler", "options"),
+    [
+        ("echo", {"tokens": 1}),
+        ("echo", {}),
+        ("echo_async", {"concurrency": 2}),
+        ("echo", {"shards": 3}),
+    ],
+    ids=["one by one", "bunches", "asyncio", "shards"],
+)
+def test_a_primary_that_is_gone_costs_its_own_requests_only(
+    handler: str, options: dict[str, Any], cluster: Cluster, queue: Queue, workers: Workers
+):
+    """The requests of the dead node are more urgent, so their tokens are popped first.
+
+    In a spread queue, what waits in a lane of the dead node waits for it, too.
+    """
+    shards = options.pop("shards", 0)
+    alive, gone, _ = cluster.primaries()
+    if cluster.owner(keys.active("req")) is gone:
+        alive, gone = gone, alive
+    queue.set_shards(shards)
+    waiting = submit(queue, ids_at(cluster, gone, "gone"), 10, priority=0, limit=3)
+    others = submit(queue, ids_at(cluster, alive, "ok"), 10, priority=5, limit=1)
+    cluster.kill(gone)
+    workers.start(handler, **options)
+    assert [other.wait(timeout=SOON_S) for other in others if not is_at(cluster, gone, other)]
+    cluster.restart(gone)
+    cluster.wait_ok()
+    assert [one.wait(timeout=2 * SOON_S) for one in waiting] == ["done"] * len(waiting)
+    assert [one.wait(timeout=2 * SOON_S) for one in others] == ["done"] * len(others)
+
+
+def is_at(cluster: Cluster, node: Node, request: Any) -> bool:
+    """Tell whether a token of a request may be in a lane of this node."""
+    fields = OnCluster(cluster).client().hvals(keys.permits(request.id))
+    lanes = (int(text.split(b":")[3]) for text in fields if text.startswith(b"q:"))
+    shards = {lane // keys.LANES for lane in lanes}
+    return any(cluster.owner(keys.delayed("req", shard)) is node for shard in shards)
+
+
+@pytest.mark.timeout(120)
+def test_a_permit_whose_node_hung_is_free_before_its_lease_expires(
+    cluster: Cluster, queue: Queue, workers: Workers
+):
+    """The node grants, late, an acquire that was given up; the lease is much longer than the test.
+
+    The first request connects the unit to the node. The second one keeps it busy until the node
+    hangs with the third one's token in a lane.
+    """
+    hung, alive, _ = cluster.primaries()
+    if cluster.owner(keys.active("req")) is hung:
+        hung, alive = alive, hung
+    first, late = submit_at(queue, cluster, hung, 2, attempts=1)
+    running = workers.start("hold", tokens=1)
+    workers.folder.open_gate()
+    assert [one.wait(timeout=SOON_S) for one in (first, late)] == ["done"] * 2
+    (workers.folder.path / "gate").unlink()
+    noted = len(workers.folder.notes())
+    (busy,) = submit_at(queue, cluster, alive, 1)
+    wait_until(lambda: len(workers.folder.notes()) > noted, SOON_S, why="the unit is busy")
+    (third,) = submit_at(queue, cluster, hung, 1, lease_ms=600_000)
+    cluster.stop(hung)
+    workers.folder.open_gate()
+    wait_until(lambda: "put off a token" in running.said(), SOON_S, why="an acquire is given up")
+    cluster.cont(hung)
+    assert [one.wait(timeout=SOON_S) for one in (busy, third)] == ["done"] * 2
+
+
+def submit_at(
+    queue: Queue, cluster: Cluster, node: Node, most: int, **options: Any
+) -> list[Request]:
+    """Requests of one body that live at this node."""
+    ids = ids_at(cluster, node, f"one{uuid4().hex}")
+    return [queue.submit_request([b"x"], id=name, **options) for name in islice(ids, most)]

@@ -1,0 +1,154 @@
+"""Where a worker runs: equal for two of them only if they share a loopback interface."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane import keys, settings
+from fairlane.operations.deaths import Late
+from fairlane.queue import Queue
+from fairlane.worker import whereabouts as module
+from fairlane.worker.maintenance import refuses
+from fairlane.worker.whereabouts import hostname_of, is_loopback, whereabouts
+from tests.support.servers import run_server
+from tests.support.wait import wait_until
+from tests.support.workers import FOLDER, ROOT, Folder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+AGE_MS = 3 * settings.LATE_MS + settings.LOCK_MS
+HERE = "from fairlane.worker.whereabouts import whereabouts; print(whereabouts())"
+
+
+HANDLER = """
+from tests.support.workers import Folder
+
+def act(body, context):
+    Folder.of_handler().note("began", context.attempt)
+    Folder.of_handler().pass_gate()
+    return body
+"""
+
+
+def unshared() -> list[str]:
+    """What begins a program in a network namespace of its own."""
+    unshare = shutil.which("unshare")
+    words = [unshare or "", "--net"]
+    if not unshare or subprocess.run([*words, "true"], check=False).returncode:
+        pytest.skip("this user may not make a network namespace")
+    return words
+
+
+def program(*before: str) -> str:
+    """What another process on this machine finds."""
+    words = [*before, sys.executable, "-c", HERE]
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout.rstrip("\n")
+
+
+def test_two_processes_of_one_machine_are_at_one_place():
+    """It begins with the hostname, for people."""
+    assert program() == whereabouts()
+    assert hostname_of(whereabouts()) == socket.gethostname()
+
+
+def test_a_process_in_another_network_namespace_is_elsewhere():
+    """As in a container; its hostname is the same."""
+    found = program(*unshared())
+    assert hostname_of(found) == hostname_of(whereabouts())
+    assert found != whereabouts()
+
+
+def test_another_boot_is_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Another machine may have the same hostname and the same number of a namespace."""
+    before = whereabouts()
+    (tmp_path / "boot_id").write_text("another\n")
+    monkeypatch.setattr(module, "_BOOT_ID", tmp_path / "boot_id")
+    assert whereabouts() != before
+    assert whereabouts().split(" ")[::2] == before.split(" ")[::2]
+
+
+def test_an_unknown_place_is_equal_to_that_of_no_other_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """But to itself: a worker may register twice."""
+    before = whereabouts()
+    monkeypatch.setattr(module, "_BOOT_ID", tmp_path / "none")
+    assert whereabouts() == whereabouts()
+    assert whereabouts() != before
+
+
+def test_elsewhere_than_on_linux_it_is_the_hostname(monkeypatch: pytest.MonkeyPatch):
+    """Where there are no network namespaces."""
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert whereabouts() == socket.gethostname()
+
+
+@pytest.mark.parametrize(
+    ("worker", "expected"),
+    [("127.0.0.1:1", True), ("::1:1", True), ("0.0.0.0:1", True), ("10.0.0.9:1", False)],
+)
+def test_an_address_is_a_loopback_or_not(worker: str, *, expected: bool):
+    """The unspecified address leads to a loopback, too."""
+    assert is_loopback(worker) is expected
+
+
+def test_a_hostname_that_is_a_loopback_proves_nothing_either(monkeypatch: pytest.MonkeyPatch):
+    """Many systems give their own name to 127.0.1.1, and containers may have equal names."""
+    resolve = socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", lambda _, *rest: resolve("127.0.1.1", *rest))
+    assert refuses(Late("box:1", "7", "another-machine")) is False
+    assert refuses(Late("box:1", "7", whereabouts())) is True
+
+
+@pytest.mark.slow
+@pytest.mark.server
+def test_a_late_beat_from_another_network_is_no_death(tmp_path: Path):
+    """Its only attempt is not charged, and it goes on when it is no longer stopped."""
+    (tmp_path / "gated.py").write_text(HANDLER)
+    folder, before = Folder(tmp_path), unshared()
+    with contextlib.ExitStack() as stack:
+        client: Any = stack.enter_context(run_server()).client()
+        url = f"unix://{client.config_get('unixsocket')['unixsocket']}"
+        queue = stack.enter_context(Queue.from_url(url))
+
+        def start(*words: str) -> subprocess.Popen[bytes]:
+            words = (*words, sys.executable, "-m", "fairlane", "worker", "--redis", url)
+            given = os.environ | {FOLDER: str(tmp_path), "PYTHONPATH": str(ROOT)}
+            made = subprocess.Popen([*words, "--handler", "gated:act"], cwd=tmp_path, env=given)
+            stack.callback(made.wait)
+            stack.callback(made.kill)
+            return made
+
+        request = queue.submit_request([b"x"], attempts=1)
+        stopped = start(*before)
+        folder.wait_noted("began")
+        (name,) = queue.status()["workers"]
+        stopped.send_signal(signal.SIGSTOP)
+        start()
+        beats = keys.workers(queue.name)
+
+        def has_looked() -> bool:
+            """Another worker has led for long enough to take a death for one."""
+            beat = client.zscore(beats, name)
+            assert beat is not None, "it was taken for dead"
+            newest: Any = client.zrange(beats, -1, -1, withscores=True)
+            leader = client.hget(keys.conf(queue.name), "lock")
+            return leader != name.encode() and bool(newest[0][1] - beat > AGE_MS)
+
+        wait_until(has_looked, 30, why="the beat is late, and another worker leads")
+        assert client.zcard(keys.leases(request.id)) == 1
+        stopped.send_signal(signal.SIGCONT)
+        folder.open_gate()
+        assert request.wait(timeout=20) == "done"
+        assert [(one.status, one.attempt) for one in request.results()] == [("done", 1)]
+        assert folder.noted("began") == [["1"]]
