@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 5
 _PAGE = 500
+_TRIED = b"done:{?}"  # where a worker that starts checks its right to publish
 _CHANNELS = 2_000  # of the first requests; more than a short run has
 
 
@@ -55,8 +56,11 @@ class Ear:
     def _listen(self) -> None:
         while not self._over.is_set():
             message = self._subscription.get_message(timeout=0.2)
-            if message and message["type"] in {"pmessage", "smessage"}:
-                self.heard[int(message["channel"][len("done:{c") : -1])] += 1
+            if not message or message["type"] not in {"pmessage", "smessage"}:
+                continue
+            channel = message["channel"]
+            if channel != _TRIED:
+                self.heard[int(channel[len("done:{c") : -1])] += 1
 
     def close(self) -> None:
         """Stop listening."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairlane import keys
+from fairlane import keys, settings
 from fairlane.drivers.sync import SyncDriver
 from fairlane.operations import maintain
 from fairlane.queue import Queue
@@ -88,7 +88,7 @@ def test_a_name_that_comes_back_on_another_host_leaves_the_old_leases_alone(
 
 
 def test_a_submission_taken_back_leaves_nothing_at_all(redis_url: str, redis_client: redis.Redis):
-    """No key of its own, no token in a lane, no entry in the log: it never was."""
+    """No token in a lane, no entry in the log; the marker that refuses late intents expires."""
 
     def bodies():
         yield from [b"x"] * 2500
@@ -96,4 +96,6 @@ def test_a_submission_taken_back_leaves_nothing_at_all(redis_url: str, redis_cli
 
     with Queue.from_url(redis_url) as queue, pytest.raises(KeyboardInterrupt):
         queue.submit_request(bodies(), limit=7)
-    assert redis_client.dbsize() == 0
+    [marker] = redis_client.keys()
+    assert redis_client.hget(marker, "state") == b"abandoned"
+    assert 0 < redis_client.pttl(marker) <= settings.MARKER_MS
