@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 FOLDER = "FAIRLANE_CHAOS_JOURNAL"
 BEGAN, ENDED, RAISED = 0, 1, 2
-_RECORD = struct.Struct("<IIIHHQ")  # request, index, fence, attempt, what, ns
+_RECORD = struct.Struct("<IIQHHQ")  # request, index, fence, attempt, what, ns
 
 
 class Writer:

@@ -149,7 +149,7 @@ def test_the_checker_finds_the_longest_gap():
 
 def test_an_execution_ends_with_the_process_that_was_killed(tmp_path: Path):
     """At the kill of the process or of its supervisor; without one nobody can explain it."""
-    record = struct.Struct("<IIIHHQ")
+    record = struct.Struct("<IIQHHQ")
     data = record.pack(5, 0, 1, 1, BEGAN, 100) + record.pack(5, 0, 1, 1, ENDED, 150)
     (tmp_path / "10-11-90").write_bytes(data + record.pack(5, 1, 1, 1, BEGAN, 160) + b"torn")
     for deaths, ended, unexplained in (
