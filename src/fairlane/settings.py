@@ -56,6 +56,7 @@ SOCKET_TIMEOUT_S = 10.0  # above BLOCK_MS, or a blocking pop would count as a hu
 FAILOVER_TIMEOUT_S = 3.0  # ... where another node may take over, the silent one is left sooner
 SILENT_TIMEOUT_S = 0.5  # ... and is tried for so long, then twice as long, until it answers
 AUDIT_S = 4.0  # how often lanes and unfinished requests are compared; recovery takes lease + this
+AUDIT_FIRST_S = 1.0  # after a worker begins to lead: until then it starts on its own work
 AUDIT_REST = 20  # ... but the pause is so many times as long as the comparison takes
 AUDIT_REST_MOST_S = 20.0  # ... and no longer: a comparison that takes longer has waited for Redis
 AUDIT_SAMPLE = 400  # requests with a token in a lane whose others are looked for in one audit

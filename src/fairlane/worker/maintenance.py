@@ -88,6 +88,7 @@ class Maintenance:
         is_cluster = not self._driver.servers.is_one
         if now - self._led_at > _LAPSE_S:  # the lead has just begun
             self._rebuild_at = now + (settings.WIPED_S if is_cluster else settings.REBUILD_S)
+            self._audited_at = max(self._audited_at, now + settings.AUDIT_FIRST_S)
         if is_cluster and not self._leads:
             self._primaries = set()
             self.primaries.due(now)
