@@ -286,6 +286,7 @@ class Lane:
         started: str = "",
         k: str = "",
         fence: str = "",
+        how: str = "",
         missing: list[str] | None = None,
         queue: str | None = None,
     ) -> list[Any]:
@@ -297,6 +298,7 @@ class Lane:
             started=started,
             k=k,
             fence=fence,
+            how=how,
             missing=missing or [],
         )
 

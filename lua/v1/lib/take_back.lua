@@ -1,4 +1,5 @@
 -- The leases a reap names, in bounded bites: about 1,000 entries a call, the rest at the next.
+-- @include lib/note_failure.lua
 local BITE = 1000
 
 local function named_leases(now, which)
@@ -27,12 +28,14 @@ local function death_delay(state, attempt)
   return math.min(state.backoff_max, state.backoff_min * 2 ^ math.min(30, attempt - 2))
 end
 
-local function charge(state, now, entry, worker)
+-- `how` says how its process ended; "" = not known.
+local function charge(state, now, entry, worker, how)
   local id, attempt = entry[1], entry[4]
+  local head = string.match(id, "-(%d+)$") .. ":x:" .. attempt .. ":0:0"
+  local text = how ~= "" and "the process of the handler ended by " .. how or "the worker died or let its lease expire"
+  note_failure(now, 1, head, text)
   if attempt >= state.attempts then
-    local index = string.match(id, "-(%d+)$")
-    bury(state, id, {head = index .. ":x:" .. attempt .. ":0:0", reason = "died", worker = worker,
-      error = "the worker died or let its lease expire"})
+    bury(state, id, {head = head, reason = "died", worker = worker, error = text})
   else
     orphan(id, now + death_delay(state, attempt), attempt)
   end
@@ -64,7 +67,7 @@ local function take_back(state, now, which)
       local consumer = consumer_of(permit, k)
       local owed = pending_of(consumer)
       if #owed == 1 and (permit.shared ~= "1" or which.is_one) then  -- its supervisor knows that it ran
-        charge(state, now, owed[1], permit.worker)
+        charge(state, now, owed[1], permit.worker, which.how)
       else
         give_back(consumer, now)
       end

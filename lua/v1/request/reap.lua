@@ -13,7 +13,8 @@ local started = ARGV[3]  -- ms; of that worker
 local k = ARGV[4]  -- one permit of that worker, or "" for all
 local fence = ARGV[5]  -- of that permit
 local queue = ARGV[6]  -- of the caller; another queue's request is none of its business
-local missing = 7  -- ARGV[7...]  k, g pairs whose token is nowhere
+local how = ARGV[7]  -- how that worker's process ended, for the error of what is charged; "" = not known
+local missing = 8  -- ARGV[8...]  k, g pairs whose token is nowhere
 -- @include lib/now_ms.lua
 -- @include lib/state.lua
 -- @include lib/permits.lua
@@ -45,7 +46,7 @@ if state.few == 2 and state.held == 0 then
   pour(state)  -- lease and permit were deleted
 end
 local more = take_back(state, now, {worker = worker, started = started, k = k, fence = fence,
-  is_one = worker ~= "" and k ~= ""})
+  how = how, is_one = worker ~= "" and k ~= ""})
 mend_counts(state)
 mend_permits(state)
 if state.open == 1 and (tonumber(row[2]) or 0) < now and state.state ~= "cancelling" then

@@ -193,9 +193,13 @@ def reap(
     started: str = "",
     k: str = "",
     fence: str = "",
+    how: str = "",
     missing: list[str] | None = None,
 ) -> Call:
-    """The call that takes leases back: expired ones, a dead worker's, or the one named."""
+    """The call that takes leases back: expired ones, a dead worker's, or the one named.
+
+    `how` its process ended becomes the error of what is charged; "" = not known.
+    """
     return library().reap(
         keys.request_keys(request_id),
         worker=worker,
@@ -203,5 +207,6 @@ def reap(
         k=k,
         fence=fence,
         queue=queue,
+        how=how,
         missing=missing or (),
     )

@@ -1,0 +1,11 @@
+-- Notes failed attempts in the request's hash for `status`: how many there were, and the last one as
+-- "<ms> <head> <text>". The text is bounded. Where nothing fails, nothing is written.
+local FAILURE_HEAD, FAILURE_TAIL = 256, 768
+
+local function note_failure(now, count, head, text)
+  if #text > FAILURE_HEAD + FAILURE_TAIL then
+    text = string.sub(text, 1, FAILURE_HEAD) .. "\n[...]\n" .. string.sub(text, -FAILURE_TAIL)
+  end
+  redis.call("HINCRBY", request, "failures", count)
+  redis.call("HSET", request, "failure", string.format("%d", now) .. " " .. head .. " " .. text)
+end
