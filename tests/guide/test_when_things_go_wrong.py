@@ -50,7 +50,7 @@ def check_failures(told: Told) -> None:
     assert "pays  done  4 dead: attempts 1, died 1, rejected 1, timeout 1\n" in listed
     for reason, error in (
         ("rejected", "twelve is no amount"),
-        ("died", "the worker died"),
+        ("died", r"the process of the handler ended by exit 7"),
         ("timeout", r"the handler took longer than its time limit of 0\.5 s"),
         ("attempts", "ZeroDivisionError"),
     ):

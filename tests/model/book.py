@@ -93,7 +93,7 @@ class Book:
             summary = [] if name == "extend" else [request.summary()]
             agree(reply, [b"ended", *summary], f"{name} after the end")
         else:
-            own = {what: value for what, value in given.items() if what != "queue"}
+            own = {what: value for what, value in given.items() if what not in ("queue", "how")}
             tokens: list[Token] = getattr(request, name)(self.now, reply, **own)
             self._hear(request_id, request)
             return tokens

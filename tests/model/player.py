@@ -325,7 +325,8 @@ class Player:
 
     def reap(self, name: str, **given: Any) -> None:
         """A reap of what has expired, unless it says otherwise."""
-        usual = {"worker": "", "started": "", "k": "", "fence": "", "queue": QUEUE, "missing": []}
+        usual = dict.fromkeys(("worker", "started", "k", "fence", "how"), "")
+        usual |= {"queue": QUEUE, "missing": []}
         self.call("reap", name, **usual | given)
 
     def complete(self, lease: Lease, **given: Any) -> None:

@@ -36,7 +36,7 @@ class Request:
         self.chunks = 1
         self.is_open, self.open_until = open_ms > 0, now + open_ms
         self.state, self.reason = "active", ""
-        self.ended = self.timeouts = self.seq = self.stamp = 0
+        self.ended = self.timeouts = self.failures = self.seq = self.stamp = 0
         self.was_left_open = False  # for too long: its producer has died
         self.given_up = -1  # no new life may be announced by an intent up to this
         self.last_repeated = 0  # the generation up to which tokens were repeated
@@ -391,6 +391,7 @@ class Request:
     ) -> None:
         if verdict == "timeout":
             self.timeouts += 1
+        self.failures += verdict != "release"
         if verdict == "release":  # not charged
             sub.state, sub.due = "waiting", now
         elif verdict == "dead" or sub.attempt >= self.options.attempts:
@@ -475,6 +476,7 @@ class Request:
             sub.state, sub.due = "waiting", now
         if len(owed) == 1 and (is_named or not permit.is_shared):
             (sub,) = owed
+            self.failures += 1
             if sub.attempt >= self.options.attempts:
                 self._bury(sub, sub.attempt, permit.worker, "died", DIED, told)
             else:

@@ -83,6 +83,7 @@ def _compare_hash(request: Request, values: dict[str, str]) -> None:
         "chunks": request.chunks,
         "chain": request.chain,
         "timeouts": request.timeouts,
+        "failures": request.failures,
         "repeated": request.last_repeated,
         "reason": request.reason,
         "born": request.born,

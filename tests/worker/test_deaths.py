@@ -62,7 +62,7 @@ def test_only_the_body_that_kills_is_charged(queue: Queue, workers: Workers, fol
     assert request.wait(timeout=20) == "done"
     results = list(request.results())
     assert [result.index for result in results if result.status == "dead"] == [150]
-    assert results[150].error == "the worker died or let its lease expire"
+    assert results[150].error == "the process of the handler ended by signal 9 (SIGKILL)"
     assert {result.attempt for result in results if result.status == "done"} == {1}
     assert folder.noted("died") == [["1"], ["1"], ["2"]]
     assert (request.progress().done, request.progress().dead) == (199, 1)

@@ -91,7 +91,7 @@ def test_a_poison_body_among_many_quick_ones_is_charged_alone(
     worker.run(until_idle=True)
     (dead,) = requests.pop(150).results()
     assert (dead.status, dead.attempt) == ("dead", attempts)
-    assert dead.error == "the worker died or let its lease expire"
+    assert dead.error == "the process of the handler ended by signal 9 (SIGKILL)"
     assert len(own_folder.noted("died")) == attempts
     for request in requests:
         assert [(one.status, one.attempt) for one in request.results()] == [("done", 1)]

@@ -38,6 +38,7 @@ class Child:
     born: float
     asked: list[Running] = field(default_factory=list)  # calls for which it was asked where it is
     late: list[Running] = field(default_factory=list)  # it was killed for these calls
+    how: str = ""  # it ended, as `signal 9 (SIGKILL)`, with the place in the code if it is known
 
 
 class Children:
@@ -138,6 +139,7 @@ class Children:
                 yield child
             elif status or restart or any(record.is_holding for record in child.records):
                 self.crashes += 1
+                child.how = _how(status) + _where(child)
                 _tell(child, status)
                 yield child
             elif any(record.wanted() for record in child.records):
@@ -176,18 +178,23 @@ def kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
+def _where(child: Child) -> str:
+    """Returns where in the handler's code a process crashed, if it could write that."""
+    where = stacks.own_frame(stacks.crash_of(stacks.read(child.stacks)))
+    return f", at {where}" if where else ""
+
+
 def _tell(child: Child, status: int) -> None:
-    """Says how a process ended, in what, and where if it could tell."""
+    """Logs how a process ended, in what, and where."""
     all_held = [one for record in child.records if (one := record.held())]
     held = [one.what for one in all_held if one.has_its_turn]
     what = listed(held)
-    where = stacks.own_frame(stacks.crash_of(stacks.read(child.stacks)))
     _log.error(
         "process %d of the worker ended by %s%s%s; its work is taken back%s",
         child.pid,
         _how(status),
         f" in {what}" if what else "",
-        f", at {where}" if where else "",
+        _where(child),
         f", {ALONE}" if len(held) > 1 else "",
     )
 

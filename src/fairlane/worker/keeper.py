@@ -232,7 +232,7 @@ class Keeper:
         name = some[0].request_id
         _log.warning("could not extend a lease of request %s%s: %s", name, more, error)
 
-    def bury(self, records: tuple[Record, ...]) -> bool:
+    def bury(self, records: tuple[Record, ...], how: str = "") -> bool:
         """A process died: its leases are taken back at once; True if it was in more than one.
 
         The lease that it was in is charged with the death. Of several nobody knows which was to
@@ -244,15 +244,15 @@ class Keeper:
             self.give_back(all_held)
             return len(running) > 1
         self.give_back([held for held in all_held if held is not running[0]])
-        self._charge(running[0])
+        self._charge(running[0], how)
         return False
 
-    def _charge(self, held: Held) -> None:
+    def _charge(self, held: Held, how: str) -> None:
         """Of several sub-requests nobody knows which was to blame: reap charges none of them."""
         self._board.records[held.unit].release()
         call = reap(
             self._queue, held.request_id, worker=self._worker, started=self.started,
-            k=held.k, fence=str(held.fence),
+            k=held.k, fence=str(held.fence), how=how,
         )  # fmt: skip
         self._take_back([held], [call])
 

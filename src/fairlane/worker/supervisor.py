@@ -210,7 +210,7 @@ class Worker:
                 self._board.drain()
 
     def _bury(self, child: Child) -> bool:
-        return self._keeper.bury(child.records)
+        return self._keeper.bury(child.records, child.how)
 
     def _stop_now(self) -> None:
         """Kills the processes and gives back what they held: nothing lost, no attempt charged."""
