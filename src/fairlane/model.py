@@ -153,6 +153,18 @@ class Result:
     ran_ms: float
 
 
+class FailedAttempt(NamedTuple):
+    """An attempt that failed: of which sub-request, when by the request's Redis, and why.
+
+    `error` is a traceback or a sentence; a long one is kept without its middle.
+    """
+
+    index: int
+    attempt: int
+    at_ms: int
+    error: str
+
+
 @dataclass(frozen=True, slots=True)
 class Progress:
     """Counts of one request at one moment; `held` of `limit` permits are with workers.
@@ -160,7 +172,8 @@ class Progress:
     `state` is active, paused, cancelling, expiring (past its deadline), done or cancelled.
     `timeouts` counts the handler calls that took longer than `time_limit_ms`; `deadline_ms` is a
     moment by the request's Redis, `durable` a number of replicas, `parent` the request whose dead
-    sub-requests these were; 0 or "" = none.
+    sub-requests these were; 0 or "" = none. `failures` counts failed attempts, also those of
+    sub-requests that are done by now; `last_failure` is the last of them.
     """
 
     id: str
@@ -182,6 +195,8 @@ class Progress:
     time_limit_ms: int = 0
     durable: int = 0
     parent: str = ""
+    failures: int = 0
+    last_failure: FailedAttempt | None = None
     detail: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @property

@@ -125,6 +125,10 @@ class Dead(Exception):
     """Raised by an answer: the sub-request is dead for this reason."""
 
 
+class Failed(Exception):
+    """Raised by an answer: the attempt failed for this reason, the next is due in a minute."""
+
+
 def settle(
     url: str,
     answer: Callable[[int, bytes], bytes | None],
@@ -173,8 +177,9 @@ def _settle_one(
     index = entry_id.partition(b"-")[2]
     try:
         body = answer(int(index), given)
-    except Dead as reason:
-        verdict = Verdict(entry_id, "dead", 0, index + b":x:1:0:0", str(reason))
+    except (Dead, Failed) as reason:
+        word, delay = ("dead", 0) if isinstance(reason, Dead) else ("retry", 60_000)
+        verdict = Verdict(entry_id, word, delay, index + b":x:1:0:0", str(reason))
         reply = yield work.complete(held, [], [], [verdict], keep=False)
     else:
         head = index + (b":n:1:0:0" if body is None else b":d:1:0:0")

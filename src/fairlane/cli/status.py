@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .failures import failure_fields, failure_rows
 from .options import json_option, open_queue, queue_option, redis_option
 from .pace import ago
 from .talk import emit, emit_json
@@ -93,14 +94,15 @@ def _row(request: Progress) -> tuple[str, ...]:
 def _show_request(queue: Queue, request_id: str, *, as_json: bool) -> None:
     from .endings import summary
 
-    progress, holders, now_ms = queue.driver.run(_look(request_id))
+    progress, holders, retries, now_ms = queue.driver.run(_look(request_id))
     policy = {name: int(progress.detail[name]) for name in POLICY if name in progress.detail}
     age_ms = max(0, now_ms - progress.submitted_ms)
     ended_ms = max(0, now_ms - progress.ended_ms) if progress.ended else None
     if as_json:
         ages = {"age_ms": age_ms, "ended_ago_ms": ended_ms}
         terms = {name: getattr(progress, name) for name in TERMS}
-        more = {**ages, **terms, "policy": policy, "holders": holders}
+        failed = failure_fields(progress, *retries)
+        more = {**ages, **terms, **failed, "policy": policy, "holders": holders}
         emit_json({**summary(progress), **more})
         return
     ended = "" if ended_ms is None else f", ended {ago(ended_ms)} ago"
@@ -110,6 +112,7 @@ def _show_request(queue: Queue, request_id: str, *, as_json: bool) -> None:
         ("state", progress.state + is_open + (f": {progress.reason}" if progress.reason else "")),
         ("queue", f"{progress.queue}, priority {progress.priority}"),
         ("counts", _counts(progress)),
+        *failure_rows(progress, *retries, now_ms),
         ("permits", f"{progress.held} held of {progress.limit}"),
         *(("", _holder(row)) for row in holders),
         ("age", f"submitted {ago(age_ms)} ago{ended}"),
@@ -119,13 +122,16 @@ def _show_request(queue: Queue, request_id: str, *, as_json: bool) -> None:
     _emit_rows(rows)
 
 
-def _look(request_id: str) -> Operation[tuple[Progress, list[dict[str, str]], int]]:
-    """A request, who holds its permits, and what time it is in Redis."""
-    from ..operations.control import holders, moment, progress
+def _look(
+    request_id: str,
+) -> Operation[tuple[Progress, list[dict[str, str]], tuple[int, int], int]]:
+    """Returns a request, who holds its permits, its retries, and what time it is in Redis."""
+    from ..operations.control import holders, moment, progress, waiting_retries
 
     found = yield from progress(request_id)
     held = yield from holders(request_id)
-    return found, held, (yield from moment(request_id))
+    retries = yield from waiting_retries(request_id)
+    return found, held, retries, (yield from moment(request_id))
 
 
 def _holder(row: dict[str, str]) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import keys
 from ..errors import InvalidArgument, RequestNotFound
-from ..model import Completion, Progress
+from ..model import Completion, FailedAttempt, Progress
 from ..scripts import library
 from ..steps import Batch, Command, Operation
 from . import permits
@@ -88,8 +88,28 @@ def progress_of(request_id: str, fields: Any, held: int) -> Progress | None:
         time_limit_ms=number(detail, "time_limit_ms"),
         durable=number(detail, "durable"),
         parent=detail.get("parent", ""),
+        failures=number(detail, "failures"),
+        last_failure=_failed_attempt(detail.get("failure", "")),
         detail=detail,
     )
+
+
+def _failed_attempt(text: str) -> FailedAttempt | None:
+    """Reads what lib/note_failure.lua wrote; None for nothing."""
+    if not text:
+        return None
+    at_ms, head, error = text.split(" ", 2)
+    index, _, attempt, *_ = head.split(":")
+    return FailedAttempt(int(index), int(attempt), int(at_ms), error)
+
+
+def waiting_retries(request_id: str) -> Operation[tuple[int, int]]:
+    """Returns how many sub-requests wait for another attempt, and when the first is due, in ms."""
+    key = keys.retries(request_id)
+    count, first = yield Batch(
+        [Command(b"ZCARD", key), Command(b"ZRANGE", key, 0, 0, b"WITHSCORES")]
+    )
+    return count, int(float(first[1])) if first else 0
 
 
 def moment(request_id: str) -> Operation[int]:

@@ -1,0 +1,56 @@
+"""What `fairlane status ID` shows of attempts that failed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..terminal import printable
+from .pace import ago
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..model import Progress
+
+_HEADLINE = 200  # characters of an error
+
+
+def failure_rows(
+    progress: Progress, waiting: int, due_ms: int, now_ms: int
+) -> Iterator[tuple[str, str]]:
+    """Yields the rows about failed attempts; none if there was none.
+
+    `waiting` sub-requests have another attempt before them, the first at `due_ms`.
+    """
+    if not progress.failures:
+        return
+    attempts = f"{progress.failures:,} attempt" + ("" if progress.failures == 1 else "s")
+    yield "failed", attempts + _next(waiting, due_ms - now_ms)
+    last = progress.last_failure
+    if last is not None:
+        from ..fingerprint import read_failure
+
+        failure = read_failure(last.error)
+        where = f" ({failure.where})" if failure.where else ""
+        yield "error", printable(failure.headline)[:_HEADLINE] + printable(where)
+        age = ago(max(0, now_ms - last.at_ms))
+        yield "", f"sub-request {last.index} at attempt {last.attempt}, {age} ago"
+
+
+def _next(waiting: int, left_ms: int) -> str:
+    if not waiting:
+        return ""
+    verb = "waits" if waiting == 1 else "wait"
+    when = f"in {ago(left_ms)}" if left_ms > 0 else "now"
+    return f"; {waiting:,} {verb} for another, the next is due {when}"
+
+
+def failure_fields(progress: Progress, waiting: int, due_ms: int) -> dict[str, Any]:
+    """Returns the same as JSON has it."""
+    last = progress.last_failure
+    return {
+        "failures": progress.failures,
+        "last_failure": None if last is None else last._asdict(),
+        "retries_waiting": waiting,
+        "next_retry_ms": due_ms if waiting else None,
+    }

@@ -1,0 +1,62 @@
+"""`status ID` shows that attempts fail, why, and when the next one is due."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, NoReturn
+
+from tests.cli.program import ON_ONE_KIND, Dead, Failed, settle
+
+if TYPE_CHECKING:
+    from tests.cli.program import Program
+
+pytestmark = ON_ONE_KIND
+RAISED = 'Traceback (most recent call last):\n  File "/own/port.py", line 7, in go\n{}\n'
+
+
+def fail(_: int, body: bytes) -> NoReturn:
+    raise Failed(RAISED.format(f"ValueError: bad port {body!r}"))
+
+
+def reject(_: int, body: bytes) -> NoReturn:
+    raise Dead("no such \x1b[31mhost")
+
+
+def test_a_request_without_failures_has_no_rows_about_them(program: Program):
+    program("submit", "-", "--id", "mine", stdin=b"a\n")
+    said = program("status", "mine").out.decode()
+    assert "failed" not in said
+    assert "error" not in said
+    found = json.loads(program("status", "mine", "--json").out)
+    assert (found["failures"], found["last_failure"]) == (0, None)
+    assert (found["retries_waiting"], found["next_retry_ms"]) == (0, None)
+
+
+def test_status_shows_the_last_error_the_failed_attempts_and_the_next_attempt(
+    program: Program, redis_url: str
+):
+    program("submit", "-", "--id", "mine", "--limit", "1", stdin=b"a\nb\n")
+    settle(redis_url, fail, most=2)
+    lines = program("status", "mine").out.decode().splitlines()
+    failed, error, which = lines[lines.index(next(x for x in lines if "failed" in x)) :][:3]
+    assert failed.startswith("failed    2 attempts; 2 wait for another, the next is due in ")
+    assert failed.endswith("s")
+    assert error == "error     ValueError: bad port b'b' (port.py:7 go)"
+    assert which.startswith("          sub-request 1 at attempt 1, ")
+    assert which.endswith(" ago")
+    found = json.loads(program("status", "mine", "--json").out)
+    assert (found["failures"], found["retries_waiting"]) == (2, 2)
+    last = found["last_failure"]
+    assert (last["index"], last["attempt"]) == (1, 1)
+    assert last["error"].endswith("ValueError: bad port b'b'\n")
+    assert 0 < found["next_retry_ms"] - last["at_ms"] <= 60_000
+
+
+def test_an_ended_request_still_shows_its_last_error(program: Program, redis_url: str):
+    program("submit", "-", "--id", "mine", stdin=b"a\n")
+    settle(redis_url, reject)
+    said = program("status", "mine").out.decode()
+    assert "failed    1 attempt\n" in said
+    assert "error     no such \\x1b[31mhost\n" in said
+
+
