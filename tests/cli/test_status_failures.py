@@ -58,5 +58,3 @@ def test_an_ended_request_still_shows_its_last_error(program: Program, redis_url
     said = program("status", "mine").out.decode()
     assert "failed    1 attempt\n" in said
     assert "error     no such \\x1b[31mhost\n" in said
-
-

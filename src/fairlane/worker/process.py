@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .board import Record
+    from .failures import Failures
     from .handlers import Shape
 
 _log = logging.getLogger("fairlane.worker")
@@ -54,6 +55,7 @@ class Assignment:
     own: tuple[Record, ...]  # one for each unit
     spare: tuple[Record, ...] = ()  # shared out evenly
     tokens: int = 1  # the most a unit takes at once
+    failures: Failures | None = None
 
     @property
     def records(self) -> tuple[Record, ...]:
@@ -171,7 +173,7 @@ def _serve(assignment: Assignment, unit: Unit) -> None:
         give_up=gives_up,
     )
     driver.on_cut = record.cut
-    runner = Runner(assignment.shape, record)
+    runner = Runner(assignment.shape, record, assignment.failures)
 
     def handle(step: Handle | HandleBunch) -> Any:
         return runner.go_on(step) if isinstance(step, Handle) else runner.run_bunch(step.bunch)
@@ -214,7 +216,7 @@ async def _serve_async(assignment: Assignment, units: list[Unit]) -> None:
     driver.on_cut = first.cut
 
     async def work(unit: Unit) -> None:
-        runner = Runner(assignment.shape, unit.record)
+        runner = Runner(assignment.shape, unit.record, assignment.failures)
 
         async def handle(step: Handle | HandleBunch) -> Any:
             if isinstance(step, Handle):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..steps import Handle
     from .board import Record
     from .bunch import Bunch
+    from .failures import Failures
     from .unit import Lease, Outcome
 
 GRACE_S = 1.5  # a task that was cancelled has this long until its process is killed
@@ -27,9 +28,10 @@ GRACE_S = 1.5  # a task that was cancelled has this long until its process is ki
 class Runner:
     """The handler of one unit."""
 
-    def __init__(self, shape: Shape, record: Record) -> None:
+    def __init__(self, shape: Shape, record: Record, failures: Failures | None = None) -> None:
         self.shape = shape
         self.record = record
+        self._failures = failures
 
     def run_bunch(self, bunch: Bunch) -> list[Lease]:
         """A sync handler over leases in turn, until it is time to settle.
@@ -87,7 +89,7 @@ class Runner:
     def run(self, taken: Slice, position: int) -> Outcome:
         """A sync handler over the slice from `position` on, until it is time to settle."""
         now, limit_s = perf_counter_ns(), self._limit_s(taken)
-        tally = Tally(taken, position, now, limit_s)
+        tally = Tally(taken, position, now, limit_s, self._failures)
         if self.shape.is_batch:
             return self._run_batch(taken, taken.entries[position:], tally)
         call, wants_context = self.shape.call, self.shape.wants_context
@@ -117,7 +119,7 @@ class Runner:
     async def run_async(self, taken: Slice, position: int) -> Outcome:
         """The same for an async handler."""
         now = perf_counter_ns()
-        tally = Tally(taken, position, now)
+        tally = Tally(taken, position, now, failures=self._failures)
         if self.shape.is_batch:
             return await self._run_batch_async(taken, taken.entries[position:], tally)
         call, wants_context = self.shape.call, self.shape.wants_context

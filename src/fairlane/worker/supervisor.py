@@ -20,6 +20,7 @@ from ..scripts import library
 from .behind import Behind
 from .board import Board
 from .children import Child, Children
+from .failures import Failures
 from .handlers import Handler, shape_of
 from .health import HealthPort, split_id
 from .keeper import Keeper
@@ -140,6 +141,7 @@ class Worker:
             port.close()
 
     def _supervise(self, port: HealthPort, signals: Signals, *, until_idle: bool) -> int:
+        self._failures = Failures()
         self._children = Children(self._assignments(), [port.close, signals.forget])
         signals.groups = self._children.running
         self._overdue = Overdue(self._children, self._keeper, is_async=self._shape.is_async)
@@ -167,6 +169,8 @@ class Worker:
         finally:  # whatever went wrong here: nobody would extend their leases
             if self._children.running:
                 self._stop_now()
+            self._failures.look(is_last=True)
+            self._failures.close()
         self._look()
         _log.info("worker %s has stopped", self.id)
         return 0
@@ -192,6 +196,7 @@ class Worker:
             self._keeper.died()
         self._overdue.look()
         self._behind.look()
+        self._failures.look()
         self._keeper.tick(often=until_idle)
         if self._keeper.must_drain or (until_idle and self._keeper.is_idle):
             self._board.drain()
@@ -234,6 +239,7 @@ class Worker:
                 tuple(own[i * step : (i + 1) * step]),
                 tuple(spare[i * more : (i + 1) * more]),
                 self._tokens,
+                self._failures,
             )
             for i in range(self._processes)
         ]

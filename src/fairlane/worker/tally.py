@@ -16,6 +16,8 @@ from .unit import Outcome
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from .failures import Failures
+
 _FLUSH_NS = int(settings.FLUSH_MS * 1e6)
 _ERROR_TEXT = 4096  # characters of an error's text that are kept
 _ERROR_HEAD = 1024  # ... of its beginning, when it is longer than that
@@ -27,13 +29,22 @@ class Tally:
     """Collects the outcome of one run, which began at `began` ns of the performance counter.
 
     `limit_s` is for a sync handler's calls, which nobody has cancelled when they ran too long.
+    Failed attempts are reported to `failures`.
     """
 
-    def __init__(self, taken: Slice, position: int, began: int, limit_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        taken: Slice,
+        position: int,
+        began: int,
+        limit_s: float = 0.0,
+        failures: Failures | None = None,
+    ) -> None:
         self._taken = taken
         self._position = position
         self._began = began
         self._limit_s = limit_s
+        self._failures = failures
         self._bytes = 0
         self._ids: list[bytes] = []
         self._results: list[Any] = []
@@ -130,8 +141,11 @@ class Tally:
         delay = retry_delay_ms(taken.attempt, *taken.backoff_ms)
         if after_s is not None:
             delay = round(after_s * 1000)
-        head = result_head(index, b"x", taken.attempt, waited, ran_us)
-        self._verdicts.append(Verdict(entry[0], verdict, delay, head, _sendable(text)))
+        head, text = result_head(index, b"x", taken.attempt, waited, ran_us), _sendable(text)
+        self._verdicts.append(Verdict(entry[0], verdict, delay, head, text))
+        if self._failures is not None and verdict != "release":
+            is_dead = verdict == "dead" or taken.attempt >= taken.attempts
+            self._failures.report(taken, int(index), delay, text, is_dead=is_dead)
         self._position += 1
 
     def is_time(self, now: int) -> bool:

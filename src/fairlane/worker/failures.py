@@ -1,0 +1,169 @@
+"""Logs what calls of the handler raised: the first failure of a kind whole, later ones counted.
+
+The processes of a worker write a line for each failure to a pipe, and the supervisor logs. So one
+kind is logged once for all processes. A full pipe stops no handler, because the write does not
+block: what found no room is counted, and goes with the next failure.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import select
+import threading
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from .. import clock
+from ..fingerprint import fingerprint_of, read_failure
+from ..terminal import printable
+
+if TYPE_CHECKING:
+    from ..model import Slice
+
+_log = logging.getLogger("fairlane.worker")
+_EVERY_S = 30.0  # between two lines about one kind
+_LINES = 10  # kinds that are logged in that time, and as many that are counted
+_KINDS = 1000  # kinds that are remembered
+_HEADLINE = 200  # characters of an error on a line of its own
+_PIPE = 65_536  # bytes of one read
+_READS = 16  # at one look
+
+_kind_of = lru_cache(maxsize=128)(lambda text: fingerprint_of("", text))
+
+
+@dataclass(slots=True)
+class _Count:
+    """What one process has not sent yet of one kind, or what is not logged yet."""
+
+    headline: str = ""
+    failed: int = 0
+    dead: int = 0
+
+    def add(self, failed: int, dead: int) -> None:
+        self.failed += failed
+        self.dead += dead
+
+
+class Failures:
+    """The failures of one worker; made before the processes are forked."""
+
+    def __init__(self) -> None:
+        self._out, self._in = os.pipe()
+        for end in (self._out, self._in):
+            os.set_blocking(end, False)
+        # In a process of the handlers.
+        self._lock = threading.Lock()
+        self._unsent: dict[str, _Count] = {}
+        self._sent: set[str] = set()  # kinds whose first failure went whole
+        # In the supervisor.
+        self._rest = b""
+        self._kinds: dict[str, _Count] = {}  # the one seen last is the last
+        self._others = _Count("failures of other kinds")
+        self._next, self._left = clock.mono_s() + _EVERY_S, _LINES
+
+    def close(self) -> None:
+        """Closes the pipe."""
+        os.close(self._in)
+        os.close(self._out)
+
+    # In a process of the handlers.
+
+    def report(self, taken: Slice, index: int, delay_ms: int, text: str, *, is_dead: bool) -> None:
+        """Reports a failed attempt of a sub-request; never waits and never raises."""
+        kind = _kind_of(text)
+        with self._lock:
+            count = self._unsent.pop(kind, None) or _Count()
+            count.add(1, is_dead)
+            line: list[Any] = [kind, count.failed, count.dead]
+            if is_first := kind not in self._sent:
+                which = [index, taken.request_id, taken.attempt, taken.attempts]
+                line += [*which, None if is_dead else delay_ms, text]
+            if not self._write(line):
+                if len(self._unsent) < _KINDS:
+                    self._unsent[kind] = count
+            elif is_first:
+                if len(self._sent) >= _KINDS:
+                    self._sent.clear()
+                self._sent.add(kind)
+
+    def _write(self, line: list[Any]) -> bool:
+        """Writes a line if there is room; what is too long for one write loses its beginning."""
+        packed = json.dumps(line).encode() + b"\n"
+        while len(packed) > select.PIPE_BUF:  # a longer one could be torn
+            line[-1] = line[-1][len(line[-1]) // 8 + 1 :]
+            packed = json.dumps(line).encode() + b"\n"
+        try:
+            return os.write(self._in, packed) == len(packed)
+        except OSError:
+            return False
+
+    # In the supervisor.
+
+    def look(self, *, is_last: bool = False) -> None:
+        """Logs what was reported, and now and then, and if it is the last look, the counts."""
+        for _ in range(_READS):
+            try:
+                part = os.read(self._out, _PIPE)
+            except BlockingIOError:
+                break
+            *lines, self._rest = (self._rest + part).split(b"\n")
+            for line in lines:
+                self._take(*json.loads(line))
+        if is_last or clock.mono_s() >= self._next:
+            self._next, self._left = clock.mono_s() + _EVERY_S, _LINES
+            self._log_counts()
+
+    def _take(self, kind: str, failed: int, dead: int, *first: Any) -> None:
+        count = self._kinds.pop(kind, None)
+        if count is None and first and self._left:
+            self._left -= 1
+            count = _Count(_headline(first[-1]))
+            _log_first(*first)
+            failed, dead = failed - 1, dead - (first[-2] is None)
+        if count is None:
+            self._others.add(failed, dead)
+            return
+        self._kinds[kind] = count
+        count.add(failed, dead)
+        if len(self._kinds) > _KINDS:
+            oldest = self._kinds.pop(next(iter(self._kinds)))
+            self._others.add(oldest.failed, oldest.dead)
+
+    def _log_counts(self) -> None:
+        """Logs how often each kind came since it was logged last, the most frequent ones first."""
+        counts = [count for count in self._kinds.values() if count.failed]
+        counts.sort(key=lambda count: -count.failed)
+        for count in counts[_LINES:]:
+            self._others.add(count.failed, count.dead)
+        for count in [*counts[:_LINES], self._others]:
+            if count.failed:
+                attempts = f"{count.failed:,} more attempt" + ("" if count.failed == 1 else "s")
+                dead = (
+                    f", {count.dead:,} of them the last of their sub-request" if count.dead else ""
+                )
+                _log.warning("%s failed%s: %s", attempts, dead, count.headline)
+        for count in [*counts, self._others]:
+            count.failed = count.dead = 0
+
+
+def _headline(text: str) -> str:
+    return printable(read_failure(text).headline)[:_HEADLINE]
+
+
+def _log_first(
+    index: int, request_id: str, attempt: int, attempts: int, delay_ms: int | None, text: str
+) -> None:
+    """Logs a failure with its traceback, whose lines may hold anything."""
+    then = "it is dead" if delay_ms is None else f"the next is due in {delay_ms / 1000:.1f} s"
+    message = "sub-request %d of request %s failed at attempt %d of %d, %s: %s"
+    given = (index, request_id, attempt, attempts, then, _headline(text))
+    if not _log.isEnabledFor(logging.WARNING):
+        return
+    record = _log.makeRecord(_log.name, logging.WARNING, "", 0, message, given, None)
+    lines = text.rstrip("\n").split("\n")
+    if len(lines) > 1:
+        record.exc_text = "\n".join(f"  {printable(line)}" for line in lines)
+    _log.handle(record)

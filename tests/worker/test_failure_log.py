@@ -1,0 +1,203 @@
+"""The worker's log of failed attempts: the first of a kind whole, later ones counted."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane.cli.log import StderrHandler
+from fairlane.worker import Reject, Retry, Worker, failures
+from fairlane.worker.failures import Failures
+from fairlane.worker.handlers import shape_of
+from fairlane.worker.runner import Runner
+from tests.worker.parts import ON_SINGLE, record_of_its_own, slice_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from fairlane.queue import Queue
+
+NAMES = ("apple", "pear", "plum", "fig", "lime", "date", "kiwi", "nut", "bean", "pea", "rye", "oat")
+
+
+@pytest.fixture
+def made() -> Iterator[Failures]:
+    """A log of failures."""
+    made = Failures()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def work(made: Failures) -> Callable[..., None]:
+    """Calls a handler for each body of a slice."""
+
+    def run(handler: Callable[[bytes], Any], *bodies: bytes, **terms: Any) -> None:
+        Runner(shape_of(handler), record_of_its_own(), made).run(slice_of(*bodies, **terms), 0)
+
+    return run
+
+
+def fail(body: bytes) -> bytes:
+    raise ValueError(f"bad port {body!r}")
+
+
+def fail_each_its_way(body: bytes) -> bytes:
+    raise ValueError(body.decode())
+
+
+def text_of(record: logging.LogRecord) -> str:
+    return StderrHandler().format(record)
+
+
+def test_the_first_failure_of_a_kind_is_logged_with_its_traceback(
+    made: Failures, work: Any, caplog: pytest.LogCaptureFixture
+):
+    work(fail, b"x")
+    made.look()
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    first, *lines = text_of(record).split("\n")
+    assert "sub-request 0 of request r1 failed at attempt 1 of 5, the next is due in " in first
+    assert first.endswith(" s: ValueError: bad port b'x'")
+    assert lines[0] == "  Traceback (most recent call last):"
+    assert 'raise ValueError(f"bad port {body!r}")' in lines[2]
+    assert lines[-1] == "  ValueError: bad port b'x'"
+
+
+@pytest.mark.parametrize("terms", [{"attempt": 5}, {"attempts": 1}])
+def test_the_last_attempt_is_logged_as_dead(
+    terms: dict[str, int], made: Failures, work: Any, caplog: pytest.LogCaptureFixture
+):
+    work(fail, b"x", **terms)
+    made.look()
+    assert ", it is dead: ValueError" in caplog.messages[0]
+
+
+def test_what_a_handler_rejects_or_asks_again_is_logged_in_one_line(
+    made: Failures, work: Any, caplog: pytest.LogCaptureFixture
+):
+    def ask(_: bytes) -> bytes:
+        raise Retry(after=5, reason="the bank is closed")
+
+    def reject(_: bytes) -> bytes:
+        raise Reject("no such account")
+
+    work(ask, b"x")
+    work(reject, b"x")
+    made.look()
+    assert [text_of(record).rpartition("fairlane: ")[2] for record in caplog.records] == [
+        "sub-request 0 of request r1 failed at attempt 1 of 5, the next is due in 5.0 s: "
+        "the bank is closed",
+        "sub-request 0 of request r1 failed at attempt 1 of 5, it is dead: no such account",
+    ]
+
+
+def test_later_failures_of_a_kind_are_counted(
+    made: Failures, work: Any, caplog: pytest.LogCaptureFixture
+):
+    work(fail, *[b"%d" % i for i in range(100)])
+    work(fail, b"x", attempts=1)
+    made.look()
+    assert len(caplog.messages) == 1
+    made.look(is_last=True)
+    assert caplog.messages[1:] == [
+        "100 more attempts failed, 1 of them the last of their sub-request: ValueError: bad port b'0'"
+    ]
+    made.look(is_last=True)
+    assert len(caplog.messages) == 2
+
+
+def test_counts_are_logged_every_half_minute(
+    made: Failures, work: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    work(fail, b"1", b"2")
+    now = failures.clock.mono_s()
+    monkeypatch.setattr("fairlane.clock.mono_s", lambda: now + 29)
+    made.look()
+    assert len(caplog.messages) == 1
+    monkeypatch.setattr("fairlane.clock.mono_s", lambda: now + 31)
+    made.look()
+    assert caplog.messages[1:] == ["1 more attempt failed: ValueError: bad port b'1'"]
+
+
+def test_many_kinds_do_not_flood_the_log(
+    made: Failures, work: Any, caplog: pytest.LogCaptureFixture
+):
+    work(fail_each_its_way, *[name.encode() for name in NAMES * 2])
+    made.look()
+    assert len(caplog.messages) == 10
+    made.look(is_last=True)
+    said = caplog.messages[10:]
+    assert len(said) == 11
+    assert said[0] == "1 more attempt failed: ValueError: apple"
+    assert said[-1] == "4 more attempts failed: failures of other kinds"
+
+
+def test_a_pipe_that_is_full_stops_no_handler_and_loses_no_count(
+    made: Failures, work: Any, caplog: pytest.LogCaptureFixture
+):
+    work(fail, b"x")
+    filler = ["other", 0, 0]
+    while made._write(filler):
+        pass
+    work(fail, *[b"x"] * 50)
+    made.look()
+    work(fail, b"x")
+    made.look(is_last=True)
+    assert caplog.messages[-1].startswith("51 more attempts failed: ")
+
+
+def test_a_long_text_fits_into_one_write(
+    made: Failures, work: Any, caplog: pytest.LogCaptureFixture
+):
+    def shout(_: bytes) -> bytes:
+        raise ValueError("\u00e9" * 5000 + "\nthe end")
+
+    work(shout, b"x")
+    made.look()
+    (record,) = caplog.records
+    assert text_of(record).endswith("\n  the end")
+
+
+def test_no_character_of_an_error_commands_a_terminal(
+    made: Failures, work: Any, caplog: pytest.LogCaptureFixture
+):
+    def colour(_: bytes) -> bytes:
+        raise ValueError("\x1b[31mred\x1b[0m\nand\x07more")
+
+    work(colour, b"x")
+    made.look()
+    text = text_of(caplog.records[0])
+    assert "\x1b" not in text
+    assert "\x07" not in text
+
+
+def test_success_writes_nothing(made: Failures, work: Any):
+    work(bytes.upper, b"x")
+    with pytest.raises(BlockingIOError):
+        os.read(made._out, 1)
+
+
+@ON_SINGLE
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_worker_logs_why_its_handler_fails(
+    is_async: bool, queue: Queue, caplog: pytest.LogCaptureFixture
+):
+    """One kind is logged once, though each of two processes may have been the first."""
+
+    async def fail_later(body: bytes) -> bytes:
+        return fail(body)
+
+    request = queue.submit_request([b"a"] * 6, limit=6, attempts=2, backoff_ms=(1, 2))
+    Worker(queue, fail_later if is_async else fail, processes=2).run(until_idle=True)
+    said = [message for message in caplog.messages if "ValueError: bad port b'a'" in message]
+    assert request.progress().dead == 6
+    assert said[0].startswith("sub-request ")
+    assert f" of request {request.id} failed at attempt " in said[0]
+    assert said[1:] == [
+        "11 more attempts failed, 6 of them the last of their sub-request: ValueError: bad port b'a'"
+    ]
