@@ -76,7 +76,7 @@ ROLES = {
             " intend pin postpone report retire roll seal stage submit unstage"
         ),
         _words(
-            "exists get hexists hget hgetall hlen hmget llen lrem pexpire sadd set sismember srem"
+            "exists get hexists hget hgetall hincrby hlen hmget llen lrem pexpire sadd set sismember srem"
             " sscan time unlink xinfo|stream xlen xrange xread xrevrange zadd zcard zrange"
             " zremrangebyscore zscore"
         )
@@ -113,8 +113,8 @@ ROLES = {
             " submit tidy"
         ),
         _words(
-            "cluster|info del exists getrange hexists hget hgetall hmget hscan llen lpos lrange"
-            " lrem pexpire pttl scan script|exists time xinfo|groups xlen xpending xrange xread"
+            "cluster|info del exists getrange hexists hget hgetall hincrby hmget hscan llen lpos"
+            " lrange lrem pexpire pttl scan script|exists time xinfo|groups xlen xpending xrange xread"
             " xrevrange zcard zcount zrange zrem zscan zscore"
         )
         | CALL

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tests.support.servers import HOST, _die_with_parent, is_open
 from tests.support.wait import wait_until
+from tests.support.workers import has_own_traceback
 
 from . import journal
 
@@ -220,7 +221,7 @@ class Fleet:
     def _look(self, member: Member) -> None:
         said = member.log.read_text(errors="replace")
         self.unconfirmed += said.count("confirmed it within")
-        if "Traceback" in said:
+        if has_own_traceback(said):
             self.problems.append(f"a worker's log holds a traceback: {said[-2000:]}")
         else:
             member.log.unlink()

@@ -19,6 +19,7 @@ from fairlane.queue import Queue
 from fairlane.steps import Batch
 from tests.support import backends
 from tests.support.requests import waiting_bodies
+from tests.support.workers import has_own_traceback
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -80,7 +81,7 @@ class Program:
             timeout=END_S,
         )
         said = done.stderr.decode()
-        assert "Traceback" not in said
+        assert not has_own_traceback(said)
         return Ended(done.returncode, done.stdout, said)
 
     def words(self, *words: object) -> list[str]:
@@ -109,7 +110,7 @@ def finish(process: subprocess.Popen[bytes]) -> Ended:
     """Wait for a started process."""
     out, err = process.communicate(timeout=END_S)
     said = err.decode()
-    assert "Traceback" not in said
+    assert not has_own_traceback(said)
     return Ended(process.returncode, out or b"", said)
 
 

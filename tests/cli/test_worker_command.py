@@ -63,7 +63,11 @@ def test_the_default_handler_prints_json(program: Program):
 def test_what_fails_is_dead_and_said(program: Program):
     program.file(HANDLERS, "mine.py")
     program("submit", "-", "--id", "mine", "--attempts", 1, stdin=b"ok\nfail\n")
-    assert program("worker", "--handler", "mine:shout", "--until-idle").code == 0
+    worker = program("worker", "--handler", "mine:shout", "--until-idle")
+    assert worker.code == 0
+    said = "fairlane: sub-request 1 of request mine failed at attempt 1 of 1, it is dead: "
+    assert said in worker.err
+    assert '/mine.py", line ' in worker.err
     ended = program("results", "mine", "--json")
     assert ended.code == 1
     rows = [json.loads(line) for line in ended.out.splitlines()]

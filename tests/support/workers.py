@@ -225,6 +225,15 @@ class Workers:
         self.client.hdel(keys.conf(self.queue.name), "lock", "lock_until")
 
 
+def has_own_traceback(said: str) -> bool:
+    """Returns True if a log holds a traceback, but for those of a handler that raised."""
+    lines = said.splitlines()
+    return any(
+        "Traceback (most recent call last)" in line and " failed at attempt " not in before
+        for before, line in zip(["", *lines], lines, strict=False)
+    )
+
+
 @contextlib.contextmanager
 def workers_of(queue: Queue, client: redis.Redis, path: Path) -> Iterator[Workers]:
     """Workers that have all drained at the end, and are gone whatever happened."""

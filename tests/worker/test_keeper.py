@@ -77,7 +77,7 @@ def extend_all(driver: Any, ids: list[str], now: list[float], at: float = 111.0)
     for record, request_id in zip(board.records, ids, strict=True):
         record.hold(request_id, "0", 7, OP, 100.0, 30.0)
     now[0] = at
-    keeper._extend()
+    keeper._extend(board.held())
     return [held.deadline for held in board.held()]
 
 
@@ -172,7 +172,7 @@ def test_each_reply_is_for_its_own_lease(
     for record, request_id in zip(board.records, ("a1", "a2"), strict=True):
         record.hold(request_id, "0", 7, OP, 100.0, 30.0)
     now[0] = 111.0
-    keeper._extend()
+    keeper._extend(board.held())
     assert [held.deadline for held in board.held()] == [141.0, ends]
     assert [record.is_stopped for record in board.records] == [False, is_stopped]
 
@@ -188,7 +188,7 @@ def test_the_leases_of_many_requests_are_extended_on_every_kind_of_server(
         assert taken is not None
         record.hold(taken.request_id, taken.k, int(taken.fence), taken.op, 100.0, 30.0)
         redis_client.zadd(keys.leases(f"r{i}"), {taken.k: 1})
-    Keeper(driver, "req", "w:1", board)._extend()
+    Keeper(driver, "req", "w:1", board)._extend(board.held())
     for i, held in enumerate(board.held()):
         ((_, score),) = redis_client.zrange(keys.leases(f"r{i}"), 0, -1, withscores=True)
         assert score > 1

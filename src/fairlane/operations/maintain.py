@@ -91,6 +91,12 @@ def beat(
     return reply
 
 
+def count_cancels(queue: str) -> Operation[bytes | None]:
+    """Returns how many requests of the queue were cancelled while they were worked on."""
+    count: bytes | None = yield Command(b"HGET", keys.conf(queue), b"cancels")
+    return count
+
+
 def promote(queue: str, shards: Sequence[int] = (0,)) -> Operation[int]:
     """Moves every due token to its lane; returns how many.
 

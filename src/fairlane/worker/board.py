@@ -209,8 +209,13 @@ class Record(Acquires):
         """
         if not self._page[self._at + _AT_HELD]:
             return False
+        return self.is_unwanted or clock.mono_s() > self.deadline - self._margin
+
+    @property
+    def is_unwanted(self) -> bool:
+        """True when Redis reported that the lease held now is lost or its request cancelled."""
         stopped = _U64.unpack_from(self._page, self._at + _AT_STOPPED)[0]
-        return bool(stopped == self._version or clock.mono_s() > self.deadline - self._margin)
+        return bool(self._page[self._at + _AT_HELD] and stopped == self._version)
 
     @property
     def is_draining(self) -> bool:

@@ -15,6 +15,7 @@ from ..operations.stats import tally_timeout
 from ..operations.work import acquire, extend, give_back, reap, show, shown
 from ..retry import connection_delays
 from ..steps import Batch, Call, Operation
+from .cancels import Cancels
 from .maintenance import Maintenance
 from .whereabouts import hostname_of, whereabouts
 
@@ -46,6 +47,7 @@ class Keeper:
         self._leads = self._has_died = False
         self._quiet_until = self._left_at = 0.0
         self._shards: tuple[int, ...] = (0,)
+        self._cancels = Cancels(driver, queue)
         self._maintenance = Maintenance(driver.url, queue, worker)
         self._maintenance.on_death = self.died
         driver.on_cut = self._cut
@@ -128,7 +130,10 @@ class Keeper:
 
     def tick(self, *, often: bool) -> None:
         """Whatever is due: extensions, then the beat. Never raises what Redis does."""
-        self._extend()
+        all_held = self._board.held()
+        self._extend(all_held)
+        if self._cancels.are_new(all_held):
+            self._extend(all_held, only_due=False)
         self._take_left()
         if clock.mono_s() - self._beaten < (_OFTEN_S if often else settings.BEAT_MS / 1000):
             return
@@ -183,7 +188,7 @@ class Keeper:
 
     # Leases.
 
-    def _extend(self) -> None:
+    def _extend(self, all_held: list[Held], *, only_due: bool = True) -> None:
         """Extends what has used up a third of its lease; a failure does not stop the rest.
 
         In as few round trips as may be: a slow Redis must not hold up the beat once for each.
@@ -191,8 +196,8 @@ class Keeper:
         now = clock.mono_s()
         due = [
             held
-            for held in self._board.held()
-            if held.deadline - now < held.lease_s * (1 - _EXTEND_AT)
+            for held in all_held
+            if not only_due or held.deadline - now < held.lease_s * (1 - _EXTEND_AT)
         ]
         for first in range(0, len(due), _EXTEND_MOST):
             some = due[first : first + _EXTEND_MOST]

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("fairlane.worker")
 _PR_SET_PDEATHSIG = 1
 _PATIENT_S = 0.1
+_LOOK_S = 0.2  # between looks for calls that are to be cancelled
 _SWITCH_S = 0.001  # the thread that speaks with Redis has little to do, but must not wait long
 
 
@@ -215,8 +216,9 @@ async def _serve_async(assignment: Assignment, units: list[Unit]) -> None:
     )
     driver.on_cut = first.cut
 
-    async def work(unit: Unit) -> None:
-        runner = Runner(assignment.shape, unit.record, assignment.failures)
+    runners = [Runner(assignment.shape, unit.record, assignment.failures) for unit in units]
+
+    async def work(unit: Unit, runner: Runner) -> None:
 
         async def handle(step: Handle | HandleBunch) -> Any:
             if isinstance(step, Handle):
@@ -236,9 +238,19 @@ async def _serve_async(assignment: Assignment, units: list[Unit]) -> None:
 
     loop = asyncio.get_running_loop()
     os.register_at_fork(after_in_child=lambda: _end_loop(loop))
-    await asyncio.gather(*(work(unit) for unit in units))
+    watch = asyncio.create_task(_cancel_unwanted(runners))
+    await asyncio.gather(*map(work, units, runners))
+    watch.cancel()
     await _end_tasks()
     ends.leave(0)  # before asyncio waits for threads that a handler may have left in a long call
+
+
+async def _cancel_unwanted(runners: list[Runner]) -> None:
+    """Cancels the calls whose results are not wanted any more, a moment after the board says so."""
+    while True:
+        await asyncio.sleep(_LOOK_S)
+        for runner in runners:
+            runner.cancel_unwanted()
 
 
 def _end_loop(loop: Any) -> None:

@@ -32,6 +32,27 @@ class Runner:
         self.shape = shape
         self.record = record
         self._failures = failures
+        self._task: asyncio.Task[Any] | None = None  # while it awaits an async handler
+        self._is_cancelled = False
+
+    @property
+    def is_calling(self) -> bool:
+        """True while an async handler is awaited."""
+        return self._task is not None
+
+    def cancel_unwanted(self) -> None:
+        """Cancels the call of an async handler whose result is not wanted; in its event loop."""
+        if self._task is not None and not self._is_cancelled and self.record.is_unwanted:
+            self._is_cancelled = True
+            self._task.cancel()
+
+    def _end_call(self) -> bool:
+        """Notes that a call of an async handler has ended; returns True if it was cancelled."""
+        task, self._task = self._task, None
+        was_cancelled, self._is_cancelled = self._is_cancelled, False
+        if was_cancelled and task is not None:
+            task.uncancel()
+        return was_cancelled
 
     def run_bunch(self, bunch: Bunch) -> list[Lease]:
         """A sync handler over leases in turn, until it is time to settle.
@@ -129,17 +150,22 @@ class Runner:
             try:
                 body = entry[1][1]
                 called = call(body, self._context(taken, entry)) if wants_context else call(body)
+                self._task = task
                 result = await (self._within(limit_s, taken, entry, called) if limit_s else called)
             except BaseException as error:
                 if ends.is_fork:
                     ends.leave_fork(error)
+                was_cancelled, now = self._end_call(), perf_counter_ns()
                 if _ends_unit(error, task):
                     raise
-                now = perf_counter_ns()
+                if was_cancelled:
+                    tally.is_over = True
+                    break
                 tally.fail(entry, error)
             else:
                 if ends.is_fork:
                     ends.leave_fork(None)
+                self._end_call()
                 now = perf_counter_ns()
                 tally.add(entry, result, now - before)
             if tally.is_time(now) or (self.record.attention and self._must_stop(tally)):
@@ -166,13 +192,19 @@ class Runner:
         only, task = entries[0] if len(entries) == 1 else None, asyncio.current_task()
         try:
             called = self._call_batch(taken, entries)
+            self._task = task
             results = await (self._within(limit_s, taken, only, called) if limit_s else called)
         except BaseException as raised:
+            was_cancelled = self._end_call()
             if not ends.is_fork and _ends_unit(raised, task):
                 raise
             error = raised
+            tally.is_over = was_cancelled
+        self._end_call()
         if ends.is_fork:
             ends.leave_fork(error)
+        if tally.is_over:
+            return tally.outcome(perf_counter_ns())
         return _batch_outcome(tally, entries, results, error, before)
 
     def _call_batch(self, taken: Slice, entries: list[Entry]) -> Any:

@@ -1,0 +1,300 @@
+"""A request is cancelled while its handler runs: the handler sees it within a second."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane import keys
+from fairlane.errors import RedisUnreachable
+from fairlane.worker import Reject, Worker, batch_handler
+from fairlane.worker.board import Board
+from fairlane.worker.cancels import Cancels
+from fairlane.worker.handlers import shape_of
+from fairlane.worker.runner import Runner
+from tests.support.wait import wait_until
+from tests.worker.parts import ON_SINGLE, OP, slice_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import redis
+
+    from fairlane.queue import Queue
+    from fairlane.worker.board import Record
+    from fairlane.worker.unit import Outcome
+    from tests.support.workers import Folder, Workers
+
+SOON_S = 2.0  # a second, and one more for a machine that is busy
+LEASE_S = 30.0
+
+
+def test_a_running_handler_sees_within_a_second_that_its_request_is_cancelled(
+    queue: Queue, workers: Workers, folder: Folder
+):
+    """Though its lease of 30 s is extended only after a third of it."""
+    request = queue.submit_request([b"never"], limit=1)
+    workers.start("until_cancelled")
+    folder.wait_noted("began")
+    before = time.monotonic()
+    assert not request.cancel()
+    folder.wait_noted("told")
+    assert time.monotonic() - before < SOON_S
+    assert request.wait(timeout=10) == "cancelled"
+
+
+@pytest.mark.parametrize("is_batch", [False, True])
+@ON_SINGLE
+def test_an_async_handler_is_cancelled_within_a_second(
+    queue: Queue, folder: Folder, *, is_batch: bool
+):
+    """With its request, of which nothing more is done; the next request is worked on."""
+
+    async def wait(body: Any) -> Any:
+        if body in (b"quick", [b"quick"]):
+            return body
+        folder.note("began")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            folder.note("ended")
+
+    request = queue.submit_request([b"slow"] * 3, limit=1)
+    other = queue.submit_request([b"quick"], priority=9)
+    cancelled: list[float] = []
+
+    def watch(_: dict[str, int]) -> bool:
+        if folder.noted("began") and not cancelled:
+            request.cancel()
+            cancelled.append(time.monotonic())
+        if cancelled and folder.noted("ended"):
+            cancelled.append(time.monotonic())
+        return False
+
+    handler = batch_handler(wait) if is_batch else wait
+    Worker(queue, handler, slice_ms=0).run(until_idle=True, watch=watch)
+    assert cancelled[1] - cancelled[0] < SOON_S
+    assert len(folder.noted("began")) == 1
+    assert (request.state(), other.state()) == ("cancelled", "done")
+    assert (request.progress().cancelled, request.progress().failures) == (3, 0)
+
+
+# ------------------------------------------------------------------ what the supervisor reads
+
+
+class Counter:
+    """A driver that answers with the count of cancelled requests, or raises."""
+
+    def __init__(self) -> None:
+        self.count: Any = b"1"
+        self.reads = 0
+
+    def run(self, operation: Any) -> Any:
+        """The count."""
+        step = operation.send(None)
+        assert step.args == (b"HGET", keys.conf("req"), b"cancels")
+        operation.close()
+        self.reads += 1
+        if isinstance(self.count, Exception):
+            raise self.count
+        return self.count
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The one number is the time."""
+    made = [100.0]
+    monkeypatch.setattr("fairlane.clock.mono_s", lambda: made[0])
+    return made
+
+
+@pytest.fixture
+def asked(now: list[float]) -> tuple[Counter, Callable[[float], bool]]:
+    """A driver, and whether something was cancelled, for a lease that was taken at 100 s."""
+    driver: Any = Counter()
+    board, cancels = Board(1), Cancels(driver, "req")
+    board.records[0].hold("r1", "0", 7, OP, 100.0, LEASE_S)
+
+    def ask(at: float) -> bool:
+        now[0] = at
+        return cancels.are_new(board.held())
+
+    return driver, ask
+
+
+def test_nothing_is_read_while_leases_are_young(asked: Any):
+    driver, ask = asked
+    assert not ask(100.2)
+    assert driver.reads == 0
+
+
+def test_nothing_is_read_without_a_lease(now: list[float]):
+    driver: Any = Counter()
+    assert not Cancels(driver, "req").are_new([])
+    assert driver.reads == 0
+
+
+def test_the_first_read_is_new_and_then_only_a_change_is(asked: Any):
+    """A request may have been cancelled since its lease was taken."""
+    driver, ask = asked
+    assert [ask(100.5), ask(101.0), ask(101.5)] == [True, False, False]
+    driver.count = b"2"
+    assert [ask(102.0), ask(102.5)] == [True, False]
+    driver.count = None
+    assert ask(103.0)
+
+
+def test_the_count_is_read_about_twice_a_second(asked: Any):
+    driver, ask = asked
+    for tick in range(100):
+        ask(101.0 + tick / 10)
+    assert 20 <= driver.reads <= 26
+
+
+def test_a_redis_that_is_away_is_asked_again_later(asked: Any):
+    """The extensions of leases must not wait for it."""
+    driver, ask = asked
+    driver.count = RedisUnreachable("no answer")
+    assert [ask(101.0), ask(102.0), ask(105.0)] == [False] * 3
+    assert driver.reads == 1
+    driver.count = b"1"
+    assert ask(106.1)
+
+
+# ------------------------------------------------------------------ cancel
+
+
+def test_a_cancel_counts_up_if_something_is_held(
+    queue: Queue, workers: Workers, folder: Folder, redis_client: redis.Redis
+):
+    waiting = queue.submit_request([b"never"], priority=9)
+    waiting.cancel()
+    assert redis_client.hget(keys.conf(queue.name), "cancels") is None
+    held = queue.submit_request([b"gate"])
+    workers.start("until_cancelled")
+    folder.wait_noted("began")
+    held.cancel()
+    held.cancel()
+    assert int(redis_client.hget(keys.conf(queue.name), "cancels") or 0) >= 1
+
+
+# ------------------------------------------------------------------ an async unit
+
+
+def run_stopped(
+    handler: Callable[..., Any], *bodies: bytes, stop: Callable[[Record, Any], None]
+) -> tuple[Outcome, Runner]:
+    """Runs an async handler; `stop` is called while it waits."""
+    board = Board(1)
+    (record,) = board.records
+    record.hold("r1", "0", 7, OP, time.monotonic(), LEASE_S)
+    runner = Runner(shape_of(handler), record)
+
+    async def go() -> Outcome:
+        task = asyncio.create_task(runner.run_async(slice_of(*bodies), 0))
+        while not runner.is_calling:  # noqa: ASYNC110  nothing but the call sets it
+            await asyncio.sleep(0)
+        stop(record, board.held()[0])
+        while not task.done():
+            runner.cancel_unwanted()
+            await asyncio.sleep(0)
+        return task.result()
+
+    return asyncio.run(go()), runner
+
+
+def tell(record: Record, held: Any) -> None:
+    record.stop(held)
+
+
+async def forever(body: bytes) -> bytes:
+    await asyncio.Event().wait()
+    return body
+
+
+@pytest.mark.parametrize("limit_s", [None, 60])
+def test_what_was_cancelled_has_no_verdict_and_the_rest_is_not_begun(limit_s: float | None):
+    async def handler(body: bytes) -> bytes:
+        return await forever(body) if body == b"b" else body
+
+    outcome, _ = run_stopped(
+        handler if limit_s is None else Limited(handler), b"a", b"b", b"c", stop=tell
+    )
+    assert (outcome.position, outcome.is_over) == (1, True)
+    assert (len(outcome.ids), outcome.verdicts) == (1, [])
+
+
+class Limited:
+    """A handler with a time limit."""
+
+    fairlane_time_limit_s = 60.0
+
+    def __init__(self, call: Callable[[bytes], Any]) -> None:
+        self.call = call
+
+    async def __call__(self, body: bytes) -> Any:
+        return await self.call(body)
+
+
+def test_what_a_handler_raises_because_it_was_cancelled_is_no_verdict():
+    async def handler(body: bytes) -> bytes:
+        try:
+            return await forever(body)
+        finally:
+            raise Reject("cleaned up")
+
+    outcome, _ = run_stopped(handler, b"a", stop=tell)
+    assert (outcome.position, outcome.verdicts, outcome.is_over) == (0, [], True)
+
+
+def test_what_a_handler_returns_though_it_was_cancelled_is_its_result():
+    async def handler(body: bytes) -> bytes:
+        try:
+            return await forever(body)
+        except asyncio.CancelledError:
+            return b"saved"
+
+    outcome, _ = run_stopped(handler, b"a", stop=tell)
+    assert outcome.results[1] == b"saved"
+
+
+def test_a_unit_goes_on_after_its_call_was_cancelled():
+    """Nothing of the cancellation is left in its task."""
+    _, runner = run_stopped(forever, b"a", stop=tell)
+    runner.record.release()
+    runner.record.hold("r2", "0", 7, OP, time.monotonic(), LEASE_S)
+
+    async def again() -> Outcome:
+        task = asyncio.current_task()
+        outcome = await Runner(shape_of(quick), runner.record).run_async(slice_of(b"a"), 0)
+        assert task is not None
+        assert task.cancelling() == 0
+        return outcome
+
+    assert len(asyncio.run(again()).ids) == 1
+
+
+async def quick(body: bytes) -> bytes:
+    return body
+
+
+def test_a_lease_that_runs_out_by_the_clock_cancels_no_call(monkeypatch: pytest.MonkeyPatch):
+    """Redis may be away: then the result may still be in time."""
+    opened: list[asyncio.Event] = []
+
+    async def handler(body: bytes) -> bytes:
+        opened.append(asyncio.Event())
+        await opened[0].wait()
+        return body
+
+    def run_out(record: Record, _: Any) -> None:
+        late = time.monotonic() + LEASE_S
+        monkeypatch.setattr("fairlane.clock.mono_s", lambda: late)
+        wait_until(lambda: record.is_stopped)
+        asyncio.get_running_loop().call_soon(opened[0].set)
+
+    outcome, _ = run_stopped(handler, b"a", stop=run_out)
+    assert len(outcome.ids) == 1
