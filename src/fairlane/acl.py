@@ -76,8 +76,8 @@ ROLES = {
             " intend pin postpone report retire roll seal stage submit unstage"
         ),
         _words(
-            "exists get hexists hget hgetall hincrby hlen hmget llen lrem pexpire sadd set sismember srem"
-            " sscan time unlink xinfo|stream xlen xrange xread xrevrange zadd zcard zrange"
+            "exists get hexists hget hgetall hincrby hlen hmget llen lrem pexpire sadd set sismember"
+            " srem sscan time unlink xinfo|stream xlen xrange xread xrevrange zadd zcard zrange"
             " zremrangebyscore zscore"
         )
         | CALL
@@ -114,8 +114,8 @@ ROLES = {
         ),
         _words(
             "cluster|info del exists getrange hexists hget hgetall hincrby hmget hscan llen lpos"
-            " lrange lrem pexpire pttl scan script|exists time xinfo|groups xlen xpending xrange xread"
-            " xrevrange zcard zcount zrange zrem zscan zscore"
+            " lrange lrem pexpire pttl scan script|exists time xinfo|groups xlen xpending xrange"
+            " xread xrevrange zcard zcount zrange zrem zscan zscore"
         )
         | CALL
         | CONFIRM
