@@ -76,9 +76,9 @@ ROLES = {
             " intend pin postpone report retire roll seal stage submit unstage"
         ),
         _words(
-            "exists get hexists hget hgetall hincrby hlen hmget llen lrem pexpire sadd set sismember"
-            " srem sscan time unlink xinfo|stream xlen xrange xread xrevrange zadd zcard zrange"
-            " zremrangebyscore zscore"
+            "exists get hexists hget hgetall hincrby hlen hmget llen lrem pexpire sadd set"
+            " sismember srem sscan time unlink xinfo|stream xlen xrange xread xrevrange zadd zcard"
+            " zrange zremrangebyscore zscore"
         )
         | CALL
         | CONFIRM
