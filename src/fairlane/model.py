@@ -153,7 +153,8 @@ class Result:
     ran_ms: float
 
 
-class FailedAttempt(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class FailedAttempt:
     """An attempt that failed: of which sub-request, when by the request's Redis, and why.
 
     `error` is a traceback or a sentence; a long one is kept without its middle.

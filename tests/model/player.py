@@ -325,9 +325,8 @@ class Player:
 
     def reap(self, name: str, **given: Any) -> None:
         """A reap of what has expired, unless it says otherwise."""
-        usual = dict.fromkeys(("worker", "started", "k", "fence", "how"), "")
-        usual |= {"queue": QUEUE, "missing": []}
-        self.call("reap", name, **usual | given)
+        unnamed: dict[str, Any] = dict.fromkeys(("worker", "started", "k", "fence", "how"), "")
+        self.call("reap", name, **unnamed | {"queue": QUEUE, "missing": []} | given)
 
     def complete(self, lease: Lease, **given: Any) -> None:
         """All of a slice is done, unless it says otherwise."""

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fairlane import clock
 from fairlane.cli.log import StderrHandler
-from fairlane.worker import Reject, Retry, Worker, failures
+from fairlane.worker import Reject, Retry, Worker
 from fairlane.worker.failures import Failures
 from fairlane.worker.handlers import shape_of
 from fairlane.worker.runner import Runner
@@ -114,7 +115,7 @@ def test_counts_are_logged_every_half_minute(
     made: Failures, work: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
     work(fail, b"1", b"2")
-    now = failures.clock.mono_s()
+    now = clock.mono_s()
     monkeypatch.setattr("fairlane.clock.mono_s", lambda: now + 29)
     made.look()
     assert len(caplog.messages) == 1

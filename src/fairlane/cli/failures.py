@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ..terminal import printable
@@ -50,7 +51,7 @@ def failure_fields(progress: Progress, waiting: int, due_ms: int) -> dict[str, A
     last = progress.last_failure
     return {
         "failures": progress.failures,
-        "last_failure": None if last is None else last._asdict(),
+        "last_failure": None if last is None else asdict(last),
         "retries_waiting": waiting,
         "next_retry_ms": due_ms if waiting else None,
     }
