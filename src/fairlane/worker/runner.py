@@ -165,9 +165,7 @@ class Runner:
             else:
                 if ends.is_fork:
                     ends.leave_fork(None)
-                if self._is_cancelled:  # it has answered all the same
-                    self._end_call()
-                self._task = None
+                self._end_call()
                 now = perf_counter_ns()
                 tally.add(entry, result, now - before)
             if tally.is_time(now) or (self.record.attention and self._must_stop(tally)):
