@@ -62,12 +62,9 @@ def load(name: str, package: str = PACKAGE) -> click.Command:
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if not wanted or ctx.resilient_parsing:
         return
-    from importlib.metadata import PackageNotFoundError, version
+    from .. import __version__
 
-    try:
-        click.echo(f"fairlane {version('fairlane')}")
-    except PackageNotFoundError:  # run from a checkout that is not installed
-        click.echo("fairlane (not installed)")
+    click.echo(f"fairlane {__version__}")
     ctx.exit()
 
 
