@@ -99,11 +99,11 @@ __all__ = [
     "WaitTimeout",
     "Worker",
     "WorkerRefused",
+    "__version__",
     "batch_handler",
     "content_id",
     "submit_request",
     "time_limit",
-    "__version__",
 ]
 
 

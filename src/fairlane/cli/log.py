@@ -13,7 +13,6 @@ from typing import Any
 
 from ..terminal import printable
 
-
 _OURS = "fairlane: %(message)s"
 _OTHERS = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -55,7 +54,7 @@ class StderrHandler(logging.Handler):
 
 
 def log_to_stderr() -> None:
-    """Sends what is logged to stderr; a root logger that a handler's module set up is left as is."""
+    """Sends log lines to stderr; a root logger that has handlers already keeps them."""
     ours = logging.getLogger("fairlane")
     ours.setLevel(logging.INFO)
     ours.addHandler(StderrHandler())
