@@ -108,6 +108,8 @@ def test_what_takes_too_long_is_ended_and_said(program: Program):
         (("--time-limit", "soon"), "'soon' is not a duration"),
         (("--id", "nonsense"), "nonsense"),
         (("--id", "127.0.0.1:99999"), "99999"),
+        (("--id", "0.0.0.0:7101"), "cannot be reached from other machines: give an address"),
+        (("--id", "::1"), "worker id '::1' is not valid: host:port is expected"),
         (("--queue", "a{b"), "queue 'a{b'"),
     ],
 )
@@ -181,7 +183,7 @@ def test_a_worker_with_a_handler_does_not_speak_of_printing(program: Program):
 
 
 @on_one_kind
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_a_worker(
     number: signal.Signals, program: Program, redis_client: redis.Redis
 ):

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     "--id",
     "worker_id",
     metavar="HOST:PORT",
-    help="Its name and the address of its health port.  [default: a free port on 127.0.0.1]",
+    help="Its name and the address of its health port, [::1]:7101 for IPv6.  "
+    "[default: a free port on 127.0.0.1]",
 )
 @click.option(
     "--handler",
@@ -63,7 +64,7 @@ def command(
     time_limit: str | None,
     **given: Any,
 ) -> int:
-    """Work on sub-requests. SIGTERM or Ctrl-C finishes what is held and ends."""
+    """Work on sub-requests. SIGTERM, SIGHUP or Ctrl-C finishes what is held and ends."""
     from ..worker import Worker
     from .log import log_to_stderr
     from .talk import say
