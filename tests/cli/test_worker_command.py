@@ -183,6 +183,7 @@ def test_a_worker_with_a_handler_does_not_speak_of_printing(program: Program):
 
 
 @on_one_kind
+@pytest.mark.usefixtures("hangup")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_a_worker(
     number: signal.Signals, program: Program, redis_client: redis.Redis

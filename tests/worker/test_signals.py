@@ -34,28 +34,20 @@ def test_a_second_signal_that_comes_at_once_does_not_count(
         assert signals.count == count
 
 
-def test_a_closed_terminal_counts_as_a_stop():
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    try:
-        with Signals() as signals:
-            os.kill(os.getpid(), signal.SIGHUP)
-            assert signals.count == 1
-        assert signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
-    finally:
-        signal.signal(signal.SIGHUP, before)
-
-
-def test_a_closed_terminal_does_not_count_under_nohup():
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with Signals() as signals:
-            os.kill(os.getpid(), signal.SIGHUP)
-            assert signals.count == 0
-    finally:
-        signal.signal(signal.SIGHUP, before)
+@pytest.mark.usefixtures("hangup")
+@pytest.mark.parametrize(("disposition", "count"), [(signal.SIG_DFL, 1), (signal.SIG_IGN, 0)])
+def test_a_closed_terminal_counts_as_a_stop_unless_nohup_ignores_it(
+    disposition: signal.Handlers, count: int
+):
+    signal.signal(signal.SIGHUP, disposition)
+    with Signals() as signals:
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert signals.count == count
+    assert signal.getsignal(signal.SIGHUP) == disposition
 
 
 @ON_SINGLE
+@pytest.mark.usefixtures("hangup")
 def test_a_worker_whose_terminal_closes_finishes_what_it_holds(
     queue: Queue, workers: Workers, folder: Folder
 ):
