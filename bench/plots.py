@@ -28,7 +28,7 @@ def draw(out: Path, name: str, kept: dict[str, Any]) -> None:
     try:
         import matplotlib as mpl
     except ImportError:
-        print(f"no plot of {name}: pip install 'fairlane[bench]' brings matplotlib")
+        print(f"no plot of {name}: `pip install '.[bench]'` in a clone brings matplotlib")
         return
     mpl.use("svg")
     mpl.rcParams.update(

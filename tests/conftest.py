@@ -38,6 +38,14 @@ hypothesis.settings.register_profile("patient", deadline=None)
 hypothesis.settings.load_profile("patient")
 
 
+@pytest.fixture
+def hangup() -> Iterator[None]:
+    """Programs that are started inherit the default of SIGHUP, also if nohup started the tests."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.fixture(scope="session")
 def server_of_kind() -> Iterator[Callable[[str], backends.Backend]]:
     """Starts each kind of back end once for the whole run, when it is first wanted."""

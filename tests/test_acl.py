@@ -40,7 +40,7 @@ PARTS |= {
     f"spark {name}": (f"cli.spark.{name}", "*")
     for name in ("submit", "collect", "archive", "report", "stop")
 }
-OPEN_TO_ALL = {"acl", "server"}  # they speak with no Redis, or only with their own
+OPEN_TO_ALL = {"acl", "server", "completion"}  # they speak with no Redis, or only with their own
 
 
 @pytest.fixture

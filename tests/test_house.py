@@ -302,6 +302,12 @@ def test_no_path_of_anybodys_machine():
     ] == []
 
 
+def test_no_text_installs_fairlane_from_an_index():
+    """It is on none: `pip install '.[extra]'` in a clone is what works as pasted."""
+    from_index = re.compile(r"pip install[^\n`]*['\" ]fairlane(\[|['\"`\s]|$)")
+    assert [name_of(path) for path in texts() if from_index.search(path.read_text())] == []
+
+
 def texts() -> Iterator[Path]:
     for name in ("src", "tests", "lua", "samples", "bench", "docs"):
         yield from (p for p in sorted((ROOT / name).rglob("*")) if p.suffix in PRINTED)

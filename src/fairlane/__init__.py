@@ -11,22 +11,60 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .bodies import content_id
-    from .errors import FairlaneError
+    from .errors import (
+        DataLost,
+        DeadNotFound,
+        FairlaneError,
+        HandlerNotFound,
+        InvalidArgument,
+        NotDurable,
+        QueueFull,
+        RedisError,
+        RedisFull,
+        RedisUnfit,
+        RedisUnreachable,
+        RequestEnded,
+        RequestExists,
+        RequestLost,
+        RequestNotFound,
+        SparkMissing,
+        WaitTimeout,
+        WorkerRefused,
+    )
     from .model import Completion, Progress, Result
     from .queue import Queue, Request, submit_request
     from .worker import Context, Reject, Retry, Worker, batch_handler, time_limit
 
+    __version__: str
+
 _HOMES = {
     "Completion": ".model",
     "Context": ".worker",
+    "DataLost": ".errors",
+    "DeadNotFound": ".errors",
     "FairlaneError": ".errors",
+    "HandlerNotFound": ".errors",
+    "InvalidArgument": ".errors",
+    "NotDurable": ".errors",
     "Progress": ".model",
     "Queue": ".queue",
+    "QueueFull": ".errors",
+    "RedisError": ".errors",
+    "RedisFull": ".errors",
+    "RedisUnfit": ".errors",
+    "RedisUnreachable": ".errors",
     "Reject": ".worker",
     "Request": ".queue",
+    "RequestEnded": ".errors",
+    "RequestExists": ".errors",
+    "RequestLost": ".errors",
+    "RequestNotFound": ".errors",
     "Result": ".model",
     "Retry": ".worker",
+    "SparkMissing": ".errors",
+    "WaitTimeout": ".errors",
     "Worker": ".worker",
+    "WorkerRefused": ".errors",
     "batch_handler": ".worker",
     "content_id": ".bodies",
     "submit_request": ".queue",
@@ -36,14 +74,32 @@ _HOMES = {
 __all__ = [
     "Completion",
     "Context",
+    "DataLost",
+    "DeadNotFound",
     "FairlaneError",
+    "HandlerNotFound",
+    "InvalidArgument",
+    "NotDurable",
     "Progress",
     "Queue",
+    "QueueFull",
+    "RedisError",
+    "RedisFull",
+    "RedisUnfit",
+    "RedisUnreachable",
     "Reject",
     "Request",
+    "RequestEnded",
+    "RequestExists",
+    "RequestLost",
+    "RequestNotFound",
     "Result",
     "Retry",
+    "SparkMissing",
+    "WaitTimeout",
     "Worker",
+    "WorkerRefused",
+    "__version__",
     "batch_handler",
     "content_id",
     "submit_request",
@@ -52,6 +108,18 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return _version()
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES[name], __name__), name)
+
+
+def _version() -> str:
+    """Returns the installed version, or `0+unknown` if the package runs from its sources."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("fairlane")
+    except PackageNotFoundError:
+        return "0+unknown"

@@ -15,6 +15,7 @@ from .errors import InvalidArgument
 
 LANES = 100
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+_SHOWN_MOST = 60  # characters of a refused name
 REQUEST_PARTS = ("sub", "counter", "req", "tok", "lease", "retry", "out", "dead", "few")
 _PARTS = [part.encode() for part in REQUEST_PARTS]
 EVERY_REQUEST_KEY = b"*:{*}*"  # patterns for SCAN: this one brings those of staging, too
@@ -35,7 +36,9 @@ def new_id() -> str:
 def check_name(kind: str, name: str) -> str:
     """`name` itself when it may be part of a key; `kind` names it in the error."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        shown = repr(name[:60] if isinstance(name, str) else name)
+        shown = repr(name)
+        if isinstance(name, str) and len(name) > _SHOWN_MOST:
+            shown = f"{name[:_SHOWN_MOST]!r}... ({len(name):,} characters)"
         raise InvalidArgument(
             f"{kind} {shown} is not valid: use 1 to 128 letters, digits and the characters _ . : -"
         )

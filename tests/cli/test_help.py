@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 COMMANDS = (
     *("submit", "worker", "wait", "results", "pause", "resume", "set", "cancel", "dead"),
-    *("status", "stats", "spark", "fsck", "doctor", "scripts", "acl", "server"),
+    *("status", "stats", "spark", "fsck", "doctor", "scripts", "acl", "server", "completion"),
 )
 GROUPS = ("dead", "scripts", "server", "spark")  # they only have commands of their own
 HEAVY = (
@@ -74,7 +74,7 @@ def test_the_short_names_tell_the_version(entry: str, alone: Program):
     assert said == alone("--version").out.decode()
 
 
-@pytest.mark.parametrize("name", sorted({*COMMANDS} - {*GROUPS, "acl"}))
+@pytest.mark.parametrize("name", sorted({*COMMANDS} - {*GROUPS, "acl", "completion"}))
 def test_every_command_that_speaks_with_one_takes_a_redis(name: str, alone: Program):
     assert "--redis URL" in alone(name, "--help").out.decode()
 
@@ -131,6 +131,22 @@ def test_no_command_is_a_usage_error_with_help(alone: Program):
 )
 def test_bad_usage_is_one_sentence(words: tuple[str, ...], alone: Program):
     alone(*words).refused(2, "--help")
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (("statsu",), "stats or status"),
+        (("dead", "reqeue"), "requeue"),
+        (("spark", "colect"), "collect"),
+    ],
+)
+def test_a_mistyped_command_gets_a_suggestion(words: tuple[str, ...], meant: str, alone: Program):
+    alone(*words).refused(2, f"No such command '{words[-1]}'. Did you mean {meant}", "--help")
+
+
+def test_a_word_that_resembles_no_command_gets_no_suggestion(alone: Program):
+    assert "Did you mean" not in alone("xyzzy").err
 
 
 def test_the_version_is_printed(alone: Program):

@@ -92,7 +92,10 @@ def test_a_line_too_long_in_a_pipe_takes_the_request_back(
         (("--id", "a b"), "request id 'a b' is not valid"),
         (("--id", "{x}"), "is not valid"),
         (("--id", ""), "is not valid"),
-        (("--id", "x" * 129), "is not valid"),
+        (
+            ("--id", "x" * 129),
+            "request id '" + "x" * 60 + "'... (129 characters) is not valid: use 1 to",
+        ),
         (("--queue", "a{b"), "queue 'a{b' is not valid"),
         (("--attempts", "0"), "attempts 0"),
         (("--backoff", "5m..1s"), "--backoff: '5m..1s' ends before it begins"),

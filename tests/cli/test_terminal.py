@@ -165,7 +165,7 @@ def test_log_lines_are_one_line_each(alone: Program):
     """A message with a newline does not look like two, and a traceback has no escapes."""
     code = (
         "import logging; from fairlane.cli.log import log_to_stderr; log_to_stderr();"
-        f"log = logging.getLogger('x'); log.warning('%s', {EVIL!r})\n"
+        f"log = logging.getLogger('fairlane.x'); log.warning('%s', {EVIL!r})\n"
         f"try: raise ValueError({EVIL!r})\n"
         "except ValueError: log.exception('failed')\n"
     )

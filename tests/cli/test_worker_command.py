@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 from typing import TYPE_CHECKING
@@ -111,6 +112,8 @@ def test_what_takes_too_long_is_ended_and_said(program: Program):
         (("--time-limit", "soon"), "'soon' is not a duration"),
         (("--id", "nonsense"), "nonsense"),
         (("--id", "127.0.0.1:99999"), "99999"),
+        (("--id", "0.0.0.0:7101"), "cannot be reached from other machines: give an address"),
+        (("--id", "::1"), "worker id '::1' is not valid: host:port is expected"),
         (("--queue", "a{b"), "queue 'a{b'"),
     ],
 )
@@ -125,9 +128,11 @@ def test_a_worker_that_cannot_be(
 
 @on_one_kind
 def test_a_port_that_is_taken(program: Program):
+    program.file(HANDLERS, "mine.py")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        program("worker", "--id", f"127.0.0.1:{port}").refused(2, f"port {port}", "is taken")
+        words = ("--id", f"127.0.0.1:{port}", "--handler", "mine:shout")
+        program("worker", *words).refused(2, f"port {port}", "is taken")
 
 
 def test_a_worker_without_redis(alone: Program):
@@ -135,7 +140,55 @@ def test_a_worker_without_redis(alone: Program):
 
 
 @on_one_kind
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_log_lines_of_a_handler_show_their_time_level_and_name(program: Program):
+    program.file(
+        b"import logging\n"
+        b"def note(body):\n"
+        b"    logging.getLogger('mine').info('worked on %s', body)\n",
+        "noting.py",
+    )
+    program("submit", "-", stdin=b"a\n")
+    lines = program("worker", "--handler", "noting:note", "--until-idle").err.splitlines()
+    (noted,) = [line for line in lines if "worked on" in line]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} INFO mine: worked on b'a'", noted)
+    assert [line for line in lines if line is not noted and not line.startswith("fairlane: ")] == []
+
+
+@on_one_kind
+def test_a_handler_may_set_up_its_own_logging(program: Program):
+    program.file(
+        b"import logging\n"
+        b"logging.basicConfig(level='INFO', format='mine says %(message)s')\n"
+        b"def note(body):\n"
+        b"    logging.info('hello')\n",
+        "noting.py",
+    )
+    program("submit", "-", stdin=b"a\n")
+    said = program("worker", "--handler", "noting:note", "--until-idle").err
+    assert said.count("\nmine says hello\n") == 1
+    assert "mine says worker" not in said, "our lines are written once, in our form"
+
+
+@on_one_kind
+def test_a_worker_without_a_handler_says_that_it_prints_and_marks_as_done(program: Program):
+    program("submit", "-", "--queue", "later", stdin=b"a\n")
+    ended = program("worker", "--queue", "later", "--until-idle")
+    first = ended.err.splitlines()[0]
+    assert first == (
+        "fairlane: no --handler: prints each sub-request of queue later and marks it as done"
+    )
+    assert json.loads(ended.out)["body"] == "a"
+
+
+@on_one_kind
+def test_a_worker_with_a_handler_does_not_speak_of_printing(program: Program):
+    program.file(HANDLERS, "mine.py")
+    assert "no --handler" not in program("worker", "--handler", "mine:shout", "--until-idle").err
+
+
+@on_one_kind
+@pytest.mark.usefixtures("hangup")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_a_worker(
     number: signal.Signals, program: Program, redis_client: redis.Redis
 ):

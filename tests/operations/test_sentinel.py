@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import retry, settings
+from fairlane.drivers import reasons
 from fairlane.drivers.aio import AsyncDriver
-from fairlane.errors import RedisUnreachable
+from fairlane.errors import RedisUnfit, RedisUnreachable
 from fairlane.queue import Queue
 from fairlane.steps import Command
 from tests.support.drivers import both, perform, run
+from tests.support.requests import once
 from tests.support.sentinels import NAME, run_guarded
 
 if TYPE_CHECKING:
@@ -68,6 +70,33 @@ def test_a_sentinel_nobody_runs_is_unreachable(kind: str):
     with pytest.raises(RedisUnreachable, match=shown) as raised:
         perform(kind, url, Command(b"TIME"))
     assert "secret" not in str(raised.value)
+    assert str(raised.value).endswith(
+        f"does not answer: No master found for '{NAME}', and a Sentinel did not answer; "
+        "is it running?"
+    )
+
+
+@pytest.mark.server
+@both
+@pytest.mark.parametrize("query", ["", "?sentinel_password=wrong"])
+def test_a_sentinel_that_refuses_the_login_is_one_sentence(kind: str, query: str):
+    """Patience does not help. redis-py's own text shows the objects of its clients."""
+    with run_guarded() as trio:
+        trio.sentinels[0].execute_command("ACL", "SETUSER", "default", "resetpass", ">sesame")
+        with pytest.raises(RedisUnfit) as raised:
+            run(kind, trio.url + query, once(Command(b"TIME")), patience_s=600)
+    said = str(raised.value).replace("=***", "=wrong")
+    assert said == (
+        f"Redis at {trio.url}{query} is not known, because a Sentinel refused the login: "
+        "check sentinel_username and sentinel_password in the URL"
+    )
+
+
+@pytest.mark.parametrize("cause", ["auth:AuthenticationError", "AuthenticationError('no')"])
+def test_a_refused_login_is_found_in_the_texts_of_all_releases_of_redis_py(cause: str):
+    text = f"No master found for 'mymaster' : Redis<ConnectionPool<...>> - {cause}"
+    assert reasons.is_refusal(text)
+    assert "sentinel_password" in reasons.why_refused(text)
 
 
 # ------------------------------------------------------------------ patience

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import aio
+from fairlane import aio, clock, settings
 from fairlane.drivers.aio import AsyncDriver
 from fairlane.errors import RedisUnfit, RedisUnreachable
 from fairlane.queue import Queue
@@ -140,6 +140,17 @@ def test_a_server_that_speaks_no_tls_is_suspected(kind: str):
         url = f"rediss://{HOST}:{silent.getsockname()[1]}"
         with pytest.raises(RedisUnreachable, match="does it speak TLS"):
             run(kind, url, once(Command(b"TIME")), patience_s=0, timeout_s=0.2)
+
+
+@both
+def test_a_server_without_tls_is_found_by_a_plain_ping_long_before_the_timeout(kind: str):
+    """Redis waits for the rest of what it takes for a command, so the handshake has no end."""
+    with run_server("single") as server:
+        url = f"rediss://{HOST}:{server.port}"
+        began = clock.mono_s()
+        with pytest.raises(RedisUnfit, match="answers without TLS: begin the URL with redis inst"):
+            run(kind, url, once(Command(b"TIME")), patience_s=600)
+        assert clock.mono_s() - began < settings.SOCKET_TIMEOUT_S / 2
 
 
 @both

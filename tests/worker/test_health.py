@@ -274,6 +274,28 @@ def test_a_closed_port_refuses(port: HealthPort):
         socket.create_connection(split_id(port.address), timeout=5)
 
 
+@pytest.mark.parametrize("worker", ["0.0.0.0:7101", "[::]:7101", "0:7101", "::0:7101"])
+def test_an_address_that_others_cannot_reach_is_refused(worker: str):
+    """Each machine takes it for itself, so a refused port would prove nothing."""
+    with pytest.raises(InvalidArgument, match=f"reached.* as in {socket.gethostname()}:7101"):
+        HealthPort(worker, dict)
+
+
+def test_a_port_of_an_ipv6_address_answers(report: dict[str, Any]):
+    """Its id is without brackets, and others find its port by that id."""
+    try:
+        port = HealthPort("[::1]:0", lambda: report)
+    except WorkerRefused:
+        pytest.skip("this machine has no IPv6")
+    with contextlib.closing(port), selectors.DefaultSelector() as selector:
+        port.watch(selector)
+        host, number = split_id(port.address)
+        assert host == "::1"
+        with socket.create_connection((host, number), timeout=5) as client:
+            client.sendall(b"GET /healthz\r\n")
+            assert json.loads(read(port, selector, client).partition(b"\r\n\r\n")[2]) == REPORT
+
+
 @pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
 def test_an_address_of_another_machine_is_refused_with_a_sentence(host: str):
     """A worker can only listen where it is."""
@@ -302,6 +324,9 @@ def test_a_worker_answers_while_many_connections_send_nothing(queue: Queue, work
         ("127.0.0.1:7101", ("127.0.0.1", 7101)),
         ("a.host-name_1:0", ("a.host-name_1", 0)),
         ("h:65535", ("h", 65_535)),
+        ("[::1]:7101", ("::1", 7101)),
+        ("::1:7101", ("::1", 7101)),
+        ("[fe80::2]:0", ("fe80::2", 0)),
     ],
 )
 def test_an_id_is_a_host_and_a_port(worker: str, expected: tuple[str, int]):
@@ -309,14 +334,25 @@ def test_an_id_is_a_host_and_a_port(worker: str, expected: tuple[str, int]):
     assert split_id(worker) == expected
 
 
-@pytest.mark.parametrize("worker", ["host", "host:", ":7101", "host:port", "host:65536", "h:-1"])
+@pytest.mark.parametrize(
+    "worker",
+    [
+        *("host", "host:", ":7101", "host:port", "host:65536", "h:-1"),
+        *("::1", "[::1]:", "[::1]:x", "[1:2]:7101", "a:b:1"),
+    ],
+)
 def test_an_id_that_is_no_address_is_refused(worker: str):
     """With a sentence that shows one."""
     with pytest.raises(InvalidArgument, match=r"host:port is expected, as in 127\.0\.0\.1:7101"):
         split_id(worker)
 
 
-@pytest.mark.parametrize("worker", ["", "h{x}:1", "h :1", "h" * 127 + ":1"])
+@pytest.mark.parametrize(
+    "worker",
+    [
+        *("", "h{x}:1", "h :1", "h" * 127 + ":1", "[h]:1", "[::1", "[[::1]]:1", "[fe80::1%eth0]:1"),
+    ],
+)
 def test_an_id_that_cannot_be_in_a_key_is_refused(worker: str):
     """A brace would move the worker's key to another slot."""
     with pytest.raises(InvalidArgument, match=r"worker id .* is not valid: use 1 to 128 letters"):

@@ -34,6 +34,35 @@ def test_a_second_signal_that_comes_at_once_does_not_count(
         assert signals.count == count
 
 
+@pytest.mark.usefixtures("hangup")
+@pytest.mark.parametrize(("disposition", "count"), [(signal.SIG_DFL, 1), (signal.SIG_IGN, 0)])
+def test_a_closed_terminal_counts_as_a_stop_unless_nohup_ignores_it(
+    disposition: signal.Handlers, count: int
+):
+    signal.signal(signal.SIGHUP, disposition)
+    with Signals() as signals:
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert signals.count == count
+    assert signal.getsignal(signal.SIGHUP) == disposition
+
+
+@ON_SINGLE
+@pytest.mark.usefixtures("hangup")
+def test_a_worker_whose_terminal_closes_finishes_what_it_holds(
+    queue: Queue, workers: Workers, folder: Folder
+):
+    """A hang-up reaches its processes, too, and does not end them."""
+    request = queue.submit_request([b"1"], limit=1)
+    worker = workers.start("hold")
+    pid = int(folder.wait_noted("began")[0][1])
+    worker.send(signal.SIGHUP)
+    os.kill(pid, signal.SIGHUP)
+    wait_until(lambda: "drains" in worker.said(), why="it drains")
+    folder.open_gate()
+    assert request.wait(timeout=10) == "done"
+    assert worker.wait() == 0
+
+
 def state(pid: int) -> str:
     """A letter: T for one that is stopped."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

@@ -6,7 +6,7 @@ import os
 
 import click
 
-from .options import json_option, open_queue, redis_option
+from .options import home_option, json_option, open_request, redis_option
 from .talk import emit, emit_json, say
 
 
@@ -15,16 +15,16 @@ from .talk import emit, emit_json, say
 @click.option(
     "--reason", default="cancelled by the caller", show_default=True, help="Kept with the request."
 )
+@home_option
 @json_option
 @redis_option
-def command(request_id: str, redis: str | None, reason: str, as_json: bool) -> int:
+def command(
+    request_id: str, redis: str | None, queue: str | None, reason: str, as_json: bool
+) -> int:
     """Cancel the request ID and print its state: cancelling while workers still hold some of it."""
-    from ..keys import check_name
     from .endings import summary
 
-    check_name("request id", request_id)
-    with open_queue(redis) as queue:
-        request = queue.request(request_id)
+    with open_request(redis, queue, request_id) as request:
         before = request.progress()
         request.cancel(os.fsencode(reason).decode("utf-8", "replace"))
         progress = request.progress()

@@ -9,7 +9,8 @@ import click
 
 from ..errors import InvalidArgument
 from ..terminal import printable
-from .options import json_option, open_queue, queue_option, redis_option
+from .group import Group
+from .options import home_option, json_option, open_queue, open_request, queue_option, redis_option
 from .pace import ago
 from .talk import emit, emit_json, say
 
@@ -23,7 +24,7 @@ PREVIEW = 60  # characters of a body
 HEADLINE = 200  # characters of an error
 
 
-@click.group("dead", short_help="List, requeue or drop sub-requests that were given up.")
+@click.group("dead", cls=Group, short_help="List, requeue or drop sub-requests that were given up.")
 def command() -> None:
     """List, requeue or drop sub-requests that were given up.
 
@@ -73,24 +74,23 @@ def _choice_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @command.command("requeue", short_help="Let dead sub-requests run again.")
 @click.argument("request_id", metavar="ID")
 @_choice_options
+@home_option
 @json_option
 @redis_option
 def requeue(
-    request_id: str, redis: str | None, fingerprints: tuple[str, ...], indexes: tuple[int, ...],
-    everything: bool, as_json: bool,
+    request_id: str, redis: str | None, queue: str | None, fingerprints: tuple[str, ...],
+    indexes: tuple[int, ...], everything: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Let dead sub-requests of ID run again, with all attempts; print the request that runs them.
 
     Before the end that is ID itself, after it a new request whose parent is ID. Repeating the
     command after an error goes on where it was.
     """
-    from ..keys import check_name
     from ..operations.requeue import requeue_dead
 
-    check_name("request id", request_id)
     choice = _choose(fingerprints, indexes, everything=everything)
-    with open_queue(redis) as queue:
-        run_by, count = queue.driver.run(requeue_dead(request_id, choice))
+    with open_request(redis, queue, request_id) as request:
+        run_by, count = request.queue.driver.run(requeue_dead(request_id, choice))
     if as_json:
         emit_json({"id": run_by, "requeued": count, "parent": _other(run_by, request_id)})
     elif count:
@@ -105,21 +105,19 @@ def requeue(
 @command.command("drop", short_help="Forget dead sub-requests with their bodies.")
 @click.argument("request_id", metavar="ID")
 @_choice_options
+@home_option
 @json_option
 @redis_option
 def drop(
-    request_id: str, redis: str | None, fingerprints: tuple[str, ...], indexes: tuple[int, ...],
-    everything: bool, as_json: bool,
+    request_id: str, redis: str | None, queue: str | None, fingerprints: tuple[str, ...],
+    indexes: tuple[int, ...], everything: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Forget dead sub-requests of ID with their bodies; print how many. Counts and results stay."""
-    from ..keys import check_name
+    from ..operations.requeue import drop_dead
 
-    check_name("request id", request_id)
     choice = _choose(fingerprints, indexes, everything=everything)
-    with open_queue(redis) as queue:
-        from ..operations.requeue import drop_dead
-
-        count = queue.driver.run(drop_dead(request_id, choice))
+    with open_request(redis, queue, request_id) as request:
+        count = request.queue.driver.run(drop_dead(request_id, choice))
     if as_json:
         emit_json({"id": request_id, "dropped": count})
     else:

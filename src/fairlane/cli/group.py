@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
@@ -29,10 +30,27 @@ COMMANDS = (
     "scripts",
     "acl",
     "server",
+    "completion",
 )
 
 
-class Commands(click.Group):
+class Group(click.Group):
+    """Suggests the closest names for a mistyped command, as click does for options."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Returns the command that `args` begin with. Raises UsageError."""
+        name = args[0]
+        is_unknown = not name.startswith("-") and self.get_command(ctx, name) is None
+        if is_unknown and not ctx.resilient_parsing:
+            close = " or ".join(get_close_matches(name, self.list_commands(ctx)))
+            hint = f". Did you mean {close}?" if close else ""
+            raise click.UsageError(f"No such command {name!r}{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+class Commands(Group):
     """Loads the command `name` from the file of that name in `package`.
 
     `names`: those there are, in the order that help shows them.
@@ -62,12 +80,9 @@ def load(name: str, package: str = PACKAGE) -> click.Command:
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if not wanted or ctx.resilient_parsing:
         return
-    from importlib.metadata import PackageNotFoundError, version
+    from .. import __version__
 
-    try:
-        click.echo(f"fairlane {version('fairlane')}")
-    except PackageNotFoundError:  # run from a checkout that is not installed
-        click.echo("fairlane (not installed)")
+    click.echo(f"fairlane {__version__}")
     ctx.exit()
 
 

@@ -1,4 +1,8 @@
-"""Logs to stderr, a line for each record, without characters that could command a terminal."""
+"""Logs to stderr, a line for each record, without characters that could command a terminal.
+
+The lines of this package begin with `fairlane: `, as all talk of the commands does. The lines of
+other loggers, such as a handler's own, show their time, level and name.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,9 @@ import sys
 from typing import Any
 
 from ..terminal import printable
+
+_OURS = "fairlane: %(message)s"
+_OTHERS = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class _Lines(logging.Formatter):
@@ -27,9 +34,9 @@ class StderrHandler(logging.Handler):
     the interpreter waits when it ends.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, form: str = _OURS) -> None:
         super().__init__()
-        self.setFormatter(_Lines("fairlane: %(message)s"))
+        self.setFormatter(_Lines(form))
 
     def handle(self, record: logging.LogRecord) -> bool:
         """Writes the record without the handler's lock."""
@@ -47,5 +54,9 @@ class StderrHandler(logging.Handler):
 
 
 def log_to_stderr() -> None:
-    """Sends what is logged to stderr."""
-    logging.basicConfig(level=logging.INFO, handlers=[StderrHandler()])
+    """Sends log lines to stderr; a root logger that has handlers already keeps them."""
+    ours = logging.getLogger("fairlane")
+    ours.setLevel(logging.INFO)
+    ours.addHandler(StderrHandler())
+    ours.propagate = False
+    logging.basicConfig(level=logging.INFO, handlers=[StderrHandler(_OTHERS)])

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from .. import settings
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, RequestNotFound
 from .talk import say
 
 if TYPE_CHECKING:
-    from ..queue import Queue
+    from collections.abc import Iterator
+
+    from ..queue import Queue, Request
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
+# Shells complete it to the name of a file; the command itself reports what it cannot open.
+FILE = click.Path(readable=False)
 LONGEST_TIMEOUT_MS = 366 * 86_400_000
 
 
@@ -34,6 +39,12 @@ def queue_option(function: F) -> F:
     return click.option("--queue", metavar="NAME", default=settings.DEFAULT_QUEUE, help=text)(
         function
     )
+
+
+def home_option(function: F) -> F:
+    """`--queue NAME` of a command for one request, whose id is unique across queues."""
+    text = "The queue that the request must be in.  [default: any]"
+    return click.option("--queue", metavar="NAME", help=text)(function)
 
 
 def json_option(function: F) -> F:
@@ -58,16 +69,45 @@ def open_queue(
     Without `check` nothing is asked yet.
     """
     from ..keys import check_name
-    from ..queue import Queue, resolve_url
+    from ..queue import Queue
 
     check_name("queue", name)
-    url = resolve_url(redis)
-    if settings.redis_url(redis) is None:
-        say(f"no --redis and no {settings.REDIS_VARIABLE}: using the embedded server at {url}")
-    queue = Queue.from_url(url, name=name)
+    queue = Queue.from_url(url_of(redis), name=name)
     if check:
         queue.driver.check()
     return queue
+
+
+@contextlib.contextmanager
+def open_request(redis: str | None, queue: str | None, request_id: str) -> Iterator[Request]:
+    """Yields the request, which is looked up only to compare `queue` with its own.
+
+    Raises InvalidArgument, RedisError, RequestNotFound.
+    """
+    from ..keys import check_name
+
+    check_name("request id", request_id)
+    with open_queue(redis, settings.DEFAULT_QUEUE if queue is None else queue) as opened:
+        request = opened.request(request_id)
+        if queue is not None and (home := request.progress().queue) != queue:
+            raise RequestNotFound(
+                f"request {request_id} is in queue {home}, not in queue {queue}: "
+                f"give --queue {home}, or leave it out"
+            )
+        yield request
+
+
+def url_of(redis: str | None) -> str:
+    """Returns the URL of the Redis named, else of the embedded server, which a notice names."""
+    from ..queue import resolve_url
+
+    url = resolve_url(redis)
+    if settings.redis_url(redis) is None:
+        from ..embedded import is_first_use_today
+
+        if is_first_use_today():
+            say("uses your embedded Redis server; --redis URL names another")
+    return url
 
 
 def time_ms(name: str, text: str, low: str, high: str, why: str = "") -> int:

@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import click
 
-from .options import json_option, open_queue, redis_option
+from .options import home_option, json_option, open_request, redis_option
 from .talk import emit, emit_json, say
 
 
 @click.command("pause", short_help="Pause a request: what runs ends, nothing more starts.")
 @click.argument("request_id", metavar="ID")
+@home_option
 @json_option
 @redis_option
-def command(request_id: str, redis: str | None, as_json: bool) -> int:
+def command(request_id: str, redis: str | None, queue: str | None, as_json: bool) -> int:
     """Pause the request ID until fairlane resume ID, and print its state.
 
     Exit code 1: it has ended, or is being cancelled or past its deadline; 3: there is none.
     """
-    return change(request_id, redis, "paused", as_json=as_json)
+    return change(request_id, redis, queue, "paused", as_json=as_json)
 
 
-def change(request_id: str, redis: str | None, wanted: str, *, as_json: bool) -> int:
+def change(
+    request_id: str, redis: str | None, queue: str | None, wanted: str, *, as_json: bool
+) -> int:
     """Pauses or resumes and prints the state; 1 when that is not the one wanted."""
-    from ..keys import check_name
     from .endings import summary
 
-    check_name("request id", request_id)
-    with open_queue(redis) as queue:
-        request = queue.request(request_id)
+    with open_request(redis, queue, request_id) as request:
         state = request.pause() if wanted == "paused" else request.resume()
         progress = request.progress()
     if as_json:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import click
 
-from .options import json_option, open_queue, redis_option, timeout_option, timeout_s
+from .options import (
+    FILE,
+    home_option,
+    json_option,
+    open_request,
+    redis_option,
+    timeout_option,
+    timeout_s,
+)
 
 
 @click.command("results", short_help="Print or write the results of a request until it has ended.")
@@ -14,34 +22,34 @@ from .options import json_option, open_queue, redis_option, timeout_option, time
     help="input: line N is the result of input N; done: as they finish.",
 )  # fmt: skip
 @click.option(
-    "--out", metavar="FILE", help="Write them to FILE (- is stdout); JSON if it ends in .ndjson."
-)
+    "--out", metavar="FILE", type=FILE,
+    help="Write them to FILE (- is stdout); JSON if it ends in .ndjson.",
+)  # fmt: skip
 @timeout_option
+@home_option
 @json_option
 @redis_option
 def command(
     request_id: str,
     redis: str | None,
+    queue: str | None,
     order: str,
     out: str | None,
     timeout: str | None,
     as_json: bool,
 ) -> int:
     """Print the results of the request ID, one a line, until it has ended."""
-    from ..keys import check_name
     from .endings import judge
     from .out_file import open_results
     from .patience import Patience
     from .results_file import NDJSON, write_results
     from .submission import end_like_interrupt
 
-    check_name("request id", request_id)
     limit = timeout_s(timeout)
     name = None if out == "-" else out
     ndjson = as_json or (name is not None and name.endswith(NDJSON))
     if name is not None:  # a signal leaves no half file
         end_like_interrupt()
-    with open_results(name) as stream, open_queue(redis) as queue:
-        request = queue.request(request_id)
+    with open_results(name) as stream, open_request(redis, queue, request_id) as request:
         patience = Patience(request, limit)
         return judge(write_results(request, stream, order=order, ndjson=ndjson, patience=patience))

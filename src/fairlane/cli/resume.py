@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import click
 
-from .options import json_option, redis_option
+from .options import home_option, json_option, redis_option
 
 
 @click.command("resume", short_help="Let a paused request go on.")
 @click.argument("request_id", metavar="ID")
+@home_option
 @json_option
 @redis_option
-def command(request_id: str, redis: str | None, as_json: bool) -> int:
+def command(request_id: str, redis: str | None, queue: str | None, as_json: bool) -> int:
     """Let the paused request ID go on, and print its state.
 
     Exit code 1: it has ended, or is being cancelled or past its deadline; 3: there is none.
     """
     from .pause import change
 
-    return change(request_id, redis, "active", as_json=as_json)
+    return change(request_id, redis, queue, "active", as_json=as_json)

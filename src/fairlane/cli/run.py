@@ -46,9 +46,12 @@ def run(called_as: str, name: str | None = None) -> int:  # noqa: PLR0911  one f
 
 
 def _invoke(called_as: str, name: str | None) -> int:
+    from .completion import complete
     from .group import fairlane, load, version_option
 
     command = version_option(load(name)) if name else fairlane
+    if complete(command, called_as):
+        return 0
     try:
         settings = fairlane.context_settings
         with command.make_context(called_as, sys.argv[1:], **settings) as context:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .group import Group
 from .options import json_option, redis_option, time_ms
 from .talk import emit, emit_json, say
 
@@ -17,7 +18,9 @@ PATIENCE_S, TIMEOUT_S = 2.0, 4.0  # of one server, as the others wait
 
 
 @click.group(
-    "scripts", short_help="Load the scripts onto every server, or see that they are there."
+    "scripts",
+    cls=Group,
+    short_help="Load the scripts onto every server, or see that they are there.",
 )
 def command() -> None:
     """Load the scripts of this release onto every server, or see that they are there.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import RequestNotFound
+from .group import Group
 from .options import json_option
 from .talk import emit, emit_json, say
 
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
 NOT_RUNNING = "the embedded server is not running"
 
 
-@click.group("server", short_help="Start, look at and stop your own embedded Redis server.")
+@click.group(
+    "server", cls=Group, short_help="Start, look at and stop your own embedded Redis server."
+)
 def command() -> None:
     """Start, look at and stop your own embedded Redis server."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ..errors import InvalidArgument
-from .options import json_option, open_queue, redis_option
+from .options import home_option, json_option, open_request, redis_option
 from .talk import emit, emit_json
 
 
@@ -13,29 +13,32 @@ from .talk import emit, emit_json
 @click.argument("request_id", metavar="ID")
 @click.option("--limit", type=int, metavar="N", help="At most so many workers at once, 1 to 10000.")
 @click.option("--priority", type=int, metavar="P", help="Lane 0 (first) to 99.")
+@home_option
 @json_option
 @redis_option
 def command(
-    request_id: str, redis: str | None, limit: int | None, priority: int | None, as_json: bool
+    request_id: str,
+    redis: str | None,
+    queue: str | None,
+    limit: int | None,
+    priority: int | None,
+    as_json: bool,
 ) -> int:
     """Change the request ID while it waits or runs, and print what is now in force.
 
     What workers hold already ends first, also above a lower limit. Exit code 1: it has ended; 3:
     there is none.
     """
-    from ..keys import check_name
     from ..model import check_limit, check_priority
     from .endings import summary
 
-    check_name("request id", request_id)
     if limit is None and priority is None:
         raise InvalidArgument("there is nothing to set: give --limit N or --priority P")
     if limit is not None:
         check_limit(limit)
     if priority is not None:
         check_priority(priority)
-    with open_queue(redis) as queue:
-        request = queue.request(request_id)
+    with open_request(redis, queue, request_id) as request:
         if limit is not None:
             request.set_limit(limit)
         if priority is not None:

@@ -11,6 +11,7 @@ import click
 from .. import settings
 from ..errors import InvalidArgument
 from .options import (
+    FILE,
     json_option,
     open_queue,
     queue_option,
@@ -35,7 +36,7 @@ _WHY = ", as a request without its last lines is given up after an hour"
 
 
 @click.command("submit", short_help="Submit the lines of FILE as one request and print its id.")
-@click.argument("file", metavar="FILE")
+@click.argument("file", metavar="FILE", type=FILE)
 @click.option(
     "--priority",
     type=int,
@@ -72,6 +73,7 @@ _WHY = ", as a request without its last lines is given up after an hour"
 @click.option(
     "--out",
     metavar="RESULTS",
+    type=FILE,
     help="Wait and write the results there in input order; JSON if it ends in .ndjson.",
 )
 @json_option

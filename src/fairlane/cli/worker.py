@@ -19,12 +19,13 @@ if TYPE_CHECKING:
     "--id",
     "worker_id",
     metavar="HOST:PORT",
-    help="Its name and the address of its health port.  [default: a free port on 127.0.0.1]",
+    help="Its name and the address of its health port, [::1]:7101 for IPv6.  "
+    "[default: a free port on 127.0.0.1]",
 )
 @click.option(
     "--handler",
     metavar="MODULE:FUNCTION",
-    help="What is called for every sub-request.  [default: print it as JSON]",
+    help="What is called for every sub-request.  [default: print it as JSON and mark it done]",
 )
 @click.option(
     "--concurrency",
@@ -63,9 +64,10 @@ def command(
     time_limit: str | None,
     **given: Any,
 ) -> int:
-    """Work on sub-requests. SIGTERM or Ctrl-C finishes what is held and ends."""
+    """Work on sub-requests. SIGTERM, SIGHUP or Ctrl-C finishes what is held and ends."""
     from ..worker import Worker
     from .log import log_to_stderr
+    from .talk import say
 
     function = _find(handler)
     chosen = {name: value for name, value in given.items() if value is not None}
@@ -73,7 +75,10 @@ def command(
         chosen["time_limit_s"] = time_limit_ms(time_limit) / 1000
     log_to_stderr()
     with open_queue(redis, queue) as opened:
-        return Worker(opened, function, id=worker_id, **chosen).run(until_idle=until_idle)
+        worker = Worker(opened, function, id=worker_id, **chosen)
+        if handler is None:
+            say(f"no --handler: prints each sub-request of queue {queue} and marks it as done")
+        return worker.run(until_idle=until_idle)
 
 
 def _find(handler: str | None) -> Callable[..., Any]:

@@ -12,7 +12,7 @@ from redis.asyncio.connection import Connection, ConnectionPool, SSLConnection
 from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 
 from ..errors import RedisUnreachable
-from . import routes
+from . import plain, routes
 from .aio_once import Once
 from .aio_shared import Shared
 from .places import Kinds, Known, Places
@@ -52,6 +52,8 @@ class Lines(Known):
         return made
 
     async def _make(self) -> Shared:
+        if self.may_be_plain:
+            await self._greet()
         if self.is_silent:
             await self._probe()
             if (found := self.shared) is not None:  # it was sound all the time
@@ -89,6 +91,8 @@ class Lines(Known):
         """A connection, made if none is idle. A Sentinel's asks for its master as it connects."""
         if self.is_silent:
             await self._probe()
+        if self.may_be_plain:
+            await self._greet()
         line = self._idle.pop() if self._idle else self._new()
         await line.connect()  # nothing, if it is
         return line
@@ -114,6 +118,18 @@ class Lines(Known):
         finally:
             await line.disconnect()
         self.has_answered()
+
+    async def _greet(self) -> None:
+        """Raises ConnectionError if the server answers without TLS."""
+        options = self._pool.connection_kwargs
+        line = _hanging_up(self._pool.connection_class)(**plain.greeting_options(options))
+        try:
+            await line.connect()
+        except redis.exceptions.TimeoutError:
+            await plain.refuse_plain_async(options)
+        finally:
+            await line.disconnect()
+        self.may_be_plain = False
 
     def give(self, line: Connection) -> None:
         """Back among the idle ones; a broken one reconnects at its next use."""

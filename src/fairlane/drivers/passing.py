@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from ..errors import FairlaneError
     from ..scripts import Dialect
+    from ..steps import Call, Command
 
 S = TypeVar("S", bound=Places[Any])  # a driver's Servers
 
@@ -70,11 +71,13 @@ class Driver(Generic[S]):
         """Returns `away_s` in a cluster; None for a single server, which is waited for as ever."""
         return None if self.servers.is_one else away_s
 
-    def error_of(self, error: Exception, away_s: float | None) -> FairlaneError:
-        """Returns our error for a call that is not repeated any more."""
+    def error_of(
+        self, error: Exception, away_s: float | None, step: Command | Call | None = None
+    ) -> FairlaneError:
+        """Returns our error for a call, of `step` if that is given, that is not repeated."""
         if away_s is not None:
             return given_up(error, self.place, away_s)
-        return wire.translate(error, self.place, is_replica=self.is_final(error))
+        return wire.translate(error, self.place, is_replica=self.is_final(error), step=step)
 
     def is_final(self, error: Exception) -> bool:
         """A write was refused by the replica that the URL names."""

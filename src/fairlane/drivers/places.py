@@ -26,6 +26,9 @@ class Known:
     """What both drivers' Lines know of their server."""
 
     place = ""
+    may_be_plain = (
+        False  # TLS is wanted, and no handshake has succeeded or failed for another reason
+    )
     is_silent = False  # it did not answer; nobody knows whether it does now
     _try_s = 0.0
     _away_since = 0.0  # its first call without an answer, by clock.mono_s; 0 = it has answered
@@ -130,6 +133,7 @@ class Places(Generic[L]):
                 self._options["connection_class"] = self.KINDS.secure
         else:
             self._one = self.KINDS.lines(self._pool(target), self.place)
+            self._one.may_be_plain = target.kind == "one" and target.is_secure
 
     def _pool(self, target: urls.Target) -> Any:
         kinds = self.KINDS

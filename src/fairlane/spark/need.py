@@ -13,7 +13,7 @@ from ..errors import SparkMissing
 
 OLDEST = (4, 2)  # the first with admission control for sources written in Python
 NEWEST = (5, 0)  # not this one
-_INSTALL = "install the extra: pip install 'fairlane[spark]'"
+_INSTALL = "run `pip install '.[spark]'` in a clone of Fairlane"
 
 
 @cache

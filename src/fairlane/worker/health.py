@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import ipaddress
 import json
+import re
 import selectors
 import socket
 from dataclasses import dataclass
@@ -21,17 +23,49 @@ _CLIENT_S = 1.0  # a connection's time, from its first moment to the end of its 
 _CLIENTS_MOST = 64  # connections that are open, and as many that wait to be accepted
 _REQUEST_MOST = 1 << 16  # bytes of a request that are read
 _LAST_PORT = 65_535
+_BRACKETED = re.compile(r"\[([^\[\]]*:[^\[\]]*)\]:(.*)")
 
 
 def split_id(worker: str) -> tuple[str, int]:
-    """`host:port` as (host, port). Raises InvalidArgument."""
-    check_name("worker id", worker)
-    host, _, port = worker.rpartition(":")
-    if not host or not port.isdigit() or not 0 <= int(port) <= _LAST_PORT:
+    """Returns the host and port of `host:port` or `[host]:port`. Raises InvalidArgument.
+
+    An IPv6 address may have brackets here. A worker's registered id has none.
+    """
+    bracketed = _BRACKETED.fullmatch(worker) if isinstance(worker, str) else None
+    name = check_name("worker id", f"{bracketed[1]}:{bracketed[2]}" if bracketed else worker)
+    host, _, port = name.rpartition(":")
+    if not _is_host(host) or not port.isdigit() or not 0 <= int(port) <= _LAST_PORT:
         raise InvalidArgument(
-            f"worker id {worker!r} is not valid: host:port is expected, as in 127.0.0.1:7101"
+            f"worker id {worker!r} is not valid: host:port is expected, as in 127.0.0.1:7101 "
+            "or [::1]:7101"
         )
     return host, int(port)
+
+
+def _is_host(text: str) -> bool:
+    """Returns False if `text` is empty, or has colons and is no IPv6 address."""
+    if ":" not in text:
+        return bool(text)
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def own_address(worker: str) -> tuple[str, int]:
+    """Returns the host and port that a worker with this id listens on. Raises InvalidArgument.
+
+    Other workers connect to that address to find out whether the worker lives. So 0.0.0.0 and ::
+    are refused, because each machine takes them for itself.
+    """
+    host, port = split_id(worker)
+    if not host.strip("0.:"):
+        raise InvalidArgument(
+            f"worker id {worker} cannot be reached from other machines: give an address or a name "
+            f"of this machine, as in {socket.gethostname()}:{port}"
+        )
+    return host, port
 
 
 @dataclass(slots=True)
@@ -51,12 +85,13 @@ class HealthPort:
     """
 
     def __init__(self, worker: str, report: Callable[[], dict[str, Any]]) -> None:
-        host, port = split_id(worker)
+        host, port = own_address(worker)
         self._report = report
         self._selector: selectors.BaseSelector  # set by `watch`
         self._clients: dict[int, _Client] = {}  # by file descriptor, the oldest first
         try:
-            self.socket = socket.create_server((host, port), backlog=_CLIENTS_MOST)
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            self.socket = socket.create_server((host, port), family=family, backlog=_CLIENTS_MOST)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise WorkerRefused(

@@ -1,7 +1,8 @@
 """How the supervisor, its processes and the processes that these fork handle signals.
 
-The supervisor counts SIGTERM and SIGINT, a pipe wakes it, and it passes Ctrl-Z on. Its processes
-leave the decision to it. What a handler forks handles signals as any Python program does.
+The supervisor counts SIGTERM, SIGINT and, unless `nohup` ignores it, SIGHUP. A pipe wakes it, and
+it passes Ctrl-Z on. Its processes leave the decision to it. What a handler forks handles signals as
+any Python program does.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ _APART_S = 0.3  # of two that count
 _PYTHONS_OWN: dict[int, Any] = {
     signal.SIGTERM: signal.SIG_DFL,
     signal.SIGINT: signal.default_int_handler,
+    signal.SIGHUP: signal.SIG_DFL,
 }
 
 
@@ -46,6 +48,8 @@ class Signals:
             self._fd = signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
             for number in (signal.SIGTERM, signal.SIGINT):
                 self._before[number] = signal.signal(number, self._count)
+            if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
+                self._before[signal.SIGHUP] = signal.signal(signal.SIGHUP, self._count)
             if signal.getsignal(signal.SIGTSTP) == signal.SIG_DFL:
                 self._before[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, self._stop)
             self._before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -88,14 +92,14 @@ class Signals:
 
 
 def leave_to_parent() -> None:
-    """Makes SIGTERM and SIGINT do nothing in this process, and resets the others.
+    """Makes SIGTERM, SIGINT and SIGHUP do nothing in this process, and resets the others.
 
     The supervisor decides, also when a terminal signals all processes. The signals are not ignored
     (SIG_IGN), because a program that a handler starts would ignore them, too.
     """
     for number in _PYTHONS_OWN:
         signal.signal(number, _do_nothing)
-    for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGTSTP):
+    for number in (signal.SIGCHLD, signal.SIGTSTP):
         signal.signal(number, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
 

@@ -22,7 +22,7 @@ from .board import Board
 from .children import Child, Children
 from .failures import Failures
 from .handlers import Handler, shape_of
-from .health import HealthPort, split_id
+from .health import HealthPort, own_address
 from .keeper import Keeper
 from .log_queue import LogQueue
 from .overdue import Overdue
@@ -42,13 +42,13 @@ _SPARE_MOST = 255  # records of one process for more leases than one a unit
 class Worker:
     """Works on a queue: `processes` child processes with `concurrency` units each.
 
-    `handler` is `def f(body: bytes) -> bytes | str | None`, an `async def`, or a batch handler
-    (see batch_handler); it may take a Context as its second argument. `id` is host:port, the
-    address of the health port; None takes a free port of 127.0.0.1. `slice_ms` is how long one
-    lease's work should take; 0 means one sub-request a lease. `tokens` is the most that are taken
-    at once, when the handler is quick; 1 means one lease at a time. `time_limit_s` is the most one
-    call of the handler may take; the smallest counts of this, the handler's own (see time_limit)
-    and the request's. Raises InvalidArgument, HandlerNotFound.
+    `handler` is `def f(body: bytes) -> bytes | str | None`, an `async def`, or a batch handler (see
+    batch_handler); it may take a Context as its second argument. `id` is host:port, the address of
+    the health port ([host]:port for IPv6); None takes a free port of 127.0.0.1. `slice_ms` is how
+    long one lease's work should take; 0 means one sub-request a lease. `tokens` is the most that
+    are taken at once, when the handler is quick; 1 means one lease at a time. `time_limit_s` is the
+    most one call of the handler may take; the smallest counts of this, the handler's own (see
+    time_limit) and the request's. Raises InvalidArgument, HandlerNotFound.
     """
 
     def __init__(
@@ -77,8 +77,7 @@ class Worker:
         if not isinstance(queue, Queue):
             raise InvalidArgument(f"queue {queue!r} is not valid: a fairlane.Queue is expected")
         self.queue = queue
-        self.id = id or "127.0.0.1:0"
-        split_id(self.id)
+        self.id = "{}:{}".format(*own_address(id or "127.0.0.1:0"))
         self._shape = shape_of(handler).limited(time_limit_s)
         self._concurrency, self._processes, self._slice_ms = concurrency, processes, slice_ms
         # Each lease of a bunch stands on a record of its own.
@@ -99,7 +98,7 @@ class Worker:
     def run(
         self, *, until_idle: bool = False, watch: Callable[[dict[str, int]], bool] | None = None
     ) -> int:
-        """Works until SIGTERM, SIGINT or `stop`, or until no request of the queue is unfinished.
+        """Works until SIGTERM, SIGHUP, SIGINT or `stop`, or until no request is unfinished.
 
         `watch` is called several times a second, and once at the end, with the counts so far; what
         it answers True to, drains. It must not take long: leases are extended in between. Returns

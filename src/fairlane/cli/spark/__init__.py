@@ -20,6 +20,6 @@ COMMANDS = ("submit", "work", "stop", "collect", "archive", "report")
 def command() -> None:
     """Data too big for one machine: submit, work, collect, archive and report with Spark.
 
-    Needs the extra fairlane[spark] and Java 17 or newer. Runs on this machine's cores unless
-    --master or spark-submit names a cluster.
+    Needs Java 17 or newer and the extra spark: pip install '.[spark]' in a clone. Runs on this
+    machine's cores unless --master or spark-submit names a cluster.
     """

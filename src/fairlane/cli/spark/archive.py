@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..options import json_option, queue_option, redis_option
+from ..options import FILE, json_option, queue_option, redis_option
 from ..talk import emit_json, say
 from .running import master_option, must_answer, redis_for, spark_session
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command("archive", short_help="Keep endings and results as Parquet, by date.")
-@click.argument("out", metavar="FOLDER")
+@click.argument("out", metavar="FOLDER", type=FILE)
 @click.option("--checkpoint", metavar="FOLDER", help="Where it stands.  [default: inside FOLDER]")
 @click.option("--follow", is_flag=True, help="Go on with what ends from now on, until Ctrl-C.")
 @click.option("--results/--no-results", default=True, help="Of each request.  [default: results]")

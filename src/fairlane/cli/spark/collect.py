@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...errors import InvalidArgument
-from ..options import json_option, redis_option, timeout_option, timeout_s
+from ..options import FILE, json_option, redis_option, timeout_option, timeout_s
 from ..talk import emit, emit_json, say
 from .running import (
     FORMATS,
@@ -29,7 +29,9 @@ _COLUMNS = ("index", "status", "result", "attempt", "worker", "waited_ms", "ran_
 
 @click.command("collect", short_help="Write the results of a request as files, in input order.")
 @click.argument("request_id", metavar="ID")
-@click.option("--out", required=True, metavar="PATH", help="A folder that does not exist so far.")
+@click.option(
+    "--out", required=True, metavar="PATH", type=FILE, help="A folder that does not exist so far."
+)
 @click.option(
     "--format", "form", type=click.Choice(FORMATS), default="parquet", show_default=True,
     help="text: a result a line; the others have all columns.",

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import click
 
-from ..options import json_option
+from ..options import FILE, json_option
 from ..talk import emit, emit_json, say
 from .running import Progress, master_option, must_be_there, spark_session
 
 
 @click.command("report", short_help="Make tables, plots and a page of an archive.")
-@click.argument("archive", metavar="FOLDER")
-@click.option("--out", required=True, metavar="PATH", help="The folder of the report.")
+@click.argument("archive", metavar="FOLDER", type=FILE)
+@click.option("--out", required=True, metavar="PATH", type=FILE, help="The folder of the report.")
 @click.option(
     "--since", metavar="TIME", help="Only what was settled since then, as 1h, 7d or 2026-01-31."
 )

@@ -13,6 +13,7 @@ import click
 
 from ... import settings
 from ...errors import FairlaneError, InvalidArgument
+from ..options import url_of
 from ..talk import say
 from .interrupts import Interrupts
 
@@ -110,19 +111,13 @@ def _first_line(text: str) -> str:
 
 def redis_for(master: str | None, redis: str | None) -> str:
     """The URL of Redis; the embedded one only for executors on this machine."""
-    from ...queue import resolve_url
     from ...spark.sessions import is_local, master_of
 
-    if settings.redis_url(redis) is not None:
-        return resolve_url(redis)
-    place = master_of(master)
-    if not is_local(place):
+    if settings.redis_url(redis) is None and not is_local(place := master_of(master)):
         raise InvalidArgument(
             f"name a Redis that {place} can reach: --redis URL or {settings.REDIS_VARIABLE}"
         )
-    url = resolve_url(None)
-    say(f"no --redis and no {settings.REDIS_VARIABLE}: using the embedded server at {url}")
-    return url
+    return url_of(redis)
 
 
 def must_answer(url: str) -> None:

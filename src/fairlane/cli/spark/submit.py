@@ -9,7 +9,7 @@ import click
 
 from ... import clock, settings
 from ...errors import InvalidArgument, RequestNotFound
-from ..options import json_option, queue_option, redis_option
+from ..options import FILE, json_option, queue_option, redis_option
 from ..talk import emit, emit_json, say
 from .running import (
     FORMATS,
@@ -28,7 +28,7 @@ _MODES = ("staged", "dedupe", "pipelined")
 
 
 @click.command("submit", short_help="Submit the rows of files, of any size.")
-@click.argument("source", metavar="SOURCE")
+@click.argument("source", metavar="SOURCE", type=FILE)
 @click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True)
 @click.option("--body", metavar="COL", help="The column that is the body.  [default: body]")
 @click.option(

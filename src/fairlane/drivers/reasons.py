@@ -1,0 +1,87 @@
+"""What an error of Redis or of redis-py means, in words, without I/O: refusals and hints."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from ..steps import Call
+from . import routes
+
+if TYPE_CHECKING:
+    from ..steps import Command
+
+# The text of our own error for a server that answers a plain PING where TLS was expected.
+NO_TLS = "answers without TLS"
+# A right is missing; as Redis 7.0 says it of a command inside a script, and Redis 7.2 and Valkey.
+_RIGHTS = ("NOPERM", "The user executing the script", "ACL failure in script")
+_LOGIN = ("NOAUTH", "WRONGPASS", "invalid username-password", "AUTH failed", "AuthenticationError")
+_FINAL = (*_RIGHTS, *_LOGIN, NO_TLS)
+# What OpenSSL says of certificates, of keys and of a server that does not speak TLS.
+_INSECURE = re.compile(
+    r"CERTIFICATE_VERIFY_FAILED|WRONG_VERSION_NUMBER|record layer failure|RECORD_LAYER_FAILURE"
+    r"|_ALERT_|PEM lib|\[X509|doesn't match|KEY_VALUES_MISMATCH"
+)
+# redis-py's error for a master that no Sentinel names; behind it stand the objects of its clients.
+_NO_MASTER = re.compile(r"(No master found for '[^']*') : .*", re.DOTALL)
+_TAG = re.compile(r"\{[^}]+\}")
+
+
+def is_refusal(text: str) -> bool:
+    """Returns True if no patience helps: the login, a right, the certificate or TLS is wrong."""
+    return any(word in text for word in _FINAL) or _INSECURE.search(text) is not None
+
+
+def why_refused(text: str) -> str:
+    """Returns the reason of a refusal and its remedy, to follow `Redis at ...`."""
+    if NO_TLS in text:
+        return f"{NO_TLS}: begin the URL with redis instead of rediss"
+    if _NO_MASTER.match(text):
+        return (
+            "is not known, because a Sentinel refused the login: check sentinel_username and "
+            "sentinel_password in the URL"
+        )
+    if _INSECURE.search(text):
+        return (
+            f"offers no secure connection: {text.rstrip('.')}; "
+            "ssl_ca_certs=FILE in the URL names who signed its certificate"
+        )
+    if any(word in text for word in _RIGHTS):
+        return f"refused a command: {text.rstrip('.')}; `fairlane acl` tells what a role needs"
+    return f"refused the login or a command: {text.rstrip('.')}; check user and password in the URL"
+
+
+def why_unanswered(text: str, place: str) -> str:
+    """Returns why a server does not answer, and what may be wrong."""
+    if found := _NO_MASTER.match(text):
+        return f"{found[1]}, and a Sentinel did not answer; is it running?"
+    return text.rstrip(".") + _hint(text, place)
+
+
+def _hint(text: str, place: str) -> str:
+    """Returns what may be wrong, to follow the error's own words; empty if nothing is likely."""
+    if any(word in text for word in ("refused", "No such file", "not known")):
+        return "; is it running? --redis or FAIRLANE_REDIS names another"
+    if place.startswith("rediss"):
+        if "EOF occurred" in text or "reset by peer" in text:
+            return "; does it want a certificate? ssl_certfile and ssl_keyfile in the URL name one"
+        return "; does it speak TLS? it should, for a rediss URL" if "Timeout" in text else ""
+    if any(word in text for word in ("closed by server", "reset by peer", "Connection lost")):
+        return "; does it speak TLS? then the URL begins with rediss"
+    return ""
+
+
+def other_type(step: Command | Call | None) -> str:
+    """Returns the reason for WRONGTYPE. A script does not report which of its keys it was."""
+    tags = " or ".join(_tags(step)) or "this call"
+    return (
+        f"holds data of another type than Fairlane's under a key of {tags} (WRONGTYPE), perhaps "
+        "another program's: choose another id or queue name, or delete that key"
+    )
+
+
+def _tags(step: Command | Call | None) -> list[str]:
+    """Returns the hash tags of a step's keys: a request, a queue, or both."""
+    names = step.keys if isinstance(step, Call) else [step and routes.key_of(step)]
+    texts = [name.decode("utf-8", "replace") for name in names if name]
+    return list(dict.fromkeys(found[0] for text in texts if (found := _TAG.search(text))))

@@ -1,0 +1,45 @@
+"""The names that `import fairlane` offers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import version
+
+import pytest
+
+import fairlane
+from fairlane import errors
+
+INTERNAL = {"LayoutTooNew", "NodeAway", "ScriptsNotLoaded"}  # callers catch their base classes
+
+
+def test_every_offered_name_can_be_imported():
+    for name in fairlane.__all__:
+        assert getattr(fairlane, name) is not None
+
+
+def test_every_error_that_a_caller_may_catch_is_offered():
+    every = {
+        name
+        for name, found in vars(errors).items()
+        if isinstance(found, type) and issubclass(found, errors.FairlaneError)
+    }
+    assert every - INTERNAL == {name for name in fairlane.__all__ if name in every}
+    assert fairlane.WaitTimeout is errors.WaitTimeout
+    assert fairlane.RequestLost is errors.RequestLost
+
+
+def test_the_version_is_that_of_the_installed_package():
+    assert fairlane.__version__ == version("fairlane")
+
+
+def test_a_name_that_is_not_offered_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
+        _ = fairlane.Nothing
+
+
+def test_importing_the_package_loads_no_client_of_redis():
+    code = "import sys, fairlane; print(any(name in sys.modules for name in ('redis', 'click')))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout == "False\n"
