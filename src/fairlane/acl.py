@@ -76,8 +76,8 @@ ROLES = {
             " intend pin postpone report retire roll seal stage submit unstage"
         ),
         _words(
-            "exists get hexists hget hgetall hlen hmget llen lrem pexpire sadd set sismember srem"
-            " sscan time unlink xinfo|stream xlen xrange xread xrevrange zadd zcard zrange"
+            "exists get hexists hget hgetall hlen hmget llen lrange lrem pexpire sadd set sismember"
+            " srem sscan time unlink xinfo|stream xlen xrange xread xrevrange zadd zcard zrange"
             " zremrangebyscore zscore"
         )
         | CALL

@@ -43,7 +43,10 @@ def test_wait_counts_what_went_wrong(program: Program, redis_url: str):
     settle(redis_url, answer)
     ended = program("wait", "mine", "--json")
     assert ended.code == 1
-    assert ended.err == "fairlane: request mine is done: 1 done, 1 dead, 0 cancelled of 2\n"
+    assert ended.err == (
+        "fairlane: request mine is done: 1 done, 1 dead, 0 cancelled of 2; "
+        "the dead: fairlane dead list mine\n"
+    )
     found = json.loads(ended.out)
     assert [found[name] for name in ("state", "sub_requests", "done", "dead")] == ["done", 2, 1, 1]
 

@@ -10,15 +10,18 @@ if TYPE_CHECKING:
     from ..model import Progress
     from ..queue import Request
 
+DEAD_LIST = "fairlane dead list {}"  # the command that lists the dead sub-requests of a request
+
 
 def judge(progress: Progress) -> int:
     """0 when everything is done; else 1, and says how much is not."""
     if progress.state == "done" and not progress.dead:
         return 0
     why = f" ({progress.reason})" if progress.reason else ""
+    dead = f"; the dead: {DEAD_LIST.format(progress.id)}" if progress.dead else ""
     say(
         f"request {progress.id} is {progress.state}{why}: {progress.done:,} done, "
-        f"{progress.dead:,} dead, {progress.cancelled:,} cancelled of {progress.total:,}"
+        f"{progress.dead:,} dead, {progress.cancelled:,} cancelled of {progress.total:,}{dead}"
     )
     return 1
 
