@@ -16,14 +16,14 @@ from .talk import emit, emit_json
 def command(request_id: str, redis: str | None, timeout: str | None, as_json: bool) -> int:
     """Wait until the request ID has ended and print its state: done or cancelled."""
     from ..keys import check_name
-    from .endings import judge, summary, wait_for
+    from .endings import counts_of, judge, summary, wait_for
 
     check_name("request id", request_id)
     limit = timeout_s(timeout)
     with open_queue(redis) as queue:
         request = queue.request(request_id)
         wait_for(request, limit)
-        progress = request.progress()
+        progress = counts_of(request)
     if as_json:
         emit_json(summary(progress))
     else:
