@@ -42,9 +42,8 @@ def queue_status(queue: str, most: int = 1000) -> Operation[dict[str, Any]]:
     `requests` are the `most` most urgent ones among the requests of the first MOST_READ tokens and
     the first MOST_READ entries of `active`; `more` is how many others are unfinished. `lanes` and
     `delayed` leave out tokens of which nothing can start; `stale` is how many those are.
-    `workers` have no late beat; `beats` is the age of the last beat in ms, also of those that are
-    late, until their records expire. `waiting` is counted only in a queue with a bound,
-    `max_waiting`; else both are None.
+    `workers` have no late beat; `beats` is the age of each last beat in ms, until the record
+    expires. `waiting` is counted only in a queue with a bound, `max_waiting`; else both are None.
     """
     spread = yield from read_shards(queue)
     waiting = yield from _waiting(queue, spread.served)
