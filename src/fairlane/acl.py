@@ -76,7 +76,7 @@ ROLES = {
             " intend pin postpone report retire roll seal stage submit unstage"
         ),
         _words(
-            "exists get hexists hget hgetall hincrby hlen hmget llen lrem pexpire sadd set"
+            "exists get hexists hget hgetall hincrby hlen hmget llen lrange lrem pexpire sadd set"
             " sismember srem sscan time unlink xinfo|stream xlen xrange xread xrevrange zadd zcard"
             " zrange zremrangebyscore zscore"
         )

@@ -9,6 +9,7 @@ from .bodies import Body, chunks_async
 from .drivers.aio import AsyncDriver
 from .model import Completion, DeadChoice, DeadSubRequest, Policy, Progress, Result
 from .operations import bounds, change, control, dead, requeue, shards, watch
+from .operations.overview import queue_status
 from .operations.stats import Measured, read_stats
 from .operations.submit import submit
 from .operations.submit_many import Many, each_request
@@ -207,8 +208,8 @@ class Queue:
                 return
 
     async def status(self) -> dict[str, Any]:
-        """Counts: tokens by lane, delayed, workers, unfinished requests (at most 1,000), logged."""
-        return await self.driver.run(control.queue_status(self.name))
+        """Counts, workers and unfinished requests; see fairlane.queue.Queue.status."""
+        return await self.driver.run(queue_status(self.name))
 
     async def stats(self) -> dict[int, Measured]:
         """Priority -> what the workers measured: waited (ms) and ran (microseconds)."""

@@ -10,6 +10,7 @@ from .drivers.sync import SyncDriver
 from .errors import InvalidArgument
 from .model import Completion, DeadChoice, DeadSubRequest, Policy, Progress, Result
 from .operations import bounds, change, control, dead, requeue, shards, watch
+from .operations.overview import queue_status
 from .operations.stats import Measured, read_stats
 from .operations.submit import submit
 from .operations.submit_many import Many, checked_requests
@@ -264,8 +265,11 @@ class Queue:
                 return
 
     def status(self) -> dict[str, Any]:
-        """Counts: tokens by lane, delayed, workers, unfinished requests (at most 1,000), logged."""
-        return self.driver.run(control.queue_status(self.name))
+        """Counts: tokens by lane, delayed, stale; workers and the ages of their beats; logged.
+
+        And the unfinished requests, at most 1,000, the most urgent first.
+        """
+        return self.driver.run(queue_status(self.name))
 
     def stats(self) -> dict[int, Measured]:
         """Priority -> what the workers measured: waited (ms) and ran (microseconds)."""

@@ -10,12 +10,15 @@ import pytest
 from fairlane.cli import patience as patience_module
 from fairlane.cli.patience import Patience
 from fairlane.cli.results_file import write_results
-from fairlane.errors import WaitTimeout
+from fairlane.errors import RequestLost, WaitTimeout
+from fairlane.operations.watch import read_results
 from fairlane.queue import Queue
 from tests.cli.program import ON_ONE_KIND, Program, finish, settle
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import redis
 
 pytestmark = ON_ONE_KIND
 
@@ -52,6 +55,23 @@ def test_what_has_ended_does_not_time_out(program: Program, redis_url: str):
     settle(redis_url, answer)
     ended = program("results", "mine", "--timeout", "0")
     assert (ended.code, ended.out, ended.err) == (0, b"a\nb\n", "")
+
+
+@pytest.mark.parametrize("timeout", [0.0, None])
+def test_a_request_that_was_seen_and_vanished_is_lost(
+    timeout: float | None, program: Program, redis_url: str, redis_client: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+):  # fmt: skip
+    """Also when its counts are asked for, because time is up or nothing has come for long."""
+    submit(program)
+    with Queue.from_url(redis_url) as queue:
+        patience = Patience(queue.request("mine"), timeout)
+        page = patience.run(read_results("mine", b"0-0", 1))
+        monkeypatch.setattr(patience_module, "QUIET_S", 0.0)
+        patience.seen()
+        redis_client.flushall()
+        with pytest.raises(RequestLost, match="is gone from Redis"):
+            patience.run(read_results("mine", b"0-0", 1, page.born))
 
 
 def test_a_timeout_leaves_no_file(program: Program):

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
+from typing import TYPE_CHECKING
 
 import pytest
 
+from fairlane import keys
 from fairlane.cli.pace import ago
-from tests.cli.program import ON_ONE_KIND, Program, hold, settle
+from tests.cli.program import ON_ONE_KIND, Dead, Program, hold, settle
+
+if TYPE_CHECKING:
+    import redis
 
 on_one_kind = ON_ONE_KIND
 
@@ -54,6 +60,69 @@ def test_many_requests_are_not_all_listed(program: Program):
     program("submit", "-", "--format", "requests", stdin=lines)
     assert program("status").out.endswith(b"... and 5 more (--json shows them)\n")
     assert len(json.loads(program("status", "--json").out)["requests"]) == 25
+
+
+@on_one_kind
+def test_urgent_requests_are_listed_before_many_others(program: Program):
+    program("submit", "-", "--format", "requests", "--priority", 7, stdin=b"1:a\n" * 1_100)
+    program("submit", "-", "--format", "requests", "--priority", 0, stdin=b"1:a\n" * 21)
+    said = program("status").out.decode().splitlines()
+    assert "requests  1,000 active, and 121 more" in said
+    rows = [line.split() for line in said[said.index("") + 2 : -1]]
+    assert {(row[1], row[2]) for row in rows} == {("active", "0")}
+    assert len(rows) == 20
+
+
+@on_one_kind
+def test_tokens_of_a_cancelled_request_are_no_demand(program: Program):
+    program("submit", "-", "--id", "mine", "--limit", 12, stdin=b"a\n" * 12)
+    program("cancel", "mine")
+    said = program("status").out.decode()
+    assert "lanes     empty\n" in said
+    assert "stale     12 tokens without work: workers drop them\n" in said
+    found = json.loads(program("status", "--json").out)
+    assert (found["lanes"], found["stale"]) == ({}, 12)
+
+
+@on_one_kind
+def test_workers_are_listed_with_the_age_of_their_last_beat(
+    program: Program, redis_client: redis.Redis
+):
+    seconds, _ = redis_client.time()
+    ages = {"late:1": 9_500, "gone:1": 90_000}
+    redis_client.zadd(
+        keys.workers("req"), {name: int(seconds) * 1000 - age for name, age in ages.items()}
+    )
+    said = program("status").out.decode()
+    assert re.search(r"\nworkers   late:1, no beat for (9|1\d)s: stopped or dead\n", said)
+    assert "gone:1" not in said
+    redis_client.zadd(keys.workers("req"), {"fresh:1": int(seconds) * 1000 + 60_000})
+    lines = program("status").out.decode().splitlines()
+    assert "workers   fresh:1, beat 0 ms ago" in lines
+    assert re.fullmatch(r" {10}late:1, no beat for \d+s: stopped or dead", lines[5])
+    assert json.loads(program("status", "--json").out)["workers"] == ["fresh:1"]
+
+
+@on_one_kind
+def test_no_more_than_twenty_workers_are_listed(program: Program, redis_client: redis.Redis):
+    seconds, _ = redis_client.time()
+    now = int(seconds) * 1000 + 60_000
+    redis_client.zadd(keys.workers("req"), {f"w:{number}": now for number in range(23)})
+    said = program("status").out.decode()
+    assert said.count(", beat 0 ms ago") == 20
+    assert "          and 3 more (--json shows them)\n" in said
+
+
+@on_one_kind
+def test_a_request_that_is_done_and_dead_names_the_next_command(program: Program, redis_url: str):
+    program("submit", "-", "--id", "mine", stdin=b"a\nb\n")
+    settle(redis_url, die)
+    said = program("status", "mine").out.decode()
+    assert "state     done, 2 of 2 dead: fairlane dead list mine\n" in said
+
+
+def die(_: int, __: bytes) -> bytes:
+    raise Dead("it cannot be")
 
 
 @on_one_kind

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
@@ -10,11 +11,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from fairlane import settings
 from fairlane.cli.pace import eta
-from fairlane.cli.watching import Pace, describe
-from fairlane.model import Progress
+from fairlane.cli.submission import Wish, await_end
+from fairlane.cli.watching import Pace, describe, watch
+from fairlane.errors import RedisUnreachable, RequestLost
+from fairlane.model import Policy, Progress
+from fairlane.queue import Queue
 from tests.cli.program import ON_ONE_KIND, Dead, Ended, Program, finish, settle
 from tests.support.requests import listeners
+from tests.support.servers import run_server
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
@@ -43,7 +49,10 @@ def test_wait_counts_what_went_wrong(program: Program, redis_url: str):
     settle(redis_url, answer)
     ended = program("wait", "mine", "--json")
     assert ended.code == 1
-    assert ended.err == "fairlane: request mine is done: 1 done, 1 dead, 0 cancelled of 2\n"
+    assert ended.err == (
+        "fairlane: request mine is done: 1 done, 1 dead, 0 cancelled of 2; "
+        "the dead: fairlane dead list mine\n"
+    )
     found = json.loads(ended.out)
     assert [found[name] for name in ("state", "sub_requests", "done", "dead")] == ["done", 2, 1, 1]
 
@@ -187,6 +196,121 @@ def read_all(screen: int) -> str:
     finally:
         os.close(screen)
     return found.decode()
+
+
+# ------------------------------------------------------------------ Redis goes away
+
+
+GONE = (
+    "fairlane: request mine is gone from Redis: a failover or a flush took it, "
+    "or its retention is over\n"
+)
+
+
+@on_one_kind
+@pytest.mark.parametrize(
+    "words", [("submit", "input", "--wait"), ("submit", "input", "--watch"), ("wait",)], ids=str
+)
+def test_waiting_for_a_request_that_was_flushed_ends_with_one_sentence(
+    words: tuple[str, ...], program: Program, redis_client: redis.Redis
+):
+    submitted = ("submit", program.file(b"a\n"), "--id", "mine")
+    program(*submitted)
+    named = ("--id", "mine") if words[0] == "submit" else ("mine",)
+    with program.start(*words, *named) as process:
+        wait_for_subscriber(redis_client)
+        wait_until(lambda: has_sent(redis_client, "hmget", "zcard"), why="it has seen the request")
+        redis_client.flushall()
+        ended = finish(process)
+    assert (ended.code, ended.err.splitlines(keepends=True)[-1]) == (3, GONE)
+
+
+@on_one_kind
+def test_reading_results_of_a_request_that_was_flushed_ends_with_the_same_sentence(
+    program: Program, redis_client: redis.Redis
+):
+    program("submit", program.file(b"a\n"), "--id", "mine")
+    with program.start("results", "mine") as process:
+        wait_until(lambda: has_sent(redis_client, "xread"), why="it waits for a result")
+        redis_client.flushall()
+        ended = finish(process)
+    assert (ended.code, ended.err) == (3, GONE)
+
+
+def has_sent(redis_client: redis.Redis, *commands: str) -> bool:
+    """True when this is the last command of one of the clients."""
+    return any(client["cmd"] in commands for client in redis_client.client_list())
+
+
+@on_one_kind
+@pytest.mark.parametrize("words", [("--wait",), ("--watch",), ("--out", "results")], ids=str)
+def test_a_request_that_vanishes_before_the_first_look_was_there(
+    words: tuple[str, ...], redis_url: str, redis_client: redis.Redis
+):
+    with Queue.from_url(redis_url) as queue:
+        request = queue.submit_request([b"a"], id="mine")
+        redis_client.flushall()
+        has_file = "--out" in words
+        wish = Wish(
+            Policy(), "mine", as_json=False, watch="--watch" in words, waits=True, timeout=None,
+            out="results" if has_file else None,
+        )  # fmt: skip
+        with pytest.raises(RequestLost, match="is gone from Redis"):
+            await_end(wish, request, io.BytesIO() if has_file else None)
+
+
+def test_watch_shows_that_redis_is_away_and_that_it_is_back(alone: Program):
+    """Redis hangs, then goes on, then is killed; the wait ends with the sentence of an outage."""
+    with run_server() as server:
+        alone.env["FAIRLANE_REDIS"] = server.url
+        with alone.start("submit", alone.file(b"a\n"), "--id", "mine", "--watch") as process:
+            assert process.stderr
+            assert b"request mine active: 0/1 done" in process.stderr.readline()
+            os.kill(server.pid, signal.SIGSTOP)
+            assert b"Redis does not answer" in process.stderr.readline()
+            os.kill(server.pid, signal.SIGCONT)
+            assert b"request mine active: 0/1 done" in process.stderr.readline()
+            server.process.kill()
+            assert b"Redis does not answer" in process.stderr.readline()
+            process.send_signal(signal.SIGINT)
+            ended = finish(process)
+    assert ended.code == 0
+    assert ended.err == "fairlane: detached; request mine goes on: fairlane status mine\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+def test_the_bar_shows_that_redis_is_away(number: signal.Signals, alone: Program):
+    """Whether it hangs or is not there."""
+    pytest.importorskip("rich")
+    alone.env |= {"TERM": "xterm-256color", "COLUMNS": "120"}
+    screen, terminal = pty.openpty()
+    with run_server() as server:
+        alone.env["FAIRLANE_REDIS"] = server.url
+        words = ("submit", alone.file(b"a\n"), "--id", "mine", "--watch")
+        with alone.start(*words, stderr=terminal) as process:
+            os.close(terminal)
+            read_until(screen, b"0/1")
+            os.kill(server.pid, number)
+            read_until(screen, b"Redis does not answer for ")
+            process.send_signal(signal.SIGINT)
+            assert b"detached" in read_all(screen).encode()
+            assert process.wait(30) == 0
+
+
+def read_until(screen: int, words: bytes) -> None:
+    found = b""
+    while words not in found:
+        found += os.read(screen, 1 << 16)
+
+
+def test_an_outage_that_lasts_too_long_ends_the_watch(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(settings, "PATIENCE_S", 0.0)
+    with run_server() as server, Queue.from_url(server.url) as queue:
+        request = queue.submit_request([b"a"], id="mine")
+        server.process.kill()
+        server.process.wait()
+        with pytest.raises(RedisUnreachable, match="does not answer"):
+            watch(request, None)
 
 
 # ------------------------------------------------------------------ what is shown

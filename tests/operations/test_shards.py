@@ -14,8 +14,8 @@ from fairlane.errors import (
     RedisUnfit,
     RedisUnreachable,
 )
-from fairlane.operations import control, maintain, shards
 from fairlane.operations import lost as lost_tokens
+from fairlane.operations import maintain, shards
 from fairlane.operations.fsck import Walk
 from fairlane.operations.shards import Shards, Spread
 from fairlane.queue import Queue
@@ -124,7 +124,7 @@ def test_a_status_counts_the_tokens_of_all_shards(
     queue.submit_request([b"x"] * 2, limit=2, priority=7)
     spread_over(driver, 3, 4)
     queue.submit_request([b"x"] * 4, limit=4, priority=7)
-    status = driver.run(control.queue_status("req"))
+    status = queue.status()
     assert (status["lanes"], status["shards"]) == ({7: 6}, [3, 4])
     finish(driver, redis_client)
 

@@ -56,6 +56,12 @@ class Bar(AbstractContextManager["Bar"]):
         )
         return BAR_S
 
+    def show_away(self, away_s: float) -> float:
+        """Says so in place of the rate; returns after how many seconds to try again."""
+        since = f" for {away_s:.0f} s" if away_s >= 1 else ""
+        self._columns.update(self._task, text=f"Redis does not answer{since}")
+        return BAR_S
+
 
 def _when(now: Progress, rate: float | None) -> str:
     """When it will end; a request that is not active says what it is instead."""

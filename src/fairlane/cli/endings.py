@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from ..errors import RequestLost, RequestNotFound
 from .talk import say
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ..model import Progress
     from ..queue import Request
+
+DEAD_LIST = "fairlane dead list {}"  # the command that lists the dead sub-requests of a request
 
 
 def judge(progress: Progress) -> int:
@@ -16,11 +22,31 @@ def judge(progress: Progress) -> int:
     if progress.state == "done" and not progress.dead:
         return 0
     why = f" ({progress.reason})" if progress.reason else ""
+    dead = f"; the dead: {DEAD_LIST.format(progress.id)}" if progress.dead else ""
     say(
         f"request {progress.id} is {progress.state}{why}: {progress.done:,} done, "
-        f"{progress.dead:,} dead, {progress.cancelled:,} cancelled of {progress.total:,}"
+        f"{progress.dead:,} dead, {progress.cancelled:,} cancelled of {progress.total:,}{dead}"
     )
     return 1
+
+
+@contextmanager
+def known(request_id: str) -> Iterator[None]:
+    """Raises RequestLost instead of RequestNotFound: the request was in Redis before."""
+    from ..operations.watch import vanished
+
+    try:
+        yield
+    except RequestLost:  # its sentence says more
+        raise
+    except RequestNotFound:
+        raise vanished(request_id) from None
+
+
+def counts_of(request: Request) -> Progress:
+    """Returns the counts of a request that was in Redis before. Raises RequestLost."""
+    with known(request.id):
+        return request.progress()
 
 
 def wait_for(request: Request, timeout: float | None) -> None:

@@ -9,6 +9,7 @@ from .. import clock
 from ..errors import WaitTimeout
 from ..settings import BLOCK_MS
 from ..steps import Command
+from .endings import counts_of
 from .talk import say
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Patience:
 
     def _end_of_time(self) -> None:
         """Goes on with what has ended: all its results are there."""
-        now = self._request.progress()
+        now = counts_of(self._request)
         if not now.ended:
             raise WaitTimeout(
                 f"request {now.id} had not ended after {self._timeout:g} s; it goes on: "
@@ -58,7 +59,7 @@ class Patience:
 
     def _say_what_is_waited_for(self) -> None:
         self._quiet_until = inf
-        now = self._request.progress()
+        now = counts_of(self._request)
         if not now.ended:
             say(
                 f"no result for {QUIET_S:g} s: waiting for request {now.id} to go on, it is "

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ..errors import FairlaneError
 from ..terminal import as_json
+from .endings import counts_of
 from .talk import say, stdout
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def write_results(
                 missing += _fill(target, request, range(following, result.index), ndjson=ndjson)
             following = result.index + 1
         target.write(encode(result))
-    progress = request.progress()
+    progress = counts_of(request)
     if order == "input":
         missing += _fill(target, request, range(following, progress.total), ndjson=ndjson)
     target.flush()
@@ -84,7 +85,7 @@ def results_of(
 def _fill(target: BinaryIO, request: Request, indexes: range, *, ndjson: bool) -> int:
     """Lines for sub-requests without a result: known only at the end, when they are cancelled."""
     if indexes and ndjson:
-        reason = request.progress().reason or None
+        reason = counts_of(request).reason or None
         for index in indexes:
             row: dict[str, Any] = {"index": index, "status": "cancelled", "attempt": 0}
             row |= {"result": None, "error": reason}

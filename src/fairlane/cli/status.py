@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from ..queue import Queue
     from ..steps import Operation
 
-ROWS = 20  # requests of the table; --json has up to 1,000
+ROWS = 20  # requests of the table, and workers; --json has up to 1,000
 TERMS = ("timeouts", "deadline_ms", "time_limit_ms", "durable", "parent")
 POLICY = ("attempts", "backoff_min", "backoff_max", "lease_ms", "retain_ms")
 
@@ -56,14 +57,16 @@ def _show_queue(queue: Queue, *, as_json: bool) -> None:
         emit_json({**found, "states": states, "requests": listed})
         return
     counts = ", ".join(f"{count:,} {state}" for state, count in sorted(states.items()))
-    more = f", {found['more']:,} not looked at" if found["more"] else ""
+    more = f", and {found['more']:,} more" if found["more"] else ""
     lanes = ", ".join(f"{lane}: {_tokens(count)}" for lane, count in found["lanes"].items())
+    stale = f"{_tokens(found['stale'])} without work: workers drop them"
     rows = [
         ("queue", found["queue"]),
         ("requests", (counts or "none") + more),
         ("lanes", lanes or "empty"),
+        *([("stale", stale)] if found["stale"] else []),
         ("delayed", _tokens(found["delayed"])),
-        ("workers", ", ".join(found["workers"]) or "none"),
+        *zip(chain(["workers"], repeat("")), _workers(found), strict=False),
         ("ended", f"{found['logged']:,} in the log"),
         *([("waiting", as_words(found))] if found["max_waiting"] else []),
     ]
@@ -73,10 +76,19 @@ def _show_queue(queue: Queue, *, as_json: bool) -> None:
         _emit_table(requests)
 
 
+def _workers(found: dict[str, Any]) -> list[str]:
+    """Describes each worker by its last beat, those with a late beat last."""
+    fresh, beats = found["workers"], found["beats"]
+    late = [name for name in beats if name not in set(fresh)]
+    lines = [f"{name}, beat {ago(beats[name])} ago" for name in fresh]
+    lines += [f"{name}, no beat for {ago(beats[name])}: stopped or dead" for name in late]
+    more = [f"and {len(lines) - ROWS:,} more (--json shows them)"] if len(lines) > ROWS else []
+    return [*lines[:ROWS], *more] or ["none"]
+
+
 def _emit_table(requests: Sequence[Progress]) -> None:
     head = ("REQUEST", "STATE", "PRIORITY", "DONE", "DEAD", "TOTAL", "HELD/LIMIT")
-    first = sorted(requests, key=lambda request: (request.priority, request.submitted_ms))[:ROWS]
-    body = [_row(request) for request in first]
+    body = [_row(request) for request in requests[:ROWS]]
     widths = [max(map(len, column)) for column in zip(head, *body, strict=True)]
     for row in (head, *body):
         cells = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
@@ -92,7 +104,7 @@ def _row(request: Progress) -> tuple[str, ...]:
 
 
 def _show_request(queue: Queue, request_id: str, *, as_json: bool) -> None:
-    from .endings import summary
+    from .endings import DEAD_LIST, summary
 
     progress, holders, retries, now_ms = queue.driver.run(_look(request_id))
     policy = {name: int(progress.detail[name]) for name in POLICY if name in progress.detail}
@@ -106,10 +118,13 @@ def _show_request(queue: Queue, request_id: str, *, as_json: bool) -> None:
         emit_json({**summary(progress), **more})
         return
     ended = "" if ended_ms is None else f", ended {ago(ended_ms)} ago"
+    reason = f": {progress.reason}" if progress.reason else ""
+    counted = f", {progress.dead:,} of {progress.total:,} dead: {DEAD_LIST.format(progress.id)}"
+    dead = counted if progress.dead else ""
     is_open = " (still being submitted)" if progress.is_open else ""
     rows = [
         ("request", progress.id),
-        ("state", progress.state + is_open + (f": {progress.reason}" if progress.reason else "")),
+        ("state", progress.state + is_open + reason + dead),
         ("queue", f"{progress.queue}, priority {progress.priority}"),
         ("counts", _counts(progress)),
         *failure_rows(progress, *retries, now_ms),

@@ -105,7 +105,17 @@ def announce(wish: Wish, request: Request, total: int) -> None:
 
 
 def await_end(wish: Wish, request: Request, out: BinaryIO | None = None) -> int:
-    """Waits as wished and writes the results, if there is a file for them; the exit code."""
+    """Waits as wished and writes the results, if there is a file for them; the exit code.
+
+    Raises RequestLost when the request vanished after it was submitted.
+    """
+    from .endings import known
+
+    with known(request.id):
+        return _await_end(wish, request, out)
+
+
+def _await_end(wish: Wish, request: Request, out: BinaryIO | None) -> int:
     from .endings import judge
 
     if out is None:

@@ -18,12 +18,12 @@ def command(
     request_id: str, redis: str | None, queue: str | None, timeout: str | None, as_json: bool
 ) -> int:
     """Wait until the request ID has ended and print its state: done or cancelled."""
-    from .endings import judge, summary, wait_for
+    from .endings import counts_of, judge, summary, wait_for
 
     limit = timeout_s(timeout)
     with open_request(redis, queue, request_id) as request:
         wait_for(request, limit)
-        progress = request.progress()
+        progress = counts_of(request)
     if as_json:
         emit_json(summary(progress))
     else:

@@ -8,18 +8,22 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
+from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
 
+from .. import settings
 from .pace import eta
 from .talk import say
 
 if TYPE_CHECKING:
+    from ..errors import RedisUnreachable
     from ..model import Progress
     from ..queue import Request
     from ..steps import Operation
 
 RATE_OVER_S = 10.0  # the rate is that of the last so many seconds
+AWAY_AGAIN_S = 0.5  # between tries while Redis does not answer
 LINES_S = (1.0, 30.0)  # a line's distance from the one before: first, and in the end
 
 
@@ -29,33 +33,77 @@ class View(Protocol):
     def show(self, now: Progress, rate: float | None) -> float:
         """Shows it; returns after how many seconds to look again."""
 
+    def show_away(self, away_s: float) -> float:
+        """Shows that Redis does not answer; returns after how many seconds to try again."""
+
 
 def watch(request: Request, timeout: float | None) -> None:
-    """Shows progress until the end. Raises WaitTimeout."""
-    with _view() as view:
-        request.queue.driver.run(_follow(request.id, view, timeout))
+    """Shows progress until the end. Raises WaitTimeout, RedisUnreachable, RequestNotFound."""
+    from ..drivers.sync import SyncDriver
+
+    # A driver of its own: it makes one try and reports an outage soon, so that it can be shown.
+    url = request.queue.driver.url
+    with (
+        closing(SyncDriver(url, patience_s=0, timeout_s=settings.AWAY_S)) as driver,
+        _view() as view,
+    ):
+        driver.run(_Watching(request.id, view, timeout).follow())
 
 
-def _follow(request_id: str, view: View, timeout: float | None) -> Operation[None]:
-    """Subscribes, then looks: the end is seen at once, and a lost message costs one look."""
-    from .. import keys
-    from ..errors import WaitTimeout
-    from ..operations.control import progress
-    from ..steps import Message, Subscribe
+class _Watching:
+    """Looks at a request until it ends, and goes on after an outage of Redis."""
 
-    end = None if timeout is None else time.monotonic() + timeout
-    pace = Pace()
-    yield Subscribe(keys.done_channel(request_id))
-    while True:
-        now = yield from progress(request_id)
-        pause = view.show(now, pace.add(time.monotonic(), now.total - now.left))
-        if now.ended:
-            return
-        if end is not None:
-            pause = min(pause, end - time.monotonic())
-        if pause <= 0:
-            raise WaitTimeout(f"request {request_id} had not ended after {timeout:g} s; it goes on")
-        yield Message(pause)
+    def __init__(self, request_id: str, view: View, timeout: float | None) -> None:
+        self._id, self._view, self._timeout = request_id, view, timeout
+        self._end = inf if timeout is None else time.monotonic() + timeout
+        self._pace = Pace()
+        self._away_since: float | None = None
+
+    def follow(self) -> Operation[None]:
+        """Looks until the end. An outage that lasts for longer than PATIENCE_S is raised."""
+        from ..errors import RedisUnreachable
+        from ..steps import Pause
+
+        while True:
+            try:
+                return (yield from self._look())
+            except RedisUnreachable as error:
+                yield Pause(self._away(error))
+
+    def _look(self) -> Operation[None]:
+        """Subscribes, then looks: the end is seen immediately, and a lost message costs a look."""
+        from .. import keys
+        from ..operations.control import progress
+        from ..steps import Message, Subscribe
+
+        yield Subscribe(keys.done_channel(self._id))
+        while True:
+            now = yield from progress(self._id)
+            self._away_since = None
+            pause = self._view.show(now, self._pace.add(time.monotonic(), now.total - now.left))
+            if now.ended:
+                return
+            yield Message(self._in_time(pause))
+
+    def _away(self, error: RedisUnreachable) -> float:
+        """Shows an outage; returns after how many seconds to try again."""
+        now = time.monotonic()
+        self._away_since = self._away_since or now
+        away_s = now - self._away_since
+        if away_s >= settings.PATIENCE_S:
+            raise error
+        return self._in_time(self._view.show_away(away_s))
+
+    def _in_time(self, pause: float) -> float:
+        """Returns the pause, or the time that is left. Raises WaitTimeout when none is."""
+        from ..errors import WaitTimeout
+
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise WaitTimeout(
+                f"request {self._id} had not ended after {self._timeout:g} s; it goes on"
+            )
+        return min(pause, left)
 
 
 class Pace:
@@ -102,6 +150,13 @@ class Lines(AbstractContextManager["Lines"]):
         self._said = line
         pause, self._pause = self._pause, min(self._pause * 1.5, LINES_S[1])
         return pause
+
+    def show_away(self, away_s: float) -> float:
+        """Says a line, once an outage; returns after how many seconds to try again."""
+        if not away_s:
+            say(f"Redis does not answer; it is tried again for {settings.PATIENCE_S:g} s")
+        self._said = ""  # the next line shows that the outage is over
+        return AWAY_AGAIN_S
 
 
 def describe(now: Progress, rate: float | None) -> str:

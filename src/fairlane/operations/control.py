@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import keys
 from ..errors import InvalidArgument, RequestNotFound
@@ -11,11 +11,7 @@ from ..scripts import library
 from ..steps import Batch, Command, Operation
 from . import permits
 from .fields import unpacked
-from .shards import read_shards
 from .tokens import insert, retire
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def cancel(request_id: str, reason: str, *, queue: str | None = None) -> Operation[bool]:
@@ -136,55 +132,6 @@ def holders(request_id: str) -> Operation[list[dict[str, str]]]:
         for one in permits.held(as_text(fields))
     ]
     return sorted(rows, key=lambda row: int(row["permit"]))
-
-
-def _count_tokens(queue: str, shards: Sequence[int]) -> Operation[tuple[list[int], int]]:
-    """How many tokens each priority has, and how many are due later."""
-    steps = []
-    for shard in shards:
-        steps += [Command(b"LLEN", lane) for lane in keys.lanes(queue, shard)]
-        steps.append(Command(b"ZCARD", keys.delayed(queue, shard)))
-    counts = yield Batch(steps)
-    size = keys.LANES + 1
-    return [sum(counts[lane::size]) for lane in range(keys.LANES)], sum(counts[keys.LANES :: size])
-
-
-def queue_status(queue: str, most: int = 1000) -> Operation[dict[str, Any]]:
-    """Counts of one queue: tokens by lane, delayed tokens, workers, unfinished requests.
-
-    Looks at no more than `most` requests; `more` says how many were left out. `waiting` is counted
-    only in a queue with a bound, `max_waiting`; else both are None.
-    """
-    spread = yield from read_shards(queue)
-    tokens, delayed = yield from _count_tokens(queue, spread.served)
-    replies = yield Batch(
-        [
-            Command(b"ZRANGE", keys.workers(queue), 0, -1),
-            Command(b"ZCARD", keys.active(queue)),
-            Command(b"ZRANGE", keys.active(queue), 0, most - 1),
-            Command(b"XLEN", keys.completed(queue)),
-            Command(b"HMGET", keys.conf(queue), b"max_waiting", b"waiting"),
-        ]
-    )
-    workers, active, ids, logged, bound = replies
-    requests = []
-    for request_id in ids:
-        try:
-            requests.append((yield from progress(request_id.decode())))
-        except RequestNotFound:
-            continue  # an intent whose request is not there yet, or no more
-    return {
-        "queue": queue,
-        "lanes": {lane: count for lane, count in enumerate(tokens) if count},
-        "delayed": delayed,
-        "shards": list(spread.present.numbers),
-        "workers": [name.decode() for name in workers],
-        "requests": requests,
-        "more": max(0, active - len(ids)),
-        "logged": logged,
-        "max_waiting": int(bound[0]) if bound[0] else None,
-        "waiting": int(bound[1] or 0) if bound[0] else None,
-    }
 
 
 def completion(log_id: bytes, fields: Any) -> Completion:

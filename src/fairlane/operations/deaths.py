@@ -24,6 +24,11 @@ class Late(NamedTuple):
     host: str
 
 
+def is_late(age_ms: float) -> bool:
+    """True when a worker's last beat is so old that the worker is stopped, cut off or dead."""
+    return age_ms > 2 * settings.LATE_MS
+
+
 def late_workers(queue: str) -> Operation[list[Late]]:
     """Workers to knock at, at most 100, as their beat is old; forgets those silent for a TTL."""
     (seconds, micros), beats = yield Batch(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from .. import keys, settings
+from .. import keys
 from ..errors import FairlaneError, RedisUnreachable
 from ..model import ENDED_STATES
 from ..steps import Batch, Command
+from .deaths import is_late
 from .doctor_server import BAD, OK, WARN, Check
 from .fields import ask, told
 from .fsck import still_lost
@@ -81,7 +82,7 @@ def _workers(queue: str, beats: list[bytes], now: int, waiting: int) -> Check:
     late = [
         name.decode("utf-8", "replace")
         for name, beaten in zip(beats[::2], beats[1::2], strict=True)
-        if now - float(beaten) > 2 * settings.LATE_MS
+        if is_late(now - float(beaten))
     ]
     count = len(beats) // 2 - len(late)
     if not count and waiting:

@@ -42,7 +42,7 @@ def wait(request_id: str, clock: Any, timeout_s: float | None) -> Operation[str]
     while True:
         seen, durable = yield from read(request_id, "state", "durable")
         if known and seen in {"", "abandoned"}:  # the auditor marks what it finds missing
-            raise _vanished(request_id)
+            raise vanished(request_id)
         if seen in {"", "abandoned"}:
             raise not_found(request_id)
         known = True
@@ -84,7 +84,7 @@ def read_results(
     # The hash is read before the results: a request that has ended has written all of them.
     seen, life, total, done, dead = yield from read(request_id, *_COUNTED)
     if seen in {"", "abandoned"}:
-        raise _vanished(request_id) if born else not_found(request_id)
+        raise vanished(request_id) if born else not_found(request_id)
     if born and life != born:
         raise RequestLost(f"request {request_id} is gone: another request has its id by now")
     ended = seen in ENDED_STATES
@@ -101,7 +101,8 @@ def read_results(
     return ResultPage(entries, life, is_last, settled, int(total or 0) - settled)
 
 
-def _vanished(request_id: str) -> RequestLost:
+def vanished(request_id: str) -> RequestLost:
+    """Returns the error for a request that was there and is gone."""
     return RequestLost(
         f"request {request_id} is gone from Redis: a failover or a flush took it, "
         "or its retention is over"
