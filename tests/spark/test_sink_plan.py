@@ -15,10 +15,12 @@ from pyspark.sql.types import (
     ArrayType,
     DateType,
     DoubleType,
+    GeometryType,
     IntegerType,
     MapType,
     StringType,
     StructType,
+    YearMonthIntervalType,
 )
 
 from fairlane.spark.options import Options
@@ -128,6 +130,23 @@ def test_json_takes_maps_whose_keys_have_a_text():
     with pytest.raises(InvalidArgument, match='"m" has a map whose keys are struct<a:string>'):
         plan({"bodyFormat": "json"}, nested)
     assert plan({"bodyFormat": "arrow"}, nested).body_format == "arrow"
+
+
+@pytest.mark.parametrize("given", [{}, {"bodyFormat": "json"}, {"bodyFormat": "arrow"}], ids=str)
+def test_an_interval_of_months_is_refused_by_its_column_and_type(given: dict[str, str]):
+    """Spark hands no batch with one to Python, also beside the body."""
+    kinds = [YearMonthIntervalType(), ArrayType(MapType(StringType(), YearMonthIntervalType()))]
+    for kind in kinds:
+        schema = StructType().add("body", StringType()).add("age", kind)
+        with pytest.raises(InvalidArgument, match='"age" holds interval year to month.*to string'):
+            plan(given, schema)
+
+
+def test_json_refuses_a_geometry_by_its_column():
+    schema = StructType().add("body", StringType()).add("place", GeometryType(4326))
+    with pytest.raises(InvalidArgument, match=r'"place" holds geometry\(4326\).*bodyFormat arrow'):
+        plan({"bodyFormat": "json"}, schema)
+    assert plan({"bodyFormat": "arrow"}, schema).body_format == "arrow"
 
 
 def test_a_commit_that_is_cut_off_tells_the_name_that_goes_on():

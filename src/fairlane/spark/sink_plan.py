@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    GeographyType,
+    GeometryType,
     IntegralType,
     MapType,
     StringType,
     StructType,
+    YearMonthIntervalType,
 )
 
 from .. import keys, settings
@@ -92,6 +95,7 @@ def plan_of(options: Options, schema: StructType, *, is_stream: bool) -> Plan:
     mode = options.choice("mode", MODES, "staged")
     request, request_column = _target(options)
     body_column, body_format = _body(options, schema)
+    _check_kind(schema, "", is_json=body_format == "json")
     plan = Plan(
         redis=options.redis,
         queue=options.queue,
@@ -162,10 +166,7 @@ def _body(options: Options, schema: StructType) -> tuple[str, str]:
     if "bodyFormat" in options:
         if "bodyColumn" in options:
             raise InvalidArgument("bodyColumn and bodyFormat exclude each other: choose one")
-        found = options.choice("bodyFormat", FORMATS, FORMATS[0])
-        if found == "json":
-            _check_keys(schema)
-        return "", found
+        return "", options.choice("bodyFormat", FORMATS, FORMATS[0])
     name = options.text("bodyColumn", _BODY)
     there = ", ".join(schema.fieldNames())
     if name not in schema.fieldNames() and "bodyColumn" not in options:
@@ -181,21 +182,36 @@ def _body(options: Options, schema: StructType) -> tuple[str, str]:
     return name, ""
 
 
-def _check_keys(kind: DataType, column: str = "") -> None:
-    """Raises InvalidArgument for a map, however deep, whose keys cannot be made text."""
+def _check_kind(kind: DataType, column: str, *, is_json: bool) -> None:
+    """Raises InvalidArgument for a type that Python cannot read, or that has no form in JSON."""
+    if isinstance(kind, YearMonthIntervalType):
+        raise InvalidArgument(
+            f'column "{column}" holds {kind.simpleString()}, which Spark cannot hand to Python: '
+            "cast it to string, or leave it out"
+        )
+    if is_json and isinstance(kind, (GeographyType, GeometryType)):
+        raise InvalidArgument(
+            f'column "{column}" holds {kind.simpleString()}, which bodyFormat json has no form '
+            "for: make binary or text of it, or choose bodyFormat arrow"
+        )
     if isinstance(kind, StructType):
         for part in kind.fields:
-            _check_keys(part.dataType, column or part.name)
+            _check_kind(part.dataType, column or part.name, is_json=is_json)
     elif isinstance(kind, ArrayType):
-        _check_keys(kind.elementType, column)
+        _check_kind(kind.elementType, column, is_json=is_json)
     elif isinstance(kind, MapType):
-        if isinstance(kind.keyType, (StructType, ArrayType)):
-            raise InvalidArgument(
-                f'column "{column}" has a map whose keys are {kind.keyType.simpleString()}: '
-                "bodyFormat json has text keys only; choose bodyFormat arrow, or make a text of "
-                "the keys"
-            )
-        _check_keys(kind.valueType, column)
+        _check_map(kind, column, is_json=is_json)
+
+
+def _check_map(kind: MapType, column: str, *, is_json: bool) -> None:
+    if is_json and isinstance(kind.keyType, (StructType, ArrayType)):
+        raise InvalidArgument(
+            f'column "{column}" has a map whose keys are {kind.keyType.simpleString()}: '
+            "bodyFormat json has text keys only; choose bodyFormat arrow, or make a text of "
+            "the keys"
+        )
+    _check_kind(kind.keyType, column, is_json=is_json)
+    _check_kind(kind.valueType, column, is_json=is_json)
 
 
 def _policy(options: Options) -> Policy:
