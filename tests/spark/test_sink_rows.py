@@ -229,12 +229,12 @@ def test_a_row_becomes_a_stream_of_arrow():
         ),
         (
             batch_of(body=["a", "b"], i=["1", None]),
-            {"idColumn": "i", "mode": "dedupe"},
+            {"idColumn": "i", "writeMode": "dedupe"},
             '"i" is null',
         ),
         (
             batch_of(body=["a"], i=["1" * 1025]),
-            {"idColumn": "i", "mode": "dedupe"},
+            {"idColumn": "i", "writeMode": "dedupe"},
             "has 1,025 bytes",
         ),
     ],
