@@ -28,6 +28,7 @@ from fairlane.spark.sink import stream_writer_of, writer_of
 from fairlane.spark.sink_live import LiveWriter
 from fairlane.spark.sink_plan import OPTIONS, STREAM_OPTIONS, plan_of
 from fairlane.spark.sink_staged import StagedStreamWriter, StagedWriter
+from fairlane.spark.source import FairlaneSource
 from fairlane.spark.view_columns import struct_of
 
 BODY = StructType().add("body", StringType())
@@ -89,6 +90,16 @@ def test_a_write_without_options_says_that_a_table_keeps_none():
     """INSERT and CREATE TABLE AS SELECT come with none, whatever the table was made with."""
     with pytest.raises(InvalidArgument, match=r"name where the rows go.*Spark's catalog keeps no"):
         writer_of({}, BODY, False)
+
+
+def test_a_table_of_the_catalog_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch):
+    """CREATE TABLE comes with Spark's own options; what reads the table comes with none."""
+    monkeypatch.setenv("FAIRLANE_REDIS", "redis://127.0.0.1:1")
+    made = {"option.request": "r1", "request": "r1", "owner": "me", "provider": "fairlane"}
+    with pytest.raises(InvalidArgument, match=r"makes no tables: .*CREATE TEMPORARY VIEW"):
+        FairlaneSource(made).schema()
+    with pytest.raises(InvalidArgument, match=r'no column "body".*catalog keeps no options'):
+        FairlaneSource({}).reader(StructType().add("body", StringType()))
 
 
 def test_a_view_is_not_written_to():

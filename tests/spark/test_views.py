@@ -9,8 +9,6 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from pyspark.sql.types import StringType, StructType
-
 from fairlane.errors import InvalidArgument, RequestLost
 from fairlane.operations import maintain
 from fairlane.spark.source import FairlaneSource
@@ -376,13 +374,3 @@ def test_a_formatted_plan_shows_which_conditions_and_columns_are_read(
     plan = capsys.readouterr().out
     assert "PushedFilters: [IsNotNull(priority), EqualTo(priority,2)]" in plan
     assert "ReadSchema: struct<id:string,priority:int>" in plan
-
-
-def test_a_table_of_the_catalog_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch):
-    """CREATE TABLE comes with Spark's own options; what reads the table comes with none."""
-    monkeypatch.setenv("FAIRLANE_REDIS", "redis://127.0.0.1:1")
-    made = {"option.request": "r1", "request": "r1", "owner": "me", "provider": "fairlane"}
-    with pytest.raises(InvalidArgument, match=r"makes no tables: .*CREATE TEMPORARY VIEW"):
-        FairlaneSource(made).schema()
-    with pytest.raises(InvalidArgument, match=r'no column "body".*catalog keeps no options'):
-        FairlaneSource({}).reader(StructType().add("body", StringType()))
