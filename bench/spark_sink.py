@@ -87,8 +87,8 @@ class Bench:
             "raw XADD": self._timed(self._raw),
             "staged, not committed": self._timed(self._to("staged_only")),
             "staged": self._timed(self._to("fairlane")),
-            "pipelined": self._timed(self._to("fairlane", mode="pipelined")),
-            "dedupe": self._timed(self._to("fairlane", mode="dedupe", idColumn="id")),
+            "pipelined": self._timed(self._to("fairlane", writeMode="pipelined")),
+            "dedupe": self._timed(self._to("fairlane", writeMode="dedupe", idColumn="id")),
         }
 
     def _timed(self, way: Callable[[], None]) -> Callable[[], float]:

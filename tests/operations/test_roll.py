@@ -52,12 +52,15 @@ class Writer:
             ]
             self.driver.run(stage_all(calls))
             if bodies:
-                areas.append(Area(name, len(cut), len(bodies)))
+                area = Area(name, 0, 0)
+                for chunk in cut:
+                    area = area.grown(len(chunk), pack(chunk))
+                areas.append(area)
         return Share(request_id, Policy(), areas)
 
     def commit(self, *shares: Share) -> int:
-        """Commit to the end."""
-        return self.driver.run(commit(shares, self.txn))
+        """Commit to the end; return how many rows came in now."""
+        return sum(one.added for one in self.driver.run(commit(shares, self.txn)))
 
 
 @pytest.fixture
@@ -140,7 +143,8 @@ def test_a_commit_cut_off_anywhere_is_completed_by_itself(
         writer = Writer(driver, final=False)
         share = writer.stage("r1", PARTITIONS)
         is_over = cut_off(driver, commit([share], writer.txn), steps)
-        assert writer.commit(share) == 11
+        before = len(waiting_bodies(redis_client, "r1"))
+        assert writer.commit(share) == 11 - before
         assert waiting_bodies(redis_client, "r1") == EXPECTED
         assert stored(redis_client, "r1")["open"] == "1"
     assert steps > 6
@@ -200,6 +204,55 @@ def test_a_run_after_the_end_changes_nothing(writer: Writer, redis_client: redis
     assert writer.commit(writer.stage("r1", [numbered("z", 50)])) == 0
     assert redis_client.dump(keys.request_hash("r1")) == before
     assert left(redis_client) == []
+
+
+@pytest.mark.parametrize(
+    ("partitions", "priority", "expected"),
+    [
+        ([PARTITIONS[2][::-1], PARTITIONS[0]], 5, (11, 11, 0, True, True)),
+        ([numbered("a", 3)], 5, (3, 11, 0, False, True)),
+        ([numbered("z", 11)], 5, (11, 11, 0, False, True)),
+        (PARTITIONS, 9, (11, 11, 0, True, False)),
+    ],
+    ids=["same rows in other partitions", "fewer rows", "other rows", "another priority"],
+)
+def test_a_repeat_says_whether_it_is_the_same_write(
+    writer: Writer, partitions: list[Bodies], priority: int, expected: tuple[Any, ...]
+):
+    share = writer.stage("r1", PARTITIONS)
+    (first,) = writer.driver.run(commit([share], writer.txn))
+    assert first == ("r1", 11, 11, 11, True, True)
+    again = writer.stage("r1", partitions, size=2)
+    again.policy = Policy(priority=priority)
+    (second,) = writer.driver.run(commit([again], writer.txn))
+    assert second == ("r1", *expected)
+
+
+def test_a_repeat_that_completes_a_commit_counts_what_it_added(
+    driver: SyncDriver, redis_client: redis.Redis
+):
+    first = Writer(driver)
+    cut_off(driver, commit([first.stage("r1", PARTITIONS)], first.txn), 7)
+    before = len(waiting_bodies(redis_client, "r1"))
+    assert 0 <= before < 11
+    again = Writer(driver)
+    again.runs = 7
+    (brought,) = driver.run(commit([again.stage("r1", [numbered("z", 2)])], again.txn))
+    assert brought == ("r1", 2, 11, 11 - before, False, True)
+    assert waiting_bodies(redis_client, "r1") == EXPECTED
+
+
+def test_a_manifest_of_a_version_without_checksums_is_rolled(
+    driver: SyncDriver, redis_client: redis.Redis
+):
+    first = Writer(driver)
+    cut_off(driver, commit([first.stage("r1", PARTITIONS)], first.txn), 7)
+    record = keys.transaction("r1", "t1")
+    manifest: Any = redis_client.hget(record, "manifest")
+    lines = [line.rpartition(b",")[0] for line in manifest.splitlines()]
+    redis_client.hset(record, "manifest", b"\n".join(lines))
+    first.commit(first.stage("r1", PARTITIONS))
+    assert waiting_bodies(redis_client, "r1") == EXPECTED
 
 
 def test_a_run_after_the_tombstone_expired_changes_nothing(

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.parametrize("redis_server", ["cluster1", "bundled62"], 
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"mode": "dedupe", "idColumn": "id"}, {"mode": "pipelined"}], ids=str
+    "options", [{}, {"writeMode": "dedupe", "idColumn": "id"}, {"writeMode": "pipelined"}], ids=str
 )
 def test_rows_come_in_and_are_worked_off(
     spark: Any, redis_url: str, driver: SyncDriver, options: dict[str, str]

@@ -1,4 +1,4 @@
-"""mode=dedupe and mode=pipelined: rows join at once, each once, whatever fails on the way."""
+"""writeMode=dedupe and pipelined: rows join their request, each once, whatever fails on the way."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.parametrize("redis_server", backends.one(), indirect=True)
 COUNT = 25_000
-DEDUPE = {"mode": "dedupe", "idColumn": "id"}
+DEDUPE = {"writeMode": "dedupe", "idColumn": "id"}
 MODES = pytest.mark.parametrize(
     "mode",
-    [DEDUPE, {"mode": "pipelined"}, {"mode": "pipelined", "idColumn": "id"}],
+    [DEDUPE, {"writeMode": "pipelined"}, {"writeMode": "pipelined", "idColumn": "id"}],
     ids=["dedupe", "pipelined", "pipelined by id"],
 )
 
@@ -103,7 +103,9 @@ def test_a_request_that_was_cancelled_before_its_seal_is_told(
 
 def test_a_pipelined_write_that_failed_is_cancelled(frame: Any, redis_url: str, driver: SyncDriver):
     with pytest.raises(Exception, match="disk of this executor"):
-        write(frame, redis_url, "crashing", request="r1", crash="task:always", mode="pipelined")
+        write(
+            frame, redis_url, "crashing", request="r1", crash="task:always", writeMode="pipelined"
+        )
     assert Queue(driver).request("r1").state() == "cancelled"
     assert "failed" in Queue(driver).request("r1").progress().reason
 
@@ -124,7 +126,7 @@ def test_of_a_pipelined_write_that_failed_no_request_stays_open(
         "concat('k', id % 3) AS k", "nullif(body, 'row 49999') AS body", "1 AS p"
     )
     with pytest.raises(Exception, match='"body" is null'):
-        write(holes, redis_url, mode="pipelined", **options)
+        write(holes, redis_url, writeMode="pipelined", **options)
     names = [key.decode()[5:-1] for key in redis_client.scan_iter(match="req:*")]
     assert len(names) == (3 if "requestColumn" in options else 1)
     for name in names:
@@ -135,7 +137,7 @@ def test_a_pipelined_write_leaves_no_list_of_what_it_began(
     spark: Any, redis_url: str, redis_client: redis.Redis
 ):
     keyed = numbers(spark, 30).selectExpr("concat('k', id % 3) AS k", "body")
-    write(keyed, redis_url, requestColumn="k", mode="pipelined")
+    write(keyed, redis_url, requestColumn="k", writeMode="pipelined")
     assert [*redis_client.scan_iter(match="begun:*")] == []
     assert stored(redis_client, "k1")["open"] == "0"
 
@@ -146,14 +148,14 @@ def test_a_pipelined_write_begins_before_its_first_row(
     """So another one of the same name is refused at planning."""
     Queue(driver).submit_request([b"x"], id="r1")
     with pytest.raises(Exception, match="request r1 exists"):
-        write(numbers(spark, 10), redis_url, request="r1", mode="pipelined")
+        write(numbers(spark, 10), redis_url, request="r1", writeMode="pipelined")
 
 
 def test_a_write_waits_for_the_workers(
     spark: Any, redis_url: str, driver: SyncDriver, redis_client: redis.Redis
 ):
     """With maxWaiting no more than that waits, but for what each task has just brought."""
-    options: dict[str, Any] = {"mode": "pipelined", "maxWaiting": 500, "batchSize": 100}
+    options: dict[str, Any] = {"writeMode": "pipelined", "maxWaiting": 500, "batchSize": 100}
     seen: list[bytes] = []
     waiting = [0]
     is_written = threading.Event()

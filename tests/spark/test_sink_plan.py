@@ -15,10 +15,12 @@ from pyspark.sql.types import (
     ArrayType,
     DateType,
     DoubleType,
+    GeometryType,
     IntegerType,
     MapType,
     StringType,
     StructType,
+    YearMonthIntervalType,
 )
 
 from fairlane.spark.options import Options
@@ -26,6 +28,8 @@ from fairlane.spark.sink import stream_writer_of, writer_of
 from fairlane.spark.sink_live import LiveWriter
 from fairlane.spark.sink_plan import OPTIONS, STREAM_OPTIONS, plan_of
 from fairlane.spark.sink_staged import StagedStreamWriter, StagedWriter
+from fairlane.spark.source import FairlaneSource
+from fairlane.spark.view_columns import struct_of
 
 BODY = StructType().add("body", StringType())
 WIDE = (
@@ -52,6 +56,57 @@ def test_a_column_called_body_is_the_body():
 def test_options_are_read_in_any_case_of_letters():
     made = plan({"BODYCOLUMN": "text", "RequestColumn": "key", "request": ""}, WIDE)
     assert (made.body_column, made.request_column) == ("text", "key")
+
+
+def test_columns_are_found_in_any_case_of_letters():
+    """As Spark finds them; the plan has the name that the frame has."""
+    schema = StructType().add("Body", StringType()).add("KEY", StringType())
+    made = plan({"requestColumn": "key", "request": ""}, schema)
+    assert (made.body_column, made.request_column) == ("Body", "KEY")
+    assert plan({"bodyColumn": "BODY"}, schema).body_column == "Body"
+
+
+def test_of_two_columns_that_differ_in_case_alone_one_is_to_be_named():
+    schema = StructType().add("Text", StringType()).add("TEXT", StringType())
+    assert plan({"bodyColumn": "TEXT"}, schema).body_column == "TEXT"
+    with pytest.raises(InvalidArgument, match='"text" may be Text or TEXT: write it as one'):
+        plan({"bodyColumn": "text"}, schema)
+
+
+def test_a_path_is_refused_with_what_to_do():
+    """Spark makes an option of save("id") and start("id")."""
+    with pytest.raises(InvalidArgument, match=r"no path, and 'id' was.*save\(\).*option\(.request"):
+        plan({"path": "id"})
+    with pytest.raises(InvalidArgument, match="no path"):
+        plan({"path": "id"}, is_stream=True)
+
+
+def test_the_option_is_not_called_as_the_save_mode():
+    with pytest.raises(InvalidArgument, match='"mode" is not known: did you mean writeMode'):
+        plan({"mode": "dedupe"})
+
+
+def test_a_write_without_options_says_that_a_table_keeps_none():
+    """INSERT and CREATE TABLE AS SELECT come with none, whatever the table was made with."""
+    with pytest.raises(InvalidArgument, match=r"name where the rows go.*Spark's catalog keeps no"):
+        writer_of({}, BODY, False)
+
+
+def test_a_table_of_the_catalog_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch):
+    """CREATE TABLE comes with Spark's own options; what reads the table comes with none."""
+    monkeypatch.setenv("FAIRLANE_REDIS", "redis://127.0.0.1:1")
+    made = {"option.request": "r1", "request": "r1", "owner": "me", "provider": "fairlane"}
+    with pytest.raises(InvalidArgument, match=r"makes no tables: .*CREATE TEMPORARY VIEW"):
+        FairlaneSource(made).schema()
+    with pytest.raises(InvalidArgument, match=r'no column "body".*catalog keeps no options'):
+        FairlaneSource({}).reader(StructType().add("body", StringType()))
+
+
+def test_a_view_is_not_written_to():
+    with pytest.raises(InvalidArgument, match=r"INSERT cannot write to it: write with df\.write"):
+        writer_of(HERE | {"view": "results"}, BODY, False)
+    with pytest.raises(InvalidArgument, match="INSERT cannot write to it"):
+        writer_of(HERE, struct_of("results"), False)
 
 
 def test_the_policy_is_that_of_the_options():
@@ -87,10 +142,10 @@ def test_a_stream_leaves_its_request_open():
         ({"priorityColumn": "text", "bodyColumn": "text"}, WIDE, "string: a whole number"),
         ({"priority": "100"}, BODY, "from 0 to 99"),
         ({"limit": "none"}, BODY, "from 1 to 10,000"),
-        ({"mode": "stage"}, BODY, "did you mean staged"),
-        ({"mode": "dedupe"}, BODY, "idColumn"),
-        ({"idColumn": "body"}, BODY, "modes dedupe and pipelined"),
-        ({"maxWaiting": "9"}, BODY, "modes dedupe and pipelined"),
+        ({"writeMode": "stage"}, BODY, "did you mean staged"),
+        ({"writeMode": "dedupe"}, BODY, "idColumn"),
+        ({"idColumn": "body"}, BODY, "writeMode dedupe and pipelined"),
+        ({"maxWaiting": "9"}, BODY, "writeMode dedupe and pipelined"),
         ({"txn": "a b"}, BODY, "txn"),
         ({"request": "a{b}"}, BODY, "request id"),
         ({"batchSize": "5000"}, BODY, "from 1 to 1,000"),
@@ -130,6 +185,23 @@ def test_json_takes_maps_whose_keys_have_a_text():
     assert plan({"bodyFormat": "arrow"}, nested).body_format == "arrow"
 
 
+@pytest.mark.parametrize("given", [{}, {"bodyFormat": "json"}, {"bodyFormat": "arrow"}], ids=str)
+def test_an_interval_of_months_is_refused_by_its_column_and_type(given: dict[str, str]):
+    """Spark hands no batch with one to Python, also beside the body."""
+    kinds = [YearMonthIntervalType(), ArrayType(MapType(StringType(), YearMonthIntervalType()))]
+    for kind in kinds:
+        schema = StructType().add("body", StringType()).add("age", kind)
+        with pytest.raises(InvalidArgument, match=r'"age" holds interval year to month.*to string'):
+            plan(given, schema)
+
+
+def test_json_refuses_a_geometry_by_its_column():
+    schema = StructType().add("body", StringType()).add("place", GeometryType(4326))
+    with pytest.raises(InvalidArgument, match=r'"place" holds geometry\(4326\).*bodyFormat arrow'):
+        plan({"bodyFormat": "json"}, schema)
+    assert plan({"bodyFormat": "arrow"}, schema).body_format == "arrow"
+
+
 def test_a_commit_that_is_cut_off_tells_the_name_that_goes_on():
     """Of a write that was not given one, too."""
     given = {"patience": "0s"}
@@ -137,7 +209,7 @@ def test_a_commit_that_is_cut_off_tells_the_name_that_goes_on():
     with pytest.raises(RedisUnreachable, match=f"same txn, {one.txn}, to go on"):
         StagedWriter(one).commit([])
     with pytest.raises(RedisUnreachable, match=f"same txn, {one.txn}, to go on"):
-        LiveWriter(plan({**given, "mode": "pipelined", "txn": one.txn})).abort([])
+        LiveWriter(plan({**given, "writeMode": "pipelined", "txn": one.txn})).abort([])
     with pytest.raises(RedisUnreachable, match="start the stream again"):
         StagedStreamWriter(plan(given, is_stream=True)).commit([], 3)
 

@@ -16,7 +16,8 @@ from fairlane.errors import InvalidArgument
 pytest.importorskip("pyspark")
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
+from pyspark.sql.types import VariantType, VariantVal
 
 from fairlane.operations.stage import pack
 from fairlane.spark.options import Options
@@ -145,6 +146,37 @@ def test_keys_of_maps_become_text_as_values_do(keys: Any, expected: str):
     assert json.loads(body) == {"m": {expected: 1}}
 
 
+VARIANT = to_arrow_type(VariantType())
+
+
+def variant_of(text: str) -> dict[str, bytes]:
+    found = VariantVal.parseJson(text)
+    return {"value": found.value, "metadata": found.metadata}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a":1.5,"b":[1,"x",null,true],"c":1e+300}',
+        "null",
+        "7",
+        pytest.param('{"long":"0.1234567890123456789012"}', id="a decimal no double holds"),
+    ],
+)
+def test_a_variant_becomes_the_json_that_it_stands_for(text: str):
+    given = variant_of(text.replace('"0.1234567890123456789012"', "0.1234567890123456789012"))
+    ((body, absent),) = read(batch_of(v=pa.array([given, None], VARIANT)), bodyFormat="json")["r1"]
+    assert body.decode() == f'{{"v":{text}}}'
+    assert absent == b'{"v":null}'
+
+
+def test_a_variant_inside_of_other_types_becomes_json():
+    kind = pa.list_(pa.struct({"m": pa.map_(pa.string(), VARIANT), "n": pa.int64()}))
+    value = [{"m": [("k", variant_of('{"a":[1]}'))], "n": 3}, {"m": None, "n": None}]
+    ((body,),) = read(batch_of(deep=pa.array([value], kind)), bodyFormat="json")["r1"]
+    assert json.loads(body) == {"deep": [{"m": {"k": {"a": [1]}}, "n": 3}, {"m": None, "n": None}]}
+
+
 def test_a_row_becomes_a_stream_of_arrow():
     batch = batch_of(n=pa.array([1, None]), s=["a", "b"])
     ((first, second),) = read(batch, bodyFormat="arrow")["r1"]
@@ -197,12 +229,12 @@ def test_a_row_becomes_a_stream_of_arrow():
         ),
         (
             batch_of(body=["a", "b"], i=["1", None]),
-            {"idColumn": "i", "mode": "dedupe"},
+            {"idColumn": "i", "writeMode": "dedupe"},
             '"i" is null',
         ),
         (
             batch_of(body=["a"], i=["1" * 1025]),
-            {"idColumn": "i", "mode": "dedupe"},
+            {"idColumn": "i", "writeMode": "dedupe"},
             "has 1,025 bytes",
         ),
     ],

@@ -1,4 +1,4 @@
-"""mode=staged: rows in = results out, whatever fails on the way."""
+"""writeMode=staged: rows in = results out, whatever fails on the way."""
 
 from __future__ import annotations
 

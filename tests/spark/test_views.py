@@ -353,3 +353,24 @@ def test_a_part_of_the_columns_can_be_asked_for(spark: SparkSession, redis_url: 
     frame = reader.schema("priority int, id string").load()
     assert [tuple(row) for row in frame.collect()] == [(9, "r1")]
     assert frame.where("id = 'r1'").count() == 1
+
+
+def test_columns_are_found_in_any_case_of_letters(
+    spark: SparkSession, redis_url: str, world: World
+):
+    for n in range(3):
+        world.submit(f"r{n}", 3, priority=n)
+    world.work_off()
+    reader = spark.read.format("fairlane").option("redis", redis_url)
+    frame = reader.schema("Priority int, ID string").load().where("Id = 'r1'")
+    assert [row.asDict() for row in frame.collect()] == [{"Priority": 1, "ID": "r1"}]
+
+
+def test_a_formatted_plan_shows_which_conditions_and_columns_are_read(
+    spark: SparkSession, redis_url: str, capsys: pytest.CaptureFixture[str]
+):
+    reader = spark.read.format("fairlane").option("redis", redis_url)
+    reader.schema("id string, priority int").load().where("priority = 2").explain("formatted")
+    plan = capsys.readouterr().out
+    assert "PushedFilters: [IsNotNull(priority), EqualTo(priority,2)]" in plan
+    assert "ReadSchema: struct<id:string,priority:int>" in plan

@@ -6,7 +6,7 @@
 -- @include lib/request_keys.lua
 local record = KEYS[10]  -- txn:{id}:<txn>  hash  manifest, position, rolled, state: pinned or sealed
 local now = ARGV[1]  -- ms, "" = server time
-local manifest = ARGV[2]  -- a line for each area: its name, chunks, rows
+local manifest = ARGV[2]  -- a line for each area: its name, chunks, rows, checksum
 local open_ms = tonumber(ARGV[3])  -- ms until the request may be taken for abandoned
 local ttl = tonumber(ARGV[4])  -- ms that the record stays
 -- @include lib/now_ms.lua

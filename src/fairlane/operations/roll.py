@@ -21,6 +21,7 @@ from .fields import ask, told
 from .intents import announce
 from .rolling import (
     ABANDONED,
+    Brought,
     Rolling,
     Share,
     Txn,
@@ -50,10 +51,10 @@ _FIELDS = ("digest", "open", "state", "reason")
 _SEALED = ("chunks", "chain", "open", "state", "open_until", "reason")
 
 
-def commit(shares: Sequence[Share], txn: Txn) -> Operation[int]:
+def commit(shares: Sequence[Share], txn: Txn) -> Operation[list[Brought]]:
     """Brings all shares in, each once, however often and by whomever this is run.
 
-    Returns how many sub-requests the transaction has brought. Raises RequestExists (also when
+    Returns what this run brought into each request. Raises RequestExists (also when
     another transaction has sealed a request), RequestEnded, RequestLost (what was staged is gone)
     and RedisFull; before anything is seen if it can be known then.
     """
@@ -63,10 +64,9 @@ def commit(shares: Sequence[Share], txn: Txn) -> Operation[int]:
     bound = 0
     if shares:
         bound = (yield from read_bounds(shares[0].policy.queue)).max_waiting
-    total = 0
     for at in range(0, len(looked), GROUP):
-        total += yield from _commit_group(looked[at : at + GROUP], txn, bound)
-    return total
+        yield from _commit_group(looked[at : at + GROUP], txn, bound)
+    return [one.brought() for one in looked]
 
 
 # ------------------------------------------------------------------ before anything is seen
@@ -85,7 +85,7 @@ def _look_all(shares: Sequence[Share], txn: Txn) -> Operation[list[Rolling]]:
     for share in shares:
         record = keys.transaction(share.id, txn.name)
         asked += [
-            Command(b"HMGET", record, b"manifest", b"state"),
+            Command(b"HMGET", record, b"manifest", b"state", b"rolled"),
             ask(share.id, *_FIELDS),
             Command(b"GET", keys.owner(share.id)),
         ]
@@ -107,8 +107,11 @@ def _judge(
     stored, is_open, state, reason = request
     digest = txn.digest_of(share.policy, stored)
     if record[0] is not None:
-        is_done = record[1] == b"sealed" and txn.seal
-        return Rolling(share, digest, True, True, is_done=is_done)
+        found = Rolling(share, digest, True, True, is_done=record[1] == b"sealed" and txn.seal)
+        found.take_manifest(record[0].decode())
+        found.rolled = int(record[2] or 0)
+        found.is_as_begun = stored in {"", digest.hex}
+        return found
     if stored and stored != digest.hex:  # one that is sealed is complete: there is no going on
         raise exists(share.id, owner_of(owner, share.policy, stored) if is_open == "1" else "")
     if state in ENDED_STATES and reason == ABANDONED:
@@ -140,7 +143,7 @@ def _check_whole(shares: Sequence[Share], txn: Txn) -> Operation[None]:
 # ------------------------------------------------------------------ one group
 
 
-def _commit_group(group: list[Rolling], txn: Txn, bound: int) -> Operation[int]:
+def _commit_group(group: list[Rolling], txn: Txn, bound: int) -> Operation[None]:
     todo = [one for one in group if not one.is_done]
     yield from _begin_all([one for one in todo if not one.is_there], txn)
     yield from _pin_all(todo, txn)
@@ -158,7 +161,6 @@ def _commit_group(group: list[Rolling], txn: Txn, bound: int) -> Operation[int]:
             yield from unstage(one.share.id, txn.name, names, is_loser=True)
     if txn.seal and todo:
         yield from seal_all([one.share.id for one in todo], todo[0].share.policy.queue)
-    return sum(area.rows for one in todo for area in one.areas)
 
 
 def _begin_all(group: list[Rolling], txn: Txn) -> Operation[None]:
@@ -209,9 +211,9 @@ def _pin_all(group: list[Rolling], txn: Txn) -> Operation[None]:
     for one, reply in zip(group, replies, strict=True):
         if reply[0] != b"pinned":
             yield from refused(one.share.id, one.share.policy.queue, reply)
-        _, manifest, position, _, state = reply
+        _, manifest, position, rolled, state = reply
         one.take_manifest(manifest.decode())
-        one.position, one.state = int(position), state.decode()
+        one.position, one.rolled, one.state = int(position), int(rolled), state.decode()
 
 
 def seal(request_id: str, queue: str) -> Operation[None]:

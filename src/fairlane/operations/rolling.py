@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import keys, settings
 from ..errors import (
@@ -21,7 +21,7 @@ from ..steps import Batch, Call, Command, Operation
 from .bounds import Room
 from .digest import Digest
 from .fields import read
-from .stage import Area
+from .stage import CHECKS, Area
 from .tokens import Minted, insert_all, retire_all
 
 if TYPE_CHECKING:
@@ -98,6 +98,17 @@ def keep_open(request_id: str, txn: Txn) -> Call:
     )
 
 
+class Brought(NamedTuple):
+    """What one commit of a transaction brought into one request."""
+
+    request: str
+    given: int  # rows that this write has staged
+    pinned: int  # rows of the transaction, as the first commit pinned them
+    added: int  # of these, how many came in now
+    is_same: bool  # the rows given and those pinned have one count and one checksum
+    is_as_begun: bool  # the policy given is that with which the request was begun
+
+
 @dataclass(slots=True)
 class Rolling:
     """One share on its way."""
@@ -112,6 +123,8 @@ class Rolling:
     position: int = 0
     state: str = "pinned"
     is_done: bool = False  # nothing is to be done at all
+    rolled: int = 0  # sub-requests that were in before this commit
+    is_as_begun: bool = True  # see Brought
 
     def is_own(self) -> bool:
         """True when its request is this transaction's alone."""
@@ -119,9 +132,16 @@ class Rolling:
 
     def take_manifest(self, text: str) -> None:
         """The order of the areas, as it is pinned."""
-        rows = [line.rsplit(",", 2) for line in text.splitlines()]
-        self.areas = [Area(name, int(chunks), int(count)) for name, chunks, count in rows]
+        rows = [line.split(",") for line in text.splitlines()]
+        self.areas = [Area(name, *map(int, numbers)) for name, *numbers in rows]
         *self.starts, self.total = accumulate((area.chunks for area in self.areas), initial=0)
+
+    def brought(self) -> Brought:
+        """Returns what this commit brought, when it is over."""
+        (given, check), (pinned, first) = _summed(self.share.areas), _summed(self.areas)
+        added = 0 if self.is_done else pinned - self.rolled
+        is_same = (given, check) == (pinned, first)
+        return Brought(self.share.id, given, pinned, added, is_same, self.is_as_begun)
 
     def call(self, position: int, txn: Txn) -> Call:
         """The call that rolls the chunk at this position."""
@@ -145,6 +165,11 @@ class Rolling:
         return -(-area.rows // area.chunks)
 
 
+def _summed(areas: Sequence[Area]) -> tuple[int, int]:
+    """Returns the rows of these areas, and their checksum."""
+    return sum(area.rows for area in areas), sum(area.check for area in areas) % CHECKS
+
+
 def record_keys(request_id: str, txn: str) -> tuple[bytes, ...]:
     """The keys of a request, and of what a transaction brings into it."""
     return (*keys.request_keys(request_id), keys.transaction(request_id, txn))
@@ -152,7 +177,7 @@ def record_keys(request_id: str, txn: str) -> tuple[bytes, ...]:
 
 def manifest_of(share: Share) -> str:
     """What is pinned: a line for each area. Raises InvalidArgument."""
-    text = "".join(f"{area.name},{area.chunks},{area.rows}\n" for area in share.areas)
+    text = "".join(f"{area.name},{area.chunks},{area.rows},{area.check}\n" for area in share.areas)
     if len(text) > MANIFEST_MOST:
         raise InvalidArgument(
             f"request {share.id} would be written by {len(share.areas):,} partitions at once: "

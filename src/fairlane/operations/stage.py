@@ -8,6 +8,7 @@ little-endian of four bytes.
 from __future__ import annotations
 
 import struct
+import zlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from .. import keys
@@ -18,14 +19,24 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 AREAS_MOST = 500  # keys of one call
+CHECKS = 65_521  # checksums are added modulo this
 
 
 class Area(NamedTuple):
-    """What one writer has staged for one request: its name, how many chunks and sub-requests."""
+    """What one writer has staged for one request: its name, how many chunks and sub-requests.
+
+    `check` is the checksum of all its chunks.
+    """
 
     name: str
     chunks: int
     rows: int
+    check: int = 0
+
+    def grown(self, rows: int, packed: bytes) -> Area:
+        """Returns the area with one more chunk."""
+        check = (self.check + check_of(packed)) % CHECKS
+        return Area(self.name, self.chunks + 1, self.rows + rows, check)
 
 
 def pack(bodies: Sequence[bytes]) -> bytes:
@@ -36,6 +47,14 @@ def pack(bodies: Sequence[bytes]) -> bytes:
 def joined(count: int, lengths: bytes, bodies: bytes) -> bytes:
     """A packed chunk of its columns."""
     return b"".join((struct.pack("<I", count), lengths, bodies))
+
+
+def check_of(packed: bytes) -> int:
+    """Returns the checksum of a chunk: the sum of all bytes behind its count.
+
+    So the same rows have the same sum over all chunks, whatever their order and partitions are.
+    """
+    return zlib.adler32(memoryview(packed)[4:], 0) & 0xFFFF
 
 
 def stage(request_id: str, txn: str, area: str, chunk: int, packed: bytes, ttl_ms: int) -> Call:

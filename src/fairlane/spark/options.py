@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 COMMON = ("redis", "queue")
+NO_CATALOG = (
+    "a table in Spark's catalog keeps no options, so use save(), load() or CREATE TEMPORARY VIEW, "
+    "and not saveAsTable, CREATE TABLE or INSERT"
+)
 _FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
@@ -25,7 +29,14 @@ class Options:
     def __init__(self, given: Mapping[str, str], known: Iterable[str]) -> None:
         right = {name.lower(): name for name in (*COMMON, *known)}
         self._values: dict[str, str] = {}
+        if any(name.startswith("option.") for name in given):  # Spark's words for CREATE TABLE
+            raise InvalidArgument(f"the format fairlane makes no tables: {NO_CATALOG}")
         for name, value in given.items():
+            if name.lower() == "path":
+                raise InvalidArgument(
+                    f"the format fairlane has no path, and {str(value)!r} was given as one: call "
+                    'save(), load() or start() without it, and name a request by option("request")'
+                )
             if name.lower() not in right:
                 raise InvalidArgument(_unknown(name, sorted(right.values())))
             self._values[right[name.lower()]] = str(value)

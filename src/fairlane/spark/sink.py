@@ -9,6 +9,7 @@ from .options import Options
 from .sink_live import LiveStreamWriter, LiveWriter, begin_first
 from .sink_plan import OPTIONS, STREAM_OPTIONS, plan_of
 from .sink_staged import StagedStreamWriter, StagedWriter, look_first
+from .view_columns import COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,6 +24,7 @@ def writer_of(options: Mapping[str, str], schema: StructType, overwrite: bool) -
     """
     if overwrite:
         raise InvalidArgument('a request cannot be overwritten: write with mode("append")')
+    _refuse_views(options, schema)
     plan = plan_of(Options(options, OPTIONS), schema, is_stream=False)
     if plan.mode == "staged":
         look_first(plan)
@@ -39,3 +41,16 @@ def stream_writer_of(options: Mapping[str, str], schema: StructType, overwrite: 
     if plan.mode == "staged":
         return StagedStreamWriter(plan)
     return LiveStreamWriter(plan)
+
+
+def _refuse_views(options: Mapping[str, str], schema: StructType) -> None:
+    """Raises InvalidArgument for what INSERT writes to a view of `view_columns`."""
+    given = {name.lower() for name in options}
+    columns = schema.fieldNames()
+    is_view = any(columns == [name for name, _ in view] for view in COLUMNS.values())
+    has_body = "body" in columns or given & {"bodycolumn", "bodyformat"}
+    if "view" in given or (is_view and not has_body):
+        raise InvalidArgument(
+            "a view of the format fairlane is for reading, and INSERT cannot write to it: write "
+            'with df.write.format("fairlane").option("request", ID).mode("append").save()'
+        )

@@ -1,4 +1,4 @@
-"""mode=dedupe and mode=pipelined: rows join their request while Spark still writes."""
+"""writeMode=dedupe and writeMode=pipelined: rows join their request while Spark still writes."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from ..errors import RedisError, RequestEnded
 from ..operations import live
 from ..operations.live import add, begin_live, by_id, by_place
 from ..operations.roll import seal_all
+from .sink_counts import log_added
 from .sink_plan import one_of, run
 from .sink_rows import Group, Piece, Reader, pieces
 from .sink_staged import stream_place, stream_txn
@@ -178,6 +179,14 @@ class LiveWriter(DataSourceArrowWriter):
     def commit(self, messages: list[Any]) -> None:
         """Runs once, when every task has ended well."""
         commit_live(self.plan, messages)
+        parts = [one for message in messages if message is not None for one in message.parts]
+        log_added(
+            self.plan.txn,
+            _requests(self.plan, messages),
+            sum(one.rows for one in parts),
+            sum(one.new for one in parts),
+            by_ids=bool(self.plan.id_column),
+        )
         if is_abortable(self.plan):
             run(self.plan, live.end_live(self.plan.transaction(self.plan.txn)))
 

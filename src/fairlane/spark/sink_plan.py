@@ -1,7 +1,7 @@
 """The plan of a write: what the options and the columns ask for, judged before anything is written.
 
-`mode=staged` (sink_staged.py) shows nothing before all of it is there; `dedupe` and `pipelined`
-(sink_live.py) let workers begin at once.
+`writeMode=staged` (sink_staged.py) shows nothing before all of it is there; `dedupe` and
+`pipelined` (sink_live.py) let workers begin while Spark still writes.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    GeographyType,
+    GeometryType,
     IntegralType,
     MapType,
     StringType,
     StructType,
+    YearMonthIntervalType,
 )
 
 from .. import keys, settings
@@ -24,8 +27,11 @@ from ..drivers.sync import SyncDriver
 from ..errors import InvalidArgument
 from ..model import Policy, check_limit, check_priority
 from ..operations.rolling import Txn
+from .options import NO_CATALOG
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql.types import DataType
 
     from .options import Options
@@ -34,12 +40,12 @@ MODES = ("staged", "dedupe", "pipelined")
 FORMATS = ("json", "arrow")
 OPTIONS = (
     *("request", "requestColumn", "bodyColumn", "bodyFormat", "idColumn", "priority"),
-    *("priorityColumn", "limit", "limitColumn", "mode", "txn", "batchSize", "finalize"),
+    *("priorityColumn", "limit", "limitColumn", "writeMode", "txn", "batchSize", "finalize"),
     *("maxWaiting", "openFor", "stageTtl", "attempts", "backoff", "lease", "retain"),
     *("deadline", "timeLimit", "patience"),
 )
 # What Spark's own streaming leaves among the options.
-STREAM_OPTIONS = ("checkpointLocation", "queryName", "path")
+STREAM_OPTIONS = ("checkpointLocation", "queryName")
 _BODY = "body"
 
 
@@ -89,9 +95,10 @@ class Plan:
 
 def plan_of(options: Options, schema: StructType, *, is_stream: bool) -> Plan:
     """The plan of a write. Raises InvalidArgument, one sentence each."""
-    mode = options.choice("mode", MODES, "staged")
-    request, request_column = _target(options)
+    mode = options.choice("writeMode", MODES, "staged")
+    request, request_column = _target(options, schema)
     body_column, body_format = _body(options, schema)
+    _check_kind(schema, "", is_json=body_format == "json")
     plan = Plan(
         redis=options.redis,
         queue=options.queue,
@@ -99,9 +106,9 @@ def plan_of(options: Options, schema: StructType, *, is_stream: bool) -> Plan:
         request_column=request_column,
         body_column=body_column,
         body_format=body_format,
-        id_column=options.text("idColumn"),
-        priority_column=options.text("priorityColumn"),
-        limit_column=options.text("limitColumn"),
+        id_column=_column(options, schema, "idColumn"),
+        priority_column=_column(options, schema, "priorityColumn"),
+        limit_column=_column(options, schema, "limitColumn"),
         mode=mode,
         txn=_txn(options, is_stream=is_stream),
         batch_size=options.number(
@@ -125,10 +132,12 @@ def plan_of(options: Options, schema: StructType, *, is_stream: bool) -> Plan:
 def _check_together(plan: Plan, *, is_stream: bool) -> None:
     """Raises InvalidArgument for options that do not go together."""
     if plan.mode == "dedupe" and not plan.id_column:
-        raise InvalidArgument("mode dedupe needs the column that tells rows apart: give idColumn")
+        raise InvalidArgument(
+            "writeMode dedupe needs the column that tells rows apart: give idColumn"
+        )
     if plan.mode == "staged" and (plan.id_column or plan.max_waiting):
         name = "idColumn" if plan.id_column else "maxWaiting"
-        raise InvalidArgument(f'option "{name}" is for the modes dedupe and pipelined')
+        raise InvalidArgument(f'option "{name}" is for writeMode dedupe and pipelined')
     if is_stream and plan.finalize and plan.request:
         raise InvalidArgument(
             f'option "finalize" would seal request {plan.request} with the first micro-batch, and '
@@ -137,12 +146,13 @@ def _check_together(plan: Plan, *, is_stream: bool) -> None:
         )
 
 
-def _target(options: Options) -> tuple[str, str]:
-    request, column = options.text("request"), options.text("requestColumn")
+def _target(options: Options, schema: StructType) -> tuple[str, str]:
+    request, column = options.text("request"), _column(options, schema, "requestColumn")
     if bool(request) == bool(column):
+        more = "" if request else f" ({NO_CATALOG})"
         raise InvalidArgument(
             'name where the rows go: option "request" is the id of one request, "requestColumn" '
-            "the column with the id of each row's; one of them is expected"
+            f"the column with the id of each row's; one of them is expected{more}"
         )
     if request:
         keys.check_name("request id", request)
@@ -162,18 +172,15 @@ def _body(options: Options, schema: StructType) -> tuple[str, str]:
     if "bodyFormat" in options:
         if "bodyColumn" in options:
             raise InvalidArgument("bodyColumn and bodyFormat exclude each other: choose one")
-        found = options.choice("bodyFormat", FORMATS, FORMATS[0])
-        if found == "json":
-            _check_keys(schema)
-        return "", found
-    name = options.text("bodyColumn", _BODY)
-    there = ", ".join(schema.fieldNames())
-    if name not in schema.fieldNames() and "bodyColumn" not in options:
+        return "", options.choice("bodyFormat", FORMATS, FORMATS[0])
+    name = _column(options, schema, "bodyColumn") or column_of(_BODY, schema.fieldNames())
+    if not name:
         raise InvalidArgument(
-            f'there is no column "{_BODY}" (the columns are {there}): name the one that holds the '
-            "bodies with bodyColumn, or make bodies of whole rows with bodyFormat json or arrow"
+            f'there is no column "{_BODY}" (the columns are {", ".join(schema.fieldNames())}): '
+            "name the one that holds the bodies with bodyColumn, or make bodies of whole rows with "
+            "bodyFormat json or arrow"
         )
-    kind = _type(schema, "bodyColumn", name)
+    kind = schema[name].dataType
     if not isinstance(kind, (StringType, BinaryType)):
         raise InvalidArgument(
             f'column "{name}" is {kind.simpleString()}: a body is a string or binary column'
@@ -181,21 +188,36 @@ def _body(options: Options, schema: StructType) -> tuple[str, str]:
     return name, ""
 
 
-def _check_keys(kind: DataType, column: str = "") -> None:
-    """Raises InvalidArgument for a map, however deep, whose keys cannot be made text."""
+def _check_kind(kind: DataType, column: str, *, is_json: bool) -> None:
+    """Raises InvalidArgument for a type that Python cannot read, or that has no form in JSON."""
+    if isinstance(kind, YearMonthIntervalType):
+        raise InvalidArgument(
+            f'column "{column}" holds {kind.simpleString()}, which Spark cannot hand to Python: '
+            "cast it to string, or leave it out"
+        )
+    if is_json and isinstance(kind, (GeographyType, GeometryType)):
+        raise InvalidArgument(
+            f'column "{column}" holds {kind.simpleString()}, which bodyFormat json has no form '
+            "for: make binary or text of it, or choose bodyFormat arrow"
+        )
     if isinstance(kind, StructType):
         for part in kind.fields:
-            _check_keys(part.dataType, column or part.name)
+            _check_kind(part.dataType, column or part.name, is_json=is_json)
     elif isinstance(kind, ArrayType):
-        _check_keys(kind.elementType, column)
+        _check_kind(kind.elementType, column, is_json=is_json)
     elif isinstance(kind, MapType):
-        if isinstance(kind.keyType, (StructType, ArrayType)):
-            raise InvalidArgument(
-                f'column "{column}" has a map whose keys are {kind.keyType.simpleString()}: '
-                "bodyFormat json has text keys only; choose bodyFormat arrow, or make a text of "
-                "the keys"
-            )
-        _check_keys(kind.valueType, column)
+        _check_map(kind, column, is_json=is_json)
+
+
+def _check_map(kind: MapType, column: str, *, is_json: bool) -> None:
+    if is_json and isinstance(kind.keyType, (StructType, ArrayType)):
+        raise InvalidArgument(
+            f'column "{column}" has a map whose keys are {kind.keyType.simpleString()}: '
+            "bodyFormat json has text keys only; choose bodyFormat arrow, or make a text of "
+            "the keys"
+        )
+    _check_kind(kind.keyType, column, is_json=is_json)
+    _check_kind(kind.valueType, column, is_json=is_json)
 
 
 def _policy(options: Options) -> Policy:
@@ -235,20 +257,40 @@ def _check_columns(plan: Plan, schema: StructType) -> None:
     ]
     for option, name, kinds, words in wanted:
         if name:
-            kind = _type(schema, option, name)
+            kind = schema[name].dataType
             if not isinstance(kind, kinds):
                 raise InvalidArgument(
                     f'column "{name}" ({option}) is {kind.simpleString()}: {words} is expected'
                 )
 
 
-def _type(schema: StructType, option: str, name: str) -> DataType:
-    if name not in schema.fieldNames():
+def _column(options: Options, schema: StructType, option: str) -> str:
+    """The column that an option names, as the schema writes it; "" without the option."""
+    if option not in options or not (name := options.text(option)):
+        return ""
+    found = column_of(name, schema.fieldNames())
+    if not found:
         raise InvalidArgument(
             f'option "{option}" names the column "{name}", and there is none: the columns are '
             f"{', '.join(schema.fieldNames())}"
         )
-    return schema[name].dataType
+    return found
+
+
+def column_of(name: str, columns: Sequence[str]) -> str:
+    """Returns the column of this name, "" if there is none.
+
+    As in Spark, the case of letters does not matter, unless two columns differ in nothing else.
+    Raises InvalidArgument when none of several such columns has exactly this name.
+    """
+    if name in columns:
+        return name
+    found = [column for column in columns if column.lower() == name.lower()]
+    if len(found) > 1:
+        raise InvalidArgument(
+            f'the column "{name}" may be {" or ".join(found)}: write it as one of them'
+        )
+    return found[0] if found else ""
 
 
 def check_terms(request_id: str, priority: int | None, limit: int | None) -> None:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql.pandas.types import is_variant
+from pyspark.sql.types import VariantVal
 
 from .. import keys, settings
 from ..errors import InvalidArgument
@@ -214,11 +216,53 @@ def rows_as_json(batch: Any) -> Iterator[bytes]:
     encoder = json.JSONEncoder(
         ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_as_json
     )
+    variants = [field for field in batch.schema if _holds_variant(field.type)]
     for row in batch.to_pylist(maps_as_pydicts="lossy"):
+        for field in variants:
+            row[field.name] = _opened(row[field.name], field.type)
         try:
             yield encoder.encode(row).encode()
         except (TypeError, ValueError):  # a number that JSON has no word for, or a key
             yield encoder.encode(_plain(row)).encode()
+
+
+def _holds_variant(kind: Any) -> bool:
+    """Returns True for a type that is a Variant of Spark, or has one inside."""
+    if pa.types.is_struct(kind):
+        return is_variant(kind) or any(_holds_variant(field.type) for field in kind)
+    if pa.types.is_map(kind):
+        return _holds_variant(kind.item_type)
+    return pa.types.is_nested(kind) and any(
+        _holds_variant(kind.field(at).type) for at in range(kind.num_fields)
+    )
+
+
+def _opened(value: Any, kind: Any) -> Any:
+    """Returns the value with what each Variant in it stands for, in place of its encoding."""
+    if value is None or not _holds_variant(kind):
+        return value
+    if pa.types.is_map(kind):
+        return {key: _opened(one, kind.item_type) for key, one in value.items()}
+    if not pa.types.is_struct(kind):
+        return [_opened(one, kind.value_type) for one in value]
+    if is_variant(kind):
+        return _as_numbers(VariantVal(value["value"], value["metadata"]).toPython())
+    return {field.name: _opened(value[field.name], field.type) for field in kind}
+
+
+def _as_numbers(value: Any) -> Any:
+    """Returns a Variant's value with its decimals as numbers, as its own JSON has them.
+
+    A decimal that a double cannot hold stays one: `_as_json` makes a text of it.
+    """
+    if isinstance(value, Decimal):
+        number = float(value)
+        return number if Decimal(repr(number)) == value else value
+    if isinstance(value, dict):
+        return {key: _as_numbers(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_as_numbers(one) for one in value]
+    return value
 
 
 def _as_json(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""mode=staged: tasks write to areas that nobody sees, the driver commits what won, exactly once."""
+"""writeMode=staged: tasks write to areas that no worker reads, and the driver commits what won."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from ..errors import FairlaneError, InvalidArgument, RedisError
 from ..operations.roll import commit, look
 from ..operations.rolling import Share
 from ..operations.stage import Area, joined, stage, stage_all, unstage
+from .sink_counts import log_brought
 from .sink_plan import one_of, run
 from .sink_rows import Group, Reader, pieces
 
@@ -60,11 +61,10 @@ class _Filling:
         self.lengths: list[Any] = []
         self.bodies: list[Any] = []
 
-    def take(self, count: int) -> int:
+    def take(self, count: int, packed: bytes) -> int:
         """Counts a chunk; returns its number."""
-        name, chunks, rows = self.staged.area
-        self.staged.area = Area(name, chunks + 1, rows + count)
-        return chunks + 1
+        self.staged.area = self.staged.area.grown(count, packed)
+        return self.staged.area.chunks
 
     def hold(self, lengths: Any, bodies: Any) -> None:
         """Keeps a copy of some rows, so that their batch can go."""
@@ -134,7 +134,7 @@ class Stager:
             self._stage(one, count, one.release())
 
     def _stage(self, one: _Filling, count: int, packed: bytes) -> None:
-        number = one.take(count)
+        number = one.take(count, packed)
         request, area = one.staged.request, one.staged.area.name
         self._calls.append(stage(request, self.txn, area, number, packed, self.plan.stage_ms))
         if len(self._calls) == _TOGETHER:
@@ -171,14 +171,14 @@ def shares_of(plan: Plan, messages: Sequence[StagedMessage | None]) -> list[Shar
     return shares
 
 
-def commit_staged(plan: Plan, txn: str, messages: Sequence[StagedMessage | None]) -> int:
-    """Commits a transaction. Raises as operations.roll.commit does."""
+def commit_staged(plan: Plan, txn: str, messages: Sequence[StagedMessage | None]) -> None:
+    """Commits a transaction, and logs what came in. Raises as operations.roll.commit does."""
     shares = shares_of(plan, messages)
     try:
-        total: int = run(plan, commit(shares, plan.transaction(txn)))
+        brought = run(plan, commit(shares, plan.transaction(txn)))
     except RedisError as error:
         raise type(error)(f"{error}; {_how_to_go_on(plan, txn)}") from error
-    return total
+    log_brought(txn, brought)
 
 
 def _how_to_go_on(plan: Plan, txn: str) -> str:

@@ -68,13 +68,14 @@ def check_schema(view: str, schema: StructType) -> None:
     """Raises InvalidArgument when `schema` has columns that the view has not, or other types."""
     right = dict(COLUMNS[view])
     for field in schema.fields:
-        if field.name not in right:
+        kind = right.get(field.name.lower())
+        if kind is None:
             raise InvalidArgument(
                 f'the view {view} has no column "{field.name}"; there are {", ".join(right)}'
             )
-        if field.dataType != right[field.name]:
+        if field.dataType != kind:
             raise InvalidArgument(
-                f'column "{field.name}" is {right[field.name].simpleString()}, '
+                f'column "{field.name}" is {kind.simpleString()}, '
                 f"not {field.dataType.simpleString()}"
             )
 
@@ -85,10 +86,10 @@ def arrow_of(schema: StructType) -> pa.Schema:
 
 
 def batch_of(columns: Mapping[str, Any], schema: pa.Schema) -> pa.RecordBatch:
-    """The columns that `schema` names, of arrays or lists."""
+    """The columns that `schema` names in any case of letters, of arrays or lists."""
     arrays = []
     for field in schema:
-        values = columns[field.name]
+        values = columns[field.name.lower()]
         if not isinstance(values, pa.Array):
             values = pa.array(values, type=field.type)
         arrays.append(values if values.type == field.type else values.cast(field.type))

@@ -58,7 +58,7 @@ def accept(view: str, filters: Iterable[Filter], accepted: list[Condition]) -> I
 
 
 def _condition(one: Any, kinds: dict[str, Any]) -> Condition | None:
-    column = one.attribute[0] if len(getattr(one, "attribute", ())) == 1 else ""
+    column = one.attribute[0].lower() if len(getattr(one, "attribute", ())) == 1 else ""
     if column not in kinds:
         return None
     kind = kinds[column]

@@ -18,7 +18,7 @@ from ..drivers.sync import SyncDriver
 from ..errors import InvalidArgument, RequestLost, RequestNotFound
 from ..operations import control, ranges
 from ..operations.dead import page_size
-from .options import Options
+from .options import NO_CATALOG, Options
 from .view_columns import (
     COLUMNS,
     arrow_of,
@@ -83,7 +83,12 @@ def reader_of(given: Mapping[str, str], schema: StructType) -> DataSourceReader:
     for name in STREAMED:
         if name in options:
             raise InvalidArgument(f'option "{name}" is for streams: use readStream')
-    return _READERS[view_of(options)](options, schema)
+    try:
+        return _READERS[view_of(options)](options, schema)
+    except InvalidArgument as error:
+        if given:
+            raise
+        raise InvalidArgument(f"{error} ({NO_CATALOG})") from None
 
 
 class _Push:
@@ -133,7 +138,8 @@ class ViewReader(DataSourceReader):
             for columns in self.pages(driver, partition.value):
                 batch = keep(batch_of(columns, every), self.conditions)
                 if batch.num_rows:
-                    yield batch.select(wanted.names) if self.conditions else batch
+                    found = dict(zip(every.names, batch.columns, strict=True))
+                    yield batch_of(found, wanted) if self.conditions else batch
 
     @abc.abstractmethod
     def plan(self, driver: SyncDriver) -> list[Any]:

@@ -115,15 +115,17 @@ def _options(
     """The sink's options. Raises InvalidArgument for a column that is not there."""
     if body is not None and body_format is not None:
         raise InvalidArgument("--body names one column, --body-format takes all: leave one away")
+    from ...spark.sink_plan import column_of
+
     for name, column in (("--body", body), ("--key", key), ("--id-column", id_column)):
-        if column is not None and column not in rows.columns:
+        if column is not None and not column_of(column, rows.columns):
             raise InvalidArgument(
                 f"{name} {column}: {source} has no such column, it has {', '.join(rows.columns)}"
             )
-    found = {"queue": queue, "priority": str(priority), "limit": str(limit), "mode": mode}
+    found = {"queue": queue, "priority": str(priority), "limit": str(limit), "writeMode": mode}
     if body_format is not None:
         found["bodyFormat"] = body_format
-    elif body is not None or form == "text" or "body" in rows.columns:
+    elif body is not None or form == "text" or column_of("body", rows.columns):
         found["bodyColumn"] = body or ("value" if form == "text" else "body")
     else:
         raise InvalidArgument(
