@@ -26,7 +26,7 @@ VARIABLES = {colour: f"--c{at}" for at, colour in enumerate(COLOURS)} | {
 }
 _TICKS_MS = (
     *(0.1, 1, 10, 100, 1_000, 10_000, 60_000, 600_000),
-    *(3_600_000, 36_000_000, 86_400_000, 864_000_000),
+    *(3_600_000, 21_600_000, 86_400_000, 864_000_000),
 )
 _SECOND, _MINUTE, _HOUR, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
 # From one label of time to the next, ms. None is more than twice the one before it, so that

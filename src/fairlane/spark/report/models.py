@@ -113,10 +113,14 @@ class Models:
                 windows = self.spark.createDataFrame(table).withColumn("target_ms", self._target())
                 priorities = _write(_with_whole(windows), folder / "priorities.parquet")
                 rows["priorities"] = rows_of(priorities)
-                key = Bands.of(rows).key(F.col("priority"))
-                banded = windows.withColumn("priority", key)
+                bands = Bands.of(rows)
+                banded = windows.withColumn("priority", bands.key(F.col("priority")))
                 rows["windows"] = rows_of(_merged(banded, "window", "at", "priority").toArrow())
-                rows["bands"] = rows_of(_with_whole(banded).toArrow())
+                rows["bands"] = (
+                    rows["priorities"]
+                    if bands.size == 1
+                    else rows_of(_with_whole(banded).toArrow())
+                )
         return rows
 
     def _windows(self, results: DataFrame) -> DataFrame:
