@@ -335,7 +335,7 @@ class Short:
     """The report of two seconds with thirty priorities, and the tables that it was drawn from."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
-        asked = [Asked(f"r{n}", 3 * n, 2, 20, T0 + 40 * n, 12, int(n == 7)) for n in range(30)]
+        asked = [Asked(f"r{n}", 3 * n, 2, 20, T0 + 70 * n, 12, int(n == 7)) for n in range(30)]
         self.history = History(asked, workers=8)
         self.history.write(folder / "archive")
         archive, targets = str(folder / "archive"), {0: 200, None: 20_000}

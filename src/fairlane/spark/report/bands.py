@@ -15,7 +15,7 @@ _SIZES = (2, 5, 10, 20)  # of a band; the last makes five bands of all 100 prior
 
 
 class Bands:
-    """The series of a report. The key of a series is the first priority that it could hold."""
+    """Holds the series of a report. A series' key is the first priority that it could hold."""
 
     def __init__(self, priorities: Iterable[int | None]) -> None:
         self.priorities = sorted({one for one in priorities if one is not None})

@@ -29,8 +29,8 @@ _TICKS_MS = (
     *(3_600_000, 21_600_000, 86_400_000, 864_000_000),
 )
 _SECOND, _MINUTE, _HOUR, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
-# From one label of time to the next, ms. None is more than twice the one before it, so that
-# one of them gives 4 to 8 labels.
+# From one label of time to the next, ms. No step is more than twice the one before, because then
+# one step for every length of time gives 4 to 8 labels.
 _STEPS_MS = (
     *(1, 2, 4, 5, 10, 20, 25, 50, 100, 200, 250, 500),
     *(n * _SECOND for n in (1, 2, 3, 5, 10, 15, 20, 30)),
@@ -44,7 +44,7 @@ _WIDE = 9.6  # inches
 
 
 def colour_of(bands: Bands, priority: int | None) -> str:
-    """Each band of priorities has one colour in all plots, the most urgent the warmest."""
+    """Returns the colour of a priority's band, in all plots; the most urgent is warmest."""
     return TEXT if priority is None else COLOURS[bands.keys.index(bands.key(priority))]
 
 
@@ -54,7 +54,7 @@ def name_of(bands: Bands, priority: int) -> str:
 
 
 def figure(height: float, panels: int = 1) -> tuple[Figure, list[Axes]]:
-    """A figure as wide as the page, `height` inches high: panels with the same axes, stacked."""
+    """Returns a figure as wide as the page, `height` inches high, with panels one above another."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(_WIDE, height), layout="constrained")
@@ -75,7 +75,7 @@ def by_priority(rows: Rows) -> dict[int, Rows]:
 
 
 def on_time(axes: Axes, span_ms: tuple[float, float]) -> None:
-    """The axis below is time, of the whole report in every plot."""
+    """Makes the axis below one of time, of the whole report in every plot."""
     found = _moments(span_ms)
     step_ms, days = found[1] - found[0], _days(found)
     clocks = [_clock(time(at), step_ms) for at in found] if step_ms < _DAY else []
@@ -88,7 +88,7 @@ def on_time(axes: Axes, span_ms: tuple[float, float]) -> None:
     axes.set_xlim(time(span_ms[0]), time(span_ms[1]))
 
 
-def _moments(span_ms: tuple[float, float]) -> list[int]:
+def _moments(span_ms: tuple[float, float]) -> range:
     """Returns the moments in a span that get a label, ms."""
     fitting = [found for step in _STEPS_MS if len(found := _multiples(step, span_ms)) >= _FEWEST]
     return min(fitting, key=lambda found: abs(len(found) - _BEST))

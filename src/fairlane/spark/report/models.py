@@ -196,16 +196,16 @@ class Models:
 
 
 def _with_whole(windows: DataFrame) -> DataFrame:
-    """The windows of each priority as one, and all of them as priority null, without a target."""
+    """Returns a row for each priority, and one without a target for all, as priority null."""
     every = _merged(windows.withColumn("priority", F.lit(None).cast("int")), "priority")
     every = every.withColumn("target_ms", F.lit(None).cast("double"))
     return _merged(windows, "priority").unionByName(every).orderBy("priority")
 
 
 def _merged(windows: DataFrame, *keys: str) -> DataFrame:
-    """The windows with equal keys as one row. Its target is null unless all of them have the same.
+    """Returns windows with equal keys as one row.
 
-    `aimed`: how many of those that were settled have a target.
+    The target is null unless all of them have the same. `aimed` counts what has a target.
     """
     sums = [*("finished", "dead", "retries", "busy_ms", "met"), *LADDER_MS]
     target = F.col("target_ms")

@@ -163,7 +163,7 @@ def _foot(summary: Mapping[str, Any]) -> str:
 
 
 def _priority(bands: Bands) -> Column:
-    """The priority of a row, with the colour of its band."""
+    """Returns the column of a row's own priority, with the colour of its band."""
 
     def show(value: Any) -> str:
         return NOTHING if value is None else f"{_dot(bands, value)}{value}"
@@ -172,7 +172,7 @@ def _priority(bands: Bands) -> Column:
 
 
 def _band(bands: Bands) -> Column:
-    """The band that a row is of."""
+    """Returns the column of a row's band. The row's priority is the band's key."""
 
     def show(value: Any) -> str:
         return "all" if value is None else f"{_dot(bands, value)}{bands.name(value)}"
@@ -183,7 +183,7 @@ def _band(bands: Bands) -> Column:
 def _by_priority(
     tables: Mapping[str, Rows], bands: Bands, table: Callable[[Rows, Column], str]
 ) -> str:
-    """A table by band, and below it a folded one of each priority where bands hold several."""
+    """Returns a table by band, and below it a folded one by priority if the bands hold several."""
     found = table(_whole_last(tables.get("bands", [])), _band(bands))
     if bands.size > 1 and found:
         rows = [row for row in tables["priorities"] if row["priority"] is not None]
@@ -257,7 +257,7 @@ def _request_table(tables: Mapping[str, Rows], bands: Bands) -> str:
 
 
 def _note(kind: str, rows: Sequence[Any], file: str) -> str:
-    """What a table leaves out, and where that is."""
+    """Returns how many rows a table leaves out, and the file that has all of them."""
     if len(rows) <= _MOST:
         return ""
     return f"The {_MOST} {kind}, of {len(rows):,}. All are in tables/{file}.parquet."

@@ -53,7 +53,7 @@ class Plot:
 
 
 class Along(NamedTuple):
-    """What all plots share: the axis of time (a window's length; from when to when), the series."""
+    """Holds what all plots share: a window's length, the span of time in ms, and the series."""
 
     window_s: float
     span_ms: tuple[float, float]
