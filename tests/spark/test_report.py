@@ -328,6 +328,74 @@ def test_a_folder_that_is_no_archive_is_refused(spark: SparkSession, tmp_path: P
         report.make(spark, str(tmp_path), tmp_path / "out")
 
 
+# ------------------------------------------------------------------ short, with many priorities
+
+
+class Short:
+    """The report of two seconds with thirty priorities, and the tables that it was drawn from."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        asked = [Asked(f"r{n}", 3 * n, 2, 20, T0 + 70 * n, 12, int(n == 7)) for n in range(30)]
+        self.history = History(asked, workers=8)
+        self.history.write(folder / "archive")
+        archive, targets = str(folder / "archive"), {0: 200, None: 20_000}
+        self.made = report.make(spark, archive, folder / "report", targets=targets)
+        self.tables = Models(spark, archive, None, targets).write(folder / "again")
+
+    def of_band(self, first: int | None) -> list[dict[str, Any]]:
+        rows = self.history.results
+        return (
+            rows if first is None else [row for row in rows if row["priority"] // 20 == first // 20]
+        )
+
+
+@pytest.fixture(scope="module")
+def short(spark: SparkSession, lean: None, tmp_path_factory: pytest.TempPathFactory) -> Short:
+    return Short(spark, tmp_path_factory.mktemp("short"))
+
+
+def test_a_short_run_has_windows_below_a_second(short: Short):
+    assert short.made.summary["window_s"] == 0.1
+    counted = Counter(row["window"] for row in short.tables["windows"])
+    assert len(counted) >= 15
+    assert sum(row["finished"] for row in short.tables["windows"]) == 600
+    page = short.made.paths["page"].read_text()
+    assert "windows of 100 ms" in page
+    assert re.search(r"2026-11-20 \d\d:\d\d:\d\d\.\d00 to \d\d:\d\d:\d\d\.\d00 UTC", page)
+
+
+def test_fairness_is_not_measured_in_windows_shorter_than_a_second(short: Short):
+    assert [row["window"] for row in short.tables["fairness"] if row["window"] > 2] == []
+
+
+def test_bands_have_the_numbers_of_their_priorities(short: Short):
+    table = {row["priority"]: row for row in short.tables["bands"]}
+    assert set(table) == {0, 20, 40, 60, 80, None}
+    for first, row in table.items():
+        rows = short.of_band(first)
+        assert row["finished"] == row["aimed"] == len(rows)
+        assert row["dead"] == sum(one["status"] == "dead" for one in rows)
+        assert row["waited_max_ms"] == max(one["waited_ms"] for one in rows)
+        assert row["target_ms"] == (None if first in {0, None} else 20_000)
+        totals = sorted(one["total_ms"] for one in rows)
+        below = sum(value < row["total_p95_ms"] - 0.001 for value in totals) / len(totals)
+        up_to = sum(value <= row["total_p95_ms"] + 0.001 for value in totals) / len(totals)
+        assert below - 0.012 <= 0.95 <= up_to + 0.012
+
+
+def test_many_priorities_are_a_few_rows_and_colours(short: Short):
+    page = short.made.paths["page"].read_text()
+    shown, _, folded = page.partition("<details>")
+    assert re.findall(r"</i>(\d+ to \d+)</td>", shown) == [
+        *("0 to 19", "20 to 39", "40 to 59", "60 to 79", "80 to 99"),
+    ]
+    assert "Each of the 30 priorities" in folded
+    assert len(re.findall(r"</i>\d+</td>", folded.partition("</details>")[0])) == 30
+    assert set(re.findall(r">priority (.*?)</text>", page)) == {
+        *("0 to 19", "20 to 39", "40 to 59", "60 to 79", "80 to 99"),
+    }
+
+
 # ------------------------------------------------------------------ words and numbers
 
 

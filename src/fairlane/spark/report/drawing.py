@@ -9,43 +9,56 @@ from typing import TYPE_CHECKING, Any
 from .cells import duration
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Sequence
 
     from .axis import Rows
+    from .bands import Bands
 
     Axes = Any  # matplotlib's own types do not know that a moment may stand for a number
     Figure = Any
 
 # Legible on white and on black; on the page each is a variable with a value for either.
-COLOURS = ("#e4572e", "#d99a1c", "#2a9d6f", "#3f88d8", "#8f6fd0", "#c8588f", "#5aa9a6", "#9a8c5c")
-TEXT, GRID = "#7d8590", "#8b949f"
+COLOURS = ("#e4572e", "#c08518", "#2a9d6f", "#3f88d8", "#8f6fd0", "#c8588f", "#459490", "#9a8c5c")
+TEXT, GRID = "#71777f", "#8b949f"
 VARIABLES = {colour: f"--c{at}" for at, colour in enumerate(COLOURS)} | {
     TEXT: "--dim",
     GRID: "--grid",
 }
 _TICKS_MS = (
     *(0.1, 1, 10, 100, 1_000, 10_000, 60_000, 600_000),
-    *(3_600_000, 36_000_000, 86_400_000, 864_000_000),
+    *(3_600_000, 21_600_000, 86_400_000, 864_000_000),
 )
-# How a moment is written on an axis that is at most so long, ms.
-_TIMES = ((180_000, "%H:%M:%S"), (100_000_000, "%H:%M"), (600_000_000, "%a %H:%M"))
+_SECOND, _MINUTE, _HOUR, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
+# From one label of time to the next, ms. No step is more than twice the one before, because then
+# one step for every length of time gives 4 to 8 labels.
+_STEPS_MS = (
+    *(1, 2, 4, 5, 10, 20, 25, 50, 100, 200, 250, 500),
+    *(n * _SECOND for n in (1, 2, 3, 5, 10, 15, 20, 30)),
+    *(n * _MINUTE for n in (1, 2, 3, 5, 10, 15, 20, 30)),
+    *(n * _HOUR for n in (1, 2, 3, 4, 6, 12)),
+    *(n * _DAY for n in (1, 2, 4, 7, 14, 28, 56, 112, 224, 448)),
+)
+_FEWEST, _BEST = 4, 6  # labels of time
+_LINE = 17  # points from an axis to the second line of its labels
 _WIDE = 9.6  # inches
 
 
-def colour_of(tables: Mapping[str, Rows], priority: int | None) -> str:
-    """Each priority has one colour in all plots, the most urgent the warmest."""
-    found = {row["priority"] for row in tables["requests"]}
-    found |= {row["priority"] for row in tables.get("windows", [])}
-    known = sorted(one for one in found if one is not None)
-    return COLOURS[known.index(priority) % len(COLOURS)] if priority in known else TEXT
+def colour_of(bands: Bands, priority: int | None) -> str:
+    """Returns the colour of a priority's band, in all plots; the most urgent is warmest."""
+    return TEXT if priority is None else COLOURS[bands.keys.index(bands.key(priority))]
 
 
-def figure(height: float, columns: int = 1, **options: Any) -> tuple[Figure, list[Axes]]:
-    """A figure as wide as the page, `height` inches high, with `columns` panels."""
+def name_of(bands: Bands, priority: int) -> str:
+    """Returns how a legend names the band of a priority."""
+    return f"priority {bands.name(bands.key(priority))}"
+
+
+def figure(height: float, panels: int = 1) -> tuple[Figure, list[Axes]]:
+    """Returns a figure as wide as the page, `height` inches high, with panels one above another."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(_WIDE, height), layout="constrained")
-    return figure, list(figure.subplots(1, columns, squeeze=False, **options)[0])
+    return figure, list(figure.subplots(panels, 1, squeeze=False, sharex=True, sharey=True)[:, 0])
 
 
 def time(ms: float) -> datetime:
@@ -62,15 +75,45 @@ def by_priority(rows: Rows) -> dict[int, Rows]:
 
 
 def on_time(axes: Axes, span_ms: tuple[float, float]) -> None:
-    """The axis below is time, of the whole report in every plot."""
-    from matplotlib.dates import AutoDateLocator, DateFormatter
-
-    where = AutoDateLocator(minticks=3, maxticks=7)  # type: ignore[no-untyped-call]
-    axes.xaxis.set_major_locator(where)
-    length_ms = span_ms[1] - span_ms[0]
-    form = next((form for most, form in _TIMES if length_ms <= most), "%Y-%m-%d")
-    axes.xaxis.set_major_formatter(DateFormatter(form))  # type: ignore[no-untyped-call]
+    """Makes the axis below one of time, of the whole report in every plot."""
+    found = _moments(span_ms)
+    step_ms, days = found[1] - found[0], _days(found)
+    clocks = [_clock(time(at), step_ms) for at in found] if step_ms < _DAY else []
+    # Two labels, not one of two lines: a browser centres each of them by its own font.
+    axes.set_xticks([time(at) for at in found], clocks or list(days.values()))
+    if clocks:
+        axes.xaxis.remove_overlapping_locs = False
+        axes.set_xticks([time(at) for at in days], list(days.values()), minor=True)
+        axes.tick_params(axis="x", which="minor", length=0, pad=_LINE)
     axes.set_xlim(time(span_ms[0]), time(span_ms[1]))
+
+
+def _moments(span_ms: tuple[float, float]) -> range:
+    """Returns the moments in a span that get a label, ms."""
+    fitting = [found for step in _STEPS_MS if len(found := _multiples(step, span_ms)) >= _FEWEST]
+    return min(fitting, key=lambda found: abs(len(found) - _BEST))
+
+
+def _multiples(step_ms: int, span_ms: tuple[float, float]) -> range:
+    low, high = (round(moment) for moment in span_ms)
+    return range(-(-low // step_ms) * step_ms, high + 1, step_ms)
+
+
+def _days(moments_ms: Sequence[int]) -> dict[int, str]:
+    """Returns the day of each moment that is the first of its day; the first of all names UTC."""
+    first: dict[str, int] = {}
+    for at in moments_ms:
+        first.setdefault(f"{time(at):%Y-%m-%d}", at)
+    found = {at: day for day, at in first.items()}
+    return {at: f"{day} UTC" if at == moments_ms[0] else day for at, day in found.items()}
+
+
+def _clock(moment: datetime, step_ms: int) -> str:
+    """Returns the time of day, with the digits that differ from step to step."""
+    if step_ms >= _MINUTE:
+        return f"{moment:%H:%M}"
+    digits = next(n for n in range(4) if step_ms * 10**n % _SECOND == 0)
+    return f"{moment:%H:%M:%S.%f}"[: 9 + digits] if digits else f"{moment:%H:%M:%S}"
 
 
 def in_time_units(axes: Axes) -> None:
@@ -84,7 +127,7 @@ def in_time_units(axes: Axes) -> None:
 
 
 def legend(axes: Axes) -> None:
-    """Names the colours above the plot."""
+    """Names the colours above the plot, in the order in which they were drawn."""
     handles, labels = axes.get_legend_handles_labels()
     if labels:
         axes.legend(
@@ -100,9 +143,7 @@ def legend(axes: Axes) -> None:
         )
 
 
-def stacked(
-    axes: Axes, tables: Mapping[str, Rows], rows: Rows, value: str, window_s: float
-) -> None:
+def stacked(axes: Axes, bands: Bands, rows: Rows, value: str, window_s: float) -> None:
     """Steps of each window, one priority on the other, the most urgent at the bottom."""
     below: dict[int, float] = {}
     for priority, found in by_priority(rows).items():
@@ -113,8 +154,8 @@ def stacked(
             bottom=[below.get(row["window"], 0.0) for row in found],
             width=window_s / 86_400 * 0.9,
             align="edge",
-            color=colour_of(tables, priority),
-            label=f"priority {priority}",
+            color=colour_of(bands, priority),
+            label=name_of(bands, priority),
             linewidth=0,
         )
         for row, height in zip(found, heights, strict=True):

@@ -16,7 +16,8 @@ from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 
 from ...errors import InvalidArgument
 from ..archive_tables import read_table
-from .axis import Axis
+from .axis import FAIR_S, Axis
+from .bands import Bands
 from .inversions import NOBODY, find_inversions
 from .shares import busy_in_windows, fairness, token_use
 
@@ -30,15 +31,9 @@ if TYPE_CHECKING:
     from .axis import Rows
 
 SKETCH_K = 800  # of a sketch: ranks to within about half a percent
-WINDOWS = 120  # at most
-WIDTHS_S = (
-    *(1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200),
-    *(86_400, 172_800, 604_800, 2_592_000),
-)
 RANKS = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 LADDER_MS = {"within_1s": 1_000, "within_10s": 10_000, "within_1m": 60_000, "within_10m": 600_000}
 SKETCHED = {"waited": "waited_us", "ran": "ran_us", "total": "total_us"}
-_MICRO = 1_000_000
 
 
 class Models:
@@ -80,11 +75,7 @@ class Models:
         known = [row for row in found if row[0] is not None]
         if not known:
             raise InvalidArgument("the archive holds nothing of that time")
-        low, high = min(row[0] for row in known), max(row[1] for row in known)
-        span_s = (high - low) / _MICRO
-        width = next((w for w in WIDTHS_S if span_s / w < WINDOWS - 1), WIDTHS_S[-1]) * _MICRO
-        start = low // width * width
-        return Axis(start, width, (high - start) // width + 1)
+        return Axis.spanning(min(row[0] for row in known), max(row[1] for row in known))
 
     # ------------------------------------------------------------------ tables
 
@@ -94,11 +85,11 @@ class Models:
         if self.results is None:
             return found
         known = self.requests.where("limit is not null and results > 0")
-        busy = busy_in_windows(self.results, self.axis)
+        even = self.axis.at_least(FAIR_S)
         found |= {
             "windows": self._windows(self.results),
-            "tokens": token_use(known, busy, self.axis),
-            "fairness": fairness(known, busy, self.axis),
+            "tokens": token_use(known, busy_in_windows(self.results, self.axis), self.axis),
+            "fairness": fairness(known, busy_in_windows(self.results, even), even),
             "workers": _workers(self.results),
             "longest_waits": _longest_waits(self.results),
         }
@@ -109,19 +100,27 @@ class Models:
         return found
 
     def write(self, folder: Path) -> dict[str, Rows]:
-        """Writes every table as Parquet to a file of its own, and returns them as rows."""
+        """Writes every table as Parquet to a file of its own, and returns them as rows.
+
+        `windows` and `bands` (the priorities of the report's bands, and all) are returned by band.
+        """
         rows: dict[str, Rows] = {}
         folder.mkdir(parents=True, exist_ok=True)
         for name, frame in self.frames().items():
             table = _write(frame, folder / f"{name}.parquet")
+            rows[name] = rows_of(table)
             if name == "windows":
-                windows = self.spark.createDataFrame(table)
-                found = with_quantiles(windows).orderBy("window", "priority")
-                rows["windows"] = rows_of(found.toArrow())
-                priorities = self._priorities(windows)
-                rows["priorities"] = rows_of(_write(priorities, folder / "priorities.parquet"))
-            else:
-                rows[name] = rows_of(table)
+                windows = self.spark.createDataFrame(table).withColumn("target_ms", self._target())
+                priorities = _write(_with_whole(windows), folder / "priorities.parquet")
+                rows["priorities"] = rows_of(priorities)
+                bands = Bands.of(rows)
+                banded = windows.withColumn("priority", bands.key(F.col("priority")))
+                rows["windows"] = rows_of(_merged(banded, "window", "at", "priority").toArrow())
+                rows["bands"] = (
+                    rows["priorities"]
+                    if bands.size == 1
+                    else rows_of(_with_whole(banded).toArrow())
+                )
         return rows
 
     def _windows(self, results: DataFrame) -> DataFrame:
@@ -165,23 +164,6 @@ class Models:
         start, width = F.lit(self.axis.start_us), F.lit(self.axis.width_us)
         return F.timestamp_micros(start + F.col(window).cast("bigint") * width)
 
-    def _priorities(self, windows: DataFrame) -> DataFrame:
-        """The windows of each priority as one, and all of them as priority null."""
-        sums = [*("finished", "dead", "retries", "busy_ms", "met"), *LADDER_MS]
-        merged = [
-            *(F.sum(name).alias(name) for name in sums),
-            F.max("waited_max_ms").alias("waited_max_ms"),
-            *(
-                F.kll_merge_agg_bigint(f"{name}_sketch", F.lit(SKETCH_K)).alias(f"{name}_sketch")
-                for name in SKETCHED
-            ),
-        ]
-        every = windows.agg(*merged).select(F.lit(None).cast("int").alias("priority"), "*")
-        frame = windows.groupBy("priority").agg(*merged).unionByName(every)
-        # The whole has no target of its own: it is met where each priority's is.
-        target = F.when(F.col("priority").isNotNull(), self._target())
-        return with_quantiles(frame).withColumn("target_ms", target).orderBy("priority")
-
     def _requests(self) -> DataFrame:
         rows = self.requests.withColumn(
             "duration_ms", F.unix_millis("ended") - F.unix_millis("submitted")
@@ -211,6 +193,34 @@ class Models:
         from .summary import summarise
 
         return summarise(tables, self.axis.start_us, self.axis.width_us, self.axis.windows)
+
+
+def _with_whole(windows: DataFrame) -> DataFrame:
+    """Returns a row for each priority, and one without a target for all, as priority null."""
+    every = _merged(windows.withColumn("priority", F.lit(None).cast("int")), "priority")
+    every = every.withColumn("target_ms", F.lit(None).cast("double"))
+    return _merged(windows, "priority").unionByName(every).orderBy("priority")
+
+
+def _merged(windows: DataFrame, *keys: str) -> DataFrame:
+    """Returns windows with equal keys as one row.
+
+    The target is null unless all of them have the same. `aimed` counts what has a target.
+    """
+    sums = [*("finished", "dead", "retries", "busy_ms", "met"), *LADDER_MS]
+    target = F.col("target_ms")
+    has_one = F.bool_and(target.isNotNull()) & (F.min(target) == F.max(target))
+    merged = windows.groupBy(*keys).agg(
+        *(F.sum(name).alias(name) for name in sums),
+        F.sum(F.when(target.isNotNull(), F.col("finished")).otherwise(0)).alias("aimed"),
+        F.max("waited_max_ms").alias("waited_max_ms"),
+        F.when(has_one, F.min(target)).alias("target_ms"),
+        *(
+            F.kll_merge_agg_bigint(f"{name}_sketch", F.lit(SKETCH_K)).alias(f"{name}_sketch")
+            for name in SKETCHED
+        ),
+    )
+    return with_quantiles(merged).orderBy(*keys)
 
 
 def with_quantiles(frame: DataFrame) -> DataFrame:

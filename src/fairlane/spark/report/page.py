@@ -7,21 +7,23 @@ from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from .cells import Column, count, duration, number, share, table_of
-from .drawing import COLOURS, colour_of
+from .axis import FAIR_S
+from .bands import Bands
+from .cells import NOTHING, Column, count, duration, number, share, table_of
+from .drawing import VARIABLES, colour_of
 from .inversions import GRACE_MS
 from .models import LADDER_MS
 from .words import dead_headline, headline, tiles
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from .axis import Rows
     from .plots import Plot
 
 Tables = dict[str, Any]
-_MOST = 25  # rows of a table
+_MOST = 12  # rows of a table
 
 
 def write_page(
@@ -47,11 +49,11 @@ def write_page(
 
 
 def _head(summary: Mapping[str, Any]) -> str:
-    begin, end = (datetime.fromisoformat(summary[name]) for name in ("from", "to"))
-    last = f"{end:%H:%M:%S}" if begin.date() == end.date() else f"{end:%Y-%m-%d %H:%M:%S}"
+    first, last = (summary[name].removesuffix("+00:00") for name in ("from", "to"))
+    last = last.removeprefix(f"{first[:10]}T")
     return (
         f"<header><p class='kicker'>Queue report</p><h1>{escape(headline(summary))}</h1>"
-        f"<p class='dim'>{begin:%Y-%m-%d %H:%M:%S} to {last} UTC, in windows of "
+        f"<p class='dim'>{first.replace('T', ' ')} to {last.replace('T', ' ')} UTC, in windows of "
         f"{duration(summary['window_s'] * 1000)}</p></header>"
     )
 
@@ -77,6 +79,7 @@ def _plot(drawn: Mapping[str, str], name: str) -> str:
 def _sections(
     tables: Mapping[str, Rows], summary: Mapping[str, Any], drawn: Mapping[str, str]
 ) -> list[str]:
+    bands = Bands.of(tables)
     return [
         _section(
             "Throughput",
@@ -89,26 +92,26 @@ def _sections(
             "Ran: in the handler, in that attempt. In total: from the submission to the end of it. "
             "The line is the 95th percentile, the dashed one the median.",
             _plot(drawn, "latency"),
-            _latency_table(tables),
+            _latency_table(tables, bands),
         ),
         _section(
             "Targets",
             _target_text(summary),
             _plot(drawn, "targets"),
-            _target_table(tables),
+            _target_table(tables, bands),
         ),
         _section(
             "Requests",
             "From submission to end: pale until the first sub-request started. "
             "Those that took longest.",
             _plot(drawn, "requests"),
-            _request_table(tables),
+            _request_table(tables, bands),
         ),
-        *_shares(tables, drawn),
+        *_shares(tables, bands, drawn),
     ]
 
 
-def _shares(tables: Mapping[str, Rows], drawn: Mapping[str, str]) -> list[str]:
+def _shares(tables: Mapping[str, Rows], bands: Bands, drawn: Mapping[str, str]) -> list[str]:
     return [
         _section(
             "Tokens",
@@ -120,22 +123,23 @@ def _shares(tables: Mapping[str, Rows], drawn: Mapping[str, str]) -> list[str]:
         ),
         _section(
             "Fairness",
-            "Between requests of one priority that were there for a whole window, each measured by "
-            "the share of its own limit that it used. 1: all had the same; 1/n: one of n had all.",
+            "Between requests of one priority that were there for a whole window of at least "
+            f"{duration(FAIR_S * 1000)}, each measured by the share of its own limit that it used. "
+            "1: all had the same; 1/n: one of n had all.",
             _plot(drawn, "fairness"),
         ),
-        _inversions(tables),
+        _inversions(tables, bands),
         _section(
             "Longest waits",
             "How long the one that waited longest had waited, of those settled in each window.",
             _plot(drawn, "waits"),
-            _wait_table(tables),
+            _wait_table(tables, bands),
         ),
         _section(
             "Dead",
             "Sub-requests that were given up, by reason and by what they failed with.",
             _plot(drawn, "dead"),
-            _dead_table(tables),
+            _dead_table(tables, bands),
         ),
     ]
 
@@ -158,20 +162,43 @@ def _foot(summary: Mapping[str, Any]) -> str:
 # ------------------------------------------------------------------ tables
 
 
-def _priority(tables: Mapping[str, Rows]) -> Column:
+def _priority(bands: Bands) -> Column:
+    """Returns the column of a row's own priority, with the colour of its band."""
+
     def show(value: Any) -> str:
-        if value is None:
-            return "all"
-        colour = colour_of(tables, value)
-        at = COLOURS.index(colour) if colour in COLOURS else 0
-        return f"<i class='dot' style='background:var(--c{at})'></i>{value}"
+        return NOTHING if value is None else f"{_dot(bands, value)}{value}"
 
-    return Column("priority", "priority", show, is_html=True)
+    return Column("priority", "priority", show, is_text=True, is_html=True)
 
 
-def _latency_table(tables: Mapping[str, Rows]) -> str:
-    rows = tables.get("priorities", [])
-    columns = [_priority(tables), Column("finished", "settled", count)]
+def _band(bands: Bands) -> Column:
+    """Returns the column of a row's band. The row's priority is the band's key."""
+
+    def show(value: Any) -> str:
+        return "all" if value is None else f"{_dot(bands, value)}{bands.name(value)}"
+
+    return Column("priority", "priority", show, is_text=True, is_html=True)
+
+
+def _by_priority(
+    tables: Mapping[str, Rows], bands: Bands, table: Callable[[Rows, Column], str]
+) -> str:
+    """Returns a table by band, and below it a folded one by priority if the bands hold several."""
+    found = table(_whole_last(tables.get("bands", [])), _band(bands))
+    if bands.size > 1 and found:
+        rows = [row for row in tables["priorities"] if row["priority"] is not None]
+        each = f"Each of the {len(rows)} priorities"
+        more = table(rows, _priority(bands))
+        found += f"<details><summary>{each}</summary>{more}</details>"
+    return found
+
+
+def _dot(bands: Bands, priority: int | None) -> str:
+    return f"<i class='dot' style='background:var({VARIABLES[colour_of(bands, priority)]})'></i>"
+
+
+def _latency_table(tables: Mapping[str, Rows], bands: Bands) -> str:
+    columns = [Column("finished", "settled", count)]
     for name in ("waited", "ran", "total"):
         columns += [
             Column(f"{name}_{rank}_ms", f"{name} {rank}", duration)
@@ -181,7 +208,7 @@ def _latency_table(tables: Mapping[str, Rows]) -> str:
         Column("retries", "retries", count),
         Column("dead", "dead", count),
     ]
-    return table_of(_whole_last(rows), columns)
+    return _by_priority(tables, bands, lambda rows, priority: table_of(rows, [priority, *columns]))
 
 
 def _whole_last(rows: Rows) -> Rows:
@@ -198,47 +225,49 @@ def _target_text(summary: Mapping[str, Any]) -> str:
     )
 
 
-def _target_table(tables: Mapping[str, Rows]) -> str:
-    rows = [
-        {
-            **row,
-            **{name: row[name] / row["finished"] for name in (*LADDER_MS, "met")},
-        }
-        for row in _whole_last(tables.get("priorities", []))
-    ]
-    if not rows:
-        return ""
-    columns = [_priority(tables)]
-    if any(row["target_ms"] is not None for row in rows):
-        rows = [
-            {**row, "met": row["met"] if row["target_ms"] is not None else None} for row in rows
+def _target_table(tables: Mapping[str, Rows], bands: Bands) -> str:
+    def table(rows: Rows, priority: Column) -> str:
+        shares = [
+            {
+                **row,
+                **{name: row[name] / row["finished"] for name in LADDER_MS},
+                "met": row["met"] / row["aimed"] if row["aimed"] else None,
+            }
+            for row in rows
         ]
-        columns += [Column("target_ms", "target", duration), Column("met", "met", share)]
-    columns += [
-        Column(name, f"within {duration(bound)}", share) for name, bound in LADDER_MS.items()
-    ]
-    return table_of(rows, columns)
+        aims = [Column("target_ms", "target", duration), Column("met", "met", share)]
+        has_aims = any(row["aimed"] for row in rows)
+        return table_of(shares, [priority, *(aims if has_aims else []), *within])
+
+    within = [Column(name, f"within {duration(bound)}", share) for name, bound in LADDER_MS.items()]
+    return _by_priority(tables, bands, table)
 
 
-def _request_table(tables: Mapping[str, Rows]) -> str:
+def _request_table(tables: Mapping[str, Rows], bands: Bands) -> str:
     rows = sorted(tables["requests"], key=lambda row: -row["total"])[:_MOST]
     columns = [
         Column("id", "request", str, is_text=True),
-        _priority(tables),
+        _priority(bands),
         *(Column("limit", "limit", count), Column("state", "state", str, is_text=True)),
         *(Column("total", "sub-requests", count), Column("dead", "dead", count)),
         Column("duration_ms", "took", duration),
         *(Column("busy_ms", "in handlers", duration), Column("use", "token use", share)),
     ]
-    more = len(tables["requests"]) - len(rows)
-    note = f"The {_MOST} biggest of {len(tables['requests']):,}." if more > 0 else ""
-    return table_of(rows, columns, note)
+    return table_of(rows, columns, _note("biggest", tables["requests"], "requests"))
+
+
+def _note(kind: str, rows: Sequence[Any], file: str) -> str:
+    """Returns how many rows a table leaves out, and the file that has all of them."""
+    if len(rows) <= _MOST:
+        return ""
+    return f"The {_MOST} {kind}, of {len(rows):,}. All are in tables/{file}.parquet."
 
 
 def _worker_table(tables: Mapping[str, Rows]) -> str:
+    workers = tables.get("workers", [])
     rows = [
         {**row, "use": row["busy_ms"] / max(1, row["last"] - row["first"])}
-        for row in tables.get("workers", [])[:_MOST]
+        for row in workers[:_MOST]
     ]
     columns = [
         Column("worker", "worker", str, is_text=True),
@@ -246,23 +275,23 @@ def _worker_table(tables: Mapping[str, Rows]) -> str:
         Column("busy_ms", "in handlers", duration),
         Column("use", "handlers at once", number),
     ]
-    return table_of(rows, columns)
+    return table_of(rows, columns, _note("that settled most", workers, "workers"))
 
 
-def _inversions(tables: Mapping[str, Rows]) -> str:
-    rows = [
-        {**row, "share": row["inverted"] / row["takes"]} for row in tables.get("inversions", [])
-    ]
+def _inversions(tables: Mapping[str, Rows], bands: Bands) -> str:
+    groups = bands.group(tables.get("inversions", []))
+    rows = [bands.total(group, "takes", "inverted", "sub_requests") for group in groups]
+    rows = [{**row, "share": row["inverted"] / row["takes"]} for row in rows]
     columns = [
-        _priority(tables),
+        _band(bands),
         Column("takes", "takes", count),
         *(Column("inverted", "inverted", count), Column("share", "share", share)),
         Column("sub_requests", "sub-requests", count),
     ]
     examples = [
-        Column("taken", "taken at", _clock, is_text=True),
+        Column("taken", "taken at, UTC", _clock, is_text=True),
         Column("request", "request", str, is_text=True),
-        _priority(tables),
+        _priority(bands),
         Column("waiting_request", "while this one waited", str, is_text=True),
         Column("waiting_priority", "its priority", count),
         Column("waiting_ms", "for", duration),
@@ -278,27 +307,37 @@ def _inversions(tables: Mapping[str, Rows]) -> str:
     return _section("Priority inversions", text, table_of(rows, columns), inverted)
 
 
-def _wait_table(tables: Mapping[str, Rows]) -> str:
+def _wait_table(tables: Mapping[str, Rows], bands: Bands) -> str:
     columns = [
-        _priority(tables),
+        _priority(bands),
         Column("waited_ms", "longest wait", duration),
         Column("request", "request", str, is_text=True),
         Column("index", "index", count),
-        Column("started", "started at", _clock, is_text=True),
+        Column("started", "started at, UTC", _clock, is_text=True),
     ]
-    return table_of(tables.get("longest_waits", []), columns)
+    groups = bands.group(tables.get("longest_waits", []))
+    return table_of([max(group, key=lambda row: row["waited_ms"]) for group in groups], columns)
 
 
-def _dead_table(tables: Mapping[str, Rows]) -> str:
-    rows = [{**row, "what": dead_headline(row)} for row in tables.get("dead", [])[:_MOST]]
+def _dead_table(tables: Mapping[str, Rows], bands: Bands) -> str:
+    groups = bands.group(tables.get("dead", []), "reason", "fingerprint")
+    rows = [
+        {
+            **bands.total(group, "count", "requests"),
+            "what": dead_headline(group[0]),
+            "last": max(row["last"] for row in group),
+        }
+        for group in groups
+    ]
+    rows.sort(key=lambda row: -row["count"])
     columns = [
         Column("reason", "reason", str, is_text=True),
         Column("what", "with", str, is_text=True),
-        _priority(tables),
+        _band(bands),
         *(Column("count", "sub-requests", count), Column("requests", "requests", count)),
-        Column("last", "last at", _clock, is_text=True),
+        Column("last", "last at, UTC", _clock, is_text=True),
     ]
-    return table_of(rows, columns)
+    return table_of(rows[:_MOST], columns, _note("most frequent", rows, "dead"))
 
 
 def _clock(ms: float | None) -> str:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .axis import FAIR_S
+from .bands import Bands
 from .drawing import (
     GRID,
     TEXT,
@@ -18,6 +20,7 @@ from .drawing import (
     in_time_units,
     legend,
     line,
+    name_of,
     on_time,
     stacked,
     time,
@@ -25,6 +28,7 @@ from .drawing import (
 from .drawing import (
     figure as new_figure,
 )
+from .summary import weighted_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -49,10 +53,11 @@ class Plot:
 
 
 class Along(NamedTuple):
-    """The axis of time: how long a window is, and from when to when, ms."""
+    """Holds what all plots share: a window's length, the span of time in ms, and the series."""
 
     window_s: float
     span_ms: tuple[float, float]
+    bands: Bands
 
 
 def draw_all(tables: Mapping[str, Rows], summary: Mapping[str, Any], folder: Path) -> list[Plot]:
@@ -71,7 +76,7 @@ def draw_all(tables: Mapping[str, Rows], summary: Mapping[str, Any], folder: Pat
     }
     folder.mkdir(parents=True, exist_ok=True)
     span = tuple(datetime.fromisoformat(summary[one]).timestamp() * 1000 for one in ("from", "to"))
-    along = Along(summary["window_s"], (span[0], span[1]))
+    along = Along(summary["window_s"], (span[0], span[1]), Bands.of(tables))
     found = []
     for name, make in makers.items():
         with rc_context(_style(name)):
@@ -141,7 +146,7 @@ def _throughput(tables: Mapping[str, Rows], axis: Along) -> Figure | None:
     if not rows:
         return None
     figure, (axes,) = new_figure(2.6)
-    stacked(axes, tables, rows, "per_s", axis.window_s)
+    stacked(axes, axis.bands, rows, "per_s", axis.window_s)
     on_time(axes, axis.span_ms)
     axes.set_ylabel("sub-requests per second")
     legend(axes)
@@ -152,42 +157,38 @@ def _latency(tables: Mapping[str, Rows], axis: Along) -> Figure | None:
     rows = tables.get("windows", [])
     if not rows:
         return None
-    figure, panels = new_figure(2.9, 3, sharey=True)
+    figure, panels = new_figure(5.4, 3)
     for axes, (name, title) in zip(
         panels,
         {"waited": "waited", "ran": "ran in the handler", "total": "in total"}.items(),
         strict=True,
     ):
         for priority, found in by_priority(rows).items():
-            style = {"color": colour_of(tables, priority)}
+            style = {"color": colour_of(axis.bands, priority)}
             known = [row for row in found if row[f"{name}_p50_ms"] is not None]
             floor = [{**row, "p": max(row[f"{name}_p95_ms"], 0.1)} for row in known]
-            line(axes, floor, "p", axis.window_s, label=f"priority {priority}", **style)
+            line(axes, floor, "p", axis.window_s, label=name_of(axis.bands, priority), **style)
             floor = [{**row, "p": max(row[f"{name}_p50_ms"], 0.1)} for row in known]
             line(axes, floor, "p", axis.window_s, linestyle=(0, (2, 2)), linewidth=1, **style)
-        axes.set_title(title)
-        on_time(axes, axis.span_ms)
-        in_time_units(axes)
+        axes.set_ylabel(title)
+    on_time(panels[-1], axis.span_ms)
+    in_time_units(panels[0])
+    legend(panels[0])
     return figure
 
 
 def _targets(tables: Mapping[str, Rows], axis: Along) -> Figure | None:
-    aimed = {
-        row["priority"]
-        for row in tables.get("priorities", [])
-        if row["target_ms"] is not None and row["priority"] is not None
-    }
     rows = [
-        {**row, "share": row["met"] / row["finished"]}
+        {**row, "share": row["met"] / row["aimed"]}
         for row in tables.get("windows", [])
-        if row["priority"] in aimed
+        if row["aimed"]
     ]
     if not rows:
         return None
     figure, (axes,) = new_figure(2.0)
     for priority, found in by_priority(rows).items():
-        colour = colour_of(tables, priority)
-        line(axes, found, "share", axis.window_s, color=colour, label=f"priority {priority}")
+        colour = colour_of(axis.bands, priority)
+        line(axes, found, "share", axis.window_s, color=colour, label=name_of(axis.bands, priority))
     as_share(axes)
     on_time(axes, axis.span_ms)
     legend(axes)
@@ -201,8 +202,11 @@ def _requests(tables: Mapping[str, Rows], axis: Along) -> Figure | None:
     rows.sort(key=lambda row: row["submitted"] - row["ended"])  # those that took longest
     rows = sorted(rows[:_BARS], key=lambda row: (row["submitted"], row["ended"]), reverse=True)
     figure, (axes,) = new_figure(0.7 + 0.17 * len(rows))
+    for key in axis.bands.keys:
+        if any(axis.bands.key(row["priority"]) == key for row in rows):
+            axes.barh(0, 0, color=colour_of(axis.bands, key), label=name_of(axis.bands, key))
     for at, row in enumerate(rows):
-        colour = colour_of(tables, row["priority"])
+        colour = colour_of(axis.bands, row["priority"])
         began = min(max(row.get("first_started") or row["ended"], row["submitted"]), row["ended"])
         for low, high, alpha in ((row["submitted"], began, 0.3), (began, row["ended"], 1.0)):
             days = (high - low) / 86_400_000
@@ -213,15 +217,17 @@ def _requests(tables: Mapping[str, Rows], axis: Along) -> Figure | None:
     axes.grid(visible=False, axis="y")
     axes.grid(visible=True, axis="x")
     on_time(axes, axis.span_ms)
+    legend(axes)
     return figure
 
 
 def _tokens(tables: Mapping[str, Rows], axis: Along) -> Figure | None:
-    rows = tables.get("tokens", [])
-    if not rows:
+    groups = axis.bands.group(tables.get("tokens", []), "window")
+    if not groups:
         return None
+    rows = [axis.bands.total(group, "used", "allowed") for group in groups]
     figure, (axes,) = new_figure(2.4)
-    stacked(axes, tables, rows, "used", axis.window_s)
+    stacked(axes, axis.bands, rows, "used", axis.window_s)
     allowed: dict[int, float] = {}
     for row in rows:
         allowed[row["at"]] = allowed.get(row["at"], 0.0) + row["allowed"]
@@ -238,13 +244,17 @@ def _tokens(tables: Mapping[str, Rows], axis: Along) -> Figure | None:
 
 
 def _fairness(tables: Mapping[str, Rows], axis: Along) -> Figure | None:
-    rows = tables.get("fairness", [])
+    window_s = max(axis.window_s, FAIR_S)
+    rows = [
+        {**axis.bands.total(group), "jain": weighted_mean(group, "jain", "requests")}
+        for group in axis.bands.group(tables.get("fairness", []), "window")
+    ]
     if not rows:
         return None
     figure, (axes,) = new_figure(1.9)
     for priority, found in by_priority(rows).items():
-        colour = colour_of(tables, priority)
-        line(axes, found, "jain", axis.window_s, color=colour, label=f"priority {priority}")
+        colour = colour_of(axis.bands, priority)
+        line(axes, found, "jain", window_s, color=colour, label=name_of(axis.bands, priority))
     axes.set_ylim(0, 1.04)
     axes.set_ylabel("Jain's index")
     on_time(axes, axis.span_ms)
@@ -258,19 +268,21 @@ def _waits(tables: Mapping[str, Rows], axis: Along) -> Figure | None:
         return None
     figure, (axes,) = new_figure(2.2)
     for priority, found in by_priority(rows).items():
-        colour = colour_of(tables, priority)
-        line(axes, found, "longest", axis.window_s, color=colour, label=f"priority {priority}")
+        colour = colour_of(axis.bands, priority)
+        line(
+            axes, found, "longest", axis.window_s, color=colour, label=name_of(axis.bands, priority)
+        )
     in_time_units(axes)
     on_time(axes, axis.span_ms)
     legend(axes)
     return figure
 
 
-def _dead(tables: Mapping[str, Rows], axis: Along) -> Figure | None:  # noqa: ARG001
+def _dead(tables: Mapping[str, Rows], axis: Along) -> Figure | None:
     counts: dict[str, dict[int, int]] = {}
-    for row in tables.get("dead", []):
-        of_reason = counts.setdefault(row["reason"], {})
-        of_reason[row["priority"]] = of_reason.get(row["priority"], 0) + row["count"]
+    for group in axis.bands.group(tables.get("dead", []), "reason"):
+        one = axis.bands.total(group, "count")
+        counts.setdefault(one["reason"], {})[one["priority"]] = one["count"]
     if not counts:
         return None
     reasons = sorted(counts, key=lambda reason: sum(counts[reason].values()))
@@ -283,8 +295,8 @@ def _dead(tables: Mapping[str, Rows], axis: Along) -> Figure | None:  # noqa: AR
             widths,
             left=[left[reason] for reason in reasons],
             height=0.6,
-            color=colour_of(tables, priority),
-            label=f"priority {priority}",
+            color=colour_of(axis.bands, priority),
+            label=name_of(axis.bands, priority),
         )
         for reason, width in zip(reasons, widths, strict=True):
             left[reason] += width

@@ -19,8 +19,8 @@ def summarise(
     states = tables["states"]
     whole = next((row for row in tables.get("priorities", []) if row["priority"] is None), None)
     found: dict[str, Any] = {
-        "from": _iso(start_us),
-        "to": _iso(start_us + width_us * windows),
+        "from": _iso(start_us, width_us),
+        "to": _iso(start_us + width_us * windows, width_us),
         "window_s": width_s,
         "windows": windows,
         "requests": sum(row["requests"] for row in states),
@@ -42,7 +42,7 @@ def summarise(
             **{name: whole[name] for name in whole if name.endswith("_ms") and "_p" in name},
             "longest_wait_ms": whole["waited_max_ms"],
             "attainment": _attainment(tables["priorities"]),
-            "jain": _mean(tables["fairness"], "jain", "requests"),
+            "jain": weighted_mean(tables["fairness"], "jain", "requests"),
             "jain_worst": min((row["jain"] for row in tables["fairness"]), default=None),
             "token_use": _use(tables["tokens"]),
             "takes": sum(row["takes"] for row in tables["inversions"]),
@@ -64,11 +64,13 @@ def _rates(windows: Rows, width_s: float) -> dict[str, float]:
     }
 
 
-def _iso(micros: int) -> str:
-    return datetime.fromtimestamp(micros / 1e6, UTC).isoformat(timespec="seconds")
+def _iso(micros: int, width_us: int) -> str:
+    digits = "seconds" if width_us >= 1_000_000 else "milliseconds"  # noqa: PLR2004
+    return datetime.fromtimestamp(micros / 1e6, UTC).isoformat(timespec=digits)
 
 
-def _mean(rows: Rows, value: str, weight: str) -> float | None:
+def weighted_mean(rows: Rows, value: str, weight: str) -> float | None:
+    """Returns the mean of the rows' values by weight, or None of no rows."""
     weights = sum(row[weight] for row in rows)
     return sum(row[value] * row[weight] for row in rows) / weights if weights else None
 
