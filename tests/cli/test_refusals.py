@@ -101,7 +101,7 @@ def test_a_line_too_long_in_a_pipe_takes_the_request_back(
         (("--lease", "10ms"), "--lease 10ms is not valid: a time from 1s to 24h is expected"),
         (("--lease", "0"), "--lease 0 is no time at all"),
         (("--lease", "9" * 400), "not a duration"),
-        (("--retain", "1m"), "--retain 1m is not valid: a time from 1h to 366d is expected"),
+        (("--retain", "1m"), "--retain 1m is not valid: a time from 10m to 366d is expected"),
         (("--deadline", "400d"), "--deadline 400d is not valid: a time from 1ms to 366d is"),
         (("--deadline", "0"), "--deadline 0 is no time at all"),
         (("--time-limit", "2d"), "--time-limit 2d is not valid: a time from 1ms to 24h is"),

@@ -148,7 +148,7 @@ def test_an_interrupted_pipe_takes_the_request_back(
         wait_until(lambda: has_two_chunks(redis_client), why="two chunks are there")
         process.send_signal(number)
         ended = finish(process)
-    ended.refused(130, "interrupted: request", "was withdrawn, nothing of it was submitted\n")
+    ended.refused(130, "interrupted: request", "was withdrawn, and nothing of it is left\n")
     left = redis_client.keys("*{????????????????????}*")
     assert all(redis_client.ttl(key) > 0 for key in left)  # a marker
 
@@ -173,7 +173,7 @@ def test_json_of_a_pipe_comes_when_its_lines_are_counted(program: Program):
 
 # What is there under the id when a submission is interrupted, and what it says of that.
 BEFORE = {
-    "nothing": "request mine was withdrawn, nothing of it was submitted",
+    "nothing": "request mine was withdrawn, and nothing of it is left",
     "begun": "request mine is not complete: submit the same again to go on, or",
     "all": "request mine was submitted and is active: fairlane status mine",
     "held": "request mine was cancelled before all of it was submitted",

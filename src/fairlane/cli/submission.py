@@ -91,7 +91,7 @@ def _left_of(request: Request) -> str:
     try:
         now = request.progress()
     except RequestNotFound:
-        return f"request {request.id} was withdrawn, nothing of it was submitted"
+        return f"request {request.id} was withdrawn, and nothing of it is left"
     except FairlaneError as error:
         return f"whether request {request.id} was submitted is not known ({error}): {look}"
     if now.state in ("cancelling", "cancelled"):

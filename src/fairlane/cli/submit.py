@@ -101,7 +101,7 @@ _WHY = ", as a request without its last lines is given up after an hour"
     metavar="TIME",
     default="24h",
     show_default=True,
-    help="How long results stay after the end.",
+    help="How long results stay after the end, from 10m to 366d.",
 )
 @click.option(
     "--deadline",
@@ -186,7 +186,7 @@ def _read_wish(
         queue=queue, priority=priority, limit=limit, attempts=attempts,
         backoff_ms=range_ms("--backoff", backoff, "0s", "24h"), durable=durable,
         lease_ms=time_ms("--lease", lease, "1s", "24h"),
-        retain_ms=time_ms("--retain", retain, "1h", "366d"),
+        retain_ms=time_ms("--retain", retain, "10m", "366d"),
         deadline_ms=0 if deadline is None else time_ms("--deadline", deadline, "1ms", "366d"),
         time_limit_ms=0 if time_limit is None else time_limit_ms(time_limit),
     )  # fmt: skip
