@@ -32,9 +32,7 @@ MAX_WAIT_S = 2_400.0  # a wait for room must end well before the open request is
 AUDIT_MS = 5_000  # the shortest time between two looks at an unfinished request
 LOOKS_PER_S = 200  # looks at requests of which nothing is expected: of more, each comes later
 MARKER_MS = 24 * 3_600_000  # a log marker outlives the tombstone by as long again, at most by this
-MARKER_LEAST_MS = (
-    3_600_000  # ... and at least by this: who logs an end late may have been suspended
-)
+MARKER_LEAST_MS = 3_600_000  # ... and at least by this: a suspended process may log it late
 LOG_ENTRIES = 100_000  # about how many endings the completion log keeps
 
 SLICE_MS = 20.0  # how long one lease's work should take; an urgent request waits that long

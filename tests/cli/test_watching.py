@@ -7,6 +7,7 @@ import os
 import pty
 import signal
 from contextlib import AbstractContextManager
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -261,7 +262,7 @@ class Shown(AbstractContextManager["Shown"]):
 def test_a_large_file_is_shown_being_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """Its share, rate and ETA, from half a second on and then as often as the view asks for it."""
     clock, shown = iter((0.0, 0.4, 0.5, 1.4, 2.0)), Shown()
-    monkeypatch.setattr(watching.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(watching, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     monkeypatch.setattr(watching, "_view", lambda **_: shown)
     path = tmp_path / "input"
     path.write_bytes(b"a\n" * 5_000)

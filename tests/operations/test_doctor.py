@@ -497,11 +497,11 @@ GIB = 1 << 30
 
 @pytest.mark.any_command
 @pytest.mark.parametrize(
-    ("memory", "retain_ms", "is_told"),
+    ("memory", "retain_ms", "is_warned"),
     [(48 << 20, 24 * HOUR, True), (48 << 20, 10 * MINUTE, False), (4 * GIB, 24 * HOUR, False)],
 )
-def test_results_that_will_outgrow_the_memory_are_told(
-    lane: Lane, driver: SyncDriver, memory: int, retain_ms: int, is_told: bool
+def test_results_that_will_outgrow_the_memory_are_warned_of(
+    lane: Lane, driver: SyncDriver, memory: int, retain_ms: int, is_warned: bool
 ):
     """A hundred requests a minute take 100 MiB before the first of them expires."""
     lane.client.config_set("maxmemory", memory)
@@ -512,7 +512,7 @@ def test_results_that_will_outgrow_the_memory_are_told(
     finally:
         lane.client.config_set("maxmemory", 0)
     lane.client.flushall()
-    assert (check is not None) == is_told
+    assert (check is not None) == is_warned
     if check is not None:
         assert check.state == "warn"
         assert re.fullmatch(

@@ -104,7 +104,7 @@ def _left_of(request: Request) -> str:
 
 @contextmanager
 def shown(wish: Wish, source: Source, title: str, doing: str) -> Iterator[Look]:
-    """Yields what is to be called with the lines read so far; with --watch it shows them."""
+    """Yields a function to call with the lines read so far; with --watch, it shows them."""
     if not wish.watch:
         yield lambda _: None
         return
