@@ -28,10 +28,16 @@ if TYPE_CHECKING:
 if changed_lua := os.environ.get("FAIRLANE_TESTS_LUA"):
     vars(scripts)["lua_folder"] = lambda: Path(changed_lua)
 
-# A shell starts what runs in its background with SIGINT ignored, and every child inherits that.
+# A shell starts what runs in its background with SIGINT ignored, nohup with SIGHUP, and every
+# child inherits that. A handler ends with the exec of a child, which then has the default.
 is_main = threading.current_thread() is threading.main_thread()
 if is_main and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# The runs of xdist end with the run that started them, which may be under nohup.
+if is_main and (
+    signal.getsignal(signal.SIGHUP) is signal.SIG_IGN or "PYTEST_XDIST_WORKER" in os.environ
+):
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 # A loaded machine is no reason to fail.
 hypothesis.settings.register_profile("patient", deadline=None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,16 +15,24 @@ from tests.support.teardown import check_world
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import redis
 
+ROOT = Path(__file__).resolve().parent.parent
 KEEPER = """
 import sys
 from tests.support.servers import run_server
 with run_server() as server:
     print(server.port, flush=True)
     sys.stdin.readline()
+"""
+UNDER_NOHUP = """
+import signal, subprocess, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+from tests import conftest
+shown = "from signal import *; print(SIG_IGN in map(getsignal, (SIGINT, SIGHUP)))"
+signal.raise_signal(signal.SIGHUP)
+subprocess.run([sys.executable, "-c", shown], check=True)
 """
 
 
@@ -35,6 +44,13 @@ def test_a_server_of_each_kind(redis_server: servers.Server, redis_client: redis
     for name in ("a", "b", "c"):  # three hash slots, one node
         redis_client.set(name, name, ex=60)
         assert redis_client.get(name) == name.encode()
+
+
+def test_children_of_a_run_under_nohup_do_not_ignore_signals():
+    """The run itself goes on after a SIGHUP."""
+    words = [sys.executable, "-c", UNDER_NOHUP]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
 
 
 @pytest.mark.parametrize("turn", [1, 2])

@@ -114,8 +114,8 @@ ROLES = {
         ),
         _words(
             "cluster|info del exists getrange hexists hget hgetall hincrby hmget hscan llen lpos"
-            " lrange lrem pexpire pttl scan script|exists time xinfo|groups xlen xpending xrange"
-            " xread xrevrange zcard zcount zrange zrem zscan zscore"
+            " lrange lrem memory|usage pexpire pttl scan script|exists time xinfo|groups xlen"
+            " xpending xrange xread xrevrange zcard zcount zrange zrem zscan zscore"
         )
         | CALL
         | CONFIRM
@@ -126,9 +126,9 @@ ROLES = {
         ("status", "stats", "queue", "dead list", "fsck", "doctor"),
         _words("check glance list_dead"),
         _words(
-            "cluster|info exists getrange hget hgetall hmget hscan llen lpos lrange pttl scan"
-            " script|exists time xinfo|groups xlen xrange xread xrevrange zcard zcount zrange zscan"
-            " zscore"
+            "cluster|info exists getrange hget hgetall hmget hscan llen lpos lrange memory|usage"
+            " pttl scan script|exists time xinfo|groups xlen xrange xread xrevrange zcard zcount"
+            " zrange zscan zscore"
         )
         | CALL,
     ),

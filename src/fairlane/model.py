@@ -68,8 +68,7 @@ class Policy:
         _whole("backoff (ms)", low, 0, 86_400_000)
         _whole("backoff (ms)", high, low, 86_400_000)
         _whole("lease (ms)", self.lease_ms, 1_000, 86_400_000)
-        # A call may be repeated for two minutes: the tombstone must outlive that by far.
-        _whole("retain (ms)", self.retain_ms, 3_600_000, 366 * 86_400_000)
+        _whole("retain (ms)", self.retain_ms, settings.LEAST_RETAIN_MS, 366 * 86_400_000)
         _whole("deadline (ms)", self.deadline_ms, 0, 366 * 86_400_000)
         _whole("time limit (ms)", self.time_limit_ms, 0, 86_400_000)
         _whole("durable (replicas)", self.durable, 0, 16)

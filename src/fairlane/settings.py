@@ -14,6 +14,9 @@ DEFAULT_ATTEMPTS = 5
 DEFAULT_BACKOFF_MS = (1_000, 300_000)
 DEFAULT_LEASE_MS = 30_000  # short: a dead worker's work waits this long; beats extend it
 DEFAULT_RETAIN_MS = 24 * 3_600_000
+LEAST_RETAIN_MS = (
+    600_000  # a call may be repeated for two minutes: a tombstone outlives that by far
+)
 
 MAX_BODY = 1 << 20  # bytes of one sub-request or result
 CHUNK_ENTRIES = 1_000  # sub-requests of one script call; more would block the server
@@ -28,7 +31,8 @@ RECOUNT_MS = 1_000  # what waits is not counted again sooner, however many produ
 MAX_WAIT_S = 2_400.0  # a wait for room must end well before the open request is abandoned
 AUDIT_MS = 5_000  # the shortest time between two looks at an unfinished request
 LOOKS_PER_S = 200  # looks at requests of which nothing is expected: of more, each comes later
-MARKER_MS = 24 * 3_600_000  # a log marker outlives the tombstone by this much
+MARKER_MS = 24 * 3_600_000  # a log marker outlives the tombstone by as long again, at most by this
+MARKER_LEAST_MS = 3_600_000  # ... and at least by this: a suspended process may log it late
 LOG_ENTRIES = 100_000  # about how many endings the completion log keeps
 
 SLICE_MS = 20.0  # how long one lease's work should take; an urgent request waits that long

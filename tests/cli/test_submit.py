@@ -9,13 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fairlane.errors import InvalidArgument
+from fairlane.model import Policy
+from fairlane.operations.submit import submit
 from fairlane.queue import Queue
-from tests.cli.program import ON_ONE_KIND, Program, bodies_of, finish, settle
+from fairlane.settings import CHUNK_ENTRIES
+from tests.cli.program import ON_ONE_KIND, Program, bodies_of, finish, hold, settle
 from tests.cli.test_lines import LINES
 from tests.support.requests import stored
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import redis
 
 pytestmark = ON_ONE_KIND
@@ -94,7 +100,7 @@ def test_the_same_again_finds_the_same_request(
 
 def test_other_content_under_a_taken_id_is_refused(program: Program):
     program("submit", "-", "--id", "mine", stdin=b"a\n")
-    program("submit", "-", "--id", "mine", stdin=b"b\n").refused(
+    program("submit", program.file(b"b\n"), "--id", "mine").refused(
         2, "mine exists with other content"
     )
 
@@ -103,7 +109,7 @@ def test_an_id_that_was_cancelled_is_refused_with_its_reason(program: Program):
     """One sentence, and no id on standard output: nothing of it runs."""
     program("submit", "-", "--id", "mine", stdin=b"a\n")
     program("cancel", "mine", "--reason", "changed my mind")
-    ended = program("submit", "-", "--id", "mine", stdin=b"a\n")
+    ended = program("submit", program.file(b"a\n"), "--id", "mine")
     ended.refused(1, "request mine was cancelled (changed my mind): choose another id")
 
 
@@ -139,12 +145,84 @@ def test_an_interrupted_pipe_takes_the_request_back(
         assert process.stdin
         process.stdin.write(b"a\n" * 5_000)
         process.stdin.flush()
-        wait_until(lambda: redis_client.keys("sub:*"), why="the first chunk is there")
+        wait_until(lambda: has_two_chunks(redis_client), why="two chunks are there")
         process.send_signal(number)
         ended = finish(process)
-    ended.refused(130, "interrupted", "was cancelled")
+    ended.refused(130, "interrupted: request", "was withdrawn, and nothing of it is left\n")
     left = redis_client.keys("*{????????????????????}*")
-    assert all(redis_client.ttl(key) > 0 for key in left)  # a marker, or the tombstone
+    assert all(redis_client.ttl(key) > 0 for key in left)  # a marker
+
+
+@pytest.mark.parametrize("words", [("--id", "mine"), ("--id", "mine", "--watch"), ("--watch",)])
+def test_a_pipe_prints_an_id_that_is_wanted_before_it_is_read(
+    words: tuple[str, ...], program: Program
+):
+    with program.start("submit", "-", *words, stdin=-1) as process:
+        assert process.stdout
+        printed = process.stdout.readline().decode()
+        assert re.fullmatch("mine\n" if "mine" in words else "[0-9a-f]{20}\n", printed)
+        ended = finish(process)
+    assert (ended.code, ended.out) == (0, b"")
+    assert "standard input is empty" in ended.err
+
+
+def test_json_of_a_pipe_comes_when_its_lines_are_counted(program: Program):
+    ended = program("submit", "-", "--id", "mine", "--json", stdin=b"a\nb\n")
+    assert json.loads(ended.out)["sub_requests"] == 2
+
+
+# What is there under the id when a submission is interrupted, and what it says of that.
+BEFORE = {
+    "nothing": "request mine was withdrawn, and nothing of it is left",
+    "begun": "request mine is not complete: submit the same again to go on, or",
+    "all": "request mine was submitted and is active: fairlane status mine",
+    "held": "request mine was cancelled before all of it was submitted",
+}
+
+
+@pytest.mark.parametrize("before", BEFORE)
+def test_an_interrupt_says_what_is_left_under_an_own_id(
+    before: str, program: Program, redis_url: str, redis_client: redis.Redis
+):
+    lines = b"a\n" * 5_000
+    if before == "all":
+        program("submit", "-", "--id", "mine", stdin=lines)
+    if before == "begun":
+        begin(redis_url)
+    with program.start("submit", "-", "--id", "mine", "--watch", stdin=-1) as process:
+        assert process.stdin
+        assert process.stderr
+        assert process.stderr.readline().endswith(b"request mine: submitting, 0 lines read\n")
+        if before in ("nothing", "held"):
+            process.stdin.write(lines)
+            process.stdin.flush()
+            wait_until(lambda: has_two_chunks(redis_client), why="two chunks are there")
+        if before == "held":
+            hold(redis_url)
+        process.send_signal(signal.SIGINT)
+        ended = finish(process)
+    assert ended.err.splitlines()[-1].startswith(f"fairlane: interrupted: {BEFORE[before]}")
+    assert (ended.code, ended.out) == (130, b"mine\n")
+    assert (program("status", "mine").code == 3) == (before == "nothing")
+
+
+def has_two_chunks(redis_client: redis.Redis) -> bool:
+    """Of the only request: its producer has received the reply to the first."""
+    found: Any = redis_client.keys("req:*")
+    fields = [stored(redis_client, key.decode()[5:-1]) for key in found]
+    return any(int(one.get("total", 0)) > CHUNK_ENTRIES for one in fields)
+
+
+def begin(redis_url: str) -> None:
+    """A producer that ended in the middle: the request is open."""
+
+    def chunks() -> Iterator[list[bytes]]:
+        yield [b"a"]
+        yield [b"b"]
+        raise InvalidArgument("no more")
+
+    with Queue.from_url(redis_url) as queue, pytest.raises(InvalidArgument):
+        queue.driver.run(submit("mine", Policy(), takes_back=False), chunks())
 
 
 def test_waiting_times_out(program: Program, redis_client: redis.Redis):

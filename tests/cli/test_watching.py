@@ -7,14 +7,18 @@ import json
 import os
 import pty
 import signal
+from contextlib import AbstractContextManager
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from fairlane import settings
+from fairlane.cli import watching
+from fairlane.cli.lines import open_source
 from fairlane.cli.pace import eta
 from fairlane.cli.submission import Wish, await_end
-from fairlane.cli.watching import Pace, describe, watch
+from fairlane.cli.watching import Lines, Meter, Pace, Reading, describe, watch
 from fairlane.errors import RedisUnreachable, RequestLost
 from fairlane.model import Policy, Progress
 from fairlane.queue import Queue
@@ -24,6 +28,8 @@ from tests.support.servers import run_server
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import redis
 
 on_one_kind = ON_ONE_KIND
@@ -154,32 +160,52 @@ def test_watch_times_out(program: Program):
 
 @on_one_kind
 @pytest.mark.parametrize("colour", [True, False])
-def test_watch_draws_a_bar_on_a_terminal(colour: bool, program: Program, redis_url: str):
+def test_watch_draws_a_bar_on_a_terminal(
+    colour: bool, program: Program, redis_url: str, redis_client: redis.Redis
+):
     pytest.importorskip("rich")
     program.env |= {"TERM": "xterm-256color", "COLUMNS": "120"}
     program.env.pop("NO_COLOR", None)
     if not colour:
         program.env["NO_COLOR"] = "1"
-    drawn = draw(program, redis_url)
+    drawn = draw(program, redis_url, redis_client)
     assert "2/2" in drawn
     assert "permits 0/3" in drawn
     assert ("\x1b[38;" in drawn) == colour
 
 
 @on_one_kind
-def test_watch_needs_no_rich(program: Program, redis_url: str):
+def test_watch_needs_no_rich(program: Program, redis_url: str, redis_client: redis.Redis):
     program.file(b"raise ImportError", "rich.py")
-    assert "request mine done: 2/2 done" in draw(program, redis_url)
+    assert "request mine done: 2/2 done" in draw(program, redis_url, redis_client)
 
 
-def draw(program: Program, redis_url: str) -> str:
-    """What a terminal shows while a request is watched to its end."""
+@on_one_kind
+def test_a_pipe_that_is_watched_draws_a_bar_until_it_is_read(
+    program: Program, redis_url: str, redis_client: redis.Redis
+):
+    pytest.importorskip("rich")
+    program.env |= {"TERM": "xterm-256color", "COLUMNS": "120"}
+    drawn = draw(program, redis_url, redis_client, b"a\nb\n")
+    before, _, after = drawn.rpartition("lines read")
+    assert "request mine" in before
+    assert "submitting" in before
+    assert "2/2" in after
+
+
+def draw(
+    program: Program, redis_url: str, redis_client: redis.Redis, pipe: bytes | None = None
+) -> str:
+    """What a terminal shows while a request, of a file or a pipe, is watched to its end."""
     screen, terminal = pty.openpty()
-    words = ("submit", program.file(b"a\nb\n"), "--id", "mine", "--watch")
-    with program.start(*words, stderr=terminal) as process:
+    file = program.file(b"a\nb\n") if pipe is None else "-"
+    words = ("submit", file, "--id", "mine", "--watch")
+    with program.start(*words, stdin=-1, stderr=terminal) as process:
         os.close(terminal)
-        assert process.stdout
-        process.stdout.readline()
+        assert process.stdin
+        process.stdin.write(pipe or b"")
+        process.stdin.close()
+        wait_for_subscriber(redis_client)
         settle(redis_url, answer)
         drawn = read_all(screen)
         assert process.wait(30) == 0
@@ -340,4 +366,42 @@ def test_the_rate_is_that_of_the_last_seconds():
     ("rate", "said"), [(None, "-:--:--"), (0.0, "-:--:--"), (0.25, "1:06:40"), (1e9, "0:00:00")]
 )
 def test_no_rate_no_eta(rate: float | None, said: str):
-    assert eta(progress(), rate) == said
+    assert eta(1_000, rate) == said
+
+
+class Shown(AbstractContextManager["Shown"]):
+    """A view that keeps what it is to show, and asks for more after a second."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def __exit__(self, *_: object) -> None:
+        self.lines.append("closed")
+
+    def show_reading(self, now: Reading, rate: float | None) -> float:
+        self.lines.append(", ".join(now.figures(rate)))
+        return 1.0
+
+
+def test_a_large_file_is_shown_being_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """Its share, rate and ETA, from half a second on and then as often as the view asks for it."""
+    clock, shown = iter((0.0, 0.4, 0.5, 1.4, 2.0)), Shown()
+    monkeypatch.setattr(watching, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(watching, "_view", lambda **_: shown)
+    path = tmp_path / "input"
+    path.write_bytes(b"a\n" * 5_000)
+    with open_source(str(path)) as source, Meter(source, "input", "checking") as meter:
+        for at in (200, 250, 700, 1_000):
+            source.stream.seek(at * 2)
+            meter.look(at)
+    assert shown.lines == [
+        "250 lines read (5%), 500/s, ETA 0:00:10",
+        "1,000 lines read (20%), 500/s, ETA 0:00:08",
+        "closed",
+    ]
+
+
+def test_a_line_says_how_far_a_pipe_has_been_read(capsys: pytest.CaptureFixture[str]):
+    assert Lines().show_reading(Reading("request mine", "submitting", 1_200, None), 60.0) == 1.0
+    said = "fairlane: request mine: submitting, 1,200 lines read, 60/s\n"
+    assert capsys.readouterr().err == said

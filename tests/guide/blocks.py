@@ -25,7 +25,6 @@ PUBLISHED = "redis+cluster://127.0.0.1:7000"  # where cluster-compose.yml makes 
 IN_ANOTHER_SHELL = "# in another shell"
 END_S = 60.0
 _FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-_RUN = ("bash", "python")
 
 
 class Block(NamedTuple):
@@ -46,13 +45,15 @@ class Block(NamedTuple):
         return ["bash", "-euo", "pipefail", "-c", self.text]
 
 
-def blocks_of(page: Path, heading: str = "") -> list[Block]:
+def blocks_of(
+    page: Path, heading: str = "", languages: tuple[str, ...] = ("bash", "python")
+) -> list[Block]:
     """The blocks of a page that are to be run; with a heading, those of its section."""
     text = page.read_text()
     if heading:
         text = text.split(f"\n## {heading}\n")[1].split("\n## ")[0] + "\n"
     found = [Block(*match) for match in _FENCE.findall(text)]
-    return [block for block in found if block.language in _RUN]
+    return [block for block in found if block.language in languages]
 
 
 def lines_of(path: Path) -> list[str]:

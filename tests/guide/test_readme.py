@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +15,7 @@ from tests.guide.blocks import (
     README,
     ROOT,
     SPARK,
+    Block,
     Shells,
     blocks_of,
     environment,
@@ -52,9 +55,23 @@ def test_the_blocks_about_a_cluster_run_on_one(redis_url: str, tmp_path: Path):
     assert lines_of(tmp_path / "shouted.txt") == ["ONE", "TWO", "THREE"]
 
 
-def test_every_relative_link_of_the_readme_leads_somewhere():
-    import re
+@pytest.mark.slow
+def test_the_readme_installs_into_an_environment_of_its_own(tmp_path: Path):
+    """As pasted, `pip` is that of the environment: the one of the system may refuse."""
+    (block,) = [block for block in blocks_of(README, languages=("sh",)) if "pip" in block.text]
+    *made, install = block.text.splitlines()
+    assert install == "pip install '.[embedded,progress]'"
+    with Shells(tmp_path, dict(os.environ)) as shells:
+        said = shells.run(Block("bash", "\n".join([*made, "command -v pip"])))
+    assert said == f"{tmp_path / '.venv' / 'bin' / 'pip'}\n"
 
+
+def test_the_readme_names_what_to_run_at_its_top():
+    top = README.read_text().split("\n## ")[1]
+    assert re.findall(r"^\$ (make .*?) +# ", top, re.MULTILINE) == ["make demo", "make test"]
+
+
+def test_every_relative_link_of_the_readme_leads_somewhere():
     links = re.findall(r"\]\(([^)#:]+)\)", README.read_text())
     assert links
     assert [link for link in links if not (ROOT / link).exists()] == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +15,7 @@ from fairlane.operations import doctor_queue
 from fairlane.operations.doctor import examine
 from fairlane.operations.doctor_queue import judge_queue
 from fairlane.operations.doctor_server import Check, Facts, judge, read_info
+from fairlane.operations.doctor_sizes import Left
 from fairlane.operations.shards import Shards, set_shards
 from fairlane.queue import Queue
 from fairlane.scripts import Dialect
@@ -488,3 +490,48 @@ def test_many_small_streams_are_worth_smaller_blocks(
         assert check.state == "warn"
         assert check.what.startswith("100 of 100 requests")
         assert "stream-node-max-bytes 2048" in check.mend
+
+
+GIB = 1 << 30
+
+
+@pytest.mark.any_command
+@pytest.mark.parametrize(
+    ("memory", "retain_ms", "is_warned"),
+    [(48 << 20, 24 * HOUR, True), (48 << 20, 10 * MINUTE, False), (4 * GIB, 24 * HOUR, False)],
+)
+def test_results_that_will_outgrow_the_memory_are_warned_of(
+    lane: Lane, driver: SyncDriver, memory: int, retain_ms: int, is_warned: bool
+):
+    """A hundred requests a minute take 100 MiB before the first of them expires."""
+    lane.client.config_set("maxmemory", memory)
+    try:
+        for request in Queue(driver).submit_many([[b"x"]] * 100, retain_ms=retain_ms):
+            request.cancel()
+        check = examined(driver).get("retention")
+    finally:
+        lane.client.config_set("maxmemory", 0)
+    lane.client.flushall()
+    assert (check is not None) == is_warned
+    if check is not None:
+        assert check.state == "warn"
+        assert re.fullmatch(
+            r"1\.7 requests end a second, and each keeps 0\.\d KiB for 24 h: "
+            r"that grows to 1?\d\d MiB, and the memory is \d+ MiB",
+            check.what,
+        )
+        assert "--retain" in check.mend
+
+
+def test_a_log_whose_requests_have_expired_says_nothing_of_what_they_keep(
+    lane: Lane, driver: SyncDriver
+):
+    for i in range(200):
+        lane.client.xadd("{req}:completed", {"id": f"r{i}", "state": "done"})
+    assert "retention" not in examined(driver)
+
+
+def test_the_need_of_a_retention_counts_its_markers():
+    """At one request a second: an hour of results, and two hours of markers."""
+    assert Left(HOUR, 1_000).byte_seconds == 3_600 * 1_000 + 7_200 * 150
+    assert Left(24 * HOUR, 0).byte_seconds == 48 * 3_600 * 150

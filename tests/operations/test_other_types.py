@@ -8,7 +8,7 @@ import pytest
 
 from fairlane import keys
 from fairlane.errors import RedisUnfit
-from fairlane.operations import change, control
+from fairlane.operations import change, control, overview
 from fairlane.steps import Command
 from tests.support.drivers import both, run
 from tests.support.requests import once
@@ -39,7 +39,7 @@ def others(redis_client: redis.Redis) -> Iterator[None]:
         (lambda: control.progress("hack"), "{hack}"),
         (lambda: change.pause("hack"), "{hack}"),
         (lambda: once(Command(b"HGETALL", keys.request_hash("hack"))), "{hack}"),
-        (lambda: control.queue_status("hacked"), "{hacked}"),
+        (lambda: overview.queue_status("hacked"), "{hacked}"),
     ],
     ids=["batch", "script", "command", "queue"],
 )

@@ -23,7 +23,7 @@ from fairlane.operations.digest import Digest
 from fairlane.operations.submit import submit
 from fairlane.operations.tokens import drop
 from fairlane.steps import Across, Pull
-from tests.support.requests import HOUR, cut, numbered, once, settle, take_slice, work_off
+from tests.support.requests import HOUR, MINUTE, cut, numbered, once, settle, take_slice, work_off
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -158,7 +158,7 @@ def test_what_is_no_iterable_of_bodies_is_refused(queue: Queue, lane: Lane, bodi
         ({"id": "a{b}"}, "id"),
         ({"id": ""}, "id"),
         ({"lease_ms": 1}, "lease"),
-        ({"retain_ms": 1}, "retain"),
+        ({"retain_ms": 599_999}, "retain"),
         ({"backoff_ms": (9, 1)}, "backoff"),
     ],
     ids=str,
@@ -170,6 +170,18 @@ def test_bad_options_are_refused_before_anything_is_written(
     with pytest.raises(InvalidArgument, match=says):
         queue.submit_request([b"a"], **options)
     assert lane.dump() == {}
+
+
+@pytest.mark.parametrize(
+    ("retain_ms", "later_ms"),
+    [(10 * MINUTE, HOUR), (6 * HOUR, 6 * HOUR), (24 * HOUR, 24 * HOUR), (72 * HOUR, 24 * HOUR)],
+)
+def test_a_log_marker_outlives_the_tombstone_by_its_retention_within_an_hour_and_a_day(
+    queue: Queue, lane: Lane, retain_ms: int, later_ms: int
+):
+    queue.submit_request([], id="r1", retain_ms=retain_ms)
+    ((_, until),) = lane.client.zrange("{req}:logged", 0, -1, withscores=True)
+    assert 0 <= until - lane.number("ended") - retain_ms - later_ms < MINUTE
 
 
 # ------------------------------------------------------------------ producers that fail

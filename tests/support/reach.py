@@ -25,7 +25,7 @@ FACES = {"Queue", "Request"}
 NOT_FOLLOWED = {"aio", "drivers", "embedded", "scripts"}
 STEPS = {"Call", "Confirm", "Pop", "Subscribe"}
 # Commands that are known by their second word, too.
-CONTAINERS = {"CLIENT", "CLUSTER", "CONFIG", "SCRIPT", "XGROUP", "XINFO"}
+CONTAINERS = {"CLIENT", "CLUSTER", "CONFIG", "MEMORY", "SCRIPT", "XGROUP", "XINFO"}
 # Words of a command that stand at the beginning of a tuple of their own.
 ARGUMENTS = {"BLOCK", "RIGHT", "STREAMS"}
 _WORD = re.compile(r"[A-Z]{3,}(_RO)?")

@@ -1,4 +1,4 @@
-"""The progress bar: done/total, rate, ETA, permits held/limit. It needs rich: import it late."""
+"""The progress bar: of a request, or of a FILE that is read. It needs rich: import it late."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from .pace import eta
 
 if TYPE_CHECKING:
     from ..model import Progress
+    from .watching import Reading
 
 
 BAR_S = 0.2  # between looks
 
 
 class Bar(AbstractContextManager["Bar"]):
-    """A bar on stderr. Colours follow NO_COLOR."""
+    """A bar on stderr, which goes at the end if it is `transient`. Colours follow NO_COLOR."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, transient: bool = False) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, TextColumn
         from rich.progress import Progress as Columns
@@ -29,7 +30,7 @@ class Bar(AbstractContextManager["Bar"]):
             BarColumn(),
             TextColumn(text, markup=False),
         )
-        self._columns = Columns(*columns, console=Console(stderr=True))
+        self._columns = Columns(*columns, console=Console(stderr=True), transient=transient)
         self._task = self._columns.add_task("", total=None, text="")
 
     def __enter__(self) -> Self:
@@ -62,7 +63,18 @@ class Bar(AbstractContextManager["Bar"]):
         self._columns.update(self._task, text=f"Redis does not answer{since}")
         return BAR_S
 
+    def show_reading(self, now: Reading, rate: float | None) -> float:
+        """Draws it; returns after how many seconds to look again."""
+        self._columns.update(
+            self._task,
+            description=printable(now.title),
+            total=None if now.share is None else 1.0,
+            completed=now.share or 0.0,
+            text="  ".join([now.doing, *now.figures(rate)]),
+        )
+        return BAR_S
+
 
 def _when(now: Progress, rate: float | None) -> str:
     """When it will end; a request that is not active says what it is instead."""
-    return f"ETA {eta(now, rate)}" if now.state == "active" else now.state
+    return f"ETA {eta(now.left, rate)}" if now.state == "active" else now.state

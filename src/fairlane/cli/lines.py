@@ -20,6 +20,7 @@ from .talk import say
 
 BLOCK = 1 << 20  # never more than the longest line: a line inside one block is short enough
 Read = Callable[[int], bytes]
+Look = Callable[[int], object]  # called with how many lines have been read
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,12 @@ class Source:
         # One read of what is there: a slow pipe's lines are not held back until a block is full.
         return line_blocks(getattr(self.stream, "read1", self.stream.read), self.name, most)
 
-    def check(self, most: int = MAX_BODY) -> None:
+    def share(self) -> float | None:
+        """Returns how much of a file has been read, 0 to 1; None for a pipe."""
+        size = os.fstat(self.stream.fileno()).st_size if self.is_file else 0
+        return min(1.0, self.stream.tell() / size) if size else None
+
+    def check(self, look: Look, most: int = MAX_BODY) -> None:
         """The first pass over a file. Raises InvalidArgument for a line over `most` bytes."""
         self.stream.seek(0)
         line, length = 1, 0  # of the line that the blocks so far end in
@@ -53,6 +59,7 @@ class Source:
                 line += block.count(b"\n")
                 length = 0
             length += len(block) - last - 1 if first >= 0 else len(block)
+            look(line)
 
 
 @contextmanager

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from ..model import Progress
-
-
-def eta(now: Progress, rate: float | None) -> str:
+def eta(left: float, rate: float | None) -> str:
     """How long the rest will take at this rate, as h:mm:ss."""
     if not rate:
         return "-:--:--"
-    minutes, seconds = divmod(round(now.left / rate), 60)
+    minutes, seconds = divmod(round(left / rate), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}"
 

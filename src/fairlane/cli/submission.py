@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import signal
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from ..errors import FairlaneError, QueueFull, RedisFull
+from ..errors import FairlaneError, QueueFull, RedisFull, RequestNotFound
 from .results_file import NDJSON, write_results
 from .talk import emit, emit_json, say
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from ..model import Policy
-    from ..queue import Queue, Request
+    from ..queue import Request
+    from .lines import Look, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +55,13 @@ def _terminate(*_: object) -> None:
     raise Terminated
 
 
-def send(queue: Queue, wish: Wish, chunks: Iterable[list[bytes]]) -> tuple[Request, int]:
-    """Submits one request; returns it and how many sub-requests it has."""
-    from ..keys import new_id
+def send(wish: Wish, request: Request, chunks: Iterable[list[bytes]]) -> int:
+    """Submits one request; returns how many sub-requests it has."""
     from ..operations.submit import submit
 
-    request = queue.request(wish.id or new_id())
     try:
         sent = submit(request.id, wish.policy, wish.max_wait_s)
-        return request, queue.driver.run(sent, iter(chunks))
+        return request.queue.driver.run(sent, iter(chunks))
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_take_back(wish, request)) from None
     except (RedisFull, QueueFull) as error:
@@ -77,15 +76,42 @@ def no_room(wish: Wish, error: RedisFull | QueueFull) -> RedisFull | QueueFull:
 
 
 def _take_back(wish: Wish, request: Request) -> str:
-    """Cancels what was interrupted; a sentence about it."""
+    """Cancels what was interrupted; returns a sentence about what is left of it."""
     from ..operations.control import cancel
 
-    if wish.id is not None:  # it may have been there before
-        return f"interrupted: fairlane status {request.id} tells whether the request was submitted"
-    with suppress(FairlaneError):  # there may be nothing to cancel
-        queue = request.queue
-        queue.driver.run(cancel(request.id, "interrupted", queue=queue.name))
-    return f"interrupted: request {request.id} was cancelled before all of it was submitted"
+    if wish.id is None:  # else it may have been there before
+        with suppress(FairlaneError):  # there may be nothing to cancel
+            queue = request.queue
+            queue.driver.run(cancel(request.id, "interrupted", queue=queue.name))
+    return f"interrupted: {_left_of(request)}"
+
+
+def _left_of(request: Request) -> str:
+    look = f"fairlane status {request.id}"
+    try:
+        now = request.progress()
+    except RequestNotFound:
+        return f"request {request.id} was withdrawn, and nothing of it is left"
+    except FairlaneError as error:
+        return f"whether request {request.id} was submitted is not known ({error}): {look}"
+    if now.state in ("cancelling", "cancelled"):
+        return f"request {request.id} was cancelled before all of it was submitted"
+    if now.is_open:
+        again = f"submit the same again to go on, or fairlane cancel {request.id}"
+        return f"request {request.id} is not complete: {again}"
+    return f"request {request.id} was submitted and is {now.state}: {look}"
+
+
+@contextmanager
+def shown(wish: Wish, source: Source, title: str, doing: str) -> Iterator[Look]:
+    """Yields a function to call with the lines read so far; with --watch, it shows them."""
+    if not wish.watch:
+        yield lambda _: None
+        return
+    from .watching import Meter
+
+    with Meter(source, title, doing) as meter:
+        yield meter.look
 
 
 def announce(wish: Wish, request: Request, total: int) -> None:

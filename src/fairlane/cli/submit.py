@@ -22,14 +22,14 @@ from .options import (
     timeout_option,
     timeout_s,
 )
-from .submission import Wish, announce, await_end, end_like_interrupt, send
-from .talk import say
+from .submission import Wish, announce, await_end, end_like_interrupt, send, shown
+from .talk import emit, say
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from ..queue import Queue
-    from .lines import Source
+    from .lines import Look, Source
 
 _RANGE = "{}..{}".format(*(f"{ms // 1000}s" for ms in settings.DEFAULT_BACKOFF_MS))
 _WHY = ", as a request without its last lines is given up after an hour"
@@ -103,7 +103,7 @@ _WHY = ", as a request without its last lines is given up after an hour"
     metavar="TIME",
     default="24h",
     show_default=True,
-    help="How long results stay after the end.",
+    help="How long results stay after the end, from 10m to 366d.",
 )
 @click.option(
     "--deadline",
@@ -142,7 +142,8 @@ def command(
 ) -> int:
     """Submit FILE (- is stdin) as one request: every line is a sub-request. Prints its id.
 
-    A pipe is submitted as it comes; what comes first waits until more has come, or the end.
+    A pipe is submitted as it comes; what comes first waits until more has come, or the end. With
+    --id or --watch the id of a pipe is printed first, before anything is submitted.
     """
     if form == "requests" and limit is not None:
         raise InvalidArgument(
@@ -167,7 +168,8 @@ def command(
 
             return submit_each(wish, source, lambda: open_queue(redis, queue))
         if source.is_file:
-            source.check()
+            with shown(wish, source, source.name, "checking") as look:
+                source.check(look)
         from .out_file import open_results
 
         out = opened.enter_context(open_results(wish.out))
@@ -186,7 +188,7 @@ def _read_wish(
         queue=queue, priority=priority, limit=limit, attempts=attempts,
         backoff_ms=range_ms("--backoff", backoff, "0s", "24h"), durable=durable,
         lease_ms=time_ms("--lease", lease, "1s", "24h"),
-        retain_ms=time_ms("--retain", retain, "1h", "366d"),
+        retain_ms=time_ms("--retain", retain, "10m", "366d"),
         deadline_ms=0 if deadline is None else time_ms("--deadline", deadline, "1ms", "366d"),
         time_limit_ms=0 if time_limit is None else time_limit_ms(time_limit),
     )  # fmt: skip
@@ -209,17 +211,38 @@ def _content_id(wish: Wish, source: Source, form: str) -> str:
     from .requests_format import LONGEST_LINE
 
     digest = ContentId(wish.policy)
-    for lines in source.blocks() if form == "lines" else source.blocks(LONGEST_LINE):
-        digest.add(lines)
+    blocks = source.blocks() if form == "lines" else source.blocks(LONGEST_LINE)
+    with shown(wish, source, source.name, "making the id") as look:
+        for lines in _counted(blocks, look):
+            digest.add(lines)
     return digest.id
 
 
 def _submit_one(wish: Wish, source: Source, queue: Queue, out: BinaryIO | None) -> int:
-    request, total = send(queue, wish, _chunks(source, is_repeatable=wish.id is not None))
+    from ..keys import new_id
+
+    request = queue.request(wish.id or new_id())
+    is_first = not source.is_file and not wish.as_json and (wish.id is not None or wish.watch)
+    if is_first:  # a pipe may take long, and its request can be looked at meanwhile
+        emit(request.id)
+    with shown(wish, source, f"request {request.id}", "submitting") as look:
+        chunks = _chunks(source, is_repeatable=wish.id is not None)
+        total = send(wish, request, _counted(chunks, look))
     if not total:
         say(f"{source.name} is empty: request {request.id} has no sub-requests and is done")
-    announce(wish, request, total)
+    if not is_first:
+        announce(wish, request, total)
     return await_end(wish, request, out) if wish.waits else 0
+
+
+def _counted(lists: Iterable[list[bytes]], look: Look) -> Iterator[list[bytes]]:
+    """The same lists; `look` is called with the lines of those that were used."""
+    count = 0
+    look(count)
+    for lines in lists:
+        yield lines
+        count += len(lines)
+        look(count)
 
 
 def _chunks(source: Source, *, is_repeatable: bool) -> Iterator[list[bytes]]:

@@ -1,6 +1,7 @@
 """`--watch`: shows a request's progress on stderr until it ends or Ctrl-C detaches.
 
-A bar when stderr is a terminal and rich is installed, else a line now and then.
+Before that, it shows how much of FILE has been read. A bar when stderr is a terminal and rich is
+installed, else a line now and then.
 """
 
 from __future__ import annotations
@@ -8,7 +9,8 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, ExitStack, closing
+from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -21,9 +23,11 @@ if TYPE_CHECKING:
     from ..model import Progress
     from ..queue import Request
     from ..steps import Operation
+    from .lines import Source
 
 RATE_OVER_S = 10.0  # the rate is that of the last so many seconds
 AWAY_AGAIN_S = 0.5  # between tries while Redis does not answer
+FIRST_S = 0.5  # a file that is read sooner is not shown being read
 LINES_S = (1.0, 30.0)  # a line's distance from the one before: first, and in the end
 
 
@@ -35,6 +39,53 @@ class View(Protocol):
 
     def show_away(self, away_s: float) -> float:
         """Shows that Redis does not answer; returns after how many seconds to try again."""
+
+    def show_reading(self, now: Reading, rate: float | None) -> float:
+        """Shows how far FILE has been read; returns after how many seconds to look again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How far FILE has been read, for what; `share` is None for a pipe."""
+
+    title: str
+    doing: str
+    lines: int
+    share: float | None
+
+    def figures(self, rate: float | None) -> list[str]:
+        """Lines, rate and ETA in words."""
+        share = "" if self.share is None else f" ({self.share:.0%})"
+        found = [f"{self.lines:,} lines read{share}", f"{rate:,.0f}/s" if rate else ""]
+        if rate and self.share:
+            found.append(f"ETA {eta(self.lines / self.share - self.lines, rate)}")
+        return [figure for figure in found if figure]
+
+
+class Meter(AbstractContextManager["Meter"]):
+    """Shows how far FILE has been read, as often as its view asks for it."""
+
+    def __init__(self, source: Source, title: str, doing: str) -> None:
+        self._source, self._title, self._doing = source, title, doing
+        self._view: View | None = None
+        self._opened = ExitStack()
+        self._pace = Pace()
+        now = time.monotonic()
+        self._pace.add(now, 0)
+        self._due = now + FIRST_S if source.is_file else now
+
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
+
+    def look(self, lines: int) -> None:
+        """Shows that so many lines have been read, if it is time."""
+        now = time.monotonic()
+        if now < self._due:
+            return
+        if self._view is None:
+            self._view = self._opened.enter_context(_view(transient=True))
+        reading = Reading(self._title, self._doing, lines, self._source.share())
+        self._due = now + self._view.show_reading(reading, self._pace.add(now, lines))
 
 
 def watch(request: Request, timeout: float | None) -> None:
@@ -107,26 +158,26 @@ class _Watching:
 
 
 class Pace:
-    """How fast the settled sub-requests grow, lately."""
+    """How fast a count grows, lately."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque()
 
-    def add(self, now: float, settled: int) -> float | None:
-        """Sub-requests a second over the last seconds; None while that can't be said."""
-        self._seen.append((now, settled))
+    def add(self, now: float, count: int) -> float | None:
+        """How many a second over the last seconds; None while that can't be computed."""
+        self._seen.append((now, count))
         while now - self._seen[0][0] > RATE_OVER_S and len(self._seen) > 2:  # noqa: PLR2004  two points make a rate
             self._seen.popleft()
         since, before = self._seen[0]
-        return (settled - before) / (now - since) if now > since else None
+        return (count - before) / (now - since) if now > since else None
 
 
-def _view() -> AbstractContextManager[View]:
+def _view(*, transient: bool = False) -> AbstractContextManager[View]:
     if sys.stderr.isatty():
         try:
             from .bar import Bar
 
-            return Bar()
+            return Bar(transient=transient)
         except ImportError:  # the extra `progress` is not installed
             return Lines()
     return Lines()
@@ -144,7 +195,13 @@ class Lines(AbstractContextManager["Lines"]):
 
     def show(self, now: Progress, rate: float | None) -> float:
         """Says a line; returns after how many seconds to look again."""
-        line = describe(now, rate)
+        return self._say(describe(now, rate))
+
+    def show_reading(self, now: Reading, rate: float | None) -> float:
+        """Says a line; returns after how many seconds to look again."""
+        return self._say(f"{now.title}: {now.doing}, {', '.join(now.figures(rate))}")
+
+    def _say(self, line: str) -> float:
         if line != self._said:
             say(line)
         self._said = line
@@ -166,6 +223,6 @@ def describe(now: Progress, rate: float | None) -> str:
     parts += [f"{count:,} {word}" for count, word in others if count]
     if not now.ended:
         parts += [f"{rate:,.0f}/s"] if rate else []
-        parts += [f"ETA {eta(now, rate)}"] if rate and now.state == "active" else []
+        parts += [f"ETA {eta(now.left, rate)}"] if rate and now.state == "active" else []
         parts.append(f"permits {now.held}/{now.limit}")
     return f"request {now.id} {now.state}: {', '.join(parts)}"

@@ -16,7 +16,13 @@ if TYPE_CHECKING:
 Address = tuple[str, int]
 _KEYLESS = frozenset({b"TIME", b"INFO", b"SUBSCRIBE"})
 _READS = frozenset({b"XREAD", b"XREADGROUP"})
-_KEY_AT: dict[Arg, int] = {b"XINFO": 2, b"XGROUP": 2, b"LMPOP": 2, b"BLMPOP": 3}  # else 1
+_KEY_AT: dict[Arg, int] = {
+    b"XINFO": 2,
+    b"XGROUP": 2,
+    b"MEMORY": 2,
+    b"LMPOP": 2,
+    b"BLMPOP": 3,
+}  # else 1
 
 
 def key_of(step: Command | Call) -> bytes | None:

@@ -13,7 +13,7 @@ from ..scripts import Dialect, library
 from ..steps import At, Command, Nodes
 from .doctor_queue import judge_queue
 from .doctor_server import BAD, OK, WARN, Check, Facts, judge, read_info
-from .doctor_sizes import judge_sizes
+from .doctor_sizes import judge_retention, judge_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,6 +58,7 @@ def examine(
     try:
         checks += yield from judge_queue(queue)
         checks += yield from judge_sizes(queue, nodes[0])
+        checks += yield from judge_retention(queue, nodes)
     except FairlaneError as error:
         mend = "mend what is bad above first"
         checks.append(Check("queue", BAD, f"the queue can't be read: {error}", mend))

@@ -1,22 +1,36 @@
-"""Whether the streams' blocks fit the requests of a queue. Only read, and bounded."""
+"""What the requests of a queue take: blocks of streams, results that are kept.
+
+Only read, and bounded.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from statistics import mean
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import keys
 from ..errors import FairlaneError
-from ..steps import At, Command
-from .doctor_server import WARN, Check
+from ..steps import At, Batch, Command
+from .doctor_server import WARN, Check, Facts, read_info
+from .fields import ask, told
 from .together import each
+from .tokens import marker_ms
+from .words import size, span
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..steps import Operation
 
 GOOD_BYTES = 2048  # docs/sizing.md says why
 _MOST = 500  # requests looked at
 _MANY = 100  # of them small
 _SMALL = 20  # sub-requests
+_ENDINGS = 100  # ended requests looked at, the last ones
+_STEPS = 4  # for each of them
+_MARKER_BYTES = 150
+_RATE_OVER_S = 60.0  # at least: a burst is no rate
+_SLOW_RATE = 10  # requests a second; below it a rate has a decimal
 
 
 def judge_sizes(queue: str, node: Any) -> Operation[list[Check]]:
@@ -40,3 +54,85 @@ def judge_sizes(queue: str, node: Any) -> Operation[list[Check]]:
     )
     mend = f"CONFIG SET stream-node-max-bytes {GOOD_BYTES}, and in redis.conf"
     return [Check("small requests", WARN, what, mend)]
+
+
+class Left(NamedTuple):
+    """What one ended request leaves: for how many ms, and how many bytes."""
+
+    retain_ms: int
+    size: int
+
+    @property
+    def byte_seconds(self) -> float:
+        """What a request a second of this kind takes in the end; its marker stays longer."""
+        marker = (self.retain_ms + marker_ms(self.retain_ms)) * _MARKER_BYTES
+        return (self.retain_ms * self.size + marker) / 1000
+
+
+def judge_retention(queue: str, nodes: Sequence[Any]) -> Operation[list[Check]]:
+    """Warns where ended requests, at the rate of late, outgrow the memory before they expire."""
+    rate, ended = yield from _endings(queue)
+    left = yield from _left_by(ended)
+    if not left:
+        return []
+    try:
+        memory = yield from _memory(nodes)
+    except FairlaneError:  # not readable
+        return []
+    need = rate * mean(one.byte_seconds for one in left)
+    if not memory or need <= memory:
+        return []
+    shown = f"{rate:,.0f}" if rate >= _SLOW_RATE else f"{rate:.1f}"
+    bytes_each, kept_ms = mean(one.size for one in left), mean(one.retain_ms for one in left)
+    what = (
+        f"{shown} requests end a second, and each keeps {size(bytes_each)} for {span(int(kept_ms))}"
+        f": that grows to {size(need)}, and the memory is {size(memory)}"
+    )
+    mend = "shorten the retention of results (--retain 10m to 366d), or give Redis more memory"
+    return [Check("retention", WARN, what, mend)]
+
+
+def _endings(queue: str) -> Operation[tuple[float, list[str]]]:
+    """How many requests end a second, and the last of them."""
+    log = keys.completed(queue)
+    count, first, last, (seconds, _) = yield Batch(
+        [
+            Command(b"XLEN", log),
+            Command(b"XRANGE", log, b"-", b"+", b"COUNT", 1),
+            Command(b"XREVRANGE", log, b"+", b"-", b"COUNT", _ENDINGS),
+            Command(b"TIME"),
+        ]
+    )
+    if not first:
+        return 0.0, []
+    since_s = int(first[0][0].partition(b"-")[0]) / 1000
+    rows = [dict(zip(fields[::2], fields[1::2], strict=True)) for _, fields in last]
+    names = [row.get(b"id", b"").decode("utf-8", "replace") for row in rows]
+    return count / max(int(seconds) - since_s, _RATE_OVER_S), list(dict.fromkeys(names))
+
+
+def _left_by(ended: Sequence[str]) -> Operation[list[Left]]:
+    """What these requests left, as far as it has not expired and may be read."""
+    steps: list[Command] = []
+    for name in ended:
+        kept = (keys.request_hash(name), keys.results(name), keys.dead(name))
+        steps += [ask(name, "retain_ms"), *(Command(b"MEMORY", b"USAGE", key) for key in kept)]
+    replies = yield from each(steps)
+    found = []
+    for at in range(0, len(replies), _STEPS):
+        policy, *sizes = replies[at : at + _STEPS]
+        if any(isinstance(reply, FairlaneError) for reply in (policy, *sizes)):
+            continue
+        (retain_ms,) = told(("retain_ms",), policy)
+        if retain_ms:
+            found.append(Left(int(retain_ms), sum(size or 0 for size in sizes)))
+    return found
+
+
+def _memory(nodes: Sequence[Any]) -> Operation[int]:
+    """How many bytes all nodes may use: each its maxmemory, or all of its machine."""
+    total = 0
+    for node in nodes:
+        facts = Facts(read_info((yield At(node, Command(b"INFO", b"memory")))), None)
+        total += facts.number("maxmemory") or facts.number("total_system_memory")
+    return total

@@ -107,16 +107,22 @@ def retire(queue: str, request_id: str, summary: list[Any]) -> Call:
 def retire_all(queue: str, ended: Iterable[Ending]) -> list[Call]:
     """The calls that move ended requests from `active` into the completion log."""
     flat: list[list[Arg]] = [[request_id, *summary] for request_id, summary in ended]
+    parts = [flat[at : at + _MOST_ENDINGS] for at in range(0, len(flat), _MOST_ENDINGS)]
     names = (keys.active(queue), keys.logged(queue), keys.completed(queue), *keys.bound(queue))
     return [
         library().retire(
             names,
-            longer=settings.MARKER_MS,
+            longer=max(marker_ms(int(one[-1])) for one in some),
             most=settings.LOG_ENTRIES,
-            endings=[arg for one in flat[at : at + _MOST_ENDINGS] for arg in one],
+            endings=[arg for one in some for arg in one],
         )
-        for at in range(0, len(flat), _MOST_ENDINGS)
+        for some in parts
     ]
+
+
+def marker_ms(retain_ms: int) -> int:
+    """Returns how long a log marker outlives the tombstone of a request with this retention."""
+    return min(settings.MARKER_MS, max(settings.MARKER_LEAST_MS, retain_ms))
 
 
 def drop(queue: str, request_id: str | bytes, seen: str, *, gone: bool = False) -> Call:

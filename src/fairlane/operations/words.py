@@ -9,6 +9,8 @@ if TYPE_CHECKING:
 
 _SHOWN = 5  # names in a sentence
 _MINUTES_FROM_S = 120  # below it, seconds
+_HOURS_FROM_S = 7_200
+_GIB = 1 << 30
 
 
 def many(count: int, what: str) -> str:
@@ -23,6 +25,15 @@ def named(names: Sequence[object]) -> str:
 
 
 def span(ms: int) -> str:
-    """How long, in seconds or minutes."""
+    """How long, in seconds, minutes or hours."""
     seconds = ms // 1000
+    if seconds >= _HOURS_FROM_S:
+        return f"{seconds // 3600} h"
     return f"{seconds} s" if seconds < _MINUTES_FROM_S else f"{seconds // 60} min"
+
+
+def size(count: float) -> str:
+    """How many bytes, in KiB, MiB or GiB."""
+    if count >= _GIB:
+        return f"{count / _GIB:,.1f} GiB"
+    return f"{count / 1024:,.1f} KiB" if count < 1 << 20 else f"{count / (1 << 20):,.0f} MiB"
