@@ -98,6 +98,13 @@ def rejects_bad(body: bytes) -> bytes:
     return body
 
 
+def raises(body: bytes) -> bytes:
+    """Fails for one body, and does not return for another."""
+    if body == b"raise":
+        raise ValueError("it is bad")
+    return never(body) if body == b"never" else body
+
+
 def never(body: bytes) -> bytes:
     """Wait for what never comes, as long as a test may take."""
     threading.Event().wait(120)

@@ -8,13 +8,14 @@ again later, on another executor or by a rand(), is never another row's result. 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as sql
 
 from .. import keys, settings
 from ..errors import FairlaneError, InvalidArgument, WaitTimeout
-from ..model import check_limit, check_priority
+from ..model import Policy, check_limit, check_priority
 from ..queue import Queue
 from .fleet import url_for
 from .source import FORMAT, register
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
     from ..model import Progress
 
+ATTEMPTS = 3
+BACKOFF_S = (0.1, 1.0)
 RESULTS = ("result", "status", "attempt")
 _ROW, _PART, _BASE, _INDEX = "__fairlane_row", "__fairlane_part", "__fairlane_base", "index"
 _NOBODY = "nobody waits for its rows any more"
@@ -42,6 +45,10 @@ def queue_udf(
     priority: int = settings.DEFAULT_PRIORITY,
     limit: int = settings.DEFAULT_LIMIT,
     request: str | None = None,
+    attempts: int = ATTEMPTS,
+    backoff_s: float | tuple[float, float] = BACKOFF_S,
+    deadline_s: float | None = None,
+    time_limit_s: float | None = None,
     timeout_s: float | None = None,
     keep: Sequence[str] | None = None,
 ) -> DataFrame:
@@ -52,18 +59,24 @@ def queue_udf(
     `attempt`. At most `limit` workers have rows in their hands at once; they work elsewhere: plain
     workers, or a fleet. What is returned reads the results out of Redis whenever it is computed,
     and calls nobody again; they stay there for a day, and later it raises RequestLost. After
-    `timeout_s` seconds the request is cancelled. Raises InvalidArgument, RequestExists,
-    WaitTimeout, RedisError.
+    `timeout_s` seconds the request is cancelled.
+
+    A row that fails runs up to `attempts` times, with pauses of `backoff_s` (shortest, longest)
+    between. The defaults are smaller than those of `submit_request`, because one row that always
+    fails holds the whole query. `deadline_s` after the submission no row starts any more: what is
+    left is dead. `time_limit_s` bounds one call of the handler. Raises InvalidArgument,
+    RequestExists, WaitTimeout, RedisError.
     """
     wanted = _wanted(df, body, keep)
-    check_priority(priority), check_limit(limit)
+    policy = {
+        **{"priority": check_priority(priority), "limit": check_limit(limit)},
+        **_policy(attempts, backoff_s, deadline_s, time_limit_s),
+    }
     request_id = keys.check_name("request id", keys.new_id() if request is None else request)
     url = url_for(df.sparkSession, redis)
     rows = _kept(df.select(*map(_column, dict.fromkeys([*wanted, body]))))
     register(df.sparkSession)
-    _submit(rows, body, request_id, {
-        "redis": url, "queue": queue, "priority": str(priority), "limit": str(limit),
-    })  # fmt: skip
+    _submit(rows, body, request_id, {"redis": url, "queue": queue, **policy})
     counts = _await(url, queue, request_id, timeout_s)
     reader = df.sparkSession.read.format(FORMAT).option("redis", url).option("request", request_id)
     results = reader.option("born", counts.submitted_ms).load().select(_INDEX, *RESULTS)
@@ -87,6 +100,42 @@ def _wanted(df: DataFrame, body: str, keep: Sequence[str] | None) -> list[str]:
             "or leave it out of keep"
         )
     return wanted
+
+
+def _policy(
+    attempts: int,
+    backoff_s: float | tuple[float, float],
+    deadline_s: float | None,
+    time_limit_s: float | None,
+) -> dict[str, Any]:
+    """The sink's options of the request's policy. Raises InvalidArgument."""
+    pair = backoff_s if isinstance(backoff_s, tuple) else (backoff_s, backoff_s)
+    if len(pair) != 2 or not all(map(_is_number, pair)) or not 0 <= pair[0] <= pair[1]:  # noqa: PLR2004
+        raise InvalidArgument(
+            f"backoff_s {backoff_s!r} is not valid: seconds, or (shortest, longest), are expected"
+        )
+    low, high = (_ms(value) for value in pair)
+    found: dict[str, Any] = {"attempts": attempts, "backoff": f"{low}ms..{high}ms"}
+    for name, option, value in (
+        ("deadline_s", "deadline", deadline_s),
+        ("time_limit_s", "timeLimit", time_limit_s),
+    ):
+        if value is None:
+            continue
+        if not _is_number(value) or value <= 0:
+            raise InvalidArgument(f"{name} {value!r} is not valid: seconds above 0 are expected")
+        found[option] = f"{max(1, _ms(value))}ms"
+    Policy(attempts=attempts, backoff_ms=(low, high))
+    return found
+
+
+def _is_number(value: Any) -> bool:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_number and math.isfinite(value)
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
 
 
 def _column(name: str) -> Column:
@@ -140,7 +189,7 @@ def _indexed(rows: DataFrame, total: int) -> DataFrame:
     return found.withColumn(_ROW, within + sql.col(_BASE)).drop(_PART, _BASE)
 
 
-def _submit(rows: DataFrame, body: str, request_id: str, options: dict[str, str]) -> None:
+def _submit(rows: DataFrame, body: str, request_id: str, options: dict[str, Any]) -> None:
     writer = rows.select(_column(body)).write.format(FORMAT).options(**options)
     try:
         writer.option("request", request_id).option("bodyColumn", body).mode("append").save()
