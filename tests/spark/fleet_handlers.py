@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -90,6 +91,21 @@ class Gated:
             (self.folder / f"in-{os.getppid()}-{os.getpid()}").touch()
             wait_until((self.folder / "open").exists, 60, why="the gate opens")
         return body
+
+
+class Killing(Gated):
+    """The same, and kills the worker that calls it for `kill`, as many times as are left."""
+
+    def __init__(self, folder: Path, times: int) -> None:
+        super().__init__(folder)
+        self.times = times
+
+    def __call__(self, body: bytes) -> bytes:
+        if body == b"kill" and len([*self.folder.glob("kill-*")]) < self.times:
+            (self.folder / f"kill-{os.getppid()}").touch()
+            os.kill(os.getppid(), signal.SIGKILL)
+            threading.Event().wait(60)
+        return super().__call__(body)
 
 
 def rejects_bad(body: bytes) -> bytes:
