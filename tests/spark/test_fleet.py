@@ -16,7 +16,7 @@ from fairlane import keys
 from fairlane.errors import FairlaneError, HandlerNotFound, InvalidArgument
 from fairlane.operations import fleets
 from fairlane.queue import Queue
-from fairlane.spark import fleet_jobs
+from fairlane.spark import fleet_shares
 from fairlane.spark.fleet import (
     Plan,
     Watch,
@@ -281,6 +281,10 @@ def test_a_fleet_says_which_open_requests_it_waits_for(
     assert caplog.text.count("open requests are unfinished") == 1
 
 
+def no_look() -> None:
+    """Nothing is looked at."""
+
+
 def test_workers_beyond_the_most_jobs_share_them(spark: Any):
     shares: list[int] = []
 
@@ -290,9 +294,9 @@ def test_workers_beyond_the_most_jobs_share_them(spark: Any):
             raise OSError("Python worker exited unexpectedly (crashed)")
         return [("w", "h", 1, 1, 0, 0, 0, "idle")]
 
-    rows = fleet_jobs.run_jobs(spark, "f", "t", fleet_jobs.JOBS + 1, begin, int)
-    assert sorted(shares) == [1] * (fleet_jobs.JOBS - 1) + [2]
-    assert (len(rows), rows.count(fleet_jobs.LOST_ROW)) == (fleet_jobs.JOBS + 1, 2)
+    rows = fleet_shares.run_shares(spark, "f", "t", fleet_shares.MOST_SHARES + 1, begin, no_look)
+    assert sorted(shares) == [1] * (fleet_shares.MOST_SHARES - 1) + [2]
+    assert (len(rows), rows.count(fleet_shares.LOST_ROW)) == (fleet_shares.MOST_SHARES + 1, 2)
 
 
 def test_another_error_of_a_job_ends_the_fleet(spark: Any):
@@ -300,7 +304,7 @@ def test_another_error_of_a_job_ends_the_fleet(spark: Any):
         raise OSError("the handler cannot be read")
 
     with pytest.raises(OSError, match="the handler cannot be read"):
-        fleet_jobs.run_jobs(spark, "f", "t", 3, begin, int)
+        fleet_shares.run_shares(spark, "f", "t", 3, begin, no_look)
 
 
 @ON_ONE_KIND

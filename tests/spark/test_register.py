@@ -104,7 +104,7 @@ def test_a_refused_stream_raises_one_sentence(spark: Any, server: Any, tmp_path:
     source = spark.readStream.format("fairlane").option("redis", server.url)
     stream = source.option("startingOffsets", "first").load().writeStream.format("noop")
     query = stream.option("checkpointLocation", str(tmp_path)).start()
-    with pytest.raises(InvalidArgument, match='^option "startingOffsets" is') as caught:
+    with pytest.raises(InvalidArgument, match=r'^option "startingOffsets" is') as caught:
         query.awaitTermination()
     assert caught.value.__context__ is None
     shown = str(query.exception())

@@ -21,7 +21,7 @@ from ..keys import check_name
 from ..operations import fleets
 from ..queue import Queue, resolve_url
 from ..worker import Worker
-from .fleet_jobs import OpenRequests, cancel, context_of, run_jobs
+from .fleet_shares import OpenRequests, cancel, context_of, run_shares
 from .handlers import adapted
 from .sessions import is_local
 
@@ -137,7 +137,7 @@ def _summaries(spark: SparkSession, plan: Plan, count: int) -> DataFrame:
     with closing(_quick_driver(plan.url)) as driver:
         open_requests = OpenRequests(driver, plan.queue, plan.name)
         look = open_requests.look if plan.until_idle else _no_look
-        rows = run_jobs(spark, plan.name, tag_of(plan.name), count, begin, look)
+        rows = run_shares(spark, plan.name, tag_of(plan.name), count, begin, look)
     return spark.createDataFrame(rows, SUMMARY)
 
 

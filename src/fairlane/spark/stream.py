@@ -74,31 +74,11 @@ class Refused(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, error: FairlaneError) -> None:
         self.error = error
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  Spark's name
-        """Raises the error; so do all others."""
+    def _refuse(self, *_: Any) -> Any:
         raise self.error
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's name
-        """Raises the error."""
-        raise self.error
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  Spark's name
-        """Raises the error."""
-        raise self.error
-
-    def latestOffset(  # noqa: N802  Spark's name
-        self, start: dict[str, Any], limit: ReadLimit
-    ) -> dict[str, Any]:
-        """Raises the error."""
-        raise self.error
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Raises the error."""
-        raise self.error
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Raises the error."""
-        raise self.error
+    initialOffset = getDefaultReadLimit = prepareForTriggerAvailableNow = _refuse  # noqa: N815
+    latestOffset = partitions = read = _refuse  # type: ignore[assignment]  # noqa: N815
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -56,33 +56,23 @@ def queue_udf(
 
     Submits one request (named `request`, else by itself), waits until it has ended, and returns the
     columns `keep` (default: all) with `result` (binary), `status` (done, dead or cancelled) and
-    `attempt`. At most `limit` workers have rows in their hands at once; they work elsewhere: plain
-    workers, or a fleet. What is returned reads the results out of Redis whenever it is computed,
-    and calls nobody again; they stay there for a day, and later it raises RequestLost. After
-    `timeout_s` seconds the request is cancelled.
-
-    A row that fails runs up to `attempts` times, with pauses of `backoff_s` (shortest, longest)
-    between. The defaults are smaller than those of `submit_request`, because one row that always
-    fails holds the whole query. `deadline_s` after the submission no row starts any more: what is
-    left is dead. `time_limit_s` bounds one call of the handler. Raises InvalidArgument,
-    RequestExists, WaitTimeout, RedisError.
+    `attempt`. At most `limit` workers have rows in their hands; they work elsewhere: plain workers,
+    or a fleet. What is returned reads the results in Redis whenever it is computed, and calls
+    no handler again; after a day it raises RequestLost. `attempts`, `backoff_s` (shortest,
+    longest), `deadline_s` and `time_limit_s` are of the request. Their defaults are small, because
+    one row that always fails holds the query. After `timeout_s` the request is cancelled. Raises
+    InvalidArgument, RequestExists, WaitTimeout, RedisError.
     """
     wanted = _wanted(df, body, keep)
-    policy = {
-        **{"priority": check_priority(priority), "limit": check_limit(limit)},
-        **_policy(attempts, backoff_s, deadline_s, time_limit_s),
-    }
+    policy = _policy(attempts, backoff_s, deadline_s, time_limit_s)
+    policy |= {"priority": check_priority(priority), "limit": check_limit(limit)}
     request_id = keys.check_name("request id", keys.new_id() if request is None else request)
     url = url_for(df.sparkSession, redis)
     rows = _kept(df.select(*map(_column, dict.fromkeys([*wanted, body]))))
     register(df.sparkSession)
     _submit(rows, body, request_id, {"redis": url, "queue": queue, **policy})
     counts = _await(url, queue, request_id, timeout_s)
-    reader = df.sparkSession.read.format(FORMAT).option("redis", url).option("request", request_id)
-    results = reader.option("born", counts.submitted_ms).load().select(_INDEX, *RESULTS)
-    # `index` may be the name of a column of the caller's.
-    results = results.withColumnRenamed(_INDEX, _ROW)
-    found = _indexed(rows, counts.total).join(results, _ROW, "left")
+    found = _joined(rows, url, counts)
     attempt = sql.coalesce("attempt", sql.lit(0)).alias("attempt")
     return found.select(*map(_column, wanted), "result", _status(counts), attempt)
 
@@ -100,6 +90,15 @@ def _wanted(df: DataFrame, body: str, keep: Sequence[str] | None) -> list[str]:
             "or leave it out of keep"
         )
     return wanted
+
+
+def _joined(rows: DataFrame, url: str, counts: Progress) -> DataFrame:
+    """The rows with the columns RESULTS of their sub-requests; nulls where there is no result."""
+    reader = rows.sparkSession.read.format(FORMAT).option("redis", url).option("request", counts.id)
+    results = reader.option("born", counts.submitted_ms).load().select(_INDEX, *RESULTS)
+    # `index` may be the name of a column of the caller's.
+    results = results.withColumnRenamed(_INDEX, _ROW)
+    return _indexed(rows, counts.total).join(results, _ROW, "left")
 
 
 def _policy(

@@ -1,8 +1,8 @@
 """The Spark jobs of a fleet: several, so that a lost worker does not end the others.
 
 Spark ends a job when one of its tasks has failed `spark.task.maxFailures` times (4; once on
-`local[N]`), and kills the tasks that still run. So each worker is a job of its own, up to JOBS.
-Workers of a larger fleet share jobs.
+`local[N]`), and kills the tasks that still run. So each worker is a job of its own. Workers of a
+fleet of more than MOST_SHARES share jobs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     Rows = list[tuple[Any, ...]]
 
 _log = logging.getLogger("fairlane.spark")
-JOBS = 64
+MOST_SHARES = 64
 _LOOK_S = 5.0  # between looks at what an idle fleet waits for
 _END_S = 0.2  # between attempts to cancel what may just begin
 _LOST = re.compile(r"Python worker exited unexpectedly|ExecutorLostFailure|Connection reset")
@@ -39,7 +39,7 @@ LOST_ROW = ("", "", 0, 0, 0, 0, 0, "lost")
 _FAILURES = "spark.task.maxFailures says how often Spark starts a worker (docs/spark.md)"
 
 
-def run_jobs(
+def run_shares(
     spark: SparkSession,
     name: str,
     tag: str,
@@ -52,8 +52,8 @@ def run_jobs(
     `begin(n)` runs one job of n workers. `look` is called every few seconds meanwhile. All jobs
     have `tag`. Raises FairlaneError when all workers were lost, and what else a job raises.
     """
-    jobs = min(count, JOBS)
-    shares = [count // jobs + (n < count % jobs) for n in range(jobs)]
+    most = min(count, MOST_SHARES)
+    shares = [count // most + (n < count % most) for n in range(most)]
     ended: SimpleQueue[tuple[int, Rows, Exception | None]] = SimpleQueue()
 
     def run(share: int) -> None:
@@ -79,10 +79,10 @@ def run_jobs(
         raise
 
 
-def _rows(name: str, jobs: int, ended: SimpleQueue[Any], look: Callable[[], None]) -> Rows:
+def _rows(name: str, shares: int, ended: SimpleQueue[Any], look: Callable[[], None]) -> Rows:
     """The rows of all jobs, as they end. Raises what a job raised, unless its worker was lost."""
     rows: Rows = []
-    for _ in range(jobs):
+    for _ in range(shares):
         share, found, error = _next(ended, look)
         if error is not None:
             _raise_unless_lost(error)
@@ -178,7 +178,7 @@ class OpenRequests:
         _log.warning(
             "fleet %s is idle but does not end (until_idle), because open requests are unfinished: "
             "%s. Seal each with a last batch write with finalize, end it with fairlane cancel, or "
-            "give the fleet max_idle_s",
+            "give the fleet a smaller max_idle_s",
             self._name,
             ", ".join(ids),
         )
