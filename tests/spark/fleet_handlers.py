@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -92,10 +93,32 @@ class Gated:
         return body
 
 
+class Killing(Gated):
+    """The same, and kills the worker that calls it for `kill`, as many times as are left."""
+
+    def __init__(self, folder: Path, times: int) -> None:
+        super().__init__(folder)
+        self.times = times
+
+    def __call__(self, body: bytes) -> bytes:
+        if body == b"kill" and len([*self.folder.glob("kill-*")]) < self.times:
+            (self.folder / f"kill-{os.getppid()}").touch()
+            os.kill(os.getppid(), signal.SIGKILL)
+            threading.Event().wait(60)
+        return super().__call__(body)
+
+
 def rejects_bad(body: bytes) -> bytes:
     if body == b"bad":
         raise Reject("it is bad")
     return body
+
+
+def raises(body: bytes) -> bytes:
+    """Fails for one body, and does not return for another."""
+    if body == b"raise":
+        raise ValueError("it is bad")
+    return never(body) if body == b"never" else body
 
 
 def never(body: bytes) -> bytes:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import keys
-from fairlane.errors import HandlerNotFound, InvalidArgument
+from fairlane.errors import FairlaneError, HandlerNotFound, InvalidArgument
 from fairlane.operations import fleets
 from fairlane.queue import Queue
+from fairlane.spark import fleet_shares
 from fairlane.spark.fleet import (
     Plan,
     Watch,
@@ -28,6 +29,7 @@ from fairlane.spark.fleet import (
 from fairlane.worker import Context, Retry
 from tests.spark import fleet_handlers as handlers
 from tests.spark.processes import workers_of
+from tests.spark.sinks import numbers, write
 from tests.support.wait import wait_until
 from tests.support.workers import is_alive
 
@@ -227,6 +229,82 @@ def test_a_killed_python_process_loses_nothing(
     fleet.join(END_S)
     assert results_of(queue, request.id) == [("done", b"%d" % i) for i in range(5000)]
     assert len(fleet.rows) == 2
+
+
+@ON_ONE_KIND
+def test_a_fleet_goes_on_without_a_worker_that_spark_gives_up(
+    spark: Any, queue: Queue, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    """Three failures of a task are too many here: the session is on local[2,3]."""
+    gated = queue.submit_request([b"0"], limit=1)
+    url = queue.driver.url
+    fleet = InThread(spark, handlers.Killing(tmp_path, 3), redis=url, workers=2, until_idle=True)
+    fleet.start()
+    wait_until(lambda: [*tmp_path.glob("in-*")], END_S, why="one worker is at the gate")
+    killing = queue.submit_request([b"kill"], limit=1, attempts=100, lease_ms=1000)
+    wait_until(lambda: "goes on without a worker" in caplog.text, END_S, why="the other is lost")
+    (tmp_path / "open").touch()
+    fleet.join(END_S)
+    assert fleet.error is None
+    assert (gated.wait(END_S), killing.wait(END_S)) == ("done", "done")
+    assert sorted((row.ended, row.done) for row in fleet.rows) == [("idle", 2), ("lost", 0)]
+    assert "spark.task.maxFailures" in caplog.text
+
+
+@ON_ONE_KIND
+def test_a_fleet_whose_workers_are_all_lost_says_so_in_one_sentence(
+    spark: Any, queue: Queue, tmp_path: Path
+):
+    request = queue.submit_request([b"kill"], limit=1, attempts=100, lease_ms=1000)
+    url = queue.driver.url
+    with pytest.raises(
+        FairlaneError, match=r"all workers of the fleet f were lost \(1\)"
+    ) as caught:
+        run_fleet(spark, handlers.Killing(tmp_path, 3), name="f", redis=url, workers=1)
+    assert "\n" not in str(caught.value)
+    assert request.state() == "active"
+
+
+@ON_ONE_KIND
+def test_a_fleet_says_which_open_requests_it_waits_for(
+    spark: Any, queue: Queue, caplog: pytest.LogCaptureFixture
+):
+    url = queue.driver.url
+    write(numbers(spark, 5, 1), url, request="lines", finalize="false")
+    options: dict[str, Any] = {"until_idle": True, "max_idle_s": None, "workers": 1}
+    fleet = InThread(spark, handlers.upper, redis=url, **options)
+    fleet.start()
+    wait_until(lambda: "open requests are unfinished: lines." in caplog.text, END_S)
+    stop_fleet(redis=url)
+    fleet.join(END_S)
+    assert [(row.ended, row.done) for row in fleet.rows] == [("stopped", 5)]
+    assert caplog.text.count("open requests are unfinished") == 1
+
+
+def no_look() -> None:
+    """Nothing is looked at."""
+
+
+def test_workers_beyond_the_most_jobs_share_them(spark: Any):
+    shares: list[int] = []
+
+    def begin(share: int) -> list[Any]:
+        shares.append(share)
+        if share == 2:
+            raise OSError("Python worker exited unexpectedly (crashed)")
+        return [("w", "h", 1, 1, 0, 0, 0, "idle")]
+
+    rows = fleet_shares.run_shares(spark, "f", "t", fleet_shares.MOST_SHARES + 1, begin, no_look)
+    assert sorted(shares) == [1] * (fleet_shares.MOST_SHARES - 1) + [2]
+    assert (len(rows), rows.count(fleet_shares.LOST_ROW)) == (fleet_shares.MOST_SHARES + 1, 2)
+
+
+def test_another_error_of_a_job_ends_the_fleet(spark: Any):
+    def begin(share: int) -> list[Any]:
+        raise OSError("the handler cannot be read")
+
+    with pytest.raises(OSError, match="the handler cannot be read"):
+        fleet_shares.run_shares(spark, "f", "t", 3, begin, no_look)
 
 
 @ON_ONE_KIND

@@ -14,10 +14,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as sql
 
-from fairlane.errors import InvalidArgument, RequestExists, RequestNotFound, WaitTimeout
+from fairlane.errors import (
+    InvalidArgument,
+    RequestExists,
+    RequestLost,
+    RequestNotFound,
+    WaitTimeout,
+)
 from fairlane.model import Progress
 from fairlane.queue import Queue
-from fairlane.spark import queue_udf, udf
+from fairlane.spark import ours, queue_udf, udf
 from tests.spark.fleet_handlers import CROWD
 from tests.support.wait import wait_until
 
@@ -74,8 +80,9 @@ def test_what_spark_computes_anew_each_time_is_sent_once_and_kept(
     assert all(body.upper().encode() == result for body, result in first.values())
     # When the results have expired no row is said to be cancelled.
     redis_client.delete(*redis_client.keys("*:{*}"))
-    with pytest.raises(Exception, match=r"there is no request|are not there any more"):
+    with pytest.raises(Exception, match="are not there any more") as caught:
         found.where("id % 2 = 0").collect()
+    assert isinstance(ours(caught.value), RequestLost)
 
 
 def test_the_limit_holds_for_all_rows_together(
@@ -93,6 +100,58 @@ def test_a_failed_row_says_so(spark: Any, redis_url: str):
         made = queue_udf(rows, body="a `body`.of it", redis=redis_url, keep=["the.id"])
     assert made.columns == ["the.id", "result", "status", "attempt"]
     assert sorted(map(tuple, made.collect())) == [(1, b"good", "done", 1), (2, None, "dead", 1)]
+
+
+def test_a_row_that_always_fails_holds_a_query_for_seconds_only(spark: Any, redis_url: str):
+    """By default three attempts, with pauses of 0.1 s to 1 s."""
+    rows = spark.createDataFrame([(1, b"good"), (2, b"raise")], ["id", "body"])
+    with worker(redis_url, "raises"):
+        made = queue_udf(rows, redis=redis_url, request="r1", timeout_s=60)
+    found = sorted((row.id, row.status, row.attempt) for row in made.collect())
+    assert found == [(1, "done", 1), (2, "dead", 3)]
+    with Queue.from_url(redis_url) as queue:
+        counts = queue.request("r1").progress()
+    assert counts.ended_ms - counts.submitted_ms < 6000
+
+
+def test_a_query_names_its_attempts_and_times(spark: Any, redis_url: str):
+    rows = spark.createDataFrame([(1, b"raise"), (2, b"never")], ["id", "body"])
+    options: dict[str, Any] = {"attempts": 1, "time_limit_s": 0.5, "deadline_s": 600}
+    with worker(redis_url, "raises"):
+        made = queue_udf(rows, redis=redis_url, request="r1", timeout_s=60, **options)
+    with Queue.from_url(redis_url) as queue:
+        counts = queue.request("r1").progress()
+    assert (counts.time_limit_ms, counts.timeouts) == (500, 1)
+    assert counts.deadline_ms == counts.submitted_ms + 600_000
+    assert [(row.status, row.attempt) for row in made.collect()] == [("dead", 1)] * 2
+
+
+@pytest.mark.parametrize(
+    ("options", "sent"),
+    [
+        ({}, {"attempts": 3, "backoff": "100ms..1000ms"}),
+        ({"backoff_s": 2}, {"attempts": 3, "backoff": "2000ms..2000ms"}),
+        (
+            {"attempts": 5, "backoff_s": (0, 0.5), "deadline_s": 1.5, "time_limit_s": 0.0001},
+            {"attempts": 5, "backoff": "0ms..500ms", "deadline": "1500ms", "timeLimit": "1ms"},
+        ),
+    ],
+)
+def test_the_policy_goes_to_the_sink(
+    spark: Any,
+    redis_url: str,
+    options: dict[str, Any],
+    sent: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    def stop(rows: Any, body: str, request_id: str, given: dict[str, Any]) -> None:
+        raise InterruptedError(given)
+
+    monkeypatch.setattr(udf, "_submit", stop)
+    with pytest.raises(InterruptedError) as caught:
+        queue_udf(rows_of(spark, 10), redis=redis_url, **options)
+    target = {"redis": redis_url, "queue": "req", "priority": 5, "limit": 3}
+    assert caught.value.args[0] == target | sent
 
 
 def test_rows_that_were_cancelled_say_so(spark: Any, redis_url: str):
@@ -155,6 +214,11 @@ def test_an_id_that_is_taken_is_refused(spark: Any, redis_url: str):
         ({"priority": 100}, "priority"),
         ({"limit": 0}, "limit"),
         ({"request": "a b"}, "request id"),
+        ({"attempts": 0}, "attempts 0"),
+        ({"backoff_s": (2, 1)}, r"backoff_s \(2, 1\)"),
+        ({"backoff_s": -1}, "backoff_s -1"),
+        ({"deadline_s": 0}, "deadline_s 0"),
+        ({"time_limit_s": "5s"}, "time_limit_s '5s'"),
     ],
 )
 def test_what_is_wrong_is_said_first(options: dict, words: str, spark: Any, redis_url: str):

@@ -1,27 +1,129 @@
-"""The format is known to a session, also to one that is not active any more."""
+"""The format is known to a session in every thread of the program."""
 
 from __future__ import annotations
 
-from typing import Any
+from threading import Thread
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 pytest.importorskip("pyspark")
 
+from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
-from fairlane.spark import register
+from fairlane.errors import InvalidArgument
+from fairlane.spark import ours
 from tests.spark.sinks import bodies_in, numbers, rows, write
 from tests.support import servers
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
-def test_registering_again_heals_a_session_that_is_not_active(spark: Any):
-    """Ctrl-C in a stream leaves the thread without one, and Spark looks formats up in it."""
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Any]:
+    with servers.run_server() as made:
+        yield made
+
+
+def in_thread(kind: Callable[..., Thread], call: Callable[[], None]) -> None:
+    """Runs a call in a thread of its own; raises what the call raised."""
+    errors: list[Exception] = []
+
+    def run() -> None:
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001  raised in the thread of the test
+            errors.append(error)
+
+    thread = kind(target=run)
+    thread.start()
+    thread.join()
+    for error in errors:
+        raise error
+
+
+def test_a_thread_without_an_active_session_writes(spark: Any, server: Any):
+    """Ctrl-C in a stream leaves a thread without one, too."""
     frame = numbers(spark, 5, 1)
-    with servers.run_server() as server, server.client() as client:
-        SparkSession._get_j_spark_session_class(spark._jvm).clearActiveSession()
-        with pytest.raises(Exception, match="DATA_SOURCE_NOT_FOUND"):
-            write(frame, server.url, request="r1")
-        register(spark)
-        write(frame, server.url, request="r1")
-        assert bodies_in(client, "r1") == rows(5)
+    SparkSession._get_j_spark_session_class(spark._jvm).clearActiveSession()
+    write(frame, server.url, request="cleared")
+    with server.client() as client:
+        assert bodies_in(client, "cleared") == rows(5)
+
+
+@pytest.mark.parametrize("kind", [Thread, InheritableThread])
+def test_any_thread_writes_a_frame(spark: Any, server: Any, kind: Callable[..., Thread]):
+    frame, request = numbers(spark, 5, 1), f"by-{kind.__name__}"
+    in_thread(kind, lambda: write(frame, server.url, request=request))
+    with server.client() as client:
+        assert bodies_in(client, request) == rows(5)
+
+
+def test_any_thread_saves_a_writer_that_another_one_made(spark: Any, server: Any):
+    writer = numbers(spark, 5, 1).write.format("fairlane").mode("append")
+    writer = writer.options(redis=server.url, request="handed-on")
+    in_thread(Thread, writer.save)
+    with server.client() as client:
+        assert bodies_in(client, "handed-on") == rows(5)
+
+
+def test_any_thread_starts_a_stream(spark: Any, server: Any, tmp_path: Path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "1.txt").write_text("one\ntwo\n")
+    lines = spark.readStream.text(str(tmp_path / "in")).withColumnRenamed("value", "body")
+    writer = lines.writeStream.format("fairlane").trigger(availableNow=True)
+    writer = writer.options(redis=server.url, request="lines")
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    in_thread(Thread, lambda: writer.start().awaitTermination())
+    with server.client() as client:
+        assert bodies_in(client, "lines") == [b"one", b"two"]
+
+
+# ------------------------------------------------------------------ errors of ours
+
+
+def test_a_refused_write_raises_one_sentence(spark: Any, server: Any):
+    with pytest.raises(InvalidArgument) as caught:
+        write(numbers(spark, 5, 1), server.url, request="r1", prioritty=1)
+    assert str(caught.value).startswith('option "prioritty" is not known: did you mean priority?')
+    assert "\n" not in str(caught.value)
+    assert caught.value.__context__ is None, "Python prints no traceback of Spark's above it"
+
+
+def test_a_refused_read_raises_one_sentence(spark: Any, server: Any):
+    source = spark.read.format("fairlane").option("redis", server.url)
+    with pytest.raises(InvalidArgument, match=r"^.{1,200}$"):
+        source.option("view", "result").load()
+
+
+def test_a_refused_stream_raises_one_sentence(spark: Any, server: Any, tmp_path: Path):
+    """Spark adds an UnboundLocalError of its own where a stream reader is not made."""
+    source = spark.readStream.format("fairlane").option("redis", server.url)
+    stream = source.option("startingOffsets", "first").load().writeStream.format("noop")
+    query = stream.option("checkpointLocation", str(tmp_path)).start()
+    with pytest.raises(InvalidArgument, match=r'^option "startingOffsets" is') as caught:
+        query.awaitTermination()
+    assert caught.value.__context__ is None
+    shown = str(query.exception())
+    assert "UnboundLocalError" not in shown
+
+
+def test_an_error_of_spark_itself_is_left_as_it_is(spark: Any):
+    with pytest.raises(Exception, match="DATA_SOURCE_NOT_FOUND") as caught:
+        numbers(spark, 5, 1).write.format("no.such.format").save()
+    assert ours(caught.value) is None
+
+
+def test_a_collect_that_fails_carries_the_error(spark: Any, server: Any):
+    write(numbers(spark, 5, 1), server.url, request="gone")
+    frame = spark.read.format("fairlane").options(redis=server.url, request="gone").load()
+    with server.client() as client:
+        client.flushdb()
+    with pytest.raises(Exception, match="Traceback") as caught:
+        frame.collect()
+    found = ours(caught.value)
+    assert found is not None
+    assert "\n" not in str(found)

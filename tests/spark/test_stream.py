@@ -37,7 +37,7 @@ def world(driver: SyncDriver) -> World:
 def reader(url: str, **options: Any) -> stream.StreamReader:
     """The source as Spark makes it, without Spark."""
     source = FairlaneSource({"redis": url, **{name: str(one) for name, one in options.items()}})
-    made = source.streamReader(source.schema())
+    made = stream.reader_of(source.options, source.schema())
     assert isinstance(made, stream.StreamReader)
     return made
 

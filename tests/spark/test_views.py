@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from fairlane.errors import InvalidArgument, RequestLost
+from fairlane.errors import InvalidArgument, RequestLost, RequestNotFound
 from fairlane.operations import maintain
 from fairlane.spark.source import FairlaneSource
 from tests.spark.worlds import World
@@ -158,6 +158,19 @@ def test_results_of_one_life_of_an_id_can_be_asked_for(redis_url: str, world: Wo
         planned(redis_url, request="r1", born=born + 1)
     with pytest.raises(InvalidArgument, match="goes with the view results"):
         planned(redis_url, view="requests", born=born)
+
+
+def test_a_life_whose_keys_were_deleted_is_lost(
+    redis_url: str, world: World, redis_client: redis.Redis
+):
+    world.submit("r1", 5)
+    world.work_off()
+    born = world.queue.request("r1").progress().submitted_ms
+    redis_client.delete(*redis_client.keys("*:{r1}"))
+    with pytest.raises(RequestLost, match="not there any more: the request is gone"):
+        planned(redis_url, request="r1", born=born)
+    with pytest.raises(RequestNotFound, match="there is no request r1"):
+        planned(redis_url, request="r1")
 
 
 def test_dead_that_are_requeued_meanwhile_are_no_loss(redis_url: str, world: World):

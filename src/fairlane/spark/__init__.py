@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from .handlers import arrow_handler, pandas_handler, row_handler
     from .sessions import session
     from .source import FairlaneSource, register
+    from .stream_errors import ours
     from .udf import queue_udf
 
 _HOMES = {
     "FairlaneSource": ".source",
     "arrow_handler": ".handlers",
+    "ours": ".stream_errors",
     "pandas_handler": ".handlers",
     "queue_udf": ".udf",
     "register": ".source",
@@ -34,6 +36,7 @@ _HOMES = {
 __all__ = [
     "FairlaneSource",
     "arrow_handler",
+    "ours",
     "pandas_handler",
     "queue_udf",
     "register",

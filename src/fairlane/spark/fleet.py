@@ -8,8 +8,8 @@ hold across all workers.
 
 from __future__ import annotations
 
-import contextlib
 import socket
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -21,6 +21,7 @@ from ..keys import check_name
 from ..operations import fleets
 from ..queue import Queue, resolve_url
 from ..worker import Worker
+from .fleet_shares import OpenRequests, cancel, context_of, run_shares
 from .handlers import adapted
 from .sessions import is_local
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     import pyarrow as pa
-    from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
 SUMMARY = (
@@ -81,8 +81,11 @@ def run_fleet(
     ends after `max_idle_s` seconds without work, after `max_runtime_s` in all, with `until_idle`
     when no request of the queue is unfinished, and when `stop_fleet` names it. `workers` is by
     default what Spark can run at once; more of them wait for a free core. `options` are the
-    Worker's: slice_ms, concurrency, tokens, time_limit_s. Raises InvalidArgument, HandlerNotFound,
-    RedisError, and what Spark raises.
+    Worker's: slice_ms, concurrency, tokens, time_limit_s.
+
+    A worker whose Spark task has failed for good is `lost` in its row, and the others go on. Raises
+    InvalidArgument, HandlerNotFound, RedisError, FairlaneError (all workers are lost), and what
+    Spark raises.
     """
     plan = Plan(
         url_for(spark, redis), check_name("queue", queue), check_name("fleet", name),
@@ -118,19 +121,7 @@ def cancel_fleet(spark: SparkSession, name: str) -> None:
 
     What they held comes back when its leases are over.
     """
-    context = _context(spark)
-    if context is None:
-        spark.interruptTag(tag_of(name))
-    else:
-        context.cancelJobsWithTag(tag_of(name))
-
-
-def _context(spark: SparkSession) -> SparkContext | None:
-    """The session's context, whose tags hold for all threads; None on Spark Connect."""
-    try:
-        return spark.sparkContext
-    except Exception:  # noqa: BLE001  Spark Connect has none
-        return None
+    cancel(spark, tag_of(name))
 
 
 def _summaries(spark: SparkSession, plan: Plan, count: int) -> DataFrame:
@@ -139,26 +130,24 @@ def _summaries(spark: SparkSession, plan: Plan, count: int) -> DataFrame:
             pass
         yield from work(plan)
 
-    begun = spark.range(0, count, 1, count).mapInArrow(work_here, SUMMARY)
-    with _tagged(spark, tag_of(plan.name)):
-        rows = [tuple(row) for row in begun.collect()]
+    def begin(share: int) -> list[tuple[Any, ...]]:
+        begun = spark.range(0, share, 1, share).mapInArrow(work_here, SUMMARY)
+        return [tuple(row) for row in begun.collect()]
+
+    with closing(_quick_driver(plan.url)) as driver:
+        open_requests = OpenRequests(driver, plan.queue, plan.name)
+        look = open_requests.look if plan.until_idle else _no_look
+        rows = run_shares(spark, plan.name, tag_of(plan.name), count, begin, look)
     return spark.createDataFrame(rows, SUMMARY)
 
 
-@contextlib.contextmanager
-def _tagged(spark: SparkSession, tag: str) -> Iterator[None]:
-    """The jobs that this thread begins have this tag. A session's own tags are no use to others.
+def _quick_driver(url: str) -> SyncDriver:
+    """A driver as patient as a worker's own beats: its caller must get back to its work."""
+    return SyncDriver(url, patience_s=settings.BEAT_MS / 1000, timeout_s=settings.KEEPER_TIMEOUT_S)
 
-    They belong to the thread as well, and another one's interruptTag does not find them.
-    """
-    context = _context(spark)
-    add = spark.addTag if context is None else context.addJobTag
-    remove = spark.removeTag if context is None else context.removeJobTag
-    add(tag)
-    try:
-        yield
-    finally:
-        remove(tag)
+
+def _no_look() -> None:
+    """Does nothing: a fleet that does not end when idle waits for nothing."""
 
 
 def url_for(spark: SparkSession, redis: str | None) -> str:
@@ -177,7 +166,7 @@ def _is_local(spark: SparkSession) -> bool:
 
 def _count(spark: SparkSession, workers: int | None) -> int:
     if workers is None:
-        context = _context(spark)
+        context = context_of(spark)
         if context is None:
             raise InvalidArgument("workers is missing: say how many, Spark Connect does not")
         return int(context.defaultParallelism)
@@ -255,10 +244,7 @@ class Watch:
         self._looked = 0.0
         self._counts: dict[str, int] = {}
         self._why = ""
-        # As patient as the worker's own beats: it must get back to its leases.
-        self._driver = SyncDriver(
-            plan.url, patience_s=settings.BEAT_MS / 1000, timeout_s=settings.KEEPER_TIMEOUT_S
-        )
+        self._driver = _quick_driver(plan.url)
 
     def __enter__(self) -> Self:
         return self

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.utils import is_remote
 
+from ..errors import FairlaneError
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
@@ -17,13 +19,15 @@ FORMAT = "fairlane"
 def register(spark: SparkSession) -> None:
     """Makes the format "fairlane" known to this session, which becomes the active one here.
 
-    Once is enough. Again is what helps when a write says DATA_SOURCE_NOT_FOUND behind an
-    interrupted stream: Spark looks for formats in the session that is active in the thread, and
-    Ctrl-C leaves none. (Spark Connect has no such thread.)
+    Once is enough, for all threads of the program. On Spark Connect the session is no matter of
+    threads.
     """
     spark.dataSource.register(FairlaneSource)
     if not is_remote():
-        spark.createDataFrame([], "fairlane int")  # makes the session the active one
+        from .calls import make_active, repair_calls
+
+        repair_calls()
+        make_active(spark)
 
 
 class FairlaneSource(DataSource):
@@ -52,9 +56,12 @@ class FairlaneSource(DataSource):
 
     def streamReader(self, schema: StructType) -> Any:  # noqa: N802  Spark's name
         """Reads the completion log, or a request's results, as they come."""
-        from .stream import reader_of
+        from .stream import Refused, reader_of
 
-        return reader_of(self.options, schema)
+        try:
+            return reader_of(self.options, schema)
+        except FairlaneError as error:
+            return Refused(error)
 
     # The names of the next two methods' parameters are Spark's: it passes them by keyword, too.
 

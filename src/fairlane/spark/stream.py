@@ -23,7 +23,7 @@ from pyspark.sql.streaming.datasource import (
 
 from .. import keys
 from ..drivers.sync import SyncDriver
-from ..errors import DataLost, InvalidArgument, RequestNotFound
+from ..errors import DataLost, FairlaneError, InvalidArgument, RequestNotFound
 from ..operations import ranges
 from .options import Options
 from .view_columns import arrow_of, batch_of, check_schema, columns_of, completion_row
@@ -62,6 +62,23 @@ def reader_of(given: Mapping[str, str], schema: StructType) -> DataSourceStreamR
         raise InvalidArgument('option "born" is for spark.read: offsets hold it')
     check_schema(view, schema)
     return StreamReader(view, options, schema)
+
+
+class Refused(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A reader that only raises the error by which its stream was refused.
+
+    Where `streamReader` raises, pyspark fails on the missing reader as well (UnboundLocalError),
+    and its own traceback stands behind the sentence.
+    """
+
+    def __init__(self, error: FairlaneError) -> None:
+        self.error = error
+
+    def _refuse(self, *_: Any) -> Any:
+        raise self.error
+
+    initialOffset = getDefaultReadLimit = prepareForTriggerAvailableNow = _refuse  # noqa: N815
+    latestOffset = partitions = read = _refuse  # type: ignore[assignment]  # noqa: N815
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

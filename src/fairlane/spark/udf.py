@@ -8,13 +8,14 @@ again later, on another executor or by a rand(), is never another row's result. 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as sql
 
 from .. import keys, settings
 from ..errors import FairlaneError, InvalidArgument, WaitTimeout
-from ..model import check_limit, check_priority
+from ..model import Policy, check_limit, check_priority
 from ..queue import Queue
 from .fleet import url_for
 from .source import FORMAT, register
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
     from ..model import Progress
 
+ATTEMPTS = 3
+BACKOFF_S = (0.1, 1.0)
 RESULTS = ("result", "status", "attempt")
 _ROW, _PART, _BASE, _INDEX = "__fairlane_row", "__fairlane_part", "__fairlane_base", "index"
 _NOBODY = "nobody waits for its rows any more"
@@ -42,6 +45,10 @@ def queue_udf(
     priority: int = settings.DEFAULT_PRIORITY,
     limit: int = settings.DEFAULT_LIMIT,
     request: str | None = None,
+    attempts: int = ATTEMPTS,
+    backoff_s: float | tuple[float, float] = BACKOFF_S,
+    deadline_s: float | None = None,
+    time_limit_s: float | None = None,
     timeout_s: float | None = None,
     keep: Sequence[str] | None = None,
 ) -> DataFrame:
@@ -49,27 +56,23 @@ def queue_udf(
 
     Submits one request (named `request`, else by itself), waits until it has ended, and returns the
     columns `keep` (default: all) with `result` (binary), `status` (done, dead or cancelled) and
-    `attempt`. At most `limit` workers have rows in their hands at once; they work elsewhere: plain
-    workers, or a fleet. What is returned reads the results out of Redis whenever it is computed,
-    and calls nobody again; they stay there for a day, and later it raises RequestLost. After
-    `timeout_s` seconds the request is cancelled. Raises InvalidArgument, RequestExists,
-    WaitTimeout, RedisError.
+    `attempt`. At most `limit` workers have rows in their hands; they work elsewhere: plain workers,
+    or a fleet. What is returned reads the results in Redis whenever it is computed, and calls
+    no handler again; after a day it raises RequestLost. `attempts`, `backoff_s` (shortest,
+    longest), `deadline_s` and `time_limit_s` are of the request. Their defaults are small, because
+    one row that always fails holds the query. After `timeout_s` the request is cancelled. Raises
+    InvalidArgument, RequestExists, WaitTimeout, RedisError.
     """
     wanted = _wanted(df, body, keep)
-    check_priority(priority), check_limit(limit)
+    policy = _policy(attempts, backoff_s, deadline_s, time_limit_s)
+    policy |= {"priority": check_priority(priority), "limit": check_limit(limit)}
     request_id = keys.check_name("request id", keys.new_id() if request is None else request)
     url = url_for(df.sparkSession, redis)
     rows = _kept(df.select(*map(_column, dict.fromkeys([*wanted, body]))))
     register(df.sparkSession)
-    _submit(rows, body, request_id, {
-        "redis": url, "queue": queue, "priority": str(priority), "limit": str(limit),
-    })  # fmt: skip
+    _submit(rows, body, request_id, {"redis": url, "queue": queue, **policy})
     counts = _await(url, queue, request_id, timeout_s)
-    reader = df.sparkSession.read.format(FORMAT).option("redis", url).option("request", request_id)
-    results = reader.option("born", counts.submitted_ms).load().select(_INDEX, *RESULTS)
-    # `index` may be the name of a column of the caller's.
-    results = results.withColumnRenamed(_INDEX, _ROW)
-    found = _indexed(rows, counts.total).join(results, _ROW, "left")
+    found = _joined(rows, url, counts)
     attempt = sql.coalesce("attempt", sql.lit(0)).alias("attempt")
     return found.select(*map(_column, wanted), "result", _status(counts), attempt)
 
@@ -87,6 +90,51 @@ def _wanted(df: DataFrame, body: str, keep: Sequence[str] | None) -> list[str]:
             "or leave it out of keep"
         )
     return wanted
+
+
+def _joined(rows: DataFrame, url: str, counts: Progress) -> DataFrame:
+    """The rows with the columns RESULTS of their sub-requests; nulls where there is no result."""
+    reader = rows.sparkSession.read.format(FORMAT).option("redis", url).option("request", counts.id)
+    results = reader.option("born", counts.submitted_ms).load().select(_INDEX, *RESULTS)
+    # `index` may be the name of a column of the caller's.
+    results = results.withColumnRenamed(_INDEX, _ROW)
+    return _indexed(rows, counts.total).join(results, _ROW, "left")
+
+
+def _policy(
+    attempts: int,
+    backoff_s: float | tuple[float, float],
+    deadline_s: float | None,
+    time_limit_s: float | None,
+) -> dict[str, Any]:
+    """The sink's options of the request's policy. Raises InvalidArgument."""
+    pair = backoff_s if isinstance(backoff_s, tuple) else (backoff_s, backoff_s)
+    if len(pair) != 2 or not all(map(_is_number, pair)) or not 0 <= pair[0] <= pair[1]:  # noqa: PLR2004
+        raise InvalidArgument(
+            f"backoff_s {backoff_s!r} is not valid: seconds, or (shortest, longest), are expected"
+        )
+    low, high = (_ms(value) for value in pair)
+    found: dict[str, Any] = {"attempts": attempts, "backoff": f"{low}ms..{high}ms"}
+    for name, option, value in (
+        ("deadline_s", "deadline", deadline_s),
+        ("time_limit_s", "timeLimit", time_limit_s),
+    ):
+        if value is None:
+            continue
+        if not _is_number(value) or value <= 0:
+            raise InvalidArgument(f"{name} {value!r} is not valid: seconds above 0 are expected")
+        found[option] = f"{max(1, _ms(value))}ms"
+    Policy(attempts=attempts, backoff_ms=(low, high))
+    return found
+
+
+def _is_number(value: Any) -> bool:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_number and math.isfinite(value)
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
 
 
 def _column(name: str) -> Column:
@@ -140,7 +188,7 @@ def _indexed(rows: DataFrame, total: int) -> DataFrame:
     return found.withColumn(_ROW, within + sql.col(_BASE)).drop(_PART, _BASE)
 
 
-def _submit(rows: DataFrame, body: str, request_id: str, options: dict[str, str]) -> None:
+def _submit(rows: DataFrame, body: str, request_id: str, options: dict[str, Any]) -> None:
     writer = rows.select(_column(body)).write.format(FORMAT).options(**options)
     try:
         writer.option("request", request_id).option("bodyColumn", body).mode("append").save()

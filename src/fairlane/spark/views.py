@@ -185,8 +185,13 @@ class ResultsReader(ViewReader):
         self.born = options.number("born", 0)
 
     def plan(self, driver: SyncDriver) -> list[Any]:
-        """Pieces of `out`. Raises RequestNotFound, RequestLost."""
-        found, born, ended = driver.run(ranges.result_span(self.request))
+        """Pieces of `out`. Raises RequestNotFound, with `born` RequestLost."""
+        try:
+            found, born, ended = driver.run(ranges.result_span(self.request))
+        except RequestNotFound:
+            if not self.born:
+                raise
+            raise self._lost("the request is gone") from None
         if self.born and born != self.born:
             raise self._lost("another request has its id by now")
         if found is None and ended:  # a request without sub-requests, or it expires just now

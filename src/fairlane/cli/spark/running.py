@@ -72,9 +72,10 @@ def _session(master: str | None, name: str) -> tuple[SparkSession, bool]:
 
 @contextlib.contextmanager
 def _hushed() -> Iterator[None]:
-    """Nobody else talks of what fails; py4j does so as root."""
+    """Only Fairlane logs; py4j writes what fails as root."""
     import logging
 
+    logging.getLogger("fairlane").setLevel(logging.WARNING)
     loggers = [logging.getLogger(name) for name in ("", "py4j", "pyspark")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

@@ -1,0 +1,65 @@
+"""Spark's own `load`, `save`, `start` and `awaitTermination`, made fit for this format.
+
+Spark looks a format written in Python up in the session that is active in the calling thread. A
+thread that did not make the session has none, and a write says DATA_SOURCE_NOT_FOUND. Spark also
+hands on an error of ours as the text of a traceback. Both are repaired around these four calls.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.readwriter import DataFrameReader, DataFrameWriter
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
+
+from .stream_errors import ours
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_CALLS: tuple[tuple[type, str], ...] = (
+    (DataFrameReader, "load"),
+    (DataStreamReader, "load"),
+    (DataFrameWriter, "save"),
+    (DataStreamWriter, "start"),
+    (StreamingQuery, "awaitTermination"),
+)
+_MARK = "fairlane_repaired"
+
+
+def repair_calls() -> None:
+    """Wraps the calls, once in a process. Spark Connect has classes of its own, left as they are.
+
+    A wrapped call makes the frame's session the active one of a thread that has none. It raises the
+    FairlaneError that a Spark error carries, in place of the Spark error.
+    """
+    for kind, name in _CALLS:
+        method = getattr(kind, name)
+        if not hasattr(method, _MARK):
+            setattr(kind, name, _repaired(method))
+
+
+def make_active(spark: SparkSession) -> None:
+    """Makes this session the active one of the calling thread."""
+    spark.createDataFrame([], "fairlane int")
+
+
+def _repaired(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **options: Any) -> Any:
+        spark = getattr(self, "_spark", None)  # of a reader or writer; a query has none
+        if isinstance(spark, SparkSession) and SparkSession.getActiveSession() is None:
+            make_active(spark)
+        try:
+            return method(self, *args, **options)
+        except Exception as error:
+            found = ours(error)
+            if found is None or found is error:
+                raise
+        raise found
+
+    setattr(call, _MARK, True)
+    return call
