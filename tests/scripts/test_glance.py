@@ -66,10 +66,12 @@ def test_a_deadline_is_expected(lane: Lane):
 
 
 def test_a_deadline_of_a_request_that_is_cancelled_is_not_expected(lane: Lane):
-    """It waits for its last lease only."""
+    """It waits for its last lease only, before the deadline and after it."""
     lane.take(lane.start(STREAM, deadline_ms=5_000)[0], count=1)
     assert lane.cancel()[0] == b"ok"
     assert look(lane) == 30_000
+    lane.later(6_000)
+    assert look(lane) == 24_000
 
 
 def test_the_end_of_an_open_requests_time_is_expected(lane: Lane):
