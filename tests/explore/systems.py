@@ -186,7 +186,7 @@ DURABLES = (
     System("durable", (SURE, W1), protocol=Durable),
     System("durable, not confirmed", (SURE, W1), SHORT, protocol=Durable),
     System("durable, a worker", (SURE, W1), FAILOVER, protocol=Durable),
-    System("durable, a wait", (SURE, W1, WAITER), FAILOVER, protocol=Durable, passes=False),
+    System("durable, a wait", (SURE, W1, WAITER), FAILOVER, protocol=Durable),
 )
 HUGE = (  # only by name
     System("two crashes", (producer(1), W1), (2, 0, 0)),
