@@ -102,7 +102,7 @@ def test_a_claim_without_the_right_to_create_groups_names_that_right(guard: Guar
     lane.driver = guard.driver
     guard.refuse("xgroup")
     for expected in (0, 4):
-        with pytest.raises(RedisUnfit, match="NOPERM|ACL failure|user executing"):
+        with pytest.raises(RedisUnfit, match=r"NOPERM|ACL failure|user executing"):
             claim(lane, ids, expected=expected)
     assert lane.dump() == before
     guard.allow()
