@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import aio, keys
+from fairlane import aio, keys, settings
 from fairlane.errors import QueueFull, RequestEnded, RequestExists
 from fairlane.model import Policy
 from fairlane.operations import bounds, work
@@ -17,6 +17,7 @@ from fairlane.operations.submit import submit
 from fairlane.operations.tokens import drop
 from fairlane.steps import Call, Command, Pull
 from tests.operations import test_repeats
+from tests.operations.test_maintain import server_ms
 from tests.operations.test_repeats import ON_SINGLE, heal, outcome, play, take
 from tests.support.requests import cut, numbered, once, settle, take_slice, work_off
 from tests.support.stepping import apart
@@ -405,6 +406,22 @@ def test_an_entry_that_an_auditor_gave_up_takes_no_new_life_along(queue: Queue, 
     for score in ("1", "1.5"):
         queue.driver.run(once(drop("req", "r1", score)))
     assert lane.client.zscore(keys.active("req"), "r1") is not None
+
+
+def test_an_entry_that_an_auditor_gave_up_takes_its_intent_along(driver: SyncDriver, lane: Lane):
+    """Two intents within a millisecond are equal, so it may have marked that of the new life."""
+    lane.now = server_ms(lane.client)
+    intent = lane.now + settings.INTENT_GRACE_MS
+    held = lane.take(lane.start(2, open_ms=1, limit=1, lease_ms=1_000)[0])
+    lane.client.zadd(keys.active("req"), {"r1": intent})
+    assert driver.run(look_at("req", "r1", f"{intent}", lane.now))
+    lane.now = server_ms(lane.client)
+    born = lane.complete(held)[1][1]
+    mark = lane.client.zscore(keys.active("req"), "r1")
+    auditor = look_at("req", "r1", f"{mark:.1f}", lane.now)
+    advance(driver, auditor, next(auditor), iter(()), "drop")
+    assert mark % 1 == 0.5
+    assert lane.enqueue(2, intent=intent, over=born)[0] == b"late"
 
 
 def test_numbered_bodies_of_many_requests_one_of_them_cancelled(queue: Queue, lane: Lane):

@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane.errors import InvalidArgument, RedisFull
+from fairlane.errors import InvalidArgument, RedisFull, RedisUnfit
 from tests.scripts.test_full_and_forgotten import full
+from tests.scripts.test_refused import ON_SINGLE, Guard, guard
 from tests.support.requests import HOUR, Lane, toks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+__all__ = ["guard"]
 DEAD = "dead:{r1}"
 
 
@@ -67,6 +69,44 @@ def test_claimed_twice_is_once(lane: Lane):
         before = claims(lane), lane.hash()
         assert claim(lane, ids, expected=expected) == [b"ok"]
         assert (claims(lane), lane.hash()) == before
+
+
+def test_a_repeat_after_the_new_request_took_some_changes_nothing(lane: Lane):
+    """A late copy of the last call must not claim what lost its claim, nor be answered `taken`."""
+    ids = ended(lane)
+    claim(lane, ids, expected=4)
+    assert drop(lane, ids[:2], by="r2", keep=1) == [b"ok", 1, 0]
+    before = lane.dump()
+    assert claim(lane, ids, expected=4) == [b"ok"]
+    assert lane.dump() == before
+
+
+def test_the_dead_of_a_cancelled_request_are_claimed(lane: Lane):
+    """Its dead sub-requests are counted and kept as those of a request that is done."""
+    (token,) = lane.start(20, limit=1)
+    held = lane.take(token, count=2)
+    lane.complete(held, others=[(name, "dead", 0) for name in held.ids])
+    lane.cancel()
+    assert lane.hash()["state"] == "cancelled"
+    ids = lane.dead_ids()
+    assert claim(lane, ids, expected=2) == [b"ok"]
+    assert claims(lane) == dict.fromkeys(ids, b"r2")
+
+
+@ON_SINGLE
+@pytest.mark.any_command
+def test_a_claim_without_the_right_to_create_groups_names_that_right(guard: Guard, lane: Lane):
+    """The refusal of XGROUP is reported, not the missing group that follows from it."""
+    ids = ended(lane)
+    before = lane.dump()
+    lane.driver = guard.driver
+    guard.refuse("xgroup")
+    for expected in (0, 4):
+        with pytest.raises(RedisUnfit, match=r"NOPERM|ACL failure|user executing"):
+            claim(lane, ids, expected=expected)
+    assert lane.dump() == before
+    guard.allow()
+    assert claim(lane, ids, expected=4) == [b"ok"]
 
 
 def test_what_is_not_final_goes_to_the_next_that_claims_it(lane: Lane):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fairlane.errors import InvalidArgument
-from tests.support.requests import HOUR, Lane, Tok, listening, numbered, stored, toks
+from tests.support.requests import HOUR, MINUTE, Lane, Tok, listening, numbered, stored, toks
 
 if TYPE_CHECKING:
     import redis
@@ -329,6 +329,14 @@ def test_abandon_twice_never_forgets_the_higher_score(lane: Lane):
     lane.abandon(lane.now)
     lane.abandon(lane.now - 100)
     assert lane.number("seen") == lane.now
+
+
+def test_abandon_renews_the_time_of_a_marker(lane: Lane):
+    """The higher score must be there for as long as its own producer may be late."""
+    lane.abandon(lane.now, ttl=MINUTE)
+    lane.abandon(lane.now + 100, ttl=HOUR)
+    assert lane.number("seen") == lane.now + 100
+    assert MINUTE < lane.client.pttl(lane.names[2]) <= HOUR
 
 
 def test_abandon_leaves_a_request_alone(lane: Lane):

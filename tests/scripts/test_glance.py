@@ -66,10 +66,12 @@ def test_a_deadline_is_expected(lane: Lane):
 
 
 def test_a_deadline_of_a_request_that_is_cancelled_is_not_expected(lane: Lane):
-    """It waits for its last lease only."""
+    """It waits for its last lease only, before the deadline and after it."""
     lane.take(lane.start(STREAM, deadline_ms=5_000)[0], count=1)
     assert lane.cancel()[0] == b"ok"
     assert look(lane) == 30_000
+    lane.later(6_000)
+    assert look(lane) == 24_000
 
 
 def test_the_end_of_an_open_requests_time_is_expected(lane: Lane):
@@ -135,7 +137,7 @@ def nothing_queued(lane: Lane) -> None:
 def lease_deleted(lane: Lane) -> None:
     """All entries of a small request are held, and its lease is gone."""
     lane.checked = False
-    lane.take(lane.start(3)[0])
+    held_whole(lane)
     lane.client.delete(LEASES, PERMITS)
 
 
@@ -180,7 +182,9 @@ def held(lane: Lane) -> None:
 
 
 def held_whole(lane: Lane) -> None:
-    lane.take(lane.start(3)[0])
+    """All entries of a small request in one lease, without a stream."""
+    lane.take(lane.start(3, limit=1)[0])
+    assert lane.number("few") == 2
 
 
 def paused(lane: Lane) -> None:
@@ -195,6 +199,12 @@ def paused_and_held(lane: Lane) -> None:
 
 def cancelling(lane: Lane) -> None:
     lane.take(lane.start(STREAM)[0])
+    lane.cancel()
+
+
+def cancelling_while_open(lane: Lane) -> None:
+    """The end of its open time, which comes before that of its lease, is not awaited any more."""
+    lane.take(lane.start(STREAM, open_ms=500)[0])
     lane.cancel()
 
 
@@ -217,7 +227,7 @@ def held_with_a_retry(lane: Lane) -> None:
 
 CALM = [
     waiting, waiting_in_a_stream, held, held_whole, paused, paused_and_held, cancelling,
-    open_and_idle, asleep, held_with_a_retry,
+    cancelling_while_open, open_and_idle, asleep, held_with_a_retry,
 ]  # fmt: skip
 
 

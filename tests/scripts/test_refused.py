@@ -91,6 +91,11 @@ def verdicts(lane: Lane) -> Callable[[], Any]:
     return lambda: lane.complete(held, held.ids[:1], others)
 
 
+def all_dead(lane: Lane) -> Callable[[], Any]:
+    held = slice_of(lane, 2)
+    return lambda: lane.complete(held, others=[(one, "dead", 0) for one in held.ids])
+
+
 def went_on(lane: Lane) -> Callable[[], Any]:
     held = slice_of(lane, 5, limit=1)
     return lambda: go_on(lane, held, count=5)
@@ -243,7 +248,7 @@ def rolled(lane: Lane) -> Callable[[], Any]:
 CASES = [
     *(Case("complete", made, 3) for made in (few_done, few_in_part)),
     *(Case("complete", made) for made in (slice_done, last_done, part_done, nothing_begun)),
-    *(Case("complete", made) for made in (verdicts,)),
+    *(Case("complete", made) for made in (verdicts, all_dead)),
     *(Case("acquire", made, 3) for made in (few_taken, few_poured)),
     *(Case("acquire", made) for made in (slice_taken, retry_taken, unbegun_taken)),
     *(Case("go_on", made) for made in (went_on, took_turns)),
@@ -331,6 +336,7 @@ def account(lane: Lane, total: int) -> None:
     assert (int(told["total"]), sum(counts)) == (total, total), told
     assert [statuses.count("d"), statuses.count("x")] == counts[:2]
     assert set(results) <= set(range(total))
+    assert len(lane.dead_ids()) == counts[1]
     assert lane.check() == []
 
 

@@ -4,11 +4,11 @@ local active = KEYS[1]  -- {queue}:active  zset  request -> when to look at it n
 local rows = 1  -- ARGV[1...]  request, the score that was looked at, when to look: with a fraction if it was seen to exist
 local MOST = 300
 
-if #ARGV % 3 ~= 0 or #ARGV > 3 * MOST then
+if #ARGV > 3 * MOST then
   return redis.error_reply("BADARGUMENT postpone wants at most " .. MOST .. " rows of three")
 end
 for i = rows, #ARGV, 3 do
-  if not tonumber(ARGV[i + 2]) then
+  if not tonumber(ARGV[i + 2]) then  -- also of a row that is cut off
     return redis.error_reply("BADARGUMENT postpone wants a number for when to look")
   end
 end

@@ -32,7 +32,7 @@ for i = ids, #ARGV do
     held = held + 1
   end
 end
-if id ~= "" and claimed_by(id) == 0 and is_final(id) then
+if claimed_by(id) == 0 then  -- always true for the id "", which has no mark either
   redis.call("HDEL", request, FINAL .. id)
   redis.pcall("XGROUP", "DELCONSUMER", dead, CLAIMS, id)
 end

@@ -64,7 +64,7 @@ class Audit:
                 suspects += suspects_of(name, reply)
                 self._note_calm(name, reply, now)
                 if reply[0] != b"ok" or reply[1] == 1:
-                    yield from self._look_at(name, now, is_gone=reply[0] == b"gone")
+                    yield from self._look_at(name, is_gone=reply[0] == b"gone")
             except FairlaneError as error:
                 failed[name] = error
         minted = yield from mint_again(self._queue, suspects, failed)
@@ -95,15 +95,15 @@ class Audit:
         if reply[0] == b"ok" and not reply[2] and (reply[1] == 0 or reply[1] > _CALM_MS):
             self._calm[name.encode()] = now + reply[1] if reply[1] else math.inf
 
-    def _look_at(self, name: str, now: int, *, is_gone: bool) -> Operation[None]:
+    def _look_at(self, name: str, *, is_gone: bool) -> Operation[None]:
         """Looks closely at a request that needs a reap, whose end is not logged, or that is gone.
 
         An intent whose request is not there yet has its own time, see look_after.
         """
         active = keys.active(self._queue)
-        score = yield Command(b"ZSCORE", active, name)
+        score, (seconds, _) = yield Batch([Command(b"ZSCORE", active, name), Command(b"TIME")])
         if score is not None and not (is_gone and float(score) % 1 == 0):
-            yield from look_at(self._queue, name, score.decode(), now)
+            yield from look_at(self._queue, name, score.decode(), int(seconds) * 1000)
 
     def _unfinished(self) -> Operation[set[bytes]]:
         """Returns the unfinished requests; if there are very many, one part of them after another.

@@ -138,7 +138,8 @@ def look_after(queue: str, *, failed: dict[str, FairlaneError] | None = None) ->
     for name, reply in (yield from glances(queue, names)).items():
         score = scores[name]
         if isinstance(reply, list) and reply[0] == b"ok" and reply[1] != 1:
-            rows += [name, score, seen_to_exist(now + _until_next(name, reply[1], calm_ms))]
+            due = _not_before(score, now, now + _until_next(name, reply[1], calm_ms))
+            rows += [name, score, seen_to_exist(due)]
             continue
         try:
             if isinstance(reply, FairlaneError):
@@ -146,7 +147,7 @@ def look_after(queue: str, *, failed: dict[str, FairlaneError] | None = None) ->
             yield from look_at(queue, name, score, now)
         except FairlaneError as error:
             failed[name] = error
-            due = now + _until_next(name, 0, calm_ms)
+            due = _not_before(score, now, now + _until_next(name, 0, calm_ms))
             rows += [name, score, seen_to_exist(due) if float(score) % 1 else due]
     yield from _postpone_all(queue, rows)
     return len(scores)
@@ -160,6 +161,16 @@ def _until_next(name: str, look_ms: int, calm_ms: int) -> int:
     if calm_ms > settings.AUDIT_MS:
         calm_ms = calm_ms * (256 + crc32(name.encode()) % 256) // 512
     return min(look_ms or calm_ms, calm_ms)
+
+
+def _not_before(score: str, now: int, due_ms: int) -> int:
+    """Returns when to look next; that must not be before an intent that the entry may stand for.
+
+    The intent may be that of a new life, whose request is written only after the present one ended.
+    A look that then gives up the entry must give up the intent, too. No intent lies farther ahead
+    of `now` than a grace, and `now` is cut to seconds.
+    """
+    return max(due_ms, min(int(float(score)), now + settings.INTENT_GRACE_MS + 1000))
 
 
 def _due(queue: str) -> Operation[tuple[int, list[str], dict[str, str], int]]:
@@ -237,7 +248,8 @@ def look_at(queue: str, request_id: str, score: str, now: int) -> Operation[bool
         yield drop(queue, request_id, score, gone=is_lost)
         return False
     look = min(reply[1] or settings.AUDIT_MS, settings.AUDIT_MS)
-    yield from _postpone_all(queue, [request_id, score, seen_to_exist(now + look)])
+    due = _not_before(score, now, now + look)
+    yield from _postpone_all(queue, [request_id, score, seen_to_exist(due)])
     return True
 
 
