@@ -103,6 +103,7 @@ CASES = [
     Case(("doctor",), shows=False),
     Case(("submit", EVIL)),
     Case(("acl", EVIL)),
+    Case(("completion", EVIL)),
     Case(("scripts", "verify"), shows=False),
     Case(("scripts", "load", "--watch", EVIL)),
     Case(("worker", "--id", EVIL)),

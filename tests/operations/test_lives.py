@@ -169,7 +169,7 @@ def test_the_former_ending_is_logged_before_the_new_life_begins(queue: Queue, la
     """The auditor may have died before it logged the ending."""
     leave_open(queue.driver)
     lane.client.hset(lane.names[2], "open_until", 1)
-    lane.request("reap", queue="req", worker="", started="", k="", fence="", now="")
+    lane.request("reap", queue="req", worker="", started="", k="", fence="", how="", now="")
     assert log(queue) == []
     for steps in range(1, 30):
         if cut(queue.driver, apart(submit("r1", Policy())), THREE, steps):

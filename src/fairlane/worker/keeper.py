@@ -131,9 +131,7 @@ class Keeper:
     def tick(self, *, often: bool) -> None:
         """Whatever is due: extensions, then the beat. Never raises what Redis does."""
         all_held = self._board.held()
-        self._extend(all_held)
-        if self._cancels.are_new(all_held):
-            self._extend(all_held, only_due=False)
+        self._extend(all_held, only_due=not self._cancels.are_new(all_held))
         self._take_left()
         if clock.mono_s() - self._beaten < (_OFTEN_S if often else settings.BEAT_MS / 1000):
             return
