@@ -133,7 +133,7 @@ P, BREAKS = producer(1, 1), producer(1, 1, name="q", breaks=True)
 BREAKS_SOON = producer(1, name="q", breaks=True)  # a second chunk, and a worker: too many states
 SHARED = (
     System("comes again", (producer(1, 1, comings=2), W1), most=300_000),
-    System("comes again after a crash", (producer(1, 1, comings=2), W1), CRASH),
+    System("comes again after a crash", (producer(1, comings=2), W1), CRASH),
     System("the source breaks", (BREAKS, W1)),
     System("the source breaks, a lost reply", (BREAKS, W1), LOST),
     System("one of two breaks", (P, BREAKS), tolerates=VANISHES, passes=False),
@@ -189,6 +189,7 @@ DURABLES = (
     System("durable, a wait", (SURE, W1, WAITER), FAILOVER, protocol=Durable),
 )
 HUGE = (  # only by name
+    System("comes again in parts, a crash", (producer(1, 1, comings=2), W1), CRASH),
     System("two crashes", (producer(1), W1), (2, 0, 0)),
     System("a crash and a late copy", (producer(1), W1), (1, 0, 1)),
     System("limit 2, a crash", (producer(2, limit=2), W1, W2), CRASH),
