@@ -98,6 +98,7 @@ class Counter:
         """The count."""
         step = operation.send(None)
         assert step.args == (b"HGET", keys.conf("req"), b"cancels")
+        assert step.away_s == 1  # a node that is away is not waited for again and again
         operation.close()
         self.reads += 1
         if isinstance(self.count, Exception):
