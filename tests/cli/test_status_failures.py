@@ -52,6 +52,16 @@ def test_status_shows_the_last_error_the_failed_attempts_and_the_next_attempt(
     assert 0 < found["next_retry_ms"] - last["at_ms"] <= 60_000
 
 
+def test_the_next_attempt_of_a_paused_request_waits_for_its_resumption(
+    program: Program, redis_url: str
+):
+    program("submit", "-", "--id", "mine", "--limit", "1", stdin=b"a\n")
+    settle(redis_url, fail, most=1)
+    program("pause", "mine")
+    said = program("status", "mine").out.decode()
+    assert "failed    1 attempt; 1 waits for another, after `fairlane resume mine`\n" in said
+
+
 def test_an_ended_request_still_shows_its_last_error(program: Program, redis_url: str):
     program("submit", "-", "--id", "mine", stdin=b"a\n")
     settle(redis_url, reject)

@@ -57,11 +57,11 @@ def test_success_and_what_is_given_back_leave_no_trace_of_failure(lane: Lane):
 def test_the_text_of_a_failure_is_bounded(lane: Lane):
     (token,) = lane.start(1)
     held = lane.take(token)
-    text = "a" * 500 + "b" * 5_000 + "c" * 700
+    text = "a" * 1_000 + "b" * 5_000 + "c" * 700
     row = [held.ids[0], "retry", 0, b"0:x:1:0:0", text]
     lane.complete(held, done=[], verdicts=row)
     kept = lane.hash()["failure"].split(" ", 2)[2]
-    assert kept == "a" * 256 + "\n[...]\n" + "b" * 68 + "c" * 700
+    assert kept == "a" * 768 + "\n[...]\n" + "b" * 68 + "c" * 700
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import keys
-from fairlane.errors import RedisUnreachable
+from fairlane import keys, settings
+from fairlane.errors import NodeAway, RedisUnreachable
+from fairlane.operations.control import cancel
 from fairlane.worker import Reject, Worker, batch_handler
 from fairlane.worker.board import Board
 from fairlane.worker.cancels import Cancels
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     import redis
 
+    from fairlane.errors import FairlaneError
     from fairlane.queue import Queue
     from fairlane.worker.board import Record
     from fairlane.worker.unit import Outcome
@@ -96,6 +98,7 @@ class Counter:
         """The count."""
         step = operation.send(None)
         assert step.args == (b"HGET", keys.conf("req"), b"cancels")
+        assert step.away_s == 1  # a node that is away is not waited for again and again
         operation.close()
         self.reads += 1
         if isinstance(self.count, Exception):
@@ -179,6 +182,20 @@ def test_a_cancel_counts_up_if_something_is_held(
     held.cancel()
     held.cancel()
     assert int(redis_client.hget(keys.conf(queue.name), "cancels") or 0) >= 1
+
+
+@pytest.mark.parametrize("error", [RedisUnreachable("no answer"), NodeAway("no answer")])
+def test_a_cancel_has_worked_though_the_node_of_its_queue_is_away(error: FairlaneError):
+    """The supervisors then see it when they extend their leases."""
+    operation = cancel("r1", "why", queue="req")
+    next(operation)
+    operation.send(b"req")
+    step: Any = operation.send([b"ok", []])
+    assert step.steps[0].args == (b"HINCRBY", keys.conf("req"), b"cancels", 1)
+    assert step.away_s == settings.AWAY_S
+    with pytest.raises(StopIteration) as ended:
+        operation.throw(error)
+    assert ended.value.value is False
 
 
 # ------------------------------------------------------------------ an async unit

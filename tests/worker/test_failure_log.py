@@ -133,8 +133,24 @@ def test_many_kinds_do_not_flood_the_log(
     made.look(is_last=True)
     said = caplog.messages[10:]
     assert len(said) == 11
-    assert said[0] == "1 more attempt failed: ValueError: apple"
-    assert said[-1] == "4 more attempts failed: failures of other kinds"
+    assert said[:3] == [
+        "2 more attempts failed: ValueError: rye",
+        "2 more attempts failed: ValueError: oat",
+        "1 more attempt failed: ValueError: apple",
+    ]
+    assert said[-1] == "2 more attempts failed: failures of other kinds"
+
+
+def test_a_kind_that_came_when_many_did_is_named_later(
+    made: Failures, work: Any, caplog: pytest.LogCaptureFixture
+):
+    """Its process sends its text once only, so the supervisor keeps the headline."""
+    work(fail_each_its_way, *[name.encode() for name in NAMES])
+    made.look(is_last=True)
+    caplog.clear()
+    work(fail_each_its_way, *[NAMES[-1].encode()] * 3)
+    made.look(is_last=True)
+    assert caplog.messages == ["3 more attempts failed: ValueError: oat"]
 
 
 def test_a_pipe_that_is_full_stops_no_handler_and_loses_no_count(
@@ -161,6 +177,22 @@ def test_a_long_text_fits_into_one_write(
     made.look()
     (record,) = caplog.records
     assert text_of(record).endswith("\n  the end")
+
+
+@pytest.mark.parametrize("letter", ["x", "\u00e9", "\x00", "\U0001f600"])
+def test_a_long_message_is_logged_with_the_type_of_its_error(
+    letter: str, made: Failures, work: Any, caplog: pytest.LogCaptureFixture
+):
+    """Its middle is cut out, also where a character takes many bytes of the line."""
+
+    def shout(_: bytes) -> bytes:
+        raise ValueError("no such port: " + letter * 9000)
+
+    work(shout, b"x")
+    made.look()
+    (record,) = caplog.records
+    assert ": ValueError: no such port: " in record.getMessage()
+    assert "in shout" in text_of(record)
 
 
 def test_no_character_of_an_error_commands_a_terminal(

@@ -26,7 +26,7 @@ def failure_rows(
     if not progress.failures:
         return
     attempts = f"{progress.failures:,} attempt" + ("" if progress.failures == 1 else "s")
-    yield "failed", attempts + _next(waiting, due_ms - now_ms)
+    yield "failed", attempts + _next(progress, waiting, due_ms - now_ms)
     last = progress.last_failure
     if last is not None:
         from ..fingerprint import read_failure
@@ -38,12 +38,14 @@ def failure_rows(
         yield "", f"sub-request {last.index} at attempt {last.attempt}, {age} ago"
 
 
-def _next(waiting: int, left_ms: int) -> str:
-    if not waiting:
+def _next(progress: Progress, waiting: int, left_ms: int) -> str:
+    if not waiting or progress.state not in {"active", "paused"}:
         return ""
     verb = "waits" if waiting == 1 else "wait"
-    when = f"in {ago(left_ms)}" if left_ms > 0 else "now"
-    return f"; {waiting:,} {verb} for another, the next is due {when}"
+    when = f"the next is due in {ago(left_ms)}" if left_ms > 0 else "the next is due now"
+    if progress.state == "paused":
+        when = f"after `fairlane resume {progress.id}`"
+    return f"; {waiting:,} {verb} for another, {when}"
 
 
 def failure_fields(progress: Progress, waiting: int, due_ms: int) -> dict[str, Any]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
-from .. import keys
-from ..errors import InvalidArgument, RequestNotFound
+from .. import keys, settings
+from ..errors import InvalidArgument, RedisUnreachable, RequestNotFound
 from ..model import Completion, FailedAttempt, Progress
 from ..scripts import library
 from ..steps import Batch, Command, Operation
@@ -30,8 +31,10 @@ def cancel(request_id: str, reason: str, *, queue: str | None = None) -> Operati
     calls = insert(home, request_id, reply[-1])
     if calls:
         yield Batch(calls)
-    # For the supervisors of its handlers. If Redis refuses it, they see the end at an extension.
-    yield Batch([Command(b"HINCRBY", keys.conf(home), b"cancels", 1)], lenient=True)
+    # For the supervisors of its handlers. If it fails, they see the end when they extend a lease.
+    count = Command(b"HINCRBY", keys.conf(home), b"cancels", 1)
+    with suppress(RedisUnreachable):
+        yield Batch([count], lenient=True, away_s=settings.AWAY_S)
     return False
 
 

@@ -90,11 +90,11 @@ class Failures:
                 self._sent.add(kind)
 
     def _write(self, line: list[Any]) -> bool:
-        """Writes a line if there is room; what is too long for one write loses its beginning."""
-        packed = json.dumps(line).encode() + b"\n"
+        """Writes a line if there is room; a text too long for one write loses its middle."""
+        packed, half = _packed(line), select.PIPE_BUF // 2
         while len(packed) > select.PIPE_BUF:  # a longer one could be torn
-            line[-1] = line[-1][len(line[-1]) // 8 + 1 :]
-            packed = json.dumps(line).encode() + b"\n"
+            half -= half // 8 + 1
+            packed = _packed([*line[:-1], f"{line[-1][:half]}\n[...]\n{line[-1][-half:]}"])
         try:
             return os.write(self._in, packed) == len(packed)
         except OSError:
@@ -118,11 +118,12 @@ class Failures:
 
     def _take(self, kind: str, failed: int, dead: int, *first: Any) -> None:
         count = self._kinds.pop(kind, None)
-        if count is None and first and self._left:
-            self._left -= 1
-            count = _Count(_headline(first[-1]))
-            _log_first(*first)
-            failed, dead = failed - 1, dead - (first[-2] is None)
+        if count is None and first:
+            count = _Count(_headline(first[-1]))  # the process does not send it again
+            if self._left:
+                self._left -= 1
+                _log_first(*first)
+                failed, dead = failed - 1, dead - (first[-2] is None)
         if count is None:
             self._others.add(failed, dead)
             return
@@ -147,6 +148,10 @@ class Failures:
                 _log.warning("%s failed%s: %s", attempts, dead, count.headline)
         for count in [*counts, self._others]:
             count.failed = count.dead = 0
+
+
+def _packed(line: list[Any]) -> bytes:
+    return json.dumps(line, ensure_ascii=False).encode() + b"\n"
 
 
 def _headline(text: str) -> str:
