@@ -36,6 +36,11 @@ def why_refused(text: str) -> str:
     """Returns the reason of a refusal and its remedy, to follow `Redis at ...`."""
     if NO_TLS in text:
         return f"{NO_TLS}: begin the URL with redis instead of rediss"
+    if _NO_MASTER.match(text) and _INSECURE.search(text):
+        return (
+            "is not known, because a Sentinel offers no secure connection: "
+            "ssl_ca_certs=FILE in the URL names who signed its certificate"
+        )
     if _NO_MASTER.match(text):
         return (
             "is not known, because a Sentinel refused the login: check sentinel_username and "

@@ -75,11 +75,12 @@ def _hushed() -> Iterator[None]:
     """Only Fairlane logs; py4j writes what fails as root."""
     import logging
 
-    logging.getLogger("fairlane").setLevel(logging.WARNING)
-    loggers = [logging.getLogger(name) for name in ("", "py4j", "pyspark")]
+    wanted = {"fairlane": logging.WARNING}
+    wanted |= dict.fromkeys(("", "py4j", "pyspark"), logging.CRITICAL)
+    loggers = [logging.getLogger(name) for name in wanted]
     levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL)
+    for logger, level in zip(loggers, wanted.values(), strict=True):
+        logger.setLevel(level)
     try:
         yield
     finally:
