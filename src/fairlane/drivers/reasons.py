@@ -1,4 +1,4 @@
-"""What an error of Redis or of redis-py means, in words, without I/O: refusals and hints."""
+"""Explains errors of Redis and of redis-py in words, without I/O: refusals and hints."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def why_refused(text: str) -> str:
             "ssl_ca_certs=FILE in the URL names who signed its certificate"
         )
     if any(word in text for word in _RIGHTS):
-        return f"refused a command: {text.rstrip('.')}; `fairlane acl` tells what a role needs"
+        return f"refused a command: {text.rstrip('.')}; `fairlane acl` lists what a role needs"
     return f"refused the login or a command: {text.rstrip('.')}; check user and password in the URL"
 
 
