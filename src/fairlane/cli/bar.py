@@ -17,7 +17,7 @@ BAR_S = 0.2  # between looks
 
 
 class Bar(AbstractContextManager["Bar"]):
-    """Draws a bar on stderr, in colour unless NO_COLOR is set; a `transient` one goes at the end."""
+    """Draws a bar on stderr, and removes a `transient` one at the end. Colours follow NO_COLOR."""
 
     def __init__(self, *, transient: bool = False) -> None:
         from rich.console import Console
