@@ -63,5 +63,10 @@ def test_bash_takes_what_is_printed(alone: Program):
     assert done.stdout.endswith(" rq-submit\n")
 
 
+def test_a_missing_shell_is_refused_in_plain_words(alone: Program):
+    ended = alone("completion")
+    ended.refused(2, "Choose from: bash, zsh, fish (see fairlane completion --help)")
+
+
 def test_another_shell_is_refused(alone: Program):
     alone("completion", "ksh").refused(2, "'ksh' is not one of")

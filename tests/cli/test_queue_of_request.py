@@ -8,6 +8,8 @@ from tests.cli.program import ON_ONE_KIND, Program, settle
 
 pytestmark = ON_ONE_KIND
 COMMANDS = [
+    ("status", "mine"),
+    ("dead", "list", "mine"),
     ("wait", "mine", "--timeout", "5"),
     ("results", "mine"),
     ("cancel", "mine"),

@@ -124,7 +124,7 @@ def refused(url: str, step: Command | Call) -> None:
     """The step is refused, and the sentence says that it was the right that was missing."""
     with (
         closing(SyncDriver(url, patience_s=0)) as driver,
-        pytest.raises(RedisUnfit, match="`fairlane acl` tells what a role needs"),
+        pytest.raises(RedisUnfit, match="`fairlane acl` lists what a role needs"),
     ):
         driver.run(once(step))
 

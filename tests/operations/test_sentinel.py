@@ -99,6 +99,19 @@ def test_a_refused_login_is_found_in_the_texts_of_all_releases_of_redis_py(cause
     assert "sentinel_password" in reasons.why_refused(text)
 
 
+def test_a_sentinel_with_an_unknown_certificate_is_no_refused_login():
+    """The password is right, and redis-py's text of its clients is left out here, too."""
+    cause = (
+        "ConnectionError('Error 1 connecting to h:1. [SSL: CERTIFICATE_VERIFY_FAILED] self-signed')"
+    )
+    text = f"No master found for 'mymaster' : Redis<Pool(password=sesame)> - {cause}"
+    assert reasons.is_refusal(text)
+    said = reasons.why_refused(text)
+    assert "a Sentinel offers no secure connection" in said
+    assert "ssl_ca_certs" in said
+    assert not {"sesame", "login"} & set(said.replace("=", " ").replace(")", " ").split())
+
+
 # ------------------------------------------------------------------ patience
 
 

@@ -118,5 +118,5 @@ def test_a_user_who_may_loads_them_as_ever(kind: str, users: Users, redis_client
 def test_a_right_that_is_missing_inside_a_script_is_another_sentence(kind: str, users: Users):
     """Nobody waits for that."""
     url = users.add("worker", "+eval", "-lpush")
-    with pytest.raises(RedisUnfit, match="`fairlane acl` tells what a role needs"):
+    with pytest.raises(RedisUnfit, match="`fairlane acl` lists what a role needs"):
         run(kind, url, once(insertion("a")), patience_s=600)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import logging
 import os
 import signal
 import sys
@@ -16,7 +17,7 @@ import pytest
 
 from fairlane import clock, keys
 from fairlane.cli.run import run
-from fairlane.cli.spark.running import must_be_there, redis_for, spark_session
+from fairlane.cli.spark.running import hushed, must_be_there, redis_for, spark_session
 from fairlane.errors import InvalidArgument, SparkMissing
 from fairlane.operations.fleets import KEPT_MS
 from fairlane.queue import Queue
@@ -494,3 +495,16 @@ def test_the_group_names_its_commands_without_spark(alone: Program):
     for name in ("submit", "work", "stop", "collect", "archive", "report"):
         assert f"\n  {name} " in said
         assert alone("spark", name, "--help").code == 0
+
+
+def test_warnings_of_fairlane_are_lines_of_the_command(capfd: pytest.CaptureFixture[str]):
+    """Only while it runs: the level of a program's logger is put back."""
+    logger = logging.getLogger("fairlane.spark")
+    before = logging.getLogger("fairlane").level, list(logging.getLogger("fairlane").handlers)
+    with hushed():
+        logger.warning("txn monday: 0 of 3 rows were added")
+        logger.info("txn monday: 3 of 3 rows were added")
+        logging.getLogger("py4j").error("a traceback")
+    assert capfd.readouterr().err == "fairlane: txn monday: 0 of 3 rows were added\n"
+    after = logging.getLogger("fairlane").level, list(logging.getLogger("fairlane").handlers)
+    assert after == before

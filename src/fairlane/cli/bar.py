@@ -17,7 +17,7 @@ BAR_S = 0.2  # between looks
 
 
 class Bar(AbstractContextManager["Bar"]):
-    """A bar on stderr, which goes at the end if it is `transient`. Colours follow NO_COLOR."""
+    """Draws a bar on stderr, and removes a `transient` one at the end. Colours follow NO_COLOR."""
 
     def __init__(self, *, transient: bool = False) -> None:
         from rich.console import Console

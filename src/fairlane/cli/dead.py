@@ -10,7 +10,14 @@ import click
 from ..errors import InvalidArgument
 from ..terminal import printable
 from .group import Group
-from .options import home_option, json_option, open_queue, open_request, queue_option, redis_option
+from .options import (
+    any_or_home_option,
+    home_option,
+    json_option,
+    open_queue,
+    open_request,
+    redis_option,
+)
 from .pace import ago
 from .talk import emit, emit_json, say
 
@@ -36,10 +43,12 @@ def command() -> None:
 @command.command("list", short_help="List what is dead, and how it failed.")
 @click.argument("request_id", metavar="[ID]", required=False)
 @click.option("--each", is_flag=True, help="Every one with its body, not only how they failed.")
-@queue_option
+@any_or_home_option
 @json_option
 @redis_option
-def list_(request_id: str | None, redis: str | None, queue: str, each: bool, as_json: bool) -> int:
+def list_(
+    request_id: str | None, redis: str | None, queue: str | None, each: bool, as_json: bool
+) -> int:
     """List the requests of a queue that have dead sub-requests; with ID, how those failed."""
     if request_id is None:
         if each:
@@ -47,12 +56,9 @@ def list_(request_id: str | None, redis: str | None, queue: str, each: bool, as_
         with open_queue(redis, queue) as opened:
             _list_queue(opened, as_json=as_json)
         return 0
-    from ..keys import check_name
-
-    check_name("request id", request_id)
-    with open_queue(redis, queue) as opened:
+    with open_request(redis, queue, request_id) as request:
         show = _list_each if each else _list_groups
-        if not show(opened, request_id, as_json=as_json):
+        if not show(request.queue, request_id, as_json=as_json):
             say(_none(request_id))
     return 0
 

@@ -47,6 +47,13 @@ def home_option(function: F) -> F:
     return click.option("--queue", metavar="NAME", help=text)(function)
 
 
+def any_or_home_option(function: F) -> F:
+    """`--queue NAME` of a command for a queue or, with ID, for one request."""
+    text = "The queue's name; with ID, the queue that the request must be in.  [default: {}; any]"
+    text = text.format(settings.DEFAULT_QUEUE)
+    return click.option("--queue", metavar="NAME", help=text)(function)
+
+
 def json_option(function: F) -> F:
     """`--json`."""
     text = "Print JSON, one value a line."
@@ -61,9 +68,7 @@ def timeout_option(function: F) -> F:
     return click.option("--timeout", metavar="S", help=text)(function)
 
 
-def open_queue(
-    redis: str | None, name: str = settings.DEFAULT_QUEUE, *, check: bool = True
-) -> Queue:
+def open_queue(redis: str | None, name: str | None = None, *, check: bool = True) -> Queue:
     """The queue on the Redis named, which is asked whether it is fit. Raises RedisError.
 
     Without `check` nothing is asked yet.
@@ -71,7 +76,7 @@ def open_queue(
     from ..keys import check_name
     from ..queue import Queue
 
-    check_name("queue", name)
+    name = check_name("queue", settings.DEFAULT_QUEUE if name is None else name)
     queue = Queue.from_url(url_of(redis), name=name)
     if check:
         queue.driver.check()
@@ -87,7 +92,7 @@ def open_request(redis: str | None, queue: str | None, request_id: str) -> Itera
     from ..keys import check_name
 
     check_name("request id", request_id)
-    with open_queue(redis, settings.DEFAULT_QUEUE if queue is None else queue) as opened:
+    with open_queue(redis, queue) as opened:
         request = opened.request(request_id)
         if queue is not None and (home := request.progress().queue) != queue:
             raise RequestNotFound(

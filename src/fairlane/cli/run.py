@@ -63,7 +63,8 @@ def _invoke(called_as: str, name: str | None) -> int:
 
 
 def _usage_sentence(error: click.ClickException) -> str:
-    sentence = error.format_message().strip().rstrip(".")
+    # click puts each choice of a missing argument on a line of its own.
+    sentence = " ".join(error.format_message().split()).rstrip(".")
     context = getattr(error, "ctx", None)
     return f"{sentence} (see {context.command_path} --help)" if context else sentence
 

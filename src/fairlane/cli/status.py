@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .failures import failure_fields, failure_rows
-from .options import json_option, open_queue, queue_option, redis_option
+from .options import any_or_home_option, json_option, open_queue, open_request, redis_option
 from .pace import ago
 from .talk import emit, emit_json
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from ..model import Progress
-    from ..queue import Queue
+    from ..queue import Queue, Request
     from ..steps import Operation
 
 ROWS = 20  # requests of the table, and workers; --json has up to 1,000
@@ -26,20 +26,17 @@ POLICY = ("attempts", "backoff_min", "backoff_max", "lease_ms", "retain_ms")
 
 @click.command("status", short_help="Show a queue, or one request and who works on it.")
 @click.argument("request_id", metavar="[ID]", required=False)
-@queue_option
+@any_or_home_option
 @json_option
 @redis_option
-def command(request_id: str | None, redis: str | None, queue: str, as_json: bool) -> int:
+def command(request_id: str | None, redis: str | None, queue: str | None, as_json: bool) -> int:
     """Show lanes, requests and workers of a queue; with ID, one request and who works on it."""
     if request_id is None:
         with open_queue(redis, queue) as opened:
             _show_queue(opened, as_json=as_json)
         return 0
-    from ..keys import check_name
-
-    check_name("request id", request_id)
-    with open_queue(redis, queue) as opened:
-        _show_request(opened, request_id, as_json=as_json)
+    with open_request(redis, queue, request_id) as request:
+        _show_request(request, as_json=as_json)
     return 0
 
 
@@ -79,9 +76,9 @@ def _show_queue(queue: Queue, *, as_json: bool) -> None:
 def _workers(found: dict[str, Any]) -> list[str]:
     """Describes each worker by its last beat, those with a late beat last."""
     fresh, beats = found["workers"], found["beats"]
-    late = [name for name in beats if name not in set(fresh)]
+    late = beats.keys() - set(fresh)
     lines = [f"{name}, beat {ago(beats[name])} ago" for name in fresh]
-    lines += [f"{name}, no beat for {ago(beats[name])}: stopped or dead" for name in late]
+    lines += [f"{name}, no beat for {ago(beats[name])}: stopped or dead" for name in sorted(late)]
     more = [f"and {len(lines) - ROWS:,} more (--json shows them)"] if len(lines) > ROWS else []
     return [*lines[:ROWS], *more] or ["none"]
 
@@ -103,10 +100,10 @@ def _row(request: Progress) -> tuple[str, ...]:
     return request.id, request.state, *(f"{count:,}" for count in counts), permits
 
 
-def _show_request(queue: Queue, request_id: str, *, as_json: bool) -> None:
+def _show_request(request: Request, *, as_json: bool) -> None:
     from .endings import DEAD_LIST, summary
 
-    progress, holders, retries, now_ms = queue.driver.run(_look(request_id))
+    progress, holders, retries, now_ms = request.queue.driver.run(_look(request.id))
     policy = {name: int(progress.detail[name]) for name in POLICY if name in progress.detail}
     age_ms = max(0, now_ms - progress.submitted_ms)
     ended_ms = max(0, now_ms - progress.ended_ms) if progress.ended else None

@@ -236,7 +236,7 @@ def _submit_one(wish: Wish, source: Source, queue: Queue, out: BinaryIO | None) 
 
 
 def _counted(lists: Iterable[list[bytes]], look: Look) -> Iterator[list[bytes]]:
-    """The same lists; `look` is called with the lines of those that were used."""
+    """Yields the same lists, and calls `look` with how many lines the caller has used."""
     count = 0
     look(count)
     for lines in lists:

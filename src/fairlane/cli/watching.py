@@ -46,7 +46,7 @@ class View(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How far FILE has been read, for what; `share` is None for a pipe."""
+    """Describes how far FILE has been read, and for what; `share` is None for a pipe."""
 
     title: str
     doing: str
@@ -54,7 +54,7 @@ class Reading:
     share: float | None
 
     def figures(self, rate: float | None) -> list[str]:
-        """Lines, rate and ETA in words."""
+        """Returns lines, rate and ETA in words."""
         share = "" if self.share is None else f" ({self.share:.0%})"
         found = [f"{self.lines:,} lines read{share}", f"{rate:,.0f}/s" if rate else ""]
         if rate and self.share:
@@ -158,13 +158,13 @@ class _Watching:
 
 
 class Pace:
-    """How fast a count grows, lately."""
+    """Measures how fast a count has grown lately."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque()
 
     def add(self, now: float, count: int) -> float | None:
-        """How many a second over the last seconds; None while that can't be computed."""
+        """Returns the rate a second over the last seconds; None if it cannot be computed yet."""
         self._seen.append((now, count))
         while now - self._seen[0][0] > RATE_OVER_S and len(self._seen) > 2:  # noqa: PLR2004  two points make a rate
             self._seen.popleft()

@@ -26,9 +26,7 @@ class Known:
     """What both drivers' Lines know of their server."""
 
     place = ""
-    may_be_plain = (
-        False  # TLS is wanted, and no handshake has succeeded or failed for another reason
-    )
+    may_be_plain = False  # TLS is wanted, and the server may answer without it
     is_silent = False  # it did not answer; nobody knows whether it does now
     _try_s = 0.0
     _away_since = 0.0  # its first call without an answer, by clock.mono_s; 0 = it has answered

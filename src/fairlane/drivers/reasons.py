@@ -1,4 +1,4 @@
-"""What an error of Redis or of redis-py means, in words, without I/O: refusals and hints."""
+"""Explains errors of Redis and of redis-py in words, without I/O: refusals and hints."""
 
 from __future__ import annotations
 
@@ -36,6 +36,11 @@ def why_refused(text: str) -> str:
     """Returns the reason of a refusal and its remedy, to follow `Redis at ...`."""
     if NO_TLS in text:
         return f"{NO_TLS}: begin the URL with redis instead of rediss"
+    if _NO_MASTER.match(text) and _INSECURE.search(text):
+        return (
+            "is not known, because a Sentinel offers no secure connection: "
+            "ssl_ca_certs=FILE in the URL names who signed its certificate"
+        )
     if _NO_MASTER.match(text):
         return (
             "is not known, because a Sentinel refused the login: check sentinel_username and "
@@ -47,7 +52,7 @@ def why_refused(text: str) -> str:
             "ssl_ca_certs=FILE in the URL names who signed its certificate"
         )
     if any(word in text for word in _RIGHTS):
-        return f"refused a command: {text.rstrip('.')}; `fairlane acl` tells what a role needs"
+        return f"refused a command: {text.rstrip('.')}; `fairlane acl` lists what a role needs"
     return f"refused the login or a command: {text.rstrip('.')}; check user and password in the URL"
 
 

@@ -115,9 +115,9 @@ def find_place(data_home: Path | None) -> Place:
 
 
 def is_first_use_today(data_home: Path | None = None) -> bool:
-    """Returns True once a day, or always if the home keeps no mark of it. The server was started.
+    """Returns True once a day, after the server was started.
 
-    The mark is a file whose time of change is the day.
+    A file keeps the day as its time of change. If it cannot be written, each use is the first.
     """
     mark = find_place(data_home).run / "noticed"
     today = dt.date.today()  # noqa: DTZ011  the day of the person who reads the notice

@@ -142,7 +142,7 @@ def _summaries(spark: SparkSession, plan: Plan, count: int) -> DataFrame:
 
 
 def _quick_driver(url: str) -> SyncDriver:
-    """A driver as patient as a worker's own beats: its caller must get back to its work."""
+    """Returns a driver whose calls give up soon, because its caller must get back to its work."""
     return SyncDriver(url, patience_s=settings.BEAT_MS / 1000, timeout_s=settings.KEEPER_TIMEOUT_S)
 
 

@@ -80,7 +80,7 @@ def run_shares(
 
 
 def _rows(name: str, shares: int, ended: SimpleQueue[Any], look: Callable[[], None]) -> Rows:
-    """The rows of all jobs, as they end. Raises what a job raised, unless its worker was lost."""
+    """Returns the rows of all jobs. Raises what a job raised, unless its worker was lost."""
     rows: Rows = []
     for _ in range(shares):
         share, found, error = _next(ended, look)
@@ -129,7 +129,7 @@ def cancel(spark: SparkSession, tag: str) -> None:
 
 
 def context_of(spark: SparkSession) -> SparkContext | None:
-    """The session's context, whose tags hold for all threads; None on Spark Connect."""
+    """Returns the session's context, whose tags hold for all threads; None on Spark Connect."""
     try:
         return spark.sparkContext
     except Exception:  # noqa: BLE001  Spark Connect has none
@@ -138,10 +138,10 @@ def context_of(spark: SparkSession) -> SparkContext | None:
 
 @contextlib.contextmanager
 def _tagged(spark: SparkSession, *tags: str) -> Iterator[None]:
-    """The jobs of threads that this thread starts meanwhile have these tags.
+    """Gives these tags to the jobs of threads that this thread starts meanwhile.
 
-    A session's own tags belong to the thread as well, and another one's interruptTag does not find
-    them. So the context's are used where there is one.
+    A session's tags belong to one thread, and interruptTag of another thread does not find them.
+    So the tags of the context are used if there is one.
     """
     context = context_of(spark)
     add = spark.addTag if context is None else context.addJobTag

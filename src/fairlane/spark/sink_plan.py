@@ -133,7 +133,7 @@ def _check_together(plan: Plan, *, is_stream: bool) -> None:
     """Raises InvalidArgument for options that do not go together."""
     if plan.mode == "dedupe" and not plan.id_column:
         raise InvalidArgument(
-            "writeMode dedupe needs the column that tells rows apart: give idColumn"
+            "writeMode dedupe needs the column that identifies a row: give idColumn"
         )
     if plan.mode == "staged" and (plan.id_column or plan.max_waiting):
         name = "idColumn" if plan.id_column else "maxWaiting"
@@ -265,7 +265,7 @@ def _check_columns(plan: Plan, schema: StructType) -> None:
 
 
 def _column(options: Options, schema: StructType, option: str) -> str:
-    """The column that an option names, as the schema writes it; "" without the option."""
+    """Returns the column that an option names, as the schema writes it; "" without the option."""
     if option not in options or not (name := options.text(option)):
         return ""
     found = column_of(name, schema.fieldNames())

@@ -19,8 +19,8 @@ FORMAT = "fairlane"
 def register(spark: SparkSession) -> None:
     """Makes the format "fairlane" known to this session, which becomes the active one here.
 
-    Once is enough, for all threads of the program. On Spark Connect the session is no matter of
-    threads.
+    One call is enough for all threads of the program. On Spark Connect a session does not belong to
+    a thread.
     """
     spark.dataSource.register(FairlaneSource)
     if not is_remote():

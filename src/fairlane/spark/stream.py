@@ -65,7 +65,7 @@ def reader_of(given: Mapping[str, str], schema: StructType) -> DataSourceStreamR
 
 
 class Refused(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A reader that only raises the error by which its stream was refused.
+    """Raises the error by which its stream was refused, in every method.
 
     Where `streamReader` raises, pyspark fails on the missing reader as well (UnboundLocalError),
     and its own traceback stands behind the sentence.

@@ -93,7 +93,7 @@ def _wanted(df: DataFrame, body: str, keep: Sequence[str] | None) -> list[str]:
 
 
 def _joined(rows: DataFrame, url: str, counts: Progress) -> DataFrame:
-    """The rows with the columns RESULTS of their sub-requests; nulls where there is no result."""
+    """Returns the rows with the columns RESULTS; they are null if there is no result."""
     reader = rows.sparkSession.read.format(FORMAT).option("redis", url).option("request", counts.id)
     results = reader.option("born", counts.submitted_ms).load().select(_INDEX, *RESULTS)
     # `index` may be the name of a column of the caller's.
@@ -107,7 +107,7 @@ def _policy(
     deadline_s: float | None,
     time_limit_s: float | None,
 ) -> dict[str, Any]:
-    """The sink's options of the request's policy. Raises InvalidArgument."""
+    """Returns the request's policy as options of the sink. Raises InvalidArgument."""
     pair = backoff_s if isinstance(backoff_s, tuple) else (backoff_s, backoff_s)
     if len(pair) != 2 or not all(map(_is_number, pair)) or not 0 <= pair[0] <= pair[1]:  # noqa: PLR2004
         raise InvalidArgument(

@@ -86,7 +86,7 @@ def arrow_of(schema: StructType) -> pa.Schema:
 
 
 def batch_of(columns: Mapping[str, Any], schema: pa.Schema) -> pa.RecordBatch:
-    """The columns that `schema` names in any case of letters, of arrays or lists."""
+    """Returns the columns that `schema` names, in any case of letters, of arrays or lists."""
     arrays = []
     for field in schema:
         values = columns[field.name.lower()]

@@ -44,7 +44,7 @@ def spark_session(
 
     Ctrl-C raises KeyboardInterrupt; with `ends_well` it lets what goes on for ever return.
     """
-    with in_one_sentence(), _hushed():
+    with in_one_sentence(), hushed():
         opened, is_ours = _session(master, name)
         try:
             with Interrupts(opened, ends_well=ends_well):
@@ -71,18 +71,24 @@ def _session(master: str | None, name: str) -> tuple[SparkSession, bool]:
 
 
 @contextlib.contextmanager
-def _hushed() -> Iterator[None]:
-    """Only Fairlane logs; py4j writes what fails as root."""
+def hushed() -> Iterator[None]:
+    """Logs only Fairlane's warnings, as lines of the command; py4j logs errors as root."""
     import logging
 
-    logging.getLogger("fairlane").setLevel(logging.WARNING)
-    loggers = [logging.getLogger(name) for name in ("", "py4j", "pyspark")]
+    from ..log import StderrHandler
+
+    handler = StderrHandler()
+    wanted = {"fairlane": logging.WARNING}
+    wanted |= dict.fromkeys(("", "py4j", "pyspark"), logging.CRITICAL)
+    loggers = [logging.getLogger(name) for name in wanted]
     levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL)
+    for logger, level in zip(loggers, wanted.values(), strict=True):
+        logger.setLevel(level)
+    loggers[0].addHandler(handler)
     try:
         yield
     finally:
+        loggers[0].removeHandler(handler)
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
 
