@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     "--tokens",
     type=int,
     metavar="N",
-    help="While calls are quick, each of the P x N units takes up to so many leases in one "
-    "call to Redis.  [default: 128]",
+    help="The most leases that a unit takes in one call to Redis while the handler is quick; "
+    "each process has as many units as --concurrency says.  [default: 128]",
 )
 @click.option(
     "--time-limit",
