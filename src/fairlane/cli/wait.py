@@ -17,11 +17,7 @@ from .talk import emit, emit_json
 def command(
     request_id: str, redis: str | None, queue: str | None, timeout: str | None, as_json: bool
 ) -> int:
-    """Wait until the request ID has ended and print its state: done or cancelled.
-
-    done means that it has ended, even if all of its sub-requests are dead. Exit code 1: some are
-    dead, or the request was cancelled; 3: there is none; 4: timed out.
-    """
+    """Wait until the request ID has ended and print its state: done or cancelled."""
     from .endings import counts_of, judge, summary, wait_for
 
     limit = timeout_s(timeout)
