@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 CLUSTER = "On a Redis Cluster"  # its heading
+FAILING = "When a handler fails"
 SPARK = "On Spark"
 PUBLISHED = "redis+cluster://127.0.0.1:7000"  # where cluster-compose.yml makes one
 IN_ANOTHER_SHELL = "# in another shell"

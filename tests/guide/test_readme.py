@@ -11,6 +11,7 @@ import pytest
 
 from tests.guide.blocks import (
     CLUSTER,
+    FAILING,
     PUBLISHED,
     README,
     ROOT,
@@ -31,14 +32,31 @@ if TYPE_CHECKING:
 def test_every_block_of_the_readme_runs(redis_url: str, tmp_path: Path):
     others = [*blocks_of(README, CLUSTER), *blocks_of(README, SPARK)]  # the latter: tests/spark
     blocks = [block for block in blocks_of(README) if block not in others]
-    assert len(blocks) == 7
+    assert len(blocks) == 9
     with Shells(tmp_path, environment(redis_url)) as shells:
         said = [shells.run(block) for block in blocks]
     assert said[0].splitlines()[-3:] == ["ONE", "TWO", "THREE"]
     first = json.loads(lines_of(tmp_path / "results.ndjson")[0])
     assert (first["index"], first["status"], first["result"]) == (0, "done", "ONE")
-    assert "10000 of 10000" in said[4]
-    assert "cancelled 2" in said[5]
+    failing, requeued = said[3:5]
+    assert "done\nexit code 1\n" in failing
+    assert "1 of 3 dead" in failing
+    assert re.search(r"1 dead \(attempts\): ValueError: .*\n.* index 1; ", failing)
+    assert requeued == "1\n"
+    assert "10000 of 10000" in said[6]
+    assert "cancelled 2" in said[7]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("redis_server", ["single"], indirect=True)
+def test_the_worker_logs_the_failure_that_the_readme_quotes(redis_url: str, tmp_path: Path):
+    block = next(block for block in blocks_of(README, FAILING))
+    quoted = re.search(r"The worker logs `(.*?)`, with the traceback", README.read_text())
+    assert quoted
+    with Shells(tmp_path, environment(redis_url)) as shells:
+        logged = shells.run(block._replace(text=f"exec 2>&1\n{block.text}"))
+    assert quoted[1] in logged
+    assert 'halves.py", line 2, in half' in logged
 
 
 @pytest.mark.slow

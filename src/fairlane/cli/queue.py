@@ -32,8 +32,9 @@ def command(
 ) -> int:
     """Show what holds for a whole queue, or set its bound on waiting sub-requests, or its shards.
 
-    Shards are chosen on different primaries, as far as there are any; workers notice within a
-    second, and what waits already is moved. So are they after a resharding, with the same N.
+    Each shard is on a primary of its own, as far as there are enough primaries. Workers use a
+    change within a second, and waiting work is moved. After the cluster was resharded, run the
+    same command again: it chooses the shards anew.
     """
     from ..operations.bounds import MOST, read_bounds
     from ..operations.shards import read_shards

@@ -21,7 +21,12 @@ NOT_RUNNING = "the embedded server is not running"
     "server", cls=Group, short_help="Start, look at and stop your own embedded Redis server."
 )
 def command() -> None:
-    """Start, look at and stop your own embedded Redis server."""
+    """Start, look at and stop your own embedded Redis server.
+
+    Every command without --redis and FAIRLANE_REDIS starts it when it is not running. It runs the
+    newest Redis server program of PATH and of Fairlane's extra `embedded`. It keeps running until
+    fairlane server stop.
+    """
 
 
 @command.command("start", short_help="Start it unless it runs, and print its URL.")

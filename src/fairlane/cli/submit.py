@@ -96,7 +96,7 @@ _WHY = ", as a request without its last lines is given up after an hour"
     metavar="TIME",
     default="30s",
     show_default=True,
-    help="How long a silent worker keeps what it took.",
+    help="How long a worker that sends no heartbeat keeps its work.",
 )
 @click.option(
     "--retain",
@@ -142,8 +142,9 @@ def command(
 ) -> int:
     """Submit FILE (- is stdin) as one request: every line is a sub-request. Prints its id.
 
-    A pipe is submitted as it comes; what comes first waits until more has come, or the end. With
-    --id or --watch the id of a pipe is printed first, before anything is submitted.
+    A pipe is submitted while it is read. Its first lines are submitted when more lines follow, or
+    when it ends. With --id, each part has up to 1,000 lines and 1 MiB. With --id or --watch, the id
+    of a pipe is printed before anything is submitted.
     """
     if form == "requests" and limit is not None:
         raise InvalidArgument(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-@click.command("worker", short_help="Work on sub-requests until told to stop.")
+@click.command("worker", short_help="Work on sub-requests until a signal stops it.")
 @click.option(
     "--id",
     "worker_id",
@@ -25,13 +25,14 @@ if TYPE_CHECKING:
 @click.option(
     "--handler",
     metavar="MODULE:FUNCTION",
-    help="What is called for every sub-request.  [default: print it as JSON and mark it done]",
+    help="The function that is called for every sub-request.  "
+    "[default: print it as JSON and mark it done]",
 )
 @click.option(
     "--concurrency",
     type=int,
     metavar="N",
-    help="Sub-requests at once in each process.  [default: 1]",
+    help="Sub-requests that each process runs concurrently.  [default: 1]",
 )
 @click.option("--processes", type=int, metavar="P", help="Processes.  [default: 1]")
 @queue_option
@@ -41,13 +42,14 @@ if TYPE_CHECKING:
     "slice_ms",
     type=float,
     metavar="MS",
-    help="How long one lease's work should take.  [default: 20]",
+    help="How long the sub-requests that are taken together should run.  [default: 20]",
 )
 @click.option(
     "--tokens",
     type=int,
     metavar="N",
-    help="The most leases at once of one unit, while the handler is quick.  [default: 128]",
+    help="The most leases that a unit takes in one call to Redis while the handler is quick; "
+    "each process has as many units as --concurrency says.  [default: 128]",
 )
 @click.option(
     "--time-limit",
