@@ -104,7 +104,7 @@ def _row(request: Progress) -> tuple[str, ...]:
 
 
 def _show_request(queue: Queue, request_id: str, *, as_json: bool) -> None:
-    from .endings import DEAD_LIST, summary
+    from .endings import dead_of, summary
 
     progress, holders, retries, now_ms = queue.driver.run(_look(request_id))
     policy = {name: int(progress.detail[name]) for name in POLICY if name in progress.detail}
@@ -119,8 +119,8 @@ def _show_request(queue: Queue, request_id: str, *, as_json: bool) -> None:
         return
     ended = "" if ended_ms is None else f", ended {ago(ended_ms)} ago"
     reason = f": {progress.reason}" if progress.reason else ""
-    counted = f", {progress.dead:,} of {progress.total:,} dead: {DEAD_LIST.format(progress.id)}"
-    dead = counted if progress.dead else ""
+    where = dead_of(queue, progress)
+    dead = f", {progress.dead:,} of {progress.total:,} dead: {where}" if where else ""
     is_open = " (still being submitted)" if progress.is_open else ""
     rows = [
         ("request", progress.id),
