@@ -110,7 +110,7 @@ def test_requeued_after_the_end_they_run_in_a_new_request(
     again = ended.id
     assert ended.err == (
         f"fairlane: 2 sub-requests will run again in the new request {again}, "
-        "in the order of dead list, as request mine has ended\n"
+        "in the order of dead list --each, as request mine has ended\n"
     )
     assert "parent    mine\n" in program("status", again).out.decode()
     assert settle(redis_url, lambda _, body: body) == [b"1", b"other"]

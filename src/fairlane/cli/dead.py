@@ -88,8 +88,9 @@ def requeue(
 
     If ID still runs, they run again in ID. If ID has ended, they run in a new request, and ID is
     its parent. The new request numbers them from 0, in the order of `dead list ID --each`: keep
-    that list to match its results with the input of ID. The same command may be repeated after an
-    error: it completes what it began, or prints the same new request again.
+    that list to match its results with the input of ID. The dead lines of `results ID --order done
+    --json` stay in that order. The same command may be repeated after an error: it completes what
+    it began, or prints the same new request again.
     """
     from ..operations.control import progress
     from ..operations.requeue import requeue_dead
@@ -261,7 +262,7 @@ def _will_run(request_id: str, run_by: str, count: int) -> str:
     if run_by == request_id:
         return f"{again} request {run_by}"
     return (
-        f"{again} the new request {run_by}, in the order of dead list, "
+        f"{again} the new request {run_by}, in the order of dead list --each, "
         f"as request {request_id} has ended"
     )
 
