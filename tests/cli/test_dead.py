@@ -110,7 +110,7 @@ def test_requeued_after_the_end_they_run_in_a_new_request(
     again = ended.id
     assert ended.err == (
         f"fairlane: 2 sub-requests will run again in the new request {again}, "
-        "as request mine has ended\n"
+        "in the order of dead list --each, as request mine has ended\n"
     )
     assert "parent    mine\n" in program("status", again).out.decode()
     assert settle(redis_url, lambda _, body: body) == [b"1", b"other"]
@@ -122,6 +122,72 @@ def test_requeued_after_the_end_they_run_in_a_new_request(
     )
     assert (found["requeued"], found["parent"]) == (1, "mine")
     assert settle(redis_url, lambda _, body: body) == [b"2"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "counted"),
+    [
+        (None, "active: 0 of 2 done; next: fairlane wait {}"),
+        (refuse, "done: 0 of 2 done, 2 dead: fairlane dead list {}"),
+        (lambda _, body: body, "done: 2 of 2 done; next: fairlane results {}"),
+    ],
+    ids=["active", "all dead", "all done"],
+)
+def test_a_repeated_requeue_says_where_they_went_and_what_came_of_it(
+    answer: Callable | None, counted: str, dead: Callable, program: Program, redis_url: str
+):
+    dead(b"1\n2\n")
+    again = program("dead", "requeue", "mine", "--all").id
+    if answer is not None:
+        settle(redis_url, answer)
+    repeated = program("dead", "requeue", "mine", "--all")
+    assert (repeated.code, repeated.id) == (0, again)
+    assert repeated.err == (
+        f"fairlane: 2 sub-requests of request mine were requeued before, as request {again}, "
+        f"which is {counted.format(again)}\n"
+    )
+    found = json.loads(program("dead", "requeue", "mine", "--all", "--json").out)
+    assert found == {"id": again, "requeued": 2, "parent": "mine", "repeated": True}
+
+
+def test_all_dead_requeued_after_the_end_are_not_sought_in_the_list(
+    dead: Callable, program: Program
+):
+    dead(b"1\n2\nother\n")
+    again = program("dead", "requeue", "mine", "--all").id
+    gone = f"all requeued as {again} or dropped since"
+    assert f"state     done, 3 of 3 dead: {gone}\n" in program("status", "mine").out.decode()
+    for command in ("wait", "results"):
+        ended = program(command, "mine")
+        assert ended.code == 1
+        assert ended.err.endswith(f"3 dead, 0 cancelled of 3; the dead: {gone}\n")
+    assert program("dead", "list", "mine").err == (
+        f"fairlane: request mine has no dead sub-requests left: 3 of 3 dead, {gone}\n"
+    )
+
+
+def test_some_dead_requeued_or_dropped_after_the_end_are_counted(dead: Callable, program: Program):
+    dead(b"1\n2\nother\n")
+    program("dead", "drop", "mine", "--index", 0)
+    said = program("status", "mine").out.decode()
+    assert "3 of 3 dead: 1 dropped since; the others: fairlane dead list mine\n" in said
+    again = program("dead", "requeue", "mine", "--index", 1).id
+    gone = f"2 requeued as {again} or dropped since"
+    said = program("status", "mine").out.decode()
+    assert f"3 of 3 dead: {gone}; the others: fairlane dead list mine\n" in said
+    listed = program("dead", "list", "mine")
+    assert b"1 dead (rejected): no such" in listed.out
+    assert listed.err == f"fairlane: request mine: 3 of 3 dead, {gone}\n"
+    program("dead", "drop", "mine", "--index", 2)
+    ended = program("dead", "requeue", "mine", "--all")
+    assert (ended.code, ended.out) == (0, b"")
+    assert "no dead sub-requests left: 3 of 3 dead, all requeued as" in ended.err
+
+
+def test_requeue_explains_the_numbers_of_the_new_request(program: Program):
+    said = " ".join(program("dead", "requeue", "--help").out.decode().split())
+    assert "from 0, in the order of `dead list ID --each`" in said
+    assert "If ID still runs, they run again in ID" in said
 
 
 def test_requeued_before_the_end_they_run_in_their_own(program: Program, redis_url: str):

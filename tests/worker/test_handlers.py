@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.errors import HandlerNotFound
-from fairlane.worker import Context, batch_handler
+from fairlane.worker import Context, batch_handler, handlers
 from fairlane.worker.handlers import load, print_json, shape_of
 from tests.worker.parts import record_of_its_own
 
@@ -312,3 +312,17 @@ def test_the_context_follows_the_lease():
     record.extended(held, 140.0)
     record.stop(held)
     assert (context.deadline, context.cancelled) == (140.0, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("parse.py:price", "handler 'parse.py:price' names a file: write parse:price"),
+        ("./jobs/parse.py:price", "write jobs.parse:price"),
+        ("json:lods", "json has no lods; did you mean loads?"),
+        ("json:xyzzy", "json has no xyzzy$"),
+    ],
+)
+def test_a_mistyped_handler_gets_a_suggestion(name: str, sentence: str):
+    with pytest.raises(HandlerNotFound, match=sentence):
+        handlers.load(name)

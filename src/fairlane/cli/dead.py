@@ -9,6 +9,7 @@ import click
 
 from ..errors import InvalidArgument
 from ..terminal import printable
+from .endings import children_of, dead_of, gone_words
 from .group import Group
 from .options import (
     any_or_home_option,
@@ -59,7 +60,9 @@ def list_(
     with open_request(redis, queue, request_id) as request:
         show = _list_each if each else _list_groups
         if not show(request.queue, request_id, as_json=as_json):
-            say(_none(request_id))
+            say(_none(request.queue, request_id))
+        elif gone := _gone(request.queue, request_id):
+            say(f"request {request_id}: {gone}")
     return 0
 
 
@@ -89,22 +92,33 @@ def requeue(
 ) -> int:  # fmt: skip
     """Let dead sub-requests of ID run again, with all attempts; print the request that runs them.
 
-    Before the end that is ID itself, after it a new request whose parent is ID. Repeating the
-    command after an error goes on where it was.
+    If ID still runs, they run again in ID. If ID has ended, they run in a new request, and ID is
+    its parent. The new request numbers them from 0, in the order of `dead list ID --each`: keep
+    that list to match its results with the input of ID. The dead lines of `results ID --order done
+    --json` stay in that order. The same command may be repeated after an error: it completes what
+    it began, or prints the same new request again.
     """
+    from ..operations.control import progress
     from ..operations.requeue import requeue_dead
 
     choice = _choose(fingerprints, indexes, everything=everything)
     with open_request(redis, queue, request_id) as request:
-        run_by, count = request.queue.driver.run(requeue_dead(request_id, choice))
+        run = request.queue.driver.run
+        earlier = children_of(run(progress(request_id)))
+        run_by, count = run(requeue_dead(request_id, choice))
+        is_repeat = bool(count) and run_by in earlier
+        if not count:
+            sentence = _none(request.queue, request_id)
+        elif is_repeat:
+            sentence = _requeued_before(request.queue, request_id, run_by, count)
+        else:
+            sentence = _will_run(request_id, run_by, count)
     if as_json:
-        emit_json({"id": run_by, "requeued": count, "parent": _other(run_by, request_id)})
+        found = {"id": run_by, "requeued": count, "parent": _other(run_by, request_id)}
+        emit_json({**found, "repeated": is_repeat})
     elif count:
         emit(run_by)
-    where = f"request {run_by}"
-    if run_by != request_id:
-        where = f"the new request {run_by}, as request {request_id} has ended"
-    say(f"{_sub_requests(count)} will run again in {where}" if count else _none(request_id))
+    say(sentence)
     return 0
 
 
@@ -234,8 +248,44 @@ def _short(text: str, most: int = HEADLINE) -> str:
     return shown if len(shown) <= most else shown[: most - 3] + "..."
 
 
-def _none(request_id: str) -> str:
-    return f"request {request_id} has no dead sub-requests"
+def _none(queue: Queue, request_id: str) -> str:
+    gone = _gone(queue, request_id)
+    return f"request {request_id} has no dead sub-requests" + (f" left: {gone}" if gone else "")
+
+
+def _gone(queue: Queue, request_id: str) -> str:
+    """Returns how many of all dead were requeued or dropped; "" for none."""
+    from ..operations.control import progress
+    from ..operations.dead import count_dead
+
+    counts = queue.driver.run(progress(request_id))
+    gone = gone_words(counts, queue.driver.run(count_dead(request_id)))
+    return f"{counts.dead:,} of {counts.total:,} dead, {gone}" if gone else ""
+
+
+def _will_run(request_id: str, run_by: str, count: int) -> str:
+    again = f"{_sub_requests(count)} will run again in"
+    if run_by == request_id:
+        return f"{again} request {run_by}"
+    return (
+        f"{again} the new request {run_by}, in the order of dead list --each, "
+        f"as request {request_id} has ended"
+    )
+
+
+def _requeued_before(queue: Queue, request_id: str, run_by: str, count: int) -> str:
+    """Returns what became of an earlier call with the same choice, and what to do next."""
+    from ..operations.control import progress
+
+    counts = queue.driver.run(progress(run_by))
+    verb = "was" if count == 1 else "were"
+    where = f"; next: fairlane {'results' if counts.ended else 'wait'} {run_by}"
+    if counts.dead:
+        where = f", {counts.dead:,} dead: {dead_of(queue, counts)}"
+    return (
+        f"{_sub_requests(count)} of request {request_id} {verb} requeued before, as request "
+        f"{run_by}, which is {counts.state}: {counts.done:,} of {counts.total:,} done{where}"
+    )
 
 
 def _other(run_by: str, request_id: str) -> str | None:

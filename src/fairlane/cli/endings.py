@@ -12,22 +12,55 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ..model import Progress
-    from ..queue import Request
+    from ..queue import Queue, Request
 
 DEAD_LIST = "fairlane dead list {}"  # the command that lists the dead sub-requests of a request
+REQUEUED = "requeued:"  # ... and a hash: a field of `req:{id}` (lua/v1/request/claim_dead.lua)
+CHILDREN = 3  # ids of new requests that a sentence names
 
 
-def judge(progress: Progress) -> int:
-    """0 when everything is done; else 1, and says how much is not."""
+def judge(progress: Progress, dead: str) -> int:
+    """Returns 0 when everything is done; else 1, and says how much is not; `dead` is of dead_of."""
     if progress.state == "done" and not progress.dead:
         return 0
     why = f" ({progress.reason})" if progress.reason else ""
-    dead = f"; the dead: {DEAD_LIST.format(progress.id)}" if progress.dead else ""
     say(
         f"request {progress.id} is {progress.state}{why}: {progress.done:,} done, "
-        f"{progress.dead:,} dead, {progress.cancelled:,} cancelled of {progress.total:,}{dead}"
+        f"{progress.dead:,} dead, {progress.cancelled:,} cancelled of {progress.total:,}"
+        + (f"; the dead: {dead}" if dead else "")
     )
     return 1
+
+
+def dead_of(queue: Queue, progress: Progress) -> str:
+    """Returns where to find the dead of a request, or what became of them; "" if none died."""
+    from ..operations.dead import count_dead
+
+    if not progress.dead:
+        return ""
+    kept = queue.driver.run(count_dead(progress.id))
+    gone = gone_words(progress, kept)
+    listed = DEAD_LIST.format(progress.id)
+    if gone and kept:
+        return f"{gone}; the others: {listed}"
+    return gone or listed
+
+
+def gone_words(progress: Progress, kept: int) -> str:
+    """Returns how many of the dead were requeued or dropped, if `kept` are left; "" if none."""
+    gone = progress.dead - kept
+    if gone <= 0:
+        return ""
+    ids = children_of(progress)
+    more = ", ..." if len(ids) > CHILDREN else ""
+    how = f"requeued as {', '.join(ids[:CHILDREN])}{more} or dropped" if ids else "dropped"
+    return f"{f'{gone:,}' if kept > 0 else 'all'} {how} since"
+
+
+def children_of(progress: Progress) -> list[str]:
+    """Returns the ids of the requests that took over dead sub-requests of an ended one."""
+    found = progress.detail.items()
+    return sorted({value for name, value in found if name.startswith(REQUEUED)})
 
 
 @contextmanager

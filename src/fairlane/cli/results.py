@@ -39,7 +39,7 @@ def command(
     as_json: bool,
 ) -> int:
     """Print the results of the request ID, one a line, until it has ended."""
-    from .endings import judge
+    from .endings import dead_of, judge
     from .out_file import open_results
     from .patience import Patience
     from .results_file import NDJSON, write_results
@@ -52,4 +52,5 @@ def command(
         end_like_interrupt()
     with open_results(name) as stream, open_request(redis, queue, request_id) as request:
         patience = Patience(request, limit)
-        return judge(write_results(request, stream, order=order, ndjson=ndjson, patience=patience))
+        counts = write_results(request, stream, order=order, ndjson=ndjson, patience=patience)
+        return judge(counts, dead_of(request.queue, counts))

@@ -101,7 +101,7 @@ def _row(request: Progress) -> tuple[str, ...]:
 
 
 def _show_request(request: Request, *, as_json: bool) -> None:
-    from .endings import DEAD_LIST, summary
+    from .endings import dead_of, summary
 
     progress, holders, retries, now_ms = request.queue.driver.run(_look(request.id))
     policy = {name: int(progress.detail[name]) for name in POLICY if name in progress.detail}
@@ -116,8 +116,8 @@ def _show_request(request: Request, *, as_json: bool) -> None:
         return
     ended = "" if ended_ms is None else f", ended {ago(ended_ms)} ago"
     reason = f": {progress.reason}" if progress.reason else ""
-    counted = f", {progress.dead:,} of {progress.total:,} dead: {DEAD_LIST.format(progress.id)}"
-    dead = counted if progress.dead else ""
+    where = dead_of(request.queue, progress)
+    dead = f", {progress.dead:,} of {progress.total:,} dead: {where}" if where else ""
     is_open = " (still being submitted)" if progress.is_open else ""
     rows = [
         ("request", progress.id),
@@ -159,9 +159,12 @@ def _counts(progress: Progress) -> str:
 def _policy(policy: dict[str, int]) -> str:
     if len(policy) < len(POLICY):
         return "not known"
+    from ..operations.words import many
+
     attempts, *durations = (policy[name] for name in POLICY)
     low, high, lease, retain = (ago(ms) for ms in durations)
-    return f"{attempts} attempts, backoff {low}..{high}, lease {lease}, results kept {retain}"
+    tries = many(attempts, "attempt")
+    return f"{tries}, backoff {low}..{high}, lease {lease}, results kept {retain}"
 
 
 def _terms(progress: Progress, now_ms: int) -> Iterator[tuple[str, str]]:

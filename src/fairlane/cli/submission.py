@@ -142,18 +142,19 @@ def await_end(wish: Wish, request: Request, out: BinaryIO | None = None) -> int:
 
 
 def _await_end(wish: Wish, request: Request, out: BinaryIO | None) -> int:
-    from .endings import judge
+    from .endings import dead_of, judge
 
     if out is None:
         _await(wish, request)
         _confirm_end(wish, request)
-        return judge(request.progress())
+        progress = request.progress()
+        return judge(progress, dead_of(request.queue, progress))
     try:
         if wish.watch or wish.timeout is not None:
             _await(wish, request)
         progress = write_results(request, out, ndjson=wish.ndjson)
         _confirm_end(wish, request)
-        return judge(progress)
+        return judge(progress, dead_of(request.queue, progress))
     except KeyboardInterrupt:
         again = f"fairlane results {request.id} --out {wish.out}"
         raise KeyboardInterrupt(

@@ -18,14 +18,15 @@ def command(
     request_id: str, redis: str | None, queue: str | None, timeout: str | None, as_json: bool
 ) -> int:
     """Wait until the request ID has ended and print its state: done or cancelled."""
-    from .endings import counts_of, judge, summary, wait_for
+    from .endings import counts_of, dead_of, judge, summary, wait_for
 
     limit = timeout_s(timeout)
     with open_request(redis, queue, request_id) as request:
         wait_for(request, limit)
         progress = counts_of(request)
+        dead = dead_of(request.queue, progress)
     if as_json:
         emit_json(summary(progress))
     else:
         emit(progress.state)
-    return judge(progress)
+    return judge(progress, dead)

@@ -115,6 +115,11 @@ def none_with(request_id: str, choice: DeadChoice, missing: list[Any]) -> DeadNo
     )
 
 
+def count_dead(request_id: str) -> Operation[int]:
+    """Returns how many dead sub-requests are kept: neither requeued nor dropped."""
+    return int((yield Command(b"XLEN", keys.dead(request_id))))
+
+
 def read_dead(request_id: str, after: str) -> Operation[list[DeadSubRequest]]:
     """The next page, with bodies, after the `dead_id` seen last ("" = the first page).
 

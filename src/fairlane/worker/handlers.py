@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import difflib
 import functools
 import importlib
 import inspect
@@ -184,6 +185,9 @@ def load(name: str) -> Handler:
     module_name, _, path = name.partition(":")
     if not module_name or not path:
         raise HandlerNotFound(f"handler {name!r} is not valid: write module:function")
+    if module_name.endswith(".py"):
+        module = module_name.removesuffix(".py").removeprefix("./").replace("/", ".")
+        raise HandlerNotFound(f"handler {name!r} names a file: write {module}:{path}")
     try:
         found: Any = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # whatever the module raises, or a script's end
@@ -192,8 +196,10 @@ def load(name: str) -> Handler:
         ) from error
     for part in path.split("."):
         if not hasattr(found, part):
+            close = difflib.get_close_matches(part, dir(found), n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
             raise HandlerNotFound(
-                f"handler {name!r} cannot be imported: {module_name} has no {path}"
+                f"handler {name!r} cannot be imported: {module_name} has no {path}{hint}"
             )
         found = getattr(found, part)
     shape_of(found)

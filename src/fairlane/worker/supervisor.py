@@ -15,6 +15,7 @@ from ..drivers.sync import SyncDriver
 from ..errors import InvalidArgument
 from ..keys import check_name
 from ..operations.rights import check_rights
+from ..operations.words import many
 from ..queue import Queue
 from ..scripts import library
 from .behind import Behind
@@ -219,7 +220,7 @@ class Worker:
     def _stop_now(self) -> None:
         """Kills the processes and gives back what they held: nothing lost, no attempt charged."""
         held = self._board.held()
-        _log.info("worker %s stops now and gives back %d leases", self.id, len(held))
+        _log.info("worker %s stops now and gives back %s", self.id, many(len(held), "lease"))
         self._children.kill()
         self._keeper.give_back(self._board.held())
         self._keeper.put_back(self._board.records)

@@ -52,7 +52,7 @@ def command(
     """
     from ...keys import check_name
     from ...queue import Queue
-    from ..endings import judge, wait_for
+    from ..endings import dead_of, judge, wait_for
 
     check_name("request id", request_id)
     limit_s = timeout_s(timeout)
@@ -65,12 +65,13 @@ def command(
             say(f"waiting for request {request_id} to end")
         wait_for(request, limit_s)
         counts = request.progress()
+        dead = dead_of(queue, counts)
     with spark_session(master, f"collect {request_id}") as spark, Progress(spark, "collecting"):
         write(results(spark, url, counts), out, form)
     row: dict[str, Any] = {"id": request_id, "out": out, "state": counts.state}
     row |= {"sub_requests": counts.total, "done": counts.done, "dead": counts.dead}
     emit_json(row) if as_json else emit(out)
-    return judge(counts)
+    return judge(counts, dead)
 
 
 def results(spark: SparkSession, url: str, counts: Counts) -> DataFrame:
