@@ -412,7 +412,8 @@ def test_an_entry_that_an_auditor_gave_up_takes_its_intent_along(driver: SyncDri
     """Two intents within a millisecond are equal, so it may have marked that of the new life."""
     lane.now = server_ms(lane.client)
     intent = lane.now + settings.INTENT_GRACE_MS
-    held = lane.take(lane.start(2, open_ms=1, limit=1, lease_ms=1_000)[0])
+    held = lane.take(lane.start(2, open_ms=60_000, limit=1, lease_ms=3_000)[0])
+    lane.client.hset(lane.names[2], "open_until", 1)
     lane.client.zadd(keys.active("req"), {"r1": intent})
     assert driver.run(look_at("req", "r1", f"{intent}", lane.now))
     lane.now = server_ms(lane.client)

@@ -93,7 +93,7 @@ def test_a_second_signal_stops_at_once_and_gives_back(
     assert not is_alive(pid)
     assert (request.progress().held, request.progress().left) == (0, 3)
     assert broken(queue, request.id) == []
-    assert "stops now and gives back 1 leases" in worker.said()
+    assert "stops now and gives back 1 lease" in worker.said()
     workers.run("hold_once")
     began = [(index, attempt) for index, _, attempt in folder.noted("began")]
     assert sorted(began) == [("0", "1"), ("0", "1"), ("1", "1"), ("2", "1")]
