@@ -82,7 +82,7 @@ def main() -> int:
     with servers.run_server("single") as server:
         for in_stream, some in ((False, systems), (True, twice)):
             if in_stream and some:
-                say("the small and middle ones again, with each request in a stream at once:")
+                say("the small and middle ones again, with streams from the start:")
             for system in some:
                 explored(f"{server.folder}/redis.sock", system, total, in_stream=in_stream)
     say(

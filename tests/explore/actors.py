@@ -55,7 +55,7 @@ class StillRecord:
     """A worker's record that never says stop."""
 
     is_draining = False
-    deadline = 30.0  # its lease has just begun, whenever it looks: its clock stands still
+    deadline = 30.0  # its lease has always just begun, because its clock never moves
     unit = 0
     shards = b""
 

@@ -24,7 +24,7 @@ _RENAMED = re.compile(
     rf"|\b(?P<entry>{_TIME}-\d+)\b"  # of a stream: told apart, and its number is told
     rf"|\b(?P<time>{_TIME})\b"
     r"|\b(?P<second>1[67]\d{8})\b"  # what TIME said
-    # A generation, a fence or an op: told apart, never ordered.
+    # A generation, a fence or an op: compared for equality, never ordered.
     rf"|\b(?P<name>7\d{{6}}|{_TIME}\d{{3}}|[0-9a-f]{{32}})\b"
 )
 _PAST, _NOW, _SOON = 0, 1, 2

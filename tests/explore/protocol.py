@@ -58,7 +58,7 @@ class Facts(NamedTuple):
 
     @property
     def life(self) -> bytes:
-        """What tells a request from an earlier one of the same id."""
+        """Returns what distinguishes a request from an earlier one of the same id."""
         return self.fields.get(b"born", b"")
 
     @property
@@ -380,7 +380,7 @@ _SUMMARY = {b"ended": 1, b"exists": 4, b"conflict": 1}  # where it stands in the
 
 
 def _life(born: bytes) -> str:
-    """A birth as a name: told from others, never ordered."""
+    """Returns a birth as a name: compared for equality, never ordered."""
     return f"{int(born):032x}"
 
 

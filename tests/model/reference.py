@@ -59,7 +59,7 @@ class Request:
         return self.state == "cancelled" and self.was_left_open
 
     def follow(self, former: Request, now: int) -> None:
-        """This is the next life of an id: told from the former one, with higher fences."""
+        """This is the next life of an id: distinct from the former one, with higher fences."""
         self.born, self.seq = max(now, former.born + 1), former.seq
 
     def among(self, *states: str) -> list[Sub]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import contextlib
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fairlane.queue import Queue
+from tests.support.actor import Actor
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from fairlane.drivers.sync import SyncDriver
 
 
@@ -16,3 +20,16 @@ if TYPE_CHECKING:
 def queue(driver: SyncDriver) -> Queue:
     """The blocking face of the queue `req`."""
     return Queue(driver)
+
+
+@pytest.fixture
+def act() -> Iterator[Callable[..., Actor]]:
+    """Makes drivers, and closes them."""
+    with contextlib.ExitStack() as later:
+
+        def made(*args: Any, **options: Any) -> Actor:
+            actor = Actor(*args, **options)
+            later.callback(actor.close)
+            return actor
+
+        yield made

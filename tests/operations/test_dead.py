@@ -447,7 +447,7 @@ def test_cut_off_while_dropping_a_repeat_comes_to_the_same_request(
 
 
 def test_what_is_being_requeued_is_not_dropped(queue: Queue, driver: SyncDriver):
-    """The new request was submitted with it, and needs nobody to drop it."""
+    """The new request was submitted with it, and no caller need drop it."""
     request = ended(queue)
     choice = DeadChoice.of(indexes=range(3))
     new_id = cut_at_drop(driver, choice, 0)

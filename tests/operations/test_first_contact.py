@@ -12,32 +12,21 @@ import pytest
 from fairlane.drivers.passing import FirstContact
 from fairlane.errors import FairlaneError, RedisUnfit, RedisUnreachable
 from fairlane.steps import Batch, Command
-from tests.operations.test_spread import LAST, Actor
+from tests.operations.test_spread import LAST
 from tests.support.drivers import perform
 from tests.support.fakes import FakeServer, Refusal, fake_servers
 from tests.support.requests import once
 from tests.support.servers import free_ports, run_server
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+
+    from tests.support.actor import Actor
 
 both = pytest.mark.parametrize("kind", ["sync", "async"])
 LONG_S = 60.0  # a mistake that was waited out would be seen
 SOON_S = 20.0
 LOADING = "LOADING Redis is loading the dataset in memory"
-
-
-@pytest.fixture
-def act() -> Iterator[Callable[..., Actor]]:
-    """Makes drivers, and closes them."""
-    with contextlib.ExitStack() as later:
-
-        def made(*args: Any, **options: Any) -> Actor:
-            actor = Actor(*args, **options)
-            later.callback(actor.close)
-            return actor
-
-        yield made
 
 
 class Starting(FakeServer):

@@ -136,7 +136,7 @@ def test_few_tokens_are_asked_for_one_by_one(old: Lane, driver: SyncDriver):
 def test_for_many_tokens_the_lane_is_read_page_by_page(
     old: Lane, driver: SyncDriver, others: int, pages: int
 ):
-    """A thousand a page, and nobody asks for each; the one that is missing is found out."""
+    """A page holds a thousand, so no token is looked up alone, and the missing one is found."""
     insert(driver, "req", "r1", old.enqueue(21, limit=21)[1])
     assert pop_token(driver)
     if others:

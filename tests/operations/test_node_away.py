@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -11,30 +10,19 @@ import pytest
 from fairlane import settings
 from fairlane.errors import NodeAway, RedisUnreachable
 from fairlane.steps import Batch, Command, Confirm
-from tests.operations.test_spread import HERE, LAST, MIDDLE, THERE, Actor
+from tests.operations.test_spread import HERE, LAST, MIDDLE, THERE
 from tests.support.fakes import FakeServer, Refusal, fake_servers
 from tests.support.requests import once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from tests.support.actor import Actor
+
 pytestmark = pytest.mark.parametrize("kind", ["sync", "async"])
 AWAY_S = 0.3
 NEVER = (600.0, 600.0)
 BUSY = Refusal("LOADING Redis is loading the dataset in memory")
-
-
-@pytest.fixture
-def act() -> Iterator[Callable[..., Actor]]:
-    """Makes drivers, and closes them."""
-    with contextlib.ExitStack() as later:
-
-        def made(*args: Any, **options: Any) -> Actor:
-            actor = Actor(*args, **options)
-            later.callback(actor.close)
-            return actor
-
-        yield made
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def others(redis_client: redis.Redis) -> Iterator[None]:
-    """Keys with a name of Fairlane's and a type of nobody's."""
+    """Keys with a name of Fairlane's and a type that Fairlane does not use."""
     made = [keys.request_hash("hack"), keys.active("hacked")]
     for key in made:
         redis_client.set(key, "x")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -11,17 +9,17 @@ import pytest
 
 from fairlane import settings
 from fairlane.drivers import aio_servers, sync_servers
-from fairlane.drivers.aio import AsyncDriver
-from fairlane.drivers.sync import SyncDriver
 from fairlane.errors import RedisUnfit, RedisUnreachable
 from fairlane.operations import tokens
 from fairlane.scripts import Dialect
-from fairlane.steps import Batch, Command, Operation
+from fairlane.steps import Batch, Command
 from tests.support.fakes import FakeServer, Refusal, fake_servers
 from tests.support.requests import once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from tests.support.actor import Actor
 
 both = pytest.mark.parametrize("kind", ["sync", "async"])
 DOWN = Refusal("CLUSTERDOWN The cluster is down")
@@ -29,46 +27,6 @@ ON_THE_MOVE = Refusal("TRYAGAIN Multiple keys request during rehashing of slot")
 LAST = 16_383
 HERE, THERE = b"{d}", b"{b}"  # slots 11298, where the lanes of "req" are near, and 3300
 MIDDLE = 8_000
-
-
-class Actor:
-    """One driver of either kind, which lives from one operation to the next."""
-
-    def __init__(self, kind: str, *servers: FakeServer, patience_s: float = 20) -> None:
-        scheme = "redis" if servers[0].slots is None else "redis+cluster"
-        url = f"{scheme}://" + ",".join(f"127.0.0.1:{server.port}" for server in servers)
-        self.loop = asyncio.new_event_loop() if kind == "async" else None
-        made: Any = AsyncDriver if self.loop else SyncDriver
-        self.driver = made(url, patience_s=patience_s)
-
-    def _wait(self, what: Any) -> Any:
-        return self.loop.run_until_complete(what) if self.loop else what
-
-    def run(self, operation: Operation[Any]) -> Any:
-        """Its result."""
-        return self._wait(self.driver.run(operation))
-
-    def check(self) -> Dialect:
-        found: Dialect = self._wait(self.driver.check())
-        return found
-
-    def close(self) -> None:
-        self._wait(self.driver.close())
-        if self.loop:
-            self.loop.close()
-
-
-@pytest.fixture
-def act() -> Iterator[Callable[..., Actor]]:
-    """Makes drivers, and closes them."""
-    with contextlib.ExitStack() as later:
-
-        def made(*args: Any, **options: Any) -> Actor:
-            actor = Actor(*args, **options)
-            later.callback(actor.close)
-            return actor
-
-        yield made
 
 
 @pytest.fixture

@@ -88,7 +88,7 @@ SHAPES = [
     *("redis+cluster://u:$@H/0", "rediss+cluster://H/password=$", "redis+cluster://H?password=$,H"),
 ]
 NOWHERE = "127.0.0.1:1"
-# Nothing tells these from a user's name, or a host's: TOP:SECRET@host, u:TOP@SECRET.
+# These cannot be distinguished from a user's name, or a host's: TOP:SECRET@host, u:TOP@SECRET.
 READS_AS_NAME = re.compile(r"redis://TOP:|redis://[^/?#]*[:=]TOP@SECRET(/0)?$")
 MADE = (
     shape.replace("H", NOWHERE).replace("$", password)

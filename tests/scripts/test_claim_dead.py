@@ -110,7 +110,7 @@ def test_a_claim_without_the_right_to_create_groups_names_that_right(guard: Guar
 
 
 def test_what_is_not_final_goes_to_the_next_that_claims_it(lane: Lane):
-    """A caller that died before its last call is in nobody's way; one that lives finds out."""
+    """A caller that died before its last call blocks no other; one that lives gets an error."""
     ids = ended(lane)
     assert claim(lane, ids[:3]) == [b"ok"]
     assert claim(lane, ids[2:], by="r3", expected=2, choice="beef") == [b"ok"]
@@ -212,7 +212,7 @@ def test_dropped_twice_is_once(lane: Lane):
 
 
 def test_only_the_new_request_drops_what_it_has_claimed(lane: Lane):
-    """Others are told how many they did not get."""
+    """The reply to other callers counts what they did not get."""
     ids = ended(lane)
     claim(lane, ids[:2], expected=2)
     assert drop(lane, ids[:3]) == [b"ok", 1, 2]

@@ -29,7 +29,7 @@ ON_SINGLE = pytest.mark.parametrize("redis_server", backends.one(), indirect=Tru
 class Case(NamedTuple):
     """A script at work: what it is called for, and how many sub-requests there are then.
 
-    `is_worker`: nobody need repeat a call that was refused; else its caller does.
+    `is_worker`: no caller need repeat a call that was refused; else its caller does.
     """
 
     script: str

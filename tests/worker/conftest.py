@@ -66,3 +66,11 @@ def run(request: pytest.FixtureRequest) -> Callable[..., Outcome]:
         return asyncio.run(runner.run_async(taken, position))
 
     return go
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The one number is the time of the worker."""
+    made = [100.0]
+    monkeypatch.setattr("fairlane.clock.mono_s", lambda: made[0])
+    return made

@@ -107,14 +107,6 @@ class Counter:
 
 
 @pytest.fixture
-def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The one number is the time."""
-    made = [100.0]
-    monkeypatch.setattr("fairlane.clock.mono_s", lambda: made[0])
-    return made
-
-
-@pytest.fixture
 def asked(now: list[float]) -> tuple[Counter, Callable[[float], bool]]:
     """A driver, and whether something was cancelled, for a lease that was taken at 100 s."""
     driver: Any = Counter()

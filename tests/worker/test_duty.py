@@ -37,14 +37,6 @@ class Work:
 
 
 @pytest.fixture
-def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The one number is the time."""
-    made = [100.0]
-    monkeypatch.setattr("fairlane.clock.mono_s", lambda: made[0])
-    return made
-
-
-@pytest.fixture
 def work(now: list[float]) -> Work:
     return Work()
 

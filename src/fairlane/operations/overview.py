@@ -15,6 +15,7 @@ from ..steps import Batch, Command, Operation
 from .control import progress_of
 from .deaths import is_late
 from .fields import ask, told
+from .ranges import asks_of_progress
 from .shards import read_shards
 from .together import batch
 from .tokens import parse
@@ -106,15 +107,7 @@ def _most_urgent(
         if home == queue and state != "abandoned" and not is_over:
             found.append((int(priority or 0), int(born or 0), name))
     chosen = [name for _, _, name in sorted(found, key=itemgetter(0, 1))[:most]]
-    steps = [
-        step
-        for name in chosen
-        for step in (
-            Command(b"HGETALL", keys.request_hash(name)),
-            Command(b"ZCARD", keys.leases(name)),
-        )
-    ]
-    replies = yield from batch(steps)
+    replies = yield from batch(asks_of_progress(chosen))
     rows = zip(chosen, replies[::2], replies[1::2], strict=True)
     all_found = (progress_of(name, fields, held) for name, fields, held in rows)
     return [one for one in all_found if one is not None]

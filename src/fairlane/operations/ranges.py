@@ -179,9 +179,9 @@ def unfinished(queue: str) -> Operation[tuple[list[str], Span | None]]:
     return list(ids), found
 
 
-def progresses(ids: Sequence[str]) -> Operation[list[Progress]]:
-    """The counts of requests now, without those that are not there or cannot be read."""
-    steps = [
+def asks_of_progress(ids: Sequence[str]) -> list[Command]:
+    """Returns the two commands for each request whose replies `progress_of` takes."""
+    return [
         command
         for one in ids
         for command in (
@@ -189,7 +189,11 @@ def progresses(ids: Sequence[str]) -> Operation[list[Progress]]:
             Command(b"ZCARD", keys.leases(one)),
         )
     ]
-    replies = yield from each(steps)
+
+
+def progresses(ids: Sequence[str]) -> Operation[list[Progress]]:
+    """The counts of requests now, without those that are not there or cannot be read."""
+    replies = yield from each(asks_of_progress(ids))
     found = []
     for one, fields, held in zip(ids, replies[::2], replies[1::2], strict=True):
         if not isinstance(fields, FairlaneError) and not isinstance(held, FairlaneError):

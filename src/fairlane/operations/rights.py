@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ..steps import Arg, Operation
 
-_KEPT_MS = 10_000  # how long the string that commands are tried on stays if nobody removes it
+_KEPT_MS = 10_000  # how long the string that commands are tried on stays if it is not removed
 _NOBODY = "?"  # no request has this id
 _DRIVERS_OWN = acl.CONNECTION | acl.CALL  # they are used before anything else is
 # The arguments behind the key. It holds an empty string: no number, and the wrong type for most.

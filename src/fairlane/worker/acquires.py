@@ -24,7 +24,7 @@ class Acquires:
         self._page, self._at = page, at
 
     def want(self, token: Token, op: bytes) -> None:
-        """An acquire goes out: if the process dies now, nobody else knows what it was given.
+        """An acquire goes out: if the process dies now, no other process has its reply.
 
         A token that is longer than any of ours is not for us, and not noted.
         """

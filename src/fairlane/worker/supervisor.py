@@ -46,10 +46,10 @@ class Worker:
     `handler` is `def f(body: bytes) -> bytes | str | None`, an `async def`, or a batch handler (see
     batch_handler); it may take a Context as its second argument. `id` is host:port, the address of
     the health port ([host]:port for IPv6); None takes a free port of 127.0.0.1. `slice_ms` is how
-    long one lease's work should take; 0 means one sub-request a lease. `tokens` is the most that
-    are taken at once, when the handler is quick; 1 means one lease at a time. `time_limit_s` is the
-    most one call of the handler may take; the smallest counts of this, the handler's own (see
-    time_limit) and the request's. Raises InvalidArgument, HandlerNotFound.
+    long one lease's work should take; 0 means one sub-request a lease. `tokens` is the most
+    leases that one unit holds while the handler is quick; 1 means one lease at a time.
+    `time_limit_s` is the most one call of the handler may take; the smallest counts of this, the
+    handler's own (see time_limit) and the request's. Raises InvalidArgument, HandlerNotFound.
     """
 
     def __init__(
