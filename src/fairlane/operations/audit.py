@@ -19,13 +19,13 @@ from ..steps import Batch, Command, Operation
 from .lost import Suspect, mint_again, suspects_of
 from .maintain import glances, look_at
 from .shards import read_shards
+from .together import batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any
 
 _PAGE = 2000  # entries of one reply
-_TOGETHER = 100  # workers of one batch
 _CALM_MS = 60_000  # a request of which nothing is expected for longer is calm
 
 
@@ -155,14 +155,12 @@ class Audit:
         # A worker without beats leaves the registry after a while, but its leases may last longer.
         self._workers.update((yield Command(b"ZRANGE", keys.workers(self._queue), 0, -1)))
         workers, now = list(self._workers), set[bytes]()
-        for start in range(0, len(workers), _TOGETHER):
-            part = workers[start : start + _TOGETHER]
-            asked = [Command(b"HGETALL", self._taken_key(name)) for name in part]
-            for name, fields in zip(part, (yield Batch(asked)), strict=True):
-                if not fields:
-                    self._workers.discard(name)
-                for tokens in fields[1::2]:
-                    now.update(tokens.split())
+        asked = [Command(b"HGETALL", self._taken_key(name)) for name in workers]
+        for name, fields in zip(workers, (yield from batch(asked)), strict=True):
+            if not fields:
+                self._workers.discard(name)
+            for tokens in fields[1::2]:
+                now.update(tokens.split())
         both, self._taken = now & self._taken, frozenset(now)
         return [token.partition(b"#")[0] for token in both]
 

@@ -9,11 +9,9 @@ from ..errors import FairlaneError
 from ..scripts import library
 from ..steps import Batch, Command, Operation
 from .maintain import settle_reaps, unregister
-from .together import each_or_error
+from .together import TOGETHER, each_or_error
 from .tokens import parse
 from .work import reap
-
-_TOGETHER = 100  # requests of one batch
 
 
 class Late(NamedTuple):
@@ -69,7 +67,7 @@ def take_over(queue: str, worker: str, started: str) -> Operation[int]:
     todo = list(wanted)
     error: FairlaneError | None = None
     while todo:
-        part, todo = todo[:_TOGETHER], todo[_TOGETHER:]
+        part, todo = todo[:TOGETHER], todo[TOGETHER:]
         calls = [
             reap(queue, name, worker=worker, started=started, missing=wanted[name]) for name in part
         ]

@@ -10,12 +10,11 @@ from ..model import Token
 from ..steps import Batch, Command, Operation
 from .maintain import glance, settle_reaps
 from .shards import move_one, read_shards
-from .together import each_or_error
+from .together import TOGETHER, each_or_error
 from .work import reap
 
 _FEW = 20  # tokens looked up one by one
 _PAGE = 1000  # tokens of a lane read in one call
-_TOGETHER = 100  # requests whose tokens are minted in one batch
 
 
 class Suspect(NamedTuple):
@@ -108,8 +107,8 @@ def remint(
     """
     names = sorted(lost, key=lambda name: min(one.lane % keys.LANES for one in lost[name]))
     replies: dict[str, Any] = {}
-    for start in range(0, len(names), _TOGETHER):
-        part = names[start : start + _TOGETHER]
+    for start in range(0, len(names), TOGETHER):
+        part = names[start : start + TOGETHER]
         calls = [reap(queue, name, missing=_pairs(lost[name])) for name in part]
         some = dict(zip(part, (yield from each_or_error(calls)), strict=True))
         replies |= some

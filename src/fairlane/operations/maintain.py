@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from .. import keys, settings
-from ..errors import FairlaneError, InvalidArgument, RedisUnreachable
+from ..errors import FairlaneError, InvalidArgument
 from ..scripts import library
 from ..steps import Batch, Call, Command, Operation
 from .intents import seen_to_exist
@@ -212,17 +212,9 @@ def glances(
 
     With `grace_ms` each reply names the permits whose tokens have been on their way for longer.
     """
-    found: dict[str, list[Any] | FairlaneError] = {}
-    todo = list(names)
-    for start in range(0, len(todo), _GLANCES):
-        part = todo[start : start + _GLANCES]
-        calls = [glance(queue, name, grace_ms) for name in part]
-        try:
-            replies = yield Batch(calls, lenient=True)
-        except RedisUnreachable as error:  # none of their nodes answers
-            replies = [error] * len(part)
-        found.update(zip(part, replies, strict=True))
-    return found
+    ids = list(names)
+    replies = yield from each_or_error([glance(queue, name, grace_ms) for name in ids], _GLANCES)
+    return dict(zip(ids, replies, strict=True))
 
 
 def glance(queue: str, request_id: str, grace_ms: int | None = None) -> Call:

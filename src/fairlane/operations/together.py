@@ -29,13 +29,18 @@ def each(steps: Sequence[Command | Call]) -> Operation[list[Any]]:
     return replies
 
 
-def each_or_error(steps: Sequence[Command | Call]) -> Operation[list[Any]]:
-    """As `each`, with RedisUnreachable as a reply too: other nodes may answer."""
+def each_or_error(
+    steps: Sequence[Command | Call], together: int = TOGETHER
+) -> Operation[list[Any]]:
+    """As `each`, with RedisUnreachable as a reply too: other nodes may answer.
+
+    `together` is how many steps share a round trip.
+    """
     replies: list[Any] = []
-    for start in range(0, len(steps), TOGETHER):
-        part = steps[start : start + TOGETHER]
+    for start in range(0, len(steps), together):
+        part = steps[start : start + together]
         try:
-            replies += yield from each(part)
+            replies += yield Batch(part, lenient=True)
         except RedisUnreachable as error:
             replies += [error] * len(part)
     return replies

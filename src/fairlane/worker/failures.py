@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import clock
 from ..fingerprint import fingerprint_of, read_failure
+from ..operations.words import many
 from ..terminal import printable
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ class Failures:
             self._others.add(count.failed, count.dead)
         for count in [*counts[:_LINES], self._others]:
             if count.failed:
-                attempts = f"{count.failed:,} more attempt" + ("" if count.failed == 1 else "s")
+                attempts = many(count.failed, "more attempt")
                 dead = (
                     f", {count.dead:,} of them the last of their sub-request" if count.dead else ""
                 )
