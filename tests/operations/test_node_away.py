@@ -13,6 +13,7 @@ from fairlane.steps import Batch, Command, Confirm
 from tests.operations.test_spread import HERE, LAST, MIDDLE, THERE
 from tests.support.fakes import FakeServer, Refusal, fake_servers
 from tests.support.requests import once
+from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -50,6 +51,14 @@ def both_gets(**options: Any) -> Batch:
     return Batch(steps, lenient=True, away_s=AWAY_S, **options)
 
 
+def call_until_away(actor: Actor) -> None:
+    """Sends batches until the second node counts as away.
+
+    The time of a batch begins before the node's first failure, so one batch may not be enough.
+    """
+    wait_until(lambda: "tried again soon" in str(actor.run(once(both_gets()))[1]))
+
+
 @pytest.mark.parametrize("fault", [cut, refuse])
 def test_its_steps_are_given_up_and_not_sent_any_more(
     kind: str,
@@ -67,6 +76,7 @@ def test_its_steps_are_given_up_and_not_sent_any_more(
     assert reply == 1
     assert isinstance(error, NodeAway)
     assert AWAY_S <= time.monotonic() - began < 20
+    call_until_away(actor)
     asked = servers[1].times(b"GET")
     assert asked > 1
     for _ in range(3):
@@ -98,7 +108,9 @@ def test_its_error_says_if_a_step_was_sent(
         except NodeAway as raised:
             return raised
 
-    assert [error().was_sent for _ in range(3)] == [True, False, False]
+    assert error().was_sent
+    call_until_away(actor)
+    assert [error().was_sent for _ in range(2)] == [False, False]
 
 
 def test_it_is_tried_again_until_it_answers(
@@ -112,7 +124,7 @@ def test_it_is_tried_again_until_it_answers(
     monkeypatch.setattr("fairlane.drivers.places._SHARE", 0)
     servers[1].say = cut
     actor = act(kind, *servers)
-    actor.run(once(both_gets()))
+    call_until_away(actor)
     asked = servers[1].times(b"GET")
     _, error = actor.run(once(both_gets()))
     assert isinstance(error, NodeAway)
