@@ -149,6 +149,25 @@ def test_a_word_that_resembles_no_command_gets_no_suggestion(alone: Program):
     assert "Did you mean" not in alone("xyzzy").err
 
 
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("--prio", "--priority"),
+        ("--wiat", "--wait"),
+        ("--queu=x", "--queue"),
+        ("--w", "--wait or "),
+    ],
+)
+def test_a_mistyped_option_gets_a_suggestion(given: str, meant: str, alone: Program):
+    named = given.partition("=")[0]
+    alone("submit", "f", given).refused(2, f"No such option '{named}'. Did you mean {meant}")
+
+
+@pytest.mark.parametrize("given", ["--pr1o", "--nothing", "--outcome", "-x", "--"])
+def test_only_options_that_are_near_are_suggested(given: str, alone: Program):
+    assert "Did you mean" not in alone("submit", "f", given, "g").err
+
+
 def test_the_version_is_printed(alone: Program):
     assert alone("--version").out.startswith(b"fairlane ")
 

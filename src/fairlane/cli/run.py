@@ -14,6 +14,7 @@ from .talk import flush_stdout, say, take_care_of_closed_streams
 
 USAGE = 2
 INTERRUPTED = 130
+NEAR = 0.8  # how much an option that is suggested resembles the one given, from 0 to 1
 
 
 def run(called_as: str, name: str | None = None) -> int:  # noqa: PLR0911  one for each way to end
@@ -63,10 +64,27 @@ def _invoke(called_as: str, name: str | None) -> int:
 
 
 def _usage_sentence(error: click.ClickException) -> str:
-    # click puts each choice of a missing argument on a line of its own.
-    sentence = " ".join(error.format_message().split()).rstrip(".")
     context = getattr(error, "ctx", None)
+    if isinstance(error, click.NoSuchOption):
+        sentence = (
+            f"No such option {error.option_name!r}{_near_options(error.option_name, context)}"
+        )
+    else:  # click puts each choice of a missing argument on a line of its own.
+        sentence = " ".join(error.format_message().split()).rstrip(".")
     return f"{sentence} (see {context.command_path} --help)" if context else sentence
+
+
+def _near_options(given: str, context: click.Context | None) -> str:
+    """Returns a question that names the options which begin with `given` or resemble it; or ""."""
+    if context is None:
+        return ""
+    from difflib import get_close_matches
+
+    found = [name for option in context.command.get_params(context) for name in option.opts]
+    names = [name for name in found if name.startswith("--")]
+    longer = [name for name in names if name.startswith(given)] if given > "--" else []
+    near = longer or get_close_matches(given, names, cutoff=NEAR)
+    return f". Did you mean {' or '.join(near)}?" if near else ""
 
 
 def _bug_sentence(error: Exception) -> str:
