@@ -20,7 +20,8 @@ from fairlane import embedded
 from fairlane.embedded import place as place_module
 from fairlane.embedded import server
 from fairlane.embedded.place import find_place
-from fairlane.errors import RedisUnfit
+from fairlane.errors import RedisUnfit, RedisUnreachable
+from fairlane.queue import Queue
 from tests.support.servers import find_bundled, run_server
 from tests.support.wait import wait_until
 
@@ -42,6 +43,30 @@ embedded.ensure(Path(sys.argv[1]))
 print(embedded.status(Path(sys.argv[1])).pid, flush=True)
 sys.stdin.readline()
 """
+
+
+@pytest.mark.parametrize("is_far", [False, True])
+def test_the_error_of_a_stopped_server_names_the_command_that_starts_it(
+    is_far: bool, tmp_path: Path
+):
+    """Also where its path is too long for a socket, which is elsewhere then."""
+    home = tmp_path / ("long" * 30 if is_far else "home")
+    url = embedded.ensure(home)
+    with Queue.from_url(url, patience_s=0) as queue:
+        queue.status()
+        assert embedded.stop(home)
+        for _ in range(2):  # the connection is cut, then the socket is missing
+            with pytest.raises(RedisUnreachable, match="`fairlane server start` starts it"):
+                queue.status()
+
+
+@pytest.mark.parametrize("path", ["/run/redis.sock", "/var/run/redis.sock", "/srv/redis.sock"])
+def test_the_error_of_another_socket_names_no_embedded_server(path: str):
+    with (
+        Queue.from_url(f"unix://{path}", patience_s=0) as queue,
+        pytest.raises(RedisUnreachable, match="is it running"),
+    ):
+        queue.status()
 
 
 class Child:

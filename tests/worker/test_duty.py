@@ -118,11 +118,12 @@ def test_what_is_due_while_it_runs_follows(duty: Duty, work: Work, now: list[flo
 
 @pytest.mark.parametrize("error", [RedisUnreachable("no answer"), ValueError("not ours")], ids=repr)
 def test_a_failure_is_logged_and_the_duty_goes_on(
-    duty: Duty, work: Work, caplog: pytest.LogCaptureFixture, error: Exception
+    duty: Duty, work: Work, now: list[float], caplog: pytest.LogCaptureFixture, error: Exception
 ):
     """What Redis does is a sentence; anything else is a defect with its traceback."""
     work.result = error
     for count in (1, 2):
+        now[0] += 31.0
         duty.due(0.0)
         wait_until(lambda: len(caplog.records) == count, why="it fails")  # noqa: B023
     assert {record.message for record in caplog.records} == {
@@ -131,6 +132,24 @@ def test_a_failure_is_logged_and_the_duty_goes_on(
         else "example failed; trying again"
     }
     assert all(bool(one.exc_info) == isinstance(error, ValueError) for one in caplog.records)
+
+
+def test_an_outage_is_logged_once_in_thirty_seconds_and_the_next_one_again(
+    duty: Duty, work: Work, now: list[float], caplog: pytest.LogCaptureFixture
+):
+    looks: list[tuple[float, float | Exception, int]] = [
+        (0.0, RedisUnreachable("no answer"), 1),
+        (29.0, RedisUnreachable("no answer"), 1),
+        (29.5, RedisUnreachable("another node is away"), 2),
+        (31.0, RedisUnreachable("no answer"), 3),
+        (32.0, NEVER, 3),
+        (33.0, RedisUnreachable("no answer"), 4),
+    ]
+    for count, (seconds, result, logged) in enumerate(looks, 1):
+        now[0], work.result = 100.0 + seconds, result
+        duty.due(0.0)
+        has_run(duty, work, count)
+        assert len(caplog.records) == logged
 
 
 def test_close_ends_the_thread_after_the_call_it_is_in(duty: Duty, work: Work):

@@ -210,6 +210,35 @@ class Emptied:
         return [b"unknown"] if self.began[-1] == "beat" else [b"ok", b""]
 
 
+def test_beats_of_one_outage_are_logged_once_in_thirty_seconds(
+    now: list[float], caplog: pytest.LogCaptureFixture
+):
+    """After a beat that was answered, the next failure is logged immediately."""
+    driver = Beats()
+    keeper = Keeper(driver, "req", "w:1", Board(1))  # type: ignore[arg-type]
+    for second, is_up, logged in [
+        *((1, False, 1), (2, False, 1), (30, False, 1), (32, False, 2)),
+        *((34, True, 2), (36, False, 3)),
+    ]:
+        now[0], driver.is_up = 200.0 + second, is_up
+        keeper.tick(often=False)
+        assert [one.message for one in caplog.records] == ["no answer; trying again"] * logged
+
+
+class Beats:
+    """A driver whose server answers each call, or none."""
+
+    url = "redis://127.0.0.1:1"
+    is_up = True
+
+    def run(self, operation: Operation[Any]) -> Any:
+        """The reply to a heartbeat of a worker that does not lead."""
+        operation.close()
+        if not self.is_up:
+            raise RedisUnreachable("no answer")
+        return [b"ok", 0, 0, 0, 0, 0, "0", "", 0]
+
+
 def test_a_worker_that_nobody_knows_any_more_says_so_and_registers(
     now: list[float], caplog: pytest.LogCaptureFixture
 ):

@@ -24,6 +24,11 @@ _INSECURE = re.compile(
 )
 # redis-py's error for a master that no Sentinel names; behind it stand the objects of its clients.
 _NO_MASTER = re.compile(r"(No master found for '[^']*') : .*", re.DOTALL)
+# The sockets of embedded servers (embedded/place.py), but not a system's own /run/redis.sock.
+_EMBEDDED = re.compile(
+    r"^unix://(?!(?:/var)?/run/redis\.sock).*(?:/run|/fairlane-\d+-[0-9a-f]{12})/redis\.sock(?:$|\?)"
+)
+_CUT = ("closed by server", "reset by peer", "Connection lost")  # a connection that was made
 _TAG = re.compile(r"\{[^}]+\}")
 
 
@@ -65,13 +70,21 @@ def why_unanswered(text: str, place: str) -> str:
 
 def _hint(text: str, place: str) -> str:
     """Returns what may be wrong, to follow the error's own words; empty if nothing is likely."""
-    if any(word in text for word in ("refused", "No such file", "not known")):
+    is_embedded = _EMBEDDED.search(place) is not None
+    is_cut = any(word in text for word in _CUT)
+    is_off = any(word in text for word in ("refused", "No such file", "not known"))
+    if is_embedded and (is_off or is_cut or "Broken pipe" in text):
+        return (
+            "; is it your embedded server? `fairlane server start` starts it; --redis or "
+            "FAIRLANE_REDIS names another"
+        )
+    if is_off:
         return "; is it running? --redis or FAIRLANE_REDIS names another"
     if place.startswith("rediss"):
         if "EOF occurred" in text or "reset by peer" in text:
             return "; does it want a certificate? ssl_certfile and ssl_keyfile in the URL name one"
         return "; does it speak TLS? it should, for a rediss URL" if "Timeout" in text else ""
-    if any(word in text for word in ("closed by server", "reset by peer", "Connection lost")):
+    if is_cut and not place.startswith("unix"):
         return "; does it speak TLS? then the URL begins with rediss"
     return ""
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from .. import clock
 from ..errors import FairlaneError
+from .repeats import Repeats
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +28,7 @@ class Duty:
     def __init__(self, name: str, work: Callable[[], float]) -> None:
         self.name = name
         self._work = work
+        self._repeats = Repeats()
         self._at = NEVER
         self._changed = threading.Condition()
         self._is_closed = False
@@ -72,8 +74,9 @@ class Duty:
             again = NEVER
             try:
                 again = self._work()
+                self._repeats.over()
             except FairlaneError as error:
-                _log.warning("%s: %s; trying again", self.name, error)
+                self._repeats.warn(f"{self.name}: {error}; trying again")
             except Exception:  # noqa: BLE001  this worker leads: no other one would go on
                 _log.exception("%s failed; trying again", self.name)
             self.due(again)

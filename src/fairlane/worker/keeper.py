@@ -17,6 +17,7 @@ from ..retry import connection_delays
 from ..steps import Batch, Call, Operation
 from .cancels import Cancels
 from .maintenance import Maintenance
+from .repeats import Repeats
 from .whereabouts import hostname_of, whereabouts
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class Keeper:
         self._quiet_until = self._left_at = 0.0
         self._shards: tuple[int, ...] = (0,)
         self._cancels = Cancels(driver, queue)
+        self._repeats = Repeats()
         self._maintenance = Maintenance(driver.url, queue, worker)
         self._maintenance.on_death = self.died
         driver.on_cut = self._cut
@@ -138,7 +140,9 @@ class Keeper:
         try:
             self._beat()
         except FairlaneError as error:
-            _log.warning("%s; trying again", error)
+            self._repeats.warn(f"{error}; trying again")
+        else:
+            self._repeats.over()
 
     def _run(self, operation: Operation[list[bytes]] | Operation[int]) -> list[bytes]:
         return self._driver.run(operation)  # type: ignore[arg-type]
@@ -233,7 +237,7 @@ class Keeper:
             self._quiet_until = now + _QUIET_S
         more = f" and {len(some) - 1} more" if len(some) > 1 else ""
         name = some[0].request_id
-        _log.warning("could not extend a lease of request %s%s: %s", name, more, error)
+        self._repeats.warn(f"could not extend a lease of request {name}{more}: {error}")
 
     def bury(self, records: tuple[Record, ...], how: str = "") -> bool:
         """A process died: its leases are taken back at once; True if it was in more than one.

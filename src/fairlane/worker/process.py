@@ -24,6 +24,7 @@ from ..steps import Handle, HandleBunch
 from . import ends, signals, stacks
 from .loop import serve
 from .measures import Measures
+from .repeats import Repeats
 from .runner import Runner
 from .slices import SliceSizes
 from .tokens_at_once import BunchSizes
@@ -57,6 +58,7 @@ class Assignment:
     spare: tuple[Record, ...] = ()  # shared out evenly
     tokens: int = 1  # the most a unit takes at once
     failures: Failures | None = None
+    repeats: Repeats = field(default_factory=Repeats, repr=False, compare=False)
 
     @property
     def records(self) -> tuple[Record, ...]:
@@ -185,7 +187,7 @@ def _serve(assignment: Assignment, unit: Unit) -> None:
         try:
             driver.run(serve(unit), handle=handle)
         except FairlaneError as error:
-            _log.warning("%s; trying again", error)
+            assignment.repeats.warn(f"{error}; trying again")
             clock.sleep(1)
         except BaseException:  # noqa: BLE001  see there
             _fail(assignment)
@@ -231,7 +233,7 @@ async def _serve_async(assignment: Assignment, units: list[Unit]) -> None:
             try:
                 await driver.run(serve(unit), handle=handle)
             except FairlaneError as error:
-                _log.warning("%s; trying again", error)
+                assignment.repeats.warn(f"{error}; trying again")
                 await asyncio.sleep(1)
             except BaseException:  # noqa: BLE001  see there
                 _fail(assignment)
