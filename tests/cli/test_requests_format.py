@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +17,7 @@ from fairlane.model import Policy
 from fairlane.operations.submit_many import GROUP
 from fairlane.queue import Queue
 from tests.cli.program import ON_ONE_KIND, Program, bodies_of, settle
+from tests.support.servers import run_server
 
 if TYPE_CHECKING:
     import redis
@@ -142,6 +145,38 @@ class Interrupted(io.BytesIO):
         if self.readings > 1 and self.tell():
             raise KeyboardInterrupt
         return super().read(size)
+
+
+@pytest.mark.usefixtures("redis_server")
+def test_ctrl_c_while_redis_hangs_asks_for_none_of_the_others(monkeypatch: pytest.MonkeyPatch):
+    """One short try in all: what was on its way may be there or not."""
+    monkeypatch.setattr("fairlane.settings.ASK_S", 0.05)
+    monkeypatch.setattr("fairlane.cli.lines.BLOCK", 4 * (GROUP + 7))
+    wish = Wish(Policy(limit=1), None, False, False, False, None, None)
+    with run_server() as server, Queue.from_url(server.url) as queue:
+        source = Source("lines", Hanging(b"1:a\n" * (2 * GROUP)), is_file=True)
+        source.stream.pid = server.pid  # type: ignore[attr-defined]
+        try:
+            with pytest.raises(KeyboardInterrupt) as caught:
+                submit_each(wish, source, lambda: queue)
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+    said = str(caught.value)
+    assert f"{GROUP} of the requests were submitted and go on; whether up to 7 others are" in said
+    assert said.endswith("when Redis answers again, fairlane status shows those that are")
+
+
+class Hanging(Interrupted):
+    """A file whose reading is interrupted just after Redis began to hang."""
+
+    pid = 0
+
+    def read(self, size: int | None = -1) -> bytes:
+        try:
+            return super().read(size)
+        except KeyboardInterrupt:
+            os.kill(self.pid, signal.SIGSTOP)
+            raise
 
 
 @pytest.mark.parametrize("xid", [None, "mine"])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +19,7 @@ from fairlane.settings import CHUNK_ENTRIES
 from tests.cli.program import ON_ONE_KIND, Program, bodies_of, finish, hold, settle
 from tests.cli.test_lines import LINES
 from tests.support.requests import stored
+from tests.support.servers import run_server
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
@@ -151,6 +154,38 @@ def test_an_interrupted_pipe_takes_the_request_back(
     ended.refused(130, "interrupted: request", "was withdrawn, and nothing of it is left\n")
     left = redis_client.keys("*{????????????????????}*")
     assert all(redis_client.ttl(key) > 0 for key in left)  # a marker
+
+
+@pytest.mark.parametrize("words", [(), ("--id", "mine")], ids=str)
+def test_an_interrupt_while_redis_hangs_says_what_is_not_certain(
+    words: tuple[str, ...], program: Program
+):
+    """It ends soon, whether it waits for a reply or for more lines."""
+    with run_server() as server, server.client() as client:
+        program.env["FAIRLANE_REDIS"] = server.url
+        with program.start("submit", "-", *words, stdin=-1) as process:
+            assert process.stdin
+            process.stdin.write(b"a\n" * 5_000)
+            process.stdin.flush()
+            wait_until(lambda: has_two_chunks(client), why="two chunks are there")
+            os.kill(server.pid, signal.SIGSTOP)
+            try:
+                process.stdin.write(b"a\n" * 2_000)
+                process.stdin.flush()
+                began = time.monotonic()
+                process.send_signal(signal.SIGINT)
+                ended = finish(process)
+                took = time.monotonic() - began
+            finally:
+                os.kill(server.pid, signal.SIGCONT)
+    assert ended.code == 130
+    assert re.fullmatch(
+        r"fairlane: interrupted: nothing more is submitted, but whether request (\w+) is in Redis "
+        r"is not certain \(Redis at .* does not answer: .*\): when Redis answers again, "
+        r"fairlane status \1 shows it, if it is\n",
+        ended.err,
+    )
+    assert took < 8.0, "twice the time that it takes on a busy machine"
 
 
 @pytest.mark.parametrize("words", [("--id", "mine"), ("--id", "mine", "--watch"), ("--watch",)])

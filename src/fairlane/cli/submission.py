@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import signal
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, BinaryIO
 
-import click
-
-from ..errors import FairlaneError, QueueFull, RedisFull, RequestNotFound
+from .. import settings
+from ..errors import FairlaneError, QueueFull, RedisFull, RedisUnreachable, RequestNotFound
 from .results_file import NDJSON, write_results
-from .talk import emit, emit_json, say
+from .talk import emit, emit_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from ..drivers.sync import SyncDriver
     from ..model import Policy
     from ..queue import Request
     from .lines import Look, Source
@@ -40,10 +40,6 @@ class Wish:
         return self.out is not None and self.out.endswith(NDJSON)
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM or a closed terminal: like Ctrl-C, but nobody asked to detach."""
-
-
 def end_like_interrupt() -> None:
     """SIGTERM and a closed terminal end a command like Ctrl-C: nothing stays half done."""
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -52,7 +48,7 @@ def end_like_interrupt() -> None:
 
 
 def _terminate(*_: object) -> None:
-    raise Terminated
+    raise KeyboardInterrupt
 
 
 def send(wish: Wish, request: Request, chunks: Iterable[list[bytes]]) -> int:
@@ -77,19 +73,53 @@ def no_room(wish: Wish, error: RedisFull | QueueFull) -> RedisFull | QueueFull:
 
 def _take_back(wish: Wish, request: Request) -> str:
     """Cancels what was interrupted; returns a sentence about what is left of it."""
+    from ..queue import Queue
+
+    with impatient(request.queue.driver.url) as driver:
+        own = Queue(driver, request.queue.name).request(request.id)
+        try:
+            if wish.id is None:  # else it may have been there before
+                cancel_if_there(own)
+            return f"interrupted: {_left_of(own)}"
+        except RedisUnreachable as error:
+            open_end = not_certain(f"request {request.id} is", error)
+            return (
+                f"interrupted: nothing more is submitted, but {open_end} "
+                f"fairlane status {request.id} shows it, if it is"
+            )
+
+
+def impatient(url: str) -> AbstractContextManager[SyncDriver]:
+    """Opens a driver that makes one short try, because a person has interrupted the command."""
+    from ..drivers.sync import SyncDriver
+
+    return closing(SyncDriver(url, patience_s=0, timeout_s=settings.ASK_S))
+
+
+def cancel_if_there(request: Request) -> None:
+    """Cancels what an interrupt may have left of a request. Raises RedisUnreachable."""
     from ..operations.control import cancel
 
-    if wish.id is None:  # else it may have been there before
-        with suppress(FairlaneError):  # there may be nothing to cancel
-            queue = request.queue
-            queue.driver.run(cancel(request.id, "interrupted", queue=queue.name))
-    return f"interrupted: {_left_of(request)}"
+    queue = request.queue
+    try:
+        queue.driver.run(cancel(request.id, "interrupted", queue=queue.name))
+    except RedisUnreachable:
+        raise
+    except FairlaneError:  # there may be nothing to cancel
+        return
+
+
+def not_certain(which: str, error: RedisUnreachable) -> str:
+    """Returns what an interrupt left open, and why; a command that shows it is to follow."""
+    return f"whether {which} in Redis is not certain ({error}): when Redis answers again,"
 
 
 def _left_of(request: Request) -> str:
     look = f"fairlane status {request.id}"
     try:
         now = request.progress()
+    except RedisUnreachable:
+        raise
     except RequestNotFound:
         return f"request {request.id} was withdrawn, and nothing of it is left"
     except FairlaneError as error:
@@ -169,7 +199,7 @@ def _confirm_end(wish: Wish, request: Request) -> None:
 
 
 def _await(wish: Wish, request: Request) -> None:
-    """Waits or watches. Ctrl-C detaches from what is watched: raises Exit(0)."""
+    """Waits or watches. After Ctrl-C, KeyboardInterrupt says that the request goes on."""
     from .endings import wait_for
 
     if not wish.watch:
@@ -179,12 +209,9 @@ def _await(wish: Wish, request: Request) -> None:
 
     try:
         watch(request, wish.timeout)
-    except KeyboardInterrupt as error:
+    except KeyboardInterrupt:
         sentence = f"detached; request {request.id} goes on: fairlane status {request.id}"
-        if wish.out is not None or isinstance(error, Terminated):
-            raise KeyboardInterrupt(sentence) from None
-        say(sentence)
-        raise click.exceptions.Exit(0) from None
+        raise KeyboardInterrupt(sentence) from None
 
 
 def one_of_many(wish: Wish, limit: int, xid: str | None) -> Wish:

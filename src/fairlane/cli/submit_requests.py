@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..errors import FairlaneError, QueueFull, RedisFull
+from ..errors import FairlaneError, QueueFull, RedisFull, RedisUnreachable
+from ..operations.words import of_queue
 from .requests_format import RequestLine, request_lines, rereadable
-from .submission import Wish, announce, await_end, no_room, one_of_many
+from .submission import (
+    Wish,
+    announce,
+    await_end,
+    cancel_if_there,
+    impatient,
+    no_room,
+    not_certain,
+    one_of_many,
+)
 from .talk import say
 
 if TYPE_CHECKING:
@@ -91,15 +100,22 @@ class _Sending:
 
     def _take_back(self) -> str:
         """Cancels what was interrupted; a sentence about it."""
-        from ..operations.control import cancel
+        from ..queue import Queue
 
         printed = f"{self._count:,} of the requests were submitted and go on"
         if self._wish.id is not None:  # they may have been there before
             return f"interrupted: {printed}; repeat the same to submit the others"
-        for request_id in self._coming:
-            with suppress(FairlaneError):  # there may be nothing to cancel
-                queue = self._queue
-                queue.driver.run(cancel(request_id, "interrupted", queue=queue.name))
+        with impatient(self._queue.driver.url) as driver:
+            queue = Queue(driver, self._queue.name)
+            try:
+                for request_id in self._coming:
+                    cancel_if_there(queue.request(request_id))
+            except RedisUnreachable as error:
+                count = f"up to {len(self._coming):,}"
+                shows = f"fairlane status{of_queue(queue.name)} shows those that are"
+                return (
+                    f"interrupted: {printed}; {not_certain(f'{count} others are', error)} {shows}"
+                )
         return f"interrupted: {printed}; what was on its way was cancelled"
 
 

@@ -178,6 +178,11 @@ class Places(Generic[L]):
         if lines is not self._one:
             lines.is_silent = True
 
+    def doubt(self) -> None:
+        """Makes the next connection to each server a short try, until the server answers."""
+        for lines in self._all_lines():
+            lines.is_silent = True
+
     def distrust(self, lines: L) -> None:
         """A server is the last to be asked who serves what: as one that the others can't reach.
 

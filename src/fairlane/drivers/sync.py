@@ -94,6 +94,8 @@ class SyncDriver(Driver[Servers]):
                     reply = runner.perform(step)
                 except BaseException as error:  # noqa: BLE001  the operation decides what it means
                     failure = error
+                    if isinstance(error, KeyboardInterrupt):
+                        runner.calls.hurry()
         finally:
             runner.close()
 

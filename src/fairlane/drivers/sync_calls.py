@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import redis
 
-from .. import clock
+from .. import clock, settings
 from ..errors import FairlaneError, RedisUnfit
 from ..retry import connection_delays
 from ..scripts import Dialect
@@ -38,6 +38,14 @@ class Calls:
         self.sent = sent
         self.until = math.inf
         self.away_s: float | None = None
+
+    def hurry(self) -> None:
+        """Bounds what follows an interrupt, because a person waits for the end of this run.
+
+        Its calls are not repeated for long, and a server that hangs is left after a short try.
+        """
+        self.until = min(self.until, clock.mono_s() + settings.HURRY_S)
+        self.driver.servers.doubt()
 
     def call(self, step: Command | Call) -> Any:
         """One step."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from .. import keys, settings
@@ -129,7 +130,8 @@ def _or_discard(own: Submission, rest: Operation[int]) -> Operation[int]:
             yield from _take_back(own, error)
         raise
     except BaseException as error:
-        yield from _take_back(own, error)
+        with suppress(FairlaneError):  # the caller's own error is the one to raise
+            yield from _take_back(own, error)
         raise
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .. import settings
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -22,6 +24,11 @@ def named(names: Sequence[object]) -> str:
     """The first five, and how many more there are."""
     more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
     return ", ".join(map(str, names[:_SHOWN])) + more
+
+
+def of_queue(queue: str) -> str:
+    """Returns the option that names this queue, with a space in front; "" for the default one."""
+    return "" if queue == settings.DEFAULT_QUEUE else f" --queue {queue}"
 
 
 def span(ms: int) -> str:
