@@ -36,7 +36,10 @@ def test_results_time_out(program: Program, redis_url: str):
     settle(redis_url, answer, most=1)
     ended = program("results", "mine", "--order", "done", "--timeout", "300ms")
     assert (ended.code, ended.out.count(b"\n")) == (4, 1)
-    assert ended.err == ("fairlane: request mine had not ended after 0.3 s; it goes on: 1/2 done\n")
+    assert ended.err == (
+        "fairlane: request mine had not ended after 0.3 s; it goes on: 1/2 done; "
+        "no worker takes from queue req: start one with rq-worker\n"
+    )
 
 
 def test_a_timeout_ends_a_blocking_read(program: Program, redis_url: str, tmp_path: Path):
@@ -100,7 +103,7 @@ def test_silence_is_explained_once(
             patience.run(passing(now, 0.1))
     assert capfd.readouterr().err == (
         "fairlane: no result for 0.1 s: waiting for request mine to go on, "
-        "it is active with 1/2 done\n"
+        "it is active with 1/2 done; no worker takes from queue req: start one with rq-worker\n"
     )
 
 

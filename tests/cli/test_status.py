@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,10 +19,30 @@ on_one_kind = ON_ONE_KIND
 
 
 @on_one_kind
-def test_an_empty_queue(program: Program):
-    ended = program("status")
+@pytest.mark.parametrize(("words", "submits"), [((), "FILE"), (("--queue", "q"), "FILE --queue q")])
+def test_an_empty_queue_is_one_line_that_names_the_next_command(
+    words: tuple[str, ...], submits: str, program: Program
+):
+    ended = program("status", *words)
     assert (ended.code, ended.err) == (0, "")
-    said = ended.out.decode().splitlines()
+    assert ended.out.decode() == (
+        f"queue {words[-1] if words else 'req'} is empty: nothing was submitted to it yet, or none "
+        f"of it is left; rq-submit {submits} submits to it, and --queue NAME shows another queue\n"
+    )
+    assert json.loads(program("status", *words, "--json").out)["requests"] == []
+
+
+@on_one_kind
+@pytest.mark.parametrize("has", ["worker", "bound", "ended request"])
+def test_a_queue_with_more_to_show_has_its_rows(has: str, program: Program, redis_client: Any):
+    if has == "worker":
+        seconds, _ = redis_client.time()
+        redis_client.zadd(keys.workers("req"), {"host:1": int(seconds) * 1000})
+    elif has == "bound":
+        program("queue", "--max-waiting", "10")
+    else:
+        program("submit", "-")
+    said = program("status").out.decode().splitlines()
     assert said[0].split() == ["queue", "req"]
     assert "requests  none" in said
     assert "lanes     empty" in said
@@ -50,7 +70,7 @@ def test_a_queue_at_a_glance(program: Program, redis_url: str):
 @on_one_kind
 def test_another_queue(program: Program):
     program("submit", "-", "--queue", "slow", stdin=b"a\n")
-    assert b"requests  none" in program("status").out
+    assert b"queue req is empty" in program("status").out
     assert b"requests  1 active" in program("status", "--queue", "slow").out
 
 

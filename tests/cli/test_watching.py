@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairlane import settings
+from fairlane import keys, settings
 from fairlane.cli import watching
 from fairlane.cli.lines import open_source
 from fairlane.cli.pace import eta
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import redis
 
 on_one_kind = ON_ONE_KIND
+UNSERVED = "no worker takes from queue req: start one with rq-worker"
 
 
 def answer(_: int, body: bytes) -> bytes:
@@ -67,8 +68,39 @@ def test_wait_counts_what_went_wrong(program: Program, redis_url: str):
 def test_wait_times_out(program: Program):
     program("submit", "-", "--id", "mine", stdin=b"a\n")
     program("wait", "mine", "--timeout", "0.05").refused(
-        4, "had not ended after 0.05 s; it goes on"
+        4, f"had not ended after 0.05 s; it goes on; {UNSERVED}"
     )
+
+
+@on_one_kind
+@pytest.mark.parametrize("words", [("wait",), ("results",)], ids=str)
+def test_a_timeout_of_a_queue_with_a_worker_names_no_missing_one(
+    words: tuple[str, ...], program: Program, redis_client: redis.Redis
+):
+    program("submit", "-", "--id", "mine", stdin=b"a\n")
+    beat(redis_client, "req")
+    ended = program(*words, "mine", "--timeout", "0.05")
+    assert ended.code == 4
+    assert "no worker" not in ended.err
+
+
+@on_one_kind
+@pytest.mark.parametrize("words", [("--wait",), ("--watch",), ("--out", "results")], ids=str)
+def test_a_submission_that_times_out_names_the_missing_worker(
+    words: tuple[str, ...], program: Program, redis_client: redis.Redis
+):
+    beat(redis_client, "req")
+    submitted = ("submit", program.file(b"a\n"), "--queue", "slow", "--timeout", "50ms")
+    ended = program(*submitted, *words)
+    assert ended.code == 4
+    missing = "no worker takes from queue slow: start one with rq-worker --queue slow\n"
+    assert ended.err.endswith(f"it goes on; {missing}")
+
+
+def beat(redis_client: redis.Redis, queue: str) -> None:
+    """A worker of this queue has just sent its heartbeat, by a clock that is ahead."""
+    seconds, _ = redis_client.time()
+    redis_client.zadd(keys.workers(queue), {"host:1": int(seconds) * 1000 + 60_000})
 
 
 @on_one_kind
@@ -100,7 +132,7 @@ def test_watch_says_lines_where_there_is_no_terminal(program: Program, redis_url
 @on_one_kind
 def test_ctrl_c_detaches_from_a_watched_request(program: Program, redis_client: redis.Redis):
     ended = interrupted(program, signal.SIGINT)
-    assert (ended.code, ended.out) == (0, b"mine\n")
+    assert (ended.code, ended.out) == (130, b"mine\n")
     assert ended.err == "fairlane: detached; request mine goes on: fairlane status mine\n"
     assert redis_client.hget("req:{mine}", "state") == b"active"
 
@@ -263,6 +295,23 @@ def test_reading_results_of_a_request_that_was_flushed_ends_with_the_same_senten
     assert (ended.code, ended.err) == (3, GONE)
 
 
+@on_one_kind
+def test_a_watch_notices_that_another_request_has_the_id(
+    program: Program, redis_url: str, redis_client: redis.Redis
+):
+    """The watched request was withdrawn, and another producer submitted its own under that id."""
+    words = ("submit", program.file(b"a\n"), "--id", "mine", "--watch")
+    with program.start(*words) as process, Queue.from_url(redis_url) as queue:
+        assert process.stderr
+        assert b"request mine active" in process.stderr.readline()
+        redis_client.flushall()
+        queue.submit_request([b"b", b"c"], id="mine")
+        ended = finish(process)
+    assert (ended.code, ended.err) == (
+        *(3, "fairlane: request mine is gone: another request has its id by now\n"),
+    )
+
+
 def has_sent(redis_client: redis.Redis, *commands: str) -> bool:
     """True when this is the last command of one of the clients."""
     return any(client["cmd"] in commands for client in redis_client.client_list())
@@ -300,7 +349,7 @@ def test_watch_shows_that_redis_is_away_and_that_it_is_back(alone: Program):
             assert b"Redis does not answer" in process.stderr.readline()
             process.send_signal(signal.SIGINT)
             ended = finish(process)
-    assert ended.code == 0
+    assert ended.code == 130
     assert ended.err == "fairlane: detached; request mine goes on: fairlane status mine\n"
 
 
@@ -320,7 +369,7 @@ def test_the_bar_shows_that_redis_is_away(number: signal.Signals, alone: Program
             read_until(screen, b"Redis does not answer for ")
             process.send_signal(signal.SIGINT)
             assert b"detached" in read_all(screen).encode()
-            assert process.wait(30) == 0
+            assert process.wait(30) == 130
 
 
 def read_until(screen: int, words: bytes) -> None:

@@ -83,7 +83,7 @@ def check_changed(told: Told) -> None:
 
 def check_mended(told: Told) -> None:
     """What was deleted is back, what stood still moves, what was full has room."""
-    assert "requests  none\n" in told.by("scan_iter")
+    assert "queue day is empty: " in told.by("scan_iter")
     found = told.by("fairlane fsck")
     assert re.search(r"^found     forgotten +forgotten  is not in `active`", found)
     assert re.search(r"^repaired  forgotten +forgotten ", found, re.MULTILINE)

@@ -146,7 +146,7 @@ def test_wait_subscribes_before_it_reads():
     assert isinstance(first, Subscribe)
     assert first.channel == b"done:{r1}"
     assert isinstance(operation.send(None), Command)
-    assert isinstance(operation.send([b"active", b"0"]), Message)
+    assert isinstance(operation.send([b"active", b"0", b"req"]), Message)
     operation.close()
 
 

@@ -6,7 +6,6 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from .. import clock
-from ..errors import WaitTimeout
 from ..settings import BLOCK_MS
 from ..steps import Command
 from .endings import counts_of
@@ -24,7 +23,7 @@ class Patience:
 
     def __init__(self, request: Request, timeout: float | None) -> None:
         now = clock.mono_s()
-        self._request = request
+        self._request, self._driver = request, request.queue.driver
         self._timeout = timeout
         self._end = inf if timeout is None else now + timeout
         self._quiet_until = now + QUIET_S if timeout is None else inf
@@ -45,25 +44,28 @@ class Patience:
         self._has_asked = True
         left_ms = (min(self._end, self._quiet_until) - now) * 1000
         block_ms = max(1, int(min(left_ms, BLOCK_MS)))
-        return self._request.queue.driver.run(_hastened(operation, block_ms))
+        return self._driver.run(_hastened(operation, block_ms))
 
     def _end_of_time(self) -> None:
         """Goes on with what has ended: all its results are there."""
         now = counts_of(self._request)
         if not now.ended:
-            raise WaitTimeout(
-                f"request {now.id} had not ended after {self._timeout:g} s; it goes on: "
-                f"{now.done:,}/{now.total:,} done"
-            )
+            from ..operations.watch import timed_out
+
+            counts = f": {now.done:,}/{now.total:,} done"
+            raise self._driver.run(timed_out(now.id, now.queue, self._timeout or 0.0, counts))
         self._end = inf
 
     def _say_what_is_waited_for(self) -> None:
         self._quiet_until = inf
         now = counts_of(self._request)
         if not now.ended:
+            from ..operations.overview import unserved
+
             say(
                 f"no result for {QUIET_S:g} s: waiting for request {now.id} to go on, it is "
                 f"{now.state} with {now.done:,}/{now.total:,} done"
+                + self._driver.run(unserved(now.queue))
             )
 
 

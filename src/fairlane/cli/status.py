@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 ROWS = 20  # requests of the table, and workers; --json has up to 1,000
 TERMS = ("timeouts", "deadline_ms", "time_limit_ms", "durable", "parent")
+# A queue in which all of these are empty has no rows.
+SHOWN = ("requests", "more", "lanes", "stale", "delayed", "beats", "logged", "max_waiting")
 POLICY = ("attempts", "backoff_min", "backoff_max", "lease_ms", "retain_ms")
 
 
@@ -53,6 +55,9 @@ def _show_queue(queue: Queue, *, as_json: bool) -> None:
         listed = [summary(request) for request in requests]
         emit_json({**found, "states": states, "requests": listed})
         return
+    if not any(found[name] for name in SHOWN):
+        emit(_nothing(found["queue"]))
+        return
     counts = ", ".join(f"{count:,} {state}" for state, count in sorted(states.items()))
     more = f", and {found['more']:,} more" if found["more"] else ""
     lanes = ", ".join(f"{lane}: {_tokens(count)}" for lane, count in found["lanes"].items())
@@ -71,6 +76,16 @@ def _show_queue(queue: Queue, *, as_json: bool) -> None:
     if requests:
         emit("")
         _emit_table(requests)
+
+
+def _nothing(queue: str) -> str:
+    """Returns the one line for a queue in which there is nothing to show."""
+    from ..operations.words import of_queue
+
+    return (
+        f"queue {queue} is empty: nothing was submitted to it yet, or none of it is left; "
+        f"rq-submit FILE{of_queue(queue)} submits to it, and --queue NAME shows another queue"
+    )
 
 
 def _workers(found: dict[str, Any]) -> list[str]:

@@ -109,6 +109,7 @@ class _Watching:
         self._end = inf if timeout is None else time.monotonic() + timeout
         self._pace = Pace()
         self._away_since: float | None = None
+        self._born = 0  # distinguishes the request from a later one with the same id
 
     def follow(self) -> Operation[None]:
         """Looks until the end. An outage that lasts for longer than PATIENCE_S is raised."""
@@ -122,19 +123,28 @@ class _Watching:
                 yield Pause(self._away(error))
 
     def _look(self) -> Operation[None]:
-        """Subscribes, then looks: the end is seen immediately, and a lost message costs a look."""
+        """Subscribes, then looks: the end is seen immediately, and a lost message costs a look.
+
+        Raises WaitTimeout, RequestNotFound, RequestLost.
+        """
         from .. import keys
         from ..operations.control import progress
+        from ..operations.watch import replaced, timed_out
         from ..steps import Message, Subscribe
 
         yield Subscribe(keys.done_channel(self._id))
         while True:
             now = yield from progress(self._id)
             self._away_since = None
+            self._born = self._born or now.submitted_ms
+            if now.submitted_ms != self._born:
+                raise replaced(self._id)
             pause = self._view.show(now, self._pace.add(time.monotonic(), now.total - now.left))
             if now.ended:
                 return
-            yield Message(self._in_time(pause))
+            if self._left() <= 0:
+                raise (yield from timed_out(self._id, now.queue, self._timeout or 0.0))
+            yield Message(min(pause, self._left()))
 
     def _away(self, error: RedisUnreachable) -> float:
         """Shows an outage; returns after how many seconds to try again."""
@@ -143,18 +153,19 @@ class _Watching:
         away_s = now - self._away_since
         if away_s >= settings.PATIENCE_S:
             raise error
-        return self._in_time(self._view.show_away(away_s))
+        pause = self._view.show_away(away_s)
+        if self._left() <= 0:
+            from ..errors import WaitTimeout
 
-    def _in_time(self, pause: float) -> float:
-        """Returns the pause, or the time that is left. Raises WaitTimeout when none is."""
-        from ..errors import WaitTimeout
-
-        left = self._end - time.monotonic()
-        if left <= 0:
             raise WaitTimeout(
-                f"request {self._id} had not ended after {self._timeout:g} s; it goes on"
+                f"request {self._id} had not ended after {self._timeout:g} s; "
+                f"Redis has not answered for {away_s:.0f} s"
             )
-        return min(pause, left)
+        return min(pause, self._left())
+
+    def _left(self) -> float:
+        """Returns the seconds that are left of the timeout; negative when it is over."""
+        return self._end - time.monotonic()
 
 
 class Pace:

@@ -10,6 +10,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import keys, settings
+from ..errors import FairlaneError
 from ..model import ENDED_STATES, Progress
 from ..steps import Batch, Command, Operation
 from .control import progress_of
@@ -19,6 +20,7 @@ from .ranges import asks_of_progress
 from .shards import read_shards
 from .together import batch
 from .tokens import parse
+from .words import of_queue
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -77,6 +79,23 @@ def queue_status(queue: str, most: int = 1000) -> Operation[dict[str, Any]]:
         "max_waiting": int(bound[0]) if bound[0] else None,
         "waiting": int(bound[1] or 0) if bound[0] else None,
     }
+
+
+def unserved(queue: str) -> Operation[str]:
+    """Returns the remedy for a queue without a worker, to follow a sentence; "" if it has one.
+
+    It is "" too if the workers cannot be read: the sentence that it follows is more important.
+    """
+    key = keys.workers(queue)
+    asked = [Command(b"ZRANGE", key, 0, -1, b"WITHSCORES"), Command(b"TIME")]
+    try:
+        workers, (seconds, micros) = yield Batch(asked, patience_s=0.0, away_s=settings.AWAY_S)
+    except FairlaneError:
+        return ""
+    beats = _beats(workers, int(seconds) * 1000 + int(micros) // 1000)
+    if not all(is_late(age_ms) for age_ms in beats.values()):
+        return ""
+    return f"; no worker takes from queue {queue}: start one with rq-worker{of_queue(queue)}"
 
 
 def _beats(workers: Sequence[bytes], now_ms: int) -> dict[str, int]:

@@ -12,6 +12,7 @@ from ..steps import Batch, Command, Message, Operation, Subscribe
 from .control import completion, not_found
 from .durable import confirm_end
 from .fields import read
+from .overview import unserved
 from .ranges import lost_behind, trimmed_before
 
 _ENTRY = re.compile(r"\d+(-\d+)?")
@@ -40,7 +41,7 @@ def wait(request_id: str, clock: Any, timeout_s: float | None) -> Operation[str]
     yield Subscribe(keys.done_channel(request_id))
     known = False
     while True:
-        seen, durable = yield from read(request_id, "state", "durable")
+        seen, durable, queue = yield from read(request_id, "state", "durable", "queue")
         if known and seen in {"", "abandoned"}:  # the auditor marks what it finds missing
             raise vanished(request_id)
         if seen in {"", "abandoned"}:
@@ -52,10 +53,18 @@ def wait(request_id: str, clock: Any, timeout_s: float | None) -> Operation[str]
             continue  # a failover took the end back: it runs again
         left = settings.POLL_S if deadline is None else deadline - clock()
         if left <= 0:
-            raise WaitTimeout(
-                f"request {request_id} had not ended after {timeout_s:g} s; it goes on"
-            )
+            raise (yield from timed_out(request_id, queue, timeout_s or 0.0))
         yield Message(min(left, settings.POLL_S))
+
+
+def timed_out(
+    request_id: str, queue: str, timeout_s: float, counts: str = ""
+) -> Operation[WaitTimeout]:
+    """Returns the error for a wait that is over; it says so if no worker serves the queue."""
+    missing = yield from unserved(queue)
+    return WaitTimeout(
+        f"request {request_id} had not ended after {timeout_s:g} s; it goes on{counts}{missing}"
+    )
 
 
 class ResultPage(NamedTuple):
@@ -86,7 +95,7 @@ def read_results(
     if seen in {"", "abandoned"}:
         raise vanished(request_id) if born else not_found(request_id)
     if born and life != born:
-        raise RequestLost(f"request {request_id} is gone: another request has its id by now")
+        raise replaced(request_id)
     ended = seen in ENDED_STATES
     out = keys.results(request_id)
     words: tuple[Any, ...] = (b"XREAD", b"COUNT", PAGE)
@@ -107,6 +116,11 @@ def vanished(request_id: str) -> RequestLost:
         f"request {request_id} is gone from Redis: a failover or a flush took it, "
         "or its retention is over"
     )
+
+
+def replaced(request_id: str) -> RequestLost:
+    """Returns the error for a request whose id was submitted again, as a request of its own."""
+    return RequestLost(f"request {request_id} is gone: another request has its id by now")
 
 
 def read_entries(request_id: str, entry_ids: list[bytes]) -> Operation[list[list[Result]]]:
