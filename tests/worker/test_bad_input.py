@@ -106,7 +106,7 @@ class OfItsOwn(BaseException):
 
 
 FAILURES = {
-    "wrong type": (lambda: 3, "returned a int"),
+    "wrong type": (lambda: 3, "returned an int"),
     "KeyboardInterrupt": (lambda: raise_it(KeyboardInterrupt()), "KeyboardInterrupt"),
     "SystemExit": (lambda: sys.exit(3), "SystemExit: 3"),
     "GeneratorExit": (lambda: raise_it(GeneratorExit()), "GeneratorExit"),

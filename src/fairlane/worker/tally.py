@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from .. import settings
+from ..errors import type_of
 from ..model import Entry, Slice, Verdict, result_head
 from ..retry import retry_delay_ms
 from .raised import Reject, Retry, TimedOut, is_seconds
@@ -183,9 +184,8 @@ def _stored(result: Any) -> tuple[bytes, bytes]:
         status, body = b"d", bytes(result)
     else:
         _refuse_awaitable(result)
-        kind = type(result).__name__
         hint = "raise it instead" if isinstance(result, BaseException) else _EXPECTED
-        raise TypeError(f"the handler returned a {kind}: {hint}")
+        raise TypeError(f"the handler returned {type_of(result)}: {hint}")
     if len(body) > settings.MAX_BODY:
         raise ValueError(f"the result has {len(body):,} bytes: the most is {settings.MAX_BODY:,}")
     return status, body
@@ -202,7 +202,7 @@ def _refuse_awaitable(result: Any) -> None:
         with suppress(Exception):  # one that has begun may raise whatever it likes
             result.close()
     raise TypeError(
-        f"the handler returned a {type(result).__name__}, which nobody awaits: "
+        f"the handler returned {type_of(result)}, which nobody awaits: "
         "make the handler an async def and await it there"
     )
 
