@@ -146,7 +146,10 @@ class Tally:
         self._verdicts.append(Verdict(entry[0], verdict, delay, head, text))
         if self._failures is not None and verdict != "release":
             is_dead = verdict == "dead" or taken.attempt >= taken.attempts
-            self._failures.report(taken, int(index), delay, text, is_dead=is_dead)
+            is_rejected = verdict == "dead"
+            self._failures.report(
+                taken, int(index), delay, text, is_dead=is_dead, is_rejected=is_rejected
+            )
         self._position += 1
 
     def is_time(self, now: int) -> bool:
