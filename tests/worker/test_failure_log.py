@@ -284,6 +284,7 @@ def test_a_worker_logs_why_its_handler_fails(
     async def fail_later(body: bytes) -> bytes:
         return fail(body)
 
+    caplog.set_level(logging.INFO)
     request = queue.submit_request([b"a"] * 6, limit=6, attempts=2, backoff_ms=(1, 2))
     Worker(queue, fail_later if is_async else fail, processes=2).run(until_idle=True)
     said = [message for message in caplog.messages if "ValueError: bad port b'a'" in message]
@@ -292,3 +293,5 @@ def test_a_worker_logs_why_its_handler_fails(
     assert f" of request {request.id} failed at attempt " in said[0]
     counted = "11 more attempts failed, 6 of them the last of their sub-request"
     assert said[1:] == [f"{counted}: ValueError: bad port b'a'"]
+    (last,) = [message for message in caplog.messages if " has stopped: " in message]
+    assert last.endswith(" has stopped: 0 sub-requests done, 12 attempts failed, 6 dead")
