@@ -76,7 +76,7 @@ def check_changed(told: Told) -> None:
     assert told.by("kill -9").startswith("done\n")
     late = told.by("fairlane dead list reminders")
     assert "reminders\nexit code 1\n" in late
-    assert re.search(rf"^{FINGERPRINT}  \d+ dead \(deadline\): ", late, re.MULTILINE)
+    assert re.search(rf"^{FINGERPRINT}  \d+ dead \(past the deadline\): ", late, re.MULTILINE)
     lanes = [line.split()[0] for line in told.by("fairlane stats").splitlines()]
     assert lanes in (["LANE", "5", "9", "all"], ["LANE", "5", "9", "50", "all"])  # paused how soon?
 
