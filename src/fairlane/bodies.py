@@ -8,7 +8,7 @@ from dataclasses import fields
 from itertools import chain
 from typing import Any
 
-from .errors import InvalidArgument
+from .errors import InvalidArgument, type_of
 from .model import Policy
 from .settings import CHUNK_BYTES, CHUNK_ENTRIES, MAX_BODY
 
@@ -33,7 +33,7 @@ class Chunker:
                 raise InvalidArgument(f"sub-request {self.count} is not text: {error}") from None
         elif not isinstance(body, bytes):
             raise InvalidArgument(
-                f"sub-request {self.count} is a {type(body).__name__}: bytes or str is expected"
+                f"sub-request {self.count} is {type_of(body)}: bytes or str is expected"
             )
         size = len(body)
         if size > MAX_BODY:
@@ -139,7 +139,7 @@ async def _awaited(
 def _check_iterable(bodies: object) -> None:
     if isinstance(bodies, (str, bytes, bytearray, dict)) or not isinstance(bodies, Iterable):
         raise InvalidArgument(
-            f"bodies is a {type(bodies).__name__}: an iterable of bytes or str is expected, "
+            f"bodies is {type_of(bodies)}: an iterable of bytes or str is expected, "
             "one for each sub-request"
         )
 

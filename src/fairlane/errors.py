@@ -148,3 +148,9 @@ SCRIPT_ERRORS: dict[str, type[FairlaneError]] = {
     "BADTOKENS": InvalidArgument,
     "BADVERDICT": InvalidArgument,
 }
+
+
+def type_of(value: object) -> str:
+    """Returns the type of a value with its article, as an error names it: `an int`, `a list`."""
+    name = type(value).__name__
+    return f"an {name}" if name[0] in "aeiouAEIOU" else f"a {name}"

@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
+from fairlane.cli.dead import _ended
+from fairlane.model import DeadSubRequest
+from fairlane.queue import Queue
+from fairlane.worker import Reject, Worker
 from tests.cli.program import NOBODY, ON_ONE_KIND, Dead, settle
 
 if TYPE_CHECKING:
@@ -24,6 +28,12 @@ def refuse(_: int, body: bytes) -> NoReturn:
     if body == b"other":
         raise Dead("no such \x1b[31mhost")
     raise Dead(RAISED.format(f"ValueError: bad port {body!r}"))
+
+
+def fail_or_reject(body: bytes) -> NoReturn:
+    if body == b"1":
+        raise ValueError(f"bad port {body!r}")
+    raise Reject("no such host")
 
 
 @pytest.fixture
@@ -62,7 +72,7 @@ def test_no_dead_ones(program: Program):
 
 def test_a_queues_requests_with_dead_ones(dead: Callable, program: Program):
     dead(b"1\n2\nother\n")
-    assert program("dead", "list").out == b"mine  done  3 dead: rejected 3\n"
+    assert program("dead", "list").out == b"mine  done  3 dead: 3 rejected\n"
     assert listed(program) == [
         {"id": "mine", "state": "done", "dead": 3, "reasons": {"rejected": 3}}
     ]
@@ -100,6 +110,31 @@ def test_each_one_with_its_body(dead: Callable, program: Program):
     assert (one["index"], one["attempt"], one["body"]) == (0, 1, "1")
     assert one["error"].startswith("Traceback")
     assert base64.b64decode(two["body_base64"]) == b"\xff\x00"
+
+
+def test_why_they_are_dead_is_a_phrase_for_people(program: Program, redis_url: str):
+    """JSON has the word that is stored."""
+    program(
+        "submit", "-", "--id", "mine", "--attempts", "3", "--backoff", "1ms..1ms", stdin=b"1\n2\n"
+    )
+    with Queue.from_url(redis_url, name="req") as queue:
+        Worker(queue, fail_or_reject).run(until_idle=True)
+    assert (
+        program("dead", "list").out == b"mine  done  2 dead: 1 failed every attempt, 1 rejected\n"
+    )
+    groups = program("dead", "list", "mine").out.decode()
+    assert "  1 dead (failed every attempt): ValueError: bad port b'1'\n" in groups
+    first, second = program("dead", "list", "mine", "--each").out.decode().splitlines()
+    assert "  failed 3 of 3 attempts: ValueError: bad port b'1'  <- 1" in first + second
+    assert "  rejected at attempt 1: no" in first + second
+    assert listed(program)[0]["reasons"] == {"attempts": 1, "rejected": 1}
+    for reason, attempt, words in (
+        ("attempts", 1, "failed 1 of 1 attempt"),
+        ("timeout", 2, "timed out at attempt 2"),
+        ("died", 2, "died at attempt 2"),
+        ("deadline", 0, "past the deadline"),
+    ):
+        assert _ended(DeadSubRequest(0, attempt, reason, "why", "w:1", b"", "1-0")) == words
 
 
 def test_requeued_after_the_end_they_run_in_a_new_request(

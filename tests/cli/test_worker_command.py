@@ -96,7 +96,7 @@ def test_what_takes_too_long_is_ended_and_said(program: Program):
     ("words", "why"),
     [
         (("--handler", "mine"), "write module:function"),
-        (("--handler", "nowhere:shout"), "cannot be imported"),
+        (("--handler", "nowhere:shout"), "'nowhere': it is neither in the current folder, /"),
         (("--handler", "mine:whisper"), "mine has no whisper"),
         (("--handler", "mine:ready"), "not something to call"),
         (("--handler", "mine:three"), "takes 3 arguments"),

@@ -433,6 +433,7 @@ class Request:
     ) -> list[Token]:
         """Leases are taken back, what came too late is dead, lost tokens are made again."""
         told: list[Result] = []
+        before = self.state
         for permit in self._named(now, worker, started, k, fence):
             self._take_back(now, permit, told, is_named=bool(worker and k))
         if self.is_open and self.open_until < now and self.state != "cancelling":
@@ -451,7 +452,8 @@ class Request:
                 again.append(number)
         if self.is_over():
             return self.conclude(now, reply)
-        agree(reply[:2], [b"ok", self._look(now)], "a reap")
+        word = b"ok" if self.state == before else b"stopped"
+        agree(reply[:2], [word, self._look(now)], "a reap")
         tokens = tokens_of(reply[2])
         for token, number in zip(tokens, again, strict=False):
             self.queue(token, number, self.permits[number].due, now)

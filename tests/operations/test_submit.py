@@ -242,7 +242,7 @@ def test_a_body_too_large_is_refused_and_named(queue: Queue, lane: Lane):
 
 def test_a_body_that_is_no_body_is_refused_and_named(queue: Queue):
     """The caller learns which one it was."""
-    with pytest.raises(InvalidArgument, match="sub-request 1 is a int"):
+    with pytest.raises(InvalidArgument, match="sub-request 1 is an int"):
         queue.submit_request([b"a", 7])  # type: ignore[list-item]
 
 

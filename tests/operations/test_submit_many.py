@@ -194,7 +194,7 @@ def test_a_repeat_changes_nothing(queue: Queue, redis_client: Any):
 @pytest.mark.parametrize(
     ("requests", "ids", "says"),
     [
-        ([[b"a"], [b"b", 7]], None, "request 1 of the call: sub-request 1 is a int"),
+        ([[b"a"], [b"b", 7]], None, "request 1 of the call: sub-request 1 is an int"),
         (
             [[b"a"], [b"x" * (2**20 + 1)]],
             None,
@@ -209,7 +209,7 @@ def test_a_repeat_changes_nothing(queue: Queue, redis_client: Any):
         ([[b"a"]], "r0", "ids 'r0' is not valid"),
         (b"ab", None, "requests is a bytes"),
         ({"a": 1}, None, "requests is a dict"),
-        (7, None, "requests is a int"),
+        (7, None, "requests is an int"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -491,7 +491,7 @@ def test_the_asyncio_twin_submits_the_same(redis_url: str, redis_client: Any):
             with pytest.raises(InvalidArgument, match="request 1 of the call: sub-request 1 is a"):
                 await queue.submit_many(wrong)
             wrong = 7
-            with pytest.raises(InvalidArgument, match="requests is a int"):
+            with pytest.raises(InvalidArgument, match="requests is an int"):
                 await queue.submit_many(wrong)
             for request in made:
                 await request.cancel()

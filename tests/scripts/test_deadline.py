@@ -65,6 +65,7 @@ def test_what_is_held_at_the_deadline_may_end(lane: Lane):
     (token,) = lane.start(9, limit=3, deadline_ms=20_000)[:1]
     held = lane.take(token, count=3)
     lane.later(20_000)
+    assert lane.reap()[0] == b"stopped"
     assert lane.reap()[0] == b"ok"
     assert lane.hash()["state"] == "expiring"
     assert lane.extend(held) == "cancelled"
@@ -80,7 +81,7 @@ def test_a_lease_that_dies_after_the_deadline_is_dead_too(lane: Lane):
     (token,) = lane.start(2, limit=1, deadline_ms=20_000)
     lane.take(token, count=2)
     lane.later(20_000)
-    assert lane.reap()[0] == b"ok"
+    assert lane.reap()[0] == b"stopped"
     lane.later(10_000)
     word, summary = lane.reap()
     assert (word, summary[2:6]) == (b"ended", [2, 0, 2, 0])
@@ -101,7 +102,7 @@ def test_many_are_made_dead_in_bounded_bites(lane: Lane):
     assert lane.append(1000, chunk=2)[0] == b"ok"
     assert lane.append(7, chunk=3)[0] == b"ok"
     lane.later(1_000)
-    assert [lane.reap()[:2] for _ in range(2)] == [[b"ok", 1], [b"ok", 1]]
+    assert [lane.reap()[:2] for _ in range(2)] == [[b"stopped", 1], [b"ok", 1]]
     assert lane.reap()[0] == b"ended"
     assert lane.number("dead") == 2007
 

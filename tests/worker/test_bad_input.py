@@ -106,7 +106,7 @@ class OfItsOwn(BaseException):
 
 
 FAILURES = {
-    "wrong type": (lambda: 3, "returned a int"),
+    "wrong type": (lambda: 3, "returned an int"),
     "KeyboardInterrupt": (lambda: raise_it(KeyboardInterrupt()), "KeyboardInterrupt"),
     "SystemExit": (lambda: sys.exit(3), "SystemExit: 3"),
     "GeneratorExit": (lambda: raise_it(GeneratorExit()), "GeneratorExit"),
@@ -194,6 +194,7 @@ def test_what_ends_its_process_is_charged_once_it_is_alone(
 ):  # fmt: skip
     """The first death, in a slice of several, charges nobody; the supervisor names the others."""
     monkeypatch.setattr("faulthandler.is_enabled", lambda: False)  # pytest's shows them elsewhere
+    caplog.set_level("INFO")
     request = submit(queue)
     worker = Worker(queue, handler_of(act))
     worker.run(until_idle=True)
@@ -203,7 +204,12 @@ def test_what_ends_its_process_is_charged_once_it_is_alone(
     first, other = "sub-requests", f"sub-request {BAD}"
     for i, message in enumerate(said):
         assert f"ended by {how} in {other if i else first} of request {request.id}" in message
-        assert message.endswith("; its work is taken back")
+        at = f" at attempt {i} of {ATTEMPTS}" if i else ""
+        assert f" of request {request.id}{at}" in message
+        end = ", and the sub-request is dead" if i == ATTEMPTS else ""
+        assert message.endswith(f"; its work is taken back{end}")
+    (last,) = [one for one in caplog.messages if " has stopped: " in one]
+    assert last.endswith(f" done, {ATTEMPTS} attempts failed, 1 dead")
     assert (", at test_bad_input.py:" in said[-1]) == ("SEGV" in how or "ABRT" in how)
 
 

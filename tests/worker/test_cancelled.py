@@ -20,7 +20,7 @@ from tests.support.wait import wait_until
 from tests.worker.parts import ON_SINGLE, OP, slice_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     import redis
 
@@ -46,6 +46,51 @@ def test_a_running_handler_sees_within_a_second_that_its_request_is_cancelled(
     folder.wait_noted("told")
     assert time.monotonic() - before < SOON_S
     assert request.wait(timeout=10) == "cancelled"
+
+
+@ON_SINGLE
+def test_a_running_handler_sees_soon_that_the_deadline_has_passed(
+    queue: Queue, workers: Workers, folder: Folder
+):
+    """Whoever leads stops the request at its next look, which is due at the deadline."""
+    request = queue.submit_request([b"never"], limit=1, deadline_ms=3_000)
+    ends_at = time.monotonic() + 3
+    workers.start("until_cancelled")
+    folder.wait_noted("began")
+    folder.wait_noted("told")
+    assert time.monotonic() - ends_at < SOON_S + 1  # the leader looks about once a second
+    assert request.wait(timeout=10) == "done"
+
+
+@pytest.mark.parametrize("is_left_open", [False, True])
+@ON_SINGLE
+def test_a_running_handler_sees_that_its_producer_gave_the_request_up(
+    queue: Queue, workers: Workers, folder: Folder, redis_client: redis.Redis, *, is_left_open: bool
+):
+    """It discards what it could not complete; or it is gone, and the auditor cancels the rest."""
+
+    def bodies() -> Iterator[bytes]:
+        yield from [b"never"] * 2001  # two chunks, after which the first is sent, and one more
+        folder.wait_noted("began")
+        ends = lease_ends()
+        # The first count that a supervisor reads is new to it, so it extends the lease.
+        wait_until(lambda: lease_ends() > ends)
+        began.append(time.monotonic())
+        if is_left_open:
+            redis_client.hset(keys.request_hash("mine"), "open_until", 1)
+            workers.hurry()
+            folder.wait_noted("told")
+        raise ValueError("no more")
+
+    def lease_ends() -> float:
+        return float(str(redis_client.zscore(keys.leases("mine"), "0")))
+
+    began: list[float] = []
+    workers.start("until_cancelled", slice_ms=0)
+    with pytest.raises(ValueError, match="no more"):
+        queue.submit_request(bodies(), id="mine", limit=1)
+    folder.wait_noted("told")
+    assert time.monotonic() - began[0] < SOON_S + is_left_open
 
 
 @pytest.mark.parametrize("is_batch", [False, True])

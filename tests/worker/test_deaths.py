@@ -43,8 +43,8 @@ def test_a_killed_processs_sub_request_runs_again(queue: Queue, workers: Workers
     assert [began[0] for began in folder.noted("began")].count("0") == 2
     assert worker.health()["restarts"] == 1
     said = f"process {pid} of the worker ended by signal 9 (SIGKILL) "
-    said += f"in sub-request 0 of request {request.id}; "
-    assert said + "its work is taken back" in worker.said()
+    said += f"in sub-request 0 of request {request.id} at attempt 1 of 5; "
+    assert said + "its work is taken back\n" in worker.said()
     assert worker.health()["crashes"] == 1
     check_told_once(request)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +14,7 @@ from fairlane.cli.log import StderrHandler
 from fairlane.worker import Reject, Retry, Worker
 from fairlane.worker.failures import Failures
 from fairlane.worker.handlers import shape_of
+from fairlane.worker.measures import Measures
 from fairlane.worker.runner import Runner
 from tests.worker.parts import ON_SINGLE, record_of_its_own, slice_of
 
@@ -48,6 +50,12 @@ def fail(body: bytes) -> bytes:
 
 def fail_each_its_way(body: bytes) -> bytes:
     raise ValueError(body.decode())
+
+
+def fill(made: Failures) -> None:
+    """Leaves no room in the pipe."""
+    while made._write(["other", 0, 0]):
+        pass
 
 
 def text_of(record: logging.LogRecord) -> str:
@@ -90,10 +98,10 @@ def test_what_a_handler_rejects_or_asks_again_is_logged_in_one_line(
     work(ask, b"x")
     work(reject, b"x")
     made.look()
-    began = "sub-request 0 of request r1 failed at attempt 1 of 5"
+    began, at = "sub-request 0 of request r1", "at attempt 1 of 5"
     assert [text_of(record).rpartition("fairlane: ")[2] for record in caplog.records] == [
-        f"{began}, the next is due in 5.0 s: the bank is closed",
-        f"{began}, it is dead: no such account",
+        f"{began} failed {at}, the next is due in 5.0 s: the bank is closed",
+        f"{began} was rejected by the handler {at}, it is dead: no such account",
     ]
 
 
@@ -157,14 +165,66 @@ def test_a_pipe_that_is_full_stops_no_handler_and_loses_no_count(
     made: Failures, work: Any, caplog: pytest.LogCaptureFixture
 ):
     work(fail, b"x")
-    filler = ["other", 0, 0]
-    while made._write(filler):
-        pass
+    fill(made)
     work(fail, *[b"x"] * 50)
     made.look()
     work(fail, b"x")
     made.look(is_last=True)
     assert caplog.messages[-1].startswith("51 more attempts failed: ")
+
+
+def test_what_found_no_room_goes_with_the_next_flush(
+    made: Failures, work: Any, caplog: pytest.LogCaptureFixture
+):
+    """Also the first failure of a kind, with its traceback."""
+    work(fail, b"x")
+    fill(made)
+    work(fail, *[b"x"] * 50)
+    work(fail_each_its_way, b"apple", b"apple")
+    made.flush()  # there is no room yet
+    made.look()
+    made.flush()
+    made.flush()
+    made.look(is_last=True)
+    assert [message.partition(" of request")[0] for message in caplog.messages] == [
+        "sub-request 0",
+        "sub-request 1",
+        "50 more attempts failed: ValueError: bad port b'x'",
+        "1 more attempt failed: ValueError: apple",
+    ]
+    assert "in fail_each_its_way" in text_of(caplog.records[1])
+
+
+def test_a_process_that_ends_waits_for_room(
+    made: Failures, work: Any, caplog: pytest.LogCaptureFixture
+):
+    """The supervisor reads several times a second; but what reads nothing is not waited for."""
+    work(fail, b"x")
+    fill(made)
+    work(fail, b"x")
+    ending = threading.Thread(target=made.flush_last)
+    ending.start()
+    while ending.is_alive():
+        made.look()
+        ending.join(0.01)
+    made.look(is_last=True)
+    assert caplog.messages[-1].startswith("1 more attempt failed: ValueError: bad port")
+    fill(made)
+    work(fail, b"x")
+    made.flush_last()
+
+
+def test_measures_that_are_looked_at_flush_the_failures(
+    made: Failures, work: Any, caplog: pytest.LogCaptureFixture
+):
+    """A unit does so after each pop, also after one that brought nothing."""
+    work(fail, b"x")
+    fill(made)
+    work(fail, b"x")
+    made.look()
+    assert Measures("req", made).due() == []
+    made.look(is_last=True)
+    assert caplog.messages[-1].startswith("1 more attempt failed: ")
 
 
 def test_a_long_text_fits_into_one_write(
@@ -224,6 +284,7 @@ def test_a_worker_logs_why_its_handler_fails(
     async def fail_later(body: bytes) -> bytes:
         return fail(body)
 
+    caplog.set_level(logging.INFO)
     request = queue.submit_request([b"a"] * 6, limit=6, attempts=2, backoff_ms=(1, 2))
     Worker(queue, fail_later if is_async else fail, processes=2).run(until_idle=True)
     said = [message for message in caplog.messages if "ValueError: bad port b'a'" in message]
@@ -232,3 +293,5 @@ def test_a_worker_logs_why_its_handler_fails(
     assert f" of request {request.id} failed at attempt " in said[0]
     counted = "11 more attempts failed, 6 of them the last of their sub-request"
     assert said[1:] == [f"{counted}: ValueError: bad port b'a'"]
+    (last,) = [message for message in caplog.messages if " has stopped: " in message]
+    assert last.endswith(" has stopped: 0 sub-requests done, 12 attempts failed, 6 dead")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import sys
 import typing
 from typing import TYPE_CHECKING, Any
@@ -277,6 +278,23 @@ def test_a_handler_that_is_not_there_is_refused(
     module("fairlane_test_arity", "def f(): pass")
     with pytest.raises(HandlerNotFound, match=sentence):
         load(name)
+
+
+def test_a_missing_module_is_named_with_the_current_folder(
+    module: typing.Callable[[str, str], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """An import that fails within a module says nothing about where that module is."""
+    module("fairlane_test_needs", "import fairlane_test_absent")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    folder = f"neither in the current folder, {re.escape(str(tmp_path))}, nor elsewhere on Python"
+    for name in ("nope:price", "nope.shop:price"):
+        with pytest.raises(HandlerNotFound, match=f"No module named 'nope': it is {folder}"):
+            load(name)
+    with pytest.raises(HandlerNotFound, match=r"No module named 'fairlane_test_absent'$"):
+        load("fairlane_test_needs:f")
 
 
 # ------------------------------------------------------------------ the default handler

@@ -45,6 +45,7 @@ REPORT: dict[str, Any] = {
     "timeouts": 10,
     "lost": 11,
     "crashes": 12,
+    "dead": 13,
 }
 
 
@@ -155,7 +156,7 @@ def test_metrics_are_in_prometheus_form(ask: Ask):
     samples = [line for line in lines if not line.startswith("#")]
     assert 'fairlane_worker_done_total{queue="req"} 40' in samples
     assert 'fairlane_worker_held{queue="req"} 3' in samples
-    for name in ("retries", "rejected", "timeouts", "lost", "crashes"):
+    for name in ("retries", "rejected", "timeouts", "lost", "crashes", "dead"):
         assert f'fairlane_worker_{name}_total{{queue="req"}} {REPORT[name]}' in samples
     assert 'fairlane_worker_healthy{queue="req"} 1' in samples
     for sample in samples:

@@ -219,7 +219,14 @@ def test_of_a_crash_the_innermost_call_in_the_handlers_own_file_is_told():
 @pytest.mark.parametrize(
     ("status", "count", "said"),
     [
-        (11, 1, "signal 11 (SIGSEGV) in sub-request 0 of request r0; its work is taken back"),
+        (
+            11,
+            1,
+            (
+                "signal 11 (SIGSEGV) in sub-request 0 of request r0 at attempt 1 of 2; "
+                "its work is taken back"
+            ),
+        ),
         (256, 0, "exit 1; its work is taken back"),
         (50, 0, "signal 50; its work is taken back"),
         (
@@ -239,10 +246,24 @@ def test_a_death_is_told_in_one_line(
     """With what was held, and what follows when nobody knows which it was."""
     records = tuple(Board(4).records)
     for i in range(count):
-        records[i].hold(f"r{i}", "0", 7, b"o" * 32, 99.0, 30.0, i)
+        records[i].hold(f"r{i}", "0", 7, b"o" * 32, 99.0, 30.0, i, 1, 2)
         records[i].take_turn()
     children._tell(children.Child(7, 0, records, -1, -1, 0.0), status)
     assert caplog.messages == ["process 7 of the worker ended by " + said]
+
+
+def test_a_death_at_the_last_attempt_is_logged_as_the_end_of_the_sub_request(
+    caplog: pytest.LogCaptureFixture,
+):
+    records = tuple(Board(1).records)
+    records[0].hold("r0", "0", 7, b"o" * 32, 99.0, 30.0, 5, 3, 3)
+    records[0].take_turn()
+    children._tell(children.Child(7, 0, records, -1, -1, 0.0), 9 << 8)
+    (said,) = caplog.messages
+    assert said.endswith(
+        "ended by exit 9 in sub-request 5 of request r0 at attempt 3 of 3; "
+        "its work is taken back, and the sub-request is dead"
+    )
 
 
 def test_several_late_tasks_are_told_in_one_line(scene: Any, caplog: pytest.LogCaptureFixture):

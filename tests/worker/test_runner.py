@@ -51,14 +51,21 @@ def test_a_result_is_bytes_text_or_nothing(run: Run, result: Any, head: bytes, b
 
 
 @pytest.mark.parametrize(
-    "result", [3, {}, [b"x"], object(), True], ids=lambda made: type(made).__name__
+    ("result", "named"),
+    [
+        (3, "an int"),
+        ({}, "a dict"),
+        ([b"x"], "a list"),
+        (object(), "an object"),
+        (True, "a bool"),
+    ],
 )
-def test_a_result_of_another_type_is_a_failure_with_a_sentence(run: Run, result: Any):
+def test_a_result_of_another_type_is_a_failure_with_a_sentence(run: Run, result: Any, named: str):
     """It names the type and says what is expected."""
     outcome = run(lambda _: result, slice_of(b"x"))
     (verdict,) = outcome.verdicts
     assert verdict.verdict == "retry"
-    expected = f"the handler returned a {type(result).__name__}: bytes, str or None is expected"
+    expected = f"the handler returned {named}: bytes, str or None is expected"
     assert verdict.error == expected
     assert (outcome.ids, outcome.results, outcome.position) == ([], [], 1)
 

@@ -9,7 +9,7 @@ local function stop(state, word, reason)
       park(state, all[i])
     end
   end
-  state.state = word
+  state.state, state.is_stopped = word, true
   save_state(state, "reason", reason)
 end
 

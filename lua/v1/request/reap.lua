@@ -3,8 +3,8 @@
 -- A lease that died owing one entry charges it an attempt; owing more, or shared and not named, nobody is charged.
 -- Also queues again the permits whose tokens the auditor found missing, and cancels a request
 -- left open past its time, and makes dead what has not started by the deadline.
--- Says: ok look tokens | ended summary | foreign | gone; look = ms until the next lease expires or the
--- deadline, at least 2; 1 = there is more to do now; 0 = nothing is to be expected
+-- Says: ok look tokens | stopped look tokens (by this call) | ended summary | foreign | gone; look = ms until the next lease
+-- expires or the deadline, at least 2; 1 = there is more to do now; 0 = nothing is to be expected
 -- @flags allow-oom
 -- @include lib/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
@@ -73,7 +73,7 @@ if (state.state == "active" or state.state == "paused") and state.deadline > 0 t
   look = math.min(look > 0 and look or state.deadline, math.max(2, state.deadline - now))
 end
 look = more and 1 or look
-local reply = finish_or_mint(state, now, "ok", look)
+local reply = finish_or_mint(state, now, state.is_stopped and "stopped" or "ok", look)
 for _, part in ipairs(again) do
   table.insert(reply[3] or {}, part)
 end

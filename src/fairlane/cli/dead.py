@@ -157,6 +157,7 @@ def _choose(
 
 def _list_queue(queue: Queue, *, as_json: bool) -> None:
     from ..operations.dead import queue_dead
+    from ..operations.words import reason_words
 
     found = queue.driver.run(queue_dead(queue.name))
     for row in found["requests"]:
@@ -164,7 +165,8 @@ def _list_queue(queue: Queue, *, as_json: bool) -> None:
             emit_json(row)
             continue
         told = sum(row["reasons"].values())
-        reasons = [f"{reason} {count:,}" for reason, count in sorted(row["reasons"].items())]
+        counts = sorted(row["reasons"].items())
+        reasons = [f"{count:,} {reason_words(reason)}" for reason, count in counts]
         rest = [f"{row['dead'] - told:,} not looked at"] if row["dead"] > told else []
         emit(f"{row['id']}  {row['state']}  {row['dead']:,} dead: {', '.join(reasons + rest)}")
     if not found["requests"]:
@@ -176,6 +178,7 @@ def _list_queue(queue: Queue, *, as_json: bool) -> None:
 def _list_groups(queue: Queue, request_id: str, *, as_json: bool) -> bool:
     from ..operations.control import moment
     from ..operations.dead import group_dead
+    from ..operations.words import reason_words
 
     groups = queue.driver.run(group_dead(request_id))
     now_ms = queue.driver.run(moment(request_id))
@@ -184,7 +187,9 @@ def _list_groups(queue: Queue, request_id: str, *, as_json: bool) -> bool:
             emit_json(_group_fields(group))
             continue
         headline = _short(group.headline)
-        emit(f"{group.fingerprint}  {group.count:,} dead ({group.reason}): {headline}")
+        emit(
+            f"{group.fingerprint}  {group.count:,} dead ({reason_words(group.reason)}): {headline}"
+        )
         first, last = (ago(max(0, now_ms - ms)) for ms in (group.first_ms, group.last_ms))
         more = ", ..." if group.count > len(group.indexes) else ""
         indexes = f"index {', '.join(map(str, group.indexes))}{more}"
@@ -216,11 +221,20 @@ def _list_each(queue: Queue, request_id: str, *, as_json: bool) -> bool:
         if as_json:
             emit_json(_fields(one))
             continue
-        tried = f"{one.reason} at attempt {one.attempt}" if one.attempt else one.reason
         headline = _short(read_failure(one.error).headline)
         body = _short(one.body[: 4 * PREVIEW].decode("utf-8", "backslashreplace"), PREVIEW)
-        emit(f"{one.index}  {one.fingerprint}  {tried}: {headline}  <- {body}")
+        emit(f"{one.index}  {one.fingerprint}  {_ended(one)}: {headline}  <- {body}")
     return found
+
+
+def _ended(one: DeadSubRequest) -> str:
+    """Says why a sub-request was given up, and after which attempt."""
+    from ..operations.words import many, reason_words
+
+    if one.reason == "attempts":  # an attempt that is not the last one is followed by another
+        return f"failed {one.attempt} of {many(one.attempt, 'attempt')}"
+    words = reason_words(one.reason)
+    return f"{words} at attempt {one.attempt}" if one.attempt else words
 
 
 def _fields(one: DeadSubRequest) -> dict[str, Any]:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
-from .. import keys, settings
-from ..errors import InvalidArgument, RedisUnreachable, RequestNotFound
+from .. import keys
+from ..errors import InvalidArgument, RequestNotFound
 from ..model import Completion, FailedAttempt, Progress
 from ..scripts import library
 from ..steps import Batch, Command, Operation
 from . import permits
 from .fields import unpacked
-from .tokens import insert, retire
+from .tokens import count_stop, insert, retire
 
 
 def cancel(request_id: str, reason: str, *, queue: str | None = None) -> Operation[bool]:
@@ -31,10 +30,7 @@ def cancel(request_id: str, reason: str, *, queue: str | None = None) -> Operati
     calls = insert(home, request_id, reply[-1])
     if calls:
         yield Batch(calls)
-    # For the supervisors of its handlers. If it fails, they see the end when they extend a lease.
-    count = Command(b"HINCRBY", keys.conf(home), b"cancels", 1)
-    with suppress(RedisUnreachable):
-        yield Batch([count], lenient=True, away_s=settings.AWAY_S)
+    yield from count_stop(home)
     return False
 
 

@@ -8,7 +8,7 @@ from .. import keys, settings
 from ..errors import FairlaneError
 from ..scripts import library
 from ..steps import Batch, Command, Operation
-from .maintain import settle_reaps, unregister
+from .maintain import GOES_ON, settle_reaps, unregister
 from .together import TOGETHER, each_or_error
 from .tokens import parse
 from .work import reap
@@ -77,7 +77,7 @@ def take_over(queue: str, worker: str, started: str) -> Operation[int]:
         except FairlaneError as failure:  # of a shard that takes no tokens: they are minted again
             error = error or failure
         for name, reply in replies.items():
-            if isinstance(reply, list) and reply[0] == b"ok" and reply[1] == 1:
+            if isinstance(reply, list) and reply[0] in GOES_ON and reply[1] == 1:
                 todo.append(name)  # it held more than one bite
     yield from unregister(queue, worker, started)
     if error is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from .. import keys, settings
 from ..scripts import library
 from ..steps import Command, Operation
-from .tokens import drop, retire
+from .tokens import count_stop, drop, retire
 
 if TYPE_CHECKING:
     from typing import Any
@@ -40,6 +40,8 @@ def discard(own: Submission, reason: str) -> Operation[None]:
         yield retire(queue, own.id, reply[1])
     elif word in {b"ok", b"held"}:
         yield from _remove_tokens(own, reply[1])
+        if word == b"held":
+            yield from count_stop(queue)
     if word in {b"ok", b"gone"} and score != b"0":
         yield drop(queue, own.id, score.decode())
 

@@ -11,7 +11,7 @@ from ..scripts import library
 from ..steps import Batch, Call, Command, Operation
 from .intents import seen_to_exist
 from .together import each_or_error
-from .tokens import Ending, Minted, drop, insert_all, postpone, push, retire_all
+from .tokens import Ending, Minted, count_stop, drop, insert_all, postpone, push, retire_all
 from .work import reap
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ _PROMOTED = 1000  # tokens a call
 _GLANCES = 250  # requests of one batch
 _ROWS = 300  # of one call
 _CALLS = 20  # of one batch; each has hundreds of tokens
+GOES_ON = {b"ok", b"stopped"}  # what reap says of a request that has not ended
 _BITES = 20  # reaps of one request at one look; a bite is about 1,000 entries
 
 
@@ -92,7 +93,7 @@ def beat(
 
 
 def count_cancels(queue: str) -> Operation[bytes | None]:
-    """Returns how many requests of the queue were cancelled while they were worked on."""
+    """Returns how many requests of the queue were stopped while they were worked on."""
     step = Command(b"HGET", keys.conf(queue), b"cancels")
     step.away_s = settings.BEAT_MS / 1000  # leases at other nodes are not to wait for this one
     count: bytes | None = yield step
@@ -238,7 +239,7 @@ def look_at(queue: str, request_id: str, score: str, now: int) -> Operation[bool
         if has_come or marked[0] == b"exists":  # a producer was quicker: the next look is about it
             return False
         is_lost = reply[0] == b"gone" and marked[0] == b"ok"
-    if reply[0] != b"ok":  # gone, ended, or the request of another queue
+    if reply[0] not in GOES_ON:  # gone, ended, or the request of another queue
         yield drop(queue, request_id, score, gone=is_lost)
         return False
     look = min(reply[1] or settings.AUDIT_MS, settings.AUDIT_MS)
@@ -256,7 +257,7 @@ def reap_all(queue: str, request_id: str) -> Operation[list[Any]]:
     for _ in range(_BITES):
         reply: list[Any] = yield reap(queue, request_id)
         yield from settle_reap(queue, request_id, reply)
-        if reply[0] != b"ok" or reply[1] != 1:
+        if reply[0] not in GOES_ON or reply[1] != 1:
             break
     return reply
 
@@ -281,18 +282,21 @@ def settle_reaps(queue: str, replies: Mapping[str, Any]) -> Operation[None]:
     `replies` is by request; an error among them, a FairlaneError, is passed over. Raises the error
     of a shard that takes no tokens, after the others have theirs.
     """
-    minted, ended = list[Minted](), list[Ending]()
+    minted, ended, is_stopped = list[Minted](), list[Ending](), False
     for request_id, reply in replies.items():
         if isinstance(reply, FairlaneError):
             continue
         if reply[0] == b"ended":
             ended.append((request_id, reply[1]))
-        elif reply[0] == b"ok":
+        elif reply[0] in GOES_ON:
             minted.append((request_id, reply[-1]))
+            is_stopped = is_stopped or reply[0] == b"stopped"
     calls = [*insert_all(queue, minted), *retire_all(queue, ended)]
     errors: list[FairlaneError] = []
     for start in range(0, len(calls), _CALLS):
         found = yield from each_or_error(calls[start : start + _CALLS])
         errors += (reply for reply in found if isinstance(reply, FairlaneError))
+    if is_stopped:
+        yield from count_stop(queue)
     if errors:
         raise errors[0]

@@ -18,6 +18,7 @@ from ..errors import (
     QueueFull,
     RedisFull,
     RedisUnreachable,
+    type_of,
 )
 from ..model import ENDED_STATES
 from ..scripts import library
@@ -303,7 +304,7 @@ def checked_requests(requests: Iterable[B]) -> Iterable[B]:
     given: object = requests
     if isinstance(given, (str, bytes, dict)) or not isinstance(given, Iterable):
         raise InvalidArgument(
-            f"requests is a {type(given).__name__}: an iterable of requests is expected, "
+            f"requests is {type_of(given)}: an iterable of requests is expected, "
             "each an iterable of bodies"
         )
     return requests

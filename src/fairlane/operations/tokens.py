@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from .. import keys, settings
+from ..errors import RedisUnreachable
 from ..model import Token
 from ..scripts import library
 from ..steps import Arg, Batch, Call, Command, Operation, Pop
@@ -175,3 +177,14 @@ def parse(raw: bytes) -> Token | None:
     if not (request_id and k.isdigit() and g.isdigit()):
         return None
     return Token(request_id.decode("ascii", "replace"), k.decode(), g.decode())
+
+
+def count_stop(queue: str) -> Operation[None]:
+    """Counts a request that was stopped while it is worked on: cancelled, discarded or overdue.
+
+    The supervisors of its handlers read the count. If this fails, they see the stop when they
+    extend a lease.
+    """
+    count = Command(b"HINCRBY", keys.conf(queue), b"cancels", 1)
+    with suppress(RedisUnreachable):
+        yield Batch([count], lenient=True, away_s=settings.AWAY_S)

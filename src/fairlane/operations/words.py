@@ -13,6 +13,11 @@ _SHOWN = 5  # names in a sentence
 _MINUTES_FROM_S = 120  # below it, seconds
 _HOURS_FROM_S = 7_200
 _GIB = 1 << 30
+_REASONS = {
+    "attempts": "failed every attempt",
+    "timeout": "timed out",
+    "deadline": "past the deadline",
+}
 
 
 def many(count: int, what: str) -> str:
@@ -44,3 +49,8 @@ def size(count: float) -> str:
     if count >= _GIB:
         return f"{count / _GIB:,.1f} GiB"
     return f"{count / 1024:,.1f} KiB" if count < 1 << 20 else f"{count / (1 << 20):,.0f} MiB"
+
+
+def reason_words(reason: str) -> str:
+    """Says why a sub-request is dead, given the reason that is stored with it."""
+    return _REASONS.get(reason, reason)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..errors import HandlerNotFound, InvalidArgument
+from ..errors import HandlerNotFound, InvalidArgument, type_of
 from ..worker import Retry
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class _Arrow(Vectorised):
         if isinstance(found, (pa.Array, pa.ChunkedArray)):
             return _values(found)
         if not isinstance(found, (pa.Table, pa.RecordBatch)):
-            raise TypeError(f"the handler returned a {type(found).__name__}: {_EXPECTED}")
+            raise TypeError(f"the handler returned {type_of(found)}: {_EXPECTED}")
         if "result" not in found.schema.names:
             raise TypeError(f"the handler returned {_columns(found.schema.names)}: {_EXPECTED}")
         results = _values(found.column("result"))
@@ -104,7 +104,7 @@ class _Pandas(Vectorised):
         columns = getattr(found, "columns", None)
         if columns is None:
             if not hasattr(found, "tolist"):
-                raise TypeError(f"the handler returned a {type(found).__name__}: {_EXPECTED}")
+                raise TypeError(f"the handler returned {type_of(found)}: {_EXPECTED}")
             return [_plain(value) for value in found.tolist()]
         if "result" not in columns:
             raise TypeError(f"the handler returned {_columns(map(str, columns))}: {_EXPECTED}")

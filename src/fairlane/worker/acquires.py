@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ..model import Token
 
 # The acquire that was sent and not answered: the length of "<id>#<k>.<g>", which follows the op.
-_AT_WANTED, _AT_OP, _OP, _TOKEN_MOST = 500, 501, 32, 168
+_AT_WANTED, _AT_OP, _OP, _TOKEN_MOST = 504, 505, 32, 168
 AT_LEFT = _AT_OP + _OP + _TOKEN_MOST  # the same of one that was given up
 
 

@@ -23,16 +23,16 @@ from .acquires import AT_LEFT, Acquires
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-_SIZE = 912  # from 500 on: the acquires without an answer
+_SIZE = 912  # from 504 on: the acquires without an answer
 _HEADER = 64
 _DRAINING, _CUT, _SHARDS = 0, 1, 8  # the last is a count, and so many numbers of one byte each
 _SHARDS_MOST = _HEADER - _SHARDS - 1
 _BYTE = 256
 # In a record: version (odd while it is written), held, then the lease.
 _VERSION = struct.Struct("<Q")
-# Deadline, taken, lease seconds, fence, length of id and of k; of the only entry the index, or -1,
-# and when it was submitted.
-_LEASE = struct.Struct("<dddQHHq")
+# Deadline, taken, lease seconds, fence, length of id and of k; of the only entry the index, the
+# attempt and the attempts there are, or -1, 0 and 0.
+_LEASE = struct.Struct("<dddQHHqHH")
 _AT_LEASE, _AT_NAMES = 8, 56
 _AT_HELD, _AT_WAITING, _AT_RUNNING, _AT_TURN = 252, 253, 254, 255
 # When a lease has its turn. _GRANTED: it is alone in its unit, and its handler was not called yet.
@@ -55,6 +55,7 @@ COUNTS = (
     "rejected",
     "timeouts",
     "lost",
+    "dead",
 )
 _AT_COUNT = {name: _AT_COUNTS + 8 * i for i, name in enumerate(COUNTS)}
 
@@ -64,7 +65,8 @@ class Held:
     """A lease as the supervisor sees it; times in seconds of time.monotonic().
 
     `version` is the record's: no other lease of this unit has it. (A fence only tells the leases
-    of one request apart.) `index` is that of the only sub-request it covers, -1 for several.
+    of one request apart.) `index` is that of the only sub-request it covers, and it is at `attempt`
+    of `attempts`; -1, 0 and 0 for several.
     """
 
     unit: int
@@ -77,6 +79,8 @@ class Held:
     taken: float
     lease_s: float
     index: int = -1
+    attempt: int = 0
+    attempts: int = 0
     turn: int = _NOW
 
     @property
@@ -130,11 +134,11 @@ class Record(Acquires):
 
     def hold(
         self, request_id: str, k: str, fence: int, op: bytes, taken: float, lease_s: float,
-        index: int = -1, *, shared: bool = False,
+        index: int = -1, attempt: int = 0, attempts: int = 0, *, shared: bool = False,
     ) -> None:  # fmt: skip
         """A lease was taken; `taken` is when the acquire was sent, which is never too late.
 
-        `index` is that of its only sub-request. One that is `shared` waits for others.
+        `index` and what follows are of its only sub-request. One that is `shared` waits for others.
         """
         page, at = self._page, self._at
         version = _VERSION.unpack_from(page, at)[0] | 1
@@ -142,7 +146,7 @@ class Record(Acquires):
         names = request_id.encode() + k.encode() + op
         _LEASE.pack_into(
             page, at + _AT_LEASE, taken + lease_s, taken, lease_s, fence, len(request_id), len(k),
-            index,
+            index, attempt, attempts,
         )  # fmt: skip
         page[at + _AT_NAMES : at + _AT_NAMES + len(names)] = names
         page[at + _AT_TURN] = _LATER if shared else _GRANTED
@@ -195,6 +199,11 @@ class Record(Acquires):
         for name, amount in amounts.items():
             at = self._at + _AT_COUNT[name]
             _U64.pack_into(self._page, at, _U64.unpack_from(self._page, at)[0] + amount)
+
+    def count_failed(self, attempt: int, attempts: int) -> None:
+        """Counts an attempt that failed with its process."""
+        is_last = attempt >= attempts
+        self.count(failed=1, retries=not is_last, dead=is_last)
 
     @property
     def attention(self) -> bool:
@@ -264,9 +273,10 @@ class Record(Acquires):
             version = _VERSION.unpack_from(page, at)[0]
             if version & 1 or not page[at + _AT_HELD]:
                 return None
-            deadline, taken, lease_s, fence, id_length, k_length, index = _LEASE.unpack_from(
+            deadline, taken, lease_s, fence, id_length, k_length, *only = _LEASE.unpack_from(
                 page, at + _AT_LEASE
             )
+            index, attempt, attempts = only
             turn = page[at + _AT_TURN]
             names = bytes(page[at + _AT_NAMES : at + _AT_NAMES + id_length + k_length + 32])
             deadline = self._extension(version, deadline)
@@ -276,7 +286,7 @@ class Record(Acquires):
                 request_id = names[:id_length].decode()
                 return Held(
                     self.unit, version, request_id, k, fence, op, deadline, taken, lease_s, index,
-                    turn,
+                    attempt, attempts, turn,
                 )  # fmt: skip
         return None
 

@@ -1,9 +1,11 @@
-"""Notices within a second that a request was cancelled while its handlers run.
+"""Notices within a second that a request was stopped while its handlers run.
 
 A lease is extended when a third of it is used up, which is too late for a handler that waits to be
-cancelled. So a cancel counts up in the queue's `conf`. A supervisor reads that count about twice a
-second, but only while a lease is held for long: one command, however many leases it has. If the
-count has changed, all leases are extended, and each reply says whether its lease is still wanted.
+cancelled. So a cancel counts up in the queue's `conf`. A discard by its producer does so, too, and
+a reap that finds that its deadline has passed or that it was left open. A supervisor reads that
+count about twice a second, but only while a lease is held for long: one command, however many
+leases it has. If the count has changed, all leases are extended, and each reply says whether its
+lease is still wanted.
 """
 
 from __future__ import annotations

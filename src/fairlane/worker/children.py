@@ -187,15 +187,21 @@ def _where(child: Child) -> str:
 def _tell(child: Child, status: int) -> None:
     """Logs how a process ended, in what, and where."""
     all_held = [one for record in child.records if (one := record.held())]
-    held = [one.what for one in all_held if one.has_its_turn]
-    what = listed(held)
+    running = [one for one in all_held if one.has_its_turn]
+    held = [one.what for one in running]
+    what = f" in {listed(held)}" if held else ""
+    end = f", {ALONE}" if len(held) > 1 else ""
+    if len(running) == 1 and running[0].attempts:
+        attempt, attempts = running[0].attempt, running[0].attempts
+        what += f" at attempt {attempt} of {attempts}"
+        end = ", and the sub-request is dead" if attempt >= attempts else ""
     _log.error(
         "process %d of the worker ended by %s%s%s; its work is taken back%s",
         child.pid,
         _how(status),
-        f" in {what}" if what else "",
+        what,
         _where(child),
-        f", {ALONE}" if len(held) > 1 else "",
+        end,
     )
 
 

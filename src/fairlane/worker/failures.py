@@ -2,7 +2,7 @@
 
 The processes of a worker write a line for each failure to a pipe, and the supervisor logs. So one
 kind is logged once for all processes. A full pipe stops no handler, because the write does not
-block: what found no room is counted, and goes with the next failure.
+block: what found no room is counted, and goes with the next failure, the next flush or at the end.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ _KINDS = 1000  # kinds that are remembered
 _HEADLINE = 200  # characters of an error on a line of its own
 _PIPE = 65_536  # bytes of one read
 _READS = 16  # at one look
+_LAST_MS = 1000  # a process that ends waits so long for room
 
 _kind_of = lru_cache(maxsize=128)(lambda text: fingerprint_of("", text))
 
 
 @dataclass(slots=True)
 class _Count:
-    """What one process has not sent yet of one kind, or what is not logged yet."""
+    """What is not logged yet of one kind."""
 
     headline: str = ""
     failed: int = 0
@@ -57,7 +58,7 @@ class Failures:
             os.set_blocking(end, False)
         # In a process of the handlers.
         self._lock = threading.Lock()
-        self._unsent: dict[str, _Count] = {}
+        self._unsent: dict[str, list[Any]] = {}  # one line for each kind
         self._sent: set[str] = set()  # kinds whose first failure went whole
         # In the supervisor.
         self._rest = b""
@@ -72,23 +73,50 @@ class Failures:
 
     # In a process of the handlers.
 
-    def report(self, taken: Slice, index: int, delay_ms: int, text: str, *, is_dead: bool) -> None:
+    def report(
+        self, taken: Slice, index: int, delay_ms: int, text: str, *,
+        is_dead: bool, is_rejected: bool = False,
+    ) -> None:  # fmt: skip
         """Reports a failed attempt of a sub-request; never waits and never raises."""
         kind = _kind_of(text)
         with self._lock:
-            count = self._unsent.pop(kind, None) or _Count()
-            count.add(1, is_dead)
-            line: list[Any] = [kind, count.failed, count.dead]
-            if is_first := kind not in self._sent:
+            _, failed, dead, *_ = self._unsent.pop(kind, (kind, 0, 0))
+            line: list[Any] = [kind, failed + 1, dead + is_dead]
+            if kind not in self._sent:
                 which = [index, taken.request_id, taken.attempt, taken.attempts]
-                line += [*which, None if is_dead else delay_ms, text]
-            if not self._write(line):
-                if len(self._unsent) < _KINDS:
-                    self._unsent[kind] = count
-            elif is_first:
-                if len(self._sent) >= _KINDS:
-                    self._sent.clear()
-                self._sent.add(kind)
+                line += [*which, None if is_dead else delay_ms, is_rejected, text]
+            self._send(line)
+
+    def flush(self) -> None:
+        """Reports what found no room before; never waits and never raises."""
+        if not self._unsent:
+            return
+        with self._lock:
+            for kind in list(self._unsent):
+                if not self._send(self._unsent.pop(kind)):
+                    break
+
+    def flush_last(self) -> None:
+        """Reports what is left when a process ends; waits for room, for a bounded time."""
+        until = clock.mono_s() + _LAST_MS / 1000
+        room = select.poll()
+        room.register(self._in, select.POLLOUT)
+        self.flush()
+        while self._unsent and clock.mono_s() < until:
+            room.poll(_LAST_MS / 10)
+            self.flush()
+
+    def _send(self, line: list[Any]) -> bool:
+        """Writes a line, or keeps it if there is no room."""
+        kind, _, _, *first = line
+        is_sent = self._write(line)
+        if is_sent and first:
+            if len(self._sent) >= _KINDS:
+                self._sent.clear()
+            self._sent.add(kind)
+        elif not is_sent and len(self._unsent) < _KINDS:
+            self._unsent[kind] = line
+        return is_sent
 
     def _write(self, line: list[Any]) -> bool:
         """Writes a line if there is room; a text too long for one write loses its middle."""
@@ -124,7 +152,7 @@ class Failures:
             if self._left:
                 self._left -= 1
                 _log_first(*first)
-                failed, dead = failed - 1, dead - (first[-2] is None)
+                failed, dead = failed - 1, dead - (first[4] is None)
         if count is None:
             self._others.add(failed, dead)
             return
@@ -160,12 +188,14 @@ def _headline(text: str) -> str:
 
 
 def _log_first(
-    index: int, request_id: str, attempt: int, attempts: int, delay_ms: int | None, text: str
-) -> None:
+    index: int, request_id: str, attempt: int, attempts: int, delay_ms: int | None,
+    is_rejected: bool, text: str,
+) -> None:  # fmt: skip
     """Logs a failure with its traceback, whose lines may hold anything."""
     then = "it is dead" if delay_ms is None else f"the next is due in {delay_ms / 1000:.1f} s"
-    message = "sub-request %d of request %s failed at attempt %d of %d, %s: %s"
-    given = (index, request_id, attempt, attempts, then, _headline(text))
+    what = "was rejected by the handler" if is_rejected else "failed"
+    message = "sub-request %d of request %s %s at attempt %d of %d, %s: %s"
+    given = (index, request_id, what, attempt, attempts, then, _headline(text))
     if not _log.isEnabledFor(logging.WARNING):
         return
     record = _log.makeRecord(_log.name, logging.WARNING, "", 0, message, given, None)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from ..errors import HandlerNotFound, InvalidArgument
+from ..errors import HandlerNotFound, InvalidArgument, type_of
 from ..terminal import as_json
 from .raised import is_seconds
 
@@ -112,9 +112,7 @@ def check_time_limit(seconds: float) -> float:
 def shape_of(handler: Handler) -> Shape:
     """Looks at a handler once. Raises HandlerNotFound when it can't be called with a body."""
     if not callable(handler):
-        raise HandlerNotFound(
-            f"handler {handler!r} is a {type(handler).__name__}, not something to call"
-        )
+        raise HandlerNotFound(f"handler {handler!r} is {type_of(handler)}, not something to call")
     called = _called(handler)
     if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
         raise HandlerNotFound(
@@ -193,6 +191,7 @@ def load(name: str) -> Handler:
     except (Exception, SystemExit) as error:  # whatever the module raises, or a script's end
         raise HandlerNotFound(
             f"handler {name!r} cannot be imported: {type(error).__name__}: {error}"
+            + _searched(module_name, error)
         ) from error
     for part in path.split("."):
         if not hasattr(found, part):
@@ -204,6 +203,15 @@ def load(name: str) -> Handler:
         found = getattr(found, part)
     shape_of(found)
     return typing.cast("Handler", found)
+
+
+def _searched(module_name: str, error: BaseException) -> str:
+    """Returns which folders do not have the module; "" if an import within it failed."""
+    here = os.getcwd()  # noqa: PTH109  sys.path holds text
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    if not missing or here not in sys.path or not f"{module_name}.".startswith(f"{missing}."):
+        return ""
+    return f": it is neither in the current folder, {here}, nor elsewhere on Python's path"
 
 
 def print_json(body: bytes, context: Context) -> bytes:

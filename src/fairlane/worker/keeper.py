@@ -252,6 +252,8 @@ class Keeper:
             return len(running) > 1
         self.give_back([held for held in all_held if held is not running[0]])
         self._charge(running[0], how)
+        if running[0].attempts:
+            records[0].count_failed(running[0].attempt, running[0].attempts)
         return False
 
     def _charge(self, held: Held, how: str) -> None:

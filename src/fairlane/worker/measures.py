@@ -13,15 +13,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ..steps import Call
+    from .failures import Failures
 
 EVERY_S = 1.0
 
 
 class Measures:
-    """Shared by the threads of a process: each value measured, and how often it came."""
+    """Shared by the threads of a process: each value measured, and how often it came.
 
-    def __init__(self, queue: str) -> None:
+    The failures that could not be reported yet go along.
+    """
+
+    def __init__(self, queue: str, failures: Failures | None = None) -> None:
         self._queue = queue
+        self._failures = failures
         self._lock = threading.Lock()
         self._found: dict[int, tuple[Counter[int], Counter[int], Counter[str]]] = {}
         self._sent = clock.mono_s()
@@ -48,6 +53,8 @@ class Measures:
 
     def due(self) -> list[Call]:
         """The calls that send what came together, once a second; an idle process sends none."""
+        if self._failures is not None:
+            self._failures.flush()
         if not self._found or clock.mono_s() - self._sent < EVERY_S:
             return []
         return self.rest()

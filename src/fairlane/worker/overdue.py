@@ -96,8 +96,7 @@ class Overdue:
             if not is_known or not running.entry_id:
                 self._keeper.give_back([one])
                 continue
-            again = int(running.attempt < running.attempts)
-            child.records[0].count(failed=1, retries=again)
+            child.records[0].count_failed(running.attempt, running.attempts)
             self._keeper.give_back([one], [_verdict(running, text)])
             self._keeper.timed_out(one.request_id)
         return not is_known

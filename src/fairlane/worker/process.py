@@ -67,7 +67,7 @@ class Assignment:
 
     def units(self) -> list[Unit]:
         """The units of this child; they share what they learn about requests."""
-        sizes, measures = SliceSizes(self.slice_ms), Measures(self.queue)
+        sizes, measures = SliceSizes(self.slice_ms), Measures(self.queue, self.failures)
         bunches, count = BunchSizes(self.slice_ms, self.tokens), len(self.own)
         is_alone = count == 1 and self.tokens > 1
         return [
@@ -162,6 +162,12 @@ def _main(assignment: Assignment) -> None:
             thread.start()
         for thread in threads:
             thread.join()
+    _report_last(assignment)
+
+
+def _report_last(assignment: Assignment) -> None:
+    if assignment.failures is not None:
+        assignment.failures.flush_last()
 
 
 def _serve(assignment: Assignment, unit: Unit) -> None:
@@ -221,7 +227,6 @@ async def _serve_async(assignment: Assignment, units: list[Unit]) -> None:
     runners = [Runner(assignment.shape, unit.record, assignment.failures) for unit in units]
 
     async def work(unit: Unit, runner: Runner) -> None:
-
         async def handle(step: Handle | HandleBunch) -> Any:
             if isinstance(step, Handle):
                 return await runner.go_on_async(step)
@@ -244,6 +249,7 @@ async def _serve_async(assignment: Assignment, units: list[Unit]) -> None:
     await asyncio.gather(*map(work, units, runners))
     watch.cancel()
     await _end_tasks()
+    _report_last(assignment)
     ends.leave(0)  # before asyncio waits for threads that a handler may have left in a long call
 
 

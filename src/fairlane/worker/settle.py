@@ -108,7 +108,7 @@ def _observe(unit: Unit, taken: Slice, position: int, seconds: float, asked: int
 
 def count_up(unit: Unit, runs: list[tuple[Slice, Outcome, bytes]], slices: int) -> None:
     """What runs came to, for the board and the queue; what was refused was not settled by us."""
-    found = dict.fromkeys(("done", "failed", "retries", "rejected", "timeouts", "lost"), 0)
+    found = dict.fromkeys(("done", "failed", "retries", "rejected", "timeouts", "lost", "dead"), 0)
     seconds = 0.0
     measured: dict[int, list[Any]] = {}
     for taken, outcome, word in runs:
@@ -144,7 +144,9 @@ def _count_failures(
     found["failed"] += failed
     if is_settled:
         found["rejected"] += rejected
-        found["retries"] += failed - rejected if taken.attempt < taken.attempts else 0
+        retries = failed - rejected if taken.attempt < taken.attempts else 0
+        found["retries"] += retries
+        found["dead"] += failed - retries
     return failed
 
 

@@ -172,7 +172,7 @@ class Worker:
             self._failures.look(is_last=True)
             self._failures.close()
         self._look()
-        _log.info("worker %s has stopped", self.id)
+        _log.info("worker %s has stopped: %s", self.id, _totals(self._board.counts()))
         return 0
 
     def _heed(self, signals: Signals) -> None:
@@ -257,3 +257,8 @@ class Worker:
             "held": len(self._board.held()),
             **self._board.counts(),
         }
+
+
+def _totals(counts: dict[str, int]) -> str:
+    done, failed = many(counts["done"], "sub-request"), many(counts["failed"], "attempt")
+    return f"{done} done, {failed} failed, {counts['dead']:,} dead"

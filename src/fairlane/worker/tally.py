@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from .. import settings
+from ..errors import type_of
 from ..model import Entry, Slice, Verdict, result_head
 from ..retry import retry_delay_ms
 from .raised import Reject, Retry, TimedOut, is_seconds
@@ -145,7 +146,10 @@ class Tally:
         self._verdicts.append(Verdict(entry[0], verdict, delay, head, text))
         if self._failures is not None and verdict != "release":
             is_dead = verdict == "dead" or taken.attempt >= taken.attempts
-            self._failures.report(taken, int(index), delay, text, is_dead=is_dead)
+            is_rejected = verdict == "dead"
+            self._failures.report(
+                taken, int(index), delay, text, is_dead=is_dead, is_rejected=is_rejected
+            )
         self._position += 1
 
     def is_time(self, now: int) -> bool:
@@ -183,9 +187,8 @@ def _stored(result: Any) -> tuple[bytes, bytes]:
         status, body = b"d", bytes(result)
     else:
         _refuse_awaitable(result)
-        kind = type(result).__name__
         hint = "raise it instead" if isinstance(result, BaseException) else _EXPECTED
-        raise TypeError(f"the handler returned a {kind}: {hint}")
+        raise TypeError(f"the handler returned {type_of(result)}: {hint}")
     if len(body) > settings.MAX_BODY:
         raise ValueError(f"the result has {len(body):,} bytes: the most is {settings.MAX_BODY:,}")
     return status, body
@@ -202,7 +205,7 @@ def _refuse_awaitable(result: Any) -> None:
         with suppress(Exception):  # one that has begun may raise whatever it likes
             result.close()
     raise TypeError(
-        f"the handler returned a {type(result).__name__}, which nobody awaits: "
+        f"the handler returned {type_of(result)}, which nobody awaits: "
         "make the handler an async def and await it there"
     )
 

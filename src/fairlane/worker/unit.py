@@ -116,8 +116,10 @@ class Lease:
 
 def hold(record: Record, taken: Slice, sent: float, *, shared: bool = False) -> None:
     """Puts a lease on the board; `sent` is when it was asked for, in seconds of clock.mono_s."""
-    index = int(taken.entries[0][0].partition(b"-")[2]) if len(taken.entries) == 1 else -1
+    only = (-1, 0, 0)
+    if len(taken.entries) == 1:
+        only = (int(taken.entries[0][0].partition(b"-")[2]), taken.attempt, taken.attempts)
     record.hold(
         taken.request_id, taken.k, int(taken.fence), taken.op, sent, taken.lease_ms / 1000,
-        index, shared=shared,
+        *only, shared=shared,
     )  # fmt: skip

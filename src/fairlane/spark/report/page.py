@@ -7,6 +7,7 @@ from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from ...operations.words import reason_words
 from .axis import FAIR_S
 from .bands import Bands
 from .cells import NOTHING, Column, count, duration, number, share, table_of
@@ -331,7 +332,7 @@ def _dead_table(tables: Mapping[str, Rows], bands: Bands) -> str:
     ]
     rows.sort(key=lambda row: -row["count"])
     columns = [
-        Column("reason", "reason", str, is_text=True),
+        Column("reason", "reason", reason_words, is_text=True),
         Column("what", "with", str, is_text=True),
         _band(bands),
         *(Column("count", "sub-requests", count), Column("requests", "requests", count)),

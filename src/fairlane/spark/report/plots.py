@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ...operations.words import reason_words
 from .axis import FAIR_S
 from .bands import Bands
 from .drawing import (
@@ -291,7 +292,7 @@ def _dead(tables: Mapping[str, Rows], axis: Along) -> Figure | None:
     for priority in sorted({one for by in counts.values() for one in by}):
         widths = [counts[reason].get(priority, 0) for reason in reasons]
         axes.barh(
-            reasons,
+            [reason_words(reason) for reason in reasons],
             widths,
             left=[left[reason] for reason in reasons],
             height=0.6,
