@@ -84,8 +84,8 @@ def _measure(name: str, bench: Bench, out: Path) -> None:
         bench.url = url
         rows = workload.measure(bench)
     seconds = time.monotonic() - began
-    report.keep(out, name, workload, rows, bench, seconds)
-    print(report.table(out, name))
+    report.keep(out, name, rows, bench, seconds)
+    print(report.table(report.read(out, [name])[name]))
     print(f"{name}: {seconds:.0f} s", file=sys.stderr)
 
 

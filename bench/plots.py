@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +51,7 @@ def draw(out: Path, name: str, kept: dict[str, Any]) -> None:
         return
     file = out / f"{name}.svg"
     figure.savefig(file, transparent=True, bbox_inches="tight", metadata={"Date": None})
-    file.write_text(_in_both(file.read_text()))
+    file.write_text(_on_one_line(_in_both(file.read_text())) + "\n")
 
 
 def _in_both(svg: str) -> str:
@@ -63,6 +64,11 @@ def _in_both(svg: str) -> str:
     style = f"<style>@media (prefers-color-scheme: dark){{{rules}}}</style>"
     at = svg.index(">", svg.index("<svg")) + 1
     return svg[:at] + style + svg[at:]
+
+
+def _on_one_line(svg: str) -> str:
+    """Returns the same drawing on one line, so that a run changes one line a plot."""
+    return re.sub(r"\s*\n\s*", " ", svg).strip()
 
 
 def _value(row: dict[str, Any], metric: str) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from drain import stretches
-from harness import WORKER_CORES, Bench, Case, Row
+from harness import Bench, Case, Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 TITLE = "Worker processes"
 STORY = (
     "No-ops, results stored where the peer can, drained by one, two and four worker processes on "
-    f"all cores but the server's ({len(WORKER_CORES)} here: where that is fewer than processes, "
+    "all cores but the server's ({worker_cores} here: where that is fewer than processes, "
     "they share). And handlers of 10 ms that sleep, one at a time in each process, which need no "
     "core of their own. The values are five stretches of one life of the workers."
 )
