@@ -1,7 +1,7 @@
-"""Keeps all figures in one file: for each workload a line about its run, then one line a row.
+"""Stores all figures in one file: for each workload a line about its run, then one line a row.
 
-The workloads stand in the order of their names and the rows in that of the measurement, so that the
-diff of two runs has the same rows side by side. An empty point, value or note is left out.
+The workloads are sorted by name, and the rows stay in the order of their measurement. So the diff
+of two runs pairs the same rows. An empty point, value or note is left out.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def read(out: Path) -> dict[str, dict[str, Any]]:
 
 
 def write(out: Path, kept: dict[str, dict[str, Any]]) -> None:
-    """Writes the file anew; `kept` is what `read` returns."""
+    """Replaces the file; `kept` has the form that `read` returns."""
     lines = []
     for name, run in sorted(kept.items()):
         lines.append({"workload": name, **{key: run[key] for key in run if key != "rows"}})

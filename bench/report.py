@@ -1,4 +1,4 @@
-"""Keeps what was measured, and makes from it the Markdown: a page a workload, one table of all."""
+"""Stores the figures and writes the Markdown: a page for each workload, one table of all."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _OURS = "fairlane"
 
 
 def keep(out: Path, name: str, rows: list[Row], bench: Bench, seconds: float) -> None:
-    """Puts the figures of one workload in the place of those kept of it before."""
+    """Stores the figures of one workload in place of its older ones."""
     kept = figures_file.read(out)
     kept[name] = {
         "run": STARTED,
@@ -72,8 +72,8 @@ def _texts(name: str, kept: dict[str, Any]) -> dict[str, Any]:
         "story": workload.STORY.format(worker_cores=kept["worker_cores"]),
         "metrics": workload.METRICS,
         "plot": workload.PLOT,
-        "plot_points": getattr(workload, "PLOT_POINTS", ""),  # those worth a panel; "" = all
-        "base": getattr(workload, "BASE", None),  # Fairlane's point, where a peer's is another
+        "plot_points": getattr(workload, "PLOT_POINTS", ""),  # the points with a panel; "" = all
+        "base": getattr(workload, "BASE", None),  # Fairlane's point where a peer has another one
     }
 
 
@@ -86,7 +86,7 @@ def median(row: dict[str, Any], metric: str) -> float | None:
 
 
 def table(kept: dict[str, Any]) -> str:
-    """The Markdown table of one workload: medians, and the range of the first figure."""
+    """Returns the table of one workload: medians, and the range of the main figure."""
     has_points = any(row["point"] for row in kept["rows"])
     headings = [heading for _, heading, _, _ in kept["metrics"]]
     names = ["", *(["point"] if has_points else []), *headings, "range", "of Fairlane"]
@@ -112,12 +112,12 @@ def _cells(row: dict[str, Any], kept: dict[str, Any]) -> list[str]:
 
 
 def _chief(kept: dict[str, Any]) -> str:
-    """The figure that the page is about."""
+    """Returns the name of the main figure."""
     return kept["plot"] or kept["metrics"][0][0]
 
 
 def _ratio(row: dict[str, Any], kept: dict[str, Any], metric: str) -> str:
-    """This figure as a multiple of Fairlane's at the same point."""
+    """Returns this figure as a multiple of Fairlane's at the same point."""
     ours = [
         one
         for one in kept["rows"]
@@ -142,22 +142,24 @@ def _page(out: Path, name: str, kept: dict[str, Any]) -> str:
         version = kept["versions"].get(peer, "")
         lines.append(f"- **{label}** {version}: {setting}.")
     notes = {f"{row['label']} {row['point']}".strip(): row["note"] for row in kept["rows"]}
-    told = [f"- {where}: {note}." for where, note in notes.items() if note]
-    if told:
-        lines += ["", "## What did not work", "", *told]
+    failures = [f"- {where}: {note}." for where, note in notes.items() if note]
+    if failures:
+        lines += ["", "## What did not work", "", *failures]
     return "\n".join([*lines, ""])
 
 
 def _last(kept: dict[str, Any]) -> str:
     heading = next(heading for m, heading, _, _ in kept["metrics"] if m == _chief(kept))
-    return f"The range is that of “{heading}”, and so is the multiple of Fairlane's."
+    return f"The last two columns show the range of “{heading}” and its multiple of Fairlane's."
 
 
 def _how(kept: dict[str, Any]) -> str:
     small = (
-        "" if kept["scale"] == 1 else f" A trial at scale {kept['scale']}: read nothing into it."
+        ""
+        if kept["scale"] == 1
+        else f" This is a trial at scale {kept['scale']}, so its figures mean nothing."
     )
-    return f"Medians of {kept['runs']} runs where several were made.{small}"
+    return f"The figures are medians of {kept['runs']} runs where a workload repeats.{small}"
 
 
 # ------------------------------------------------------------------ one table of all
@@ -190,7 +192,7 @@ def _summary(all_kept: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def _labels(all_kept: dict[str, dict[str, Any]]) -> list[tuple[str, str]]:
-    """Peer and label of every line, in the order of the registry."""
+    """Returns the peer and the label of every line, in the order of the registry."""
     found: dict[str, str] = {}
     for kept in all_kept.values():
         for row in kept["rows"]:
@@ -216,7 +218,7 @@ def _cell(
 
 
 def write(out: Path, names: Iterable[str], alone: Iterable[str]) -> str:
-    """Writes every plot and page; returns the text of the page of all."""
+    """Writes every plot and page; returns the text of the overview."""
     for name, kept in read(out, names).items():
         plots.draw(out, name, kept)
     texts = pages(out, names, alone)
@@ -247,7 +249,7 @@ def _overview(out: Path, all_kept: dict[str, dict[str, Any]], alone: Iterable[st
         (name, f"{name} of Fairlane alone") for name in alone if (out / f"{name}.md").exists()
     ]
     lines += ["", "Pages: " + ", ".join(f"[{title}]({name}.md)" for name, title in linked) + "."]
-    lines += ["", "## Goals", "", *goals.lines(all_kept), "", "## Who was measured", ""]
+    lines += ["", "## Goals", "", *goals.lines(all_kept), "", "## Versions and settings", ""]
     for name, peer in PEERS.items():
         if name in versions:
             lines.append(f"- **{peer.title}** {versions[name]}: {peer.setting}.")
@@ -258,5 +260,5 @@ def _overview(out: Path, all_kept: dict[str, dict[str, Any]], alone: Iterable[st
 
 def _of_one_run(runs: set[str]) -> str:
     if len(runs) == 1:
-        return "All of it is from one run."
-    return f"Its parts are from {len(runs)} runs: compare within a page."
+        return "All figures are from one run."
+    return f"The pages are from {len(runs)} runs, so compare figures only within a page."
