@@ -2,10 +2,10 @@
 
     python bench/bench.py                                         everything: about 35 minutes
     python bench/bench.py --only drain --peers rq,saq --runs 1 --scale 0.1
-    python bench/bench.py --report                                from the figures that are there
+    python bench/bench.py --report                                pages from the stored figures
 
-Figures go into docs/benchmarks/; those of a small trial (fewer than 5 runs, a scale below 1, not
-all peers) into build/bench/, unless --out says otherwise.
+Figures go into docs/benchmarks/. Those of a trial go into build/bench/: a trial has fewer than 5
+runs, a scale below 1 or not all peers. --out names another folder.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ WORKLOADS = (
     "growth",
     "lanes",
 )
-ASKED = ("settings",)  # only when it is named
-# Workloads of Fairlane alone; each has a table of its own.
+ASKED = ("settings",)  # measured only when --only names it
+# Each of these measures Fairlane alone and writes a page of its own.
 ALONE = ("throughput", "urgent", "memory", "recovery", "primaries")
 
 
@@ -49,7 +49,9 @@ def _names(allowed: tuple[str, ...]) -> object:
         names = [name for name in text.split(",") if name]
         for name in names:
             if name not in allowed:
-                raise argparse.ArgumentTypeError(f"{name}: one of {', '.join(allowed)} is expected")
+                raise argparse.ArgumentTypeError(
+                    f"{name} is unknown: name some of {', '.join(allowed)}"
+                )
         return names
 
     return parse
@@ -67,10 +69,16 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--peers", type=_names(peers), default=list(peers), help=f"peers: {', '.join(peers)}"
     )
-    parser.add_argument("--runs", type=int, default=FULL_RUNS, help="of what is run several times")
-    parser.add_argument("--scale", type=float, default=1.0, help="of how much there is to do")
-    parser.add_argument("--out", type=Path, help="the folder for the figures")
-    parser.add_argument("--report", action="store_true", help="measure nothing, write it anew")
+    parser.add_argument(
+        "--runs", type=int, default=FULL_RUNS, help="number of runs of each repeated workload"
+    )
+    parser.add_argument("--scale", type=float, default=1.0, help="factor for the amount of work")
+    parser.add_argument("--out", type=Path, help="folder for figures and pages")
+    parser.add_argument(
+        "--report",
+        action="store_true",
+        help="write pages and plots from the stored figures, measure nothing",
+    )
     given = parser.parse_args()
     is_full = given.runs >= FULL_RUNS and given.scale >= 1 and len(given.peers) == len(PEERS)
     given.out = given.out or (support.PUBLISHED if is_full else TRIALS)
@@ -84,13 +92,13 @@ def _measure(name: str, bench: Bench, out: Path) -> None:
         bench.url = url
         rows = workload.measure(bench)
     seconds = time.monotonic() - began
-    report.keep(out, name, workload, rows, bench, seconds)
-    print(report.table(out, name))
+    report.keep(out, name, rows, bench, seconds)
+    print(report.table(report.read(out, [name])[name]))
     print(f"{name}: {seconds:.0f} s", file=sys.stderr)
 
 
 def _alone(name: str, given: argparse.Namespace) -> None:
-    """The measurements of Fairlane alone, as long as the others are."""
+    """Runs a measurement of Fairlane alone, at the scale of this session."""
     sizes = {
         "throughput": [str(given.runs), str(int(200_000 * given.scale) // 1000 * 1000)],
         "urgent": [str(int(200_000 * given.scale)), "30"],

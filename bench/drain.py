@@ -1,4 +1,4 @@
-"""Draining no-ops with one worker process, with and without stored results."""
+"""Measures how fast one worker process drains no-ops, with and without stored results."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 TITLE = "Draining no-ops"
 STORY = (
-    "One worker process, the handler returns the 100 bytes it got. From the first handler call "
-    "until Redis says that nothing is left and, where results are stored, that all are there."
+    "The handler of one worker process returns its body of 100 bytes. The time starts with the "
+    "first handler call. It ends when Redis holds no waiting call, and all results if the peer "
+    "stores results."
 )
 METRICS = (
     ("rate", "per second", ",.0f", "high"),
@@ -25,7 +26,7 @@ METRICS = (
 )
 PLOT = "rate"
 BASE = "results stored"
-# What a variant of ours reaches, roughly, as a share of the rate of slices of 20 ms.
+# The rough rate of each variant, as a share of the rate with slices of 20 ms.
 _SHARE = {"": 1.0, "count1": 0.03, "single": 0.03, "script": 0.06}
 
 
@@ -52,12 +53,12 @@ def measure(bench: Bench) -> list[Row]:
 
 
 def rate(answer: dict[str, Any]) -> float:
-    """Sub-requests per second, start to end."""
+    """Returns the sub-requests per second from start to end."""
     return answer["n"] / (answer["end"] - answer["first"])
 
 
 def stretches(answer: dict[str, Any]) -> dict[str, Any]:
-    """Rates of five stretches of one worker's life, and how many handlers were busy in them."""
+    """Returns the rates of five stretches of a drain, and how many handlers were busy in them."""
     rates, busy = steady(answer["seen"])
     if not rates:
         return {"rate": rate(answer)}

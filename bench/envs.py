@@ -1,4 +1,4 @@
-"""Peers live in environments of their own, never in ours: made once, in a cache folder."""
+"""Makes an environment for each peer, once, in a cache folder."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _INSTALL_S = 600
 
 
 class Missing(Exception):
-    """This peer can't be had here; the sentence is its row."""
+    """Reports that a peer cannot be installed here; the message stands in its row."""
 
 
 @dataclass(frozen=True)
 class Env:
-    """How to run a peer's script, and what it is."""
+    """Holds the command of a peer's script, and the peer's version."""
 
     command: list[str]
     version: str
@@ -38,12 +38,12 @@ def home() -> Path:
 
 
 def prepare(peer: Peer) -> Env:
-    """The environment of a peer, made if need be. Raises Missing."""
+    """Returns the environment of a peer, and makes it if it is absent; raises Missing."""
     try:
         return {"python": _python, "node": _node, "ruby": _ruby}[peer.kind](peer)
     except (OSError, subprocess.SubprocessError) as error:
-        said = getattr(error, "stderr", None) or str(error)
-        lines = [line for line in said.strip().splitlines() if line.strip()]
+        output = getattr(error, "stderr", None) or str(error)
+        lines = [line for line in output.strip().splitlines() if line.strip()]
         raise Missing(f"cannot be installed: {lines[-1] if lines else error}") from error
 
 
@@ -55,7 +55,7 @@ def _run(command: list[str], folder: Path | None = None) -> str:
 
 
 def _is_made(folder: Path, peer: Peer) -> bool:
-    """A stamp holds what was installed; other versions are another environment."""
+    """Returns whether the stamp of the environment names these packages and versions."""
     stamp = folder / "installed.json"
     return stamp.exists() and json.loads(stamp.read_text()) == list(peer.packages)
 
@@ -102,7 +102,8 @@ def _node(peer: Peer) -> Env:
         _fresh(peer)
         _run(["npm", "install", "--silent", "--no-fund", "--no-audit", *peer.packages], folder)
         _stamp(folder, peer)
-    shutil.copy(SCRIPTS / peer.script, folder / peer.script)  # node looks for packages beside it
+    # The copy is necessary because node searches for packages beside the script.
+    shutil.copy(SCRIPTS / peer.script, folder / peer.script)
     package = folder / "node_modules" / peer.packages[0].partition("@")[0] / "package.json"
     node = _run(["node", "--version"]).strip()
     version = f"{json.loads(package.read_text())['version']} on Node {node.removeprefix('v')}"
@@ -110,7 +111,7 @@ def _node(peer: Peer) -> Env:
 
 
 def _ruby(peer: Peer) -> Env:
-    """Debian's packages: the only ones that go where the system's are, and only as root."""
+    """Returns the system's Ruby; root installs Debian's package if it is absent."""
     query = ["ruby", "-e", 'require "sidekiq"; puts Sidekiq::VERSION + " on Ruby " + RUBY_VERSION']
     if (
         not shutil.which("ruby")

@@ -1,4 +1,4 @@
-"""Requests of one priority, big ones beside small ones: who gets the workers?"""
+"""Measures how requests of one priority and different sizes share the workers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from harness import Bench, Case, Failed, Row
 
 TITLE = "Fairness between requests"
 STORY = (
-    "20 requests of one priority with equal limits, from 2,000 sub-requests of 1 ms down to 270, "
-    "submitted in that order; 8 handlers at once. Jain's index of the worker time each got until "
-    "the first of them has ended (and until one was half done): 1 = all the same, 0.05 = one had "
-    "everything. A peer has no requests: the best it has is named (a queue for each, known to the "
-    "workers beforehand; else one queue, first come, first served)."
+    "20 requests of one priority have equal limits and 2,000 down to 270 sub-requests of 1 ms. A "
+    "client submits them in that order, and 8 handlers run concurrently. The figure is Jain's "
+    "index of the worker time of each request until the first request has ended, or until one is "
+    "half done. 1 means equal worker time, and 0.05 means that one request had all of it. Peers "
+    "have no requests, so the settings name the best substitute. That is a queue for each request "
+    "in the workers' configuration, or else one queue, first come, first served."
 )
 METRICS = (
     ("end", "Jain, until one ended", ".3f", "high"),

@@ -1,4 +1,4 @@
-"""From what a peer's script saw to figures; the same sums for all of them."""
+"""Computes figures from the answers of a peer's script, in the same way for all peers."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import itertools
 from typing import Any
 
 STRETCHES = 5
-_LEAST = 50  # calls that can be cut into stretches
+_LEAST = 50  # fewer calls are not cut into stretches
 
 
 def steady(seen: list[list[float]]) -> tuple[list[float], float | None]:
-    """Rates in five stretches between 10 % and 95 % of the calls, and handlers busy in them.
+    """Returns the rates in five stretches of the calls, and how many handlers were busy in them.
 
-    `seen` are (seconds, calls until then, handler seconds until then).
+    The stretches lie between 10 % and 95 % of the calls. `seen` holds samples of the seconds, the
+    calls until then, and the handler seconds until then.
     """
     total = seen[-1][1] if seen else 0
     window = [at for at in seen if total * 0.1 <= at[1] <= total * 0.95]
@@ -21,13 +22,13 @@ def steady(seen: list[list[float]]) -> tuple[list[float], float | None]:
     step = (len(window) - 1) / STRETCHES
     cuts = [window[round(i * step)] for i in range(STRETCHES + 1)]
     rates = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in itertools.pairwise(cuts)]
-    if not all(rates):  # too short to be cut
+    if not all(rates):  # a stretch without a call has no rate
         return [], None
     return rates, (cuts[-1][2] - cuts[0][2]) / (cuts[-1][0] - cuts[0][0])
 
 
 def waits(answer: dict[str, Any]) -> dict[str, list[float]]:
-    """ms from the question to the handler's start, and to the result."""
+    """Returns the ms from each question to the handler's start, and to the result."""
     asked = [at if isinstance(at, list) else [at, None] for at in answer["asked"]]
     starts = zip(asked, answer["starts"], strict=False)
     return {
@@ -37,7 +38,7 @@ def waits(answer: dict[str, Any]) -> dict[str, list[float]]:
 
 
 def percentile(values: list[float], share: float) -> float | None:
-    """The value that `share` of them don't exceed."""
+    """Returns the value that this share of the values does not exceed."""
     if not values:
         return None
     ordered = sorted(values)
@@ -45,9 +46,10 @@ def percentile(values: list[float], share: float) -> float | None:
 
 
 def jain(records: list[list[float]], sizes: list[int], until: float) -> float | None:
-    """Jain's index of worker time until `until` (a share) of one request's calls have ended.
+    """Returns Jain's index of worker time until this share of one request's calls has ended.
 
-    1 means that all requests had the same worker time, 1/requests that one had all of it.
+    1 means that all requests had the same worker time. 1/requests means that one request had all
+    of the worker time.
     """
     done, end = [0] * len(sizes), None
     for tag, _, ended in sorted(records, key=lambda record: record[2]):

@@ -1,4 +1,4 @@
-"""What a waiting sub-request costs in Redis."""
+"""Measures the memory of a waiting sub-request in Redis."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 TITLE = "Redis memory of a waiting sub-request"
 STORY = (
-    "used_memory with many 100-byte bodies waiting, less that of an empty server, for each of "
-    "them. Fairlane's depends on the size of the request; the others have no requests. One run: "
-    "nothing in it is timed."
+    "Many bodies of 100 bytes wait. The figure is the growth of used_memory since the server was "
+    "empty, for each body. Fairlane's figure depends on the size of the request. The peers have no "
+    "requests. One run is enough, because no figure is a time."
 )
 METRICS = (("bytes", "bytes each", ",.0f", "low"),)
 PLOT = "bytes"
@@ -39,7 +39,7 @@ def _cases(bench: Bench) -> Iterator[Case]:
 
 
 def _used(client: redis.Redis) -> int:
-    """used_memory as soon as the peer's connections, which have buffers, are gone."""
+    """Returns used_memory after the peer's connections are closed, because they have buffers."""
     until = time.monotonic() + _GONE_S
     while client.info("clients")["connected_clients"] > 1 and time.monotonic() < until:
         time.sleep(0.05)
@@ -49,7 +49,7 @@ def _used(client: redis.Redis) -> int:
 def measure(bench: Bench) -> list[Row]:
     def once(case: Case) -> dict[str, Any]:
         with bench.redis as client:
-            few = {**case.spec, "n": 10}  # its scripts are loaded now, and no figure of ours
+            few = {**case.spec, "n": 10}  # because the peer's scripts must not count
             bench.ask(case.peer, action="submit", **few)
             client.flushall()
             empty = _used(client)

@@ -1,4 +1,4 @@
-"""What Fairlane wants to reach, beside what was measured in the same run."""
+"""Compares Fairlane's goals with the figures of the same run."""
 
 from __future__ import annotations
 
@@ -10,30 +10,33 @@ from registry import PEERS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-# Why a goal was not reached, in the words of who looked into it.
+# The reason why a goal is not reached, as an analysis of the figures found it.
 REASONS = {
     "drain, results ÷ raw XREADGROUP COUNT 100 + XACK": (
-        "0.42 to 0.79 in different runs, 0.60 in the one before this; the scripts take 6 µs of "
-        "Redis for each, raw reading 2, and the machine is shared"
+        "different runs reach 0.42 to 0.79, and the run before this one 0.60. The scripts take "
+        "6 µs of Redis for each, raw reading takes 2, and the machine is shared"
     ),
-    "COUNT 1 ÷ best acknowledging Python peer": "0.99 to 1.16 in different runs",
+    "COUNT 1 ÷ best acknowledging Python peer": "different runs reach 0.99 to 1.16",
     "requests of one submitted ÷ BullMQ's addBulk": (
-        "enqueue takes 31 µs of Redis for each, BullMQ's script 16: more is checked and written"
+        "enqueue takes 31 µs of Redis for each and BullMQ's script 16, because enqueue checks and "
+        "writes more"
     ),
     "requests of one finished ÷ BullMQ's best": (
-        "acquire, complete and retire take twice as much of Redis as BullMQ's scripts; Redis is "
-        "the limit"
+        "acquire, complete and retire take twice as much of Redis as BullMQ's scripts, and Redis "
+        "is the limit"
     ),
-    "idle: start p50": "one round trip to submit, one to wake the worker, one to acquire",
-    "idle: result known p50": "the same, and one to complete",
-    "10 ms async handlers, 100 at once: busy": (
-        "a slice of 20 ms holds one or two such handlers and has one round trip, about 1.5 ms "
-        "beside a hundred others that began with it; longer slices keep more busy. No peer's "
-        "async handlers come to more here"
+    "idle: start p50": (
+        "it takes one round trip to submit, one to wake the worker and one to acquire"
+    ),
+    "idle: result known p50": "it takes the same round trips, and one to complete",
+    "10 ms async handlers, 100 concurrent: busy": (
+        "a slice of 20 ms holds one or two such handlers and has one round trip. A round trip "
+        "takes about 1.5 ms, because a hundred others begin with it. Longer slices keep more "
+        "handlers busy. No peer keeps more async handlers busy on this machine"
     ),
     "cost of 100 lanes ÷ of 1": (
-        "a worker fetches ahead from the lane in hand only: of 100 lanes with one request each "
-        "it never does"
+        "a worker prefetches only from its current lane, so it never prefetches from 100 lanes "
+        "with one request each"
     ),
 }
 
@@ -43,7 +46,7 @@ _STORED, _BARE = "results stored", "no results"
 
 
 class Figures:
-    """Medians by workload, label and point."""
+    """Returns medians by workload, label and point."""
 
     def __init__(self, kept: Kept) -> None:
         self._kept = kept
@@ -58,7 +61,7 @@ class Figures:
     def best(
         self, name: str, metric: str, points: set[str], fits: Callable[[Any], bool]
     ) -> tuple[float, str] | None:
-        """The highest of the peers that fit, and whose it is."""
+        """Returns the highest figure of the peers that fit, and the label of its peer."""
         found = [
             (value, row["label"])
             for row in self._kept.get(name, {"rows": []})["rows"]
@@ -72,9 +75,6 @@ class Figures:
 def _middle(row: dict[str, Any], metric: str) -> float | None:
     values = [value for value in row["values"].get(metric, []) if value is not None]
     return statistics.median(values) if values else None
-
-
-Goal = tuple[str, float | None, str, bool]  # claim, measured, the other side, at least (or most)
 
 
 def _is_python(peer: Any) -> bool:
@@ -120,7 +120,7 @@ def _rates(figures: Figures) -> Iterator[tuple[str, str, float, tuple[float | No
 
 
 def _levels(figures: Figures) -> Iterator[tuple[str, str, float, tuple[float | None, str]]]:
-    def told(value: float | None, form: str) -> tuple[float | None, str]:
+    def shown(value: float | None, form: str) -> tuple[float | None, str]:
         return value, "" if value is None else form.format(value)
 
     big = figures.of("footprint", "bytes", _TITLE, "requests of 100,000")
@@ -128,7 +128,7 @@ def _levels(figures: Figures) -> Iterator[tuple[str, str, float, tuple[float | N
     each = _of(big, (raw, "raw stream entry")) if raw else (None, "")
     yield "bytes of a waiting sub-request ÷ raw stream entry", "<", 1.3, each
     single = figures.of("footprint", "bytes", _TITLE, "requests of 1")
-    yield "bytes of a request of one", "<", 1_000, told(single, "{:,.0f} B")
+    yield "bytes of a request of one", "<", 1_000, shown(single, "{:,.0f} B")
     node = figures.best("submit", "rate", {"in bulk"}, _is_node)
     many = figures.of("submit", "rate", _SINGLE, "in bulk")
     yield "requests of one submitted ÷ BullMQ's addBulk", ">", 1.37, _of(many, node)
@@ -136,28 +136,28 @@ def _levels(figures: Figures) -> Iterator[tuple[str, str, float, tuple[float | N
     done = figures.of("drain", "rate", _SINGLE, _STORED)
     yield "requests of one finished ÷ BullMQ's best", ">", 1, _of(done, node)
     start = figures.of("latency", "start_p50", _TITLE)
-    yield "idle: start p50", "<", 0.5, told(start, "{:.2f} ms")
+    yield "idle: start p50", "<", 0.5, shown(start, "{:.2f} ms")
     known = figures.of("latency", "known_p50", _TITLE)
-    yield "idle: result known p50", "<", 0.8, told(known, "{:.2f} ms")
+    yield "idle: result known p50", "<", 0.8, shown(known, "{:.2f} ms")
     urgent = figures.of("overtaking", "p50", _TITLE)
-    yield "urgent among 200,000: p50 (a slice of 20 ms + 1 ms)", "<", 21, told(urgent, "{:.1f} ms")
+    yield "urgent among 200,000: p50 (a slice of 20 ms + 1 ms)", "<", 21, shown(urgent, "{:.1f} ms")
     share = figures.of("fairness", "end", _TITLE)
-    yield "Jain's index, 20 requests, 8 workers", ">", 0.95, told(share, "{:.3f}")
+    yield "Jain's index, 20 requests, 8 workers", ">", 0.95, shown(share, "{:.3f}")
 
 
 def _scaling(figures: Figures) -> Iterator[tuple[str, str, float, tuple[float | None, str]]]:
-    busy = figures.of("handlers", "busy", _TITLE, "async, 10 ms, 100 at once")
+    busy = figures.of("handlers", "busy", _TITLE, "async, 10 ms, 100 concurrent")
     shown = "" if busy is None else f"{busy:.1f} busy"
-    yield "10 ms async handlers, 100 at once: busy", ">", 95, (busy, shown)
+    yield "10 ms async handlers, 100 concurrent: busy", ">", 95, (busy, shown)
     eight = figures.of("processes", "rate", _TITLE, "10 ms, 8 processes")
-    one = figures.of("processes", "rate", _TITLE, "10 ms, 1 processes")
+    one = figures.of("processes", "rate", _TITLE, "10 ms, 1 process")
     ten = _of(eight, (one, "1 process")) if one else (None, "")
     yield "10 ms sync handlers: 8 processes ÷ 1", ">", 7.6, ten
     two = figures.of("processes", "rate", _TITLE, "no-op, 2 processes")
-    first = figures.of("processes", "rate", _TITLE, "no-op, 1 processes")
+    first = figures.of("processes", "rate", _TITLE, "no-op, 1 process")
     pair = _of(two, (first, "1 process")) if first else (None, "")
     if figures.worker_cores == 1:
-        pair = (pair[0], f"{pair[1]}; both on the one core that the server leaves")
+        pair = (pair[0], f"{pair[1]}; both share the one core beside the server's")
     yield "no-ops: 2 processes ÷ 1, where cores allow", ">", 1.8, pair
     least = figures.of("growth", "rate", _TITLE, "10,000 waiting")
     most = figures.of("growth", "rate", _TITLE, "10,000,000 waiting")
@@ -170,17 +170,17 @@ def _scaling(figures: Figures) -> Iterator[tuple[str, str, float, tuple[float | 
 
 
 def lines(kept: Kept) -> list[str]:
-    """The table of goals; what was not measured is left out."""
+    """Returns the table of the goals that have a figure."""
     figures = Figures(kept)
     found = ["| goal | wanted | measured | reached | figures |", "|---|---:|---:|---|---|"]
     for rows in (_rates, _levels, _scaling):
-        for claim, side, wanted, (value, said) in rows(figures):
+        for claim, side, wanted, (value, text) in rows(figures):
             if value is None:
                 continue
             is_reached = value >= wanted if side == ">" else value <= wanted
             sign = "≥" if side == ">" else "≤"
             reached = "yes" if is_reached else "**no**"
             if not is_reached and claim in REASONS:
-                said = f"{said}; {REASONS[claim]}"  # noqa: PLW2901
-            found.append(f"| {claim} | {sign} {wanted:,} | {value:,.2f} | {reached} | {said} |")
+                text = f"{text}; {REASONS[claim]}"  # noqa: PLW2901
+            found.append(f"| {claim} | {sign} {wanted:,} | {value:,.2f} | {reached} | {text} |")
     return found

@@ -1,4 +1,4 @@
-"""Does it cost more when more is waiting? From 10^4 to 10^7."""
+"""Measures how the cost depends on the number of waiting sub-requests, 10^4 to 10^7."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 TITLE = "Cost as the backlog grows"
 STORY = (
-    "So many no-ops wait; one worker process takes a part of them. The values are five stretches "
-    "of one worker's life. A level that would take a peer more than 40 s to submit is left out."
+    "The table shows how many no-ops wait, and one worker process drains a part of them. The "
+    "values are five stretches of one drain. A peer skips a level that takes too long to submit."
 )
 METRICS = (
     ("rate", "per second", ",.0f", "high"),

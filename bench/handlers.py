@@ -1,4 +1,4 @@
-"""Draining with handlers that wait: 1 ms and 10 ms, 1, 16 and 100 at once, sync and async."""
+"""Measures drains with sync and async handlers that sleep, at several concurrencies."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ if TYPE_CHECKING:
 
 TITLE = "Handlers of 1 ms and 10 ms"
 STORY = (
-    "One worker process whose handler sleeps (time.sleep in threads, asyncio.sleep or setTimeout "
-    "in tasks), results stored where the peer can. The values are five stretches of one worker's "
-    "life, from 10 % to 95 % of the calls; busy is how many handlers were running on average. "
-    "RQ's concurrency is processes; an asyncio worker calls a blocking handler in its threads."
+    "The handler of one worker process sleeps: by time.sleep in threads, by asyncio.sleep or "
+    "setTimeout in tasks. Peers with results store them. The values are five stretches of one "
+    "drain, from 10 % to 95 % of the calls. *Handlers busy* is the average number of running "
+    "handlers. RQ's concurrency is the number of its processes. An asyncio worker calls a "
+    "blocking handler in its threads."
 )
 METRICS = (
     ("rate", "per second", ",.0f", "high"),
     ("busy", "handlers busy", ".1f", "high"),
 )
 PLOT = "busy"
-PLOT_POINTS = "10 ms, 1"  # 1, 16 and 100 at once
+PLOT_POINTS = "10 ms, 1"  # 1, 16 and 100 concurrent
 SECONDS = 0.6
 COUNTS = (1, 16, 100)
 LENGTHS_MS = (1, 10)
@@ -51,7 +52,7 @@ def _cases(bench: Bench) -> Iterator[Case]:
                 "mode": mode,
                 "results": peer.results,
             }
-            yield Case(peer, peer.title, spec, f"{mode}, {ms} ms, {count} at once")
+            yield Case(peer, peer.title, spec, f"{mode}, {ms} ms, {count} concurrent")
 
 
 def measure(bench: Bench) -> list[Row]:
@@ -62,6 +63,11 @@ def measure(bench: Bench) -> list[Row]:
     many = [case for case in _cases(bench) if case.spec["concurrency"] > case.peer.most]
     rows = bench.measure(few, once, runs=1)
     return rows + [
-        Row(case.peer.name, case.label, case.point, note=f"at most {case.peer.most} at once")
+        Row(
+            case.peer.name,
+            case.label,
+            case.point,
+            note=f"supports a concurrency of {case.peer.most} at most",
+        )
         for case in many
     ]

@@ -1,4 +1,4 @@
-"""One session of measurements: peers, their environments, a server, and rows of figures."""
+"""Runs a session of measurements: sends questions to peers, and makes rows of their answers."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
     from registry import Peer
 
-CLIENT_CORES = {support.CORES[-1]}  # one worker process and its client share a core
-WORKER_CORES = set(support.CORES[1:] or support.CORES)  # where more processes may spread
-_CAP_S = 40.0  # one question to a peer
-_START_S = 60.0  # what its processes may take besides
+CLIENT_CORES = {support.CORES[-1]}  # shared by one worker process and its client
+WORKER_CORES = set(support.CORES[1:] or support.CORES)  # for several worker processes
+_CAP_S = 40.0  # limit of one question to a peer
+_START_S = 60.0  # more time for the start of its processes
 
 
 class Failed(Exception):
-    """A peer did not do it; the sentence is its row."""
+    """Reports that a peer failed; the message stands in its row."""
 
 
 @dataclass
 class Row:
-    """What was measured of one peer at one point: the values of every run."""
+    """Holds the values of every run for one peer at one point."""
 
     peer: str
     label: str
@@ -50,18 +50,17 @@ class Row:
 
 @dataclass(frozen=True)
 class Case:
-    """One row to be measured."""
+    """Describes a row before its measurement."""
 
     peer: Peer
     label: str
     spec: dict[str, Any]
     point: str = ""
     setting: str = ""
-    seconds: float = 1.0  # about how long it may be measured
 
 
 class Bench:
-    """Asks peers; `url` is the server of the workload that is being measured."""
+    """Sends questions to peers; `url` is the server of the current workload."""
 
     def __init__(self, peers: list[Peer], runs: int, scale: float) -> None:
         self.peers, self.runs, self.scale = peers, runs, scale
@@ -79,7 +78,7 @@ class Bench:
                 print(f"{peer.title}: {reason}", file=sys.stderr)
 
     def size(self, rate: float, seconds: float = 1.0, least: int = 50) -> int:
-        """How many take about so long at this rate, at this session's scale."""
+        """Returns how many calls take about these seconds at this rate, at the session's scale."""
         wanted = max(least, int(rate * seconds * self.scale))
         step = 10 ** max(0, len(str(wanted)) - 2)
         return max(least, wanted // step * step)
@@ -89,7 +88,7 @@ class Bench:
         return redis.Redis.from_url(self.url)
 
     def ask(self, peer: Peer, *, flush: bool = True, spread: bool = False, **spec: Any) -> Any:
-        """The peer's answer, with what it cost the server. Raises Failed."""
+        """Returns the peer's answer and its cost on the server; raises Failed."""
         if peer.name in self.missing:
             raise Failed(self.missing[peer.name])
         with self.redis as client:
@@ -111,7 +110,7 @@ class Bench:
         ours = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
         command = [*env.command, json.dumps(question)]
         try:
-            if ours:  # what is started now inherits it
+            if ours:  # because the new process inherits the cores
                 os.sched_setaffinity(0, WORKER_CORES if spread else CLIENT_CORES)
             process = subprocess.Popen(
                 command,
@@ -124,22 +123,22 @@ class Bench:
             if ours:
                 os.sched_setaffinity(0, ours)
         try:
-            out, talk = process.communicate(timeout=2 * question["cap_s"] + _START_S)
+            out, errors = process.communicate(timeout=2 * question["cap_s"] + _START_S)
         except subprocess.TimeoutExpired as error:
-            raise Failed(f"gave no answer in {error.timeout:.0f} s") from error
+            raise Failed(f"returned no answer in {error.timeout:.0f} s") from error
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        return _answer(out, talk)
+        return _answer(out, errors)
 
     def measure(
         self, cases: Iterable[Case], once: Callable[[Case], dict[str, Any]], runs: int | None = None
     ) -> list[Row]:
-        """Every case in turn, `runs` times over, so that a slow moment hits all of them.
+        """Measures all cases in turn, `runs` times, so that a slow moment affects all of them.
 
-        A value may be a number or a list of them. A case that fails is asked once more in the
-        next run, and not again.
+        A value is a number or a list of numbers. A case that fails is retried once, in the next
+        run.
         """
         cases = list(cases)
         rows = [Row(c.peer.name, c.label, c.point, c.setting or c.peer.setting) for c in cases]
@@ -157,23 +156,23 @@ class Bench:
                     for metric, value in found.items():
                         values = value if isinstance(value, list) else [value]
                         row.values.setdefault(metric, []).extend(values)
-                _tell(run + 1, row)
+                _log(run + 1, row)
         return rows
 
 
-def _answer(out: str, talk: str) -> Any:
+def _answer(out: str, errors: str) -> Any:
     lines = out.strip().splitlines()
     try:
         answer = json.loads(lines[-1])
     except (IndexError, ValueError) as error:
-        said = talk.strip().splitlines()
-        raise Failed(f"failed: {said[-1] if said else 'without a word'}") from error
+        reported = errors.strip().splitlines()
+        raise Failed(f"failed: {reported[-1] if reported else 'no output'}") from error
     if "error" in answer:
         raise Failed(answer["error"])
     return answer
 
 
-def _tell(run: int, row: Row) -> None:
+def _log(run: int, row: Row) -> None:
     shown = [f"{name} {values[-1]:,.4g}" for name, values in row.values.items() if values]
     where = f"{row.label} {row.point}".strip()
     print(f"run {run}  {where}: {', '.join(shown) or row.note}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Does it cost more when requests of all 100 priorities wait?"""
+"""Compares a drain of requests of one priority with one of all 100 priorities."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from harness import Bench, Case, Row
 
 TITLE = "One lane and a hundred"
 STORY = (
-    "100 requests of equal size, all of one priority or one of each; one worker process drains "
-    "them. Fairlane only: no other has 100 priorities."
+    "One worker process drains 100 requests of equal size. Either all have the same priority, or "
+    "each has a priority of its own. Only Fairlane takes part, because no peer has 100 priorities."
 )
 METRICS = (("rate", "per second", ",.0f", "high"),)
 PLOT = ""

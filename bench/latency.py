@@ -1,4 +1,4 @@
-"""An idle worker: how long until the handler starts, and until the submitter knows the result."""
+"""Measures an idle worker: the time until the handler starts, and until the result arrives."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from harness import Bench, Case, Failed, Row
 
 TITLE = "Latency of an idle worker"
 STORY = (
-    "One at a time, 10 ms apart, to one idle worker process; over TCP on one machine. The result "
-    "is known when the peer's own way of waiting for it has returned it; most are told, arq and "
-    "taskiq ask again and again (every 10 ms, every 0.5 ms). Sidekiq has no results."
+    "A client submits one call at a time, 10 ms apart, to one idle worker process, over TCP on one "
+    "machine. The result is known when the peer's own call that waits for it returns. Most peers "
+    "send a notification. arq polls every 10 ms and taskiq every 0.5 ms. Sidekiq has no results."
 )
 METRICS = (
     ("start_p50", "start p50 ms", ".2f", "low"),
@@ -28,7 +28,7 @@ def measure(bench: Bench) -> list[Row]:
         answer = bench.ask(case.peer, action="latency", handler="stamp", **case.spec)
         found = waits(answer)
         if not found["start"]:
-            raise Failed("no handler call was seen")
+            raise Failed("the handler was not called")
         shown = {
             f"{name}_p{share}": percentile(values, share / 100)
             for name, values in found.items()

@@ -1,4 +1,4 @@
-"""Peak memory of a process that submits 2,000,000 lazily made lines.
+"""Measures the peak memory of a process that submits 2,000,000 lines of a generator.
 
 `python bench/memory.py [lines]`
 """
@@ -29,7 +29,7 @@ def main() -> None:
     unit = 1024 if sys.platform != "darwin" else 1024 * 1024
     before, peak = (int(part) / unit for part in out.split())
     lines = [
-        f"A lazy submission of {LINES:,} lines of about 100 bytes.",
+        f"A process submits {LINES:,} lines of about 100 bytes from a generator.",
         "",
         "| | MiB |",
         "|---|---:|",

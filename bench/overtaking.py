@@ -1,4 +1,4 @@
-"""An urgent request while 200,000 others wait and the only worker is busy with them."""
+"""Measures how long an urgent call waits while others keep the only worker busy."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from harness import Bench, Case, Failed, Row
 
 TITLE = "An urgent request among many"
 STORY = (
-    "Sub-requests of 0.1 ms of processor time wait (200,000, or what the peer submits in 8 s), one "
-    "worker process with one handler at a time is busy with them; from the submission of an urgent "
-    "one until its handler starts, 20 times, by the best way to hurry that the peer documents. A "
-    "peer without one serves first come, first served: its first one is timed, for 10 s at most."
+    "One worker process with one handler is busy with sub-requests that take 0.1 ms of processor "
+    "time. 200,000 of them wait, or as many as the peer submits in 8 s. A value is the time from "
+    "the submission of an urgent call until its handler starts, for 20 urgent calls. Each peer "
+    "uses the best priority that it documents. A peer without priorities serves first come, first "
+    "served, so its measurement has one urgent call and takes 10 s at most."
 )
 METRICS = (
     ("waiting", "waiting", ",.0f", ""),

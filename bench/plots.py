@@ -1,7 +1,8 @@
-"""Plots as SVG, legible on a light and on a dark page: no background, colours for each."""
+"""Draws plots as SVG that a light and a dark page show well: no background, colours for each."""
 
 from __future__ import annotations
 
+import re
 import statistics
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _OURS, _LIMIT, _PEER, _TEXT, _GRID = "#0a7d5a", "#8a6d1d", "#5b7fb5", "#57606a", "#c9d1d9"
-# The same on a dark page; a viewer that knows no style sheets keeps the ones above.
+# The colours on a dark page. A viewer without style sheets keeps those above.
 _DARK = {
     _OURS: "#3fce9d",
     _LIMIT: "#d3b04a",
@@ -22,13 +23,13 @@ _APART = 10  # points between two labels
 
 
 def draw(out: Path, name: str, kept: dict[str, Any]) -> None:
-    """Writes `name`.svg, if there is something to draw and matplotlib is here."""
+    """Writes `name`.svg if the workload has a plot and matplotlib is installed."""
     if not kept["plot"]:
         return
     try:
         import matplotlib as mpl
     except ImportError:
-        print(f"no plot of {name}: `pip install '.[bench]'` in a clone brings matplotlib")
+        print(f"no plot of {name}: install matplotlib by `pip install '.[bench]'` in a clone")
         return
     mpl.use("svg")
     mpl.rcParams.update(
@@ -50,11 +51,11 @@ def draw(out: Path, name: str, kept: dict[str, Any]) -> None:
         return
     file = out / f"{name}.svg"
     figure.savefig(file, transparent=True, bbox_inches="tight", metadata={"Date": None})
-    file.write_text(_in_both(file.read_text()))
+    file.write_text(_on_one_line(_in_both(file.read_text())) + "\n")
 
 
 def _in_both(svg: str) -> str:
-    """Every colour by a class of its own, so that a dark page can have others."""
+    """Returns the SVG with a style sheet that replaces its colours on a dark page."""
     rules = "".join(
         f'[style*="fill: {light}"]{{fill:{dark}!important}}'
         f'[style*="stroke: {light}"]{{stroke:{dark}!important}}'
@@ -63,6 +64,11 @@ def _in_both(svg: str) -> str:
     style = f"<style>@media (prefers-color-scheme: dark){{{rules}}}</style>"
     at = svg.index(">", svg.index("<svg")) + 1
     return svg[:at] + style + svg[at:]
+
+
+def _on_one_line(svg: str) -> str:
+    """Returns the same drawing on one line, so that a run changes one line a plot."""
+    return re.sub(r"\s*\n\s*", " ", svg).strip()
 
 
 def _value(row: dict[str, Any], metric: str) -> float | None:
@@ -79,7 +85,7 @@ def _metric(kept: dict[str, Any]) -> tuple[str, str, str]:
 
 
 def _bars(kept: dict[str, Any]) -> Any:
-    """A panel for each point, a bar for each peer, the best on top."""
+    """Draws a panel for each point, with a bar for each peer and the best one on top."""
     from matplotlib.figure import Figure
 
     metric, heading, form = _metric(kept)
@@ -103,7 +109,7 @@ def _bars(kept: dict[str, Any]) -> Any:
 
 
 def _panel(kept: dict[str, Any], row: dict[str, Any]) -> str:
-    """Points of few peers share a panel; their label then says which point it is."""
+    """Returns the title of a row's panel: its point, or "" if all points share a panel."""
     return "" if kept["title"].startswith("Redis memory") else row["point"]
 
 
@@ -114,7 +120,7 @@ def _label(kept: dict[str, Any], row: dict[str, Any]) -> str:
 
 
 def _panel_of_bars(axes: Any, bars: list[tuple[float, str, str]], form: str) -> str:
-    """Draws the bars; says so when their lengths are logarithms."""
+    """Draws the bars; returns " (logarithmic)" if the axis is logarithmic."""
     values = [value for value, _, _ in bars]
     drawn = axes.barh(
         range(len(bars)), values, color=[_colour(peer) for _, _, peer in bars], height=0.7
@@ -135,7 +141,7 @@ def _panel_of_bars(axes: Any, bars: list[tuple[float, str, str]], form: str) -> 
 
 
 def _lines(kept: dict[str, Any]) -> Any:
-    """A line for each peer over how many wait."""
+    """Draws a line for each peer, over the number of waiting sub-requests."""
     from matplotlib.figure import Figure
 
     metric, heading, _ = _metric(kept)
@@ -175,14 +181,14 @@ def _lines(kept: dict[str, Any]) -> Any:
 
 
 def _apart(axes: Any, lines: dict[str, list[tuple[float, float]]]) -> dict[str, float]:
-    """How far, in points, each label moves up so that none covers another."""
+    """Returns how many points each label moves up so that no label covers another one."""
     inch = axes.figure.dpi / 72
     ends = {
         label: [float(at) / inch for at in axes.transData.transform(points[-1])]
         for label, points in lines.items()
     }
     offsets: dict[str, float] = {}
-    last: dict[float, float] = {}  # across -> the height of the label put there last
+    last: dict[float, float] = {}  # column -> height of its last label
     for label, (across, up) in sorted(ends.items(), key=lambda end: end[1][1]):
         column = round(across)
         height = max(up, last.get(column, -1e9) + _APART)

@@ -1,10 +1,10 @@
-"""One queue over one, two and three primaries: how fast, and how the work spreads over them.
+"""Measures one queue over one, two and three primaries: its speed, and the load of each primary.
 
 `python bench/primaries.py [runs] [sub-requests] [samples]`
 
-All primaries are on this machine, so what it can do as a whole is the limit. That the work spreads
-is seen in what each of them had to do: processor time and commands. The last part measures what
-an urgent request pays for it: a worker asks one shard after the other.
+All primaries run on this machine, so its total speed is the limit. The processor time and commands
+of each primary show how the work spreads. The last part measures the cost for an urgent request,
+because a worker polls one shard after the other.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ COUNT = int(sys.argv[2]) if len(sys.argv) > 2 else 40_000
 SAMPLES = int(sys.argv[3]) if len(sys.argv) > 3 else 60
 BODY = b"x" * 100
 SETTINGS = ((1, 0), (2, 0), (2, 2), (3, 0), (3, 3))  # primaries, shards
-SIZES = {  # of a request, how many sub-requests there are, ms of a slice
+SIZES = {  # size of a request, number of sub-requests, ms of a slice
     "requests of one": (1, COUNT // 4, 20.0),
     "requests of 10": (10, COUNT, 20.0),
     "requests of 1,000": (1_000, 5 * COUNT, 20.0),
@@ -44,7 +44,7 @@ SIZES = {  # of a request, how many sub-requests there are, ms of a slice
 }
 WORKERS = 2
 BULK_REQUESTS = 6
-BULK_S = 0.0001  # one sub-request of the bulk
+BULK_S = 0.0001  # time of one sub-request of the bulk
 URGENT = ((1, 0), (3, 0), (3, 3), (3, 9))
 COLUMNS = (
     *("primaries", "shards", "submitted/s", "drained/s", "Redis µs each", "CPU by primary"),
@@ -61,12 +61,12 @@ URGENT_COLUMNS = (
     *("slices of others before it: median", "95 %", "most"),
 )
 _LOOK_S = 0.05
-_SLICES = 1 << 16  # starts of slices that are kept
+_SLICES = 1 << 16  # the newest starts of slices that stay in memory
 
 
 @dataclass
 class Spent:
-    """What one primary had done: processor seconds, commands from clients and in all."""
+    """Holds the load of one primary: processor seconds, calls of clients and all commands."""
 
     cpu_s: float
     calls: int
@@ -80,24 +80,24 @@ class Spent:
 
 @dataclass
 class Row:
-    """One setting, over all runs."""
+    """Holds the figures of one setting over all runs."""
 
     primaries: int
     shards: int
     count: int  # sub-requests
     rates: list[float] = field(default_factory=list)
     submitted: list[float] = field(default_factory=list)
-    spent: list[list[Spent]] = field(default_factory=list)  # run by run, the busiest first
-    home: list[float] = field(default_factory=list)  # the dispatch slot's primary's share of CPU
+    spent: list[list[Spent]] = field(default_factory=list)  # by run, the busiest primary first
+    home: list[float] = field(default_factory=list)  # CPU share of the dispatch slot's primary
 
     def per_thousand(self, values: list[float]) -> str:
-        """By primary, for a thousand sub-requests."""
+        """Returns the value of each primary for a thousand sub-requests."""
         return " / ".join(f"{1000 * one / self.count:,.0f}" for one in values)
 
 
 @contextmanager
 def cluster_of(primaries: int) -> Iterator[Cluster]:
-    """Primaries without persistence on the first core; everything else is on the last one."""
+    """Runs primaries without persistence on the first core, and this process on the last one."""
     with run_cluster(primaries, 0, node_timeout_ms=10_000) as cluster:
         for node in cluster.nodes:
             support.pin(node.pid, support.CORES[0])
@@ -106,7 +106,7 @@ def cluster_of(primaries: int) -> Iterator[Cluster]:
 
 
 def spent(cluster: Cluster) -> list[Spent]:
-    """By primary, since it was started."""
+    """Returns the load of each primary since its start."""
     found = []
     for node in cluster.nodes:
         cpu, stats = node.control.info("cpu"), node.control.info("commandstats")
@@ -120,7 +120,7 @@ def spent(cluster: Cluster) -> list[Spent]:
 
 
 def work(queue: Queue, slice_ms: float, began: mmap.mmap) -> list[int]:
-    """Workers in processes of their own, until nothing is left; `began` keeps the first call."""
+    """Starts worker processes that drain the queue; `began` receives the time of the first call."""
 
     def echo(body: bytes) -> bytes:
         if began[:8] == bytes(8):
@@ -139,7 +139,7 @@ def work(queue: Queue, slice_ms: float, began: mmap.mmap) -> list[int]:
 
 
 def drain(row: Row, size: int, slice_ms: float) -> None:
-    """One run: all of it is submitted, then drained; what each primary had to do for both."""
+    """Submits and drains all sub-requests once, and adds rates and loads to the row."""
     with cluster_of(row.primaries) as cluster, Queue.from_url(cluster.url) as queue:
         queue.set_shards(row.shards)
         before, at = spent(cluster), time.perf_counter()
@@ -160,7 +160,7 @@ def drain(row: Row, size: int, slice_ms: float) -> None:
 
 
 def last_end(queue: Queue, wanted: int) -> int:
-    """When the last of so many requests ended, in ms of the server, which is this machine."""
+    """Returns the server's time in ms at the end of the last of these requests."""
     ended, place = 0, "0"
     while ended < wanted:
         time.sleep(_LOOK_S)
@@ -170,13 +170,13 @@ def last_end(queue: Queue, wanted: int) -> int:
 
 
 def measure(size: int, count: int, slice_ms: float) -> list[Row]:
-    """Every setting in turn, run after run."""
+    """Measures all settings in turn, run after run."""
     rows = [Row(*setting, count) for setting in SETTINGS]
     for run in range(RUNS):
         for row in rows:
             drain(row, size, slice_ms)
-            said = f"{row.primaries} primaries, {row.shards} shards: {row.rates[-1]:,.0f}/s"
-            print(f"run {run + 1}/{RUNS}  {said}", file=sys.stderr)
+            text = f"{row.primaries} primaries, {row.shards} shards: {row.rates[-1]:,.0f}/s"
+            print(f"run {run + 1}/{RUNS}  {text}", file=sys.stderr)
     return rows
 
 
@@ -211,14 +211,14 @@ def table(rows: list[Row]) -> list[str]:
 
 
 class Starts:
-    """When each slice began, in memory that worker and client share."""
+    """Holds the start of each slice in memory that worker and client share."""
 
     def __init__(self) -> None:
         self._page = mmap.mmap(-1, 8 * (_SLICES + 1))
         self._last: Any = None
 
     def note(self, lease: Any) -> None:
-        """In the worker: the handler works under this lease now."""
+        """Notes the start of a slice if the lease is new; the worker calls it."""
         if lease == self._last:
             return
         self._last = lease
@@ -227,7 +227,7 @@ class Starts:
         struct.pack_into("q", self._page, 0, count + 1)
 
     def between(self, since: float, until: float) -> int:
-        """How many slices began in between."""
+        """Returns the number of slices that began between two times."""
         (count,) = struct.unpack_from("q", self._page)
         kept = range(max(0, count - _SLICES), count)
         moments = (struct.unpack_from("d", self._page, 8 * (n % _SLICES + 1))[0] for n in kept)
@@ -235,7 +235,7 @@ class Starts:
 
 
 def urgent(primaries: int, shards: int) -> tuple[list[float], list[int]]:
-    """Milliseconds until an urgent request's handler starts, and the slices begun before it."""
+    """Returns the ms until an urgent request's handler starts, and the slices that began before."""
     starts = Starts()
 
     def handler(body: bytes, context: Context) -> bytes:
@@ -273,7 +273,7 @@ def urgent(primaries: int, shards: int) -> tuple[list[float], list[int]]:
         os.kill(worker, signal.SIGTERM)
         os.waitpid(worker, 0)
     if not left:
-        raise SystemExit("the bulk was over before the last urgent request")
+        raise SystemExit("the bulk ended before the last urgent request: give more sub-requests")
     return sorted(waits), sorted(slices)
 
 
@@ -295,21 +295,23 @@ def inversion() -> list[str]:
 
 def main() -> None:
     story = (
-        "Sub-requests of 100 bytes, submitted by `submit_many`, then drained by "
-        f"{WORKERS} worker processes that echo (*drained/s*: from the first call of a handler to "
-        f"the last entry of the completion log); median of {RUNS} runs. All primaries share one "
-        "core here, so *drained/s* cannot grow with their number. *One core each* is what the "
-        "busiest primary's processor time would allow if each had a core of its own; *of one* "
-        "compares that with one primary. *Calls* are scripts and pops that clients sent, "
-        "*commands* all that ran, those inside scripts included; both per 1,000 sub-requests, "
-        "the busiest primary first."
+        "`submit_many` submits bodies of 100 bytes, then "
+        f"{WORKERS} worker processes drain them and return each body. *Drained/s* counts from the "
+        "first call of a handler to the last entry of the completion log. The figures are medians "
+        f"of {RUNS} runs. All primaries share one core here, so *drained/s* cannot grow with their "
+        "number. *One core each* is the rate that the busiest primary's processor time would allow "
+        "if each primary had a core of its own. *Of one* compares that rate with the one of a "
+        "single primary. *Calls* are the scripts and pops that clients sent. *Commands* are all "
+        "commands that ran, also those inside scripts. Both are per 1,000 sub-requests, the "
+        "busiest primary first."
     )
     about_urgent = (
-        f"{SAMPLES} requests of one sub-request at priority 0, one after the other, while "
-        f"{BULK_REQUESTS} requests of priority 50 and limit 3 keep the only worker busy "
-        f"({BULK_S * 1000:g} ms each, slices of 20 ms): from the return of submit_request until "
-        "its handler starts. The worker of a spread queue asks one shard after the other, so an "
-        "urgent token may wait for a slice of each of the others."
+        f"A client submits {SAMPLES} requests of one sub-request at priority 0, one after the "
+        f"other, while {BULK_REQUESTS} requests of priority 50 and limit 3 keep the only worker "
+        f"busy. Their sub-requests take {BULK_S * 1000:g} ms each, in slices of 20 ms. The time "
+        "counts from the return of submit_request until the handler starts. The worker of a "
+        "spread queue polls one shard after the other, so an urgent token may wait for a slice of "
+        "each other shard."
     )
     lines = [story, ""]
     for name, (size, count, slice_ms) in SIZES.items():

@@ -1,21 +1,22 @@
-"""One, two and four worker processes, on all cores but the server's."""
+"""Measures one, two and four worker processes on all cores but the server's."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from drain import stretches
-from harness import WORKER_CORES, Bench, Case, Row
+from harness import Bench, Case, Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 TITLE = "Worker processes"
 STORY = (
-    "No-ops, results stored where the peer can, drained by one, two and four worker processes on "
-    f"all cores but the server's ({len(WORKER_CORES)} here: where that is fewer than processes, "
-    "they share). And handlers of 10 ms that sleep, one at a time in each process, which need no "
-    "core of their own. The values are five stretches of one life of the workers."
+    "One, two and four worker processes drain no-ops on all cores but the server's, and store "
+    "results if the peer supports that. The number of these cores is {worker_cores} here, and more "
+    "processes share them. Fairlane's processes also run handlers that sleep for 10 ms, one at a "
+    "time in each process, because these need no core of their own. The values are five stretches "
+    "of one drain."
 )
 METRICS = (
     ("rate", "per second", ",.0f", "high"),
@@ -32,7 +33,7 @@ def _cases(bench: Bench) -> Iterator[Case]:
             continue
         for count in PROCESSES:
             spec = {"n": bench.size(peer.rate), "processes": count, "results": peer.results}
-            yield Case(peer, peer.title, spec, f"no-op, {count} processes")
+            yield Case(peer, peer.title, spec, f"no-op, {_processes(count)}")
     for peer in bench.peers:
         for count in (*PROCESSES, 8) if peer.name == "fairlane" else ():
             spec = {
@@ -42,7 +43,11 @@ def _cases(bench: Bench) -> Iterator[Case]:
                 "ms": 10,
                 "concurrency": 1,
             }
-            yield Case(peer, peer.title, spec, f"10 ms, {count} processes")
+            yield Case(peer, peer.title, spec, f"10 ms, {_processes(count)}")
+
+
+def _processes(count: int) -> str:
+    return "1 process" if count == 1 else f"{count} processes"
 
 
 def measure(bench: Bench) -> list[Row]:

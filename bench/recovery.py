@@ -1,8 +1,8 @@
-"""How soon lost work is found, and what the search costs, among 100 to 100,000 waiting requests.
+"""Measures how soon lost work is found among many waiting requests, and the cost of the search.
 
 `python bench/recovery.py [waiting ...]`. Four workers hold one sub-request each that does not end,
-so all other requests wait. Then leases expire that no worker extends, tokens of urgent requests are
-taken out of their lane, and a worker is killed.
+so all other requests wait. Then leases expire that no worker extends, the measurement removes
+tokens of urgent requests from their lane, and it kills a worker.
 """
 
 from __future__ import annotations
@@ -35,8 +35,14 @@ _BULK, _HELD, _VICTIM = 50, 0, 99  # priorities
 _PAUSE_S = 0.02
 
 
+NOTES = [
+    "After a kill, a fixed number of script calls belongs to the dead worker: an audit follows,",
+    "which checks 400 requests at most. The others check waiting requests, up to 300 a second.",
+]
+
+
 def hold(body: bytes) -> bytes:
-    """Never returns: its worker holds `body`."""
+    """Holds `body` and never returns."""
     while body:
         time.sleep(60)
     return body
@@ -72,12 +78,12 @@ def fleet(url: str) -> Iterator[list[subprocess.Popen[bytes]]]:
                     process.send_signal(signal.SIGTERM)
                 time.sleep(0.5)
                 for process in made:
-                    process.send_signal(signal.SIGTERM)  # a second signal ends it immediately
+                    process.send_signal(signal.SIGTERM)  # a second one ends it immediately
                     process.wait(20)
 
 
 def seconds_until(condition: Callable[[], object]) -> float:
-    """Returns the seconds until the condition holds; the cap if it never does."""
+    """Returns the seconds until the condition holds, or the cap if it does not hold by then."""
     began = time.monotonic()
     while not condition():
         if time.monotonic() - began > _CAP_S:
@@ -87,7 +93,7 @@ def seconds_until(condition: Callable[[], object]) -> float:
 
 
 class Lab:
-    """A queue in which `waiting` requests of one sub-request wait, while four others are held."""
+    """Measures a queue in which `waiting` requests wait while workers hold four others."""
 
     def __init__(self, url: str, waiting: int) -> None:
         self.client: Any = redis.Redis.from_url(url)
@@ -101,7 +107,7 @@ class Lab:
         lane = keys.lane("req", _HELD)
         seconds_until(lambda: not self.client.llen(lane))
         self.queue.submit_many(([b"bulk"] for _ in range(self.waiting)), priority=_BULK, limit=1)
-        # After a minute the leader has looked at each of them once.
+        # Within a minute the leader checks each waiting request once.
         due = time.monotonic() + min(60.0, 10 + self.waiting / 2000)
         while time.monotonic() < due:
             time.sleep(1)
@@ -146,9 +152,9 @@ class Lab:
         return 100 * (self.cpu_s() - cpu) / passed, (self.calls() - calls) / passed
 
     def death(self, process: subprocess.Popen[bytes], rate: float) -> tuple[float, float, float]:
-        """Kills a worker; returns seconds until its lease is back, and a lost token; script calls.
+        """Kills a worker; returns the seconds until its lease and a token are back, and the calls.
 
-        The token is lost at that moment. `rate`: script calls a second at rest, not counted.
+        The token is lost at the kill. The calls do not count `rate`, the calls a second at rest.
         """
         held = self._held()
         request = self.queue.submit_request([b"x"], priority=_HELD, limit=1)
@@ -197,7 +203,7 @@ def measure(url: str, waiting: int) -> list[str]:
 
 
 def main() -> None:
-    """Measures each size on the same server, one after the other."""
+    """Measures all sizes on the same server, one after the other."""
     sizes = [int(given) for given in sys.argv[1:]] or SIZES
     with support.server() as url:
         columns = [measure(url, size) for size in sizes]
@@ -211,8 +217,8 @@ def main() -> None:
         "script calls a second at rest",
     ]
     story = (
-        f"Requests of one sub-request wait, and {WORKERS} workers hold one each. The longest of "
-        f"{SAMPLES} for the first two rows."
+        f"Requests of one sub-request wait, and {WORKERS} workers hold one each. The first two "
+        f"rows show the longest of {SAMPLES} times."
     )
     lines = [
         story,
@@ -223,6 +229,8 @@ def main() -> None:
             f"| {name} | " + " | ".join(column[row] for column in columns) + " |"
             for row, name in enumerate(names)
         ),
+        "",
+        *NOTES,
     ]
     support.write("recovery", "Lost work among many waiting requests", lines)
 

@@ -1,4 +1,4 @@
-"""Who is measured: versions, best settings, what each can do, what it promises."""
+"""Lists the peers: their versions, best settings, features and promises."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ FAST = ("redis[hiredis]", "uvloop==0.23.0")
 
 @dataclass(frozen=True)
 class Peer:
-    """One competitor. Rates are rough and only say how much to give it to do."""
+    """Describes one competitor. Its rough rates only set the amount of work."""
 
     name: str
     title: str
     script: str
-    setting: str  # the best one for no-ops, for a reader
-    packages: tuple[str, ...] = ()  # the first is the peer; none: our own environment
+    setting: str  # text for the pages: the best setting for no-ops
+    packages: tuple[str, ...] = ()  # the first one is the peer; () = our environment
     kind: str = "python"  # or node, ruby
     language: str = "Python"
     modes: tuple[str, ...] = ("sync",)
-    best: dict[str, Any] = field(default_factory=dict)  # of its settings: drain of no-ops
-    bulk: float = 10_000  # rough: submitted in bulk per second
-    single: float = 2_000  # rough: submitted one by one per second
-    rate: float = 4_000  # rough: drained per second
+    best: dict[str, Any] = field(default_factory=dict)  # its best settings for a drain of no-ops
+    bulk: float = 10_000  # rough rate of submission in bulk, per second
+    single: float = 2_000  # rough rate of submission one by one, per second
+    rate: float = 4_000  # rough rate of a drain, per second
     results: bool = True  # stores results
     acknowledges: bool = True  # a killed worker loses nothing
-    priority: str = ""  # how it lets an urgent one overtake; "" = it can't
-    shares: str = ""  # how it shares workers among requests; "" = first come, first served
-    most: int = 1000  # concurrency in one worker, at most
-    tries: tuple[int, ...] = ()  # concurrencies among which `best` was found
-    is_limit: bool = False  # no queue, but what one could reach
+    priority: str = ""  # how an urgent call overtakes others; "" = not possible
+    shares: str = ""  # how requests share workers; "" = first come, first served
+    most: int = 1000  # highest concurrency in one worker
+    tries: tuple[int, ...] = ()  # concurrencies that the settings workload compares
+    is_limit: bool = False  # not a queue but an upper limit for queues
 
 
 PEERS = {
@@ -80,7 +80,7 @@ PEERS = {
             "celery",
             "Celery",
             "celery_peer.py",
-            "solo pool, prefetch 64, no gossip, mingle or heartbeat; acknowledges before it works",
+            "solo pool, prefetch 64, no gossip, mingle or heartbeat; acknowledges before the call",
             ("celery==5.7.0", "redis[hiredis]", "packaging"),
             tries=(1, 4, 16),
             bulk=3_500,
@@ -122,7 +122,7 @@ PEERS = {
             "arq",
             "arq",
             "arq_peer.py",
-            "uvloop, 100 at once, poll_delay 10 ms",
+            "uvloop, concurrency 100, poll_delay 10 ms",
             ("arq==0.28.0", *FAST),
             modes=("async",),
             best={"concurrency": 100, "mode": "async"},
@@ -135,7 +135,7 @@ PEERS = {
             "taskiq",
             "taskiq (streams)",
             "taskiq_peer.py",
-            "RedisStreamBroker, async handler, uvloop, 100 at once",
+            "RedisStreamBroker, async handler, uvloop, concurrency 100",
             ("taskiq-redis==1.2.4", "taskiq==0.13.0", *FAST),
             modes=("async", "sync"),
             best={"concurrency": 100, "mode": "async"},
@@ -148,7 +148,7 @@ PEERS = {
             "huey",
             "huey",
             "huey_peer.py",
-            "one thread; a result is notified in the latency run; loses what a dead worker held",
+            "one thread; notifies of results in the latency run; loses the calls of a dead worker",
             ("huey==3.5.4", "redis[hiredis]"),
             tries=(1, 2, 8),
             bulk=11_000,
@@ -205,7 +205,7 @@ PEERS = {
             "sidekiq",
             "Sidekiq 6 (Debian)",
             "sidekiq_peer.rb",
-            "10 threads, push_bulk of 1,000; no results; loses what a dead worker held",
+            "10 threads, push_bulk of 1,000; no results; loses the calls of a dead worker",
             ("ruby-sidekiq",),
             kind="ruby",
             language="Ruby",
@@ -237,7 +237,7 @@ VARIANTS = {
 
 
 def fairlane_and(peers: list[Peer], *variants: str) -> Iterator[tuple[Peer, str, str]]:
-    """Every peer with its label, and ours in these variants, too."""
+    """Yields every peer with its label, and again in those of these variants that it has."""
     for peer in peers:
         known = VARIANTS.get(peer.name, {"": peer.title})
         for variant in ("", *variants):

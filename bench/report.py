@@ -1,13 +1,14 @@
-"""JSON of what was measured, and from it the Markdown: a page a workload, one table of all."""
+"""Stores the figures and writes the Markdown: a page for each workload, one table of all."""
 
 from __future__ import annotations
 
-import json
+import importlib
 import statistics
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import figures_file
 import goals
 import plots
 from harness import WORKER_CORES
@@ -18,7 +19,6 @@ import support
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
-    from types import ModuleType
 
     from harness import Bench, Row
 
@@ -29,17 +29,10 @@ _OURS = "fairlane"
 # ------------------------------------------------------------------ figures
 
 
-def keep(
-    out: Path, name: str, workload: ModuleType, rows: list[Row], bench: Bench, seconds: float
-) -> None:
-    """Writes `name`.json."""
-    kept = {
-        "title": workload.TITLE,
-        "story": workload.STORY,
-        "metrics": workload.METRICS,
-        "plot": workload.PLOT,
-        "plot_points": getattr(workload, "PLOT_POINTS", ""),  # those worth a panel; "" = all
-        "base": getattr(workload, "BASE", None),  # Fairlane's point, where a peer's is another
+def keep(out: Path, name: str, rows: list[Row], bench: Bench, seconds: float) -> None:
+    """Stores the figures of one workload in place of its older ones."""
+    kept = figures_file.read(out)
+    kept[name] = {
         "run": STARTED,
         "machine": support.machine(),
         "worker_cores": len(WORKER_CORES),
@@ -48,12 +41,15 @@ def keep(
         "seconds": round(seconds),
         "versions": {peer: env.version for peer, env in bench.envs.items()},
         "missing": bench.missing,
-        "rows": [_rounded(asdict(row)) for row in rows],
+        "settings": {row.label: row.setting for row in rows if row.setting},
+        "rows": [_rounded(row) for row in rows],
     }
-    (out / f"{name}.json").write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
+    figures_file.write(out, kept)
 
 
-def _rounded(row: dict[str, Any]) -> dict[str, Any]:
+def _rounded(measured: Row) -> dict[str, Any]:
+    row = asdict(measured)
+    del row["setting"]
     values = row["values"].items()
     row["values"] = {name: [_short(value) for value in found] for name, found in values}
     return row
@@ -63,9 +59,22 @@ def _short(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.5g}")
 
 
-def read(out: Path, name: str) -> dict[str, Any] | None:
-    file = out / f"{name}.json"
-    return json.loads(file.read_text()) if file.exists() else None
+def read(out: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Returns the figures of these workloads, each with the texts of its module."""
+    kept = figures_file.read(out)
+    return {name: {**_texts(name, kept[name]), **kept[name]} for name in names if name in kept}
+
+
+def _texts(name: str, kept: dict[str, Any]) -> dict[str, Any]:
+    workload = importlib.import_module(name)
+    return {
+        "title": workload.TITLE,
+        "story": workload.STORY.format(worker_cores=kept["worker_cores"]),
+        "metrics": workload.METRICS,
+        "plot": workload.PLOT,
+        "plot_points": getattr(workload, "PLOT_POINTS", ""),  # the points with a panel; "" = all
+        "base": getattr(workload, "BASE", None),  # Fairlane's point where a peer has another one
+    }
 
 
 def median(row: dict[str, Any], metric: str) -> float | None:
@@ -76,11 +85,8 @@ def median(row: dict[str, Any], metric: str) -> float | None:
 # ------------------------------------------------------------------ a page a workload
 
 
-def table(out: Path, name: str) -> str:
-    """The Markdown table of one workload: medians, and the range of the first figure."""
-    kept = read(out, name)
-    if not kept:
-        return ""
+def table(kept: dict[str, Any]) -> str:
+    """Returns the table of one workload: medians, and the range of the main figure."""
     has_points = any(row["point"] for row in kept["rows"])
     headings = [heading for _, heading, _, _ in kept["metrics"]]
     names = ["", *(["point"] if has_points else []), *headings, "range", "of Fairlane"]
@@ -106,12 +112,12 @@ def _cells(row: dict[str, Any], kept: dict[str, Any]) -> list[str]:
 
 
 def _chief(kept: dict[str, Any]) -> str:
-    """The figure that the page is about."""
+    """Returns the name of the main figure."""
     return kept["plot"] or kept["metrics"][0][0]
 
 
 def _ratio(row: dict[str, Any], kept: dict[str, Any], metric: str) -> str:
-    """This figure as a multiple of Fairlane's at the same point."""
+    """Returns this figure as a multiple of Fairlane's at the same point."""
     ours = [
         one
         for one in kept["rows"]
@@ -130,29 +136,30 @@ def _page(out: Path, name: str, kept: dict[str, Any]) -> str:
     lines += [f"{_how(kept)} {_last(kept)}", ""]
     if (out / f"{name}.svg").exists():
         lines += [f"![{kept['title']}]({name}.svg)", ""]
-    lines += [table(out, name), "", "## Settings", ""]
-    settings = {row["label"]: row["setting"] for row in kept["rows"] if row["setting"]}
-    for label, setting in settings.items():
+    lines += [table(kept), "", "## Settings", ""]
+    for label, setting in kept["settings"].items():
         peer = next(row["peer"] for row in kept["rows"] if row["label"] == label)
         version = kept["versions"].get(peer, "")
         lines.append(f"- **{label}** {version}: {setting}.")
     notes = {f"{row['label']} {row['point']}".strip(): row["note"] for row in kept["rows"]}
-    told = [f"- {where}: {note}." for where, note in notes.items() if note]
-    if told:
-        lines += ["", "## What did not work", "", *told]
+    failures = [f"- {where}: {note}." for where, note in notes.items() if note]
+    if failures:
+        lines += ["", "## What did not work", "", *failures]
     return "\n".join([*lines, ""])
 
 
 def _last(kept: dict[str, Any]) -> str:
     heading = next(heading for m, heading, _, _ in kept["metrics"] if m == _chief(kept))
-    return f"The range is that of “{heading}”, and so is the multiple of Fairlane's."
+    return f"The last two columns show the range of “{heading}” and its multiple of Fairlane's."
 
 
 def _how(kept: dict[str, Any]) -> str:
     small = (
-        "" if kept["scale"] == 1 else f" A trial at scale {kept['scale']}: read nothing into it."
+        ""
+        if kept["scale"] == 1
+        else f" This is a trial at scale {kept['scale']}, so its figures mean nothing."
     )
-    return f"Medians of {kept['runs']} runs where several were made.{small}"
+    return f"The figures are medians of {kept['runs']} runs where a workload repeats.{small}"
 
 
 # ------------------------------------------------------------------ one table of all
@@ -185,7 +192,7 @@ def _summary(all_kept: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def _labels(all_kept: dict[str, dict[str, Any]]) -> list[tuple[str, str]]:
-    """Peer and label of every line, in the order of the registry."""
+    """Returns the peer and the label of every line, in the order of the registry."""
     found: dict[str, str] = {}
     for kept in all_kept.values():
         for row in kept["rows"]:
@@ -211,35 +218,47 @@ def _cell(
 
 
 def write(out: Path, names: Iterable[str], alone: Iterable[str]) -> str:
-    """Writes every page, plot and the table of all; returns that table."""
-    all_kept = {name: kept for name in names if (kept := read(out, name))}
-    if not all_kept:
-        return ""
-    for name, kept in all_kept.items():
+    """Writes every plot and page; returns the text of the overview."""
+    for name, kept in read(out, names).items():
         plots.draw(out, name, kept)
-        (out / f"{name}.md").write_text(_page(out, name, kept))
+    texts = pages(out, names, alone)
+    for file, text in texts.items():
+        (out / file).write_text(text)
+    return texts.get("README.md", "")
+
+
+def pages(out: Path, names: Iterable[str], alone: Iterable[str]) -> dict[str, str]:
+    """Returns the text of every page by the name of its file."""
+    all_kept = read(out, names)
+    if not all_kept:
+        return {}
+    texts = {f"{name}.md": _page(out, name, kept) for name, kept in all_kept.items()}
+    return {**texts, "README.md": _overview(out, all_kept, alone)}
+
+
+def _overview(out: Path, all_kept: dict[str, dict[str, Any]], alone: Iterable[str]) -> str:
+    """Returns the page that sums up all workloads."""
     first = next(iter(all_kept.values()))
     runs = {kept["run"] for kept in all_kept.values()}
     versions = {peer: v for kept in all_kept.values() for peer, v in kept["versions"].items()}
     lines = ["# Fairlane beside its peers", "", first["machine"] + ".", ""]
     lines += [f"{_how(first)} {_of_one_run(runs)}", ""]
     lines += _summary(all_kept) if any(c[0] in all_kept for c in _COLUMNS) else []
-    pages = [(name, kept["title"]) for name, kept in all_kept.items()]
-    pages += [
+    linked = [(name, kept["title"]) for name, kept in all_kept.items()]
+    linked += [
         (name, f"{name} of Fairlane alone") for name in alone if (out / f"{name}.md").exists()
     ]
-    lines += ["", "Pages: " + ", ".join(f"[{title}]({name}.md)" for name, title in pages) + "."]
-    lines += ["", "## Goals", "", *goals.lines(all_kept), "", "## Who was measured", ""]
+    lines += ["", "Pages: " + ", ".join(f"[{title}]({name}.md)" for name, title in linked) + "."]
+    lines += ["", "## Goals", "", *goals.lines(all_kept), "", "## Versions and settings", ""]
     for name, peer in PEERS.items():
         if name in versions:
             lines.append(f"- **{peer.title}** {versions[name]}: {peer.setting}.")
     missing = {peer: why for kept in all_kept.values() for peer, why in kept["missing"].items()}
     lines += [f"- {PEERS[peer].title} is missing: {why}." for peer, why in missing.items()]
-    (out / "README.md").write_text("\n".join([*lines, ""]))
-    return "\n".join(lines)
+    return "\n".join([*lines, ""])
 
 
 def _of_one_run(runs: set[str]) -> str:
     if len(runs) == 1:
-        return "All of it is from one run."
-    return f"Its parts are from {len(runs)} runs: compare within a page."
+        return "All figures are from one run."
+    return f"The pages are from {len(runs)} runs, so compare figures only within a page."

@@ -1,4 +1,4 @@
-"""Which concurrency suits a peer best: the evidence for the settings in registry.py."""
+"""Compares concurrencies of each peer: the evidence for the settings in registry.py."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from harness import Bench, Case, Row
 
 TITLE = "Settings of the peers"
 STORY = (
-    "No-ops drained by one worker process at several concurrencies. Not a part of the whole: run "
-    "it when a peer has a new version, and name the best in bench/registry.py."
+    "One worker process drains no-ops at several concurrencies. A full run leaves this workload "
+    "out. Run it when a peer has a new version, and put the best setting into bench/registry.py."
 )
 METRICS = (("rate", "per second", ",.0f", "high"),)
 PLOT = ""
@@ -25,7 +25,7 @@ def measure(bench: Bench) -> list[Row]:
             peer,
             peer.title,
             {"n": bench.size(peer.rate), "concurrency": count, "results": peer.results},
-            f"{count} at once",
+            f"{count} concurrent",
         )
         for peer in bench.peers
         for count in peer.tries

@@ -1,4 +1,4 @@
-"""A fleet on Spark beside plain workers: how many sub-requests a second, two processes each.
+"""Compares a fleet on Spark with plain workers: sub-requests a second of two processes each.
 
 `python bench/spark_fleet.py [runs]`
 """
@@ -35,35 +35,35 @@ HERE = Path(__file__).resolve().parent
 
 @batch_handler
 def back(bodies: list[bytes]) -> list[bytes]:
-    """What a batch handler gets, it returns."""
+    """Returns the bodies."""
     return bodies
 
 
 def back_table(table: pa.Table) -> pa.Table:
-    """The same for a table."""
+    """Returns the bodies of a table."""
     return table.rename_columns(["index", "result", "request"])
 
 
 def upper(table: pa.Table) -> pa.Array:
-    """Something is done to each body, in compiled code."""
+    """Returns each body in upper case, by compiled code."""
     return pc.utf8_upper(table.column("body").cast(pa.string()))
 
 
 def fill(queue: Queue) -> Any:
-    """One request that two workers share."""
+    """Submits one request that two workers share."""
     return queue.submit_request((BODY for _ in range(COUNT)), limit=LIMIT)
 
 
 def rate_of(request: Any, began: float) -> float:
-    """Sub-requests a second, from the first that was taken to the last that was settled."""
+    """Returns the sub-requests a second, from `began` to the end of the request."""
     progress = request.progress()
     if progress.done != COUNT:
-        raise SystemExit(f"{progress.done:,} of {COUNT:,} are done")
+        raise SystemExit(f"{progress.done:,} of {COUNT:,} sub-requests are done")
     return COUNT / (progress.ended_ms / 1000 - began)
 
 
 def fleet(spark: Any, queue: Queue, handler: Any, given: str, **options: Any) -> float:
-    """The workers begin first, so that what Spark takes to start a task is not measured."""
+    """Returns the rate of a fleet; its workers start first, so Spark's start does not count."""
     made = threading.Thread(
         target=lambda: run_fleet(
             spark, handler, input=given, redis=queue.driver.url, workers=WORKERS, max_idle_s=2,
@@ -81,7 +81,7 @@ def fleet(spark: Any, queue: Queue, handler: Any, given: str, **options: Any) ->
 
 
 def plain(queue: Queue) -> float:
-    """`fairlane worker` with two processes, the same handler."""
+    """Returns the rate of `fairlane worker` with two processes and the same handler."""
     words = [sys.executable, "-m", "fairlane", "worker", "--handler", "spark_fleet:back"]
     words += ["--processes", str(WORKERS)]
     env = os.environ | {"FAIRLANE_REDIS": queue.driver.url}
@@ -98,7 +98,7 @@ def plain(queue: Queue) -> float:
 
 @contextlib.contextmanager
 def held_back(queue: Queue) -> Iterator[Any]:
-    """A request that is there and waits until it is resumed."""
+    """Submits a request that waits for a call of its `resume`."""
     from redis import Redis
 
     Redis.from_url(queue.driver.url).flushall()
@@ -108,7 +108,7 @@ def held_back(queue: Queue) -> Iterator[Any]:
 
 
 def await_workers(queue: Queue, count: int = WORKERS) -> None:
-    """So many are registered, and have had a moment to start their processes."""
+    """Waits until these workers are registered, and a second more for their processes."""
     until = time.monotonic() + 120
     while len(queue.status()["workers"]) < count:
         if time.monotonic() > until:
@@ -118,10 +118,10 @@ def await_workers(queue: Queue, count: int = WORKERS) -> None:
 
 
 def main() -> None:
-    # Not above: a plain worker imports this file, too.
+    # Arguments are read here, because a plain worker also imports this file.
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else RUNS
     with server() as url:
-        os.sched_setaffinity(0, range(os.cpu_count() or 1))  # two workers: both cores for all
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))  # because two workers need both cores
         spark = session(f"local[{WORKERS}]", "bench")
         with Queue.from_url(url) as queue:
             measures = {
@@ -134,11 +134,11 @@ def main() -> None:
         spark.stop()
     base = median(found["plain workers, batch handler"])
     story = (
-        f"{COUNT:,} sub-requests of {len(BODY)} bytes in one request with a limit of {LIMIT} (each "
-        f"worker holds one lease and fetches another one ahead), {WORKERS} workers, results "
-        "stored. From the moment the request may be worked on to its end; Spark's start and its "
-        "tasks' are not in it. Redis, Spark and the workers share two cores. Median of "
-        f"{runs} runs, lowest and highest."
+        f"{WORKERS} workers drain {COUNT:,} sub-requests of {len(BODY)} bytes and store the "
+        f"results. All belong to one request with a limit of {LIMIT}, because each worker holds "
+        "one lease and prefetches another one. The time counts from the resumption of the request "
+        "to its end, without the start of Spark and of its tasks. Redis, Spark and the workers "
+        f"share two cores. The table shows median, lowest and highest of {runs} runs."
     )
     lines = [
         story,

@@ -1,9 +1,9 @@
-"""Rows from Spark into a queue: how fast, beside plain Parquet and raw XADD in the same session.
+"""Measures rows from Spark into a queue, beside plain Parquet and raw XADD in the same session.
 
 `python bench/spark_sink.py [runs] [rows]`
 
-Server, JVM and Python workers share this machine's cores, nobody is pinned. Every way writes the
-same cached rows by two Spark tasks. "staged, not committed" is what the executors do alone.
+Server, JVM and Python workers share all cores of this machine. Every way writes the same cached
+rows by two Spark tasks. "staged, not committed" is the part of the executors.
 """
 
 from __future__ import annotations
@@ -34,28 +34,28 @@ URL = f"redis://127.0.0.1:{support.PORT}"
 
 
 class Uncommitted(StagedWriter):
-    """Stages, and then drops what it has staged."""
+    """Stages rows, and drops them instead of a commit."""
 
     def commit(self, messages: list[Any]) -> None:
-        """Nothing comes in."""
+        """Drops the staged rows."""
         self.abort(messages)
 
 
 class StagedOnly(FairlaneSource):
-    """The format "staged_only"."""
+    """Provides the format "staged_only"."""
 
     @classmethod
     def name(cls) -> str:
-        """The name of the format."""
+        """Returns the name of the format."""
         return "staged_only"
 
     def writer(self, schema: Any, overwrite: bool) -> Any:
-        """A writer that never commits."""
+        """Returns a writer that never commits."""
         return Uncommitted(super().writer(schema, overwrite).plan)
 
 
 def raw_xadd(batches: Iterator[Any]) -> Iterator[Any]:
-    """Each row by a pipelined XADD of its own: nothing is idempotent, nothing is counted."""
+    """Writes each row by a pipelined XADD of its own, which is not idempotent."""
     client = redis.Redis.from_url(URL)
     key = f"raw:{os.getpid()}"
     for batch in batches:
@@ -70,7 +70,7 @@ def raw_xadd(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 class Bench:
-    """A frame that is cached, and the ways to write it."""
+    """Holds a cached frame, and the ways to write it."""
 
     def __init__(self, spark: Any, folder: Path) -> None:
         self.folder = folder
@@ -81,7 +81,7 @@ class Bench:
         self.frame.count()
 
     def ways(self) -> dict[str, Callable[[], float]]:
-        """Each returns rows per second."""
+        """Returns the ways; each of them returns its rows per second."""
         return {
             "Parquet": self._timed(self._parquet),
             "raw XADD": self._timed(self._raw),
@@ -116,12 +116,12 @@ class Bench:
 
 
 def lines(found: dict[str, list[float]]) -> list[str]:
-    """The table."""
+    """Returns the lines of the page."""
     parquet = support.median(found["Parquet"])
     raw = support.median(found["raw XADD"])
     rows = [
-        f"{ROWS:,} rows of {BODY_BYTES} bytes, cached, by {TASKS} Spark tasks.",
-        f"Medians of {RUNS} runs behind one that warms up.",
+        f"{TASKS} Spark tasks write {ROWS:,} cached rows of {BODY_BYTES} bytes.",
+        f"The figures are medians of {RUNS} runs after one run as a warm-up.",
         "",
         "| way | rows/s | of Parquet | of raw XADD |",
         "|---|---:|---:|---:|",
@@ -134,20 +134,21 @@ def lines(found: dict[str, list[float]]) -> list[str]:
 
 NOTES = [
     "- *raw XADD* is a loop over redis-py's pipeline: a Spark task that fails writes rows twice.",
-    "- *staged* is the default. Executors stage packed chunks (that alone: *staged, not",
-    "  committed*), the commit rolls them into the request, each once: 2 µs of the server a row.",
-    "- *pipelined* and *dedupe* add to the live request, while Spark still writes.",
+    "- *staged* is the default. Executors stage packed chunks, which *staged, not committed*",
+    "  measures alone. The commit appends each chunk to the request once, in 2 µs of the server a",
+    "  row.",
+    "- *pipelined* and *dedupe* add to the live request while Spark still writes.",
 ]
 
 
 def _let_go(pid: int) -> None:
-    """The process may run on every core again."""
+    """Allows a process to run on every core again."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(pid, set(support.CORES))
 
 
 def main() -> None:
-    """Measure, and write docs/benchmarks/spark_sink.md."""
+    """Measures all ways and writes docs/benchmarks/spark_sink.md."""
     with support.server():
         client = redis.Redis.from_url(URL)
         _let_go(int(client.info("server")["process_id"]))

@@ -1,4 +1,4 @@
-"""Submitting: in bulk, and one call for each."""
+"""Measures submission: in bulk, and with one call for each body."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ if TYPE_CHECKING:
 
 TITLE = "Submitting"
 STORY = (
-    "100-byte bodies into an empty Redis. In bulk: with the best call the peer has for many. "
-    "One by one: a call that returns for each. What arrived is counted in Redis."
+    "A client submits bodies of 100 bytes to an empty Redis. *In bulk* uses the peer's best call "
+    "for many bodies. *One by one* uses a call for each body, which returns before the next one. "
+    "A count in Redis confirms that all bodies arrived."
 )
 METRICS = (
     ("rate", "per second", ",.0f", "high"),
@@ -26,7 +27,7 @@ PLOT = "rate"
 
 def _cases(bench: Bench) -> Iterator[Case]:
     for peer, label, variant in fairlane_and(bench.peers, "single"):
-        # a request for each: about as dear as one by one until there is a call for many
+        # because a request for each body costs about as much as one by one
         rate = peer.bulk if not variant else peer.bulk / 20
         spec = {"n": bench.size(rate), "variant": variant}
         yield Case(peer, label, spec, "in bulk")
@@ -46,7 +47,7 @@ def measure(bench: Bench) -> list[Row]:
 
 
 def per_one(answer: dict[str, Any], count: int) -> dict[str, float]:
-    """What each cost the server."""
+    """Returns the cost of each call on the server."""
     return {
         "commands": answer["commands"] / count,
         "reads": answer["reads"] / count,

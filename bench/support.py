@@ -1,4 +1,4 @@
-"""What every measurement needs: a server on one core, us on the other, a table at the end."""
+"""Starts a server on a core of its own, repeats measures, and writes the table."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else
 
 
 def pin(pid: int, core: int) -> None:
-    """The process stays on one core, where the system can do that."""
+    """Pins a process to one core if the system supports that."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(pid, {core})
 
 
 @contextmanager
 def server() -> Iterator[str]:
-    """A server without persistence on the first core; everything else runs on the last one."""
+    """Runs a server without persistence on the first core, and this process on the last one."""
     with tempfile.TemporaryDirectory() as folder:
         binary = find_server()
         command = [str(binary.path), "--port", str(PORT), "--save", "", "--dir", folder]
@@ -52,7 +52,7 @@ def server() -> Iterator[str]:
 
 
 def median_of(runs: int, measures: dict[str, Callable[[], float]]) -> dict[str, list[float]]:
-    """Every measure in turn, `runs` times over, so that a slow moment hits all of them."""
+    """Runs all measures in turn, `runs` times, so that a slow moment affects all of them."""
     found: dict[str, list[float]] = {name: [] for name in measures}
     for run in range(runs):
         for name, measure in measures.items():
@@ -65,7 +65,7 @@ APART = "server on one, client and worker on the other"
 
 
 def machine(cores: str = APART) -> str:
-    """One line: processor, cores and who has which, Python and package versions, server."""
+    """Returns one line: the processor, the use of its cores, and the versions."""
     model = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():
@@ -82,7 +82,7 @@ def machine(cores: str = APART) -> str:
 
 
 def write(name: str, title: str, lines: list[str], cores: str = APART) -> None:
-    """Prints the table and keeps it in docs/benchmarks/."""
+    """Prints the table and writes it into docs/benchmarks/."""
     text = "\n".join([f"# {title}", "", machine(cores), "", *lines, ""])
     OUT.mkdir(parents=True, exist_ok=True)
     (OUT / f"{name}.md").write_text(text)
@@ -90,5 +90,5 @@ def write(name: str, title: str, lines: list[str], cores: str = APART) -> None:
 
 
 def median(values: list[float]) -> float:
-    """The middle one."""
+    """Returns the median."""
     return statistics.median(values)

@@ -1,4 +1,4 @@
-"""Bulk submission and draining with stored results, beside raw Redis, in one run.
+"""Compares submission in bulk and draining with stored results to raw Redis, in one run.
 
 `python bench/throughput.py [runs] [sub-requests]`
 """
@@ -16,7 +16,7 @@ from fairlane import Queue, Worker
 
 RUNS = int(sys.argv[1]) if len(sys.argv) > 1 else 5
 COUNT = int(sys.argv[2]) if len(sys.argv) > 2 else 200_000
-FEW = COUNT // 20  # for what is slow
+FEW = COUNT // 20  # for the slow measures
 BODY = b"x" * 100
 
 
@@ -37,7 +37,7 @@ def raw_xadd(url: str) -> float:
 
 
 def raw_read(url: str) -> float:
-    """XREADGROUP COUNT 100 and XACK over what raw_xadd left."""
+    """Reads the entries of raw_xadd by XREADGROUP COUNT 100 and XACK; returns the rate."""
     client = redis.Redis.from_url(url, protocol=2)
     client.xgroup_create("s", "g", "0")
     began, count = time.perf_counter(), 0
@@ -69,7 +69,7 @@ def submit_one_by_one(url: str) -> float:
 
 
 def drain(url: str, count: int, slice_ms: float) -> float:
-    """One worker process, from its first slice to the end of the request, both read in Redis."""
+    """Returns the rate of one worker process from its first slice to the end of the request."""
     client = redis.Redis.from_url(url)
     client.flushall()
     with Queue.from_url(url) as queue:
@@ -78,7 +78,7 @@ def drain(url: str, count: int, slice_ms: float) -> float:
         if worker == 0:
             Worker(queue, echo, slice_ms=slice_ms).run(until_idle=True)
             os._exit(0)
-        while not client.exists(f"out:{{{request.id}}}"):  # nothing is done yet
+        while not client.exists(f"out:{{{request.id}}}"):  # until the first result
             pass
         before, done = time.perf_counter(), request.progress().done
         request.wait()
@@ -105,7 +105,7 @@ def main() -> None:
         )
     add, read = (support.median(values) for values in list(found.values())[:2])
     lines = [
-        f"{COUNT:,} sub-requests of 100 bytes, the handler echoes; median of {RUNS} runs.",
+        f"The handler returns {COUNT:,} bodies of 100 bytes. All are medians of {RUNS} runs.",
         "",
         "| what | per second | lowest | highest | of raw XADD | of raw XREADGROUP |",
         "|---|---:|---:|---:|---:|---:|",

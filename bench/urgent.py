@@ -1,4 +1,4 @@
-"""How long an urgent request waits for a busy worker while 200,000 other sub-requests wait.
+"""Measures how long an urgent request waits for a busy worker among 200,000 sub-requests.
 
 `python bench/urgent.py [waiting] [samples]`
 """
@@ -20,7 +20,7 @@ SAMPLES = int(sys.argv[2]) if len(sys.argv) > 2 else 30
 
 
 def handler(body: bytes) -> bytes:
-    """An urgent body gets the moment its handler started; a bulk one takes about 0.1 ms."""
+    """Returns the start of the handler for an urgent body; takes 0.1 ms for another one."""
     if body == b"urgent":
         return b"%f" % time.monotonic()
     end = time.perf_counter() + 0.0001
@@ -52,9 +52,9 @@ def main() -> None:
         os.waitpid(worker, 0)
     after, whole = sorted(row[0] for row in waits), sorted(row[1] for row in waits)
     story = (
-        f"{SAMPLES} requests of one sub-request at priority 0, one after the other, while "
-        f"{left:,} to {WAITING:,} sub-requests waited at priority 50; one worker process, "
-        "slices of 20 ms, bulk handler 0.1 ms."
+        f"A client submits {SAMPLES} requests of one sub-request at priority 0, one after the "
+        f"other, while {left:,} to {WAITING:,} sub-requests wait at priority 50. One worker "
+        "process has slices of 20 ms, and its handler takes 0.1 ms for a body of the bulk."
     )
     lines = [
         story,

@@ -1,4 +1,4 @@
-"""What can be measured of a peer, told by one line of JSON and answered by one.
+"""Measures a peer: reads a question as one line of JSON, and prints the answer as one line.
 
     python rq_peer.py '{"action": "drain", "url": "redis://…", "n": 1000, "fill": true}'
 
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
     from peer import Peer
 
 _TICK_S = 0.002
-_PAUSE_S = 0.01  # between two questions to an idle worker
-_WARM = 10  # questions that don't count
+_PAUSE_S = 0.01  # between two calls for an idle worker
+_WARM = 10  # calls that do not count
 _CHUNK = 5_000
 _now = time.monotonic
 
 
 class TooSlow(Exception):
-    """It was not done in the time it may take."""
+    """Reports that an action reached its time limit."""
 
 
 class Run:
-    """A peer, its board and its worker processes."""
+    """Holds a peer, its board and its worker processes."""
 
     def __init__(self, make: Callable[[Spec], Peer], spec: Spec) -> None:
         self.spec = spec
@@ -53,12 +53,12 @@ class Run:
         self.until = _now() + spec.cap_s
 
     def start(self) -> None:
-        """Forks the workers, before this process connects to anything."""
+        """Forks the workers, which must happen before this process connects to a server."""
         for _ in range(1 if self.peer.many_processes else self.spec.processes):
             self.workers.append(_fork(self.peer.work))
 
     def fill(self, put: Callable[[], None] | None = None) -> int:
-        """Submits in a process of its own; returns how many wait."""
+        """Submits in another process; returns how many calls wait."""
         os.waitpid(_fork(put or self._fill), 0)
         return self.peer.left(self.redis)
 
@@ -76,7 +76,7 @@ class Run:
                 raise TooSlow(f"not done after {self.spec.cap_s:.0f} s")
             if self.workers and os.waitpid(self.workers[0], os.WNOHANG)[0]:
                 self.workers.pop(0)
-                raise RuntimeError("its worker ended by itself")
+                raise RuntimeError("a worker process ended early")
             time.sleep(tick_s)
 
     def stop(self) -> None:
@@ -103,7 +103,7 @@ def _fork(call: Callable[[], None]) -> int:
         if os.getppid() == parent:
             call()
             code = 0
-    except BaseException:  # noqa: BLE001  told, and then the process ends
+    except BaseException:  # noqa: BLE001  because the process ends here
         traceback.print_exc()
     finally:
         sys.stderr.flush()
@@ -114,7 +114,7 @@ def _fork(call: Callable[[], None]) -> int:
 
 
 def submit(run: Run) -> dict[str, Any]:
-    """Submits n: the seconds it took, and how many Redis says are there."""
+    """Submits n bodies; returns the seconds, and how many calls Redis holds."""
     run.peer.open()
     began = _now()
     run.peer.submit()
@@ -123,10 +123,10 @@ def submit(run: Run) -> dict[str, Any]:
 
 
 def drain(run: Run) -> dict[str, Any]:
-    """From the first handler call until Redis says that nothing is left."""
+    """Drains all calls; returns the times of the first handler call and of the end in Redis."""
     spec, board, peer = run.spec, run.board, run.peer
     waiting = run.fill() if spec.fill else spec.n
-    many = spec.concurrency * spec.processes  # may be in work when the last calls are counted
+    many = spec.concurrency * spec.processes  # calls may run after the board has counted them
     seen: list[tuple[float, int, float]] = []
 
     def reached() -> bool:
@@ -155,7 +155,7 @@ def drain(run: Run) -> dict[str, Any]:
 
 
 def latency(run: Run) -> dict[str, Any]:
-    """One question after the other to an idle worker: when asked, started, known."""
+    """Submits calls one after the other; returns the times of submission, start and result."""
     run.start()
     run.peer.open()
     for _ in range(_WARM):
@@ -171,7 +171,7 @@ def latency(run: Run) -> dict[str, Any]:
 
 
 def urgent(run: Run) -> dict[str, Any]:
-    """Many wait, a worker is busy with them; urgent ones come: when submitted, when started."""
+    """Submits urgent calls while a worker is busy; returns the times of submission and start."""
     waiting = run.fill()
     run.start()
     run.wait(lambda: run.board.count() >= min(50, waiting // 4))
@@ -182,7 +182,7 @@ def urgent(run: Run) -> dict[str, Any]:
         asked.append(_now())
         run.peer.put_urgent(handlers.URGENT)
         try:
-            run.wait(lambda: run.board.recorded() > sample, 0.0005)  # noqa: B023  called at once
+            run.wait(lambda: run.board.recorded() > sample, 0.0005)  # noqa: B023  called now
         except TooSlow:
             break
         time.sleep(_PAUSE_S)
@@ -193,7 +193,7 @@ def urgent(run: Run) -> dict[str, Any]:
 
 
 def fairness(run: Run) -> dict[str, Any]:
-    """Requests of these sizes, big ones first: every handler call until one of them has ended."""
+    """Submits requests, the biggest first; returns the handler calls until one request ends."""
     spec, board = run.spec, run.board
 
     def put() -> None:
@@ -219,18 +219,18 @@ ACTIONS = {action.__name__: action for action in (submit, drain, latency, urgent
 
 
 def main(make: Callable[[Spec], Peer]) -> None:
-    """Does what the first argument says; prints one line of JSON, `error` in it if it failed."""
+    """Runs the action of the first argument; prints one line of JSON, with `error` if it fails."""
     logging.disable(logging.WARNING)
     spec = Spec(**json.loads(sys.argv[1]))
     run: Run | None = None
     try:
         run = Run(make, spec)
         answer = ACTIONS[spec.action](run)
-    except Exception as error:  # noqa: BLE001  a row with the reason
+    except Exception as error:  # noqa: BLE001  the reason stands in the row
         traceback.print_exc()
         answer = {"error": f"{type(error).__name__}: {error}"}
     if run:
         run.stop()
     sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()
-    os._exit(0)  # some clients leave threads that don't end
+    os._exit(0)  # because some clients leave threads that do not end

@@ -1,4 +1,4 @@
-"""arq: asyncio, uvloop. It polls: every 10 ms instead of its default 500 ms."""
+"""Runs arq: asyncio, uvloop. The worker polls every 10 ms instead of its default 500 ms."""
 
 from __future__ import annotations
 

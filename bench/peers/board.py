@@ -1,7 +1,7 @@
-"""A page of memory that a peer's workers write and whoever measures them reads.
+"""Provides a page of memory that a peer's workers write and the measuring process reads.
 
-It is made before the workers are forked, so that counting a handler call costs no Redis and no
-pipe: one number in memory.
+The page exists before the workers are forked. So the count of a handler call is one number in
+memory, and costs no Redis and no pipe.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from typing import NamedTuple
 
 PROCESSES = 160
-_WIDTH = 4  # of a process's cells: count, first, busy, records
+_WIDTH = 4  # cells of a process: count, first, busy, records
 _COUNT, _FIRST, _BUSY, _RECORDS = range(_WIDTH)
 _RECORD = 3  # cells of a record: tag, start, end
 
@@ -28,18 +28,18 @@ class Record(NamedTuple):
 
 
 class Board:
-    """Counts, and up to `records` records of calls for each process."""
+    """Holds the counts of each process, and up to `records` records of its calls."""
 
     def __init__(self, records: int = 0) -> None:
         self._records = records
         cells = 1 + PROCESSES * (_WIDTH + records * _RECORD)
         self.cells = memoryview(mmap.mmap(-1, cells * 8)).cast("d")
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115  lives as long as the board
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115  stays open as long as the board
         self._forget()
         os.register_at_fork(after_in_child=self._forget)
 
     def _forget(self) -> None:
-        """A forked process has a place of its own, from its first call on."""
+        """Forgets the place, because a forked process claims its own place at its first call."""
         self._base = -1
         self._calls = itertools.count(1)
         self._places = itertools.count()
@@ -61,14 +61,14 @@ class Board:
     # ------------------------------------------------------------------ the handler's side
 
     def touch(self) -> None:
-        """One more call. Two threads may lose one of the other's: the watcher allows for that."""
+        """Counts a call. Two threads may lose a count, which the measuring process allows for."""
         base = self._base
         if base < 0:
             base = self._claim()
         self.cells[base] = next(self._calls)
 
     def worked(self, start: float) -> None:
-        """One more call, which began at `start` and ends now."""
+        """Counts a call that began at `start` and ends now."""
         self.touch()
         with self._lock:
             self.cells[self._base + _BUSY] += time.monotonic() - start
@@ -83,7 +83,7 @@ class Board:
         self.cells[at], self.cells[at + 1], self.cells[at + 2] = tag, start, end
         self.cells[self._base + _RECORDS] = place + 1
 
-    # ------------------------------------------------------------------ the watcher's side
+    # ------------------------------------------------------------------ the reader's side
 
     def _of_all(self, which: int) -> list[float]:
         used = int(self.cells[0])
@@ -96,14 +96,14 @@ class Board:
         return sum(self._of_all(_BUSY))
 
     def first(self) -> float:
-        """When the first handler was called, in seconds of the monotonic clock."""
+        """Returns the time of the first handler call, in seconds of the monotonic clock."""
         return min(self._of_all(_FIRST))
 
     def recorded(self) -> int:
         return int(sum(self._of_all(_RECORDS)))
 
     def records(self) -> list[Record]:
-        """All of them, oldest start first."""
+        """Returns all records, sorted by their start."""
         found = []
         for process, count in enumerate(self._of_all(_RECORDS)):
             at = 1 + PROCESSES * _WIDTH + process * self._records * _RECORD

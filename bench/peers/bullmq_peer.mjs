@@ -1,5 +1,5 @@
-// BullMQ on Node: the same actions as actions.py, told by one line of JSON and answered by one.
-// A worker is a process of its own; what its handler counted comes back as messages.
+// Runs BullMQ on Node: the actions of actions.py, with one line of JSON as question and as answer.
+// A worker is a process of its own, which sends the counts of its handler as messages.
 
 import { fork } from 'node:child_process';
 import { createRequire } from 'node:module';
@@ -68,15 +68,15 @@ function work() {
   };
   new Worker('q', counted, { connection, concurrency: spec.concurrency ?? 1 });
   process.on('disconnect', () => process.exit(0));
-  let told = 0;
+  let sent = 0;
   setInterval(() => {
-    if (board.count === told && !board.records.length) return;
-    told = board.count;
+    if (board.count === sent && !board.records.length) return;
+    sent = board.count;
     process.send({ ...board, at: now(), records: board.records.splice(0) });
   }, 5);
 }
 
-// ---------------------------------------------------------------- the one that measures
+// ---------------------------------------------------------------- the measuring process
 
 const workers = [];
 const records = [];
@@ -94,11 +94,11 @@ function start() {
   for (let i = 0; i < (spec.processes ?? 1); i += 1) {
     const child = fork(fileURLToPath(import.meta.url), [process.argv[2], 'worker']);
     const state = { child, count: 0, first: 0, busy: 0 };
-    child.on('message', (told) => {
-      Object.assign(state, { count: told.count, first: told.first, busy: told.busy });
-      for (const record of told.records) records.push(record);
+    child.on('message', (message) => {
+      Object.assign(state, { count: message.count, first: message.first, busy: message.busy });
+      for (const record of message.records) records.push(record);
       const sum = (key) => workers.reduce((total, one) => total + one[key], 0);
-      seen.push([told.at, sum('count'), sum('busy')]);
+      seen.push([message.at, sum('count'), sum('busy')]);
     });
     workers.push(state);
   }

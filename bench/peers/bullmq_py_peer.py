@@ -1,4 +1,4 @@
-"""BullMQ's Python port: asyncio, uvloop; addBulk."""
+"""Runs BullMQ's Python port: asyncio, uvloop, addBulk."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class BullmqPy(AsyncPeer):
         if self.spec.action == "latency":
             self.events = QueueEvents("q", {"connection": self.spec.url})
             self.events.on("completed", self._completed)
-            await asyncio.sleep(0.5)  # it tells what happens from its first reading on
+            await asyncio.sleep(0.5)  # because it misses the events before its first read
 
     def _completed(self, event: dict[str, Any], *_: Any) -> None:
         future = self.waiting.pop(event["jobId"], None)
@@ -54,7 +54,7 @@ class BullmqPy(AsyncPeer):
 
     async def aask(self) -> Any:
         future = asyncio.get_running_loop().create_future()
-        name = f"ask{next(self.numbers)}"  # BullMQ drops an id that it knows
+        name = f"ask{next(self.numbers)}"  # because BullMQ drops an id that exists
         self.waiting[name] = future
         await self.queue.add("handle", BODY, {"jobId": name})
         return await asyncio.wait_for(future, 5)

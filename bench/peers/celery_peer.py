@@ -1,4 +1,4 @@
-"""Celery on Redis. Its worker acknowledges before it works, as is its default."""
+"""Runs Celery on Redis. Its worker acknowledges before the call, which is its default."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dramatiq on Redis: threads; the middleware that a worker needs, no Prometheus."""
+"""Runs Dramatiq on Redis: threads, the middleware that a worker needs, no Prometheus."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Fairlane itself, in the environment that runs the measurements.
+"""Runs Fairlane in the environment of the measurements.
 
-Variants: "" one big request, slices of 20 ms; "count1" slices off, 128 permits; "single" a request
-for each sub-request, which is what the others call a job.
+Variants: "" has one big request and slices of 20 ms. "count1" has 128 permits and no slices.
+"single" has a request for each sub-request, as peers have a job.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fairlane.settings import SLICE_MS
 if TYPE_CHECKING:
     from resp import Resp
 
-_PERMITS = 128  # of the request whose leases cover one sub-request each
+_PERMITS = 128  # limit of the request if each lease covers one sub-request
 
 
 class Fairlane(Peer):
@@ -76,7 +76,7 @@ class Fairlane(Peer):
         return sum(int(redis("GET", f"counter:{{{one}}}") or 1) for one in ids)
 
     def settled(self, redis: Resp) -> bool:
-        return not self.left(redis)  # exact, and to count the results takes long
+        return not self.left(redis)  # exact, while a count of the results takes long
 
     def stored(self, redis: Resp) -> int | None:
         if self.spec.size or self.spec.variant == "single":

@@ -1,4 +1,4 @@
-"""The handlers that a peer's workers call: no peer's own, so that all do the same work."""
+"""Provides the handlers, which are the same for all peers."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
 
 BODY = "x" * 100
 URGENT = "u" * 100
-SPIN_S = 0.0001  # what a waiting sub-request costs while an urgent one is to overtake it
+SPIN_S = 0.0001  # processor time of a waiting sub-request that an urgent one overtakes
 
 _now = time.monotonic
 _chosen: list[Sync] = []
 
 
 def body_of(tag: int) -> str:
-    """100 bytes that begin with a number."""
+    """Returns 100 bytes that begin with the tag."""
     return f"{tag:06d}".ljust(100, "x")
 
 
 def handle(body: Any) -> Any:
-    """The blocking handler chosen last, under a name that can be imported."""
+    """Calls the blocking handler of the last `choose`; peers can import this name."""
     return _chosen[-1](body)
 
 
 def choose(kind: str, board: Board, ms: float) -> tuple[Sync, Async]:
-    """The handler of this kind, blocking and as a coroutine function."""
+    """Returns the handler of this kind, as a blocking and as a coroutine function."""
     pair = _MAKERS[kind](board, ms / 1000)
     _chosen.append(pair[0])
     return pair

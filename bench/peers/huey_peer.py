@@ -1,4 +1,4 @@
-"""huey on Redis: threads; it tells a waiter of a result. What a dead worker held is lost."""
+"""Runs huey on Redis: threads, notification of results. Calls of a dead worker are lost."""
 
 from __future__ import annotations
 

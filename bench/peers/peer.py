@@ -1,4 +1,4 @@
-"""What a peer says about itself: how it submits, how it works, what is left."""
+"""Defines the methods of a peer: how it submits, how it works, and how many calls are left."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ if TYPE_CHECKING:
 
 @dataclass
 class Spec:
-    """One measurement; the same words for every peer."""
+    """Describes one measurement, in the same terms for every peer."""
 
     action: str
     url: str
-    variant: str = ""  # of the peer
+    variant: str = ""  # variant of the peer
     n: int = 0
-    single: bool = False  # one call for each
+    single: bool = False  # whether each body has a call of its own
     results: bool = True
     handler: str = "noop"
     mode: str = "sync"  # or async
-    ms: float = 0.0  # of one handler call
-    concurrency: int = 1  # handler calls at once in a process
+    ms: float = 0.0  # time of one handler call
+    concurrency: int = 1  # concurrent handler calls in a process
     processes: int = 1
     samples: int = 0
-    sizes: list[int] = field(default_factory=list)  # of the requests
-    size: int = 0  # of every request; 0 = one request
+    sizes: list[int] = field(default_factory=list)  # sizes of the requests
+    size: int = 0  # size of every request; 0 = one request
     lanes: int = 1
-    fill: bool = False  # submit first
-    fill_s: float = 1e9  # ... but for so long at most
-    partly: bool = False  # n handler calls are enough, more may wait
+    fill: bool = False  # whether the action submits first
+    fill_s: float = 1e9  # time limit of this submission
+    partly: bool = False  # whether n handler calls suffice while more calls wait
     cap_s: float = 60.0
 
 
 class Peer(ABC):
-    """A peer with a blocking client."""
+    """Defines a peer with a blocking client."""
 
-    many_processes = False  # True: `work` itself runs spec.processes processes
+    many_processes = False  # True if `work` itself starts spec.processes processes
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
@@ -56,41 +56,41 @@ class Peer(ABC):
 
     @abstractmethod
     def put(self, bodies: list[str], tag: int = 0) -> None:
-        """Submits them, all at once if the peer can; `tag` says which request they belong to."""
+        """Submits bodies of the request `tag`, in one call if the peer supports that."""
 
     def put_single(self, body: str) -> None:
-        """Submits one with a call of its own."""
+        """Submits one body by a call of its own."""
         self.put([body])
 
     def put_urgent(self, body: str) -> None:
-        """Submits one that is to overtake all others."""
+        """Submits one body that must overtake all others."""
         self.put_single(body)
 
     @abstractmethod
     def ask(self) -> Any:
-        """Submits one, waits for its result and returns it."""
+        """Submits one body; waits for the result and returns it."""
 
     @abstractmethod
     def work(self) -> None:
-        """Works, in a process of its own, until it is killed."""
+        """Runs a worker until its process is killed."""
 
     @abstractmethod
     def left(self, redis: Resp) -> int:
-        """How many wait or are in work, as Redis says."""
+        """Returns how many calls wait or run, as a count in Redis."""
 
     @abstractmethod
     def stored(self, redis: Resp) -> int | None:
-        """How many results Redis holds; None if the peer stores none."""
+        """Returns how many results Redis holds; None if the peer stores none."""
 
     def settled(self, redis: Resp) -> bool:
-        """Whether all is done: nothing left, and every result there."""
+        """Returns whether no call is left and every result is stored."""
         if self.left(redis):
             return False
         stored = self.stored(redis) if self.spec.results else None
         return stored is None or stored >= self.spec.n
 
     def submit(self) -> None:
-        """All of them, as the measurement wants it."""
+        """Submits all bodies, each by a call of its own if the measurement requires that."""
         if self.spec.single:
             for _ in range(self.spec.n):
                 self.put_single(BODY)
@@ -98,14 +98,14 @@ class Peer(ABC):
             self.put([BODY] * self.spec.n)
 
     def clocked_ask(self, now: Callable[[], float]) -> tuple[float, float]:
-        """The times before and after `ask`."""
+        """Returns the times before and after `ask`."""
         before = now()
         self.ask()
         return before, now()
 
 
 class AsyncPeer(Peer):
-    """A peer with an asyncio client: the same as coroutines, named with an `a` before."""
+    """Defines a peer with an asyncio client; the names of its coroutines begin with `a`."""
 
     def open(self) -> None:
         self.loop = new_loop()
@@ -117,7 +117,7 @@ class AsyncPeer(Peer):
 
     @abstractmethod
     async def aput(self, bodies: list[str], tag: int = 0) -> None:
-        """See put."""
+        """Submits bodies as `put` does."""
 
     async def aput_single(self, body: str) -> None:
         await self.aput([body])
@@ -127,11 +127,11 @@ class AsyncPeer(Peer):
 
     @abstractmethod
     async def aask(self) -> Any:
-        """See ask."""
+        """Submits one body and returns its result as `ask` does."""
 
     @abstractmethod
     async def awork(self) -> None:
-        """See work."""
+        """Runs a worker as `work` does."""
 
     def ask(self) -> Any:
         return self.loop.run_until_complete(self.aask())
@@ -168,7 +168,7 @@ class AsyncPeer(Peer):
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's where the peer's environment has it."""
+    """Returns a loop of uvloop if the peer's environment has uvloop, else one of asyncio."""
     try:
         import uvloop
     except ImportError:
@@ -180,6 +180,6 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 async def gather(calls: Iterator[Awaitable[Any]], width: int = 1_000) -> None:
-    """Awaits all of them, `width` at once."""
+    """Awaits all calls, `width` of them concurrently."""
     while batch := list(islice(calls, width)):
         await asyncio.gather(*batch)

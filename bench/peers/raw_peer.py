@@ -1,4 +1,4 @@
-"""Redis itself, with redis-py: what a queue on streams could reach at most."""
+"""Runs plain Redis commands by redis-py: the upper limit of a queue on streams."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ _PIPELINE = 1_000
 
 
 class Raw(Peer):
-    """Variants: "" XREADGROUP COUNT 100 + XACK; "count1" COUNT 1; "script" one script for both."""
+    """Reads by XREADGROUP and acknowledges by XACK.
+
+    Variants: "" reads COUNT 100, "count1" reads COUNT 1, "script" has one script for both commands.
+    """
 
     script = """
 redis.call('XACK', KEYS[1], 'g', ARGV[1])
@@ -29,7 +32,7 @@ return redis.call('XREADGROUP', 'GROUP', 'g', 'c', 'COUNT', 1, 'STREAMS', KEYS[1
         self.declare(self.redis)
 
     def declare(self, client: redis.Redis) -> None:
-        with contextlib.suppress(redis.ResponseError):  # it is there
+        with contextlib.suppress(redis.ResponseError):  # the group exists
             client.execute_command("XGROUP", "CREATE", "s", "g", "0", "MKSTREAM")
 
     def put(self, bodies: list[str], tag: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""Ten commands to Redis without any peer's client: the same eyes for all of them."""
+"""Sends commands to Redis without a peer's client, so that all counts have the same source."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 
 class Resp:
-    """`redis("LLEN", "key")`; an error is raised."""
+    """Sends a command by `redis("LLEN", "key")`; raises an error reply."""
 
     def __init__(self, url: str) -> None:
         place = urlsplit(url)

@@ -1,4 +1,4 @@
-"""RQ: SimpleWorker, which does not fork for each; enqueue_many; more at once is more processes."""
+"""Runs RQ: SimpleWorker, which does not fork for a call, enqueue_many, concurrency by processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SAQ on Redis: asyncio, uvloop; a blocking handler runs in its pool of threads."""
+"""Runs SAQ on Redis: asyncio, uvloop. A blocking handler runs in a pool of threads."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Saq(AsyncPeer):
 
     async def aask(self) -> Any:
         asked = await self.queue.enqueue("handle", body=BODY, timeout=0)
-        await asked.refresh(until_complete=1)  # told by pub/sub; `apply` asks every 500 ms
+        await asked.refresh(until_complete=1)  # by pub/sub, because `apply` polls every 500 ms
         return asked.result
 
     async def awork(self) -> None:
@@ -52,7 +52,7 @@ class Saq(AsyncPeer):
         return redis("LLEN", "saq:q:queued") + redis("LLEN", "saq:q:active")
 
     def stored(self, redis: Resp) -> int | None:
-        return redis("DBSIZE")  # a key for each
+        return redis("DBSIZE")  # a key for each result
 
 
 if __name__ == "__main__":

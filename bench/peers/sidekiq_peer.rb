@@ -1,5 +1,5 @@
-# Sidekiq: the same actions as actions.py, told by one line of JSON and answered by one.
-# A worker is a process of its own; what its handler counted comes back through a pipe.
+# Runs Sidekiq: the actions of actions.py, with one line of JSON as question and as answer.
+# A worker is a process of its own, which sends the counts of its handler through a pipe.
 
 require 'json'
 require 'sidekiq'
@@ -62,13 +62,13 @@ class Handle
 end
 
 def connect
-  Redis.silence_deprecations = true # a sentence for every call
+  Redis.silence_deprecations = true # because each call would print a warning
   Sidekiq.logger.level = Logger::FATAL
   Sidekiq.configure_client { |config| config.redis = { url: SPEC['url'] } }
   Sidekiq.redis = { url: SPEC['url'], size: CONCURRENCY + 5 }
 end
 
-# With an order of its own for the urgent ones; else each queue has its turn, at random.
+# Urgent calls come first if the queues have a strict order. Otherwise the order is random.
 def names
   ['urgent'] + (0...[1, SIZES.size].max).map { |tag| "q#{tag}" }
 end
@@ -79,13 +79,13 @@ def work(pipe)
   options = Sidekiq.options.merge(queues: names, concurrency: CONCURRENCY, strict: strict)
   options[:fetch] = Sidekiq::BasicFetch.new(options)
   Sidekiq::Launcher.new(options).run
-  told = nil
+  sent = nil
   loop do
     sleep(0.005)
     message = LOCK.synchronize do
-      next if BOARD['count'] == told && BOARD['records'].empty?
+      next if BOARD['count'] == sent && BOARD['records'].empty?
 
-      told = BOARD['count']
+      sent = BOARD['count']
       taken = BOARD.merge('at' => now, 'records' => BOARD['records'])
       BOARD['records'] = []
       taken
@@ -94,7 +94,7 @@ def work(pipe)
   end
 end
 
-# ------------------------------------------------------------------ the one that measures
+# ------------------------------------------------------------------ the measuring process
 
 $workers = []
 $states = []
@@ -115,11 +115,11 @@ def start
     end
     writer.close
     $states << { 'count' => 0, 'first' => 0.0, 'busy' => 0.0 }
-    Thread.new { reader.each_line { |line| told(place, JSON.parse(line)) } }
+    Thread.new { reader.each_line { |line| receive(place, JSON.parse(line)) } }
   end
 end
 
-def told(place, message)
+def receive(place, message)
   $records.concat(message.delete('records'))
   $states[place] = message
   $seen << [message['at'], counted, $states.sum { |state| state['busy'] }]
@@ -155,7 +155,7 @@ def put_single(body, queue = 'q0')
   Sidekiq::Client.push('class' => Handle, 'queue' => queue, 'args' => [body])
 end
 
-# In a process of its own, so that the workers are forked before this one connects.
+# Submits in another process, because the workers must be forked before this one connects.
 def apart
   pid = fork do
     connect

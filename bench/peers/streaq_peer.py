@@ -1,4 +1,4 @@
-"""streaq on Redis streams: asyncio, uvloop; enqueue_many."""
+"""Runs streaq on Redis streams: asyncio, uvloop, enqueue_many."""
 
 from __future__ import annotations
 

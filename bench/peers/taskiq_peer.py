@@ -1,4 +1,4 @@
-"""taskiq on Redis streams (the broker that acknowledges): asyncio, uvloop."""
+"""Runs taskiq on Redis streams: the broker that acknowledges, asyncio, uvloop."""
 
 from __future__ import annotations
 
