@@ -12,7 +12,7 @@ import pytest
 from fairlane import settings
 from fairlane.errors import RedisUnreachable
 from fairlane.operations.deaths import Late
-from fairlane.worker.board import Board
+from fairlane.worker.board import LeaseBoard
 from fairlane.worker.duty import NEVER
 from fairlane.worker.maintenance import Maintenance
 from tests.operations.test_maintain import ACTIVE
@@ -129,7 +129,7 @@ def test_upkeep_that_takes_long_delays_no_tick(
     slow: SlowDriver, upkeep: Maintenance, due: dict[str, int], name: str
 ):
     """Leases are extended and beats go out while it is under way."""
-    board = Board(1)
+    board = LeaseBoard(1)
     driver = FakeDriver(extend=lambda _: [b"ok"], beat=lambda _: beaten(leads=1, **due))
     keeper = keeper_of(driver, board)
     keeper._maintenance = upkeep
@@ -427,7 +427,7 @@ def test_a_worker_that_finds_a_death_reports_it_with_its_next_beat():
         words.append(call.args[call.script.params.index("died")])
         return beaten()
 
-    keeper = keeper_of(FakeDriver(beat=beat), Board(1))
+    keeper = keeper_of(FakeDriver(beat=beat), LeaseBoard(1))
     keeper._maintenance.on_death()
     assert keeper.until_beat_s == 0.0
     for _ in range(2):

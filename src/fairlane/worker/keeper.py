@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from ..drivers.sync import SyncDriver
     from ..model import Slice, Token, Verdict
-    from .board import Board, Held, Record
+    from .board import Held, LeaseBoard, LeaseRecord
 
 _log = logging.getLogger("fairlane.worker")
 _OFTEN_S = 0.1  # between beats while waiting for the queue to become idle
@@ -38,7 +38,7 @@ _AGAIN_S = 1.0  # between tries of a node that is away and has leases, which can
 class Keeper:
     """One worker's standing in its queue."""
 
-    def __init__(self, driver: SyncDriver, queue: str, worker: str, board: Board) -> None:
+    def __init__(self, driver: SyncDriver, queue: str, worker: str, board: LeaseBoard) -> None:
         self._driver, self._queue, self._worker, self._board = driver, queue, worker, board
         self.started = str(clock.wall_ms())
         self.must_drain = False
@@ -235,7 +235,7 @@ class Keeper:
         name = some[0].request_id
         _log.warning("could not extend a lease of request %s%s: %s", name, more, error)
 
-    def bury(self, records: tuple[Record, ...], how: str = "") -> bool:
+    def bury(self, records: tuple[LeaseRecord, ...], how: str = "") -> bool:
         """A process died: its leases are taken back at once; True if it was in more than one.
 
         The lease that it was in is charged with the death. Of several nobody knows which was to
@@ -286,7 +286,7 @@ class Keeper:
         except FairlaneError:
             return
 
-    def put_back(self, records: Sequence[Record]) -> None:
+    def put_back(self, records: Sequence[LeaseRecord]) -> None:
         """Processes died with acquires on their way: what was or would be granted goes back.
 
         The answer did not reach the board, so the same is asked again. An acquire of the dead that
@@ -294,8 +294,8 @@ class Keeper:
         """
         is_away = False
         for record in records:
-            wanted = record.wanted()
-            record.unwant()
+            wanted = record.pending_acquire()
+            record.end_acquire()
             token = tokens.parse(wanted[0]) if wanted else None
             if wanted is None or token is None or is_away:
                 continue
@@ -312,7 +312,7 @@ class Keeper:
         The token is in `delayed` or in a lane. It is stale once the same acquire was answered.
         """
         now = clock.mono_s()
-        if now < self._left_at or not (records := self._board.left()[:_EXTEND_MOST]):
+        if now < self._left_at or not (records := self._board.abandoned()[:_EXTEND_MOST]):
             return
         self._left_at = now + _AGAIN_S
         for record, answer in self._ask_again(records):
@@ -324,16 +324,16 @@ class Keeper:
                 continue
             except FairlaneError as error:
                 _log.warning("could not give back what was granted late: %s", error)
-            record.leave()
+            record.forget_abandoned()
 
     def _ask_again(
-        self, records: list[Record]
-    ) -> Iterator[tuple[Record, Operation[None] | FairlaneError]]:
+        self, records: list[LeaseRecord]
+    ) -> Iterator[tuple[LeaseRecord, Operation[None] | FairlaneError]]:
         """Shows the tokens with the same ops; with each, how to give back what it was granted."""
         asked = [
             (record, token, left[1])
             for record in records
-            if (left := record.left()) and (token := tokens.parse(left[0]))
+            if (left := record.abandoned_acquire()) and (token := tokens.parse(left[0]))
         ]
         calls = [show(token, self._worker, self.started, 1, op) for _, token, op in asked]
         try:
