@@ -90,7 +90,7 @@ def test_a_death_is_reported_with_a_beat_that_is_due_now():
     driver = CutDriver(0)
     keeper = Keeper(driver, "req", "w:1", LeaseBoard(1))  # type: ignore[arg-type]
     assert keeper.until_beat_s > 0
-    keeper.died()
+    keeper.on_process_death()
     assert keeper.until_beat_s == 0
     assert [beats(keeper, driver), beats(keeper, driver)] == [True, False]
     keeper._maintenance.close()
@@ -99,7 +99,7 @@ def test_a_death_is_reported_with_a_beat_that_is_due_now():
 def test_a_death_whose_beat_fails_is_reported_with_the_next():
     driver = CutDriver(0)
     keeper = Keeper(driver, "req", "w:1", LeaseBoard(1))  # type: ignore[arg-type]
-    keeper.died()
+    keeper.on_process_death()
     driver.fails = True
     with pytest.raises(RedisUnreachable):
         keeper._beat()

@@ -13,7 +13,7 @@ from fairlane import settings
 from fairlane.errors import RedisUnreachable
 from fairlane.operations.deaths import Late
 from fairlane.worker.board import LeaseBoard
-from fairlane.worker.duty import NEVER
+from fairlane.worker.duty import NEVER, Beat
 from fairlane.worker.maintenance import Maintenance
 from tests.operations.test_maintain import ACTIVE
 from tests.support.requests import MINUTE
@@ -109,7 +109,7 @@ def lead(
     upkeep: Maintenance, active: int = 0, delayed: int = 0, oldest: int = NOW, died: int = 0
 ) -> None:
     """A beat of the leader at second 1,000 of the server's clock."""
-    upkeep.lead(NOW, active, delayed, oldest, died)
+    upkeep.on_beat_as_leader(Beat(NOW, active, delayed, oldest, died))
 
 
 def threads() -> set[str]:
@@ -183,7 +183,7 @@ def test_a_worker_that_leads_no_more_begins_nothing_for_the_queue(
 ):
     """Another one does it."""
     lead(upkeep, active=1, delayed=1, died=1)
-    upkeep.follow(NOW, NOW)
+    upkeep.on_beat_as_follower(Beat(NOW, 0, 0, NOW, 0))
     duties = (upkeep.look, upkeep.promote, upkeep.move, upkeep.audit, upkeep.primaries)
     assert {duty.at for duty in duties} == {NEVER}
 
@@ -395,7 +395,7 @@ def test_a_worker_that_does_not_lead_tries_the_port_of_a_fresh_death(
     now: list[float], upkeep: Maintenance, age: int, tries: bool
 ):
     """Once; a worker that stays late, and does not refuse, is left to the leader."""
-    upkeep.follow(NOW, NOW - age)
+    upkeep.on_beat_as_follower(Beat(NOW, 0, 0, NOW - age, 0))
     assert (upkeep.take_over.at < NEVER) == tries
 
 

@@ -16,6 +16,7 @@ from ..operations.work import acquire, extend, give_back, reap, show, shown
 from ..retry import connection_delays
 from ..steps import Batch, Call, Operation
 from .cancels import Cancels
+from .duty import Beat
 from .maintenance import Maintenance
 from .whereabouts import hostname_of, whereabouts
 
@@ -49,7 +50,7 @@ class Keeper:
         self._shards: tuple[int, ...] = (0,)
         self._cancels = Cancels(driver, queue)
         self._maintenance = Maintenance(driver.url, queue, worker)
-        self._maintenance.on_death = self.died
+        self._maintenance.on_death = self.on_process_death
         driver.on_cut = self._cut
 
     @property
@@ -84,7 +85,7 @@ class Keeper:
         """Takes back what a former life of this name held: its port is ours, so it is dead."""
         if former and former != self.started:
             touched = self._driver.run(deaths.take_over(self._queue, self._worker, former))
-            self.died()
+            self.on_process_death()
             _log.info(
                 "worker %s was here before: looked in %d requests for what it held",
                 self._worker,
@@ -107,7 +108,7 @@ class Keeper:
         except FairlaneError:
             return  # then they time out
 
-    def died(self) -> None:
+    def on_process_death(self) -> None:
         """Reports with a beat now that a process died or lost its connection.
 
         A token may have been lost with the reply to its pop, so the leader looks for it.
@@ -156,17 +157,9 @@ class Keeper:
             raise
         self._answered = clock.mono_s()
         if word == b"ok":
-            leads, now, active_due, delayed_due, oldest, present, left, died_ms = rest
-            self.is_idle, self._leads = active_due == 0, bool(leads)
-            self._shards = served(present, left)
-            self._board.spread(self._shards)
-            if leads:
-                self._maintenance.spread(self._shards, is_moving=bool(left))
-                self._maintenance.lead(now, active_due, delayed_due, oldest, died_ms)
-            else:
-                self._maintenance.follow(now, oldest)
+            self._on_beat(*rest)
         elif word == b"unknown":
-            self._maintenance.wiped()
+            self._maintenance.on_registry_lost()
             _log.warning(
                 "worker %s is not in the registry any more (was Redis emptied?): it registers anew",
                 self._worker,
@@ -183,6 +176,20 @@ class Keeper:
                 "deleted" if word == b"drain" else "replaced",
             )
             self.must_drain = True
+
+    def _on_beat(
+        self, leads: int, now: int, active_due: int, delayed_due: int, oldest: int,
+        present: bytes, left: bytes, died_ms: int,
+    ) -> None:  # fmt: skip
+        self.is_idle, self._leads = active_due == 0, bool(leads)
+        self._shards = served(present, left)
+        self._board.spread(self._shards)
+        beat = Beat(now, active_due, delayed_due, oldest, died_ms)
+        if leads:
+            self._maintenance.spread(self._shards, is_moving=bool(left))
+            self._maintenance.on_beat_as_leader(beat)
+        else:
+            self._maintenance.on_beat_as_follower(beat)
 
     # Leases.
 

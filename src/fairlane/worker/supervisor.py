@@ -191,9 +191,9 @@ class Worker:
             if settle(child):  # nobody was charged
                 self._children.alone(child.records)
             self._keeper.put_back(child.records)
-            self._keeper.died()
+            self._keeper.on_process_death()
         if self._board.pop_connection_loss():
-            self._keeper.died()
+            self._keeper.on_process_death()
         self._overdue.look()
         self._behind.look()
         self._failures.look()
