@@ -292,7 +292,7 @@ def test_an_audit_that_takes_long_is_followed_by_a_longer_rest(
     """So that it costs a few percent of Redis."""
     runs(0.5)
     lead(upkeep, active=1)
-    assert upkeep.audit.at == now[0] + settings.AUDIT_REST * 0.5
+    assert upkeep.audit.at == now[0] + settings.AUDIT_REST_FACTOR * 0.5
 
 
 def test_no_beat_makes_an_audit_due_while_one_runs(

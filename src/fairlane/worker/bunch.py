@@ -221,7 +221,7 @@ def settle_all(leases: Sequence[Lease], *others: Command | Call) -> Batch:
     """One round trip: the settlements of these leases, and whatever else goes with them."""
     calls = chain(map(settlement, leases), others)
     steps = Lazily(len(leases) + len(others), calls)
-    return Batch(steps, lenient=True, away_s=settings.REST_S)
+    return Batch(steps, lenient=True, away_s=settings.BATCH_REST_S)
 
 
 def note_settled(

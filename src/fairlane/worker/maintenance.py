@@ -39,7 +39,7 @@ _log = logging.getLogger("fairlane.worker")
 _KNOCKERS = 16
 _AGAIN_S = 60.0  # after a walk that failed
 _LAPSE_S = 60.0  # without a beat that reports it, one leads no more
-_AUDIT_REST_AFTER_DEATH = 4  # as settings.AUDIT_REST, for the audits that follow deaths
+_AUDIT_REST_AFTER_DEATH = 4  # as settings.AUDIT_REST_FACTOR, for the audits that follow deaths
 _QUIET_S = 60.0  # between two log lines about requests whose nodes are away
 _LOGGED_MOST = 1000  # requests whose errors are logged
 
@@ -200,8 +200,8 @@ class Maintenance:
             is_over = True
         finally:
             ended = clock.mono_s()
-            took = min(ended - began, settings.AUDIT_REST_MOST_S / settings.AUDIT_REST)
-            self._audited_at = ended + max(settings.AUDIT_S, settings.AUDIT_REST * took)
+            took = min(ended - began, settings.AUDIT_REST_MOST_S / settings.AUDIT_REST_FACTOR)
+            self._audited_at = ended + max(settings.AUDIT_S, settings.AUDIT_REST_FACTOR * took)
             # Deaths may follow each other without end, and an audit may be of very many requests.
             self._rested_at = ended + _AUDIT_REST_AFTER_DEATH * took
             if is_after_death and not is_over:  # Redis may have died with those tokens
