@@ -87,4 +87,4 @@ def test_who_did_not_answer_is_silent(redis_url: str):
 
 def test_a_silent_node_costs_less_than_a_failover():
     """Than what is left of the five seconds when a node timeout of two and its vote are over."""
-    assert settings.SILENT_TIMEOUT_S < 1 < settings.FAILOVER_TIMEOUT_S
+    assert settings.FIRST_RETRY_TIMEOUT_S < 1 < settings.FAILOVER_TIMEOUT_S

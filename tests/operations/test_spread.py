@@ -97,7 +97,7 @@ def test_a_slow_node_is_not_silent_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """Each try that was too short makes the next one longer."""
-    monkeypatch.setattr(settings, "SILENT_TIMEOUT_S", 0.02)
+    monkeypatch.setattr(settings, "FIRST_RETRY_TIMEOUT_S", 0.02)
     slow, _ = servers
     actor = act(kind, slow)
     actor.run(once(Command(b"GET", HERE)))
@@ -181,7 +181,7 @@ def test_a_lenient_batch_waits_for_the_rest_for_a_short_time_only(
     kind: str, act: Callable[..., Actor], servers: list[FakeServer], monkeypatch: Any
 ):
     """What was answered is somebody's lease, which does not wait; with no answer it is patient."""
-    monkeypatch.setattr(settings, "REST_S", 0.2)
+    monkeypatch.setattr(settings, "BATCH_REST_S", 0.2)
     here, there = servers
     here.slots = there.slots = [(MIDDLE, there), (LAST, here)]
     actor = act(kind, here, there)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import redis
 
     from fairlane.model import Slice
-    from fairlane.worker.board import Record
+    from fairlane.worker.board import LeaseRecord
     from fairlane.worker.unit import Outcome
     from tests.support.workers import Folder
 
@@ -57,7 +57,10 @@ def run(request: pytest.FixtureRequest) -> Callable[..., Outcome]:
     """Runs a handler over a slice, as itself and as an `async def` of the same body."""
 
     def go(
-        handler: Callable[..., Any], taken: Slice, position: int = 0, record: Record | None = None
+        handler: Callable[..., Any],
+        taken: Slice,
+        position: int = 0,
+        record: LeaseRecord | None = None,
     ) -> Outcome:
         record = record or record_of_its_own()
         if request.param == "sync":

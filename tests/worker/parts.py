@@ -10,7 +10,7 @@ import pytest
 from fairlane.model import Slice
 from fairlane.steps import Batch, Command, HandleBunch
 from fairlane.worker import Context, batch_handler
-from fairlane.worker.board import Board, Record
+from fairlane.worker.board import LeaseBoard, LeaseRecord
 from fairlane.worker.handlers import shape_of
 from fairlane.worker.measures import Measures
 from fairlane.worker.slices import SliceSizes
@@ -51,9 +51,9 @@ def slice_of(*bodies: bytes, **changed: Any) -> Slice:
     return Slice(**(given | changed))
 
 
-def record_of_its_own() -> Record:
+def record_of_its_own() -> LeaseRecord:
     """The record of a board of one unit."""
-    return Board(1).records[0]
+    return LeaseBoard(1).records[0]
 
 
 def unit_of_its_own(slice_ms: float = 20.0) -> Unit:

@@ -9,7 +9,7 @@ import pytest
 from fairlane import keys, settings
 from fairlane.errors import RedisUnreachable
 from fairlane.operations.audit import Audit
-from fairlane.worker.board import Board
+from fairlane.worker.board import LeaseBoard
 from fairlane.worker.duty import NEVER
 from fairlane.worker.keeper import Keeper
 from tests.operations.test_maintain import HOME, server_ms
@@ -77,7 +77,7 @@ def beats(keeper: Keeper, driver: CutDriver, *, breaks: bool = False) -> bool:
 def test_the_leader_reports_that_its_connection_broke(leads: int):
     """Tokens may have gone with the replies to pops: what cuts one line mostly cuts them all."""
     driver = CutDriver(leads)
-    keeper = Keeper(driver, "req", "w:1", Board(1))  # type: ignore[arg-type]
+    keeper = Keeper(driver, "req", "w:1", LeaseBoard(1))  # type: ignore[arg-type]
     found = [beats(keeper, driver), beats(keeper, driver, breaks=True), beats(keeper, driver)]
     assert found == [False, False, bool(leads)]
     assert beats(keeper, driver) is False, "once"
@@ -88,9 +88,9 @@ def test_the_leader_reports_that_its_connection_broke(leads: int):
 
 def test_a_death_is_reported_with_a_beat_that_is_due_now():
     driver = CutDriver(0)
-    keeper = Keeper(driver, "req", "w:1", Board(1))  # type: ignore[arg-type]
+    keeper = Keeper(driver, "req", "w:1", LeaseBoard(1))  # type: ignore[arg-type]
     assert keeper.until_beat_s > 0
-    keeper.died()
+    keeper.on_process_death()
     assert keeper.until_beat_s == 0
     assert [beats(keeper, driver), beats(keeper, driver)] == [True, False]
     keeper._maintenance.close()
@@ -98,8 +98,8 @@ def test_a_death_is_reported_with_a_beat_that_is_due_now():
 
 def test_a_death_whose_beat_fails_is_reported_with_the_next():
     driver = CutDriver(0)
-    keeper = Keeper(driver, "req", "w:1", Board(1))  # type: ignore[arg-type]
-    keeper.died()
+    keeper = Keeper(driver, "req", "w:1", LeaseBoard(1))  # type: ignore[arg-type]
+    keeper.on_process_death()
     driver.fails = True
     with pytest.raises(RedisUnreachable):
         keeper._beat()

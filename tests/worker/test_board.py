@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import threading
+from ctypes import Array, Structure, addressof, alignment, memset, sizeof
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane.worker import board as board_module
-from fairlane.worker.board import COUNTS, Board, Held, Record, Running
+from fairlane.model import Token
+from fairlane.worker.board import Held, LeaseBoard, LeaseRecord, Running
+from fairlane.worker.lease_memory import COUNTS, SHARDS_MOST, Counts, RecordFields, WorkerFields
 from tests.worker.parts import OP, record_of_its_own
 
 if TYPE_CHECKING:
@@ -19,7 +21,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("still_clock")
 
 
-def hold(record: Record, request_id: str = "r1", fence: int = 7, lease_s: float = 30.0) -> Held:
+def hold(
+    record: LeaseRecord, request_id: str = "r1", fence: int = 7, lease_s: float = 30.0
+) -> Held:
     """A lease goes to the board, acquired at second 100."""
     record.hold(request_id, "2", fence, OP, 100.0, lease_s)
     return held_by(record)
@@ -30,11 +34,80 @@ def nonzero(counts: dict[str, int]) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count}
 
 
-def held_by(record: Record) -> Held:
+def held_by(record: LeaseRecord) -> Held:
     """The lease that must be there."""
     held = record.held()
     assert held is not None
     return held
+
+
+# ------------------------------------------------------------------ layout
+
+
+@pytest.mark.parametrize("layout", [WorkerFields, RecordFields, Counts], ids=lambda it: it.__name__)
+def test_each_number_is_aligned_so_that_one_store_writes_it(layout: type[Structure]):
+    """Also in the second record: the head and a record are multiples of eight bytes."""
+    assert sizeof(layout) % 8 == 0
+    for name, kind, *_ in layout._fields_:
+        assert getattr(layout, name).offset % alignment(kind) == 0
+        is_number = not issubclass(kind, (Array, Structure))
+        assert not is_number or alignment(kind) == sizeof(kind)
+
+
+def test_records_follow_each_other_without_overlap():
+    """A lease that fills its record leaves each byte of the others and of the head alone."""
+    board = LeaseBoard(3)
+    end = sizeof(WorkerFields) + sizeof(RecordFields)
+    memset(addressof(board.records[1]._fields), 0xFF, sizeof(RecordFields))
+    page = bytes(board._page)
+    assert len(page) >= sizeof(WorkerFields) + 3 * sizeof(RecordFields)
+    assert page[:end].strip(b"\0") == b""
+    assert page[end : end + sizeof(RecordFields)] == b"\xff" * sizeof(RecordFields)
+    assert page[end + sizeof(RecordFields) :].strip(b"\0") == b""
+
+
+def test_flags_are_found_on_the_page_by_their_offset():
+    """A supervisor looks at one byte a record, not at thousands of records."""
+    board = LeaseBoard(2, 3)
+    for unit in (1, 4):
+        hold(board.records[unit])
+    board.records[3].begin_acquire(Token("r1", "2", "17"), OP)
+    board.records[3].end_acquire(is_abandoned=True)
+    assert [held.unit for held in board.held()] == [1, 4]
+    assert board.abandoned() == [board.records[3]]
+
+
+def test_a_reader_in_another_process_sees_no_torn_number():
+    """Each read is the old or the new value, however often the writer writes."""
+    board = LeaseBoard(1)
+    fields, values = board.records[0]._fields, {0, 2**64 - 1}
+    pid = os.fork()
+    if not pid:
+        for _ in range(20_000):
+            fields.stopped_version = 2**64 - 1
+            fields.stopped_version = 0
+        board.drain()
+        os._exit(0)
+    seen = {0}
+    while not board.is_draining:
+        seen.add(fields.stopped_version)
+    os.waitpid(pid, 0)
+    assert seen <= values
+
+
+def test_the_shards_of_a_queue_are_read_as_they_were_set():
+    """As many as fit, each of one byte; its own lanes alone are none."""
+    board = LeaseBoard(1)
+    (record,) = board.records
+    before = record.shards
+    board.spread([0, 7, 255, 256])
+    some = record.shards
+    board.spread(range(300))
+    most = record.shards
+    board.spread([0])
+    assert (before, some, record.shards) == (b"", bytes([0, 7, 255]), b"")
+    assert most == bytes(range(SHARDS_MOST))
+    assert not board.is_draining
 
 
 # ------------------------------------------------------------------ hold, release
@@ -42,14 +115,14 @@ def held_by(record: Record) -> Held:
 
 def test_a_unit_that_holds_nothing_is_not_on_the_board():
     """A new board is empty."""
-    board = Board(3)
+    board = LeaseBoard(3)
     assert board.held() == []
     assert board.counts() == dict.fromkeys(COUNTS, 0)
 
 
 def test_a_lease_is_read_as_it_was_written():
     """All of it comes back, with the deadline counted from the send time of the acquire."""
-    board = Board(2)
+    board = LeaseBoard(2)
     hold(board.records[1], "request.of-some:length_1")
     (held,) = board.held()
     assert (held.unit, held.request_id, held.k) == (1, "request.of-some:length_1", "2")
@@ -59,7 +132,7 @@ def test_a_lease_is_read_as_it_was_written():
 
 def test_the_longest_names_fit():
     """128 characters of id, the highest permit, the highest fence; and no neighbour is touched."""
-    board = Board(3)
+    board = LeaseBoard(3)
     for record in board.records:
         record.hold("i" * 128, "9999", 2**64 - 1, OP, 1.0, 86_400.0)
         record.count(**dict.fromkeys(COUNTS, 5))
@@ -80,7 +153,7 @@ def test_a_released_lease_is_gone():
 
 def test_a_lease_is_seen_in_another_process():
     """What a forked child writes, the supervisor reads."""
-    board = Board(2)
+    board = LeaseBoard(2)
     pid = os.fork()
     if not pid:
         board.records[1].hold("r9", "0", 3, OP, 1.0, 2.0)
@@ -95,37 +168,37 @@ def test_a_lease_is_seen_in_another_process():
 
 
 class Watched:
-    """One of the module's struct codecs: says so after every read or write."""
+    """A field of the shared memory: reports each read and write of it."""
 
-    def __init__(self, codec: Any, said: Callable[[], None]) -> None:
-        self.codec, self.said = codec, said
+    def __init__(self, field: Any, report: Callable[[], None]) -> None:
+        self.field, self.report = field, report
 
-    def pack_into(self, *given: Any) -> None:
-        """Writes, then says so."""
-        self.codec.pack_into(*given)
-        self.said()
+    def __get__(self, fields: Any, owner: Any) -> Any:
+        """Reads, then reports it."""
+        value = self.field.__get__(fields, owner)
+        self.report()
+        return value
 
-    def unpack_from(self, *given: Any) -> Any:
-        """Reads, then says so."""
-        found = self.codec.unpack_from(*given)
-        self.said()
-        return found
+    def __set__(self, fields: Any, value: Any) -> None:
+        """Writes, then reports it."""
+        self.field.__set__(fields, value)
+        self.report()
 
 
 class Interruption:
-    """Calls `act` once, after the n-th access to the page, and not while it acts."""
+    """Calls `act` once, after the n-th access to a record, and not while it acts."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seen, self.at, self.act = count(), -1, lambda: None
-        for name in ("_VERSION", "_LEASE", "_CALL", "_U64", "_F64"):
-            watched = Watched(getattr(board_module, name), self.said)
-            monkeypatch.setattr(board_module, name, watched)
+        for name, *_ in RecordFields._fields_:
+            watched = Watched(getattr(RecordFields, name), self.report)
+            monkeypatch.setattr(RecordFields, name, watched)
 
     def arm(self, at: int, act: Callable[[], Any]) -> None:
         """From now on, `act` after access number `at`."""
         self.seen, self.at, self.act = count(), at, act
 
-    def said(self) -> None:
+    def report(self) -> None:
         """One access."""
         if next(self.seen) == self.at:
             self.seen = count(-(10**9))
@@ -143,7 +216,7 @@ def is_whole(held: Held | None) -> bool:
     return seen in leases
 
 
-@pytest.mark.parametrize("at", range(4))
+@pytest.mark.parametrize("at", range(13))
 def test_a_half_written_lease_is_not_seen(at: int, monkeypatch: pytest.MonkeyPatch):
     """Whenever the supervisor looks while a unit writes, it sees a whole lease or none."""
     record, seen = record_of_its_own(), []
@@ -158,7 +231,7 @@ def test_a_half_written_lease_is_not_seen(at: int, monkeypatch: pytest.MonkeyPat
     assert held_by(record).fence == 9
 
 
-@pytest.mark.parametrize("at", range(4))
+@pytest.mark.parametrize("at", range(13))
 def test_a_lease_that_changes_while_it_is_read_is_read_again(
     at: int, monkeypatch: pytest.MonkeyPatch
 ):
@@ -173,11 +246,32 @@ def test_a_lease_that_changes_while_it_is_read_is_read_again(
     assert held_by(record).fence == 9
 
 
+@pytest.mark.parametrize("at", range(3))
+def test_a_half_noted_acquire_is_not_seen(at: int, monkeypatch: pytest.MonkeyPatch):
+    """A process that dies while it notes one has sent none."""
+    record, seen = record_of_its_own(), []
+    interruption = Interruption(monkeypatch)
+    interruption.arm(at, lambda: seen.append(record.pending_acquire()))
+    record.begin_acquire(Token("r1", "2", "17"), OP)
+    assert seen == [(b"r1#2.17", OP) if at == 2 else None]
+
+
+@pytest.mark.parametrize("at", range(7))
+def test_a_half_noted_abandoned_acquire_is_not_seen(at: int, monkeypatch: pytest.MonkeyPatch):
+    """The supervisor reads it while the unit writes it."""
+    record, seen = record_of_its_own(), []
+    record.begin_acquire(Token("r1", "2", "17"), OP)
+    interruption = Interruption(monkeypatch)
+    interruption.arm(at, lambda: seen.append(record.abandoned_acquire()))
+    record.end_acquire(is_abandoned=True)
+    assert seen == [(b"r1#2.17", OP) if at >= 5 else None]
+
+
 def test_a_process_that_died_while_it_wrote_holds_nothing():
     """Its half-written lease is not believed, and the next process writes over it."""
     record = record_of_its_own()
     hold(record)
-    record._page[record._at] |= 1
+    record._fields.version |= 1
     assert record.held() is None
     assert hold(record, "next").request_id == "next"
 
@@ -187,11 +281,11 @@ def test_a_process_that_died_while_it_wrote_holds_nothing():
 
 def test_a_lease_of_several_waits_for_its_turn():
     """One alone waits for no other; what was worked on waits only to be settled."""
-    alone, shared = Board(1, 1).records
+    alone, shared = LeaseBoard(1, 1).records
     hold(alone)
     shared.hold("r2", "0", 7, OP, 100.0, 30.0, 4, shared=True)
     kinds = []
-    for name in ("heard", "take_turn", "end_turn"):
+    for name in ("clear_attention", "take_turn", "end_turn"):
         for record in (alone, shared):
             assert getattr(record, name)() in {True, None}
             held = held_by(record)
@@ -203,7 +297,7 @@ def test_a_lease_of_several_waits_for_its_turn():
 @pytest.mark.parametrize("how", ["stop", "release"])
 def test_a_lease_that_was_taken_back_does_not_get_its_turn(how: str):
     """Told, or gone already; the next lease on the same record does."""
-    (record,) = Board(1).records
+    (record,) = LeaseBoard(1).records
     record.hold("r1", "0", 7, OP, 100.0, 30.0, shared=True)
     if how == "stop":
         record.stop(held_by(record))
@@ -216,7 +310,7 @@ def test_a_lease_that_was_taken_back_does_not_get_its_turn(how: str):
 
 def test_spare_records_have_leases_but_no_counts():
     """What a unit came to is counted on its own."""
-    board = Board(2, 3)
+    board = LeaseBoard(2, 3)
     for record in board.records:
         record.hold("r1", "0", 7, OP, 100.0, 30.0)
         record.count(done=1)
@@ -227,7 +321,7 @@ def test_spare_records_have_leases_but_no_counts():
 # ------------------------------------------------------------------ a call with a time limit
 
 
-def begin(record: Record, entry_id: bytes = b"1700000000000-4", until: float = 105.0) -> None:
+def begin(record: LeaseRecord, entry_id: bytes = b"1700000000000-4", until: float = 105.0) -> None:
     """A call of the handler begins, at second 103."""
     record.begin(
         entry_id,
@@ -241,7 +335,7 @@ def begin(record: Record, entry_id: bytes = b"1700000000000-4", until: float = 1
     )
 
 
-def running_in(record: Record) -> Running:
+def running_in(record: LeaseRecord) -> Running:
     """The call that must be there."""
     running = record.running()
     assert running is not None
@@ -266,7 +360,7 @@ def test_a_call_with_a_time_limit_is_on_the_board_while_it_runs():
 
 def test_the_longest_call_fits():
     """The longest id of an entry; no count is touched."""
-    board = Board(2)
+    board = LeaseBoard(2)
     for record in board.records:
         hold(record)
         begin(record, b"18446744073709551615-18446744073709551615")
@@ -304,13 +398,32 @@ def test_a_call_that_is_half_written_is_not_seen():
     record = record_of_its_own()
     hold(record)
     begin(record)
-    record._page[record._at + board_module._AT_NUMBER] |= 1
+    record._fields.number |= 1
     assert record.running() is None
     begin(record)
     assert running_in(record).until == 105.0
 
 
-@pytest.mark.parametrize("at", range(4))
+@pytest.mark.parametrize("at", range(15))
+def test_a_call_is_not_seen_while_it_is_written(at: int, monkeypatch: pytest.MonkeyPatch):
+    """The supervisor sees the call before it, the call after it, or none."""
+    record, seen = record_of_its_own(), []
+    hold(record)
+    begin(record, b"1-1", 105.0)
+    interruption = Interruption(monkeypatch)
+    interruption.arm(at, lambda: seen.append(record.running()))
+    begin(record, b"2-22", 205.0)
+    interruption.arm(-1, lambda: None)
+    ((running,),) = (seen,)
+    assert (running and (running.entry_id, running.until)) in {
+        None,
+        (b"1-1", 105.0),
+        (b"2-22", 205.0),
+    }
+    assert running_in(record).entry_id == b"2-22"
+
+
+@pytest.mark.parametrize("at", range(17))
 def test_a_call_that_ends_while_it_is_read_is_not_mixed_with_the_next(
     at: int, monkeypatch: pytest.MonkeyPatch
 ):
@@ -380,31 +493,31 @@ def test_a_stop_of_an_older_lease_does_not_stop_a_newer_one(fence: int):
     assert not record.is_stopped
 
 
-def test_attention_ends_when_it_was_heard():
+def test_attention_ends_when_it_is_cleared():
     """The one byte that is read after every call is cleared; the stop itself stands."""
     record = record_of_its_own()
     record.stop(hold(record))
-    record.heard()
+    record.clear_attention()
     assert not record.attention
     assert record.is_stopped
 
 
-def test_a_cut_connection_is_told_once():
+def test_a_lost_connection_is_reported_once():
     """By any unit; the supervisor then looks for tokens that were in its hands."""
-    board = Board(2)
-    assert not board.take_cut()
-    board.records[1].cut()
-    assert (board.take_cut(), board.take_cut()) == (True, False)
+    board = LeaseBoard(2)
+    assert not board.pop_connection_loss()
+    board.records[1].note_connection_loss()
+    assert (board.pop_connection_loss(), board.pop_connection_loss()) == (True, False)
 
 
 def test_draining_calls_every_unit_and_never_ends():
-    """It is not a word to one lease: hearing it does not clear it."""
-    board = Board(2)
+    """It concerns no single lease: `clear_attention` does not clear it."""
+    board = LeaseBoard(2)
     before = board.is_draining
     board.drain()
     assert (before, board.is_draining) == (False, True)
     for record in board.records:
-        record.heard()
+        record.clear_attention()
         assert record.attention
         assert record.is_draining
         assert not record.is_stopped
@@ -415,7 +528,7 @@ def test_draining_calls_every_unit_and_never_ends():
 
 def test_counts_add_up_over_units():
     """Each unit adds to its own record; the board adds the records."""
-    board = Board(2)
+    board = LeaseBoard(2)
     board.records[0].count(done=1, failed=2)
     board.records[0].count(done=10)
     board.records[1].count(failed=200, done=100)
@@ -423,15 +536,15 @@ def test_counts_add_up_over_units():
     assert nonzero(board.counts()) == {"done": 111, "failed": 202}
 
 
-def test_a_count_that_nobody_knows_is_refused():
+def test_a_count_without_a_field_is_refused():
     """Nothing is written over something else."""
-    with pytest.raises(KeyError):
-        Board(1).records[0].count(dones=1)
+    with pytest.raises(AttributeError):
+        LeaseBoard(1).records[0].count(dones=1)
 
 
 def test_a_lease_that_has_all_but_expired_is_stopped(monkeypatch: pytest.MonkeyPatch):
     """The handler is told by the clock alone: its supervisor may not reach Redis."""
-    record = Board(1).records[0]
+    record = LeaseBoard(1).records[0]
     record.hold("r1", "0", 7, OP, 100.0, 30.0)
     monkeypatch.setattr("fairlane.clock.mono_s", lambda: 126.9)
     assert not record.is_stopped
@@ -442,7 +555,7 @@ def test_a_lease_that_has_all_but_expired_is_stopped(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("begin", [True, False])
 def test_a_unit_waits_until_it_may_begin(*, begin: bool):
     """After a death with several leases only one unit of the process goes on."""
-    board = Board(2)
+    board = LeaseBoard(2)
     board.records[1].wait(begin=False)
     board.records[1].wait(begin=begin)
     assert [record.is_waiting for record in board.records] == [False, not begin]

@@ -19,7 +19,7 @@ from fairlane.steps import (
     Handled,
     Popped,
 )
-from fairlane.worker.board import Board, Record
+from fairlane.worker.board import LeaseBoard, LeaseRecord
 from fairlane.worker.handlers import shape_of
 from fairlane.worker.loop import serve
 from fairlane.worker.measures import Measures
@@ -35,7 +35,7 @@ LANE = b"{req}:5"
 
 def unit_of(spare: int = 7, *, each_s: float = 0.001, **changed: Any) -> Unit:
     """A unit that knows its handler: so many seconds a token."""
-    board = Board(1, spare)
+    board = LeaseBoard(1, spare)
     bunches = BunchSizes(20, 128)
     bunches.observe(32, 32 * each_s)
     own, *others = board.records
@@ -57,7 +57,7 @@ def take(unit: Unit, count: int, *replies: Any) -> tuple[Any, Any]:
     return loop, loop.send([*replies])
 
 
-def handle(step: Any, handler: Any, own: Record) -> Handled:
+def handle(step: Any, handler: Any, own: LeaseRecord) -> Handled:
     """What a driver answers to the step: the handler has run over the bunch."""
     assert isinstance(step, HandleBunch)
     return Handled(Runner(shape_of(handler), own).run_bunch(step.bunch))
@@ -124,7 +124,11 @@ def test_tokens_are_shown_in_one_round_trip_and_each_is_on_the_board_meanwhile()
     next(loop)
     step = loop.send([popped(3)])
     calls: Any = step.steps
-    wanted = [record.wanted() for record in (unit.record, *unit.spare) if record.wanted()]
+    wanted = [
+        record.pending_acquire()
+        for record in (unit.record, *unit.spare)
+        if record.pending_acquire()
+    ]
     assert {argument(call, "shared") for call in calls} == {b"1"}
     assert sorted(wanted) == sorted(  # type: ignore[type-var]
         (b"r%d#0.3" % i, argument(call, "op")) for i, call in enumerate(calls)
@@ -288,7 +292,7 @@ def test_a_drain_gives_back_what_is_not_begun():
     unit = unit_of()
 
     def drain(body: bytes) -> bytes:
-        unit.record._page[0] = 1
+        unit.record._worker.is_draining = True
         return body
 
     loop, step = take(unit, 3, *(granted(b"x") for _ in range(3)))

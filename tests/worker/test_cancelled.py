@@ -12,7 +12,7 @@ from fairlane import keys, settings
 from fairlane.errors import NodeAway, RedisUnreachable
 from fairlane.operations.control import cancel
 from fairlane.worker import Reject, Worker, batch_handler
-from fairlane.worker.board import Board
+from fairlane.worker.board import LeaseBoard
 from fairlane.worker.cancels import Cancels
 from fairlane.worker.handlers import shape_of
 from fairlane.worker.runner import Runner
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from fairlane.errors import FairlaneError
     from fairlane.queue import Queue
-    from fairlane.worker.board import Record
+    from fairlane.worker.board import LeaseRecord
     from fairlane.worker.unit import Outcome
     from tests.support.workers import Folder, Workers
 
@@ -155,7 +155,7 @@ class Counter:
 def asked(now: list[float]) -> tuple[Counter, Callable[[float], bool]]:
     """A driver, and whether something was cancelled, for a lease that was taken at 100 s."""
     driver: Any = Counter()
-    board, cancels = Board(1), Cancels(driver, "req")
+    board, cancels = LeaseBoard(1), Cancels(driver, "req")
     board.records[0].hold("r1", "0", 7, OP, 100.0, LEASE_S)
 
     def ask(at: float) -> bool:
@@ -239,10 +239,10 @@ def test_a_cancel_has_worked_though_the_node_of_its_queue_is_away(error: Fairlan
 
 
 def run_stopped(
-    handler: Callable[..., Any], *bodies: bytes, stop: Callable[[Record, Any], None]
+    handler: Callable[..., Any], *bodies: bytes, stop: Callable[[LeaseRecord, Any], None]
 ) -> tuple[Outcome, Runner]:
     """Runs an async handler; `stop` is called while it waits."""
-    board = Board(1)
+    board = LeaseBoard(1)
     (record,) = board.records
     record.hold("r1", "0", 7, OP, time.monotonic(), LEASE_S)
     runner = Runner(shape_of(handler), record)
@@ -260,7 +260,7 @@ def run_stopped(
     return asyncio.run(go()), runner
 
 
-def tell(record: Record, held: Any) -> None:
+def tell(record: LeaseRecord, held: Any) -> None:
     record.stop(held)
 
 
@@ -344,7 +344,7 @@ def test_a_lease_that_runs_out_by_the_clock_cancels_no_call(monkeypatch: pytest.
         await opened[0].wait()
         return body
 
-    def run_out(record: Record, _: Any) -> None:
+    def run_out(record: LeaseRecord, _: Any) -> None:
         late = time.monotonic() + LEASE_S
         monkeypatch.setattr("fairlane.clock.mono_s", lambda: late)
         wait_until(lambda: record.is_stopped)

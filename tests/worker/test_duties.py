@@ -12,8 +12,8 @@ import pytest
 from fairlane import settings
 from fairlane.errors import RedisUnreachable
 from fairlane.operations.deaths import Late
-from fairlane.worker.board import Board
-from fairlane.worker.duty import NEVER
+from fairlane.worker.board import LeaseBoard
+from fairlane.worker.duty import NEVER, Beat
 from fairlane.worker.maintenance import Maintenance
 from tests.operations.test_maintain import ACTIVE
 from tests.support.requests import MINUTE
@@ -109,7 +109,7 @@ def lead(
     upkeep: Maintenance, active: int = 0, delayed: int = 0, oldest: int = NOW, died: int = 0
 ) -> None:
     """A beat of the leader at second 1,000 of the server's clock."""
-    upkeep.lead(NOW, active, delayed, oldest, died)
+    upkeep.on_beat_as_leader(Beat(NOW, active, delayed, oldest, died))
 
 
 def threads() -> set[str]:
@@ -129,7 +129,7 @@ def test_upkeep_that_takes_long_delays_no_tick(
     slow: SlowDriver, upkeep: Maintenance, due: dict[str, int], name: str
 ):
     """Leases are extended and beats go out while it is under way."""
-    board = Board(1)
+    board = LeaseBoard(1)
     driver = FakeDriver(extend=lambda _: [b"ok"], beat=lambda _: beaten(leads=1, **due))
     keeper = keeper_of(driver, board)
     keeper._maintenance = upkeep
@@ -183,7 +183,7 @@ def test_a_worker_that_leads_no_more_begins_nothing_for_the_queue(
 ):
     """Another one does it."""
     lead(upkeep, active=1, delayed=1, died=1)
-    upkeep.follow(NOW, NOW)
+    upkeep.on_beat_as_follower(Beat(NOW, 0, 0, NOW, 0))
     duties = (upkeep.look, upkeep.promote, upkeep.move, upkeep.audit, upkeep.primaries)
     assert {duty.at for duty in duties} == {NEVER}
 
@@ -292,7 +292,7 @@ def test_an_audit_that_takes_long_is_followed_by_a_longer_rest(
     """So that it costs a few percent of Redis."""
     runs(0.5)
     lead(upkeep, active=1)
-    assert upkeep.audit.at == now[0] + settings.AUDIT_REST * 0.5
+    assert upkeep.audit.at == now[0] + settings.AUDIT_REST_FACTOR * 0.5
 
 
 def test_no_beat_makes_an_audit_due_while_one_runs(
@@ -395,7 +395,7 @@ def test_a_worker_that_does_not_lead_tries_the_port_of_a_fresh_death(
     now: list[float], upkeep: Maintenance, age: int, tries: bool
 ):
     """Once; a worker that stays late, and does not refuse, is left to the leader."""
-    upkeep.follow(NOW, NOW - age)
+    upkeep.on_beat_as_follower(Beat(NOW, 0, 0, NOW - age, 0))
     assert (upkeep.take_over.at < NEVER) == tries
 
 
@@ -427,7 +427,7 @@ def test_a_worker_that_finds_a_death_reports_it_with_its_next_beat():
         words.append(call.args[call.script.params.index("died")])
         return beaten()
 
-    keeper = keeper_of(FakeDriver(beat=beat), Board(1))
+    keeper = keeper_of(FakeDriver(beat=beat), LeaseBoard(1))
     keeper._maintenance.on_death()
     assert keeper.until_beat_s == 0.0
     for _ in range(2):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.errors import RedisUnreachable
-from fairlane.worker.duty import NEVER, Duty
+from fairlane.worker.duty import NEVER, Beat, Duty
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
@@ -41,9 +41,14 @@ def work(now: list[float]) -> Work:
     return Work()
 
 
+def due_by_beat(beat: Beat) -> float:
+    """As soon as a request is due."""
+    return beat.moment(beat.active_due)
+
+
 @pytest.fixture
 def duty(work: Work) -> Iterator[Duty]:
-    made = Duty("example", work)
+    made = Duty("example", due_by_beat, work)
     yield made
     work.may_end.set()
     made.close()
@@ -162,6 +167,21 @@ def test_close_ends_the_thread_after_the_call_it_is_in(duty: Duty, work: Work):
     work.may_end.set()
     duty.join(20)
     assert work.runs == 1
+
+
+@pytest.mark.parametrize("follows", [False, True])
+def test_a_beat_puts_off_only_a_duty_that_follows_beats(
+    work: Work, now: list[float], *, follows: bool
+):
+    """The server's clock counts; a beat at which nothing is due puts it off for ever."""
+    duty = Duty("example", due_by_beat, work, follows_beats=follows)
+    moments = []
+    for due_ms in (5_000, 9_000, 0, 3_000):
+        duty.next(Beat(2_000, due_ms, 0, 0, 0))
+        moments.append(duty.at - now[0])
+    assert moments == ([3.0, 7.0, NEVER, 1.0] if follows else [3.0, 3.0, 3.0, 1.0])
+    duty.close()
+    duty.join(20)
 
 
 def test_what_is_closed_begins_nothing(duty: Duty, work: Work):

@@ -11,7 +11,7 @@ from fairlane.errors import FairlaneError, NodeAway, RedisUnfit, RedisUnreachabl
 from fairlane.queue import Queue
 from fairlane.steps import Batch, Call
 from fairlane.worker import keeper as keeper_module
-from fairlane.worker.board import Board
+from fairlane.worker.board import LeaseBoard
 from fairlane.worker.keeper import Keeper
 from tests.support.requests import take_slice
 from tests.worker.parts import OP
@@ -72,7 +72,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def extend_all(driver: Any, ids: list[str], now: list[float], at: float = 111.0) -> list[float]:
     """Hold a lease of each, let the keeper extend at that time; when each ends then."""
     now[0] = 100.0
-    board = Board(len(ids))
+    board = LeaseBoard(len(ids))
     keeper = Keeper(driver, "req", "w:1", board)
     for record, request_id in zip(board.records, ids, strict=True):
         record.hold(request_id, "0", 7, OP, 100.0, 30.0)
@@ -166,7 +166,7 @@ def test_each_reply_is_for_its_own_lease(
     word: bytes, ends: float, now: list[float], *, is_stopped: bool
 ):
     """The others of the round trip go on."""
-    board = Board(2)
+    board = LeaseBoard(2)
     driver: Any = Counting(lambda request_id: [word if request_id == "a2" else b"ok"])
     keeper = Keeper(driver, "req", "w:1", board)
     for record, request_id in zip(board.records, ("a1", "a2"), strict=True):
@@ -181,7 +181,7 @@ def test_the_leases_of_many_requests_are_extended_on_every_kind_of_server(
     driver: SyncDriver, redis_client: Any
 ):
     """In a cluster, too, where they lie in many slots."""
-    board, made = Board(20), Queue(driver)
+    board, made = LeaseBoard(20), Queue(driver)
     for i, record in enumerate(board.records):
         made.submit_request([b"x"], id=f"r{i}", lease_ms=3_600_000)
         taken = take_slice(driver)
@@ -215,7 +215,7 @@ def test_beats_of_one_outage_are_logged_once_in_thirty_seconds(
 ):
     """After a beat that was answered, the next failure is logged immediately."""
     driver = Beats()
-    keeper = Keeper(driver, "req", "w:1", Board(1))  # type: ignore[arg-type]
+    keeper = Keeper(driver, "req", "w:1", LeaseBoard(1))  # type: ignore[arg-type]
     for second, is_up, logged in [
         *((1, False, 1), (2, False, 1), (30, False, 1), (32, False, 2)),
         *((34, True, 2), (36, False, 3)),
@@ -244,7 +244,7 @@ def test_a_worker_that_nobody_knows_any_more_says_so_and_registers(
 ):
     """What it has lost may be everything: that must not go without a word."""
     driver: Any = Emptied()
-    keeper = Keeper(driver, "req", "w:1", Board(1))
+    keeper = Keeper(driver, "req", "w:1", LeaseBoard(1))
     now[0] = 200.0
     keeper.tick(often=False)
     assert driver.began == ["beat", "register"]

@@ -10,7 +10,8 @@ from fairlane import clock, keys, settings
 from fairlane.errors import RedisUnreachable
 from fairlane.model import Token, Verdict
 from fairlane.steps import Across, Batch, Call, Command, Handle, HandleBunch, Operation, Popped
-from fairlane.worker.board import COUNTS, Record
+from fairlane.worker.board import LeaseRecord
+from fairlane.worker.lease_memory import COUNTS
 from fairlane.worker.loop import serve
 from fairlane.worker.settle import work_off
 from fairlane.worker.single import use
@@ -297,24 +298,24 @@ def test_an_acquire_is_on_the_board_while_it_is_on_its_way(reply: list[Any]):
     """With the op it is sent with: who asks again with it gets the same answer."""
     unit = unit_of_its_own()
     loop, _ = begin(unit)
-    before = unit.record.wanted()
+    before = unit.record.pending_acquire()
     call = loop.send([POPPED])
     assert isinstance(call, Call)
-    assert (before, unit.record.wanted()) == (None, (b"r1#0.3", argument(call, "op")))
+    assert (before, unit.record.pending_acquire()) == (None, (b"r1#0.3", argument(call, "op")))
     loop.send(reply)
-    assert unit.record.wanted() is None
+    assert unit.record.pending_acquire() is None
 
 
 def test_an_acquire_leaves_the_board_when_its_lease_is_there(monkeypatch: pytest.MonkeyPatch):
     """Not before: or a process that dies in between would strand it."""
     unit, seen = unit_of_its_own(), []
-    unwant = Record.unwant
+    end_acquire = LeaseRecord.end_acquire
 
-    def note(record: Record) -> None:
+    def note(record: LeaseRecord) -> None:
         seen.append(record.held() is not None)
-        unwant(record)
+        end_acquire(record)
 
-    monkeypatch.setattr(Record, "unwant", note)
+    monkeypatch.setattr(LeaseRecord, "end_acquire", note)
     take(unit, granted(b"x"))
     assert seen == [True]
 
@@ -411,7 +412,7 @@ def test_a_part_that_is_refused_ends_the_slice(reply: list[Any]):
 
 def drain(unit: Unit) -> None:
     """The worker takes nothing new."""
-    unit.record._page[0] = 1
+    unit.record._worker.is_draining = True
 
 
 def test_a_draining_unit_pops_no_more():

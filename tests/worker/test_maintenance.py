@@ -18,7 +18,7 @@ from fairlane.operations.audit import Audit
 from fairlane.operations.deaths import Late
 from fairlane.queue import Queue
 from fairlane.steps import Batch, Call, Command
-from fairlane.worker.board import Board
+from fairlane.worker.board import LeaseBoard
 from fairlane.worker.keeper import Keeper
 from fairlane.worker.maintenance import refuses
 from fairlane.worker.whereabouts import whereabouts
@@ -336,12 +336,12 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return made
 
 
-def keeper_of(driver: FakeDriver, board: Board) -> Keeper:
+def keeper_of(driver: FakeDriver, board: LeaseBoard) -> Keeper:
     """A worker's standing, as if in Redis."""
     return Keeper(driver, "req", "w:1", board)  # type: ignore[arg-type]
 
 
-def extended(board: Board) -> list[float]:
+def extended(board: LeaseBoard) -> list[float]:
     """When each lease ends now."""
     return [held.deadline for held in board.held()]
 
@@ -354,7 +354,7 @@ def test_a_lease_that_cannot_be_extended_stops_neither_the_others_nor_the_beat(n
             raise RedisUnreachable("Redis at h:1 does not answer")
         return [b"ok"]
 
-    driver, board = FakeDriver(extend=extend, beat=lambda _: beaten()), Board(3)
+    driver, board = FakeDriver(extend=extend, beat=lambda _: beaten()), LeaseBoard(3)
     keeper = keeper_of(driver, board)
     for record, request_id in zip(board.records, ("r1", "r2", "r3"), strict=True):
         record.hold(request_id, "0", 7, OP, 100.0, 30.0)
@@ -371,7 +371,7 @@ def test_a_beat_that_fails_does_not_stop_the_worker(now: list[float]):
     def beat(_: Call) -> Any:
         raise RedisUnreachable("Redis at h:1 does not answer")
 
-    keeper = keeper_of(FakeDriver(beat=beat), Board(1))
+    keeper = keeper_of(FakeDriver(beat=beat), LeaseBoard(1))
     healthy = []
     for now[0] in (109.0, 110.0):
         keeper.tick(often=False)

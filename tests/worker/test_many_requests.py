@@ -11,7 +11,7 @@ import pytest
 from fairlane import clock
 from fairlane.worker import Worker
 from fairlane.worker.behind import Behind
-from fairlane.worker.board import Board
+from fairlane.worker.board import LeaseBoard
 from tests.support.wait import wait_until
 from tests.support.workers import Folder, check_told_once
 from tests.worker.parts import ON_SINGLE, OP
@@ -154,7 +154,7 @@ def test_the_supervisor_gives_back_what_waits_for_long(monkeypatch: pytest.Monke
     """It says so first, and does it at its next look, if the lease was not begun by then."""
     now = [100.0]
     monkeypatch.setattr(clock, "mono_s", lambda: now[0])
-    board, keeper = Board(1, 3), Kept()
+    board, keeper = LeaseBoard(1, 3), Kept()
     behind = Behind(board, keeper)  # type: ignore[arg-type]
     for i, record in enumerate(board.records):
         record.hold(f"r{i}", "0", 7, OP, 100.0, 30.0, shared=i < 3)
@@ -174,7 +174,7 @@ def test_what_waits_behind_long_slices_is_left_alone_for_longer(monkeypatch: pyt
     """A bunch takes about a slice: what waits for a part of it is not given back."""
     now = [100.0]
     monkeypatch.setattr(clock, "mono_s", lambda: now[0])
-    board, keeper = Board(1, 1), Kept()
+    board, keeper = LeaseBoard(1, 1), Kept()
     behind = Behind(board, keeper, slice_ms=500)  # type: ignore[arg-type]
     board.records[1].hold("r1", "0", 7, OP, 100.0, 30.0, shared=True)
     for moment, given in ((102.4, []), (102.4, []), (102.6, []), (102.6, ["r1"])):

@@ -10,7 +10,7 @@ from fairlane import keys
 from fairlane.errors import RedisUnfit, RedisUnreachable
 from fairlane.operations import work
 from fairlane.steps import Across, Call, Confirm, Handle, Popped
-from fairlane.worker.board import Board, Record
+from fairlane.worker.board import LeaseBoard, LeaseRecord
 from fairlane.worker.keeper import Keeper
 from fairlane.worker.measures import Measures
 from fairlane.worker.onward import Onward
@@ -93,13 +93,13 @@ def test_the_lease_and_what_was_asked_for_are_both_on_the_board_meanwhile():
     held, op = unit.record.held(), argument(call_of(step), "next_op")
     assert held is not None
     assert held.fence == 7
-    assert unit.record.wanted() == (b"r1#0.0", op)
+    assert unit.record.pending_acquire() == (b"r1#0.0", op)
     assert op != argument(call_of(step), "op")
     loop.send([[b"ok", 3, []], granted(b"y", fence=9)])
     held = unit.record.held()
     assert held is not None
     assert (held.fence, held.op.encode()) == (9, op)
-    assert unit.record.wanted() is None
+    assert unit.record.pending_acquire() is None
 
 
 def test_a_cluster_is_asked_once():
@@ -107,7 +107,7 @@ def test_a_cluster_is_asked_once():
     unit = unit_of_its_own()
     loop, _ = asked(unit)
     assert names_of(loop.send(None)) == ["complete"]
-    assert unit.record.wanted() is None
+    assert unit.record.pending_acquire() is None
     loop.send([b"ok", 3, MORE])
     loop.send([1, Popped(b"{req}:5", [b"r1#2.9"])])
     assert names_of(loop.send(granted(b"y", waiting=2))) == ["handle"]
@@ -119,7 +119,7 @@ def test_who_may_not_read_the_lanes_completes():
     unit = unit_of_its_own()
     loop, _ = asked(unit)
     assert names_of(loop.throw(RedisUnfit("NOPERM"))) == ["complete"]
-    assert (unit.record.wanted(), unit.at_once) == (None, False)
+    assert (unit.record.pending_acquire(), unit.at_once) == (None, False)
     assert names_of(loop.send([b"ok", 3, MORE])) == ["insert_tokens", "BRPOP"]
 
 
@@ -127,13 +127,13 @@ def test_the_board_never_shows_half_of_each_lease(monkeypatch: pytest.MonkeyPatc
     """The former one is released before the next one is written."""
     unit, seen = unit_of_its_own(), []
     loop, _ = asked(unit)
-    hold = Record.hold
+    hold = LeaseRecord.hold
 
-    def note(record: Record, *args: Any, **given: Any) -> None:
-        seen.append((record.is_holding, record.wanted() is not None))
+    def note(record: LeaseRecord, *args: Any, **given: Any) -> None:
+        seen.append((record.is_holding, record.pending_acquire() is not None))
         hold(record, *args, **given)
 
-    monkeypatch.setattr(Record, "hold", note)
+    monkeypatch.setattr(LeaseRecord, "hold", note)
     loop.send([[b"ok", 3, []], granted(b"y", fence=9)])
     assert seen == [(False, True)]
 
@@ -155,20 +155,20 @@ def test_sizes_of_requests_that_end_are_not_remembered(
     assert unit.sizes.knows("r1") is is_known
 
 
-def _slow(_: Unit, __: Board) -> None: ...
+def _slow(_: Unit, __: LeaseBoard) -> None: ...
 
 
-def _drains(_: Unit, board: Board) -> None:
+def _drains(_: Unit, board: LeaseBoard) -> None:
     board.drain()
 
 
-def _quick(unit: Unit, _: Board) -> None:
+def _quick(unit: Unit, _: LeaseBoard) -> None:
     unit.bunches = BunchSizes(20, 128)
     unit.bunches.observe(32, 0.000_32)
-    unit.free = [*unit.free, *Board(7).records]
+    unit.free = [*unit.free, *LeaseBoard(7).records]
 
 
-def _spread(_: Unit, board: Board) -> None:
+def _spread(_: Unit, board: LeaseBoard) -> None:
     board.spread((0, 3))
 
 
@@ -185,7 +185,7 @@ def _spread(_: Unit, board: Board) -> None:
 )
 def test_a_lease_does_not_go_on_when(changed: Any, waiting: int, asks: str):
     """Quick ones share round trips; of several shards each has its turn."""
-    board = Board(1)
+    board = LeaseBoard(1)
     unit = Unit("req", "w:1", "7", board.records[0], SliceSizes(20), Measures("req"))
     loop, _ = take(unit, granted(b"x", waiting=waiting))
     changed(unit, board)
@@ -305,7 +305,7 @@ def test_a_process_that_dies_in_it_strands_nothing(
 ):
     """Both leases go back, uncharged; a call of the dead that arrives now takes nothing."""
     request = queue.submit_request([b"x"] * 6, limit=1, lease_ms=30_000)
-    board = Board(1)
+    board = LeaseBoard(1)
     keeper, record = Keeper(queue.driver, "req", "w:1", board), board.records[0]
     token = pop_token(queue.driver)
     assert token is not None
@@ -315,12 +315,12 @@ def test_a_process_that_dies_in_it_strands_nothing(
     op, ids = work.new_op(), [entry_id for entry_id, _ in taken.entries]
     part: Any = (ids, [b"0:d:1:0:0", b"", b"1:d:1:0:0", b""], [])
     call = work.go_on(taken, part, keys.lanes("req")[5], op, "w:1", keeper.started, 2)
-    record.want(work.going_on(taken), op)
+    record.begin_acquire(work.going_on(taken), op)
     if reached:
         assert len(queue.driver.run(once(call))) == 2
     keeper.give_back([held for held in [record.held()] if held])
     keeper.put_back(board.records)
-    assert record.wanted() is None
+    assert record.pending_acquire() is None
     assert redis_client.zcard(keys.leases(request.id)) == 0
     assert broken(queue, request.id) == []
     told, *more = queue.driver.run(once(call))

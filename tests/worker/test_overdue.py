@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.worker import children, overdue, stacks
-from fairlane.worker.board import Board
+from fairlane.worker.board import LeaseBoard
 from fairlane.worker.process import Assignment
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     monkeypatch.setattr(stacks, "ask", lambda *_: told.append("ask"))
 
     def make(untils: list[float], *, is_async: bool = False) -> Any:
-        records = tuple(Board(len(untils)).records)
+        records = tuple(LeaseBoard(len(untils)).records)
         child = children.Child(7, 0, records, -1, -1, 0.0)
         for i, until in enumerate(untils):
             begin(records[i], i, until)
@@ -244,7 +244,7 @@ def test_a_death_is_told_in_one_line(
     status: int, count: int, said: str, caplog: pytest.LogCaptureFixture
 ):
     """With what was held, and what follows when nobody knows which it was."""
-    records = tuple(Board(4).records)
+    records = tuple(LeaseBoard(4).records)
     for i in range(count):
         records[i].hold(f"r{i}", "0", 7, b"o" * 32, 99.0, 30.0, i, 1, 2)
         records[i].take_turn()
@@ -255,7 +255,7 @@ def test_a_death_is_told_in_one_line(
 def test_a_death_at_the_last_attempt_is_logged_as_the_end_of_the_sub_request(
     caplog: pytest.LogCaptureFixture,
 ):
-    records = tuple(Board(1).records)
+    records = tuple(LeaseBoard(1).records)
     records[0].hold("r0", "0", 7, b"o" * 32, 99.0, 30.0, 5, 3, 3)
     records[0].take_turn()
     children._tell(children.Child(7, 0, records, -1, -1, 0.0), 9 << 8)

@@ -12,7 +12,7 @@ from fairlane import keys
 from fairlane.errors import RedisUnreachable
 from fairlane.operations.waiting import Waits, waiting
 from fairlane.worker import Worker
-from fairlane.worker.board import Board
+from fairlane.worker.board import LeaseBoard
 from fairlane.worker.patience import Patience
 from tests.support.requests import change_number, take_slice
 from tests.support.wait import wait_until
@@ -98,7 +98,7 @@ def scene(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> 
     caplog.set_level(logging.INFO)
     now = [100.0]
     monkeypatch.setattr("fairlane.clock.mono_s", lambda: now[0])
-    board, redis = Board(2), Answering(now)
+    board, redis = LeaseBoard(2), Answering(now)
     patience = Patience(redis, "req", board)  # type: ignore[arg-type]
 
     def look(moment: float) -> list[str]:

@@ -15,7 +15,7 @@ import pytest
 from fairlane import settings
 from fairlane.steps import Batch, Call
 from fairlane.worker import Worker
-from fairlane.worker.board import Board
+from fairlane.worker.board import LeaseBoard
 from fairlane.worker.children import Children
 from fairlane.worker.process import Assignment
 from fairlane.worker.runner import Runner
@@ -152,14 +152,14 @@ def test_a_poison_body_in_a_slice_of_a_thousand_ends_alone(queue: Queue, folder:
     check_told_once(request)
 
 
-def children_of(board: Board) -> tuple[Children, tuple[Any, ...]]:
+def children_of(board: LeaseBoard) -> tuple[Children, tuple[Any, ...]]:
     """The processes of a worker, none started; and the records of the one there is."""
     records = tuple(board.records)
     shape: Any = None
     return Children([Assignment("", "req", "w:1", "7", shape, 20.0, records)], []), records
 
 
-def waiting(board: Board) -> list[bool]:
+def waiting(board: LeaseBoard) -> list[bool]:
     """Which units must not begin."""
     return [record.is_waiting for record in board.records]
 
@@ -172,7 +172,7 @@ def test_one_unit_works_alone_until_its_process_has_lived_for_a_while(
     monkeypatch.setattr("fairlane.clock.mono_s", lambda: now[0])
     monkeypatch.setattr("fairlane.worker.children.start", lambda *_: (0, 0))
     monkeypatch.setattr("fairlane.worker.stacks.make", lambda: -1)
-    board = Board(3)
+    board = LeaseBoard(3)
     children, records = children_of(board)
     children.alone(records)
     told = []

@@ -14,9 +14,10 @@ from fairlane.model import Token
 from fairlane.operations import tokens, work
 from fairlane.scripts import library
 from fairlane.worker import Worker
-from fairlane.worker.board import COUNTS, Board, Record
+from fairlane.worker.board import LeaseBoard, LeaseRecord
 from fairlane.worker.children import Child, Children
 from fairlane.worker.keeper import Keeper
+from fairlane.worker.lease_memory import COUNTS
 from fairlane.worker.process import Assignment
 from tests.support.requests import once, pop_token
 from tests.support.workers import Folder, broken, check_told_once
@@ -38,58 +39,59 @@ UNITS = 4
 def test_an_acquire_is_on_the_board_until_it_is_answered():
     """Its token and its op, which is all that it takes to ask again."""
     record = record_of_its_own()
-    before = record.wanted()
-    record.want(Token("r1", "2", "17"), OP)
-    assert (before, record.wanted()) == (None, (b"r1#2.17", OP))
-    record.want(Token("a", "0", "1"), OP)
-    assert record.wanted() == (b"a#0.1", OP)
-    record.unwant()
-    assert record.wanted() is None
+    before = record.pending_acquire()
+    record.begin_acquire(Token("r1", "2", "17"), OP)
+    assert (before, record.pending_acquire()) == (None, (b"r1#2.17", OP))
+    record.begin_acquire(Token("a", "0", "1"), OP)
+    assert record.pending_acquire() == (b"a#0.1", OP)
+    record.end_acquire()
+    assert record.pending_acquire() is None
 
 
 def test_the_longest_acquire_fits():
     """128 characters of id, the highest permit, the highest generation; no neighbour is touched."""
-    board = Board(3)
+    board = LeaseBoard(3)
     for record in board.records:
         record.hold("i" * 128, "9999", 2**64 - 1, OP, 1.0, 86_400.0)
         record.count(**dict.fromkeys(COUNTS, 5))
-        record.want(Token("i" * 128, "9999", str(2**64 - 1)), OP)
+        record.begin_acquire(Token("i" * 128, "9999", str(2**64 - 1)), OP)
     longest = (b"%b#9999.%d" % (b"i" * 128, 2**64 - 1), OP)
     for record in board.records:
-        assert record.wanted() == longest
+        assert record.pending_acquire() == longest
     for record in board.records:
-        record.unwant(is_left=True)
-        record.want(Token("a", "0", "1"), OP)
+        record.end_acquire(is_abandoned=True)
+        record.begin_acquire(Token("a", "0", "1"), OP)
     for record in board.records:
-        assert (record.wanted(), record.left()) == ((b"a#0.1", OP), longest)
+        assert (record.pending_acquire(), record.abandoned_acquire()) == ((b"a#0.1", OP), longest)
     assert len(board.held()) == 3
     assert board.counts() == dict.fromkeys(COUNTS, 15)
 
 
 def test_the_first_acquire_that_is_given_up_is_left_until_it_is_answered():
     """The supervisor reads it meanwhile, so nothing is written over it."""
-    board = Board(2)
+    board = LeaseBoard(2)
     record = board.records[1]
     for name in ("r1", "r2"):
-        record.want(Token(name, "2", "17"), OP)
-        record.unwant(is_left=True)
-    assert (record.left(), board.left()) == ((b"r1#2.17", OP), [record])
-    record.leave()
-    assert (record.left(), board.left()) == (None, [])
+        record.begin_acquire(Token(name, "2", "17"), OP)
+        record.end_acquire(is_abandoned=True)
+    assert (record.abandoned_acquire(), board.abandoned()) == ((b"r1#2.17", OP), [record])
+    record.forget_abandoned()
+    assert (record.abandoned_acquire(), board.abandoned()) == (None, [])
 
 
-def test_a_token_that_is_too_long_to_be_ours_is_not_noted():
-    """Whoever put it in a lane must not write over what else is on the board."""
-    board = Board(2)
-    board.records[0].want(Token("é" * 2000, "0", "1"), OP)
-    assert [record.wanted() for record in board.records] == [None, None]
+@pytest.mark.parametrize("name", ["é" * 2000, "r1#0.3\0"], ids=["long", "NUL"])
+def test_a_token_that_cannot_be_ours_is_not_noted(name: str):
+    """Another program put it in a lane, and it must not write over what else is on the board."""
+    board = LeaseBoard(2)
+    board.records[0].begin_acquire(Token(name, "0", "1"), OP)
+    assert [record.pending_acquire() for record in board.records] == [None, None]
     assert board.held() == []
 
 
 # ------------------------------------------------------------------ asked again
 
 
-def keeper_of(queue: Queue, board: Board) -> Keeper:
+def keeper_of(queue: Queue, board: LeaseBoard) -> Keeper:
     """A worker's standing."""
     return Keeper(queue.driver, "req", "w:1", board)
 
@@ -107,14 +109,14 @@ def test_what_a_dead_process_asked_for_goes_back(
 ):
     """The lease, uncharged, if it was granted; the token, if nobody was shown it."""
     request = queue.submit_request([b"x"], limit=1, lease_ms=30_000)
-    board = Board(1)
+    board = LeaseBoard(1)
     keeper, token, op = keeper_of(queue, board), popped(queue), work.new_op()
-    board.records[0].want(token, op)
+    board.records[0].begin_acquire(token, op)
     if reached:
         queue.driver.run(work.acquire(token, "w:1", keeper.started, 5, op=op))
         assert redis_client.zcard(keys.leases(request.id)) == 1
     keeper.put_back(board.records)
-    assert board.records[0].wanted() is None
+    assert board.records[0].pending_acquire() is None
     assert redis_client.zcard(keys.leases(request.id)) == 0
     assert broken(queue, request.id) == []
     late, *_ = queue.driver.run(work.acquire(token, "w:1", keeper.started, 5, op=op))
@@ -137,10 +139,10 @@ def test_the_tokens_of_an_answer_that_nobody_heard_are_dispatched(
 ):
     """Two more permits of the request wait for them."""
     request = queue.submit_request([b"x"] * 9, limit=3)
-    board = Board(3)
+    board = LeaseBoard(3)
     keeper = keeper_of(queue, board)
     for record in board.records:
-        record.want(popped(queue), work.new_op())
+        record.begin_acquire(popped(queue), work.new_op())
     assert redis_client.llen(keys.lanes("req")[5]) == 0
     keeper.put_back(board.records)
     assert redis_client.llen(keys.lanes("req")[5]) == 3
@@ -153,10 +155,10 @@ def test_a_token_of_an_ended_request_is_put_back_as_its_ending(
 ):
     """Which nobody may have logged."""
     request = queue.submit_request([b"x"], limit=1)
-    board, token = Board(1), popped(queue)
+    board, token = LeaseBoard(1), popped(queue)
     queue.driver.run(once(library().cancel(keys.request_keys(request.id), reason="")))
     assert redis_client.zcard(keys.active("req")) == 1
-    board.records[0].want(token, work.new_op())
+    board.records[0].begin_acquire(token, work.new_op())
     keeper_of(queue, board).put_back(board.records)
     assert redis_client.zcard(keys.active("req")) == 0
 
@@ -183,12 +185,12 @@ def test_what_cannot_be_put_back_is_left_to_the_leader(
     error: Exception, runs: int, caplog: pytest.LogCaptureFixture
 ):
     """Not one by one when nobody answers; a process that starts finds nothing on its records."""
-    board, driver = Board(3), Deaf(error)
+    board, driver = LeaseBoard(3), Deaf(error)
     for record in board.records:
-        record.want(Token("r1", "0", "3"), OP)
+        record.begin_acquire(Token("r1", "0", "3"), OP)
     Keeper(driver, "req", "w:1", board).put_back(board.records)  # type: ignore[arg-type]
     assert driver.runs == runs
-    assert [record.wanted() for record in board.records] == [None] * 3
+    assert [record.pending_acquire() for record in board.records] == [None] * 3
     assert {one.message for one in caplog.records} == {
         f"could not put back a token of request r1: {error}"
     }
@@ -203,11 +205,11 @@ def test_what_was_granted_to_a_call_that_was_given_up_goes_back(
 ):
     """The node that hung goes on: its permits must not stand idle until the lease expires."""
     request = queue.submit_request([b"x"], limit=1, lease_ms=30_000)
-    board = Board(1)
+    board = LeaseBoard(1)
     keeper, token, op = keeper_of(queue, board), popped(queue), work.new_op()
     record = board.records[0]
-    record.want(token, op)
-    record.unwant(is_left=True)
+    record.begin_acquire(token, op)
+    record.end_acquire(is_abandoned=True)
     late = work.acquire(token, "w:1", keeper.started, 5, op=op)
     if executed == "before":
         queue.driver.run(late)
@@ -215,7 +217,7 @@ def test_what_was_granted_to_a_call_that_was_given_up_goes_back(
     keeper._take_left()
     if executed == "after":
         assert queue.driver.run(late)[0] == "stale"
-    assert record.left() is None
+    assert record.abandoned_acquire() is None
     assert redis_client.zcard(keys.leases(request.id)) == 0
     assert broken(queue, request.id) == []
     put_off, *_ = queue.driver.run(work.acquire(token, "w:2", "1", 5))
@@ -229,14 +231,14 @@ def test_what_was_granted_to_a_call_that_was_given_up_goes_back(
 def test_tokens_of_requests_that_ended_or_went_are_not_asked_for_again(queue: Queue):
     """Whether a permit is held by another or the request is over, the record is free then."""
     request = queue.submit_request([b"x"], limit=1)
-    board = Board(3)
+    board = LeaseBoard(3)
     keeper, token = keeper_of(queue, board), popped(queue)
     for record, name in zip(board.records, (request.id, request.id, "r.gone"), strict=True):
-        record.want(Token(name, token.k, token.g), work.new_op())
-        record.unwant(is_left=True)
+        record.begin_acquire(Token(name, token.k, token.g), work.new_op())
+        record.end_acquire(is_abandoned=True)
     request.cancel()
     keeper._take_left()
-    assert board.left() == []
+    assert board.abandoned() == []
 
 
 @pytest.mark.parametrize(
@@ -249,9 +251,9 @@ def test_an_acquire_that_was_given_up_is_asked_for_until_it_is_answered(
     """Once a second at most."""
     now = [100.0]
     monkeypatch.setattr("fairlane.clock.mono_s", lambda: now[0])
-    board, driver = Board(1), Deaf(error)
-    board.records[0].want(Token("r1", "0", "3"), OP)
-    board.records[0].unwant(is_left=True)
+    board, driver = LeaseBoard(1), Deaf(error)
+    board.records[0].begin_acquire(Token("r1", "0", "3"), OP)
+    board.records[0].end_acquire(is_abandoned=True)
     keeper = Keeper(driver, "req", "w:1", board)  # type: ignore[arg-type]
     for _ in range(3):
         keeper._take_left()
@@ -259,7 +261,7 @@ def test_an_acquire_that_was_given_up_is_asked_for_until_it_is_answered(
     now[0] += 1.0
     keeper._take_left()
     assert driver.runs == 1 + stays
-    assert bool(board.left()) is stays
+    assert bool(board.abandoned()) is stays
 
 
 # ------------------------------------------------------------------ processes that die
@@ -277,10 +279,10 @@ def echo(body: bytes) -> bytes:
 
 
 def dying(folder: Folder, name: str) -> Callable[..., None]:
-    """A method of Record, in which the first process that comes there dies when all have come."""
-    method = getattr(Record, name)
+    """A method in which the first process that comes there dies when all have come."""
+    method = getattr(LeaseRecord, name)
 
-    def die(record: Record, *given: Any, **named: Any) -> None:
+    def die(record: LeaseRecord, *given: Any, **named: Any) -> None:
         if not folder.noted("died"):
             folder.note("came")
             folder.wait_noted("came", UNITS)
@@ -296,7 +298,7 @@ def test_leases_that_are_not_on_the_board_yet_go_back_at_once(
     queue: Queue, folder: Folder, monkeypatch: pytest.MonkeyPatch
 ):
     """All units have been granted theirs when the process dies; and nobody is charged."""
-    monkeypatch.setattr(Record, "hold", dying(folder, "hold"))
+    monkeypatch.setattr(LeaseRecord, "hold", dying(folder, "hold"))
     request = queue.submit_request([b"%d" % i for i in range(UNITS)], limit=UNITS, lease_ms=20_000)
     worker = Worker(queue, echo, concurrency=UNITS)
     worker.run(until_idle=True)
@@ -311,7 +313,7 @@ def test_a_worker_that_stops_now_gives_back_what_is_not_on_the_board(
 ):
     """Its units have just been granted leases when the supervisor fails."""
 
-    def hang(record: Record, *_: Any, **__: Any) -> None:
+    def hang(record: LeaseRecord, *_: Any, **__: Any) -> None:
         folder.note("came")
         folder.pass_gate("never")
 
@@ -321,7 +323,7 @@ def test_a_worker_that_stops_now_gives_back_what_is_not_on_the_board(
 
     request = queue.submit_request([b"x"] * 8, limit=UNITS)
     with monkeypatch.context() as patched:
-        patched.setattr(Record, "hold", hang)
+        patched.setattr(LeaseRecord, "hold", hang)
         patched.setattr(Worker, "_tick", fail)
         with pytest.raises(RuntimeError, match="broken supervisor"):
             Worker(queue, echo, concurrency=UNITS).run()
@@ -337,9 +339,9 @@ def test_a_process_that_drained_without_an_answer_is_looked_after(
 ):
     """It gave up while Redis was away: no crash, but its token is put back."""
     shape: Any = None
-    (record,) = Board(1).records
+    (record,) = LeaseBoard(1).records
     if is_wanted:
-        record.want(Token("r1", "0", "3"), OP)
+        record.begin_acquire(Token("r1", "0", "3"), OP)
     children = Children([Assignment("", "req", "w:1", "7", shape, 20.0, (record,))], [])
     children.running[7] = Child(7, 0, (record,), os.open(os.devnull, os.O_RDONLY), -1, 0.0)
     monkeypatch.setattr(os, "waitpid", lambda pid, _: (pid, 0))

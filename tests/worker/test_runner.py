@@ -21,7 +21,7 @@ from tests.worker.parts import (
 )
 
 if TYPE_CHECKING:
-    from fairlane.worker.board import Record
+    from fairlane.worker.board import LeaseRecord
 
 pytestmark = pytest.mark.usefixtures("still_clock")
 
@@ -206,7 +206,7 @@ def test_one_wrong_result_of_a_batch_fails_alone(run: Run, wrong: Any):
 # ------------------------------------------------------------------ when to stop
 
 
-def held_record() -> Record:
+def held_record() -> LeaseRecord:
     """A record with a lease on it."""
     record = record_of_its_own()
     record.hold("r1", "0", 7, OP, 100.0, 30.0)
@@ -234,7 +234,7 @@ def test_draining_ends_the_slice_after_the_call(run: Run):
 
     def handler(body: bytes) -> bytes:
         if body == b"1":
-            record._page[0] = 1
+            record._worker.is_draining = True
         return body
 
     outcome = run(handler, slice_of(b"0", b"1", b"2", b"3"), record=record)
@@ -264,14 +264,14 @@ def test_a_stop_said_while_the_runner_listens_is_not_lost(
     stopped = type(record).is_stopped.fget  # type: ignore[attr-defined]
     looks = []
 
-    def look(self: Record) -> bool:
+    def look(self: LeaseRecord) -> bool:
         found = stopped(self)
         looks.append(found)
         if len(looks) == 1:
             record.stop(held)
         return bool(found)
 
-    record._page[record._at + 256] = 1  # an old call for attention
+    record._fields.attention = True  # an old call for attention
     monkeypatch.setattr(type(record), "is_stopped", property(look))
     outcome = run(lambda body: body, slice_of(b"0", b"1", b"2"), record=record)
     assert looks == [False, True]

@@ -10,7 +10,7 @@ from fairlane import keys, settings
 from fairlane.errors import NodeAway, RedisUnfit
 from fairlane.steps import Batch, Command, Pause, Pop, Popped
 from fairlane.worker import sending
-from fairlane.worker.board import Board
+from fairlane.worker.board import LeaseBoard
 from fairlane.worker.bunch import Returned, fetch
 from fairlane.worker.loop import serve
 from fairlane.worker.measures import Measures
@@ -36,7 +36,7 @@ def delayed(call: Any) -> list[Any]:
 
 def spread_unit() -> Unit:
     """A unit of a queue over two shards."""
-    board = Board(1)
+    board = LeaseBoard(1)
     board.spread(SHARDS)
     return Unit("req", "w:1", "7", board.records[0], SliceSizes(20), Measures("req"))
 
@@ -55,7 +55,7 @@ def test_a_token_whose_node_is_away_is_put_off(away_s: float, delay_ms: int):
     step: Any = loop.throw(away(away_s))
     assert names_of(step) == ["insert_tokens", "BRPOP"]
     assert delayed(step.steps[0]) == [5, 0, 1, b"r1#0.3", delay_ms]
-    assert unit.record.wanted() is None
+    assert unit.record.pending_acquire() is None
 
 
 def test_a_token_of_a_shard_is_put_off_in_its_shard():
@@ -107,8 +107,8 @@ def test_an_acquire_that_may_be_performed_later_is_left_to_the_supervisor(*, was
     call: Any = loop.send([POPPED])
     op = argument(call, "op")
     assert names_of(loop.throw(error)) == ["insert_tokens", "BRPOP"]
-    assert unit.record.left() == ((b"r1#0.3", op) if was_sent else None)
-    assert unit.record.wanted() is None
+    assert unit.record.abandoned_acquire() == ((b"r1#0.3", op) if was_sent else None)
+    assert unit.record.pending_acquire() is None
 
 
 def test_of_several_acquires_each_is_left():
@@ -120,7 +120,7 @@ def test_of_several_acquires_each_is_left():
     shown = loop.send([popped(3)])
     ops = [argument(call, "op") for call in shown.steps]
     loop.send([error, granted(b"x"), error])
-    left = {found for one in (unit.record, *unit.spare) if (found := one.left())}
+    left = {found for one in (unit.record, *unit.spare) if (found := one.abandoned_acquire())}
     assert left == {(b"r0#0.3", ops[0]), (b"r2#0.3", ops[2])}
 
 

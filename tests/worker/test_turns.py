@@ -8,15 +8,15 @@ import pytest
 
 from fairlane import keys, settings
 from fairlane.steps import Popped
-from fairlane.worker.board import Board
+from fairlane.worker.board import LeaseBoard
 from fairlane.worker.turns import Turns
 
 SHARDS = (3, 4, 9)
 
 
-def turns_of(*shards: int, unit: int = 0, units: int = 1) -> tuple[Turns, Board]:
+def turns_of(*shards: int, unit: int = 0, units: int = 1) -> tuple[Turns, LeaseBoard]:
     """What a unit knows after its supervisor has heard of these shards."""
-    board = Board(units)
+    board = LeaseBoard(units)
     board.spread(shards or (0,))
     return Turns("req", "w:1", board.records[unit]), board
 
@@ -165,6 +165,6 @@ def test_shards_that_do_not_answer_are_asked_in_turn_with_a_pause_after_a_round(
 
 def test_a_shard_with_a_number_too_large_is_not_told():
     """Of a later release."""
-    board = Board(1)
+    board = LeaseBoard(1)
     board.spread((7, 300))
     assert tuple(board.records[0].shards) == (7,)

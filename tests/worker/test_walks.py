@@ -73,13 +73,13 @@ def test_a_wiped_slot_is_rebuilt_soon(
 ):
     """By the worker that leads then; the others forget it."""
     leader(100)
-    upkeep.wiped()
+    upkeep.on_registry_lost()
     leader(105)
     assert slow.began == []
     leader(110)
     assert slow.began == ["Walk.page"]
     slow.began.clear()
-    upkeep.wiped()
+    upkeep.on_registry_lost()
     leader(4000)
     assert slow.began == []
 
@@ -135,7 +135,7 @@ def test_a_walk_that_fails_is_begun_again_a_minute_later(
 ):
     """Whatever it was."""
     leader(0)
-    upkeep.wiped()
+    upkeep.on_registry_lost()
     slow.answers["Walk.page"] = error
     leader(5)
     leader(10)

@@ -35,7 +35,7 @@ class Known:
     def briefly(self, options: dict[str, Any]) -> dict[str, Any]:
         """The options of a connection that is to find out: it waits for a short time only."""
         usual = options.get("socket_timeout") or settings.SOCKET_TIMEOUT_S
-        self._try_s = min(usual, self._try_s or settings.SILENT_TIMEOUT_S)
+        self._try_s = min(usual, self._try_s or settings.FIRST_RETRY_TIMEOUT_S)
         return options | dict.fromkeys(BRIEF, self._try_s)
 
     def was_too_slow(self) -> None:

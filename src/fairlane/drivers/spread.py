@@ -165,13 +165,13 @@ class Spread:
     def is_enough(self) -> bool:
         """True when the batch has waited long enough for what is left.
 
-        Once some steps of a lenient batch are answered, it waits for REST_S more, because their
-        leases or tokens must not wait. A batch with an `away_s` waits for `away_s` in all.
+        Once some steps of a lenient batch are answered, it waits for BATCH_REST_S more, because
+        their leases or tokens must not wait. A batch with an `away_s` waits for `away_s` in all.
         """
         if self._rest_until is None:
             if not self._is_lenient or len(self._left) == len(self.steps):
                 return False
-            self._rest_until = clock.mono_s() + settings.REST_S
+            self._rest_until = clock.mono_s() + settings.BATCH_REST_S
         return clock.mono_s() >= self._rest_until
 
     def pause(self, delays: Iterator[float]) -> float | None:

@@ -1,63 +1,33 @@
-"""What a worker's processes know of each other: a page of shared memory, one record a unit.
+"""The leases of a worker's processes: a page of shared memory, one record a unit.
 
-A unit (one thread or task of a child process) writes what lease it holds before the handler runs;
-the supervisor reads it and extends the lease. So no busy handler, not even one that never lets go
-of the interpreter lock, can keep a lease from being extended, and it costs no system call.
+A unit (one thread or task of a child process) writes its lease there before the handler runs. The
+supervisor reads the lease and extends it. So a handler that keeps the interpreter lock for long
+does not keep its lease from being extended, and the page costs no system call.
 
-A unit that takes several tokens at once has a record for each of their leases: its own, where its
-counts are, and spare ones. One of these leases has its turn, the others wait or are handled.
+A unit that takes several tokens in one call has a record for each of their leases: its own, where
+its counts are, and spare ones. One of these leases has its turn, the others wait or are handled.
 """
 
 from __future__ import annotations
 
 import mmap
-import struct
+from ctypes import sizeof
 from dataclasses import dataclass
 from itertools import compress
 from threading import get_ident
 from typing import TYPE_CHECKING
 
 from .. import clock
-from .acquires import AT_LEFT, Acquires
+from .lease_memory import COUNTS, SHARDS_MOST, TOKEN_MOST, Counts, RecordFields, WorkerFields
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-_SIZE = 912  # from 504 on: the acquires without an answer
-_HEADER = 64
-_DRAINING, _CUT, _SHARDS = 0, 1, 8  # the last is a count, and so many numbers of one byte each
-_SHARDS_MOST = _HEADER - _SHARDS - 1
-_BYTE = 256
-# In a record: version (odd while it is written), held, then the lease.
-_VERSION = struct.Struct("<Q")
-# Deadline, taken, lease seconds, fence, length of id and of k; of the only entry the index, the
-# attempt and the attempts there are, or -1, 0 and 0.
-_LEASE = struct.Struct("<dddQHHqHH")
-_AT_LEASE, _AT_NAMES = 8, 56
-_AT_HELD, _AT_WAITING, _AT_RUNNING, _AT_TURN = 252, 253, 254, 255
-# When a lease has its turn. _GRANTED: it is alone in its unit, and its handler was not called yet.
+    from ..model import Token
+
+_SHARD_NUMBERS = 256  # one byte each
+# The turn of a lease. _GRANTED: it is alone in its unit, and its handler was not called yet.
 _NOW, _LATER, _OVER, _GRANTED = range(4)
-_AT_ATTENTION, _AT_STOPPED, _AT_EXTENDED, _AT_DEADLINE = 256, 264, 272, 280
-# A call of the handler that has a time limit: its number (odd while it is written), then the
-# lease's version, began, until, limit, taken ms, attempt of so many, backoff ms, thread, length of
-# the entry's id.
-_AT_NUMBER, _AT_CALL, _AT_ENTRY, _AT_COUNTS = 288, 296, 368, 424
-_CALL = struct.Struct("<QdddQIIIIQH")
-_U64 = struct.Struct("<Q")
-_F64 = struct.Struct("<d")
-COUNTS = (
-    "done",
-    "failed",
-    "slices",
-    "busy_us",
-    "unconfirmed",
-    "retries",
-    "rejected",
-    "timeouts",
-    "lost",
-    "dead",
-)
-_AT_COUNT = {name: _AT_COUNTS + 8 * i for i, name in enumerate(COUNTS)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +91,12 @@ class Running:
     thread: int
 
 
-class Record(Acquires):
+class LeaseRecord:
     """One unit's part of the board."""
 
-    def __init__(self, page: mmap.mmap, unit: int) -> None:
-        super().__init__(page, _HEADER + unit * _SIZE)
+    def __init__(self, fields: RecordFields, worker: WorkerFields, unit: int) -> None:
+        self._fields, self._worker = fields, worker
+        self._counts: Counts = fields.counts
         self.unit = unit
         self._version = 0
         self._deadline = self._margin = 0.0
@@ -136,154 +107,182 @@ class Record(Acquires):
         self, request_id: str, k: str, fence: int, op: bytes, taken: float, lease_s: float,
         index: int = -1, attempt: int = 0, attempts: int = 0, *, shared: bool = False,
     ) -> None:  # fmt: skip
-        """A lease was taken; `taken` is when the acquire was sent, which is never too late.
+        """Writes a lease; `taken` is when the acquire was sent, which is never too late.
 
-        `index` and what follows are of its only sub-request. One that is `shared` waits for others.
+        `index`, `attempt` and `attempts` are of its only sub-request. A `shared` lease waits for others.
         """
-        page, at = self._page, self._at
-        version = _VERSION.unpack_from(page, at)[0] | 1
-        _VERSION.pack_into(page, at, version)
-        names = request_id.encode() + k.encode() + op
-        _LEASE.pack_into(
-            page, at + _AT_LEASE, taken + lease_s, taken, lease_s, fence, len(request_id), len(k),
-            index, attempt, attempts,
-        )  # fmt: skip
-        page[at + _AT_NAMES : at + _AT_NAMES + len(names)] = names
-        page[at + _AT_TURN] = _LATER if shared else _GRANTED
-        page[at + _AT_HELD] = 1
-        self._version, self._deadline = version + 1, taken + lease_s
-        self._margin = lease_s / 10
-        _VERSION.pack_into(page, at, version + 1)
+        fields = self._fields
+        version = fields.version | 1
+        fields.version = version
+        fields.request_id = request_id.encode()
+        fields.k = k.encode()
+        fields.op = op
+        fields.fence = fence
+        fields.taken = taken
+        fields.lease_s = lease_s
+        fields.deadline = self._deadline = taken + lease_s
+        fields.index = index
+        fields.lease_attempt, fields.lease_attempts = attempt, attempts
+        fields.turn = _LATER if shared else _GRANTED
+        fields.is_held = True
+        self._version, self._margin = version + 1, lease_s / 10
+        fields.version = version + 1
 
     def release(self) -> None:
-        """The lease was given back."""
-        self._page[self._at + _AT_HELD] = 0
+        """Removes the lease, which was given back."""
+        self._fields.is_held = False
 
     def take_turn(self) -> bool:
-        """Notes that its handler is called now; returns False if it must not begin any more.
+        """Notes that the handler is called now; returns False if the lease must not begin.
 
-        It gives back what waited for long, but only what did not begin after it had said so.
+        The supervisor gives back a lease that waits for long, but it marks it as stopped before. A
+        unit notes the turn before it reads that mark, so a lease that runs is not given back.
         """
-        page, at = self._page, self._at
-        page[at + _AT_TURN] = _NOW
-        stopped = _U64.unpack_from(page, at + _AT_STOPPED)[0]
-        is_wanted = bool(page[at + _AT_HELD]) and stopped != self._version
+        fields = self._fields
+        fields.turn = _NOW
+        is_wanted = fields.is_held and fields.stopped_version != self._version
         return is_wanted and not self.is_stopped  # it has expired while the process was paused
 
     def end_turn(self) -> None:
-        """Its sub-requests were worked on; it is not settled yet."""
-        self._page[self._at + _AT_TURN] = _OVER
+        """Notes that its sub-requests were worked on; the lease is not settled yet."""
+        self._fields.turn = _OVER
 
     def begin(
         self, entry_id: bytes, *, began: float, until: float, limit_s: float,
         taken_ms: int, attempt: int, attempts: int, backoff_ms: tuple[int, int],
     ) -> None:  # fmt: skip
-        """A call of the handler begins that must have ended at `until`."""
-        page, at = self._page, self._at
-        number = _U64.unpack_from(page, at + _AT_NUMBER)[0] | 1
-        _U64.pack_into(page, at + _AT_NUMBER, number)
-        _CALL.pack_into(
-            page, at + _AT_CALL, self._version, began, until, limit_s, taken_ms, attempt, attempts,
-            *backoff_ms, get_ident(), len(entry_id),
-        )  # fmt: skip
-        page[at + _AT_ENTRY : at + _AT_ENTRY + len(entry_id)] = entry_id
-        page[at + _AT_RUNNING] = 1
-        _U64.pack_into(page, at + _AT_NUMBER, number + 1)
+        """Writes a call of the handler, which must have ended at `until`."""
+        fields = self._fields
+        number = fields.number | 1
+        fields.number = number
+        fields.running_version = self._version
+        fields.began = began
+        fields.until = until
+        fields.limit_s = limit_s
+        fields.taken_ms = taken_ms
+        fields.attempt = attempt
+        fields.attempts = attempts
+        fields.least_backoff_ms, fields.most_backoff_ms = backoff_ms
+        fields.thread = get_ident()
+        fields.entry_id = entry_id
+        fields.is_running = True
+        fields.number = number + 1
 
     def rest(self) -> None:
-        """The call has ended."""
-        self._page[self._at + _AT_RUNNING] = 0
+        """Removes the call, which has ended."""
+        self._fields.is_running = False
+
+    def begin_acquire(self, token: Token, op: bytes) -> None:
+        """Notes an acquire that goes out: only the unit has its op.
+
+        If the process dies before the answer, the supervisor asks again. A token that is longer
+        than any of ours, or has a NUL, is not for us and not noted.
+        """
+        fields, shown = self._fields, token.text.encode()
+        if len(shown) <= TOKEN_MOST and b"\0" not in shown:
+            fields.acquire_op = op
+            fields.acquire_token = shown
+            fields.is_acquiring = True
+
+    def end_acquire(self, *, is_abandoned: bool = False) -> None:
+        """Removes the acquire: its answer is on the board, or it was given up.
+
+        Its node may grant an abandoned one later. The supervisor asks again, for one of a record.
+        """
+        fields = self._fields
+        if is_abandoned and not fields.has_abandoned:
+            fields.abandoned_op = fields.acquire_op
+            fields.abandoned_token = fields.acquire_token
+            fields.has_abandoned = True
+        fields.is_acquiring = False
 
     def count(self, **amounts: int) -> None:
         """Adds to this unit's counts, which are named as in COUNTS."""
+        counts = self._counts
         for name, amount in amounts.items():
-            at = self._at + _AT_COUNT[name]
-            _U64.pack_into(self._page, at, _U64.unpack_from(self._page, at)[0] + amount)
+            setattr(counts, name, getattr(counts, name) + amount)
 
     def count_failed(self, attempt: int, attempts: int) -> None:
         """Counts an attempt that failed with its process."""
         is_last = attempt >= attempts
         self.count(failed=1, retries=not is_last, dead=is_last)
 
+    def note_connection_loss(self) -> None:
+        """Notes that a reply was lost on its way; a pop's may have brought a token."""
+        self._worker.has_lost_connection = True
+
+    def clear_attention(self) -> None:
+        """Clears the flag that `stop` sets; the lease stays stopped."""
+        self._fields.attention = False
+
+    # Read by the unit.
+
     @property
     def attention(self) -> bool:
-        """True when the supervisor has said something since the last `heard`; read often."""
-        return bool(self._page[self._at + _AT_ATTENTION] or self._page[_DRAINING])
+        """True if a lease was stopped since the last `clear_attention`, or the worker drains.
+
+        The unit reads it after each call of the handler, so it must be cheap.
+        """
+        return self._fields.attention or self._worker.is_draining  # type: ignore[no-any-return]
 
     @property
     def is_stopped(self) -> bool:
         """True when the lease held now was lost, has all but expired, or its request is cancelled.
 
-        The clock needs nobody to say so: a supervisor that cannot reach Redis may be unable to.
+        The clock is enough: a supervisor that cannot reach Redis may be unable to report it.
         """
-        if not self._page[self._at + _AT_HELD]:
+        if not self._fields.is_held:
             return False
         return self.is_unwanted or clock.mono_s() > self.deadline - self._margin
 
     @property
     def is_unwanted(self) -> bool:
         """True when Redis reported that the lease held now is lost or its request cancelled."""
-        stopped = _U64.unpack_from(self._page, self._at + _AT_STOPPED)[0]
-        return bool(self._page[self._at + _AT_HELD] and stopped == self._version)
+        fields = self._fields
+        return bool(fields.is_held and fields.stopped_version == self._version)
 
     @property
     def is_draining(self) -> bool:
         """True when the worker takes nothing new."""
-        return bool(self._page[_DRAINING])
+        return bool(self._worker.is_draining)
 
     @property
     def deadline(self) -> float:
         """When the lease held now ends unless it is extended again."""
         return self._extension(self._version, self._deadline)
 
-    def cut(self) -> None:
-        """A call's answer was lost on its way; a pop's may have brought a token."""
-        self._page[_CUT] = 1
-
     @property
     def is_holding(self) -> bool:
         """True while this unit holds a lease."""
-        return bool(self._page[self._at + _AT_HELD])
+        return bool(self._fields.is_held)
 
     @property
     def is_waiting(self) -> bool:
         """True while this unit must not begin: its process died with several leases before."""
-        return bool(self._page[self._at + _AT_WAITING])
-
-    def wait(self, *, begin: bool) -> None:
-        """Tells the unit to wait with its first pop, or to begin."""
-        self._page[self._at + _AT_WAITING] = 0 if begin else 1
+        return bool(self._fields.is_waiting)
 
     @property
     def shards(self) -> bytes:
         """The numbers of the queue's shards, one byte each; none = its own lanes."""
-        count = self._page[_SHARDS]
-        return self._page[_SHARDS + 1 : _SHARDS + 1 + count] if count else b""
-
-    def heard(self) -> None:
-        """Whatever the supervisor said was about an earlier lease."""
-        self._page[self._at + _AT_ATTENTION] = 0
+        count = self._worker.shard_count
+        return bytes(self._worker.shards[:count]) if count else b""
 
     # Read and written by the supervisor.
 
     def held(self) -> Held | None:
-        """The lease this unit holds, or None; never a half-written one."""
-        page, at = self._page, self._at
+        """Returns the lease this unit holds, or None; never a half-written one."""
+        fields = self._fields
         for _ in range(100):
-            version = _VERSION.unpack_from(page, at)[0]
-            if version & 1 or not page[at + _AT_HELD]:
+            version = fields.version
+            if version & 1 or not fields.is_held:
                 return None
-            deadline, taken, lease_s, fence, id_length, k_length, *only = _LEASE.unpack_from(
-                page, at + _AT_LEASE
-            )
-            index, attempt, attempts = only
-            turn = page[at + _AT_TURN]
-            names = bytes(page[at + _AT_NAMES : at + _AT_NAMES + id_length + k_length + 32])
-            deadline = self._extension(version, deadline)
-            if _VERSION.unpack_from(page, at)[0] == version:
-                k = names[id_length : id_length + k_length].decode()
-                op = names[id_length + k_length :].decode()
-                request_id = names[:id_length].decode()
+            names = fields.request_id, fields.k, fields.op
+            fence, taken, lease_s = fields.fence, fields.taken, fields.lease_s
+            deadline = self._extension(version, fields.deadline)
+            index, turn = fields.index, fields.turn
+            attempt, attempts = fields.lease_attempt, fields.lease_attempts
+            if fields.version == version:
+                request_id, k, op = (name.decode() for name in names)
                 return Held(
                     self.unit, version, request_id, k, fence, op, deadline, taken, lease_s, index,
                     attempt, attempts, turn,
@@ -291,95 +290,116 @@ class Record(Acquires):
         return None
 
     def running(self) -> Running | None:
-        """The call of the handler that runs under the lease held now, if it has a time limit."""
-        page, at = self._page, self._at
-        if not page[at + _AT_RUNNING] or not page[at + _AT_HELD]:
+        """Returns the call that runs under the lease held now, if it has a time limit."""
+        fields = self._fields
+        if not fields.is_running or not fields.is_held:
             return None
         for _ in range(100):
-            number = _U64.unpack_from(page, at + _AT_NUMBER)[0]
-            if number & 1 or not page[at + _AT_RUNNING]:
+            number = fields.number
+            if number & 1 or not fields.is_running:
                 return None
-            version, began, until, limit_s, *policy, thread, length = _CALL.unpack_from(
-                page, at + _AT_CALL
-            )
-            taken_ms, attempt, attempts, low, high = policy
-            entry_id = bytes(page[at + _AT_ENTRY : at + _AT_ENTRY + length])
-            if _U64.unpack_from(page, at + _AT_NUMBER)[0] == number:
-                if version != _VERSION.unpack_from(page, at)[0]:
-                    return None  # of a process that died in it
-                return Running(
-                    self.unit, number, entry_id, began, until, limit_s, taken_ms, attempt,
-                    attempts, (low, high), thread,
-                )  # fmt: skip
+            version = fields.running_version
+            running = Running(
+                self.unit, number, fields.entry_id, fields.began, fields.until, fields.limit_s,
+                fields.taken_ms, fields.attempt, fields.attempts,
+                (fields.least_backoff_ms, fields.most_backoff_ms), fields.thread,
+            )  # fmt: skip
+            if fields.number == number:
+                # A call of another version was that of a process that died in it.
+                return running if fields.version == version else None
         return None
 
+    def pending_acquire(self) -> tuple[bytes, bytes] | None:
+        """Returns the token and the op of an acquire without an answer; of a dead process only."""
+        fields = self._fields
+        return (fields.acquire_token, fields.acquire_op) if fields.is_acquiring else None
+
+    def abandoned_acquire(self) -> tuple[bytes, bytes] | None:
+        """Returns the same of an acquire that was given up, until `forget_abandoned`."""
+        fields = self._fields
+        return (fields.abandoned_token, fields.abandoned_op) if fields.has_abandoned else None
+
+    def forget_abandoned(self) -> None:
+        """Makes room for the next acquire that is given up."""
+        self._fields.has_abandoned = False
+
+    def wait(self, *, begin: bool) -> None:
+        """Makes the unit wait with its first pop, or lets it begin."""
+        self._fields.is_waiting = not begin
+
     def extended(self, held: Held, deadline: float) -> None:
-        """The lease was extended; harmless when the unit has gone on to another one."""
-        _F64.pack_into(self._page, self._at + _AT_DEADLINE, deadline)
-        _U64.pack_into(self._page, self._at + _AT_EXTENDED, held.version)
+        """Notes that the lease was extended; a no-op for a unit that has another lease by now."""
+        self._fields.extended_deadline = deadline
+        self._fields.extended_version = held.version
 
     def _extension(self, version: int, deadline: float) -> float:
-        """The deadline of the lease with this version, given the one it began with."""
-        if _U64.unpack_from(self._page, self._at + _AT_EXTENDED)[0] != version:
+        """Returns the deadline of the lease with this version, which began with `deadline`."""
+        if self._fields.extended_version != version:
             return deadline
-        return max(deadline, float(_F64.unpack_from(self._page, self._at + _AT_DEADLINE)[0]))
+        extended: float = self._fields.extended_deadline
+        return max(deadline, extended)
 
     def stop(self, held: Held) -> None:
-        """Tells the unit that this lease is lost or not wanted; harmless when it has gone on."""
-        _U64.pack_into(self._page, self._at + _AT_STOPPED, held.version)
-        self._page[self._at + _AT_ATTENTION] = 1
+        """Marks the lease as lost or not wanted; a no-op for a unit that has another by now."""
+        self._fields.stopped_version = held.version
+        self._fields.attention = True
 
     def counts(self) -> dict[str, int]:
-        """The unit's counts by name."""
-        at = self._at + _AT_COUNTS
-        return {name: _U64.unpack_from(self._page, at + 8 * i)[0] for i, name in enumerate(COUNTS)}
+        """Returns the unit's counts by name."""
+        return {name: getattr(self._counts, name) for name in COUNTS}
 
 
-class Board:
+class LeaseBoard:
     """All records; made before the processes are forked, and shared by them.
 
     The first of `records` are the units' own, the last `spare` ones for more leases of theirs.
     """
 
     def __init__(self, units: int, spare: int = 0) -> None:
-        self._page = mmap.mmap(-1, _HEADER + (units + spare) * _SIZE)
-        self.records = [Record(self._page, unit) for unit in range(units + spare)]
+        count = units + spare
+        self._page = mmap.mmap(-1, sizeof(WorkerFields) + count * sizeof(RecordFields))
+        self._worker = WorkerFields.from_buffer(self._page)
+        every = (RecordFields * count).from_buffer(self._page, sizeof(WorkerFields))
+        self.records = [LeaseRecord(every[unit], self._worker, unit) for unit in range(count)]
         self.units = units
 
     def drain(self) -> None:
-        """Every unit finishes what it holds and takes nothing new."""
-        self._page[_DRAINING] = 1
+        """Makes every unit finish what it holds and take nothing new."""
+        self._worker.is_draining = True
 
     @property
     def is_draining(self) -> bool:
         """True after `drain`."""
-        return bool(self._page[_DRAINING])
+        return bool(self._worker.is_draining)
 
     def spread(self, shards: Sequence[int]) -> None:
-        """Tells the units where there may be tokens. One that reads in the middle asks in vain."""
-        known = [shard for shard in shards if shard < _BYTE][:_SHARDS_MOST]
-        found = b"" if known == [0] else bytes(known)
-        self._page[_SHARDS + 1 : _SHARDS + 1 + len(found)] = found
-        self._page[_SHARDS] = len(found)
+        """Sets where there may be tokens. A unit that reads a half-written list pops in vain."""
+        numbers = [shard for shard in shards if shard < _SHARD_NUMBERS][:SHARDS_MOST]
+        count = 0 if numbers == [0] else len(numbers)
+        self._worker.shards[:count] = numbers[:count]
+        self._worker.shard_count = count
 
-    def take_cut(self) -> bool:
-        """True when a unit's connection was cut since the last time this was asked."""
-        is_cut, self._page[_CUT] = bool(self._page[_CUT]), 0
-        return is_cut
+    def pop_connection_loss(self) -> bool:
+        """Returns True if a unit lost a connection since the last call."""
+        worker = self._worker
+        has_lost, worker.has_lost_connection = worker.has_lost_connection, False
+        return bool(has_lost)
 
     def held(self) -> list[Held]:
-        """The leases held now."""
-        found = [record.held() for record in self._with(_AT_HELD)]
-        return [held for held in found if held is not None]
+        """Returns the leases held now."""
+        leases = [record.held() for record in self._with("is_held")]
+        return [held for held in leases if held is not None]
 
-    def left(self) -> list[Record]:
+    def abandoned(self) -> list[LeaseRecord]:
         """Returns the records with an acquire that was given up."""
-        return [*self._with(AT_LEFT)]
+        return [*self._with("has_abandoned")]
 
-    def _with(self, at: int) -> Iterable[Record]:
-        return compress(self.records, self._page[_HEADER + at :: _SIZE])  # few of thousands
+    def _with(self, flag: str) -> Iterable[LeaseRecord]:
+        """Returns the records with this flag, which are few of thousands."""
+        at = sizeof(WorkerFields) + getattr(RecordFields, flag).offset
+        return compress(self.records, self._page[at :: sizeof(RecordFields)])
 
     def counts(self) -> dict[str, int]:
-        """The counts of all units, added up."""
+        """Returns the counts of all units, added up."""
         rows = [record.counts() for record in self.records[: self.units]]
         return {name: sum(row[name] for row in rows) for name in COUNTS}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from ..model import Slice, Token
     from ..steps import Handled
-    from .board import Record
+    from .board import LeaseRecord
     from .unit import Outcome, Unit
 
 _log = logging.getLogger("fairlane.worker")
@@ -117,7 +117,7 @@ class Shown:
 
     token: Token
     op: bytes
-    record: Record
+    record: LeaseRecord
     count: int  # the most entries it is to have
 
 
@@ -132,7 +132,7 @@ def want_all(unit: Unit, raw: Iterable[bytes], share: float = 1.0) -> list[Shown
     for token in parsed:
         op, record = new_op(), unit.free.pop()
         # Should this process die with the answer on its way, the supervisor asks again.
-        record.want(token, op)
+        record.begin_acquire(token, op)
         asked.append(Shown(token, op, record, unit.sizes.next(token.request_id, share)))
     return asked
 
@@ -186,7 +186,7 @@ def note_all(
             found.leases.append(Lease(taken, record, asked=one.count))
         elif word == b"alone":
             found.alone.append(token)
-        record.unwant(is_left=isinstance(reply, NodeAway) and reply.was_sent)
+        record.end_acquire(is_abandoned=isinstance(reply, NodeAway) and reply.was_sent)
         if taken is None:
             unit.free.append(record)
     shortest = min((lease.slice.lease_ms for lease in found.leases), default=0)
@@ -201,7 +201,7 @@ def release(unit: Unit, leases: Iterable[Lease]) -> None:
         unit.free.append(lease.record)
 
 
-def forget(unit: Unit, records: Iterable[Record]) -> None:
+def forget(unit: Unit, records: Iterable[LeaseRecord]) -> None:
     """Redis is away: what stands there expires, and whoever leads takes it back."""
     for record in records:
         record.release()
@@ -221,7 +221,7 @@ def settle_all(leases: Sequence[Lease], *others: Command | Call) -> Batch:
     """One round trip: the settlements of these leases, and whatever else goes with them."""
     calls = chain(map(settlement, leases), others)
     steps = Lazily(len(leases) + len(others), calls)
-    return Batch(steps, lenient=True, away_s=settings.REST_S)
+    return Batch(steps, lenient=True, away_s=settings.BATCH_REST_S)
 
 
 def note_settled(

@@ -16,7 +16,7 @@ from .process import Assignment, start
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from .board import Record, Running
+    from .board import LeaseRecord, Running
 
 _log = logging.getLogger("fairlane.worker")
 _STEADY_S = 10.0  # a process that lived this long starts again at once
@@ -32,7 +32,7 @@ class Child:
 
     pid: int
     index: int  # of its assignment
-    records: tuple[Record, ...]
+    records: tuple[LeaseRecord, ...]
     pipe: int
     stacks: int
     born: float
@@ -58,7 +58,7 @@ class Children:
         for index in range(len(self._assignments)):
             self._start(index)
 
-    def alone(self, records: tuple[Record, ...]) -> None:
+    def alone(self, records: tuple[LeaseRecord, ...]) -> None:
         """A process died with several leases, and nobody knows which is to blame.
 
         One unit begins, the others when it has lived for a while: so the body that kills is soon
@@ -142,7 +142,7 @@ class Children:
                 child.how = _how(status) + _where(child)
                 _tell(child, status)
                 yield child
-            elif any(record.wanted() for record in child.records):
+            elif any(record.pending_acquire() for record in child.records):
                 yield child  # it drained while Redis was away
         finally:
             stacks.close(child.stacks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from .. import clock
 from ..errors import FairlaneError
@@ -17,17 +17,42 @@ _log = logging.getLogger("fairlane.worker")
 NEVER = float("inf")
 
 
-class Duty:
-    """Runs `work` when it is due; the thread begins when the first moment is set.
+class Beat(NamedTuple):
+    """What a beat returned: times of the server's clock in ms, 0 = nothing is due."""
 
-    `work` returns when it is due again, in seconds of clock.mono_s; NEVER = at the next `due` or
-    `set`. It must be safe to run twice. What it raises is logged and the thread goes on, because no
-    other worker does this duty while this worker leads.
+    now_ms: int
+    active_due: int
+    delayed_due: int
+    oldest_beat: int
+    died_ms: int
+
+    def moment(self, due_ms: int) -> float:
+        """Returns a time of the server's clock in seconds of clock.mono_s; NEVER for 0."""
+        return clock.mono_s() + max(0, due_ms - self.now_ms) / 1000 if due_ms else NEVER
+
+
+class Duty:
+    """Runs `run` when it is due; the thread begins when the first moment is set.
+
+    `next_due` returns when the duty is due by a beat, in seconds of clock.mono_s. A beat may make
+    it due sooner; if the duty `follows_beats`, a beat may also put it off.
+
+    `run` returns when the duty is due again; NEVER = at the next `due` or `set`. It must be safe to
+    run twice. What it raises is logged and the thread goes on, because no other worker does this
+    duty while this worker leads.
     """
 
-    def __init__(self, name: str, work: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        name: str,
+        next_due: Callable[[Beat], float],
+        run: Callable[[], float],
+        *,
+        follows_beats: bool = False,
+    ) -> None:
         self.name = name
-        self._work = work
+        self._next_due, self._work = next_due, run
+        self._follows_beats = follows_beats
         self._repeats = Repeats()
         self._at = NEVER
         self._changed = threading.Condition()
@@ -38,6 +63,14 @@ class Duty:
     def at(self) -> float:
         """When it is due next, in seconds of clock.mono_s; NEVER if it is not."""
         return self._at
+
+    def next(self, beat: Beat) -> None:
+        """Sets when the duty is due by this beat."""
+        at = self._next_due(beat)
+        if self._follows_beats:
+            self.set(at)
+        else:
+            self.due(at)
 
     def set(self, at: float) -> None:
         """Makes it due at this moment, and no other."""

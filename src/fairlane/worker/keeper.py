@@ -16,6 +16,7 @@ from ..operations.work import acquire, extend, give_back, reap, show, shown
 from ..retry import connection_delays
 from ..steps import Batch, Call, Operation
 from .cancels import Cancels
+from .duty import Beat
 from .maintenance import Maintenance
 from .repeats import Repeats
 from .whereabouts import hostname_of, whereabouts
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from ..drivers.sync import SyncDriver
     from ..model import Slice, Token, Verdict
-    from .board import Board, Held, Record
+    from .board import Held, LeaseBoard, LeaseRecord
 
 _log = logging.getLogger("fairlane.worker")
 _OFTEN_S = 0.1  # between beats while waiting for the queue to become idle
@@ -39,7 +40,7 @@ _AGAIN_S = 1.0  # between tries of a node that is away and has leases, which can
 class Keeper:
     """One worker's standing in its queue."""
 
-    def __init__(self, driver: SyncDriver, queue: str, worker: str, board: Board) -> None:
+    def __init__(self, driver: SyncDriver, queue: str, worker: str, board: LeaseBoard) -> None:
         self._driver, self._queue, self._worker, self._board = driver, queue, worker, board
         self.started = str(clock.wall_ms())
         self.must_drain = False
@@ -51,7 +52,7 @@ class Keeper:
         self._cancels = Cancels(driver, queue)
         self._repeats = Repeats()
         self._maintenance = Maintenance(driver.url, queue, worker)
-        self._maintenance.on_death = self.died
+        self._maintenance.on_death = self.on_process_death
         driver.on_cut = self._cut
 
     @property
@@ -86,7 +87,7 @@ class Keeper:
         """Takes back what a former life of this name held: its port is ours, so it is dead."""
         if former and former != self.started:
             touched = self._driver.run(deaths.take_over(self._queue, self._worker, former))
-            self.died()
+            self.on_process_death()
             _log.info(
                 "worker %s was here before: looked in %d requests for what it held",
                 self._worker,
@@ -109,7 +110,7 @@ class Keeper:
         except FairlaneError:
             return  # then they time out
 
-    def died(self) -> None:
+    def on_process_death(self) -> None:
         """Reports with a beat now that a process died or lost its connection.
 
         A token may have been lost with the reply to its pop, so the leader looks for it.
@@ -160,17 +161,9 @@ class Keeper:
             raise
         self._answered = clock.mono_s()
         if word == b"ok":
-            leads, now, active_due, delayed_due, oldest, present, left, died_ms = rest
-            self.is_idle, self._leads = active_due == 0, bool(leads)
-            self._shards = served(present, left)
-            self._board.spread(self._shards)
-            if leads:
-                self._maintenance.spread(self._shards, is_moving=bool(left))
-                self._maintenance.lead(now, active_due, delayed_due, oldest, died_ms)
-            else:
-                self._maintenance.follow(now, oldest)
+            self._on_beat(*rest)
         elif word == b"unknown":
-            self._maintenance.wiped()
+            self._maintenance.on_registry_lost()
             _log.warning(
                 "worker %s is not in the registry any more (was Redis emptied?): it registers anew",
                 self._worker,
@@ -187,6 +180,20 @@ class Keeper:
                 "deleted" if word == b"drain" else "replaced",
             )
             self.must_drain = True
+
+    def _on_beat(
+        self, leads: int, now: int, active_due: int, delayed_due: int, oldest: int,
+        present: bytes, left: bytes, died_ms: int,
+    ) -> None:  # fmt: skip
+        self.is_idle, self._leads = active_due == 0, bool(leads)
+        self._shards = served(present, left)
+        self._board.spread(self._shards)
+        beat = Beat(now, active_due, delayed_due, oldest, died_ms)
+        if leads:
+            self._maintenance.spread(self._shards, is_moving=bool(left))
+            self._maintenance.on_beat_as_leader(beat)
+        else:
+            self._maintenance.on_beat_as_follower(beat)
 
     # Leases.
 
@@ -239,7 +246,7 @@ class Keeper:
         name = some[0].request_id
         self._repeats.warn(f"could not extend a lease of request {name}{more}: {error}")
 
-    def bury(self, records: tuple[Record, ...], how: str = "") -> bool:
+    def bury(self, records: tuple[LeaseRecord, ...], how: str = "") -> bool:
         """A process died: its leases are taken back at once; True if it was in more than one.
 
         The lease that it was in is charged with the death. Of several nobody knows which was to
@@ -292,7 +299,7 @@ class Keeper:
         except FairlaneError:
             return
 
-    def put_back(self, records: Sequence[Record]) -> None:
+    def put_back(self, records: Sequence[LeaseRecord]) -> None:
         """Processes died with acquires on their way: what was or would be granted goes back.
 
         The answer did not reach the board, so the same is asked again. An acquire of the dead that
@@ -300,8 +307,8 @@ class Keeper:
         """
         is_away = False
         for record in records:
-            wanted = record.wanted()
-            record.unwant()
+            wanted = record.pending_acquire()
+            record.end_acquire()
             token = tokens.parse(wanted[0]) if wanted else None
             if wanted is None or token is None or is_away:
                 continue
@@ -318,7 +325,7 @@ class Keeper:
         The token is in `delayed` or in a lane. It is stale once the same acquire was answered.
         """
         now = clock.mono_s()
-        if now < self._left_at or not (records := self._board.left()[:_EXTEND_MOST]):
+        if now < self._left_at or not (records := self._board.abandoned()[:_EXTEND_MOST]):
             return
         self._left_at = now + _AGAIN_S
         for record, answer in self._ask_again(records):
@@ -330,16 +337,16 @@ class Keeper:
                 continue
             except FairlaneError as error:
                 _log.warning("could not give back what was granted late: %s", error)
-            record.leave()
+            record.forget_abandoned()
 
     def _ask_again(
-        self, records: list[Record]
-    ) -> Iterator[tuple[Record, Operation[None] | FairlaneError]]:
+        self, records: list[LeaseRecord]
+    ) -> Iterator[tuple[LeaseRecord, Operation[None] | FairlaneError]]:
         """Shows the tokens with the same ops; with each, how to give back what it was granted."""
         asked = [
             (record, token, left[1])
             for record in records
-            if (left := record.left()) and (token := tokens.parse(left[0]))
+            if (left := record.abandoned_acquire()) and (token := tokens.parse(left[0]))
         ]
         calls = [show(token, self._worker, self.started, 1, op) for _, token, op in asked]
         try:

@@ -26,7 +26,7 @@ from ..errors import FairlaneError, RedisUnreachable
 from ..operations import bounds, deaths, maintain, shards
 from ..operations.audit import Audit
 from ..operations.fsck import Walk, primaries
-from .duty import NEVER, Duty
+from .duty import NEVER, Beat, Duty
 from .health import split_id
 from .whereabouts import is_loopback, whereabouts
 
@@ -39,13 +39,13 @@ _log = logging.getLogger("fairlane.worker")
 _KNOCKERS = 16
 _AGAIN_S = 60.0  # after a walk that failed
 _LAPSE_S = 60.0  # without a beat that reports it, one leads no more
-_AUDIT_REST_AFTER_DEATH = 4  # as settings.AUDIT_REST, for the audits that follow deaths
+_AUDIT_REST_AFTER_DEATH = 4  # as settings.AUDIT_REST_FACTOR, for the audits that follow deaths
 _QUIET_S = 60.0  # between two log lines about requests whose nodes are away
 _LOGGED_MOST = 1000  # requests whose errors are logged
 
 
 class Maintenance:
-    """The duties of one worker; its beats say what is due, and whether it leads."""
+    """The duties of one worker; its beats report what is due, and whether it leads."""
 
     def __init__(self, url: str, queue: str, worker: str, driver: SyncDriver | None = None) -> None:
         self._driver = driver or SyncDriver(url, patience_s=settings.BEAT_MS / 1000)
@@ -64,64 +64,46 @@ class Maintenance:
         self._died_ms = 0  # the last death that a beat reported, in ms of the server's clock
         self._grace_ends = NEVER  # when its tokens are looked for
         self.on_death: Callable[[], None] = lambda: None  # reports a death with the next beat
-        self.promote = Duty("promoter", self._promote)
-        self.move = Duty("shards", self._move)
-        self.look = Duty("reaper", self._look)
-        self.audit = Duty("auditor", self._audit)
-        self.take_over = Duty("take-over", self._take_over)
-        self.primaries = Duty("primaries", self._look_for_new_primaries)
-        self.walk = Duty("fsck", self._walk)
-        self._duties = (
-            *(self.promote, self.look, self.audit, self.take_over),
-            *(self.primaries, self.walk, self.move),
-        )
+        self.promote = Duty("promoter", self._next_promote, self._promote, follows_beats=True)
+        self.look = Duty("reaper", self._next_look, self._look, follows_beats=True)
+        self.move = Duty("shards", self._next_move, self._move)
+        self.audit = Duty("auditor", self._next_audit, self._audit)
+        self.take_over = Duty("take-over", self._next_take_over, self._take_over)
+        self.primaries = Duty("primaries", self._next_primaries, self._look_for_new_primaries)
+        self.walk = Duty("fsck", self._next_walk, self._walk)
+        self._of_leader = (self.promote, self.look, self.move, self.audit, self.primaries)
+        self._duties = (*self._of_leader, self.take_over, self.walk)
 
     def spread(self, numbers: Sequence[int], *, is_moving: bool) -> None:
         """Sets the shards of the queue; `is_moving`: requests must be moved from some of them."""
         self._shards, self._is_moving = tuple(numbers), is_moving
 
-    def lead(
-        self, now_ms: int, active_due: int, delayed_due: int, oldest_beat: int, died_ms: int
-    ) -> None:
-        """Takes what a beat of the leader returned: times of the server's clock, 0 = nothing."""
+    def on_beat_as_leader(self, beat: Beat) -> None:
+        """Sets when each duty is due, by a beat that reported that this worker leads."""
         now = clock.mono_s()
-        is_cluster = not self._driver.servers.is_one
         if now - self._led_at > _LAPSE_S:  # the lead has just begun
-            self._rebuild_at = now + (settings.WIPED_S if is_cluster else settings.REBUILD_S)
+            is_one = self._driver.servers.is_one
+            self._rebuild_at = now + (settings.REBUILD_S if is_one else settings.WIPED_S)
             self._audited_at = max(self._audited_at, now + settings.AUDIT_FIRST_S)
-        if is_cluster and not self._leads:
-            self._primaries = set()
-            self.primaries.due(now)
+        for duty in self._duties:
+            duty.next(beat)
         self._leads, self._led_at = True, now
-        self.look.set(_moment(now_ms, active_due))
-        # No beat reads what is due in the slots of shards: so each beat looks.
-        self.promote.set(_moment(now_ms, delayed_due) if self._shards == (0,) else now)
-        if self._is_moving:
-            self.move.due(now)
-        if active_due:
-            self.audit.due(self._audited_at)
-        if died_ms != self._died_ms:
-            self._died_ms = died_ms
-            left_ms = died_ms + settings.DEATH_GRACE_MS - now_ms
-            # A clock that was set back must not put the audit off.
-            self.audit_after_death(now + min(max(0, left_ms), settings.DEATH_GRACE_MS) / 1000)
-        if now_ms - oldest_beat > settings.KNOCK_MS:
-            self.take_over.due(now)
-        if now >= self._rebuild_at:
-            self._rebuild_at = now + settings.REBUILD_S
-            self.walk.due(now)
 
-    def follow(self, now_ms: int, oldest_beat: int) -> None:
-        """Takes what a beat returned while another worker leads.
+    def on_beat_as_follower(self, beat: Beat) -> None:
+        """Stops the duties of the leader, by a beat that reported that another worker leads.
 
         A worker may just have died, perhaps the leader. Every worker tries its port then, as the
         next beat of the leader may be a second away. Once: a port that accepts is left to the
         leader.
         """
         self._leads = False
-        for duty in (self.look, self.promote, self.move, self.audit, self.primaries):
+        for duty in self._of_leader:
             duty.set(NEVER)
-        if settings.KNOCK_MS < now_ms - oldest_beat <= settings.KNOCK_MS + settings.BEAT_MS:
+        if (
+            settings.KNOCK_MS
+            < beat.now_ms - beat.oldest_beat
+            <= settings.KNOCK_MS + settings.BEAT_MS
+        ):
             self.take_over.due(clock.mono_s())
 
     def audit_after_death(self, at: float) -> None:
@@ -132,10 +114,10 @@ class Maintenance:
         self._grace_ends = at
         self.audit.due(max(at, self._rested_at))
 
-    def wiped(self) -> None:
-        """A beat found no trace of this worker: the dispatch slot may have been wiped.
+    def on_registry_lost(self) -> None:
+        """Makes a walk due soon: no trace of this worker was left, so the slot may be wiped.
 
-        Every worker finds that; the one that leads by then walks.
+        Every worker detects that; the one that leads by then walks.
         """
         self._led_at = clock.mono_s()
         self._rebuild_at = min(self._rebuild_at, self._led_at + settings.WIPED_S)
@@ -148,7 +130,44 @@ class Maintenance:
         for duty in self._duties:
             duty.join(ends - clock.mono_s())
 
-    # The duties: each returns when it is due again, if no beat says so.
+    # When a duty is due by a beat.
+
+    def _next_promote(self, beat: Beat) -> float:
+        """No beat reads what is due in the slots of shards, so each beat makes it due there."""
+        return beat.moment(beat.delayed_due) if self._shards == (0,) else clock.mono_s()
+
+    def _next_look(self, beat: Beat) -> float:
+        return beat.moment(beat.active_due)
+
+    def _next_move(self, _: Beat) -> float:
+        return clock.mono_s() if self._is_moving else NEVER
+
+    def _next_take_over(self, beat: Beat) -> float:
+        return clock.mono_s() if beat.now_ms - beat.oldest_beat > settings.KNOCK_MS else NEVER
+
+    def _next_audit(self, beat: Beat) -> float:
+        if beat.died_ms != self._died_ms:
+            self._died_ms = beat.died_ms
+            # A clock that was set back must not put the audit off.
+            left_ms = settings.DEATH_GRACE_MS - max(0, beat.now_ms - beat.died_ms)
+            self.audit_after_death(clock.mono_s() + max(0, left_ms) / 1000)
+        return self._audited_at if beat.active_due else NEVER
+
+    def _next_primaries(self, _: Beat) -> float:
+        """In a cluster they are read when the lead begins, and then every few seconds."""
+        if self._leads or self._driver.servers.is_one:
+            return NEVER
+        self._primaries = set()
+        return clock.mono_s()
+
+    def _next_walk(self, _: Beat) -> float:
+        now = clock.mono_s()
+        if now < self._rebuild_at:
+            return NEVER
+        self._rebuild_at = now + settings.REBUILD_S
+        return now
+
+    # The duties: each returns when it is due again, if no beat makes it due before.
 
     def _promote(self) -> float:
         self._driver.run(maintain.promote(self._queue, self._shards))
@@ -181,8 +200,8 @@ class Maintenance:
             is_over = True
         finally:
             ended = clock.mono_s()
-            took = min(ended - began, settings.AUDIT_REST_MOST_S / settings.AUDIT_REST)
-            self._audited_at = ended + max(settings.AUDIT_S, settings.AUDIT_REST * took)
+            took = min(ended - began, settings.AUDIT_REST_MOST_S / settings.AUDIT_REST_FACTOR)
+            self._audited_at = ended + max(settings.AUDIT_S, settings.AUDIT_REST_FACTOR * took)
             # Deaths may follow each other without end, and an audit may be of very many requests.
             self._rested_at = ended + _AUDIT_REST_AFTER_DEATH * took
             if is_after_death and not is_over:  # Redis may have died with those tokens
@@ -257,11 +276,6 @@ class Maintenance:
         with ThreadPoolExecutor(_KNOCKERS) as pool:
             refused = list(pool.map(refuses, late))
         return [other for other, is_dead in zip(late, refused, strict=True) if is_dead]
-
-
-def _moment(now_ms: int, due_ms: int) -> float:
-    """A due time by the server's clock as one of ours; infinity for 0, nothing is due."""
-    return clock.mono_s() + max(0, due_ms - now_ms) / 1000 if due_ms else NEVER
 
 
 def refuses(late: Late) -> bool:

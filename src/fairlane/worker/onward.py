@@ -59,20 +59,20 @@ class Onward:
         unit = self._unit
         sent, op, asked = clock.mono_s(), new_op(), unit.sizes.next(taken.request_id)
         # Should this process die with the answer on its way, the supervisor asks again.
-        unit.record.want(going_on(taken), op)
+        unit.record.begin_acquire(going_on(taken), op)
         try:
             told = yield go_on(taken, part, self._lane, op, unit.worker, unit.started, asked)
         except RedisUnfit:  # it may not read the lanes, or one of them is no list: nothing was done
             told = None
         if told is None:  # or a cluster: nothing was asked
-            unit.record.unwant()
+            unit.record.end_acquire()
             unit.at_once = False
             call = while_held(complete(taken, *part, keep=False), unit.record)
             reply: list[Any] = yield call
             return reply
         if len(told) > 1:
             self._note(taken, op, told[1], asked, sent)
-        unit.record.unwant()
+        unit.record.end_acquire()
         reply = told[0]
         return reply
 

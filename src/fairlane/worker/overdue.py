@@ -17,7 +17,7 @@ from .children import ALONE, kill, listed
 from .raised import too_long
 
 if TYPE_CHECKING:
-    from .board import Record, Running
+    from .board import LeaseRecord, Running
     from .children import Child, Children
     from .keeper import Keeper
 
@@ -106,7 +106,7 @@ class Overdue:
         _log.error("process %d of the worker was killed: %s in %s; %s", child.pid, text, what, end)
 
 
-def _overdue(record: Record, now: float) -> Running | None:
+def _overdue(record: LeaseRecord, now: float) -> Running | None:
     running = record.running()
     return running if running is not None and running.until < now else None
 

@@ -11,7 +11,7 @@ from ..operations.waiting import waiting
 
 if TYPE_CHECKING:
     from ..drivers.sync import SyncDriver
-    from .board import Board
+    from .board import LeaseBoard
 
 _log = logging.getLogger("fairlane.worker")
 _QUIET_S = 5.0  # nothing is said or asked before, and not more often
@@ -21,7 +21,7 @@ _SHOWN = 5  # requests named
 class Patience:
     """Asks why nothing happens, now and then, and says it when the answer is a new one."""
 
-    def __init__(self, driver: SyncDriver, queue: str, board: Board) -> None:
+    def __init__(self, driver: SyncDriver, queue: str, board: LeaseBoard) -> None:
         self._driver, self._queue, self._board = driver, queue, board
         self._quiet_since = clock.mono_s()
         self._slices = 0  # settled by then

@@ -33,7 +33,7 @@ from .unit import Unit
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .board import Record
+    from .board import LeaseRecord
     from .failures import Failures
     from .handlers import Shape
 
@@ -54,14 +54,14 @@ class Assignment:
     started: str
     shape: Shape
     slice_ms: float
-    own: tuple[Record, ...]  # one for each unit
-    spare: tuple[Record, ...] = ()  # shared out evenly
+    own: tuple[LeaseRecord, ...]  # one for each unit
+    spare: tuple[LeaseRecord, ...] = ()  # shared out evenly
     tokens: int = 1  # the most a unit takes at once
     failures: Failures | None = None
     repeats: Repeats = field(default_factory=Repeats, repr=False, compare=False)
 
     @property
-    def records(self) -> tuple[Record, ...]:
+    def records(self) -> tuple[LeaseRecord, ...]:
         """All on which this child may have leases, the units' own first."""
         return self.own + self.spare
 
@@ -181,7 +181,7 @@ def _serve(assignment: Assignment, unit: Unit) -> None:
         patience_s=settings.CALL_PATIENCE_S,
         give_up=gives_up,
     )
-    driver.on_cut = record.cut
+    driver.on_cut = record.note_connection_loss
     runner = Runner(assignment.shape, record, assignment.failures)
 
     def handle(step: Handle | HandleBunch) -> Any:
@@ -222,7 +222,7 @@ async def _serve_async(assignment: Assignment, units: list[Unit]) -> None:
         patience_s=settings.CALL_PATIENCE_S,
         give_up=gives_up,
     )
-    driver.on_cut = first.cut
+    driver.on_cut = first.note_connection_loss
 
     runners = [Runner(assignment.shape, unit.record, assignment.failures) for unit in units]
 

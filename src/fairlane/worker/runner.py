@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ..model import Entry, Slice
     from ..steps import Handle
-    from .board import Record
+    from .board import LeaseRecord
     from .bunch import Bunch
     from .failures import Failures
     from .unit import Lease, Outcome
@@ -28,7 +28,7 @@ GRACE_S = 1.5  # a task that was cancelled has this long until its process is ki
 class Runner:
     """The handler of one unit."""
 
-    def __init__(self, shape: Shape, record: Record, failures: Failures | None = None) -> None:
+    def __init__(self, shape: Shape, record: LeaseRecord, failures: Failures | None = None) -> None:
         self.shape = shape
         self.record = record
         self._failures = failures
@@ -100,7 +100,7 @@ class Runner:
         finally:
             self.record = own
 
-    def _turn_to(self, record: Record | None) -> Record:
+    def _turn_to(self, record: LeaseRecord | None) -> LeaseRecord:
         """Notes the call in this record, None = the unit's own; returns the record before it."""
         own = self.record
         self.record = record or own
@@ -218,8 +218,8 @@ class Runner:
         return Context(taken.request_id, index, taken.attempt, fence, self.record, entries)
 
     def _must_stop(self, tally: Tally) -> bool:
-        """True when what the supervisor said is about this lease."""
-        self.record.heard()  # before the look: what is said from now on calls for attention again
+        """Returns True if the supervisor stopped this lease or drains the worker."""
+        self.record.clear_attention()  # before the reads: a later stop sets it again
         tally.is_over = self.record.is_draining or self.record.is_stopped
         return tally.is_over
 

@@ -15,7 +15,7 @@ from .sending import send
 
 if TYPE_CHECKING:
     from ..model import Slice
-    from .board import Record
+    from .board import LeaseRecord
     from .onward import Onward
     from .unit import Outcome, Unit
 
@@ -25,7 +25,7 @@ _log = logging.getLogger("fairlane.worker")
 def work_off(
     unit: Unit,
     taken: Slice,
-    record: Record | None = None,
+    record: LeaseRecord | None = None,
     first: Outcome | None = None,
     asked: int = 0,
     onward: Onward | None = None,
@@ -64,7 +64,7 @@ def _settle_parts(
     taken: Slice,
     outcome: Outcome,
     outgoing: list[Command | Call],
-    record: Record,
+    record: LeaseRecord,
     onward: Onward | None,
     *,
     keep: bool,
@@ -83,7 +83,7 @@ def _settle_parts(
         raise
 
 
-def while_held(call: Call, record: Record) -> Call:
+def while_held(call: Call, record: LeaseRecord) -> Call:
     """Lets the call that settles a lease be repeated while the lease is held; returns the call.
 
     A failover may take that long, and the work is done. Later the lease is lost anyway, because it
@@ -150,7 +150,7 @@ def _count_failures(
     return failed
 
 
-def _settle(unit: Unit, taken: Slice, call: Call, record: Record) -> Operation[list[Any]]:
+def _settle(unit: Unit, taken: Slice, call: Call, record: LeaseRecord) -> Operation[list[Any]]:
     """Settles, and for a durable request has it confirmed; what is not is said and counted."""
     call = while_held(call, record)
     if not taken.durable:

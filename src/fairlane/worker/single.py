@@ -33,16 +33,16 @@ def use(
     """
     sent, op = clock.mono_s(), new_op()
     # Should this process die with the answer on its way, the supervisor asks again.
-    unit.record.want(token, op)
+    unit.record.begin_acquire(token, op)
     asked = unit.sizes.next(token.request_id)
     try:
         word, taken, rest = yield from _show(unit, token, asked, op)
     except NodeAway as error:
-        unit.record.unwant(is_left=error.was_sent)
+        unit.record.end_acquire(is_abandoned=error.was_sent)
         return [*tokens.insert_all(unit.queue, [put_off(unit, token, lane, error)])]
     if taken is not None:
         hold(unit.record, taken, sent)
-    unit.record.unwant()
+    unit.record.end_acquire()
     if word == b"ended":
         return [tokens.retire(unit.queue, token.request_id, rest)]
     outgoing: list[Command | Call] = [*tokens.insert(unit.queue, token.request_id, rest)]

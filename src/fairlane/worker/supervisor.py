@@ -19,7 +19,7 @@ from ..operations.words import many
 from ..queue import Queue
 from ..scripts import library
 from .behind import Behind
-from .board import Board
+from .board import LeaseBoard
 from .children import Child, Children
 from .failures import Failures
 from .handlers import Handler, shape_of
@@ -89,8 +89,8 @@ class Worker:
         self._board = self._new_board()
         self._woken = False
 
-    def _new_board(self) -> Board:
-        return Board(self._concurrency * self._processes, self._spare * self._processes)
+    def _new_board(self) -> LeaseBoard:
+        return LeaseBoard(self._concurrency * self._processes, self._spare * self._processes)
 
     def stop(self) -> None:
         """Drains: finishes what is held, takes nothing new. From any thread or signal handler."""
@@ -191,9 +191,9 @@ class Worker:
             if settle(child):  # nobody was charged
                 self._children.alone(child.records)
             self._keeper.put_back(child.records)
-            self._keeper.died()
-        if self._board.take_cut():
-            self._keeper.died()
+            self._keeper.on_process_death()
+        if self._board.pop_connection_loss():
+            self._keeper.on_process_death()
         self._overdue.look()
         self._behind.look()
         self._failures.look()

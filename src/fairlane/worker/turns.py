@@ -16,7 +16,7 @@ from ..operations import tokens
 
 if TYPE_CHECKING:
     from ..steps import Pop, Popped
-    from .board import Record
+    from .board import LeaseRecord
 
 _LAST = keys.LANES - 1
 
@@ -24,7 +24,7 @@ _LAST = keys.LANES - 1
 class Turns:
     """The order in which one unit asks."""
 
-    def __init__(self, queue: str, worker: str, record: Record) -> None:
+    def __init__(self, queue: str, worker: str, record: LeaseRecord) -> None:
         self._queue, self._worker, self._record = queue, worker, record
         self._at = crc32(f"{worker}/{record.unit}".encode())
         self._known = b""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ..model import Slice, Verdict
     from ..steps import Arg, Call
-    from .board import Record
+    from .board import LeaseRecord
     from .measures import Measures
     from .slices import SliceSizes
 
@@ -58,16 +58,16 @@ class Unit:
     queue: str
     worker: str
     started: str
-    record: Record
+    record: LeaseRecord
     sizes: SliceSizes
     measures: Measures
     bunches: BunchSizes = field(default_factory=BunchSizes)
-    spare: tuple[Record, ...] = ()
+    spare: tuple[LeaseRecord, ...] = ()
     is_alone: bool = False
     at_once: bool = True
     unsent: list[Command | Call] = field(default_factory=list)  # for shards that were away
     quiet_until: float = 0.0  # when it may be logged again that a node is away
-    free: list[Record] = field(init=False)  # records of no lease
+    free: list[LeaseRecord] = field(init=False)  # records of no lease
     turns: Turns = field(init=False)
     _notes: int = 0
 
@@ -109,12 +109,12 @@ class Lease:
     """One of several leases of a unit."""
 
     slice: Slice
-    record: Record
+    record: LeaseRecord
     outcome: Outcome | None = None
     asked: int = 0  # the most entries it was to have; 0 = not known
 
 
-def hold(record: Record, taken: Slice, sent: float, *, shared: bool = False) -> None:
+def hold(record: LeaseRecord, taken: Slice, sent: float, *, shared: bool = False) -> None:
     """Puts a lease on the board; `sent` is when it was asked for, in seconds of clock.mono_s."""
     only = (-1, 0, 0)
     if len(taken.entries) == 1:
