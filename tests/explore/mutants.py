@@ -55,9 +55,6 @@ EXCEPTIONS = {
     ("dispatch/report.lua", "#ARGV % 4 ~= 0"): (
         "the next guard refuses a row that is cut off, as its numbers are missing"
     ),
-    ("dispatch/push.lua", "ttl > 0"): (
-        "decides on a full Redis 6.2 only, where test_push sees it; mutants run on a newer one"
-    ),
     ("lib/census.lua", 'permit.kind == "q"'): (
         "in `check` itself: a sleeper that is not queued breaks another of its sentences, too"
     ),

