@@ -43,7 +43,7 @@ KINDS = ("guard", "branch", "operand")
 EXPLORE = "explore"
 FOLDERS = ("tests/scripts", EXPLORE, "tests/operations")
 TIMEOUT_S = 300.0  # a mutant may loop for ever
-_OPTIONS = ("-x", "-q", "-k", "not bundled62 and not cluster1", "-p", "no:cacheprovider")
+_OPTIONS = ("-x", "-q", "-k", "not system_redis and not cluster1", "-p", "no:cacheprovider")
 _IF = re.compile(r"^(\s*)(if|elseif) (.*) then(?=$| +--)")
 _VALUE = re.compile(r"^(\s*)(return|local \w+ =) (.*(?:==|~=|<|>).*)$")
 _REFUSES = re.compile(r"\breturn\b|\bbreak\b|\bword = ")

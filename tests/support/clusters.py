@@ -433,7 +433,7 @@ def run_cluster(
     settings = ["--cluster-node-timeout", str(node_timeout_ms)]
     settings += ["--appendonly", "yes" if appendonly else "no", *options]
     with tempfile.TemporaryDirectory(prefix="fl-c-", ignore_cleanup_errors=True) as folder:
-        program = binary or find_server()
+        program = binary or (servers.find_secure() if security else find_server())
         cluster = _start(Path(folder), primaries, replicas, settings, program, security)
         try:
             cluster.wait_ok()
