@@ -265,7 +265,8 @@ class Cluster:
         """Return when every slot is served by a live node, and every live node says the same.
 
         Also, every live replica has a link to its primary. When the source of a move died in the
-        middle, this needs the move to be made again: until then the target refuses everything.
+        middle, this needs the move to be made again: until then a target of Redis, but not of
+        Valkey, refuses everything.
         """
         try:
             wait_until(self.is_ok, timeout, every=0.02, why="the cluster is whole")

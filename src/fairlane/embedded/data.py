@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 _DATA_FOLDER = re.compile(r"(redis|valkey)-(\d+)")
 _HEAD = re.compile(rb"REDIS(\d{4})")
-_VALKEY_READS = 11
-"""The newest format of Redis's files that Valkey reads: that of Redis 7.2."""
+_VALKEY_READS = (7, 11)
+"""The newest major version of Redis, and format of its files, that Valkey reads: Redis 7.2's."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -73,7 +73,7 @@ def _can_read(server: ServerBinary, data: _Data) -> bool:
     """Return whether this server reads data of another flavour or major version."""
     if data.flavour == server.flavour:
         return data.major < server.version[0]
-    return server.flavour == "valkey" and _format(data.folder) <= _VALKEY_READS
+    return server.flavour == "valkey" and (data.major, _format(data.folder)) <= _VALKEY_READS
 
 
 def _format(folder: Path) -> int:
