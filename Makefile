@@ -35,7 +35,7 @@ test-heavy: $(VENV)/.dev $(VENV)/.server $(VENV)/.java ## the tests that take mi
 test-spark: $(VENV)/.dev $(VENV)/.server $(VENV)/.java ## the tests with Spark, the long ones too
 	$(PYTEST) tests/spark
 
-test-backends: $(VENV)/.dev $(VENV)/.server ## the same tests on a cluster, Sentinel, TLS and users, Valkey, a container
+test-backends: $(VENV)/.dev $(VENV)/.server ## the same tests on a cluster, Sentinel, TLS and users, a container
 	$(VENV)/bin/python -m tests.everywhere $(BACKENDS)
 
 check: $(VENV)/.dev ## format, lint, types and the tests that need no server: under a minute
@@ -82,14 +82,14 @@ $(VENV)/.bench: $(VENV)/.dev
 	$(PIP) install --editable '.[bench]'
 	@touch $@
 
-# A Redis server: the system's, or the one the extra `embedded` brought, or one to install.
+# A server program: the one the extra `embedded` brought, or the system's, or one to install.
 $(VENV)/.server: | $(VENV)/.demo
 	@if ! $(VENV)/bin/python -c 'from fairlane.embedded import find_server; find_server()' 2>/dev/null; then \
 		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 			apt-get update -qq && apt-get install -y -qq --no-install-recommends redis-server; \
 		else \
-			echo "make: no redis-server found, and this Python has no wheel that brings one:" \
-				"install Redis >= 6.2 (Debian: apt install redis-server)" >&2; exit 1; fi; fi
+			echo "make: no server program found, and no wheel brings one for this machine:" \
+				"install Redis >= 7.0 or Valkey >= 7.2 (Debian: apt install redis-server)" >&2; exit 1; fi; fi
 	@touch $@
 
 # Spark runs on Java. Where there is none and none may be installed, its tests are skipped.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from tests.compose.engine import EngineFailed, NoEngine, run_engine
 from tests.compose.image import NoProgram, find_image
-from tests.support import backends, containers, valkey
+from tests.support import backends, containers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -31,8 +31,6 @@ def main(named: list[str]) -> int:
     if unknown := set(kinds) - set(backends.OTHERS) - set(backends.USUAL):
         sys.stderr.write(f"no such back end: {', '.join(sorted(unknown))}\n")
         return 2
-    if backends.OF_VALKEY & {*kinds}:
-        valkey.main()
     with contextlib.ExitStack() as later:
         env: Mapping[str, str] = os.environ
         if "container" in kinds:

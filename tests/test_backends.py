@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.support import backends, table, valkey
+from fairlane.embedded import ServerBinary
+from tests.support import backends, security, servers, table
 
 
 @pytest.fixture
@@ -17,7 +19,7 @@ def named(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_unless_others_are_named_the_usual_ones_are_chosen(named: Any):
     named("")
-    assert backends.chosen() == ("single", "cluster1", "bundled62")
+    assert backends.chosen() == ("single", "cluster1", "system_redis")
     assert backends.one() == ("single",)
     assert not backends.is_named()
 
@@ -47,9 +49,8 @@ def report(kind: str | None, reason: str = "") -> Any:
 
 
 def test_the_table_counts_and_tells_the_reasons(named: Any, monkeypatch: pytest.MonkeyPatch):
-    named("cluster3,valkey")
-    monkeypatch.setattr(valkey, "find", lambda: None)
-    monkeypatch.setattr(valkey, "why_not", lambda: "there is none")
+    named("cluster3,tls_acl")
+    monkeypatch.setattr(security, "why_not", lambda: "there is none")
     monkeypatch.setattr(backends, "name_of", lambda kind: "Redis 7.0.15")
     stats = {
         "passed": [report("cluster3")] * 3 + [report(None)],
@@ -62,6 +63,34 @@ def test_the_table_counts_and_tells_the_reasons(named: Any, monkeypatch: pytest.
         "back end | version      | passed | skipped | failed | why skipped or not run",
         "---------+--------------+--------+---------+--------+-----------------------",
         "cluster3 | Redis 7.0.15 | 3      | 4       | 2      | 2 x a; 1 x b; 1 x c",
-        "valkey   | -            | 0      | 0       | 0      | not run: there is none",
-        "WAITAOF (Redis >= 7.2, Valkey): not tested: there is none",
+        "tls_acl  | -            | 0      | 0       | 0      | not run: there is none",
     ]
+
+
+# ------------------------------------------------------------------ server programs
+
+
+def program(name: str, flavour: str = "redis", major: int = 7) -> Any:
+    return ServerBinary(Path(name), (major, 0, 0), flavour)
+
+
+def test_the_system_s_redis_is_left_out_where_every_test_runs_on_it(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Else a system without the extra would run everything on it twice."""
+    monkeypatch.setattr(servers, "find_system_redis", lambda: program("redis"))
+    monkeypatch.setattr(servers, "find_server", lambda: program("redis"))
+    assert backends.why_not("system_redis") == servers.ONLY_ONE
+    monkeypatch.setattr(servers, "find_server", lambda: program("valkey", "valkey", 9))
+    assert backends.why_not("system_redis") is None
+    monkeypatch.setattr(servers, "find_system_redis", lambda: None)
+    assert backends.why_not("system_redis") == servers.NO_SYSTEM_REDIS
+
+
+def test_without_a_server_that_speaks_tls_its_tests_say_so(monkeypatch: pytest.MonkeyPatch):
+    def none() -> Any:
+        raise LookupError(servers.NO_TLS)
+
+    monkeypatch.setattr("shutil.which", lambda name: name)
+    monkeypatch.setattr(servers, "find_secure", none)
+    assert backends.why_not("tls_acl") == servers.NO_TLS

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import redis
 
+from fairlane.embedded import find_server
 from tests.support import servers
 from tests.support.backends import OnCluster, at
 from tests.support.clusters import OK_S, Cluster, Node, node_is_primary, run_cluster, slot_of
@@ -171,7 +172,8 @@ def test_an_interrupted_move_is_done_again_after_a_failover(cluster: Cluster):
     wait_until(lambda: in_step(source, heir), why="the replica has what the primary has")
     cluster.kill(source)
     wait_until(lambda: cluster.owner(SLOT) is heir, OK_S, why="the replica is promoted")
-    assert "cluster_state:fail" in target.ask("CLUSTER", "INFO")  # it waits for the dead source
+    if find_server().flavour == "redis":  # its target waits for the dead source
+        assert "cluster_state:fail" in target.ask("CLUSTER", "INFO")
     assert cluster.move_slot(SLOT, target) == 3
     cluster.wait_ok()
     assert [answer_of(target, f"{{req}}:{number}") for number in range(7)] == ["here"] * 7

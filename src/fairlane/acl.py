@@ -20,16 +20,11 @@ if TYPE_CHECKING:
 
 Version = tuple[int, ...]
 USUAL: Version = (7, 0)
-_MODERN: Version = (7, 0)  # what a script's first line may say
 _CALL = re.compile(r'redis\.p?call\("([A-Z]+)"(?:, *"([A-Z]+)")?')
 _COMMENT = re.compile(r"--.*")
 _CONTAINERS = {"xgroup"}  # commands whose second word says which one it is
 # Rules that name a command are refused by a server that does not know it.
 _SINCE: dict[str, Version] = {
-    "blmpop": (7, 0),
-    "lmpop": (7, 0),
-    "spublish": (7, 0),
-    "ssubscribe": (7, 0),
     "client|setinfo": (7, 2),
     "waitaof": (7, 2),
 }
@@ -155,7 +150,7 @@ def rules(role: str, queue: str | None = None, *, server: Version = USUAL) -> li
     allowed = set(CONNECTION)
     for one in roles:
         allowed |= one.commands
-        allowed.update(*(commands_of(getattr(library(), name), server) for name in one.scripts))
+        allowed.update(*(commands_of(getattr(library(), name)) for name in one.scripts))
     found = ["resetkeys", "resetchannels", "-@all"]
     if any(one.has_keys for one in roles):
         found += [f"~{pattern}" for pattern in keys.every_key(queue)]
@@ -164,13 +159,12 @@ def rules(role: str, queue: str | None = None, *, server: Version = USUAL) -> li
     return [*found, *(f"+{name}" for name in sorted(allowed) if knows(server, name))]
 
 
-def commands_of(script: Script, server: Version = USUAL) -> set[str]:
-    """The commands that a script calls on such a server, alone or in a cluster.
+def commands_of(script: Script) -> set[str]:
+    """Returns the commands that a script calls, on a server alone or in a cluster.
 
     As an ACL names them: `hget`, `xgroup|create`.
     """
-    wanted = (Dialect.LEGACY,) if server < _MODERN else (Dialect.MODERN, Dialect.CLUSTER)
-    return set[str]().union(*(commands_in(script, dialect) for dialect in wanted))
+    return set[str]().union(*(commands_in(script, dialect) for dialect in Dialect))
 
 
 def commands_in(script: Script, dialect: Dialect) -> set[str]:
@@ -191,8 +185,11 @@ def version(text: str) -> Version:
     """`7.0` or `7.0.15` as numbers. Raises InvalidArgument."""
     parts = text.split(".")
     if not 2 <= len(parts) <= 3 or not all(part.isdigit() for part in parts):  # noqa: PLR2004
-        raise InvalidArgument(f"{text!r} is no version of Redis: 6.2 or 7.0 is expected")
-    return tuple(map(int, parts))
+        raise InvalidArgument(f"{text!r} is no version of Redis: name one such as 7.0 or 7.2")
+    found = tuple(map(int, parts))
+    if found < USUAL:
+        raise InvalidArgument(f"Redis {text} is too old for Fairlane: name 7.0 or newer")
+    return found
 
 
 def _role(name: str) -> Role:

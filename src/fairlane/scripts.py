@@ -5,11 +5,10 @@ third argument `fence`. Lua runs these lines and the loader reads them, so they 
 `scripts.extend(keys, k=…, fence=…, op=…)` with a wrong name is a TypeError before Redis is touched.
 
 `-- @include lib/mint.lua` is textual and happens once; functions of it that the script does not use
-are left out, as each is made anew at every call. `-- @flags` says how Redis 7 may treat the
+are left out, as each is made anew at every call. `-- @flags` says how the server may treat the
 script: `allow-oom` (it must run when Redis is full, or nothing could be drained), `no-writes`, or
-`grows` (refused when full). Redis 6.2 has no flags: there an allow-oom script begins with a write
-that cannot grow, because only the first write of a script is ever refused. In a cluster of Redis 7
-the text says SPUBLISH, which stays on one node, where it says PUBLISH elsewhere.
+`grows` (refused when full). In a cluster the text says SPUBLISH, which stays on one node, where it
+says PUBLISH elsewhere.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 LAYOUT = "v1"
-_FLAGS_SINCE = 7
 _INCLUDE = re.compile(r"^-- @include (\S+)$", re.MULTILINE)
 _FLAGS = re.compile(r"^-- @flags (\S+)$", re.MULTILINE)
 _ONE = re.compile(
@@ -38,8 +36,6 @@ _FUNCTION = re.compile(r"^local function (\w+)\(.*?^end\n?", re.MULTILINE | re.D
 _NAME = re.compile(r"\w+")
 _COMMENT = re.compile(r"--.*")
 _PUBLISH, _SPUBLISH = 'redis.call("PUBLISH"', 'redis.call("SPUBLISH"'
-# PERSIST of a key without a TTL changes nothing. (What tidy has left a TTL is no request's.)
-_FIRST_WRITE = 'if redis.call("PTTL", KEYS[1]) < 0 then redis.call("PERSIST", KEYS[1]) end\n'
 
 
 def is_in_cluster(info: Mapping[str, str]) -> bool:
@@ -50,16 +46,13 @@ def is_in_cluster(info: Mapping[str, str]) -> bool:
 class Dialect(Enum):
     """Which of a script's texts a server wants."""
 
-    LEGACY = "6.2"
-    MODERN = "7"  # it knows script flags
-    CLUSTER = "7 cluster"  # ... and sharded channels are what it should be sent
+    SINGLE = "single"
+    CLUSTER = "cluster"  # it publishes to sharded channels
 
     @classmethod
     def of(cls, info: Mapping[str, str]) -> Dialect:
-        """What the server of this INFO wants: its version and its mode."""
-        if int(info.get("redis_version", "0").partition(".")[0]) < _FLAGS_SINCE:
-            return cls.LEGACY
-        return cls.CLUSTER if is_in_cluster(info) else cls.MODERN
+        """Returns what the server of this INFO wants, which its mode decides."""
+        return cls.CLUSTER if is_in_cluster(info) else cls.SINGLE
 
 
 def lua_folder() -> Path:
@@ -107,12 +100,10 @@ class Script:
         self.rest = rest.get("ARGV")
         self.many_keys = "KEYS" in rest
         flags = "" if self.flag == "grows" else f" flags={self.flag}"
-        first = _FIRST_WRITE if self.flag == "allow-oom" else ""
-        modern = f"#!lua{flags}\n{text}\n"
+        whole = f"#!lua{flags}\n{text}\n"
         self._texts = {
-            Dialect.LEGACY: (first + text + "\n").encode(),
-            Dialect.MODERN: modern.encode(),
-            Dialect.CLUSTER: modern.replace(_PUBLISH, _SPUBLISH).encode(),
+            Dialect.SINGLE: whole.encode(),
+            Dialect.CLUSTER: whole.replace(_PUBLISH, _SPUBLISH).encode(),
         }
         self._shas = {
             dialect: hashlib.sha1(text, usedforsecurity=False).hexdigest().encode()

@@ -11,7 +11,6 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar, overload
 
 T = TypeVar("T")
-_AT_ONCE_S = 0.002  # the shortest wait of BRPOP: 0 is for ever, and so is 0.001 on Redis 6.2
 _APART_S = 0.2  # between looks at lists one by one, while their slot is moved
 Arg = bytes | str | int | float
 
@@ -51,32 +50,26 @@ class TextCall(Call):
 
 
 class Popped(NamedTuple):
-    """What a Pop brought, oldest first.
-
-    `is_cut`: the server gives one at a time, so there may be more; nor can it be asked for what is
-    there now.
-    """
+    """What a Pop brought, oldest first."""
 
     lane: bytes
     tokens: list[bytes]
-    is_cut: bool = False
 
 
 class Pop(Command):
     """Takes up to `most` from the first list of `keys` that has any: Popped, or None.
 
-    It waits `block_ms` for the first of them; 0 = not at all. A server before Redis 7 gives one
-    only, by BRPOP, in whose words the step is written.
+    It waits `block_ms` for the first of them; 0 = not at all.
     """
 
     __slots__ = ("keys", "most", "packed", "seconds")
 
     def __init__(self, keys: Sequence[bytes], block_ms: int, most: int = 1) -> None:
         self.seconds = block_ms / 1000
-        super().__init__(b"BRPOP", *keys, self.seconds or _AT_ONCE_S)
+        super().__init__(*_pop_words(keys, self.seconds, most))
         self.keys = keys
         self.most = most
-        self.packed: dict[Any, bytes] = {}  # a driver's: by dialect, what is sent
+        self.packed: bytes | None = None  # a driver's: what is sent
         self.apart = self._one_by_one
 
     def _one_by_one(self) -> Operation[Popped | None]:
@@ -89,6 +82,13 @@ class Pop(Command):
         if self.seconds:
             yield Pause(min(self.seconds, _APART_S))
         return None
+
+
+def _pop_words(keys: Sequence[bytes], seconds: float, most: int) -> tuple[Arg, ...]:
+    if seconds and most == 1:
+        return (b"BRPOP", *keys, seconds)
+    several: tuple[Arg, ...] = (len(keys), *keys, b"RIGHT", b"COUNT", most)
+    return (b"BLMPOP", seconds, *several) if seconds else (b"LMPOP", *several)
 
 
 class Batch:

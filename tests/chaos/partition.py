@@ -70,7 +70,7 @@ def mixed(rng: random.Random) -> Plan:
 def lab_cluster(lab: Lab, *options: str) -> Iterator[Cluster]:
     """Three primaries and three replicas in the places n0 … n5 of a lab."""
     with tempfile.TemporaryDirectory(prefix="fl-l-") as root:
-        nodes = []
+        binary, nodes = find_server(), []
         for number in range(2 * PRIMARIES):
             place = lab[f"n{number}"]
             folder = Path(root) / place.name
@@ -78,11 +78,11 @@ def lab_cluster(lab: Lab, *options: str) -> Iterator[Cluster]:
             own = ["--bind", place.host, "--cluster-announce-ip", place.host]
             own += ["--protected-mode", "no", "--appendonly", "yes"]
             own += ["--cluster-node-timeout", str(int(NODE_TIMEOUT_S * 1000)), *options]
-            words = [*place.before, *servers.node_words(find_server(), folder, PORT, *own)]
+            words = [*place.before, *servers.node_words(binary, folder, PORT, *own)]
             nodes.append(Node(secrets.token_hex(20), PORT, folder, words, host=place.host))
         cluster = Cluster(nodes)
         try:
-            start_all(nodes, PRIMARIES)
+            start_all(nodes, PRIMARIES, binary)
             cluster.wait_ok()
             yield cluster
         finally:

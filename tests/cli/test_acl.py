@@ -51,10 +51,10 @@ def test_joined_roles_are_one_user(alone: Program):
 
 
 def test_the_same_as_json(alone: Program):
-    rows = [json.loads(line) for line in alone("acl", "--json", "--server", "6.2").out.splitlines()]
+    rows = [json.loads(line) for line in alone("acl", "--json", "--server", "7.2").out.splitlines()]
     assert [row["role"] for row in rows] == [*acl.ROLES]
     assert rows[0]["user"] == "fairlane-producer"
-    assert rows[0]["rules"] == ["on", PLACEHOLDER, *acl.rules("producer", server=(6, 2))]
+    assert rows[0]["rules"] == ["on", PLACEHOLDER, *acl.rules("producer", server=(7, 2))]
 
 
 # ------------------------------------------------------------------ passwords

@@ -420,7 +420,7 @@ class Cast:
         one = one.step if isinstance(one, Confirm) else one
         if isinstance(one, (Command, Call)):
             actor.doing = self.world.doing(one)
-            actor.is_idle = actor.doing.name == "BRPOP"
+            actor.is_idle = actor.doing.pops > 0
 
     def ops_of(self, role: Role, life: int) -> list[str]:
         """The ops that a worker may draw in a life: for each token and a retry's, and to go on."""

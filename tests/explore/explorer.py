@@ -263,9 +263,9 @@ class Explorer:
             yield state.ghost
 
     def _really(self, state: State, doing: Doing) -> Iterator[Doing]:
-        """The pop of one token stands for the blocking pop; none while it blocks, or for TIME."""
-        if doing.name == "BRPOP":
-            for _, pop in self.protocol.pops(state.stand.facts):
+        """The pop of one lane stands for the blocking pop; none while it blocks, or for TIME."""
+        if doing.pops:
+            for _, pop in self.protocol.pops(state.stand.facts, doing.pops):
                 yield self.world.doing(pop)
         elif doing.name not in {"TIME", "INFO"}:
             yield doing
@@ -346,10 +346,10 @@ class Explorer:
             yield (str(now // 1000).encode(), b"0"), state.stand, ()
         elif doing.name == "INFO":
             yield b"slave0:ip=replica,port=1,state=online,offset=1,lag=0", state.stand, ()
-        elif doing.name == "BRPOP":
-            for lane, pop in self.protocol.pops(state.stand.facts):
-                token, stand, wrong = moves[self.world.doing(pop).key(now)]
-                yield (lane, token), stand, wrong
+        elif doing.pops:
+            for lane, pop in self.protocol.pops(state.stand.facts, doing.pops):
+                popped, stand, wrong = moves[self.world.doing(pop).key(now)]
+                yield (lane, popped), stand, wrong
         else:
             yield moves[doing.key(now)]
 

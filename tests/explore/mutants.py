@@ -43,7 +43,7 @@ KINDS = ("guard", "branch", "operand")
 EXPLORE = "explore"
 FOLDERS = ("tests/scripts", EXPLORE, "tests/operations")
 TIMEOUT_S = 300.0  # a mutant may loop for ever
-_OPTIONS = ("-x", "-q", "-k", "not bundled62 and not cluster1", "-p", "no:cacheprovider")
+_OPTIONS = ("-x", "-q", "-k", "not system_redis and not cluster1", "-p", "no:cacheprovider")
 _IF = re.compile(r"^(\s*)(if|elseif) (.*) then(?=$| +--)")
 _VALUE = re.compile(r"^(\s*)(return|local \w+ =) (.*(?:==|~=|<|>).*)$")
 _REFUSES = re.compile(r"\breturn\b|\bbreak\b|\bword = ")
@@ -54,9 +54,6 @@ EXCEPTIONS = {
     ),
     ("dispatch/report.lua", "#ARGV % 4 ~= 0"): (
         "the next guard refuses a row that is cut off, as its numbers are missing"
-    ),
-    ("dispatch/push.lua", "ttl > 0"): (
-        "decides on a full Redis 6.2 only, where test_push sees it; mutants run on a newer one"
     ),
     ("lib/census.lua", 'permit.kind == "q"'): (
         "in `check` itself: a sleeper that is not queued breaks another of its sentences, too"

@@ -96,7 +96,7 @@ def submit(count: int, limit: int) -> Operation[int]:
 def serve(worker: str) -> Operation[None]:
     """Pop, read one, work, complete, push the token back."""
     while True:
-        (_, token), *_ = yield Batch([Command(b"BRPOP", KEYS["lane"], 0)])
+        (_, (token,)), *_ = yield Batch([Command(b"BRPOP", KEYS["lane"], 0)])
         stream = KEYS["stream"]
         try:
             read = yield Command(
@@ -182,10 +182,10 @@ class Naive(Protocol):
         """A worker expects that the group is gone."""
         return ()
 
-    def pops(self, facts: Facts) -> Iterator[tuple[bytes, Command]]:
+    def pops(self, facts: Facts, most: int) -> Iterator[tuple[bytes, Command]]:
         """One lane."""
         if facts.tokens:
-            yield KEYS["lane"], Command(b"RPOP", KEYS["lane"])
+            yield KEYS["lane"], Command(b"RPOP", KEYS["lane"], most)
 
     def is_goal(self, facts: Facts, actors: Sequence[Actor]) -> bool:
         """The signal was sent."""

@@ -88,7 +88,7 @@ class Protocol(ABC):
         """True for a key that was not foreseen: from now on it is one of them."""
         return False
 
-    def instrumented(self, source: bytes, *, is_modern: bool) -> bytes:
+    def instrumented(self, source: bytes) -> bytes:
         """A script's text as it is loaded."""
         return source
 
@@ -121,8 +121,11 @@ class Protocol(ABC):
         return (error,)
 
     @abstractmethod
-    def pops(self, facts: Any) -> Iterator[tuple[bytes, Command]]:
-        """What a blocking pop may do now: the lane, and the pop; none = it waits."""
+    def pops(self, facts: Any, most: int) -> Iterator[tuple[bytes, Command]]:
+        """What a blocking pop of up to `most` tokens may do now: the lane, and the pop.
+
+        None = it waits.
+        """
 
     def errands(self, facts: Any, now: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
         """What maintenance would do now."""
@@ -188,9 +191,9 @@ class Fairlane(Protocol):
             self.requests.append(found[1])
         return True
 
-    def instrumented(self, source: bytes, *, is_modern: bool) -> bytes:
+    def instrumented(self, source: bytes) -> bytes:
         """Numbering begins at FIRST_SEQ, every publish is counted, ids have the model's time."""
-        for stream in (b"dead", b"results") if is_modern else ():
+        for stream in (b"dead", b"results"):
             source = source.replace(
                 b'"XADD", %b, "*"' % stream, b'"XADD", %b, ARGV[1] .. "-*"' % stream
             )
@@ -297,10 +300,10 @@ class Fairlane(Protocol):
         if _last_word(actor.replies) == b"cancelled":
             yield f"{name} after a reply that the request is cancelled"
 
-    def pops(self, facts: Facts) -> Iterator[tuple[bytes, Command]]:
+    def pops(self, facts: Facts, most: int) -> Iterator[tuple[bytes, Command]]:
         """The most urgent lane that holds a token."""
         for lane in facts.lanes[:1]:
-            yield lane, Command(b"RPOP", lane)
+            yield lane, Command(b"RPOP", lane, most)
 
     def errands(self, facts: Facts, now: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
         """The leading worker looks at what is due, and promotes what is due."""

@@ -9,7 +9,7 @@ import redis
 
 from fairlane.errors import RedisFull, RedisUnreachable
 from fairlane.model import Slice, Verdict, result_head
-from fairlane.steps import Batch, Command, Confirmed, HandleBunch, Handled, Pop, Popped, Step
+from fairlane.steps import Batch, Confirmed, HandleBunch, Handled, Pop, Popped, Step
 from fairlane.worker.unit import Lease, Outcome
 
 from .world import Refused
@@ -80,7 +80,7 @@ def replay(generator: Generator[Step, Any, Any], replies: tuple[Any, ...]) -> An
 
 
 def _told(step: Any, reply: Any) -> Any:
-    """The reply as a driver brings it: a pop's is a Popped, of one token."""
+    """The reply as a driver brings it: a pop's is a Popped."""
     if isinstance(step, Batch):
         return tuple(_told(one, part) for one, part in zip(step.steps, reply, strict=True))
     if isinstance(reply, Away):
@@ -88,11 +88,9 @@ def _told(step: Any, reply: Any) -> Any:
     if isinstance(reply, Heard):
         return Confirmed(_told(step.step, reply.reply), reply.replicas, is_synced=True)
     if not isinstance(step, Pop) or reply is None:
-        return (
-            [*reply] if isinstance(step, Command) and step.args[0] == b"RPOP" and reply else reply
-        )
-    lane, token = reply
-    return Popped(lane, [token], is_cut=True)
+        return reply
+    lane, found = reply
+    return Popped(lane, [*found])
 
 
 def handled(taken: Slice, position: int, how: str) -> Outcome:

@@ -46,12 +46,12 @@ class Spread(Fairlane):
             for lane in LANES:
                 self.add_lane(keys.lanes(QUEUE, shard)[lane])
 
-    def pops(self, facts: Facts) -> Iterator[tuple[bytes, Command]]:
+    def pops(self, facts: Facts, most: int) -> Iterator[tuple[bytes, Command]]:
         """The most urgent lane of each shard that holds a token."""
         for shard in served(facts):
             here = [lane for lane in facts.lanes if lane in keys.lanes(QUEUE, shard)]
             if here:
-                yield here[0], Command(b"RPOP", here[0])
+                yield here[0], Command(b"RPOP", here[0], most)
 
     def errands(self, facts: Facts, now: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
         """Also: moves what uses shards that are left."""

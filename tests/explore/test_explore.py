@@ -196,6 +196,6 @@ def test_a_note_is_a_step_of_its_own_where_an_actor_reads_it(
     with contextlib.closing(World(f"{redis_server.folder}/redis.sock", protocol)) as world:
         install(protocol.library, monkeypatch)
         cast = Cast(world, notes=notes)
-        popped = cast.after(cast.first(W1), (keys.lanes(QUEUE)[5], b"r#0.7000001"))
+        popped = cast.after(cast.first(W1), (keys.lanes(QUEUE)[5], (b"r#0.7000001",)))
         assert popped.doing is not None
         assert popped.doing.name == first

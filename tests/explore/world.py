@@ -110,8 +110,8 @@ class Doing:
     """A step as the server gets it; the same step is the same object."""
 
     __slots__ = (
-        *("clock_at", "grows", "is_timed", "name", "reads", "script", "template", "touched"),
-        "words",
+        *("clock_at", "grows", "is_timed", "name", "pops", "reads", "script", "template"),
+        *("touched", "words"),
     )
 
     def __init__(
@@ -119,6 +119,8 @@ class Doing:
     ) -> None:
         self.name, self.words, self.touched, self.template = name, words, touched, template
         self.reads = name in _READS
+        # How many tokens a blocking pop takes; 0 = it is none.
+        self.pops = {"BRPOP": 1, "BLMPOP": words[-1]}.get(name, 0)
         self.clock_at = 0  # where the moment stands, if the step asks for it
         self.is_timed = False
         self.script = self.grows = False
@@ -150,8 +152,6 @@ class World:
         self._index = {key: i for i, key in enumerate(self._keys)}
         self._sha: dict[str, bytes] = {}
         self._take = self.one("SCRIPT", "LOAD", _TAKE)
-        is_old = b"redis_version:6" in self.one("INFO", "server")
-        self.dialect = Dialect.LEGACY if is_old else Dialect.MODERN
         self._stands: dict[tuple[int, ...], Stand] = {}
         self._doings: dict[Any, Doing] = {}
         self._empty()
@@ -230,9 +230,7 @@ class World:
         script = step.script
         sha = self._sha.get(script.name)
         if sha is None:
-            source = self.protocol.instrumented(
-                script.source(self.dialect), is_modern=self.dialect is Dialect.MODERN
-            )
+            source = self.protocol.instrumented(script.source(Dialect.SINGLE))
             sha = self._sha[script.name] = self.one("SCRIPT", "LOAD", source)
         words = ("EVALSHA", sha, len(step.keys), *step.keys, *step.args)
         template = self.namer.template(repr((script.name, step.keys[-1], scored(step))))

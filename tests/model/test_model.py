@@ -40,7 +40,7 @@ def test_ten_thousand_steps_agree_with_the_model(wire: Wire):
         steps += play(wire, next(seeds))["steps"]
 
 
-@pytest.mark.parametrize("redis_server", ["bundled62", "cluster1"], indirect=True)
+@pytest.mark.parametrize("redis_server", ["system_redis", "cluster1"], indirect=True)
 def test_other_servers_agree_with_the_model(wire: Wire):
     """A short run: the scripts are the same, what runs them is not."""
     assert play(wire, 1, examples=25)["steps"] > 500

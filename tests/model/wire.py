@@ -29,8 +29,6 @@ class Wire:
         self._reader = hiredis.Reader()
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.connect(str(server.folder / "redis.sock"))
-        # Not a cluster's: a pattern hears what is published, and so no end is missed.
-        self._dialect = Dialect.MODERN if server.binary.version >= (7, 0, 0) else Dialect.LEGACY
         self.one("HELLO", 3)
         self.one("FLUSHALL")
         self._socket.sendall(self.pack("PSUBSCRIBE", "done:*"))
@@ -52,7 +50,7 @@ class Wire:
         script = getattr(self.scripts, name)
         sha = self._shas.get(name)
         if sha is None:
-            source = script.source(self._dialect)
+            source = script.source(Dialect.SINGLE)
             sha = self._shas[name] = self.one("SCRIPT", "LOAD", source)
         call = script(names, **given)
         return self.pack("EVALSHA", sha, len(call.keys), *call.keys, *call.args)

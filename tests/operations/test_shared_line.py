@@ -255,20 +255,3 @@ def test_a_busy_run_pops_without_waiting_first(server: FakeServer):
             assert [server.times(b"ECHO", b"%d" % i) for i in range(5)] == [1] * 5
 
     asyncio.run(scene())
-
-
-def test_redis_before_seven_is_never_asked_for_a_pop_of_many_lists_that_does_not_wait(
-    server: FakeServer,
-):
-    """It has none."""
-    server.version = "6.2.14"
-    server.say = Lane(b"t1", b"t2", b"t3")
-
-    async def scene() -> None:
-        async with connected(server) as driver:
-            seen: list[Any] = []
-            await driver.run(pops(3, seen))
-            assert seen == [[b"t1"], [b"t2"], [b"t3"]]
-            assert (server.times(b"LMPOP"), server.times(b"BRPOP")) == (0, 3)
-
-    asyncio.run(scene())

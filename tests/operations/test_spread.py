@@ -273,14 +273,15 @@ def test_a_server_that_is_not_there_cuts_nothing(kind: str, act: Callable[..., A
 
 @both
 @pytest.mark.parametrize("at", [0, 1])
-def test_the_oldest_primary_decides_what_is_spoken(
+def test_one_primary_that_is_too_old_makes_the_cluster_unfit(
     kind: str, at: int, act: Callable[..., Actor], servers: list[FakeServer]
 ):
-    """While a cluster goes from one version to the next; one that is away decides nothing."""
+    """Unless that primary is away."""
     servers[at].version = "6.2.14"
     for server in servers:
         server.slots = [(MIDDLE, servers[1]), (LAST, servers[0])]
-    assert act(kind, servers[0]).check() is Dialect.LEGACY
+    with pytest.raises(RedisUnfit, match=r"version 6\.2\.14, which is too old"):
+        act(kind, servers[0]).check()
     servers[at].close()
     assert act(kind, servers[1 - at]).check() is Dialect.CLUSTER
 

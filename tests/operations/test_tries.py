@@ -68,7 +68,7 @@ class Answering(Calls):
     """What its batches come to is given beforehand; an error is raised."""
 
     def __init__(self, *answers: Any) -> None:
-        driver: Any = SimpleNamespace(patience_s=20.0, dialect=Dialect.MODERN)
+        driver: Any = SimpleNamespace(patience_s=20.0, dialect=Dialect.SINGLE)
         super().__init__(driver)
         self._answers = list(answers)
         self._is_busy = True

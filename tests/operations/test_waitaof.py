@@ -1,4 +1,4 @@
-"""WAITAOF for real: on Valkey, which has it as Redis 7.2 and newer do."""
+"""WAITAOF for real, on a server that has it: Valkey, or Redis 7.2 and newer."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import aio
+from fairlane.drivers import wire
 from fairlane.errors import NotDurable
 from fairlane.queue import Queue
 from fairlane.steps import Command, Confirm, Confirmed
@@ -20,14 +21,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytestmark = [
-    pytest.mark.usefixtures("redis_server"),  # so it runs where Valkey does, or says why not
-    pytest.mark.parametrize("redis_server", ["valkey"], indirect=True),
+    pytest.mark.usefixtures("redis_server"),
+    pytest.mark.parametrize("redis_server", ["single"], indirect=True),
 ]
 
 
 @pytest.fixture(scope="module")
 def shared(redis_server: Any) -> Iterator[Pair]:
-    with run_pair("valkey", "--appendonly", "yes", "--appendfsync", "everysec") as made:
+    if redis_server.binary.version < wire.WAITAOF_SINCE:
+        pytest.skip(f"{redis_server.binary} has no WAITAOF")
+    with run_pair("single", "--appendonly", "yes", "--appendfsync", "everysec") as made:
         yield made
 
 

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from fairlane.errors import InvalidArgument
-from fairlane.scripts import Dialect
 from tests.support.requests import HOUR, Lane
 
 DAY = 24 * HOUR
@@ -71,10 +70,7 @@ def test_tidy_twice_does_it_once(lane: Lane):
     lane.start(1)
     lane.client.delete(lane.names[2])
     assert tidy(lane)[1] > 0
-    if (
-        lane.driver.dialect is not Dialect.LEGACY
-    ):  # where there are no script flags its first write takes a TTL away
-        assert tidy(lane) == [b"tidied", 0]
+    assert tidy(lane) == [b"tidied", 0]
     assert all(0 < lane.client.pttl(key) <= DAY for key in lane.client.scan_iter())
 
 

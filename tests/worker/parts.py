@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fairlane.drivers.routes import key_of
 from fairlane.model import Slice
 from fairlane.steps import Batch, Command, HandleBunch
 from fairlane.worker import Context, batch_handler
@@ -106,7 +107,7 @@ def _ask_without_note(step: Any) -> Operation[Any]:
 
 def is_note(step: Any) -> bool:
     """True for a command that notes in the dispatch slot what a worker took."""
-    return isinstance(step, Command) and b":taken:" in bytes(step.args[1])  # type: ignore[arg-type]
+    return isinstance(step, Command) and b":taken:" in (key_of(step) or b"")
 
 
 # ------------------------------------------------------------------ a runner

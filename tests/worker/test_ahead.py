@@ -104,7 +104,7 @@ def test_one_bunch_is_settled_while_the_next_is_handled_and_one_more_is_fetched(
     assert len(held(unit)) == 8
     beside: Any = second.meanwhile
     step: Any = next(beside)
-    assert names_of(step) == ["complete"] * 4 + ["BRPOP"]
+    assert names_of(step) == ["complete"] * 4 + ["pop"]
     assert {call.keys[2] for call in step.steps[:4]} == {
         keys.request_hash(f"r{i}") for i in range(4)
     }
@@ -128,7 +128,7 @@ def test_when_there_is_nothing_more_the_last_is_settled_before_the_next_pop():
     settle = loop.send(handled(unit, first, end.value.value))
     assert names_of(settle) == ["complete"] * 4
     last = loop.send([[b"ok", 1, MORE]] * 4)
-    assert names_of(last) == ["insert_tokens", "BRPOP"]
+    assert names_of(last) == ["insert_tokens", "pop"]
     assert last.steps[-1].seconds > 0
     assert (held(unit), len(unit.free)) == ([], 8)
 
@@ -212,7 +212,7 @@ def test_with_every_record_in_hand_nothing_more_is_popped():
         first.meanwhile.send(True)
     settle = loop.send(handled(unit, first, end.value.value))
     assert names_of(settle) == ["complete"] * 4
-    assert names_of(loop.send([[b"ok", 0, []]] * 4))[-1] == "BRPOP"
+    assert names_of(loop.send([[b"ok", 0, []]] * 4))[-1] == "pop"
     assert len(unit.free) == 4
 
 

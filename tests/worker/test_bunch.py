@@ -43,9 +43,9 @@ def unit_of(spare: int = 7, *, each_s: float = 0.001, **changed: Any) -> Unit:
     return Unit("req", "w:1", "7", own, SliceSizes(20), Measures("req"), **given)
 
 
-def popped(count: int, *, cut: bool = False) -> Popped:
+def popped(count: int) -> Popped:
     """So many tokens of as many requests."""
-    return Popped(LANE, [b"r%d#0.3" % i for i in range(count)], cut)
+    return Popped(LANE, [b"r%d#0.3" % i for i in range(count)])
 
 
 def take(unit: Unit, count: int, *replies: Any) -> tuple[Any, Any]:
@@ -84,15 +84,6 @@ def test_a_quick_unit_pops_as_many_as_it_has_records_for():
     assert (pop.most, pop.keys[0]) == (4, keys.wake("req", "w:1"))
 
 
-def test_a_server_that_gives_one_token_only_is_asked_for_the_rest():
-    """Of the same lane, and only one fewer."""
-    loop: Any = unnoted(serve(unit_of(spare=3)))
-    next(loop)
-    step = loop.send([popped(1, cut=True)])
-    assert step.args == (b"RPOP", LANE, 3)
-    assert names_of(loop.send([b"r8#0.3", b"r9#0.3"])) == ["acquire"] * 3
-
-
 def test_one_token_is_used_by_itself():
     """Its lease is not shared, so that a death in it is charged."""
     loop: Any = unnoted(serve(unit_of()))
@@ -109,7 +100,7 @@ def test_the_words_that_wake_others_are_put_back():
     next(loop)
     bell = keys.wake("req", "w:1")
     step = loop.send([Popped(bell, [b"wake"] * 3)])
-    assert names_of(step) == ["push", "BRPOP"]
+    assert names_of(step) == ["push", "pop"]
     assert (step.steps[0].keys, rest_of(step.steps[0])) == ((bell,), [b"wake", b"wake"])
     assert argument(step.steps[0], "ttl") > 0
 
@@ -154,7 +145,7 @@ def test_a_request_that_is_broken_does_not_hold_up_the_others(caplog: pytest.Log
     loop, step = take(unit, 2, RedisUnfit("WRONGTYPE"), granted(b"x"))
     assert held(unit) == ["r1"]
     settle = loop.send(handle(step, echo, unit.record))
-    assert names_of(loop.send([RedisUnfit("WRONGTYPE")])) == ["BRPOP"]
+    assert names_of(loop.send([RedisUnfit("WRONGTYPE")])) == ["pop"]
     assert names_of(settle) == ["complete"]
     assert held(unit) == []
     assert [one.message for one in caplog.records] == [
@@ -223,7 +214,7 @@ def test_leases_are_handled_in_turn_and_settled_in_one_round_trip():
     assert [rest_of(call)[2] for call in settle.steps] == [b"A", b"B", b"C"]
     assert len(held(unit)) == 3
     last = loop.send([[b"ok", 1, MORE], [b"ended", SUMMARY], [b"lost"]])
-    assert names_of(last) == ["insert_tokens", "retire", "BRPOP"]
+    assert names_of(last) == ["insert_tokens", "retire", "pop"]
     assert held(unit) == []
     counts = unit.record.counts()
     assert (counts["done"], counts["slices"], counts["lost"]) == (2, 3, 1)
@@ -262,7 +253,7 @@ def test_a_handler_that_turns_slow_keeps_nobody_waiting(monkeypatch: pytest.Monk
     assert names_of(settle) == ["complete"] * 4
     assert [argument(call, "done") for call in settle.steps] == [1, 0, 0, 0]
     assert {argument(call, "keep") for call in settle.steps} == {b"u"}
-    assert names_of(loop.send([[b"ok", 0, MORE]] * 4)) == ["insert_tokens", "BRPOP"]
+    assert names_of(loop.send([[b"ok", 0, MORE]] * 4)) == ["insert_tokens", "pop"]
     assert held(unit) == []
 
 
@@ -365,7 +356,7 @@ def test_a_slice_without_entries_is_settled_like_any_other():
     loop, step = take(unit, 2, granted(), granted(b"x"))
     settle = loop.send(handle(step, echo, unit.record))
     assert names_of(settle) == ["complete"] * 2
-    assert names_of(loop.send([[b"ok", 0, []]] * 2))[-1] == "BRPOP"
+    assert names_of(loop.send([[b"ok", 0, []]] * 2))[-1] == "pop"
     assert held(unit) == []
 
 
@@ -381,7 +372,7 @@ def test_a_durable_lease_is_confirmed_by_itself():
     assert isinstance(step, Confirm)
     assert names_of(loop.send(Confirmed([b"ok", 0, MORE], 2, is_synced=True))) == [
         "insert_tokens",
-        "BRPOP",
+        "pop",
     ]
     assert held(unit) == []
 
@@ -411,7 +402,7 @@ def test_a_slice_that_overstays_goes_on_in_parts_and_nobody_waits_for_it(
     assert (again.position, again.record is None) == (1, False)
     last = loop.send(Runner(shape_of(slow), unit.record).go_on(again))
     assert (argument(last, "done"), argument(last, "keep")) == (1, b"u")
-    assert names_of(loop.send([b"ended", SUMMARY])) == ["retire", "BRPOP"]
+    assert names_of(loop.send([b"ended", SUMMARY])) == ["retire", "pop"]
     assert held(unit) == []
 
 

@@ -9,7 +9,7 @@ import pytest
 from fairlane import clock, keys, settings
 from fairlane.errors import RedisUnreachable
 from fairlane.model import Token, Verdict
-from fairlane.steps import Across, Batch, Call, Command, Handle, HandleBunch, Operation, Popped
+from fairlane.steps import Across, Batch, Call, Command, Handle, HandleBunch, Operation, Pop, Popped
 from fairlane.worker.board import LeaseRecord
 from fairlane.worker.lease_memory import COUNTS
 from fairlane.worker.loop import serve
@@ -24,7 +24,7 @@ TOKENS = (b"5", b"1.4", 0)
 MORE = [b"5", b"2.9", 250]
 
 
-def names_of(step: Any) -> list[str]:
+def names_of(step: Any) -> list[str]:  # noqa: PLR0911  one case a step
     """What a step is made of: script names, commands, "handle"."""
     match step:
         case Batch():
@@ -33,6 +33,8 @@ def names_of(step: Any) -> list[str]:
             return names_of(step.call)
         case Call():
             return [step.script.name]
+        case Pop():
+            return ["pop"]
         case Command():
             return [bytes(step.args[0]).decode()]  # type: ignore[arg-type]
         case Handle():
@@ -92,7 +94,7 @@ def test_nothing_popped_pops_again():
     """A pop that timed out asks for nothing else."""
     loop, _ = begin(unit_of_its_own())
     for _ in range(3):
-        assert names_of(loop.send([None])) == ["BRPOP"]
+        assert names_of(loop.send([None])) == ["pop"]
 
 
 @pytest.mark.parametrize(
@@ -101,7 +103,7 @@ def test_nothing_popped_pops_again():
 def test_what_is_no_token_is_passed_over(raw: bytes):
     """The bell's word, or what no release of ours wrote, costs one pop."""
     loop, _ = begin(unit_of_its_own())
-    assert names_of(loop.send([Popped(b"{req}:5", [raw])])) == ["BRPOP"]
+    assert names_of(loop.send([Popped(b"{req}:5", [raw])])) == ["pop"]
 
 
 def test_a_token_is_shown_with_who_shows_it():
@@ -127,9 +129,9 @@ def test_a_stale_token_costs_one_round_trip(reply: list[Any]):
     """Nothing is dispatched, nothing is held: the next pop follows."""
     unit = unit_of_its_own()
     loop, step = take(unit, reply)
-    assert names_of(step) == ["BRPOP"]
+    assert names_of(step) == ["pop"]
     assert unit.record.held() is None
-    assert names_of(loop.send([None])) == ["BRPOP"]
+    assert names_of(loop.send([None])) == ["pop"]
 
 
 @pytest.mark.parametrize("word", [b"empty", b"busy", b"paused"])
@@ -137,20 +139,20 @@ def test_a_refusals_tokens_go_out_with_the_next_pop(word: bytes):
     """In the same round trip, before the pop, and only once."""
     unit = unit_of_its_own()
     loop, step = take(unit, [word, MORE])
-    assert names_of(step) == ["insert_tokens", "BRPOP"]
+    assert names_of(step) == ["insert_tokens", "pop"]
     insert = step.steps[0]
     assert list(insert.keys) == [keys.delayed("req"), keys.lanes("req")[5]]
     assert rest_of(insert) == [5, 0, 1, b"r1#2.9", 250]
-    assert names_of(loop.send([1, None])) == ["BRPOP"]
+    assert names_of(loop.send([1, None])) == ["pop"]
 
 
 def test_a_token_of_an_ended_request_has_the_ending_logged():
     """Whoever reads `ended` retires, in case the finisher died before."""
     loop, step = take(unit_of_its_own(), [b"ended", SUMMARY])
-    assert names_of(step) == ["retire", "BRPOP"]
+    assert names_of(step) == ["retire", "pop"]
     call = step.steps[0]
     assert rest_of(call) == ["r1", *SUMMARY]
-    assert names_of(loop.send([1, None])) == ["BRPOP"]
+    assert names_of(loop.send([1, None])) == ["pop"]
 
 
 # ------------------------------------------------------------------ a slice
@@ -210,14 +212,14 @@ def test_what_a_settled_slice_returns_goes_out_with_the_next_pop(reply: list[Any
     """One round trip for both; a repeated call's answer counts like the first."""
     loop, _ = take(unit_of_its_own(), granted(b"x"))
     loop.send(done(1))
-    assert names_of(loop.send(reply)) == ["insert_tokens", "BRPOP"]
+    assert names_of(loop.send(reply)) == ["insert_tokens", "pop"]
 
 
 def test_the_slice_that_ends_a_request_logs_the_ending():
     """With the next pop."""
     loop, _ = take(unit_of_its_own(), granted(b"x"))
     loop.send(done(1))
-    assert names_of(loop.send([b"ended", SUMMARY])) == ["retire", "BRPOP"]
+    assert names_of(loop.send([b"ended", SUMMARY])) == ["retire", "pop"]
 
 
 @pytest.mark.parametrize("word", [b"lost", b"gone"])
@@ -226,7 +228,7 @@ def test_a_lost_leases_result_is_discarded(word: bytes):
     unit = unit_of_its_own()
     loop, _ = take(unit, granted(b"x", b"y"))
     loop.send(done(1))
-    assert names_of(loop.send([word])) == ["BRPOP"]
+    assert names_of(loop.send([word])) == ["pop"]
     assert unit.record.held() is None
 
 
@@ -476,4 +478,4 @@ def test_a_grant_that_comes_when_its_lease_has_all_but_expired_is_given_back(
     step = loop.send([1])
     assert names_of(step) == ["complete"]
     assert argument(step, "done") == 0  # type: ignore[arg-type]
-    assert names_of(loop.send([b"lost"])) == ["BRPOP"]
+    assert names_of(loop.send([b"lost"])) == ["pop"]

@@ -84,7 +84,7 @@ def test_workers_of_two_releases_share_a_request(
 ):
     """Each takes what the other gave back, by scripts of its own."""
     theirs = Library(other / "fairlane" / "lua" / "v1")
-    assert theirs.complete.sha(Dialect.MODERN) != library().complete.sha(Dialect.MODERN)
+    assert theirs.complete.sha(Dialect.SINGLE) != library().complete.sha(Dialect.SINGLE)
     workers.start("echo", slice_ms=0)
     count = 0
 

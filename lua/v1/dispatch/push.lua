@@ -9,9 +9,6 @@ local words = 2  -- ARGV[2...]  at most 1,000
 if not ttl or ttl < 0 or #ARGV < words or #ARGV - words + 1 > 1000 then
   return redis.error_reply("BADARGUMENT push wants a number for ttl, and 1 to 1000 words")
 end
-if ttl > 0 then
-  redis.call("PEXPIRE", list, ttl)  -- a full Redis 6.2 refuses a first write that grows, also to a list with a TTL
-end
 local count = redis.call("RPUSH", list, unpack(ARGV, words))
 if ttl > 0 then
   redis.call("PEXPIRE", list, ttl)

@@ -33,7 +33,7 @@ _FORMS = {"aclfile": "user {} {}", "commands": "ACL SETUSER {} reset {}"}
 )  # fmt: skip
 @click.option(
     "--server", metavar="VERSION", default="7.0", show_default=True,
-    help="The version of Redis they are for, such as 6.2 or 7.2.",
+    help="The version of Redis they are for, such as 7.0 or 7.2.",
 )  # fmt: skip
 @click.option(
     "--user-prefix", "prefix", metavar="TEXT", default=PREFIX, show_default=True,

@@ -29,11 +29,10 @@ def command(redis: str | None, queue: str, as_json: bool) -> int:
     from .. import clock
     from ..drivers.sync import SyncDriver
     from ..operations.doctor import examine
-    from ..scripts import Dialect
 
     url = open_queue(redis, queue, check=False).driver.url
-    driver = SyncDriver(url, patience_s=PATIENCE_S, timeout_s=TIMEOUT_S)
-    driver.dialect = Dialect.LEGACY  # so it need not be asked, and an unfit server is not refused
+    # An unfit server is examined as well, instead of refused.
+    driver = SyncDriver(url, patience_s=PATIENCE_S, timeout_s=TIMEOUT_S, checks_fitness=False)
     with contextlib.closing(driver):
         checks = driver.run(examine(queue, clock.mono_s, clock.wall_ms))
     if as_json:

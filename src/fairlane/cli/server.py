@@ -24,7 +24,7 @@ def command() -> None:
     """Start, look at and stop your own embedded Redis server.
 
     Every command without --redis and FAIRLANE_REDIS starts it when it is not running. It runs the
-    newest Redis server program of PATH and of Fairlane's extra `embedded`. It keeps running until
+    newest server program of PATH and of Fairlane's extra `embedded`. It keeps running until
     fairlane server stop.
     """
 

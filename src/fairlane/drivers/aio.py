@@ -97,10 +97,7 @@ class AsyncDriver(Driver[Servers]):
     async def check(self, patience_s: float = 0.0) -> Dialect:
         """Connects and reads INFO: is this server fit? Raises RedisUnreachable, RedisUnfit.
 
-        `patience_s` as in FirstContact. Of a cluster all primaries that answer are asked, and what
-        the oldest understands is spoken from then on: so it may be brought from one version to the
-        next while we work. (Back to an older one it may not: then what began before has to begin
-        anew.)
+        `patience_s` as in FirstContact. Of a cluster all primaries that answer are asked.
         """
         self.servers.enter()
         contact = FirstContact(self, patience_s)

@@ -142,12 +142,12 @@ class Calls:
                 await line.read_response()
             with may_refuse_to_load(line):
                 return await line.read_response()
-        return wire.popped(reply, dialect) if isinstance(step, Pop) else reply
+        return wire.popped(reply) if isinstance(step, Pop) else reply
 
     @property
     def dialect(self) -> Dialect:
         """Which texts of the scripts the server wants, as the driver found."""
-        return self.driver.dialect or Dialect.LEGACY
+        return self.driver.dialect or Dialect.SINGLE
 
     async def confirm(self, step: Confirm, line: Connection) -> Confirmed:
         """A step, and what its replicas say to it."""
@@ -188,7 +188,7 @@ class Calls:
             if not batch.lenient or len(replies) == 1:
                 raise
             replies[-1] = error  # the others are answered
-        is_soon = clock.mono_s() - began < _SOON_S and self.dialect is not Dialect.LEGACY
+        is_soon = clock.mono_s() - began < _SOON_S
         self._is_busy = is_soon and not isinstance(replies[-1], (NoneType, FairlaneError))
         return replies
 
@@ -210,7 +210,7 @@ class Calls:
                 return await Turns(self, batch).after(found, replies, began)
         for index, step in enumerate(steps):
             if isinstance(step, Pop):
-                replies[index] = wire.popped(replies[index], self.dialect)
+                replies[index] = wire.popped(replies[index])
         return replies
 
     def packed(self, steps: Sequence[Command | Call]) -> bytes | None:
@@ -219,7 +219,7 @@ class Calls:
         if dialect is None or type(steps) is not list or not 0 < len(steps) <= _MOST_STEPS:
             return None
         for step in steps:
-            if wire.may_block(step) or (isinstance(step, Pop) and dialect is Dialect.LEGACY):
+            if wire.may_block(step):
                 return None
         packed = b"".join([wire.pack(step, dialect) for step in steps])
         return packed if len(packed) <= _MOST_BYTES else None

@@ -47,7 +47,6 @@ class Turns:
         driver = self._driver
         self._away_s = driver.cluster_away_s(calls.away_s if batch.away_s is None else batch.away_s)
         self._spread = Spread(batch, driver.place, driver.may_pass, self._away_s)
-        self._spread.spoken(calls.dialect)
 
     async def after(
         self, sent: tuple[Lines, Shared], heard: list[Any] | Exception, began: float
@@ -197,7 +196,7 @@ class Turns:
 
     async def _understood(self, reply: Any, step: Command | Call, part: Part, lines: Lines) -> Any:
         if not isinstance(reply, Exception):
-            return wire.popped(reply, self._calls.dialect) if isinstance(step, Pop) else reply
+            return wire.popped(reply) if isinstance(step, Pop) else reply
         if not isinstance(reply, redis.exceptions.ResponseError):
             return reply
         try:
@@ -225,7 +224,7 @@ class Turns:
             reply = await line.read_response(disconnect_on_error=False)
         except redis.exceptions.ResponseError as error:
             return await self._refused(error, step, part, lines)
-        return wire.popped(reply, self._calls.dialect) if isinstance(step, Pop) else reply
+        return wire.popped(reply) if isinstance(step, Pop) else reply
 
     async def _refused(
         self, error: Exception, step: Command | Call, part: Part, lines: Lines

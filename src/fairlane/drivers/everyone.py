@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from redis.connection import Connection, ConnectionPool, SSLConnection
 
-from ..scripts import Dialect
 from .sync import SyncDriver
 from .sync_servers import Lines, Servers
 
@@ -40,7 +39,6 @@ class Everyone(Servers):
 
 def driver_of_all(url: str, *, patience_s: float, timeout_s: float) -> SyncDriver:
     """A driver for operations that speak with every server by itself; it refuses none as unfit."""
-    driver = SyncDriver(url, patience_s=patience_s, timeout_s=timeout_s)
+    driver = SyncDriver(url, patience_s=patience_s, timeout_s=timeout_s, checks_fitness=False)
     driver.servers = Everyone(url, timeout_s)
-    driver.dialect = Dialect.LEGACY  # so it need not be asked: each server is, by itself
     return driver

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from .. import settings
 from ..retry import connection_delays
+from ..scripts import Dialect
 from . import wire
 from .places import Places, given_up
 
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..errors import FairlaneError
-    from ..scripts import Dialect
     from ..steps import Call, Command
 
 S = TypeVar("S", bound=Places[Any])  # a driver's Servers
@@ -24,6 +24,7 @@ class Driver(Generic[S]):
 
     `patience_s`: how long a call is repeated that is not answered; `timeout_s`: how long one
     answer is waited for; `give_up` is asked before each repeat: is the answer not wanted any more?
+    `checks_fitness` = False: no server is asked for INFO first, and none is refused as unfit.
     """
 
     SERVERS: type[S]
@@ -35,6 +36,7 @@ class Driver(Generic[S]):
         patience_s: float = settings.PATIENCE_S,
         timeout_s: float = settings.SOCKET_TIMEOUT_S,
         give_up: Callable[[], bool] = lambda: False,
+        checks_fitness: bool = True,
     ) -> None:
         self.url = url
         self.servers = self.SERVERS(url, timeout_s)
@@ -42,17 +44,14 @@ class Driver(Generic[S]):
         self.patience_s = patience_s
         self.give_up = give_up
         self.on_cut: Callable[[], None] = lambda: None  # told when an answer was lost on its way
-        self.dialect: Dialect | None = None
+        self.dialect: Dialect | None = None if checks_fitness else Dialect.SINGLE
         self.waits_for_disk = False
         self.is_replica = False  # as `check` found it, as is what follows
         self.is_cluster = False  # whatever the URL says of it
 
     def learn(self, infos: list[bytes]) -> Dialect:
-        """Keeps what INFO says, of one server or of a cluster's primaries. Raises RedisUnfit.
-
-        Returns what the oldest of them understands.
-        """
-        dialect = wire.oldest([wire.check_fitness(info, self.place) for info in infos])
+        """Keeps what INFO says, of one server or of a cluster's primaries. Raises RedisUnfit."""
+        dialect, *_ = [wire.check_fitness(info, self.place) for info in infos]
         self.waits_for_disk = all(map(wire.has_waitaof, infos))
         self.is_replica = wire.names_replica(infos[0], self.url)
         self.is_cluster = any(map(wire.is_cluster, infos))

@@ -12,8 +12,7 @@ import redis
 
 from .. import clock, settings
 from ..errors import FairlaneError, NodeAway, RedisUnreachable
-from ..scripts import Dialect
-from ..steps import Batch, Pop
+from ..steps import Batch
 from . import routes, wire
 from .places import given_up
 
@@ -63,17 +62,6 @@ class Spread:
         self._keys: list[bytes | None] = []  # in a cluster, of each step
         self._first: int | None = None  # the first step with a key ...
         self._beside: list[int] = []  # ... and those without, which go where it goes
-
-    def spoken(self, dialect: Dialect) -> None:
-        """Before Redis 7 there is no pop of many lists that does not wait: a tenth of a second.
-
-        So there they are looked at one by one.
-        """
-        if dialect is Dialect.LEGACY:
-            for index, step in enumerate(self.steps):
-                if isinstance(step, Pop) and not step.seconds:
-                    self._apart.append(index)
-                    del self._left[index]
 
     @property
     def is_over(self) -> bool:

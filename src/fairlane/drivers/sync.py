@@ -55,8 +55,15 @@ class SyncDriver(Driver[Servers]):
         patience_s: float = settings.PATIENCE_S,
         timeout_s: float = settings.SOCKET_TIMEOUT_S,
         give_up: Callable[[], bool] = lambda: False,
+        checks_fitness: bool = True,
     ) -> None:
-        super().__init__(url, patience_s=patience_s, timeout_s=timeout_s, give_up=give_up)
+        super().__init__(
+            url,
+            patience_s=patience_s,
+            timeout_s=timeout_s,
+            give_up=give_up,
+            checks_fitness=checks_fitness,
+        )
         self.beside = Beside()
 
     def run(
@@ -102,10 +109,7 @@ class SyncDriver(Driver[Servers]):
     def check(self, patience_s: float = 0.0) -> Dialect:
         """Connects and reads INFO: is this server fit? Raises RedisUnreachable, RedisUnfit.
 
-        `patience_s` as in FirstContact. Of a cluster all primaries that answer are asked, and what
-        the oldest understands is spoken from then on: so it may be brought from one version to the
-        next while we work. (Back to an older one it may not: then what began before has to begin
-        anew.)
+        `patience_s` as in FirstContact. Of a cluster all primaries that answer are asked.
         """
         contact = FirstContact(self, patience_s)
         while True:

@@ -126,12 +126,12 @@ class Calls:
                 line.read_response()
             with may_refuse_to_load(line):
                 return line.read_response()
-        return wire.popped(reply, dialect) if isinstance(step, Pop) else reply
+        return wire.popped(reply) if isinstance(step, Pop) else reply
 
     @property
     def dialect(self) -> Dialect:
         """Which texts of the scripts the server wants, as the driver found."""
-        return self.driver.dialect or Dialect.LEGACY
+        return self.driver.dialect or Dialect.SINGLE
 
     def confirm(self, step: Confirm, line: Connection) -> Confirmed:
         """A step, and what its replicas say to it."""
@@ -150,7 +150,6 @@ class Calls:
             driver.check(left_s)
         away_s = driver.cluster_away_s(self.away_s if batch.away_s is None else batch.away_s)
         spread = Spread(batch, driver.place, driver.may_pass, away_s)
-        spread.spoken(self.dialect)
         until, delays = clock.mono_s() + left_s, connection_delays(left_s)
         while True:
             self._turn(spread)
@@ -251,7 +250,7 @@ class Calls:
             if self.driver.may_pass(error) and not wire.is_on_the_move(error):
                 self.driver.servers.moved()
             return error
-        return wire.popped(reply, self.dialect) if isinstance(step, Pop) else reply
+        return wire.popped(reply) if isinstance(step, Pop) else reply
 
     def _elsewhere(self, step: Command | Call, part: Part) -> Any:
         """A forgotten script, on a line of its own: behind it in the batch a pop may block.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from typing import TYPE_CHECKING, Any
 
 import hiredis
@@ -41,7 +40,7 @@ PASSING = (
     "NOREPLICAS",
     unloaded.CODE,
 )
-OLDEST = (6, 2)
+OLDEST = (7, 0)
 WAITAOF_SINCE = (7, 2)
 PIECE_BYTES = 16_384  # about what Redis reads at once
 _KNOWN: dict[str, Callable[[str], FairlaneError]] = {
@@ -97,13 +96,11 @@ def pieces(
 
 def pack(step: Command | Call, dialect: Dialect) -> bytes:
     """A step as bytes to send, in a third of the time that redis-py's own way takes."""
-    if isinstance(step, Pop):  # a hundred keys, the same again and again
-        known = step.packed.get(dialect)
-        if known is not None:
-            return known
+    if isinstance(step, Pop) and step.packed is not None:
+        return step.packed  # a hundred keys, the same again and again
     packed: bytes = hiredis.pack_command(words(step, dialect))  # type: ignore[arg-type]
     if isinstance(step, Pop):
-        step.packed[dialect] = packed
+        step.packed = packed
     return packed
 
 
@@ -115,8 +112,6 @@ def words(
     Numbers become text here: hiredis asks Python for their text while it packs, Python may answer
     with a pending Ctrl-C instead, and hiredis then reads the text that is not there.
     """
-    if isinstance(step, Pop) and dialect is not Dialect.LEGACY:
-        return tuple(_ready(_pop_words(step)))
     if isinstance(step, Command):
         return tuple(_ready(step.args))
     name: bytes = b"EVAL" if whole else b"EVALSHA"
@@ -130,14 +125,6 @@ def _ready(args: Iterable[Arg]) -> list[bytes | str]:
     return [arg if isinstance(arg, (bytes, str)) else str(arg) for arg in args]
 
 
-def _pop_words(step: Pop) -> tuple[Arg, ...]:
-    """A pop by a server that can give several at once."""
-    count: tuple[Arg, ...] = (len(step.keys), *step.keys, b"RIGHT", b"COUNT", step.most)
-    if not step.seconds:
-        return (b"LMPOP", *count)
-    return (b"BLMPOP", step.seconds, *count) if step.most > 1 else step.args
-
-
 def may_block(step: Command | Call) -> bool:
     """The server may let its answer wait, and with it those to all that is sent behind it."""
     if isinstance(step, Call):
@@ -147,14 +134,12 @@ def may_block(step: Command | Call) -> bool:
     return step.args[0] in _BLOCKING or b"BLOCK" in step.args
 
 
-def popped(reply: Any, dialect: Dialect) -> Popped | None:
-    """The server's reply to a Pop, in whichever words it was asked."""
+def popped(reply: Any) -> Popped | None:
+    """Reads the server's reply to a Pop, of one token or of several."""
     if reply is None:
         return None
     lane, found = reply
-    if isinstance(found, list):
-        return Popped(lane, found)
-    return Popped(lane, [found], is_cut=dialect is Dialect.LEGACY)
+    return Popped(lane, found if isinstance(found, list) else [found])
 
 
 def is_forgotten(error: Exception) -> bool:
@@ -182,8 +167,6 @@ def is_unknown_host(error: Exception) -> bool:
     return isinstance(error, redis.ConnectionError | OSError) and " not known" in str(error)
 
 
-# How Redis 6.2 passes on the error of a command inside a script.
-_INSIDE = re.compile(r"@user_script: ?\d+: -?([A-Z]+ .*)")
 _CODES = {  # redis-py strips the code of the errors it has a class for
     redis.exceptions.MovedError: "MOVED ",
     redis.exceptions.AskError: "ASK ",
@@ -198,8 +181,7 @@ _CODES = {  # redis-py strips the code of the errors it has a class for
 
 def full_text(error: Exception) -> str:
     """The server's error with its code in front."""
-    inside = _INSIDE.search(str(error))
-    return inside[1] if inside else _CODES.get(type(error), "") + str(error)
+    return _CODES.get(type(error), "") + str(error)
 
 
 def is_on_the_move(error: Exception) -> bool:
@@ -283,8 +265,8 @@ def check_fitness(info: bytes | str, place: str) -> Dialect:
     fields, version = _info_fields(info)
     if version < OLDEST:
         raise RedisUnfit(
-            f"Redis at {place} is version {fields.get('redis_version', '?')}: "
-            "Fairlane needs 6.2 or newer"
+            f"Redis at {place} is version {fields.get('redis_version', '?')}, which is too old: "
+            "upgrade it to Redis 7.0, Valkey 7.2 or newer"
         )
     if fields.get("arch_bits") == "32":  # its Lua makes text of whole numbers up to 2^31 only
         raise RedisUnfit(f"Redis at {place} is a 32-bit program: Fairlane needs a 64-bit one")
@@ -298,7 +280,7 @@ def check_fitness(info: bytes | str, place: str) -> Dialect:
 
 
 def subscription(channel: bytes, dialect: Dialect) -> tuple[bytes, bytes]:
-    """How to listen to a channel: in a cluster of Redis 7 at the node of its slot."""
+    """How to listen to a channel: in a cluster at the node of its slot."""
     return (b"SSUBSCRIBE" if dialect is Dialect.CLUSTER else b"SUBSCRIBE"), channel
 
 
@@ -307,12 +289,6 @@ def message(reply: list[Any]) -> Any:
     if reply[0].endswith(b"unsubscribe"):
         raise redis.exceptions.ConnectionError("the channel moved to another node")
     return reply[-1]
-
-
-def oldest(found: Iterable[Dialect]) -> Dialect:
-    """What all of a cluster's primaries understand."""
-    every = set(found)
-    return next(dialect for dialect in Dialect if dialect in every)  # declared from old to new
 
 
 def names_replica(info: bytes | str, url: str) -> bool:

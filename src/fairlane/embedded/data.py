@@ -1,7 +1,8 @@
 """Which data the embedded server serves: one folder per flavour and major version.
 
-A server shown data of a newer version may come up empty and silent, so such data are refused;
-data of an older version are carried over to the newer server's own folder.
+A server that finds data of a newer version may start with none of them, so such data are refused.
+Data of an older version are copied to the newer server's own folder. Valkey reads what Redis up to
+7.2 wrote; no Redis reads what Valkey wrote.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from .programs import ServerBinary
 
 _DATA_FOLDER = re.compile(r"(redis|valkey)-(\d+)")
+_HEAD = re.compile(rb"REDIS(\d{4})")
+_VALKEY_READS = (7, 11)
+"""The newest major version of Redis, and format of its files, that Valkey reads: Redis 7.2's."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -58,22 +62,37 @@ def choose(home: Path) -> tuple[ServerBinary, Path]:
     server = servers[0]
     folder = home / f"{server.flavour}-{server.version[0]}"
     if newest is not None and newest.folder != folder:
-        _refuse_foreign(newest, server)
+        if not _can_read(server, newest):
+            raise RedisUnfit(_why_unreadable(server, newest))
         _carry_over(newest.folder, folder)
     make_private(folder)
     return server, folder
 
 
-def _refuse_foreign(data: _Data, server: ServerBinary) -> None:
-    """Refuse data this server would not see: it would come up empty, and silent."""
-    if data.flavour == server.flavour and data.major < server.version[0]:
-        return
+def _can_read(server: ServerBinary, data: _Data) -> bool:
+    """Return whether this server reads data of another flavour or major version."""
+    if data.flavour == server.flavour:
+        return data.major < server.version[0]
+    return server.flavour == "valkey" and (data.major, _format(data.folder)) <= _VALKEY_READS
+
+
+def _format(folder: Path) -> int:
+    """Return the newest format of Redis's that the files in a folder have; 0 = none has any."""
+    newest = 0
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                head = _HEAD.match(file.read(9))
+            newest = max(newest, int(head[1]) if head else 0)
+    return newest
+
+
+def _why_unreadable(server: ServerBinary, data: _Data) -> str:
     writer = f"{data.flavour.capitalize()} {data.major}"
-    message = (
-        f"{data.folder} was written by {writer}, but the newest fit server found is {server}"
-        f" ({server.path}): install {writer} or newer, or set FAIRLANE_HOME to another folder"
+    return (
+        f"{data.folder} was written by {writer}, which {server} ({server.path}) cannot read:"
+        f" install {writer} or newer, or set FAIRLANE_HOME to another folder"
     )
-    raise RedisUnfit(message)
 
 
 def _carry_over(old: Path, new: Path) -> None:

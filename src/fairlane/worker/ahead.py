@@ -1,8 +1,7 @@
 """While a unit handles one bunch, the one before is settled and the next one is fetched.
 
 So neither Redis nor the handler waits for the other. Only for handlers that are quick: a token must
-not wait in a worker for longer than about a slice. And only from Redis 7 on, which can be asked for
-what is there now; before that the shortest pop may wait for a tenth of a second.
+not wait in a worker for longer than about a slice.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..errors import FairlaneError, NodeAway
-from ..operations import tokens
 from ..steps import Batch, Call, Command, HandleBunch, Operation, UntilHandled
 from .bunch import (
     Bunch,
@@ -123,11 +121,3 @@ def _give_back(
         note_settled(unit, left, replies, returned)
     put_back(returned, found.alone)
     yield from dispatch(unit, returned)
-
-
-def all_tokens(popped: Popped, most: int) -> Operation[list[bytes]]:
-    """What was popped, and what a server that gives one at a time has left of it."""
-    if most == 1 or not popped.is_cut or tokens.parse(popped.tokens[0]) is None:
-        return popped.tokens
-    rest = yield tokens.pop_rest(popped.lane, most - 1)
-    return popped.tokens + (rest or [])

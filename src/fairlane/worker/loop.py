@@ -8,7 +8,7 @@ from .. import keys, settings
 from ..errors import FairlaneError, NodeAway
 from ..operations import tokens
 from ..steps import Batch, Call, Command, Operation, Pause
-from .ahead import SHARE, all_tokens, may_stream, stream
+from .ahead import SHARE, may_stream, stream
 from .bunch import Returned, fetch, work_bunch
 from .sending import ask_all, keep_unsent, log_refusals, note_away
 from .single import use
@@ -65,13 +65,12 @@ def _pop(unit: Unit, outgoing: list[Command | Call], most: int) -> Operation[Pop
 
 def take(unit: Unit, popped: Popped, most: int) -> Operation[list[Command | Call]]:
     """Works on what a pop of up to `most` tokens brought; what is to be dispatched."""
-    raw = yield from all_tokens(popped, most)
+    raw = popped.tokens
     first = tokens.parse(raw[0])
     if first is None and keys.is_wake(popped.lane):
         return _wake_others(popped)
     # As many as were wanted: there may be more, so it is worth while to fetch ahead.
     may_be_more = unit.is_alone and unit.bunches.is_quick and len(raw) == most > 1
-    may_be_more = may_be_more and not popped.is_cut
     if len(raw) == 1 and not may_be_more:
         return [] if first is None else (yield from use(unit, first, popped.lane))
     returned = Returned(unit.queue, popped.lane)
