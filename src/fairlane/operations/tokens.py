@@ -10,7 +10,7 @@ from .. import keys, settings
 from ..errors import RedisUnreachable
 from ..model import Token
 from ..scripts import library
-from ..steps import Arg, Batch, Call, Operation, Pop
+from ..steps import Arg, Batch, Call, Command, Operation, Pop
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
