@@ -24,7 +24,7 @@ import support
 from fairlane import Queue, Worker
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from tests.support.clusters import Cluster, run_cluster
+from tests.support.servers.clusters import Cluster, run_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

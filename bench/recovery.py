@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 import redis
 
 import support
-from fairlane import Queue, keys
-from fairlane.operations import tokens, work
+from fairlane import Queue
+from fairlane.operations.lease import leases, tokens
+from fairlane.protocol import keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -119,7 +120,7 @@ class Lab:
         token = tokens.parse(self.client.rpop(lane) or b"")
         if token is None:
             raise RuntimeError("a request was submitted, and its lane has no token")
-        self.queue.driver.run(work.acquire(token, "gone:1", "1", 1))
+        self.queue.driver.run(leases.acquire(token, "gone:1", "1", 1))
         passed = seconds_until(lambda: not self.client.exists(keys.leases(request.id)))
         request.cancel()
         self.client.delete(lane)
@@ -190,14 +191,14 @@ def measure(url: str, waiting: int) -> list[str]:
         lab.fill()
         cpu, rate = lab.at_rest()
         print(f"{waiting:,} waiting: at rest {cpu:.1f} % CPU, {rate:.0f} calls/s", file=sys.stderr)
-        leases = [lab.expired_lease() for _ in range(SAMPLES)]
-        print(f"{waiting:,} waiting: expired leases {leases}", file=sys.stderr)
+        expired = [lab.expired_lease() for _ in range(SAMPLES)]
+        print(f"{waiting:,} waiting: expired leases {expired}", file=sys.stderr)
         lost = [lab.lost_token() for _ in range(SAMPLES)]
         print(f"{waiting:,} waiting: lost tokens {lost}", file=sys.stderr)
         lease, found, calls = lab.death(workers.pop(), rate)
         print(f"{waiting:,} waiting: a death {lease}, {found}, {calls}", file=sys.stderr)
     return [
-        *(longest(leases), longest(lost), longest([lease]), longest([found])),
+        *(longest(expired), longest(lost), longest([lease]), longest([found])),
         *(f"{calls:,.0f}", f"{cpu:.1f} %", f"{rate:,.0f}"),
     ]
 

@@ -20,7 +20,7 @@ import redis
 
 import support
 from fairlane.spark import FairlaneSource, session
-from fairlane.spark.sink_staged import StagedWriter
+from fairlane.spark.sink.staged import StagedWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import hypothesis
 import pytest
 
-from fairlane import scripts
-from fairlane.drivers.sync import SyncDriver
-from tests.support import backends, table
+from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.protocol import scripts
+from tests.support import table
 from tests.support.requests import Lane
+from tests.support.servers import backends
 from tests.support.teardown import check_world
 
 if TYPE_CHECKING:

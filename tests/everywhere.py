@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from tests.compose.engine import EngineFailed, NoEngine, run_engine
 from tests.compose.image import NoProgram, find_image
-from tests.support import backends, containers
+from tests.support.servers import backends, containers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import keys
 from fairlane.aio import Queue
 from fairlane.errors import (
     InvalidArgument,
@@ -16,12 +15,13 @@ from fairlane.errors import (
     RequestNotFound,
     WaitTimeout,
 )
+from fairlane.protocol import keys
 from tests.support.requests import listeners, numbered, publish, work_off
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from fairlane.drivers.sync import SyncDriver
+    from fairlane.drivers.sync.driver import SyncDriver
     from tests.support.requests import Lane
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from fairlane.embedded import ServerBinary
-from tests.support import backends, security, servers, table
+from tests.support import security, table
+from tests.support.servers import backends, server_process
 
 
 @pytest.fixture
@@ -78,19 +79,19 @@ def test_the_system_s_redis_is_left_out_where_every_test_runs_on_it(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """Else a system without the extra would run everything on it twice."""
-    monkeypatch.setattr(servers, "find_system_redis", lambda: program("redis"))
-    monkeypatch.setattr(servers, "find_server", lambda: program("redis"))
-    assert backends.why_not("system_redis") == servers.ONLY_ONE
-    monkeypatch.setattr(servers, "find_server", lambda: program("valkey", "valkey", 9))
+    monkeypatch.setattr(server_process, "find_system_redis", lambda: program("redis"))
+    monkeypatch.setattr(server_process, "find_server", lambda: program("redis"))
+    assert backends.why_not("system_redis") == server_process.ONLY_ONE
+    monkeypatch.setattr(server_process, "find_server", lambda: program("valkey", "valkey", 9))
     assert backends.why_not("system_redis") is None
-    monkeypatch.setattr(servers, "find_system_redis", lambda: None)
-    assert backends.why_not("system_redis") == servers.NO_SYSTEM_REDIS
+    monkeypatch.setattr(server_process, "find_system_redis", lambda: None)
+    assert backends.why_not("system_redis") == server_process.NO_SYSTEM_REDIS
 
 
 def test_without_a_server_that_speaks_tls_its_tests_say_so(monkeypatch: pytest.MonkeyPatch):
     def none() -> Any:
-        raise LookupError(servers.NO_TLS)
+        raise LookupError(server_process.NO_TLS)
 
     monkeypatch.setattr("shutil.which", lambda name: name)
-    monkeypatch.setattr(servers, "find_secure", none)
-    assert backends.why_not("tls_acl") == servers.NO_TLS
+    monkeypatch.setattr(server_process, "find_secure", none)
+    assert backends.why_not("tls_acl") == server_process.NO_TLS

@@ -9,9 +9,16 @@ import pytest
 import redis
 
 from fairlane.embedded import find_server
-from tests.support import servers
-from tests.support.backends import OnCluster, at
-from tests.support.clusters import OK_S, Cluster, Node, node_is_primary, run_cluster, slot_of
+from tests.support.servers import server_process
+from tests.support.servers.backends import OnCluster, at
+from tests.support.servers.clusters import (
+    OK_S,
+    Cluster,
+    Node,
+    node_is_primary,
+    run_cluster,
+    slot_of,
+)
 from tests.support.wait import wait_until
 from tests.support.workers import is_alive
 
@@ -53,7 +60,7 @@ def elsewhere(cluster: Cluster, node: Node) -> Node:
 
 def test_three_primaries_share_the_slots_and_each_has_a_replica(cluster: Cluster):
     owners = cluster.view().owners()
-    assert sum(owners.values()) == servers.SLOTS
+    assert sum(owners.values()) == server_process.SLOTS
     assert len(owners) == 3
     followed = [cluster.primary_of(node) for node in cluster.nodes if node.id not in owners]
     assert sorted(node.port for node in followed) == sorted(n.port for n in cluster.primaries())
@@ -94,7 +101,7 @@ def test_a_restarted_node_knows_its_place(cluster: Cluster):
     assert cluster.primary_of(replica) is cluster.owner(SLOT)
 
 
-@pytest.mark.parametrize(("slot", "how"), [(0, ""), (servers.SLOTS // 2, "FORCE")])
+@pytest.mark.parametrize(("slot", "how"), [(0, ""), (server_process.SLOTS // 2, "FORCE")])
 def test_a_replica_is_promoted_on_request(cluster: Cluster, slot: int, how: str):
     old = cluster.owner(slot)
     heir = cluster.replica_of(old)

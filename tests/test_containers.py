@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from fairlane import Queue, Worker
-from tests.support import containers, servers
+from tests.support.servers import containers, server_process
 from tests.support.teardown import check_world
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def test_without_an_engine_there_is_a_reason(url: str, why: str, monkeypatch: py
 
 @pytest.mark.parametrize("redis_server", ["single"], indirect=True)
 def test_a_socket_of_something_else_is_no_engine(
-    redis_server: servers.Server, monkeypatch: pytest.MonkeyPatch
+    redis_server: server_process.Server, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("DOCKER_HOST", redis_server.socket_url)
     assert "no container engine" in (containers.no_engine() or "")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support import lab as labs
-from tests.support.lab import Lab, make_lab, why_not
+from tests.support.network import lab as labs
+from tests.support.network.lab import Lab, make_lab, why_not
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def test_a_process_is_where_it_was_started(made: Lab):
 
 def test_what_a_killed_run_has_left_is_removed(made: Lab):
     """At the next lab: its namespaces bear the number of its process."""
-    program = "from tests.support.lab import make_lab\nimport os, signal\n"
+    program = "from tests.support.network.lab import make_lab\nimport os, signal\n"
     program += "with make_lab(['x']): os.kill(os.getpid(), signal.SIGKILL)"
     root = str(Path(__file__).resolve().parents[1])
     path = os.pathsep.join([root, *sys.path])

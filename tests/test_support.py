@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support import servers
+from tests.support.servers import server_process
 from tests.support.teardown import check_world
 from tests.support.wait import wait_until
 
@@ -36,7 +36,7 @@ subprocess.run([sys.executable, "-c", shown], check=True)
 """
 
 
-def test_a_server_of_each_kind(redis_server: servers.Server, redis_client: redis.Redis):
+def test_a_server_of_each_kind(redis_server: server_process.Server, redis_client: redis.Redis):
     assert redis_client.dbsize() == 0
     info = redis_client.info()
     assert info["process_id"] == redis_server.pid
@@ -71,9 +71,9 @@ def test_a_server_dies_with_a_killed_test_run(tmp_path: Path):
     ) as keeper:
         assert keeper.stdout
         port = int(keeper.stdout.readline())
-        assert servers.is_open(port)
+        assert server_process.is_open(port)
         keeper.kill()
-    wait_until(lambda: not servers.is_open(port), why="the server has ended")
+    wait_until(lambda: not server_process.is_open(port), why="the server has ended")
 
 
 def test_the_world_check_passes_what_may_stay(redis_client: redis.Redis):

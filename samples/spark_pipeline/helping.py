@@ -84,7 +84,7 @@ class View:
 
 def workers_of(queue: Queue) -> list[dict[str, str]]:
     """The registry: worker, host, pid and more of each."""
-    from fairlane.operations.ranges import workers
+    from fairlane.spark.operations.stream_ranges import workers
 
     return [dict(one) for one in queue.driver.run(workers(queue.name))]
 

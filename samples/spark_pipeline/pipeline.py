@@ -69,7 +69,7 @@ def arguments() -> argparse.Namespace:
 
 def demo(given: argparse.Namespace) -> int:
     from fairlane.spark import session
-    from fairlane.spark.quiet import quiet_java
+    from fairlane.spark.java_process import quiet_java
 
     view, url, run = View(), resolve_url(given.redis), secrets.token_hex(3)
     given.out.mkdir(parents=True, exist_ok=True)
@@ -157,7 +157,7 @@ def done(queue: Queue, ids: list[str]) -> float:
 
 def collect(spark: SparkSession, url: str, out: Path, ids: list[str], view: View) -> DataFrame:
     """Endings and results go to Parquet; the results of this run, in order."""
-    from fairlane.spark.archive import archive
+    from fairlane.spark.archive.archive import archive
 
     archive(spark, url, str(out / "archive"), queue=QUEUE)
     view.say(f"archived to {near(out / 'archive')}")

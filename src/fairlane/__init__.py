@@ -10,8 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .bodies import content_id
-    from .errors import (
+    from fairlane.common.chunking import content_id
+    from fairlane.errors import (
         DataLost,
         DeadNotFound,
         FairlaneError,
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
         WaitTimeout,
         WorkerRefused,
     )
-    from .model import Completion, Progress, Result
-    from .queue import Queue, Request, submit_request
-    from .worker import Context, Reject, Retry, Worker, batch_handler, time_limit
+    from fairlane.model import Completion, Progress, Result
+    from fairlane.queue import Queue, Request, submit_request
+    from fairlane.worker import Context, Reject, Retry, Worker, batch_handler, time_limit
 
     __version__: str
 
@@ -66,7 +66,7 @@ _HOMES = {
     "Worker": ".worker",
     "WorkerRefused": ".errors",
     "batch_handler": ".worker",
-    "content_id": ".bodies",
+    "content_id": ".common.chunking",
     "submit_request": ".queue",
     "time_limit": ".worker",
 }

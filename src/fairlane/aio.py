@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
-from . import clock, keys, settings
-from .bodies import Body, chunks_async
-from .drivers.aio import AsyncDriver
-from .model import Completion, DeadChoice, DeadSubRequest, Policy, Progress, Result
-from .operations import bounds, change, control, dead, requeue, shards, watch
-from .operations.overview import queue_status
-from .operations.stats import Measured, read_stats
-from .operations.submit import submit
-from .operations.submit_many import Many, each_request
-from .queue import resolve_url
-from .results import flow
+from fairlane import settings
+from fairlane.common import clock
+from fairlane.common.chunking import Body, chunks_async
+from fairlane.drivers.aio.driver import AsyncDriver
+from fairlane.model import Completion, DeadChoice, DeadSubRequest, Policy, Progress, Result
+from fairlane.operations.control import change, completion, control, dead_letters, requeue
+from fairlane.operations.control.overview import queue_status
+from fairlane.operations.lease import shards
+from fairlane.operations.lease.stats import Measured, read_stats
+from fairlane.operations.submit import admission
+from fairlane.operations.submit.many import Many, each_request
+from fairlane.operations.submit.stream import submit
+from fairlane.protocol import keys
+from fairlane.queue import resolve_url
+from fairlane.results import flow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator, Iterable
 
-    from .operations.bounds import Bounds
-    from .operations.shards import Spread
+    from fairlane.operations.lease.shards import Spread
+    from fairlane.operations.submit.admission import Bounds
 
 
 class Request:
@@ -32,7 +36,7 @@ class Request:
 
     async def state(self) -> str:
         """One of active, paused, cancelling, expiring, done, cancelled. Raises RequestNotFound."""
-        return await self.queue.driver.run(watch.state(self.id))
+        return await self.queue.driver.run(completion.state(self.id))
 
     async def progress(self) -> Progress:
         """The counts now: total, done, dead, cancelled, held, limit. Raises RequestNotFound."""
@@ -43,7 +47,7 @@ class Request:
 
         `timeout` in seconds; raises WaitTimeout, RequestNotFound, RequestLost.
         """
-        return await self.queue.driver.run(watch.wait(self.id, clock.mono_s, timeout))
+        return await self.queue.driver.run(completion.wait(self.id, clock.mono_s, timeout))
 
     async def results(self, order: str = "input") -> AsyncIterator[Result]:
         """Yields every result, also while the request runs; see queue.Request.results."""
@@ -83,7 +87,7 @@ class Request:
     async def dead(self) -> AsyncIterator[DeadSubRequest]:
         """The dead sub-requests with their bodies, first to die first. Raises RequestNotFound."""
         after = ""
-        while page := await self.queue.driver.run(dead.read_dead(self.id, after)):
+        while page := await self.queue.driver.run(dead_letters.read_dead(self.id, after)):
             for one in page:
                 yield one
             after = page[-1].dead_id
@@ -197,10 +201,12 @@ class Queue:
         self, since: str | None = None, *, follow: bool = True
     ) -> AsyncIterator[Completion]:
         """Endings from the durable log, oldest first; see fairlane.queue.Queue.completions."""
-        after = await self.driver.run(watch.last_completion(self.name)) if since is None else since
+        after = (
+            await self.driver.run(completion.last_completion(self.name)) if since is None else since
+        )
         block = settings.BLOCK_MS if follow else 0
         while True:
-            found = await self.driver.run(watch.read_completions(self.name, after, block))
+            found = await self.driver.run(completion.read_completions(self.name, after, block))
             for ending in found:
                 after = ending.log_id
                 yield ending
@@ -217,7 +223,7 @@ class Queue:
 
     async def set_max_waiting(self, most: int) -> Bounds:
         """Bounds how many sub-requests may wait; see fairlane.queue.Queue.set_max_waiting."""
-        return await self.driver.run(bounds.set_max_waiting(self.name, most))
+        return await self.driver.run(admission.set_max_waiting(self.name, most))
 
     async def set_shards(self, count: int) -> Spread:
         """Spreads this queue's lanes over slots; see fairlane.queue.Queue.set_shards."""

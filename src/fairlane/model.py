@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from . import settings
-from .errors import InvalidArgument
-from .fingerprint import fingerprint_of
-from .keys import LANES, check_name
+from fairlane import settings
+from fairlane.common.fingerprint import fingerprint_of
+from fairlane.errors import InvalidArgument
+from fairlane.protocol.keys import LANES, check_name
 
 ENDED_STATES = frozenset({"done", "cancelled"})
 MAX_LIMIT = 10_000

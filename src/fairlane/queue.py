@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
-from . import clock, keys, settings
-from .bodies import Body, chunks
-from .drivers.sync import SyncDriver
-from .errors import InvalidArgument
-from .model import Completion, DeadChoice, DeadSubRequest, Policy, Progress, Result
-from .operations import bounds, change, control, dead, requeue, shards, watch
-from .operations.overview import queue_status
-from .operations.stats import Measured, read_stats
-from .operations.submit import submit
-from .operations.submit_many import Many, checked_requests
-from .results import flow
+from fairlane import settings
+from fairlane.common import clock
+from fairlane.common.chunking import Body, chunks
+from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.errors import InvalidArgument
+from fairlane.model import Completion, DeadChoice, DeadSubRequest, Policy, Progress, Result
+from fairlane.operations.control import change, completion, control, dead_letters, requeue
+from fairlane.operations.control.overview import queue_status
+from fairlane.operations.lease import shards
+from fairlane.operations.lease.stats import Measured, read_stats
+from fairlane.operations.submit import admission
+from fairlane.operations.submit.many import Many, checked_requests
+from fairlane.operations.submit.stream import submit
+from fairlane.protocol import keys
+from fairlane.results import flow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from .operations.bounds import Bounds
-    from .operations.shards import Spread
+    from fairlane.operations.lease.shards import Spread
+    from fairlane.operations.submit.admission import Bounds
 
 
 def resolve_url(url: str | None) -> str:
@@ -32,7 +36,7 @@ def resolve_url(url: str | None) -> str:
     named = settings.redis_url(url)
     if named:
         return named
-    from .embedded import ensure
+    from fairlane.embedded import ensure
 
     return ensure()
 
@@ -46,7 +50,7 @@ class Request:
 
     def state(self) -> str:
         """One of active, paused, cancelling, expiring, done, cancelled. Raises RequestNotFound."""
-        return self.queue.driver.run(watch.state(self.id))
+        return self.queue.driver.run(completion.state(self.id))
 
     def progress(self) -> Progress:
         """The counts now: total, done, dead, cancelled, held, limit. Raises RequestNotFound."""
@@ -57,7 +61,7 @@ class Request:
 
         `timeout` in seconds; raises WaitTimeout, RequestNotFound, RequestLost.
         """
-        return self.queue.driver.run(watch.wait(self.id, clock.mono_s, timeout))
+        return self.queue.driver.run(completion.wait(self.id, clock.mono_s, timeout))
 
     def results(self, order: str = "input") -> Iterator[Result]:
         """Yields every result, also while the request still runs, and ends with it.
@@ -111,7 +115,7 @@ class Request:
     def dead(self) -> Iterator[DeadSubRequest]:
         """The dead sub-requests with their bodies, first to die first. Raises RequestNotFound."""
         after = ""
-        while page := self.queue.driver.run(dead.read_dead(self.id, after)):
+        while page := self.queue.driver.run(dead_letters.read_dead(self.id, after)):
             yield from page
             after = page[-1].dead_id
 
@@ -254,10 +258,10 @@ class Queue:
         InvalidArgument, and DataLost when the log has lost endings after that place: it keeps about
         100,000, and a failover may take back its end. Read on from an earlier `log_id` or "0".
         """
-        after = self.driver.run(watch.last_completion(self.name)) if since is None else since
+        after = self.driver.run(completion.last_completion(self.name)) if since is None else since
         block = settings.BLOCK_MS if follow else 0
         while True:
-            found = self.driver.run(watch.read_completions(self.name, after, block))
+            found = self.driver.run(completion.read_completions(self.name, after, block))
             for ending in found:
                 after = ending.log_id
                 yield ending
@@ -281,7 +285,7 @@ class Queue:
         A submission above it waits as its `max_wait_s` says, then raises QueueFull. Returns
         (max_waiting, waiting). Raises InvalidArgument.
         """
-        return self.driver.run(bounds.set_max_waiting(self.name, most))
+        return self.driver.run(admission.set_max_waiting(self.name, most))
 
     def set_shards(self, count: int) -> Spread:
         """Spreads this queue's lanes over `count` slots, on different primaries as far as possible.

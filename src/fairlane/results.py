@@ -10,11 +10,11 @@ import heapq
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from .errors import InvalidArgument, RequestLost
-from .model import Result
-from .operations.watch import ResultPage, read_entries, read_results
-from .settings import BLOCK_MS
-from .steps import Operation
+from fairlane.errors import InvalidArgument, RequestLost
+from fairlane.model import Result
+from fairlane.operations.control.completion import ResultPage, read_entries, read_results
+from fairlane.protocol.steps import Operation
+from fairlane.settings import BLOCK_MS
 
 WINDOW_RESULTS = 20_000
 WINDOW_BYTES = 64 << 20

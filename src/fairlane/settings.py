@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from .errors import InvalidArgument
+from fairlane.errors import InvalidArgument
 
 # ------------------------------------------------------------------ defaults of a request
 

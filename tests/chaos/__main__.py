@@ -6,10 +6,9 @@ import argparse
 import secrets
 import sys
 
-from tests.support.lab import why_not
-
-from . import cluster_scenes, dead_primary, partition, scenes
-from .scenes import Scale
+from tests.chaos import cluster_scenes, dead_primary, partition, scenes
+from tests.chaos.scenes import Scale
+from tests.support.network.lab import why_not
 
 # name -> sub-requests, faults, seconds
 LONG = {

@@ -7,17 +7,16 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from fairlane import keys
 from fairlane.errors import RequestNotFound
-from fairlane.operations.shards import served
-from fairlane.steps import Command
+from fairlane.operations.lease.shards import served
+from fairlane.protocol import keys
+from fairlane.protocol.steps import Command
+from tests.chaos.handlers import body_of, name_of
+from tests.chaos.journal import read
+from tests.chaos.overlap import Overlap, over_limit
 from tests.support.requests import is_sharded, once
 from tests.support.teardown import _is_stray
 from tests.support.workers import broken
-
-from .handlers import body_of, name_of
-from .journal import read
-from .overlap import Overlap, over_limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,10 +25,9 @@ if TYPE_CHECKING:
 
     from fairlane.model import Result
     from fairlane.queue import Queue
-
-    from .fleet import Fleet
-    from .journal import Execution, Journal
-    from .load import Load, Submitted
+    from tests.chaos.fleet import Fleet
+    from tests.chaos.journal import Execution, Journal
+    from tests.chaos.load import Load, Submitted
 
 _SHOWN = 5
 _PAGE = 500

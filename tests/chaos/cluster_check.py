@@ -9,27 +9,26 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fairlane import keys
 from fairlane.errors import FairlaneError, RequestNotFound, WaitTimeout
-from fairlane.operations.fields import ask, told
-from fairlane.operations.together import each
+from fairlane.operations.batching import each
+from fairlane.protocol import keys
+from fairlane.protocol.request_hash import ask, told
+from fairlane.protocol.steps import Command
 from fairlane.queue import Queue
-from fairlane.steps import Command
-from tests.support.clusters import slot_of
+from tests.chaos.check import Check
+from tests.chaos.handlers import name_of
+from tests.chaos.stalls import longest_gap, shown
+from tests.chaos.waiters import digest_of
 from tests.support.requests import once
+from tests.support.servers.clusters import slot_of
 from tests.support.workers import broken
-
-from .check import Check
-from .handlers import name_of
-from .stalls import longest_gap, shown
-from .waiters import digest_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .journal import Journal
-    from .primaries import Primaries
-    from .waiters import Told, Waiters
+    from tests.chaos.journal import Journal
+    from tests.chaos.primaries import Primaries
+    from tests.chaos.waiters import Told, Waiters
 
 ENDED = {"done", "cancelled"}
 AFTER_MS = 15_000.0  # a fault's stall is looked for within this

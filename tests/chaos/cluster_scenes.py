@@ -16,28 +16,26 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairlane import keys
-from fairlane.operations.shards import read_shards
+from fairlane.operations.lease.shards import read_shards
+from fairlane.protocol import keys
+from fairlane.protocol.steps import Command
 from fairlane.queue import Queue
-from fairlane.steps import Command
-from tests.support.backends import OnCluster
-from tests.support.clusters import run_cluster, slot_of
+from tests.chaos.cluster_check import ClusterCheck, Glimpses
+from tests.chaos.fleet import Fleet
+from tests.chaos.handlers import name_of
+from tests.chaos.load import MEAN_SIZE, Load, quick
+from tests.chaos.primaries import Primaries, now_ms
+from tests.chaos.scenes import SETTLE_S, Scale, Scene
+from tests.chaos.waiters import Waiters
 from tests.support.requests import once
-
-from .cluster_check import ClusterCheck, Glimpses
-from .fleet import Fleet
-from .handlers import name_of
-from .load import MEAN_SIZE, Load, quick
-from .primaries import Primaries, now_ms
-from .scenes import SETTLE_S, Scale, Scene
-from .waiters import Waiters
+from tests.support.servers.backends import OnCluster
+from tests.support.servers.clusters import run_cluster, slot_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.support.clusters import Cluster
-
-    from .check import Report
+    from tests.chaos.check import Report
+    from tests.support.servers.clusters import Cluster
 
 NODE_TIMEOUT_S = 2.0
 SOON_S = 3.0  # a failover's stall beyond the node timeout, at most

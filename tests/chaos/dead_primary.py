@@ -16,24 +16,22 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairlane import keys
+from fairlane.protocol import keys
 from fairlane.queue import Queue
-from tests.support.backends import OnCluster
-from tests.support.clusters import run_cluster, slot_of
-
-from .check import Check
-from .fleet import Fleet
-from .handlers import name_of
-from .journal import read
-from .load import BACKOFF_MS, Load, Plan
-from .scenes import Scale, Scene
-from .stalls import percentile, shown
+from tests.chaos.check import Check
+from tests.chaos.fleet import Fleet
+from tests.chaos.handlers import name_of
+from tests.chaos.journal import read
+from tests.chaos.load import BACKOFF_MS, Load, Plan
+from tests.chaos.scenes import Scale, Scene
+from tests.chaos.stalls import percentile, shown
+from tests.support.servers.backends import OnCluster
+from tests.support.servers.clusters import run_cluster, slot_of
 
 if TYPE_CHECKING:
-    from tests.support.clusters import Cluster, Node
-
-    from .check import Report
-    from .journal import Execution
+    from tests.chaos.check import Report
+    from tests.chaos.journal import Execution
+    from tests.support.servers.clusters import Cluster, Node
 
 OPTIONS = ("--cluster-require-full-coverage", "no")
 LEASE_MS = 10_000

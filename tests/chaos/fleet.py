@@ -16,11 +16,10 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from tests.support.servers import HOST, _die_with_parent, is_open
+from tests.chaos import journal
+from tests.support.servers.server_process import HOST, _die_with_parent, is_open
 from tests.support.wait import wait_until
 from tests.support.workers import has_own_traceback
-
-from . import journal
 
 if TYPE_CHECKING:
     from collections.abc import Callable

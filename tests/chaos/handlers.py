@@ -11,7 +11,7 @@ import asyncio
 import threading
 from typing import TYPE_CHECKING
 
-from .journal import BEGAN, ENDED, RAISED, Writer
+from tests.chaos.journal import BEGAN, ENDED, RAISED, Writer
 
 if TYPE_CHECKING:
     from fairlane.worker import Context

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from fairlane.errors import FairlaneError
 from fairlane.queue import Queue
 from fairlane.settings import PATIENCE_S
-
-from .handlers import body_of, name_of
+from tests.chaos.handlers import body_of, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairlane import keys
-
-from .handlers import name_of
+from fairlane.protocol import keys
+from tests.chaos.handlers import name_of
 
 if TYPE_CHECKING:
-    from .check import Report
-    from .load import Load
+    from tests.chaos.check import Report
+    from tests.chaos.load import Load
 
 SYNC_S = 2.0  # an append-only file that is synced every second may be behind by so much
 QUEUE = "req"

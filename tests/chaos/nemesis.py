@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import redis
 
-from tests.support.servers import Server, _die_with_parent
+from tests.chaos.fleet import pause
+from tests.support.servers.server_process import Server, _die_with_parent
 from tests.support.wait import wait_until
 
-from .fleet import pause
-
 if TYPE_CHECKING:
-    from .fleet import Fleet, Member
-    from .proxy import Running
+    from tests.chaos.fleet import Fleet, Member
+    from tests.chaos.proxy import Running
 
 READY_S = 60.0
 

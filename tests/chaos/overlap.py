@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from .journal import Execution
+    from tests.chaos.journal import Execution
 
 
 @dataclass

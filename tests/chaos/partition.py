@@ -18,29 +18,28 @@ from itertools import count, cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairlane import keys, settings
+from fairlane import settings
 from fairlane.embedded import find_server
-from fairlane.operations.shards import Shards, read_shards
+from fairlane.operations.lease.shards import Shards, read_shards
+from fairlane.protocol import keys
 from fairlane.queue import Queue
-from tests.support import servers
-from tests.support.clusters import Cluster, Node, slot_of, start_all
-from tests.support.lab import make_lab
-
-from .cluster_scenes import LEASE_MS, NODE_TIMEOUT_S, OPTIONS, SOON_S, scene_on
-from .fleet import Stop
-from .handlers import name_of
-from .load import Plan, long_ones, quick
-from .primaries import Primaries
+from tests.chaos.cluster_scenes import LEASE_MS, NODE_TIMEOUT_S, OPTIONS, SOON_S, scene_on
+from tests.chaos.fleet import Stop
+from tests.chaos.handlers import name_of
+from tests.chaos.load import Plan, long_ones, quick
+from tests.chaos.primaries import Primaries
+from tests.support.network.lab import make_lab
+from tests.support.servers import server_process
+from tests.support.servers.clusters import Cluster, Node, slot_of, start_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.support.lab import Lab
-
-    from .check import Report
-    from .cluster_scenes import ClusterScene
-    from .load import Submitted
-    from .scenes import Scale
+    from tests.chaos.check import Report
+    from tests.chaos.cluster_scenes import ClusterScene
+    from tests.chaos.load import Submitted
+    from tests.chaos.scenes import Scale
+    from tests.support.network.lab import Lab
 
 PORT = 7000
 PRIMARIES = 3
@@ -78,7 +77,7 @@ def lab_cluster(lab: Lab, *options: str) -> Iterator[Cluster]:
             own = ["--bind", place.host, "--cluster-announce-ip", place.host]
             own += ["--protected-mode", "no", "--appendonly", "yes"]
             own += ["--cluster-node-timeout", str(int(NODE_TIMEOUT_S * 1000)), *options]
-            words = [*place.before, *servers.node_words(binary, folder, PORT, *own)]
+            words = [*place.before, *server_process.node_words(binary, folder, PORT, *own)]
             nodes.append(Node(secrets.token_hex(20), PORT, folder, words, host=place.host))
         cluster = Cluster(nodes)
         try:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import redis
 
-from tests.support.clusters import node_is_primary
+from tests.support.servers.clusters import node_is_primary
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable
 
-    from tests.support.clusters import Cluster, Node
+    from tests.support.servers.clusters import Cluster, Node
 
 
 def now_ms() -> float:

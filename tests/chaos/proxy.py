@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.support.servers import HOST, _die_with_parent
+from tests.support.servers.server_process import HOST, _die_with_parent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,22 +15,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairlane.queue import Queue
-from tests.support.servers import run_server
+from tests.chaos.check import Check, Ear, Report, leftovers
+from tests.chaos.fleet import Fleet
+from tests.chaos.journal import written
+from tests.chaos.load import Load, long_ones, small
+from tests.chaos.memory import Memory
+from tests.chaos.nemesis import Nemesis
+from tests.chaos.proxy import run_proxy
+from tests.chaos.trials import Trials
+from tests.support.servers.server_process import run_server
 from tests.support.wait import wait_until
-
-from .check import Check, Ear, Report, leftovers
-from .fleet import Fleet
-from .journal import written
-from .load import Load, long_ones, small
-from .memory import Memory
-from .nemesis import Nemesis
-from .proxy import run_proxy
-from .trials import Trials
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.support.servers import Server
+    from tests.support.servers.server_process import Server
 
 SETTLE_S = 90.0  # from the last fault to the end of the last request: leases and audits
 _SAID_EVERY_S = 5.0

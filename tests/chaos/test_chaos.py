@@ -8,20 +8,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.chaos import journal, scenes
+from tests.chaos.journal import BEGAN, ENDED, Execution
+from tests.chaos.overlap import over_limit
+from tests.chaos.scenes import Scale
+from tests.chaos.stalls import longest_gap, shown
 from tests.worker.parts import ON_SINGLE
-
-from . import journal, scenes
-from .journal import BEGAN, ENDED, Execution
-from .overlap import over_limit
-from .scenes import Scale
-from .stalls import longest_gap, shown
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.support.servers import Server
-
-    from .check import Report
+    from tests.chaos.check import Report
+    from tests.support.servers.server_process import Server
 
 ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="children are found in /proc")
 SEED = 7

@@ -6,11 +6,10 @@ import sys
 
 import pytest
 
-from tests.support.lab import why_not
-
-from . import cluster_scenes, dead_primary, partition
-from .stalls import shown
-from .test_chaos import check, small
+from tests.chaos import cluster_scenes, dead_primary, partition
+from tests.chaos.stalls import shown
+from tests.chaos.test_chaos import check, small
+from tests.support.network.lab import why_not
 
 pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.heavy]
 ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="children are found in /proc")

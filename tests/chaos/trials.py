@@ -7,19 +7,17 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from fairlane import keys
+from fairlane.protocol import keys
+from tests.chaos.fleet import pause
+from tests.chaos.journal import read
+from tests.chaos.load import Plan
 from tests.support.wait import wait_until
-
-from .fleet import pause
-from .journal import read
-from .load import Plan
 
 if TYPE_CHECKING:
     from fairlane.queue import Queue
-
-    from .fleet import Fleet
-    from .journal import Execution
-    from .load import Load
+    from tests.chaos.fleet import Fleet
+    from tests.chaos.journal import Execution
+    from tests.chaos.load import Load
 
 WAIT_S = 60.0
 

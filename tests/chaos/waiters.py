@@ -15,15 +15,13 @@ from typing import TYPE_CHECKING
 
 from fairlane.errors import FairlaneError, RedisError, RequestNotFound, WaitTimeout
 from fairlane.queue import Queue
-
-from .handlers import name_of
+from tests.chaos.handlers import name_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from fairlane.model import Result
-
-    from .load import Load
+    from tests.chaos.load import Load
 
 SILENT_S = 120.0  # who has heard nothing by then was left alone
 _READ_MOST = 500  # results that a waiter reads

@@ -14,17 +14,17 @@ import pytest
 import fairlane
 from fairlane import settings
 from fairlane.model import Token, Verdict
-from fairlane.operations import tokens, work
+from fairlane.operations.lease import leases, tokens
+from fairlane.protocol.steps import Batch
 from fairlane.queue import Queue
-from fairlane.steps import Batch
-from tests.support import backends
 from tests.support.requests import waiting_bodies
+from tests.support.servers import backends
 from tests.support.workers import has_own_traceback
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from fairlane.steps import Operation, Step
+    from fairlane.protocol.steps import Operation, Step
 
 # Most of the command line does not depend on the kind of server: one is enough.
 ON_ONE_KIND = pytest.mark.parametrize("redis_server", backends.one(), indirect=True)
@@ -156,7 +156,7 @@ def hold(url: str) -> None:
         popped = opened.driver.run(_once(tokens.pop(opened.name, 50)))
         token = tokens.parse(popped.tokens[0])
         assert token is not None
-        word, _, _ = opened.driver.run(work.acquire(token, "host:1", "1", 1))
+        word, _, _ = opened.driver.run(leases.acquire(token, "host:1", "1", 1))
         assert word == "ok"
 
 
@@ -167,7 +167,7 @@ def _once(step: Step) -> Operation[Any]:
 def _settle_one(
     token: Token, queue: str, answer: Callable[[int, bytes], bytes | None]
 ) -> Operation[list[bytes]]:
-    word, held, rest = yield from work.acquire(token, "host:1", "1", 1)
+    word, held, rest = yield from leases.acquire(token, "host:1", "1", 1)
     if held is None:
         if word != "ended" and rest:
             yield Batch(tokens.insert(queue, token.request_id, rest))
@@ -181,10 +181,10 @@ def _settle_one(
     except (Dead, Failed) as reason:
         word, delay = ("dead", 0) if isinstance(reason, Dead) else ("retry", 60_000)
         verdict = Verdict(entry_id, word, delay, index + b":x:1:0:0", str(reason))
-        reply = yield work.complete(held, [], [], [verdict], keep=False)
+        reply = yield leases.complete(held, [], [], [verdict], keep=False)
     else:
         head = index + (b":n:1:0:0" if body is None else b":d:1:0:0")
-        reply = yield work.complete(held, [entry_id], [head, body or b""], [], keep=False)
+        reply = yield leases.complete(held, [entry_id], [head, body or b""], [], keep=False)
     if reply[0] == b"ended":
         yield tokens.retire(queue, token.request_id, reply[1])
     elif calls := tokens.insert(queue, token.request_id, reply[-1]):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.cli.program import NOBODY, ON_ONE_KIND, Program
-from tests.support.servers import run_server
+from tests.support.servers.server_process import run_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import pytest
 
-from fairlane import keys, terminal
-from fairlane.cli.group import COMMANDS
+from fairlane.cli.registry import COMMANDS
+from fairlane.common import terminal
+from fairlane.protocol import keys
 from fairlane.queue import Queue
 from tests.cli.program import ON_ONE_KIND, Dead, settle
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlane.bodies import chunks, chunks_async
+from fairlane.common.chunking import chunks, chunks_async
 from fairlane.errors import InvalidArgument
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlane.fingerprint import fingerprint_of, read_failure, without_values
+from fairlane.common.fingerprint import fingerprint_of, read_failure, without_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable

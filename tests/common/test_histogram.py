@@ -8,7 +8,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlane.histogram import Distribution, bounds_of, bucket_of
+from fairlane.common.histogram import Distribution, bounds_of, bucket_of
 
 VALUES = st.lists(st.integers(0, 10**9), min_size=1, max_size=60)
 

@@ -20,6 +20,10 @@ from typing import TYPE_CHECKING, NoReturn
 from redis import RedisError
 
 from fairlane import FairlaneError
+from tests.compose.cluster import FILE, UP_S, Cluster, Node, free_digits, service_of
+from tests.compose.engine import Engine, EngineFailed, NoEngine, run, run_engine
+from tests.compose.image import NoProgram, find_image
+from tests.compose.work import Host, Wrong
 from tests.guide.blocks import (
     CLUSTER,
     PUBLISHED,
@@ -30,13 +34,8 @@ from tests.guide.blocks import (
     environment,
     lines_of,
 )
-from tests.support import servers
-from tests.support.containers import image as wanted_image
-
-from .cluster import FILE, UP_S, Cluster, Node, free_digits, service_of
-from .engine import Engine, EngineFailed, NoEngine, run, run_engine
-from .image import NoProgram, find_image
-from .work import Host, Wrong
+from tests.support.servers import server_process
+from tests.support.servers.containers import image as wanted_image
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -232,7 +231,7 @@ def name_on(node: Node) -> str:
 
 
 def free_id() -> str:
-    return f"127.0.0.1:{servers.free_ports(1)[0]}"
+    return f"127.0.0.1:{server_process.free_ports(1)[0]}"
 
 
 if __name__ == "__main__":

@@ -14,15 +14,14 @@ from redis.backoff import NoBackoff
 from redis.crc import key_slot
 from redis.retry import Retry
 
+from tests.compose.engine import EngineFailed, run
 from tests.guide.blocks import ROOT
 from tests.support.wait import wait_until
-
-from .engine import EngineFailed, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .engine import Engine
+    from tests.compose.engine import Engine
 
 FILE = ROOT / "cluster-compose.yml"
 HOST = "127.0.0.1"

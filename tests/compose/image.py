@@ -16,7 +16,7 @@ from fairlane.embedded import find_server
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .engine import Engine
+    from tests.compose.engine import Engine
 
 OFFICIAL = "redis:7"
 PULL_S = 180.0

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fairlane.embedded import find_server
-
-from . import __main__ as program
-from . import engine, image
+from tests.compose import __main__ as program
+from tests.compose import engine, image
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,10 +10,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.compose.engine import run
 from tests.guide.blocks import ROOT, lines_of
 from tests.support.wait import wait_until
-
-from .engine import run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import keys, settings
-from fairlane.drivers import wire
+from fairlane import settings
 from fairlane.drivers.urls import hide_secret
-from fairlane.drivers.wire import check_fitness
+from fairlane.drivers.wire import encoding
+from fairlane.drivers.wire.encoding import check_fitness
 from fairlane.errors import InvalidArgument, RedisUnfit, RedisUnreachable
 from fairlane.model import Policy
-from fairlane.operations import control, tokens
-from fairlane.operations.submit import submit
-from fairlane.scripts import Dialect, library
-from fairlane.steps import (
+from fairlane.operations.control import control
+from fairlane.operations.lease import tokens
+from fairlane.operations.submit.stream import submit
+from fairlane.protocol import keys
+from fairlane.protocol.scripts import Dialect, library
+from fairlane.protocol.steps import (
     At,
     Batch,
     Call,
@@ -37,10 +39,10 @@ if TYPE_CHECKING:
 
     import redis
 
-    from fairlane.steps import Operation
-    from tests.support.backends import Backend
+    from fairlane.protocol.steps import Operation
     from tests.support.requests import Lane
-    from tests.support.servers import Server
+    from tests.support.servers.backends import Backend
+    from tests.support.servers.server_process import Server
 
 
 @pytest.mark.any_command
@@ -248,7 +250,7 @@ def test_one_driver_serves_many_threads(lane: Lane):
 def test_an_operation_that_subscribes_leaves_no_subscription(kind: str, redis_url: str, lane: Lane):
     """Its connection is closed at the end, whatever the end was."""
     from fairlane.errors import WaitTimeout
-    from fairlane.operations.watch import wait
+    from fairlane.operations.control.completion import wait
 
     lane.start(1)
     with pytest.raises(WaitTimeout):
@@ -288,7 +290,7 @@ def test_no_number_reaches_the_packing_of_a_command(*, whole: bool):
         (keys.active("req"), keys.conf("req")), ids=["r1"], grace=1, above=2.0, now=3
     )
     for step in (call, Command(b"BRPOP", "a", 0.5), Command(b"ZADD", "a", 7, "b")):
-        assert {type(word) for word in wire.words(step, Dialect.SINGLE, whole=whole)} <= {
+        assert {type(word) for word in encoding.words(step, Dialect.SINGLE, whole=whole)} <= {
             bytes,
             str,
         }

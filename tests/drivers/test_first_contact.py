@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane.drivers.passing import FirstContact
+from fairlane.drivers.driver import FirstContact
 from fairlane.errors import FairlaneError, RedisUnfit, RedisUnreachable
-from fairlane.steps import Batch, Command
-from tests.operations.test_spread import LAST
+from fairlane.protocol.steps import Batch, Command
+from tests.drivers.cluster.test_batch_state import LAST
 from tests.support.drivers import perform
-from tests.support.fakes import FakeServer, Refusal, fake_servers
+from tests.support.network.fakes import FakeServer, Refusal, fake_servers
 from tests.support.requests import once
-from tests.support.servers import free_ports, run_server
+from tests.support.servers.server_process import free_ports, run_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairlane.steps import Batch, Command, Lazily
-from tests.support import backends
+from fairlane.protocol.steps import Batch, Command, Lazily
 from tests.support.requests import once
+from tests.support.servers import backends
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import redis
 
-    from fairlane.drivers.sync import SyncDriver
+    from fairlane.drivers.sync.driver import SyncDriver
 
 
 ON_SINGLE = pytest.mark.parametrize("redis_server", backends.one(), indirect=True)

@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairlane import clock, keys
-from fairlane.drivers import wire
+from fairlane.common import clock
+from fairlane.drivers.wire import encoding
 from fairlane.errors import RedisUnfit, RedisUnreachable
-from fairlane.scripts import library
-from fairlane.steps import Batch, Command
+from fairlane.protocol import keys
+from fairlane.protocol.scripts import library
+from fairlane.protocol.steps import Batch, Command
 from tests.cli.program import Program
-from tests.operations.test_passing import refusing
-from tests.support import servers
+from tests.drivers.test_retries import refusing
 from tests.support.drivers import both, perform
-from tests.support.replicas import Pair, in_step, run_pair
+from tests.support.servers import server_process
+from tests.support.servers.replicas import Pair, in_step, run_pair
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ WRITES = {
 @pytest.fixture(scope="module", params=["single", "system_redis"])
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     """A primary and its replica."""
-    servers.skip_unless_there(request.param)
+    server_process.skip_unless_there(request.param)
     with run_pair(request.param) as made:
         yield made
 
@@ -93,4 +94,4 @@ def test_the_command_line_reads_a_replica_and_does_not_write_to_it(pair: Pair, t
 )
 def test_only_a_plain_url_names_a_replica(role: str, url: str, found: bool):
     """The others find the primary again."""
-    assert wire.names_replica(f"redis_version:7.0.0\r\nrole:{role}\r\n", url) is found
+    assert encoding.names_replica(f"redis_version:7.0.0\r\nrole:{role}\r\n", url) is found

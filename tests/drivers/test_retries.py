@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import keys, settings
+from fairlane import settings
 from fairlane.errors import RedisUnfit, RedisUnreachable
-from fairlane.steps import Command
-from tests.support import servers
-from tests.support.backends import at
+from fairlane.protocol import keys
+from fairlane.protocol.steps import Command
 from tests.support.drivers import both, perform
+from tests.support.servers import server_process
+from tests.support.servers.backends import at
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
@@ -90,16 +91,16 @@ def blocked(client: redis.Redis) -> list[str]:
 
 
 @pytest.fixture
-def silent() -> Iterator[servers.Server]:
+def silent() -> Iterator[server_process.Server]:
     """A server that is there and says nothing: connections stand, and no reply comes."""
-    with servers.run_server("single") as server:
+    with server_process.run_server("single") as server:
         yield server
         os.kill(server.pid, signal.SIGCONT)
 
 
 @pytest.mark.server
 @both
-def test_a_server_that_falls_silent_holds_nobody_for_ever(kind: str, silent: servers.Server):
+def test_a_server_that_falls_silent_holds_nobody_for_ever(kind: str, silent: server_process.Server):
     """Neither a blocking pop nor a call; and when it speaks again, the next one is answered."""
     pop = Command(b"BRPOP", LANE, 1)
     assert perform(kind, silent.url, pop, patience_s=0, timeout_s=5) is None

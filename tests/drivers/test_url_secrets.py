@@ -15,10 +15,10 @@ import pytest
 
 from fairlane.drivers import urls
 from fairlane.errors import FairlaneError, InvalidArgument
+from fairlane.protocol.steps import Command
 from fairlane.queue import Queue, resolve_url
-from fairlane.spark.fleet import Plan
-from fairlane.steps import Command
-from fairlane.worker.process import Assignment
+from fairlane.spark.fleet.fleet import Plan
+from fairlane.worker.process.child import Assignment
 from tests.support.drivers import both, run
 from tests.support.requests import once
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from fairlane.drivers.sync_servers import Servers
+from fairlane.drivers.sync.connections import Servers
 from fairlane.drivers.urls import hide_secret, read
 from fairlane.errors import FairlaneError, InvalidArgument
+from fairlane.protocol.steps import Command
 from fairlane.queue import Queue
-from fairlane.steps import Command
 from tests.support.drivers import both, run
 from tests.support.requests import once
 

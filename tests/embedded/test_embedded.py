@@ -17,12 +17,12 @@ import pytest
 import redis
 
 from fairlane import embedded
-from fairlane.embedded import ServerBinary, data, server
-from fairlane.embedded import place as place_module
-from fairlane.embedded.place import find_place
+from fairlane.embedded import ServerBinary, data_folders, server
+from fairlane.embedded import home as place_module
+from fairlane.embedded.home import find_place
 from fairlane.errors import RedisUnfit, RedisUnreachable
 from fairlane.queue import Queue
-from tests.support.servers import find_bundled, find_system_redis, run_server
+from tests.support.servers.server_process import find_bundled, find_system_redis, run_server
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
@@ -473,9 +473,9 @@ def test_valkey_reads_what_redis_wrote_up_to_7_2(
     (written / "appendonly.aof.1.base.rdb").write_bytes(head + b"rest")
     if not is_read:
         with pytest.raises(RedisUnfit, match=r"written by Redis 7, which Valkey 9\.0\.0"):
-            data.choose(home)
+            data_folders.choose(home)
         return
-    chosen, folder = data.choose(home)
+    chosen, folder = data_folders.choose(home)
     assert (chosen.path, folder) == (program, home / "valkey-9")
     assert any((folder / "appendonlydir").iterdir())
 
@@ -488,7 +488,7 @@ def test_data_stay_with_the_flavour_that_wrote_them(
     write_program(tmp_path / "2", "Valkey server v=9.0.0", name="valkey-server")
     only_on_path(tmp_path / "1", tmp_path / "2")
     (home / "redis-6" / "appendonlydir").mkdir(parents=True)
-    chosen, folder = data.choose(home)
+    chosen, folder = data_folders.choose(home)
     assert (chosen.path, folder) == (older, home / "redis-7")
 
 

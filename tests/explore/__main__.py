@@ -12,13 +12,22 @@ from collections import Counter
 from contextlib import closing
 from typing import Any
 
-from tests.support import servers
-
-from .actors import install
-from .explorer import Explorer, System, TooLarge, Violation
-from .protocol import Fairlane
-from .systems import BY_NAME, DURABLES, HUGE, LARGE, MIDDLE, REQUEUES, SHARDED, SHARED, SMALL
-from .world import World
+from tests.explore.actors import install
+from tests.explore.explorer import Explorer, System, TooLarge, Violation
+from tests.explore.protocol import Fairlane
+from tests.explore.systems import (
+    BY_NAME,
+    DURABLES,
+    HUGE,
+    LARGE,
+    MIDDLE,
+    REQUEUES,
+    SHARDED,
+    SHARED,
+    SMALL,
+)
+from tests.explore.world import World
+from tests.support.servers import server_process
 
 GROUPS = {
     "small": SMALL,
@@ -79,7 +88,7 @@ def main() -> int:
     total: Counter[str] = Counter()
     systems = chosen(sys.argv[1:])
     twice = [system for system in systems if system in (*SMALL, *MIDDLE)]
-    with servers.run_server("single") as server:
+    with server_process.run_server("single") as server:
         for in_stream, some in ((False, systems), (True, twice)):
             if in_stream and some:
                 say("the small and middle ones again, with streams from the start:")

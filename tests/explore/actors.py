@@ -8,14 +8,17 @@ from dataclasses import dataclass, fields, is_dataclass
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
-from fairlane import keys, settings
+from fairlane import settings
 from fairlane.model import Policy, Slice
-from fairlane.operations import change, control, deaths, maintain, requeue, shards, work
-from fairlane.operations.audit import Audit
-from fairlane.operations.intents import Intent, seen_to_exist
-from fairlane.operations.submit import submit
-from fairlane.scripts import library
-from fairlane.steps import (
+from fairlane.operations.control import change, control, requeue
+from fairlane.operations.lease import leases, shards
+from fairlane.operations.maintenance import dead_workers, registry
+from fairlane.operations.maintenance.auditor import Audit
+from fairlane.operations.submit.intents import Intent, seen_to_exist
+from fairlane.operations.submit.stream import submit
+from fairlane.protocol import keys
+from fairlane.protocol.scripts import library
+from fairlane.protocol.steps import (
     Across,
     Batch,
     Call,
@@ -29,21 +32,19 @@ from fairlane.steps import (
     Step,
     Subscribe,
 )
-from fairlane.worker import loop
-from fairlane.worker.bunch import Bunch
-from fairlane.worker.unit import Outcome, Unit
-
-from .names import scored
-from .protocol import QUEUE, REQUEST, T0, TAKEN_BY
-from .replies import Broken, Chunk, replay
+from fairlane.worker.unit import loop
+from fairlane.worker.unit.lease_batch import Bunch
+from fairlane.worker.unit.unit import Outcome, Unit
+from tests.explore.names import scored
+from tests.explore.protocol import QUEUE, REQUEST, T0, TAKEN_BY
+from tests.explore.replies import Broken, Chunk, replay
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
-    from fairlane.scripts import Library
-
-    from .names import Template
-    from .world import Doing, World
+    from fairlane.protocol.scripts import Library
+    from tests.explore.names import Template
+    from tests.explore.world import Doing, World
 
     Begin = Callable[["Role", tuple[Any, ...]], Generator[Step, Any, Any]]
 
@@ -202,7 +203,7 @@ def _cancel(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
 
 @kind("changer", again=True)
 def _change(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
-    """One live change after the other: words of fairlane.operations.change, and what they take."""
+    """One live change after the other: words of fairlane.operations.control.change, and what they take."""
     for word, *given in role.option("changes"):
         yield from getattr(change, word)(REQUEST, *given)
 
@@ -228,19 +229,19 @@ def _until_ended(operation: Generator[Step, Any, Any]) -> Generator[Step, Any, N
 @kind("taker")
 def _take_over(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
     """Somebody holds a worker for dead, rightly or not."""
-    return deaths.take_over(QUEUE, role.option("worker"), "1")
+    return dead_workers.take_over(QUEUE, role.option("worker"), "1")
 
 
 @kind("keeper")
 def _keep(role: Role, argument: tuple[Any, ...]) -> Generator[Step, Any, Any]:
     what, *served = argument
     if what == "promote":
-        return maintain.promote(QUEUE, served)
+        return registry.promote(QUEUE, served)
     if what == "audit":
         return Audit(QUEUE).run(settings.TOKEN_GRACE_MS)
     if what == "walk":
         return _walk()
-    return shards.move(QUEUE) if what == "move" else maintain.look_after(QUEUE)
+    return shards.move(QUEUE) if what == "move" else registry.look_after(QUEUE)
 
 
 def _walk() -> Generator[Step, Any, Any]:
@@ -513,17 +514,18 @@ def ways(step: Handle | HandleBunch, hows: tuple[str, ...]) -> Iterator[str]:
 def extension(step: Handle | HandleBunch) -> Call:
     """What the supervisor sends while a handler runs."""
     held = step.slice if isinstance(step, Handle) else step.bunch.waiting[0].slice
-    return work.extend(held.request_id, held.k, held.fence.decode(), held.op.decode())
+    return leases.extend(held.request_id, held.k, held.fence.decode(), held.op.decode())
 
 
 def install(library: Library, monkeypatch: Any) -> None:
     """The operations use this library, our op ids and a clock that stands still."""
-    from fairlane import clock, operations, settings
+    from fairlane import operations, settings
+    from fairlane.common import clock
 
     for found in pkgutil.iter_modules(operations.__path__):
         module = importlib.import_module(f"{operations.__name__}.{found.name}")
         if hasattr(module, "library"):
             monkeypatch.setattr(module, "library", lambda: library)
-    monkeypatch.setattr("fairlane.operations.work._ops", OPS)
+    monkeypatch.setattr("fairlane.operations.lease.leases._ops", OPS)
     monkeypatch.setattr(clock, "mono_s", lambda: 0.0)
     monkeypatch.setattr(settings, "OPEN_MS", 20_000)

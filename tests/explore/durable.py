@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fairlane.operations import watch
-
-from .actors import Role, kind
-from .protocol import REQUEST, Facts, Fairlane
+from fairlane.operations.control import completion
+from tests.explore.actors import Role, kind
+from tests.explore.protocol import REQUEST, Facts, Fairlane
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
 
-    from fairlane.steps import Step
-
-    from .actors import Actor
+    from fairlane.protocol.steps import Step
+    from tests.explore.actors import Actor
 
 WAITER = Role("a", "waiter")
 
 
 @kind("waiter", again=True)
 def _wait(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
-    return watch.wait(REQUEST, lambda: 0.0, None)
+    return completion.wait(REQUEST, lambda: 0.0, None)
 
 
 class Durable(Fairlane):

@@ -9,18 +9,17 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairlane.steps import Batch, Confirm
-
-from .actors import FAILED, KEEPER, KINDS, Actor, Cast, Role, extension, ways
-from .names import digest
-from .protocol import T0
-from .replies import Away, Full, Heard, Way
+from fairlane.protocol.steps import Batch, Confirm
+from tests.explore.actors import FAILED, KEEPER, KINDS, Actor, Cast, Role, extension, ways
+from tests.explore.names import digest
+from tests.explore.protocol import T0
+from tests.explore.replies import Away, Full, Heard, Way
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from .protocol import Fairlane
-    from .world import Doing, Stand, World
+    from tests.explore.protocol import Fairlane
+    from tests.explore.world import Doing, Stand, World
 
 ADVANCE_MS = 31_000  # longer than a lease, a grace, a backoff
 BATCH = 400  # states whose steps share a round trip

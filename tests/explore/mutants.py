@@ -24,15 +24,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairlane.scripts import library
-from tests.support import servers
-
-from .__main__ import Patch, say
-from .actors import install
-from .explorer import Explorer, TooLarge, Violation
-from .protocol import Fairlane
-from .systems import GATE
-from .world import World
+from fairlane.protocol.scripts import library
+from tests.explore.__main__ import Patch, say
+from tests.explore.actors import install
+from tests.explore.explorer import Explorer, TooLarge, Violation
+from tests.explore.protocol import Fairlane
+from tests.explore.systems import GATE
+from tests.explore.world import World
+from tests.support.servers import server_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -211,7 +210,7 @@ def caught_by_tests(root: Path, folder: str, word: str) -> bool:
 
 def caught_by_explorer(root: Path) -> str:
     """The small system that sees a violation; "" if none does."""
-    with servers.run_server("single") as server:
+    with server_process.run_server("single") as server:
         try:
             for system in GATE:
                 protocol = (system.protocol or Fairlane)(root)

@@ -14,17 +14,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import redis
 
-from fairlane.scripts import Script
-from fairlane.steps import Batch, Call, Command, Handle, Operation
-
-from .actors import Role, kind
-from .explorer import System
-from .protocol import Protocol
+from fairlane.protocol.scripts import Script
+from fairlane.protocol.steps import Batch, Call, Command, Handle, Operation
+from tests.explore.actors import Role, kind
+from tests.explore.explorer import System
+from tests.explore.protocol import Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
 
-    from .actors import Actor
+    from tests.explore.actors import Actor
 
 KEYS = {
     "stream": b"sub:{r}",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from fairlane.steps import Arg, Call
+    from fairlane.protocol.steps import Arg, Call
 
 _TIME = r"1[67]\d{11}"
 _RENAMED = re.compile(

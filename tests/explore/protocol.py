@@ -6,16 +6,17 @@ import re
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairlane import keys, scripts, settings
-from fairlane.operations.fields import unpacked
-from fairlane.steps import Command
+from fairlane import settings
+from fairlane.protocol import keys, scripts
+from fairlane.protocol.request_hash import unpacked
+from fairlane.protocol.steps import Command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from .actors import Actor
-    from .world import World
+    from tests.explore.actors import Actor
+    from tests.explore.world import World
 
 
 QUEUE, REQUEST = "req", "r"

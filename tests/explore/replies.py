@@ -9,15 +9,14 @@ import redis
 
 from fairlane.errors import RedisFull, RedisUnreachable
 from fairlane.model import Slice, Verdict, result_head
-from fairlane.steps import Batch, Confirmed, HandleBunch, Handled, Pop, Popped, Step
-from fairlane.worker.unit import Lease, Outcome
-
-from .world import Refused
+from fairlane.protocol.steps import Batch, Confirmed, HandleBunch, Handled, Pop, Popped, Step
+from fairlane.worker.unit.unit import Lease, Outcome
+from tests.explore.world import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from fairlane.worker.bunch import Bunch
+    from fairlane.worker.unit.lease_batch import Bunch
 
 
 class Chunk(tuple[bytes, ...]):

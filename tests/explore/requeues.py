@@ -6,17 +6,15 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from fairlane.model import DeadChoice
-from fairlane.operations import requeue
-
-from .actors import FAILED, Role, kind
-from .protocol import REQUEST, Facts, Fairlane
+from fairlane.operations.control import requeue
+from tests.explore.actors import FAILED, Role, kind
+from tests.explore.protocol import REQUEST, Facts, Fairlane
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
 
-    from fairlane.steps import Step
-
-    from .actors import Actor
+    from fairlane.protocol.steps import Step
+    from tests.explore.actors import Actor
 
 
 def reviver(name: str, *indexes: int) -> Role:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fairlane import keys
-from fairlane.operations import shards
-from fairlane.steps import Command
-
-from .actors import Role, kind
-from .protocol import LANES, QUEUE, Facts, Fairlane
+from fairlane.operations.lease import shards
+from fairlane.protocol import keys
+from fairlane.protocol.steps import Command
+from tests.explore.actors import Role, kind
+from tests.explore.protocol import LANES, QUEUE, Facts, Fairlane
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
     from pathlib import Path
 
-    from fairlane.steps import Step
+    from fairlane.protocol.steps import Step
 
 SHARDS = (1, 2)
 

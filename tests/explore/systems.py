@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from .actors import Role
-from .durable import WAITER, Durable
-from .explorer import System
-from .requeues import Requeues, reviver
-from .spread import OneMoves, Spread, spreader
+from tests.explore.actors import Role
+from tests.explore.durable import WAITER, Durable
+from tests.explore.explorer import System
+from tests.explore.requeues import Requeues, reviver
+from tests.explore.spread import OneMoves, Spread, spreader
 
 
 def producer(

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import keys
-from fairlane.scripts import library
+from fairlane.protocol import keys
+from fairlane.protocol.scripts import library
 from tests.explore.actors import Cast, install
 from tests.explore.explorer import Explorer, Report, System, Violation
 from tests.explore.mutants import Mutant, find
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.support.servers import Server
+    from tests.support.servers.server_process import Server
 
 pytestmark = pytest.mark.parametrize("redis_server", ["single"], indirect=True)
 

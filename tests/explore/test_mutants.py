@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairlane.scripts import library
+from fairlane.protocol.scripts import library
 from tests.explore.mutants import EXCEPTIONS, Mutant, find
 
 if TYPE_CHECKING:

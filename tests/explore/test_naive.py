@@ -12,7 +12,7 @@ from tests.explore.naive import Naive, system
 from tests.explore.world import World
 
 if TYPE_CHECKING:
-    from tests.support.servers import Server
+    from tests.support.servers.server_process import Server
 
 pytestmark = pytest.mark.parametrize("redis_server", ["single"], indirect=True)
 NONE, CRASH, LOST, COPY = (0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)

@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import hiredis
 
-from fairlane.scripts import Dialect
-from fairlane.steps import Call, Command
-
-from .names import Namer, Template, scored
+from fairlane.protocol.scripts import Dialect
+from fairlane.protocol.steps import Call, Command
+from tests.explore.names import Namer, Template, scored
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from .protocol import Protocol
+    from tests.explore.protocol import Protocol
 
 _DAY_MS = 86_400_000
 # KEYS that a step may have written, ARGV: dump and "1" if it has a TTL. Says what changed: index,

@@ -7,10 +7,9 @@ import secrets
 import sys
 import time
 
-from tests.support import servers
-
-from .runs import play
-from .wire import Wire
+from tests.model.runs import play
+from tests.model.wire import Wire
+from tests.support.servers import server_process
 
 STEPS = 60  # of one example
 EXAMPLES = 500  # of one round; each has a seed of its own
@@ -25,11 +24,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.model", description=__doc__)
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=None, help="of the first round")
-    parser.add_argument("--kind", choices=servers.KINDS, default="single")
+    parser.add_argument("--kind", choices=server_process.KINDS, default="single")
     given = parser.parse_args()
     seed = secrets.randbelow(1_000_000_000) if given.seed is None else given.seed
     started, done, calls = time.monotonic(), 0, 0
-    with servers.run_server(given.kind) as server:
+    with server_process.run_server(given.kind) as server:
         wire = Wire(server)
         while done < given.steps:
             say(f"seed {seed}: python -m tests.model --steps 1 --seed {seed} repeats it")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .reference import Request
-from .words import Options, Token, agree
+from tests.model.reference import Request
+from tests.model.words import Options, Token, agree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from .book import DAY_MS
-from .player import IDS, QUEUE, Lease, Player
-from .words import Options
+from tests.model.book import DAY_MS
+from tests.model.player import IDS, QUEUE, Lease, Player
+from tests.model.words import Options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from .reference import Request
-    from .wire import Wire
+    from tests.model.reference import Request
+    from tests.model.wire import Wire
 
 T = TypeVar("T")
 MINUTE, HOUR = 60_000, 3_600_000

@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fairlane import keys
-
-from .book import DAY_MS, Book, Copy, Logged
-from .view import compare, reads
-from .words import Disagreement, agree
+from fairlane.protocol import keys
+from tests.model.book import DAY_MS, Book, Copy, Logged
+from tests.model.view import compare, reads
+from tests.model.words import Disagreement, agree
 
 if TYPE_CHECKING:
-    from .wire import Wire
-    from .words import Options, Token
+    from tests.model.wire import Wire
+    from tests.model.words import Options, Token
 
 QUEUE = "req"
 IDS = ("a", "b", "c")

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .words import Permit, Result, Sub, Token, agree, tokens_of
+from tests.model.words import Permit, Result, Sub, Token, agree, tokens_of
 
 if TYPE_CHECKING:
-    from .words import Options
+    from tests.model.words import Options
 
 Reply = list[Any]
 LATE = b"the request's deadline passed before it could start"

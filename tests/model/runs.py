@@ -8,10 +8,10 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import seed as with_seed
 from hypothesis.stateful import run_state_machine_as_test
 
-from .machine import QueueMachine
+from tests.model.machine import QueueMachine
 
 if TYPE_CHECKING:
-    from .wire import Wire
+    from tests.model.wire import Wire
 
 FIND_ONLY = (Phase.generate,)
 ALSO_SHRINK = (Phase.generate, Phase.shrink)

@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairlane.scripts import library
-
-from .runs import FIND_ONLY, play
-from .wire import Wire
-from .words import Disagreement
+from fairlane.protocol.scripts import library
+from tests.model.runs import FIND_ONLY, play
+from tests.model.wire import Wire
+from tests.model.words import Disagreement
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.support.servers import Server
+    from tests.support.servers.server_process import Server
 
 pytestmark = pytest.mark.timeout(400)  # a failure takes its time to become short
 only = pytest.mark.parametrize("redis_server", ["single"], indirect=True)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fairlane import keys
-from fairlane.operations.fields import unpacked
-
-from .words import Result, agree
+from fairlane.protocol import keys
+from fairlane.protocol.request_hash import unpacked
+from tests.model.words import Result, agree
 
 if TYPE_CHECKING:
-    from .book import Book
-    from .reference import Request
+    from tests.model.book import Book
+    from tests.model.reference import Request
 
 Reads = list[tuple[Any, ...]]
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import hiredis
 
-from fairlane.scripts import Dialect, Library, library
+from fairlane.protocol.scripts import Dialect, Library, library
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from tests.support.servers import Server
+    from tests.support.servers.server_process import Server
 
 
 class Wire:

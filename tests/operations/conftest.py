@@ -13,7 +13,7 @@ from tests.support.actor import Actor
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from fairlane.drivers.sync import SyncDriver
+    from fairlane.drivers.sync.driver import SyncDriver
 
 
 @pytest.fixture

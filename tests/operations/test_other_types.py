@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import keys
 from fairlane.errors import RedisUnfit
-from fairlane.operations import change, control, overview
-from fairlane.steps import Command
+from fairlane.operations.control import change, control, overview
+from fairlane.protocol import keys
+from fairlane.protocol.steps import Command
 from tests.support.drivers import both, run
 from tests.support.requests import once
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import redis
 
-    from fairlane.steps import Operation
+    from fairlane.protocol.steps import Operation
 
 
 @pytest.fixture(autouse=True)

@@ -12,45 +12,36 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import keys
 from fairlane.errors import FairlaneError, RequestEnded
 from fairlane.model import Policy, Slice, Token, Verdict, result_head
-from fairlane.operations import (
-    bounds,
-    change,
-    control,
-    deaths,
-    intents,
-    maintain,
-    requeue,
-    shards,
-    tokens,
-    watch,
-    work,
-)
-from fairlane.operations.audit import Audit
-from fairlane.operations.fsck import Walk
-from fairlane.operations.live import add, begin_live, by_id, by_place
-from fairlane.operations.roll import commit, seal
-from fairlane.operations.rolling import Share, Txn
-from fairlane.operations.shards import Shards
-from fairlane.operations.stage import Area, pack, stage, stage_all, unstage
-from fairlane.operations.submit import submit
-from fairlane.operations.submit_many import Many
+from fairlane.operations.control import change, completion, control, requeue
+from fairlane.operations.diagnosis.fsck import Walk
+from fairlane.operations.lease import leases, shards, tokens
+from fairlane.operations.lease.shards import Shards
+from fairlane.operations.maintenance import dead_workers, registry
+from fairlane.operations.maintenance.auditor import Audit
+from fairlane.operations.submit import admission, intents
+from fairlane.operations.submit.many import Many
+from fairlane.operations.submit.stream import submit
+from fairlane.protocol import keys
+from fairlane.protocol.scripts import library
+from fairlane.protocol.steps import Across, At, Batch, Call, Command, Confirm, Nodes
 from fairlane.queue import Queue
-from fairlane.scripts import library
-from fairlane.steps import Across, At, Batch, Call, Command, Confirm, Nodes
-from tests.support import backends
-from tests.support.replicas import run_pair
+from fairlane.spark.operations.commit import commit, seal
+from fairlane.spark.operations.direct_append import add, begin_live, by_id, by_place
+from fairlane.spark.operations.manifest import Share, Txn
+from fairlane.spark.operations.staging import Area, pack, stage, stage_all, unstage
 from tests.support.requests import dump, insert, numbered, once
+from tests.support.servers import backends
+from tests.support.servers.replicas import run_pair
 from tests.support.stepping import apart
 from tests.support.workers import broken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from fairlane.drivers.sync import SyncDriver
-    from fairlane.steps import Operation
+    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.protocol.steps import Operation
 
 TWO = [[b"a", b"b"], [b"c"]]
 REPEATED = (Command, Call, Batch, Across, Nodes, At, Confirm)
@@ -126,7 +117,7 @@ def slice_of_a_token(driver: Any, count: int) -> Slice | None:
     """A slice, if there is a token that is good for one."""
     while (token := pop(driver)) is not None:
         held: Slice | None
-        word, held, more = driver.run(work.acquire(token, "w:1", "7", count))
+        word, held, more = driver.run(leases.acquire(token, "w:1", "7", count))
         insert(driver, "req", token.request_id, more if word != "ended" else [])
         if held is not None:
             return held
@@ -153,9 +144,9 @@ def settle(driver: Any, held: Slice, *, verdict: str = "", keep: bool = False) -
             Verdict(one, verdict, 0, result_head(one.rpartition(b"-")[2], b"x", 1, 0, 0), "why")
             for one in ids
         ]
-        call = work.complete(held, [], [], verdicts, keep=keep)
+        call = leases.complete(held, [], [], verdicts, keep=keep)
     else:
-        call = work.complete(held, ids, pairs, [], keep=keep)
+        call = leases.complete(held, ids, pairs, [], keep=keep)
     reply = driver.do(call)
     if reply[0] == b"ended":
         driver.do(tokens.retire("req", held.request_id, reply[1]))
@@ -169,8 +160,8 @@ def heal(driver: Any) -> None:
     for name, score in driver.client.zrange(keys.active("req"), 0, -1, withscores=True):
         due = 1 + score % 1  # a fraction says that it was seen to exist
         driver.client.zadd(keys.active("req"), {name: due})
-    driver.run(maintain.look_after("req"))
-    driver.run(maintain.promote("req"))
+    driver.run(registry.look_after("req"))
+    driver.run(registry.promote("req"))
     driver.run(Audit("req").run(-1))
 
 
@@ -228,14 +219,14 @@ def submits_many(driver: Any) -> None:
 
 
 def submits_bounded(driver: Any) -> None:
-    driver.run(bounds.set_max_waiting("req", 10))
+    driver.run(admission.set_max_waiting("req", 10))
     driver.run(submit("r1", Policy()), iter(TWO))
     settle(driver, take(driver))
-    driver.run(bounds.recount("req"))
+    driver.run(admission.recount("req"))
 
 
 def is_refused_by_the_bound(driver: Any) -> None:
-    driver.run(bounds.set_max_waiting("req", 3))
+    driver.run(admission.set_max_waiting("req", 3))
     put(driver, 3)
     with contextlib.suppress(FairlaneError):
         put(driver, 1, "r2")
@@ -264,7 +255,7 @@ def cancels(driver: Any) -> None:
 def works(driver: Any) -> None:
     put(driver)
     first, second = take(driver), take(driver)
-    assert driver.do(work.extend("r1", first.k, first.fence.decode(), first.op.decode()))
+    assert driver.do(leases.extend("r1", first.k, first.fence.decode(), first.op.decode()))
     settle(driver, first, keep=True)
     settle(driver, first)
     settle(driver, second)
@@ -282,8 +273,8 @@ def go_on(driver: Any, held: Slice) -> Slice | None:
     ids = [entry_id for entry_id, _ in held.entries]
     heads = [result_head(one.rpartition(b"-")[2], b"d", held.attempt, 0, 0) for one in ids]
     part: Any = (ids, [word for head in heads for word in (head, b"result")], [])
-    op, lane = work.new_op(), keys.lanes("req")[Policy().priority]
-    reply = driver.do(work.go_on(held, part, lane, op, "w:1", "7", 2))
+    op, lane = leases.new_op(), keys.lanes("req")[Policy().priority]
+    reply = driver.do(leases.go_on(held, part, lane, op, "w:1", "7", 2))
     if reply is None:
         settle(driver, held)
         return None
@@ -292,7 +283,7 @@ def go_on(driver: Any, held: Slice) -> Slice | None:
         driver.do(tokens.retire("req", held.request_id, told[1]))
     else:
         insert(driver, "req", held.request_id, told[-1])
-    return work.shown(work.going_on(held), op, more[0])[1] if more else None
+    return leases.shown(leases.going_on(held), op, more[0])[1] if more else None
 
 
 def fails(driver: Any) -> None:
@@ -304,7 +295,7 @@ def fails(driver: Any) -> None:
 def gives_back(driver: Any) -> None:
     put(driver)
     held = take(driver)
-    reply = driver.do(work.give_back("r1", held.k, held.fence.decode(), held.op.decode()))
+    reply = driver.do(leases.give_back("r1", held.k, held.fence.decode(), held.op.decode()))
     insert(driver, "req", "r1", reply[-1])
 
 
@@ -315,23 +306,23 @@ def expires(driver: Any) -> None:
 
 
 def dies(driver: Any) -> None:
-    driver.run(maintain.register("req", "w:1", "box", 1, "7"))
-    driver.run(maintain.beat("req", "w:1", "7", "nothing"))
+    driver.run(registry.register("req", "w:1", "box", 1, "7"))
+    driver.run(registry.beat("req", "w:1", "7", "nothing"))
     put(driver)
     held = take(driver)
     driver.client.hset(keys.taken("req", "w:1"), "0.1", f"r1#{held.k}.1 r1#1.2")
     driver.client.expire(keys.taken("req", "w:1"), 600)
     driver.client.zadd(keys.workers("req"), {"w:1": 1})
-    for late in driver.run(deaths.late_workers("req")) or [None]:
-        driver.run(deaths.take_over("req", "w:1", late.started if late else "7"))
+    for late in driver.run(dead_workers.late_workers("req")) or [None]:
+        driver.run(dead_workers.take_over("req", "w:1", late.started if late else "7"))
 
 
 def lives(driver: Any) -> None:
-    driver.run(maintain.register("req", "w:1", "box", 1, "7"))
-    assert driver.run(maintain.register("req", "w:1", "box", 1, "8"))[0] == b"taken"
-    driver.run(maintain.wake("req", "w:1", 2))
-    assert driver.run(maintain.beat("req", "w:1", "7", "nothing", died=True))[-1] > 0
-    driver.run(maintain.unregister("req", "w:1", "7"))
+    driver.run(registry.register("req", "w:1", "box", 1, "7"))
+    assert driver.run(registry.register("req", "w:1", "box", 1, "8"))[0] == b"taken"
+    driver.run(registry.wake("req", "w:1", 2))
+    assert driver.run(registry.beat("req", "w:1", "7", "nothing", died=True))[-1] > 0
+    driver.run(registry.unregister("req", "w:1", "7"))
 
 
 def loses_its_tokens(driver: Any) -> None:
@@ -347,14 +338,14 @@ def is_late(driver: Any) -> None:
     driver.client.zadd(keys.request_keys("r1")[5], {held.entries[0][0]: 1})
     for member in driver.client.zrange(keys.delayed("req"), 0, -1):
         driver.client.zadd(keys.delayed("req"), {member: 1})
-    driver.run(maintain.promote("req"))
+    driver.run(registry.promote("req"))
 
 
 def settle_late(driver: Any, held: Slice) -> None:
     """A retry that is due in an hour; its token waits in `delayed`."""
     first = held.entries[0][0]
     verdict = Verdict(first, "retry", 3_600_000, result_head(b"0", b"x", 1, 0, 0), "why")
-    reply = driver.do(work.complete(held, [], [], [verdict], keep=False))
+    reply = driver.do(leases.complete(held, [], [], [verdict], keep=False))
     insert(driver, "req", "r1", reply[-1])
 
 
@@ -362,7 +353,7 @@ def leaves_an_intent(driver: Any) -> None:
     names = (keys.active("req"), keys.conf("req"))
     driver.do(library().intend(names, ids=["r1"], grace=1, above=0))
     driver.client.zadd(keys.active("req"), {"r1": 1})
-    driver.run(maintain.look_after("req"))
+    driver.run(registry.look_after("req"))
     put(driver)
 
 
@@ -371,7 +362,7 @@ def vanishes(driver: Any) -> None:
     driver.client.zadd(keys.active("req"), {"r1": intents.seen_to_exist(1)})
     driver.client.delete(*keys.request_keys("r1"))
     lose_tokens(driver)
-    driver.run(maintain.look_after("req"))
+    driver.run(registry.look_after("req"))
 
 
 def ends_unlogged(driver: Any) -> None:
@@ -482,7 +473,7 @@ def outcome(plain: SyncDriver, client: Any) -> dict[str, Any]:
     for request_id in ids:  # the mark of an intent that stood for nothing is no request
         if client.hget(keys.request_hash(request_id), "state") == b"abandoned":
             client.delete(keys.request_hash(request_id))
-    log = driver.run(watch.read_completions("req", "0", 0))
+    log = driver.run(completion.read_completions("req", "0", 0))
     return {
         "requests": {
             known(name): seen
@@ -518,7 +509,7 @@ def told(driver: Any, client: Any, request_id: str) -> Any:
     if not client.exists(keys.request_hash(request_id)):
         return None
     seen = driver.run(control.progress(request_id))
-    pages = driver.run(watch.read_results(request_id, b"0", 0)).entries
+    pages = driver.run(completion.read_results(request_id, b"0", 0)).entries
     results = sorted((one.index, one.status) for _, found in pages for one in found)
     return (
         *(seen.state, seen.total, seen.done, seen.dead, seen.cancelled, seen.left, seen.held),
@@ -587,4 +578,4 @@ def durable(driver: Any) -> None:
     """Submitted as a stream, worked off, waited for."""
     driver.run(submit("r1", Policy(durable=1)), iter(TWO))
     work_on(driver)
-    assert driver.run(watch.wait("r1", lambda: 0.0, 10)) == "done"
+    assert driver.run(completion.wait("r1", lambda: 0.0, 10)) == "done"

@@ -11,8 +11,8 @@ import pytest
 
 from fairlane.errors import FairlaneError, RequestNotFound
 from fairlane.queue import Queue
-from tests.support import servers
 from tests.support.requests import numbered, work_off
+from tests.support.servers import server_process
 from tests.support.wait import wait_until
 from tests.support.workers import broken
 
@@ -25,22 +25,22 @@ AOF = ("--appendonly", "yes", "--appendfsync")
 
 @contextlib.contextmanager
 def killed_and_started_again(
-    server: servers.Server, options: tuple[str, ...]
-) -> Iterator[servers.Server]:
+    server: server_process.Server, options: tuple[str, ...]
+) -> Iterator[server_process.Server]:
     """The same server on the same folder and port, after a kill -9."""
     server.process.kill()
     server.process.wait()
-    process = servers._spawn(server.kind, server.binary, server.folder, server.port, options)
-    again = servers.Server(server.kind, server.binary, server.port, server.folder, process)
+    process = server_process._spawn(server.kind, server.binary, server.folder, server.port, options)
+    again = server_process.Server(server.kind, server.binary, server.port, server.folder, process)
     try:
-        wait_until(partial(servers._state, again), UP_S, why="it is up again")
+        wait_until(partial(server_process._state, again), UP_S, why="it is up again")
         yield again
     finally:
         process.kill()
         process.wait()
 
 
-def is_written(server: servers.Server) -> bool:
+def is_written(server: server_process.Server) -> bool:
     """Tell whether the log has left Redis's own memory; where it is on disk is the kernel's."""
     with contextlib.closing(server.client()) as client:
         found = client.info("persistence")
@@ -60,7 +60,7 @@ def test_with_an_append_only_file_nothing_acknowledged_is_lost(policy: str):
 
     options = (*AOF, policy)
     with (
-        servers.run_server("single", *options) as server,
+        server_process.run_server("single", *options) as server,
         Queue.from_url(server.url, patience_s=0) as queue,
     ):
         producer = threading.Thread(target=submit, args=(queue,))
@@ -74,7 +74,7 @@ def test_with_an_append_only_file_nothing_acknowledged_is_lost(policy: str):
 def test_with_everysec_what_the_kernel_has_is_not_lost():
     """A command may stay in Redis's memory only while an fsync is under way: see the docs."""
     options = (*AOF, "everysec")
-    with servers.run_server("single", *options) as server:
+    with server_process.run_server("single", *options) as server:
         with Queue.from_url(server.url) as queue:
             submitted = [queue.submit_request(numbered(20), id=f"r{i}").id for i in range(30)]
         wait_until(partial(is_written, server), UP_S, why="the log is written")
@@ -82,7 +82,7 @@ def test_with_everysec_what_the_kernel_has_is_not_lost():
             check_all_there(again, submitted)
 
 
-def check_all_there(server: servers.Server, submitted: list[str]) -> None:
+def check_all_there(server: server_process.Server, submitted: list[str]) -> None:
     """Every request is whole, and is worked off."""
     with Queue.from_url(server.url) as queue:
         for name in submitted:
@@ -94,7 +94,7 @@ def check_all_there(server: servers.Server, submitted: list[str]) -> None:
 
 def test_without_an_append_only_file_everything_since_the_snapshot_is_lost():
     """And what the snapshot has is whole."""
-    with servers.run_server("single") as server:
+    with server_process.run_server("single") as server:
         with Queue.from_url(server.url) as queue:
             queue.submit_request(numbered(20), id="saved")
             with contextlib.closing(server.client()) as client:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.errors import FairlaneError, RedisUnreachable
-from fairlane.operations.loading import Place, everywhere
-from fairlane.steps import At, Nodes
+from fairlane.operations.script_loading import Place, everywhere
+from fairlane.protocol.steps import At, Nodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable

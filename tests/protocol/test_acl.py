@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import acl, keys
 from fairlane.errors import InvalidArgument
-from fairlane.scripts import Dialect, library
-from tests.support.reach import Sent, commands_in, modules, sent_by, tree_of, used_by
-from tests.support.users import servers_of, version_of
+from fairlane.protocol import acl, keys
+from fairlane.protocol.scripts import Dialect, library
+from tests.support.network.reach import Sent, commands_in, modules, sent_by, tree_of, used_by
+from tests.support.servers.users import servers_of, version_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,7 +100,7 @@ def test_the_drivers_add_only_what_is_known_of_them():
 
 
 def test_every_command_of_fairlane_is_for_some_role():
-    from fairlane.cli.group import COMMANDS
+    from fairlane.cli.registry import COMMANDS
 
     runs = {name.split()[0] for role in acl.ROLES.values() for name in role.runs}
     assert set(COMMANDS) - runs == OPEN_TO_ALL
@@ -115,7 +115,7 @@ def test_every_operation_that_a_face_offers_is_for_some_role():
 
 @pytest.mark.parametrize("role", ROLES)
 def test_the_page_on_security_says_of_every_role_what_it_runs(role: str):
-    page = Path(__file__).parents[1].joinpath("docs", "security.md").read_text()
+    page = Path(__file__).parents[2].joinpath("docs", "security.md").read_text()
     (row,) = (line for line in page.splitlines() if line.startswith(f"| {role} |"))
     told = row.split("|")[2]
     inherited = acl.ROLES["producer"].runs if "a producer's" in told else ()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.staging import Sink
+from tests.spark.staging import Sink
 
 if TYPE_CHECKING:
     from tests.support.requests import Lane

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import keys
 from fairlane.errors import InvalidArgument, RedisFull
+from fairlane.protocol import keys
 from tests.support.requests import HOUR
 
 if TYPE_CHECKING:

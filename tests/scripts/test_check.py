@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fairlane import scripts
-from fairlane.scripts import expand
+from fairlane.protocol import scripts
+from fairlane.protocol.scripts import expand
 from tests.support.requests import HOUR, Lane
 
 SUB, COUNTER, REQ, TOK, LEASE, RETRY, OUT, DEAD, FEW = (

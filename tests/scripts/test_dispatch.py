@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from fairlane import keys
 from fairlane.errors import InvalidArgument
-from fairlane.operations.control import completion
+from fairlane.operations.control.control import completion
+from fairlane.protocol import keys
 from tests.scripts.test_full_and_forgotten import full
 from tests.support.requests import HOUR, Lane
 

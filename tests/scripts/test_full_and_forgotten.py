@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 import redis
 
-from fairlane import keys
 from fairlane.errors import RedisFull
+from fairlane.protocol import keys
 from tests.support.requests import HOUR, Lane, Tok, toks
 
 if TYPE_CHECKING:

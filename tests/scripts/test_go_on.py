@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import keys
 from fairlane.errors import FairlaneError, InvalidArgument
-from fairlane.steps import Across
+from fairlane.protocol import keys
+from fairlane.protocol.steps import Across
 from tests.scripts.test_full_and_forgotten import full
 from tests.support.requests import HOUR, Held, Lane, Tok, listening, once, settlement, toks
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairlane import keys
 from fairlane.errors import InvalidArgument
+from fairlane.protocol import keys
 
 if TYPE_CHECKING:
     from tests.support.requests import Lane

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairlane import keys
 from fairlane.errors import InvalidArgument
+from fairlane.protocol import keys
 from tests.scripts.test_full_and_forgotten import full
 
 if TYPE_CHECKING:

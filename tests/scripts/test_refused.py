@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from fairlane import acl
-from fairlane.drivers.sync import SyncDriver
+from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import FairlaneError, RedisUnfit
-from fairlane.scripts import library
+from fairlane.protocol import acl
+from fairlane.protocol.scripts import library
 from tests.scripts.test_go_on import OWN, go_on
-from tests.support import backends
+from tests.spark.staging import Sink
 from tests.support.requests import HOUR, Lane, Tok, toks
-from tests.support.staging import Sink
+from tests.support.servers import backends
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

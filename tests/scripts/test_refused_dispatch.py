@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import keys
 from fairlane.errors import RedisUnfit
+from fairlane.protocol import keys
 from tests.scripts.test_refused import ON_SINGLE, Guard, guard
 
 if TYPE_CHECKING:

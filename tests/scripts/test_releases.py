@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import keys
 from fairlane.errors import LayoutTooNew
+from fairlane.protocol import keys
+from fairlane.protocol.scripts import Library, library
 from fairlane.queue import Queue
-from fairlane.scripts import Library, library
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import redis
 
-    from fairlane.drivers.sync import SyncDriver
+    from fairlane.drivers.sync.driver import SyncDriver
     from tests.support.requests import Lane
 
 CONF = keys.conf("req")
@@ -65,12 +65,12 @@ def test_a_request_goes_through_the_hands_of_two_releases(lane: Lane, other: Lib
 
 def test_a_worker_of_ours_says_which_layout_it_knows(lane: Lane, driver: SyncDriver):
     """So that a later release sees what it must not change under its feet."""
-    from fairlane.operations import maintain
+    from fairlane.operations.maintenance import registry
 
-    assert driver.run(maintain.register("req", "w:1", "box", 1, "7"))[0] == b"ok"
+    assert driver.run(registry.register("req", "w:1", "box", 1, "7"))[0] == b"ok"
     assert lane.client.hget(CONF, "layout") == b"1"
     lane.client.hset(CONF, "layout", "1")
-    assert driver.run(maintain.register("req", "w:1", "box", 1, "7"))[0] == b"ok"
+    assert driver.run(registry.register("req", "w:1", "box", 1, "7"))[0] == b"ok"
     lane.client.delete(CONF, keys.workers("req"), keys.worker("req", "w:1"))
 
 
@@ -78,7 +78,7 @@ def test_a_newer_layout_is_refused_before_anything_is_written(
     driver: SyncDriver, redis_client: redis.Redis
 ):
     """By producers and by workers, in a sentence that says what to do."""
-    from fairlane.operations import maintain
+    from fairlane.operations.maintenance import registry
 
     redis_client.hset(CONF, "layout", "2")
     queue = Queue(driver)
@@ -88,6 +88,6 @@ def test_a_newer_layout_is_refused_before_anything_is_written(
     with pytest.raises(LayoutTooNew, match=sentence):
         queue.submit_many([[b"x"]])
     with pytest.raises(LayoutTooNew, match=sentence):
-        driver.run(maintain.register("req", "w:1", "box", 1, "7"))
+        driver.run(registry.register("req", "w:1", "box", 1, "7"))
     assert list(redis_client.scan_iter()) == [CONF]
     redis_client.delete(CONF)

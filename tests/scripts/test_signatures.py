@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairlane import keys
-from fairlane.scripts import (
+from fairlane.protocol import keys
+from fairlane.protocol.scripts import (
     Dialect,
     Library,
     Script,

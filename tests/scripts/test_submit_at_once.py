@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from fairlane import keys
 from fairlane.errors import InvalidArgument, LayoutTooNew, RedisFull
-from fairlane.steps import Across
+from fairlane.protocol import keys
+from fairlane.protocol.steps import Across
 from tests.scripts.test_full_and_forgotten import full
 from tests.support.requests import HOUR, Lane, numbered, once, toks
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.errors import SparkMissing
-from fairlane.spark import need
+from fairlane.spark import requirements
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,13 +44,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark() -> Iterator[Any]:
     """Two cores, and a failed Spark task is tried twice again."""
     try:
-        need.need_spark()
-        need.need_java()
+        requirements.need_spark()
+        requirements.need_java()
     except SparkMissing as missing:
         pytest.skip(str(missing))
     from pyspark.sql import SparkSession
 
-    from fairlane.spark.source import register
+    from fairlane.spark.data_source import register
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join(
@@ -69,7 +69,7 @@ def spark() -> Iterator[Any]:
 def _active(request: pytest.FixtureRequest) -> None:
     """An interrupted stream in one test leaves no active session to the next."""
     if "spark" in request.fixturenames:
-        from fairlane.spark.source import register
+        from fairlane.spark.data_source import register
 
         register(request.getfixturevalue("spark"))
 

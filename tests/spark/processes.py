@@ -6,7 +6,7 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairlane import keys
+from fairlane.protocol import keys
 
 if TYPE_CHECKING:
     import redis

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fairlane import keys
-from fairlane.operations.stage import pack
+from fairlane.protocol import keys
+from fairlane.spark.operations.staging import pack
 from tests.support.requests import HOUR, numbered
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fairlane.errors import SparkMissing
-from fairlane.spark import need
-from fairlane.spark.sink_plan import MODES, OPTIONS
-from fairlane.spark.view_columns import COLUMNS
+from fairlane.spark import requirements
+from fairlane.spark.sink.plan import MODES, OPTIONS
+from fairlane.spark.source.columns import COLUMNS
 from tests.guide.blocks import ROOT, blocks_of, environment
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ ON_ONE_KIND = pytest.mark.parametrize("redis_server", ["single"], indirect=True)
 @pytest.mark.parametrize("language", ["python", "bash"])
 def test_the_page_runs(language: str, redis_url: str, tmp_path: Path):
     try:
-        need.need_java()
+        requirements.need_java()
     except SparkMissing as missing:
         pytest.skip(str(missing))
     text = "\n".join(block.text for block in blocks_of(PAGE) if block.language == language)

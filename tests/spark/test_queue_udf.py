@@ -24,7 +24,7 @@ from fairlane.errors import (
 from fairlane.model import Progress
 from fairlane.queue import Queue
 from fairlane.spark import ours, queue_udf, udf
-from tests.spark.fleet_handlers import CROWD
+from tests.spark.fleet.fleet_handlers import CROWD
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @contextlib.contextmanager
 def worker(url: str, handler: str) -> Iterator[None]:
     words = [sys.executable, "-m", "fairlane", "worker", "--processes", "2", "--handler"]
-    words.append(f"tests.spark.fleet_handlers:{handler}")
+    words.append(f"tests.spark.fleet.fleet_handlers:{handler}")
     env = os.environ | {"FAIRLANE_REDIS": url, "PYTHONPATH": str(ROOT / "src")}
     made = subprocess.Popen(words, cwd=ROOT, env=env, stderr=subprocess.DEVNULL)
     try:

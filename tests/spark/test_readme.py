@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fairlane.errors import SparkMissing
-from fairlane.spark import need
+from fairlane.spark import requirements
 from tests.guide.blocks import README, SPARK, Shells, blocks_of, environment
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ END_S = 300.0
 @pytest.mark.parametrize("redis_server", ["single"], indirect=True)
 def test_the_block_runs(redis_url: str, tmp_path: Path):
     try:
-        need.need_java()
+        requirements.need_java()
     except SparkMissing as missing:
         pytest.skip(str(missing))
     (tmp_path / "words.txt").write_text("one\ntwo\nthree\n")

@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 
 from fairlane.errors import InvalidArgument
 from fairlane.spark import ours
-from tests.spark.sinks import bodies_in, numbers, rows, write
-from tests.support import servers
+from tests.spark.sink.sinks import bodies_in, numbers, rows, write
+from tests.support.servers import server_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Any]:
-    with servers.run_server() as made:
+    with server_process.run_server() as made:
         yield made
 
 

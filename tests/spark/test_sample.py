@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fairlane.errors import SparkMissing
-from fairlane.spark import need
+from fairlane.spark import requirements
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = ROOT / "samples" / "spark_pipeline"
@@ -20,7 +20,7 @@ END_S = 600.0
 def run(url: str, out: Path, *words: str) -> str:
     """What it printed; it ended well."""
     try:
-        need.need_java()
+        requirements.need_java()
     except SparkMissing as missing:
         pytest.skip(str(missing))
     path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])

@@ -6,14 +6,14 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from fairlane.model import Verdict, result_head
-from fairlane.operations import tokens, work
+from fairlane.operations.lease import leases, tokens
 from fairlane.queue import Queue
 from tests.support.requests import insert, once, take_slice
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from fairlane.drivers.sync import SyncDriver
+    from fairlane.drivers.sync.driver import SyncDriver
 
 
 class World:
@@ -51,7 +51,7 @@ class World:
                 continue
             ids.append(entry_id)
             pairs += [result_head(index, b"d", held.attempt, 2, 1500), b"done " + body]
-        reply = self.driver.run(once(work.complete(held, ids, pairs, verdicts, keep=False)))
+        reply = self.driver.run(once(leases.complete(held, ids, pairs, verdicts, keep=False)))
         if reply[0] == b"ended":
             self.driver.run(once(tokens.retire(self.queue.name, held.request_id, reply[1])))
         else:

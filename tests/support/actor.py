@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from fairlane.drivers.aio import AsyncDriver
-from fairlane.drivers.sync import SyncDriver
+from fairlane.drivers.aio.driver import AsyncDriver
+from fairlane.drivers.sync.driver import SyncDriver
 
 if TYPE_CHECKING:
-    from fairlane.scripts import Dialect
-    from fairlane.steps import Operation
-    from tests.support.fakes import FakeServer
+    from fairlane.protocol.scripts import Dialect
+    from fairlane.protocol.steps import Operation
+    from tests.support.network.fakes import FakeServer
 
 
 class Actor:

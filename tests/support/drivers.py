@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import settings
-from fairlane.drivers.aio import AsyncDriver
-from fairlane.drivers.sync import SyncDriver
+from fairlane.drivers.aio.driver import AsyncDriver
+from fairlane.drivers.sync.driver import SyncDriver
 from tests.support.requests import once
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fairlane.steps import Operation
+    from fairlane.protocol.steps import Operation
 
 KINDS = ("sync", "async")
 both = pytest.mark.parametrize("kind", KINDS)

@@ -7,14 +7,14 @@ import threading
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from fairlane.drivers.aio import AsyncDriver
-from fairlane.steps import Batch, Command
+from fairlane.drivers.aio.driver import AsyncDriver
+from fairlane.protocol.steps import Batch, Command
 from tests.support.requests import once
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from tests.support.fakes import FakeServer
+    from tests.support.network.fakes import FakeServer
 
 HERE, THERE = b"{d}", b"{b}"  # slots 11298 and 3300
 MIDDLE, LAST = 8_000, 16_383

@@ -6,21 +6,21 @@ import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairlane import keys
 from fairlane.model import result_head
-from fairlane.operations import tokens, work
-from fairlane.operations.fields import PACKED, unpacked
-from fairlane.scripts import Dialect, Library, library
-from fairlane.steps import Across, Batch, Command, Pull
+from fairlane.operations.lease import leases, tokens
+from fairlane.protocol import keys
+from fairlane.protocol.request_hash import PACKED, unpacked
+from fairlane.protocol.scripts import Dialect, Library, library
+from fairlane.protocol.steps import Across, Batch, Command, Pull
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import redis
 
-    from fairlane.drivers.sync import SyncDriver
+    from fairlane.drivers.sync.driver import SyncDriver
     from fairlane.model import Slice, Token
-    from fairlane.steps import Operation, Step
+    from fairlane.protocol.steps import Operation, Step
 
 T0 = 1_700_000_000_000
 MINUTE = 60_000
@@ -488,7 +488,7 @@ def pop_token(driver: SyncDriver, queue: str = "req") -> Token | None:
 def take_slice(driver: SyncDriver, queue: str = "req", count: int = 1000) -> Slice | None:
     """A slice of the most urgent token that is not stale; what it brings is dispatched."""
     while (token := pop_token(driver, queue)) is not None:
-        word, held, more = driver.run(work.acquire(token, "w:1", "7", count))
+        word, held, more = driver.run(leases.acquire(token, "w:1", "7", count))
         if word != "ended":
             insert(driver, queue, token.request_id, more)
         if held is not None:
@@ -503,7 +503,7 @@ def settle(driver: SyncDriver, held: Slice, queue: str = "req", answer: bytes = 
         index = entry_id.rpartition(b"-")[2]
         pairs += (result_head(index, b"d", held.attempt, 0, 1500), answer + body)
     ids = [entry_id for entry_id, _ in held.entries]
-    reply = driver.run(once(work.complete(held, ids, pairs, [], keep=False)))
+    reply = driver.run(once(leases.complete(held, ids, pairs, [], keep=False)))
     if reply[0] == b"ended":
         driver.run(once(tokens.retire(queue, held.request_id, reply[1])))
     else:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from fairlane import acl
-from fairlane.scripts import Dialect, library
-from tests.support import servers
+from fairlane.protocol import acl
+from fairlane.protocol.scripts import Dialect, library
+from tests.support.servers import server_process
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -116,7 +116,7 @@ def why_not() -> str | None:
     if shutil.which("openssl") is None:
         return NO_OPENSSL
     try:
-        servers.find_secure()
+        server_process.find_secure()
     except LookupError as missing:
         return str(missing)
     return None

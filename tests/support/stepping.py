@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fairlane.steps import Across
+from fairlane.protocol.steps import Across
 from tests.support.requests import once
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fairlane.drivers.sync import SyncDriver
-    from fairlane.steps import Operation, Step
+    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.protocol.steps import Operation, Step
 
 
 def cut_off(driver: SyncDriver, operation: Operation[Any], steps: int) -> bool:

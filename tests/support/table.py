@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tests.support import backends
+from tests.support.servers import backends
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairlane import keys
-from fairlane.scripts import library
-from fairlane.steps import Command
+from fairlane.protocol import keys
+from fairlane.protocol.scripts import library
+from fairlane.protocol.steps import Command
 from tests.support.requests import once
-from tests.support.servers import _die_with_parent
+from tests.support.servers.server_process import _die_with_parent
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
@@ -292,7 +292,7 @@ def main(url: str, handler: str, options: str) -> int:
     from fairlane import settings
     from fairlane.queue import Queue
     from fairlane.worker import Worker
-    from fairlane.worker.handlers import load
+    from fairlane.worker.handler.handlers import load
 
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     given = json.loads(options)

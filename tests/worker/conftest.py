@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.queue import Queue
-from fairlane.worker.handlers import shape_of
-from fairlane.worker.runner import Runner
+from fairlane.worker.handler.handlers import shape_of
+from fairlane.worker.handler.runner import Runner
 from tests.support.workers import Workers, check_requests, workers_of
 from tests.worker.parts import made_async, record_of_its_own
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import redis
 
     from fairlane.model import Slice
-    from fairlane.worker.board import LeaseRecord
-    from fairlane.worker.unit import Outcome
+    from fairlane.worker.lease_board import LeaseRecord
+    from fairlane.worker.unit.unit import Outcome
     from tests.support.workers import Folder
 
 
@@ -49,7 +49,7 @@ def folder(workers: Workers) -> Folder:
 @pytest.fixture
 def still_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is 110 s: ten seconds after the leases of these tests were taken."""
-    monkeypatch.setattr("fairlane.clock.mono_s", lambda: 110.0)
+    monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: 110.0)
 
 
 @pytest.fixture(params=["sync", "async"])
@@ -75,5 +75,5 @@ def run(request: pytest.FixtureRequest) -> Callable[..., Outcome]:
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The one number is the time of the worker."""
     made = [100.0]
-    monkeypatch.setattr("fairlane.clock.mono_s", lambda: made[0])
+    monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: made[0])
     return made

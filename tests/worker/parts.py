@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane.drivers.routes import key_of
+from fairlane.drivers.cluster.slot_map import key_of
 from fairlane.model import Slice
-from fairlane.steps import Batch, Command, HandleBunch
+from fairlane.protocol.steps import Batch, Command, HandleBunch
 from fairlane.worker import Context, batch_handler
-from fairlane.worker.board import LeaseBoard, LeaseRecord
-from fairlane.worker.handlers import shape_of
-from fairlane.worker.measures import Measures
-from fairlane.worker.slices import SliceSizes
-from fairlane.worker.unit import Outcome, Unit
-from tests.support import backends
+from fairlane.worker.handler.handlers import shape_of
+from fairlane.worker.lease_board import LeaseBoard, LeaseRecord
+from fairlane.worker.metrics import Measures
+from fairlane.worker.unit.sizing import SliceSizes
+from fairlane.worker.unit.unit import Outcome, Unit
+from tests.support.servers import backends
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fairlane.model import Entry
-    from fairlane.steps import Operation
+    from fairlane.protocol.steps import Operation
 
 OP = b"0123456789abcdef0123456789abcdef"
 TAKEN_MS = 1_700_000_000_500

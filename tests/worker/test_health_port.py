@@ -14,8 +14,8 @@ from urllib.request import urlopen
 import pytest
 
 from fairlane.errors import InvalidArgument, WorkerRefused
-from fairlane.worker import health
-from fairlane.worker.health import HealthPort, split_id
+from fairlane.worker import health_port
+from fairlane.worker.health_port import HealthPort, split_id
 from tests.support.wait import wait_until
 from tests.worker.parts import ON_SINGLE
 
@@ -184,13 +184,13 @@ def test_a_request_is_answered_while_many_connections_send_none(
     port: HealthPort, ask: Ask, selector: selectors.BaseSelector, monkeypatch: pytest.MonkeyPatch
 ):
     """No deadline passes meanwhile; the oldest connections give way to new ones."""
-    monkeypatch.setattr("fairlane.clock.mono_s", lambda: 100.0)
+    monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: 100.0)
     with contextlib.ExitStack() as stack:
         for _ in range(300):
             stack.enter_context(connect(port))
             look(port, selector)
         assert json.loads(ask(b"GET /healthz\r\n")[1]) == REPORT
-        assert len(port._clients) <= health._CLIENTS_MOST
+        assert len(port._clients) <= health_port._CLIENTS_MOST
 
 
 def test_a_connection_without_a_request_is_closed_after_its_time(
@@ -198,10 +198,10 @@ def test_a_connection_without_a_request_is_closed_after_its_time(
 ):
     """Not before, and without an answer; no look waits for it."""
     now = [100.0]
-    monkeypatch.setattr("fairlane.clock.mono_s", lambda: now[0])
+    monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: now[0])
     client = connect(port)
     accept(port, selector)
-    now[0] += health._CLIENT_S
+    now[0] += health_port._CLIENT_S
     look(port, selector)
     assert port._clients
     now[0] += 0.1
@@ -213,7 +213,7 @@ def test_an_answer_that_is_not_read_waits_for_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ):  # fmt: skip
     """It is larger than the buffers of a socket; it arrives whole when it is read."""
-    monkeypatch.setattr("fairlane.clock.mono_s", lambda: 100.0)
+    monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: 100.0)
     report["worker"] = "w" * (16 << 20)
     client = connect(port, b"GET /healthz\r\n")
     accept(port, selector)
@@ -229,7 +229,7 @@ def test_a_connection_that_gave_way_is_not_served(
     oldest = connect(port)
     accept(port, selector)
     with contextlib.ExitStack() as stack:
-        for _ in range(health._CLIENTS_MOST):
+        for _ in range(health_port._CLIENTS_MOST):
             stack.enter_context(connect(port))
         oldest.sendall(b"GET /healthz\r\n")
         with pytest.raises(ConnectionResetError):

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import keys, settings
-from fairlane.operations.deaths import Late
+from fairlane import settings
+from fairlane.operations.maintenance.dead_workers import Late
+from fairlane.protocol import keys
 from fairlane.queue import Queue
-from fairlane.worker import whereabouts as module
-from fairlane.worker.maintenance import refuses
-from fairlane.worker.whereabouts import hostname_of, is_loopback, whereabouts
-from tests.support.servers import run_server
+from fairlane.worker import host_identity as module
+from fairlane.worker.host_identity import hostname_of, is_loopback, whereabouts
+from fairlane.worker.maintenance.leader import refuses
+from tests.support.servers.server_process import run_server
 from tests.support.wait import wait_until
 from tests.support.workers import FOLDER, ROOT, Folder
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 AGE_MS = 3 * settings.LATE_MS + settings.LOCK_MS
-HERE = "from fairlane.worker.whereabouts import whereabouts; print(whereabouts())"
+HERE = "from fairlane.worker.host_identity import whereabouts; print(whereabouts())"
 
 
 HANDLER = """

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.model import Token
-from fairlane.worker.board import Held, LeaseBoard, LeaseRecord, Running
+from fairlane.worker.lease_board import Held, LeaseBoard, LeaseRecord, Running
 from fairlane.worker.lease_memory import COUNTS, SHARDS_MOST, Counts, RecordFields, WorkerFields
 from tests.worker.parts import OP, record_of_its_own
 
@@ -546,9 +546,9 @@ def test_a_lease_that_has_all_but_expired_is_stopped(monkeypatch: pytest.MonkeyP
     """The handler is told by the clock alone: its supervisor may not reach Redis."""
     record = LeaseBoard(1).records[0]
     record.hold("r1", "0", 7, OP, 100.0, 30.0)
-    monkeypatch.setattr("fairlane.clock.mono_s", lambda: 126.9)
+    monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: 126.9)
     assert not record.is_stopped
-    monkeypatch.setattr("fairlane.clock.mono_s", lambda: 127.1)
+    monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: 127.1)
     assert record.is_stopped
 
 

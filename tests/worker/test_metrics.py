@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import clock
-from fairlane.worker.measures import EVERY_S, Measures
+from fairlane.common import clock
+from fairlane.worker.metrics import EVERY_S, Measures
 from tests.worker.parts import ON_SINGLE
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ def _run(called_as: str, name: str | None = None) -> None:
     import sys
 
     try:
-        from .run import run
+        from fairlane.cli.main import run
 
         status = run(called_as, name)
     except KeyboardInterrupt:  # before there was anything to interrupt

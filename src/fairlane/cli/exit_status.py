@@ -5,14 +5,14 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ..errors import RequestLost, RequestNotFound
-from .talk import say
+from fairlane.cli.output import say
+from fairlane.errors import RequestLost, RequestNotFound
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..model import Progress
-    from ..queue import Queue, Request
+    from fairlane.model import Progress
+    from fairlane.queue import Queue, Request
 
 DEAD_LIST = "fairlane dead list {}"  # the command that lists the dead sub-requests of a request
 REQUEUED = "requeued:"  # ... and a hash: a field of `req:{id}` (lua/v1/request/claim_dead.lua)
@@ -34,7 +34,7 @@ def judge(progress: Progress, dead: str) -> int:
 
 def dead_of(queue: Queue, progress: Progress) -> str:
     """Returns where to find the dead of a request, or what became of them; "" if none died."""
-    from ..operations.dead import count_dead
+    from fairlane.operations.control.dead_letters import count_dead
 
     if not progress.dead:
         return ""
@@ -66,7 +66,7 @@ def children_of(progress: Progress) -> list[str]:
 @contextmanager
 def known(request_id: str) -> Iterator[None]:
     """Raises RequestLost instead of RequestNotFound: the request was in Redis before."""
-    from ..operations.watch import vanished
+    from fairlane.operations.control.completion import vanished
 
     try:
         yield

@@ -11,7 +11,7 @@ import os
 import sys
 from typing import Any
 
-from ..terminal import printable
+from fairlane.common.terminal import printable
 
 _OURS = "fairlane: %(message)s"
 _OTHERS = "%(asctime)s %(levelname)s %(name)s: %(message)s"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
-from ..errors import FairlaneError
-from .talk import flush_stdout, say, take_care_of_closed_streams
+from fairlane.cli.output import flush_stdout, say, take_care_of_closed_streams
+from fairlane.errors import FairlaneError
 
 USAGE = 2
 INTERRUPTED = 130
@@ -47,8 +47,8 @@ def run(called_as: str, name: str | None = None) -> int:  # noqa: PLR0911  one f
 
 
 def _invoke(called_as: str, name: str | None) -> int:
-    from .completion import complete
-    from .group import fairlane, load, version_option
+    from fairlane.cli.commands.completion import complete
+    from fairlane.cli.registry import fairlane, load, version_option
 
     command = version_option(load(name)) if name else fairlane
     if complete(command, called_as):

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from .. import settings
-from ..errors import InvalidArgument, RequestNotFound
-from .talk import say
+from fairlane import settings
+from fairlane.cli.output import say
+from fairlane.errors import InvalidArgument, RequestNotFound
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..queue import Queue, Request
+    from fairlane.queue import Queue, Request
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -73,8 +73,8 @@ def open_queue(redis: str | None, name: str | None = None, *, check: bool = True
 
     Without `check` nothing is asked yet.
     """
-    from ..keys import check_name
-    from ..queue import Queue
+    from fairlane.protocol.keys import check_name
+    from fairlane.queue import Queue
 
     name = check_name("queue", settings.DEFAULT_QUEUE if name is None else name)
     queue = Queue.from_url(url_of(redis), name=name)
@@ -89,7 +89,7 @@ def open_request(redis: str | None, queue: str | None, request_id: str) -> Itera
 
     Raises InvalidArgument, RedisError, RequestNotFound.
     """
-    from ..keys import check_name
+    from fairlane.protocol.keys import check_name
 
     check_name("request id", request_id)
     with open_queue(redis, queue) as opened:
@@ -104,11 +104,11 @@ def open_request(redis: str | None, queue: str | None, request_id: str) -> Itera
 
 def url_of(redis: str | None) -> str:
     """Returns the URL of the Redis named, else of the embedded server, which a notice names."""
-    from ..queue import resolve_url
+    from fairlane.queue import resolve_url
 
     url = resolve_url(redis)
     if settings.redis_url(redis) is None:
-        from ..embedded import is_first_use_today
+        from fairlane.embedded import is_first_use_today
 
         if is_first_use_today():
             say("uses your embedded Redis server; --redis URL names another")

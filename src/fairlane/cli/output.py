@@ -10,7 +10,7 @@ import io
 import sys
 from typing import Any, BinaryIO
 
-from ..terminal import as_json, printable
+from fairlane.common.terminal import as_json, printable
 
 
 def say(sentence: str) -> None:

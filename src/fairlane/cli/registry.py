@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-PACKAGE = __name__.rpartition(".")[0]
+PACKAGE = "fairlane.cli.commands"
 
-# In the order of a request's life; each is a file of this folder.
+# In the order of a request's life; each but `spark` is a file of PACKAGE.
 COMMANDS = (
     "submit",
     "worker",
@@ -32,6 +32,10 @@ COMMANDS = (
     "server",
     "completion",
 )
+
+
+# Spark's commands stand with all that needs Spark.
+ELSEWHERE = {"spark": "fairlane.spark.commands"}
 
 
 class Group(click.Group):
@@ -73,14 +77,14 @@ class Commands(Group):
 
 def load(name: str, package: str = PACKAGE) -> click.Command:
     """The command whose file in `package` is `name`."""
-    command: click.Command = import_module(f".{name}", package).command
+    command: click.Command = import_module(ELSEWHERE.get(name, f"{package}.{name}")).command
     return command
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if not wanted or ctx.resilient_parsing:
         return
-    from .. import __version__
+    from fairlane import __version__
 
     click.echo(f"fairlane {__version__}")
     ctx.exit()

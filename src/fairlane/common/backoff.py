@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from . import clock
+from fairlane.common import clock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,9 +8,9 @@ from dataclasses import fields
 from itertools import chain
 from typing import Any
 
-from .errors import InvalidArgument, type_of
-from .model import Policy
-from .settings import CHUNK_BYTES, CHUNK_ENTRIES, MAX_BODY
+from fairlane.errors import InvalidArgument, type_of
+from fairlane.model import Policy
+from fairlane.settings import CHUNK_BYTES, CHUNK_ENTRIES, MAX_BODY
 
 Body = bytes | str
 ID_DIGITS = 40  # hex: 160 bits of SHA-256

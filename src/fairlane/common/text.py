@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .. import settings
+from fairlane import settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from .. import settings
-from ..retry import connection_delays
-from ..scripts import Dialect
-from . import wire
-from .places import Places, given_up
+from fairlane import settings
+from fairlane.common.backoff import connection_delays
+from fairlane.drivers.cluster.topology import Places, given_up
+from fairlane.drivers.wire import encoding
+from fairlane.protocol.scripts import Dialect
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..errors import FairlaneError
-    from ..steps import Call, Command
+    from fairlane.errors import FairlaneError
+    from fairlane.protocol.steps import Call, Command
 
 S = TypeVar("S", bound=Places[Any])  # a driver's Servers
 
@@ -51,20 +51,20 @@ class Driver(Generic[S]):
 
     def learn(self, infos: list[bytes]) -> Dialect:
         """Keeps what INFO says, of one server or of a cluster's primaries. Raises RedisUnfit."""
-        dialect, *_ = [wire.check_fitness(info, self.place) for info in infos]
-        self.waits_for_disk = all(map(wire.has_waitaof, infos))
-        self.is_replica = wire.names_replica(infos[0], self.url)
-        self.is_cluster = any(map(wire.is_cluster, infos))
+        dialect, *_ = [encoding.check_fitness(info, self.place) for info in infos]
+        self.waits_for_disk = all(map(encoding.has_waitaof, infos))
+        self.is_replica = encoding.names_replica(infos[0], self.url)
+        self.is_cluster = any(map(encoding.is_cluster, infos))
         self.dialect = dialect  # the last: another thread that sees it asks for nothing more
         return dialect
 
     def spoils(self, error: Exception) -> bool:
         """The connections to the server that said so are made anew."""
-        return wire.spoils_connections(error, in_cluster=not self.servers.is_one)
+        return encoding.spoils_connections(error, in_cluster=not self.servers.is_one)
 
     def may_pass(self, error: Exception) -> bool:
         """The same call may succeed a moment later."""
-        return wire.is_passing(error) and not self.is_final(error)
+        return encoding.is_passing(error) and not self.is_final(error)
 
     def cluster_away_s(self, away_s: float | None) -> float | None:
         """Returns `away_s` in a cluster; None for a single server, which is waited for as ever."""
@@ -76,11 +76,11 @@ class Driver(Generic[S]):
         """Returns our error for a call, of `step` if that is given, that is not repeated."""
         if away_s is not None:
             return given_up(error, self.place, away_s)
-        return wire.translate(error, self.place, is_replica=self.is_final(error), step=step)
+        return encoding.translate(error, self.place, is_replica=self.is_final(error), step=step)
 
     def is_final(self, error: Exception) -> bool:
         """A write was refused by the replica that the URL names."""
-        return self.is_replica and wire.is_read_only(error)
+        return self.is_replica and encoding.is_read_only(error)
 
 
 class FirstContact:
@@ -99,7 +99,7 @@ class FirstContact:
 
     def pause(self, error: Exception) -> float | None:
         """Returns the seconds until the next try after this error; None = there is none."""
-        if not wire.is_passing(error) or wire.is_unknown_host(error):
+        if not encoding.is_passing(error) or encoding.is_unknown_host(error):
             return None
         is_last = next(self._tries, True)
         if not is_last:

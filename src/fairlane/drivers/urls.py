@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import parse_qsl, unquote, unquote_plus, urlsplit
 
-from ..errors import InvalidArgument
-from .routes import Address, address
+from fairlane.drivers.cluster.slot_map import Address, address
+from fairlane.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Callable

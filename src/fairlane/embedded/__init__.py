@@ -6,9 +6,9 @@ serve, and ``server`` starts, asks and stops it.
 
 from __future__ import annotations
 
-from .place import is_first_use_today
-from .programs import ServerBinary, find_server
-from .server import ServerStatus, ensure, status, stop
+from fairlane.embedded.find_server import ServerBinary, find_server
+from fairlane.embedded.home import is_first_use_today
+from fairlane.embedded.server import ServerStatus, ensure, status, stop
 
 __all__ = [
     "ServerBinary",

@@ -12,15 +12,15 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..errors import RedisUnfit
-from .place import make_private
-from .programs import fit_servers
+from fairlane.embedded.find_server import fit_servers
+from fairlane.embedded.home import make_private
+from fairlane.errors import RedisUnfit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from .programs import ServerBinary
+    from fairlane.embedded.find_server import ServerBinary
 
 _DATA_FOLDER = re.compile(r"(redis|valkey)-(\d+)")
 _HEAD = re.compile(rb"REDIS(\d{4})")

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import RedisUnfit
+from fairlane.errors import RedisUnfit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

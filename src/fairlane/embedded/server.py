@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from ..errors import RedisUnfit
-from .data import choose
-from .place import Place, find_place, locked
+from fairlane.embedded.data_folders import choose
+from fairlane.embedded.home import Place, find_place, locked
+from fairlane.errors import RedisUnfit
 
 if TYPE_CHECKING:
     import redis
 
-    from .programs import ServerBinary
+    from fairlane.embedded.find_server import ServerBinary
 
 READY_S = 10.0
 """How long a server may take to answer after its start, and to go after a stop."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..errors import RedisUnreachable
-from ..steps import Batch, Call, Command, Operation
+from fairlane.errors import RedisUnreachable
+from fairlane.protocol.steps import Batch, Call, Command, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

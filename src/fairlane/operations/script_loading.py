@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..errors import FairlaneError, RedisUnreachable
-from ..scripts import Dialect, library
-from ..steps import At, Command, Nodes
-from .doctor_server import read_info
+from fairlane.errors import FairlaneError, RedisUnreachable
+from fairlane.operations.diagnosis.server_checks import read_info
+from fairlane.protocol.scripts import Dialect, library
+from fairlane.protocol.steps import At, Command, Nodes
 
 if TYPE_CHECKING:
-    from ..scripts import Script
-    from ..steps import Operation
+    from fairlane.protocol.scripts import Script
+    from fairlane.protocol.steps import Operation
 
 Address = tuple[str, int]
 PRIMARY, REPLICA = "primary", "replica"

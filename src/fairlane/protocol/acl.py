@@ -9,14 +9,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from . import keys
-from .errors import InvalidArgument
-from .scripts import Dialect, library
+from fairlane.errors import InvalidArgument
+from fairlane.protocol import keys
+from fairlane.protocol.scripts import Dialect, library
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from .scripts import Script
+    from fairlane.protocol.scripts import Script
 
 Version = tuple[int, ...]
 USUAL: Version = (7, 0)

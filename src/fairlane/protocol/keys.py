@@ -11,7 +11,7 @@ import re
 import secrets
 from functools import lru_cache
 
-from .errors import InvalidArgument
+from fairlane.errors import InvalidArgument
 
 LANES = 100
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .. import keys
-from ..steps import Command, Operation
+from fairlane.protocol import keys
+from fairlane.protocol.steps import Command, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

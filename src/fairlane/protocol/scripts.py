@@ -20,7 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .steps import Arg, Call
+from fairlane.protocol.steps import Arg, Call
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -57,8 +57,8 @@ class Dialect(Enum):
 
 def lua_folder() -> Path:
     """The folder of the scripts: inside the installed package, or at the top of the checkout."""
-    packaged = Path(__file__).parent / "lua"
-    return packaged if packaged.is_dir() else Path(__file__).parents[2] / "lua"
+    packaged = Path(__file__).parents[1] / "lua"
+    return packaged if packaged.is_dir() else Path(__file__).parents[3] / "lua"
 
 
 def expand(root: Path, name: str, seen: set[str] | None = None) -> str:

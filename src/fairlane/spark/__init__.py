@@ -13,24 +13,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .fleet import run_fleet, stop_fleet
-    from .handlers import arrow_handler, pandas_handler, row_handler
-    from .sessions import session
-    from .source import FairlaneSource, register
-    from .stream_errors import ours
-    from .udf import queue_udf
+    from fairlane.spark.data_source import FairlaneSource, register
+    from fairlane.spark.fleet.fleet import run_fleet, stop_fleet
+    from fairlane.spark.fleet.handlers import arrow_handler, pandas_handler, row_handler
+    from fairlane.spark.session import session
+    from fairlane.spark.source.errors import ours
+    from fairlane.spark.udf import queue_udf
 
 _HOMES = {
-    "FairlaneSource": ".source",
-    "arrow_handler": ".handlers",
-    "ours": ".stream_errors",
-    "pandas_handler": ".handlers",
+    "FairlaneSource": ".data_source",
+    "arrow_handler": ".fleet.handlers",
+    "ours": ".source.errors",
+    "pandas_handler": ".fleet.handlers",
     "queue_udf": ".udf",
-    "register": ".source",
-    "row_handler": ".handlers",
-    "run_fleet": ".fleet",
-    "session": ".sessions",
-    "stop_fleet": ".fleet",
+    "register": ".data_source",
+    "row_handler": ".fleet.handlers",
+    "run_fleet": ".fleet.fleet",
+    "session": ".session",
+    "stop_fleet": ".fleet.fleet",
 }
 
 __all__ = [
@@ -50,7 +50,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from .need import need_spark
+    from fairlane.spark.requirements import need_spark
 
     need_spark()
     return getattr(import_module(_HOMES[name], __name__), name)

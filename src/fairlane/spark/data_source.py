@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.utils import is_remote
 
-from ..errors import FairlaneError
+from fairlane.errors import FairlaneError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,7 +24,7 @@ def register(spark: SparkSession) -> None:
     """
     spark.dataSource.register(FairlaneSource)
     if not is_remote():
-        from .calls import make_active, repair_calls
+        from fairlane.spark.spark_calls import make_active, repair_calls
 
         repair_calls()
         make_active(spark)
@@ -44,19 +44,19 @@ class FairlaneSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns of what is read, by the options `view` and `request`."""
-        from .views import schema_of
+        from fairlane.spark.source.views import schema_of
 
         return schema_of(self.options)
 
     def reader(self, schema: StructType) -> Any:
         """Reads one view."""
-        from .views import reader_of
+        from fairlane.spark.source.views import reader_of
 
         return reader_of(self.options, schema)
 
     def streamReader(self, schema: StructType) -> Any:  # noqa: N802  Spark's name
         """Reads the completion log, or a request's results, as they come."""
-        from .stream import Refused, reader_of
+        from fairlane.spark.source.stream import Refused, reader_of
 
         try:
             return reader_of(self.options, schema)
@@ -67,12 +67,12 @@ class FairlaneSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         """Makes sub-requests of rows."""
-        from .sink import writer_of
+        from fairlane.spark.sink import writer_of
 
         return writer_of(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802  Spark's name
         """Makes sub-requests of the rows of each micro-batch."""
-        from .sink import stream_writer_of
+        from fairlane.spark.sink import stream_writer_of
 
         return stream_writer_of(self.options, schema, overwrite)

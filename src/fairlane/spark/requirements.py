@@ -9,7 +9,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from ..errors import SparkMissing
+from fairlane.errors import SparkMissing
 
 OLDEST = (4, 2)  # the first with admission control for sources written in Python
 NEWEST = (5, 0)  # not this one

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from .need import need_java, need_spark
+from fairlane.spark.requirements import need_java, need_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,7 +35,7 @@ def session(
     local[*]). `conf` are Spark's own settings. Raises SparkMissing.
     """
     need_spark()
-    from .source import register
+    from fairlane.spark.data_source import register
 
     found = session_there()
     if found is None:

@@ -15,7 +15,7 @@ from pyspark.sql.readwriter import DataFrameReader, DataFrameWriter
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
-from .stream_errors import ours
+from fairlane.spark.source.errors import ours
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,20 +13,21 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as sql
 
-from .. import keys, settings
-from ..errors import FairlaneError, InvalidArgument, WaitTimeout
-from ..model import Policy, check_limit, check_priority
-from ..queue import Queue
-from .fleet import url_for
-from .source import FORMAT, register
-from .stream_errors import ours
+from fairlane import settings
+from fairlane.errors import FairlaneError, InvalidArgument, WaitTimeout
+from fairlane.model import Policy, check_limit, check_priority
+from fairlane.protocol import keys
+from fairlane.queue import Queue
+from fairlane.spark.data_source import FORMAT, register
+from fairlane.spark.fleet.fleet import url_for
+from fairlane.spark.source.errors import ours
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from ..model import Progress
+    from fairlane.model import Progress
 
 ATTEMPTS = 3
 BACKOFF_S = (0.1, 1.0)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from .. import clock
-from ..errors import InvalidArgument, WorkerRefused
-from ..keys import check_name
+from fairlane.common import clock
+from fairlane.errors import InvalidArgument, WorkerRefused
+from fairlane.protocol.keys import check_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ import socket
 import sys
 from pathlib import Path
 
-from .health import split_id
+from fairlane.worker.health_port import split_id
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _NETWORK = Path("/proc/self/ns/net")  # a link to `net:[<number>]`, unique since the boot

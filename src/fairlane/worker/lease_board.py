@@ -17,13 +17,20 @@ from itertools import compress
 from threading import get_ident
 from typing import TYPE_CHECKING
 
-from .. import clock
-from .lease_memory import COUNTS, SHARDS_MOST, TOKEN_MOST, Counts, RecordFields, WorkerFields
+from fairlane.common import clock
+from fairlane.worker.lease_memory import (
+    COUNTS,
+    SHARDS_MOST,
+    TOKEN_MOST,
+    Counts,
+    RecordFields,
+    WorkerFields,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ..model import Token
+    from fairlane.model import Token
 
 _SHARD_NUMBERS = 256  # one byte each
 # The turn of a lease. _GRANTED: it is alone in its unit, and its handler was not called yet.

@@ -6,14 +6,14 @@ import threading
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from .. import clock
-from ..operations.stats import tally
+from fairlane.common import clock
+from fairlane.operations.lease.stats import tally
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ..steps import Call
-    from .failures import Failures
+    from fairlane.protocol.steps import Call
+    from fairlane.worker.log.failures import Failures
 
 EVERY_S = 1.0
 

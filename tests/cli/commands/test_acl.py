@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 
-from fairlane import acl
-from fairlane.cli.acl import PLACEHOLDER
-from tests.support.servers import run_server
+from fairlane.cli.commands.acl import PLACEHOLDER
+from fairlane.protocol import acl
+from tests.support.servers.server_process import run_server
 
 if TYPE_CHECKING:
     from tests.cli.program import Program

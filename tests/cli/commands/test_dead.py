@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-from fairlane.cli.dead import _ended
+from fairlane.cli.commands.dead import _ended
 from fairlane.model import DeadSubRequest
 from fairlane.queue import Queue
 from fairlane.worker import Reject, Worker

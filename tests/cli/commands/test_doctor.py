@@ -8,7 +8,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from tests.cli.program import NOBODY, ON_ONE_KIND, Program
-from tests.support.servers import run_server
+from tests.support.servers.server_process import run_server
 
 if TYPE_CHECKING:
     import redis

@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 
-from fairlane import acl, keys
-from fairlane.drivers.sync import SyncDriver
+from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import RedisUnfit
-from fairlane.operations import tokens, work
-from fairlane.scripts import library
-from fairlane.steps import Command
+from fairlane.operations.lease import leases, tokens
+from fairlane.protocol import acl, keys
+from fairlane.protocol.scripts import library
+from fairlane.protocol.steps import Command
 from tests.cli.program import ON_ONE_KIND, Program
 from tests.support.requests import once
 from tests.support.security import load_scripts
-from tests.support.users import Users, forget_scripts, servers_of
+from tests.support.servers.users import Users, forget_scripts, servers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fairlane.steps import Call
-    from tests.support.backends import Backend
+    from fairlane.protocol.steps import Call
+    from tests.support.servers.backends import Backend
 
 on_one_kind = ON_ONE_KIND
 HANDLER = b"""
@@ -139,7 +139,7 @@ def test_a_producer_cannot_work(as_role: As, users: Users, redis_client: redis.R
         popped = driver.run(once(tokens.pop("req", 0)))
         token = tokens.parse(popped.tokens[0])
         assert token is not None
-        _, held, _ = driver.run(work.acquire(token, "host:1", "1", 5))
+        _, held, _ = driver.run(leases.acquire(token, "host:1", "1", 5))
     assert held is not None
     ids = [name for name, _ in held.entries]
     results: list[Any] = [
@@ -147,7 +147,7 @@ def test_a_producer_cannot_work(as_role: As, users: Users, redis_client: redis.R
     ]
     refused(producer, Command(b"XACK", "sub:{r1}", "sub:{r1}", "1-1"))
     with closing(SyncDriver(producer, patience_s=0)) as driver, pytest.raises(RedisUnfit):
-        driver.run(once(work.complete(held, ids, results, [], keep=False)))
+        driver.run(once(leases.complete(held, ids, results, [], keep=False)))
     assert redis_client.exists("out:{r1}") == 0
     assert redis_client.get("counter:{r1}") == b"50"
 

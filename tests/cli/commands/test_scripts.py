@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane.scripts import Dialect, library
+from fairlane.protocol.scripts import Dialect, library
 from tests.cli.program import END_S, NOBODY, ON_ONE_KIND, Program, finish
-from tests.support.clusters import run_cluster
-from tests.support.replicas import run_pair
 from tests.support.security import load_scripts
-from tests.support.sentinels import run_guarded
-from tests.support.users import Users, forget_scripts, servers_of
+from tests.support.servers.clusters import run_cluster
+from tests.support.servers.replicas import run_pair
+from tests.support.servers.sentinels import run_guarded
+from tests.support.servers.users import Users, forget_scripts, servers_of
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import redis
 
-    from tests.support.backends import Backend
+    from tests.support.servers.backends import Backend
 
 on_one_kind = ON_ONE_KIND
 ALL = len([*library()])

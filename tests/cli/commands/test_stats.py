@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from contextlib import closing
 
-from fairlane.drivers.sync import SyncDriver
-from fairlane.operations.stats import tally
+from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.operations.lease.stats import tally
 from tests.cli.program import ON_ONE_KIND, Program
 from tests.support.requests import once
 

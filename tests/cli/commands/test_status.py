@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import keys
-from fairlane.cli.pace import ago
+from fairlane.cli.durations import ago
+from fairlane.protocol import keys
 from tests.cli.program import ON_ONE_KIND, Dead, Program, hold, settle
 
 if TYPE_CHECKING:

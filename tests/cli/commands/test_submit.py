@@ -13,13 +13,13 @@ import pytest
 
 from fairlane.errors import InvalidArgument
 from fairlane.model import Policy
-from fairlane.operations.submit import submit
+from fairlane.operations.submit.stream import submit
 from fairlane.queue import Queue
 from fairlane.settings import CHUNK_ENTRIES
 from tests.cli.program import ON_ONE_KIND, Program, bodies_of, finish, hold, settle
-from tests.cli.test_lines import LINES
+from tests.cli.submission.test_input_lines import LINES
 from tests.support.requests import stored
-from tests.support.servers import run_server
+from tests.support.servers.server_process import run_server
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:

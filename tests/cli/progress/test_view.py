@@ -13,18 +13,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairlane import keys, settings
-from fairlane.cli import watching
-from fairlane.cli.lines import open_source
-from fairlane.cli.pace import eta
-from fairlane.cli.submission import Wish, await_end
-from fairlane.cli.watching import Lines, Meter, Pace, Reading, describe, watch
+from fairlane import settings
+from fairlane.cli.durations import eta
+from fairlane.cli.progress import view
+from fairlane.cli.progress.view import Lines, Meter, Pace, Reading, describe, watch
+from fairlane.cli.submission.input_lines import open_source
+from fairlane.cli.submission.request import Wish, await_end
 from fairlane.errors import RedisUnreachable, RequestLost
 from fairlane.model import Policy, Progress
+from fairlane.protocol import keys
 from fairlane.queue import Queue
 from tests.cli.program import ON_ONE_KIND, Dead, Ended, Program, finish, settle
 from tests.support.requests import listeners
-from tests.support.servers import run_server
+from tests.support.servers.server_process import run_server
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
@@ -435,8 +436,8 @@ class Shown(AbstractContextManager["Shown"]):
 def test_a_large_file_is_shown_being_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """Its share, rate and ETA, from half a second on and then as often as the view asks for it."""
     clock, shown = iter((0.0, 0.4, 0.5, 1.4, 2.0)), Shown()
-    monkeypatch.setattr(watching, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-    monkeypatch.setattr(watching, "_view", lambda **_: shown)
+    monkeypatch.setattr(view, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(view, "_view", lambda **_: shown)
     path = tmp_path / "input"
     path.write_bytes(b"a\n" * 5_000)
     with open_source(str(path)) as source, Meter(source, "input", "checking") as meter:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairlane.cli import patience as patience_module
-from fairlane.cli.patience import Patience
-from fairlane.cli.results_file import write_results
+from fairlane.cli.results import timeout as patience_module
+from fairlane.cli.results.timeout import Patience
+from fairlane.cli.results.writer import write_results
 from fairlane.errors import RequestLost, WaitTimeout
-from fairlane.operations.watch import read_results
+from fairlane.operations.control.completion import read_results
 from fairlane.queue import Queue
 from tests.cli.program import ON_ONE_KIND, Program, finish, settle
 
@@ -93,7 +93,7 @@ def test_silence_is_explained_once(
 ):
     monkeypatch.setattr(patience_module, "QUIET_S", 0.1)
     now = [0.0]
-    monkeypatch.setattr("fairlane.clock.mono_s", lambda: now[0])
+    monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: now[0])
     submit(program)
     settle(redis_url, answer, most=1)
     with Queue.from_url(redis_url) as queue:

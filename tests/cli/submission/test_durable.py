@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.cli.program import Program, finish, settle
-from tests.support.replicas import Pair, run_pair
+from tests.support.servers.replicas import Pair, run_pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairlane.cli.lines import Source
-from fairlane.cli.submission import Wish
-from fairlane.cli.submit_requests import submit_each
+from fairlane.cli.submission.input_lines import Source
+from fairlane.cli.submission.many_requests import submit_each
+from fairlane.cli.submission.request import Wish
 from fairlane.model import Policy
-from fairlane.operations.submit_many import GROUP
+from fairlane.operations.submit.many import GROUP
 from fairlane.queue import Queue
 from tests.cli.program import ON_ONE_KIND, Program, bodies_of, settle
-from tests.support.servers import run_server
+from tests.support.servers.server_process import run_server
 
 if TYPE_CHECKING:
     import redis
@@ -151,7 +151,7 @@ class Interrupted(io.BytesIO):
 def test_ctrl_c_while_redis_hangs_asks_for_none_of_the_others(monkeypatch: pytest.MonkeyPatch):
     """One short try in all: what was on its way may be there or not."""
     monkeypatch.setattr("fairlane.settings.ASK_S", 0.05)
-    monkeypatch.setattr("fairlane.cli.lines.BLOCK", 4 * (GROUP + 7))
+    monkeypatch.setattr("fairlane.cli.submission.input_lines.BLOCK", 4 * (GROUP + 7))
     wish = Wish(Policy(limit=1), None, False, False, False, None, None)
     with run_server() as server, Queue.from_url(server.url) as queue:
         source = Source("lines", Hanging(b"1:a\n" * (2 * GROUP)), is_file=True)
@@ -189,7 +189,7 @@ def test_ctrl_c_keeps_what_was_printed(
 ):
     """Whole groups are submitted and printed; nothing of the others is left."""
     line, queue = b"1:a\n", Queue.from_url(redis_url)
-    monkeypatch.setattr("fairlane.cli.lines.BLOCK", len(line) * (GROUP + 7))
+    monkeypatch.setattr("fairlane.cli.submission.input_lines.BLOCK", len(line) * (GROUP + 7))
     source = Source("lines", Interrupted(line * (2 * GROUP)), is_file=True)
     wish = Wish(Policy(limit=1), xid, False, False, False, None, None)
     with pytest.raises(KeyboardInterrupt, match=f"{GROUP} of the requests were submitted"):

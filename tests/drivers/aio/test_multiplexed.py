@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import keys
-from fairlane.drivers.aio import AsyncDriver
-from fairlane.drivers.aio_shared import AT_ONCE
-from fairlane.operations import tokens
-from fairlane.scripts import library
-from fairlane.steps import Batch, Command, Operation
-from tests.support.fakes import FakeServer, fake_servers
+from fairlane.drivers.aio.driver import AsyncDriver
+from fairlane.drivers.aio.multiplexed import AT_ONCE
+from fairlane.operations.lease import tokens
+from fairlane.protocol import keys
+from fairlane.protocol.scripts import library
+from fairlane.protocol.steps import Batch, Command, Operation
 from tests.support.lines import (
     HERE,
     LAST,
@@ -27,6 +26,7 @@ from tests.support.lines import (
     until,
     watched,
 )
+from tests.support.network.fakes import FakeServer, fake_servers
 from tests.support.requests import once
 
 if TYPE_CHECKING:

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import keys
 from fairlane.errors import RedisUnfit, RedisUnreachable
-from fairlane.scripts import library
-from fairlane.steps import Batch, Command
-from tests.support.fakes import FakeServer, Refusal, fake_servers
+from fairlane.protocol import keys
+from fairlane.protocol.scripts import library
+from fairlane.protocol.steps import Batch, Command
 from tests.support.lines import (
     HERE,
     LAST,
@@ -26,6 +25,7 @@ from tests.support.lines import (
     shared_by,
     until,
 )
+from tests.support.network.fakes import FakeServer, Refusal, fake_servers
 from tests.support.requests import once
 
 if TYPE_CHECKING:

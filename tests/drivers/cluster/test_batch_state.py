@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import settings
-from fairlane.drivers import aio_servers, sync_servers
+from fairlane.drivers.aio import connections as aio_connections
+from fairlane.drivers.sync import connections as sync_connections
 from fairlane.errors import RedisUnfit, RedisUnreachable
-from fairlane.operations import tokens
-from fairlane.scripts import Dialect
-from fairlane.steps import Batch, Command
-from tests.support.fakes import FakeServer, Refusal, fake_servers
+from fairlane.operations.lease import tokens
+from fairlane.protocol.scripts import Dialect
+from fairlane.protocol.steps import Batch, Command
+from tests.support.network.fakes import FakeServer, Refusal, fake_servers
 from tests.support.requests import once
 
 if TYPE_CHECKING:
@@ -289,7 +290,9 @@ def test_one_primary_that_is_too_old_makes_the_cluster_unfit(
 # ------------------------------------------------------------------ threads
 
 
-kinds_of_servers = pytest.mark.parametrize("kind", [sync_servers.Servers, aio_servers.Servers])
+kinds_of_servers = pytest.mark.parametrize(
+    "kind", [sync_connections.Servers, aio_connections.Servers]
+)
 
 
 @kinds_of_servers

@@ -9,20 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import aio, keys
-from fairlane.drivers.sync import SyncDriver
-from fairlane.operations import control, shards, tokens
+from fairlane import aio
+from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.operations.control import control
+from fairlane.operations.lease import shards, tokens
+from fairlane.protocol import keys
+from fairlane.protocol.steps import Batch, Command, Message, Operation, Pause, Subscribe
 from fairlane.queue import Queue
-from fairlane.steps import Batch, Command, Message, Operation, Pause, Subscribe
-from tests.support.clusters import run_cluster, slot_of
 from tests.support.drivers import both, run
 from tests.support.requests import once, work_off
+from tests.support.servers.clusters import run_cluster, slot_of
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.support.clusters import Cluster, Node
+    from tests.support.servers.clusters import Cluster, Node
 
 LANES = keys.lanes("req")
 HOME = slot_of(LANES[0])

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from fairlane import settings
-from fairlane.drivers.aio_calls import Calls
-from fairlane.drivers.places import Known
+from fairlane.drivers.aio.executor import Calls
+from fairlane.drivers.cluster.topology import Known
 from fairlane.errors import NodeAway
-from fairlane.scripts import Dialect
-from fairlane.steps import Batch, Command, Pop
+from fairlane.protocol.scripts import Dialect
+from fairlane.protocol.steps import Batch, Command, Pop
 
 AWAY_S = 1.0
 
@@ -22,7 +22,7 @@ AWAY_S = 1.0
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The one number is the time."""
     made = [100.0]
-    monkeypatch.setattr("fairlane.clock.mono_s", lambda: made[0])
+    monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: made[0])
     return made
 
 

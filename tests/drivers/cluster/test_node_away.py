@@ -9,9 +9,9 @@ import pytest
 
 from fairlane import settings
 from fairlane.errors import NodeAway, RedisUnreachable
-from fairlane.steps import Batch, Command, Confirm
-from tests.operations.test_spread import HERE, LAST, MIDDLE, THERE
-from tests.support.fakes import FakeServer, Refusal, fake_servers
+from fairlane.protocol.steps import Batch, Command, Confirm
+from tests.drivers.cluster.test_batch_state import HERE, LAST, MIDDLE, THERE
+from tests.support.network.fakes import FakeServer, Refusal, fake_servers
 from tests.support.requests import once
 from tests.support.wait import wait_until
 
@@ -121,7 +121,7 @@ def test_it_is_tried_again_until_it_answers(
 ):
     """A try that fails is one try; when one succeeds, all is as before."""
     monkeypatch.setattr(settings, "AWAY_AGAIN_S", (0.0, 0.0))
-    monkeypatch.setattr("fairlane.drivers.places._SHARE", 0)
+    monkeypatch.setattr("fairlane.drivers.cluster.topology._SHARE", 0)
     servers[1].say = cut
     actor = act(kind, *servers)
     call_until_away(actor)

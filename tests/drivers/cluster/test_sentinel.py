@@ -7,22 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import retry, settings
-from fairlane.drivers import reasons
-from fairlane.drivers.aio import AsyncDriver
+from fairlane import settings
+from fairlane.common import backoff
+from fairlane.drivers.aio.driver import AsyncDriver
+from fairlane.drivers.wire import error_hints
 from fairlane.errors import RedisUnfit, RedisUnreachable
+from fairlane.protocol.steps import Command
 from fairlane.queue import Queue
-from fairlane.steps import Command
 from tests.support.drivers import both, perform, run
 from tests.support.requests import once
-from tests.support.sentinels import NAME, run_guarded
+from tests.support.servers.sentinels import NAME, run_guarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import redis
 
-    from fairlane.steps import Operation
+    from fairlane.protocol.steps import Operation
 
 UP_S = 20.0
 
@@ -95,8 +96,8 @@ def test_a_sentinel_that_refuses_the_login_is_one_sentence(kind: str, query: str
 @pytest.mark.parametrize("cause", ["auth:AuthenticationError", "AuthenticationError('no')"])
 def test_a_refused_login_is_found_in_the_texts_of_all_releases_of_redis_py(cause: str):
     text = f"No master found for 'mymaster' : Redis<ConnectionPool<...>> - {cause}"
-    assert reasons.is_refusal(text)
-    assert "sentinel_password" in reasons.why_refused(text)
+    assert error_hints.is_refusal(text)
+    assert "sentinel_password" in error_hints.why_refused(text)
 
 
 def test_a_sentinel_with_an_unknown_certificate_is_no_refused_login():
@@ -105,8 +106,8 @@ def test_a_sentinel_with_an_unknown_certificate_is_no_refused_login():
         "ConnectionError('Error 1 connecting to h:1. [SSL: CERTIFICATE_VERIFY_FAILED] self-signed')"
     )
     text = f"No master found for 'mymaster' : Redis<Pool(password=sesame)> - {cause}"
-    assert reasons.is_refusal(text)
-    said = reasons.why_refused(text)
+    assert error_hints.is_refusal(text)
+    said = error_hints.why_refused(text)
     assert "a Sentinel offers no secure connection" in said
     assert "ssl_ca_certs" in said
     assert not {"sesame", "login"} & set(said.replace("=", " ").replace(")", " ").split())
@@ -129,7 +130,7 @@ class FakeClock:
 def fake_clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
     """What durations are measured with."""
     made = FakeClock()
-    monkeypatch.setattr("fairlane.clock.mono_s", made)
+    monkeypatch.setattr("fairlane.common.clock.mono_s", made)
     return made
 
 
@@ -138,7 +139,7 @@ def test_patience_ends_by_the_clock(fake_clock: FakeClock, try_s: float):
     """What the tries took counts as well as the pauses between them."""
     began = fake_clock.now
     last_try = 0.0
-    for pause in retry.connection_delays(5.0):
+    for pause in backoff.connection_delays(5.0):
         assert fake_clock.now + pause <= began + 5.0 + 1e-6
         last_try = fake_clock.now = fake_clock.now + pause
         fake_clock.now += try_s
@@ -148,26 +149,26 @@ def test_patience_ends_by_the_clock(fake_clock: FakeClock, try_s: float):
 
 def test_one_slow_try_may_use_up_all_patience(fake_clock: FakeClock):
     """Then there is no second."""
-    delays = retry.connection_delays(5.0)
+    delays = backoff.connection_delays(5.0)
     fake_clock.now += 4.9  # the first try
     assert 0 < next(delays) <= 0.02
     fake_clock.now += 0.1
     assert next(delays, None) is None
-    delays = retry.connection_delays(5.0)
+    delays = backoff.connection_delays(5.0)
     fake_clock.now += 5.0
     assert next(delays, None) is None, "it was the first"
 
 
 def test_no_patience_is_one_try(fake_clock: FakeClock):
     """Nothing is waited for."""
-    assert list(retry.connection_delays(0)) == []
+    assert list(backoff.connection_delays(0)) == []
 
 
 def test_pauses_grow_to_a_second(fake_clock: FakeClock, monkeypatch: pytest.MonkeyPatch):
     """Doubling, with some jitter, and no longer than what is left."""
     monkeypatch.setattr("random.uniform", lambda _low, high: high)
     pauses = []
-    for pause in retry.connection_delays(4.0):
+    for pause in backoff.connection_delays(4.0):
         pauses.append(round(pause, 3))
         fake_clock.now += pause
     assert pauses == [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0, 0.74]

@@ -12,7 +12,8 @@ import redis
 import redis.asyncio
 
 from fairlane import settings
-from fairlane.drivers import aio_servers, sync_servers
+from fairlane.drivers.aio import connections as aio_connections
+from fairlane.drivers.sync import connections as sync_connections
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +35,7 @@ def where(url: str) -> dict[str, Any]:
 
 
 def test_a_silent_node_is_left_soon(mute: dict[str, Any]):
-    lines = sync_servers.Lines(redis.ConnectionPool(**mute), "there")
+    lines = sync_connections.Lines(redis.ConnectionPool(**mute), "there")
     lines.is_silent = True
     with pytest.raises(redis.exceptions.TimeoutError):
         lines.take()
@@ -43,7 +44,7 @@ def test_a_silent_node_is_left_soon(mute: dict[str, Any]):
 
 def test_a_silent_node_is_left_soon_by_asyncio(mute: dict[str, Any]):
     async def take() -> None:
-        lines = aio_servers.Lines(redis.asyncio.ConnectionPool(**mute), "there")
+        lines = aio_connections.Lines(redis.asyncio.ConnectionPool(**mute), "there")
         lines.is_silent = True
         with pytest.raises(redis.exceptions.TimeoutError):
             await lines.take()
@@ -54,7 +55,7 @@ def test_a_silent_node_is_left_soon_by_asyncio(mute: dict[str, Any]):
 
 @pytest.mark.parametrize("redis_server", ["single"], indirect=True)
 def test_one_that_answers_has_its_time_again(redis_url: str):
-    lines = sync_servers.Lines(redis.ConnectionPool(**where(redis_url)), "there")
+    lines = sync_connections.Lines(redis.ConnectionPool(**where(redis_url)), "there")
     lines.is_silent = True
     line = lines.take()
     assert not lines.is_silent
@@ -65,7 +66,7 @@ def test_one_that_answers_has_its_time_again(redis_url: str):
 @pytest.mark.parametrize("redis_server", ["single"], indirect=True)
 def test_one_that_answers_has_its_time_again_with_asyncio(redis_url: str):
     async def take() -> None:
-        lines = aio_servers.Lines(redis.asyncio.ConnectionPool(**where(redis_url)), "there")
+        lines = aio_connections.Lines(redis.asyncio.ConnectionPool(**where(redis_url)), "there")
         lines.is_silent = True
         line = await lines.take()
         assert not lines.is_silent
@@ -78,7 +79,7 @@ def test_one_that_answers_has_its_time_again_with_asyncio(redis_url: str):
 @pytest.mark.parametrize("redis_server", ["cluster1"], indirect=True)
 def test_who_did_not_answer_is_silent(redis_url: str):
     """And only that node."""
-    with contextlib.closing(sync_servers.Servers(redis_url, LONG_S)) as servers:
+    with contextlib.closing(sync_connections.Servers(redis_url, LONG_S)) as servers:
         (node,) = servers.slots().nodes
         lines, other = servers.lines_at(node), servers.lines_at(("127.0.0.1", 1))
         servers.failed(lines)

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from fairlane.drivers.routes import key_of
-from fairlane.steps import Command
+from fairlane.drivers.cluster.slot_map import key_of
+from fairlane.protocol.steps import Command
 from tests.test_house import SRC, sources
 
 KEYED = {

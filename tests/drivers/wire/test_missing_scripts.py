@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import keys
-from fairlane.drivers.everyone import driver_of_all
+from fairlane.drivers.cluster.any_node import driver_of_all
 from fairlane.errors import RedisUnfit, ScriptsNotLoaded
-from fairlane.operations import tokens
-from fairlane.operations.loading import everywhere, look
-from fairlane.scripts import library
-from fairlane.steps import Batch, Command
+from fairlane.operations.lease import tokens
+from fairlane.operations.script_loading import everywhere, look
+from fairlane.protocol import keys
+from fairlane.protocol.scripts import library
+from fairlane.protocol.steps import Batch, Command
 from tests.support.drivers import both, run
 from tests.support.requests import once
-from tests.support.users import Users, forget_scripts, servers_of
+from tests.support.servers.users import Users, forget_scripts, servers_of
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     import redis
 
-    from tests.support.backends import Backend
+    from tests.support.servers.backends import Backend
 
 PATIENCE_S = 20.0
 

@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import aio, clock, settings
-from fairlane.drivers.aio import AsyncDriver
+from fairlane import aio, settings
+from fairlane.common import clock
+from fairlane.drivers.aio.driver import AsyncDriver
 from fairlane.errors import RedisUnfit, RedisUnreachable
+from fairlane.protocol.steps import Batch, Command
 from fairlane.queue import Queue
-from fairlane.steps import Batch, Command
-from tests.support.clusters import run_cluster
 from tests.support.drivers import both, run
 from tests.support.requests import once, work_off
 from tests.support.security import Security, load_scripts, make_security
-from tests.support.sentinels import run_guarded
-from tests.support.servers import HOST, Server, run_server
+from tests.support.servers.clusters import run_cluster
+from tests.support.servers.sentinels import run_guarded
+from tests.support.servers.server_process import HOST, Server, run_server
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:

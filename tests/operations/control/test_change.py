@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import aio, keys
+from fairlane import aio
 from fairlane.errors import InvalidArgument, RequestEnded, RequestNotFound
-from fairlane.operations import change, control, lost
+from fairlane.operations.control import change, control
+from fairlane.operations.maintenance import lost_tokens
+from fairlane.protocol import keys
 from tests.support.requests import cut, pop_token, settle, take_slice, work_off
 
 if TYPE_CHECKING:
-    from fairlane.drivers.sync import SyncDriver
+    from fairlane.drivers.sync.driver import SyncDriver
     from fairlane.queue import Queue
     from tests.support.requests import Lane
 
@@ -183,6 +185,6 @@ def test_a_token_lost_after_its_repeat_is_found_by_the_auditor(queue: Queue, lan
     lane.client.delete(keys.lanes("req")[5])
     request.resume()
     assert lane.client.llen(keys.lanes("req")[5]) == 0
-    suspects = queue.driver.run(lost.queued_long("r1", -1))
-    assert queue.driver.run(lost.mint_again("req", suspects)) == 4
+    suspects = queue.driver.run(lost_tokens.queued_long("r1", -1))
+    assert queue.driver.run(lost_tokens.mint_again("req", suspects)) == 4
     assert sorted(work_off(queue.driver)) == [b"a"] * 9

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import keys, settings
+from fairlane import settings
 from fairlane.errors import DataLost, InvalidArgument, RequestLost, RequestNotFound, WaitTimeout
-from fairlane.operations import control
-from fairlane.operations.watch import wait
-from fairlane.steps import Command, Message, Subscribe
+from fairlane.operations.control import control
+from fairlane.operations.control.completion import wait
+from fairlane.protocol import keys
+from fairlane.protocol.steps import Command, Message, Subscribe
 from tests.support.requests import (
     MINUTE,
     listeners,
@@ -28,7 +29,7 @@ from tests.support.wait import wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from fairlane.drivers.sync import SyncDriver
+    from fairlane.drivers.sync.driver import SyncDriver
     from fairlane.queue import Queue
     from tests.support.requests import Lane
 

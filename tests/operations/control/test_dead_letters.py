@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import aio, keys
+from fairlane import aio
 from fairlane.errors import (
     DeadNotFound,
     InvalidArgument,
@@ -16,18 +16,19 @@ from fairlane.errors import (
     RequestNotFound,
 )
 from fairlane.model import DeadChoice, Verdict, result_head
-from fairlane.operations import dead as dead_module
-from fairlane.operations import tokens, work
-from fairlane.operations.dead import Chosen, group_dead, queue_dead
-from fairlane.operations.requeue import drop_dead, requeue_dead
-from fairlane.scripts import library
-from fairlane.steps import Across
+from fairlane.operations.control import dead_letters as dead_module
+from fairlane.operations.control.dead_letters import Chosen, group_dead, queue_dead
+from fairlane.operations.control.requeue import drop_dead, requeue_dead
+from fairlane.operations.lease import leases, tokens
+from fairlane.protocol import keys
+from fairlane.protocol.scripts import library
+from fairlane.protocol.steps import Across
 from tests.support.requests import cut, insert, numbered, once, take_slice, work_off
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from fairlane.drivers.sync import SyncDriver
+    from fairlane.drivers.sync.driver import SyncDriver
     from fairlane.model import Slice
     from fairlane.queue import Queue, Request
     from tests.support.requests import Lane
@@ -51,7 +52,7 @@ def refuse(
         else:
             ids.append(entry_id)
             pairs += [result_head(index, b"d", held.attempt, 0, 0), b"done " + body]
-    reply = driver.run(once(work.complete(held, ids, pairs, verdicts, keep=False)))
+    reply = driver.run(once(leases.complete(held, ids, pairs, verdicts, keep=False)))
     if reply[0] == b"ended":
         driver.run(once(tokens.retire("req", held.request_id, reply[1])))
     else:
@@ -82,7 +83,7 @@ def running(queue: Queue, count: int = 3) -> tuple[Request, Slice]:
     (entry_id, (_, _)), *_ = held.entries
     head = result_head(entry_id.rpartition(b"-")[2], b"x", 1, 0, 0)
     verdict = Verdict(entry_id, "dead", 0, head, "bad port")
-    queue.driver.run(once(work.complete(held, [], [], [verdict], keep=True)))
+    queue.driver.run(once(leases.complete(held, [], [], [verdict], keep=True)))
     return request, held
 
 
@@ -102,7 +103,7 @@ def test_the_dead_come_with_all_that_is_known(queue: Queue, driver: SyncDriver):
     assert (one.index, one.attempt, one.reason, one.error) == (0, 1, "rejected", "bad port")
     assert (one.worker, one.body, len(one.fingerprint)) == ("w:1", b"b0", 10)
     assert one.died_ms == int(one.dead_id.split("-")[0])
-    driver.run(once(work.complete(held, [], [], [], keep=False)))
+    driver.run(once(leases.complete(held, [], [], [], keep=False)))
 
 
 def test_the_dead_are_read_in_pages(queue: Queue, monkeypatch: pytest.MonkeyPatch):
@@ -132,13 +133,13 @@ def test_failures_alike_are_one_group(queue: Queue, driver: SyncDriver):
         head = result_head(entry_id.rpartition(b"-")[2], b"x", 1, 0, 0)
         error = "other words" if number == 5 else texts[number % 2]
         verdict = Verdict(entry_id, "dead", 0, head, error)
-        driver.run(once(work.complete(held, [], [], [verdict], keep=True)))
+        driver.run(once(leases.complete(held, [], [], [verdict], keep=True)))
     first, second = driver.run(group_dead("r1"))
     assert (first.count, first.reason, first.indexes) == (19, "rejected", [0, 1, 2, 3, 4])
     assert (first.headline, first.where) == ("ValueError: bad port 0", "port.py:7 go")
     assert (second.count, second.headline, second.where) == (1, "other words", "")
     assert first.first_ms <= second.first_ms == second.last_ms <= first.last_ms
-    driver.run(once(work.complete(held, [], [], [], keep=False)))
+    driver.run(once(leases.complete(held, [], [], [], keep=False)))
 
 
 def test_a_queue_tells_which_of_its_requests_have_dead_ones(
@@ -257,7 +258,7 @@ def test_before_the_end_it_runs_in_its_own_request(queue: Queue, driver: SyncDri
     """One outcome each, and the counts are right."""
     request, held = running(queue)
     assert request.requeue_dead() is request
-    reply = driver.run(once(work.complete(held, [], [], [], keep=False)))
+    reply = driver.run(once(leases.complete(held, [], [], [], keep=False)))
     insert(driver, "req", "r1", reply[2])
     assert sorted(work_off(driver)) == numbered(3)
     assert {index: status for index, (status, _) in answers(request).items()} == dict.fromkeys(
@@ -430,7 +431,7 @@ def test_cut_off_while_dropping_a_repeat_comes_to_the_same_request(
         Verdict(entry_id, "dead", 0, result_head(index, b"x", 1, 0, 0), ["early", "late"][i > 2])
         for i, (entry_id, index) in enumerate(heads)
     ]
-    reply = driver.run(once(work.complete(held, [], [], verdicts, keep=False)))
+    reply = driver.run(once(leases.complete(held, [], [], verdicts, keep=False)))
     driver.run(once(tokens.retire("req", "r1", reply[1])))
     fingerprints = {one.fingerprint for one in request.dead()}
     assert len(fingerprints) == 2

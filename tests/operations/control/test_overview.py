@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairlane import keys, settings
-from fairlane.operations import overview
-from fairlane.steps import Batch
+from fairlane import settings
+from fairlane.operations.control import overview
+from fairlane.protocol import keys
+from fairlane.protocol.steps import Batch
 from tests.support.requests import take_slice
 from tests.support.stepping import drive
 
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
     import redis
 
     from fairlane.model import Slice
+    from fairlane.protocol.steps import Step
     from fairlane.queue import Queue
-    from fairlane.steps import Step
 
 
 def test_a_worker_without_a_late_beat_is_listed_with_the_age_of_it(

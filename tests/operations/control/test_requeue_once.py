@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import keys
 from fairlane.errors import DeadNotFound, RedisFull, RequestEnded, RequestExists
 from fairlane.model import DeadChoice
-from fairlane.operations import dead as dead_module
-from fairlane.operations import lost
-from fairlane.operations.requeue import requeue_dead
-from fairlane.steps import Across, Pull
-from tests.operations.test_dead import ended, running
+from fairlane.operations.control import dead_letters as dead_module
+from fairlane.operations.control.requeue import requeue_dead
+from fairlane.operations.maintenance import lost_tokens
+from fairlane.protocol import keys
+from fairlane.protocol.steps import Across, Pull
+from tests.operations.control.test_dead_letters import ended, running
 from tests.support.requests import cut, insert, numbered, once, settle, take_slice, work_off
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fairlane.drivers.sync import SyncDriver
+    from fairlane.drivers.sync.driver import SyncDriver
     from fairlane.queue import Queue
     from tests.support.requests import Lane
 
@@ -53,7 +53,9 @@ def work_all(driver: SyncDriver, lane: Lane) -> list[bytes]:
     """Works off everything, also what lost its token in a crash."""
     seen = work_off(driver)
     for name in lane.client.zrange(keys.active("req"), 0, -1):
-        driver.run(lost.mint_again("req", driver.run(lost.queued_long(name.decode(), -1))))
+        driver.run(
+            lost_tokens.mint_again("req", driver.run(lost_tokens.queued_long(name.decode(), -1)))
+        )
     return seen + work_off(driver)
 
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlane import keys
 from fairlane import results as results_module
 from fairlane.errors import InvalidArgument, RequestLost, RequestNotFound
 from fairlane.model import Result, Verdict, result_head
-from fairlane.operations import tokens, work
-from fairlane.operations.watch import parse_results, read_entries
+from fairlane.operations.control.completion import parse_results, read_entries
+from fairlane.operations.lease import leases, tokens
+from fairlane.protocol import keys
 from fairlane.results import InputOrder, flow
 from tests.support.requests import numbered, once, settle, take_slice, work_off
 
@@ -167,7 +167,9 @@ def test_dead_and_cancelled_are_told_apart(queue: Queue):
     head = result_head(b"0", b"d", 1, 0, 0)
     dead = Verdict(second, "dead", 0, result_head(b"1", b"x", 1, 0, 0), "bad line")
     queue.request("r1").cancel()
-    reply = queue.driver.run(once(work.complete(held, [first], [head, b"ok"], [dead], keep=False)))
+    reply = queue.driver.run(
+        once(leases.complete(held, [first], [head, b"ok"], [dead], keep=False))
+    )
     queue.driver.run(once(tokens.retire("req", "r1", reply[1])))
     found = list(queue.request("r1").results())
     assert [(one.index, one.status, one.body, one.error) for one in found] == [
@@ -295,7 +297,7 @@ def test_an_outcome_that_was_requeued_does_not_stand_for_a_lost_result(queue: Qu
     assert held is not None
     entry_id = held.entries[0][0]
     dead = Verdict(entry_id, "dead", 0, result_head(b"0", b"x", 1, 0, 0), "bad line")
-    queue.driver.run(once(work.complete(held, [], [], [dead], keep=True)))
+    queue.driver.run(once(leases.complete(held, [], [], [dead], keep=True)))
     reader = queue.request("r1").results("done")
     assert next(reader).status == "dead"
     queue.request("r1").requeue_dead()

@@ -8,18 +8,26 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import clock, keys
-from fairlane.drivers.sync import SyncDriver
+from fairlane.common import clock
+from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import RedisUnfit, RedisUnreachable
-from fairlane.operations import doctor_queue
-from fairlane.operations.doctor import examine
-from fairlane.operations.doctor_queue import judge_queue
-from fairlane.operations.doctor_server import Check, Facts, judge, read_info
-from fairlane.operations.doctor_sizes import Left
-from fairlane.operations.shards import Shards, set_shards
+from fairlane.operations.diagnosis import queue_checks
+from fairlane.operations.diagnosis.doctor import examine
+from fairlane.operations.diagnosis.queue_checks import judge_queue
+from fairlane.operations.diagnosis.server_checks import Check, Facts, judge, read_info
+from fairlane.operations.diagnosis.size_checks import Left
+from fairlane.operations.lease.shards import Shards, set_shards
+from fairlane.protocol import keys
+from fairlane.protocol.steps import At, Nodes
 from fairlane.queue import Queue
-from fairlane.steps import At, Nodes
-from tests.operations.test_maintain import ACTIVE, DELAYED, HOME, WORKERS, server_ms, watch
+from tests.operations.maintenance.test_registry import (
+    ACTIVE,
+    DELAYED,
+    HOME,
+    WORKERS,
+    server_ms,
+    watch,
+)
 from tests.support.requests import HOUR, MINUTE, Lane, insert
 
 if TYPE_CHECKING:
@@ -456,7 +464,7 @@ def test_of_many_requests_some_are_looked_at(
     lane: Lane, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch
 ):
     """A bounded number; and it says so."""
-    monkeypatch.setattr(doctor_queue, "_MOST", 3)
+    monkeypatch.setattr(queue_checks, "_MOST", 3)
     lane.client.zadd(ACTIVE, {f"r{i}": lane.now + i for i in range(5)})
     assert examined(driver)["requests"].what == "3 of 5 unfinished ones looked at"
 

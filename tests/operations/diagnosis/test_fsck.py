@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import keys, settings
+from fairlane import settings
 from fairlane.errors import RedisUnreachable
-from fairlane.operations import fsck, fsck_dispatch
-from fairlane.operations.fsck import Walk
-from fairlane.operations.watch import read_completions
+from fairlane.operations.control.completion import read_completions
+from fairlane.operations.diagnosis import fsck, fsck_dispatch
+from fairlane.operations.diagnosis.fsck import Walk
+from fairlane.protocol import keys
+from fairlane.protocol.steps import At, Nodes
 from fairlane.queue import Queue
-from fairlane.steps import At, Nodes
-from tests.operations.test_maintain import (
+from tests.operations.maintenance.test_registry import (
     ACTIVE,
     DELAYED,
     HOME,
@@ -27,8 +28,8 @@ from tests.support.requests import HOUR, MINUTE, Lane, numbered, settle, take_sl
 from tests.support.requests import insert as dispatch
 
 if TYPE_CHECKING:
-    from fairlane.drivers.sync import SyncDriver
-    from fairlane.operations.findings import Finding
+    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.operations.diagnosis.finding import Finding
 
 LOGGED = keys.logged("req")
 

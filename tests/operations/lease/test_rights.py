@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import acl
-from fairlane.drivers.sync import SyncDriver
+from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import RedisUnfit
-from fairlane.operations import rights
+from fairlane.operations.lease import rights
+from fairlane.protocol import acl
+from fairlane.protocol.scripts import Dialect, library
 from fairlane.queue import Queue
-from fairlane.scripts import Dialect, library
 from fairlane.worker import Worker
 from tests.scripts.test_full_and_forgotten import full
-from tests.support import backends, servers
 from tests.support.requests import dump
-from tests.support.users import version_of
+from tests.support.servers import backends, server_process
+from tests.support.servers.users import version_of
 from tests.worker.handlers import echo
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def test_a_full_redis_is_no_missing_right(driver: SyncDriver, redis_client: redi
 def test_a_command_that_was_renamed_is_named():
     """No rules bring it back, so the sentence says what does."""
     with (
-        servers.run_server("single", "--rename-command", "COPY", "") as server,
+        server_process.run_server("single", "--rename-command", "COPY", "") as server,
         contextlib.closing(SyncDriver(server.url, patience_s=0)) as driver,
         pytest.raises(RedisUnfit, match=r"no command COPY, which a worker needs.*rename-command"),
     ):

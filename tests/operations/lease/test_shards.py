@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import keys, settings
+from fairlane import settings
 from fairlane.errors import (
     FairlaneError,
     InvalidArgument,
@@ -14,18 +14,19 @@ from fairlane.errors import (
     RedisUnfit,
     RedisUnreachable,
 )
-from fairlane.operations import lost as lost_tokens
-from fairlane.operations import maintain, shards
-from fairlane.operations.fsck import Walk
-from fairlane.operations.shards import Shards, Spread
+from fairlane.operations.diagnosis.fsck import Walk
+from fairlane.operations.lease import shards
+from fairlane.operations.lease.shards import Shards, Spread
+from fairlane.operations.maintenance import lost_tokens, registry
+from fairlane.protocol import keys
+from fairlane.protocol.steps import Batch, Call, Command
 from fairlane.queue import Queue
-from fairlane.steps import Batch, Call, Command
 from tests.support.requests import once, work_off
 
 if TYPE_CHECKING:
     import redis
 
-    from fairlane.drivers.sync import SyncDriver
+    from fairlane.drivers.sync.driver import SyncDriver
 
 LONG_AGO = 10_000
 
@@ -133,7 +134,7 @@ def test_delayed_tokens_are_promoted_in_every_shard(driver: SyncDriver, redis_cl
     """To the lanes of their own slot."""
     for shard in (0, 3, 4):
         redis_client.zadd(keys.delayed("req", shard), {"9|r1#0.1": 1})
-    assert driver.run(maintain.promote("req", (0, 3, 4))) == 3
+    assert driver.run(registry.promote("req", (0, 3, 4))) == 3
     for shard in (0, 3, 4):
         assert redis_client.lrange(keys.lanes("req", shard)[9], 0, -1) == [b"r1#0.1"]
         redis_client.delete(keys.lanes("req", shard)[9])
@@ -325,7 +326,7 @@ def test_a_shard_that_fails_does_not_keep_the_others_from_their_promotion(
     redis_client.set(keys.delayed("req", 3), "text")
     redis_client.zadd(keys.delayed("req", 4), {"9|r1#0.1": 1})
     with pytest.raises(RedisUnfit, match="WRONGTYPE"):
-        driver.run(maintain.promote("req", (3, 4)))
+        driver.run(registry.promote("req", (3, 4)))
     assert redis_client.lrange(keys.lanes("req", 4)[9], 0, -1) == [b"r1#0.1"]
     for name in (keys.lanes("req", 4)[9], keys.delayed("req", 3)):
         redis_client.delete(name)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fairlane.operations.stats import all_of, forget_stats, read_stats, tally
+from fairlane.operations.lease.stats import all_of, forget_stats, read_stats, tally
 from tests.support.requests import once
 
 if TYPE_CHECKING:
-    from fairlane.drivers.sync import SyncDriver
+    from fairlane.drivers.sync.driver import SyncDriver
 
 
 def send(driver: SyncDriver, priority: int, waited: dict, ran: dict, **counts: int) -> int:

@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import keys, settings
+from fairlane import settings
 from fairlane.errors import FairlaneError
-from fairlane.operations import audit, intents, maintain, shards
-from fairlane.operations.audit import Audit
-from fairlane.operations.shards import Shards
-from fairlane.operations.watch import read_completions
-from tests.operations.test_maintain import (
+from fairlane.operations.control.completion import read_completions
+from fairlane.operations.lease import shards
+from fairlane.operations.lease.shards import Shards
+from fairlane.operations.maintenance import auditor, registry
+from fairlane.operations.maintenance.auditor import Audit
+from fairlane.operations.submit import intents
+from fairlane.protocol import keys
+from tests.operations.maintenance.test_registry import (
     ACTIVE,
     DELAYED,
     HOME,
@@ -26,7 +29,7 @@ from tests.operations.test_maintain import (
 from tests.support.requests import HOUR, MINUTE, Lane, Tok, insert
 
 if TYPE_CHECKING:
-    from fairlane.drivers.sync import SyncDriver
+    from fairlane.drivers.sync.driver import SyncDriver
 
 
 GRACE = settings.TOKEN_GRACE_MS
@@ -134,7 +137,7 @@ def test_a_token_that_is_promoted_during_the_audit_is_not_lost(lane: Lane, drive
 
     def promote(name: str) -> None:
         if name == "100 LLEN":
-            driver.run(maintain.promote("req"))
+            driver.run(registry.promote("req"))
 
     assert watch(driver, Audit("req").run(GRACE), promote)[0] == 0
     assert standing(lane.client) == [only.token.encode()]
@@ -170,7 +173,7 @@ def test_long_lanes_and_lists_are_read_page_by_page(
     lane: Lane, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch
 ):
     """A token on any page is seen, and the last page may be full."""
-    monkeypatch.setattr(audit, "_PAGE", 5)
+    monkeypatch.setattr(auditor, "_PAGE", 5)
     monkeypatch.setattr(settings, "AUDIT_SAMPLE", 0)
     made = submit_some(lane, 15, limit=1)
     minted, steps = watch(driver, Audit("req").run(GRACE))

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import keys
 from fairlane.errors import NodeAway
-from fairlane.operations import lost, maintain
-from fairlane.operations.lost import Suspect, mint_again, queued_long
-from tests.operations.test_maintain import (
+from fairlane.operations.maintenance import lost_tokens, registry
+from fairlane.operations.maintenance.lost_tokens import Suspect, mint_again, queued_long
+from fairlane.protocol import keys
+from tests.operations.maintenance.test_registry import (
     DELAYED,
     HOME,
     expected,
@@ -24,7 +24,7 @@ from tests.operations.test_maintain import (
 from tests.support.requests import MINUTE, Lane, Tok, insert, pop_token
 
 if TYPE_CHECKING:
-    from fairlane.drivers.sync import SyncDriver
+    from fairlane.drivers.sync.driver import SyncDriver
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_a_token_promoted_meanwhile_is_seen(old: Lane, driver: SyncDriver):
 
     def promote(name: str) -> None:
         if told:
-            driver.run(maintain.promote("req"))
+            driver.run(registry.promote("req"))
         told.append(name)
 
     assert watch(driver, mint_again("req", suspects(old)), promote)[0] == 0
@@ -182,7 +182,9 @@ def test_tokens_that_come_in_meanwhile_hide_none(old: Lane, driver: SyncDriver):
 def test_a_shard_that_is_away_keeps_no_token_of_another_from_being_found():
     """Its suspects are passed over, and its error is returned."""
     away = NodeAway("Redis at h:1 has not answered")
-    looking = lost.find_lost("req", [Suspect("r1", "0", "1", 5), Suspect("r1", "1", "2", 305)])
+    looking = lost_tokens.find_lost(
+        "req", [Suspect("r1", "0", "1", 5), Suspect("r1", "1", "2", 305)]
+    )
     first: Any = next(looking)
     (here, there) = first.steps
     assert (here.args[1], there.args[1]) == (DELAYED, keys.delayed("req", 3))

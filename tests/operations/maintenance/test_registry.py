@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import keys, settings
+from fairlane import settings
 from fairlane.errors import FairlaneError, RedisUnreachable
-from fairlane.operations import intents, maintain
-from fairlane.operations.lost import Suspect
-from fairlane.operations.watch import read_completions
+from fairlane.operations.control.completion import read_completions
+from fairlane.operations.maintenance import registry
+from fairlane.operations.maintenance.lost_tokens import Suspect
+from fairlane.operations.submit import intents
+from fairlane.protocol import keys
+from fairlane.protocol.steps import At, Batch, Call, Command, Nodes
 from fairlane.queue import Queue
-from fairlane.steps import At, Batch, Call, Command, Nodes
 from tests.support.requests import HOUR, MINUTE, Lane, Tok, once, work_off
 
 if TYPE_CHECKING:
@@ -21,8 +23,8 @@ if TYPE_CHECKING:
 
     import redis
 
-    from fairlane.drivers.sync import SyncDriver
-    from fairlane.steps import Operation, Step
+    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.protocol.steps import Operation, Step
 
 ACTIVE, DELAYED, WORKERS = keys.active("req"), keys.delayed("req"), keys.workers("req")
 HOME = keys.lanes("req")[5]
@@ -152,9 +154,9 @@ def test_one_pass_looks_at_a_bounded_number(
     """The earliest first; the others' turn is the next pass."""
     monkeypatch.setattr(settings, "MAINTAIN_MOST", 5)
     lane.client.zadd(ACTIVE, {f"lost{i}": i + 1 for i in range(8)})
-    assert driver.run(maintain.look_after("req")) == 5
+    assert driver.run(registry.look_after("req")) == 5
     assert lane.client.zrange(ACTIVE, 0, -1) == [b"lost5", b"lost6", b"lost7"]
-    assert driver.run(maintain.look_after("req")) == 3
+    assert driver.run(registry.look_after("req")) == 3
 
 
 @pytest.mark.parametrize("count", [1, 250, 251])
@@ -167,7 +169,7 @@ def test_calm_requests_cost_a_glance_each_and_one_call_for_many(
     assert len(many) == count
     for i in range(count):
         redis_client.zadd(ACTIVE, {f"r{i}": 1})
-    looked, steps = watch(driver, maintain.look_after("req"))
+    looked, steps = watch(driver, registry.look_after("req"))
     batches = [f"{size} glance" for size in (min(count, 250), count - 250) if size > 0]
     assert (looked, steps) == (count, ["3 ZCARD", *batches, "postpone"])
     assert redis_client.zcount(ACTIVE, 0, server_ms(redis_client)) == 0
@@ -187,7 +189,7 @@ def test_calm_requests_are_looked_at_later_the_more_there_are(
     if later:
         lane.client.zadd(ACTIVE, later)
     before = server_ms(lane.client)
-    assert driver.run(maintain.look_after("req")) == 1
+    assert driver.run(registry.look_after("req")) == 1
     found = lane.client.zscore(ACTIVE, "r1") - before
     assert least_ms - 1_000 <= found <= most_ms + 1_000
     lane.client.delete(ACTIVE)
@@ -203,7 +205,7 @@ def test_a_held_request_is_looked_at_when_its_lease_expires(
     lane.take(lane.start(3, lease_ms=lease_ms)[0])
     lane.client.zadd(ACTIVE, {"r1": 1, **{f"later{i}": 9e12 for i in range(50_000)}})
     before = server_ms(lane.client)
-    driver.run(maintain.look_after("req"))
+    driver.run(registry.look_after("req"))
     found = lane.client.zscore(ACTIVE, "r1") - before
     assert least_ms - 2_500 <= found <= most_ms + 1_000
     lane.client.delete(ACTIVE)
@@ -216,7 +218,7 @@ def test_what_needs_more_than_a_glance_is_reaped(old: Lane, driver: SyncDriver):
     calm.now = server_ms(old.client)
     calm.start(1)
     old.client.zadd(ACTIVE, {"r1": 1, "r2": 1})
-    _, steps = watch(driver, maintain.look_after("req"))
+    _, steps = watch(driver, registry.look_after("req"))
     assert steps == ["3 ZCARD", "2 glance", "reap", "1 insert_tokens", "postpone", "postpone"]
     assert old.client.zcard(keys.leases("r1")) == 0
 
@@ -224,7 +226,7 @@ def test_what_needs_more_than_a_glance_is_reaped(old: Lane, driver: SyncDriver):
 def test_what_is_not_due_is_not_looked_at(lane: Lane, driver: SyncDriver):
     """Its score lies ahead."""
     lane.client.zadd(ACTIVE, {"later": lane.now + MINUTE})
-    assert watch(driver, maintain.look_after("req")) == (0, ["3 ZCARD"])
+    assert watch(driver, registry.look_after("req")) == (0, ["3 ZCARD"])
 
 
 # ------------------------------------------------------------------ one look
@@ -234,7 +236,7 @@ def look(lane: Lane, driver: SyncDriver, score: float = 1) -> bool:
     """One look at `r1`, whose score in `active` is this."""
     lane.client.zadd(ACTIVE, {"r1": score})
     lane.now = server_ms(lane.client)
-    return driver.run(maintain.look_at("req", "r1", str(score), lane.now))
+    return driver.run(registry.look_at("req", "r1", str(score), lane.now))
 
 
 def test_an_intent_without_a_request_is_abandoned_and_dropped(lane: Lane, driver: SyncDriver):
@@ -261,7 +263,7 @@ def test_an_intent_that_is_alive_after_all_is_not_dropped(
             lane.start(1, intent=500)
 
     lane.client.zadd(ACTIVE, {"r1": 500})
-    assert watch(driver, maintain.look_at("req", "r1", "500", lane.now), come_back)[0] is False
+    assert watch(driver, registry.look_at("req", "r1", "500", lane.now), come_back)[0] is False
     assert lane.client.zscore(ACTIVE, "r1") == (700 if what == "renewed" else 500)
 
 
@@ -337,7 +339,7 @@ def test_a_request_that_was_there_and_is_gone_is_logged_as_lost(lane: Lane, driv
     lane.client.delete(*lane.names)
     score = lane.client.zscore(ACTIVE, "r1")
     for _ in range(2):
-        assert driver.run(maintain.look_at("req", "r1", str(score), lane.now)) is False
+        assert driver.run(registry.look_at("req", "r1", str(score), lane.now)) is False
     (ending,) = driver.run(read_completions("req", "0", 0))
     assert (ending.id, ending.state, ending.total) == ("r1", "lost", 0)
     assert lane.client.zcard(ACTIVE) == 0
@@ -367,7 +369,7 @@ def test_a_request_that_cannot_be_read_does_not_stop_the_others(lane: Lane, driv
     lane.client.set("tok:{r2}", "text")
     lane.client.zadd(ACTIVE, {"r1": 1, "r2": 2.5, "r3": 3, b"a b": 4})
     failed: dict[str, FairlaneError] = {}
-    assert driver.run(maintain.look_after("req", failed=failed)) == 4
+    assert driver.run(registry.look_after("req", failed=failed)) == 4
     assert list(failed) == ["r2"]
     assert "WRONGTYPE" in str(failed["r2"])
     scores = dict(lane.client.zrange(ACTIVE, 0, -1, withscores=True))
@@ -380,7 +382,7 @@ def test_an_unread_intent_stays_an_intent(lane: Lane, driver: SyncDriver):
     """Nobody knows whether there is a request: its score stays whole."""
     lane.client.set("req:{r1}", "text")
     lane.client.zadd(ACTIVE, {"r1": 1})
-    driver.run(maintain.look_after("req"))
+    driver.run(registry.look_after("req"))
     assert lane.client.zscore(ACTIVE, "r1") % 1 == 0
     lane.client.delete("req:{r1}")
 
@@ -394,14 +396,14 @@ def test_what_was_renewed_meanwhile_is_not_put_off(lane: Lane, driver: SyncDrive
         if name == "postpone":
             lane.client.zadd(ACTIVE, {"r1": 700})
 
-    assert watch(driver, maintain.look_at("req", "r1", "1", lane.now), renew)[0] is True
+    assert watch(driver, registry.look_at("req", "r1", "1", lane.now), renew)[0] is True
     assert lane.client.zscore(ACTIVE, "r1") == 700
 
 
 def test_requests_that_do_not_answer_are_put_off_together():
     """A node that is away costs one batch; nothing of its requests is asked for again."""
     failed: dict[str, FairlaneError] = {}
-    operation: Any = maintain.look_after("req", failed=failed)
+    operation: Any = registry.look_after("req", failed=failed)
     due = [part for i in range(9) for part in (b"r%d" % i, b"%d.5" % i)]
     operation.send(None)
     asked = operation.send([[b"100", b"0"], due, 9])
@@ -418,7 +420,7 @@ def test_requests_that_do_not_answer_are_put_off_together():
 def test_a_node_that_is_away_costs_the_others_nothing():
     """The error of one glance is its own; the others are put off as calm."""
     failed: dict[str, FairlaneError] = {}
-    operation: Any = maintain.look_after("req", failed=failed)
+    operation: Any = registry.look_after("req", failed=failed)
     operation.send(None)
     operation.send([[b"100", b"0"], [b"r1", b"1.5", b"r2", b"2.5"], 2])
     put_off = operation.send([RedisUnreachable(""), [b"ok", 0, []]])
@@ -429,7 +431,7 @@ def test_a_node_that_is_away_costs_the_others_nothing():
 @pytest.mark.parametrize(("bites", "reaps"), [(1, 1), (3, 3), (1000, 20)])
 def test_one_look_takes_back_all_of_a_request_in_bounded_bites(bites: int, reaps: int):
     """While the reply says that there is more to do now."""
-    operation = maintain.look_at("req", "r1", "1", 5)
+    operation = registry.look_at("req", "r1", "1", 5)
     step, told = operation.send(None), []
     with contextlib.suppress(StopIteration):
         while True:
@@ -449,7 +451,7 @@ def test_an_end_between_the_reap_and_the_mark_is_left_to_the_next_look(
             lane.enqueue([], intent=lane.now + 1)
 
     lane.client.zadd(ACTIVE, {"r1": lane.now})
-    looking = maintain.look_at("req", "r1", str(lane.now), lane.now)
+    looking = registry.look_at("req", "r1", str(lane.now), lane.now)
     assert watch(driver, looking, come)[0] is False
     assert lane.client.zscore(ACTIVE, "r1") is not None
     assert look(lane, driver, lane.now) is False

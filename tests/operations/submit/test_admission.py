@@ -9,21 +9,24 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import aio, clock, keys, settings
+from fairlane import aio, settings
+from fairlane.common import clock
 from fairlane.errors import InvalidArgument, QueueFull, RedisFull, RequestExists
 from fairlane.model import Policy
-from fairlane.operations import bounds, maintain
-from fairlane.operations.submit import submit
+from fairlane.operations.maintenance import registry
+from fairlane.operations.submit import admission
+from fairlane.operations.submit.stream import submit
+from fairlane.protocol import keys
+from fairlane.protocol.steps import Across, Command
 from fairlane.queue import Queue
-from fairlane.steps import Across, Command
-from tests.operations.test_maintain import watch
+from tests.operations.maintenance.test_registry import watch
 from tests.support.requests import cut, dump, numbered, once, settle, take_slice, work_off
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from fairlane.drivers.sync import SyncDriver
+    from fairlane.drivers.sync.driver import SyncDriver
     from tests.support.requests import Lane
 
 THREE = [[b"a", b"b"], [b"c"], [b"d", b"e"]]
@@ -32,7 +35,7 @@ CONF = keys.conf("req")
 
 def waiting(queue: Queue) -> int:
     """What is counted now."""
-    return queue.driver.run(bounds.read_bounds(queue.name)).waiting
+    return queue.driver.run(admission.read_bounds(queue.name)).waiting
 
 
 @pytest.fixture
@@ -322,7 +325,7 @@ def test_the_count_follows_the_work_without_any_refusal(queue: Queue, lane: Lane
     lane.client.zadd(keys.active("req"), {"r3": 1, "intent": 1})
     work_off_one(queue)
     queue.request("r2").cancel()
-    queue.driver.run(bounds.recount("req"))
+    queue.driver.run(admission.recount("req"))
     left = queue.request("r1").progress().left
     assert waiting(queue) == left < 10
     lane.client.zrem(keys.active("req"), "intent", "r3")
@@ -335,7 +338,7 @@ def test_a_request_that_cannot_be_read_does_not_stop_the_count(queue: Queue, lan
     lane.client.zadd(keys.active("req"), {"broken": 1})
     lane.client.set("req:{broken}", "no hash")
     work_off_one(queue)
-    queue.driver.run(bounds.recount("req"))
+    queue.driver.run(admission.recount("req"))
     assert waiting(queue) < 10
     lane.client.delete("req:{broken}")
     lane.client.zrem(keys.active("req"), "broken")
@@ -347,7 +350,7 @@ def test_a_request_that_vanished_counts_no_more(queue: Queue, lane: Lane):
     queue.submit_request(numbered(10), id="r1")
     lane.client.delete(*lane.names)
     lane.client.zadd(keys.active("req"), {"r1": 1})
-    queue.driver.run(maintain.look_after("req"))
+    queue.driver.run(registry.look_after("req"))
     assert waiting(queue) == 0
 
 
@@ -375,7 +378,7 @@ def test_what_a_dead_producer_was_admitted_is_taken_back(
     if lane.client.exists("req:{r1}"):
         queue.request("r1").cancel()
     lane.client.zadd(keys.active("req"), {"r1": 1}, xx=True)
-    driver.run(maintain.look_after("req"))
+    driver.run(registry.look_after("req"))
     assert waiting(queue) == 0
 
 
@@ -410,7 +413,7 @@ def test_the_same_again_after_a_recount_counts_once(queue: Queue):
     """The recount knows how many chunks there are, also of a request that has one."""
     queue.submit_request([b"a", b"b"], id="r1")
     queue.set_max_waiting(100)
-    queue.driver.run(bounds.recount("req"))
+    queue.driver.run(admission.recount("req"))
     queue.submit_request([b"a", b"b"], id="r1")
     assert waiting(queue) == 2
 
@@ -418,9 +421,9 @@ def test_the_same_again_after_a_recount_counts_once(queue: Queue):
 def test_without_a_bound_a_recount_asks_for_the_bound_only(queue: Queue, driver: SyncDriver):
     """The leader recounts at every look after requests."""
     queue.submit_request(numbered(3), id="r1")
-    assert watch(driver, bounds.recount("req"))[1] == ["HGET"]
-    driver.run(bounds.set_max_waiting("req", 100))
-    assert watch(driver, bounds.recount("req"))[1] == ["HGET", "ZRANGE", "1 HMGET", "report"]
+    assert watch(driver, admission.recount("req"))[1] == ["HGET"]
+    driver.run(admission.set_max_waiting("req", 100))
+    assert watch(driver, admission.recount("req"))[1] == ["HGET", "ZRANGE", "1 HMGET", "report"]
 
 
 def scripts_of(run: Callable[[Any], Any], operation: Any) -> list[str]:
@@ -450,7 +453,7 @@ def test_without_a_bound_a_submission_costs_what_it_did(driver: SyncDriver, lane
     driver.check()
     begin = ["intend", "enqueue"] if driver.is_cluster else ["submit"]
     assert scripts_of(run, submit("r1", Policy())) == [*begin, "append", "append", "seal"]
-    driver.run(bounds.set_max_waiting("req", 100))
+    driver.run(admission.set_max_waiting("req", 100))
     expected = [begin[0], "admit", "enqueue", "admit", "append", "admit", "append", "seal"]
     assert scripts_of(run, submit("r2", Policy())) == expected
     assert lane.client.hget(CONF, "waiting") == b"10"

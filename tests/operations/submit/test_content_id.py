@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import fairlane
-from fairlane.bodies import ContentId, content_id
+from fairlane.common.chunking import ContentId, content_id
 from fairlane.errors import InvalidArgument, RequestExists
 from fairlane.model import Policy
 from tests.support.requests import numbered, work_off

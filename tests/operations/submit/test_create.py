@@ -6,21 +6,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import keys, settings
+from fairlane import settings
 from fairlane.errors import RedisFull
 from fairlane.model import Policy
-from fairlane.operations.bounds import Room
-from fairlane.operations.intents import announce
-from fairlane.operations.submit import submit, submit_chunk
-from fairlane.steps import Across, Command, Pause, Pull
+from fairlane.operations.submit.admission import Room
+from fairlane.operations.submit.intents import announce
+from fairlane.operations.submit.stream import submit, submit_chunk
+from fairlane.protocol import keys
+from fairlane.protocol.steps import Across, Command, Pause, Pull
 from tests.support.drivers import both, run
-from tests.support.fakes import FakeServer, Refusal, fake_servers
+from tests.support.network.fakes import FakeServer, Refusal, fake_servers
 from tests.support.requests import dump, once, work_off
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fairlane.drivers.sync import SyncDriver
+    from fairlane.drivers.sync.driver import SyncDriver
     from fairlane.queue import Queue
     from tests.support.requests import Lane
 

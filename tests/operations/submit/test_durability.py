@@ -9,26 +9,29 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import aio, keys, settings
-from fairlane.drivers import wire
+from fairlane import aio, settings
+from fairlane.drivers.wire import encoding
 from fairlane.errors import FairlaneError, NotDurable, RedisUnfit, RequestEnded, RequestLost
 from fairlane.model import Policy
-from fairlane.operations import durable, intents, maintain, work
-from fairlane.operations.audit import Audit
-from fairlane.operations.submit import submit
+from fairlane.operations.lease import leases
+from fairlane.operations.maintenance import registry
+from fairlane.operations.maintenance.auditor import Audit
+from fairlane.operations.submit import durability, intents
+from fairlane.operations.submit.stream import submit
+from fairlane.protocol import keys
+from fairlane.protocol.steps import Command, Confirm, Confirmed, Pull
 from fairlane.queue import Queue
-from fairlane.steps import Command, Confirm, Confirmed, Pull
-from tests.support import servers
-from tests.support.backends import WITH_REPLICAS
-from tests.support.replicas import Pair, in_step, run_pair
 from tests.support.requests import cut, numbered, once, stored, take_slice, work_off
+from tests.support.servers import server_process
+from tests.support.servers.backends import WITH_REPLICAS
+from tests.support.servers.replicas import Pair, in_step, run_pair
 from tests.support.wait import wait_until
 from tests.support.workers import broken
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.support.backends import Backend
+    from tests.support.servers.backends import Backend
 
 pytestmark = pytest.mark.server
 KINDS = ["single", "system_redis"]
@@ -38,7 +41,7 @@ THREE = [[b"a", b"b"], [b"c"], [b"d", b"e"]]
 @pytest.fixture(scope="module", params=KINDS)
 def shared(request: pytest.FixtureRequest) -> Iterator[Pair]:
     """A pair for the tests that do not kill it."""
-    servers.skip_unless_there(request.param)
+    server_process.skip_unless_there(request.param)
     with run_pair(request.param) as made:
         yield made
 
@@ -55,7 +58,7 @@ def pair(shared: Pair) -> Pair:
 @pytest.fixture(params=KINDS)
 def mortal(request: pytest.FixtureRequest) -> Iterator[Pair]:
     """A pair whose primary will be killed."""
-    servers.skip_unless_there(request.param)
+    server_process.skip_unless_there(request.param)
     with run_pair(request.param) as made:
         yield made
 
@@ -229,11 +232,11 @@ def test_an_end_that_no_replica_confirms_is_told_as_such(queue: Queue, pair: Pai
 def test_an_end_that_a_failover_took_back_is_waited_for_again(queue: Queue):
     """It is not told: it is not so any more."""
     queue.submit_request([b"a"], id="r1", durable=1)
-    assert queue.driver.run(durable.confirm_end("r1", 1, "done")) is False
-    assert queue.driver.run(durable.confirm_end("r1", 1, "active")) is True
+    assert queue.driver.run(durability.confirm_end("r1", 1, "done")) is False
+    assert queue.driver.run(durability.confirm_end("r1", 1, "active")) is True
     work_off(queue.driver)
-    assert queue.driver.run(durable.confirm_end("r1", 1, "done")) is True
-    assert queue.driver.run(durable.confirm_end("gone", 1, "done")) is False
+    assert queue.driver.run(durability.confirm_end("r1", 1, "done")) is True
+    assert queue.driver.run(durability.confirm_end("gone", 1, "done")) is False
 
 
 def test_settling_is_confirmed_whatever_it_says(queue: Queue, pair: Pair, short: None):
@@ -244,10 +247,10 @@ def test_settling_is_confirmed_whatever_it_says(queue: Queue, pair: Pair, short:
     assert held is not None
     assert held.durable == 1
     entry, (_, _) = held.entries[0]
-    call = work.complete(held, [entry], [b"0:d:1:0:0", b""], [], keep=False)
+    call = leases.complete(held, [entry], [b"0:d:1:0:0", b""], [], keep=False)
 
     def settle(expected: bytes) -> str:
-        reply, missing = queue.driver.run(durable.confirm_settled(call, "r1", 1))
+        reply, missing = queue.driver.run(durability.confirm_settled(call, "r1", 1))
         assert reply[0] == expected
         return missing
 
@@ -267,8 +270,8 @@ def test_what_is_lost_is_not_waited_for(queue: Queue, pair: Pair):
     held = take_slice(queue.driver, count=1)
     assert held is not None
     held.fence = b"999"
-    call = work.complete(held, [], [], [], keep=False)
-    assert queue.driver.run(durable.confirm_settled(call, "r1", 1)) == ([b"lost"], "")
+    call = leases.complete(held, [], [], [], keep=False)
+    assert queue.driver.run(durability.confirm_settled(call, "r1", 1)) == ([b"lost"], "")
 
 
 # ------------------------------------------------------------------ kill -9 of the primary
@@ -310,7 +313,7 @@ def drained(queue: Queue, names: list[str]) -> bool:
     score = intents.seen_to_exist(1)
     for name in names:
         queue.driver.run(once(Command(b"ZADD", keys.active("req"), b"XX", score, name)))
-    queue.driver.run(maintain.look_after("req"))
+    queue.driver.run(registry.look_after("req"))
     queue.driver.run(Audit("req").run(grace_ms=0))
     work_off(queue.driver)
     return all(queue.request(name).state() == "done" for name in names)
@@ -340,25 +343,25 @@ def test_what_was_not_confirmed_may_be_lost(mortal: Pair):
 
 def test_the_disk_is_asked_where_the_server_can_tell():
     """WAITAOF of Redis 7.2 with an append-only file, for its own disk."""
-    assert wire.has_waitaof("redis_version:7.2.0\r\naof_enabled:1\r\n")
-    assert wire.has_waitaof(b"redis_version:8.0.1\r\naof_enabled:1\r\n")
-    assert not wire.has_waitaof("redis_version:7.2.0\r\naof_enabled:0\r\n")
-    assert not wire.has_waitaof("redis_version:7.0.15\r\naof_enabled:1\r\n")
-    assert [c.args for c in wire.confirmation(2, waits_for_disk=False)] == [(b"WAIT", 2, 1000)]
-    first, second = wire.confirmation(2, waits_for_disk=True)
+    assert encoding.has_waitaof("redis_version:7.2.0\r\naof_enabled:1\r\n")
+    assert encoding.has_waitaof(b"redis_version:8.0.1\r\naof_enabled:1\r\n")
+    assert not encoding.has_waitaof("redis_version:7.2.0\r\naof_enabled:0\r\n")
+    assert not encoding.has_waitaof("redis_version:7.0.15\r\naof_enabled:1\r\n")
+    assert [c.args for c in encoding.confirmation(2, waits_for_disk=False)] == [(b"WAIT", 2, 1000)]
+    first, second = encoding.confirmation(2, waits_for_disk=True)
     assert (first.args, second.args) == ((b"WAIT", 2, 1000), (b"WAITAOF", 1, 0, 2500))
 
 
 def test_what_the_server_says_is_read():
     """[own disk, replicas] of WAITAOF; a number of WAIT."""
-    assert wire.confirmed("reply", [2]) == Confirmed("reply", 2, is_synced=True)
-    assert wire.confirmed("reply", [2, [1, 0]]) == Confirmed("reply", 2, is_synced=True)
-    assert wire.confirmed("reply", [2, [0, 0]]) == Confirmed("reply", 2, is_synced=False)
+    assert encoding.confirmed("reply", [2]) == Confirmed("reply", 2, is_synced=True)
+    assert encoding.confirmed("reply", [2, [1, 0]]) == Confirmed("reply", 2, is_synced=True)
+    assert encoding.confirmed("reply", [2, [0, 0]]) == Confirmed("reply", 2, is_synced=False)
 
 
 def test_a_disk_that_has_it_not_is_named():
     """Enough replicas, but the server's own disk is late."""
-    operation = durable.confirm_submission("r1", 1, "c1")
+    operation = durability.confirm_submission("r1", 1, "c1")
     operation.send(None)
     with pytest.raises(NotDurable, match=r"append-only file was not on disk within 2\.5 s"):
         operation.send(Confirmed([b"ok", b"active", b"c1", 1, 0], 1, is_synced=False))
@@ -373,7 +376,7 @@ def test_a_submission_whose_seal_a_failover_took_is_not_acknowledged(
     state: bytes, is_open: int, error: type[Exception]
 ):
     """The seal changes no digest."""
-    operation = durable.confirm_submission("r1", 1, "c1")
+    operation = durability.confirm_submission("r1", 1, "c1")
     operation.send(None)
     with pytest.raises(error):
         operation.send(Confirmed([b"ok", state, b"c1", 1, is_open], 1, is_synced=True))
@@ -394,8 +397,8 @@ def test_only_replicas_that_follow_now_count():
         b"slave2:ip=127.0.0.1,port=3,state=online,offset=9,lag=1\r\n"
         b"slave_repl_offset:12\r\n"
     )
-    assert durable.count_online(info) == 2
-    assert durable.count_online(b"role:master\r\nconnected_slaves:0\r\n") == 0
+    assert durability.count_online(info) == 2
+    assert durability.count_online(b"role:master\r\nconnected_slaves:0\r\n") == 0
 
 
 def test_a_confirmed_command_is_one_step(queue: Queue):

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import keys
-from fairlane.drivers.sync import SyncDriver
+from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import RedisFull
-from fairlane.operations import maintain, tokens
+from fairlane.operations.lease import tokens
+from fairlane.operations.maintenance import registry
+from fairlane.protocol import keys
 from fairlane.queue import Queue
-from tests.support import servers
 from tests.support.requests import Lane, dump, numbered, work_off
+from tests.support.servers import server_process
 from tests.support.wait import wait_until
 from tests.support.workers import check_requests, check_told_once, workers_of
 
@@ -34,15 +35,15 @@ MANY = 200  # requests: ten times what there is room for
 
 
 @pytest.fixture(scope="module", params=["single", "system_redis"])
-def server(request: pytest.FixtureRequest) -> Iterator[servers.Server]:
+def server(request: pytest.FixtureRequest) -> Iterator[server_process.Server]:
     """A server that will have room for some requests more than it begins with."""
-    servers.skip_unless_there(request.param)
-    with servers.run_server(request.param) as made:
+    server_process.skip_unless_there(request.param)
+    with server_process.run_server(request.param) as made:
         yield made
 
 
 @pytest.fixture
-def client(server: servers.Server) -> Iterator[Any]:
+def client(server: server_process.Server) -> Iterator[Any]:
     """A raw client; the server is empty and has room for about 8 MiB."""
     with contextlib.closing(server.client()) as made:
         made.config_set("maxmemory", 0)
@@ -52,7 +53,7 @@ def client(server: servers.Server) -> Iterator[Any]:
 
 
 @pytest.fixture
-def queue(server: servers.Server, client: redis.Redis) -> Iterator[Queue]:
+def queue(server: server_process.Server, client: redis.Redis) -> Iterator[Queue]:
     """The queue on that server."""
     del client
     with Queue.from_url(server.url) as made:
@@ -141,7 +142,7 @@ def test_tokens_are_dispatched_one_key_at_a_time_on_a_full_redis(queue: Queue, c
 def test_a_draining_worker_is_woken_on_a_full_redis(queue: Queue, client: Any):
     """And what no unit takes expires."""
     overfill(client)
-    queue.driver.run(maintain.wake("req", "w:1", 3))
+    queue.driver.run(registry.wake("req", "w:1", 3))
     key = keys.wake("req", "w:1")
     assert client.lrange(key, 0, -1) == [b"wake"] * 3
     assert client.pttl(key) > 0
@@ -155,8 +156,8 @@ def test_a_full_redis_is_looked_after(queue: Queue, client: Any):
     assert lane.check(now="") == []  # type: ignore[arg-type]
     for name in client.zrange("{req}:active", 0, -1):
         client.zadd("{req}:active", {name: 1})
-    queue.driver.run(maintain.look_after("req"))
-    queue.driver.run(maintain.promote("req"))
+    queue.driver.run(registry.look_after("req"))
+    queue.driver.run(registry.promote("req"))
     assert accepted[0].state() == "cancelled"
     assert len(work_off(queue.driver)) == COUNT * (len(accepted) - 1)
 

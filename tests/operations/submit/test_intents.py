@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import keys
 from fairlane.model import Policy
-from fairlane.operations.bounds import Room
-from fairlane.operations.intents import Intent, announce, restore, withdraw
-from fairlane.operations.submit import submit_chunk
-from fairlane.operations.tokens import drop
+from fairlane.operations.lease.tokens import drop
+from fairlane.operations.submit.admission import Room
+from fairlane.operations.submit.intents import Intent, announce, restore, withdraw
+from fairlane.operations.submit.stream import submit_chunk
+from fairlane.protocol import keys
 from tests.support.requests import once
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fairlane.drivers.sync import SyncDriver
+    from fairlane.drivers.sync.driver import SyncDriver
     from tests.support.requests import Lane
 
 

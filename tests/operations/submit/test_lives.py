@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import aio, keys, settings
+from fairlane import aio, settings
 from fairlane.errors import QueueFull, RequestEnded, RequestExists
 from fairlane.model import Policy
-from fairlane.operations import bounds, work
-from fairlane.operations.maintain import look_after, look_at
-from fairlane.operations.submit import submit
-from fairlane.operations.tokens import drop
-from fairlane.steps import Call, Command, Pull
+from fairlane.operations.lease import leases
+from fairlane.operations.lease.tokens import drop
+from fairlane.operations.maintenance.registry import look_after, look_at
+from fairlane.operations.submit import admission
+from fairlane.operations.submit.stream import submit
+from fairlane.protocol import keys
+from fairlane.protocol.steps import Call, Command, Pull
 from tests.operations import test_repeats
-from tests.operations.test_maintain import server_ms
+from tests.operations.maintenance.test_registry import server_ms
 from tests.operations.test_repeats import ON_SINGLE, heal, outcome, play, take
 from tests.support.requests import cut, numbered, once, settle, take_slice, work_off
 from tests.support.stepping import apart
@@ -25,7 +27,7 @@ from tests.support.stepping import apart
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from fairlane.drivers.sync import SyncDriver
+    from fairlane.drivers.sync.driver import SyncDriver
     from fairlane.model import Slice
     from fairlane.queue import Queue
     from tests.support.requests import Lane
@@ -159,7 +161,7 @@ def test_fences_grow_over_the_lives_of_an_id(queue: Queue, lane: Lane):
     newer = take_slice(queue.driver, count=1)
     assert newer is not None
     assert int(newer.fence) > int(held.fence)
-    late = work.complete(held, [held.entries[0][0]], [b"0:d:1:0:0", b"late"], [], keep=False)
+    late = leases.complete(held, [held.entries[0][0]], [b"0:d:1:0:0", b"late"], [], keep=False)
     assert queue.driver.run(once(late)) == [b"lost"]
     assert settle(queue.driver, newer) == b"ok"
     assert lane.number("done") == 1
@@ -184,7 +186,7 @@ def test_a_new_life_needs_room_in_its_queue(queue: Queue, lane: Lane):
     """What stood there does not count as a repeat."""
     abandon(lane)
     queue.submit_request([b"a"], id="r2")
-    queue.driver.run(bounds.set_max_waiting("req", 1))
+    queue.driver.run(admission.set_max_waiting("req", 1))
     with pytest.raises(QueueFull):
         queue.submit_request([b"x", b"y"], id="r1")
     assert lane.hash()["state"] == "cancelled"

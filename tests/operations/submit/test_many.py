@@ -8,19 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import aio, keys
+from fairlane import aio
 from fairlane.errors import InvalidArgument, QueueFull, RedisFull, RedisUnfit, RequestExists
 from fairlane.model import Policy
-from fairlane.operations import bounds, tokens, work
-from fairlane.operations.digest import Digest
-from fairlane.operations.maintain import look_after
-from fairlane.operations.submit_many import GROUP, Many, Plan
+from fairlane.operations.lease import leases, tokens
+from fairlane.operations.maintenance.registry import look_after
+from fairlane.operations.submit import admission
+from fairlane.operations.submit.digest import Digest
+from fairlane.operations.submit.many import GROUP, Many, Plan
+from fairlane.protocol import keys
+from fairlane.protocol.steps import Batch, Command
 from fairlane.queue import Queue
-from fairlane.steps import Batch, Command
 from tests.scripts.test_full_and_forgotten import full
-from tests.support import backends
-from tests.support.replicas import run_pair
 from tests.support.requests import Lane, cut, dump, numbered, once, settle, work_off
+from tests.support.servers import backends
+from tests.support.servers.replicas import run_pair
 from tests.support.workers import broken
 
 if TYPE_CHECKING:
@@ -154,7 +156,7 @@ def test_5000_requests_are_worked_off_and_logged_exactly_once(queue: Queue, redi
     while raw := queue.driver.run(once(Command(b"RPOP", keys.lanes("req")[3]))):
         token = tokens.parse(raw)
         assert token is not None
-        word, held, _ = queue.driver.run(work.acquire(token, "w:1", "7", 10))
+        word, held, _ = queue.driver.run(leases.acquire(token, "w:1", "7", 10))
         assert held is not None, word
         seen += [body for _, (_, body) in held.entries]
         assert settle(queue.driver, held) == b"ended"
@@ -301,12 +303,12 @@ def test_an_id_of_another_queue_is_refused_and_leaves_no_intent(queue: Queue, re
 
 def test_a_bound_is_kept(queue: Queue, redis_client: Any):
     """Each asks for room; what has none leaves nothing, and the error tells which have."""
-    queue.driver.run(bounds.set_max_waiting("req", 3))
+    queue.driver.run(admission.set_max_waiting("req", 3))
     with pytest.raises(QueueFull) as caught:
         queue.submit_many([[b"a"], [b"b", b"c"], [b"d"], [b"e"]], ids=names(4))
     assert caught.value.submitted == ("r0", "r1")
     assert active(redis_client) == ["r0", "r1"]
-    assert queue.driver.run(bounds.read_bounds("req")).waiting == 3
+    assert queue.driver.run(admission.read_bounds("req")).waiting == 3
     again = [[b"a"], [b"b", b"c"]]
     assert len(queue.submit_many(again, ids=names(2))) == 2  # there already: needs no room
     assert sorted(work_off(queue.driver)) == [b"a", b"b", b"c"]

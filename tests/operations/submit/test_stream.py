@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import keys
-from fairlane.bodies import chunks
+from fairlane.common.chunking import chunks
 from fairlane.errors import (
     InvalidArgument,
     RedisFull,
@@ -19,16 +18,17 @@ from fairlane.errors import (
     RequestLost,
 )
 from fairlane.model import Policy
-from fairlane.operations.digest import Digest
-from fairlane.operations.submit import submit
-from fairlane.operations.tokens import drop
-from fairlane.steps import Across, Pull
+from fairlane.operations.lease.tokens import drop
+from fairlane.operations.submit.digest import Digest
+from fairlane.operations.submit.stream import submit
+from fairlane.protocol import keys
+from fairlane.protocol.steps import Across, Pull
 from tests.support.requests import HOUR, MINUTE, cut, numbered, once, settle, take_slice, work_off
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fairlane.drivers.sync import SyncDriver
+    from fairlane.drivers.sync.driver import SyncDriver
     from fairlane.queue import Queue
     from tests.support.requests import Lane
 

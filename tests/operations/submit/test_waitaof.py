@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import aio
-from fairlane.drivers import wire
+from fairlane.drivers.wire import encoding
 from fairlane.errors import NotDurable
+from fairlane.protocol.steps import Command, Confirm, Confirmed
 from fairlane.queue import Queue
-from fairlane.steps import Command, Confirm, Confirmed
 from tests.support.drivers import both, run
-from tests.support.replicas import Pair, run_pair
 from tests.support.requests import numbered, once, work_off
+from tests.support.servers.replicas import Pair, run_pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +28,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def shared(redis_server: Any) -> Iterator[Pair]:
-    if redis_server.binary.version < wire.WAITAOF_SINCE:
+    if redis_server.binary.version < encoding.WAITAOF_SINCE:
         pytest.skip(f"{redis_server.binary} has no WAITAOF")
     with run_pair("single", "--appendonly", "yes", "--appendfsync", "everysec") as made:
         yield made

@@ -12,12 +12,12 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from fairlane.drivers.sync import SyncDriver
+from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import DataLost, InvalidArgument
-from fairlane.spark import archive_tables
-from fairlane.spark.archive import Archived, archive
+from fairlane.spark.archive import tables
+from fairlane.spark.archive.archive import Archived, archive
 from tests.spark.worlds import World
-from tests.support import backends
+from tests.support.servers import backends
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -87,9 +87,9 @@ def ended(world: World, low: int, high: int) -> None:
 
 def check(spark: SparkSession, folder: Path, count: int) -> None:
     """The archive holds r0 to r<count - 1> once, and all that is of them."""
-    requests = archive_tables.read_table(spark, str(folder), "requests")
-    results = archive_tables.read_table(spark, str(folder), "results")
-    dead = archive_tables.read_table(spark, str(folder), "dead")
+    requests = tables.read_table(spark, str(folder), "requests")
+    results = tables.read_table(spark, str(folder), "results")
+    dead = tables.read_table(spark, str(folder), "dead")
     assert requests is not None
     assert results is not None
     assert dead is not None
@@ -176,7 +176,7 @@ def test_an_archive_that_stopped_within_a_batch_goes_on(
     calls = {"count": 0}
     names = {"results": "write_counted", "dead": "write_counted", "requests": "write_requests"}
     name = names.get(stop, "write_mark")
-    real = getattr(archive_tables, name)
+    real = getattr(tables, name)
     nth = {"results": 3, "dead": 4}.get(stop, 2)  # two tables a batch
 
     def stopping(*args: Any) -> Any:
@@ -188,7 +188,7 @@ def test_an_archive_that_stopped_within_a_batch_goes_on(
             raise InterruptedError("stopped")
         return found
 
-    monkeypatch.setattr(archive_tables, name, stopping)
+    monkeypatch.setattr(tables, name, stopping)
     with pytest.raises(Exception, match="stopped"):
         archive(spark, redis_url, str(tmp_path), most=2)
     assert calls["count"] == nth

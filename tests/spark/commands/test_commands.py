@@ -15,17 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import clock, keys
-from fairlane.cli.run import run
-from fairlane.cli.spark.running import hushed, must_be_there, redis_for, spark_session
+from fairlane.cli.main import run
+from fairlane.common import clock
 from fairlane.errors import InvalidArgument, SparkMissing
-from fairlane.operations.fleets import KEPT_MS
+from fairlane.protocol import keys
 from fairlane.queue import Queue
-from fairlane.spark import need
-from fairlane.spark.fleet import stop_fleet
-from fairlane.spark.sessions import master_of
+from fairlane.spark import requirements
+from fairlane.spark.commands.session import hushed, must_be_there, redis_for, spark_session
+from fairlane.spark.fleet.fleet import stop_fleet
+from fairlane.spark.fleet.stop_signal import KEPT_MS
+from fairlane.spark.session import master_of
 from tests.cli.program import NOBODY, Ended, Program, settle
-from tests.spark import fleet_handlers as handlers
+from tests.spark.fleet import fleet_handlers as handlers
 from tests.spark.processes import having, workers_of
 from tests.spark.worlds import World
 from tests.support.wait import wait_until
@@ -37,14 +38,14 @@ if TYPE_CHECKING:
 
     import redis
 
-    from fairlane.drivers.sync import SyncDriver
+    from fairlane.drivers.sync.driver import SyncDriver
 
 ON_ONE_KIND = pytest.mark.parametrize("redis_server", ["single"], indirect=True)
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 END_S = 300.0  # Java starts slowly on a machine that is busy
 pytestmark = pytest.mark.timeout(2 * END_S)
 LOCAL = ("--master", "local[2]")
-UPPER = ("--handler", "tests.spark.fleet_handlers:upper")
+UPPER = ("--handler", "tests.spark.fleet.fleet_handlers:upper")
 
 
 @pytest.fixture
@@ -59,8 +60,8 @@ def alone(tmp_path: Path) -> Program:
 
 def made(folder: Path, url: str | None) -> Program:
     try:
-        need.need_spark()
-        need.need_java()
+        requirements.need_spark()
+        requirements.need_java()
     except SparkMissing as missing:
         pytest.skip(str(missing))
     program = Program(folder, url)
@@ -355,7 +356,7 @@ def test_a_second_ctrl_c_ends_a_fleet_that_holds_something(
             os.kill(os.getpid(), signal.SIGINT)
 
         told = Later(redis_client, interrupt)
-        words = ("--handler", "tests.spark.fleet_handlers:never", "--workers", 1)
+        words = ("--handler", "tests.spark.fleet.fleet_handlers:never", "--workers", 1)
         began = clock.mono_s()
         ended = here("work", *words, "--max-idle", "never")
         told.join()

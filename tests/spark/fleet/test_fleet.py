@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import keys
 from fairlane.errors import FairlaneError, HandlerNotFound, InvalidArgument
-from fairlane.operations import fleets
+from fairlane.protocol import keys
 from fairlane.queue import Queue
-from fairlane.spark import fleet_shares
-from fairlane.spark.fleet import (
+from fairlane.spark.fleet import shares, stop_signal
+from fairlane.spark.fleet.fleet import (
     Plan,
     Watch,
     cancel_fleet,
@@ -27,9 +26,9 @@ from fairlane.spark.fleet import (
     tag_of,
 )
 from fairlane.worker import Context, Retry
-from tests.spark import fleet_handlers as handlers
+from tests.spark.fleet import fleet_handlers as handlers
 from tests.spark.processes import workers_of
-from tests.spark.sinks import numbers, write
+from tests.spark.sink.sinks import numbers, write
 from tests.support.wait import wait_until
 from tests.support.workers import is_alive
 
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 
 ON_ONE_KIND = pytest.mark.parametrize("redis_server", ["single"], indirect=True)
 END_S = 60.0
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
@@ -183,7 +182,7 @@ def test_limits_hold_across_spark_and_plain_workers(
 def plain_worker(queue: Queue, redis_client: redis.Redis) -> Iterator[Any]:
     """A worker as anybody would start it."""
     words = [sys.executable, "-m", "fairlane", "worker", "--slice", "2"]
-    words += ["--handler", "tests.spark.fleet_handlers:crowd"]
+    words += ["--handler", "tests.spark.fleet.fleet_handlers:crowd"]
     env = os.environ | {"FAIRLANE_REDIS": queue.driver.url, "PYTHONPATH": str(ROOT / "src")}
     worker = subprocess.Popen(words, cwd=ROOT, env=env, stderr=subprocess.DEVNULL)
     try:
@@ -286,17 +285,17 @@ def no_look() -> None:
 
 
 def test_workers_beyond_the_most_jobs_share_them(spark: Any):
-    shares: list[int] = []
+    begun: list[int] = []
 
     def begin(share: int) -> list[Any]:
-        shares.append(share)
+        begun.append(share)
         if share == 2:
             raise OSError("Python worker exited unexpectedly (crashed)")
         return [("w", "h", 1, 1, 0, 0, 0, "idle")]
 
-    rows = fleet_shares.run_shares(spark, "f", "t", fleet_shares.MOST_SHARES + 1, begin, no_look)
-    assert sorted(shares) == [1] * (fleet_shares.MOST_SHARES - 1) + [2]
-    assert (len(rows), rows.count(fleet_shares.LOST_ROW)) == (fleet_shares.MOST_SHARES + 1, 2)
+    rows = shares.run_shares(spark, "f", "t", shares.MOST_SHARES + 1, begin, no_look)
+    assert sorted(begun) == [1] * (shares.MOST_SHARES - 1) + [2]
+    assert (len(rows), rows.count(shares.LOST_ROW)) == (shares.MOST_SHARES + 1, 2)
 
 
 def test_another_error_of_a_job_ends_the_fleet(spark: Any):
@@ -304,7 +303,7 @@ def test_another_error_of_a_job_ends_the_fleet(spark: Any):
         raise OSError("the handler cannot be read")
 
     with pytest.raises(OSError, match="the handler cannot be read"):
-        fleet_shares.run_shares(spark, "f", "t", 3, begin, no_look)
+        shares.run_shares(spark, "f", "t", 3, begin, no_look)
 
 
 @ON_ONE_KIND
@@ -360,7 +359,7 @@ def test_a_watch_sees_only_what_was_said_after_the_fleet_began(queue: Queue):
 
 
 def began(queue: Queue) -> int:
-    return int(queue.driver.run(fleets.now_us("req")))
+    return int(queue.driver.run(stop_signal.now_us("req")))
 
 
 def test_a_table_has_the_columns_of_its_slice():

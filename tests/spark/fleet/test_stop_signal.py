@@ -4,33 +4,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fairlane import keys
-from fairlane.operations import fleets
+from fairlane.protocol import keys
+from fairlane.spark.fleet import stop_signal
 
 if TYPE_CHECKING:
     import redis
 
-    from fairlane.drivers.sync import SyncDriver
+    from fairlane.drivers.sync.driver import SyncDriver
 
-WEEK_US = fleets.KEPT_MS * 1000
+WEEK_US = stop_signal.KEPT_MS * 1000
 
 
 def test_a_fleet_that_was_told_to_stop_is_found_by_its_name(
     driver: SyncDriver, redis_client: redis.Redis
 ):
-    before = driver.run(fleets.now_us("req"))
-    driver.run(fleets.stop("req", "nightly"))
-    assert before <= driver.run(fleets.stopped_us("req", "nightly")) <= before + 60_000_000
-    assert driver.run(fleets.stopped_us("req", "hourly")) == 0
-    assert 0 < redis_client.pttl(keys.fleets("req")) <= fleets.KEPT_MS
+    before = driver.run(stop_signal.now_us("req"))
+    driver.run(stop_signal.stop("req", "nightly"))
+    assert before <= driver.run(stop_signal.stopped_us("req", "nightly")) <= before + 60_000_000
+    assert driver.run(stop_signal.stopped_us("req", "hourly")) == 0
+    assert 0 < redis_client.pttl(keys.fleets("req")) <= stop_signal.KEPT_MS
 
 
 def test_a_stop_forgets_those_of_more_than_a_week_ago(
     driver: SyncDriver, redis_client: redis.Redis
 ):
     """However often one is told, the names do not pile up."""
-    now = driver.run(fleets.now_us("req"))
+    now = driver.run(stop_signal.now_us("req"))
     key = keys.fleets("req")
     redis_client.zadd(key, {"old": now - WEEK_US - 1, "young": now - WEEK_US // 2})
-    driver.run(fleets.stop("req", "new"))
+    driver.run(stop_signal.stop("req", "new"))
     assert redis_client.zrange(key, 0, -1) == [b"young", b"new"]

@@ -7,25 +7,28 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import keys, settings
+from fairlane import settings
 from fairlane.errors import QueueFull, RequestEnded, RequestExists, RequestLost
 from fairlane.model import Policy
-from fairlane.operations import bounds, roll, rolling
-from fairlane.operations.control import cancel
-from fairlane.operations.roll import commit, look, seal
-from fairlane.operations.rolling import Share, Txn
-from fairlane.operations.stage import Area, pack, stage, stage_all, unstage
-from fairlane.steps import Batch, Call, Pause
+from fairlane.operations.control.control import cancel
+from fairlane.operations.submit import admission
+from fairlane.protocol import keys
+from fairlane.protocol.steps import Batch, Call, Pause
+from fairlane.spark.operations import commit as commit_module
+from fairlane.spark.operations import manifest
+from fairlane.spark.operations.commit import commit, look, seal
+from fairlane.spark.operations.manifest import Share, Txn
+from fairlane.spark.operations.staging import Area, pack, stage, stage_all, unstage
 from tests.support.requests import once, stored, take_slice, waiting_bodies, work_off
 from tests.support.stepping import cut_off, drive
 
 if TYPE_CHECKING:
     import redis
 
-    from fairlane.drivers.sync import SyncDriver
+    from fairlane.drivers.sync.driver import SyncDriver
     from fairlane.model import Slice
+    from fairlane.protocol.steps import Operation, Step
     from fairlane.queue import Queue
-    from fairlane.steps import Operation, Step
 
 DAY = 24 * 3_600_000
 Bodies = list[bytes]
@@ -174,7 +177,7 @@ def test_a_driver_that_was_thought_dead_goes_on(
     driver: SyncDriver, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch, size: int
 ):
     """It stops anywhere, another one commits what it staged itself, and then the first wakes up."""
-    monkeypatch.setattr(rolling, "WINDOW", size)
+    monkeypatch.setattr(manifest, "WINDOW", size)
     steps, is_over = 0, False
     while not is_over:
         steps += 1
@@ -423,7 +426,7 @@ def test_a_sealed_request_takes_no_more(driver: SyncDriver):
 def test_a_request_that_was_cancelled_meanwhile_says_so(
     driver: SyncDriver, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(rolling, "WINDOW", 1)
+    monkeypatch.setattr(manifest, "WINDOW", 1)
     writer = Writer(driver)
     share = writer.stage("r1", PARTITIONS)
     operation = commit([share], writer.txn)
@@ -480,7 +483,7 @@ def test_many_requests_come_in_together(
     driver: SyncDriver, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ):
     """Cut off anywhere, too; more of them than one group."""
-    monkeypatch.setattr(roll, "GROUP", 3)
+    monkeypatch.setattr(commit_module, "GROUP", 3)
     names = [f"k{i}" for i in range(7)]
     rows = {name: [numbered(name, 4), numbered(f"{name}-", 2)] for name in names}
     steps, is_over = 0, False
@@ -508,7 +511,7 @@ def test_a_commit_of_many_chunks_keeps_several_in_flight(writer: Writer):
         return False
 
     drive(writer.driver, commit([share], writer.txn), see)
-    assert max(sizes) == rolling.WINDOW
+    assert max(sizes) == manifest.WINDOW
 
 
 def test_a_commit_waits_for_room_in_a_queue_with_a_bound(driver: SyncDriver, queue: Queue):
@@ -520,7 +523,7 @@ def test_a_commit_waits_for_room_in_a_queue_with_a_bound(driver: SyncDriver, que
         if isinstance(step, Pause):
             pauses.append(step.seconds)
             work_off(driver)
-            driver.run(bounds.recount("req"))
+            driver.run(admission.recount("req"))
         return isinstance(step, Pause)
 
     share = writer.stage("r1", PARTITIONS)

@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairlane import keys, settings
+from fairlane import settings
 from fairlane.errors import RedisFull, RequestEnded, RequestExists, RequestLost
 from fairlane.model import Policy
-from fairlane.operations.control import cancel
-from fairlane.operations.live import (
+from fairlane.operations.control.control import cancel
+from fairlane.protocol import keys
+from fairlane.protocol.steps import Pause
+from fairlane.spark.operations.commit import seal, seal_all
+from fairlane.spark.operations.direct_append import (
     abort_live,
     add,
     begin_live,
@@ -19,10 +22,8 @@ from fairlane.operations.live import (
     end_live,
     start_live,
 )
-from fairlane.operations.roll import seal, seal_all
-from fairlane.operations.rolling import Txn
-from fairlane.operations.stage import pack
-from fairlane.steps import Pause
+from fairlane.spark.operations.manifest import Txn
+from fairlane.spark.operations.staging import pack
 from tests.scripts.test_full_and_forgotten import full
 from tests.support.requests import once, settle, stored, take_slice, waiting_bodies, work_off
 from tests.support.stepping import drive
@@ -30,9 +31,9 @@ from tests.support.stepping import drive
 if TYPE_CHECKING:
     import redis
 
-    from fairlane.drivers.sync import SyncDriver
+    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.protocol.steps import Step
     from fairlane.queue import Queue
-    from fairlane.steps import Step
 
 DAY = 24 * 3_600_000
 LIVE = Txn("t1", seal=True)

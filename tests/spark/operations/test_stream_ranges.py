@@ -8,44 +8,44 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.errors import RequestNotFound
-from fairlane.operations import ranges
+from fairlane.spark.operations import stream_ranges
 from tests.spark.worlds import World
 from tests.support.requests import once
 
 if TYPE_CHECKING:
     import redis
 
-    from fairlane.drivers.sync import SyncDriver
+    from fairlane.drivers.sync.driver import SyncDriver
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 10, 100])
 def test_cut_covers_a_range_once(parts: int):
-    pieces = ranges.cut("1000-5", "1040-2", parts)
+    pieces = stream_ranges.cut("1000-5", "1040-2", parts)
     assert len(pieces) == min(parts, 41)
     assert (pieces[0].first, pieces[-1].last) == ("1000-5", "1040-2")
     for one, other in itertools.pairwise(pieces):
-        assert ranges.after(one.last) == other.first
+        assert stream_ranges.after(one.last) == other.first
 
 
 def test_an_empty_range_has_no_pieces():
-    assert ranges.cut("5-1", "5-0", 3) == []
-    assert ranges.cut("6-0", "5-9", 1) == []
-    assert ranges.cut("5-0", "5-0", 4) == [("5-0", "5-0")]
+    assert stream_ranges.cut("5-1", "5-0", 3) == []
+    assert stream_ranges.cut("6-0", "5-9", 1) == []
+    assert stream_ranges.cut("5-0", "5-0", 4) == [("5-0", "5-0")]
 
 
 def test_after_is_the_next_id():
-    assert ranges.after("7-3") == "7-4"
-    assert ranges.after(f"7-{2**64 - 1}") == "8-0"
+    assert stream_ranges.after("7-3") == "7-4"
+    assert stream_ranges.after(f"7-{2**64 - 1}") == "8-0"
 
 
 def test_pages_cover_a_piece(driver: SyncDriver, redis_client: redis.Redis):
     ids = [
         redis_client.xadd("{req}:completed", {"n": n}, id=f"{n // 3 + 1}-{n}") for n in range(20)
     ]
-    rest: ranges.Piece | None = ranges.Piece("1-1", "7-19")
+    rest: stream_ranges.Piece | None = stream_ranges.Piece("1-1", "7-19")
     seen: list[bytes] = []
     while rest is not None:
-        entries, rest = driver.run(ranges.read_page(b"{req}:completed", rest, 4))
+        entries, rest = driver.run(stream_ranges.read_page(b"{req}:completed", rest, 4))
         assert len(entries) <= 4
         seen += [entry_id for entry_id, _ in entries]
     assert seen == ids[1:]
@@ -56,9 +56,11 @@ def test_a_request_is_unfinished_or_in_the_log(driver: SyncDriver):
     for n in range(4):
         world.submit(f"r{n}", 5, priority=n)
     world.work_off(slices=4, most=2)
-    ids, logged = driver.run(ranges.unfinished("req"))
+    ids, logged = driver.run(stream_ranges.unfinished("req"))
     assert logged is not None
-    found, _ = driver.run(ranges.endings("req", ranges.Piece(logged.first, logged.last)))
+    found, _ = driver.run(
+        stream_ranges.endings("req", stream_ranges.Piece(logged.first, logged.last))
+    )
     assert sorted([*ids, *(one.id for one in found)]) == ["r0", "r1", "r2", "r3"]
     assert len(found) == logged.length
 
@@ -69,12 +71,14 @@ def test_who_ends_during_the_look_is_told_of_once(driver: SyncDriver):
     world.work_off()
     world.submit("r1", 1)
     world.submit("r2", 1, priority=9)
-    look = ranges.unfinished("req")
+    look = stream_ranges.unfinished("req")
     reply = driver.run(once(next(look)))
     world.work_off(slices=1)  # r1 goes from `active` to the log
     ids, logged = driver.run(_rest(look, reply))
     assert logged is not None
-    found, _ = driver.run(ranges.endings("req", ranges.Piece(logged.first, logged.last)))
+    found, _ = driver.run(
+        stream_ranges.endings("req", stream_ranges.Piece(logged.first, logged.last))
+    )
     assert ids == ["r2"]
     assert [one.id for one in found] == ["r0", "r1"]
 
@@ -96,12 +100,12 @@ def test_what_is_known_of_ended_requests(driver: SyncDriver):
     world.submit("r2", 3)
     (ending,) = world.queue.completions("0", follow=False)
     lives = [("r1", ending.submitted_ms), ("r1", 5), ("r2", 5), ("nobody", 5)]
-    assert driver.run(ranges.ended_requests(lives)) == [(7, 2), None, None, None]
+    assert driver.run(stream_ranges.ended_requests(lives)) == [(7, 2), None, None, None]
 
 
 def test_results_of_nobody(driver: SyncDriver):
     with pytest.raises(RequestNotFound):
-        driver.run(ranges.result_span("nobody"))
+        driver.run(stream_ranges.result_span("nobody"))
 
 
 def test_spans_of_streams(driver: SyncDriver):
@@ -110,10 +114,12 @@ def test_spans_of_streams(driver: SyncDriver):
     world.submit("r2", 3)
     world.submit("r3", 3, limit=1)
     world.work_off(dead=[1])
-    outs = dict(driver.run(ranges.spans_of_results(["r1", "r2", "nobody"])))
+    outs = dict(driver.run(stream_ranges.spans_of_results(["r1", "r2", "nobody"])))
     assert set(outs) == {"r1", "r2"}
-    died = dict(driver.run(ranges.dead_spans(["r1", "r2", "nobody"])))
+    died = dict(driver.run(stream_ranges.dead_spans(["r1", "r2", "nobody"])))
     assert {one: span.length for one, span in died.items()} == {"r1": 1, "r2": 1}
-    found, rest = driver.run(ranges.read_dead("r1", ranges.Piece(died["r1"].first, "+")))
+    found, rest = driver.run(
+        stream_ranges.read_dead("r1", stream_ranges.Piece(died["r1"].first, "+"))
+    )
     assert [one.index for one in found] == [1]
     assert rest is None

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fairlane.spark.archive_tables import SCHEMAS
-from fairlane.spark.view_columns import arrow_of
+from fairlane.spark.archive.tables import SCHEMAS
+from fairlane.spark.source.columns import arrow_of
 
 if TYPE_CHECKING:
     from pathlib import Path

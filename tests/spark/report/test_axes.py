@@ -12,9 +12,9 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("matplotlib")
 
-from fairlane.spark.report.axis import Axis
 from fairlane.spark.report.bands import Bands
-from fairlane.spark.report.drawing import COLOURS, TEXT, colour_of, figure, on_time
+from fairlane.spark.report.plots.style import COLOURS, TEXT, colour_of, figure, on_time
+from fairlane.spark.report.time_windows import Axis
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

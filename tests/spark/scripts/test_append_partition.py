@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from fairlane.errors import InvalidArgument
+from tests.spark.staging import Sink, bodies_of
 from tests.support.requests import Lane, numbered, toks
-from tests.support.staging import Sink, bodies_of
 
 
 def test_rows_come_in_at_once(sink: Sink):

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from fairlane.errors import InvalidArgument
-from fairlane.operations.stage import pack
+from fairlane.spark.operations.staging import pack
+from tests.spark.staging import DAY, Sink
 from tests.support.requests import HOUR, Lane, numbered, stored, toks
-from tests.support.staging import DAY, Sink
 
 
 @pytest.fixture

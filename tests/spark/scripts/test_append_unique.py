@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from fairlane.errors import InvalidArgument
-from fairlane.operations.stage import pack
+from fairlane.spark.operations.staging import pack
+from tests.spark.staging import Sink, bodies_of
 from tests.support.requests import Lane, numbered, toks
-from tests.support.staging import Sink, bodies_of
 
 ROWS = {b"i0": b"a", b"i1": b"b"}
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from fairlane.errors import InvalidArgument
+from tests.spark.staging import DAY, Sink
 from tests.support.requests import HOUR, Lane, stored
-from tests.support.staging import DAY, Sink
 
 MANIFEST = b"0:1,1,3\n"
 

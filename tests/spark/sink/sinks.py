@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
 
-from fairlane import keys
-from fairlane.operations.roll import commit
+from fairlane.protocol import keys
+from fairlane.spark.data_source import FairlaneSource
+from fairlane.spark.operations.commit import commit
 from fairlane.spark.options import Options
-from fairlane.spark.sink_live import LiveWriter
-from fairlane.spark.sink_plan import OPTIONS, STREAM_OPTIONS, plan_of
-from fairlane.spark.sink_staged import (
+from fairlane.spark.sink.direct import LiveWriter
+from fairlane.spark.sink.plan import OPTIONS, STREAM_OPTIONS, plan_of
+from fairlane.spark.sink.staged import (
     StagedStreamWriter,
     StagedWriter,
     commit_staged,
@@ -23,7 +24,6 @@ from fairlane.spark.sink_staged import (
     shares_of,
     stream_txn,
 )
-from fairlane.spark.source import FairlaneSource
 from tests.support.requests import once
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""A write on a cluster that speculates: `python -m tests.spark.speculating MASTER URL ROWS`.
+"""A write on a cluster that speculates: `python -m tests.spark.sink.speculating MASTER URL ROWS`.
 
 The first attempt at the last partition writes some rows and then waits until another attempt has
 come to its end, as a stalled machine would; it ends well, or Spark kills it.
@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
+from fairlane.spark.data_source import FairlaneSource
 from fairlane.spark.options import Options
-from fairlane.spark.sink_plan import OPTIONS, plan_of
-from fairlane.spark.sink_staged import StagedWriter
-from fairlane.spark.source import FairlaneSource
-from tests.spark.sinks import numbers, write
+from fairlane.spark.sink.plan import OPTIONS, plan_of
+from fairlane.spark.sink.staged import StagedWriter
+from tests.spark.sink.sinks import numbers, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,8 +12,8 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from fairlane.spark.sink import writer_of
-from fairlane.spark.sink_counts import log_brought
-from tests.support import backends
+from fairlane.spark.sink.counts import log_brought
+from tests.support.servers import backends
 
 if TYPE_CHECKING:
     import redis

@@ -12,20 +12,20 @@ pytest.importorskip("pyspark")
 from pyspark.sql.types import StructType
 
 from fairlane.errors import RequestEnded
-from fairlane.operations.live import add, begin_live, by_id
-from fairlane.operations.stage import pack
 from fairlane.queue import Queue
+from fairlane.spark.operations.direct_append import add, begin_live, by_id
+from fairlane.spark.operations.staging import pack
 from fairlane.spark.options import Options
-from fairlane.spark.sink_live import Added, LiveMessage, LiveStreamWriter, LiveWriter
-from fairlane.spark.sink_plan import OPTIONS, STREAM_OPTIONS, plan_of
-from tests.spark.sinks import Crashing, bodies_in, numbers, rows, write
-from tests.support import backends
+from fairlane.spark.sink.direct import Added, LiveMessage, LiveStreamWriter, LiveWriter
+from fairlane.spark.sink.plan import OPTIONS, STREAM_OPTIONS, plan_of
+from tests.spark.sink.sinks import Crashing, bodies_in, numbers, rows, write
 from tests.support.requests import stored, work_off
+from tests.support.servers import backends
 
 if TYPE_CHECKING:
     import redis
 
-    from fairlane.drivers.sync import SyncDriver
+    from fairlane.drivers.sync.driver import SyncDriver
 
 pytestmark = pytest.mark.parametrize("redis_server", backends.one(), indirect=True)
 COUNT = 25_000

@@ -17,19 +17,19 @@ pytest.importorskip("pyspark")
 import pyspark
 
 from fairlane.errors import SparkMissing
-from fairlane.spark import need
+from fairlane.spark import requirements
 from tests.operations.test_restart import AOF, killed_and_started_again
-from tests.spark.sinks import Crashing, areas, bodies_in, numbers, rows, write
-from tests.spark.speculating import PARTITIONS, STALL_S
-from tests.support import servers
+from tests.spark.sink.sinks import Crashing, areas, bodies_in, numbers, rows, write
+from tests.spark.sink.speculating import PARTITIONS, STALL_S
 from tests.support.requests import stored
+from tests.support.servers import server_process
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytestmark = pytest.mark.heavy
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 COUNT = 25_000
 END_S = 180.0
 
@@ -40,7 +40,7 @@ def test_redis_that_goes_away_fails_the_write_and_the_next_run_completes_it(spar
     spark.dataSource.register(Crashing)
     frame = numbers(spark, COUNT, 2)
     options = (*AOF, "no")
-    with servers.run_server("single", *options) as server:
+    with server_process.run_server("single", *options) as server:
         how = crash.format(pid=server.pid)
         given = {"request": "r1", "txn": "t1", "patience": "100ms"}
         with pytest.raises(Exception, match=f"{server.port}"):
@@ -83,7 +83,7 @@ def spark_process(name: str, log: Path, *words: str) -> Iterator[None]:
 @contextlib.contextmanager
 def spark_cluster(folder: Path) -> Iterator[str]:
     """A master and a worker on each of two addresses: on one there is no speculation."""
-    (port,) = servers.free_ports(1)
+    (port,) = server_process.free_ports(1)
     master = f"spark://127.0.0.1:{port}"
     log = folder / "master.log"
     with contextlib.ExitStack() as later:
@@ -106,12 +106,19 @@ def spark_cluster(folder: Path) -> Iterator[str]:
 def test_an_attempt_that_was_overtaken_brings_nothing_in(tmp_path: Path):
     """Both attempts at a partition have written; the rows of one come in."""
     try:
-        need.need_spark()
-        need.need_java()
+        requirements.need_spark()
+        requirements.need_java()
     except SparkMissing as missing:
         pytest.skip(str(missing))
-    with servers.run_server() as server, spark_cluster(tmp_path) as master:
-        command = [sys.executable, "-m", "tests.spark.speculating", master, server.url, str(COUNT)]
+    with server_process.run_server() as server, spark_cluster(tmp_path) as master:
+        command = [
+            sys.executable,
+            "-m",
+            "tests.spark.sink.speculating",
+            master,
+            server.url,
+            str(COUNT),
+        ]
         path = os.pathsep.join((str(ROOT), str(ROOT / "src")))
         found = subprocess.run(
             command,

@@ -9,11 +9,11 @@ import pytest
 pytest.importorskip("pyspark")
 
 from fairlane.queue import Queue
-from tests.spark.sinks import numbers, rows, write
+from tests.spark.sink.sinks import numbers, rows, write
 from tests.support.requests import work_off
 
 if TYPE_CHECKING:
-    from fairlane.drivers.sync import SyncDriver
+    from fairlane.drivers.sync.driver import SyncDriver
 
 pytestmark = pytest.mark.parametrize("redis_server", ["cluster1", "system_redis"], indirect=True)
 

@@ -23,13 +23,13 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
+from fairlane.spark.data_source import FairlaneSource
 from fairlane.spark.options import Options
 from fairlane.spark.sink import stream_writer_of, writer_of
-from fairlane.spark.sink_live import LiveWriter
-from fairlane.spark.sink_plan import OPTIONS, STREAM_OPTIONS, plan_of
-from fairlane.spark.sink_staged import StagedStreamWriter, StagedWriter
-from fairlane.spark.source import FairlaneSource
-from fairlane.spark.view_columns import struct_of
+from fairlane.spark.sink.direct import LiveWriter
+from fairlane.spark.sink.plan import OPTIONS, STREAM_OPTIONS, plan_of
+from fairlane.spark.sink.staged import StagedStreamWriter, StagedWriter
+from fairlane.spark.source.columns import struct_of
 
 BODY = StructType().add("body", StringType())
 WIDE = (

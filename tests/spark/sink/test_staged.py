@@ -8,23 +8,16 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from fairlane import keys
+from fairlane.protocol import keys
 from fairlane.queue import Queue
-from tests.spark.sinks import (
-    Crashing,
-    areas,
-    bodies_in,
-    numbers,
-    rows,
-    write,
-)
-from tests.support import backends
+from tests.spark.sink.sinks import Crashing, areas, bodies_in, numbers, rows, write
 from tests.support.requests import stored
+from tests.support.servers import backends
 
 if TYPE_CHECKING:
     import redis
 
-    from fairlane.drivers.sync import SyncDriver
+    from fairlane.drivers.sync.driver import SyncDriver
 
 pytestmark = pytest.mark.parametrize("redis_server", backends.one(), indirect=True)
 COUNT = 25_000

@@ -8,9 +8,9 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from tests.spark.sinks import Crashing, areas, bodies_in
-from tests.support import backends
+from tests.spark.sink.sinks import Crashing, areas, bodies_in
 from tests.support.requests import stored
+from tests.support.servers import backends
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,10 +12,10 @@ pytest.importorskip("pyspark")
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from fairlane.errors import DataLost, InvalidArgument
-from fairlane.spark import stream
-from fairlane.spark.source import FairlaneSource
+from fairlane.spark.data_source import FairlaneSource
+from fairlane.spark.source import stream
 from tests.spark.worlds import World
-from tests.support import backends
+from tests.support.servers import backends
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import redis
     from pyspark.sql import SparkSession
 
-    from fairlane.drivers.sync import SyncDriver
+    from fairlane.drivers.sync.driver import SyncDriver
 
 pytestmark = pytest.mark.parametrize("redis_server", backends.one(), indirect=True)
 LOG = "{req}:completed"

@@ -10,16 +10,16 @@ import pytest
 pytest.importorskip("pyspark")
 
 from fairlane.errors import InvalidArgument, RequestLost, RequestNotFound
-from fairlane.operations import maintain
-from fairlane.spark.source import FairlaneSource
+from fairlane.operations.maintenance import registry
+from fairlane.spark.data_source import FairlaneSource
 from tests.spark.worlds import World
-from tests.support import backends
+from tests.support.servers import backends
 
 if TYPE_CHECKING:
     import redis
     from pyspark.sql import SparkSession
 
-    from fairlane.drivers.sync import SyncDriver
+    from fairlane.drivers.sync.driver import SyncDriver
 
 
 pytestmark = pytest.mark.parametrize("redis_server", backends.one(), indirect=True)
@@ -244,7 +244,7 @@ def test_dead_sub_requests_come_with_reason_and_body(
 
 
 def test_workers_are_those_that_beat(spark: SparkSession, redis_url: str, driver: SyncDriver):
-    driver.run(maintain.register("req", "host:1234", "host", 99, "1700000000000"))
+    driver.run(registry.register("req", "host:1234", "host", 99, "1700000000000"))
     (row,) = load(spark, redis_url, view="workers").collect()
     assert (row.worker, row.host, row.pid) == ("host:1234", "host", 99)
     assert load(spark, redis_url, view="workers", queue="other").collect() == []

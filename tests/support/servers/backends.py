@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import redis
 
-from tests.support import clusters, containers, security, sentinels, servers
+from tests.support import security
 from tests.support.security import load_scripts, make_security
+from tests.support.servers import clusters, containers, sentinels, server_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 VARIABLE = "FAIRLANE_TESTS_SERVERS"
-USUAL = servers.KINDS
+USUAL = server_process.KINDS
 OTHERS = ("cluster3", "sentinel", "tls_acl", "container")
 EVERYTHING = ("scripts", "operations", "worker", "cli")
 # Where less is enough: what differs from `single` is the way to the server, or the server alone.
@@ -185,7 +186,7 @@ def why_not(kind: str) -> str | None:
     if kind == "container":
         return containers.no_engine()
     try:
-        servers.program_of(kind)
+        server_process.program_of(kind)
     except LookupError as missing:
         return str(missing)
     return None
@@ -195,7 +196,9 @@ def name_of(kind: str) -> str:
     """What runs there, with its version."""
     if kind == "container":
         return containers.image()
-    return str(servers.find_secure() if kind == "tls_acl" else servers.program_of(kind))
+    return str(
+        server_process.find_secure() if kind == "tls_acl" else server_process.program_of(kind)
+    )
 
 
 def make_ready(backend: Backend, client: Any) -> None:
@@ -206,7 +209,7 @@ def make_ready(backend: Backend, client: Any) -> None:
 
 def admin_url(backend: Backend) -> str:
     """The URL for tests that send commands which are no part of any role."""
-    if isinstance(backend, servers.Server) and backend.security:
+    if isinstance(backend, server_process.Server) and backend.security:
         known = backend.security
         return backend.url.replace(known.credentials, known.admin_credentials)
     return backend.url
@@ -215,7 +218,7 @@ def admin_url(backend: Backend) -> str:
 @contextlib.contextmanager
 def run_backend(kind: str) -> Iterator[Backend]:
     """Run a back end. Raises LookupError when it turns out that there is none here."""
-    with RUN.get(kind, servers.run_server)(kind) as made:
+    with RUN.get(kind, server_process.run_server)(kind) as made:
         yield made
 
 
@@ -236,7 +239,7 @@ def _tls_acl(kind: str) -> Iterator[Backend]:
     """The product's user has the least rights; `make_ready` loads its scripts."""
     with tempfile.TemporaryDirectory(prefix="fl-t-") as folder:
         made = make_security(Path(folder))
-        with servers.run_server(kind, security=made) as server:
+        with server_process.run_server(kind, security=made) as server:
             yield server
 
 

@@ -27,8 +27,8 @@ from redis.crc import key_slot
 from redis.retry import Retry
 
 from fairlane.embedded import ServerBinary, find_server
-from tests.support import servers
-from tests.support.servers import HOST, SLOTS
+from tests.support.servers import server_process
+from tests.support.servers.server_process import HOST, SLOTS
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Node:
 
     def start(self) -> None:
         """A process in the node's folder."""
-        self.process = servers.spawn(self.words, self.folder / "server.log")
+        self.process = server_process.spawn(self.words, self.folder / "server.log")
         self.stopped = False
 
     def answers(self) -> bool:
@@ -435,7 +435,7 @@ def run_cluster(
     settings = ["--cluster-node-timeout", str(node_timeout_ms)]
     settings += ["--appendonly", "yes" if appendonly else "no", *options]
     with tempfile.TemporaryDirectory(prefix="fl-c-", ignore_cleanup_errors=True) as folder:
-        program = binary or (servers.find_secure() if security else find_server())
+        program = binary or (server_process.find_secure() if security else find_server())
         cluster = _start(Path(folder), primaries, replicas, settings, program, security)
         try:
             cluster.wait_ok()
@@ -455,11 +455,11 @@ def _start(
     """Start all nodes; at other ports when somebody was faster."""
     for turn in range(TRIES):
         nodes = []
-        for port in servers.free_ports(primaries + replicas):
+        for port in server_process.free_ports(primaries + replicas):
             folder = root / f"{turn}-{port}"
             folder.mkdir()
             own = [*security.options(port), "--tls-cluster", "yes"] if security else []
-            words = servers.node_words(binary, folder, port, *own, *settings)
+            words = server_process.node_words(binary, folder, port, *own, *settings)
             access = security.access if security else {}
             nodes.append(Node(secrets.token_hex(20), port, folder, words, access))
         cluster = Cluster(nodes, security)
@@ -496,7 +496,7 @@ def _known(nodes: list[Node], own: Node, primaries: int, *, has_shards: bool) ->
         flags = "master" if i < primaries else "slave"
         follows = "-" if i < primaries else nodes[(i - primaries) % primaries].id
         epoch = i % primaries + 1 if i < primaries else (i - primaries) % primaries + 1
-        place = f"{node.host}:{node.port}@{node.port + servers.BUS_OFFSET}"
+        place = f"{node.host}:{node.port}@{node.port + server_process.BUS_OFFSET}"
         if has_shards:  # Valkey 9.1 ends at the first SPUBLISH if the file names no shard
             place += f",,shard-id={node.id if i < primaries else follows}"
         words = [node.id, place]

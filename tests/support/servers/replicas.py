@@ -7,7 +7,7 @@ import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tests.support import servers
+from tests.support.servers import server_process
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ UP_S = 20.0
 class Pair:
     """A primary and the replica that follows it."""
 
-    primary: servers.Server
-    replica: servers.Server
+    primary: server_process.Server
+    replica: server_process.Server
 
     def freeze(self) -> None:
         """The replica answers nobody, and its connections stay."""
@@ -56,9 +56,9 @@ def run_pair(kind: str = "single", *options: str) -> Iterator[Pair]:
     """Both servers, in step; more options are those of redis-server."""
     quick = ("--repl-diskless-sync-delay", "0", *options)
     with contextlib.ExitStack() as later:
-        primary = later.enter_context(servers.run_server(kind, *quick))
-        follow = ("--replicaof", servers.HOST, str(primary.port))
-        replica = later.enter_context(servers.run_server(kind, *quick, *follow))
+        primary = later.enter_context(server_process.run_server(kind, *quick))
+        follow = ("--replicaof", server_process.HOST, str(primary.port))
+        replica = later.enter_context(server_process.run_server(kind, *quick, *follow))
         with contextlib.closing(primary.client()) as client:
             wait_until(lambda: in_step(client), UP_S, why="the replica has caught up")
         yield Pair(primary, replica)

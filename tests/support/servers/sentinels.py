@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import redis
 
-from tests.support import servers
 from tests.support.security import ADMIN, ADMIN_PASSWORD
-from tests.support.servers import HOST, Server
+from tests.support.servers import server_process
+from tests.support.servers.server_process import HOST, Server
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def run_guarded(
 ) -> Iterator[Guarded]:
     """Both servers and their sentinels, in sight of each other."""
     with contextlib.ExitStack() as later:
-        run = partial(servers.run_server, "single", security=security)
+        run = partial(server_process.run_server, "single", security=security)
         first = later.enter_context(run())
         second = later.enter_context(run("--replicaof", HOST, str(first.port)))
         with contextlib.closing(second.client()) as client:
@@ -126,7 +126,7 @@ def run_guarded(
 @contextlib.contextmanager
 def _watching(master: Server, quorum: int, down_after_ms: int) -> Iterator[int]:
     """A sentinel in a folder of its own; yields its port."""
-    (port,) = servers.free_ports(1)
+    (port,) = server_process.free_ports(1)
     with tempfile.TemporaryDirectory(prefix="fl-s-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         config = folder / "sentinel.conf"
@@ -134,9 +134,9 @@ def _watching(master: Server, quorum: int, down_after_ms: int) -> Iterator[int]:
         words = [str(master.binary.path), str(config), "--sentinel"]
         if master.security:
             words += master.security.sentinel_options(port)
-        process = servers.spawn(words, folder / "sentinel.log")
+        process = server_process.spawn(words, folder / "sentinel.log")
         try:
-            wait_until(lambda: servers.is_open(port), UP_S, why="the sentinel answers")
+            wait_until(lambda: server_process.is_open(port), UP_S, why="the sentinel answers")
             yield port
         finally:
             process.kill()

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import redis
 
-from fairlane import acl
-from fairlane.cli.acl import PREFIX
+from fairlane.cli.commands.acl import PREFIX
+from fairlane.protocol import acl
 from tests.support.security import load_scripts
 
 if TYPE_CHECKING:

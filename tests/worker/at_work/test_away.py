@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairlane import keys, settings
-from fairlane.drivers.sync import SyncDriver
-from fairlane.operations import maintain
+from fairlane import settings
+from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.operations.maintenance import registry
+from fairlane.protocol import keys
 from fairlane.queue import Queue
-from tests.operations.test_first_contact import Starting
-from tests.support import servers
+from tests.drivers.test_first_contact import Starting
+from tests.support.servers import server_process
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def test_an_idle_worker_stops_though_redis_is_away(concurrency: str):
         program = program.replace("bytes.upper", "handler").replace(
             "sys.exit", "async def handler(body):\n    return body\nsys.exit"
         )
-    with servers.run_server("single") as server:
+    with server_process.run_server("single") as server:
         worker = subprocess.Popen([sys.executable, "-c", program, server.url])
         client = server.client()
         wait_until(lambda: pops(client) == 4, why="every unit waits for work")
@@ -77,13 +78,13 @@ def test_a_name_that_comes_back_on_another_host_leaves_the_old_leases_alone(
 ):
     """The other life may only be late. In the same place the port proves that it is dead."""
     driver = SyncDriver(redis_url)
-    register = maintain.register
+    register = registry.register
     assert driver.run(register("req", "127.0.0.1:1", "box b1 net:[1]", 1, "10")) == [b"ok", b""]
     redis_client.hset(keys.worker("req", "127.0.0.1:1"), "renewed", 1)
     assert driver.run(register("req", "127.0.0.1:1", "box b1 net:[2]", 2, "20")) == [b"ok", b""]
     redis_client.hset(keys.worker("req", "127.0.0.1:1"), "renewed", 1)
     assert driver.run(register("req", "127.0.0.1:1", "box b1 net:[2]", 3, "30")) == [b"ok", b"20"]
-    driver.run(maintain.unregister("req", "127.0.0.1:1", "30"))
+    driver.run(registry.unregister("req", "127.0.0.1:1", "30"))
     driver.close()
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import keys
+from fairlane.protocol import keys
 from tests.support.wait import wait_until
 from tests.support.workers import check_told_once, is_alive
 from tests.worker.parts import ON_SINGLE

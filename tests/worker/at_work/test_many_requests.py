@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import clock
+from fairlane.common import clock
 from fairlane.worker import Worker
-from fairlane.worker.behind import Behind
-from fairlane.worker.board import LeaseBoard
+from fairlane.worker.lease_board import LeaseBoard
+from fairlane.worker.supervisor.stalled_leases import Behind
 from tests.support.wait import wait_until
 from tests.support.workers import Folder, check_told_once
 from tests.worker.parts import ON_SINGLE, OP
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fairlane.queue import Queue, Request
-    from fairlane.worker.board import Held
+    from fairlane.worker.lease_board import Held
     from tests.support.workers import Workers
 
 

@@ -8,10 +8,10 @@ from uuid import uuid4
 
 import pytest
 
-from fairlane import keys
+from fairlane.protocol import keys
 from fairlane.queue import Queue
-from tests.support.backends import OnCluster
-from tests.support.clusters import Cluster, Node, run_cluster
+from tests.support.servers.backends import OnCluster
+from tests.support.servers.clusters import Cluster, Node, run_cluster
 from tests.support.wait import wait_until
 from tests.support.workers import workers_of
 

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import keys
-from fairlane.drivers.aio import AsyncDriver
-from fairlane.drivers.sync import SyncDriver
-from fairlane.operations import tokens
+from fairlane.drivers.aio.driver import AsyncDriver
+from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.operations.lease import tokens
+from fairlane.protocol import keys
+from fairlane.protocol.scripts import Dialect, library
+from fairlane.protocol.steps import Batch
 from fairlane.queue import Queue
-from fairlane.scripts import Dialect, library
-from fairlane.steps import Batch
-from tests.support import servers
-from tests.support.backends import at
+from tests.support.servers import server_process
+from tests.support.servers.backends import at
 from tests.support.wait import wait_until
 from tests.support.workers import ROOT, check_requests, check_told_once, workers_of
 from tests.worker.parts import ON_SINGLE
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     import redis
 
+    from fairlane.protocol.steps import Operation
     from fairlane.queue import Request
-    from fairlane.steps import Operation
     from tests.support.workers import Workers
 
 UNITS = 4
@@ -153,7 +153,7 @@ def test_a_forgotten_script_does_not_wait_for_the_pop_behind_it(
 
 
 @contextlib.contextmanager
-def started_again(server: servers.Server) -> Iterator[None]:
+def started_again(server: server_process.Server) -> Iterator[None]:
     """The same server, killed and started anew: same port, same append-only file."""
     server.process.kill()
     server.process.wait()
@@ -163,7 +163,7 @@ def started_again(server: servers.Server) -> Iterator[None]:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            preexec_fn=servers._die_with_parent,  # noqa: PLW1509 - runs one system call
+            preexec_fn=server_process._die_with_parent,  # noqa: PLW1509 - runs one system call
         )
     try:
         yield
@@ -178,7 +178,7 @@ def test_workers_outlive_a_server_that_is_killed_and_started_again(tmp_path: Pat
     """They wait for it and go on by themselves; what it had acknowledged is there."""
     options = ("--appendonly", "yes", "--appendfsync", "always")
     with (
-        servers.run_server("single", *options) as server,
+        server_process.run_server("single", *options) as server,
         contextlib.closing(server.client()) as client,
         Queue.from_url(server.url) as queue,
         contextlib.ExitStack() as later,

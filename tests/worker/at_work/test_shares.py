@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from fairlane import keys
-from fairlane.scripts import Dialect, library
+from fairlane.protocol import keys
+from fairlane.protocol.scripts import Dialect, library
+from tests.worker.at_work.test_redis import POPS, commands_until
 from tests.worker.parts import ON_SINGLE
-from tests.worker.test_redis import POPS, commands_until
 
 if TYPE_CHECKING:
     import redis

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import fairlane
-from fairlane import keys
-from fairlane.scripts import Dialect, Library, library, lua_folder
-from tests.support.servers import free_ports
+from fairlane.protocol import keys
+from fairlane.protocol.scripts import Dialect, Library, library, lua_folder
+from tests.support.servers.server_process import free_ports
 from tests.support.wait import wait_until
 from tests.support.workers import has_own_traceback
 

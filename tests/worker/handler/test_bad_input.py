@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import keys
+from fairlane.protocol import keys
 from fairlane.worker import Worker
 from tests.support.workers import Folder, check_told_once
 from tests.worker.handlers import spend_async

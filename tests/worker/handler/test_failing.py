@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from fairlane import keys
+from fairlane.protocol import keys
 from tests.support.wait import wait_until
 from tests.support.workers import check_told_once
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.errors import HandlerNotFound
-from fairlane.worker import Context, batch_handler, handlers
-from fairlane.worker.handlers import load, print_json, shape_of
+from fairlane.worker import Context, batch_handler
+from fairlane.worker.handler import handlers
+from fairlane.worker.handler.handlers import load, print_json, shape_of
 from tests.worker.parts import record_of_its_own
 
 if TYPE_CHECKING:
@@ -241,8 +242,8 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 def test_a_handler_is_found_by_name():
     """`module:function`, and dots after the colon lead into objects."""
-    assert load("tests.worker.test_handlers:sync") is sync
-    assert load("tests.worker.test_handlers:Callable.static") is Callable.static
+    assert load("tests.worker.handler.test_handlers:sync") is sync
+    assert load("tests.worker.handler.test_handlers:Callable.static") is Callable.static
 
 
 @pytest.mark.parametrize("name", ["", "module", "module:", ":function", "module.function"])

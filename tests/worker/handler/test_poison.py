@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import settings
-from fairlane.steps import Batch, Call
+from fairlane.protocol.steps import Batch, Call
 from fairlane.worker import Worker
-from fairlane.worker.board import LeaseBoard
-from fairlane.worker.children import Children
-from fairlane.worker.process import Assignment
-from fairlane.worker.runner import Runner
-from fairlane.worker.settle import work_off
-from fairlane.worker.unit import Outcome
+from fairlane.worker.handler.runner import Runner
+from fairlane.worker.lease_board import LeaseBoard
+from fairlane.worker.process.child import Assignment
+from fairlane.worker.process.pool import Children
+from fairlane.worker.unit.settle import work_off
+from fairlane.worker.unit.unit import Outcome
 from tests.support.workers import Folder, broken, check_told_once, is_alive
 from tests.worker.handlers import echo, spend_async
 from tests.worker.parts import ON_SINGLE, entries_of, slice_of, unit_of_its_own
@@ -169,9 +169,9 @@ def test_one_unit_works_alone_until_its_process_has_lived_for_a_while(
 ):
     """Ten seconds from its last start; then the others begin."""
     now = [100.0]
-    monkeypatch.setattr("fairlane.clock.mono_s", lambda: now[0])
-    monkeypatch.setattr("fairlane.worker.children.start", lambda *_: (0, 0))
-    monkeypatch.setattr("fairlane.worker.stacks.make", lambda: -1)
+    monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: now[0])
+    monkeypatch.setattr("fairlane.worker.process.pool.start", lambda *_: (0, 0))
+    monkeypatch.setattr("fairlane.worker.process.stack_dump.make", lambda: -1)
     board = LeaseBoard(3)
     children, records = children_of(board)
     children.alone(records)

@@ -9,7 +9,7 @@ import pytest
 
 from fairlane import settings
 from fairlane.worker import Context, batch_handler
-from fairlane.worker import runner as runner_module
+from fairlane.worker.handler import runner as runner_module
 from tests.worker.parts import (
     OP,
     Run,
@@ -21,7 +21,7 @@ from tests.worker.parts import (
 )
 
 if TYPE_CHECKING:
-    from fairlane.worker.board import LeaseRecord
+    from fairlane.worker.lease_board import LeaseRecord
 
 pytestmark = pytest.mark.usefixtures("still_clock")
 

@@ -11,8 +11,8 @@ import pytest
 from fairlane import Reject, Retry
 from fairlane.errors import InvalidArgument
 from fairlane.worker import batch_handler
-from fairlane.worker.handlers import shape_of, time_limit
-from fairlane.worker.runner import GRACE_S, Runner, _cancelled
+from fairlane.worker.handler.handlers import shape_of, time_limit
+from fairlane.worker.handler.runner import GRACE_S, Runner, _cancelled
 from tests.worker.parts import Run, failed, indexes, pairs, record_of_its_own, slice_of
 
 if TYPE_CHECKING:

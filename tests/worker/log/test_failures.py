@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import clock
 from fairlane.cli.log import StderrHandler
+from fairlane.common import clock
 from fairlane.worker import Reject, Retry, Worker
-from fairlane.worker.failures import Failures
-from fairlane.worker.handlers import shape_of
-from fairlane.worker.measures import Measures
-from fairlane.worker.runner import Runner
+from fairlane.worker.handler.handlers import shape_of
+from fairlane.worker.handler.runner import Runner
+from fairlane.worker.log.failures import Failures
+from fairlane.worker.metrics import Measures
 from tests.worker.parts import ON_SINGLE, record_of_its_own, slice_of
 
 if TYPE_CHECKING:
@@ -124,10 +124,10 @@ def test_counts_are_logged_every_half_minute(
 ):
     work(fail, b"1", b"2")
     now = clock.mono_s()
-    monkeypatch.setattr("fairlane.clock.mono_s", lambda: now + 29)
+    monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: now + 29)
     made.look()
     assert len(caplog.messages) == 1
-    monkeypatch.setattr("fairlane.clock.mono_s", lambda: now + 31)
+    monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: now + 31)
     made.look()
     assert caplog.messages[1:] == ["1 more attempt failed: ValueError: bad port b'1'"]
 

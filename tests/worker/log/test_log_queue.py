@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import keys
 from fairlane.cli.log import StderrHandler
-from fairlane.worker import ends, log_queue
-from fairlane.worker.log_queue import LogQueue
+from fairlane.protocol import keys
+from fairlane.worker import termination
+from fairlane.worker.log import log_queue
+from fairlane.worker.log.log_queue import LogQueue
 from tests.support.wait import wait_until
 from tests.support.workers import FOLDER, ROOT, Folder
 from tests.worker.parts import ON_SINGLE
@@ -181,13 +182,13 @@ def test_a_stream_that_cannot_be_flushed_delays_no_fork(monkeypatch: pytest.Monk
     """It is tried again only when the last try has ended."""
     stuck = Stuck()
     monkeypatch.setattr(sys, "stdout", stuck)
-    ends.flush_before_fork()
-    ends.flush_before_fork()
+    termination.flush_before_fork()
+    termination.flush_before_fork()
     assert stuck.flushed == 1
     stuck.gate.set()
-    assert ends._flushing is not None
-    ends._flushing.join()
-    ends.flush_before_fork()
+    assert termination._flushing is not None
+    termination._flushing.join()
+    termination.flush_before_fork()
     assert stuck.flushed == 2
 
 

@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import keys, settings
+from fairlane import settings
 from fairlane.errors import RedisUnreachable
-from fairlane.operations.audit import Audit
-from fairlane.worker.board import LeaseBoard
-from fairlane.worker.duty import NEVER
-from fairlane.worker.keeper import Keeper
-from tests.operations.test_maintain import HOME, server_ms
+from fairlane.operations.maintenance.auditor import Audit
+from fairlane.protocol import keys
+from fairlane.worker.lease_board import LeaseBoard
+from fairlane.worker.maintenance.duty import NEVER
+from fairlane.worker.supervisor.lease_keeper import Keeper
+from tests.operations.maintenance.test_registry import HOME, server_ms
 
 if TYPE_CHECKING:
-    from fairlane.drivers.sync import SyncDriver
+    from fairlane.drivers.sync.driver import SyncDriver
     from tests.support.requests import Lane
 
 NOW = 1_000_000

@@ -11,15 +11,14 @@ import pytest
 
 from fairlane import settings
 from fairlane.errors import RedisUnreachable
-from fairlane.operations.deaths import Late
-from fairlane.worker.board import LeaseBoard
-from fairlane.worker.duty import NEVER, Beat
-from fairlane.worker.maintenance import Maintenance
-from tests.operations.test_maintain import ACTIVE
+from fairlane.operations.maintenance.dead_workers import Late
+from fairlane.worker.lease_board import LeaseBoard
+from fairlane.worker.maintenance.duty import NEVER, Beat
+from fairlane.worker.maintenance.leader import Maintenance
+from tests.operations.maintenance.test_registry import ACTIVE
 from tests.support.requests import MINUTE
 from tests.support.wait import wait_until
-from tests.worker.parts import OP
-from tests.worker.test_maintenance import (
+from tests.worker.maintenance.test_leader import (
     HERE,
     NOWHERE,
     FakeDriver,
@@ -30,11 +29,12 @@ from tests.worker.test_maintenance import (
     keeper_of,
     lane,
 )
+from tests.worker.parts import OP
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fairlane.steps import Call
+    from fairlane.protocol.steps import Call
     from tests.support.requests import Lane
 
 __all__ = ["closed", "driver", "lane"]  # fixtures
@@ -99,9 +99,9 @@ def quick(slow: SlowDriver) -> SlowDriver:
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The one number is the time; the threads of duties do not begin."""
     made = [100.0]
-    monkeypatch.setattr("fairlane.clock.mono_s", lambda: made[0])
+    monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: made[0])
     still = SimpleNamespace(Thread=NoThread, Condition=threading.Condition)
-    monkeypatch.setattr("fairlane.worker.duty.threading", still)
+    monkeypatch.setattr("fairlane.worker.maintenance.duty.threading", still)
     return made
 
 
@@ -253,7 +253,7 @@ def audited(quick: SlowDriver, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         graces.append(grace_ms)
         yield failed
 
-    monkeypatch.setattr("fairlane.operations.audit.Audit.run", run)
+    monkeypatch.setattr("fairlane.operations.maintenance.auditor.Audit.run", run)
     return graces
 
 

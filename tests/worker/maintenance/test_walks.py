@@ -10,18 +10,18 @@ import pytest
 
 from fairlane import settings
 from fairlane.errors import RedisUnreachable
-from fairlane.operations.fsck import Walk
-from fairlane.worker.duty import NEVER
-from fairlane.worker.maintenance import Maintenance
-from tests.operations.test_maintain import ACTIVE
+from fairlane.operations.diagnosis.fsck import Walk
+from fairlane.worker.maintenance.duty import NEVER
+from fairlane.worker.maintenance.leader import Maintenance
+from tests.operations.maintenance.test_registry import ACTIVE
 from tests.support.wait import wait_until
-from tests.worker.test_duties import driver, lane, lead, now, quick, slow, upkeep
+from tests.worker.maintenance.test_duties import driver, lane, lead, now, quick, slow, upkeep
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.support.requests import Lane
-    from tests.worker.test_duties import SlowDriver
+    from tests.worker.maintenance.test_duties import SlowDriver
 
 __all__ = ["driver", "lane", "now", "quick", "slow", "upkeep"]  # fixtures
 

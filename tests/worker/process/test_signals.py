@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairlane.worker.signals import Signals
+from fairlane.worker.process.signals import Signals
 from tests.support.wait import wait_until
 from tests.worker.parts import ON_SINGLE
 
@@ -27,7 +27,7 @@ def test_a_second_signal_that_comes_at_once_does_not_count(
 ):
     """A terminal sends one, and a program that runs the worker hands its own on."""
     now = [0.0]
-    monkeypatch.setattr("fairlane.clock.mono_s", lambda: now[0])
+    monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: now[0])
     with Signals() as signals:
         for now[0] in moments:
             os.kill(os.getpid(), signal.SIGTERM)

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import keys, settings
+from fairlane import settings
 from fairlane.errors import NodeAway, RedisUnreachable
-from fairlane.operations.control import cancel
+from fairlane.operations.control.control import cancel
+from fairlane.protocol import keys
 from fairlane.worker import Reject, Worker, batch_handler
-from fairlane.worker.board import LeaseBoard
-from fairlane.worker.cancels import Cancels
-from fairlane.worker.handlers import shape_of
-from fairlane.worker.runner import Runner
+from fairlane.worker.handler.handlers import shape_of
+from fairlane.worker.handler.runner import Runner
+from fairlane.worker.lease_board import LeaseBoard
+from fairlane.worker.supervisor.cancellation import Cancels
 from tests.support.wait import wait_until
 from tests.worker.parts import ON_SINGLE, OP, slice_of
 
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 
     from fairlane.errors import FairlaneError
     from fairlane.queue import Queue
-    from fairlane.worker.board import LeaseRecord
-    from fairlane.worker.unit import Outcome
+    from fairlane.worker.lease_board import LeaseRecord
+    from fairlane.worker.unit.unit import Outcome
     from tests.support.workers import Folder, Workers
 
 SOON_S = 2.0  # a second, and one more for a machine that is busy
@@ -346,7 +347,7 @@ def test_a_lease_that_runs_out_by_the_clock_cancels_no_call(monkeypatch: pytest.
 
     def run_out(record: LeaseRecord, _: Any) -> None:
         late = time.monotonic() + LEASE_S
-        monkeypatch.setattr("fairlane.clock.mono_s", lambda: late)
+        monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: late)
         wait_until(lambda: record.is_stopped)
         asyncio.get_running_loop().call_soon(opened[0].set)
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import keys
 from fairlane.errors import RedisUnreachable
-from fairlane.operations.waiting import Waits, waiting
+from fairlane.operations.diagnosis.blockers import Waits, waiting
+from fairlane.protocol import keys
 from fairlane.worker import Worker
-from fairlane.worker.board import LeaseBoard
-from fairlane.worker.patience import Patience
+from fairlane.worker.lease_board import LeaseBoard
+from fairlane.worker.supervisor.idle_report import Patience
 from tests.support.requests import change_number, take_slice
 from tests.support.wait import wait_until
 from tests.worker.handlers import echo
@@ -22,7 +22,7 @@ from tests.worker.parts import ON_SINGLE, OP
 if TYPE_CHECKING:
     import redis
 
-    from fairlane.drivers.sync import SyncDriver
+    from fairlane.drivers.sync.driver import SyncDriver
     from fairlane.queue import Queue
 
 PAUSED = Waits("pz", "paused", "paused: fairlane resume pz")
@@ -97,7 +97,7 @@ def scene(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> 
     """A board of two, what Redis says, and how to look at a second; what was said by then."""
     caplog.set_level(logging.INFO)
     now = [100.0]
-    monkeypatch.setattr("fairlane.clock.mono_s", lambda: now[0])
+    monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: now[0])
     board, redis = LeaseBoard(2), Answering(now)
     patience = Patience(redis, "req", board)  # type: ignore[arg-type]
 
@@ -164,7 +164,7 @@ def test_a_worker_says_what_it_waits_for_and_ends_when_that_has_ended(
 ):
     """A paused request, which somebody resumes when it is said."""
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr("fairlane.worker.patience._QUIET_S", 0.1)
+    monkeypatch.setattr("fairlane.worker.supervisor.idle_report._QUIET_S", 0.1)
     request = queue.submit_request([b"x"], id="pz")
     request.pause()
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.worker import Reject, batch_handler
-from fairlane.worker.handlers import shape_of
-from fairlane.worker.runner import Runner
+from fairlane.worker.handler.handlers import shape_of
+from fairlane.worker.handler.runner import Runner
 from tests.worker.parts import indexes, record_of_its_own, slice_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fairlane.worker.unit import Outcome
+    from fairlane.worker.unit.unit import Outcome
 
 LIMIT_S = 2.0
 
@@ -23,8 +23,8 @@ LIMIT_S = 2.0
 def take(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
     """Runs a handler over bodies; each call takes the seconds that are its body, as a number."""
     now = [10**9]
-    monkeypatch.setattr("fairlane.worker.runner.perf_counter_ns", lambda: now[0])
-    monkeypatch.setattr("fairlane.worker.tally._FLUSH_NS", 10**15)
+    monkeypatch.setattr("fairlane.worker.handler.runner.perf_counter_ns", lambda: now[0])
+    monkeypatch.setattr("fairlane.worker.handler.outcome._FLUSH_NS", 10**15)
 
     def go(handler: Callable[..., Any], *bodies: bytes, limit_s: float = LIMIT_S) -> Outcome:
         def called(given: Any) -> Any:

@@ -6,21 +6,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import keys
 from fairlane.errors import FairlaneError, NodeAway, RedisUnfit, RedisUnreachable
+from fairlane.protocol import keys
+from fairlane.protocol.steps import Batch, Call
 from fairlane.queue import Queue
-from fairlane.steps import Batch, Call
-from fairlane.worker import keeper as keeper_module
-from fairlane.worker.board import LeaseBoard
-from fairlane.worker.keeper import Keeper
+from fairlane.worker.lease_board import LeaseBoard
+from fairlane.worker.supervisor import lease_keeper as keeper_module
+from fairlane.worker.supervisor.lease_keeper import Keeper
 from tests.support.requests import take_slice
 from tests.worker.parts import OP
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fairlane.drivers.sync import SyncDriver
-    from fairlane.steps import Operation
+    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.protocol.steps import Operation
 
 
 class Counting:
@@ -65,7 +65,7 @@ class Counting:
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The one number is the time; leases of 30 s are taken at 100 s."""
     made = [100.0]
-    monkeypatch.setattr("fairlane.clock.mono_s", lambda: made[0])
+    monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: made[0])
     return made
 
 

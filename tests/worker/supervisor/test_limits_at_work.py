@@ -17,8 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import keys, time_limit
-from fairlane.worker import Worker, batch_handler, children, runner
+from fairlane import time_limit
+from fairlane.protocol import keys
+from fairlane.worker import Worker, batch_handler
+from fairlane.worker.handler import runner
+from fairlane.worker.process import pool
 from tests.support.wait import wait_until
 from tests.support.workers import Folder, broken, check_told_once, is_alive
 from tests.worker.handlers import spend, spend_async
@@ -261,7 +264,7 @@ def test_a_worker_that_drains_waits_for_a_stuck_handler_no_longer_than_its_limit
 
 
 def _timeouts(request_id: str) -> Any:
-    from fairlane.steps import Command
+    from fairlane.protocol.steps import Command
     from tests.support.requests import once
 
     return once(Command(b"HGET", keys.request_hash(request_id), b"timeouts"))
@@ -343,7 +346,7 @@ def test_of_several_tasks_in_a_loop_that_stands_still_nobody_is_charged_at_first
     caplog: pytest.LogCaptureFixture,
 ):  # fmt: skip
     """Their time runs out, too, and they can't say so. Then one task works alone."""
-    monkeypatch.setattr(children, "_STEADY_S", 3.0)
+    monkeypatch.setattr(pool, "_STEADY_S", 3.0)
 
     async def handler(body: bytes) -> bytes:
         if body == b"stuck":

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import keys
 from fairlane.errors import NodeAway, RedisUnfit, RedisUnreachable
 from fairlane.model import Token
-from fairlane.operations import tokens, work
-from fairlane.scripts import library
+from fairlane.operations.lease import leases, tokens
+from fairlane.protocol import keys
+from fairlane.protocol.scripts import library
 from fairlane.worker import Worker
-from fairlane.worker.board import LeaseBoard, LeaseRecord
-from fairlane.worker.children import Child, Children
-from fairlane.worker.keeper import Keeper
+from fairlane.worker.lease_board import LeaseBoard, LeaseRecord
 from fairlane.worker.lease_memory import COUNTS
-from fairlane.worker.process import Assignment
+from fairlane.worker.process.child import Assignment
+from fairlane.worker.process.pool import Child, Children
+from fairlane.worker.supervisor.lease_keeper import Keeper
 from tests.support.requests import once, pop_token
 from tests.support.workers import Folder, broken, check_told_once
 from tests.worker.parts import ON_SINGLE, OP, record_of_its_own
@@ -110,18 +110,18 @@ def test_what_a_dead_process_asked_for_goes_back(
     """The lease, uncharged, if it was granted; the token, if nobody was shown it."""
     request = queue.submit_request([b"x"], limit=1, lease_ms=30_000)
     board = LeaseBoard(1)
-    keeper, token, op = keeper_of(queue, board), popped(queue), work.new_op()
+    keeper, token, op = keeper_of(queue, board), popped(queue), leases.new_op()
     board.records[0].begin_acquire(token, op)
     if reached:
-        queue.driver.run(work.acquire(token, "w:1", keeper.started, 5, op=op))
+        queue.driver.run(leases.acquire(token, "w:1", keeper.started, 5, op=op))
         assert redis_client.zcard(keys.leases(request.id)) == 1
     keeper.put_back(board.records)
     assert board.records[0].pending_acquire() is None
     assert redis_client.zcard(keys.leases(request.id)) == 0
     assert broken(queue, request.id) == []
-    late, *_ = queue.driver.run(work.acquire(token, "w:1", keeper.started, 5, op=op))
+    late, *_ = queue.driver.run(leases.acquire(token, "w:1", keeper.started, 5, op=op))
     assert late == "stale", "a call of the dead that arrives now takes nothing"
-    word, taken, _ = queue.driver.run(work.acquire(popped(queue), "w:2", "1", 5))
+    word, taken, _ = queue.driver.run(leases.acquire(popped(queue), "w:2", "1", 5))
     assert (word, taken and taken.attempt) == ("ok", 1)
     assert taken is not None
     queue.driver.run(_ended(taken))
@@ -130,7 +130,7 @@ def test_what_a_dead_process_asked_for_goes_back(
 def _ended(taken: Any) -> Any:
     """All of a slice is done."""
     ids = [entry_id for entry_id, _ in taken.entries]
-    reply = yield work.complete(taken, ids, [b"0:d:1:0:0", b""] * len(ids), [], keep=False)
+    reply = yield leases.complete(taken, ids, [b"0:d:1:0:0", b""] * len(ids), [], keep=False)
     yield tokens.retire("req", taken.request_id, reply[1])
 
 
@@ -142,7 +142,7 @@ def test_the_tokens_of_an_answer_that_nobody_heard_are_dispatched(
     board = LeaseBoard(3)
     keeper = keeper_of(queue, board)
     for record in board.records:
-        record.begin_acquire(popped(queue), work.new_op())
+        record.begin_acquire(popped(queue), leases.new_op())
     assert redis_client.llen(keys.lanes("req")[5]) == 0
     keeper.put_back(board.records)
     assert redis_client.llen(keys.lanes("req")[5]) == 3
@@ -158,7 +158,7 @@ def test_a_token_of_an_ended_request_is_put_back_as_its_ending(
     board, token = LeaseBoard(1), popped(queue)
     queue.driver.run(once(library().cancel(keys.request_keys(request.id), reason="")))
     assert redis_client.zcard(keys.active("req")) == 1
-    board.records[0].begin_acquire(token, work.new_op())
+    board.records[0].begin_acquire(token, leases.new_op())
     keeper_of(queue, board).put_back(board.records)
     assert redis_client.zcard(keys.active("req")) == 0
 
@@ -206,11 +206,11 @@ def test_what_was_granted_to_a_call_that_was_given_up_goes_back(
     """The node that hung goes on: its permits must not stand idle until the lease expires."""
     request = queue.submit_request([b"x"], limit=1, lease_ms=30_000)
     board = LeaseBoard(1)
-    keeper, token, op = keeper_of(queue, board), popped(queue), work.new_op()
+    keeper, token, op = keeper_of(queue, board), popped(queue), leases.new_op()
     record = board.records[0]
     record.begin_acquire(token, op)
     record.end_acquire(is_abandoned=True)
-    late = work.acquire(token, "w:1", keeper.started, 5, op=op)
+    late = leases.acquire(token, "w:1", keeper.started, 5, op=op)
     if executed == "before":
         queue.driver.run(late)
         assert redis_client.zcard(keys.leases(request.id)) == 1
@@ -220,9 +220,9 @@ def test_what_was_granted_to_a_call_that_was_given_up_goes_back(
     assert record.abandoned_acquire() is None
     assert redis_client.zcard(keys.leases(request.id)) == 0
     assert broken(queue, request.id) == []
-    put_off, *_ = queue.driver.run(work.acquire(token, "w:2", "1", 5))
+    put_off, *_ = queue.driver.run(leases.acquire(token, "w:2", "1", 5))
     assert put_off == "stale", "the token that comes back from `delayed` does no harm"
-    word, taken, _ = queue.driver.run(work.acquire(popped(queue), "w:2", "1", 5))
+    word, taken, _ = queue.driver.run(leases.acquire(popped(queue), "w:2", "1", 5))
     assert (word, taken and taken.attempt) == ("ok", 1)
     assert taken is not None
     queue.driver.run(_ended(taken))
@@ -234,7 +234,7 @@ def test_tokens_of_requests_that_ended_or_went_are_not_asked_for_again(queue: Qu
     board = LeaseBoard(3)
     keeper, token = keeper_of(queue, board), popped(queue)
     for record, name in zip(board.records, (request.id, request.id, "r.gone"), strict=True):
-        record.begin_acquire(Token(name, token.k, token.g), work.new_op())
+        record.begin_acquire(Token(name, token.k, token.g), leases.new_op())
         record.end_acquire(is_abandoned=True)
     request.cancel()
     keeper._take_left()
@@ -250,7 +250,7 @@ def test_an_acquire_that_was_given_up_is_asked_for_until_it_is_answered(
 ):
     """Once a second at most."""
     now = [100.0]
-    monkeypatch.setattr("fairlane.clock.mono_s", lambda: now[0])
+    monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: now[0])
     board, driver = LeaseBoard(1), Deaf(error)
     board.records[0].begin_acquire(Token("r1", "0", "3"), OP)
     board.records[0].end_acquire(is_abandoned=True)

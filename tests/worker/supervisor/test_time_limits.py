@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane.worker import children, overdue, stacks
-from fairlane.worker.board import LeaseBoard
-from fairlane.worker.process import Assignment
+from fairlane.worker.lease_board import LeaseBoard
+from fairlane.worker.process import pool, stack_dump
+from fairlane.worker.process.child import Assignment
+from fairlane.worker.supervisor import time_limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,18 +34,18 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """A process with units that run calls; and what its supervisor would do."""
     told: list[str] = []
     now = [100.0]
-    monkeypatch.setattr("fairlane.clock.mono_s", lambda: now[0])
-    monkeypatch.setattr(overdue, "kill", lambda _: told.append("kill"))
-    monkeypatch.setattr(stacks, "ask", lambda *_: told.append("ask"))
+    monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: now[0])
+    monkeypatch.setattr(time_limits, "kill", lambda _: told.append("kill"))
+    monkeypatch.setattr(stack_dump, "ask", lambda *_: told.append("ask"))
 
     def make(untils: list[float], *, is_async: bool = False) -> Any:
         records = tuple(LeaseBoard(len(untils)).records)
-        child = children.Child(7, 0, records, -1, -1, 0.0)
+        child = pool.Child(7, 0, records, -1, -1, 0.0)
         for i, until in enumerate(untils):
             begin(records[i], i, until)
         keeper: Any = Kept()
         some: Any = type("Children", (), {"running": {7: child}})
-        watch = overdue.Overdue(some, keeper, is_async=is_async)
+        watch = time_limits.Overdue(some, keeper, is_async=is_async)
 
         def look(moment: float) -> None:
             now[0] = moment
@@ -96,7 +97,7 @@ def test_a_process_that_has_told_where_it_is_is_killed_at_once(
 ):
     """As soon as its answer has stopped growing."""
     sizes = iter([0, 10, 20, 20])
-    monkeypatch.setattr(stacks, "size", lambda _: next(sizes))
+    monkeypatch.setattr(stack_dump, "size", lambda _: next(sizes))
     _, _, look, told, _ = scene([101.0])
     for i in range(5):
         assert told == ["ask"][:i]
@@ -137,11 +138,11 @@ def test_a_process_that_dies_of_the_question_is_late(
     if ends:
         call(child.records[0], b"1-1", 103.0)
     shape: Any = None
-    some = children.Children([Assignment("", "req", "w:1", "7", shape, 20.0, child.records)], [])
+    some = pool.Children([Assignment("", "req", "w:1", "7", shape, 20.0, child.records)], [])
     child.pipe = os.open(os.devnull, os.O_RDONLY)
     some.running[child.pid] = child
     monkeypatch.setattr(os, "waitpid", lambda pid, _: (pid, signal.SIGABRT))
-    monkeypatch.setattr(children, "kill_group", lambda _: None)
+    monkeypatch.setattr(pool, "kill_group", lambda _: None)
     (died,) = some.collect(restart=True)
     assert (len(died.late), some.crashes) == (late, 1 - late)
 
@@ -179,7 +180,7 @@ DUMP = """Thread 0x00007f0000000001 (most recent call first):
 
 Current thread 0x00007f0000000002 (most recent call first):
   File "/python/threading.py", line 1112 in join
-""".replace("RUNNER", stacks._RUNNER[6:-1])
+""".replace("RUNNER", stack_dump._RUNNER[6:-1])
 
 
 @pytest.mark.parametrize(
@@ -193,7 +194,7 @@ Current thread 0x00007f0000000002 (most recent call first):
 )
 def test_a_stack_is_the_handlers_part_of_its_thread(thread: int, expected: list[str]):
     """The innermost call first; what called the handler says nothing to its author."""
-    found = stacks.stack_of(DUMP, thread)
+    found = stack_dump.stack_of(DUMP, thread)
     assert [line.rpartition(", ")[2] for line in found] == expected
 
 
@@ -201,8 +202,8 @@ def test_a_crash_is_told_by_its_own_thread():
     """Whatever was asked before stands in front of it."""
     crashed = DUMP.replace("Current t", "T").replace("Thread", "Current thread", 1)
     text = f"{DUMP}Fatal Python error: Segmentation fault\n\n{crashed}\nExtension modules: x\n"
-    assert len(stacks.crash_of(text)) == 2
-    assert stacks.crash_of(DUMP) == []
+    assert len(stack_dump.crash_of(text)) == 2
+    assert stack_dump.crash_of(DUMP) == []
 
 
 def test_of_a_crash_the_innermost_call_in_the_handlers_own_file_is_told():
@@ -212,8 +213,8 @@ def test_of_a_crash_the_innermost_call_in_the_handlers_own_file_is_told():
         '  File "/app/mine.py", line 60 in deep',
         '  File "/app/mine.py", line 70 in handler',
     ]
-    assert stacks.own_frame(lines) == "mine.py:60 deep"
-    assert stacks.own_frame([]) == ""
+    assert stack_dump.own_frame(lines) == "mine.py:60 deep"
+    assert stack_dump.own_frame([]) == ""
 
 
 @pytest.mark.parametrize(
@@ -248,7 +249,7 @@ def test_a_death_is_told_in_one_line(
     for i in range(count):
         records[i].hold(f"r{i}", "0", 7, b"o" * 32, 99.0, 30.0, i, 1, 2)
         records[i].take_turn()
-    children._tell(children.Child(7, 0, records, -1, -1, 0.0), status)
+    pool._tell(pool.Child(7, 0, records, -1, -1, 0.0), status)
     assert caplog.messages == ["process 7 of the worker ended by " + said]
 
 
@@ -258,7 +259,7 @@ def test_a_death_at_the_last_attempt_is_logged_as_the_end_of_the_sub_request(
     records = tuple(LeaseBoard(1).records)
     records[0].hold("r0", "0", 7, b"o" * 32, 99.0, 30.0, 5, 3, 3)
     records[0].take_turn()
-    children._tell(children.Child(7, 0, records, -1, -1, 0.0), 9 << 8)
+    pool._tell(pool.Child(7, 0, records, -1, -1, 0.0), 9 << 8)
     (said,) = caplog.messages
     assert said.endswith(
         "ended by exit 9 in sub-request 5 of request r0 at attempt 3 of 3; "
@@ -281,13 +282,13 @@ def test_of_a_very_long_stack_the_beginning_is_kept():
     """The rest is not written at all, so that the runner is not in it."""
     calls = "".join(f'  File "/app/mine.py", line {i} in deep\n' for i in range(100))
     text = f"Current thread 0x0000000000000001 (most recent call first):\n{calls}  ...\n"
-    found = stacks.stack_of(text, 1)
+    found = stack_dump.stack_of(text, 1)
     assert len(found) == 30
     assert found[0].endswith("line 0 in deep")
 
 
 def test_a_process_that_has_no_file_for_its_stacks_is_watched_all_the_same():
     """Without files of any kind there is just no text."""
-    stacks.prepare(-1)
-    stacks.close(-1)
-    assert stacks.read(-1) == ""
+    stack_dump.prepare(-1)
+    stack_dump.close(-1)
+    assert stack_dump.read(-1) == ""

@@ -6,9 +6,9 @@ import logging
 
 import pytest
 
-from fairlane.steps import Call, Confirm, Confirmed
-from fairlane.worker.settle import work_off
-from fairlane.worker.unit import Outcome
+from fairlane.protocol.steps import Call, Confirm, Confirmed
+from fairlane.worker.unit.settle import work_off
+from fairlane.worker.unit.unit import Outcome
 from tests.worker.parts import entries_of, slice_of, unit_of_its_own
 
 

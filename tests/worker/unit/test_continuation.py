@@ -6,23 +6,23 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import keys
 from fairlane.errors import RedisUnfit, RedisUnreachable
-from fairlane.operations import work
-from fairlane.steps import Across, Call, Confirm, Handle, Popped
-from fairlane.worker.board import LeaseBoard, LeaseRecord
-from fairlane.worker.keeper import Keeper
-from fairlane.worker.measures import Measures
-from fairlane.worker.onward import Onward
-from fairlane.worker.settle import work_off
-from fairlane.worker.slices import SliceSizes
-from fairlane.worker.tokens_at_once import BunchSizes
-from fairlane.worker.unit import Unit
+from fairlane.operations.lease import leases
+from fairlane.protocol import keys
+from fairlane.protocol.steps import Across, Call, Confirm, Handle, Popped
+from fairlane.worker.lease_board import LeaseBoard, LeaseRecord
+from fairlane.worker.metrics import Measures
+from fairlane.worker.supervisor.lease_keeper import Keeper
+from fairlane.worker.unit.continuation import Onward
+from fairlane.worker.unit.settle import work_off
+from fairlane.worker.unit.sizing import SliceSizes
+from fairlane.worker.unit.token_budget import BunchSizes
+from fairlane.worker.unit.unit import Unit
 from tests.support.requests import once, pop_token
 from tests.support.requests import work_off as rest
 from tests.support.workers import broken, check_told_once
 from tests.worker.parts import ON_SINGLE, entries_of, granted, slice_of, unit_of_its_own
-from tests.worker.test_loop import MORE, SUMMARY, argument, done, names_of, rest_of, take
+from tests.worker.unit.test_loop import MORE, SUMMARY, argument, done, names_of, rest_of, take
 
 if TYPE_CHECKING:
     import redis
@@ -254,7 +254,7 @@ def test_a_lost_lease_goes_nowhere(word: bytes):
 def test_a_slice_that_comes_too_late_is_given_back(monkeypatch: pytest.MonkeyPatch):
     """Redis was away for nine tenths of the lease: nothing of it is begun."""
     now = [100.0]
-    monkeypatch.setattr("fairlane.clock.mono_s", lambda: now[0])
+    monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: now[0])
     loop, _ = asked(unit_of_its_own())
     now[0] += 27.5
     step = loop.send([[b"ok", 3, []], granted(b"y", fence=9)])
@@ -275,7 +275,7 @@ def test_when_redis_is_away_the_lease_expires():
 def test_what_is_measured_is_told_while_it_goes_on(monkeypatch: pytest.MonkeyPatch):
     """Though it never comes back to the pop."""
     now, told = [100.0], []
-    monkeypatch.setattr("fairlane.clock.mono_s", lambda: now[0])
+    monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: now[0])
     loop, _ = asked(unit_of_its_own())
     for fence in range(9, 20):
         now[0] += 5.0
@@ -309,13 +309,13 @@ def test_a_process_that_dies_in_it_strands_nothing(
     keeper, record = Keeper(queue.driver, "req", "w:1", board), board.records[0]
     token = pop_token(queue.driver)
     assert token is not None
-    _, taken, _ = queue.driver.run(work.acquire(token, "w:1", keeper.started, 2))
+    _, taken, _ = queue.driver.run(leases.acquire(token, "w:1", keeper.started, 2))
     assert taken is not None
     record.hold(request.id, taken.k, int(taken.fence), taken.op, 0.0, 30.0)
-    op, ids = work.new_op(), [entry_id for entry_id, _ in taken.entries]
+    op, ids = leases.new_op(), [entry_id for entry_id, _ in taken.entries]
     part: Any = (ids, [b"0:d:1:0:0", b"", b"1:d:1:0:0", b""], [])
-    call = work.go_on(taken, part, keys.lanes("req")[5], op, "w:1", keeper.started, 2)
-    record.begin_acquire(work.going_on(taken), op)
+    call = leases.go_on(taken, part, keys.lanes("req")[5], op, "w:1", keeper.started, 2)
+    record.begin_acquire(leases.going_on(taken), op)
     if reached:
         assert len(queue.driver.run(once(call))) == 2
     keeper.give_back([held for held in [record.held()] if held])

@@ -6,19 +6,29 @@ from typing import Any
 
 import pytest
 
-from fairlane import keys, settings
+from fairlane import settings
 from fairlane.errors import NodeAway, RedisUnfit
-from fairlane.steps import Batch, Command, Pause, Pop, Popped
-from fairlane.worker import sending
-from fairlane.worker.board import LeaseBoard
-from fairlane.worker.bunch import Returned, fetch
-from fairlane.worker.loop import serve
-from fairlane.worker.measures import Measures
-from fairlane.worker.slices import SliceSizes
-from fairlane.worker.unit import Outcome, Unit
+from fairlane.protocol import keys
+from fairlane.protocol.steps import Batch, Command, Pause, Pop, Popped
+from fairlane.worker.lease_board import LeaseBoard
+from fairlane.worker.metrics import Measures
+from fairlane.worker.unit import dispatch
+from fairlane.worker.unit.lease_batch import Returned, fetch
+from fairlane.worker.unit.loop import serve
+from fairlane.worker.unit.sizing import SliceSizes
+from fairlane.worker.unit.unit import Outcome, Unit
 from tests.worker.parts import granted, unit_of_its_own, unnoted
-from tests.worker.test_bunch import echo, handle, held, popped, unit_of
-from tests.worker.test_loop import POPPED, TOKENS, argument, begin, done, names_of, rest_of, take
+from tests.worker.unit.test_lease_batch import echo, handle, held, popped, unit_of
+from tests.worker.unit.test_loop import (
+    POPPED,
+    TOKENS,
+    argument,
+    begin,
+    done,
+    names_of,
+    rest_of,
+    take,
+)
 
 SHARDS = (3, 4)
 
@@ -129,11 +139,11 @@ def test_it_is_logged_now_and_then(
 ):
     """A node that is away may hold thousands of requests."""
     now = [100.0]
-    monkeypatch.setattr("fairlane.clock.mono_s", lambda: now[0])
+    monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: now[0])
     unit = unit_of_its_own()
     for at in (100.0, 105.0, 111.0):
         now[0] = at
-        sending.note_away(unit, f"at {at:g}", away())
+        dispatch.note_away(unit, f"at {at:g}", away())
     assert [one.message.partition(":")[0] for one in caplog.records] == ["at 100", "at 111"]
 
 
@@ -158,7 +168,7 @@ def test_a_settlement_is_repeated_for_as_long_as_its_lease_is_held(
 ):
     """The lease is 30 s; a failover takes less, and what comes later is refused anyway."""
     now = [100.0]
-    monkeypatch.setattr("fairlane.clock.mono_s", lambda: now[0])
+    monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: now[0])
     loop, _ = take(unit_of_its_own(), granted(b"x"))
     now[0] += used_s
     call: Any = loop.send(done(1))
@@ -279,7 +289,7 @@ def test_what_is_kept_for_a_shard_is_bounded():
     """The auditor finds the rest when the shard is back."""
     unit = spread_unit()
     calls: list[Any] = [object() for _ in range(500)]
-    sending.keep_unsent(unit, calls, [away()] * 500)
+    dispatch.keep_unsent(unit, calls, [away()] * 500)
     assert unit.unsent == calls[-200:]
 
 
@@ -287,7 +297,7 @@ def test_any_other_error_of_a_dispatch_is_raised():
     """It is no matter of patience."""
     unit = spread_unit()
     calls: list[Any] = [object(), object()]
-    send: Any = sending.send(unit, calls)
+    send: Any = dispatch.send(unit, calls)
     next(send)
     with pytest.raises(RedisUnfit):
         send.send([away(), RedisUnfit("WRONGTYPE")])

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from fairlane import keys, settings
-from fairlane.steps import Popped
-from fairlane.worker.board import LeaseBoard
-from fairlane.worker.turns import Turns
+from fairlane import settings
+from fairlane.protocol import keys
+from fairlane.protocol.steps import Popped
+from fairlane.worker.lease_board import LeaseBoard
+from fairlane.worker.unit.lane_rotation import Turns
 
 SHARDS = (3, 4, 9)
 

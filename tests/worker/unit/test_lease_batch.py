@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from fairlane import clock, keys
+from fairlane.common import clock
 from fairlane.errors import FairlaneError, RedisUnfit, RedisUnreachable
-from fairlane.steps import (
+from fairlane.protocol import keys
+from fairlane.protocol.steps import (
     Across,
     Batch,
     Call,
@@ -19,16 +20,16 @@ from fairlane.steps import (
     Handled,
     Popped,
 )
-from fairlane.worker.board import LeaseBoard, LeaseRecord
-from fairlane.worker.handlers import shape_of
-from fairlane.worker.loop import serve
-from fairlane.worker.measures import Measures
-from fairlane.worker.runner import Runner
-from fairlane.worker.slices import SliceSizes
-from fairlane.worker.tokens_at_once import BunchSizes
-from fairlane.worker.unit import Unit
+from fairlane.worker.handler.handlers import shape_of
+from fairlane.worker.handler.runner import Runner
+from fairlane.worker.lease_board import LeaseBoard, LeaseRecord
+from fairlane.worker.metrics import Measures
+from fairlane.worker.unit.loop import serve
+from fairlane.worker.unit.sizing import SliceSizes
+from fairlane.worker.unit.token_budget import BunchSizes
+from fairlane.worker.unit.unit import Unit
 from tests.worker.parts import granted, unnoted
-from tests.worker.test_loop import MORE, SUMMARY, argument, names_of, rest_of
+from tests.worker.unit.test_loop import MORE, SUMMARY, argument, names_of, rest_of
 
 LANE = b"{req}:5"
 
@@ -174,7 +175,7 @@ def test_tokens_are_as_long_as_what_waits_behind_them(
     """30 us each: one that is used up is short, one with many behind it may fill the slice."""
     unit = unit_of()
     now = [0]
-    monkeypatch.setattr("fairlane.worker.runner.perf_counter_ns", lambda: now[0])
+    monkeypatch.setattr("fairlane.worker.handler.runner.perf_counter_ns", lambda: now[0])
 
     def quick(body: bytes) -> bytes:
         now[0] += 30_000
@@ -242,7 +243,7 @@ def test_a_handler_that_turns_slow_keeps_nobody_waiting(monkeypatch: pytest.Monk
     """What is not begun goes back uncharged, in the round trip that settles what is done."""
     unit = unit_of()
     now = [0]
-    monkeypatch.setattr("fairlane.worker.runner.perf_counter_ns", lambda: now[0])
+    monkeypatch.setattr("fairlane.worker.handler.runner.perf_counter_ns", lambda: now[0])
 
     def slow(body: bytes) -> bytes:
         now[0] += 100_000_000
@@ -263,7 +264,7 @@ def test_results_do_not_wait_for_the_end_of_a_bunch_that_takes_longer(
     """After a slice's time they are settled, and the rest goes on if it fits another one."""
     unit = unit_of()
     now = [0]
-    monkeypatch.setattr("fairlane.worker.runner.perf_counter_ns", lambda: now[0])
+    monkeypatch.setattr("fairlane.worker.handler.runner.perf_counter_ns", lambda: now[0])
 
     def medium(body: bytes) -> bytes:
         now[0] += 11_000_000

@@ -6,16 +6,28 @@ from typing import Any
 
 import pytest
 
-from fairlane import clock, keys, settings
+from fairlane import settings
+from fairlane.common import clock
 from fairlane.errors import RedisUnreachable
 from fairlane.model import Token, Verdict
-from fairlane.steps import Across, Batch, Call, Command, Handle, HandleBunch, Operation, Pop, Popped
-from fairlane.worker.board import LeaseRecord
+from fairlane.protocol import keys
+from fairlane.protocol.steps import (
+    Across,
+    Batch,
+    Call,
+    Command,
+    Handle,
+    HandleBunch,
+    Operation,
+    Pop,
+    Popped,
+)
+from fairlane.worker.lease_board import LeaseRecord
 from fairlane.worker.lease_memory import COUNTS
-from fairlane.worker.loop import serve
-from fairlane.worker.settle import work_off
-from fairlane.worker.single import use
-from fairlane.worker.unit import Outcome, Unit
+from fairlane.worker.unit.loop import serve
+from fairlane.worker.unit.settle import work_off
+from fairlane.worker.unit.single import use
+from fairlane.worker.unit.unit import Outcome, Unit
 from tests.worker.parts import entries_of, granted, slice_of, unit_of_its_own, unnoted
 
 POPPED = Popped(b"{req}:5", [b"r1#0.3"])
@@ -175,7 +187,7 @@ def test_a_grant_without_tokens_goes_straight_to_the_handler():
 def test_the_lease_is_on_the_board_while_it_is_held(monkeypatch: pytest.MonkeyPatch):
     """From before the tokens go out until it is settled, with the send time of the acquire."""
     now = [100.0]
-    monkeypatch.setattr("fairlane.clock.mono_s", lambda: now[0])
+    monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: now[0])
     unit = unit_of_its_own()
     loop, _ = begin(unit)
     call = loop.send([POPPED])

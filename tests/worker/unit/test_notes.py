@@ -6,19 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import keys, settings
+from fairlane import settings
 from fairlane.errors import RedisFull
-from fairlane.steps import Batch, Popped
-from fairlane.worker.loop import serve
+from fairlane.protocol import keys
+from fairlane.protocol.steps import Batch, Popped
+from fairlane.worker.unit.loop import serve
 from tests.support.requests import pop_token
 from tests.worker.parts import granted, is_note, unit_of_its_own
-from tests.worker.test_bunch import LANE, held, unit_of
-from tests.worker.test_loop import done, names_of
+from tests.worker.unit.test_lease_batch import LANE, held, unit_of
+from tests.worker.unit.test_loop import done, names_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fairlane.worker.unit import Unit
+    from fairlane.worker.unit.unit import Unit
 
 TAKEN = keys.taken("req", "w:1")
 

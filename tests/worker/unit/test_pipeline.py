@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane import keys
 from fairlane.errors import RedisUnfit, RedisUnreachable
-from fairlane.steps import Batch, HandleBunch, Handled, Popped, UntilHandled
-from fairlane.worker.handlers import shape_of
-from fairlane.worker.loop import serve
-from fairlane.worker.runner import Runner
+from fairlane.protocol import keys
+from fairlane.protocol.steps import Batch, HandleBunch, Handled, Popped, UntilHandled
+from fairlane.worker.handler.handlers import shape_of
+from fairlane.worker.handler.runner import Runner
+from fairlane.worker.unit.loop import serve
 from tests.worker.parts import granted, unnoted
-from tests.worker.test_bunch import LANE, echo, held, unit_of
-from tests.worker.test_loop import MORE, SUMMARY, argument, names_of, rest_of
+from tests.worker.unit.test_lease_batch import LANE, echo, held, unit_of
+from tests.worker.unit.test_loop import MORE, SUMMARY, argument, names_of, rest_of
 
 if TYPE_CHECKING:
-    from fairlane.worker.unit import Unit
+    from fairlane.worker.unit.unit import Unit
 
 
 def popped(first: int, count: int, lane: bytes = LANE) -> Popped:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairlane.worker.slices import SliceSizes
+from fairlane.worker.unit.sizing import SliceSizes
 
 
 def grown(sizes: SliceSizes, request_id: str, each_s: float, turns: int = 10) -> list[int]:

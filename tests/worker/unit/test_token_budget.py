@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairlane.worker.tokens_at_once import BunchSizes
+from fairlane.worker.unit.token_budget import BunchSizes
 
 
 def grown(sizes: BunchSizes, each_s: float, turns: int = 6, size: int = 0) -> list[int]:

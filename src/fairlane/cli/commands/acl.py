@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..errors import InvalidArgument
-from .options import json_option
-from .talk import emit, emit_json, say
+from fairlane.cli.options import json_option
+from fairlane.cli.output import emit, emit_json, say
+from fairlane.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -58,7 +58,7 @@ def command(
     ROLE may be several joined by a +, for a user that is all of these. Passwords are printed as
     hashes; where there is none, a placeholder that no server takes. Nothing is connected.
     """
-    from ..acl import ROLES, rules, version
+    from fairlane.protocol.acl import ROLES, rules, version
 
     known = version(server)
     made = {role: rules(role, queue, server=known) for role in roles or ROLES}

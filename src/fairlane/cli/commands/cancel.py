@@ -6,8 +6,8 @@ import os
 
 import click
 
-from .options import home_option, json_option, open_request, redis_option
-from .talk import emit, emit_json, say
+from fairlane.cli.options import home_option, json_option, open_request, redis_option
+from fairlane.cli.output import emit, emit_json, say
 
 
 @click.command("cancel", short_help="Cancel a request: nothing more of it starts.")
@@ -22,7 +22,7 @@ def command(
     request_id: str, redis: str | None, queue: str | None, reason: str, as_json: bool
 ) -> int:
     """Cancel the request ID and print its state: cancelling while workers still hold some of it."""
-    from .endings import summary
+    from fairlane.cli.exit_status import summary
 
     with open_request(redis, queue, request_id) as request:
         before = request.progress()

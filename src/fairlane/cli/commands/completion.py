@@ -6,7 +6,7 @@ import os
 
 import click
 
-from .talk import stdout
+from fairlane.cli.output import stdout
 
 PROGRAMS = ("fairlane", "rq-submit", "rq-worker")
 

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import InvalidArgument
-from ..terminal import printable
-from .endings import children_of, dead_of, gone_words
-from .group import Group
-from .options import (
+from fairlane.cli.durations import ago
+from fairlane.cli.exit_status import children_of, dead_of, gone_words
+from fairlane.cli.options import (
     any_or_home_option,
     home_option,
     json_option,
@@ -19,14 +17,16 @@ from .options import (
     open_request,
     redis_option,
 )
-from .pace import ago
-from .talk import emit, emit_json, say
+from fairlane.cli.output import emit, emit_json, say
+from fairlane.cli.registry import Group
+from fairlane.common.terminal import printable
+from fairlane.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..model import DeadChoice, DeadGroup, DeadSubRequest
-    from ..queue import Queue
+    from fairlane.model import DeadChoice, DeadGroup, DeadSubRequest
+    from fairlane.queue import Queue
 
 PREVIEW = 60  # characters of a body
 HEADLINE = 200  # characters of an error
@@ -98,8 +98,8 @@ def requeue(
     --json` stay in that order. The same command may be repeated after an error: it completes what
     it began, or prints the same new request again.
     """
-    from ..operations.control import progress
-    from ..operations.requeue import requeue_dead
+    from fairlane.operations.control.control import progress
+    from fairlane.operations.control.requeue import requeue_dead
 
     choice = _choose(fingerprints, indexes, everything=everything)
     with open_request(redis, queue, request_id) as request:
@@ -133,7 +133,7 @@ def drop(
     indexes: tuple[int, ...], everything: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Forget dead sub-requests of ID with their bodies; print how many. Counts and results stay."""
-    from ..operations.requeue import drop_dead
+    from fairlane.operations.control.requeue import drop_dead
 
     choice = _choose(fingerprints, indexes, everything=everything)
     with open_request(redis, queue, request_id) as request:
@@ -148,7 +148,7 @@ def drop(
 def _choose(
     fingerprints: tuple[str, ...], indexes: tuple[int, ...], *, everything: bool
 ) -> DeadChoice:
-    from ..model import DeadChoice
+    from fairlane.model import DeadChoice
 
     if bool(fingerprints) + bool(indexes) + everything != 1:
         raise InvalidArgument("say which: --fingerprint F, --index I or --all, one kind of them")
@@ -156,8 +156,8 @@ def _choose(
 
 
 def _list_queue(queue: Queue, *, as_json: bool) -> None:
-    from ..operations.dead import queue_dead
-    from ..operations.words import reason_words
+    from fairlane.common.text import reason_words
+    from fairlane.operations.control.dead_letters import queue_dead
 
     found = queue.driver.run(queue_dead(queue.name))
     for row in found["requests"]:
@@ -176,9 +176,9 @@ def _list_queue(queue: Queue, *, as_json: bool) -> None:
 
 
 def _list_groups(queue: Queue, request_id: str, *, as_json: bool) -> bool:
-    from ..operations.control import moment
-    from ..operations.dead import group_dead
-    from ..operations.words import reason_words
+    from fairlane.common.text import reason_words
+    from fairlane.operations.control.control import moment
+    from fairlane.operations.control.dead_letters import group_dead
 
     groups = queue.driver.run(group_dead(request_id))
     now_ms = queue.driver.run(moment(request_id))
@@ -213,7 +213,7 @@ def _group_fields(group: DeadGroup) -> dict[str, Any]:
 
 
 def _list_each(queue: Queue, request_id: str, *, as_json: bool) -> bool:
-    from ..fingerprint import read_failure
+    from fairlane.common.fingerprint import read_failure
 
     found = False
     for one in queue.request(request_id).dead():
@@ -229,7 +229,7 @@ def _list_each(queue: Queue, request_id: str, *, as_json: bool) -> bool:
 
 def _ended(one: DeadSubRequest) -> str:
     """Says why a sub-request was given up, and after which attempt."""
-    from ..operations.words import many, reason_words
+    from fairlane.common.text import many, reason_words
 
     if one.reason == "attempts":  # an attempt that is not the last one is followed by another
         return f"failed {one.attempt} of {many(one.attempt, 'attempt')}"
@@ -269,8 +269,8 @@ def _none(queue: Queue, request_id: str) -> str:
 
 def _gone(queue: Queue, request_id: str) -> str:
     """Returns how many of all dead were requeued or dropped; "" for none."""
-    from ..operations.control import progress
-    from ..operations.dead import count_dead
+    from fairlane.operations.control.control import progress
+    from fairlane.operations.control.dead_letters import count_dead
 
     counts = queue.driver.run(progress(request_id))
     gone = gone_words(counts, queue.driver.run(count_dead(request_id)))
@@ -289,7 +289,7 @@ def _will_run(request_id: str, run_by: str, count: int) -> str:
 
 def _requeued_before(queue: Queue, request_id: str, run_by: str, count: int) -> str:
     """Returns what became of an earlier call with the same choice, and what to do next."""
-    from ..operations.control import progress
+    from fairlane.operations.control.control import progress
 
     counts = queue.driver.run(progress(run_by))
     verb = "was" if count == 1 else "were"

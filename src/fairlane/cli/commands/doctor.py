@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .options import json_option, open_queue, queue_option, redis_option
-from .talk import emit, emit_json, say
+from fairlane.cli.options import json_option, open_queue, queue_option, redis_option
+from fairlane.cli.output import emit, emit_json, say
 
 if TYPE_CHECKING:
-    from ..operations.doctor_server import Check
+    from fairlane.operations.diagnosis.server_checks import Check
 
 PATIENCE_S, TIMEOUT_S = 1.0, 4.0  # who asks what is wrong does not want to wait for it
 
@@ -26,9 +26,9 @@ def command(redis: str | None, queue: str, as_json: bool) -> int:
     One line for each check: ok, warn or bad; then what mends the latter two. Exit code 1 when
     something is bad, 5 when no server answers.
     """
-    from .. import clock
-    from ..drivers.sync import SyncDriver
-    from ..operations.doctor import examine
+    from fairlane.common import clock
+    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.operations.diagnosis.doctor import examine
 
     url = open_queue(redis, queue, check=False).driver.url
     # An unfit server is examined as well, instead of refused.

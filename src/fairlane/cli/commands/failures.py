@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ..terminal import printable
-from .pace import ago
+from fairlane.cli.durations import ago
+from fairlane.common.terminal import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..model import Progress
+    from fairlane.model import Progress
 
 _HEADLINE = 200  # characters of an error
 
@@ -29,7 +29,7 @@ def failure_rows(
     yield "failed", attempts + _next(progress, waiting, due_ms - now_ms)
     last = progress.last_failure
     if last is not None:
-        from ..fingerprint import read_failure
+        from fairlane.common.fingerprint import read_failure
 
         failure = read_failure(last.error)
         where = f" ({failure.where})" if failure.where else ""

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .options import json_option, open_queue, queue_option, redis_option
-from .talk import emit, emit_json, say
+from fairlane.cli.options import json_option, open_queue, queue_option, redis_option
+from fairlane.cli.output import emit, emit_json, say
 
 if TYPE_CHECKING:
-    from ..operations.findings import Finding
+    from fairlane.operations.diagnosis.finding import Finding
 
 
 @click.command("fsck", short_help="Look through Redis for damage, and repair it.")
@@ -24,7 +24,7 @@ def command(redis: str | None, queue: str, repair: bool, as_json: bool) -> int:
     One line for each finding, with what --repair does about it. Workers may go on meanwhile. Exit
     code 1 when something is left to be done.
     """
-    from ..operations.fsck import Walk
+    from fairlane.operations.diagnosis.fsck import Walk
 
     counts = {"found": 0, "repaired": 0, "left": 0}
     with open_queue(redis, queue) as opened:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from .options import home_option, json_option, open_request, redis_option
-from .talk import emit, emit_json, say
+from fairlane.cli.options import home_option, json_option, open_request, redis_option
+from fairlane.cli.output import emit, emit_json, say
 
 
 @click.command("pause", short_help="Pause a request: what runs ends, nothing more starts.")
@@ -25,7 +25,7 @@ def change(
     request_id: str, redis: str | None, queue: str | None, wanted: str, *, as_json: bool
 ) -> int:
     """Pauses or resumes and prints the state; 1 when that is not the one wanted."""
-    from .endings import summary
+    from fairlane.cli.exit_status import summary
 
     with open_request(redis, queue, request_id) as request:
         state = request.pause() if wanted == "paused" else request.resume()

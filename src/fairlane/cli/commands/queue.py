@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from ..errors import InvalidArgument
-from .options import json_option, open_queue, queue_option, redis_option
-from .talk import emit, emit_json
+from fairlane.cli.options import json_option, open_queue, queue_option, redis_option
+from fairlane.cli.output import emit, emit_json
+from fairlane.errors import InvalidArgument
 
 
 @click.command("queue", short_help="Show or set what holds for a whole queue.")
@@ -36,8 +36,8 @@ def command(
     change within a second, and waiting work is moved. After the cluster was resharded, run the
     same command again: it chooses the shards anew.
     """
-    from ..operations.bounds import MOST, read_bounds
-    from ..operations.shards import read_shards
+    from fairlane.operations.lease.shards import read_shards
+    from fairlane.operations.submit.admission import MOST, read_bounds
 
     if max_waiting is not None and not 0 <= max_waiting <= MOST:
         raise InvalidArgument(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from .options import (
+from fairlane.cli.options import (
     FILE,
     home_option,
     json_option,
@@ -39,11 +39,11 @@ def command(
     as_json: bool,
 ) -> int:
     """Print the results of the request ID, one a line, until it has ended."""
-    from .endings import dead_of, judge
-    from .out_file import open_results
-    from .patience import Patience
-    from .results_file import NDJSON, write_results
-    from .submission import end_like_interrupt
+    from fairlane.cli.exit_status import dead_of, judge
+    from fairlane.cli.results.atomic_file import open_results
+    from fairlane.cli.results.timeout import Patience
+    from fairlane.cli.results.writer import NDJSON, write_results
+    from fairlane.cli.submission.request import end_like_interrupt
 
     limit = timeout_s(timeout)
     name = None if out == "-" else out

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from .options import home_option, json_option, redis_option
+from fairlane.cli.options import home_option, json_option, redis_option
 
 
 @click.command("resume", short_help="Let a paused request go on.")
@@ -17,6 +17,6 @@ def command(request_id: str, redis: str | None, queue: str | None, as_json: bool
 
     Exit code 1: it has ended, or is being cancelled or past its deadline; 3: there is none.
     """
-    from .pause import change
+    from fairlane.cli.commands.pause import change
 
     return change(request_id, redis, queue, "active", as_json=as_json)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .group import Group
-from .options import json_option, redis_option, time_ms
-from .talk import emit, emit_json, say
+from fairlane.cli.options import json_option, redis_option, time_ms
+from fairlane.cli.output import emit, emit_json, say
+from fairlane.cli.registry import Group
 
 if TYPE_CHECKING:
-    from ..operations.loading import Standing
+    from fairlane.operations.script_loading import Standing
 
 PATIENCE_S, TIMEOUT_S = 2.0, 4.0  # of one server, as the others wait
 
@@ -41,7 +41,7 @@ def load(redis: str | None, every: str | None, as_json: bool) -> int:
 
     One line for each server. Exit code 1 when one of them is without; 5 when none answers.
     """
-    from .. import clock
+    from fairlane.common import clock
 
     url = _url(redis)
     if every is None:
@@ -65,14 +65,14 @@ def verify(redis: str | None, as_json: bool) -> int:
 
 
 def _url(redis: str | None) -> str:
-    from .options import open_queue
+    from fairlane.cli.options import open_queue
 
     return open_queue(redis, check=False).driver.url
 
 
 def _look(url: str, *, load: bool) -> list[Standing]:
-    from ..drivers.everyone import driver_of_all
-    from ..operations.loading import everywhere, look
+    from fairlane.drivers.cluster.any_node import driver_of_all
+    from fairlane.operations.script_loading import everywhere, look
 
     driver = driver_of_all(url, patience_s=PATIENCE_S, timeout_s=TIMEOUT_S)
     with contextlib.closing(driver):
@@ -86,7 +86,7 @@ def _without_login(place: str) -> str:
 
 def _watch(url: str, said: dict[str, Any], *, as_json: bool) -> None:
     """One look; tells of the servers that something happened to."""
-    from ..errors import RedisError
+    from fairlane.errors import RedisError
 
     try:
         found = _look(url, load=True)
@@ -117,7 +117,7 @@ def _show(found: list[Standing], *, as_json: bool) -> int:
 
 
 def _tell(one: Standing, *, as_json: bool) -> None:
-    from ..operations.loading import count
+    from fairlane.operations.script_loading import count
 
     if as_json:
         emit_json(

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import RequestNotFound
-from .group import Group
-from .options import json_option
-from .talk import emit, emit_json, say
+from fairlane.cli.options import json_option
+from fairlane.cli.output import emit, emit_json, say
+from fairlane.cli.registry import Group
+from fairlane.errors import RequestNotFound
 
 if TYPE_CHECKING:
-    from ..embedded import ServerStatus
+    from fairlane.embedded import ServerStatus
 
 NOT_RUNNING = "the embedded server is not running"
 
@@ -33,7 +33,7 @@ def command() -> None:
 @json_option
 def start(as_json: bool) -> int:
     """Start the embedded server unless it runs, and print its URL."""
-    from ..embedded import ensure
+    from fairlane.embedded import ensure
 
     url = ensure()
     if as_json:
@@ -62,14 +62,14 @@ def status(as_json: bool) -> int:
 @command.command("stop", short_help="Stop it; its data stay on disk.")
 def stop() -> int:
     """Stop the embedded server; its data stay on disk."""
-    from ..embedded import stop as shut_down
+    from fairlane.embedded import stop as shut_down
 
     say("the embedded server has stopped" if shut_down() else NOT_RUNNING)
     return 0
 
 
 def _status() -> ServerStatus | None:
-    from ..embedded import status as ask
+    from fairlane.embedded import status as ask
 
     return ask()
 

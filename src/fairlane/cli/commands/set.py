@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from ..errors import InvalidArgument
-from .options import home_option, json_option, open_request, redis_option
-from .talk import emit, emit_json
+from fairlane.cli.options import home_option, json_option, open_request, redis_option
+from fairlane.cli.output import emit, emit_json
+from fairlane.errors import InvalidArgument
 
 
 @click.command("set", short_help="Change the limit or the priority of a request.")
@@ -29,8 +29,8 @@ def command(
     What workers hold already ends first, also above a lower limit. Exit code 1: it has ended; 3:
     there is none.
     """
-    from ..model import check_limit, check_priority
-    from .endings import summary
+    from fairlane.cli.exit_status import summary
+    from fairlane.model import check_limit, check_priority
 
     if limit is None and priority is None:
         raise InvalidArgument("there is nothing to set: give --limit N or --priority P")

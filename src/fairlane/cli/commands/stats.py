@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import json_option, open_queue, queue_option, redis_option
-from .talk import emit, emit_json, say
+from fairlane.cli.options import json_option, open_queue, queue_option, redis_option
+from fairlane.cli.output import emit, emit_json, say
 
 if TYPE_CHECKING:
-    from ..histogram import Distribution
-    from ..operations.stats import Measured
+    from fairlane.common.histogram import Distribution
+    from fairlane.operations.lease.stats import Measured
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 _TIMES = ("p90", "p99", "max")
@@ -30,7 +30,7 @@ def command(redis: str | None, queue: str, as_json: bool, reset: bool) -> int:
 
     Quantiles are exact to within a fifth. Times waited are from submission to the worker.
     """
-    from ..operations.stats import all_of, forget_stats
+    from fairlane.operations.lease.stats import all_of, forget_stats
 
     with open_queue(redis, queue) as opened:
         found = opened.stats()

@@ -7,17 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .failures import failure_fields, failure_rows
-from .options import any_or_home_option, json_option, open_queue, open_request, redis_option
-from .pace import ago
-from .talk import emit, emit_json
+from fairlane.cli.commands.failures import failure_fields, failure_rows
+from fairlane.cli.durations import ago
+from fairlane.cli.options import (
+    any_or_home_option,
+    json_option,
+    open_queue,
+    open_request,
+    redis_option,
+)
+from fairlane.cli.output import emit, emit_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from ..model import Progress
-    from ..queue import Queue, Request
-    from ..steps import Operation
+    from fairlane.model import Progress
+    from fairlane.protocol.steps import Operation
+    from fairlane.queue import Queue, Request
 
 ROWS = 20  # requests of the table, and workers; --json has up to 1,000
 TERMS = ("timeouts", "deadline_ms", "time_limit_ms", "durable", "parent")
@@ -43,8 +49,8 @@ def command(request_id: str | None, redis: str | None, queue: str | None, as_jso
 
 
 def _show_queue(queue: Queue, *, as_json: bool) -> None:
-    from .endings import summary
-    from .queue import as_words
+    from fairlane.cli.commands.queue import as_words
+    from fairlane.cli.exit_status import summary
 
     found = queue.status()
     requests: list[Progress] = found["requests"]
@@ -80,7 +86,7 @@ def _show_queue(queue: Queue, *, as_json: bool) -> None:
 
 def _nothing(queue: str) -> str:
     """Returns the one line for a queue in which there is nothing to show."""
-    from ..operations.words import of_queue
+    from fairlane.common.text import of_queue
 
     return (
         f"queue {queue} is empty: nothing was submitted to it yet, or none of it is left; "
@@ -116,7 +122,7 @@ def _row(request: Progress) -> tuple[str, ...]:
 
 
 def _show_request(request: Request, *, as_json: bool) -> None:
-    from .endings import dead_of, summary
+    from fairlane.cli.exit_status import dead_of, summary
 
     progress, holders, retries, now_ms = request.queue.driver.run(_look(request.id))
     policy = {name: int(progress.detail[name]) for name in POLICY if name in progress.detail}
@@ -153,7 +159,7 @@ def _look(
     request_id: str,
 ) -> Operation[tuple[Progress, list[dict[str, str]], tuple[int, int], int]]:
     """Returns a request, who holds its permits, its retries, and what time it is in Redis."""
-    from ..operations.control import holders, moment, progress, waiting_retries
+    from fairlane.operations.control.control import holders, moment, progress, waiting_retries
 
     found = yield from progress(request_id)
     held = yield from holders(request_id)
@@ -174,7 +180,7 @@ def _counts(progress: Progress) -> str:
 def _policy(policy: dict[str, int]) -> str:
     if len(policy) < len(POLICY):
         return "not known"
-    from ..operations.words import many
+    from fairlane.common.text import many
 
     attempts, *durations = (policy[name] for name in POLICY)
     low, high, lease, retain = (ago(ms) for ms in durations)

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from .. import settings
-from ..errors import InvalidArgument
-from .options import (
+from fairlane import settings
+from fairlane.cli.options import (
     FILE,
     json_option,
     open_queue,
@@ -22,14 +21,22 @@ from .options import (
     timeout_option,
     timeout_s,
 )
-from .submission import Wish, announce, await_end, end_like_interrupt, send, shown
-from .talk import emit, say
+from fairlane.cli.output import emit, say
+from fairlane.cli.submission.request import (
+    Wish,
+    announce,
+    await_end,
+    end_like_interrupt,
+    send,
+    shown,
+)
+from fairlane.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ..queue import Queue
-    from .lines import Look, Source
+    from fairlane.cli.submission.input_lines import Look, Source
+    from fairlane.queue import Queue
 
 _RANGE = "{}..{}".format(*(f"{ms // 1000}s" for ms in settings.DEFAULT_BACKOFF_MS))
 _WHY = ", as a request without its last lines is given up after an hour"
@@ -157,7 +164,7 @@ def command(
         )
     if once and wish.id is not None:
         raise InvalidArgument("--once makes the id of the content: leave --id away, or --once")
-    from .lines import open_source
+    from fairlane.cli.submission.input_lines import open_source
 
     end_like_interrupt()
     with ExitStack() as opened:
@@ -165,13 +172,13 @@ def command(
         if once:
             wish = replace(wish, id=_content_id(wish, source, form))
         if form == "requests":
-            from .submit_requests import submit_each
+            from fairlane.cli.submission.many_requests import submit_each
 
             return submit_each(wish, source, lambda: open_queue(redis, queue))
         if source.is_file:
             with shown(wish, source, source.name, "checking") as look:
                 source.check(look)
-        from .out_file import open_results
+        from fairlane.cli.results.atomic_file import open_results
 
         out = opened.enter_context(open_results(wish.out))
         return _submit_one(wish, source, opened.enter_context(open_queue(redis, queue)), out)
@@ -182,8 +189,8 @@ def _read_wish(
     deadline: str | None, time_limit: str | None, durable: int, room: str | None,
     xid: str | None, wait: bool, watch: bool, timeout: str | None, out: str | None, as_json: bool,
 ) -> Wish:  # fmt: skip
-    from ..keys import check_name
-    from ..model import Policy
+    from fairlane.model import Policy
+    from fairlane.protocol.keys import check_name
 
     policy = Policy(
         queue=queue, priority=priority, limit=limit, attempts=attempts,
@@ -208,8 +215,8 @@ def _content_id(wish: Wish, source: Source, form: str) -> str:
     """The id of a file's lines under these options; it is read for that once more."""
     if not source.is_file:
         raise InvalidArgument(f"--once reads twice, and {source.name} can be read only once")
-    from ..bodies import ContentId
-    from .requests_format import LONGEST_LINE
+    from fairlane.cli.submission.requests_format import LONGEST_LINE
+    from fairlane.common.chunking import ContentId
 
     digest = ContentId(wish.policy)
     blocks = source.blocks() if form == "lines" else source.blocks(LONGEST_LINE)
@@ -220,7 +227,7 @@ def _content_id(wish: Wish, source: Source, form: str) -> str:
 
 
 def _submit_one(wish: Wish, source: Source, queue: Queue, out: BinaryIO | None) -> int:
-    from ..keys import new_id
+    from fairlane.protocol.keys import new_id
 
     request = queue.request(wish.id or new_id())
     is_first = not source.is_file and not wish.as_json and (wish.id is not None or wish.watch)
@@ -253,7 +260,7 @@ def _chunks(source: Source, *, is_repeatable: bool) -> Iterator[list[bytes]]:
     """
     from itertools import chain
 
-    from ..bodies import chunks
+    from fairlane.common.chunking import chunks
 
     if is_repeatable or source.is_file:
         return chunks(chain.from_iterable(source.blocks()))

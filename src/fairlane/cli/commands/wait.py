@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import click
 
-from .options import home_option, json_option, open_request, redis_option, timeout_option, timeout_s
-from .talk import emit, emit_json
+from fairlane.cli.options import (
+    home_option,
+    json_option,
+    open_request,
+    redis_option,
+    timeout_option,
+    timeout_s,
+)
+from fairlane.cli.output import emit, emit_json
 
 
 @click.command("wait", short_help="Wait until a request has ended and print its state.")
@@ -18,7 +25,7 @@ def command(
     request_id: str, redis: str | None, queue: str | None, timeout: str | None, as_json: bool
 ) -> int:
     """Wait until the request ID has ended and print its state: done or cancelled."""
-    from .endings import counts_of, dead_of, judge, summary, wait_for
+    from fairlane.cli.exit_status import counts_of, dead_of, judge, summary, wait_for
 
     limit = timeout_s(timeout)
     with open_request(redis, queue, request_id) as request:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import open_queue, queue_option, redis_option, time_limit_ms
+from fairlane.cli.options import open_queue, queue_option, redis_option, time_limit_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,9 +67,9 @@ def command(
     **given: Any,
 ) -> int:
     """Work on sub-requests. SIGTERM, SIGHUP or Ctrl-C finishes what is held and ends."""
-    from ..worker import Worker
-    from .log import log_to_stderr
-    from .talk import say
+    from fairlane.cli.log import log_to_stderr
+    from fairlane.cli.output import say
+    from fairlane.worker import Worker
 
     function = _find(handler)
     chosen = {name: value for name, value in given.items() if value is not None}
@@ -88,6 +88,6 @@ def _find(handler: str | None) -> Callable[..., Any]:
     here = os.getcwd()  # noqa: PTH109  sys.path holds text
     if here not in sys.path:
         sys.path.insert(0, here)
-    from ..worker import handlers
+    from fairlane.worker.handler import handlers
 
     return handlers.print_json if handler is None else handlers.load(handler)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Self
 
-from ..terminal import printable
-from .pace import eta
+from fairlane.cli.durations import eta
+from fairlane.common.terminal import printable
 
 if TYPE_CHECKING:
-    from ..model import Progress
-    from .watching import Reading
+    from fairlane.cli.progress.view import Reading
+    from fairlane.model import Progress
 
 
 BAR_S = 0.2  # between looks

@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .. import settings
-from .pace import eta
-from .talk import say
+from fairlane import settings
+from fairlane.cli.durations import eta
+from fairlane.cli.output import say
 
 if TYPE_CHECKING:
-    from ..errors import RedisUnreachable
-    from ..model import Progress
-    from ..queue import Request
-    from ..steps import Operation
-    from .lines import Source
+    from fairlane.cli.submission.input_lines import Source
+    from fairlane.errors import RedisUnreachable
+    from fairlane.model import Progress
+    from fairlane.protocol.steps import Operation
+    from fairlane.queue import Request
 
 RATE_OVER_S = 10.0  # the rate is that of the last so many seconds
 AWAY_AGAIN_S = 0.5  # between tries while Redis does not answer
@@ -90,7 +90,7 @@ class Meter(AbstractContextManager["Meter"]):
 
 def watch(request: Request, timeout: float | None) -> None:
     """Shows progress until the end. Raises WaitTimeout, RedisUnreachable, RequestNotFound."""
-    from ..drivers.sync import SyncDriver
+    from fairlane.drivers.sync.driver import SyncDriver
 
     # A driver of its own: it makes one try and reports an outage soon, so that it can be shown.
     url = request.queue.driver.url
@@ -113,8 +113,8 @@ class _Watching:
 
     def follow(self) -> Operation[None]:
         """Looks until the end. An outage that lasts for longer than PATIENCE_S is raised."""
-        from ..errors import RedisUnreachable
-        from ..steps import Pause
+        from fairlane.errors import RedisUnreachable
+        from fairlane.protocol.steps import Pause
 
         while True:
             try:
@@ -127,10 +127,10 @@ class _Watching:
 
         Raises WaitTimeout, RequestNotFound, RequestLost.
         """
-        from .. import keys
-        from ..operations.control import progress
-        from ..operations.watch import replaced, timed_out
-        from ..steps import Message, Subscribe
+        from fairlane.operations.control.completion import replaced, timed_out
+        from fairlane.operations.control.control import progress
+        from fairlane.protocol import keys
+        from fairlane.protocol.steps import Message, Subscribe
 
         yield Subscribe(keys.done_channel(self._id))
         while True:
@@ -155,7 +155,7 @@ class _Watching:
             raise error
         pause = self._view.show_away(away_s)
         if self._left() <= 0:
-            from ..errors import WaitTimeout
+            from fairlane.errors import WaitTimeout
 
             raise WaitTimeout(
                 f"request {self._id} had not ended after {self._timeout:g} s; "
@@ -186,7 +186,7 @@ class Pace:
 def _view(*, transient: bool = False) -> AbstractContextManager[View]:
     if sys.stderr.isatty():
         try:
-            from .bar import Bar
+            from fairlane.cli.progress.bar import Bar
 
             return Bar(transient=transient)
         except ImportError:  # the extra `progress` is not installed

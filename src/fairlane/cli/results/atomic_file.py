@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from ..errors import InvalidArgument
+from fairlane.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,15 +5,15 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from .. import clock
-from ..settings import BLOCK_MS
-from ..steps import Command
-from .endings import counts_of
-from .talk import say
+from fairlane.cli.exit_status import counts_of
+from fairlane.cli.output import say
+from fairlane.common import clock
+from fairlane.protocol.steps import Command
+from fairlane.settings import BLOCK_MS
 
 if TYPE_CHECKING:
-    from ..queue import Request
-    from ..steps import Operation
+    from fairlane.protocol.steps import Operation
+    from fairlane.queue import Request
 
 QUIET_S = 5.0  # after so long without a result it is said, once, what is waited for
 
@@ -50,7 +50,7 @@ class Patience:
         """Goes on with what has ended: all its results are there."""
         now = counts_of(self._request)
         if not now.ended:
-            from ..operations.watch import timed_out
+            from fairlane.operations.control.completion import timed_out
 
             counts = f": {now.done:,}/{now.total:,} done"
             raise self._driver.run(timed_out(now.id, now.queue, self._timeout or 0.0, counts))
@@ -60,7 +60,7 @@ class Patience:
         self._quiet_until = inf
         now = counts_of(self._request)
         if not now.ended:
-            from ..operations.overview import unserved
+            from fairlane.operations.control.overview import unserved
 
             say(
                 f"no result for {QUIET_S:g} s: waiting for request {now.id} to go on, it is "

@@ -5,18 +5,18 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from ..errors import FairlaneError
-from ..terminal import as_json
-from .endings import counts_of
-from .talk import say, stdout
+from fairlane.cli.exit_status import counts_of
+from fairlane.cli.output import say, stdout
+from fairlane.common.terminal import as_json
+from fairlane.errors import FairlaneError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ..model import Progress, Result
-    from ..queue import Request
-    from ..steps import Operation
-    from .patience import Patience
+    from fairlane.cli.results.timeout import Patience
+    from fairlane.model import Progress, Result
+    from fairlane.protocol.steps import Operation
+    from fairlane.queue import Request
 
 NDJSON = ".ndjson"
 
@@ -67,7 +67,7 @@ def results_of(
     request: Request, order: str, ask: Callable[[Operation[Any]], Any]
 ) -> Iterator[Result]:
     """Every result as it comes; `ask` runs what reads more of them."""
-    from ..results import flow
+    from fairlane.results import flow
 
     items = flow(request.id, order)
     try:

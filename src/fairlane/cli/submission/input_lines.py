@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from ..errors import InvalidArgument
-from ..settings import MAX_BODY
-from .talk import say
+from fairlane.cli.output import say
+from fairlane.errors import InvalidArgument
+from fairlane.settings import MAX_BODY
 
 BLOCK = 1 << 20  # never more than the longest line: a line inside one block is short enough
 Read = Callable[[int], bytes]

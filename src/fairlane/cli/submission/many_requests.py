@@ -6,10 +6,8 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..errors import FairlaneError, QueueFull, RedisFull, RedisUnreachable
-from ..operations.words import of_queue
-from .requests_format import RequestLine, request_lines, rereadable
-from .submission import (
+from fairlane.cli.output import say
+from fairlane.cli.submission.request import (
     Wish,
     announce,
     await_end,
@@ -19,13 +17,15 @@ from .submission import (
     not_certain,
     one_of_many,
 )
-from .talk import say
+from fairlane.cli.submission.requests_format import RequestLine, request_lines, rereadable
+from fairlane.common.text import of_queue
+from fairlane.errors import FairlaneError, QueueFull, RedisFull, RedisUnreachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from ..queue import Queue, Request
-    from .lines import Source
+    from fairlane.cli.submission.input_lines import Source
+    from fairlane.queue import Queue, Request
 
 
 def submit_each(wish: Wish, source: Source, connect: Callable[[], Queue]) -> int:
@@ -36,7 +36,7 @@ def submit_each(wish: Wish, source: Source, connect: Callable[[], Queue]) -> int
             say(f"{source.name} has no requests: nothing was submitted")
             return 0
         if wish.id is not None:
-            from ..keys import check_name
+            from fairlane.protocol.keys import check_name
 
             check_name("request id", f"{wish.id}.{count}")
         with connect() as queue:
@@ -48,7 +48,7 @@ class _Sending:
     """Many requests on their way, a group at a time; the id of each is printed once it is there."""
 
     def __init__(self, queue: Queue, wish: Wish) -> None:
-        from ..operations.submit_many import Many
+        from fairlane.operations.submit.many import Many
 
         self._queue, self._wish = queue, wish
         self._many = Many(wish.policy, wish.max_wait_s)
@@ -74,8 +74,8 @@ class _Sending:
         return [self._queue.request(request_id) for request_id in self._many.submitted]
 
     def _add(self, n: int, line: RequestLine) -> None:
-        from ..bodies import split
-        from ..keys import new_id
+        from fairlane.common.chunking import split
+        from fairlane.protocol.keys import new_id
 
         wish = self._wish
         own = one_of_many(wish, line.limit, None if wish.id is None else f"{wish.id}.{n}")
@@ -100,7 +100,7 @@ class _Sending:
 
     def _take_back(self) -> str:
         """Cancels what was interrupted; a sentence about it."""
-        from ..queue import Queue
+        from fairlane.queue import Queue
 
         printed = f"{self._count:,} of the requests were submitted and go on"
         if self._wish.id is not None:  # they may have been there before

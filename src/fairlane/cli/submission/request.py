@@ -7,18 +7,18 @@ from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, BinaryIO
 
-from .. import settings
-from ..errors import FairlaneError, QueueFull, RedisFull, RedisUnreachable, RequestNotFound
-from .results_file import NDJSON, write_results
-from .talk import emit, emit_json
+from fairlane import settings
+from fairlane.cli.output import emit, emit_json
+from fairlane.cli.results.writer import NDJSON, write_results
+from fairlane.errors import FairlaneError, QueueFull, RedisFull, RedisUnreachable, RequestNotFound
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ..drivers.sync import SyncDriver
-    from ..model import Policy
-    from ..queue import Request
-    from .lines import Look, Source
+    from fairlane.cli.submission.input_lines import Look, Source
+    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.model import Policy
+    from fairlane.queue import Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def _terminate(*_: object) -> None:
 
 def send(wish: Wish, request: Request, chunks: Iterable[list[bytes]]) -> int:
     """Submits one request; returns how many sub-requests it has."""
-    from ..operations.submit import submit
+    from fairlane.operations.submit.stream import submit
 
     try:
         sent = submit(request.id, wish.policy, wish.max_wait_s)
@@ -73,7 +73,7 @@ def no_room(wish: Wish, error: RedisFull | QueueFull) -> RedisFull | QueueFull:
 
 def _take_back(wish: Wish, request: Request) -> str:
     """Cancels what was interrupted; returns a sentence about what is left of it."""
-    from ..queue import Queue
+    from fairlane.queue import Queue
 
     with impatient(request.queue.driver.url) as driver:
         own = Queue(driver, request.queue.name).request(request.id)
@@ -91,14 +91,14 @@ def _take_back(wish: Wish, request: Request) -> str:
 
 def impatient(url: str) -> AbstractContextManager[SyncDriver]:
     """Opens a driver that makes one short try, because a person has interrupted the command."""
-    from ..drivers.sync import SyncDriver
+    from fairlane.drivers.sync.driver import SyncDriver
 
     return closing(SyncDriver(url, patience_s=0, timeout_s=settings.ASK_S))
 
 
 def cancel_if_there(request: Request) -> None:
     """Cancels what an interrupt may have left of a request. Raises RedisUnreachable."""
-    from ..operations.control import cancel
+    from fairlane.operations.control.control import cancel
 
     queue = request.queue
     try:
@@ -138,7 +138,7 @@ def shown(wish: Wish, source: Source, title: str, doing: str) -> Iterator[Look]:
     if not wish.watch:
         yield lambda _: None
         return
-    from .watching import Meter
+    from fairlane.cli.progress.view import Meter
 
     with Meter(source, title, doing) as meter:
         yield meter.look
@@ -165,14 +165,14 @@ def await_end(wish: Wish, request: Request, out: BinaryIO | None = None) -> int:
 
     Raises RequestLost when the request vanished after it was submitted.
     """
-    from .endings import known
+    from fairlane.cli.exit_status import known
 
     with known(request.id):
         return _await_end(wish, request, out)
 
 
 def _await_end(wish: Wish, request: Request, out: BinaryIO | None) -> int:
-    from .endings import dead_of, judge
+    from fairlane.cli.exit_status import dead_of, judge
 
     if out is None:
         _await(wish, request)
@@ -200,12 +200,12 @@ def _confirm_end(wish: Wish, request: Request) -> None:
 
 def _await(wish: Wish, request: Request) -> None:
     """Waits or watches. After Ctrl-C, KeyboardInterrupt says that the request goes on."""
-    from .endings import wait_for
+    from fairlane.cli.exit_status import wait_for
 
     if not wish.watch:
         wait_for(request, wish.timeout)
         return
-    from .watching import watch
+    from fairlane.cli.progress.view import watch
 
     try:
         watch(request, wish.timeout)

@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, cast
 
-from ..errors import InvalidArgument
-from ..model import MAX_LIMIT
-from ..settings import MAX_BODY
-from .lines import BLOCK, Source
+from fairlane.cli.submission.input_lines import BLOCK, Source
+from fairlane.errors import InvalidArgument
+from fairlane.model import MAX_LIMIT
+from fairlane.settings import MAX_BODY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

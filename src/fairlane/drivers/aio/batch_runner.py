@@ -11,22 +11,23 @@ from typing import TYPE_CHECKING, Any
 
 import redis
 
-from .. import clock
-from ..errors import FairlaneError
-from ..retry import connection_delays
-from ..steps import Pop
-from . import routes, wire
-from .spread import Part, Spread
+from fairlane.common import clock
+from fairlane.common.backoff import connection_delays
+from fairlane.drivers.cluster import slot_map
+from fairlane.drivers.cluster.batch_state import Part, Spread
+from fairlane.drivers.wire import encoding
+from fairlane.errors import FairlaneError
+from fairlane.protocol.steps import Pop
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from redis.asyncio.connection import Connection
 
-    from ..steps import Batch, Call, Command
-    from .aio_calls import Calls
-    from .aio_servers import Lines
-    from .aio_shared import Shared
+    from fairlane.drivers.aio.connections import Lines
+    from fairlane.drivers.aio.executor import Calls
+    from fairlane.drivers.aio.multiplexed import Shared
+    from fairlane.protocol.steps import Batch, Call, Command
 
     Asked = tuple[Shared, asyncio.Future[Any]]
     Way = tuple[Part, Lines, Connection | Asked]  # a line of its own, or what was asked on another
@@ -58,7 +59,7 @@ class Turns:
         """
         self._left_s = self._calls.left_s(self._patience_s, began)  # that try counts, too
         steps = self._spread.steps
-        key = None if self._driver.servers.is_one else routes.key_of(steps[0])
+        key = None if self._driver.servers.is_one else slot_map.key_of(steps[0])
         part = Part(key, [*range(len(steps))])
         self._spread.goes_out(part.indexes)
         return await self.run(self._hear(part, *sent, heard))
@@ -123,7 +124,7 @@ class Turns:
             line = await lines.take()
             self._spread.goes_out(part.indexes)
             steps = (self._spread.steps[index] for index in part.indexes)
-            for piece in wire.pieces(steps, self._calls.dialect, asking=part.asking):
+            for piece in encoding.pieces(steps, self._calls.dialect, asking=part.asking):
                 await line.send_packed_command([piece])
             ways.append((part, lines, line))
         except (redis.RedisError, OSError) as error:
@@ -196,7 +197,7 @@ class Turns:
 
     async def _understood(self, reply: Any, step: Command | Call, part: Part, lines: Lines) -> Any:
         if not isinstance(reply, Exception):
-            return wire.popped(reply) if isinstance(step, Pop) else reply
+            return encoding.popped(reply) if isinstance(step, Pop) else reply
         if not isinstance(reply, redis.exceptions.ResponseError):
             return reply
         try:
@@ -224,15 +225,15 @@ class Turns:
             reply = await line.read_response(disconnect_on_error=False)
         except redis.exceptions.ResponseError as error:
             return await self._refused(error, step, part, lines)
-        return wire.popped(reply) if isinstance(step, Pop) else reply
+        return encoding.popped(reply) if isinstance(step, Pop) else reply
 
     async def _refused(
         self, error: Exception, step: Command | Call, part: Part, lines: Lines
     ) -> Any:
         """What comes of a step after an error: a forgotten script is sent whole."""
-        if wire.is_forgotten(error):
+        if encoding.is_forgotten(error):
             return await self._elsewhere(step, part, lines)
-        if self._driver.may_pass(error) and not wire.is_on_the_move(error):
+        if self._driver.may_pass(error) and not encoding.is_on_the_move(error):
             self._driver.servers.moved()
         return error
 

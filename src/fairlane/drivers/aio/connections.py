@@ -11,16 +11,17 @@ import redis
 from redis.asyncio.connection import Connection, ConnectionPool, SSLConnection
 from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 
-from ..errors import RedisUnreachable
-from . import plain, routes
-from .aio_once import Once
-from .aio_shared import Shared
-from .places import Kinds, Known, Places
+from fairlane.drivers.aio.multiplexed import Shared
+from fairlane.drivers.aio.single_flight import Once
+from fairlane.drivers.cluster import slot_map
+from fairlane.drivers.cluster.topology import Kinds, Known, Places
+from fairlane.drivers.wire import tls_probe
+from fairlane.errors import RedisUnreachable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..steps import Call, Command
+    from fairlane.protocol.steps import Call, Command
 
 
 class Lines(Known):
@@ -122,11 +123,11 @@ class Lines(Known):
     async def _greet(self) -> None:
         """Raises ConnectionError if the server answers without TLS."""
         options = self._pool.connection_kwargs
-        line = _hanging_up(self._pool.connection_class)(**plain.greeting_options(options))
+        line = _hanging_up(self._pool.connection_class)(**tls_probe.greeting_options(options))
         try:
             await line.connect()
         except redis.exceptions.TimeoutError:
-            await plain.refuse_plain_async(options)
+            await tls_probe.refuse_plain_async(options)
         finally:
             await line.disconnect()
         self.may_be_plain = False
@@ -200,7 +201,7 @@ class Servers(Places[Lines]):
                 guard.connection_pool.reset()
         self._loop = loop
 
-    async def lines_for(self, key: bytes | routes.Address | None) -> Lines:
+    async def lines_for(self, key: bytes | slot_map.Address | None) -> Lines:
         """The connections to the server of this key, or to this primary.
 
         Asks a cluster for its slots when needed.
@@ -219,27 +220,27 @@ class Servers(Places[Lines]):
         """The one node of a cluster that all of them go to."""
         if self._map is None:
             return None
-        found: routes.Address | None = None
+        found: slot_map.Address | None = None
         for step in steps:
-            key = routes.key_of(step)
+            key = slot_map.key_of(step)
             home = self._map.home(key) if key is not None else None
             if home is None or (found is not None and found != home):
                 return None
             found = home
         return self._nodes.get(found) if found is not None else None
 
-    async def slots(self) -> routes.SlotMap:
+    async def slots(self) -> slot_map.SlotMap:
         """A cluster's slots, asked for when needed, once for all who need them."""
         return self._map or await self._asking.result()
 
-    async def _ask(self) -> routes.SlotMap:
+    async def _ask(self) -> slot_map.SlotMap:
         failure: Exception = RedisUnreachable(f"no node of {self.place} answers")
         for node in self._to_ask():
             line = None
             try:
                 line = await self.lines_at(node).take()
                 await line.send_command("CLUSTER", "SLOTS")
-                found = routes.SlotMap(await line.read_response(), node[0])
+                found = slot_map.SlotMap(await line.read_response(), node[0])
             except (redis.RedisError, OSError) as error:
                 if line is not None:
                     await line.disconnect()

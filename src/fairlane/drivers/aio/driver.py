@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import redis
 
-from ..steps import (
+from fairlane.drivers.aio.connections import Lines, Servers
+from fairlane.drivers.aio.executor import Calls
+from fairlane.drivers.cluster import slot_map
+from fairlane.drivers.driver import Driver, FirstContact
+from fairlane.drivers.wire import encoding
+from fairlane.protocol.steps import (
     Across,
     At,
     Batch,
@@ -30,18 +35,14 @@ from ..steps import (
     TextCall,
     UntilHandled,
 )
-from . import routes, wire
-from .aio_calls import Calls
-from .aio_servers import Lines, Servers
-from .passing import Driver, FirstContact
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from redis.asyncio.connection import Connection
 
-    from ..scripts import Dialect
-    from .aio_shared import Shared
+    from fairlane.drivers.aio.multiplexed import Shared
+    from fairlane.protocol.scripts import Dialect
 
 
 class AsyncDriver(Driver[Servers]):
@@ -107,7 +108,7 @@ class AsyncDriver(Driver[Servers]):
             except (redis.RedisError, OSError) as error:
                 pause = contact.pause(error)
                 if pause is None:
-                    raise wire.translate(error, self.place) from None
+                    raise encoding.translate(error, self.place) from None
                 await asyncio.sleep(pause)
 
     async def _infos(self) -> list[bytes]:
@@ -120,7 +121,7 @@ class AsyncDriver(Driver[Servers]):
             try:
                 found.append(await self._info(servers.lines_at(node)))
             except (redis.RedisError, OSError) as error:
-                if not wire.is_passing(error):
+                if not encoding.is_passing(error):
                     raise
                 failure = error
         if failure is not None and not found:
@@ -160,7 +161,7 @@ class AsyncDriver(Driver[Servers]):
                 self.on_cut()
         elif self.spoils(error):
             await lines.close()
-            if wire.is_cut_off(error):
+            if encoding.is_cut_off(error):
                 self.servers.distrust(lines)
 
     async def drop_shared(self, lines: Lines, shared: Shared, error: Exception) -> None:
@@ -181,7 +182,7 @@ class AsyncDriver(Driver[Servers]):
         self.servers.moved()
         if is_cut:
             self.servers.failed(lines)
-        elif wire.is_cut_off(error):
+        elif encoding.is_cut_off(error):
             self.servers.distrust(lines)
         await lines.close()
 
@@ -242,7 +243,7 @@ class _Runner:
                 )
             case Confirm():
                 confirm, asked = partial(self.calls.confirm, step), step.step
-                return await self.calls.again(routes.key_of(asked), confirm, away_s=asked.away_s)
+                return await self.calls.again(slot_map.key_of(asked), confirm, away_s=asked.away_s)
             case Pause():
                 return await asyncio.sleep(step.seconds)
             case HandleBunch() if self.handle is not None:
@@ -282,12 +283,12 @@ class _Runner:
         except Exception as error:  # noqa: BLE001  the operation decides what it means
             return Handled(outcomes, None, error)
 
-    async def _nodes(self, _: Connection) -> list[routes.Address | None]:
+    async def _nodes(self, _: Connection) -> list[slot_map.Address | None]:
         return self.driver.servers.nodes
 
     async def _subscribe(self, channel: bytes) -> None:
         async def listen(line: Connection) -> Connection:
-            await line.send_command(*wire.subscription(channel, self.calls.dialect))
+            await line.send_command(*encoding.subscription(channel, self.calls.dialect))
             await line.read_response()
             return line
 
@@ -299,7 +300,7 @@ class _Runner:
         """A message, or None when time is up or the connection broke (then it subscribes anew)."""
         try:
             async with asyncio.timeout(timeout_s):
-                return wire.message(await self.ear.read_response(disconnect_on_error=False))
+                return encoding.message(await self.ear.read_response(disconnect_on_error=False))
         except TimeoutError:
             return None
         except (redis.RedisError, OSError):

@@ -14,23 +14,24 @@ from typing import TYPE_CHECKING, Any
 
 import redis
 
-from .. import clock
-from ..errors import FairlaneError, RedisUnfit
-from ..retry import connection_delays
-from ..scripts import Dialect
-from ..steps import Across, Batch, Call, Command, Confirm, Confirmed, Pop
-from . import routes, wire
-from .aio_turns import Turns
-from .spread import batch_of
-from .unloaded import may_refuse_to_load
+from fairlane.common import clock
+from fairlane.common.backoff import connection_delays
+from fairlane.drivers.aio.batch_runner import Turns
+from fairlane.drivers.cluster.batch_state import batch_of
+from fairlane.drivers.wire import encoding
+from fairlane.drivers.wire.missing_scripts import may_refuse_to_load
+from fairlane.errors import FairlaneError, RedisUnfit
+from fairlane.protocol.scripts import Dialect
+from fairlane.protocol.steps import Across, Batch, Call, Command, Confirm, Confirmed, Pop
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from redis.asyncio.connection import Connection
 
-    from .aio import AsyncDriver
-    from .beside import Signal
+    from fairlane.drivers.aio.driver import AsyncDriver
+    from fairlane.drivers.cluster import slot_map
+    from fairlane.drivers.sync.background import Signal
 
 _MOST_STEPS = 16  # of a batch that shares a line; a long one is sent piece by piece
 _MOST_BYTES = 1 << 16  # the others wait while it is sent
@@ -55,9 +56,14 @@ class Calls:
         """One step."""
         driver = self.driver
         found = driver.servers.shared_by((step,))
-        if found is None or driver.dialect is None or isinstance(step, Pop) or wire.may_block(step):
+        if (
+            found is None
+            or driver.dialect is None
+            or isinstance(step, Pop)
+            or encoding.may_block(step)
+        ):
             return (await self.spread(batch_of(step)))[0]
-        packed = wire.pack(step, driver.dialect)
+        packed = encoding.pack(step, driver.dialect)
         if len(packed) > _MOST_BYTES:
             return (await Turns(self, batch_of(step), is_long=True).run())[0]
         began = clock.mono_s()
@@ -77,14 +83,14 @@ class Calls:
             try:
                 return await self.call(step.call)
             except RedisUnfit as error:
-                if not wire.crosses_slots(error):
+                if not encoding.crosses_slots(error):
                     raise
                 self.driver.is_cluster = True  # whatever INFO said, or said then
         return None
 
     async def again(
         self,
-        key: bytes | routes.Address | None,
+        key: bytes | slot_map.Address | None,
         call: Callable[[Connection], Awaitable[Any]],
         *,
         keep: bool = False,
@@ -129,7 +135,7 @@ class Calls:
     async def one(self, line: Connection, step: Command | Call, *, asking: bool = False) -> Any:
         """A step on this line. `asking`: its slot is on the way there."""
         dialect = self.dialect
-        await line.send_packed_command([*wire.pieces([step], dialect, asking=asking)])
+        await line.send_packed_command([*encoding.pieces([step], dialect, asking=asking)])
         if asking:
             await line.read_response()
         try:
@@ -137,12 +143,12 @@ class Calls:
         except redis.exceptions.NoScriptError:
             if not isinstance(step, Call):  # a command never says so
                 raise
-            await line.send_packed_command([wire.whole(step, dialect, asking=asking)])
+            await line.send_packed_command([encoding.whole(step, dialect, asking=asking)])
             if asking:
                 await line.read_response()
             with may_refuse_to_load(line):
                 return await line.read_response()
-        return wire.popped(reply) if isinstance(step, Pop) else reply
+        return encoding.popped(reply) if isinstance(step, Pop) else reply
 
     @property
     def dialect(self) -> Dialect:
@@ -152,12 +158,12 @@ class Calls:
     async def confirm(self, step: Confirm, line: Connection) -> Confirmed:
         """A step, and what its replicas say to it."""
         reply = await self.one(line, step.step)
-        commands = wire.confirmation(step.replicas, waits_for_disk=self.driver.waits_for_disk)
+        commands = encoding.confirmation(step.replicas, waits_for_disk=self.driver.waits_for_disk)
         answers: list[Any] = []
         for command in commands:
-            with wire.disk_may_be_missing(answers):
+            with encoding.disk_may_be_missing(answers):
                 answers.append(await self.one(line, command))
-        return wire.confirmed(reply, answers)
+        return encoding.confirmed(reply, answers)
 
     def spread(self, batch: Batch) -> Awaitable[list[Any]]:
         """A batch: one round trip, in a cluster one for each node, all of them at once."""
@@ -210,7 +216,7 @@ class Calls:
                 return await Turns(self, batch).after(found, replies, began)
         for index, step in enumerate(steps):
             if isinstance(step, Pop):
-                replies[index] = wire.popped(replies[index])
+                replies[index] = encoding.popped(replies[index])
         return replies
 
     def packed(self, steps: Sequence[Command | Call]) -> bytes | None:
@@ -219,9 +225,9 @@ class Calls:
         if dialect is None or type(steps) is not list or not 0 < len(steps) <= _MOST_STEPS:
             return None
         for step in steps:
-            if wire.may_block(step):
+            if encoding.may_block(step):
                 return None
-        packed = b"".join([wire.pack(step, dialect) for step in steps])
+        packed = b"".join([encoding.pack(step, dialect) for step in steps])
         return packed if len(packed) <= _MOST_BYTES else None
 
 

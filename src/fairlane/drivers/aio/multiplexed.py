@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import hiredis
 import redis
 
-from .unloaded import name_of
+from fairlane.drivers.wire.missing_scripts import name_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

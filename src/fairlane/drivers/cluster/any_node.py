@@ -6,17 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 from redis.connection import Connection, ConnectionPool, SSLConnection
 
-from .sync import SyncDriver
-from .sync_servers import Lines, Servers
+from fairlane.drivers.sync.connections import Lines, Servers
+from fairlane.drivers.sync.driver import SyncDriver
 
 if TYPE_CHECKING:
-    from . import routes, urls
+    from fairlane.drivers import urls
+    from fairlane.drivers.cluster import slot_map
 
 
 class Everyone(Servers):
     """The servers behind a URL; an address is good for any of them."""
 
-    def lines_for(self, key: bytes | routes.Address | None) -> Lines:
+    def lines_for(self, key: bytes | slot_map.Address | None) -> Lines:
         """The connections to the server of this key, or to the one at this address."""
         return self.lines_at(key) if isinstance(key, tuple) else super().lines_for(key)
 
@@ -24,7 +25,7 @@ class Everyone(Servers):
         self._like = super()._pool(target)
         return self._like
 
-    def lines_at(self, node: routes.Address) -> Lines:
+    def lines_at(self, node: slot_map.Address) -> Lines:
         """In a cluster as ever; beside a single server, a connection like the one to it."""
         if self._one is not None and node not in self._nodes:
             known = {**self._like.connection_kwargs, "host": node[0], "port": node[1]}

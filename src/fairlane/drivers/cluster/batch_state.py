@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import redis
 
-from .. import clock, settings
-from ..errors import FairlaneError, NodeAway, RedisUnreachable
-from ..steps import Batch
-from . import routes, wire
-from .places import given_up
+from fairlane import settings
+from fairlane.common import clock
+from fairlane.drivers.cluster import slot_map
+from fairlane.drivers.cluster.topology import given_up
+from fairlane.drivers.wire import encoding
+from fairlane.errors import FairlaneError, NodeAway, RedisUnreachable
+from fairlane.protocol.steps import Batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ..steps import Call, Command, Operation
-    from .places import Known
+    from fairlane.drivers.cluster.topology import Known
+    from fairlane.protocol.steps import Call, Command, Operation
 
 _MOST_HOPS = 5  # redirections of one step without a pause
 
@@ -28,7 +30,7 @@ _MOST_HOPS = 5  # redirections of one step without a pause
 class Part(NamedTuple):
     """What goes to one node: the key or address it is found by, and which steps."""
 
-    place: bytes | routes.Address | None
+    place: bytes | slot_map.Address | None
     indexes: list[int]
     asking: bool = False  # the slot is on its way there: ASKING goes before each step
 
@@ -49,7 +51,7 @@ class Spread:
         self.steps = batch.steps
         self.replies: list[Any] = [None] * len(batch.steps)
         self._is_lenient, self._place, self._may_pass = batch.lenient, place, may_pass
-        self._left: dict[int, routes.Address | None] = dict.fromkeys(range(len(batch.steps)))
+        self._left: dict[int, slot_map.Address | None] = dict.fromkeys(range(len(batch.steps)))
         self._errors: dict[int, Exception] = {}
         self._hops = 0
         self._rest_until: float | None = None
@@ -68,7 +70,7 @@ class Spread:
         """True when every step has its answer."""
         return not self._left
 
-    def parts(self, home: Callable[[bytes], routes.Address | None] | None) -> list[Part]:
+    def parts(self, home: Callable[[bytes], slot_map.Address | None] | None) -> list[Part]:
         """Where to send what is left; `home` knows the cluster's slots, None = one server."""
         if home is None:
             return [Part(None, list(self._left))]
@@ -77,8 +79,8 @@ class Spread:
         if self._first in self._left:  # it went elsewhere: what was asked beside it goes along
             self._left |= dict.fromkeys(self._beside, self._left[self._first])
         straight = {index: self._keys[index] for index, at in self._left.items() if at is None}
-        found = [Part(key, indexes) for key, indexes in routes.group(straight, home)]
-        aside: dict[routes.Address, list[int]] = {}
+        found = [Part(key, indexes) for key, indexes in slot_map.group(straight, home)]
+        aside: dict[slot_map.Address, list[int]] = {}
         for index, asked in self._left.items():
             if asked is not None:
                 aside.setdefault(asked, []).append(index)
@@ -86,7 +88,7 @@ class Spread:
 
     def _find_keys(self) -> None:
         """A step without a key (TIME) asks the clock of the node that the first other step asks."""
-        own = [routes.key_of(step) for step in self.steps]
+        own = [slot_map.key_of(step) for step in self.steps]
         self._first = next((index for index, key in enumerate(own) if key is not None), None)
         self._beside = [index for index, key in enumerate(own) if key is None]
         first = None if self._first is None else own[self._first]
@@ -100,7 +102,7 @@ class Spread:
             return
         self._errors[index] = reply
         self._left[index] = asked_at(reply)
-        if wire.is_on_the_move(reply) and self.steps[index].apart is not None:
+        if encoding.is_on_the_move(reply) and self.steps[index].apart is not None:
             self._apart.append(index)
             del self._left[index]
 
@@ -200,7 +202,7 @@ class Spread:
         if isinstance(error, FairlaneError):  # of another way
             return error
         step = self.steps[index]
-        return wire.translate(error, self._place, is_replica=is_replica, step=step)
+        return encoding.translate(error, self._place, is_replica=is_replica, step=step)
 
 
 def batch_of(step: Command | Call) -> Batch:
@@ -208,7 +210,7 @@ def batch_of(step: Command | Call) -> Batch:
     return Batch([step], away_s=step.away_s)
 
 
-def asked_at(error: Exception) -> routes.Address | None:
+def asked_at(error: Exception) -> slot_map.Address | None:
     """The node that an ASK names."""
     if isinstance(error, redis.exceptions.AskError) and not isinstance(
         error, redis.exceptions.MovedError

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from redis.crc import key_slot
 
-from ..errors import InvalidArgument
-from ..steps import Arg, Call, Command
+from fairlane.errors import InvalidArgument
+from fairlane.protocol.steps import Arg, Call, Command
 
 if TYPE_CHECKING:
     from collections.abc import Callable

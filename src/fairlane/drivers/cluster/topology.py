@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import redis
 
-from .. import clock, settings
-from ..errors import FairlaneError, NodeAway, RedisUnreachable
-from . import routes, urls, wire
+from fairlane import settings
+from fairlane.common import clock
+from fairlane.drivers import urls
+from fairlane.drivers.wire import encoding
+from fairlane.errors import FairlaneError, NodeAway, RedisUnreachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from fairlane.drivers.cluster import slot_map
 
 _TRIES = 3
 _SHARE = 10  # the pause after a slow try of a node that is away: so many times as long, or the most
@@ -88,7 +92,7 @@ class Known:
 
 def given_up(error: Exception, place: str, away_s: float) -> FairlaneError:
     """Returns the error of a call that was repeated for `away_s` only."""
-    ours = wire.translate(error, place)
+    ours = encoding.translate(error, place)
     return NodeAway(str(ours), away_s) if isinstance(ours, RedisUnreachable) else ours
 
 
@@ -115,16 +119,16 @@ class Places(Generic[L]):
         target = urls.read(url)
         if target.kind != "one":  # another node may take over
             timeout_s = min(timeout_s, settings.FAILOVER_TIMEOUT_S)
-        self._options = wire.connection_options(timeout_s) | target.options
+        self._options = encoding.connection_options(timeout_s) | target.options
         self._one: L | None = None
-        self._nodes: dict[routes.Address, L] = {}
-        self._map: routes.SlotMap | None = None
-        self._told: routes.SlotMap | None = None  # the same, also when it may be wrong by now
-        self._seeds: list[routes.Address] = []
-        self._silent: dict[routes.Address, bool] = {}  # asked last, the latest last of all
+        self._nodes: dict[slot_map.Address, L] = {}
+        self._map: slot_map.SlotMap | None = None
+        self._told: slot_map.SlotMap | None = None  # the same, also when it may be wrong by now
+        self._seeds: list[slot_map.Address] = []
+        self._silent: dict[slot_map.Address, bool] = {}  # asked last, the latest last of all
         self._asked_at = 0.0  # when the slots were last read, by clock.mono_s
         self._guards: list[Any] = []
-        self.nodes: list[routes.Address | None] = [None]  # as At wants them, once asked for
+        self.nodes: list[slot_map.Address | None] = [None]  # as At wants them, once asked for
         if target.kind == "cluster":
             self._seeds = [*target.hosts]
             if target.is_secure:
@@ -148,13 +152,13 @@ class Places(Generic[L]):
         """True when every key lives on the same server."""
         return self._one is not None
 
-    def home(self, key: bytes) -> routes.Address | None:
+    def home(self, key: bytes) -> slot_map.Address | None:
         """The node of this key as known now; None before the cluster was asked."""
         slots = self._map  # another thread may forget it meanwhile
         return slots.home(key) if slots is not None else None
 
     @property
-    def homes(self) -> Callable[[bytes], routes.Address | None]:
+    def homes(self) -> Callable[[bytes], slot_map.Address | None]:
         """What tells the node of a key as it was told last, whatever is learnt meanwhile."""
         told = self._told
         return told.home if told is not None else lambda _: None
@@ -195,13 +199,13 @@ class Places(Generic[L]):
                 self._silent.pop(node, None)
                 self._silent[node] = True
 
-    def _know(self, found: routes.SlotMap) -> routes.SlotMap:
+    def _know(self, found: slot_map.SlotMap) -> slot_map.SlotMap:
         """A cluster has told its slots."""
         self._asked_at = clock.mono_s()
         self._map, self._told, self.nodes = found, found, [*found.nodes]
         return found
 
-    def _there(self, slots: routes.SlotMap, key: bytes | routes.Address | None) -> L:
+    def _there(self, slots: slot_map.SlotMap, key: bytes | slot_map.Address | None) -> L:
         """The connections to the primary of this key, or to the one named; None = any."""
         if isinstance(key, tuple):
             if key in slots.nodes:
@@ -213,7 +217,7 @@ class Places(Generic[L]):
             raise redis.exceptions.ClusterDownError("CLUSTERDOWN Hash slot not served")
         return self.lines_at(home)
 
-    def _any(self, nodes: list[routes.Address]) -> routes.Address:
+    def _any(self, nodes: list[slot_map.Address]) -> slot_map.Address:
         return next((node for node in nodes if node not in self._silent), nodes[0])
 
     def tries(self) -> Iterator[bool]:
@@ -224,14 +228,14 @@ class Places(Generic[L]):
         count = 1 if self.is_one else _TRIES
         return (left == 1 for left in range(count, 0, -1))
 
-    def lines_at(self, node: routes.Address) -> L:
+    def lines_at(self, node: slot_map.Address) -> L:
         """The connections to a node, whatever it is."""
         if node not in self._nodes:
             pool = self.KINDS.pool(host=node[0], port=node[1], **self._options)
             self._nodes.setdefault(node, self.KINDS.lines(pool, f"{node[0]}:{node[1]}"))
         return self._nodes[node]
 
-    def _to_ask(self) -> list[routes.Address]:
+    def _to_ask(self) -> list[slot_map.Address]:
         """The nodes that may tell the slots: those in use first, those that failed last."""
         known = [*self._nodes, *self._seeds, *(node for node in self.nodes if node)]
         fine = [node for node in known if node not in self._silent]

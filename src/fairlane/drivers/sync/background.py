@@ -7,7 +7,7 @@ import threading
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from ..steps import Handled
+from fairlane.protocol.steps import Handled
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,9 +11,10 @@ import redis
 from redis.connection import Connection, ConnectionPool, SSLConnection
 from redis.sentinel import Sentinel, SentinelConnectionPool
 
-from ..errors import RedisUnreachable
-from . import plain, routes
-from .places import Kinds, Known, Places
+from fairlane.drivers.cluster import slot_map
+from fairlane.drivers.cluster.topology import Kinds, Known, Places
+from fairlane.drivers.wire import tls_probe
+from fairlane.errors import RedisUnreachable
 
 
 class Lines(Known):
@@ -60,11 +61,11 @@ class Lines(Known):
     def _greet(self) -> None:
         """Raises ConnectionError if the server answers without TLS."""
         options = self._pool.connection_kwargs
-        line = self._pool.connection_class(**plain.greeting_options(options))
+        line = self._pool.connection_class(**tls_probe.greeting_options(options))
         try:
             line.connect()
         except redis.exceptions.TimeoutError:
-            plain.refuse_plain(options)
+            tls_probe.refuse_plain(options)
         finally:
             line.disconnect()
         self.may_be_plain = False
@@ -89,7 +90,7 @@ class Servers(Places[Lines]):
 
     KINDS = Kinds(ConnectionPool, SSLConnection, Sentinel, SentinelConnectionPool, Lines)
 
-    def lines_for(self, key: bytes | routes.Address | None) -> Lines:
+    def lines_for(self, key: bytes | slot_map.Address | None) -> Lines:
         """The connections to the server of this key, or to this primary.
 
         Asks a cluster for its slots when needed.
@@ -98,18 +99,18 @@ class Servers(Places[Lines]):
             return self._one
         return self._there(self.slots(), key)
 
-    def slots(self) -> routes.SlotMap:
+    def slots(self) -> slot_map.SlotMap:
         """A cluster's slots, asked for when needed."""
         return self._map or self._know(self._ask())
 
-    def _ask(self) -> routes.SlotMap:
+    def _ask(self) -> slot_map.SlotMap:
         failure: Exception = RedisUnreachable(f"no node of {self.place} answers")
         for node in self._to_ask():
             line = None
             try:
                 line = self.lines_at(node).take()
                 line.send_command("CLUSTER", "SLOTS")
-                found = routes.SlotMap(line.read_response(), node[0])
+                found = slot_map.SlotMap(line.read_response(), node[0])
             except (redis.RedisError, OSError) as error:
                 if line is not None:
                     line.disconnect()

@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import redis
 
-from .. import clock, settings
-from ..steps import (
+from fairlane import settings
+from fairlane.common import clock
+from fairlane.drivers.cluster import slot_map
+from fairlane.drivers.driver import Driver, FirstContact
+from fairlane.drivers.sync.background import Beside, Signal
+from fairlane.drivers.sync.connections import Lines, Servers
+from fairlane.drivers.sync.executor import Calls
+from fairlane.drivers.wire import encoding
+from fairlane.protocol.steps import (
     Across,
     At,
     Batch,
@@ -29,18 +36,13 @@ from ..steps import (
     T,
     UntilHandled,
 )
-from . import routes, wire
-from .beside import Beside, Signal
-from .passing import Driver, FirstContact
-from .sync_calls import Calls
-from .sync_servers import Lines, Servers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from redis.connection import Connection
 
-    from ..scripts import Dialect
+    from fairlane.protocol.scripts import Dialect
 
 
 class SyncDriver(Driver[Servers]):
@@ -118,7 +120,7 @@ class SyncDriver(Driver[Servers]):
             except (redis.RedisError, OSError) as error:
                 pause = contact.pause(error)
                 if pause is None:
-                    raise wire.translate(error, self.place) from None
+                    raise encoding.translate(error, self.place) from None
                 clock.sleep(pause)
 
     def _infos(self) -> list[bytes]:
@@ -131,7 +133,7 @@ class SyncDriver(Driver[Servers]):
             try:
                 found.append(self._info(servers.lines_at(node)))
             except (redis.RedisError, OSError) as error:
-                if not wire.is_passing(error):
+                if not encoding.is_passing(error):
                     raise
                 failure = error
         if failure is not None and not found:
@@ -171,7 +173,7 @@ class SyncDriver(Driver[Servers]):
                 self.on_cut()
         elif self.spoils(error):
             lines.close()
-            if wire.is_cut_off(error):
+            if encoding.is_cut_off(error):
                 self.servers.distrust(lines)
 
     def close(self) -> None:
@@ -211,7 +213,7 @@ class _Runner:
                 return self.calls.again(step.node, lambda line: self.calls.one(line, step.command))
             case Confirm():
                 confirm, asked = partial(self.calls.confirm, step), step.step
-                return self.calls.again(routes.key_of(asked), confirm, away_s=asked.away_s)
+                return self.calls.again(slot_map.key_of(asked), confirm, away_s=asked.away_s)
             case Pause():
                 return clock.sleep(step.seconds)
             case Handle() if self.handle is not None:
@@ -242,12 +244,12 @@ class _Runner:
 
         return driver.beside.handle(partial(handle, step), run)
 
-    def _nodes(self, _: Connection) -> list[routes.Address | None]:
+    def _nodes(self, _: Connection) -> list[slot_map.Address | None]:
         return self.driver.servers.nodes
 
     def _subscribe(self, channel: bytes) -> None:
         def listen(line: Connection) -> Connection:
-            line.send_command(*wire.subscription(channel, self.calls.dialect))
+            line.send_command(*encoding.subscription(channel, self.calls.dialect))
             line.read_response()
             return line
 
@@ -260,7 +262,7 @@ class _Runner:
         try:
             if not self.ear.can_read(timeout=timeout_s):
                 return None
-            return wire.message(self.ear.read_response())
+            return encoding.message(self.ear.read_response())
         except (redis.RedisError, OSError):
             self._subscribe(self.channel)
             return None

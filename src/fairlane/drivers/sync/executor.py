@@ -7,23 +7,25 @@ from typing import TYPE_CHECKING, Any
 
 import redis
 
-from .. import clock, settings
-from ..errors import FairlaneError, RedisUnfit
-from ..retry import connection_delays
-from ..scripts import Dialect
-from ..steps import Across, Batch, Call, Command, Confirm, Confirmed, Pop
-from . import routes, wire
-from .spread import Part, Spread, batch_of
-from .unloaded import may_refuse_to_load
+from fairlane import settings
+from fairlane.common import clock
+from fairlane.common.backoff import connection_delays
+from fairlane.drivers.cluster.batch_state import Part, Spread, batch_of
+from fairlane.drivers.wire import encoding
+from fairlane.drivers.wire.missing_scripts import may_refuse_to_load
+from fairlane.errors import FairlaneError, RedisUnfit
+from fairlane.protocol.scripts import Dialect
+from fairlane.protocol.steps import Across, Batch, Call, Command, Confirm, Confirmed, Pop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from redis.connection import Connection
 
-    from .beside import Signal
-    from .sync import SyncDriver
-    from .sync_servers import Lines
+    from fairlane.drivers.cluster import slot_map
+    from fairlane.drivers.sync.background import Signal
+    from fairlane.drivers.sync.connections import Lines
+    from fairlane.drivers.sync.driver import SyncDriver
 
 
 class Calls:
@@ -61,14 +63,14 @@ class Calls:
             try:
                 return self.call(step.call)
             except RedisUnfit as error:
-                if not wire.crosses_slots(error):
+                if not encoding.crosses_slots(error):
                     raise
                 self.driver.is_cluster = True  # whatever INFO said, or said then
         return None
 
     def again(
         self,
-        key: bytes | routes.Address | None,
+        key: bytes | slot_map.Address | None,
         call: Callable[[Connection], Any],
         *,
         keep: bool = False,
@@ -113,7 +115,7 @@ class Calls:
     def one(self, line: Connection, step: Command | Call, *, asking: bool = False) -> Any:
         """A step on this line. `asking`: its slot is on the way there."""
         dialect = self.dialect
-        line.send_packed_command([*wire.pieces([step], dialect, asking=asking)])
+        line.send_packed_command([*encoding.pieces([step], dialect, asking=asking)])
         if asking:
             line.read_response()
         try:
@@ -121,12 +123,12 @@ class Calls:
         except redis.exceptions.NoScriptError:
             if not isinstance(step, Call):  # a command never says so
                 raise
-            line.send_packed_command([wire.whole(step, dialect, asking=asking)])
+            line.send_packed_command([encoding.whole(step, dialect, asking=asking)])
             if asking:
                 line.read_response()
             with may_refuse_to_load(line):
                 return line.read_response()
-        return wire.popped(reply) if isinstance(step, Pop) else reply
+        return encoding.popped(reply) if isinstance(step, Pop) else reply
 
     @property
     def dialect(self) -> Dialect:
@@ -136,12 +138,12 @@ class Calls:
     def confirm(self, step: Confirm, line: Connection) -> Confirmed:
         """A step, and what its replicas say to it."""
         reply = self.one(line, step.step)
-        commands = wire.confirmation(step.replicas, waits_for_disk=self.driver.waits_for_disk)
+        commands = encoding.confirmation(step.replicas, waits_for_disk=self.driver.waits_for_disk)
         answers: list[Any] = []
         for command in commands:
-            with wire.disk_may_be_missing(answers):
+            with encoding.disk_may_be_missing(answers):
                 answers.append(self.one(line, command))
-        return wire.confirmed(reply, answers)
+        return encoding.confirmed(reply, answers)
 
     def spread(self, batch: Batch) -> list[Any]:
         """A batch: one round trip, in a cluster one for each node, all of them at once."""
@@ -196,7 +198,7 @@ class Calls:
             line = lines.take()
             spread.goes_out(part.indexes)
             steps = (spread.steps[index] for index in part.indexes)
-            for piece in wire.pieces(steps, self.dialect, asking=part.asking):
+            for piece in encoding.pieces(steps, self.dialect, asking=part.asking):
                 line.send_packed_command([piece])
             ways.append((part, lines, line))
         except (redis.RedisError, OSError) as error:
@@ -245,12 +247,12 @@ class Calls:
         try:
             reply = line.read_response(disconnect_on_error=False)
         except redis.exceptions.ResponseError as error:
-            if wire.is_forgotten(error):
+            if encoding.is_forgotten(error):
                 return self._elsewhere(step, part)
-            if self.driver.may_pass(error) and not wire.is_on_the_move(error):
+            if self.driver.may_pass(error) and not encoding.is_on_the_move(error):
                 self.driver.servers.moved()
             return error
-        return wire.popped(reply) if isinstance(step, Pop) else reply
+        return encoding.popped(reply) if isinstance(step, Pop) else reply
 
     def _elsewhere(self, step: Command | Call, part: Part) -> Any:
         """A forgotten script, on a line of its own: behind it in the batch a pop may block.

@@ -10,8 +10,9 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from .. import settings
-from ..errors import (
+from fairlane import settings
+from fairlane.drivers.wire import error_hints, missing_scripts
+from fairlane.errors import (
     SCRIPT_ERRORS,
     FairlaneError,
     LayoutTooNew,
@@ -19,9 +20,8 @@ from ..errors import (
     RedisUnfit,
     RedisUnreachable,
 )
-from ..scripts import Dialect, is_in_cluster
-from ..steps import Arg, Call, Command, Confirmed, Pop, Popped, TextCall
-from . import reasons, unloaded
+from fairlane.protocol.scripts import Dialect, is_in_cluster
+from fairlane.protocol.steps import Arg, Call, Command, Confirmed, Pop, Popped, TextCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -38,14 +38,14 @@ PASSING = (
     "UNBLOCKED",
     "BUSY ",
     "NOREPLICAS",
-    unloaded.CODE,
+    missing_scripts.CODE,
 )
 OLDEST = (7, 0)
 WAITAOF_SINCE = (7, 2)
 PIECE_BYTES = 16_384  # about what Redis reads at once
 _KNOWN: dict[str, Callable[[str], FairlaneError]] = {
     **SCRIPT_ERRORS,
-    unloaded.CODE: unloaded.not_loaded,
+    missing_scripts.CODE: missing_scripts.not_loaded,
 }
 _BLOCKING = frozenset({b"BRPOP", b"BLMPOP", b"WAIT", b"WAITAOF"})
 _ASKING = b"*1\r\n$6\r\nASKING\r\n"
@@ -156,7 +156,7 @@ def is_passing(error: Exception) -> bool:
     if isinstance(
         error, redis.exceptions.ConnectionError | redis.exceptions.TimeoutError | OSError
     ):
-        return not reasons.is_refusal(str(error))
+        return not error_hints.is_refusal(str(error))
     return isinstance(error, redis.exceptions.ResponseError) and full_text(error).startswith(
         PASSING
     )
@@ -232,8 +232,8 @@ def translate(
     known = _KNOWN.get(code)
     if known is not None:
         return known(text if known is not LayoutTooNew else f"Redis at {place}:{text[len(code) :]}")
-    if isinstance(error, redis.exceptions.AuthenticationError) or reasons.is_refusal(text):
-        return RedisUnfit(f"Redis at {place} {reasons.why_refused(text)}")
+    if isinstance(error, redis.exceptions.AuthenticationError) or error_hints.is_refusal(text):
+        return RedisUnfit(f"Redis at {place} {error_hints.why_refused(text)}")
     if code == "OOM":
         return RedisFull(
             f"Redis at {place} is full (maxmemory): nothing was written; "
@@ -247,9 +247,9 @@ def translate(
         )
     if is_passing(error):
         return RedisUnreachable(
-            f"Redis at {place} does not answer: {reasons.why_unanswered(text, place)}"
+            f"Redis at {place} does not answer: {error_hints.why_unanswered(text, place)}"
         )
-    why = reasons.other_type(step) if code == "WRONGTYPE" else f"refused: {text}"
+    why = error_hints.other_type(step) if code == "WRONGTYPE" else f"refused: {text}"
     return RedisUnfit(f"Redis at {place} {why}")
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from ..steps import Call
-from . import routes
+from fairlane.drivers.cluster import slot_map
+from fairlane.protocol.steps import Call
 
 if TYPE_CHECKING:
-    from ..steps import Command
+    from fairlane.protocol.steps import Command
 
 # The text of our own error for a server that answers a plain PING where TLS was expected.
 NO_TLS = "answers without TLS"
@@ -24,7 +24,7 @@ _INSECURE = re.compile(
 )
 # redis-py's error for a master that no Sentinel names; behind it stand the objects of its clients.
 _NO_MASTER = re.compile(r"(No master found for '[^']*') : .*", re.DOTALL)
-# The sockets of embedded servers (embedded/place.py), but not a system's own /run/redis.sock.
+# The sockets of embedded servers (embedded/home.py), but not a system's own /run/redis.sock.
 _EMBEDDED = re.compile(
     r"^unix://(?!(?:/var)?/run/redis\.sock).*(?:/run|/fairlane-\d+-[0-9a-f]{12})/redis\.sock(?:$|\?)"
 )
@@ -100,6 +100,6 @@ def other_type(step: Command | Call | None) -> str:
 
 def _tags(step: Command | Call | None) -> list[str]:
     """Returns the hash tags of a step's keys: a request, a queue, or both."""
-    names = step.keys if isinstance(step, Call) else [step and routes.key_of(step)]
+    names = step.keys if isinstance(step, Call) else [step and slot_map.key_of(step)]
     texts = [name.decode("utf-8", "replace") for name in names if name]
     return list(dict.fromkeys(found[0] for text in texts if (found := _TAG.search(text))))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import redis
 
-from ..errors import ScriptsNotLoaded
+from fairlane.errors import ScriptsNotLoaded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

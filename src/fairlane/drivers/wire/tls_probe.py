@@ -13,7 +13,7 @@ from typing import Any
 
 import redis
 
-from .reasons import NO_TLS
+from fairlane.drivers.wire.error_hints import NO_TLS
 
 GREETING_S = 1.0  # of the first handshake, and of the reply to the plain PING
 _PING = b"PING\r\n"

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .. import keys
-from ..errors import RequestEnded
-from ..model import check_limit, check_priority
-from ..scripts import library
-from ..steps import Batch, Command
-from .control import not_found
-from .tokens import insert, retire
+from fairlane.errors import RequestEnded
+from fairlane.model import check_limit, check_priority
+from fairlane.operations.control.control import not_found
+from fairlane.operations.lease.tokens import insert, retire
+from fairlane.protocol import keys
+from fairlane.protocol.scripts import library
+from fairlane.protocol.steps import Batch, Command
 
 if TYPE_CHECKING:
-    from ..steps import Call, Operation
+    from fairlane.protocol.steps import Call, Operation
 
 
 def pause(request_id: str) -> Operation[str]:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-from .. import keys, settings
-from ..errors import DataLost, InvalidArgument, RequestLost, WaitTimeout
-from ..model import ENDED_STATES, Completion, Result
-from ..steps import Batch, Command, Message, Operation, Subscribe
-from .control import completion, not_found
-from .durable import confirm_end
-from .fields import read
-from .overview import unserved
-from .ranges import lost_behind, trimmed_before
+from fairlane import settings
+from fairlane.errors import DataLost, InvalidArgument, RequestLost, WaitTimeout
+from fairlane.model import ENDED_STATES, Completion, Result
+from fairlane.operations.control.control import completion, not_found
+from fairlane.operations.control.overview import unserved
+from fairlane.operations.submit.durability import confirm_end
+from fairlane.protocol import keys
+from fairlane.protocol.request_hash import read
+from fairlane.protocol.steps import Batch, Command, Message, Operation, Subscribe
+from fairlane.spark.operations.stream_ranges import lost_behind, trimmed_before
 
 _ENTRY = re.compile(r"\d+(-\d+)?")
 _COUNTED = ("state", "born", "total", "done", "dead")

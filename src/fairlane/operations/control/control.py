@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import keys
-from ..errors import InvalidArgument, RequestNotFound
-from ..model import Completion, FailedAttempt, Progress
-from ..scripts import library
-from ..steps import Batch, Command, Operation
-from . import permits
-from .fields import unpacked
-from .tokens import count_stop, insert, retire
+from fairlane.errors import InvalidArgument, RequestNotFound
+from fairlane.model import Completion, FailedAttempt, Progress
+from fairlane.operations.lease.tokens import count_stop, insert, retire
+from fairlane.protocol import keys, permit_fields
+from fairlane.protocol.request_hash import unpacked
+from fairlane.protocol.scripts import library
+from fairlane.protocol.steps import Batch, Command, Operation
 
 
 def cancel(request_id: str, reason: str, *, queue: str | None = None) -> Operation[bool]:
@@ -128,7 +127,7 @@ def holders(request_id: str) -> Operation[list[dict[str, str]]]:
     fields = yield Command(b"HGETALL", keys.permits(request_id))
     rows = [
         {"permit": one.k, "fence": one.fence, "owed": one.owed, "worker": one.worker}
-        for one in permits.held(as_text(fields))
+        for one in permit_fields.held(as_text(fields))
     ]
     return sorted(rows, key=lambda row: int(row["permit"]))
 

@@ -7,18 +7,18 @@ from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .. import keys
-from ..errors import DeadNotFound
-from ..fingerprint import fingerprint_of, read_failure
-from ..model import DeadChoice, DeadGroup, DeadSubRequest
-from ..scripts import library
-from ..steps import Batch, Command
-from .control import as_text, not_found
-from .fields import read
-from .words import named
+from fairlane.common.fingerprint import fingerprint_of, read_failure
+from fairlane.common.text import named
+from fairlane.errors import DeadNotFound
+from fairlane.model import DeadChoice, DeadGroup, DeadSubRequest
+from fairlane.operations.control.control import as_text, not_found
+from fairlane.protocol import keys
+from fairlane.protocol.request_hash import read
+from fairlane.protocol.scripts import library
+from fairlane.protocol.steps import Batch, Command
 
 if TYPE_CHECKING:
-    from ..steps import Operation
+    from fairlane.protocol.steps import Operation
 
 ALL = DeadChoice()
 CALL = 1000  # dead ones that one call names

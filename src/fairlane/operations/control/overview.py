@@ -9,18 +9,19 @@ from collections import Counter
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .. import keys, settings
-from ..errors import FairlaneError
-from ..model import ENDED_STATES, Progress
-from ..steps import Batch, Command, Operation
-from .control import progress_of
-from .deaths import is_late
-from .fields import ask, told
-from .ranges import asks_of_progress
-from .shards import read_shards
-from .together import batch
-from .tokens import parse
-from .words import of_queue
+from fairlane import settings
+from fairlane.common.text import of_queue
+from fairlane.errors import FairlaneError
+from fairlane.model import ENDED_STATES, Progress
+from fairlane.operations.batching import batch
+from fairlane.operations.control.control import progress_of
+from fairlane.operations.lease.shards import read_shards
+from fairlane.operations.lease.tokens import parse
+from fairlane.operations.maintenance.dead_workers import is_late
+from fairlane.protocol import keys
+from fairlane.protocol.request_hash import ask, told
+from fairlane.protocol.steps import Batch, Command, Operation
+from fairlane.spark.operations.stream_ranges import asks_of_progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

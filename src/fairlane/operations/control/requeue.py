@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .. import keys
-from ..errors import RequestEnded, RequestExists
-from ..model import ENDED_STATES
-from ..scripts import library
-from ..steps import Batch, Command
-from . import dead
-from .control import not_found
-from .dead import ALL, choose, none_with
-from .requeue_ended import requeue_ended
-from .tokens import insert, retire
-from .work import new_op
+from fairlane.errors import RequestEnded, RequestExists
+from fairlane.model import ENDED_STATES
+from fairlane.operations.control import dead_letters
+from fairlane.operations.control.control import not_found
+from fairlane.operations.control.dead_letters import ALL, choose, none_with
+from fairlane.operations.control.requeue_ended import requeue_ended
+from fairlane.operations.lease.leases import new_op
+from fairlane.operations.lease.tokens import insert, retire
+from fairlane.protocol import keys
+from fairlane.protocol.scripts import library
+from fairlane.protocol.steps import Batch, Command
 
 if TYPE_CHECKING:
-    from ..model import DeadChoice
-    from ..steps import Operation
-    from .dead import Chosen
+    from fairlane.model import DeadChoice
+    from fairlane.operations.control.dead_letters import Chosen
+    from fairlane.protocol.steps import Operation
 
 
 def drop_dead(request_id: str, choice: DeadChoice = ALL) -> Operation[int]:
@@ -31,8 +31,8 @@ def drop_dead(request_id: str, choice: DeadChoice = ALL) -> Operation[int]:
     if missing:
         raise none_with(request_id, choice, missing)
     dropped = held = 0
-    for last in range(len(chosen), 0, -dead.CALL):
-        ids = chosen.ids(max(0, last - dead.CALL), last)
+    for last in range(len(chosen), 0, -dead_letters.CALL):
+        ids = chosen.ids(max(0, last - dead_letters.CALL), last)
         reply = yield library().drop_dead(keys.request_keys(request_id), id="", keep=0, ids=ids)
         dropped, held = dropped + reply[1], held + reply[2]
     if held:
@@ -67,7 +67,7 @@ def _requeue(request_id: str, choice: DeadChoice, chosen: Chosen) -> Operation[t
         reply = yield library().requeue_dead(
             keys.request_keys(request_id),
             op=new_op(),
-            ids=chosen.ids(first, first + dead.CALL),
+            ids=chosen.ids(first, first + dead_letters.CALL),
         )
         stored = yield Command(b"HGET", keys.request_hash(request_id), b"queue")
         if reply[0] == b"gone" or stored is None:

@@ -11,25 +11,25 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-from .. import keys
-from ..bodies import Chunker
-from ..errors import RequestEnded, RequestExists
-from ..model import Policy
-from ..scripts import library
-from ..steps import Batch, Command, Pull
-from . import dead
-from .control import as_text, not_found, number
-from .dead import ALL, Chosen, choose, none_with, page_size
-from .durable import confirm_submission
-from .fields import read, unpacked
-from .submit import submit
-from .watch import read_results
+from fairlane.common.chunking import Chunker
+from fairlane.errors import RequestEnded, RequestExists
+from fairlane.model import Policy
+from fairlane.operations.control import dead_letters
+from fairlane.operations.control.completion import read_results
+from fairlane.operations.control.control import as_text, not_found, number
+from fairlane.operations.control.dead_letters import ALL, Chosen, choose, none_with, page_size
+from fairlane.operations.submit.durability import confirm_submission
+from fairlane.operations.submit.stream import submit
+from fairlane.protocol import keys
+from fairlane.protocol.request_hash import read, unpacked
+from fairlane.protocol.scripts import library
+from fairlane.protocol.steps import Batch, Command, Pull
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ..model import DeadChoice
-    from ..steps import Operation
+    from fairlane.model import DeadChoice
+    from fairlane.protocol.steps import Operation
 
 _CLAIMS = b"requeue"  # as in lua/v1/lib/claims.lua
 _FINAL = "claimed:"
@@ -95,14 +95,14 @@ def _hash_of(choice: DeadChoice) -> str:
 def _claim(parent: str, new_id: str, choice: DeadChoice, chosen: Chosen) -> Operation[bool]:
     """Makes final claims on all that is chosen; False if another caller has claimed some of it."""
     count = len(chosen)
-    for first in range(0, count, dead.CALL):
-        is_last = first + dead.CALL >= count
+    for first in range(0, count, dead_letters.CALL):
+        is_last = first + dead_letters.CALL >= count
         reply = yield library().claim_dead(
             keys.request_keys(parent),
             id=new_id,
             choice=_hash_of(choice),
             expected=count if is_last else 0,
-            ids=chosen.ids(first, first + dead.CALL),
+            ids=chosen.ids(first, first + dead_letters.CALL),
         )
         if reply[0] in {b"gone", b"alive"}:  # a failover took back the request or its end
             raise not_found(parent)
@@ -137,11 +137,11 @@ def _claimed(parent: str, new_id: str) -> Operation[Chosen]:
     chosen, after = Chosen(), b"-"
     key = keys.dead(parent)
     while (yield Command(b"EXISTS", key)):
-        rows = yield Command(b"XPENDING", key, _CLAIMS, after, "+", dead.PAGE, new_id)
+        rows = yield Command(b"XPENDING", key, _CLAIMS, after, "+", dead_letters.PAGE, new_id)
         for dead_id, *_ in rows:
             chosen.add(dead_id)
             after = b"(" + dead_id
-        if len(rows) < dead.PAGE:
+        if len(rows) < dead_letters.PAGE:
             break
     return chosen
 
@@ -165,8 +165,8 @@ def _give_back(parent: str, new_id: str, chosen: Chosen) -> Operation[None]:
 
 def _release(parent: str, new_id: str, chosen: Chosen, kept: frozenset[int]) -> Operation[None]:
     """Ends the claims, the last one first, and drops all but those at the places `kept`."""
-    for last in range(max(1, len(chosen)), 0, -dead.CALL):  # once also when none is left
-        first = max(0, last - dead.CALL)
+    for last in range(max(1, len(chosen)), 0, -dead_letters.CALL):  # once also when none is left
+        first = max(0, last - dead_letters.CALL)
         ids = chosen.ids(first, last)
         stay = [one for place, one in enumerate(ids, first) if place in kept]
         go = [one for place, one in enumerate(ids, first) if place not in kept]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .. import keys
-from ..model import ENDED_STATES
-from ..steps import Batch, Command, Operation
-from .fields import ask, told
-from .words import span
+from fairlane.common.text import span
+from fairlane.model import ENDED_STATES
+from fairlane.protocol import keys
+from fairlane.protocol.request_hash import ask, told
+from fairlane.protocol.steps import Batch, Command, Operation
 
 _MOST = 20  # requests looked at
 _FIELDS = ("state", "open", "fresh")

@@ -8,17 +8,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..errors import FairlaneError, RedisUnreachable
-from ..scripts import Dialect, library
-from ..steps import At, Command, Nodes
-from .doctor_queue import judge_queue
-from .doctor_server import BAD, OK, WARN, Check, Facts, judge, read_info
-from .doctor_sizes import judge_retention, judge_sizes
+from fairlane.errors import FairlaneError, RedisUnreachable
+from fairlane.operations.diagnosis.queue_checks import judge_queue
+from fairlane.operations.diagnosis.server_checks import (
+    BAD,
+    OK,
+    WARN,
+    Check,
+    Facts,
+    judge,
+    read_info,
+)
+from fairlane.operations.diagnosis.size_checks import judge_retention, judge_sizes
+from fairlane.protocol.scripts import Dialect, library
+from fairlane.protocol.steps import At, Command, Nodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..steps import Operation
+    from fairlane.protocol.steps import Operation
 
 _PINGS = 20
 _SLOW_MS, _FAST_MS = 100.0, 10.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import FairlaneError, RedisUnreachable
-from ..steps import Call, Command, Operation
+from fairlane.errors import FairlaneError, RedisUnreachable
+from fairlane.protocol.steps import Call, Command, Operation
 
 
 @dataclass(slots=True)

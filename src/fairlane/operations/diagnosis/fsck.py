@@ -9,20 +9,21 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .. import keys, settings
-from ..errors import FairlaneError, RedisUnreachable
-from ..model import ENDED_STATES
-from ..scripts import library
-from ..steps import At, Batch, Command, Nodes, Operation
-from .fields import ask, told
-from .findings import Finding, Tally, mend
-from .fsck_dispatch import GRACE_MS, Dispatch
-from .intents import seen_to_exist
-from .lost import Suspect, find_lost, queued_long, remint
-from .maintain import reap_all
-from .shards import move_one, read_shards
-from .together import batch, each
-from .words import many
+from fairlane import settings
+from fairlane.common.text import many
+from fairlane.errors import FairlaneError, RedisUnreachable
+from fairlane.model import ENDED_STATES
+from fairlane.operations.batching import batch, each
+from fairlane.operations.diagnosis.finding import Finding, Tally, mend
+from fairlane.operations.diagnosis.fsck_dispatch import GRACE_MS, Dispatch
+from fairlane.operations.lease.shards import move_one, read_shards
+from fairlane.operations.maintenance.lost_tokens import Suspect, find_lost, queued_long, remint
+from fairlane.operations.maintenance.registry import reap_all
+from fairlane.operations.submit.intents import seen_to_exist
+from fairlane.protocol import keys
+from fairlane.protocol.request_hash import ask, told
+from fairlane.protocol.scripts import library
+from fairlane.protocol.steps import At, Batch, Command, Nodes, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -5,20 +5,21 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from .. import keys, settings
-from ..errors import FairlaneError
-from ..model import ENDED_STATES
-from ..scripts import library
-from ..steps import Batch, Command
-from .findings import Finding, Tally, mend
-from .maintain import look_at
-from .shards import read_shards
-from .together import each
-from .tokens import drop, parse
-from .words import many
+from fairlane import settings
+from fairlane.common.text import many
+from fairlane.errors import FairlaneError
+from fairlane.model import ENDED_STATES
+from fairlane.operations.batching import each
+from fairlane.operations.diagnosis.finding import Finding, Tally, mend
+from fairlane.operations.lease.shards import read_shards
+from fairlane.operations.lease.tokens import drop, parse
+from fairlane.operations.maintenance.registry import look_at
+from fairlane.protocol import keys
+from fairlane.protocol.scripts import library
+from fairlane.protocol.steps import Batch, Command
 
 if TYPE_CHECKING:
-    from ..steps import Operation
+    from fairlane.protocol.steps import Operation
 
 GRACE_MS = 60_000  # what maintenance would have healed by now, if there were any
 _PAGE = 1000

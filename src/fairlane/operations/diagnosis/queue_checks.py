@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from .. import keys
-from ..errors import FairlaneError, RedisUnreachable
-from ..model import ENDED_STATES
-from ..steps import Batch, Command
-from .deaths import is_late
-from .doctor_server import BAD, OK, WARN, Check
-from .fields import ask, told
-from .fsck import still_lost
-from .lost import Suspect, queued_long
-from .shards import read_shards
-from .words import many, named, span
+from fairlane.common.text import many, named, span
+from fairlane.errors import FairlaneError, RedisUnreachable
+from fairlane.model import ENDED_STATES
+from fairlane.operations.diagnosis.fsck import still_lost
+from fairlane.operations.diagnosis.server_checks import BAD, OK, WARN, Check
+from fairlane.operations.lease.shards import read_shards
+from fairlane.operations.maintenance.dead_workers import is_late
+from fairlane.operations.maintenance.lost_tokens import Suspect, queued_long
+from fairlane.protocol import keys
+from fairlane.protocol.request_hash import ask, told
+from fairlane.protocol.steps import Batch, Command
 
 if TYPE_CHECKING:
-    from ..steps import Operation
+    from fairlane.protocol.steps import Operation
 
 _MOST = 500  # requests looked at, the most overdue first
 _ENDINGS = 100

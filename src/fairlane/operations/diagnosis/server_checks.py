@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .. import settings
+from fairlane import settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

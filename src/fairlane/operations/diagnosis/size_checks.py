@@ -8,19 +8,19 @@ from __future__ import annotations
 from statistics import mean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .. import keys
-from ..errors import FairlaneError
-from ..steps import At, Batch, Command
-from .doctor_server import WARN, Check, Facts, read_info
-from .fields import ask, told
-from .together import each
-from .tokens import marker_ms
-from .words import size, span
+from fairlane.common.text import size, span
+from fairlane.errors import FairlaneError
+from fairlane.operations.batching import each
+from fairlane.operations.diagnosis.server_checks import WARN, Check, Facts, read_info
+from fairlane.operations.lease.tokens import marker_ms
+from fairlane.protocol import keys
+from fairlane.protocol.request_hash import ask, told
+from fairlane.protocol.steps import At, Batch, Command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..steps import Operation
+    from fairlane.protocol.steps import Operation
 
 GOOD_BYTES = 2048  # docs/sizing.md says why
 _MOST = 500  # requests looked at

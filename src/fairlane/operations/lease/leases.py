@@ -11,15 +11,16 @@ from functools import lru_cache
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from .. import keys, settings
-from ..model import Slice, Token, Verdict
-from ..scripts import Library, Script, library
-from ..steps import Across, TextCall
+from fairlane import settings
+from fairlane.model import Slice, Token, Verdict
+from fairlane.protocol import keys
+from fairlane.protocol.scripts import Library, Script, library
+from fairlane.protocol.steps import Across, TextCall
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..steps import Arg, Call, Operation
+    from fairlane.protocol.steps import Arg, Call, Operation
 
     Part = tuple[list[bytes], list[Arg], list[Verdict]]  # ids, (head, body) pairs flat, verdicts
 

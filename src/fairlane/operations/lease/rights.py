@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .. import acl, keys
-from ..errors import FairlaneError, RedisUnfit, RedisUnreachable
-from ..scripts import Dialect, library
-from ..steps import At, Batch, Command, Nodes
-from .doctor_server import read_info
+from fairlane.errors import FairlaneError, RedisUnfit, RedisUnreachable
+from fairlane.operations.diagnosis.server_checks import read_info
+from fairlane.protocol import acl, keys
+from fairlane.protocol.scripts import Dialect, library
+from fairlane.protocol.steps import At, Batch, Command, Nodes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..steps import Arg, Operation
+    from fairlane.protocol.steps import Arg, Operation
 
 _KEPT_MS = 10_000  # how long the string that commands are tried on stays if it is not removed
 _NOBODY = "?"  # no request has this id

@@ -10,14 +10,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
-from .. import keys, settings
-from ..errors import FairlaneError, InvalidArgument, RedisUnreachable
-from ..model import ENDED_STATES
-from ..scripts import library
-from ..steps import Batch, Call, Command, Operation
-from .fields import ask, told
-from .together import each_or_error
-from .tokens import Ending, Minted, insert_all, retire_all
+from fairlane import settings
+from fairlane.errors import FairlaneError, InvalidArgument, RedisUnreachable
+from fairlane.model import ENDED_STATES
+from fairlane.operations.batching import each_or_error
+from fairlane.operations.lease.tokens import Ending, Minted, insert_all, retire_all
+from fairlane.protocol import keys
+from fairlane.protocol.request_hash import ask, told
+from fairlane.protocol.scripts import library
+from fairlane.protocol.steps import Batch, Call, Command, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

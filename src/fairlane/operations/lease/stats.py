@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from .. import keys
-from ..histogram import Distribution
-from ..scripts import library
-from ..steps import Batch, Call, Command, Operation
-from .control import as_text
-from .fields import read
+from fairlane.common.histogram import Distribution
+from fairlane.operations.control.control import as_text
+from fairlane.protocol import keys
+from fairlane.protocol.request_hash import read
+from fairlane.protocol.scripts import library
+from fairlane.protocol.steps import Batch, Call, Command, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..steps import Arg
+    from fairlane.protocol.steps import Arg
 
 COUNTS = ("failed", "timeouts")
 _MOST = 1000  # fields of one call

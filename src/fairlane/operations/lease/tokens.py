@@ -6,11 +6,12 @@ from contextlib import suppress
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
-from .. import keys, settings
-from ..errors import RedisUnreachable
-from ..model import Token
-from ..scripts import library
-from ..steps import Arg, Batch, Call, Command, Operation, Pop
+from fairlane import settings
+from fairlane.errors import RedisUnreachable
+from fairlane.model import Token
+from fairlane.protocol import keys
+from fairlane.protocol.scripts import library
+from fairlane.protocol.steps import Arg, Batch, Call, Command, Operation, Pop
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -13,13 +13,14 @@ import math
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from .. import keys, settings
-from ..errors import FairlaneError, InvalidArgument
-from ..steps import Batch, Command, Operation
-from .lost import Suspect, mint_again, suspects_of
-from .maintain import glances, look_at
-from .shards import read_shards
-from .together import batch
+from fairlane import settings
+from fairlane.errors import FairlaneError, InvalidArgument
+from fairlane.operations.batching import batch
+from fairlane.operations.lease.shards import read_shards
+from fairlane.operations.maintenance.lost_tokens import Suspect, mint_again, suspects_of
+from fairlane.operations.maintenance.registry import glances, look_at
+from fairlane.protocol import keys
+from fairlane.protocol.steps import Batch, Command, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .. import keys, settings
-from ..errors import FairlaneError
-from ..scripts import library
-from ..steps import Batch, Command, Operation
-from .maintain import GOES_ON, settle_reaps, unregister
-from .together import TOGETHER, each_or_error
-from .tokens import parse
-from .work import reap
+from fairlane import settings
+from fairlane.errors import FairlaneError
+from fairlane.operations.batching import TOGETHER, each_or_error
+from fairlane.operations.lease.leases import reap
+from fairlane.operations.lease.tokens import parse
+from fairlane.operations.maintenance.registry import GOES_ON, settle_reaps, unregister
+from fairlane.protocol import keys
+from fairlane.protocol.scripts import library
+from fairlane.protocol.steps import Batch, Command, Operation
 
 
 class Late(NamedTuple):

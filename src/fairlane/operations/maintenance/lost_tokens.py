@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from .. import keys, settings
-from ..errors import FairlaneError
-from ..model import Token
-from ..steps import Batch, Command, Operation
-from .maintain import glance, settle_reaps
-from .shards import move_one, read_shards
-from .together import TOGETHER, each_or_error
-from .work import reap
+from fairlane import settings
+from fairlane.errors import FairlaneError
+from fairlane.model import Token
+from fairlane.operations.batching import TOGETHER, each_or_error
+from fairlane.operations.lease.leases import reap
+from fairlane.operations.lease.shards import move_one, read_shards
+from fairlane.operations.maintenance.registry import glance, settle_reaps
+from fairlane.protocol import keys
+from fairlane.protocol.steps import Batch, Command, Operation
 
 _FEW = 20  # tokens looked up one by one
 _PAGE = 1000  # tokens of a lane read in one call

@@ -5,19 +5,29 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from .. import keys, settings
-from ..errors import FairlaneError, InvalidArgument
-from ..scripts import library
-from ..steps import Batch, Call, Command, Operation
-from .intents import seen_to_exist
-from .together import each_or_error
-from .tokens import Ending, Minted, count_stop, drop, insert_all, postpone, push, retire_all
-from .work import reap
+from fairlane import settings
+from fairlane.errors import FairlaneError, InvalidArgument
+from fairlane.operations.batching import each_or_error
+from fairlane.operations.lease.leases import reap
+from fairlane.operations.lease.tokens import (
+    Ending,
+    Minted,
+    count_stop,
+    drop,
+    insert_all,
+    postpone,
+    push,
+    retire_all,
+)
+from fairlane.operations.submit.intents import seen_to_exist
+from fairlane.protocol import keys
+from fairlane.protocol.scripts import library
+from fairlane.protocol.steps import Batch, Call, Command, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ..steps import Arg
+    from fairlane.protocol.steps import Arg
 
 _PROMOTED = 1000  # tokens a call
 _GLANCES = 250  # requests of one batch
@@ -30,7 +40,7 @@ _BITES = 20  # reaps of one request at one look; a bite is about 1,000 entries
 def register(queue: str, worker: str, host: str, pid: int, started: str) -> Operation[list[bytes]]:
     """Enters a worker: [ok, former], or [taken, host, pid] when the name beats elsewhere.
 
-    `host` is where it runs, see worker/whereabouts.py. `former` is the start of the life that had
+    `host` is where it runs, see worker/host_identity.py. `former` is the start of the life that had
     the name before in the same place, empty if there was none. A life elsewhere, even on a host
     with the same name, may be alive and only late: its leases are left to expire.
     """

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .. import keys, settings
-from ..errors import FairlaneError, InvalidArgument, QueueFull, RedisFull
-from ..model import ENDED_STATES
-from ..scripts import library
-from ..steps import Arg, Call, Command, Operation, Pause
-from .fields import ask, told
-from .together import each
+from fairlane import settings
+from fairlane.errors import FairlaneError, InvalidArgument, QueueFull, RedisFull
+from fairlane.model import ENDED_STATES
+from fairlane.operations.batching import each
+from fairlane.protocol import keys
+from fairlane.protocol.request_hash import ask, told
+from fairlane.protocol.scripts import library
+from fairlane.protocol.steps import Arg, Call, Command, Operation, Pause
 
 MOST = 10**15
 _COUNTED = 1000  # requests of one recount

@@ -8,20 +8,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .. import keys, settings
-from ..errors import InvalidArgument, QueueFull, RedisFull, RequestEnded, RequestExists
-from ..model import ENDED_STATES
-from ..scripts import library
-from ..steps import Across, Batch, Command, Operation
-from .digest import terms
-from .intents import announce, grace_ms, read_intents, restore, withdraw
-from .tokens import insert, retire
+from fairlane import settings
+from fairlane.errors import InvalidArgument, QueueFull, RedisFull, RequestEnded, RequestExists
+from fairlane.model import ENDED_STATES
+from fairlane.operations.lease.tokens import insert, retire
+from fairlane.operations.submit.digest import terms
+from fairlane.operations.submit.intents import announce, grace_ms, read_intents, restore, withdraw
+from fairlane.protocol import keys
+from fairlane.protocol.scripts import library
+from fairlane.protocol.steps import Across, Batch, Command, Operation
 
 if TYPE_CHECKING:
-    from ..model import Policy
-    from .bounds import Room
-    from .digest import Chunk, Digest
-    from .intents import Intent
+    from fairlane.model import Policy
+    from fairlane.operations.submit.admission import Room
+    from fairlane.operations.submit.digest import Chunk, Digest
+    from fairlane.operations.submit.intents import Intent
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hashlib import _Hash as Hash
 
-    from ..model import Policy
+    from fairlane.model import Policy
 
 Chunk = list[bytes]
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .. import keys, settings
-from ..scripts import library
-from ..steps import Command, Operation
-from .tokens import count_stop, drop, retire
+from fairlane import settings
+from fairlane.operations.lease.tokens import count_stop, drop, retire
+from fairlane.protocol import keys
+from fairlane.protocol.scripts import library
+from fairlane.protocol.steps import Command, Operation
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from .enqueue import Submission
+    from fairlane.operations.submit.create import Submission
 
 
 def discard(own: Submission, reason: str) -> Operation[None]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import keys, settings
-from ..errors import NotDurable, RedisUnfit, RequestEnded, RequestLost
-from ..scripts import library
-from ..steps import Batch, Call, Command, Confirm, Confirmed, Operation
+from fairlane import settings
+from fairlane.errors import NotDurable, RedisUnfit, RequestEnded, RequestLost
+from fairlane.protocol import keys
+from fairlane.protocol.scripts import library
+from fairlane.protocol.steps import Batch, Call, Command, Confirm, Confirmed, Operation
 
 
 def check_replicas(request_id: str, replicas: int) -> Operation[None]:

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .. import keys, settings
-from ..scripts import library
-from .shards import Shards
-from .tokens import drop, postpone
+from fairlane import settings
+from fairlane.operations.lease.shards import Shards
+from fairlane.operations.lease.tokens import drop, postpone
+from fairlane.protocol import keys
+from fairlane.protocol.scripts import library
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..model import Policy
-    from ..steps import Call, Operation
+    from fairlane.model import Policy
+    from fairlane.protocol.steps import Call, Operation
 
 
 class Intent(NamedTuple):

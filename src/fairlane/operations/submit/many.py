@@ -10,9 +10,9 @@ import contextlib
 from collections.abc import AsyncIterable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from .. import keys, settings
-from ..bodies import split, split_async
-from ..errors import (
+from fairlane import settings
+from fairlane.common.chunking import split, split_async
+from fairlane.errors import (
     FairlaneError,
     InvalidArgument,
     QueueFull,
@@ -20,24 +20,25 @@ from ..errors import (
     RedisUnreachable,
     type_of,
 )
-from ..model import ENDED_STATES
-from ..scripts import library
-from ..steps import Batch, Call, Command, Lazily
-from .bounds import Room, check_max_wait
-from .digest import Digest, digested, terms
-from .enqueue import is_cancelled, is_there
-from .intents import announce, restore, withdraw
-from .submit import submit, submit_chunk
-from .tokens import insert_all, retire_all
+from fairlane.model import ENDED_STATES
+from fairlane.operations.lease.tokens import insert_all, retire_all
+from fairlane.operations.submit.admission import Room, check_max_wait
+from fairlane.operations.submit.create import is_cancelled, is_there
+from fairlane.operations.submit.digest import Digest, digested, terms
+from fairlane.operations.submit.intents import announce, restore, withdraw
+from fairlane.operations.submit.stream import submit, submit_chunk
+from fairlane.protocol import keys
+from fairlane.protocol.scripts import library
+from fairlane.protocol.steps import Batch, Call, Command, Lazily
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from ..bodies import Body
-    from ..model import Policy
-    from ..steps import Operation
-    from .digest import Chunk
-    from .intents import Intent
+    from fairlane.common.chunking import Body
+    from fairlane.model import Policy
+    from fairlane.operations.submit.digest import Chunk
+    from fairlane.operations.submit.intents import Intent
+    from fairlane.protocol.steps import Operation
 
 B = TypeVar("B")
 GROUP = 200  # requests of one group

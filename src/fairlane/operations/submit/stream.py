@@ -5,21 +5,11 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from .. import keys, settings
-from ..errors import (
-    FairlaneError,
-    QueueFull,
-    RedisFull,
-    RequestEnded,
-    RequestLost,
-)
-from ..scripts import library
-from ..steps import Operation, Pull
-from .bounds import Room, check_max_wait
-from .digest import Digest
-from .discard import discard
-from .durable import check_replicas, confirm_submission
-from .enqueue import (
+from fairlane import settings
+from fairlane.errors import FairlaneError, QueueFull, RedisFull, RequestEnded, RequestLost
+from fairlane.operations.lease.tokens import retire
+from fairlane.operations.submit.admission import Room, check_max_wait
+from fairlane.operations.submit.create import (
     Submission,
     already_exists,
     cancelled_error,
@@ -27,12 +17,17 @@ from .enqueue import (
     enqueue,
     is_cancelled,
 )
-from .tokens import retire
+from fairlane.operations.submit.digest import Digest
+from fairlane.operations.submit.discard import discard
+from fairlane.operations.submit.durability import check_replicas, confirm_submission
+from fairlane.protocol import keys
+from fairlane.protocol.scripts import library
+from fairlane.protocol.steps import Operation, Pull
 
 if TYPE_CHECKING:
-    from ..model import Policy
-    from .digest import Chunk
-    from .intents import Intent
+    from fairlane.model import Policy
+    from fairlane.operations.submit.digest import Chunk
+    from fairlane.operations.submit.intents import Intent
 
 
 def submit(

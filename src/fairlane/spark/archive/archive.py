@@ -12,14 +12,14 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ..drivers.sync import SyncDriver
-from ..errors import InvalidArgument
-from ..operations import ranges
-from . import archive_tables as tables
-from .archive_read import dead_of, results_of
-from .options import Options
-from .source import FORMAT, register
-from .stream_errors import ours
+from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.errors import InvalidArgument
+from fairlane.spark.archive import tables
+from fairlane.spark.archive.reader import dead_of, results_of
+from fairlane.spark.data_source import FORMAT, register
+from fairlane.spark.operations import stream_ranges
+from fairlane.spark.options import Options
+from fairlane.spark.source.errors import ours
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -183,10 +183,10 @@ class Keeper:
         lives = [(row["id"], row["submitted"] or 0) for row in rows]
         counts = {"results": 0, "dead": 0, "missing": 0}
         with closing(SyncDriver(self.redis)) as driver:
-            known = driver.run(ranges.ended_requests(lives))
+            known = driver.run(stream_ranges.ended_requests(lives))
             there = [row for row, one in zip(rows, known, strict=True) if one is not None]
-            outs = driver.run(ranges.spans_of_results([row["id"] for row in there]))
-            died = driver.run(ranges.dead_spans([row["id"] for row in there if row["dead"]]))
+            outs = driver.run(stream_ranges.spans_of_results([row["id"] for row in there]))
+            died = driver.run(stream_ranges.dead_spans([row["id"] for row in there if row["dead"]]))
         found: dict[str, int] = {}
         if self.results:
             by_id = {row["id"]: row for row in there}

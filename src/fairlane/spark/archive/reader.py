@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..drivers.sync import SyncDriver
-from ..errors import RequestNotFound
-from ..operations import ranges
-from .archive_tables import SCHEMAS
-from .view_columns import arrow_of, batch_of, columns_of, dead_row
-from .view_results import read_results
+from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.errors import RequestNotFound
+from fairlane.spark.archive.tables import SCHEMAS
+from fairlane.spark.operations import stream_ranges
+from fairlane.spark.source.columns import arrow_of, batch_of, columns_of, dead_row
+from fairlane.spark.source.results import read_results
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -28,7 +28,7 @@ def results_of(redis_url: str) -> Read:
         wanted = arrow_of(SCHEMAS["results"])
         with closing(SyncDriver(redis_url)) as driver:
             for part in _rows(parts):
-                piece = ranges.Piece(part["first"], part["last"])
+                piece = stream_ranges.Piece(part["first"], part["last"])
                 for columns in read_results(driver, part["request"], piece):
                     yield batch_of(_with(columns, part, "settled"), wanted)
 
@@ -54,10 +54,10 @@ def _rows(parts: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
 
 
 def _dead(driver: SyncDriver, request_id: str, first: str, last: str) -> Iterator[dict[str, Any]]:
-    rest: ranges.Piece | None = ranges.Piece(first, last)
+    rest: stream_ranges.Piece | None = stream_ranges.Piece(first, last)
     while rest is not None:
         try:
-            found, rest = driver.run(ranges.read_dead(request_id, rest))
+            found, rest = driver.run(stream_ranges.read_dead(request_id, rest))
         except RequestNotFound:
             return  # its time was over; the counts tell
         if found:

@@ -10,8 +10,8 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from pyspark.sql.types import StructField, StructType
 
-from ..operations import ranges
-from .view_columns import INT, LONG, MOMENT, TEXT, arrow_of, moment, struct_of
+from fairlane.spark.operations import stream_ranges
+from fairlane.spark.source.columns import INT, LONG, MOMENT, TEXT, arrow_of, moment, struct_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,13 +40,15 @@ PARTS = _struct(("request", TEXT), ("priority", INT), ("first", TEXT), ("last", 
 
 
 def parts_of(
-    spans: Sequence[tuple[str, ranges.Span]], rows: Mapping[str, Mapping[str, Any]], ranges_of: int
+    spans: Sequence[tuple[str, stream_ranges.Span]],
+    rows: Mapping[str, Mapping[str, Any]],
+    ranges_of: int,
 ) -> list[tuple[Any, ...]]:
     """Streams in parts of about `ranges_of` entries, as rows of PARTS."""
     return [
         (one, rows[one]["priority"], piece.first, piece.last)
         for one, span in spans
-        for piece in ranges.cut(span.first, span.last, -(-span.length // ranges_of))
+        for piece in stream_ranges.cut(span.first, span.last, -(-span.length // ranges_of))
     ]
 
 
@@ -56,7 +58,7 @@ def collect(endings: DataFrame) -> list[dict[str, Any]]:
     plain = [name for name in endings.columns if name not in _MOMENTS]
     millis = [F.unix_millis(name).alias(name) for name in _MOMENTS]
     rows = [row.asDict() for row in endings.select(*plain, *millis).collect()]
-    return sorted(rows, key=lambda row: ranges.place(row["log_id"]))
+    return sorted(rows, key=lambda row: stream_ranges.place(row["log_id"]))
 
 
 def write_counted(
@@ -82,7 +84,7 @@ def write_requests(
     out: str,
     batch: int,
     rows: Sequence[Mapping[str, Any]],
-    known: Sequence[ranges.Ended | None],
+    known: Sequence[stream_ranges.Ended | None],
     found: Mapping[str, int],
 ) -> None:
     """Writes the endings of a batch; the limit is what the request's own record still told."""

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..options import FILE, json_option, queue_option, redis_option
-from ..talk import emit_json, say
-from .running import master_option, must_answer, redis_for, spark_session
+from fairlane.cli.options import FILE, json_option, queue_option, redis_option
+from fairlane.cli.output import emit_json, say
+from fairlane.spark.commands.session import master_option, must_answer, redis_for, spark_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ...spark.archive import Archived
+    from fairlane.spark.archive.archive import Archived
 
 
 @click.command("archive", short_help="Keep endings and results as Parquet, by date.")
@@ -39,12 +39,12 @@ def command(
 
     Run it often enough: the log keeps the last 100,000 endings, results stay for a day.
     """
-    from ...keys import check_name
+    from fairlane.protocol.keys import check_name
 
     check_name("queue", queue)
     url = redis_for(master, redis)
     with spark_session(master, f"archive {queue}", ends_well=follow) as spark, _named():
-        from ...spark.archive import archive
+        from fairlane.spark.archive.archive import archive
 
         must_answer(url)
         found = archive(
@@ -62,7 +62,7 @@ def command(
 @contextlib.contextmanager
 def _named() -> Iterator[None]:
     """What was lost is told of with this command's option. Raises DataLost."""
-    from ...errors import DataLost
+    from fairlane.errors import DataLost
 
     try:
         yield

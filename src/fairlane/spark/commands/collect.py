@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...errors import InvalidArgument
-from ..options import FILE, json_option, redis_option, timeout_option, timeout_s
-from ..talk import emit, emit_json, say
-from .running import (
+from fairlane.cli.options import FILE, json_option, redis_option, timeout_option, timeout_s
+from fairlane.cli.output import emit, emit_json, say
+from fairlane.errors import InvalidArgument
+from fairlane.spark.commands.session import (
     FORMATS,
     Progress,
     master_option,
@@ -22,7 +22,7 @@ from .running import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from ...model import Progress as Counts
+    from fairlane.model import Progress as Counts
 
 _COLUMNS = ("index", "status", "result", "attempt", "worker", "waited_ms", "ran_ms")
 
@@ -50,9 +50,9 @@ def command(
     results as bytes, the others as text. Exit code 1: some are dead or cancelled; 3: there is no
     such request; 4: --timeout is over.
     """
-    from ...keys import check_name
-    from ...queue import Queue
-    from ..endings import dead_of, judge, wait_for
+    from fairlane.cli.exit_status import dead_of, judge, wait_for
+    from fairlane.protocol.keys import check_name
+    from fairlane.queue import Queue
 
     check_name("request id", request_id)
     limit_s = timeout_s(timeout)
@@ -76,7 +76,7 @@ def command(
 
 def results(spark: SparkSession, url: str, counts: Counts) -> DataFrame:
     """A row for each sub-request in input order; what was cancelled has no result."""
-    from ...spark.source import FORMAT
+    from fairlane.spark.data_source import FORMAT
 
     reader = spark.read.format(FORMAT).option("redis", url).option("request", counts.id)
     found = reader.load().select(*_COLUMNS)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from ..options import FILE, json_option
-from ..talk import emit, emit_json, say
-from .running import Progress, master_option, must_be_there, spark_session
+from fairlane.cli.options import FILE, json_option
+from fairlane.cli.output import emit, emit_json, say
+from fairlane.spark.commands.session import Progress, master_option, must_be_there, spark_session
 
 
 @click.command("report", short_help="Make tables, plots and a page of an archive.")
@@ -27,7 +27,7 @@ def command(
 ) -> int:  # fmt: skip
     """Read what `fairlane spark archive` wrote to FOLDER; print the path of the report's page."""
     must_be_there(archive, master)
-    from ...spark.report import make, moment_of, targets_of
+    from fairlane.spark.report import make, moment_of, targets_of
 
     moment_of(since)  # said before Spark starts
     goals = None if targets is None else targets_of(targets)

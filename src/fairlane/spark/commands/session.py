@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import click
 
-from ... import settings
-from ...errors import FairlaneError, InvalidArgument
-from ..options import url_of
-from ..talk import say
-from .interrupts import Interrupts
+from fairlane import settings
+from fairlane.cli.options import url_of
+from fairlane.cli.output import say
+from fairlane.errors import FairlaneError, InvalidArgument
+from fairlane.spark.commands.interrupts import Interrupts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -57,9 +57,9 @@ def spark_session(
 
 def _session(master: str | None, name: str) -> tuple[SparkSession, bool]:
     """A session, and whether it was begun here."""
-    from ...spark.need import need_spark
-    from ...spark.quiet import java_ends_with_failure, quiet_java
-    from ...spark.sessions import session, session_there
+    from fairlane.spark.java_process import java_ends_with_failure, quiet_java
+    from fairlane.spark.requirements import need_spark
+    from fairlane.spark.session import session, session_there
 
     need_spark()
     if session_there() is not None:
@@ -75,7 +75,7 @@ def hushed() -> Iterator[None]:
     """Logs only Fairlane's warnings, as lines of the command; py4j logs errors as root."""
     import logging
 
-    from ..log import StderrHandler
+    from fairlane.cli.log import StderrHandler
 
     handler = StderrHandler()
     wanted = {"fairlane": logging.WARNING}
@@ -96,7 +96,7 @@ def hushed() -> Iterator[None]:
 @contextlib.contextmanager
 def in_one_sentence() -> Iterator[None]:
     """Turns what Spark raises into a FairlaneError with its first line."""
-    from ...spark.stream_errors import ours
+    from fairlane.spark.source.errors import ours
 
     try:
         yield
@@ -118,7 +118,7 @@ def _first_line(text: str) -> str:
 
 def redis_for(master: str | None, redis: str | None) -> str:
     """The URL of Redis; the embedded one only for executors on this machine."""
-    from ...spark.sessions import is_local, master_of
+    from fairlane.spark.session import is_local, master_of
 
     if settings.redis_url(redis) is None and not is_local(place := master_of(master)):
         raise InvalidArgument(
@@ -132,7 +132,7 @@ def must_answer(url: str) -> None:
 
     Raises RedisError.
     """
-    from ...queue import Queue
+    from fairlane.queue import Queue
 
     with Queue.from_url(url) as queue:
         queue.driver.check()
@@ -148,7 +148,7 @@ def must_be_there(path: str, master: str | None) -> None:
 
     What has a pattern in it, or may be another machine's, is left to Spark.
     """
-    from ...spark.sessions import is_local, master_of
+    from fairlane.spark.session import is_local, master_of
 
     if not is_local_path(path) or any(sign in path for sign in "*?[{") or Path(path).exists():
         return

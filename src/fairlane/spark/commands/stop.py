@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from ..options import open_queue, queue_option, redis_option
-from ..talk import say
+from fairlane.cli.options import open_queue, queue_option, redis_option
+from fairlane.cli.output import say
 
 
 @click.command("stop", short_help="Let a fleet finish what it holds, and end.")
@@ -14,7 +14,7 @@ from ..talk import say
 @redis_option
 def command(name: str, queue: str, redis: str | None) -> int:
     """The workers of the fleet NAME finish what they hold and end; needs no Spark."""
-    from ...operations.fleets import stop
+    from fairlane.spark.fleet.stop_signal import stop
 
     with open_queue(redis, queue) as opened:
         opened.driver.run(stop(queue, name))

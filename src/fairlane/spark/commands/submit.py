@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ... import clock, settings
-from ...errors import InvalidArgument, RequestNotFound
-from ..options import FILE, json_option, queue_option, redis_option
-from ..talk import emit, emit_json, say
-from .running import (
+from fairlane import settings
+from fairlane.cli.options import FILE, json_option, queue_option, redis_option
+from fairlane.cli.output import emit, emit_json, say
+from fairlane.common import clock
+from fairlane.errors import InvalidArgument, RequestNotFound
+from fairlane.spark.commands.session import (
     FORMATS,
     Progress,
     master_option,
@@ -74,8 +75,8 @@ def command(
     Text has a row a line; csv has its columns' names in the first line. Prints the request's id,
     with --key those of all. Exit code 2: nothing was submitted; 5: Redis cannot be used.
     """
-    from ...keys import check_name, new_id
-    from ...model import check_limit, check_priority
+    from fairlane.model import check_limit, check_priority
+    from fairlane.protocol.keys import check_name, new_id
 
     if key is not None and xid is not None:
         raise InvalidArgument("--key makes the ids of its column: leave --id away, or --key")
@@ -115,7 +116,7 @@ def _options(
     """The sink's options. Raises InvalidArgument for a column that is not there."""
     if body is not None and body_format is not None:
         raise InvalidArgument("--body names one column, --body-format takes all: leave one away")
-    from ...spark.sink_plan import column_of
+    from fairlane.spark.sink.plan import column_of
 
     for name, column in (("--body", body), ("--key", key), ("--id-column", id_column)):
         if column is not None and not column_of(column, rows.columns):
@@ -143,7 +144,7 @@ def _submit(
     spark: SparkSession, rows: DataFrame, options: dict[str, str], key: str | None,
     given: dict[str, Any], *, as_json: bool,
 ) -> int:  # fmt: skip
-    from ...spark.source import FORMAT
+    from fairlane.spark.data_source import FORMAT
 
     names = [options["request"]] if key is None else _keys_of(rows, key)
     before = _totals(options, names)
@@ -177,7 +178,7 @@ def _keys_of(rows: DataFrame, key: str) -> list[str]:
 
 def _totals(options: dict[str, str], names: list[str]) -> dict[str, int]:
     """How many sub-requests each request has; 0 where there is none."""
-    from ...queue import Queue
+    from fairlane.queue import Queue
 
     found = dict.fromkeys(names, 0)
     with Queue.from_url(options["redis"], name=options["queue"]) as queue:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...errors import FairlaneError
-from ..options import json_option, queue_option, redis_option, time_limit_ms, time_ms
-from ..talk import emit, emit_json, say
-from .running import in_one_sentence, master_option, redis_for, spark_session
+from fairlane.cli.options import json_option, queue_option, redis_option, time_limit_ms, time_ms
+from fairlane.cli.output import emit, emit_json, say
+from fairlane.errors import FairlaneError
+from fairlane.spark.commands.session import in_one_sentence, master_option, redis_for, spark_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +56,7 @@ def command(
 
     Prints a line for each worker: what it took, done and failed, and its time in the handler.
     """
-    from ...keys import check_name
+    from fairlane.protocol.keys import check_name
 
     check_name("fleet", given["name"])
     check_name("queue", given["queue"])
@@ -95,7 +95,7 @@ def _find(handler: str) -> Callable[..., Any]:
     here = os.getcwd()  # noqa: PTH109  sys.path holds text
     if here not in sys.path:
         sys.path.insert(0, here)
-    from ...worker import handlers
+    from fairlane.worker.handler import handlers
 
     return handlers.load(handler)
 
@@ -132,7 +132,7 @@ class Run:
         return self._rows
 
     def _work(self) -> None:
-        from ...spark.fleet import run_fleet
+        from fairlane.spark.fleet.fleet import run_fleet
 
         try:
             found = run_fleet(self._spark, self._handler, **self._options)
@@ -153,13 +153,13 @@ class Run:
             if heard == 1:
                 self._stop()
             else:
-                from ...spark.fleet import cancel_fleet
+                from fairlane.spark.fleet.fleet import cancel_fleet
 
                 say("the fleet stops now; what it held is given to others when its leases are over")
                 cancel_fleet(self._spark, self._options["name"])
 
     def _stop(self) -> None:
-        from ...spark.fleet import stop_fleet
+        from fairlane.spark.fleet.fleet import stop_fleet
 
         name = self._options["name"]
         say(f"fleet {name} drains: it finishes what it holds; a second signal stops it now")

@@ -13,17 +13,18 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
-from .. import clock, settings
-from ..drivers import urls
-from ..drivers.sync import SyncDriver
-from ..errors import FairlaneError, InvalidArgument, WorkerRefused
-from ..keys import check_name
-from ..operations import fleets
-from ..queue import Queue, resolve_url
-from ..worker import Worker
-from .fleet_shares import OpenRequests, cancel, context_of, run_shares
-from .handlers import adapted
-from .sessions import is_local
+from fairlane import settings
+from fairlane.common import clock
+from fairlane.drivers import urls
+from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.errors import FairlaneError, InvalidArgument, WorkerRefused
+from fairlane.protocol.keys import check_name
+from fairlane.queue import Queue, resolve_url
+from fairlane.spark.fleet import stop_signal
+from fairlane.spark.fleet.handlers import adapted
+from fairlane.spark.fleet.shares import OpenRequests, cancel, context_of, run_shares
+from fairlane.spark.session import is_local
+from fairlane.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -96,7 +97,7 @@ def run_fleet(
     with Queue.from_url(plan.url, name=queue) as opened:
         Worker(opened, plan.handler, **plan.options)  # says what is wrong here, not on executors
         opened.driver.check()
-        plan = replace(plan, began_us=opened.driver.run(fleets.now_us(queue)))
+        plan = replace(plan, began_us=opened.driver.run(stop_signal.now_us(queue)))
     return _summaries(spark, plan, count)
 
 
@@ -108,7 +109,7 @@ def stop_fleet(
     Fleets of this name that begin later are not meant. Raises InvalidArgument, RedisError.
     """
     with Queue.from_url(redis, name=queue) as opened:
-        opened.driver.run(fleets.stop(queue, name))
+        opened.driver.run(stop_signal.stop(queue, name))
 
 
 def tag_of(name: str) -> str:
@@ -273,7 +274,7 @@ class Watch:
             return False
         self._looked = now
         try:
-            told = self._driver.run(fleets.stopped_us(self._plan.queue, self._plan.name))
+            told = self._driver.run(stop_signal.stopped_us(self._plan.queue, self._plan.name))
         except FairlaneError:  # Redis is away: the worker says so
             return False
         return told >= self._plan.began_us

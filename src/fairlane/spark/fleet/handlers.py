@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..errors import HandlerNotFound, InvalidArgument, type_of
-from ..worker import Retry
+from fairlane.errors import HandlerNotFound, InvalidArgument, type_of
+from fairlane.worker import Retry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..worker import Context
+    from fairlane.worker import Context
 
 INPUTS = ("bytes", "table", "pandas", "rows")
 

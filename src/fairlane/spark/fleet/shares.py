@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark import InheritableThread
 
-from .. import keys
-from ..errors import FairlaneError
-from ..operations.waiting import waiting
-from .stream_errors import ours
+from fairlane.errors import FairlaneError
+from fairlane.operations.diagnosis.blockers import waiting
+from fairlane.protocol import keys
+from fairlane.spark.source.errors import ours
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    from ..drivers.sync import SyncDriver
+    from fairlane.drivers.sync.driver import SyncDriver
 
     Rows = list[tuple[Any, ...]]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .. import keys
-from ..steps import Batch, Command, Operation
+from fairlane.protocol import keys
+from fairlane.protocol.steps import Batch, Command, Operation
 
 KEPT_MS = 7 * 24 * 3_600_000  # no worker of a fleet waits so long for a core
 

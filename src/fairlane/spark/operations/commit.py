@@ -10,16 +10,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .. import keys, settings
-from ..errors import FairlaneError, RequestLost
-from ..model import ENDED_STATES
-from ..scripts import library
-from ..steps import Batch, Call, Command, Operation
-from .bounds import read_bounds
-from .digest import terms
-from .fields import ask, told
-from .intents import announce
-from .rolling import (
+from fairlane import settings
+from fairlane.errors import FairlaneError, RequestLost
+from fairlane.model import ENDED_STATES
+from fairlane.operations.batching import batch, each
+from fairlane.operations.lease.tokens import insert_all, retire_all
+from fairlane.operations.submit.admission import read_bounds
+from fairlane.operations.submit.digest import terms
+from fairlane.operations.submit.intents import announce
+from fairlane.operations.submit.stream import begin
+from fairlane.protocol import keys
+from fairlane.protocol.request_hash import ask, told
+from fairlane.protocol.scripts import library
+from fairlane.protocol.steps import Batch, Call, Command, Operation
+from fairlane.spark.operations.manifest import (
     ABANDONED,
     Brought,
     Rolling,
@@ -38,10 +42,7 @@ from .rolling import (
     roll_all,
     roll_slowly,
 )
-from .stage import unstage
-from .submit import begin
-from .together import batch, each
-from .tokens import insert_all, retire_all
+from fairlane.spark.operations.staging import unstage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

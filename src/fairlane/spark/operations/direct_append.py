@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .. import keys, settings
-from ..errors import RedisFull, RequestEnded
-from ..scripts import library
-from ..steps import Batch, Call, Command, Operation, Pause
-from .control import cancel
-from .fields import ask, read, told
-from .rolling import (
+from fairlane import settings
+from fairlane.errors import RedisFull, RequestEnded
+from fairlane.operations.control.control import cancel
+from fairlane.operations.lease.tokens import insert_all
+from fairlane.operations.submit.stream import begin
+from fairlane.protocol import keys
+from fairlane.protocol.request_hash import ask, read, told
+from fairlane.protocol.scripts import library
+from fairlane.protocol.steps import Batch, Call, Command, Operation, Pause
+from fairlane.spark.operations.manifest import (
     Txn,
     claim,
     exists,
@@ -24,11 +27,9 @@ from .rolling import (
     refused,
     shared_digest,
 )
-from .submit import begin
-from .tokens import insert_all
 
 if TYPE_CHECKING:
-    from ..model import Policy
+    from fairlane.model import Policy
 
 _LONGEST_PAUSE_S = 1.0
 _GIVEN_UP = b"-"  # among the requests that a transaction has begun: it was aborted

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .. import keys, settings
-from ..errors import (
+from fairlane import settings
+from fairlane.errors import (
     FairlaneError,
     InvalidArgument,
     QueueFull,
@@ -16,18 +16,19 @@ from ..errors import (
     RequestExists,
     RequestLost,
 )
-from ..scripts import library
-from ..steps import Batch, Call, Command, Operation
-from .bounds import Room
-from .digest import Digest
-from .fields import read
-from .stage import CHECKS, Area
-from .tokens import Minted, insert_all, retire_all
+from fairlane.operations.lease.tokens import Minted, insert_all, retire_all
+from fairlane.operations.submit.admission import Room
+from fairlane.operations.submit.digest import Digest
+from fairlane.protocol import keys
+from fairlane.protocol.request_hash import read
+from fairlane.protocol.scripts import library
+from fairlane.protocol.steps import Batch, Call, Command, Operation
+from fairlane.spark.operations.staging import CHECKS, Area
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..model import Policy
+    from fairlane.model import Policy
 
 WINDOW = 8  # chunks in flight: a server works on one while the next is on its way
 MANIFEST_MOST = 1 << 20  # bytes

@@ -11,9 +11,9 @@ import struct
 import zlib
 from typing import TYPE_CHECKING, NamedTuple
 
-from .. import keys
-from ..scripts import library
-from ..steps import Batch, Call, Operation
+from fairlane.protocol import keys
+from fairlane.protocol.scripts import library
+from fairlane.protocol.steps import Batch, Call, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -9,20 +9,21 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .. import keys, settings
-from ..errors import FairlaneError
-from ..model import ENDED_STATES
-from ..steps import Batch, Command
-from .control import as_text, completion, not_found, progress_of
-from .dead import page_size, sub_request
-from .fields import ask, read, told
-from .together import batch, each
+from fairlane import settings
+from fairlane.errors import FairlaneError
+from fairlane.model import ENDED_STATES
+from fairlane.operations.batching import batch, each
+from fairlane.operations.control.control import as_text, completion, not_found, progress_of
+from fairlane.operations.control.dead_letters import page_size, sub_request
+from fairlane.protocol import keys
+from fairlane.protocol.request_hash import ask, read, told
+from fairlane.protocol.steps import Batch, Command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..model import Completion, DeadSubRequest, Progress
-    from ..steps import Operation
+    from fairlane.model import Completion, DeadSubRequest, Progress
+    from fairlane.protocol.steps import Operation
 
 BEGIN = "0-0"  # before every entry
 PAGE = 1_000  # small entries read at once

@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ... import settings
-from ...errors import InvalidArgument
-from ...model import check_priority
+from fairlane import settings
+from fairlane.errors import InvalidArgument
+from fairlane.model import check_priority
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,9 +47,9 @@ def make(
     priority (None = the others), or text as in "0:1s,5:30s,5m". Raises InvalidArgument when the
     archive is none or holds nothing of that time.
     """
-    from .models import Models
-    from .page import write_page
-    from .plots import draw_all
+    from fairlane.spark.report.aggregates import Models
+    from fairlane.spark.report.html.page import write_page
+    from fairlane.spark.report.plots.plots import draw_all
 
     goals = targets_of(targets) if isinstance(targets, str) else dict(targets or {})
     folder = Path(out)

@@ -14,12 +14,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 
-from ...errors import InvalidArgument
-from ..archive_tables import read_table
-from .axis import FAIR_S, Axis
-from .bands import Bands
-from .inversions import NOBODY, find_inversions
-from .shares import busy_in_windows, fairness, token_use
+from fairlane.errors import InvalidArgument
+from fairlane.spark.archive.tables import read_table
+from fairlane.spark.report.bands import Bands
+from fairlane.spark.report.fairness import busy_in_windows, fairness, token_use
+from fairlane.spark.report.inversions import NOBODY, find_inversions
+from fairlane.spark.report.time_windows import FAIR_S, Axis
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from .axis import Rows
+    from fairlane.spark.report.time_windows import Rows
 
 SKETCH_K = 800  # of a sketch: ranks to within about half a percent
 RANKS = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
@@ -190,7 +190,7 @@ class Models:
 
     def summary(self, tables: Mapping[str, Rows]) -> dict[str, Any]:
         """The few numbers that say how it went; times are UTC."""
-        from .summary import summarise
+        from fairlane.spark.report.summary import summarise
 
         return summarise(tables, self.axis.start_us, self.axis.width_us, self.axis.windows)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from .axis import Rows
+    from fairlane.spark.report.time_windows import Rows
 
 ALONE = 8  # so many priorities get a series each
 _BANDS = 6  # at most

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from .axis import Axis
+    from fairlane.spark.report.time_windows import Axis
 
 
 def in_windows(frame: DataFrame, begin: Column, end: Column, axis: Axis) -> DataFrame:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .axis import Rows
+    from fairlane.spark.report.time_windows import Rows
 
 
 def summarise(

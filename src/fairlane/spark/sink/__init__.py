@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InvalidArgument
-from .options import Options
-from .sink_live import LiveStreamWriter, LiveWriter, begin_first
-from .sink_plan import OPTIONS, STREAM_OPTIONS, plan_of
-from .sink_staged import StagedStreamWriter, StagedWriter, look_first
-from .view_columns import COLUMNS
+from fairlane.errors import InvalidArgument
+from fairlane.spark.options import Options
+from fairlane.spark.sink.direct import LiveStreamWriter, LiveWriter, begin_first
+from fairlane.spark.sink.plan import OPTIONS, STREAM_OPTIONS, plan_of
+from fairlane.spark.sink.staged import StagedStreamWriter, StagedWriter, look_first
+from fairlane.spark.source.columns import COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

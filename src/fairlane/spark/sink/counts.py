@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..operations.rolling import Brought
+    from fairlane.spark.operations.manifest import Brought
 
 _log = logging.getLogger("fairlane.spark")
 _NAMED = 3  # requests that one line names

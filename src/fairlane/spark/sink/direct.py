@@ -14,19 +14,19 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from ..errors import RedisError, RequestEnded
-from ..operations import live
-from ..operations.live import add, begin_live, by_id, by_place
-from ..operations.roll import seal_all
-from .sink_counts import log_added
-from .sink_plan import one_of, run
-from .sink_rows import Group, Piece, Reader, pieces
-from .sink_staged import stream_place, stream_txn
+from fairlane.errors import RedisError, RequestEnded
+from fairlane.spark.operations import direct_append
+from fairlane.spark.operations.commit import seal_all
+from fairlane.spark.operations.direct_append import add, begin_live, by_id, by_place
+from fairlane.spark.sink.counts import log_added
+from fairlane.spark.sink.plan import one_of, run
+from fairlane.spark.sink.rows import Group, Piece, Reader, pieces
+from fairlane.spark.sink.staged import stream_place, stream_txn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from .sink_plan import Plan
+    from fairlane.spark.sink.plan import Plan
 
 _log = logging.getLogger("fairlane.spark")
 
@@ -126,7 +126,7 @@ def begin_first(plan: Plan) -> None:
     txn, is_noted = plan.transaction(plan.txn), is_abortable(plan)
     with closing(plan.driver()) as driver:
         if is_noted:
-            driver.run(live.start_live(txn))
+            driver.run(direct_append.start_live(txn))
         if plan.request and not plan.priority_column and not plan.limit_column:
             driver.run(
                 begin_live(plan.request, plan.policy, txn, by_ids=by_ids(plan), is_noted=is_noted)
@@ -147,7 +147,7 @@ def abort_live(plan: Plan) -> None:
     if not is_abortable(plan):
         return
     try:
-        run(plan, live.abort_live(plan.transaction(plan.txn)))
+        run(plan, direct_append.abort_live(plan.transaction(plan.txn)))
     except RedisError as error:
         raise type(error)(
             f"{error}; what the write has begun stays open, as it could not be cancelled: repeat "
@@ -188,7 +188,7 @@ class LiveWriter(DataSourceArrowWriter):
             by_ids=bool(self.plan.id_column),
         )
         if is_abortable(self.plan):
-            run(self.plan, live.end_live(self.plan.transaction(self.plan.txn)))
+            run(self.plan, direct_append.end_live(self.plan.transaction(self.plan.txn)))
 
     def abort(self, messages: list[Any]) -> None:  # noqa: ARG002  it is known who began what
         """Runs when a task or the commit has failed."""

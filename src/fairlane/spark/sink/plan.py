@@ -22,19 +22,20 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
-from .. import keys, settings
-from ..drivers.sync import SyncDriver
-from ..errors import InvalidArgument
-from ..model import Policy, check_limit, check_priority
-from ..operations.rolling import Txn
-from .options import NO_CATALOG
+from fairlane import settings
+from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.errors import InvalidArgument
+from fairlane.model import Policy, check_limit, check_priority
+from fairlane.protocol import keys
+from fairlane.spark.operations.manifest import Txn
+from fairlane.spark.options import NO_CATALOG
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyspark.sql.types import DataType
 
-    from .options import Options
+    from fairlane.spark.options import Options
 
 MODES = ("staged", "dedupe", "pipelined")
 FORMATS = ("json", "arrow")

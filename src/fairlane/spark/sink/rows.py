@@ -14,15 +14,16 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import is_variant
 from pyspark.sql.types import VariantVal
 
-from .. import keys, settings
-from ..errors import InvalidArgument
-from ..operations.stage import joined
-from .sink_plan import check_terms
+from fairlane import settings
+from fairlane.errors import InvalidArgument
+from fairlane.protocol import keys
+from fairlane.spark.operations.staging import joined
+from fairlane.spark.sink.plan import check_terms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .sink_plan import Plan
+    from fairlane.spark.sink.plan import Plan
 
 _ID_MOST = 1024  # bytes of an id of idColumn
 

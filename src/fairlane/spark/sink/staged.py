@@ -14,20 +14,20 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from .. import settings
-from ..errors import FairlaneError, InvalidArgument, RedisError
-from ..operations.roll import commit, look
-from ..operations.rolling import Share
-from ..operations.stage import Area, joined, stage, stage_all, unstage
-from .sink_counts import log_brought
-from .sink_plan import one_of, run
-from .sink_rows import Group, Reader, pieces
+from fairlane import settings
+from fairlane.errors import FairlaneError, InvalidArgument, RedisError
+from fairlane.spark.operations.commit import commit, look
+from fairlane.spark.operations.manifest import Share
+from fairlane.spark.operations.staging import Area, joined, stage, stage_all, unstage
+from fairlane.spark.sink.counts import log_brought
+from fairlane.spark.sink.plan import one_of, run
+from fairlane.spark.sink.rows import Group, Reader, pieces
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from ..steps import Call
-    from .sink_plan import Plan
+    from fairlane.protocol.steps import Call
+    from fairlane.spark.sink.plan import Plan
 
 _TOGETHER = 8  # chunks of one round trip
 _HELD = 32 << 20  # bytes that wait for their chunk to fill, over all requests

@@ -18,15 +18,15 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from ..errors import InvalidArgument
+from fairlane.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from pyspark.sql.types import DataType
 
-    from ..model import Completion, DeadSubRequest, Progress
-    from ..operations.ranges import Ended
+    from fairlane.model import Completion, DeadSubRequest, Progress
+    from fairlane.spark.operations.stream_ranges import Ended
 
 TEXT, BYTES, INT, LONG = StringType(), BinaryType(), IntegerType(), LongType()
 DOUBLE, FLAG, MOMENT = DoubleType(), BooleanType(), TimestampType()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from .. import errors
-from ..errors import FairlaneError
+from fairlane import errors
+from fairlane.errors import FairlaneError
 
 _OURS = re.compile(r"^(?:.*?\s)?fairlane\.[\w.]+\.([A-Z]\w+): (.+?)\s*$", re.MULTILINE)
 

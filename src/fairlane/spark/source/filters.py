@@ -18,8 +18,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import IntegerType, LongType, StringType, TimestampType
 
-from ..operations.ranges import Piece, place
-from .view_columns import COLUMNS
+from fairlane.spark.operations.stream_ranges import Piece, place
+from fairlane.spark.source.columns import COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

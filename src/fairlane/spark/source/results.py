@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .. import keys
-from ..operations.ranges import RESULTS_PAGE, read_page
+from fairlane.protocol import keys
+from fairlane.spark.operations.stream_ranges import RESULTS_PAGE, read_page
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..drivers.sync import SyncDriver
-    from ..operations.ranges import Entries, Piece
+    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.spark.operations.stream_ranges import Entries, Piece
 
 _INDEX, _STATUS, _ATTEMPT, _WAITED, _RAN = range(5)  # of a head: model.result_head
 

@@ -21,14 +21,20 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from .. import keys
-from ..drivers.sync import SyncDriver
-from ..errors import DataLost, FairlaneError, InvalidArgument, RequestNotFound
-from ..operations import ranges
-from .options import Options
-from .view_columns import arrow_of, batch_of, check_schema, columns_of, completion_row
-from .view_results import read_results
-from .views import KNOWN, MOST_PARTS, view_of
+from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.errors import DataLost, FairlaneError, InvalidArgument, RequestNotFound
+from fairlane.protocol import keys
+from fairlane.spark.operations import stream_ranges
+from fairlane.spark.options import Options
+from fairlane.spark.source.columns import (
+    arrow_of,
+    batch_of,
+    check_schema,
+    columns_of,
+    completion_row,
+)
+from fairlane.spark.source.results import read_results
+from fairlane.spark.source.views import KNOWN, MOST_PARTS, view_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -37,7 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.types import StructType
 
-    from ..operations.ranges import Piece
+    from fairlane.spark.operations.stream_ranges import Piece
 
 _VIEWS = ("completions", "results")
 _BEFORE = "["  # of an entry that comes next
@@ -106,7 +112,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """An offset as a user writes it."""
         try:
             found = json.loads(text)
-            ranges.place(found[self.name].removeprefix(_BEFORE))
+            stream_ranges.place(found[self.name].removeprefix(_BEFORE))
         except (ValueError, LookupError, TypeError, AttributeError):
             example = json.dumps({self.name: "1700000000000"})
             raise InvalidArgument(
@@ -121,24 +127,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a new query begins."""
         found, born = self._look()
         if self.starting == "earliest":
-            return self._offset(_BEFORE + found.first if found else ranges.BEGIN, born)
+            return self._offset(_BEFORE + found.first if found else stream_ranges.BEGIN, born)
         if self.starting == "latest":
-            return self._offset(found.last if found else ranges.BEGIN, born)
+            return self._offset(found.last if found else stream_ranges.BEGIN, born)
         given: dict[str, Any] = json.loads(self.starting)
         at = given[self.name]
         if "-" not in at:  # an offset names an entry, because only the loss of one can be noticed
             at = self._place_of(at, found)
         return self._offset(at, given["born"] or born)
 
-    def _place_of(self, moment_ms: str, found: ranges.Span | None) -> str:
+    def _place_of(self, moment_ms: str, found: stream_ranges.Span | None) -> str:
         """Returns the place before the first entry that is not older. Raises DataLost."""
         with closing(SyncDriver(self.redis)) as driver:
-            first = driver.run(ranges.first_from(self.stream, moment_ms))
+            first = driver.run(stream_ranges.first_from(self.stream, moment_ms))
             if self.fails and not self.request:
-                why = driver.run(ranges.trimmed_before(self.queue, moment_ms))
+                why = driver.run(stream_ranges.trimmed_before(self.queue, moment_ms))
                 if why:
                     raise self._lost(why)
-        return _BEFORE + first if first else found.last if found else ranges.BEGIN
+        return _BEFORE + first if first else found.last if found else stream_ranges.BEGIN
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's name
         """What `maxOffsetsPerTrigger` says."""
@@ -147,7 +153,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  Spark's name
         """Fixes where a query that reads what there is now will stop."""
         found, _ = self._look()
-        self.target = found.last if found else ranges.BEGIN
+        self.target = found.last if found else stream_ranges.BEGIN
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802  Spark's name
         """Where the stream ends now; for the query's progress only."""
@@ -165,24 +171,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         at = self._place(start)
         self._check(at, start["born"])  # without a batch nothing else does
         found, _ = self._look()
-        last = found.last if found else ranges.BEGIN
+        last = found.last if found else stream_ranges.BEGIN
         if self.target is not None:
-            last = min(last, self.target, key=ranges.place)
+            last = min(last, self.target, key=stream_ranges.place)
         if not _has_more(at, last):
             return start
         if isinstance(limit, ReadMaxRows):
-            last = self._within(Part(ranges.Piece(_begin(at), last), at), limit.max_rows)
+            last = self._within(Part(stream_ranges.Piece(_begin(at), last), at), limit.max_rows)
         return self._offset(last, start["born"])
 
     def _within(self, part: Part, most: int) -> str:
         """The last entry of a part that ends before more than `most` rows were read."""
-        page = ranges.RESULTS_PAGE if self.request else ranges.PAGE
+        page = stream_ranges.RESULTS_PAGE if self.request else stream_ranges.PAGE
         last, rows = "", 0
         rest: Piece | None = part.piece
         with closing(SyncDriver(self.redis)) as driver:
             while rest is not None:
                 count = page if self.request else max(1, min(page, most - rows))
-                entries, rest = driver.run(ranges.read_page(self.stream, rest, count))
+                entries, rest = driver.run(stream_ranges.read_page(self.stream, rest, count))
                 for entry_id, fields in entries:
                     rows += len(fields) // 2 - 1 if self.request else 1
                     if last and rows > most:
@@ -192,12 +198,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     break
         return last or part.piece.last
 
-    def _look(self) -> tuple[ranges.Span | None, int]:
+    def _look(self) -> tuple[stream_ranges.Span | None, int]:
         """What the stream holds now, and when its request was born."""
         with closing(SyncDriver(self.redis)) as driver:
             if not self.request:
-                return driver.run(ranges.span(self.stream)), 0
-            found, born, _ = driver.run(ranges.result_span(self.request))
+                return driver.run(stream_ranges.span(self.stream)), 0
+            found, born, _ = driver.run(stream_ranges.result_span(self.request))
             return found, born
 
     def _offset(self, entry: str, born: int) -> dict[str, Any]:
@@ -223,7 +229,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not _has_more(at, last.removeprefix(_BEFORE)):
             return []
         self._check(at, start["born"])
-        pieces = ranges.cut(_begin(at), last.removeprefix(_BEFORE), self.parts)
+        pieces = stream_ranges.cut(_begin(at), last.removeprefix(_BEFORE), self.parts)
         return [InputPartition((Part(piece, at), start["born"])) for piece in pieces]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -241,7 +247,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         rest: Piece | None = piece
         while rest is not None:
-            found, rest = driver.run(ranges.endings(self.queue, rest))
+            found, rest = driver.run(stream_ranges.endings(self.queue, rest))
             if found:
                 yield columns_of(self.view, map(completion_row, found))
 
@@ -254,7 +260,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self.request:
                 why = self._why_lost(driver, at, born)
             else:
-                why = driver.run(ranges.lost_behind(self.queue, at))
+                why = driver.run(stream_ranges.lost_behind(self.queue, at))
         if why:
             raise self._lost(why)
 
@@ -265,13 +271,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         `at` itself may be missing.
         """
         try:
-            _, born_now, _ = driver.run(ranges.result_span(self.request))
+            _, born_now, _ = driver.run(stream_ranges.result_span(self.request))
         except RequestNotFound:
             return f"request {self.request} is gone"
         if born_now != born:
             return f"request {self.request} is another one than before"
-        last = driver.run(ranges.last_id(self.stream))
-        if ranges.place(at) <= ranges.place(last):
+        last = driver.run(stream_ranges.last_id(self.stream))
+        if stream_ranges.place(at) <= stream_ranges.place(last):
             return ""
         return f"the results end at {last} by now, as a failover or a flush took back what followed"
 
@@ -284,8 +290,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _begin(at: str) -> str:
     """The first id behind an offset."""
-    return at[1:] if at.startswith(_BEFORE) else ranges.after(at)
+    return at[1:] if at.startswith(_BEFORE) else stream_ranges.after(at)
 
 
 def _has_more(at: str, last: str) -> bool:
-    return ranges.place(_begin(at)) <= ranges.place(last)
+    return stream_ranges.place(_begin(at)) <= stream_ranges.place(last)

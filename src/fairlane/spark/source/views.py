@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from .. import keys
-from ..drivers.sync import SyncDriver
-from ..errors import InvalidArgument, RequestLost, RequestNotFound
-from ..operations import control, ranges
-from ..operations.dead import page_size
-from .options import NO_CATALOG, Options
-from .view_columns import (
+from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.errors import InvalidArgument, RequestLost, RequestNotFound
+from fairlane.operations.control import control
+from fairlane.operations.control.dead_letters import page_size
+from fairlane.protocol import keys
+from fairlane.spark.operations import stream_ranges
+from fairlane.spark.options import NO_CATALOG, Options
+from fairlane.spark.source.columns import (
     COLUMNS,
     arrow_of,
     batch_of,
@@ -32,8 +33,8 @@ from .view_columns import (
     struct_of,
     worker_row,
 )
-from .view_filters import Condition, accept, keep, narrow
-from .view_results import read_results
+from fairlane.spark.source.filters import Condition, accept, keep, narrow
+from fairlane.spark.source.results import read_results
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
 
-    from ..operations.ranges import Piece
+    from fairlane.spark.operations.stream_ranges import Piece
 
 STREAMED = ("startingOffsets", "maxOffsetsPerTrigger", "failOnDataLoss")
 KNOWN = ("view", "request", "minPartitions", "born", *STREAMED)
@@ -149,15 +150,15 @@ class ViewReader(DataSourceReader):
     def pages(self, driver: SyncDriver, part: Any) -> Iterator[Columns]:
         """One part's rows as columns, some at a time."""
 
-    def cut(self, found: ranges.Span | None, each_part: int) -> list[Piece]:
+    def cut(self, found: stream_ranges.Span | None, each_part: int) -> list[Piece]:
         """A stream in as many pieces as were asked for, or of about `each_part` entries each."""
         if found is None:
             return []
-        whole = narrow(self.view, ranges.Piece(found.first, found.last), self.conditions)
+        whole = narrow(self.view, stream_ranges.Piece(found.first, found.last), self.conditions)
         if whole is None:
             return []
         parts = self.parts or min(MOST_PARTS, -(-found.length // each_part))
-        return ranges.cut(whole.first, whole.last, parts)
+        return stream_ranges.cut(whole.first, whole.last, parts)
 
 
 class Results(NamedTuple):
@@ -168,7 +169,7 @@ class Results(NamedTuple):
 
     piece: Piece
     born: int
-    whole: ranges.Span | None
+    whole: stream_ranges.Span | None
 
 
 class ResultsReader(ViewReader):
@@ -187,7 +188,7 @@ class ResultsReader(ViewReader):
     def plan(self, driver: SyncDriver) -> list[Any]:
         """Pieces of `out`. Raises RequestNotFound, with `born` RequestLost."""
         try:
-            found, born, ended = driver.run(ranges.result_span(self.request))
+            found, born, ended = driver.run(stream_ranges.result_span(self.request))
         except RequestNotFound:
             if not self.born:
                 raise
@@ -205,7 +206,7 @@ class ResultsReader(ViewReader):
         """The results in one piece. Raises RequestLost."""
         yield from read_results(driver, self.request, part.piece)
         try:
-            found, born, ended = driver.run(ranges.result_span(self.request))
+            found, born, ended = driver.run(stream_ranges.result_span(self.request))
         except RequestNotFound:
             raise self._lost("they have left Redis") from None
         if born != part.born:
@@ -229,13 +230,13 @@ class CompletionsReader(ViewReader):
 
     def plan(self, driver: SyncDriver) -> list[Any]:
         """Pieces of the log."""
-        return self.cut(driver.run(ranges.span(keys.completed(self.queue))), ENTRIES)
+        return self.cut(driver.run(stream_ranges.span(keys.completed(self.queue))), ENTRIES)
 
     def pages(self, driver: SyncDriver, part: Piece) -> Iterator[Columns]:
         """The endings in one piece."""
         rest: Piece | None = part
         while rest is not None:
-            found, rest = driver.run(ranges.endings(self.queue, rest))
+            found, rest = driver.run(stream_ranges.endings(self.queue, rest))
             yield columns_of(self.view, map(completion_row, found))
 
 
@@ -246,20 +247,22 @@ class RequestsReader(ViewReader):
 
     def plan(self, driver: SyncDriver) -> list[Any]:
         """Pieces of the log, and lists of ids."""
-        ids, logged = driver.run(ranges.unfinished(self.queue))
+        ids, logged = driver.run(stream_ranges.unfinished(self.queue))
         lists: list[Any] = [ids[at : at + IDS] for at in range(0, len(ids), IDS)]
         return [*self.cut(logged, ENTRIES), *lists]
 
     def pages(self, driver: SyncDriver, part: Any) -> Iterator[Columns]:
         """One part: a piece of the log, or a list of ids."""
         if isinstance(part, list):
-            yield columns_of(self.view, map(progress_row, driver.run(ranges.progresses(part))))
+            yield columns_of(
+                self.view, map(progress_row, driver.run(stream_ranges.progresses(part)))
+            )
             return
         rest: Piece | None = part
         while rest is not None:
-            ended, rest = driver.run(ranges.endings(self.queue, rest))
+            ended, rest = driver.run(stream_ranges.endings(self.queue, rest))
             lives = [(one.id, one.submitted_ms) for one in ended]
-            known = driver.run(ranges.ended_requests(lives)) if lives else []
+            known = driver.run(stream_ranges.ended_requests(lives)) if lives else []
             yield columns_of(self.view, map(ended_row, ended, known))
 
 
@@ -272,14 +275,14 @@ class DeadReader(ViewReader):
         """(request, piece of its dead). Raises RequestNotFound for one that was named."""
         if self.request:
             driver.run(page_size(keys.check_name("request id", self.request)))
-            found = driver.run(ranges.span(keys.dead(self.request)))
+            found = driver.run(stream_ranges.span(keys.dead(self.request)))
             return [(self.request, piece) for piece in self.cut(found, ENTRIES)]
-        ids, logged = driver.run(ranges.unfinished(self.queue))
-        rest = None if logged is None else ranges.Piece(logged.first, logged.last)
+        ids, logged = driver.run(stream_ranges.unfinished(self.queue))
+        rest = None if logged is None else stream_ranges.Piece(logged.first, logged.last)
         while rest is not None:
-            ended, rest = driver.run(ranges.endings(self.queue, rest))
+            ended, rest = driver.run(stream_ranges.endings(self.queue, rest))
             ids += [one.id for one in ended if one.dead]
-        having = driver.run(ranges.dead_spans(list(dict.fromkeys(ids))))
+        having = driver.run(stream_ranges.dead_spans(list(dict.fromkeys(ids))))
         return [(one, piece) for one, found in having for piece in self.cut(found, ENTRIES)]
 
     def pages(self, driver: SyncDriver, part: tuple[str, Piece]) -> Iterator[Columns]:
@@ -288,7 +291,7 @@ class DeadReader(ViewReader):
         rest: Piece | None = piece
         while rest is not None:
             try:
-                found, rest = driver.run(ranges.read_dead(request_id, rest))
+                found, rest = driver.run(stream_ranges.read_dead(request_id, rest))
             except RequestNotFound:
                 if self.request:
                     raise
@@ -307,7 +310,7 @@ class WorkersReader(ViewReader):
 
     def pages(self, driver: SyncDriver, part: str) -> Iterator[Columns]:
         """All of them."""
-        yield columns_of(self.view, map(worker_row, driver.run(ranges.workers(part))))
+        yield columns_of(self.view, map(worker_row, driver.run(stream_ranges.workers(part))))
 
 
 _READERS: dict[str, type[ViewReader]] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..errors import InvalidArgument
+from fairlane.errors import InvalidArgument
 
 LONGEST_S = 86_400
 

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from ..errors import HandlerNotFound, InvalidArgument, type_of
-from ..terminal import as_json
-from .raised import is_seconds
+from fairlane.common.terminal import as_json
+from fairlane.errors import HandlerNotFound, InvalidArgument, type_of
+from fairlane.worker.handler.errors import is_seconds
 
 Handler = Callable[..., Any]
 F = TypeVar("F", bound=Handler)

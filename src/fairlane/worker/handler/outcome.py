@@ -7,17 +7,17 @@ from collections.abc import Awaitable, Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from .. import settings
-from ..errors import type_of
-from ..model import Entry, Slice, Verdict, result_head
-from ..retry import retry_delay_ms
-from .raised import Reject, Retry, TimedOut, is_seconds
-from .unit import Outcome
+from fairlane import settings
+from fairlane.common.backoff import retry_delay_ms
+from fairlane.errors import type_of
+from fairlane.model import Entry, Slice, Verdict, result_head
+from fairlane.worker.handler.errors import Reject, Retry, TimedOut, is_seconds
+from fairlane.worker.unit.unit import Outcome
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from .failures import Failures
+    from fairlane.worker.log.failures import Failures
 
 _FLUSH_NS = int(settings.FLUSH_MS * 1e6)
 _ERROR_TEXT = 4096  # characters of an error's text that are kept

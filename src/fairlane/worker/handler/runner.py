@@ -6,21 +6,22 @@ import asyncio
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from .. import clock, settings
-from . import ends
-from .handlers import Context, Shape
-from .raised import TimedOut
-from .tally import Tally
+from fairlane import settings
+from fairlane.common import clock
+from fairlane.worker import termination
+from fairlane.worker.handler.errors import TimedOut
+from fairlane.worker.handler.handlers import Context, Shape
+from fairlane.worker.handler.outcome import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterator, Sequence
 
-    from ..model import Entry, Slice
-    from ..steps import Handle
-    from .board import LeaseRecord
-    from .bunch import Bunch
-    from .failures import Failures
-    from .unit import Lease, Outcome
+    from fairlane.model import Entry, Slice
+    from fairlane.protocol.steps import Handle
+    from fairlane.worker.lease_board import LeaseRecord
+    from fairlane.worker.log.failures import Failures
+    from fairlane.worker.unit.lease_batch import Bunch
+    from fairlane.worker.unit.unit import Lease, Outcome
 
 GRACE_S = 1.5  # a task that was cancelled has this long until its process is killed
 
@@ -122,13 +123,13 @@ class Runner:
                 body = entry[1][1]
                 result = call(body, self._context(taken, entry)) if wants_context else call(body)
             except BaseException as error:  # noqa: BLE001  even SystemExit is the sub-request's failure
-                if ends.is_fork:
-                    ends.leave_fork(error)
+                if termination.is_fork:
+                    termination.leave_fork(error)
                 now = perf_counter_ns()
                 tally.fail(entry, error, now - before)
             else:
-                if ends.is_fork:
-                    ends.leave_fork(None)
+                if termination.is_fork:
+                    termination.leave_fork(None)
                 now = perf_counter_ns()
                 tally.add(entry, result, now - before)
             if tally.is_time(now) or (self.record.attention and self._must_stop(tally)):
@@ -153,8 +154,8 @@ class Runner:
                 self._task = task
                 result = await (self._within(limit_s, taken, entry, called) if limit_s else called)
             except BaseException as error:
-                if ends.is_fork:
-                    ends.leave_fork(error)
+                if termination.is_fork:
+                    termination.leave_fork(error)
                 was_cancelled, now = self._end_call(), perf_counter_ns()
                 if _ends_unit(error, task):
                     raise
@@ -163,8 +164,8 @@ class Runner:
                     break
                 tally.fail(entry, error)
             else:
-                if ends.is_fork:
-                    ends.leave_fork(None)
+                if termination.is_fork:
+                    termination.leave_fork(None)
                 self._end_call()
                 now = perf_counter_ns()
                 tally.add(entry, result, now - before)
@@ -180,8 +181,8 @@ class Runner:
             results = self._call_batch(taken, entries)
         except BaseException as raised:  # noqa: BLE001  the batch's failure, even SystemExit
             error = raised
-        if ends.is_fork:
-            ends.leave_fork(error)
+        if termination.is_fork:
+            termination.leave_fork(error)
         if limit_s:
             self.record.rest()
         error = tally.late(perf_counter_ns() - before, error) or error
@@ -196,13 +197,13 @@ class Runner:
             results = await (self._within(limit_s, taken, only, called) if limit_s else called)
         except BaseException as raised:
             was_cancelled = self._end_call()
-            if not ends.is_fork and _ends_unit(raised, task):
+            if not termination.is_fork and _ends_unit(raised, task):
                 raise
             error = raised
             tally.is_over = was_cancelled
         self._end_call()
-        if ends.is_fork:
-            ends.leave_fork(error)
+        if termination.is_fork:
+            termination.leave_fork(error)
         if tally.is_over:
             return tally.outcome(perf_counter_ns())
         return _batch_outcome(tally, entries, results, error, before)

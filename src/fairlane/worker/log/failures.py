@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from .. import clock
-from ..fingerprint import fingerprint_of, read_failure
-from ..operations.words import many
-from ..terminal import printable
+from fairlane.common import clock
+from fairlane.common.fingerprint import fingerprint_of, read_failure
+from fairlane.common.terminal import printable
+from fairlane.common.text import many
 
 if TYPE_CHECKING:
-    from ..model import Slice
+    from fairlane.model import Slice
 
 _log = logging.getLogger("fairlane.worker")
 _EVERY_S = 30.0  # between two lines about one kind

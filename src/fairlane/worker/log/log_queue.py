@@ -14,7 +14,7 @@ import threading
 from collections import deque
 from typing import Self
 
-from .. import clock
+from fairlane.common import clock
 
 _LOGGER = logging.getLogger("fairlane.worker")
 _MOST = 1000  # records that wait

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 
-from .. import clock
+from fairlane.common import clock
 
 _log = logging.getLogger("fairlane.worker")
 _QUIET_S = 30.0  # between two lines about one outage

@@ -6,9 +6,9 @@ import logging
 import threading
 from typing import TYPE_CHECKING, NamedTuple
 
-from .. import clock
-from ..errors import FairlaneError
-from .repeats import Repeats
+from fairlane.common import clock
+from fairlane.errors import FairlaneError
+from fairlane.worker.log.repeats import Repeats
 
 if TYPE_CHECKING:
     from collections.abc import Callable

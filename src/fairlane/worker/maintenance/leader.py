@@ -20,20 +20,23 @@ import socket
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from .. import clock, settings
-from ..drivers.sync import SyncDriver
-from ..errors import FairlaneError, RedisUnreachable
-from ..operations import bounds, deaths, maintain, shards
-from ..operations.audit import Audit
-from ..operations.fsck import Walk, primaries
-from .duty import NEVER, Beat, Duty
-from .health import split_id
-from .whereabouts import is_loopback, whereabouts
+from fairlane import settings
+from fairlane.common import clock
+from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.errors import FairlaneError, RedisUnreachable
+from fairlane.operations.diagnosis.fsck import Walk, primaries
+from fairlane.operations.lease import shards
+from fairlane.operations.maintenance import dead_workers, registry
+from fairlane.operations.maintenance.auditor import Audit
+from fairlane.operations.submit import admission
+from fairlane.worker.health_port import split_id
+from fairlane.worker.host_identity import is_loopback, whereabouts
+from fairlane.worker.maintenance.duty import NEVER, Beat, Duty
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ..operations.deaths import Late
+    from fairlane.operations.maintenance.dead_workers import Late
 
 _log = logging.getLogger("fairlane.worker")
 _KNOCKERS = 16
@@ -170,7 +173,7 @@ class Maintenance:
     # The duties: each returns when it is due again, if no beat makes it due before.
 
     def _promote(self) -> float:
-        self._driver.run(maintain.promote(self._queue, self._shards))
+        self._driver.run(registry.promote(self._queue, self._shards))
         return NEVER
 
     def _move(self) -> float:
@@ -180,9 +183,9 @@ class Maintenance:
     def _look(self) -> float:
         """Looks at a bounded number that are due: after each beat, as looks take time of Redis."""
         failed: dict[str, FairlaneError] = {}
-        self._driver.run(maintain.look_after(self._queue, failed=failed))
+        self._driver.run(registry.look_after(self._queue, failed=failed))
         self._log_once(failed)
-        self._driver.run(bounds.recount(self._queue))
+        self._driver.run(admission.recount(self._queue))
         return NEVER
 
     def _audit(self) -> float:
@@ -212,7 +215,9 @@ class Maintenance:
     def _take_over(self) -> float:
         for dead in self._dead():
             try:
-                looked = self._driver.run(deaths.take_over(self._queue, dead.worker, dead.started))
+                looked = self._driver.run(
+                    dead_workers.take_over(self._queue, dead.worker, dead.started)
+                )
             except FairlaneError as error:  # the other dead workers come after it
                 _log.warning("worker %s is dead: %s", dead.worker, error)
             else:
@@ -268,7 +273,7 @@ class Maintenance:
     def _dead(self) -> list[Late]:
         late = [
             other
-            for other in self._driver.run(deaths.late_workers(self._queue))
+            for other in self._driver.run(dead_workers.late_workers(self._queue))
             if other.worker != self._worker
         ]
         if not late:

@@ -14,28 +14,30 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from .. import clock, settings
+from fairlane import settings
+from fairlane.common import clock
 
 # Both drivers are imported here, before the fork: later the files may be another release's.
-from ..drivers.aio import AsyncDriver
-from ..drivers.sync import SyncDriver
-from ..errors import FairlaneError
-from ..steps import Handle, HandleBunch
-from . import ends, signals, stacks
-from .loop import serve
-from .measures import Measures
-from .repeats import Repeats
-from .runner import Runner
-from .slices import SliceSizes
-from .tokens_at_once import BunchSizes
-from .unit import Unit
+from fairlane.drivers.aio.driver import AsyncDriver
+from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.errors import FairlaneError
+from fairlane.protocol.steps import Handle, HandleBunch
+from fairlane.worker import termination
+from fairlane.worker.handler.runner import Runner
+from fairlane.worker.log.repeats import Repeats
+from fairlane.worker.metrics import Measures
+from fairlane.worker.process import signals, stack_dump
+from fairlane.worker.unit.loop import serve
+from fairlane.worker.unit.sizing import SliceSizes
+from fairlane.worker.unit.token_budget import BunchSizes
+from fairlane.worker.unit.unit import Unit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .board import LeaseRecord
-    from .failures import Failures
-    from .handlers import Shape
+    from fairlane.worker.handler.handlers import Shape
+    from fairlane.worker.lease_board import LeaseRecord
+    from fairlane.worker.log.failures import Failures
 
 _log = logging.getLogger("fairlane.worker")
 _PR_SET_PDEATHSIG = 1
@@ -84,7 +86,7 @@ def start(assignment: Assignment, close: Callable[[], None], file: int) -> tuple
 
     `close` lets go, in the child, of what belongs to the parent; `file` is for its stacks.
     """
-    ends.flush_before_fork()
+    termination.flush_before_fork()
     ours, theirs = os.pipe()
     parent = os.getpid()
     with warnings.catch_warnings():  # the maintenance thread holds nothing that a child uses
@@ -100,15 +102,15 @@ def start(assignment: Assignment, close: Callable[[], None], file: int) -> tuple
         _lead_group(0)
         _tie(parent, ours)
         close()
-        stacks.prepare(file)
+        stack_dump.prepare(file)
         signals.restore_in_forks()
-        ends.watch_forks()
+        termination.watch_forks()
         _main(assignment)
         code = 0
     except BaseException:  # noqa: BLE001  told, and then the process ends
         _log.exception("a process of worker %s failed", assignment.worker)
     finally:
-        ends.leave(code)  # nothing of the parent's (exit hooks, test runners) may run here
+        termination.leave(code)  # nothing of the parent's (exit hooks, test runners) may run here
 
 
 def _lead_group(pid: int) -> None:
@@ -208,7 +210,7 @@ def _fail(assignment: Assignment) -> NoReturn:
     try:
         _log.exception("a unit of worker %s failed", assignment.worker)
     finally:
-        ends.leave(1)
+        termination.leave(1)
 
 
 async def _serve_async(assignment: Assignment, units: list[Unit]) -> None:
@@ -250,7 +252,9 @@ async def _serve_async(assignment: Assignment, units: list[Unit]) -> None:
     watch.cancel()
     await _end_tasks()
     _report_last(assignment)
-    ends.leave(0)  # before asyncio waits for threads that a handler may have left in a long call
+    termination.leave(
+        0
+    )  # before asyncio waits for threads that a handler may have left in a long call
 
 
 async def _cancel_unwanted(runners: list[Runner]) -> None:
@@ -266,7 +270,7 @@ def _end_loop(loop: Any) -> None:
 
     The other tasks are not its own, nor are their sockets.
     """
-    loop.call_soon(ends.leave, 0)
+    loop.call_soon(termination.leave, 0)
     if ready := getattr(loop, "_ready", None):  # before what is due already
         ready.rotate(1)
 

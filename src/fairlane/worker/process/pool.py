@@ -9,14 +9,14 @@ import signal
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .. import clock
-from . import stacks
-from .process import Assignment, start
+from fairlane.common import clock
+from fairlane.worker.process import stack_dump
+from fairlane.worker.process.child import Assignment, start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from .board import LeaseRecord, Running
+    from fairlane.worker.lease_board import LeaseRecord, Running
 
 _log = logging.getLogger("fairlane.worker")
 _STEADY_S = 10.0  # a process that lived this long starts again at once
@@ -73,11 +73,11 @@ class Children:
         if index in self._alone:
             self._alone[index] = clock.mono_s() + _STEADY_S
         assignment = self._assignments[index]
-        file = stacks.make()
+        file = stack_dump.make()
         try:
             pid, pipe = start(assignment, self._let_go, file)
         except OSError:
-            stacks.close(file)
+            stack_dump.close(file)
             raise
         self.running[pid] = Child(pid, index, assignment.records, pipe, file, clock.mono_s())
 
@@ -87,7 +87,7 @@ class Children:
             close()
         for child in self.running.values():
             os.close(child.pipe)
-            stacks.close(child.stacks)
+            stack_dump.close(child.stacks)
 
     def collect(self, *, restart: bool) -> Iterator[Child]:
         """Yields each process that has died; starts it again when due."""
@@ -145,7 +145,7 @@ class Children:
             elif any(record.pending_acquire() for record in child.records):
                 yield child  # it drained while Redis was away
         finally:
-            stacks.close(child.stacks)
+            stack_dump.close(child.stacks)
 
     @property
     def is_over(self) -> bool:
@@ -162,7 +162,7 @@ class Children:
                 os.waitpid(pid, 0)
             child = self.running.pop(pid)
             os.close(child.pipe)
-            stacks.close(child.stacks)
+            stack_dump.close(child.stacks)
 
 
 def kill(pid: int) -> None:
@@ -180,7 +180,7 @@ def kill_group(pid: int) -> None:
 
 def _where(child: Child) -> str:
     """Returns where in the handler's code a process crashed, if it could write that."""
-    where = stacks.own_frame(stacks.crash_of(stacks.read(child.stacks)))
+    where = stack_dump.own_frame(stack_dump.crash_of(stack_dump.read(child.stacks)))
     return f", at {where}" if where else ""
 
 

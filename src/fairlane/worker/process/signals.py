@@ -14,7 +14,7 @@ import socket
 import threading
 from typing import TYPE_CHECKING, Any, Self
 
-from .. import clock
+from fairlane.common import clock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -22,9 +22,7 @@ _LINES = 30  # of one stack
 _CUT = "  ..."  # what is written for the rest of a stack of more than a hundred calls
 _NEXT = re.compile(r"(?:Current t|T)hread 0x([0-9a-f]+)\b.*")
 _FRAME = re.compile(r'File "(.+)", line (\d+) in (.+)')
-_RUNNER = (
-    f'File "{Path(__file__).with_name("runner.py")}"'  # what called the handler, and its callers
-)
+_RUNNER = f'File "{Path(__file__).parents[1] / "handler" / "runner.py"}"'
 
 
 def make() -> int:

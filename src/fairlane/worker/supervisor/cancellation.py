@@ -12,15 +12,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .. import clock
-from ..errors import FairlaneError
-from ..operations.maintain import count_cancels
+from fairlane.common import clock
+from fairlane.errors import FairlaneError
+from fairlane.operations.maintenance.registry import count_cancels
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ..drivers.sync import SyncDriver
-    from .board import Held
+    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.worker.lease_board import Held
 
 _YOUNG_S = 0.25  # leases of quick handlers end before that
 _EVERY_S = 0.4

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from .. import clock
-from ..errors import FairlaneError
-from ..operations.waiting import waiting
+from fairlane.common import clock
+from fairlane.errors import FairlaneError
+from fairlane.operations.diagnosis.blockers import waiting
 
 if TYPE_CHECKING:
-    from ..drivers.sync import SyncDriver
-    from .board import LeaseBoard
+    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.worker.lease_board import LeaseBoard
 
 _log = logging.getLogger("fairlane.worker")
 _QUIET_S = 5.0  # nothing is said or asked before, and not more often

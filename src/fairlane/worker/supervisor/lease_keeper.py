@@ -7,26 +7,28 @@ import math
 import os
 from typing import TYPE_CHECKING, Any
 
-from .. import clock, settings
-from ..errors import FairlaneError, NodeAway, RedisUnreachable, WorkerRefused
-from ..operations import deaths, maintain, tokens
-from ..operations.shards import served
-from ..operations.stats import tally_timeout
-from ..operations.work import acquire, extend, give_back, reap, show, shown
-from ..retry import connection_delays
-from ..steps import Batch, Call, Operation
-from .cancels import Cancels
-from .duty import Beat
-from .maintenance import Maintenance
-from .repeats import Repeats
-from .whereabouts import hostname_of, whereabouts
+from fairlane import settings
+from fairlane.common import clock
+from fairlane.common.backoff import connection_delays
+from fairlane.errors import FairlaneError, NodeAway, RedisUnreachable, WorkerRefused
+from fairlane.operations.lease import tokens
+from fairlane.operations.lease.leases import acquire, extend, give_back, reap, show, shown
+from fairlane.operations.lease.shards import served
+from fairlane.operations.lease.stats import tally_timeout
+from fairlane.operations.maintenance import dead_workers, registry
+from fairlane.protocol.steps import Batch, Call, Operation
+from fairlane.worker.host_identity import hostname_of, whereabouts
+from fairlane.worker.log.repeats import Repeats
+from fairlane.worker.maintenance.duty import Beat
+from fairlane.worker.maintenance.leader import Maintenance
+from fairlane.worker.supervisor.cancellation import Cancels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ..drivers.sync import SyncDriver
-    from ..model import Slice, Token, Verdict
-    from .board import Held, LeaseBoard, LeaseRecord
+    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.model import Slice, Token, Verdict
+    from fairlane.worker.lease_board import Held, LeaseBoard, LeaseRecord
 
 _log = logging.getLogger("fairlane.worker")
 _OFTEN_S = 0.1  # between beats while waiting for the queue to become idle
@@ -68,7 +70,7 @@ class Keeper:
         """
         for pause in connection_delays(settings.LATE_MS / 1000 + 1):
             word, *other = self._run(
-                maintain.register(
+                registry.register(
                     self._queue, self._worker, whereabouts(), os.getpid(), self.started
                 )
             )
@@ -86,7 +88,7 @@ class Keeper:
     def _succeed(self, former: str) -> None:
         """Takes back what a former life of this name held: its port is ours, so it is dead."""
         if former and former != self.started:
-            touched = self._driver.run(deaths.take_over(self._queue, self._worker, former))
+            touched = self._driver.run(dead_workers.take_over(self._queue, self._worker, former))
             self.on_process_death()
             _log.info(
                 "worker %s was here before: looked in %d requests for what it held",
@@ -98,7 +100,7 @@ class Keeper:
         """Leaves the registry; if Redis is gone, the record expires by itself."""
         self._maintenance.close()
         try:
-            self._run(maintain.unregister(self._queue, self._worker, self.started))
+            self._run(registry.unregister(self._queue, self._worker, self.started))
         except FairlaneError as error:
             _log.warning("could not unregister: %s", error)
 
@@ -106,7 +108,7 @@ class Keeper:
         """The worker drains: its idle units need not wait for their pops to time out."""
         try:
             units = self._board.units
-            self._driver.run(maintain.wake(self._queue, self._worker, units, self._shards))
+            self._driver.run(registry.wake(self._queue, self._worker, units, self._shards))
         except FairlaneError:
             return  # then they time out
 
@@ -154,7 +156,7 @@ class Keeper:
         died, self._has_died = self._has_died, False
         try:
             word, *rest = self._driver.run(
-                maintain.beat(self._queue, self._worker, self.started, holds, died=died)
+                registry.beat(self._queue, self._worker, self.started, holds, died=died)
             )
         except FairlaneError:
             self._has_died = self._has_died or died
@@ -169,7 +171,7 @@ class Keeper:
                 self._worker,
             )
             self._run(
-                maintain.register(
+                registry.register(
                     self._queue, self._worker, whereabouts(), os.getpid(), self.started
                 )
             )
@@ -374,7 +376,7 @@ class Keeper:
             reply = yield give_back(
                 taken.request_id, taken.k, taken.fence.decode(), taken.op.decode(), is_unbegun=True
             )
-            yield from maintain.settle_reap(self._queue, token.request_id, reply)
+            yield from registry.settle_reap(self._queue, token.request_id, reply)
 
     def _take_back(self, some: list[Held], calls: list[Call]) -> None:
         """What cannot be taken back expires, and whoever leads takes it back."""
@@ -387,7 +389,7 @@ class Keeper:
             try:
                 if away or isinstance(reply, FairlaneError):
                     raise away or reply
-                self._driver.run(maintain.settle_reap(self._queue, held.request_id, reply))
+                self._driver.run(registry.settle_reap(self._queue, held.request_id, reply))
             except FairlaneError as error:
                 away = error if _is_redis_away(error) else away
                 what = f"a lease of request {held.request_id}"

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .. import clock
+from fairlane.common import clock
 
 if TYPE_CHECKING:
-    from .board import LeaseBoard
-    from .keeper import Keeper
+    from fairlane.worker.lease_board import LeaseBoard
+    from fairlane.worker.supervisor.lease_keeper import Keeper
 
 _LONG_S = 0.3  # for slices of 20 ms; a bunch takes about a slice
 _SLICES = 5  # as long as so many longer ones

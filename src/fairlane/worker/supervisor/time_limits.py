@@ -9,17 +9,17 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from .. import clock
-from ..model import Verdict, result_head
-from ..retry import retry_delay_ms
-from . import stacks
-from .children import ALONE, kill, listed
-from .raised import too_long
+from fairlane.common import clock
+from fairlane.common.backoff import retry_delay_ms
+from fairlane.model import Verdict, result_head
+from fairlane.worker.handler.errors import too_long
+from fairlane.worker.process import stack_dump
+from fairlane.worker.process.pool import ALONE, kill, listed
 
 if TYPE_CHECKING:
-    from .board import LeaseRecord, Running
-    from .children import Child, Children
-    from .keeper import Keeper
+    from fairlane.worker.lease_board import LeaseRecord, Running
+    from fairlane.worker.process.pool import Child, Children
+    from fairlane.worker.supervisor.lease_keeper import Keeper
 
 _log = logging.getLogger("fairlane.worker")
 _TELL_S = 1.0  # how long a process may take to write where it is, before it is killed
@@ -51,7 +51,7 @@ class Overdue:
                 self._asked.pop(pid, None)
             elif pid not in self._asked:
                 self._asked[pid] = (now, 0)
-                stacks.ask(pid, child.stacks)
+                stack_dump.ask(pid, child.stacks)
             elif self._has_told(child, now):
                 del self._asked[pid]
                 child.late = late
@@ -60,7 +60,7 @@ class Overdue:
     def _has_told(self, child: Child, now: float) -> bool:
         """True when its answer is there and grows no more, or when it had long enough."""
         asked, before = self._asked[child.pid]
-        size = stacks.size(child.stacks)
+        size = stack_dump.size(child.stacks)
         self._asked[child.pid] = (asked, size)
         return 0 < size == before or now - asked >= _TELL_S
 
@@ -79,7 +79,7 @@ class Overdue:
         running_ones = [one for one in held if one.has_its_turn]
         is_known = not self._is_async or len(running_ones) == 1
         late = {running.unit: running for running in child.late}
-        text = stacks.read(child.stacks)
+        text = stack_dump.read(child.stacks)
         if not is_known:
             self._tell(child, listed([one.what for one in running_ones]), ALONE)
         for one in held:
@@ -121,6 +121,6 @@ def _verdict(running: Running, text: str) -> Verdict:
     waited = max(0, running.taken_ms - int(submitted))
     delay = retry_delay_ms(running.attempt, *running.backoff_ms)
     head = result_head(index, b"x", running.attempt, waited, int(running.limit_s * 1e6))
-    lines = stacks.stack_of(text, running.thread)
+    lines = stack_dump.stack_of(text, running.thread)
     where = "\n".join(["", "Stack (most recent call first):", *lines, ""]) if lines else ""
     return Verdict(running.entry_id, "timeout", delay, head, too_long(running.limit_s) + where)

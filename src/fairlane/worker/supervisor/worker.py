@@ -10,26 +10,26 @@ import os
 import selectors
 from typing import TYPE_CHECKING, Any
 
-from .. import settings
-from ..drivers.sync import SyncDriver
-from ..errors import InvalidArgument
-from ..keys import check_name
-from ..operations.rights import check_rights
-from ..operations.words import many
-from ..queue import Queue
-from ..scripts import library
-from .behind import Behind
-from .board import LeaseBoard
-from .children import Child, Children
-from .failures import Failures
-from .handlers import Handler, shape_of
-from .health import HealthPort, own_address
-from .keeper import Keeper
-from .log_queue import LogQueue
-from .overdue import Overdue
-from .patience import Patience
-from .process import Assignment
-from .signals import Signals
+from fairlane import settings
+from fairlane.common.text import many
+from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.errors import InvalidArgument
+from fairlane.operations.lease.rights import check_rights
+from fairlane.protocol.keys import check_name
+from fairlane.protocol.scripts import library
+from fairlane.queue import Queue
+from fairlane.worker.handler.handlers import Handler, shape_of
+from fairlane.worker.health_port import HealthPort, own_address
+from fairlane.worker.lease_board import LeaseBoard
+from fairlane.worker.log.failures import Failures
+from fairlane.worker.log.log_queue import LogQueue
+from fairlane.worker.process.child import Assignment
+from fairlane.worker.process.pool import Child, Children
+from fairlane.worker.process.signals import Signals
+from fairlane.worker.supervisor.idle_report import Patience
+from fairlane.worker.supervisor.lease_keeper import Keeper
+from fairlane.worker.supervisor.stalled_leases import Behind
+from fairlane.worker.supervisor.time_limits import Overdue
 
 if TYPE_CHECKING:
     from collections.abc import Callable

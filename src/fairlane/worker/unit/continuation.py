@@ -9,18 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .. import clock
-from ..errors import RedisUnfit
-from ..operations import tokens
-from ..operations.work import complete, go_on, going_on, new_op, shown
-from .settle import while_held
-from .unit import hold
+from fairlane.common import clock
+from fairlane.errors import RedisUnfit
+from fairlane.operations.lease import tokens
+from fairlane.operations.lease.leases import complete, go_on, going_on, new_op, shown
+from fairlane.worker.unit.settle import while_held
+from fairlane.worker.unit.unit import hold
 
 if TYPE_CHECKING:
-    from ..model import Slice
-    from ..operations.work import Part
-    from ..steps import Call, Command, Operation
-    from .unit import Unit
+    from fairlane.model import Slice
+    from fairlane.operations.lease.leases import Part
+    from fairlane.protocol.steps import Call, Command, Operation
+    from fairlane.worker.unit.unit import Unit
 
 
 @dataclass(slots=True)

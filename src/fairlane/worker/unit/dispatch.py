@@ -11,16 +11,18 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from .. import clock, keys, settings
-from ..errors import FairlaneError, NodeAway
-from ..steps import Batch, Call, Command, Operation
+from fairlane import settings
+from fairlane.common import clock
+from fairlane.errors import FairlaneError, NodeAway
+from fairlane.protocol import keys
+from fairlane.protocol.steps import Batch, Call, Command, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ..model import Token
-    from ..operations.tokens import Minted
-    from .unit import Unit
+    from fairlane.model import Token
+    from fairlane.operations.lease.tokens import Minted
+    from fairlane.worker.unit.unit import Unit
 
 _log = logging.getLogger("fairlane.worker")
 _KEPT = 200  # calls for shards that are away; more are left to the auditor

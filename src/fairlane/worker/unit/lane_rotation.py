@@ -11,12 +11,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from .. import keys, settings
-from ..operations import tokens
+from fairlane import settings
+from fairlane.operations.lease import tokens
+from fairlane.protocol import keys
 
 if TYPE_CHECKING:
-    from ..steps import Pop, Popped
-    from .board import LeaseRecord
+    from fairlane.protocol.steps import Pop, Popped
+    from fairlane.worker.lease_board import LeaseRecord
 
 _LAST = keys.LANES - 1
 

@@ -9,23 +9,31 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from .. import clock, settings
-from ..errors import FairlaneError, NodeAway
-from ..operations import tokens
-from ..operations.work import complete, new_op, show, shown
-from ..steps import Batch, Call, Command, HandleBunch, Lazily, Operation
-from .sending import ask_all, keep_unsent, log_refusals, note_away, put_off, send
-from .settle import count_up, work_off
-from .single import USED_UP, use
-from .unit import Lease, hold
+from fairlane import settings
+from fairlane.common import clock
+from fairlane.errors import FairlaneError, NodeAway
+from fairlane.operations.lease import tokens
+from fairlane.operations.lease.leases import complete, new_op, show, shown
+from fairlane.protocol.steps import Batch, Call, Command, HandleBunch, Lazily, Operation
+from fairlane.worker.unit.dispatch import (
+    ask_all,
+    keep_unsent,
+    log_refusals,
+    note_away,
+    put_off,
+    send,
+)
+from fairlane.worker.unit.settle import count_up, work_off
+from fairlane.worker.unit.single import USED_UP, use
+from fairlane.worker.unit.unit import Lease, hold
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ..model import Slice, Token
-    from ..steps import Handled
-    from .board import LeaseRecord
-    from .unit import Outcome, Unit
+    from fairlane.model import Slice, Token
+    from fairlane.protocol.steps import Handled
+    from fairlane.worker.lease_board import LeaseRecord
+    from fairlane.worker.unit.unit import Outcome, Unit
 
 _log = logging.getLogger("fairlane.worker")
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .. import keys, settings
-from ..errors import FairlaneError, NodeAway
-from ..operations import tokens
-from ..steps import Batch, Call, Command, Operation, Pause
-from .ahead import SHARE, may_stream, stream
-from .bunch import Returned, fetch, work_bunch
-from .sending import ask_all, keep_unsent, log_refusals, note_away
-from .single import use
+from fairlane import settings
+from fairlane.errors import FairlaneError, NodeAway
+from fairlane.operations.lease import tokens
+from fairlane.protocol import keys
+from fairlane.protocol.steps import Batch, Call, Command, Operation, Pause
+from fairlane.worker.unit.dispatch import ask_all, keep_unsent, log_refusals, note_away
+from fairlane.worker.unit.lease_batch import Returned, fetch, work_bunch
+from fairlane.worker.unit.pipeline import SHARE, may_stream, stream
+from fairlane.worker.unit.single import use
 
 if TYPE_CHECKING:
-    from ..steps import Popped
-    from .unit import Unit
+    from fairlane.protocol.steps import Popped
+    from fairlane.worker.unit.unit import Unit
 
 
 def serve(unit: Unit) -> Operation[None]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..errors import FairlaneError, NodeAway
-from ..steps import Batch, Call, Command, HandleBunch, Operation, UntilHandled
-from .bunch import (
+from fairlane.errors import FairlaneError, NodeAway
+from fairlane.protocol.steps import Batch, Call, Command, HandleBunch, Operation, UntilHandled
+from fairlane.worker.unit.dispatch import ask_all
+from fairlane.worker.unit.lease_batch import (
     Bunch,
     Fetched,
     Returned,
@@ -24,11 +25,10 @@ from .bunch import (
     settle_all,
     work_bunch,
 )
-from .sending import ask_all
 
 if TYPE_CHECKING:
-    from ..steps import Handled, Popped
-    from .unit import Lease, Unit
+    from fairlane.protocol.steps import Handled, Popped
+    from fairlane.worker.unit.unit import Lease, Unit
 
 SHARE = 0.5  # of a slice's time: one bunch is handled while another one waits
 

@@ -5,19 +5,20 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from .. import clock, settings
-from ..errors import NodeAway
-from ..operations import tokens
-from ..operations.durable import confirm_settled
-from ..operations.work import complete
-from ..steps import Call, Command, Handle, Operation
-from .sending import send
+from fairlane import settings
+from fairlane.common import clock
+from fairlane.errors import NodeAway
+from fairlane.operations.lease import tokens
+from fairlane.operations.lease.leases import complete
+from fairlane.operations.submit.durability import confirm_settled
+from fairlane.protocol.steps import Call, Command, Handle, Operation
+from fairlane.worker.unit.dispatch import send
 
 if TYPE_CHECKING:
-    from ..model import Slice
-    from .board import LeaseRecord
-    from .onward import Onward
-    from .unit import Outcome, Unit
+    from fairlane.model import Slice
+    from fairlane.worker.lease_board import LeaseRecord
+    from fairlane.worker.unit.continuation import Onward
+    from fairlane.worker.unit.unit import Outcome, Unit
 
 _log = logging.getLogger("fairlane.worker")
 

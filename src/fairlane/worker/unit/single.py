@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .. import clock, settings
-from ..errors import FairlaneError, NodeAway
-from ..operations import tokens
-from ..operations.work import complete, new_op, show, shown
-from ..steps import Batch
-from .onward import Granted, Onward
-from .sending import ask_all, note_away, put_off, send
-from .settle import after, while_held, work_off
-from .unit import hold
+from fairlane import settings
+from fairlane.common import clock
+from fairlane.errors import FairlaneError, NodeAway
+from fairlane.operations.lease import tokens
+from fairlane.operations.lease.leases import complete, new_op, show, shown
+from fairlane.protocol.steps import Batch
+from fairlane.worker.unit.continuation import Granted, Onward
+from fairlane.worker.unit.dispatch import ask_all, note_away, put_off, send
+from fairlane.worker.unit.settle import after, while_held, work_off
+from fairlane.worker.unit.unit import hold
 
 if TYPE_CHECKING:
-    from ..model import Slice, Token
-    from ..steps import Call, Command, Operation
-    from .unit import Unit
+    from fairlane.model import Slice, Token
+    from fairlane.protocol.steps import Call, Command, Operation
+    from fairlane.worker.unit.unit import Unit
 
 USED_UP = 0.9  # of a lease when its grant arrives: too late to begin anything
 

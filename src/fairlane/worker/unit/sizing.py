@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from ..settings import SLICE_MOST
+from fairlane.settings import SLICE_MOST
 
 _REMEMBERED = 256
 _WEIGHT = 0.3  # of the newest slice in the moving average

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .. import settings
+from fairlane import settings
 
 _WEIGHT = 0.3  # of the newest bunch in the moving averages
 _GROWTH = 4  # a bunch is at most this many times the one before

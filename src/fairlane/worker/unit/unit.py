@@ -5,19 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .. import keys, settings
-from ..steps import Command
-from .tokens_at_once import BunchSizes
-from .turns import Turns
+from fairlane import settings
+from fairlane.protocol import keys
+from fairlane.protocol.steps import Command
+from fairlane.worker.unit.lane_rotation import Turns
+from fairlane.worker.unit.token_budget import BunchSizes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ..model import Slice, Verdict
-    from ..steps import Arg, Call
-    from .board import LeaseRecord
-    from .measures import Measures
-    from .slices import SliceSizes
+    from fairlane.model import Slice, Verdict
+    from fairlane.protocol.steps import Arg, Call
+    from fairlane.worker.lease_board import LeaseRecord
+    from fairlane.worker.metrics import Measures
+    from fairlane.worker.unit.sizing import SliceSizes
 
 
 @dataclass(slots=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...fingerprint import read_failure
-from .cells import NOTHING, duration, number, share
+from fairlane.common.fingerprint import read_failure
+from fairlane.spark.report.html.tables import NOTHING, duration, number, share
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

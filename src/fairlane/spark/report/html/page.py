@@ -7,21 +7,29 @@ from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from ...operations.words import reason_words
-from .axis import FAIR_S
-from .bands import Bands
-from .cells import NOTHING, Column, count, duration, number, share, table_of
-from .drawing import VARIABLES, colour_of
-from .inversions import GRACE_MS
-from .models import LADDER_MS
-from .words import dead_headline, headline, tiles
+from fairlane.common.text import reason_words
+from fairlane.spark.report.aggregates import LADDER_MS
+from fairlane.spark.report.bands import Bands
+from fairlane.spark.report.html.headings import dead_headline, headline, tiles
+from fairlane.spark.report.html.tables import (
+    NOTHING,
+    Column,
+    count,
+    duration,
+    number,
+    share,
+    table_of,
+)
+from fairlane.spark.report.inversions import GRACE_MS
+from fairlane.spark.report.plots.style import VARIABLES, colour_of
+from fairlane.spark.report.time_windows import FAIR_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from .axis import Rows
-    from .plots import Plot
+    from fairlane.spark.report.plots.plots import Plot
+    from fairlane.spark.report.time_windows import Rows
 
 Tables = dict[str, Any]
 _MOST = 12  # rows of a table

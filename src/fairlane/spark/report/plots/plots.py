@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...operations.words import reason_words
-from .axis import FAIR_S
-from .bands import Bands
-from .drawing import (
+from fairlane.common.text import reason_words
+from fairlane.spark.report.bands import Bands
+from fairlane.spark.report.plots.style import (
     GRID,
     TEXT,
     VARIABLES,
@@ -26,16 +25,15 @@ from .drawing import (
     stacked,
     time,
 )
-from .drawing import (
-    figure as new_figure,
-)
-from .summary import weighted_mean
+from fairlane.spark.report.plots.style import figure as new_figure
+from fairlane.spark.report.summary import weighted_mean
+from fairlane.spark.report.time_windows import FAIR_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from .axis import Rows
+    from fairlane.spark.report.time_windows import Rows
 
     Figure = Any  # see drawing.py
 

@@ -6,13 +6,13 @@ import math
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from .cells import duration
+from fairlane.spark.report.html.tables import duration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .axis import Rows
-    from .bands import Bands
+    from fairlane.spark.report.bands import Bands
+    from fairlane.spark.report.time_windows import Rows
 
     Axes = Any  # matplotlib's own types do not know that a moment may stand for a number
     Figure = Any

@@ -1,0 +1,1 @@
+"""Progress on stderr: `--watch` and the bar."""

@@ -1,0 +1,1 @@
+"""Small helpers that need only the standard library."""

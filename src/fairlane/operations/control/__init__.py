@@ -1,0 +1,1 @@
+"""What people do with requests: watch, wait, change, cancel, requeue the dead."""

@@ -1,0 +1,1 @@
+"""A worker's calls: tokens, leases, shards, statistics."""

@@ -1,0 +1,1 @@
+"""Endings, results and the dead as Parquet, for when Redis has deleted them."""

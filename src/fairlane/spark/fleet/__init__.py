@@ -1,0 +1,1 @@
+"""Spark's executors as workers of a queue."""

@@ -1,0 +1,1 @@
+"""What a queue holds as tables and streams for Spark."""

@@ -1,0 +1,1 @@
+"""What the leading worker does for the whole queue."""

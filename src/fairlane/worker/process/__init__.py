@@ -1,0 +1,1 @@
+"""The child processes that run the units: started, watched, ended."""

@@ -1,0 +1,1 @@
+"""Input of rq-submit."""

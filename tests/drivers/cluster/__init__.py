@@ -1,0 +1,1 @@
+"""Drivers and the nodes of a cluster."""

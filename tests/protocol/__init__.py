@@ -1,0 +1,1 @@
+"""Keys, scripts and ACL rules."""

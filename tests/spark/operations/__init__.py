@@ -1,0 +1,1 @@
+"""Staging, commit and ranges."""

@@ -1,0 +1,1 @@
+"""Fake servers, and networks that can be cut."""

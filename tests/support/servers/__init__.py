@@ -1,0 +1,1 @@
+"""Servers for tests: one, clusters, Sentinel, containers."""

@@ -1,0 +1,1 @@
+"""Whole workers on a real Redis."""

@@ -1,0 +1,1 @@
+"""Handlers and their outcomes."""

@@ -1,0 +1,1 @@
+"""Units, step by step."""
