@@ -26,14 +26,14 @@ demo-spark: $(VENV)/.spark $(VENV)/.server $(VENV)/.java ## see Spark at both en
 	$(VENV)/bin/python samples/spark_pipeline/pipeline.py
 
 test: $(VENV)/.dev $(VENV)/.server $(VENV)/.java ## run the tests
-	$(PYTEST) --numprocesses 3 --dist loadfile --ignore tests/spark -m 'not heavy'
-	$(PYTEST) tests/spark -m 'not heavy'
+	$(PYTEST) --numprocesses 3 --dist loadfile -m 'not heavy and not spark'
+	$(PYTEST) tests/spark -m 'spark and not heavy'
 
 test-heavy: $(VENV)/.dev $(VENV)/.server $(VENV)/.java ## the tests that take minutes, which `make test` leaves out
 	$(PYTEST) -m heavy
 
 test-spark: $(VENV)/.dev $(VENV)/.server $(VENV)/.java ## the tests with Spark, the long ones too
-	$(PYTEST) tests/spark
+	$(PYTEST) tests/spark -m spark
 
 test-backends: $(VENV)/.dev $(VENV)/.server ## the same tests on a cluster, Sentinel, TLS and users, a container
 	$(VENV)/bin/python -m tests.everywhere $(BACKENDS)

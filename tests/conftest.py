@@ -14,7 +14,9 @@ import pytest
 
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.protocol import scripts
+from fairlane.queue import Queue
 from tests.support import table
+from tests.support.actor import Actor
 from tests.support.requests import Lane
 from tests.support.servers import backends
 from tests.support.teardown import check_world
@@ -104,6 +106,25 @@ def driver(redis_url: str) -> Iterator[SyncDriver]:
 
 
 @pytest.fixture
+def queue(driver: SyncDriver) -> Queue:
+    """The blocking face of the queue `req`."""
+    return Queue(driver)
+
+
+@pytest.fixture
+def act() -> Iterator[Callable[..., Actor]]:
+    """Makes drivers, and closes them."""
+    with contextlib.ExitStack() as later:
+
+        def made(*args: Any, **options: Any) -> Actor:
+            actor = Actor(*args, **options)
+            later.callback(actor.close)
+            return actor
+
+        yield made
+
+
+@pytest.fixture
 def lane(driver: SyncDriver, redis_client: redis.Redis) -> Lane:
     """A request `r1` in the queue `req`, not enqueued yet."""
     return Lane(driver, redis_client)
@@ -116,7 +137,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kind = table.kind_of(item)
         if kind is not None or "redis_server" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.server)
-        wanted = kind in backends.chosen() and backends.takes(kind, item.path.parent.name)
+        wanted = kind in backends.chosen() and backends.takes(kind, item.path)
         if not wanted:
             others.append(item)
     if backends.is_named():

@@ -11,6 +11,7 @@ import pytest
 from fairlane.embedded import ServerBinary
 from tests.support import security, table
 from tests.support.servers import backends, server_process
+from tests.support.servers.backends import TESTS
 
 
 @pytest.fixture
@@ -38,10 +39,10 @@ def test_a_back_end_nobody_knows_is_refused(named: Any):
 
 
 def test_where_less_is_enough_not_everything_runs():
-    assert backends.takes("cluster3", "cli")
-    assert backends.takes("container", "operations")
-    assert not backends.takes("container", "cli")
-    assert not backends.takes("single", "chaos")
+    assert backends.takes("cluster3", TESTS / "cli" / "commands" / "test_x.py")
+    assert backends.takes("container", TESTS / "operations" / "submit" / "test_x.py")
+    assert not backends.takes("container", TESTS / "cli" / "test_x.py")
+    assert not backends.takes("single", TESTS / "chaos" / "test_x.py")
 
 
 def report(kind: str | None, reason: str = "") -> Any:

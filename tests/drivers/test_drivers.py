@@ -13,7 +13,7 @@ from fairlane.drivers.wire import encoding
 from fairlane.drivers.wire.encoding import check_fitness
 from fairlane.errors import InvalidArgument, RedisUnfit, RedisUnreachable
 from fairlane.model import Policy
-from fairlane.operations.control import control
+from fairlane.operations.control import request_state
 from fairlane.operations.lease import tokens
 from fairlane.operations.submit.stream import submit
 from fairlane.protocol import keys
@@ -278,7 +278,7 @@ def test_a_password_is_never_shown(url: str, shown: str):
 def test_progress_by_both_drivers_is_the_same(redis_url: str, lane: Lane):
     """One operation, two drivers."""
     lane.start(3)
-    first, second = (run(kind, redis_url, control.progress("r1")) for kind in KINDS)
+    first, second = (run(kind, redis_url, request_state.progress("r1")) for kind in KINDS)
     assert first == second
     assert first.total == 3
 

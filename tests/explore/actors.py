@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlane import settings
 from fairlane.model import Policy, Slice
-from fairlane.operations.control import change, control, requeue
+from fairlane.operations.control import change, requeue
 from fairlane.operations.lease import leases, shards
 from fairlane.operations.maintenance import dead_workers, registry
 from fairlane.operations.maintenance.auditor import Audit
@@ -32,9 +32,10 @@ from fairlane.protocol.steps import (
     Step,
     Subscribe,
 )
+from fairlane.worker.handler.outcome import Outcome
 from fairlane.worker.unit import loop
 from fairlane.worker.unit.lease_batch import Bunch
-from fairlane.worker.unit.unit import Outcome, Unit
+from fairlane.worker.unit.unit import Unit
 from tests.explore.names import scored
 from tests.explore.protocol import QUEUE, REQUEST, T0, TAKEN_BY
 from tests.explore.replies import Broken, Chunk, replay
@@ -198,12 +199,12 @@ def _work_in_bunches(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any
 
 @kind("canceller", again=True)
 def _cancel(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
-    return control.cancel(REQUEST, "because", queue=QUEUE)
+    return change.cancel(REQUEST, "because", queue=QUEUE)
 
 
 @kind("changer", again=True)
 def _change(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
-    """One live change after the other: words of fairlane.operations.control.change, and what they take."""
+    """One live change after the other: operations of control.change, with arguments."""
     for word, *given in role.option("changes"):
         yield from getattr(change, word)(REQUEST, *given)
 

@@ -40,7 +40,11 @@ ROOT = Path(__file__).resolve().parents[2]
 LUA_VARIABLE = "FAIRLANE_TESTS_LUA"  # read by tests/conftest.py: the folder that holds v1
 KINDS = ("guard", "branch", "operand")
 EXPLORE = "explore"
-FOLDERS = ("tests/scripts", EXPLORE, "tests/operations")
+FOLDERS = {
+    "scripts": ("tests/scripts", "tests/spark/scripts"),
+    EXPLORE: (),
+    "operations": ("tests/operations", "tests/spark/operations"),
+}
 TIMEOUT_S = 300.0  # a mutant may loop for ever
 _OPTIONS = ("-x", "-q", "-k", "not system_redis and not cluster1", "-p", "no:cacheprovider")
 _IF = re.compile(r"^(\s*)(if|elseif) (.*) then(?=$| +--)")
@@ -185,13 +189,12 @@ def _split(text: str, word: str) -> list[str]:
 
 
 def caught_by_tests(root: Path, folder: str, word: str) -> bool:
-    """Do the tests of this folder fail on these scripts, on one kind of server?
+    """Do the tests of these folders fail on these scripts, on one kind of server?
 
     First those that speak most of the script.
     """
-    files = sorted(
-        (ROOT / folder).glob("test_*.py"), key=lambda path: -path.read_text().count(word)
-    )
+    found = (path for name in FOLDERS[folder] for path in (ROOT / name).rglob("test_*.py"))
+    files = sorted(found, key=lambda path: -path.read_text().count(word))
     try:
         done = subprocess.run(
             [sys.executable, "-m", "pytest", *files, *_OPTIONS],
@@ -256,7 +259,7 @@ def main() -> int:
         for mutant in find(library().root)
         if mutant.kind in kinds and (not words or any(word in mutant.path for word in words))
     ]
-    folders = sound([name for name in FOLDERS if "--fast" not in sys.argv or name != FOLDERS[-1]])
+    folders = sound([name for name in FOLDERS if "--fast" not in sys.argv or name != "operations"])
     say(f"{len(chosen)} mutants; asked: {', '.join(folders)}")
     began, missed, excused = time.perf_counter(), [], 0
     for mutant in chosen:

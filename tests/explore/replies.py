@@ -10,13 +10,14 @@ import redis
 from fairlane.errors import RedisFull, RedisUnreachable
 from fairlane.model import Slice, Verdict, result_head
 from fairlane.protocol.steps import Batch, Confirmed, HandleBunch, Handled, Pop, Popped, Step
-from fairlane.worker.unit.unit import Lease, Outcome
+from fairlane.worker.handler.outcome import Outcome
 from tests.explore.world import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from fairlane.worker.unit.lease_batch import Bunch
+    from fairlane.worker.unit.unit import Lease
 
 
 class Chunk(tuple[bytes, ...]):

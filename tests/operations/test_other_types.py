@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.errors import RedisUnfit
-from fairlane.operations.control import change, control, overview
+from fairlane.operations.control import change, overview, request_state
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command
 from tests.support.drivers import both, run
@@ -36,7 +36,7 @@ def others(redis_client: redis.Redis) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("operation", "tag"),
     [
-        (lambda: control.progress("hack"), "{hack}"),
+        (lambda: request_state.progress("hack"), "{hack}"),
         (lambda: change.pause("hack"), "{hack}"),
         (lambda: once(Command(b"HGETALL", keys.request_hash("hack"))), "{hack}"),
         (lambda: overview.queue_status("hacked"), "{hacked}"),

@@ -14,7 +14,7 @@ import pytest
 
 from fairlane.errors import FairlaneError, RequestEnded
 from fairlane.model import Policy, Slice, Token, Verdict, result_head
-from fairlane.operations.control import change, completion, control, requeue
+from fairlane.operations.control import change, completion, completion_log, request_state, requeue
 from fairlane.operations.diagnosis.fsck import Walk
 from fairlane.operations.lease import leases, shards, tokens
 from fairlane.operations.lease.shards import Shards
@@ -247,9 +247,9 @@ def takes_back_a_stream(driver: Any) -> None:
 def cancels(driver: Any) -> None:
     put(driver)
     held = take(driver)
-    driver.run(control.cancel("r1", "why"))
+    driver.run(change.cancel("r1", "why"))
     settle(driver, held)
-    driver.run(control.cancel("r1", "why"))
+    driver.run(change.cancel("r1", "why"))
 
 
 def works(driver: Any) -> None:
@@ -378,7 +378,7 @@ def changes(driver: Any) -> None:
     driver.run(change.set_limit("r1", 3))
     driver.run(change.set_priority("r1", 7))
     driver.run(change.set_limit("r1", 1))
-    driver.run(control.cancel("r1", "why"))
+    driver.run(change.cancel("r1", "why"))
     with contextlib.suppress(RequestEnded):
         driver.run(change.pause("r1"))
 
@@ -473,7 +473,7 @@ def outcome(plain: SyncDriver, client: Any) -> dict[str, Any]:
     for request_id in ids:  # the mark of an intent that stood for nothing is no request
         if client.hget(keys.request_hash(request_id), "state") == b"abandoned":
             client.delete(keys.request_hash(request_id))
-    log = driver.run(completion.read_completions("req", "0", 0))
+    log = driver.run(completion_log.read_completions("req", "0", 0))
     return {
         "requests": {
             known(name): seen
@@ -508,7 +508,7 @@ def told(driver: Any, client: Any, request_id: str) -> Any:
     """The counts and results of one request; each result once."""
     if not client.exists(keys.request_hash(request_id)):
         return None
-    seen = driver.run(control.progress(request_id))
+    seen = driver.run(request_state.progress(request_id))
     pages = driver.run(completion.read_results(request_id, b"0", 0)).entries
     results = sorted((one.index, one.status) for _, found in pages for one in found)
     return (

@@ -34,10 +34,13 @@ API = {
     "monitor": {"completions", "state"},
 }
 # What else a `fairlane` command is called in its file.
-PARTS = {"dead list": ("cli.dead", "list_"), "scripts load": ("cli.scripts", "load")}
-PARTS["scripts verify"] = ("cli.scripts", "verify")
+PARTS = {
+    "dead list": ("cli.commands.dead", "list_"),
+    "scripts load": ("cli.commands.scripts", "load"),
+}
+PARTS["scripts verify"] = ("cli.commands.scripts", "verify")
 PARTS |= {
-    f"spark {name}": (f"cli.spark.{name}", "*")
+    f"spark {name}": (f"spark.commands.{name}", "*")
     for name in ("submit", "collect", "archive", "report", "stop")
 }
 OPEN_TO_ALL = {"acl", "server", "completion"}  # they speak with no Redis, or only with their own
@@ -53,7 +56,7 @@ def server(redis_server: Any) -> Iterator[redis.Redis]:
 
 
 def what_it_sends(role: str) -> Sent:
-    entries = [PARTS.get(name, (f"cli.{name}", "*")) for name in acl.ROLES[role].runs]
+    entries = [PARTS.get(name, (f"cli.commands.{name}", "*")) for name in acl.ROLES[role].runs]
     entries += [("queue", f".{name}") for name in API.get(role, ())]
     return sent_by(*entries)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fairlane.errors import InvalidArgument
-from fairlane.operations.control.control import completion
+from fairlane.operations.control.request_state import completion
 from fairlane.protocol import keys
 from tests.scripts.test_full_and_forgotten import full
 from tests.support.requests import HOUR, Lane

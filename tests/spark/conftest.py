@@ -36,8 +36,13 @@ CONF = {
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.is_relative_to(HERE):
+        # The operations and scripts of Spark's part run without Spark.
+        if item.path.is_relative_to(HERE) and item.path.parent.name not in {
+            "operations",
+            "scripts",
+        }:
             item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.spark)
 
 
 @pytest.fixture(scope="session")

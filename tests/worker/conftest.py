@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import redis
 
     from fairlane.model import Slice
+    from fairlane.worker.handler.outcome import Outcome
     from fairlane.worker.lease_board import LeaseRecord
-    from fairlane.worker.unit.unit import Outcome
     from tests.support.workers import Folder
 
 

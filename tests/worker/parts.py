@@ -15,7 +15,7 @@ from fairlane.worker.handler.handlers import shape_of
 from fairlane.worker.lease_board import LeaseBoard, LeaseRecord
 from fairlane.worker.metrics import Measures
 from fairlane.worker.unit.sizing import SliceSizes
-from fairlane.worker.unit.unit import Outcome, Unit
+from fairlane.worker.unit.unit import Unit
 from tests.support.servers import backends
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from fairlane.model import Entry
     from fairlane.protocol.steps import Operation
+    from fairlane.worker.handler.outcome import Outcome
 
 OP = b"0123456789abcdef0123456789abcdef"
 TAKEN_MS = 1_700_000_000_500

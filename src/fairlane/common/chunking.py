@@ -1,19 +1,14 @@
-"""Cuts any iterable of bodies into chunks that one script call may carry, or makes an id of it."""
+"""Cuts any iterable of bodies into chunks that one script call may carry."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
-from dataclasses import fields
 from itertools import chain
-from typing import Any
 
 from fairlane.errors import InvalidArgument, type_of
-from fairlane.model import Policy
 from fairlane.settings import CHUNK_BYTES, CHUNK_ENTRIES, MAX_BODY
 
 Body = bytes | str
-ID_DIGITS = 40  # hex: 160 bits of SHA-256
 
 
 class Chunker:
@@ -142,41 +137,3 @@ def _check_iterable(bodies: object) -> None:
             f"bodies is {type_of(bodies)}: an iterable of bytes or str is expected, "
             "one for each sub-request"
         )
-
-
-class ContentId:
-    """An id made of what a request is: its options, and its bodies however they come in chunks.
-
-    Options at their defaults are not part of it, so a release with more options makes the same ids.
-    """
-
-    def __init__(self, policy: Policy) -> None:
-        chosen = [
-            (option.name, getattr(policy, option.name))
-            for option in fields(policy)
-            if getattr(policy, option.name) != option.default
-        ]
-        self._hash = hashlib.sha256(b"fairlane content 1 %a\n" % chosen)
-
-    def add(self, bodies: Iterable[bytes]) -> None:
-        """Takes the next bodies; each counts with its length."""
-        for body in bodies:
-            self._hash.update(b"%d:" % len(body))
-            self._hash.update(body)
-
-    @property
-    def id(self) -> str:
-        """The id of all that was added."""
-        return self._hash.hexdigest()[:ID_DIGITS]
-
-
-def content_id(bodies: Iterable[Body], **options: Any) -> str:
-    """The id that this content has: 40 hex digits, the same for the same bodies and options.
-
-    `options` are those of Queue.submit_request, and `queue`. Submitted under this id, a content is
-    one request however often it comes, until its retention is over. Raises InvalidArgument.
-    """
-    digest = ContentId(Policy(**options))
-    for chunk in chunks(bodies):
-        digest.add(chunk)
-    return digest.id

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane.errors import FairlaneError, RedisUnreachable
-from fairlane.operations.diagnosis.server_checks import read_info
 from fairlane.protocol.scripts import Dialect, library
+from fairlane.protocol.server_info import read_info
 from fairlane.protocol.steps import At, Command, Nodes
 
 if TYPE_CHECKING:

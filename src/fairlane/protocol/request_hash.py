@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command, Operation
@@ -63,3 +63,9 @@ def _stored(names: Sequence[str]) -> list[str]:
     if "chain" in found or "chunks" in found:  # without a digest their defaults mean nothing
         found["digest"] = None
     return list(found)
+
+
+def as_text(flat: Any) -> dict[str, str]:
+    """A hash's reply as a dict of text; a body is never in it."""
+    pairs = flat.items() if isinstance(flat, dict) else zip(flat[::2], flat[1::2], strict=True)
+    return {name.decode(): value.decode("utf-8", "replace") for name, value in pairs}

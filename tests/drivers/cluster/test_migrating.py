@@ -11,7 +11,7 @@ import pytest
 
 from fairlane import aio
 from fairlane.drivers.sync.driver import SyncDriver
-from fairlane.operations.control import control
+from fairlane.operations.control import change
 from fairlane.operations.lease import shards, tokens
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Command, Message, Operation, Pause, Subscribe
@@ -190,7 +190,7 @@ def test_a_script_waits_until_its_slot_has_arrived(kind: str, cluster: Cluster, 
     def operation() -> Operation[Any]:
         yield Pause(0)
         refused.set()
-        return (yield from control.cancel("r1", "why"))
+        return (yield from change.cancel("r1", "why"))
 
     got: list[Any] = []
     caller = threading.Thread(target=lambda: got.append(perform(kind, driver, operation())))

@@ -9,7 +9,7 @@ import pytest
 
 from fairlane import aio
 from fairlane.errors import InvalidArgument, RequestEnded, RequestNotFound
-from fairlane.operations.control import change, control
+from fairlane.operations.control import change, request_state
 from fairlane.operations.maintenance import lost_tokens
 from fairlane.protocol import keys
 from tests.support.requests import cut, pop_token, settle, take_slice, work_off
@@ -139,7 +139,7 @@ def test_progress_tells_what_was_asked_for(driver: SyncDriver, queue: Queue, lan
     (token,) = lane.start(1, **given)
     held = lane.take(token)
     lane.complete(held, others=[(held.ids[0], "timeout", 0)])
-    found = driver.run(control.progress("r1"))
+    found = driver.run(request_state.progress("r1"))
     assert found.deadline_ms == lane.now + 60_000
     assert (found.time_limit_ms, found.timeouts, found.parent) == (2_000, 1, "r0")
 

@@ -11,7 +11,7 @@ import pytest
 
 from fairlane import settings
 from fairlane.errors import DataLost, InvalidArgument, RequestLost, RequestNotFound, WaitTimeout
-from fairlane.operations.control import control
+from fairlane.operations.control import request_state
 from fairlane.operations.control.completion import wait
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command, Message, Subscribe
@@ -318,7 +318,7 @@ def test_holders_names_who_works_on_it(queue: Queue):
     queue.submit_request(numbered(5), id="r1", limit=2)
     held = take_slice(queue.driver, count=2)
     assert held is not None
-    (row,) = queue.driver.run(control.holders("r1"))
+    (row,) = queue.driver.run(request_state.holders("r1"))
     assert row == {"permit": held.k, "fence": held.fence.decode(), "owed": "2", "worker": "w:1"}
 
 
@@ -350,4 +350,4 @@ def test_progress_reads_no_number_where_there_are_words(
     """A reason may look like anything."""
     lane.start(1)
     lane.cancel(reason)
-    assert driver.run(control.progress("r1")).reason == reason
+    assert driver.run(request_state.progress("r1")).reason == reason

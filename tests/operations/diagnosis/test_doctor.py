@@ -14,10 +14,11 @@ from fairlane.errors import RedisUnfit, RedisUnreachable
 from fairlane.operations.diagnosis import queue_checks
 from fairlane.operations.diagnosis.doctor import examine
 from fairlane.operations.diagnosis.queue_checks import judge_queue
-from fairlane.operations.diagnosis.server_checks import Check, Facts, judge, read_info
+from fairlane.operations.diagnosis.server_checks import Check, Facts, judge
 from fairlane.operations.diagnosis.size_checks import Left
 from fairlane.operations.lease.shards import Shards, set_shards
 from fairlane.protocol import keys
+from fairlane.protocol.server_info import read_info
 from fairlane.protocol.steps import At, Nodes
 from fairlane.queue import Queue
 from tests.operations.maintenance.test_registry import (

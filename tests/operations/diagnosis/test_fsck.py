@@ -8,7 +8,7 @@ import pytest
 
 from fairlane import settings
 from fairlane.errors import RedisUnreachable
-from fairlane.operations.control.completion import read_completions
+from fairlane.operations.control.completion_log import read_completions
 from fairlane.operations.diagnosis import fsck, fsck_dispatch
 from fairlane.operations.diagnosis.fsck import Walk
 from fairlane.protocol import keys

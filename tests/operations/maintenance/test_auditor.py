@@ -8,7 +8,7 @@ import pytest
 
 from fairlane import settings
 from fairlane.errors import FairlaneError
-from fairlane.operations.control.completion import read_completions
+from fairlane.operations.control.completion_log import read_completions
 from fairlane.operations.lease import shards
 from fairlane.operations.lease.shards import Shards
 from fairlane.operations.maintenance import auditor, registry

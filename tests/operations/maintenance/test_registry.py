@@ -9,7 +9,7 @@ import pytest
 
 from fairlane import settings
 from fairlane.errors import FairlaneError, RedisUnreachable
-from fairlane.operations.control.completion import read_completions
+from fairlane.operations.control.completion_log import read_completions
 from fairlane.operations.maintenance import registry
 from fairlane.operations.maintenance.lost_tokens import Suspect
 from fairlane.operations.submit import intents

@@ -11,9 +11,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import fairlane
-from fairlane.common.chunking import ContentId, content_id
 from fairlane.errors import InvalidArgument, RequestExists
 from fairlane.model import Policy
+from fairlane.operations.submit.content_id import ContentId, content_id
 from tests.support.requests import numbered, work_off
 
 if TYPE_CHECKING:

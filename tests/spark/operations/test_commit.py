@@ -10,7 +10,7 @@ import pytest
 from fairlane import settings
 from fairlane.errors import QueueFull, RequestEnded, RequestExists, RequestLost
 from fairlane.model import Policy
-from fairlane.operations.control.control import cancel
+from fairlane.operations.control.change import cancel
 from fairlane.operations.submit import admission
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Call, Pause

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SRC = Path(fairlane.__file__).parent
 Place = tuple[str, str]  # a module and a name at its top; "*" = all names
 FACES = {"Queue", "Request"}
-NOT_FOLLOWED = {"aio", "drivers", "embedded", "scripts"}
+NOT_FOLLOWED = ("aio", "drivers", "embedded", "protocol.scripts")
 STEPS = {"Call", "Confirm", "Pop", "Subscribe"}
 # Commands that are known by their second word, too.
 CONTAINERS = {"CLIENT", "CLUSTER", "CONFIG", "MEMORY", "SCRIPT", "XGROUP", "XINFO"}
@@ -48,7 +48,7 @@ def sent_by(*entries: Place) -> Sent:
     while todo:
         place = todo.pop()
         module, name = place
-        if place in found.seen or module.split(".")[0] in NOT_FOLLOWED:
+        if place in found.seen or f"{module}.".startswith(tuple(f"{one}." for one in NOT_FOLLOWED)):
             continue
         parsed = _parsed(module)
         if parsed is None:
@@ -63,7 +63,7 @@ def sent_by(*entries: Place) -> Sent:
             found.scripts.update(_scripts(node))
             found.commands.update(commands_in(node))
             todo += _used(module, node)
-        if module == "steps" and name in STEPS:
+        if module == "protocol.steps" and name in STEPS:
             found.steps.add(name)
     return found
 
@@ -71,9 +71,9 @@ def sent_by(*entries: Place) -> Sent:
 def modules(*packages: str) -> Iterator[str]:
     """The modules of these folders, as `sent_by` wants them."""
     for package in packages:
-        for path in sorted((SRC / package).glob("*.py")):
+        for path in sorted((SRC / package).rglob("*.py")):
             if path.stem != "__init__":
-                yield f"{package}.{path.stem}"
+                yield ".".join(path.relative_to(SRC).with_suffix("").parts)
 
 
 def tree_of(module: str) -> ast.Module:
@@ -127,13 +127,11 @@ def _parsed(module: str) -> _Parsed | None:
     path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     if not path.exists():
         return None
-    package = module.split(".")[: None if path.name == "__init__.py" else -1]
     tree = _Bare().visit(ast.parse(path.read_text()))
     imports: dict[str, Place] = {}
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.level:
-            base = package[: len(package) - node.level + 1]
-            home = ".".join([*base, *([node.module] if node.module else [])])
+        if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith("fairlane."):
+            home = str(node.module).removeprefix("fairlane").removeprefix(".")
             imports |= {alias.asname or alias.name: (home, alias.name) for alias in node.names}
     names: dict[str, ast.AST] = {}
     for node in tree.body:

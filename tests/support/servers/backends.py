@@ -26,11 +26,14 @@ if TYPE_CHECKING:
 VARIABLE = "FAIRLANE_TESTS_SERVERS"
 USUAL = server_process.KINDS
 OTHERS = ("cluster3", "sentinel", "tls_acl", "container")
-EVERYTHING = ("scripts", "operations", "worker", "cli")
+TESTS = Path(__file__).resolve().parents[2]
+OPERATIONS = ("operations", "drivers", "spark/operations")
+SCRIPTS = ("scripts", "spark/scripts")
+EVERYTHING = (*SCRIPTS, *OPERATIONS, "worker", "cli")
 # Where less is enough: what differs from `single` is the way to the server, or the server alone.
 FOLDERS = {
-    "sentinel": ("operations", "worker"),
-    "container": ("operations",),
+    "sentinel": (*OPERATIONS, "worker"),
+    "container": OPERATIONS,
 }
 WITH_REPLICAS = frozenset({"cluster3", "sentinel"})
 PATIENT_MS = 10_000  # longer than any test keeps a server busy: nobody fails over by mistake
@@ -164,9 +167,9 @@ def chosen() -> tuple[str, ...]:
     return tuple(named) or USUAL
 
 
-def takes(kind: str, folder: str) -> bool:
-    """Tell whether the tests of this folder run on that kind when it is named."""
-    return folder in FOLDERS.get(kind, EVERYTHING)
+def takes(kind: str, path: Path) -> bool:
+    """Return True if the tests of this file run on that kind when it is named."""
+    return any(path.is_relative_to(TESTS / name) for name in FOLDERS.get(kind, EVERYTHING))
 
 
 def one() -> tuple[str, ...]:

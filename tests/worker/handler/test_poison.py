@@ -15,12 +15,12 @@ import pytest
 from fairlane import settings
 from fairlane.protocol.steps import Batch, Call
 from fairlane.worker import Worker
+from fairlane.worker.handler.outcome import Outcome
 from fairlane.worker.handler.runner import Runner
 from fairlane.worker.lease_board import LeaseBoard
 from fairlane.worker.process.child import Assignment
 from fairlane.worker.process.pool import Children
 from fairlane.worker.unit.settle import work_off
-from fairlane.worker.unit.unit import Outcome
 from tests.support.workers import Folder, broken, check_told_once, is_alive
 from tests.worker.handlers import echo, spend_async
 from tests.worker.parts import ON_SINGLE, entries_of, slice_of, unit_of_its_own

@@ -37,7 +37,7 @@ def test_an_exception_is_a_retry_with_its_traceback(run: Run):
     assert (verdict.verdict, failed(outcome)) == ("retry", [1])
     assert verdict.head == b"1:x:1:500:0"
     assert verdict.error.startswith("Traceback (most recent call last):\n")
-    assert 'fairlane/worker/runner.py"' not in verdict.error
+    assert 'fairlane/worker/handler/runner.py"' not in verdict.error
     assert "test_verdicts.py" in verdict.error
     assert ", in boom\n" in verdict.error
     assert verdict.error.endswith("ValueError: bad 1\n")

@@ -10,7 +10,7 @@ import pytest
 
 from fairlane import settings
 from fairlane.errors import NodeAway, RedisUnreachable
-from fairlane.operations.control.control import cancel
+from fairlane.operations.control.change import cancel
 from fairlane.protocol import keys
 from fairlane.worker import Reject, Worker, batch_handler
 from fairlane.worker.handler.handlers import shape_of
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from fairlane.errors import FairlaneError
     from fairlane.queue import Queue
+    from fairlane.worker.handler.outcome import Outcome
     from fairlane.worker.lease_board import LeaseRecord
-    from fairlane.worker.unit.unit import Outcome
     from tests.support.workers import Folder, Workers
 
 SOON_S = 2.0  # a second, and one more for a machine that is busy

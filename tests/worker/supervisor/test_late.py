@@ -14,7 +14,7 @@ from tests.worker.parts import indexes, record_of_its_own, slice_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fairlane.worker.unit.unit import Outcome
+    from fairlane.worker.handler.outcome import Outcome
 
 LIMIT_S = 2.0
 

@@ -7,8 +7,8 @@ import logging
 import pytest
 
 from fairlane.protocol.steps import Call, Confirm, Confirmed
+from fairlane.worker.handler.outcome import Outcome
 from fairlane.worker.unit.settle import work_off
-from fairlane.worker.unit.unit import Outcome
 from tests.worker.parts import entries_of, slice_of, unit_of_its_own
 
 

@@ -10,13 +10,14 @@ from fairlane import settings
 from fairlane.errors import NodeAway, RedisUnfit
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Command, Pause, Pop, Popped
+from fairlane.worker.handler.outcome import Outcome
 from fairlane.worker.lease_board import LeaseBoard
 from fairlane.worker.metrics import Measures
 from fairlane.worker.unit import dispatch
 from fairlane.worker.unit.lease_batch import Returned, fetch
 from fairlane.worker.unit.loop import serve
 from fairlane.worker.unit.sizing import SliceSizes
-from fairlane.worker.unit.unit import Outcome, Unit
+from fairlane.worker.unit.unit import Unit
 from tests.worker.parts import granted, unit_of_its_own, unnoted
 from tests.worker.unit.test_lease_batch import echo, handle, held, popped, unit_of
 from tests.worker.unit.test_loop import (

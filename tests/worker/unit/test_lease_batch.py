@@ -384,9 +384,9 @@ def test_a_slice_that_overstays_goes_on_in_parts_and_nobody_waits_for_it(
     """What is done of it is settled, the leases behind it go back, and then it goes on."""
     unit = unit_of()
     now = [0]
-    for module in ("runner", "tally"):
+    for module in ("runner", "outcome"):
         monkeypatch.setattr(
-            f"fairlane.worker.{module}.perf_counter_ns", lambda: now[0], raising=False
+            f"fairlane.worker.handler.{module}.perf_counter_ns", lambda: now[0], raising=False
         )
 
     def slow(body: bytes) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -22,13 +22,16 @@ from fairlane.protocol.steps import (
     Pop,
     Popped,
 )
+from fairlane.worker.handler.outcome import Outcome
 from fairlane.worker.lease_board import LeaseRecord
 from fairlane.worker.lease_memory import COUNTS
 from fairlane.worker.unit.loop import serve
 from fairlane.worker.unit.settle import work_off
 from fairlane.worker.unit.single import use
-from fairlane.worker.unit.unit import Outcome, Unit
 from tests.worker.parts import entries_of, granted, slice_of, unit_of_its_own, unnoted
+
+if TYPE_CHECKING:
+    from fairlane.worker.unit.unit import Unit
 
 POPPED = Popped(b"{req}:5", [b"r1#0.3"])
 SUMMARY = [b"done", 1, 3, 3, 0, 0, 9, 5, b"", 3_600_000]

@@ -98,7 +98,7 @@ def requeue(
     --json` stay in that order. The same command may be repeated after an error: it completes what
     it began, or prints the same new request again.
     """
-    from fairlane.operations.control.control import progress
+    from fairlane.operations.control.request_state import progress
     from fairlane.operations.control.requeue import requeue_dead
 
     choice = _choose(fingerprints, indexes, everything=everything)
@@ -177,8 +177,8 @@ def _list_queue(queue: Queue, *, as_json: bool) -> None:
 
 def _list_groups(queue: Queue, request_id: str, *, as_json: bool) -> bool:
     from fairlane.common.text import reason_words
-    from fairlane.operations.control.control import moment
     from fairlane.operations.control.dead_letters import group_dead
+    from fairlane.operations.control.request_state import moment
 
     groups = queue.driver.run(group_dead(request_id))
     now_ms = queue.driver.run(moment(request_id))
@@ -269,8 +269,8 @@ def _none(queue: Queue, request_id: str) -> str:
 
 def _gone(queue: Queue, request_id: str) -> str:
     """Returns how many of all dead were requeued or dropped; "" for none."""
-    from fairlane.operations.control.control import progress
     from fairlane.operations.control.dead_letters import count_dead
+    from fairlane.operations.control.request_state import progress
 
     counts = queue.driver.run(progress(request_id))
     gone = gone_words(counts, queue.driver.run(count_dead(request_id)))
@@ -289,7 +289,7 @@ def _will_run(request_id: str, run_by: str, count: int) -> str:
 
 def _requeued_before(queue: Queue, request_id: str, run_by: str, count: int) -> str:
     """Returns what became of an earlier call with the same choice, and what to do next."""
-    from fairlane.operations.control.control import progress
+    from fairlane.operations.control.request_state import progress
 
     counts = queue.driver.run(progress(run_by))
     verb = "was" if count == 1 else "were"

@@ -159,7 +159,7 @@ def _look(
     request_id: str,
 ) -> Operation[tuple[Progress, list[dict[str, str]], tuple[int, int], int]]:
     """Returns a request, who holds its permits, its retries, and what time it is in Redis."""
-    from fairlane.operations.control.control import holders, moment, progress, waiting_retries
+    from fairlane.operations.control.request_state import holders, moment, progress, waiting_retries
 
     found = yield from progress(request_id)
     held = yield from holders(request_id)

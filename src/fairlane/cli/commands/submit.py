@@ -216,7 +216,7 @@ def _content_id(wish: Wish, source: Source, form: str) -> str:
     if not source.is_file:
         raise InvalidArgument(f"--once reads twice, and {source.name} can be read only once")
     from fairlane.cli.submission.requests_format import LONGEST_LINE
-    from fairlane.common.chunking import ContentId
+    from fairlane.operations.submit.content_id import ContentId
 
     digest = ContentId(wish.policy)
     blocks = source.blocks() if form == "lines" else source.blocks(LONGEST_LINE)

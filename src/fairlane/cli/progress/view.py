@@ -128,7 +128,7 @@ class _Watching:
         Raises WaitTimeout, RequestNotFound, RequestLost.
         """
         from fairlane.operations.control.completion import replaced, timed_out
-        from fairlane.operations.control.control import progress
+        from fairlane.operations.control.request_state import progress
         from fairlane.protocol import keys
         from fairlane.protocol.steps import Message, Subscribe
 

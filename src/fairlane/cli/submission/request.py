@@ -98,7 +98,7 @@ def impatient(url: str) -> AbstractContextManager[SyncDriver]:
 
 def cancel_if_there(request: Request) -> None:
     """Cancels what an interrupt may have left of a request. Raises RedisUnreachable."""
-    from fairlane.operations.control.control import cancel
+    from fairlane.operations.control.change import cancel
 
     queue = request.queue
     try:

@@ -1,13 +1,13 @@
-"""Live changes: pause, resume, another limit, another priority."""
+"""Changes of a request that runs: pause, resume, cancel, another limit, another priority."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fairlane.errors import RequestEnded
+from fairlane.errors import InvalidArgument, RequestEnded
 from fairlane.model import check_limit, check_priority
-from fairlane.operations.control.control import not_found
-from fairlane.operations.lease.tokens import insert, retire
+from fairlane.operations.control.request_state import not_found
+from fairlane.operations.lease.tokens import count_stop, insert, retire
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Command
@@ -55,6 +55,26 @@ def set_priority(request_id: str, priority: int) -> Operation[None]:
     names = keys.request_keys(request_id)
     call = library().set_priority(names, priority=check_priority(priority))
     yield from _change(request_id, call, "given another priority")
+
+
+def cancel(request_id: str, reason: str, *, queue: str | None = None) -> Operation[bool]:
+    """Stops a request; True when it has ended, False while slices are held. RequestNotFound."""
+    if not isinstance(reason, str):
+        raise InvalidArgument(f"reason {reason!r} is not valid: words are expected")
+    names = keys.request_keys(request_id)
+    stored = yield Command(b"HGET", keys.request_hash(request_id), b"queue")
+    reply = yield library().cancel(names, reason=reason)
+    if reply[0] == b"gone":
+        raise not_found(request_id)
+    home = queue or (stored or b"").decode()
+    if reply[0] == b"ended":
+        yield retire(home, request_id, reply[1])
+        return True
+    calls = insert(home, request_id, reply[-1])
+    if calls:
+        yield Batch(calls)
+    yield from count_stop(home)
+    return False
 
 
 def _change(request_id: str, call: Call, what: str) -> Operation[list[Any]]:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, NamedTuple
 
 from fairlane import settings
-from fairlane.errors import DataLost, InvalidArgument, RequestLost, WaitTimeout
-from fairlane.model import ENDED_STATES, Completion, Result
-from fairlane.operations.control.control import completion, not_found
+from fairlane.errors import InvalidArgument, RequestLost, WaitTimeout
+from fairlane.model import ENDED_STATES, Result
 from fairlane.operations.control.overview import unserved
+from fairlane.operations.control.request_state import not_found
 from fairlane.operations.submit.durability import confirm_end
 from fairlane.protocol import keys
 from fairlane.protocol.request_hash import read
 from fairlane.protocol.steps import Batch, Command, Message, Operation, Subscribe
-from fairlane.spark.operations.stream_ranges import lost_behind, trimmed_before
 
-_ENTRY = re.compile(r"\d+(-\d+)?")
 _COUNTED = ("state", "born", "total", "done", "dead")
 PAGE = 64  # entries of `out` a page; one entry is what one complete call settled
 
@@ -154,34 +151,3 @@ def parse_results(fields: list[bytes]) -> list[Result]:
             )
         )
     return found
-
-
-def read_completions(queue: str, after: str, block_ms: int) -> Operation[list[Completion]]:
-    """Returns endings logged after `after`: a log_id, "0" for all that is kept, or a moment in ms.
-
-    Raises InvalidArgument, and DataLost if endings after that place may have left the log, or if a
-    failover took that place back, because later endings may then be logged before it.
-    """
-    if not _ENTRY.fullmatch(after):
-        raise InvalidArgument(f"{after!r} is no place in the completion log: a log_id is expected")
-    words: tuple[Any, ...] = (b"XREAD", b"COUNT", 100)
-    if block_ms:
-        words += (b"BLOCK", block_ms)
-    reply = yield Command(*words, b"STREAMS", keys.completed(queue), after)
-    # Only after the page was read: a place that is still in the log now was in it then.
-    if "-" in after:
-        why = yield from lost_behind(queue, after)
-    else:
-        why = "" if after == "0" else (yield from trimmed_before(queue, after))
-    if why:
-        raise DataLost(
-            f"endings after {after} may be missing from the completion log of queue {queue}: {why}"
-            '; read on from an earlier log_id, or from "0": some endings then come again'
-        )
-    return [completion(log_id, fields) for log_id, fields in (reply[0][1] if reply else [])]
-
-
-def last_completion(queue: str) -> Operation[str]:
-    """Where the completion log ends now: an entry id, "0-0" when it is empty."""
-    reply = yield Command(b"XREVRANGE", keys.completed(queue), "+", "-", b"COUNT", 1)
-    return reply[0][0].decode() if reply else "0-0"

@@ -11,9 +11,9 @@ from fairlane.common.fingerprint import fingerprint_of, read_failure
 from fairlane.common.text import named
 from fairlane.errors import DeadNotFound
 from fairlane.model import DeadChoice, DeadGroup, DeadSubRequest
-from fairlane.operations.control.control import as_text, not_found
+from fairlane.operations.control.request_state import not_found
 from fairlane.protocol import keys
-from fairlane.protocol.request_hash import read
+from fairlane.protocol.request_hash import as_text, read
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Command
 

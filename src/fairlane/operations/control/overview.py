@@ -14,14 +14,13 @@ from fairlane.common.text import of_queue
 from fairlane.errors import FairlaneError
 from fairlane.model import ENDED_STATES, Progress
 from fairlane.operations.batching import batch
-from fairlane.operations.control.control import progress_of
+from fairlane.operations.control.request_state import asks_of_progress, progress_of
 from fairlane.operations.lease.shards import read_shards
 from fairlane.operations.lease.tokens import parse
 from fairlane.operations.maintenance.dead_workers import is_late
 from fairlane.protocol import keys
 from fairlane.protocol.request_hash import ask, told
 from fairlane.protocol.steps import Batch, Command, Operation
-from fairlane.spark.operations.stream_ranges import asks_of_progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

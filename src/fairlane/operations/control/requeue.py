@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from fairlane.errors import RequestEnded, RequestExists
 from fairlane.model import ENDED_STATES
 from fairlane.operations.control import dead_letters
-from fairlane.operations.control.control import not_found
 from fairlane.operations.control.dead_letters import ALL, choose, none_with
+from fairlane.operations.control.request_state import not_found
 from fairlane.operations.control.requeue_ended import requeue_ended
 from fairlane.operations.lease.leases import new_op
 from fairlane.operations.lease.tokens import insert, retire

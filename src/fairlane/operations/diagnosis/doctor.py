@@ -10,17 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from fairlane.errors import FairlaneError, RedisUnreachable
 from fairlane.operations.diagnosis.queue_checks import judge_queue
-from fairlane.operations.diagnosis.server_checks import (
-    BAD,
-    OK,
-    WARN,
-    Check,
-    Facts,
-    judge,
-    read_info,
-)
+from fairlane.operations.diagnosis.server_checks import BAD, OK, WARN, Check, Facts, judge
 from fairlane.operations.diagnosis.size_checks import judge_retention, judge_sizes
 from fairlane.protocol.scripts import Dialect, library
+from fairlane.protocol.server_info import read_info
 from fairlane.protocol.steps import At, Command, Nodes
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fairlane import settings
+from fairlane.protocol.server_info import release
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,20 +52,6 @@ class Facts:
     def setting(self, name: str) -> str | None:
         """A setting; None when it can't be read."""
         return None if self.config is None else self.config.get(name)
-
-
-def read_info(text: bytes) -> dict[str, str]:
-    """The fields of INFO or CLUSTER INFO."""
-    lines = text.decode("utf-8", "replace").splitlines()
-    return dict(line.split(":", 1) for line in lines if ":" in line and line[0] != "#")
-
-
-def release(info: dict[str, str]) -> tuple[str, tuple[int, ...]]:
-    """Which server it is: ("Redis" or "Valkey", its version)."""
-    name = "Valkey" if "valkey_version" in info else "Redis"
-    text = info.get("valkey_version") or info.get("redis_version", "0")
-    parts = (part for part in text.split(".") if part.isdigit())
-    return name, tuple(map(int, parts))[:3]
 
 
 def judge(facts: Facts) -> Iterator[Check]:

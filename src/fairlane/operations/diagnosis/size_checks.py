@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fairlane.common.text import size, span
 from fairlane.errors import FairlaneError
 from fairlane.operations.batching import each
-from fairlane.operations.diagnosis.server_checks import WARN, Check, Facts, read_info
+from fairlane.operations.diagnosis.server_checks import WARN, Check, Facts
 from fairlane.operations.lease.tokens import marker_ms
 from fairlane.protocol import keys
 from fairlane.protocol.request_hash import ask, told
+from fairlane.protocol.server_info import read_info
 from fairlane.protocol.steps import At, Batch, Command
 
 if TYPE_CHECKING:

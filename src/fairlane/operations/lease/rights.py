@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane.errors import FairlaneError, RedisUnfit, RedisUnreachable
-from fairlane.operations.diagnosis.server_checks import read_info
 from fairlane.protocol import acl, keys
 from fairlane.protocol.scripts import Dialect, library
+from fairlane.protocol.server_info import read_info
 from fairlane.protocol.steps import At, Batch, Command, Nodes
 
 if TYPE_CHECKING:

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fairlane.common.histogram import Distribution
-from fairlane.operations.control.control import as_text
 from fairlane.protocol import keys
-from fairlane.protocol.request_hash import read
+from fairlane.protocol.request_hash import as_text, read
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Call, Command, Operation
 

@@ -10,6 +10,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from pyspark.sql.types import StructField, StructType
 
+from fairlane.operations.control import completion_log
 from fairlane.spark.operations import stream_ranges
 from fairlane.spark.source.columns import INT, LONG, MOMENT, TEXT, arrow_of, moment, struct_of
 
@@ -40,7 +41,7 @@ PARTS = _struct(("request", TEXT), ("priority", INT), ("first", TEXT), ("last", 
 
 
 def parts_of(
-    spans: Sequence[tuple[str, stream_ranges.Span]],
+    spans: Sequence[tuple[str, completion_log.Span]],
     rows: Mapping[str, Mapping[str, Any]],
     ranges_of: int,
 ) -> list[tuple[Any, ...]]:
@@ -58,7 +59,7 @@ def collect(endings: DataFrame) -> list[dict[str, Any]]:
     plain = [name for name in endings.columns if name not in _MOMENTS]
     millis = [F.unix_millis(name).alias(name) for name in _MOMENTS]
     rows = [row.asDict() for row in endings.select(*plain, *millis).collect()]
-    return sorted(rows, key=lambda row: stream_ranges.place(row["log_id"]))
+    return sorted(rows, key=lambda row: completion_log.place(row["log_id"]))
 
 
 def write_counted(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fairlane import settings
 from fairlane.errors import RedisFull, RequestEnded
-from fairlane.operations.control.control import cancel
+from fairlane.operations.control.change import cancel
 from fairlane.operations.lease.tokens import insert_all
 from fairlane.operations.submit.stream import begin
 from fairlane.protocol import keys

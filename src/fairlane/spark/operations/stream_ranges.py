@@ -7,16 +7,29 @@ fixed beforehand: entries of a stream never change, so (first id, last id) says 
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from fairlane import settings
 from fairlane.errors import FairlaneError
 from fairlane.model import ENDED_STATES
 from fairlane.operations.batching import batch, each
-from fairlane.operations.control.control import as_text, completion, not_found, progress_of
+from fairlane.operations.control.completion_log import (
+    BEGIN,
+    Entries,
+    Span,
+    ends,
+    place,
+    span,
+    span_of,
+)
 from fairlane.operations.control.dead_letters import page_size, sub_request
+from fairlane.operations.control.request_state import (
+    asks_of_progress,
+    completion,
+    not_found,
+    progress_of,
+)
 from fairlane.protocol import keys
-from fairlane.protocol.request_hash import ask, read, told
+from fairlane.protocol.request_hash import as_text, ask, read, told
 from fairlane.protocol.steps import Batch, Command
 
 if TYPE_CHECKING:
@@ -25,13 +38,10 @@ if TYPE_CHECKING:
     from fairlane.model import Completion, DeadSubRequest, Progress
     from fairlane.protocol.steps import Operation
 
-BEGIN = "0-0"  # before every entry
 PAGE = 1_000  # small entries read at once
 RESULTS_PAGE = 64  # entries of `out`: each may hold hundreds of results
 _SEQ = 2**64 - 1
 _SPANS = 30  # streams whose ends are looked up at once
-
-Entries = list[tuple[bytes, Any]]
 
 
 class Piece(NamedTuple):
@@ -41,25 +51,11 @@ class Piece(NamedTuple):
     last: str
 
 
-class Span(NamedTuple):
-    """All that is in a stream now: its first and last entry, and how many there are."""
-
-    first: str
-    last: str
-    length: int
-
-
 class Ended(NamedTuple):
     """What the record of an ended request still tells: `limit` and `attempts` of its policy."""
 
     limit: int
     attempts: int
-
-
-def place(entry_id: str) -> tuple[int, int]:
-    """An entry id as two numbers, which are in the order of the stream. Raises ValueError."""
-    ms, _, seq = entry_id.partition("-")
-    return int(ms), int(seq or 0)
 
 
 def after(entry_id: str) -> str:
@@ -82,11 +78,6 @@ def cut(first: str, last: str, parts: int) -> list[Piece]:
     pieces[0] = Piece(first, pieces[0].last)
     pieces[-1] = Piece(pieces[-1].first, last)
     return pieces
-
-
-def span(stream: bytes) -> Operation[Span | None]:
-    """What is in a stream now; None when it is empty or not there."""
-    return _span(*(yield Batch(_ends(stream))))
 
 
 def last_id(stream: bytes) -> Operation[str]:
@@ -116,37 +107,6 @@ def endings(queue: str, piece: Piece) -> Operation[tuple[list[Completion], Piece
     """A page of the completion log, and what is left of the piece."""
     entries, rest = yield from read_page(keys.completed(queue), piece, PAGE)
     return [completion(log_id, fields) for log_id, fields in entries], rest
-
-
-def lost_behind(queue: str, at: str) -> Operation[str]:
-    """Returns why endings after the entry `at` may be missing from the log; "" if none can be.
-
-    The log loses entries at its old end only. So while it holds `at`, it holds all that followed.
-    `at` is an entry that was read, BEGIN for none.
-    """
-    log = keys.completed(queue)
-    if place(at) == place(BEGIN) or (yield Command(b"XRANGE", log, at, at)):
-        return ""
-    found = yield from span(log)
-    if found is None:
-        return "the log is empty by now"
-    if place(at) < place(found.first):
-        return f"the log begins at {found.first} by now"
-    if place(found.last) < place(at):
-        return f"the log ends at {found.last} by now, as a failover or a restart took back its end"
-    return f"the entry {at} is not in the log any more, as a failover or a restart took it back"
-
-
-def trimmed_before(queue: str, moment_ms: str) -> Operation[str]:
-    """Returns why endings after this moment may be missing from the log; "" if none can be.
-
-    A log that is shorter than the limit was never trimmed.
-    """
-    found = yield from span(keys.completed(queue))
-    if found is None or found.length < settings.LOG_ENTRIES:
-        return ""
-    is_behind = place(moment_ms) < place(found.first)
-    return f"the log begins at {found.first} by now" if is_behind else ""
 
 
 def first_from(stream: bytes, moment_ms: str) -> Operation[str | None]:
@@ -180,18 +140,6 @@ def unfinished(queue: str) -> Operation[tuple[list[str], Span | None]]:
     return list(ids), found
 
 
-def asks_of_progress(ids: Sequence[str]) -> list[Command]:
-    """Returns the two commands for each request whose replies `progress_of` takes."""
-    return [
-        command
-        for one in ids
-        for command in (
-            Command(b"HGETALL", keys.request_hash(one)),
-            Command(b"ZCARD", keys.leases(one)),
-        )
-    ]
-
-
 def progresses(ids: Sequence[str]) -> Operation[list[Progress]]:
     """The counts of requests now, without those that are not there or cannot be read."""
     replies = yield from each(asks_of_progress(ids))
@@ -218,27 +166,15 @@ def _spans(streams: Sequence[tuple[str, bytes]]) -> Operation[list[tuple[str, Sp
         some = streams[at : at + _SPANS]
         steps: list[Command] = []
         for _, stream in some:
-            steps += _ends(stream)
+            steps += ends(stream)
         replies = yield Batch(steps)
-        for (one, _), *ends in zip(some, replies[::3], replies[1::3], replies[2::3], strict=True):
-            whole = _span(*ends)
+        for (one, _), *replied in zip(
+            some, replies[::3], replies[1::3], replies[2::3], strict=True
+        ):
+            whole = span_of(*replied)
             if whole is not None:
                 found.append((one, whole))
     return found
-
-
-def _ends(stream: bytes) -> list[Command]:
-    return [
-        Command(b"XLEN", stream),
-        Command(b"XRANGE", stream, "-", "+", b"COUNT", 1),
-        Command(b"XREVRANGE", stream, "+", "-", b"COUNT", 1),
-    ]
-
-
-def _span(length: int, first: Entries, last: Entries) -> Span | None:
-    if not first or not last:
-        return None
-    return Span(first[0][0].decode(), last[0][0].decode(), length)
 
 
 def read_dead(

@@ -18,7 +18,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import IntegerType, LongType, StringType, TimestampType
 
-from fairlane.spark.operations.stream_ranges import Piece, place
+from fairlane.operations.control.completion_log import place
+from fairlane.spark.operations.stream_ranges import Piece
 from fairlane.spark.source.columns import COLUMNS
 
 if TYPE_CHECKING:

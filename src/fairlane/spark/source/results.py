@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fairlane.drivers.sync.driver import SyncDriver
-    from fairlane.spark.operations.stream_ranges import Entries, Piece
+    from fairlane.operations.control.completion_log import Entries
+    from fairlane.spark.operations.stream_ranges import Piece
 
 _INDEX, _STATUS, _ATTEMPT, _WAITED, _RAN = range(5)  # of a head: model.result_head
 

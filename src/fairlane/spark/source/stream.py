@@ -23,6 +23,7 @@ from pyspark.sql.streaming.datasource import (
 
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import DataLost, FairlaneError, InvalidArgument, RequestNotFound
+from fairlane.operations.control import completion_log
 from fairlane.protocol import keys
 from fairlane.spark.operations import stream_ranges
 from fairlane.spark.options import Options
@@ -112,7 +113,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """An offset as a user writes it."""
         try:
             found = json.loads(text)
-            stream_ranges.place(found[self.name].removeprefix(_BEFORE))
+            completion_log.place(found[self.name].removeprefix(_BEFORE))
         except (ValueError, LookupError, TypeError, AttributeError):
             example = json.dumps({self.name: "1700000000000"})
             raise InvalidArgument(
@@ -127,24 +128,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a new query begins."""
         found, born = self._look()
         if self.starting == "earliest":
-            return self._offset(_BEFORE + found.first if found else stream_ranges.BEGIN, born)
+            return self._offset(_BEFORE + found.first if found else completion_log.BEGIN, born)
         if self.starting == "latest":
-            return self._offset(found.last if found else stream_ranges.BEGIN, born)
+            return self._offset(found.last if found else completion_log.BEGIN, born)
         given: dict[str, Any] = json.loads(self.starting)
         at = given[self.name]
         if "-" not in at:  # an offset names an entry, because only the loss of one can be noticed
             at = self._place_of(at, found)
         return self._offset(at, given["born"] or born)
 
-    def _place_of(self, moment_ms: str, found: stream_ranges.Span | None) -> str:
+    def _place_of(self, moment_ms: str, found: completion_log.Span | None) -> str:
         """Returns the place before the first entry that is not older. Raises DataLost."""
         with closing(SyncDriver(self.redis)) as driver:
             first = driver.run(stream_ranges.first_from(self.stream, moment_ms))
             if self.fails and not self.request:
-                why = driver.run(stream_ranges.trimmed_before(self.queue, moment_ms))
+                why = driver.run(completion_log.trimmed_before(self.queue, moment_ms))
                 if why:
                     raise self._lost(why)
-        return _BEFORE + first if first else found.last if found else stream_ranges.BEGIN
+        return _BEFORE + first if first else found.last if found else completion_log.BEGIN
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's name
         """What `maxOffsetsPerTrigger` says."""
@@ -153,7 +154,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  Spark's name
         """Fixes where a query that reads what there is now will stop."""
         found, _ = self._look()
-        self.target = found.last if found else stream_ranges.BEGIN
+        self.target = found.last if found else completion_log.BEGIN
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802  Spark's name
         """Where the stream ends now; for the query's progress only."""
@@ -171,9 +172,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         at = self._place(start)
         self._check(at, start["born"])  # without a batch nothing else does
         found, _ = self._look()
-        last = found.last if found else stream_ranges.BEGIN
+        last = found.last if found else completion_log.BEGIN
         if self.target is not None:
-            last = min(last, self.target, key=stream_ranges.place)
+            last = min(last, self.target, key=completion_log.place)
         if not _has_more(at, last):
             return start
         if isinstance(limit, ReadMaxRows):
@@ -198,11 +199,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     break
         return last or part.piece.last
 
-    def _look(self) -> tuple[stream_ranges.Span | None, int]:
+    def _look(self) -> tuple[completion_log.Span | None, int]:
         """What the stream holds now, and when its request was born."""
         with closing(SyncDriver(self.redis)) as driver:
             if not self.request:
-                return driver.run(stream_ranges.span(self.stream)), 0
+                return driver.run(completion_log.span(self.stream)), 0
             found, born, _ = driver.run(stream_ranges.result_span(self.request))
             return found, born
 
@@ -260,7 +261,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self.request:
                 why = self._why_lost(driver, at, born)
             else:
-                why = driver.run(stream_ranges.lost_behind(self.queue, at))
+                why = driver.run(completion_log.lost_behind(self.queue, at))
         if why:
             raise self._lost(why)
 
@@ -277,7 +278,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if born_now != born:
             return f"request {self.request} is another one than before"
         last = driver.run(stream_ranges.last_id(self.stream))
-        if stream_ranges.place(at) <= stream_ranges.place(last):
+        if completion_log.place(at) <= completion_log.place(last):
             return ""
         return f"the results end at {last} by now, as a failover or a flush took back what followed"
 
@@ -294,4 +295,4 @@ def _begin(at: str) -> str:
 
 
 def _has_more(at: str, last: str) -> bool:
-    return stream_ranges.place(_begin(at)) <= stream_ranges.place(last)
+    return completion_log.place(_begin(at)) <= completion_log.place(last)

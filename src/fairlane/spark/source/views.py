@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import InvalidArgument, RequestLost, RequestNotFound
-from fairlane.operations.control import control
+from fairlane.operations.control import completion_log, request_state
 from fairlane.operations.control.dead_letters import page_size
 from fairlane.protocol import keys
 from fairlane.spark.operations import stream_ranges
@@ -150,7 +150,7 @@ class ViewReader(DataSourceReader):
     def pages(self, driver: SyncDriver, part: Any) -> Iterator[Columns]:
         """One part's rows as columns, some at a time."""
 
-    def cut(self, found: stream_ranges.Span | None, each_part: int) -> list[Piece]:
+    def cut(self, found: completion_log.Span | None, each_part: int) -> list[Piece]:
         """A stream in as many pieces as were asked for, or of about `each_part` entries each."""
         if found is None:
             return []
@@ -169,7 +169,7 @@ class Results(NamedTuple):
 
     piece: Piece
     born: int
-    whole: stream_ranges.Span | None
+    whole: completion_log.Span | None
 
 
 class ResultsReader(ViewReader):
@@ -196,7 +196,7 @@ class ResultsReader(ViewReader):
         if self.born and born != self.born:
             raise self._lost("another request has its id by now")
         if found is None and ended:  # a request without sub-requests, or it expires just now
-            counts = driver.run(control.progress(self.request))
+            counts = driver.run(request_state.progress(self.request))
             if counts.done + counts.dead:
                 raise self._lost("they have left Redis")
         whole = found if ended else None
@@ -230,7 +230,7 @@ class CompletionsReader(ViewReader):
 
     def plan(self, driver: SyncDriver) -> list[Any]:
         """Pieces of the log."""
-        return self.cut(driver.run(stream_ranges.span(keys.completed(self.queue))), ENTRIES)
+        return self.cut(driver.run(completion_log.span(keys.completed(self.queue))), ENTRIES)
 
     def pages(self, driver: SyncDriver, part: Piece) -> Iterator[Columns]:
         """The endings in one piece."""
@@ -275,7 +275,7 @@ class DeadReader(ViewReader):
         """(request, piece of its dead). Raises RequestNotFound for one that was named."""
         if self.request:
             driver.run(page_size(keys.check_name("request id", self.request)))
-            found = driver.run(stream_ranges.span(keys.dead(self.request)))
+            found = driver.run(completion_log.span(keys.dead(self.request)))
             return [(self.request, piece) for piece in self.cut(found, ENTRIES)]
         ids, logged = driver.run(stream_ranges.unfinished(self.queue))
         rest = None if logged is None else stream_ranges.Piece(logged.first, logged.last)

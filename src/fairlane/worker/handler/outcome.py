@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Awaitable, Coroutine
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fairlane import settings
@@ -12,18 +13,45 @@ from fairlane.common.backoff import retry_delay_ms
 from fairlane.errors import type_of
 from fairlane.model import Entry, Slice, Verdict, result_head
 from fairlane.worker.handler.errors import Reject, Retry, TimedOut, is_seconds
-from fairlane.worker.unit.unit import Outcome
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
 
+    from fairlane.protocol.steps import Arg
     from fairlane.worker.log.failures import Failures
 
 _FLUSH_NS = int(settings.FLUSH_MS * 1e6)
 _ERROR_TEXT = 4096  # characters of an error's text that are kept
 _ERROR_HEAD = 1024  # ... of its beginning, when it is longer than that
 # Whose frames say nothing to the handler's author: before its own, and what it raised in.
-_RUNNER, _RAISED = f"{__package__}.runner", f"{__package__}.raised"
+_RUNNER, _RAISED = f"{__package__}.runner", f"{__package__}.errors"
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a run of the handler over (a part of) a slice came to."""
+
+    position: int  # of the first entry not handled
+    seconds: float = 0.0
+    ids: list[bytes] = field(default_factory=list)
+    results: list[Arg] = field(default_factory=list)  # (head, body) pairs, flat
+    verdicts: list[Verdict] = field(default_factory=list)
+    is_over: bool = False  # stop here and give the rest back
+    timeouts: int = 0  # calls whose time ran out
+    waited_ms: list[int] = field(default_factory=list)  # of each result
+    ran_us: list[int] = field(default_factory=list)
+    size: int = 0  # bytes of the results
+
+    def parts(self) -> Iterator[tuple[list[bytes], list[Arg], list[Verdict]]]:
+        """What is to be settled, in calls of bounded size; at least one."""
+        first = size = 0
+        for i in range(len(self.ids)):
+            size += len(self.results[2 * i + 1])  # type: ignore[arg-type]
+            if size > settings.FLUSH_BYTES:
+                yield self.ids[first : i + 1], self.results[2 * first : 2 * i + 2], []
+                first, size = i + 1, 0
+        yield self.ids[first:], self.results[2 * first :], self.verdicts
 
 
 class Tally:

@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
     from fairlane.model import Entry, Slice
     from fairlane.protocol.steps import Handle
+    from fairlane.worker.handler.outcome import Outcome
     from fairlane.worker.lease_board import LeaseRecord
     from fairlane.worker.log.failures import Failures
     from fairlane.worker.unit.lease_batch import Bunch
-    from fairlane.worker.unit.unit import Lease, Outcome
+    from fairlane.worker.unit.unit import Lease
 
 GRACE_S = 1.5  # a task that was cancelled has this long until its process is killed
 

@@ -219,11 +219,8 @@ async def _serve_async(assignment: Assignment, units: list[Unit]) -> None:
     def gives_up() -> bool:
         return first.is_draining and not any(unit.is_holding for unit in units)
 
-    driver = AsyncDriver(
-        assignment.url,
-        patience_s=settings.CALL_PATIENCE_S,
-        give_up=gives_up,
-    )
+    patience_s = settings.CALL_PATIENCE_S
+    driver = AsyncDriver(assignment.url, patience_s=patience_s, give_up=gives_up)
     driver.on_cut = first.note_connection_loss
 
     runners = [Runner(assignment.shape, unit.record, assignment.failures) for unit in units]
@@ -252,9 +249,8 @@ async def _serve_async(assignment: Assignment, units: list[Unit]) -> None:
     watch.cancel()
     await _end_tasks()
     _report_last(assignment)
-    termination.leave(
-        0
-    )  # before asyncio waits for threads that a handler may have left in a long call
+    # asyncio would wait for threads that a handler may have left in a long call.
+    termination.leave(0)
 
 
 async def _cancel_unwanted(runners: list[Runner]) -> None:

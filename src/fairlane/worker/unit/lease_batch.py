@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 
     from fairlane.model import Slice, Token
     from fairlane.protocol.steps import Handled
+    from fairlane.worker.handler.outcome import Outcome
     from fairlane.worker.lease_board import LeaseRecord
-    from fairlane.worker.unit.unit import Outcome, Unit
+    from fairlane.worker.unit.unit import Unit
 
 _log = logging.getLogger("fairlane.worker")
 

@@ -16,9 +16,10 @@ from fairlane.worker.unit.dispatch import send
 
 if TYPE_CHECKING:
     from fairlane.model import Slice
+    from fairlane.worker.handler.outcome import Outcome
     from fairlane.worker.lease_board import LeaseRecord
     from fairlane.worker.unit.continuation import Onward
-    from fairlane.worker.unit.unit import Outcome, Unit
+    from fairlane.worker.unit.unit import Unit
 
 _log = logging.getLogger("fairlane.worker")
 

@@ -1,4 +1,4 @@
-"""What a unit is, and what its handler's work comes to."""
+"""A unit: one thread or task, and the leases that it holds."""
 
 from __future__ import annotations
 
@@ -12,39 +12,14 @@ from fairlane.worker.unit.lane_rotation import Turns
 from fairlane.worker.unit.token_budget import BunchSizes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
-    from fairlane.model import Slice, Verdict
-    from fairlane.protocol.steps import Arg, Call
+    from fairlane.model import Slice
+    from fairlane.protocol.steps import Call
+    from fairlane.worker.handler.outcome import Outcome
     from fairlane.worker.lease_board import LeaseRecord
     from fairlane.worker.metrics import Measures
     from fairlane.worker.unit.sizing import SliceSizes
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What a run of the handler over (a part of) a slice came to."""
-
-    position: int  # of the first entry not handled
-    seconds: float = 0.0
-    ids: list[bytes] = field(default_factory=list)
-    results: list[Arg] = field(default_factory=list)  # (head, body) pairs, flat
-    verdicts: list[Verdict] = field(default_factory=list)
-    is_over: bool = False  # stop here and give the rest back
-    timeouts: int = 0  # calls whose time ran out
-    waited_ms: list[int] = field(default_factory=list)  # of each result
-    ran_us: list[int] = field(default_factory=list)
-    size: int = 0  # bytes of the results
-
-    def parts(self) -> Iterator[tuple[list[bytes], list[Arg], list[Verdict]]]:
-        """What is to be settled, in calls of bounded size; at least one."""
-        first = size = 0
-        for i in range(len(self.ids)):
-            size += len(self.results[2 * i + 1])  # type: ignore[arg-type]
-            if size > settings.FLUSH_BYTES:
-                yield self.ids[first : i + 1], self.results[2 * first : 2 * i + 2], []
-                first, size = i + 1, 0
-        yield self.ids[first:], self.results[2 * first :], self.verdicts
 
 
 @dataclass(slots=True)

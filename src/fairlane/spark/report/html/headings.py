@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane.common.fingerprint import read_failure
-from fairlane.spark.report.html.tables import NOTHING, duration, number, share
+from fairlane.spark.report.numbers import NOTHING, duration, number, share
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

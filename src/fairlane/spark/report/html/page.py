@@ -11,16 +11,9 @@ from fairlane.common.text import reason_words
 from fairlane.spark.report.aggregates import LADDER_MS
 from fairlane.spark.report.bands import Bands
 from fairlane.spark.report.html.headings import dead_headline, headline, tiles
-from fairlane.spark.report.html.tables import (
-    NOTHING,
-    Column,
-    count,
-    duration,
-    number,
-    share,
-    table_of,
-)
+from fairlane.spark.report.html.tables import Column, table_of
 from fairlane.spark.report.inversions import GRACE_MS
+from fairlane.spark.report.numbers import NOTHING, count, duration, number, share
 from fairlane.spark.report.plots.style import VARIABLES, colour_of
 from fairlane.spark.report.time_windows import FAIR_S
 

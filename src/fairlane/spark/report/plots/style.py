@@ -6,7 +6,7 @@ import math
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from fairlane.spark.report.html.tables import duration
+from fairlane.spark.report.numbers import duration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,36 +1,17 @@
-"""What a person does to a request: cancel it, look at it."""
+"""The state of a request: its counts, its failed attempts, the holders of its permits."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fairlane.errors import InvalidArgument, RequestNotFound
+from fairlane.errors import RequestNotFound
 from fairlane.model import Completion, FailedAttempt, Progress
-from fairlane.operations.lease.tokens import count_stop, insert, retire
 from fairlane.protocol import keys, permit_fields
-from fairlane.protocol.request_hash import unpacked
-from fairlane.protocol.scripts import library
+from fairlane.protocol.request_hash import as_text, unpacked
 from fairlane.protocol.steps import Batch, Command, Operation
 
-
-def cancel(request_id: str, reason: str, *, queue: str | None = None) -> Operation[bool]:
-    """Stops a request; True when it has ended, False while slices are held. RequestNotFound."""
-    if not isinstance(reason, str):
-        raise InvalidArgument(f"reason {reason!r} is not valid: words are expected")
-    names = keys.request_keys(request_id)
-    stored = yield Command(b"HGET", keys.request_hash(request_id), b"queue")
-    reply = yield library().cancel(names, reason=reason)
-    if reply[0] == b"gone":
-        raise not_found(request_id)
-    home = queue or (stored or b"").decode()
-    if reply[0] == b"ended":
-        yield retire(home, request_id, reply[1])
-        return True
-    calls = insert(home, request_id, reply[-1])
-    if calls:
-        yield Batch(calls)
-    yield from count_stop(home)
-    return False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def number(fields: dict[str, str], name: str) -> int:
@@ -116,12 +97,6 @@ def moment(request_id: str) -> Operation[int]:
     return int(seconds) * 1000 + int(micros) // 1000
 
 
-def as_text(flat: Any) -> dict[str, str]:
-    """A hash's reply as a dict of text; a body is never in it."""
-    pairs = flat.items() if isinstance(flat, dict) else zip(flat[::2], flat[1::2], strict=True)
-    return {name.decode(): value.decode("utf-8", "replace") for name, value in pairs}
-
-
 def holders(request_id: str) -> Operation[list[dict[str, str]]]:
     """Who holds a permit of this request: worker, permit, fence, owed, each as text."""
     fields = yield Command(b"HGETALL", keys.permits(request_id))
@@ -148,3 +123,15 @@ def completion(log_id: bytes, fields: Any) -> Completion:
         ended_ms=int(text["ended"]),
         reason=text.get("reason", ""),
     )
+
+
+def asks_of_progress(ids: Sequence[str]) -> list[Command]:
+    """Returns the two commands for each request whose replies `progress_of` takes."""
+    return [
+        command
+        for one in ids
+        for command in (
+            Command(b"HGETALL", keys.request_hash(one)),
+            Command(b"ZCARD", keys.leases(one)),
+        )
+    ]

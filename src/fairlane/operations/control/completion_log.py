@@ -1,0 +1,120 @@
+"""The completion log: reads endings from a place in it, and detects when some may be missing."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fairlane import settings
+from fairlane.errors import DataLost, InvalidArgument
+from fairlane.operations.control.request_state import completion
+from fairlane.protocol import keys
+from fairlane.protocol.steps import Batch, Command, Operation
+
+if TYPE_CHECKING:
+    from fairlane.model import Completion
+
+_ENTRY = re.compile(r"\d+(-\d+)?")
+
+
+def read_completions(queue: str, after: str, block_ms: int) -> Operation[list[Completion]]:
+    """Returns endings logged after `after`: a log_id, "0" for all that is kept, or a moment in ms.
+
+    Raises InvalidArgument, and DataLost if endings after that place may have left the log, or if a
+    failover took that place back, because later endings may then be logged before it.
+    """
+    if not _ENTRY.fullmatch(after):
+        raise InvalidArgument(f"{after!r} is no place in the completion log: a log_id is expected")
+    words: tuple[Any, ...] = (b"XREAD", b"COUNT", 100)
+    if block_ms:
+        words += (b"BLOCK", block_ms)
+    reply = yield Command(*words, b"STREAMS", keys.completed(queue), after)
+    # Only after the page was read: a place that is still in the log now was in it then.
+    if "-" in after:
+        why = yield from lost_behind(queue, after)
+    else:
+        why = "" if after == "0" else (yield from trimmed_before(queue, after))
+    if why:
+        raise DataLost(
+            f"endings after {after} may be missing from the completion log of queue {queue}: {why}"
+            '; read on from an earlier log_id, or from "0": some endings then come again'
+        )
+    return [completion(log_id, fields) for log_id, fields in (reply[0][1] if reply else [])]
+
+
+def last_completion(queue: str) -> Operation[str]:
+    """Where the completion log ends now: an entry id, "0-0" when it is empty."""
+    reply = yield Command(b"XREVRANGE", keys.completed(queue), "+", "-", b"COUNT", 1)
+    return reply[0][0].decode() if reply else "0-0"
+
+
+BEGIN = "0-0"  # before every entry
+
+
+Entries = list[tuple[bytes, Any]]
+
+
+class Span(NamedTuple):
+    """All that is in a stream now: its first and last entry, and how many there are."""
+
+    first: str
+    last: str
+    length: int
+
+
+def place(entry_id: str) -> tuple[int, int]:
+    """An entry id as two numbers, which are in the order of the stream. Raises ValueError."""
+    ms, _, seq = entry_id.partition("-")
+    return int(ms), int(seq or 0)
+
+
+def span(stream: bytes) -> Operation[Span | None]:
+    """What is in a stream now; None when it is empty or not there."""
+    return span_of(*(yield Batch(ends(stream))))
+
+
+def lost_behind(queue: str, at: str) -> Operation[str]:
+    """Returns why endings after the entry `at` may be missing from the log; "" if none can be.
+
+    The log loses entries at its old end only. So while it holds `at`, it holds all that followed.
+    `at` is an entry that was read, BEGIN for none.
+    """
+    log = keys.completed(queue)
+    if place(at) == place(BEGIN) or (yield Command(b"XRANGE", log, at, at)):
+        return ""
+    found = yield from span(log)
+    if found is None:
+        return "the log is empty by now"
+    if place(at) < place(found.first):
+        return f"the log begins at {found.first} by now"
+    if place(found.last) < place(at):
+        return f"the log ends at {found.last} by now, as a failover or a restart took back its end"
+    return f"the entry {at} is not in the log any more, as a failover or a restart took it back"
+
+
+def trimmed_before(queue: str, moment_ms: str) -> Operation[str]:
+    """Returns why endings after this moment may be missing from the log; "" if none can be.
+
+    A log that is shorter than the limit was never trimmed.
+    """
+    found = yield from span(keys.completed(queue))
+    if found is None or found.length < settings.LOG_ENTRIES:
+        return ""
+    is_behind = place(moment_ms) < place(found.first)
+    return f"the log begins at {found.first} by now" if is_behind else ""
+
+
+def ends(stream: bytes) -> list[Command]:
+    """Returns the three commands whose replies `span_of` takes."""
+    return [
+        Command(b"XLEN", stream),
+        Command(b"XRANGE", stream, "-", "+", b"COUNT", 1),
+        Command(b"XREVRANGE", stream, "+", "-", b"COUNT", 1),
+    ]
+
+
+def span_of(length: int, first: Entries, last: Entries) -> Span | None:
+    """Returns what is in a stream, from the replies to `ends`; None if it is empty."""
+    if not first or not last:
+        return None
+    return Span(first[0][0].decode(), last[0][0].decode(), length)

@@ -1,0 +1,53 @@
+"""An id made of a request's content, so that the same content is submitted once."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from fairlane.common.chunking import Body, chunks
+from fairlane.model import Policy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+ID_DIGITS = 40  # hex: 160 bits of SHA-256
+
+
+class ContentId:
+    """An id made of what a request is: its options, and its bodies however they come in chunks.
+
+    Options at their defaults are not part of it, so a release with more options makes the same ids.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        chosen = [
+            (option.name, getattr(policy, option.name))
+            for option in fields(policy)
+            if getattr(policy, option.name) != option.default
+        ]
+        self._hash = hashlib.sha256(b"fairlane content 1 %a\n" % chosen)
+
+    def add(self, bodies: Iterable[bytes]) -> None:
+        """Takes the next bodies; each counts with its length."""
+        for body in bodies:
+            self._hash.update(b"%d:" % len(body))
+            self._hash.update(body)
+
+    @property
+    def id(self) -> str:
+        """The id of all that was added."""
+        return self._hash.hexdigest()[:ID_DIGITS]
+
+
+def content_id(bodies: Iterable[Body], **options: Any) -> str:
+    """The id that this content has: 40 hex digits, the same for the same bodies and options.
+
+    `options` are those of Queue.submit_request, and `queue`. Submitted under this id, a content is
+    one request however often it comes, until its retention is over. Raises InvalidArgument.
+    """
+    digest = ContentId(Policy(**options))
+    for chunk in chunks(bodies):
+        digest.add(chunk)
+    return digest.id
