@@ -242,13 +242,13 @@ def _keep(role: Role, argument: tuple[Any, ...]) -> Generator[Step, Any, Any]:
         return Audit(QUEUE).run(settings.TOKEN_GRACE_MS)
     if what == "walk":
         return _walk()
-    return shards.move(QUEUE) if what == "move" else registry.look_after(QUEUE)
+    return shards.move(QUEUE) if what == "change_shards" else registry.look_after(QUEUE)
 
 
 def _walk() -> Generator[Step, Any, Any]:
     """The part of a walk over all requests that puts one back."""
     names = (keys.active(QUEUE),)
-    yield library().readmit(names, id=REQUEST, due=seen_to_exist(T0))
+    yield library().restore_active(names, id=REQUEST, due=seen_to_exist(T0))
 
 
 KEEPER = Role("keeper", "keeper")

@@ -52,43 +52,52 @@ _VALUE = re.compile(r"^(\s*)(return|local \w+ =) (.*(?:==|~=|<|>).*)$")
 _REFUSES = re.compile(r"\breturn\b|\bbreak\b|\bword = ")
 # (file, text of the condition or operand) -> why no test can see it
 EXCEPTIONS = {
-    ("dispatch/register.lua", "other[1]"): (
+    ("dispatch/register_worker.lua", "other[1]"): (
         "never decides: without a record `renewed` counts as 0, which is longer ago than `late`"
     ),
-    ("dispatch/report.lua", "#ARGV % 4 ~= 0"): (
+    ("dispatch/report_backlog.lua", "#ARGV % 4 ~= 0"): (
         "the next guard refuses a row that is cut off, as its numbers are missing"
     ),
-    ("lib/census.lua", 'permit.kind == "q"'): (
+    ("lib/check/count_state.lua", 'permit.kind == "q"'): (
         "in `check` itself: a sleeper that is not queued breaks another of its sentences, too"
     ),
-    ("lib/mint.lua", "not state.is_calm"): "saves a call: nothing stands in `retry` then",
-    ("lib/settle.lua", "#kept == count and acknowledge"): (
+    ("lib/permits/mint.lua", "not state.is_calm"): "saves a call: nothing stands in `retry` then",
+    ("lib/lease/settle_results.lua", "#kept == count and acknowledge"): (
         "saves calls: one by one they are settled the same"
     ),
-    ("lib/mint.lua", "work == 0"): (
+    ("lib/permits/mint.lua", "work == 0"): (
         "implied by the operand before it: where there is work and room, something is queued"
     ),
-    ("lib/mint.lua", "state.queued == 0"): (
+    ("lib/permits/mint.lua", "state.queued == 0"): (
         "implied by the next operand: no more are queued than there is work, as `check` holds"
     ),
-    ("lib/resize.lua", "k"): (
+    ("lib/permits/resize.lua", "k"): (
         "without a number the field holds a fence, which does not begin with p"
     ),
-    ("lib/resize.lua", "k >= state.limit"): "the loop below writes those again that it may keep",
-    ("lib/settle.lua", "#kept == count"): "saves calls: one by one they are settled the same",
-    ("lib/take_back.lua", 'permit.kind ~= "h"'): "a permit that is not held names no worker",
-    ("lib/take_slice.lua", "count * state.max_body <= SLICE_BYTES"): (
+    (
+        "lib/permits/resize.lua",
+        "k >= state.limit",
+    ): "the loop below writes those again that it may keep",
+    (
+        "lib/lease/settle_results.lua",
+        "#kept == count",
+    ): "saves calls: one by one they are settled the same",
+    ("lib/lease/take_back.lua", 'permit.kind ~= "h"'): "a permit that is not held names no worker",
+    ("lib/entries/take_slice.lua", "count * state.max_body <= SLICE_BYTES"): (
         "saves calls: in steps the same is read"
     ),
-    ("lib/few.lua", "state.few > 0"): "saves a call: otherwise there is no such key",
-    ("lib/complete.lua", "done < 0"): (
+    (
+        "lib/entries/inline_bodies.lua",
+        "state.few > 0",
+    ): "saves a call: otherwise there is no such key",
+    ("lib/lease/complete.lua", "done < 0"): (
         "the arguments before the verdicts would be verdicts then, and are refused as such"
     ),
-    ("lib/acquire.lua", 'permit.kind == "h"'): "only a held permit has an op",
-    ("lib/acquire.lua", 'state.state ~= "active"'): (
+    ("lib/lease/acquire.lua", 'permit.kind == "h"'): "only a held permit has an op",
+    ("lib/lease/acquire.lua", 'state.state ~= "active"'): (
         "whoever makes a request inactive parks its queued permits: their tokens are stale before"
     ),
-    ("lib/take_slice.lua", "#read == 0"): (
+    ("lib/entries/take_slice.lua", "#read == 0"): (
         "never true: count is at most `fresh`, the number of entries that nobody has read"
     ),
 }

@@ -37,7 +37,9 @@ def scored(call: Call) -> list[Arg]:
     for i, name in enumerate(call.script.params):
         if name in _SCORES:
             args[i] = _marked(args[i])
-    if call.script.name == "postpone":  # rows of a request, the score that was seen, and the next
+    if (
+        call.script.name == "reschedule_active"
+    ):  # rows of a request, the score that was seen, and the next
         args[1::3] = [_marked(score) for score in args[1::3]]
     return args
 

@@ -56,7 +56,7 @@ class Spread(Fairlane):
         """Also: moves what uses shards that are left."""
         yield from super().errands(facts, now)
         if facts.conf.get(b"left"):
-            yield "keeper moves", ("move",)
+            yield "keeper moves", ("change_shards",)
 
     def due_shards(self, facts: Facts) -> tuple[int, ...]:
         """Where tokens may be due."""
@@ -77,7 +77,7 @@ class OneMoves(Spread):
     def errands(self, facts: Facts, now: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
         """The leader moves nothing."""
         for label, argument in super().errands(facts, now):
-            if argument != ("move",):
+            if argument != ("change_shards",):
                 yield label, argument
 
 

@@ -90,11 +90,11 @@ def test_leases_expire_while_their_workers_live(
 
 # One guard of each kind that the explorer must see, quickly.
 SAMPLE = [
-    ("lib/acquire.lua", 'permit.kind ~= "q" or permit.g ~= g', "two workers"),
-    ("lib/enqueue.lua", "seen >= intent", "an empty request"),
+    ("lib/lease/acquire.lua", 'permit.kind ~= "q" or permit.g ~= g', "two workers"),
+    ("lib/create/enqueue.lua", "seen >= intent", "an empty request"),
     ("request/append.lua", "chunk <= chunks", "open, a lost reply"),
     ("request/reap.lua", "is_ended(state)", "one worker"),
-    ("lib/finish.lua", "left > 0 and not cancelled and not expired", "one worker"),
+    ("lib/lease/finish.lua", "left > 0 and not cancelled and not expired", "one worker"),
     ("dispatch/retire.lua", 'redis.call("ZADD", logged, "NX"', "one worker"),
     ("request/discard.lua", "state.born ~= born or state.open == 0", "one of two breaks"),
     ("request/seal.lua", 'state.state == "cancelling"', "open"),
@@ -129,15 +129,18 @@ def test_the_explorer_sees_a_guard_taken_out(
     ("script", "old", "new", "system"),
     [
         (
-            *("lib/mint.lua", "local want = math.min(state.limit - state.held, work)"),
+            *("lib/permits/mint.lua", "local want = math.min(state.limit - state.held, work)"),
             *("local want = 0", "one worker"),
         ),
         (
-            *("lib/whole.lua", "state.left, state.done = 0, count"),
+            *("lib/lease/settles_all.lua", "state.left, state.done = 0, count"),
             *("state.left, state.done = 0, 0", "one worker"),
         ),
         (
-            *("dispatch/postpone.lua", 'tonumber(redis.call("ZSCORE", active, id)) == seen'),
+            *(
+                "dispatch/reschedule_active.lua",
+                'tonumber(redis.call("ZSCORE", active, id)) == seen',
+            ),
             *("true", "no room for one of two"),
         ),
         (

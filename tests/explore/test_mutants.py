@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairlane.protocol.scripts import library
+from fairlane.protocol.scripts import FOLDERS, library
 from tests.explore.mutants import EXCEPTIONS, Mutant, find
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def test_every_script_that_refuses_has_a_guard():
     guarded = {mutant.path for mutant in find(library().root) if mutant.kind == "guard"}
     refusing = {
         path.relative_to(library().root).as_posix()
-        for folder in ("request", "dispatch")
+        for folder in FOLDERS
         for path in (library().root / folder).glob("*.lua")
         if "error_reply" in path.read_text() or "load_state()" in path.read_text()
     }

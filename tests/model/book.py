@@ -81,7 +81,7 @@ class Book:
         request = self.requests.get(request_id)
         if name == "enqueue":
             return self._enqueue(request_id, request, reply, **given)
-        if name in ("abandon", "tidy"):
+        if name in ("abandon", "expire_leftovers"):
             self._from_outside(name, request_id, request, reply, given)
         elif name in ("confirm", "list_dead"):
             self._looked(name, request, reply, given)
@@ -163,7 +163,7 @@ class Book:
         given: dict[str, Any],
     ) -> None:
         """What the auditor does to an intent without a request, and fsck to stray keys."""
-        if name == "tidy":
+        if name == "expire_leftovers":
             alive = request is not None and not request.has_ended
             agree(reply, [b"alive"] if alive else [b"tidied", 0], "a tidy where all is in order")
         elif request is not None and request.is_abandoned:

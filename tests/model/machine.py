@@ -410,7 +410,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @step(
         n=which,
-        what=st.sampled_from(("abandon", "drop", "postpone", "readmit")),
+        what=st.sampled_from(("abandon", "drop_active", "reschedule_active", "restore_active")),
         ms=st.sampled_from((0, 0, 0, 0.5, -1, 1)),
         is_seen=st.booleans(),
     )
@@ -420,9 +420,9 @@ class QueueMachine(RuleBasedStateMachine):
         seen = self.book.active.get(name, self.book.now) + ms
         if what == "abandon":
             self.player.call("abandon", name, seen=seen, ttl=DAY_MS)
-        elif what == "drop":
+        elif what == "drop_active":
             self.player.drop(name, seen)
-        elif what == "readmit":
+        elif what == "restore_active":
             self.player.readmit(self.some(n), self.book.now + 5_000.5)
         else:
             self.player.postpone(name, seen, self.book.now + 5_000 + is_seen / 2)
@@ -472,7 +472,9 @@ class QueueMachine(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------ what is rare
 
-    @step(n=which, what=st.sampled_from(("admit", "report", "bound")), count=st.integers(0, 9))
+    @step(
+        n=which, what=st.sampled_from(("admit", "report_backlog", "bound")), count=st.integers(0, 9)
+    )
     def bound(self, n: int, what: str, count: int) -> None:
         """A bound on what waits is set; a producer asks for room; somebody counts."""
         name = pick(IDS, n)
@@ -493,13 +495,16 @@ class QueueMachine(RuleBasedStateMachine):
         else:
             self.player.outbox.clear()
 
-    @step(n=which, what=st.sampled_from(("tidy", "confirm", "lose", "wipe", "cancel", "hour")))
+    @step(
+        n=which,
+        what=st.sampled_from(("expire_leftovers", "confirm", "lose", "wipe", "cancel", "hour")),
+    )
     def rarely(self, n: int, what: str) -> None:
         """Looks that change nothing; lost tokens, or a whole slot; the end, and long after it."""
         self.player.flush()
         filled = self.book.filled()
-        if what == "tidy":
-            self.player.call("tidy", pick(IDS, n), ttl=DAY_MS)
+        if what == "expire_leftovers":
+            self.player.call("expire_leftovers", pick(IDS, n), ttl=DAY_MS)
         elif what == "confirm":
             self.player.call("confirm", self.some(n))
         elif what == "cancel":

@@ -194,24 +194,24 @@ class Player:
     def report(self, request_id: str, chunks: int, total: int, settled: int) -> None:
         """Somebody has counted."""
         rows = (request_id, chunks, total, settled)
-        reply = self.dispatch("report", rows=rows)
+        reply = self.dispatch("report_backlog", rows=rows)
         agree(reply, self.book.report(*rows), "what waits")
 
     def postpone(self, request_id: str, seen: float, due: float) -> None:
         """The auditor's next look."""
-        reply = self.dispatch("postpone", rows=(request_id, seen, due))
+        reply = self.dispatch("reschedule_active", rows=(request_id, seen, due))
         agree(reply, self.book.postpone(request_id, seen, due), "a postponed entry")
 
     def readmit(self, request_id: str, due: float) -> None:
         """fsck enters a request again."""
-        reply = self.dispatch("readmit", id=request_id, due=due)
+        reply = self.dispatch("restore_active", id=request_id, due=due)
         agree(reply, self.book.readmit(request_id, due), "an entry that was missing")
 
     def drop(self, request_id: str, seen: float) -> None:
         """The auditor takes an entry out."""
         gone = request_id not in self.book.requests
         word = "1" if gone else "0"
-        reply = self.dispatch("drop", id=request_id, seen=seen, gone=word, most=1000)
+        reply = self.dispatch("drop_active", id=request_id, seen=seen, gone=word, most=1000)
         agree(reply, self.book.drop(request_id, seen, gone=gone), "a dropped entry")
 
     def promote(self) -> None:

@@ -60,13 +60,21 @@ def mutant(folder: Path, script: str, old: str, new: str) -> Path:
 @pytest.mark.parametrize(
     ("script", "old", "new"),
     [
-        ("lib/take_back.lua", "#owed == 1 and (permit", "#owed >= 1 and (permit"),
-        ("lib/verdicts.lua", "math.max(0, attempt - 1)", "attempt"),
-        ("lib/acquire.lua", 'permit.op == op and (permit.g == g or g == "0")', "permit.g == g"),
-        ("lib/complete.lua", "permit.fence ~= fence or permit.op ~= op", "false"),
+        ("lib/lease/take_back.lua", "#owed == 1 and (permit", "#owed >= 1 and (permit"),
+        ("lib/lease/settle_verdicts.lua", "math.max(0, attempt - 1)", "attempt"),
+        (
+            "lib/lease/acquire.lua",
+            'permit.op == op and (permit.g == g or g == "0")',
+            "permit.g == g",
+        ),
+        ("lib/lease/complete.lua", "permit.fence ~= fence or permit.op ~= op", "false"),
         ("request/append.lua", "chunk == chunks and chain ~= last", "false"),
-        ("lib/resize.lua", "  relink_parked(state)\n", ""),
-        ("dispatch/postpone.lua", ' and tonumber(redis.call("ZSCORE", active, id)) == seen', ""),
+        ("lib/permits/resize.lua", "  relink_parked(state)\n", ""),
+        (
+            "dispatch/reschedule_active.lua",
+            ' and tonumber(redis.call("ZSCORE", active, id)) == seen',
+            "",
+        ),
     ],
     ids=[
         "innocents are charged",

@@ -420,7 +420,7 @@ def checks_everything(driver: Any) -> None:
 
 def tidies(driver: Any) -> None:
     driver.client.set("counter:{stray}", 1)
-    driver.do(library().tidy(keys.request_keys("stray"), ttl=3_600_000))
+    driver.do(library().expire_leftovers(keys.request_keys("stray"), ttl=3_600_000))
 
 
 def rolls(driver: Any) -> None:
@@ -541,7 +541,7 @@ def test_a_lost_reply_changes_nothing(
 
 
 # Not repeated here: reads; confirm (below); tally, which counts measurements and may count twice.
-APART = {"check", "confirm", "list_dead", "tally"}
+APART = {"check", "confirm", "list_dead", "add_stats"}
 
 
 @ON_SINGLE

@@ -41,7 +41,7 @@ PARTS = {
 PARTS["scripts verify"] = ("cli.commands.scripts", "verify")
 PARTS |= {
     f"spark {name}": (f"spark.commands.{name}", "*")
-    for name in ("submit", "collect", "archive", "report", "stop")
+    for name in ("submit", "collect", "archive", "report_backlog", "stop")
 }
 OPEN_TO_ALL = {"acl", "server", "completion"}  # they speak with no Redis, or only with their own
 

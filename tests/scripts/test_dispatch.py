@@ -56,7 +56,9 @@ def retire(lane: Lane, *several: list[Any], **given: Any) -> int:
 
 def drop(lane: Lane, seen: Any, request_id: str = "r1", **given: Any) -> int:
     given = {"gone": "1", "most": 1000} | given
-    return int(lane.call("drop", (ACTIVE, LOG[2], CONF, LOADS), id=request_id, seen=seen, **given))
+    return int(
+        lane.call("drop_active", (ACTIVE, LOG[2], CONF, LOADS), id=request_id, seen=seen, **given)
+    )
 
 
 def postpone(lane: Lane, seen: Any, due: Any, request_id: str = "r1") -> int:
@@ -65,11 +67,11 @@ def postpone(lane: Lane, seen: Any, due: Any, request_id: str = "r1") -> int:
 
 def postpone_all(lane: Lane, *rows: Any) -> int:
     """Rows of three: a request, the score that was seen, when to look."""
-    return int(lane.call("postpone", (ACTIVE,), rows=rows))
+    return int(lane.call("reschedule_active", (ACTIVE,), rows=rows))
 
 
 def readmit(lane: Lane, due: Any, request_id: str = "r1") -> int:
-    return int(lane.call("readmit", (ACTIVE,), id=request_id, due=due))
+    return int(lane.call("restore_active", (ACTIVE,), id=request_id, due=due))
 
 
 # ------------------------------------------------------------------ intend and drop

@@ -107,18 +107,20 @@ def test_workers_live_on_a_full_redis(lane: Lane):
     lane.call("intend", (ACTIVE, CONF), ids=["r2"], grace=1, above=0)
     with full(lane.client):
         words = {"id": "w:1", "host": "box", "pid": 1, "started": 7, "ttl": 60_000, "late": 2_000}
-        assert lane.call("register", (workers, record, CONF), **words) == [b"ok"]
+        assert lane.call("register_worker", (workers, record, CONF), **words) == [b"ok"]
         names = (workers, record, ACTIVE, DELAYED, keys.conf("req"), keys.taken("req", "w:1"))
         words = {"id": "w:1", "started": 7, "ttl": 60_000, "lock_ms": 5_000, "holds": ""}
         words |= {"taken_ttl": 600_000, "died": "1"}
-        assert lane.call("beat", names, **words)[:2] == [b"ok", 1]
-        assert lane.call("expire", (workers,), ttl=60_000) == []
-        assert lane.call("unregister", (workers, record, *names[4:]), id="w:1", started=7) == 1
+        assert lane.call("heartbeat", names, **words)[:2] == [b"ok", 1]
+        assert lane.call("expire_workers", (workers,), ttl=60_000) == []
+        assert (
+            lane.call("unregister_worker", (workers, record, *names[4:]), id="w:1", started=7) == 1
+        )
         assert lane.abandon(5) == [b"ok"]
         seen = lane.now + 1
-        assert lane.call("postpone", (ACTIVE,), rows=["r2", seen, "7.5"]) == 1
+        assert lane.call("reschedule_active", (ACTIVE,), rows=["r2", seen, "7.5"]) == 1
         own = (ACTIVE, keys.completed("req"), CONF, LOADS)
-        assert lane.call("drop", own, id="r2", seen="7.5", gone="1", most=9) == 1
+        assert lane.call("drop_active", own, id="r2", seen="7.5", gone="1", most=9) == 1
 
 
 def forget_before_each(lane: Lane) -> Callable[..., object]:

@@ -17,13 +17,15 @@ ACTIVE, LOG, CONF = keys.active("req"), keys.completed("req"), keys.conf("req")
 
 
 def test_postpone_makes_no_entry_out_of_a_score_that_is_no_number(lane: Lane):
-    assert lane.call("postpone", (ACTIVE,), rows=["r1", "x", lane.now]) == 0
+    assert lane.call("reschedule_active", (ACTIVE,), rows=["r1", "x", lane.now]) == 0
     assert lane.dump() == {}
 
 
 def test_drop_logs_nothing_for_a_score_that_is_no_number(lane: Lane):
     assert (
-        lane.call("drop", (ACTIVE, LOG, *keys.bound("req")), id="r1", seen="x", gone="1", most=9)
+        lane.call(
+            "drop_active", (ACTIVE, LOG, *keys.bound("req")), id="r1", seen="x", gone="1", most=9
+        )
         == 0
     )
     assert lane.dump() == {}
@@ -53,13 +55,13 @@ def test_a_worker_leaves_though_its_record_has_expired(lane: Lane):
     lane.raw("ZADD", keys.workers("req"), lane.now, "w:1")
     lane.raw("HSET", CONF, "lock", "w:1", "lock_until", lane.now)
     names = (keys.workers("req"), keys.worker("req", "w:1"), CONF, keys.taken("req", "w:1"))
-    assert lane.call("unregister", names, id="w:1", started="7") == 1
+    assert lane.call("unregister_worker", names, id="w:1", started="7") == 1
     assert lane.dump() == {}
 
 
 def test_tally_takes_a_bounded_number_of_pairs(lane: Lane):
     with pytest.raises(InvalidArgument, match="BADARGUMENT"):
-        lane.call("tally", (keys.stats("req"),), numbers=["f", 1] * 2001)
+        lane.call("add_stats", (keys.stats("req"),), numbers=["f", 1] * 2001)
     assert lane.dump() == {}
 
 

@@ -15,7 +15,7 @@ NOW = 1_700_000_000_000
 
 def minting() -> Lib:
     functions = ("ready", "mint", "queued_tokens", "park", "unpark", "unqueue", "read_permit")
-    return Lib(("state", "permits", "mint"), functions)
+    return Lib(("core/state", "permits/permits", "permits/mint"), functions)
 
 
 def state_of(lib: Lib, **given: Any) -> Any:
@@ -42,14 +42,14 @@ def state_of(lib: Lib, **given: Any) -> Any:
 
 def test_now_is_the_number_a_caller_brings():
     """And the server is not asked."""
-    lib = Lib(("now_ms",), ("now_ms",))
+    lib = Lib(("core/now_ms",), ("now_ms",))
     assert lib.now_ms("1700000000123") == 1_700_000_000_123
     assert lib.redis.calls == []
 
 
 def test_now_is_the_servers_time_in_ms():
     """Microseconds are cut off, never rounded up."""
-    lib = Lib(("now_ms",), ("now_ms",))
+    lib = Lib(("core/now_ms",), ("now_ms",))
     lib.redis.time = (1_700_000_000, 999_999)
     assert lib.now_ms("") == 1_700_000_000_999
 
@@ -59,7 +59,7 @@ def test_now_is_the_servers_time_in_ms():
 
 def test_a_held_permit_reads_back_as_it_was_written():
     """Also with a worker whose name has colons in it."""
-    lib = Lib(("permits",), ("read_permit", "write_held", "consumer_of"))
+    lib = Lib(("permits/permits",), ("read_permit", "write_held", "consumer_of"))
     fields = {"fence": "12", "g": "9", "op": "0aff", "started": "7", "owed": 3}
     fields |= {"shared": "1", "first": "5-0", "last": "5-2"}
     lib.write_held("4", lib.table(worker="[::1]:8080", **fields))
@@ -70,7 +70,7 @@ def test_a_held_permit_reads_back_as_it_was_written():
 
 def test_a_permit_without_a_field_is_parked():
     """Numbers that were never used cost nothing."""
-    lib = Lib(("permits",), ("read_permit",))
+    lib = Lib(("permits/permits",), ("read_permit",))
     assert lib.read_permit("0").kind == "p"
 
 
@@ -201,7 +201,7 @@ def test_queued_tokens_brings_every_queued_permit_with_what_is_left_of_its_delay
 @given(st.lists(st.integers(-5, 5), min_size=1, max_size=8))
 def test_entry_ids_grow_whatever_the_clock_does(steps: list[int]):
     """Over any number of chunks and any jumps."""
-    lib = Lib(("add_entries",), ("add_entries",), argv=("a", "bb"))
+    lib = Lib(("entries/add_entries",), ("add_entries",), argv=("a", "bb"))
     state = lib.table(last_ms=0, total=0, fresh=0, max_body=0)
     now = NOW
     for step in steps:
@@ -216,15 +216,18 @@ def test_entry_ids_grow_whatever_the_clock_does(steps: list[int]):
 def test_a_chunk_of_a_thousand_is_no_error_and_one_more_is():
     """The house rule, before anything is written."""
     for count in (0, 1000):
-        lib = Lib(("add_entries",), ("entry_error",), argv=("x",) * count)
+        lib = Lib(("entries/add_entries",), ("entry_error",), argv=("x",) * count)
         assert lib.entry_error(1) is None
-    lib = Lib(("add_entries",), ("entry_error",), argv=("x",) * 1001)
+    lib = Lib(("entries/add_entries",), ("entry_error",), argv=("x",) * 1001)
     assert lib.entry_error(1).err.startswith("BADCHUNK 1001 ")
 
 
 def test_the_first_death_waits_for_nothing_later_ones_for_the_backoff():
     """Doubling up to the most; no overflow for any attempt."""
-    lib = Lib(("permits", "orphan", "bury", "take_back"), ("death_delay",))
+    lib = Lib(
+        ("permits/permits", "entries/retry_queue", "entries/dead_letter", "lease/take_back"),
+        ("death_delay",),
+    )
     state = lib.table(backoff_min=1_000, backoff_max=5_000)
     assert [lib.death_delay(state, n) for n in (0, 1, 2, 3, 4, 5, 1000)] == [
         *(0, 0, 1_000, 2_000, 4_000, 5_000, 5_000)
@@ -236,7 +239,7 @@ def test_the_first_death_waits_for_nothing_later_ones_for_the_backoff():
 
 def test_the_census_counts_what_permits_really_are():
     """Held, queued, sleeping, parked, in the parked list, owed, and in no state at all."""
-    lib = Lib(("permits", "census"), ("count_permits",))
+    lib = Lib(("permits/permits", "check/count_state"), ("count_permits",))
     lib.redis.hashes["tok"] = {
         "0": "h:3:1:a:1:4::::w",
         "1": f"q:4:{NOW}:5:0",
@@ -259,7 +262,7 @@ def test_the_census_counts_what_permits_really_are():
 
 def test_the_census_ends_in_a_parked_list_that_goes_in_a_circle():
     """A broken list must be told, not followed for ever."""
-    lib = Lib(("permits", "census"), ("count_permits",))
+    lib = Lib(("permits/permits", "check/count_state"), ("count_permits",))
     lib.redis.hashes["tok"] = {"0": "p:1", "1": "p:0"}
     seen = lib.count_permits(lib.table(sleeper="", high=2, limit=2, free="0"))
     assert (seen.parked, seen.listed) == (2, 3)

@@ -11,7 +11,7 @@ from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import FairlaneError, RedisUnfit
 from fairlane.protocol import acl
 from fairlane.protocol.scripts import library
-from tests.scripts.test_go_on import OWN, go_on
+from tests.scripts.test_complete_and_acquire import OWN, go_on
 from tests.spark.staging import Sink
 from tests.support.requests import HOUR, Lane, Tok, toks
 from tests.support.servers import backends
@@ -192,7 +192,7 @@ def urgent(lane: Lane) -> Callable[[], Any]:
 
 def spread(lane: Lane) -> Callable[[], Any]:
     lane.start(MANY)
-    return lambda: lane.request("move", shards="1,2")
+    return lambda: lane.request("change_shards", shards="1,2")
 
 
 def submitted(lane: Lane) -> Callable[[], Any]:
@@ -251,7 +251,7 @@ CASES = [
     *(Case("complete", made) for made in (verdicts, all_dead)),
     *(Case("acquire", made, 3) for made in (few_taken, few_poured)),
     *(Case("acquire", made) for made in (slice_taken, retry_taken, unbegun_taken)),
-    *(Case("go_on", made) for made in (went_on, took_turns)),
+    *(Case("complete_and_acquire", made) for made in (went_on, took_turns)),
     Case("extend", extended),
     *(Case("reap", made) for made in (expired, died, overdue)),
     Case("reap", few_expired, 3),
@@ -261,15 +261,15 @@ CASES = [
     Case("resume", resumed),
     *(Case("set_limit", made) for made in (limited, raised)),
     Case("set_priority", urgent),
-    Case("move", spread),
+    Case("change_shards", spread),
     *(Case("enqueue", made, is_worker=False) for made in (submitted, submitted_late)),
     Case("enqueue", few_submitted, 3, is_worker=False),
     Case("append", appended, MANY + 5, is_worker=False),
     Case("seal", sealed, is_worker=False),
     Case("requeue_dead", requeued, is_worker=False),
-    Case("add_part", joined, 3, is_worker=False),
-    Case("add_unique", joined_by_id, 3, is_worker=False),
-    Case("roll", rolled, 3, is_worker=False),
+    Case("append_partition", joined, 3, is_worker=False),
+    Case("append_unique", joined_by_id, 3, is_worker=False),
+    Case("append_staged", rolled, 3, is_worker=False),
 ]
 
 
@@ -308,7 +308,7 @@ def work_off(lane: Lane) -> None:
         lane.later(2 * LEASE)
         state = lane.hash()["state"]
         if state in {"done", "cancelled"}:
-            lane.call("tidy", lane.names, ttl=HOUR)  # as fsck does
+            lane.call("expire_leftovers", lane.names, ttl=HOUR)  # as fsck does
             return
         if state == "paused":
             lane.resume()

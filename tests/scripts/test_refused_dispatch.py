@@ -31,7 +31,7 @@ def retire(lane: Lane, *ids: str) -> Any:
 
 def drop(lane: Lane) -> Any:
     names = (ACTIVE, keys.completed("req"), *keys.bound("req"))
-    return lane.call("drop", names, id="r1", seen="7.5", gone="1", most=9)
+    return lane.call("drop_active", names, id="r1", seen="7.5", gone="1", most=9)
 
 
 def logged(lane: Lane) -> list[bytes]:

@@ -30,7 +30,7 @@ def other(tmp_path: Path) -> Library:
     """The same scripts with other texts, so that the server knows them by other names."""
     root = tmp_path / "v1"
     shutil.copytree(library().root, root)
-    for path in root.glob("*/*.lua"):
+    for path in root.rglob("*.lua"):
         path.write_text(path.read_text() + OTHER)
     return Library(root)
 

@@ -20,7 +20,7 @@ CALLS: dict[str, Callable[[Lane], list[Tok]]] = {
     "resume": lambda lane: toks(lane.resume()[2]),
     "set_limit": lambda lane: toks(lane.set_limit(3)[1]),
     "set_priority": lambda lane: toks(lane.set_priority(5)[1]),
-    "move": lambda lane: toks(lane.request("move", shards="")[1]),
+    "change_shards": lambda lane: toks(lane.request("change_shards", shards="")[1]),
 }
 every_call = pytest.mark.parametrize("name", CALLS)
 

@@ -21,7 +21,7 @@ def set_shards(lane: Lane, shards: str, **given: Any) -> list[Any]:
 
 
 def move(lane: Lane, shards: str) -> list[Any]:
-    return lane.request("move", shards=shards)
+    return lane.request("change_shards", shards=shards)
 
 
 def lanes_of(tokens: list[Any]) -> list[bytes]:

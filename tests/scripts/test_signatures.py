@@ -10,6 +10,7 @@ import pytest
 
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import (
+    FOLDERS,
     Dialect,
     Library,
     Script,
@@ -25,13 +26,22 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ROOT = lua_folder() / "v1"
-NAMES = sorted(
-    path.stem for folder in ("request", "dispatch", "both") for path in (ROOT / folder).glob("*")
+NAMES = sorted(path.stem for folder in FOLDERS for path in (ROOT / folder).glob("*"))
+REQUEST_NAMES = sorted(
+    path.stem for folder in ("request", "staging") for path in (ROOT / folder).glob("*.lua")
 )
-REQUEST_NAMES = sorted(path.stem for path in (ROOT / "request").glob("*.lua"))
 GROWING = {
-    *("add_part", "add_unique", "admit", "append", "claim_dead", "enqueue", "intend", "pin"),
-    *("requeue_dead", "roll", "stage", "submit"),
+    *(
+        "append_partition",
+        "append_unique",
+        "admit",
+        "append",
+        "claim_dead",
+        "enqueue",
+        "intend",
+        "pin_manifest",
+    ),
+    *("requeue_dead", "append_staged", "stage", "submit"),
 }
 APART = {"stage", "unstage"}  # they have nothing to do with the request itself
 READING = {"check", "glance", "list_dead"}
@@ -105,7 +115,7 @@ def test_every_key_a_script_touches_is_declared(name: str):
 
 
 def path_of(name: str) -> str:
-    (path,) = ROOT.glob(f"[!l]*/{name}.lua")  # not in lib/
+    (path,) = (found for folder in FOLDERS for found in (ROOT / folder).glob(f"{name}.lua"))
     return path.relative_to(ROOT).as_posix()
 
 
@@ -131,8 +141,8 @@ def test_keys_and_arguments_are_numbered_without_a_gap(name: str):
 
 @pytest.mark.parametrize("name", sorted({*REQUEST_NAMES} - APART))
 def test_request_scripts_take_the_keys_of_a_request_in_their_order(name: str):
-    """What `keys.request_keys` makes is what lib/request_keys.lua names."""
-    header = expand(ROOT, "lib/request_keys.lua")
+    """What `keys.request_keys` makes is what lib/core/request_keys.lua names."""
+    header = expand(ROOT, "lib/core/request_keys.lua")
     told = re.findall(r"^local (\w+) = KEYS\[\d\]  -- (\w+):\{id\}", header, re.MULTILINE)
     assert tuple(name for name, _ in told) == script(name).keys[: len(told)]
     made = [key.decode().partition(":")[0] for key in keys.request_keys("x")]
@@ -208,7 +218,7 @@ def test_a_function_that_is_never_come_to_is_left_out():
 def test_every_lib_is_used():
     """A file nobody includes is dead."""
     included = {found for path in ROOT.rglob("*.lua") for found in includes(path)}
-    assert included == {f"lib/{path.name}" for path in (ROOT / "lib").glob("*.lua")}
+    assert included == {path.relative_to(ROOT).as_posix() for path in (ROOT / "lib").rglob("*.lua")}
 
 
 def includes(path: Path) -> list[str]:
@@ -228,7 +238,7 @@ def test_flags_say_what_may_run_on_a_full_redis(name: str):
 def test_a_script_that_only_reads_calls_nothing_that_writes(name: str):
     """The server refuses such a call as well, when it comes to it."""
     writes = re.compile(r"[HZL]?(SET|ADD|DEL|REM|PUSH|CLAIM|ACK|INCRBY|DECRBY|EXPIRE|UNLINK)$")
-    code = plain((ROOT / path_of(name)).read_text() + expand(ROOT, "lib/census.lua"))
+    code = plain((ROOT / path_of(name)).read_text() + expand(ROOT, "lib/check/count_state.lua"))
     assert not [c[0] for c in calls_in(code) if writes.search(c[0].strip('"'))]
 
 
@@ -320,7 +330,7 @@ def test_unpack_never_goes_over_a_thousand(lane: Lane, watched: Library):
     one.later(30_000)
     one.reap()
     lane.client.zadd(keys.workers("req"), {f"w:{i}": 1 for i in range(1100)})
-    lane.call("expire", (keys.workers("req"),), ttl=1)
+    lane.call("expire_workers", (keys.workers("req"),), ttl=1)
     names = [keys.delayed("req"), keys.lanes("req")[5]]
     later = [part for i in range(999) for part in (f"r1#{i}.1", 1)]
     lane.call("insert_tokens", names, tokens=[5, 999, 999, *["r1#9.9"] * 999, *later])

@@ -26,22 +26,24 @@ def taken(name: str) -> bytes:
 
 
 def register(lane: Lane, name: str = "w:1", **given: Any) -> list:
-    return list(lane.call("register", (WORKERS, record(name), CONF), id=name, **(WORDS | given)))
+    return list(
+        lane.call("register_worker", (WORKERS, record(name), CONF), id=name, **(WORDS | given))
+    )
 
 
 def beat(lane: Lane, name: str = "w:1", started: int = 7, **given: Any) -> list:
     names = (WORKERS, record(name), keys.active("req"), keys.delayed("req"), CONF, taken(name))
     given = {"ttl": TTL, "lock_ms": LOCK, "holds": "", "taken_ttl": TAKEN_TTL, "died": ""} | given
-    return list(lane.call("beat", names, id=name, started=started, **given))
+    return list(lane.call("heartbeat", names, id=name, started=started, **given))
 
 
 def expire(lane: Lane, ttl: Any = TTL) -> list[bytes]:
-    return list(lane.call("expire", (WORKERS,), ttl=ttl))
+    return list(lane.call("expire_workers", (WORKERS,), ttl=ttl))
 
 
 def unregister(lane: Lane, name: str = "w:1", started: int = 7) -> int:
     names = (WORKERS, record(name), CONF, taken(name))
-    return int(lane.call("unregister", names, id=name, started=started))
+    return int(lane.call("unregister_worker", names, id=name, started=started))
 
 
 # ------------------------------------------------------------------ register

@@ -44,7 +44,7 @@ class Sink:
         """Pin areas, each a name, chunks, rows."""
         manifest = "".join(f"{name},{chunks},{rows}\n" for name, chunks, rows in areas)
         given = {"manifest": manifest, "open_ms": HOUR, "ttl": 7 * DAY} | given
-        return self._checked("pin", (*self.lane.names, self.record), **given)
+        return self._checked("pin_manifest", (*self.lane.names, self.record), **given)
 
     def roll(self, position: Any = 0, *, area: str = "0:1", **given: Any) -> list[Any]:
         """Roll one chunk."""
@@ -56,7 +56,9 @@ class Sink:
             "open_ms": HOUR,
             "ttl": 7 * DAY,
         } | given
-        return self._checked("roll", (*self.lane.names, self.record, self.area(area)), **given)
+        return self._checked(
+            "append_staged", (*self.lane.names, self.record, self.area(area)), **given
+        )
 
     def unstage(self, *areas: str, keep: str = "0") -> list[Any]:
         """Drop areas."""
@@ -72,7 +74,7 @@ class Sink:
             "given": pack([*rows]),
             "packed": pack([*rows.values()]),
         } | given
-        return self._checked("add_unique", (*self.lane.names, self.ids), **given)
+        return self._checked("append_unique", (*self.lane.names, self.ids), **given)
 
     def add_part(
         self, first: Any, bodies: list[bytes] | int, *, partition: int = 0, **given: Any
@@ -81,7 +83,7 @@ class Sink:
         packed = pack(numbered(bodies) if isinstance(bodies, int) else bodies)
         given = {"open_ms": HOUR, "ttl": DAY, "packed": packed} | given
         names = (*self.lane.names, self.record)
-        return self._checked("add_part", names, partition=partition, first=first, **given)
+        return self._checked("append_partition", names, partition=partition, first=first, **given)
 
     def _checked(self, name: str, names: tuple[bytes, ...], **given: Any) -> list[Any]:
         reply: list[Any] = self.lane.call(name, names, **given)

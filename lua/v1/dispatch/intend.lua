@@ -9,8 +9,8 @@ local now = ARGV[1]  -- ms, "" = server time
 local grace = tonumber(ARGV[2])  -- ms until the auditor looks
 local above = tonumber(ARGV[3])  -- a score the auditor has given up, or 0
 local ids = 4  -- ARGV[4...]  requests, each once
--- @include lib/now_ms.lua
--- @include lib/intend.lua
+-- @include lib/core/now_ms.lua
+-- @include lib/create/intend.lua
 local MOST = 400
 
 if not grace or not above then

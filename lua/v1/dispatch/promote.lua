@@ -5,7 +5,7 @@ local delayed = KEYS[1]  -- {queue}:delayed  zset  <priority>|<token> -> due, ms
 local lanes = 2  -- KEYS[2...]  {queue}:0 ... {queue}:99  list  tokens, by priority
 local now = ARGV[1]  -- ms, "" = server time
 local most = tonumber(ARGV[2])  -- tokens a call, 1..1000
--- @include lib/now_ms.lua
+-- @include lib/core/now_ms.lua
 
 if not most or most < 1 or most > 1000 or #KEYS ~= 101 then
   return redis.error_reply("BADBATCH promote wants 100 lanes and a batch of 1 to 1000")

@@ -9,9 +9,9 @@ local loads = KEYS[5]  -- {queue}:load  hash  request -> what it adds to what wa
 local now = ARGV[1]  -- ms, "" = server time
 local longer = tonumber(ARGV[2])  -- ms the marker stays longer than the tombstone
 local most = tonumber(ARGV[3])  -- about how many entries the log keeps
-local endings = 4  -- ARGV[4...]  for each: request, and the ten values of its summary (lib/state.lua)
--- @include lib/now_ms.lua
--- @include lib/loads.lua
+local endings = 4  -- ARGV[4...]  for each: request, and the ten values of its summary (lib/core/state.lua)
+-- @include lib/core/now_ms.lua
+-- @include lib/create/backlog.lua
 local SIZE, MOST = 11, 80
 
 local size = #ARGV - endings + 1

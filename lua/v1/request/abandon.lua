@@ -2,10 +2,10 @@
 -- makes the producer's late enqueue start over, instead of creating a request that is not in `active`.
 -- Says: ok | discarded (its producer took it back, so nothing is lost) | over (it has ended, and no other may follow) | exists
 -- @flags allow-oom
--- @include lib/request_keys.lua
+-- @include lib/core/request_keys.lua
 local seen = tonumber(ARGV[1])  -- the intent's score
 local ttl = tonumber(ARGV[2])  -- ms the marker stays
--- @include lib/give_up.lua
+-- @include lib/create/give_up_intents.lua
 
 if not seen or not ttl then
   return redis.error_reply("BADARGUMENT abandon wants numbers for seen and ttl")

@@ -6,7 +6,7 @@
 --   policy = now, born, lease_ms, attempts, backoff_min, backoff_max, priority, time_limit_ms, durable, and
 --   how many nobody has begun so far; entries = {id, {"b", body}}
 -- @flags allow-oom
--- @include lib/request_keys.lua
+-- @include lib/core/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
 local k = ARGV[2]  -- permit
 local g = ARGV[3]  -- the token's generation; "0" = whatever it is, to hear again what go_on granted to this op
@@ -15,8 +15,8 @@ local worker = ARGV[5]  -- host:port
 local started = ARGV[6]  -- ms; tells a restarted worker from its former self
 local count = tonumber(ARGV[7])  -- the most sub-requests of the slice, 1..1000
 local shared = ARGV[8]  -- "1" = one of several leases in the same hands: its death charges nobody
--- @include lib/now_ms.lua
--- @include lib/acquire.lua
+-- @include lib/core/now_ms.lua
+-- @include lib/lease/acquire.lua
 
 local refused = acquire_error()
 if refused then

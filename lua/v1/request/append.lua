@@ -3,21 +3,21 @@
 -- the caller's, because the id may have begun a new life since.
 -- Says: ok tokens | dup tokens | conflict | closed | cancelling summary | ended summary | gone
 -- @flags grows
--- @include lib/request_keys.lua
+-- @include lib/core/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
 local chunk = tonumber(ARGV[2])  -- number of this chunk; enqueue brought chunk 1
 local chain = ARGV[3]  -- hex digest over everything up to and with this chunk
 local before = ARGV[4]  -- hex digest over everything before this chunk
 local open_ms = tonumber(ARGV[5])  -- ms until the request may be taken for abandoned
 local bodies = 6  -- ARGV[6...]  the sub-requests
--- @include lib/now_ms.lua
--- @include lib/state.lua
--- @include lib/chain.lua
--- @include lib/permits.lua
--- @include lib/mint.lua
--- @include lib/finish.lua
--- @include lib/add_entries.lua
--- @include lib/prove.lua
+-- @include lib/core/now_ms.lua
+-- @include lib/core/state.lua
+-- @include lib/core/digest_chain.lua
+-- @include lib/permits/permits.lua
+-- @include lib/permits/mint.lua
+-- @include lib/lease/finish.lua
+-- @include lib/entries/add_entries.lua
+-- @include lib/entries/prove_rights.lua
 
 if not chunk or not open_ms then
   return redis.error_reply("BADARGUMENT append wants numbers for chunk and open_ms")

@@ -1,12 +1,12 @@
 -- check: do the invariants of one request hold at this moment? Says: a list of sentences, empty = all hold
 -- @flags no-writes
--- @include lib/request_keys.lua
+-- @include lib/core/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
--- @include lib/now_ms.lua
--- @include lib/state.lua
--- @include lib/permits.lua
--- @include lib/mint.lua
--- @include lib/census.lua
+-- @include lib/core/now_ms.lua
+-- @include lib/core/state.lua
+-- @include lib/permits/permits.lua
+-- @include lib/permits/mint.lua
+-- @include lib/check/count_state.lua
 
 local broken = {}
 local function hold(truth, ...)

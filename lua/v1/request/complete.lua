@@ -3,7 +3,7 @@
 -- what the lease still owes goes to `retry`, due now, uncharged: each to come alone, or all together.
 -- Says: ok left tokens | already tokens | lost | ended summary | gone
 -- @flags allow-oom
--- @include lib/request_keys.lua
+-- @include lib/core/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
 local k = ARGV[2]  -- permit
 local fence = ARGV[3]  -- drawn at acquire
@@ -11,8 +11,8 @@ local op = ARGV[4]  -- hex; of the acquire
 local keep = ARGV[5]  -- "1" = a partial completion, "u" = what is left over was never begun, "0" = it may have been
 local done = tonumber(ARGV[6])  -- how many results follow
 local verdicts = 7  -- ARGV[7...]  done ids, then done (head, body) pairs, then (id, verdict, delay ms, head, error) each
--- @include lib/now_ms.lua
--- @include lib/complete.lua
+-- @include lib/core/now_ms.lua
+-- @include lib/lease/complete.lua
 
 local refused = complete_error()
 if refused then

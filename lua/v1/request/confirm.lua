@@ -3,11 +3,11 @@
 -- is there, in case a failover took some of it before. Creates no key.
 -- Says: ok state chain born open | gone
 -- @flags allow-oom
--- @include lib/request_keys.lua
+-- @include lib/core/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
--- @include lib/now_ms.lua
--- @include lib/state.lua
--- @include lib/chain.lua
+-- @include lib/core/now_ms.lua
+-- @include lib/core/state.lua
+-- @include lib/core/digest_chain.lua
 
 local state = load_state()
 if not state then

@@ -4,7 +4,7 @@
 -- is held, the request is cancelled instead, and ends with the last slice.
 -- Says: ok tokens (those that were queued) | held tokens | kept (it is not such a request) | ended summary | gone
 -- @flags allow-oom
--- @include lib/request_keys.lua
+-- @include lib/core/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
 local born = tonumber(ARGV[2])  -- ms; when the life of this producer began
 local chain = ARGV[3]  -- hex digest over all chunks that it sent
@@ -12,13 +12,13 @@ local before = ARGV[4]  -- the same without the last one, which may not have com
 local reason = ARGV[5]  -- words for people
 local seen = tonumber(ARGV[6])  -- intents up to this score are given up, because the entry in `active` is dropped
 local ttl = tonumber(ARGV[7])  -- ms the marker stays
--- @include lib/now_ms.lua
--- @include lib/state.lua
--- @include lib/chain.lua
--- @include lib/permits.lua
--- @include lib/queue_permit.lua
--- @include lib/stop.lua
--- @include lib/give_up.lua
+-- @include lib/core/now_ms.lua
+-- @include lib/core/state.lua
+-- @include lib/core/digest_chain.lua
+-- @include lib/permits/permits.lua
+-- @include lib/permits/queue_permit.lua
+-- @include lib/permits/stop.lua
+-- @include lib/create/give_up_intents.lua
 
 if not born or not seen or not ttl then
   return redis.error_reply("BADARGUMENT discard wants numbers for born, seen and ttl")

@@ -3,7 +3,7 @@
 -- An abandoned life of the id is replaced when the caller names it, because its ending must be in the log first.
 -- Says: ok tokens born | ended summary | exists chunks chain open summary tokens | conflict summary | late seen
 --   | abandoned summary
--- @include lib/request_keys.lua
+-- @include lib/core/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
 local queue = ARGV[2]  -- queue name
 local priority = tonumber(ARGV[3])  -- lane 0..99
@@ -23,8 +23,8 @@ local parent = ARGV[16]  -- the request whose dead sub-requests these were, or "
 local shards = ARGV[17]  -- where its permits' tokens go in turn: numbers with commas, "" = the queue's own lanes
 local over = tonumber(ARGV[18])  -- when the abandoned life began that this one replaces; 0 = none
 local bodies = 19  -- ARGV[19...]  the first chunk
--- @include lib/now_ms.lua
--- @include lib/enqueue.lua
+-- @include lib/core/now_ms.lua
+-- @include lib/create/enqueue.lua
 
 if not over then
   return redis.error_reply("BADARGUMENT enqueue wants a number for over")

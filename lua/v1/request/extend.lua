@@ -1,13 +1,13 @@
 -- extend: the holder asks for more time. Says: ok | cancelled (extended, but asked to stop) | lost | ended | gone
 -- @flags allow-oom
--- @include lib/request_keys.lua
+-- @include lib/core/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
 local k = ARGV[2]  -- permit
 local fence = ARGV[3]  -- drawn at acquire
 local op = ARGV[4]  -- hex; of the acquire
--- @include lib/now_ms.lua
--- @include lib/state.lua
--- @include lib/permits.lua
+-- @include lib/core/now_ms.lua
+-- @include lib/core/state.lua
+-- @include lib/permits/permits.lua
 
 local state = load_state()
 if not state then

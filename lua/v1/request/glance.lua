@@ -3,13 +3,13 @@
 --   end of an open request's time, at least 2; 1 = reap has something to do now; 0 = nothing is to be expected;
 --   tokens = k, g and lane of each permit that was queued, and due, longer ago than the grace
 -- @flags no-writes
--- @include lib/request_keys.lua
+-- @include lib/core/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
 local queue = ARGV[2]  -- of the caller; "" = any
 local grace = tonumber(ARGV[3])  -- ms; "" = no tokens are asked for
--- @include lib/now_ms.lua
--- @include lib/state.lua
--- @include lib/mint.lua
+-- @include lib/core/now_ms.lua
+-- @include lib/core/state.lua
+-- @include lib/permits/mint.lua
 
 -- True when reap has to act on a lease, a deadline or damage. After the clock went back a lease may end later than it can.
 local function needs_reap(state, at, open_until, first)

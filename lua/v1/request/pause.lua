@@ -2,12 +2,12 @@
 -- is being cancelled or has passed its deadline stays so.
 -- Says: ok state tokens | ended summary | gone
 -- @flags allow-oom
--- @include lib/request_keys.lua
+-- @include lib/core/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
--- @include lib/now_ms.lua
--- @include lib/state.lua
--- @include lib/permits.lua
--- @include lib/stop.lua
+-- @include lib/core/now_ms.lua
+-- @include lib/core/state.lua
+-- @include lib/permits/permits.lua
+-- @include lib/permits/stop.lua
 
 local state, over = living_state()
 if over then

@@ -6,7 +6,7 @@
 -- Says: ok look tokens | stopped look tokens (by this call) | ended summary | foreign | gone; look = ms until the next lease
 -- expires or the deadline, at least 2; 1 = there is more to do now; 0 = nothing is to be expected
 -- @flags allow-oom
--- @include lib/request_keys.lua
+-- @include lib/core/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
 local worker = ARGV[2]  -- host:port, or "" for expired leases
 local started = ARGV[3]  -- ms; of that worker
@@ -15,20 +15,20 @@ local fence = ARGV[5]  -- of that permit
 local queue = ARGV[6]  -- of the caller; another queue's request is none of its business
 local how = ARGV[7]  -- how that worker's process ended, for the error of what is charged; "" = not known
 local missing = 8  -- ARGV[8...]  k, g pairs whose token is nowhere
--- @include lib/now_ms.lua
--- @include lib/state.lua
--- @include lib/permits.lua
--- @include lib/few.lua
--- @include lib/mint.lua
--- @include lib/finish.lua
--- @include lib/orphan.lua
--- @include lib/bury.lua
--- @include lib/stop.lua
--- @include lib/resize.lua
--- @include lib/mend_permits.lua
--- @include lib/take_back.lua
--- @include lib/take_slice.lua
--- @include lib/expire.lua
+-- @include lib/core/now_ms.lua
+-- @include lib/core/state.lua
+-- @include lib/permits/permits.lua
+-- @include lib/entries/inline_bodies.lua
+-- @include lib/permits/mint.lua
+-- @include lib/lease/finish.lua
+-- @include lib/entries/retry_queue.lua
+-- @include lib/entries/dead_letter.lua
+-- @include lib/permits/stop.lua
+-- @include lib/permits/resize.lua
+-- @include lib/permits/repair.lua
+-- @include lib/lease/take_back.lua
+-- @include lib/entries/take_slice.lua
+-- @include lib/lease/bury_overdue.lua
 
 local state = load_state()
 if not state then

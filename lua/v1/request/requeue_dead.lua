@@ -3,16 +3,16 @@
 -- Says: ok looked moved tokens | ending (it is being cancelled or past its deadline) | ended summary | gone;
 --   looked = at how many of the ids, as one call moves about 4 MiB
 -- @flags grows
--- @include lib/request_keys.lua
+-- @include lib/core/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
 local op = ARGV[2]  -- 32 hex digits, different for every call: a repeat with the same ones moves nothing
 local ids = 3  -- ARGV[3...]  dead entries, at most 1,000
--- @include lib/now_ms.lua
--- @include lib/state.lua
--- @include lib/permits.lua
--- @include lib/mint.lua
--- @include lib/prove.lua
--- @include lib/read_dead.lua
+-- @include lib/core/now_ms.lua
+-- @include lib/core/state.lua
+-- @include lib/permits/permits.lua
+-- @include lib/permits/mint.lua
+-- @include lib/entries/prove_rights.lua
+-- @include lib/entries/read_dead_letter.lua
 local MOVES = 5  -- calls that are remembered
 
 local refused = ids_error(ids)

@@ -1,12 +1,12 @@
 -- resume: a paused request goes on. One that is being cancelled or has passed its deadline does not.
 -- Says: ok state tokens | ended summary | gone
 -- @flags allow-oom
--- @include lib/request_keys.lua
+-- @include lib/core/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
--- @include lib/now_ms.lua
--- @include lib/state.lua
--- @include lib/permits.lua
--- @include lib/mint.lua
+-- @include lib/core/now_ms.lua
+-- @include lib/core/state.lua
+-- @include lib/permits/permits.lua
+-- @include lib/permits/mint.lua
 
 local state, over = living_state()
 if over then

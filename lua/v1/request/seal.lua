@@ -1,16 +1,16 @@
 -- seal: no more chunks will come. The counter gives back the one it held for the open request.
 -- Says: ok tokens | conflict | cancelling summary | ended summary | gone
 -- @flags allow-oom
--- @include lib/request_keys.lua
+-- @include lib/core/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
 local chunks = tonumber(ARGV[2])  -- how many chunks the producer sent
 local chain = ARGV[3]  -- hex digest over all of them
--- @include lib/now_ms.lua
--- @include lib/state.lua
--- @include lib/chain.lua
--- @include lib/permits.lua
--- @include lib/mint.lua
--- @include lib/finish.lua
+-- @include lib/core/now_ms.lua
+-- @include lib/core/state.lua
+-- @include lib/core/digest_chain.lua
+-- @include lib/permits/permits.lua
+-- @include lib/permits/mint.lua
+-- @include lib/lease/finish.lua
 
 if not chunks then
   return redis.error_reply("BADARGUMENT seal wants a number for chunks")

@@ -1,14 +1,14 @@
 -- set_limit: at most so many workers at once from now on. What is held above a lower limit drains;
 -- a raised limit mints. Says: ok tokens | ended summary | gone
 -- @flags allow-oom
--- @include lib/request_keys.lua
+-- @include lib/core/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
 local limit = tonumber(ARGV[2])  -- permits 1..10000
--- @include lib/now_ms.lua
--- @include lib/state.lua
--- @include lib/permits.lua
--- @include lib/mint.lua
--- @include lib/resize.lua
+-- @include lib/core/now_ms.lua
+-- @include lib/core/state.lua
+-- @include lib/permits/permits.lua
+-- @include lib/permits/mint.lua
+-- @include lib/permits/resize.lua
 
 if not limit or limit < 1 or limit > 10000 or limit % 1 ~= 0 then
   return redis.error_reply("BADLIMIT a whole number from 1 to 10000 is expected")

@@ -1,14 +1,14 @@
 -- set_priority: what is queued goes into the new lane, due as it was; its old tokens go stale.
 -- Says: ok tokens | ended summary | gone
 -- @flags allow-oom
--- @include lib/request_keys.lua
+-- @include lib/core/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
 local priority = tonumber(ARGV[2])  -- lane 0..99
--- @include lib/now_ms.lua
--- @include lib/state.lua
--- @include lib/permits.lua
--- @include lib/mint.lua
--- @include lib/change_lanes.lua
+-- @include lib/core/now_ms.lua
+-- @include lib/core/state.lua
+-- @include lib/permits/permits.lua
+-- @include lib/permits/mint.lua
+-- @include lib/permits/requeue_all.lua
 
 if not priority or priority < 0 or priority > 99 or priority % 1 ~= 0 then
   return redis.error_reply("BADPRIORITY a whole number from 0 to 99 is expected")

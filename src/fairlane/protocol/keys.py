@@ -47,7 +47,7 @@ def check_name(kind: str, name: str) -> str:
 
 @lru_cache(maxsize=4096)
 def request_keys(request_id: str) -> tuple[bytes, ...]:
-    """The nine keys of one request, in the order of lua/v1/lib/request_keys.lua."""
+    """The nine keys of one request, in the order of lua/v1/lib/core/request_keys.lua."""
     tail = f":{{{request_id}}}".encode()
     return tuple([part + tail for part in _PARTS])
 

@@ -1,4 +1,4 @@
-"""The fields of `tok:{id}`: permits that are queued or held (lua/v1/lib/permits.lua)."""
+"""The fields of `tok:{id}`: permits that are queued or held (lua/v1/lib/permits/permits.lua)."""
 
 from __future__ import annotations
 

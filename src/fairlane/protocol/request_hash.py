@@ -1,4 +1,4 @@
-"""The fields of `req:{id}` by name; numbers share some of them (lua/v1/lib/state.lua)."""
+"""The fields of `req:{id}` by name; numbers share some of them (lua/v1/lib/core/state.lua)."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ A script's signature is its own first lines: `local fence = ARGV[3]  -- drawn at
 third argument `fence`. Lua runs these lines and the loader reads them, so they can't drift apart:
 `scripts.extend(keys, k=…, fence=…, op=…)` with a wrong name is a TypeError before Redis is touched.
 
-`-- @include lib/mint.lua` is textual and happens once; functions of it that the script does not use
-are left out, as each is made anew at every call. `-- @flags` says how the server may treat the
+`-- @include lib/permits/mint.lua` is textual and happens once. Functions of it that the script does
+not use are left out, as each is made anew at every call. `-- @flags` says how the server may treat the
 script: `allow-oom` (it must run when Redis is full, or nothing could be drained), `no-writes`, or
 `grows` (refused when full). In a cluster the text says SPUBLISH, which stays on one node, where it
 says PUBLISH elsewhere.
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 LAYOUT = "v1"
+FOLDERS = ("request", "dispatch", "staging", "single_server")  # of scripts; lib/ is for includes
 _INCLUDE = re.compile(r"^-- @include (\S+)$", re.MULTILINE)
 _FLAGS = re.compile(r"^-- @flags (\S+)$", re.MULTILINE)
 _ONE = re.compile(
@@ -151,9 +152,7 @@ class Library:
         self.root = root
         self._scripts: dict[str, Script] = {}
         self._paths = {
-            path.stem: path
-            for folder in ("request", "dispatch", "both")
-            for path in (root / folder).glob("*.lua")
+            path.stem: path for folder in FOLDERS for path in (root / folder).glob("*.lua")
         }
 
     def __getattr__(self, name: str) -> Script:

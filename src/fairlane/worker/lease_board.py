@@ -116,7 +116,7 @@ class LeaseRecord:
     ) -> None:  # fmt: skip
         """Writes a lease; `taken` is when the acquire was sent, which is never too late.
 
-        `index`, `attempt` and `attempts`: of its only sub-request. If `shared`, it waits for others.
+        `index`, `attempt` and `attempts`: of its only sub-request. `shared`: it waits for others.
         """
         fields = self._fields
         version = fields.version | 1

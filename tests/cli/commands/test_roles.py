@@ -189,7 +189,7 @@ def test_a_monitor_writes_nothing_by_any_command(users: Users, redis_client: red
     for server in users.servers:
         load_scripts(server)
     redis_client.zadd(keys.active("req"), {"r1": 1})
-    refused(url, library().postpone((keys.active("req"),), rows=["r1", "1", 2]))
+    refused(url, library().reschedule_active((keys.active("req"),), rows=["r1", "1", 2]))
     redis_client.delete(keys.active("req"))
     refused(url, library().insert_tokens((keys.delayed("req"), b"{req}:5"), tokens=(5, 1, 0, "x")))
     assert redis_client.dbsize() == 0

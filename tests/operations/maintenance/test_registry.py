@@ -128,7 +128,7 @@ def test_an_expired_record_is_not_taken_for_a_deleted_one(lane: Lane, silent_ms:
     names = (WORKERS, keys.worker("req", "w:1"))
     ttl = settings.WORKER_TTL_MS
     lane.call(
-        "register",
+        "register_worker",
         (*names, keys.conf("req")),
         id="w:1",
         host="b",
@@ -142,7 +142,7 @@ def test_an_expired_record_is_not_taken_for_a_deleted_one(lane: Lane, silent_ms:
     given = {"id": "w:1", "started": 7, "ttl": ttl, "lock_ms": 5000, "holds": ""}
     given |= {"taken_ttl": 600_000, "died": ""}
     rest = (ACTIVE, DELAYED, keys.conf("req"), keys.taken("req", "w:1"))
-    assert lane.call("beat", (*names, *rest), **given) == [word]
+    assert lane.call("heartbeat", (*names, *rest), **given) == [word]
 
 
 # ------------------------------------------------------------------ bounds
@@ -171,7 +171,7 @@ def test_calm_requests_cost_a_glance_each_and_one_call_for_many(
         redis_client.zadd(ACTIVE, {f"r{i}": 1})
     looked, steps = watch(driver, registry.look_after("req"))
     batches = [f"{size} glance" for size in (min(count, 250), count - 250) if size > 0]
-    assert (looked, steps) == (count, ["3 ZCARD", *batches, "postpone"])
+    assert (looked, steps) == (count, ["3 ZCARD", *batches, "reschedule_active"])
     assert redis_client.zcount(ACTIVE, 0, server_ms(redis_client)) == 0
 
 
@@ -219,7 +219,14 @@ def test_what_needs_more_than_a_glance_is_reaped(old: Lane, driver: SyncDriver):
     calm.start(1)
     old.client.zadd(ACTIVE, {"r1": 1, "r2": 1})
     _, steps = watch(driver, registry.look_after("req"))
-    assert steps == ["3 ZCARD", "2 glance", "reap", "1 insert_tokens", "postpone", "postpone"]
+    assert steps == [
+        "3 ZCARD",
+        "2 glance",
+        "reap",
+        "1 insert_tokens",
+        "reschedule_active",
+        "reschedule_active",
+    ]
     assert old.client.zcard(keys.leases("r1")) == 0
 
 
@@ -393,7 +400,7 @@ def test_what_was_renewed_meanwhile_is_not_put_off(lane: Lane, driver: SyncDrive
     lane.client.zadd(ACTIVE, {"r1": 1})
 
     def renew(name: str) -> None:
-        if name == "postpone":
+        if name == "reschedule_active":
             lane.client.zadd(ACTIVE, {"r1": 700})
 
     assert watch(driver, registry.look_at("req", "r1", "1", lane.now), renew)[0] is True
@@ -409,7 +416,7 @@ def test_requests_that_do_not_answer_are_put_off_together():
     asked = operation.send([[b"100", b"0"], due, 9])
     assert name_of(asked) == "9 glance"
     put_off = operation.throw(RedisUnreachable(""))
-    assert name_of(put_off) == "postpone"
+    assert name_of(put_off) == "reschedule_active"
     rows = list(put_off.args[-27:])
     assert rows[:3] == ["r0", "0.5", intents.seen_to_exist(100_000 + settings.AUDIT_MS)]
     with pytest.raises(StopIteration):
@@ -438,7 +445,7 @@ def test_one_look_takes_back_all_of_a_request_in_bounded_bites(bites: int, reaps
             told.append(name_of(step))
             more = told.count("reap") < bites
             step = operation.send([b"ok", 1 if more else 0, [b"5", b"0.1", 0]])
-    assert told == ["reap", "1 insert_tokens"] * reaps + ["postpone"]
+    assert told == ["reap", "1 insert_tokens"] * reaps + ["reschedule_active"]
 
 
 def test_an_end_between_the_reap_and_the_mark_is_left_to_the_next_look(

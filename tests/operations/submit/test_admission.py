@@ -423,7 +423,12 @@ def test_without_a_bound_a_recount_asks_for_the_bound_only(queue: Queue, driver:
     queue.submit_request(numbered(3), id="r1")
     assert watch(driver, admission.recount("req"))[1] == ["HGET"]
     driver.run(admission.set_max_waiting("req", 100))
-    assert watch(driver, admission.recount("req"))[1] == ["HGET", "ZRANGE", "1 HMGET", "report"]
+    assert watch(driver, admission.recount("req"))[1] == [
+        "HGET",
+        "ZRANGE",
+        "1 HMGET",
+        "report_backlog",
+    ]
 
 
 def scripts_of(run: Callable[[Any], Any], operation: Any) -> list[str]:

@@ -104,7 +104,7 @@ def test_an_intent_that_was_taken_back_is_not_used_again(
     _, (intent,) = driver.run(announce(policy, ["r1"]))
     operation = chunk_of("r1", policy, max_wait_s=60, announced=intent)
     total, names = refused(driver, operation, "enqueue")
-    first = ["confirm", "drop", "pause"]
+    first = ["confirm", "drop_active", "pause"]
     rest = ["submit", "intend", "enqueue"] if driver.is_cluster else ["submit"]
     assert (total, names[: len(first) + len(rest)]) == (2, [*first, *rest])
     assert lane.client.zscore(keys.active("req"), "r1") is not None

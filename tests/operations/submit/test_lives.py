@@ -422,7 +422,7 @@ def test_an_entry_that_an_auditor_gave_up_takes_its_intent_along(driver: SyncDri
     born = lane.complete(held)[1][1]
     mark = lane.client.zscore(keys.active("req"), "r1")
     auditor = look_at("req", "r1", f"{mark:.1f}", lane.now)
-    advance(driver, auditor, next(auditor), iter(()), "drop")
+    advance(driver, auditor, next(auditor), iter(()), "drop_active")
     assert mark % 1 == 0.5
     assert lane.enqueue(2, intent=intent, over=born)[0] == b"late"
 
@@ -506,7 +506,7 @@ def test_an_auditor_that_looked_at_a_former_life_leaves_the_place_of_the_next(
     begins = advance(driver, producer, following, chunks, "enqueue")
     score = lane.client.zscore(keys.active("req"), "r1")
     auditor = look_at("req", "r1", f"{score:.0f}", lane.now)
-    drops = advance(driver, auditor, next(auditor), iter(()), "drop")
+    drops = advance(driver, auditor, next(auditor), iter(()), "drop_active")
     advance(driver, producer, begins, chunks, "")
     advance(driver, auditor, drops, iter(()), "")
     assert (lane.hash()["state"], lane.number("open")) == ("active", 0)
@@ -523,7 +523,7 @@ def test_a_take_back_leaves_the_place_of_one_that_was_announced_before(
         step = broken.send(driver.run(once(step)))
     other, chunks = apart(submit("r1", Policy())), iter(THREE)
     begins = advance(driver, other, next(other), chunks, "enqueue")
-    drops = advance(driver, broken, broken.throw(Broke()), iter(()), "drop")
+    drops = advance(driver, broken, broken.throw(Broke()), iter(()), "drop_active")
     advance(driver, other, begins, chunks, "")
     with pytest.raises(Broke):
         advance(driver, broken, drops, iter(()), "")

@@ -305,7 +305,7 @@ def test_a_commit_says_that_the_request_was_cancelled_while_it_rolled(
 
     def see(step: Step) -> bool:
         calls = step.steps if isinstance(step, Batch) else [step]
-        if any(isinstance(call, Call) and call.script.name == "roll" for call in calls):
+        if any(isinstance(call, Call) and call.script.name == "append_staged" for call in calls):
             held.append(take_slice(driver))  # the first tokens go out beside the second rolls
         if len(held) == 3:
             driver.run(cancel("r1", "not needed"))
@@ -507,7 +507,7 @@ def test_a_commit_of_many_chunks_keeps_several_in_flight(writer: Writer):
     def see(step: Step) -> bool:
         if isinstance(step, Batch):
             calls = [one.script.name for one in step.steps if isinstance(one, Call)]
-            sizes.append(calls.count("roll"))
+            sizes.append(calls.count("append_staged"))
         return False
 
     drive(writer.driver, commit([share], writer.txn), see)

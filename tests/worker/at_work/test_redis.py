@@ -66,7 +66,7 @@ def test_an_idle_worker_says_nothing_but_beats_and_pops(
     assert worker.wait_health(held=0)["done"] == 50
     wait_until(lambda: _measured(queue) == 50, why="all measures are sent")
     dialect = Dialect.of(redis_client.info("server"))
-    beat = f"EVALSHA {library().beat.sha(dialect).decode()} "
+    beat = f"EVALSHA {library().heartbeat.sha(dialect).decode()} "
     told = list(commands_until(redis_client, beat, 4))
     beats = [at for at, command in told if command.startswith(beat)]
     pops = [at for at, command in told if command.startswith(POPS)]

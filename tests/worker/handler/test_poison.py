@@ -85,7 +85,7 @@ def test_a_death_before_the_handler_is_called_charges_nobody(
     queue: Queue, folder: Folder, monkeypatch: pytest.MonkeyPatch, *, is_async: bool
 ):
     """So a sub-request of one attempt is not dead without having run."""
-    name = "go_on_async" if is_async else "go_on"
+    name = "go_on_async" if is_async else "complete_and_acquire"
     go_on = getattr(Runner, name)
 
     def die_once(runner: Runner, step: Any) -> Any:

@@ -141,7 +141,7 @@ def test_upkeep_that_takes_long_delays_no_tick(
     for _ in range(3):
         keeper._beaten = 0.0
         keeper.tick(often=False)
-    assert driver.told == ["beat", "extend", "beat", "beat", "beat"]
+    assert driver.told == ["heartbeat", "extend", "heartbeat", "heartbeat", "heartbeat"]
     assert extended(board)[0] > taken + 30
     assert slow.began.count(name) == 1
 

@@ -59,7 +59,7 @@ def register(lane: Lane, name: str, silent_ms: int = 0, started: int = 7) -> Non
     """A worker that beat for the last time so long ago."""
     given = {"host": "box", "pid": 1, "ttl": settings.WORKER_TTL_MS, "late": -1}
     names = (WORKERS, keys.worker("req", name), keys.conf("req"))
-    lane.call("register", names, id=name, started=started, now=lane.now - silent_ms, **given)
+    lane.call("register_worker", names, id=name, started=started, now=lane.now - silent_ms, **given)
 
 
 def note(lane: Lane, *tokens: Token | Tok, worker: str = "w:1", unit: str = "0.1") -> None:
@@ -147,7 +147,7 @@ def test_a_take_over_costs_what_the_dead_worker_had_taken(lane: Lane, driver: Sy
     lane.take(tokens[0])
     note(lane, tokens[0])
     looked, steps = watch(driver, dead_workers.take_over("req", "w:1", "7"))
-    assert (looked, steps) == (1, ["HGETALL", "1 reap", "1 insert_tokens", "unregister"])
+    assert (looked, steps) == (1, ["HGETALL", "1 reap", "1 insert_tokens", "unregister_worker"])
     assert lane.client.zcard(keys.leases("r1")) == 0
     lane.client.delete(ACTIVE)
 
@@ -156,14 +156,17 @@ def test_many_requests_of_a_dead_worker_share_round_trips(lane: Lane, driver: Sy
     """A hundred in one; their tokens and endings, too."""
     note(lane, *(Token(f"r{i}", "0", "1") for i in range(250)))
     looked, steps = watch(driver, dead_workers.take_over("req", "w:1", "7"))
-    assert (looked, steps) == (250, ["HGETALL", "100 reap", "100 reap", "50 reap", "unregister"])
+    assert (looked, steps) == (
+        250,
+        ["HGETALL", "100 reap", "100 reap", "50 reap", "unregister_worker"],
+    )
 
 
 def test_an_idle_workers_death_costs_two_calls(lane: Lane, driver: SyncDriver):
     """It had noted nothing."""
     register(lane, "w:1")
     steps = watch(driver, dead_workers.take_over("req", "w:1", "7"))[1]
-    assert steps == ["HGETALL", "unregister"]
+    assert steps == ["HGETALL", "unregister_worker"]
 
 
 def test_a_lease_that_no_note_names_is_found_by_the_audit(
@@ -362,7 +365,7 @@ def test_a_lease_that_cannot_be_extended_stops_neither_the_others_nor_the_beat(n
     now[0] = 111.0
     keeper.tick(often=False)
     assert extended(board) == [141.0, 130.0, 141.0]
-    assert driver.told == ["extend", "extend", "extend", "beat"]
+    assert driver.told == ["extend", "extend", "extend", "heartbeat"]
     assert not any(record.attention for record in board.records)
 
 

@@ -207,7 +207,7 @@ class Emptied:
         """As the scripts answer."""
         self.began.append(operation.__name__)
         operation.close()
-        return [b"unknown"] if self.began[-1] == "beat" else [b"ok", b""]
+        return [b"unknown"] if self.began[-1] == "heartbeat" else [b"ok", b""]
 
 
 def test_beats_of_one_outage_are_logged_once_in_thirty_seconds(
@@ -247,7 +247,7 @@ def test_a_worker_that_nobody_knows_any_more_says_so_and_registers(
     keeper = Keeper(driver, "req", "w:1", LeaseBoard(1))
     now[0] = 200.0
     keeper.tick(often=False)
-    assert driver.began == ["beat", "register"]
+    assert driver.began == ["heartbeat", "register_worker"]
     assert not keeper.must_drain
     assert caplog.messages == [
         "worker w:1 is not in the registry any more (was Redis emptied?): it registers anew"

@@ -54,7 +54,7 @@ def test_a_slice_with_more_behind_it_is_settled_and_goes_on_in_one_round_trip():
     """No pop, no acquire: the next slice is there, and on the board."""
     unit = unit_of_its_own()
     loop, step = asked(unit)
-    assert names_of(step) == ["go_on"]
+    assert names_of(step) == ["complete_and_acquire"]
     step = loop.send([[b"ok", 3, []], granted(b"y", b"z", fence=9, waiting=1)])
     assert names_of(step) == ["handle"]
     assert step.slice.entries == entries_of(b"y", b"z")
@@ -175,7 +175,7 @@ def _spread(_: Unit, board: LeaseBoard) -> None:
 @pytest.mark.parametrize(
     ("changed", "waiting", "asks"),
     [
-        (_slow, 5, "go_on"),
+        (_slow, 5, "complete_and_acquire"),
         (_slow, 0, "complete"),
         (_drains, 5, "complete"),
         (_quick, 5, "complete"),
@@ -284,8 +284,8 @@ def test_what_is_measured_is_told_while_it_goes_on(monkeypatch: pytest.MonkeyPat
             told += names_of(step)
             step = loop.send([1] * len(step.steps))
         assert names_of(step) == ["handle"]
-        assert names_of(loop.send(done(1, waited_ms=[5], ran_us=[900]))) == ["go_on"]
-    assert set(told) == {"tally"}
+        assert names_of(loop.send(done(1, waited_ms=[5], ran_us=[900]))) == ["complete_and_acquire"]
+    assert set(told) == {"add_stats"}
 
 
 def test_one_of_several_leases_is_completed():

@@ -290,7 +290,7 @@ def test_a_drain_gives_back_what_is_not_begun():
     loop, step = take(unit, 3, *(granted(b"x") for _ in range(3)))
     settle = loop.send(handle(step, drain, unit.record))
     assert [argument(call, "done") for call in settle.steps] == [1, 0, 0]
-    assert names_of(loop.send([[b"ok", 0, MORE]] * 3)) == ["insert_tokens", "tally"]
+    assert names_of(loop.send([[b"ok", 0, MORE]] * 3)) == ["insert_tokens", "add_stats"]
     with pytest.raises(StopIteration):
         loop.send([3, 1])
 

@@ -224,7 +224,7 @@ def test_a_drain_settles_what_is_done_and_gives_back_what_was_fetched():
     unit.record._worker.is_draining = True
     settle = loop.send(outcome)
     assert [argument(call, "done") for call in settle.steps] == [1] * 4 + [0] * 4
-    assert names_of(loop.send([[b"ok", 0, []]] * 8)) == ["tally"]
+    assert names_of(loop.send([[b"ok", 0, []]] * 8)) == ["add_stats"]
 
 
 # ------------------------------------------------------------------ failures

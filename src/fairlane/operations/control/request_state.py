@@ -72,7 +72,7 @@ def progress_of(request_id: str, fields: Any, held: int) -> Progress | None:
 
 
 def _failed_attempt(text: str) -> FailedAttempt | None:
-    """Reads what lib/note_failure.lua wrote; None for nothing."""
+    """Reads what lib/core/note_failure.lua wrote; None for nothing."""
     if not text:
         return None
     at_ms, head, error = text.split(" ", 2)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fairlane.model import DeadChoice
     from fairlane.protocol.steps import Operation
 
-_CLAIMS = b"requeue"  # as in lua/v1/lib/claims.lua
+_CLAIMS = b"requeue"  # as in lua/v1/lib/entries/dead_letter_claims.lua
 _FINAL = "claimed:"
 
 

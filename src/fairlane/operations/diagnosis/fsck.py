@@ -172,7 +172,7 @@ class Walk:
                 continue
             found = tally.add("forgotten", row.id, "is not in `active`", "put it there")
             if tally.repair:
-                again = library().readmit((active,), id=row.id, due=score)
+                again = library().restore_active((active,), id=row.id, due=score)
                 yield from mend(found, again)
 
     def _now(self) -> Operation[str]:
@@ -222,7 +222,7 @@ class Walk:
             return
         names = keys.request_keys(row.id)
         if row.is_over:
-            yield from mend(found, library().tidy(names, ttl=settings.MARKER_MS))
+            yield from mend(found, library().expire_leftovers(names, ttl=settings.MARKER_MS))
         else:
             yield from mend(found, reap_all(self.queue, row.id))
         (broken,) = yield from each([library().check(names)])
@@ -306,7 +306,7 @@ class Walk:
                 continue
             found = tally.add("orphan", name, f"{shown}: no request", "let them expire in a day")
             if tally.repair:
-                yield from mend(found, library().tidy(names, ttl=settings.MARKER_MS))
+                yield from mend(found, library().expire_leftovers(names, ttl=settings.MARKER_MS))
 
     def _are_ours(self, name: str) -> Operation[bool]:
         """Do these keys look like ours? Other programs may name theirs counter:{x} as well."""

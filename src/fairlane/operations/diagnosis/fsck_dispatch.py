@@ -162,5 +162,5 @@ class Dispatch:
         for name in silent:
             tally.note("silent", name.decode("utf-8", "replace"), "a worker that has gone")
         if silent and tally.repair:
-            yield library().expire((workers,), ttl=settings.WORKER_TTL_MS)
+            yield library().expire_workers((workers,), ttl=settings.WORKER_TTL_MS)
         return True

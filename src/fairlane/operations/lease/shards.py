@@ -151,7 +151,7 @@ def _forget(queue: str, spread: Spread) -> Operation[None]:
 
 def move_one(queue: str, request_id: str, present: Shards) -> Operation[None]:
     """Moves one request whose tokens are where nobody looks for them."""
-    call = library().move(keys.request_keys(request_id), shards=present.turned(request_id))
+    call = library().change_shards(keys.request_keys(request_id), shards=present.turned(request_id))
     yield from _dispatch(queue, [(request_id, (yield call))])
 
 
@@ -169,7 +169,9 @@ def _move(queue: str, names: list[str], present: Shards) -> Operation[tuple[int,
         if home == queue and state not in {"", "abandoned", *ENDED_STATES}:
             wanted = present.turned(name)
             if shards != wanted:
-                calls.append((name, library().move(keys.request_keys(name), shards=wanted)))
+                calls.append(
+                    (name, library().change_shards(keys.request_keys(name), shards=wanted))
+                )
     if not calls:
         return 0, away
     replies = yield from each_or_error([call for _, call in calls])

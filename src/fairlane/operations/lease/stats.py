@@ -55,7 +55,7 @@ def tally(
                 fields[f"{priority}:{name}:{bucket}"] = count
     flat: list[Arg] = [part for pair in fields.items() for part in pair]
     return [
-        library().tally((keys.stats(queue),), numbers=flat[first : first + 2 * _MOST])
+        library().add_stats((keys.stats(queue),), numbers=flat[first : first + 2 * _MOST])
         for first in range(0, len(flat), 2 * _MOST)
     ]
 

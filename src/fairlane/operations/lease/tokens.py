@@ -133,7 +133,7 @@ def drop(queue: str, request_id: str | bytes, seen: str, *, gone: bool = False) 
 
     `gone`: there is no such request; if there was one, that is logged as `lost`.
     """
-    return library().drop(
+    return library().drop_active(
         (keys.active(queue), keys.completed(queue), *keys.bound(queue)),
         id=request_id,
         seen=seen,
@@ -147,7 +147,7 @@ def postpone(queue: str, rows: list[Arg]) -> Call:
 
     Each row is a request, the score seen, and the next one; at most 300 rows.
     """
-    return library().postpone((keys.active(queue),), rows=rows)
+    return library().reschedule_active((keys.active(queue),), rows=rows)
 
 
 @lru_cache(maxsize=1024)

@@ -44,7 +44,7 @@ def late_workers(queue: str) -> Operation[list[Late]]:
     lives = yield Batch(
         [Command(b"HMGET", keys.worker(queue, name), b"started", b"host") for name in names]
     )
-    yield library().expire((keys.workers(queue),), ttl=settings.WORKER_TTL_MS)
+    yield library().expire_workers((keys.workers(queue),), ttl=settings.WORKER_TTL_MS)
     return [
         Late(name, started.decode(), (host or b"").decode())
         for name, (started, host) in zip(names, lives, strict=True)

@@ -47,7 +47,7 @@ def register(queue: str, worker: str, host: str, pid: int, started: str) -> Oper
     former, home = yield Command(b"HMGET", keys.worker(queue, worker), b"started", b"host")
     if home != host.encode():
         former = None
-    reply: list[bytes] = yield library().register(
+    reply: list[bytes] = yield library().register_worker(
         (keys.workers(queue), keys.worker(queue, worker), keys.conf(queue)),
         id=worker,
         host=host,
@@ -63,7 +63,7 @@ def unregister(queue: str, worker: str, started: str) -> Operation[int]:
     """A worker leaves; 1 if it was there."""
     names = (keys.workers(queue), keys.worker(queue, worker), keys.conf(queue))
     taken = keys.taken(queue, worker)
-    left: int = yield library().unregister((*names, taken), id=worker, started=started)
+    left: int = yield library().unregister_worker((*names, taken), id=worker, started=started)
     return left
 
 
@@ -81,7 +81,7 @@ def beat(
 ) -> Operation[list[Any]]:
     """Renews a worker: [ok, leads, now, active_due, delayed_due, oldest_beat, shards, left, died].
 
-    Or [drain | unknown | replaced]: see beat.lua. `died`: tokens may have been lost with a process
+    Or [drain | unknown | replaced]: see heartbeat.lua. `died`: a process died, so tokens may be lost
     or a connection, so the leader is to look for them.
     """
     names = (
@@ -89,7 +89,7 @@ def beat(
         *(keys.active(queue), keys.delayed(queue), keys.conf(queue)),
         keys.taken(queue, worker),
     )
-    reply: list[Any] = yield library().beat(
+    reply: list[Any] = yield library().heartbeat(
         names,
         id=worker,
         started=started,

@@ -66,7 +66,7 @@ def recount(queue: str) -> Operation[None]:
             home, state, *numbers = told(_FIELDS, reply)
             if home == queue and state:
                 rows += _row(name, state, *numbers)
-        yield library().report((keys.active(queue), *keys.bound(queue)), rows=rows)
+        yield library().report_backlog((keys.active(queue), *keys.bound(queue)), rows=rows)
 
 
 def _row(name: str, state: str, *numbers: str) -> list[Arg]:

@@ -199,7 +199,7 @@ def _begin_all(group: list[Rolling], txn: Txn) -> Operation[None]:
 
 def _pin_all(group: list[Rolling], txn: Txn) -> Operation[None]:
     calls = [
-        library().pin(
+        library().pin_manifest(
             record_keys(one.share.id, txn.name),
             manifest=manifest_of(one.share),
             open_ms=txn.open_ms,

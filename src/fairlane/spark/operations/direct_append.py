@@ -119,12 +119,12 @@ def by_id(request_id: str, ids: bytes, packed: bytes, txn: Txn, retain_ms: int) 
     """The call that adds packed sub-requests, each if its id (packed, too) is new."""
     names = (*keys.request_keys(request_id), keys.unique_ids(request_id))
     ttl = txn.open_ms + retain_ms
-    return library().add_unique(names, open_ms=txn.open_ms, ttl=ttl, given=ids, packed=packed)
+    return library().append_unique(names, open_ms=txn.open_ms, ttl=ttl, given=ids, packed=packed)
 
 
 def by_place(request_id: str, partition: int, first: int, packed: bytes, txn: Txn) -> Call:
     """The call that adds packed sub-requests behind the first `first` ones of a partition."""
-    return library().add_part(
+    return library().append_partition(
         record_keys(request_id, txn.name),
         partition=partition,
         first=first,

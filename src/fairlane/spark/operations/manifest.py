@@ -91,7 +91,7 @@ def owner_of(told: bytes | None, policy: Policy, stored: str) -> str:
 
 def keep_open(request_id: str, txn: Txn) -> Call:
     """The call that gives an open request more time; it pins nothing."""
-    return library().pin(
+    return library().pin_manifest(
         record_keys(request_id, txn.name),
         manifest="",
         open_ms=txn.open_ms,
@@ -150,7 +150,7 @@ class Rolling:
         area, chunk = self.areas[at], position - self.starts[at] + 1
         is_last = position == self.total - 1
         last = "area" if chunk == area.chunks else ""
-        return library().roll(
+        return library().append_staged(
             (*record_keys(self.share.id, txn.name), keys.area(self.share.id, txn.name, area.name)),
             position=position,
             chunk=chunk,

@@ -1,0 +1,33 @@
+-- drop_active: an entry leaves `active`, unless somebody has moved it since. Was its request seen to exist
+-- (postpone leaves a fraction in the score, an intent is whole) and is it gone, then this is logged
+-- as `lost`: once, by the call that takes the entry out. If the log refuses it, the entry stays. Says: 1 | 0
+-- @flags allow-oom
+local active = KEYS[1]  -- {queue}:active  zset  request -> when to look at it next, ms
+local completed = KEYS[2]  -- {queue}:completed  stream  one entry per finished request
+local conf = KEYS[3]  -- {queue}:conf  hash  waiting
+local loads = KEYS[4]  -- {queue}:load  hash  request -> what it adds to what waits
+local now = ARGV[1]  -- ms, "" = server time
+local id = ARGV[2]  -- request
+local seen = tonumber(ARGV[3])  -- the score that was looked at
+local gone = ARGV[4]  -- "1" = there is no such request
+local most = tonumber(ARGV[5])  -- about how many entries the log keeps
+-- @include lib/core/now_ms.lua
+-- @include lib/create/backlog.lua
+
+if not most then
+  return redis.error_reply("BADARGUMENT drop wants a number for most")
+end
+if not seen or tonumber(redis.call("ZSCORE", active, id)) ~= seen then
+  return 0
+end
+redis.call("ZREM", active, id)
+if gone == "1" and seen % 1 ~= 0 then
+  local logged = redis.pcall("XADD", completed, "MAXLEN", "~", most, "*", "id", id, "state", "lost", "priority", 0,
+    "total", 0, "done", 0, "dead", 0, "cancelled", 0, "born", 0, "ended", now_ms(now), "reason", "gone from Redis")
+  if type(logged) == "table" then
+    redis.call("ZADD", active, ARGV[3], id)
+    return logged
+  end
+end
+change_load(id, read_load(id), nil)
+return 1

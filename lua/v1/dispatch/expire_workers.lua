@@ -1,0 +1,15 @@
+-- expire_workers: forgets workers that have not beaten for a whole TTL. Says: their names
+-- @flags allow-oom
+local workers = KEYS[1]  -- {queue}:workers  zset  worker -> last beat, ms
+local now = ARGV[1]  -- ms, "" = server time
+local ttl = tonumber(ARGV[2])  -- ms
+-- @include lib/core/now_ms.lua
+
+if not ttl then
+  return redis.error_reply("BADARGUMENT expire wants a number for ttl")
+end
+local old = redis.call("ZRANGEBYSCORE", workers, "-inf", now_ms(now) - ttl, "LIMIT", 0, 100)
+if #old > 0 then
+  redis.call("ZREM", workers, unpack(old))
+end
+return old

@@ -1,0 +1,59 @@
+-- heartbeat: renews a worker, hands the maintenance lock on and says what is due next: nothing else polls.
+-- Says: ok leads now active_due delayed_due oldest_beat shards left died (dues: 0 = nothing; shards and left
+--   as set_shards returns them; died = when a beat reported last that tokens may be lost, 0 = never) | drain (its record was deleted) |
+--   unknown (the record is gone or has expired: register again) | replaced (another process has the name)
+-- @flags allow-oom
+local workers = KEYS[1]  -- {queue}:workers  zset  worker -> last beat, ms
+local worker = KEYS[2]  -- {queue}:worker:<host:port>  hash  host, pid, started, renewed
+local active = KEYS[3]  -- {queue}:active  zset  request -> when to look at it next, ms
+local delayed = KEYS[4]  -- {queue}:delayed  zset  <priority>|<token> -> due, ms
+local conf = KEYS[5]  -- {queue}:conf  hash  lock, lock_until, shards, left, died
+local taken = KEYS[6]  -- {queue}:taken:<host:port>  hash  unit -> the tokens it took last
+local now = ARGV[1]  -- ms, "" = server time
+local id = ARGV[2]  -- host:port
+local started = ARGV[3]  -- ms
+local ttl = tonumber(ARGV[4])  -- ms the record outlives its last beat
+local lock_ms = tonumber(ARGV[5])  -- ms the maintenance lock outlives its holder
+local holds = ARGV[6]  -- words for people: what the worker holds
+local taken_ttl = tonumber(ARGV[7])  -- ms that what the worker took outlives its last beat
+local died = ARGV[8]  -- "1" = a process of the worker died or lost its connection, perhaps with tokens
+-- @include lib/core/now_ms.lua
+
+if not ttl or not lock_ms or not taken_ttl then
+  return redis.error_reply("BADARGUMENT beat wants numbers for ttl, lock_ms and taken_ttl")
+end
+local mine = redis.call("HGET", worker, "started")
+now = now_ms(now)
+if not mine then
+  -- Listed with a fresh beat: somebody deleted the record. With an old one, it only expired while
+  -- Redis or the worker was away. One that lies far ahead is from before the clock went back.
+  local beaten = tonumber(redis.call("ZSCORE", workers, id))
+  return {beaten and math.abs(now - beaten) < ttl and "drain" or "unknown"}
+end
+if mine ~= started then
+  return {"replaced"}
+end
+redis.call("HSET", worker, "renewed", now, "holds", holds)
+redis.call("PEXPIRE", worker, ttl)
+redis.call("PEXPIRE", taken, taken_ttl)
+redis.call("ZADD", workers, now, id)
+if died == "1" then
+  redis.call("HSET", conf, "died", now)
+end
+local lock = redis.call("HMGET", conf, "lock", "lock_until", "shards", "left", "died")
+local ends = tonumber(lock[2] or 0)
+-- After the clock went back a lock may end later than any beat can set it. It is void then, because its
+-- holder may be dead.
+local leads = lock[1] == id or ends < now or ends > now + lock_ms
+if leads then
+  redis.call("HSET", conf, "lock", id, "lock_until", now + lock_ms)
+  -- For the same reason no beat may lie ahead, because a dead worker's beat would become late too late.
+  for _, other in ipairs(redis.call("ZRANGEBYSCORE", workers, "(" .. now, "+inf", "LIMIT", 0, 100)) do
+    redis.call("ZADD", workers, now, other)
+  end
+end
+local first = redis.call("ZRANGE", active, 0, 0, "WITHSCORES")
+local next = redis.call("ZRANGE", delayed, 0, 0, "WITHSCORES")
+local oldest = redis.call("ZRANGE", workers, 0, 0, "WITHSCORES")
+return {"ok", leads and 1 or 0, now, tonumber(first[2]) or 0, tonumber(next[2]) or 0, tonumber(oldest[2]),
+  lock[3] or "", lock[4] or "", tonumber(lock[5]) or 0}

@@ -1,0 +1,37 @@
+-- register_worker: enters a worker. A name that beats elsewhere is refused; a name whose beat is late is taken
+-- over, and so is one whose beat lies as far ahead, because the clock went back. Says: ok | taken host pid
+-- @flags allow-oom
+local workers = KEYS[1]  -- {queue}:workers  zset  worker -> last beat, ms
+local worker = KEYS[2]  -- {queue}:worker:<host:port>  hash  host, pid, started, renewed
+local conf = KEYS[3]  -- {queue}:conf  hash  layout
+local now = ARGV[1]  -- ms, "" = server time
+local id = ARGV[2]  -- host:port
+local host = ARGV[3]  -- where it runs: hostname, boot id, network namespace
+local pid = ARGV[4]  -- its supervisor
+local started = ARGV[5]  -- ms; tells this life from the one before
+local ttl = tonumber(ARGV[6])  -- ms the record outlives its last beat
+local late = tonumber(ARGV[7])  -- ms after which a beat is late
+-- @include lib/core/now_ms.lua
+-- @include lib/core/layout.lua
+
+if not ttl or not late then
+  return redis.error_reply("BADARGUMENT register wants numbers for ttl and late")
+end
+local layout = redis.call("HGET", conf, "layout")
+local refused = layout_error(layout)
+if refused then
+  return refused
+end
+now = now_ms(now)
+local other = redis.call("HMGET", worker, "started", "renewed", "host", "pid")
+if other[1] and other[1] ~= started and math.abs(now - tonumber(other[2] or 0)) <= late then
+  return {"taken", other[3] or "", other[4] or ""}
+end
+redis.call("DEL", worker)
+redis.call("HSET", worker, "host", host, "pid", pid, "started", started, "renewed", now)
+redis.call("PEXPIRE", worker, ttl)
+redis.call("ZADD", workers, now, id)
+if not layout then
+  redis.call("HSET", conf, "layout", LAYOUT)
+end
+return {"ok"}

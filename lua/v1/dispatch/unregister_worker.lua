@@ -1,0 +1,18 @@
+-- unregister_worker: a worker leaves of its own will; another life of the same name is left alone. Says: 1 | 0
+-- @flags allow-oom
+local workers = KEYS[1]  -- {queue}:workers  zset  worker -> last beat, ms
+local worker = KEYS[2]  -- {queue}:worker:<host:port>  hash  host, pid, started, renewed
+local conf = KEYS[3]  -- {queue}:conf  hash  lock, lock_until
+local taken = KEYS[4]  -- {queue}:taken:<host:port>  hash  unit -> the tokens it took last
+local id = ARGV[1]  -- host:port
+local started = ARGV[2]  -- ms
+
+local mine = redis.call("HGET", worker, "started")
+if mine and mine ~= started then
+  return 0
+end
+if redis.call("HGET", conf, "lock") == id then
+  redis.call("HDEL", conf, "lock", "lock_until")
+end
+redis.call("DEL", worker, taken)
+return redis.call("ZREM", workers, id)

@@ -1,0 +1,22 @@
+-- Buries a sub-request that is out of attempts or rejected: adds its failure to the results, and keeps it for
+-- requeue_dead with its body, its reason and the id of that entry of `out`. Then acknowledges it.
+-- `why` = head (of its result), reason (one word), error (text), worker.
+-- @include lib/lease/count_down.lua
+local function bury(state, id, why)
+  if not redis.call("XPENDING", stream, stream, id, id, 1)[1] then
+    return
+  end
+  check_acknowledge()
+  local found = redis.call("XRANGE", stream, id, id)
+  local body = found[1] and found[1][2][2] or ""
+  local out = redis.call("XADD", results, "*", "w", why.worker, why.head, why.error)
+  local kept = redis.pcall("XADD", dead, "*", "head", why.head, "reason", why.reason, "error", why.error,
+    "worker", why.worker, "out", out, "body", body)
+  if type(kept) == "table" then
+    undo(kept, {out})
+  end
+  count_down(state, 1, {out}, kept, id)
+  redis.call("XDEL", stream, id)
+  redis.call("ZREM", retries, id)
+  state.dead = state.dead + 1
+end

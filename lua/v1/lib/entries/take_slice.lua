@@ -1,0 +1,75 @@
+-- A slice is one due retry alone (there a death must count), or what its holder gave back unblamed, or
+-- fresh sub-requests: at most ceil(ready / limit), so that the permits share the rest, and at most
+-- about 4 MiB of bodies.
+local SLICE_BYTES = 4 * 1024 * 1024
+-- @include lib/entries/take_retries.lua
+
+local function read_fresh(consumer, count)
+  local read = redis.pcall("XREADGROUP", "GROUP", stream, consumer, "COUNT", string.format("%d", count), "STREAMS", stream, ">")
+  if read and read.err then
+    return nil
+  end
+  return read and read[1] and read[1][2] or {}
+end
+
+local function read_within(consumer, count, step)
+  local entries, bytes = {}, 0
+  while #entries < count and bytes < SLICE_BYTES do
+    local read = read_fresh(consumer, math.min(step, count - #entries))
+    if not read or #read == 0 then
+      return read and entries
+    end
+    for _, entry in ipairs(read) do
+      entries[#entries + 1] = entry
+      bytes = bytes + #entry[2][2]
+    end
+  end
+  return entries
+end
+
+-- The entries and their attempt; nil when somebody deleted the stream. Nothing is written before
+-- that is known.
+local function take_slice(state, now, consumer, count)
+  local due, is_unblamed = due_retry(state, now)
+  if is_unblamed then
+    return take_unblamed(state, consumer, count), 1
+  elseif due then
+    return take_retry(consumer, due)
+  end
+  count = math.min(count, math.ceil(state.fresh / state.limit))
+  if state.few == 1 and count == state.fresh then
+    local entries = read_few(state)
+    state.few, state.fresh = 2, 0
+    return entries, 1
+  end
+  pour(state)
+  local entries
+  if count * state.max_body <= SLICE_BYTES then
+    entries = read_fresh(consumer, count)
+  else
+    entries = read_within(consumer, count, math.max(1, math.floor(SLICE_BYTES / 4 / state.max_body)))
+  end
+  state.fresh = state.fresh - (entries and #entries or 0)
+  return entries, 1
+end
+
+-- The answer to a repeated acquire: what the consumer holds, with bodies.
+local function taken_before(state, consumer)
+  if state.few == 2 then
+    return read_few(state) or {}, 1
+  end
+  local entries, attempt = {}, 1
+  for i, pending in ipairs(pending_of(consumer)) do
+    entries[i] = redis.call("XRANGE", stream, pending[1], pending[1])[1]
+    attempt = pending[4]
+  end
+  return entries, attempt
+end
+
+-- The answer that hands it out: all that the worker must know of the request comes with it.
+local function granted(s, at, permit, attempt, entries, tokens)
+  local unblamed = s.is_calm and 0 or redis.call("ZCOUNT", retries, 0, 0)
+  local policy = {at, s.born, s.lease_ms, s.attempts, s.backoff_min, s.backoff_max, s.priority, s.time_limit_ms,
+    s.durable, s.fresh + unblamed}
+  return {"ok", permit.fence, attempt, policy, entries, tokens}
+end

@@ -1,0 +1,65 @@
+-- How a permit, a lease and a slice are given to who shows a token; see acquire.
+-- @include lib/core/state.lua
+-- @include lib/permits/permits.lua
+-- @include lib/entries/inline_bodies.lua
+-- @include lib/permits/mint.lua
+-- @include lib/entries/retry_queue.lua
+-- @include lib/entries/take_slice.lua
+
+local function acquire_error()
+  if not count or count < 1 or count > 1000 then
+    return redis.error_reply("BADCOUNT a slice of 1 to 1000 is expected")
+  end
+  return nil
+end
+
+local function acquire(state, now, k, g, op)
+  local permit = read_permit(k)
+  if permit.kind == "h" and permit.op == op and (permit.g == g or g == "0") then
+    redis.call("ZADD", leases, "XX", now + state.lease_ms, k)
+    local entries, attempt = taken_before(state, consumer_of(permit, k))
+    return granted(state, now, permit, attempt, entries, queued_tokens(now))
+  end
+  if permit.kind ~= "q" or permit.g ~= g then
+    return {"stale"}
+  end
+  state.is_calm = state.few > 0 or redis.call("EXISTS", retries) == 0  -- no retry waits, and none will before this ends
+  local due, is_unblamed = due_retry(state, now)
+  if shared == "1" and due and not is_unblamed then
+    return {"alone"}
+  end
+  local word = "ok"
+  unqueue(state, k)
+  if state.state ~= "active" or is_overdue(state, now) then
+    word = "paused"
+  elseif state.held >= state.limit then
+    word = "busy"
+  elseif ready(state, now) == 0 then
+    word = "empty"
+  end
+  if word ~= "ok" then
+    park(state, k)
+    local tokens = mint(state, now)
+    save_state(state)
+    return {word, tokens}
+  end
+  -- Not below the clock in µs: so a fence is new even if a failover has taken back the last ones.
+  state.seq = math.max(state.seq + 1, 1000 * now)
+  permit = {fence = string.format("%d", state.seq), g = g, op = op, started = started, worker = worker,
+    shared = shared == "1" and "1" or ""}
+  -- The lease comes first, because reap drops a lease without a permit and gives back what it took.
+  redis.call("ZADD", leases, string.format("%d", now + state.lease_ms), k)
+  local entries, attempt = take_slice(state, now, consumer_of(permit, k), count)
+  if not entries then  -- somebody deleted the stream: nothing can be taken, fsck names it
+    redis.call("ZREM", leases, k)
+    return {"gone"}
+  end
+  permit.owed = #entries
+  local is_row = entries[1] and (#entries == 1 or not due)  -- else others may stand in between
+  permit.first, permit.last = is_row and entries[1][1] or "", is_row and entries[#entries][1] or ""
+  write_held(k, permit)
+  state.held = state.held + 1
+  local tokens = mint(state, now)
+  save_state(state)
+  return granted(state, now, permit, attempt, entries, tokens)
+end

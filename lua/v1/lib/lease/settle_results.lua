@@ -1,0 +1,58 @@
+-- Settles results. They are stored and counted before XACK, because a later command may be refused. Then the
+-- count is corrected to what XACK has acknowledged.
+-- @include lib/lease/count_down.lua
+local MOST = 980  -- arguments of one call; the house rule is 1,000
+
+-- What the lease still owes: id -> delivery count. An id is taken out when it is settled, so that
+-- neither a repeated call nor an id named twice, nor one of another lease, is ever counted.
+local function owed_by(consumer)
+  local owed = {}
+  for _, entry in ipairs(pending_of(consumer)) do
+    owed[entry[1]] = entry[4]
+  end
+  return owed
+end
+
+local function acknowledge(state, worker, first, count)
+  local last, stored = first + 3 * count - 1, {}
+  check_acknowledge()
+  for from = first + count, last, MOST do
+    stored[#stored + 1] =
+      redis.call("XADD", results, "*", "w", worker, unpack(ARGV, from, math.min(last, from + MOST - 1)))
+  end
+  local acked = count_down(state, count, stored, nil, unpack(ARGV, first, first + count - 1))
+  state.done = state.done + acked
+  if state.left ~= 0 then  -- else finish deletes the stream
+    redis.call("XDEL", stream, unpack(ARGV, first, first + count - 1))
+  end
+  return acked
+end
+
+local function acknowledge_each(state, worker, first, count, kept)
+  local acked = 0
+  check_acknowledge()
+  for _, i in ipairs(kept) do
+    local pair = first + count + 2 * i
+    local stored = redis.call("XADD", results, "*", "w", worker, ARGV[pair], ARGV[pair + 1])
+    acked = acked + count_down(state, 1, {stored}, nil, ARGV[first + i])
+    redis.call("XDEL", stream, ARGV[first + i])
+  end
+  state.done = state.done + acked
+  return acked
+end
+
+local function settle_done(state, worker, owed, first, count)
+  local kept = {}
+  for i = 0, count - 1 do
+    local id = ARGV[first + i]
+    if owed[id] then
+      owed[id] = nil
+      kept[#kept + 1] = i
+    end
+  end
+  if #kept == 0 then
+    return 0
+  end
+  local settle = #kept == count and acknowledge or acknowledge_each
+  return settle(state, worker, first, count, kept)
+end

@@ -1,0 +1,43 @@
+-- retry, timeout (a retry that is counted), dead and release, one entry each; a retry on the last
+-- attempt is dead.
+-- @include lib/core/note_failure.lua
+local REASONS = {retry = "attempts", timeout = "timeout", dead = "rejected"}
+
+-- Notes those that failed, each id once: what is settled already is not owed any more.
+local function note_failures(now, owed, first)
+  local seen, count, last = {}, 0, nil
+  for i = first, #ARGV, 5 do
+    local id = ARGV[i]
+    if owed[id] and not seen[id] and ARGV[i + 1] ~= "release" then
+      seen[id], count, last = true, count + 1, i
+    end
+  end
+  if last then
+    note_failure(now, count, ARGV[last + 3], ARGV[last + 4])
+  end
+end
+
+local function settle_others(state, now, worker, owed, first)
+  local settled = 0
+  note_failures(now, owed, first)
+  for i = first, #ARGV, 5 do
+    local id, verdict, delay, head, error = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 3], ARGV[i + 4]
+    local attempt = owed[id]
+    if attempt then
+      owed[id] = nil
+      settled = settled + 1
+      if verdict == "timeout" then
+        redis.call("HINCRBY", request, "timeouts", 1)
+      end
+      if verdict == "release" then
+        orphan(id, now, math.max(0, attempt - 1))
+      elseif verdict ~= "dead" and attempt < state.attempts then
+        orphan(id, now + delay, attempt)
+      else
+        local reason = REASONS[verdict]
+        bury(state, id, {head = head, error = error, worker = worker, reason = reason})
+      end
+    end
+  end
+  return settled
+end

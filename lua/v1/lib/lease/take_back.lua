@@ -1,0 +1,80 @@
+-- The leases a reap names, in bounded bites: about 1,000 entries a call, the rest at the next.
+-- @include lib/core/note_failure.lua
+local BITE = 1000
+
+local function named_leases(now, which)
+  if which.worker == "" then
+    return redis.call("ZRANGEBYSCORE", leases, "-inf", now, "LIMIT", 0, 100)
+  elseif which.k ~= "" then
+    return {which.k}
+  end
+  return redis.call("ZRANGE", leases, 0, -1)
+end
+
+local function is_named(permit, which)
+  if permit.kind ~= "h" or which.worker == "" then
+    return permit.kind == "h"
+  end
+  return permit.worker == which.worker and permit.started == which.started
+    and (which.fence == "" or permit.fence == which.fence)
+end
+
+-- The first death is taken over at once, later ones after the request's backoff: a body that kills
+-- its workers must not do so as fast as they can be started.
+local function death_delay(state, attempt)
+  if attempt <= 1 then
+    return 0
+  end
+  return math.min(state.backoff_max, state.backoff_min * 2 ^ math.min(30, attempt - 2))
+end
+
+-- `how` says how its process ended; "" = not known.
+local function charge(state, now, entry, worker, how)
+  local id, attempt = entry[1], entry[4]
+  local head = string.match(id, "-(%d+)$") .. ":x:" .. attempt .. ":0:0"
+  local text = how ~= "" and "the process of the handler ended by " .. how or "the worker died or let its lease expire"
+  note_failure(now, 1, head, text)
+  if attempt >= state.attempts then
+    bury(state, id, {head = head, reason = "died", worker = worker, error = text})
+  else
+    orphan(id, now + death_delay(state, attempt), attempt)
+  end
+end
+
+-- Shortens each lease that ends later than a new one would, because the clock went back.
+local function bound_leases(state, now)
+  local latest = string.format("%d", now + state.lease_ms)
+  for _, k in ipairs(redis.call("ZRANGEBYSCORE", leases, "(" .. latest, "+inf", "LIMIT", 0, 1000)) do
+    redis.call("ZADD", leases, latest, k)
+  end
+end
+
+local function take_back(state, now, which)
+  local moved = 0
+  if which.worker == "" then
+    bound_leases(state, now)
+  end
+  for _, k in ipairs(named_leases(now, which)) do
+    local permit = read_permit(k)
+    if permit.kind ~= "h" and which.worker == "" then
+      pour(state)
+      drop_lease(state, now, k)
+    elseif is_named(permit, which) then
+      if moved >= BITE then
+        return true
+      end
+      pour(state)
+      local consumer = consumer_of(permit, k)
+      local owed = pending_of(consumer)
+      if #owed == 1 and (permit.shared ~= "1" or which.is_one) then  -- its supervisor knows that it ran
+        charge(state, now, owed[1], permit.worker, which.how)
+      else
+        give_back(consumer, now)
+      end
+      forget(consumer)
+      release_permit(state, k)
+      moved = moved + #owed
+    end
+  end
+  return false
+end

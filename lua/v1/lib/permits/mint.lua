@@ -1,0 +1,55 @@
+-- Every mutating script ends with mint: it queues as many permits as there is work and room for,
+-- and returns their tokens for the caller to dispatch, flat: lane, "<k>.<g>", delay in ms (0 = now).
+-- @include lib/permits/queue_permit.lua
+local function ready(state, now)
+  return state.fresh + (state.is_calm and 0 or redis.call("ZCOUNT", retries, "-inf", now))
+end
+
+local function unpark(state)
+  local k = state.free
+  if k ~= "" then
+    state.free = string.match(redis.call("HGET", permits, k) or "", "^p:(%d*)$") or ""  -- reap mends a damaged list
+    return k
+  end
+  k = string.format("%d", state.high)
+  state.high = state.high + 1
+  return k
+end
+
+-- Nothing is awake and only future retries wait: one sleeper, due at the earliest of them.
+local function mint_sleeper(state, now, tokens)
+  local first = redis.call("ZRANGE", retries, 0, 0, "WITHSCORES")
+  local due = tonumber(first[2])
+  if not due or (state.sleeper ~= "" and state.sleep_due <= due) then
+    return
+  end
+  if state.sleeper == "" then
+    state.sleeper = unpark(state)
+  end
+  state.sleep_due = due
+  queue_permit(state, state.sleeper, now, due, tokens)
+end
+
+-- Costs what it mints: permits in use never exceed `limit`, so unpark always finds one below it.
+local function mint(state, now)
+  local tokens = {}
+  if state.state ~= "active" or is_overdue(state, now) then
+    return tokens
+  end
+  local work = ready(state, now)
+  local want = math.min(state.limit - state.held, work)
+  while state.queued < want do
+    local k = state.sleeper
+    if k == "" then
+      k = unpark(state)
+    else
+      state.sleeper = ""  -- a sleeper wakes first; its old token goes stale with the new g
+    end
+    queue_permit(state, k, now, 0, tokens)
+    state.queued = state.queued + 1
+  end
+  if state.queued == 0 and work == 0 and not state.is_calm and state.held < state.limit then
+    mint_sleeper(state, now, tokens)
+  end
+  return tokens
+end

@@ -1,0 +1,54 @@
+-- complete_and_acquire: complete, and the permit's next slice at once, where one server has all keys. Only if its token
+-- would be the next one popped if it were dispatched: no other waits in its lane or a more urgent one; or
+-- the next is of the same request, whose tokens are as good as each other. A repeat is granted the same again.
+-- Says: what complete says; and if it goes on, what acquire says to the token, which is not among the tokens then
+-- @flags allow-oom
+-- @include lib/core/request_keys.lua
+local lane_key = KEYS[10]  -- {queue}:<priority>  list  tokens; the lane that the permit's token came from
+local urgent = 11  -- KEYS[11...]  {queue}:<priority>  list  tokens; the more urgent lanes
+local now = ARGV[1]  -- ms, "" = server time
+local k = ARGV[2]  -- permit
+local fence = ARGV[3]  -- drawn at acquire
+local op = ARGV[4]  -- hex; of the acquire
+local done = tonumber(ARGV[5])  -- how many results follow
+local id = ARGV[6]  -- the request
+local lane = ARGV[7]  -- the number of the lane
+local next_op = ARGV[8]  -- hex; 128 random bits of this call
+local worker = ARGV[9]  -- host:port
+local started = ARGV[10]  -- ms; tells a restarted worker from its former self
+local count = tonumber(ARGV[11])  -- the most sub-requests of the next slice, 1..1000
+local verdicts = 12  -- ARGV[12...]  as in complete
+local keep, shared = "u", ""
+-- @include lib/core/now_ms.lua
+-- @include lib/lease/complete.lua
+-- @include lib/lease/acquire.lua
+-- @include lib/permits/lane_head.lua
+
+local refused = complete_error() or acquire_error()
+if refused then
+  return refused
+end
+local state, over = living_state()
+if over then
+  return {over}
+end
+now = now_ms(now)
+local permit = read_permit(k)
+if permit.op == next_op then
+  return {{"already", {}}, acquire(state, now, k, permit.g, next_op)}
+end
+local is_ours, other = turn()  -- asked before anything is written: a lane may be damaged
+local told = complete(state, now, permit)
+local tokens = told[1] == "ok" and told[3] or {}
+local own, g = string.match(tokens[2] or "", "^(%d+)%.(%d+)$")
+if not is_ours or own ~= k or tokens[1] ~= lane or tokens[3] ~= 0 then
+  return {told}
+end
+if other then
+  change_places(other, now)
+end
+told[3] = {}
+for i = 4, #tokens do  -- thousands of retries may be due
+  told[3][i - 3] = tokens[i]
+end
+return {told, acquire(state, now, k, g, next_op)}

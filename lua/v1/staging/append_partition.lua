@@ -1,0 +1,56 @@
+-- append_partition: the next rows of one partition of a transaction join an open request at once. Idempotent by
+-- their place in the partition: rows below its mark were added before, whoever brings them again.
+-- Says: ok tokens added waiting | closed | ended summary | gone
+-- @flags grows
+-- @include lib/core/request_keys.lua
+local record = KEYS[10]  -- txn:{id}:<txn>  hash  p<partition> -> how many of its rows were added
+local now = ARGV[1]  -- ms, "" = server time
+local partition = ARGV[2]  -- its number
+local first = tonumber(ARGV[3])  -- how many rows of the partition come before these
+local open_ms = tonumber(ARGV[4])  -- ms until the request may be taken for abandoned
+local ttl = tonumber(ARGV[5])  -- ms that the record stays
+local packed = ARGV[6]  -- the sub-requests: count, lengths, bodies
+-- @include lib/core/now_ms.lua
+-- @include lib/core/state.lua
+-- @include lib/permits/permits.lua
+-- @include lib/permits/mint.lua
+-- @include lib/staging/append_rows.lua
+-- @include lib/staging/unpack_chunk.lua
+
+if not first or first < 0 or not open_ms or not ttl or ttl < 1 then
+  return redis.error_reply("BADARGUMENT add_part wants numbers for first, open_ms and ttl")
+end
+local bodies = unpacked(packed)
+if not bodies then
+  return bad_packing()
+end
+local field = "p" .. partition
+local mark = tonumber(redis.call("HGET", record, field) or 0)
+if first > mark then
+  return redis.error_reply("BADCHUNK row " .. first .. " of partition " .. partition .. " came after " .. mark .. " rows")
+end
+local state, over = living_state()
+if state and state.total == 0 and mark > 0 then  -- of a former life: its tombstone expires before this record
+  for _, name in ipairs(redis.call("HKEYS", record)) do
+    if string.match(name, "^p%d+$") then
+      redis.call("HDEL", record, name)
+    end
+  end
+  mark = 0
+end
+local wanted = {}
+for i = mark - first + 1, #bodies do
+  wanted[#wanted + 1] = bodies[i]
+end
+local early = answer_early(state, over, wanted)
+if early then
+  return early
+end
+now = now_ms(now)
+if #wanted > 0 then
+  redis.call("HSET", record, field, mark)
+  redis.call("PEXPIRE", record, ttl)
+  grow(state, now, open_ms, wanted)
+  redis.call("HSET", record, field, mark + #wanted)
+end
+return answer_grown(state, now, wanted)

@@ -1,0 +1,53 @@
+-- append_unique: sub-requests with ids of their own join an open request, each id once: the first wins.
+-- A repeat adds nothing, also after the seal and after the end.
+-- Says: ok tokens added waiting | closed | ended summary | gone
+-- @flags grows
+-- @include lib/core/request_keys.lua
+local ids = KEYS[10]  -- ids:{id}  set  the ids of the sub-requests that were added
+local now = ARGV[1]  -- ms, "" = server time
+local open_ms = tonumber(ARGV[2])  -- ms until the request may be taken for abandoned
+local ttl = tonumber(ARGV[3])  -- ms that the ids stay known behind the last one
+local given = ARGV[4]  -- the ids, packed: count, lengths, ids
+local packed = ARGV[5]  -- as many sub-requests, packed
+-- @include lib/core/now_ms.lua
+-- @include lib/core/state.lua
+-- @include lib/permits/permits.lua
+-- @include lib/permits/mint.lua
+-- @include lib/staging/append_rows.lua
+-- @include lib/staging/unpack_chunk.lua
+
+if not open_ms or not ttl or ttl < 1 then
+  return redis.error_reply("BADARGUMENT add_unique wants numbers for open_ms and ttl")
+end
+local own, bodies = unpacked(given), unpacked(packed)
+if not own or not bodies or #own ~= #bodies then
+  return bad_packing()
+end
+local state, over = living_state()
+local is_anew = state ~= nil and state.total == 0  -- whatever ids there are belong to another life
+local wanted, seen, new = {}, {}, {}
+local known = not is_anew and #own > 0 and redis.call("SMISMEMBER", ids, unpack(own)) or {}
+for i = 1, #own do
+  if not seen[own[i]] and known[i] ~= 1 then
+    wanted[#wanted + 1], new[#new + 1] = bodies[i], own[i]
+  end
+  seen[own[i]] = true
+end
+local early = answer_early(state, over, wanted)
+if early then
+  return early
+end
+now = now_ms(now)
+if #wanted > 0 then
+  if is_anew then
+    redis.call("UNLINK", ids)
+  end
+  redis.call("SADD", ids, unpack(new))
+  redis.call("PEXPIRE", ids, ttl)
+  local is_grown, refused = pcall(grow, state, now, open_ms, wanted)
+  if not is_grown then  -- else a repeat would take them for added
+    redis.call("SREM", ids, unpack(new))
+    error(refused, 0)
+  end
+end
+return answer_grown(state, now, wanted)

@@ -1,0 +1,35 @@
+-- pin_manifest: decides which staging areas a transaction brings into its open request: the first manifest wins, for
+-- good. A later one, of whoever runs the transaction again, is told what is pinned and how far it got.
+-- An empty manifest is not kept. Every call gives the open request more time.
+-- Says: pinned manifest position rolled state | closed | ended summary | gone
+-- @flags grows
+-- @include lib/core/request_keys.lua
+local record = KEYS[10]  -- txn:{id}:<txn>  hash  manifest, position, rolled, state: pinned or sealed
+local now = ARGV[1]  -- ms, "" = server time
+local manifest = ARGV[2]  -- a line for each area: its name, chunks, rows, checksum
+local open_ms = tonumber(ARGV[3])  -- ms until the request may be taken for abandoned
+local ttl = tonumber(ARGV[4])  -- ms that the record stays
+-- @include lib/core/now_ms.lua
+-- @include lib/core/state.lua
+
+if not open_ms or not ttl or ttl < 1 then
+  return redis.error_reply("BADARGUMENT pin wants numbers for open_ms and ttl")
+end
+local state, over = living_state()
+local found = redis.call("HMGET", record, "manifest", "position", "rolled", "state")
+if not found[1] then
+  if over then
+    return over
+  elseif state.open == 0 then
+    return {"closed"}
+  end
+  found = {manifest, "0", "0", "pinned"}
+  if manifest ~= "" then
+    redis.call("HSET", record, "manifest", manifest, "position", 0, "rolled", 0, "state", "pinned")
+  end
+end
+redis.call("PEXPIRE", record, ttl)
+if state and state.open == 1 then
+  redis.call("HSET", request, "open_until", now_ms(now) + open_ms)
+end
+return {"pinned", unpack(found)}
