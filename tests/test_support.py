@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 KEEPER = """
 import sys
-from tests.support.servers import run_server
+from tests.support.servers.server_process import run_server
 with run_server() as server:
     print(server.port, flush=True)
     sys.stdin.readline()

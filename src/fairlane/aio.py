@@ -30,7 +30,7 @@ from fairlane.results import flow
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator, Iterable
 
-    from fairlane.operations.lease.shards import Spread
+    from fairlane.operations.lease.shards import ShardLayout
     from fairlane.operations.submit.admission import Bounds
 
 
@@ -234,7 +234,7 @@ class Queue:
         """Bounds how many sub-requests may wait; see fairlane.queue.Queue.set_max_waiting."""
         return await self.driver.run(admission.set_max_waiting(self.name, most))
 
-    async def set_shards(self, count: int) -> Spread:
+    async def set_shards(self, count: int) -> ShardLayout:
         """Spreads this queue's lanes over slots; see fairlane.queue.Queue.set_shards."""
         self.driver.servers.moved()
         await self.driver.run(shards.read_shards(self.name))

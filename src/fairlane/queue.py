@@ -30,7 +30,7 @@ from fairlane.results import flow
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from fairlane.operations.lease.shards import Spread
+    from fairlane.operations.lease.shards import ShardLayout
     from fairlane.operations.submit.admission import Bounds
 
 
@@ -296,7 +296,7 @@ class Queue:
         """
         return self.driver.run(admission.set_max_waiting(self.name, most))
 
-    def set_shards(self, count: int) -> Spread:
+    def set_shards(self, count: int) -> ShardLayout:
         """Spreads this queue's lanes over `count` slots, on different primaries as far as possible.
 
         0 = the queue's own lanes. Workers notice within a second, and so are requests moved that

@@ -10,9 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fairlane.errors import FairlaneError, RequestNotFound, WaitTimeout
-from fairlane.operations.batching import each
+from fairlane.operations.batching import run_each
 from fairlane.protocol import keys
-from fairlane.protocol.request_hash import ask, told
+from fairlane.protocol.request_hash import hmget, parse_fields
 from fairlane.protocol.steps import Command
 from fairlane.queue import Queue
 from tests.chaos.check import Check
@@ -94,10 +94,10 @@ class ClusterCheck(Check):
 
     def states(self, numbers: list[int]) -> dict[int, str]:
         """The state of each; "" = there is no such request (any more)."""
-        steps = [ask(name_of(number), "state") for number in numbers]
-        replies = self.queue.driver.run(each(steps))
+        steps = [hmget(name_of(number), "state") for number in numbers]
+        replies = self.queue.driver.run(run_each(steps))
         return {
-            number: "?" if isinstance(reply, FairlaneError) else told(("state",), reply)[0]
+            number: "?" if isinstance(reply, FairlaneError) else parse_fields(("state",), reply)[0]
             for number, reply in zip(numbers, replies, strict=True)
         }
 

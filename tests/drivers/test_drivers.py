@@ -19,14 +19,14 @@ from fairlane.operations.submit.stream import submit
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import Dialect, library
 from fairlane.protocol.steps import (
-    At,
     Batch,
     Call,
     Command,
     Handle,
-    HandleBunch,
+    HandleBatch,
     Handled,
     Nodes,
+    OnNode,
     Popped,
     UntilHandled,
 )
@@ -304,7 +304,7 @@ def test_each_primary_can_be_asked_by_name(kind: str, redis_url: str, lane: Lane
         nodes = yield Nodes()
         found = []
         for node in nodes:
-            _, names = yield At(node, Command(b"SCAN", 0, b"MATCH", b"req:*", b"COUNT", 100))
+            _, names = yield OnNode(node, Command(b"SCAN", 0, b"MATCH", b"req:*", b"COUNT", 100))
             found += names
         return nodes, found
 
@@ -318,7 +318,7 @@ def test_each_primary_can_be_asked_by_name(kind: str, redis_url: str, lane: Lane
     assert {f"{host}:{port}" for host, port in nodes} <= set(named)
     assert len(nodes) == (len(named) + 1) // 2  # of six, three are replicas
     with pytest.raises(RedisUnreachable, match="no primary"):
-        run(kind, redis_url, once(At(("127.0.0.1", 1), Command(b"PING"))))
+        run(kind, redis_url, once(OnNode(("127.0.0.1", 1), Command(b"PING"))))
 
 
 # ------------------------------------------------------------------ several tokens at once
@@ -417,8 +417,8 @@ def test_a_large_batch_is_sent_in_pieces(kind: str, redis_url: str, redis_client
 
 
 def beside(kind: str, url: str, meanwhile: Any, handler: Callable[[], Any]) -> Handled:
-    """What a HandleBunch comes to, whose handler does this."""
-    step = HandleBunch("bunch", meanwhile)
+    """What a HandleBatch comes to, whose handler does this."""
+    step = HandleBatch("bunch", meanwhile)
     found: Handled = run(
         kind, url, once(step), patience_s=settings.PATIENCE_S, handle=lambda _: handler()
     )

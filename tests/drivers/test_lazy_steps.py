@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairlane.protocol.steps import Batch, Command, Lazily
+from fairlane.protocol.steps import Batch, Command, LazySteps
 from tests.support.requests import once
 from tests.support.servers import backends
 from tests.support.wait import wait_until
@@ -30,7 +30,7 @@ def test_each_is_made_once_and_in_their_order_whoever_asks_for_which():
             made.append(i)
             yield Command(b"GET", i)
 
-    steps = Lazily(5, makes())
+    steps = LazySteps(5, makes())
     assert (len(steps), made) == (5, [])
     assert isinstance(steps[1], Command)
     assert made == [0, 1]
@@ -56,4 +56,4 @@ def test_the_server_works_on_the_first_while_the_last_are_made(
                 wait_until(lambda: redis_client.exists("{a}0"), why="it was sent before")
             yield Command(b"SET", f"{{a}}{i}", b"x" * 1000, b"PX", 60_000)
 
-    assert driver.run(once(Batch(Lazily(100, makes())))) == [b"OK"] * 100
+    assert driver.run(once(Batch(LazySteps(100, makes())))) == [b"OK"] * 100

@@ -17,7 +17,7 @@ from fairlane.drivers import urls
 from fairlane.errors import FairlaneError, InvalidArgument
 from fairlane.protocol.steps import Command
 from fairlane.queue import Queue, resolve_url
-from fairlane.spark.fleet.fleet import Plan
+from fairlane.spark.fleet.fleet import FleetPlan
 from fairlane.worker.process.child import Assignment
 from tests.support.drivers import both, run
 from tests.support.requests import once
@@ -155,7 +155,7 @@ def test_what_is_no_text_is_not_shown():
     assert not leaks(f"{raised.value} {raised.value!r}")
 
 
-@pytest.mark.parametrize("kind", [Assignment, Plan])
+@pytest.mark.parametrize("kind", [Assignment, FleetPlan])
 def test_what_workers_are_given_shows_no_url(kind: type):
     """A traceback or a log may show it."""
     given = dict.fromkeys((one.name for one in dataclasses.fields(kind)), "")

@@ -19,22 +19,22 @@ from fairlane.operations.submit.stream import submit
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import (
-    Across,
     Batch,
     Call,
     Command,
     Confirm,
     Handle,
-    HandleBunch,
+    HandleBatch,
     Message,
+    NextChunk,
     Pause,
-    Pull,
+    SingleServer,
     Step,
     Subscribe,
 )
 from fairlane.worker.handler.outcome import Outcome
 from fairlane.worker.unit import loop
-from fairlane.worker.unit.lease_batch import Bunch
+from fairlane.worker.unit.lease_batch import LeaseBatch
 from fairlane.worker.unit.unit import Unit
 from tests.explore.names import scored
 from tests.explore.protocol import QUEUE, REQUEST, T0, TAKEN_BY
@@ -86,7 +86,7 @@ class OneEach:
     def next(self, *_: Any) -> int:
         return self.size
 
-    def whole_s(self, *_: Any) -> float:
+    def potential_seconds(self, *_: Any) -> float:
         return 0.0
 
     def observe(self, *_: Any, **__: Any) -> None: ...
@@ -348,9 +348,9 @@ class Cast:
 
         Unless it acts at once, no server has all keys: it takes the steps of a cluster.
         """
-        others: tuple[type, ...] = (Pull, Pause, Subscribe, Message)
+        others: tuple[type, ...] = (NextChunk, Pause, Subscribe, Message)
         if not actor.role.option("at_once", False):
-            others += (Across,)
+            others += (SingleServer,)
         while True:
             one = actor.step.steps[0] if isinstance(actor.step, Batch) else actor.step
             known = None if actor.partial else self._known(one)
@@ -359,7 +359,7 @@ class Cast:
                 continue
             if not isinstance(actor.step, others):
                 return actor
-            if not isinstance(actor.step, Pull):
+            if not isinstance(actor.step, NextChunk):
                 actor = self._after(actor, None)
                 continue
             given = sum(isinstance(reply, Chunk) for reply in actor.replies)
@@ -413,12 +413,12 @@ class Cast:
 
     def _make_ready(self, actor: Actor) -> None:
         step = actor.step
-        if isinstance(step, (Handle, HandleBunch)):
+        if isinstance(step, (Handle, HandleBatch)):
             held = step.slice if isinstance(step, Handle) else step.bunch.waiting[0].slice
             actor.fence = (held.k, held.fence)
             return
         one = step.steps[len(actor.partial)] if isinstance(step, Batch) else step
-        one = one.call if isinstance(one, Across) else one
+        one = one.call if isinstance(one, SingleServer) else one
         one = one.step if isinstance(one, Confirm) else one
         if isinstance(one, (Command, Call)):
             actor.doing = self.world.doing(one)
@@ -478,15 +478,15 @@ def plain(value: Any) -> Any:  # noqa: C901, PLR0911, PLR0912  one line for each
         return ("outcome", value.position, value.is_over, plain(value.ids), plain(verdicts))
     if isinstance(value, Handle):
         return ("handle", value.position, plain(value.slice))
-    if isinstance(value, HandleBunch):
+    if isinstance(value, HandleBatch):
         return ("handle", plain(value.bunch))
-    if isinstance(value, Bunch):
+    if isinstance(value, LeaseBatch):
         return ("bunch", *map(plain, value.waiting))
     if is_dataclass(value) and not isinstance(value, (Unit, type)):
         return tuple(plain(getattr(value, one.name)) for one in fields(value))
     if isinstance(value, Call):
         return (value.script.name, value.keys[-1], plain(scored(value)))
-    if isinstance(value, Across):
+    if isinstance(value, SingleServer):
         return plain(value.call)
     if isinstance(value, Confirm):
         return ("confirm", plain(value.step))
@@ -501,9 +501,9 @@ def plain(value: Any) -> Any:  # noqa: C901, PLR0911, PLR0912  one line for each
     return type(value).__name__
 
 
-def ways(step: Handle | HandleBunch, hows: tuple[str, ...]) -> Iterator[str]:
+def ways(step: Handle | HandleBatch, hows: tuple[str, ...]) -> Iterator[str]:
     """Which of the ways a handler may go here."""
-    if isinstance(step, HandleBunch):
+    if isinstance(step, HandleBatch):
         yield from hows
         return
     left = len(step.slice.entries) - step.position
@@ -512,7 +512,7 @@ def ways(step: Handle | HandleBunch, hows: tuple[str, ...]) -> Iterator[str]:
             yield how
 
 
-def extension(step: Handle | HandleBunch) -> Call:
+def extension(step: Handle | HandleBatch) -> Call:
     """What the supervisor sends while a handler runs."""
     held = step.slice if isinstance(step, Handle) else step.bunch.waiting[0].slice
     return leases.extend(held.request_id, held.k, held.fence.decode(), held.op.decode())
@@ -522,11 +522,13 @@ def install(library: Library, monkeypatch: Any) -> None:
     """The operations use this library, our op ids and a clock that stands still."""
     from fairlane import operations, settings
     from fairlane.common import clock
+    from fairlane.spark import operations as of_spark
 
-    for found in pkgutil.iter_modules(operations.__path__):
-        module = importlib.import_module(f"{operations.__name__}.{found.name}")
-        if hasattr(module, "library"):
-            monkeypatch.setattr(module, "library", lambda: library)
+    for package in (operations, of_spark):
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            module = importlib.import_module(found.name)
+            if hasattr(module, "library"):
+                monkeypatch.setattr(module, "library", lambda: library)
     monkeypatch.setattr("fairlane.operations.lease.leases._ops", OPS)
     monkeypatch.setattr(clock, "mono_s", lambda: 0.0)
     monkeypatch.setattr(settings, "OPEN_MS", 20_000)

@@ -61,7 +61,10 @@ EXCEPTIONS = {
     ("lib/check/count_state.lua", 'permit.kind == "q"'): (
         "in `check` itself: a sleeper that is not queued breaks another of its sentences, too"
     ),
-    ("lib/permits/mint.lua", "not state.is_calm"): "saves a call: nothing stands in `retry` then",
+    (
+        "lib/permits/mint.lua",
+        "not state.has_no_retries",
+    ): "saves a call: nothing stands in `retry` then",
     ("lib/lease/settle_results.lua", "#kept == count and acknowledge"): (
         "saves calls: one by one they are settled the same"
     ),

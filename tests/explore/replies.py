@@ -9,14 +9,14 @@ import redis
 
 from fairlane.errors import RedisFull, RedisUnreachable
 from fairlane.model import Slice, Verdict, result_head
-from fairlane.protocol.steps import Batch, Confirmed, HandleBunch, Handled, Pop, Popped, Step
+from fairlane.protocol.steps import Batch, Confirmed, HandleBatch, Handled, Pop, Popped, Step
 from fairlane.worker.handler.outcome import Outcome
 from tests.explore.world import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from fairlane.worker.unit.lease_batch import Bunch
+    from fairlane.worker.unit.lease_batch import LeaseBatch
     from fairlane.worker.unit.unit import Lease
 
 
@@ -70,7 +70,7 @@ def replay(generator: Generator[Step, Any, Any], replies: tuple[Any, ...]) -> An
             step = generator.throw(SourceFailed())
         elif isinstance(reply, Full):
             step = generator.throw(RedisFull("no room"))
-        elif isinstance(reply, Way) and isinstance(step, HandleBunch):
+        elif isinstance(reply, Way) and isinstance(step, HandleBatch):
             step = generator.send(Handled(handled_in_turn(step.bunch, reply.how)))
         elif isinstance(reply, Way):
             step = generator.send(handled(step.slice, step.position, reply.how))
@@ -119,7 +119,7 @@ def handled(taken: Slice, position: int, how: str) -> Outcome:
     return outcome
 
 
-def handled_in_turn(bunch: Bunch, how: str) -> list[Lease]:
+def handled_in_turn(bunch: LeaseBatch, how: str) -> list[Lease]:
     """The same for several leases; "stops" begins one only."""
     done = []
     while lease := bunch.take():

@@ -41,7 +41,7 @@ def test_every_block_of_the_readme_runs(redis_url: str, tmp_path: Path):
     failing, requeued = said[3:5]
     assert "done\nexit code 1\n" in failing
     assert "1 of 3 dead" in failing
-    assert re.search(r"1 dead \(attempts\): ValueError: .*\n.* index 1; ", failing)
+    assert re.search(r"1 dead \(failed every attempt\): ValueError: .*\n.* index 1; ", failing)
     assert requeued == "1\n"
     assert "10000 of 10000" in said[6]
     assert "cancelled 2" in said[7]

@@ -25,7 +25,7 @@ from fairlane.operations.submit.many import Many
 from fairlane.operations.submit.stream import submit
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
-from fairlane.protocol.steps import Across, At, Batch, Call, Command, Confirm, Nodes
+from fairlane.protocol.steps import Batch, Call, Command, Confirm, Nodes, OnNode, SingleServer
 from fairlane.queue import Queue
 from fairlane.spark.operations.commit import commit, seal
 from fairlane.spark.operations.direct_append import add, begin_live, by_id, by_place
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from fairlane.protocol.steps import Operation
 
 TWO = [[b"a", b"b"], [b"c"]]
-REPEATED = (Command, Call, Batch, Across, Nodes, At, Confirm)
+REPEATED = (Command, Call, Batch, SingleServer, Nodes, OnNode, Confirm)
 POPS = {b"BRPOP", b"RPOP"}
 
 
@@ -86,7 +86,7 @@ class Forgetful:
     def _is_lost(self, step: Any) -> bool:
         if not isinstance(step, REPEATED):
             return False
-        inner = step.call if isinstance(step, Across) else getattr(step, "step", step)
+        inner = step.call if isinstance(step, SingleServer) else getattr(step, "step", step)
         parts = step.steps if isinstance(step, Batch) else [inner]
         self.scripts |= {part.script.name for part in parts if isinstance(part, Call)}
         if self.lose == 0:  # a pop whose reply is always lost brings nothing, ever
@@ -274,7 +274,7 @@ def go_on(driver: Any, held: Slice) -> Slice | None:
     heads = [result_head(one.rpartition(b"-")[2], b"d", held.attempt, 0, 0) for one in ids]
     part: Any = (ids, [word for head in heads for word in (head, b"result")], [])
     op, lane = leases.new_op(), keys.lanes("req")[Policy().priority]
-    reply = driver.do(leases.go_on(held, part, lane, op, "w:1", "7", 2))
+    reply = driver.do(leases.complete_and_acquire(held, part, lane, op, "w:1", "7", 2))
     if reply is None:
         settle(driver, held)
         return None
@@ -283,7 +283,7 @@ def go_on(driver: Any, held: Slice) -> Slice | None:
         driver.do(tokens.retire("req", held.request_id, told[1]))
     else:
         insert(driver, "req", held.request_id, told[-1])
-    return leases.shown(leases.going_on(held), op, more[0])[1] if more else None
+    return leases.parse_acquired(leases.going_on(held), op, more[0])[1] if more else None
 
 
 def fails(driver: Any) -> None:
@@ -306,8 +306,8 @@ def expires(driver: Any) -> None:
 
 
 def dies(driver: Any) -> None:
-    driver.run(registry.register("req", "w:1", "box", 1, "7"))
-    driver.run(registry.beat("req", "w:1", "7", "nothing"))
+    driver.run(registry.register_worker("req", "w:1", "box", 1, "7"))
+    driver.run(registry.heartbeat("req", "w:1", "7", "nothing"))
     put(driver)
     held = take(driver)
     driver.client.hset(keys.taken("req", "w:1"), "0.1", f"r1#{held.k}.1 r1#1.2")
@@ -318,11 +318,11 @@ def dies(driver: Any) -> None:
 
 
 def lives(driver: Any) -> None:
-    driver.run(registry.register("req", "w:1", "box", 1, "7"))
-    assert driver.run(registry.register("req", "w:1", "box", 1, "8"))[0] == b"taken"
+    driver.run(registry.register_worker("req", "w:1", "box", 1, "7"))
+    assert driver.run(registry.register_worker("req", "w:1", "box", 1, "8"))[0] == b"taken"
     driver.run(registry.wake("req", "w:1", 2))
-    assert driver.run(registry.beat("req", "w:1", "7", "nothing", died=True))[-1] > 0
-    driver.run(registry.unregister("req", "w:1", "7"))
+    assert driver.run(registry.heartbeat("req", "w:1", "7", "nothing", died=True))[-1] > 0
+    driver.run(registry.unregister_worker("req", "w:1", "7"))
 
 
 def loses_its_tokens(driver: Any) -> None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.errors import FairlaneError, RedisUnreachable
-from fairlane.operations.script_loading import Place, everywhere
-from fairlane.protocol.steps import At, Nodes
+from fairlane.operations.script_loading import ServerAddress, everywhere
+from fairlane.protocol.steps import Nodes, OnNode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +24,9 @@ f 10.0.0.6:7000@17000 handshake - 0 0 0 connected
 """
 
 
-def told(primaries: list[Any], answer: Callable[[Any, tuple[Any, ...]], Any]) -> list[Place]:
+def told(
+    primaries: list[Any], answer: Callable[[Any, tuple[Any, ...]], Any]
+) -> list[ServerAddress]:
     """The places, when each At is answered so."""
     operation = everywhere("here")
     step = next(operation)
@@ -33,10 +35,10 @@ def told(primaries: list[Any], answer: Callable[[Any, tuple[Any, ...]], Any]) ->
     try:
         while True:
             step = operation.throw(reply) if isinstance(reply, Exception) else operation.send(reply)
-            assert isinstance(step, At)
+            assert isinstance(step, OnNode)
             reply = answer(step.node, step.command.args)
     except StopIteration as end:
-        found: list[Place] = end.value
+        found: list[ServerAddress] = end.value
         return found
 
 
@@ -48,9 +50,9 @@ def test_a_server_and_those_that_follow_it():
     )
     found = told([None], lambda node, words: info)
     assert found == [
-        Place(None, "here"),
-        Place(B, "10.0.0.2:7000"),
-        Place(("::1", 7001), "::1:7001"),
+        ServerAddress(None, "here"),
+        ServerAddress(B, "10.0.0.2:7000"),
+        ServerAddress(("::1", 7001), "::1:7001"),
     ]
 
 

@@ -127,7 +127,7 @@ def test_what_expires_is_neither_paused_nor_resumed(lane: Lane):
     lane.later(20_000)
     assert lane.resume() == [b"ok", b"active", []]
     lane.pause()
-    assert lane.reap()[0] == b"ok"
+    assert lane.reap()[0] == b"stopped"
     assert lane.pause() == [b"ok", b"expiring", []]
     assert lane.resume() == [b"ok", b"expiring", []]
     assert lane.complete(held)[0] == b"ended"

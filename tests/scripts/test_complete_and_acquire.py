@@ -1,4 +1,4 @@
-"""go_on: a lease is settled and its permit goes on, where one server has all keys."""
+"""complete_and_acquire: one call settles a lease and takes the permit's next slice."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from fairlane.errors import FairlaneError, InvalidArgument
 from fairlane.protocol import keys
-from fairlane.protocol.steps import Across
+from fairlane.protocol.steps import SingleServer
 from tests.scripts.test_full_and_forgotten import full
 from tests.support.requests import HOUR, Held, Lane, Tok, listening, once, settlement, toks
 
@@ -49,7 +49,8 @@ def go_on(
         "verdicts": settlement(held, done, others or []),
     } | changed
     names = lane.names + keys.from_lane_up(from_lane)
-    told, *more = lane.driver.run(once(Across(lane.scripts.go_on(names, **given))))
+    call = lane.scripts.complete_and_acquire(names, **given)
+    told, *more = lane.driver.run(once(SingleServer(call)))
     if lane.checked:
         assert lane.check() == []
     return told, _held(held, op, more[0]) if more else None

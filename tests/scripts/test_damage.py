@@ -250,6 +250,6 @@ def test_a_request_without_its_stream_passes_its_deadline_and_can_be_cancelled(d
     damaged.start(20, deadline_ms=60_000)
     damaged.client.delete(damaged.names[STREAM])
     damaged.later(60_000)
-    assert damaged.reap()[0] == b"ok"
+    assert damaged.reap()[0] == b"stopped"
     assert damaged.hash()["state"] == "expiring"
     assert damaged.cancel()[0] == b"ended"

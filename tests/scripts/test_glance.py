@@ -108,7 +108,7 @@ def half_buried(lane: Lane) -> None:
     lane.append(500, chunk=2)
     lane.seal()
     lane.later(MINUTE)
-    assert lane.reap()[:2] == [b"ok", 1]
+    assert lane.reap()[:2] == [b"stopped", 1]
 
 
 def permits_deleted(lane: Lane) -> None:

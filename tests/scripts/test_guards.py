@@ -44,7 +44,7 @@ def test_a_deadline_buries_what_was_given_back_in_bites_of_bytes_too(lane: Lane)
     lane.complete(held, [], [(entry_id, "release", 0) for entry_id in held.ids])
     assert lane.pending() == {"-": 20}
     lane.later(60_000)
-    assert lane.reap()[:2] == [b"ok", 1]
+    assert lane.reap()[:2] == [b"stopped", 1]
     assert len(lane.dead()) == 16
     word, summary = lane.reap()
     assert (word, summary[4]) == (b"ended", 20)

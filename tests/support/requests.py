@@ -11,7 +11,7 @@ from fairlane.operations.lease import leases, tokens
 from fairlane.protocol import keys
 from fairlane.protocol.request_hash import PACKED, unpacked
 from fairlane.protocol.scripts import Dialect, Library, library
-from fairlane.protocol.steps import Across, Batch, Command, Pull
+from fairlane.protocol.steps import Batch, Command, NextChunk, SingleServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -461,9 +461,9 @@ def cut(
     try:
         for _ in range(steps + 1):
             step = operation.send(reply)
-            if isinstance(step, Pull):
+            if isinstance(step, NextChunk):
                 reply = next(source, None)
-            elif isinstance(step, Across) and not across:
+            elif isinstance(step, SingleServer) and not across:
                 reply = None
             else:
                 reply = driver.run(once(step))

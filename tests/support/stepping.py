@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fairlane.protocol.steps import Across
+from fairlane.protocol.steps import SingleServer
 from tests.support.requests import once
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def apart(operation: Operation[Any]) -> Operation[Any]:
         except StopIteration as end:
             return end.value
         reply = error = None
-        if isinstance(step, Across):
+        if isinstance(step, SingleServer):
             continue
         try:
             reply = yield step

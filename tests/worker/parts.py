@@ -9,12 +9,12 @@ import pytest
 
 from fairlane.drivers.cluster.slot_map import key_of
 from fairlane.model import Slice
-from fairlane.protocol.steps import Batch, Command, HandleBunch
+from fairlane.protocol.steps import Batch, Command, HandleBatch
 from fairlane.worker import Context, batch_handler
 from fairlane.worker.handler.handlers import shape_of
 from fairlane.worker.lease_board import LeaseBoard, LeaseRecord
-from fairlane.worker.metrics import Measures
-from fairlane.worker.unit.sizing import SliceSizes
+from fairlane.worker.metrics import Metrics
+from fairlane.worker.unit.sizing import SliceSizer
 from fairlane.worker.unit.unit import Unit
 from tests.support.servers import backends
 
@@ -60,7 +60,7 @@ def record_of_its_own() -> LeaseRecord:
 
 def unit_of_its_own(slice_ms: float = 20.0) -> Unit:
     """A unit that holds nothing and has learned nothing."""
-    return Unit("req", "w:1", "7", record_of_its_own(), SliceSizes(slice_ms), Measures("req"))
+    return Unit("req", "w:1", "7", record_of_its_own(), SliceSizer(slice_ms), Metrics("req"))
 
 
 def granted(
@@ -91,8 +91,8 @@ def unnoted(operation: Operation[Any]) -> Operation[Any]:
 
 
 def _ask_without_note(step: Any) -> Operation[Any]:
-    if isinstance(step, HandleBunch) and step.meanwhile is not None:
-        return (yield HandleBunch(step.bunch, unnoted(step.meanwhile)))
+    if isinstance(step, HandleBatch) and step.meanwhile is not None:
+        return (yield HandleBatch(step.bunch, unnoted(step.meanwhile)))
     if not isinstance(step, Batch) or not any(map(is_note, step.steps)):
         return (yield step)
     kept: Any = [one for one in step.steps if not is_note(one)]

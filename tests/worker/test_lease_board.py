@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.model import Token
-from fairlane.worker.lease_board import Held, LeaseBoard, LeaseRecord, Running
+from fairlane.worker.lease_board import LeaseBoard, LeaseRecord
 from fairlane.worker.lease_memory import COUNTS, SHARDS_MOST, Counts, RecordFields, WorkerFields
 from tests.worker.parts import OP, record_of_its_own
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from fairlane.worker.held import Held, Running
 
 pytestmark = pytest.mark.usefixtures("still_clock")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.common import clock
-from fairlane.worker.metrics import EVERY_S, Measures
+from fairlane.worker.metrics import EVERY_S, Metrics
 from tests.worker.parts import ON_SINGLE
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def sent(calls: list[Any]) -> dict[str, int]:
 
 def test_measures_are_sent_once_a_second(seconds: list[float]):
     """All that came together since the last time, and nothing twice."""
-    measures = Measures("req")
+    measures = Metrics("req")
     measures.add(5, [100, 100], [7, 9])
     assert measures.due() == []
     seconds[0] += EVERY_S
@@ -46,14 +46,14 @@ def test_measures_are_sent_once_a_second(seconds: list[float]):
 
 def test_an_idle_process_sends_nothing(seconds: list[float]):
     """However long it idles."""
-    measures = Measures("req")
+    measures = Metrics("req")
     seconds[0] += 1000
     assert (measures.due(), measures.rest()) == ([], [])
 
 
 def test_each_priority_is_measured_for_itself():
     """One call each."""
-    measures = Measures("req")
+    measures = Metrics("req")
     measures.add(0, [1], [1])
     measures.add(99, [2], [2])
     assert len(measures.rest()) == 2

@@ -22,7 +22,7 @@ local refused = acquire_error()
 if refused then
   return refused
 end
-local state, over = living_state()
+local state, over = load_unfinished()
 if over then
   return over
 end

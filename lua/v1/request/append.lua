@@ -27,7 +27,7 @@ if refused then
   return refused
 end
 now = now_ms(now)
-local state, over = living_state()
+local state, over = load_unfinished()
 if over then
   return over
 end

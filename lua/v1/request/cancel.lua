@@ -11,7 +11,7 @@ local reason = ARGV[2]  -- words for people
 -- @include lib/lease/finish.lua
 -- @include lib/permits/stop.lua
 
-local state, over = living_state()
+local state, over = load_unfinished()
 if over then
   return over
 end

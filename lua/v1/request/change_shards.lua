@@ -14,7 +14,7 @@ local shards = ARGV[2]  -- numbers with commas, "" = the queue's own lanes
 if not are_shards(shards) then
   return redis.error_reply("BADSHARDS numbers with commas between them are expected")
 end
-local state, over = living_state()
+local state, over = load_unfinished()
 if over then
   return over
 end

@@ -23,7 +23,7 @@ local ttl = tonumber(ARGV[7])  -- ms the marker stays
 if not born or not seen or not ttl then
   return redis.error_reply("BADARGUMENT discard wants numbers for born, seen and ttl")
 end
-local state, over = living_state()
+local state, over = load_unfinished()
 if over then
   if over[1] == "gone" then
     give_up(seen, ttl)

@@ -9,7 +9,7 @@ local now = ARGV[1]  -- ms, "" = server time
 -- @include lib/permits/permits.lua
 -- @include lib/permits/stop.lua
 
-local state, over = living_state()
+local state, over = load_unfinished()
 if over then
   return over
 end

@@ -22,7 +22,7 @@ end
 if not string.match(op, "^%x+$") then
   return redis.error_reply("BADARGUMENT requeue_dead wants an op of hex digits")
 end
-local state, over = living_state()
+local state, over = load_unfinished()
 local moves = redis.call("HGET", request, "moves") or ""  -- op:looked:moved of the last calls, newest first
 local before_looked, before_moved = string.match(moves, op .. ":(%d+):(%d+) ")
 if before_looked then

@@ -15,7 +15,7 @@ local chain = ARGV[3]  -- hex digest over all of them
 if not chunks then
   return redis.error_reply("BADARGUMENT seal wants a number for chunks")
 end
-local state, over = living_state()
+local state, over = load_unfinished()
 if over then
   return over
 end

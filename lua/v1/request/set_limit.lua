@@ -13,7 +13,7 @@ local limit = tonumber(ARGV[2])  -- permits 1..10000
 if not limit or limit < 1 or limit > 10000 or limit % 1 ~= 0 then
   return redis.error_reply("BADLIMIT a whole number from 1 to 10000 is expected")
 end
-local state, over = living_state()
+local state, over = load_unfinished()
 if over then
   return over
 end

@@ -13,7 +13,7 @@ local priority = tonumber(ARGV[2])  -- lane 0..99
 if not priority or priority < 0 or priority > 99 or priority % 1 ~= 0 then
   return redis.error_reply("BADPRIORITY a whole number from 0 to 99 is expected")
 end
-local state, over = living_state()
+local state, over = load_unfinished()
 if over then
   return over
 end

@@ -28,7 +28,7 @@ local refused = complete_error() or acquire_error()
 if refused then
   return refused
 end
-local state, over = living_state()
+local state, over = load_unfinished()
 if over then
   return {over}
 end
@@ -45,7 +45,7 @@ if not is_ours or own ~= k or tokens[1] ~= lane or tokens[3] ~= 0 then
   return {told}
 end
 if other then
-  change_places(other, now)
+  rotate_own_token(other, now)
 end
 told[3] = {}
 for i = 4, #tokens do  -- thousands of retries may be due

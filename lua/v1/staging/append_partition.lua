@@ -29,7 +29,7 @@ local mark = tonumber(redis.call("HGET", record, field) or 0)
 if first > mark then
   return redis.error_reply("BADCHUNK row " .. first .. " of partition " .. partition .. " came after " .. mark .. " rows")
 end
-local state, over = living_state()
+local state, over = load_unfinished()
 if state and state.total == 0 and mark > 0 then  -- of a former life: its tombstone expires before this record
   for _, name in ipairs(redis.call("HKEYS", record)) do
     if string.match(name, "^p%d+$") then

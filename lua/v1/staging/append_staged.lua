@@ -32,7 +32,7 @@ if not found[1] then
   return {"unpinned"}
 end
 now = now_ms(now)
-local state, over = living_state()
+local state, over = load_unfinished()
 if tonumber(found[1]) ~= position then
   return {"at", state and queued_tokens(now) or {}, tonumber(found[1]), found[2]}
 elseif over then

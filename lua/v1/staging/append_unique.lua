@@ -23,7 +23,7 @@ local own, bodies = unpacked(given), unpacked(packed)
 if not own or not bodies or #own ~= #bodies then
   return bad_packing()
 end
-local state, over = living_state()
+local state, over = load_unfinished()
 local is_anew = state ~= nil and state.total == 0  -- whatever ids there are belong to another life
 local wanted, seen, new = {}, {}, {}
 local known = not is_anew and #own > 0 and redis.call("SMISMEMBER", ids, unpack(own)) or {}

@@ -15,7 +15,7 @@ local ttl = tonumber(ARGV[4])  -- ms that the record stays
 if not open_ms or not ttl or ttl < 1 then
   return redis.error_reply("BADARGUMENT pin wants numbers for open_ms and ttl")
 end
-local state, over = living_state()
+local state, over = load_unfinished()
 local found = redis.call("HMGET", record, "manifest", "position", "rolled", "state")
 if not found[1] then
   if over then

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from fairlane.cli.output import say
+from fairlane.cli.output import note
 from fairlane.errors import RequestLost, RequestNotFound
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def judge(progress: Progress, dead: str) -> int:
     if progress.state == "done" and not progress.dead:
         return 0
     why = f" ({progress.reason})" if progress.reason else ""
-    say(
+    note(
         f"request {progress.id} is {progress.state}{why}: {progress.done:,} done, "
         f"{progress.dead:,} dead, {progress.cancelled:,} cancelled of {progress.total:,}"
         + (f"; the dead: {dead}" if dead else "")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from fairlane.cli.output import flush_stdout, say, take_care_of_closed_streams
+from fairlane.cli.output import flush_stdout, note, take_care_of_closed_streams
 from fairlane.errors import FairlaneError
 
 USAGE = 2
@@ -23,26 +23,26 @@ def run(called_as: str, name: str | None = None) -> int:  # noqa: PLR0911  one f
     try:
         return _invoke(called_as, name)
     except FairlaneError as error:
-        say(str(error))
+        note(str(error))
         return error.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         return USAGE
     except click.ClickException as error:
-        say(_usage_sentence(error))
+        note(_usage_sentence(error))
         return USAGE
     except (KeyboardInterrupt, EOFError) as error:
-        say(str(error) or "interrupted")
+        note(str(error) or "interrupted")
         return INTERRUPTED
     except BrokenPipeError:  # whoever read our output has seen enough
         _forget_stdout()
         return 0
     except OSError as error:
         _forget_stdout()
-        say(f"cannot go on: {error}")
+        note(f"cannot go on: {error}")
         return FairlaneError.exit_code
     except Exception as error:  # noqa: BLE001  nobody is shown a traceback
-        say(_bug_sentence(error))
+        note(_bug_sentence(error))
         return FairlaneError.exit_code
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from fairlane import settings
-from fairlane.cli.output import say
+from fairlane.cli.output import note
 from fairlane.errors import InvalidArgument, RequestNotFound
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def url_of(redis: str | None) -> str:
         from fairlane.embedded import is_first_use_today
 
         if is_first_use_today():
-            say("uses your embedded Redis server; --redis URL names another")
+            note("uses your embedded Redis server; --redis URL names another")
     return url
 
 

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 from fairlane.common.terminal import as_json, printable
 
 
-def say(sentence: str) -> None:
+def note(sentence: str) -> None:
     """One line on stderr. Nobody listening is no error."""
     line = printable(" ".join(sentence.split("\n")))
     try:
@@ -32,16 +32,16 @@ def flush_stdout() -> None:
     sys.stdout.flush()
 
 
-def emit(line: str) -> None:
+def write_line(line: str) -> None:
     """Writes one line of data and flushes it."""
     out = stdout()
     out.write(printable(line).encode() + b"\n")
     out.flush()
 
 
-def emit_json(value: Any) -> None:
+def write_json(value: Any) -> None:
     """One JSON value as a line of data."""
-    emit(as_json(value))
+    write_line(as_json(value))
 
 
 def take_care_of_closed_streams() -> None:

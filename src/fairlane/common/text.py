@@ -20,12 +20,12 @@ _REASONS = {
 }
 
 
-def many(count: int, what: str) -> str:
+def plural(count: int, what: str) -> str:
     """`1 token`, `2 tokens`."""
     return f"{count:,} {what}" + ("" if count == 1 else "s")
 
 
-def named(names: Sequence[object]) -> str:
+def join_names(names: Sequence[object]) -> str:
     """The first five, and how many more there are."""
     more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
     return ", ".join(map(str, names[:_SHOWN])) + more
@@ -36,7 +36,7 @@ def of_queue(queue: str) -> str:
     return "" if queue == settings.DEFAULT_QUEUE else f" --queue {queue}"
 
 
-def span(ms: int) -> str:
+def format_duration(ms: int) -> str:
     """How long, in seconds, minutes or hours."""
     seconds = ms // 1000
     if seconds >= _HOURS_FROM_S:

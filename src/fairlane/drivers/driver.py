@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from fairlane import settings
 from fairlane.common.backoff import connection_delays
-from fairlane.drivers.cluster.topology import Places, given_up
+from fairlane.drivers.cluster.topology import Topology, given_up
 from fairlane.drivers.wire import encoding
 from fairlane.protocol.scripts import Dialect
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fairlane.errors import FairlaneError
     from fairlane.protocol.steps import Call, Command
 
-S = TypeVar("S", bound=Places[Any])  # a driver's Servers
+S = TypeVar("S", bound=Topology[Any])  # a driver's Servers
 
 
 class Driver(Generic[S]):

@@ -31,7 +31,7 @@ _PRIVATE = 0o700
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Home:
     """The folders and files of one data home."""
 
     home: Path
@@ -102,16 +102,16 @@ class Place:
         return far
 
 
-def find_place(data_home: Path | None) -> Place:
+def find_place(data_home: Path | None) -> Home:
     """Return the place named by the caller, FAIRLANE_HOME or the platform's convention."""
     named = data_home or os.environ.get("FAIRLANE_HOME")
     if named:
-        return Place(Path(named).expanduser().absolute())
+        return Home(Path(named).expanduser().absolute())
     if sys.platform == "darwin":
-        return Place(Path.home() / "Library" / "Application Support" / "fairlane")
+        return Home(Path.home() / "Library" / "Application Support" / "fairlane")
     shared = Path(os.environ.get("XDG_DATA_HOME", ""))
     base = shared if shared.is_absolute() else Path.home() / ".local" / "share"
-    return Place(base / "fairlane")
+    return Home(base / "fairlane")
 
 
 def is_first_use_today(data_home: Path | None = None) -> bool:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from fairlane.embedded.data_folders import choose
-from fairlane.embedded.home import Place, find_place, locked
+from fairlane.embedded.home import Home, find_place, locked
 from fairlane.errors import RedisUnfit
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class _Answer(enum.Enum):
     GONE = "gone"  # nobody listens
 
 
-def _connect(place: Place, timeout: float = _PROBE_TIMEOUT_S) -> redis.Redis:
+def _connect(place: Home, timeout: float = _PROBE_TIMEOUT_S) -> redis.Redis:
     from redis import Redis
     from redis.backoff import NoBackoff
     from redis.retry import Retry
@@ -64,7 +64,7 @@ def _connect(place: Place, timeout: float = _PROBE_TIMEOUT_S) -> redis.Redis:
     return Redis(unix_socket_path=path, socket_timeout=timeout, retry=once, decode_responses=True)
 
 
-def _probe(place: Place) -> _Answer:
+def _probe(place: Home) -> _Answer:
     """Ask whoever listens at this user's socket."""
     from redis import exceptions
 
@@ -82,7 +82,7 @@ def _probe(place: Place) -> _Answer:
     return _Answer.READY
 
 
-def _is_alive(place: Place) -> bool:
+def _is_alive(place: Home) -> bool:
     """Tell whether a server process lives; only under the start lock."""
     handle = os.open(place.alive, os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -94,7 +94,7 @@ def _is_alive(place: Place) -> bool:
     return False
 
 
-def _answers(place: Place) -> bool:
+def _answers(place: Home) -> bool:
     """Wait until the server answers (true) or none lives (false)."""
     deadline = time.monotonic() + READY_S
     while True:
@@ -108,7 +108,7 @@ def _answers(place: Place) -> bool:
         time.sleep(_POLL_S)
 
 
-def _why_silent(place: Place, answer: _Answer) -> str:
+def _why_silent(place: Home, answer: _Answer) -> str:
     with contextlib.suppress(OSError):
         pid = place.pid.read_text().strip()
         if answer is _Answer.GONE:
@@ -132,7 +132,7 @@ def ensure(data_home: Path | None = None) -> str:
     return f"unix://{quote(str(place.socket))}"
 
 
-def _start(place: Place) -> None:
+def _start(place: Home) -> None:
     """Start a server on the newest data there is and wait until it answers."""
     server, data = choose(place.home)
     socket = place.settle_socket()
@@ -143,7 +143,7 @@ def _start(place: Place) -> None:
         raise RedisUnfit(message)
 
 
-def _launch(server: ServerBinary, place: Place, socket: Path, data: Path) -> bool:
+def _launch(server: ServerBinary, place: Home, socket: Path, data: Path) -> bool:
     """Run the server detached from this process; it inherits the alive lock."""
     settings = {
         "daemonize": "yes",
@@ -179,7 +179,7 @@ def _launch(server: ServerBinary, place: Place, socket: Path, data: Path) -> boo
     return ended.returncode == 0
 
 
-def _log_tail(place: Place, lines: int = 3) -> str:
+def _log_tail(place: Home, lines: int = 3) -> str:
     """Return the end of the server's log as part of a sentence."""
     try:
         text = place.log.read_text(errors="replace")
@@ -233,7 +233,7 @@ def stop(data_home: Path | None = None) -> bool:
     return True
 
 
-def _wait_until_gone(place: Place) -> None:
+def _wait_until_gone(place: Home) -> None:
     deadline = time.monotonic() + READY_S
     while _is_alive(place):
         if time.monotonic() > deadline:

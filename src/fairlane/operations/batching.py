@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 TOGETHER = 100  # steps of one round trip
 
 
-def batch(steps: Sequence[Command | Call]) -> Operation[list[Any]]:
+def run_all(steps: Sequence[Command | Call]) -> Operation[list[Any]]:
     """The replies, however many steps there are, also none."""
     replies: list[Any] = []
     for start in range(0, len(steps), TOGETHER):
@@ -21,7 +21,7 @@ def batch(steps: Sequence[Command | Call]) -> Operation[list[Any]]:
     return replies
 
 
-def each(steps: Sequence[Command | Call]) -> Operation[list[Any]]:
+def run_each(steps: Sequence[Command | Call]) -> Operation[list[Any]]:
     """The same with the error of a step, a FairlaneError, as its reply. Raises RedisUnreachable."""
     replies: list[Any] = []
     for start in range(0, len(steps), TOGETHER):
@@ -29,7 +29,7 @@ def each(steps: Sequence[Command | Call]) -> Operation[list[Any]]:
     return replies
 
 
-def each_or_error(
+def run_each_or_error(
     steps: Sequence[Command | Call], together: int = TOGETHER
 ) -> Operation[list[Any]]:
     """As `each`, with RedisUnreachable as a reply too: other nodes may answer.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fairlane.errors import FairlaneError, RedisUnreachable
 from fairlane.protocol.scripts import Dialect, library
 from fairlane.protocol.server_info import read_info
-from fairlane.protocol.steps import At, Command, Nodes
+from fairlane.protocol.steps import Command, Nodes, OnNode
 
 if TYPE_CHECKING:
     from fairlane.protocol.scripts import Script
@@ -21,14 +21,14 @@ Address = tuple[str, int]
 PRIMARY, REPLICA = "primary", "replica"
 
 
-class Place(NamedTuple):
+class ServerAddress(NamedTuple):
     """One server: the `node` of At, and how it is called."""
 
     node: Any
     name: str
 
 
-class Standing(NamedTuple):
+class ScriptStatus(NamedTuple):
     """The scripts on one server: which are missing, and which were loaded just now.
 
     `error` says why it is not known; then both are empty.
@@ -46,17 +46,20 @@ class Standing(NamedTuple):
         return not self.missing and not self.error
 
 
-def everywhere(place: str) -> Operation[list[Place]]:
+def everywhere(place: str) -> Operation[list[ServerAddress]]:
     """The servers of the deployment, replicas and all; `place` names one that has no address.
 
     Raises RedisError when none tells.
     """
     primaries = yield Nodes()
     if primaries == [None]:
-        info = read_info((yield At(None, Command(b"INFO", b"replication"))))
+        info = read_info((yield OnNode(None, Command(b"INFO", b"replication"))))
         found = [one for name, text in info.items() if (one := _follower(name, text))]
-        return [Place(None, place), *(Place(one, f"{one[0]}:{one[1]}") for one in found)]
-    return [Place(one, f"{one[0]}:{one[1]}") for one in (yield from _of_cluster(primaries))]
+        return [
+            ServerAddress(None, place),
+            *(ServerAddress(one, f"{one[0]}:{one[1]}") for one in found),
+        ]
+    return [ServerAddress(one, f"{one[0]}:{one[1]}") for one in (yield from _of_cluster(primaries))]
 
 
 def _follower(name: str, text: str) -> Address | None:
@@ -74,8 +77,8 @@ def _of_cluster(primaries: list[Any]) -> Operation[list[Address]]:
         try:
             # CLUSTER SLOTS knows by which names nodes want to be called, but leaves out replicas
             # that have nothing to copy yet.
-            rows = yield At(node, Command(b"CLUSTER", b"SLOTS"))
-            listed = yield At(node, Command(b"CLUSTER", b"NODES"))
+            rows = yield OnNode(node, Command(b"CLUSTER", b"SLOTS"))
+            listed = yield OnNode(node, Command(b"CLUSTER", b"NODES"))
         except FairlaneError as error:
             failure = error
             continue
@@ -102,22 +105,22 @@ def _listed(text: str, asked: Address) -> dict[bytes, Address]:
     return found
 
 
-def look(place: Place, *, load: bool) -> Operation[Standing]:
+def look(place: ServerAddress, *, load: bool) -> Operation[ScriptStatus]:
     """What is missing on one server; with `load` it is loaded. Raises nothing that Redis does."""
     role = ""
     try:
-        info = read_info((yield At(place.node, Command(b"INFO"))))
+        info = read_info((yield OnNode(place.node, Command(b"INFO"))))
         role = PRIMARY if info.get("role") == "master" else REPLICA
         dialect = Dialect.of(info)
         missing = yield from _missing(place, dialect)
         if not load or not missing:
-            return Standing(place.name, role, tuple(script.name for script in missing))
+            return ScriptStatus(place.name, role, tuple(script.name for script in missing))
         for script in missing:
-            yield At(place.node, Command(b"SCRIPT", b"LOAD", script.source(dialect)))
+            yield OnNode(place.node, Command(b"SCRIPT", b"LOAD", script.source(dialect)))
         left = yield from _missing(place, dialect)
     except FairlaneError as error:
-        return Standing(place.name, role, error=str(error))
-    return Standing(
+        return ScriptStatus(place.name, role, error=str(error))
+    return ScriptStatus(
         place.name,
         role,
         tuple(script.name for script in left),
@@ -125,10 +128,10 @@ def look(place: Place, *, load: bool) -> Operation[Standing]:
     )
 
 
-def _missing(place: Place, dialect: Dialect) -> Operation[list[Script]]:
+def _missing(place: ServerAddress, dialect: Dialect) -> Operation[list[Script]]:
     scripts = list(library())
     shas = [script.sha(dialect) for script in scripts]
-    there = yield At(place.node, Command(b"SCRIPT", b"EXISTS", *shas))
+    there = yield OnNode(place.node, Command(b"SCRIPT", b"EXISTS", *shas))
     return [script for script, is_there in zip(scripts, there, strict=True) if not is_there]
 
 

@@ -67,8 +67,9 @@ ROLES = {
             *("spark archive", "spark report", "spark stop"),
         ),
         _words(
-            "add_part add_unique admit append cancel confirm discard drop enqueue insert_tokens"
-            " intend pin postpone report retire roll seal stage submit unstage"
+            "admit append append_partition append_staged append_unique cancel confirm"
+            " discard drop_active enqueue insert_tokens intend pin_manifest"
+            " report_backlog reschedule_active retire seal stage submit unstage"
         ),
         _words(
             "exists get hexists hget hgetall hincrby hlen hmget llen lrange lrem pexpire sadd set"
@@ -83,13 +84,14 @@ ROLES = {
         "works, and keeps the queue whole",
         ("worker",),
         _words(
-            "abandon acquire beat check complete confirm drop expire extend glance go_on"
-            " insert_tokens move postpone promote push readmit reap register report retire"
-            " set_shards tally tidy unregister"
+            "abandon acquire add_stats change_shards check complete complete_and_acquire"
+            " confirm drop_active expire_leftovers expire_workers extend glance heartbeat"
+            " insert_tokens promote push reap register_worker report_backlog"
+            " reschedule_active restore_active retire set_shards unregister_worker"
         ),
         _words(
-            "exists getrange hget hgetall hmget hscan hset llen lpos lrange pexpire pttl scan set"
-            " time unlink xinfo|groups xrange zcard zcount zrange zrem zscan zscore"
+            "exists getrange hget hgetall hincrby hmget hscan hset llen lpos lrange pexpire pttl"
+            " scan set time unlink xinfo|groups xrange zcard zcount zrange zrem zscan zscore"
         )
         | CALL
         | CONFIRM
@@ -102,10 +104,11 @@ ROLES = {
             *("stats", "queue", "fsck", "doctor"),
         ),
         _words(
-            "abandon admit append cancel check claim_dead confirm discard drop drop_dead enqueue"
-            " expire glance insert_tokens intend list_dead move pause postpone readmit reap report"
-            " requeue_dead resume retire seal set_limit set_max_waiting set_priority set_shards"
-            " submit tidy"
+            "abandon admit append cancel change_shards check claim_dead confirm discard"
+            " drop_active drop_dead enqueue expire_leftovers expire_workers glance"
+            " insert_tokens intend list_dead pause reap report_backlog requeue_dead"
+            " reschedule_active restore_active resume retire seal set_limit"
+            " set_max_waiting set_priority set_shards submit"
         ),
         _words(
             "cluster|info del exists getrange hexists hget hgetall hincrby hmget hscan llen lpos"

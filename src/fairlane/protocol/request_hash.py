@@ -35,12 +35,12 @@ def unpacked(stored: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def ask(request_id: str, *names: str) -> Command:
+def hmget(request_id: str, *names: str) -> Command:
     """The command that reads these fields; `told` understands its reply."""
     return Command(b"HMGET", keys.request_hash(request_id), *_stored(names))
 
 
-def told(names: Sequence[str], reply: Sequence[bytes | None]) -> list[str]:
+def parse_fields(names: Sequence[str], reply: Sequence[bytes | None]) -> list[str]:
     """What `ask` for these names came to, in their order; "" for what is not there."""
     stored = {
         name: value.decode("utf-8", "replace")
@@ -53,8 +53,8 @@ def told(names: Sequence[str], reply: Sequence[bytes | None]) -> list[str]:
 
 def read(request_id: str, *names: str) -> Operation[list[str]]:
     """These fields as text, in their order; "" for what is not there."""
-    reply = yield ask(request_id, *names)
-    return told(names, reply)
+    reply = yield hmget(request_id, *names)
+    return parse_fields(names, reply)
 
 
 def _stored(names: Sequence[str]) -> list[str]:

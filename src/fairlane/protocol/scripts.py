@@ -5,10 +5,10 @@ third argument `fence`. Lua runs these lines and the loader reads them, so they 
 `scripts.extend(keys, k=…, fence=…, op=…)` with a wrong name is a TypeError before Redis is touched.
 
 `-- @include lib/permits/mint.lua` is textual and happens once. Functions of it that the script does
-not use are left out, as each is made anew at every call. `-- @flags` says how the server may treat the
-script: `allow-oom` (it must run when Redis is full, or nothing could be drained), `no-writes`, or
-`grows` (refused when full). In a cluster the text says SPUBLISH, which stays on one node, where it
-says PUBLISH elsewhere.
+not use are left out, as each is made anew at every call. `-- @flags` says how the server may treat
+the script: `allow-oom` (it must run when Redis is full, or nothing could be drained), `no-writes`,
+or `grows` (refused when full). In a cluster the text says SPUBLISH, which stays on one node, where
+it says PUBLISH elsewhere.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ class Batch:
         self.again_s = again_s
 
 
-class Lazily(Sequence["Command | Call"]):
+class LazySteps(Sequence["Command | Call"]):
     """The steps of a batch, `count` of them, each made when it is first asked for.
 
     They are made in their order. To one server of today a driver sends them piece by piece: so it
@@ -151,7 +151,7 @@ class Lazily(Sequence["Command | Call"]):
         return made[at]
 
 
-class Across:
+class SingleServer:
     """One script whose keys are in several slots: a server that has all of them runs it.
 
     The reply is None where there is none: of a cluster, nothing was asked.
@@ -169,7 +169,7 @@ class Nodes:
     __slots__ = ()
 
 
-class At:
+class OnNode:
     """One command at one primary, whatever its keys: INFO, SCAN. The reply is Redis's, undecoded.
 
     RedisUnreachable when the node is no primary of the cluster any more.
@@ -234,7 +234,7 @@ class Message:
         self.timeout_s = timeout_s
 
 
-class Pull:
+class NextChunk:
     """The next chunk of the caller's bodies: a list of bytes, or None at the end."""
 
     __slots__ = ()
@@ -254,7 +254,7 @@ class Handle:
         self.record = record
 
 
-class HandleBunch:
+class HandleBatch:
     """Runs the handler over several leases in turn, and `meanwhile` an operation beside it.
 
     The reply is a Handled. Both may be told to stop early; see a worker's Bunch.
@@ -268,7 +268,7 @@ class HandleBunch:
 
 
 class Handled(NamedTuple):
-    """What a HandleBunch came to: what the handler did, and the operation's result or error."""
+    """What a HandleBatch came to: what the handler did, and the operation's result or error."""
 
     outcomes: Any
     result: Any = None
@@ -291,16 +291,16 @@ Step = (
     Command
     | Call
     | Batch
-    | Across
+    | SingleServer
     | Nodes
-    | At
+    | OnNode
     | Confirm
     | Pause
     | Subscribe
     | Message
-    | Pull
+    | NextChunk
     | Handle
-    | HandleBunch
+    | HandleBatch
     | UntilHandled
 )
 Operation = Generator[Step, Any, T]

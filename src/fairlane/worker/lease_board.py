@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import mmap
 from ctypes import sizeof
-from dataclasses import dataclass
 from itertools import compress
 from threading import get_ident
 from typing import TYPE_CHECKING
 
 from fairlane.common import clock
+from fairlane.worker.held import Held, Running, Turn
 from fairlane.worker.lease_memory import (
     COUNTS,
     SHARDS_MOST,
@@ -33,69 +33,6 @@ if TYPE_CHECKING:
     from fairlane.model import Token
 
 _SHARD_NUMBERS = 256  # one byte each
-# The turn of a lease. _GRANTED: it is alone in its unit, and its handler was not called yet.
-_NOW, _LATER, _OVER, _GRANTED = range(4)
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """A lease as the supervisor sees it; times in seconds of time.monotonic().
-
-    `version` is the record's: no other lease of this unit has it. (A fence only tells the leases
-    of one request apart.) `index` is that of the only sub-request it covers, and it is at `attempt`
-    of `attempts`; -1, 0 and 0 for several.
-    """
-
-    unit: int
-    version: int
-    request_id: str
-    k: str
-    fence: int
-    op: str
-    deadline: float
-    taken: float
-    lease_s: float
-    index: int = -1
-    attempt: int = 0
-    attempts: int = 0
-    turn: int = _NOW
-
-    @property
-    def has_its_turn(self) -> bool:
-        """True from the moment its handler is called until the last call has ended."""
-        return self.turn == _NOW
-
-    @property
-    def waits(self) -> bool:
-        """True while it waits for other leases of its unit."""
-        return self.turn == _LATER
-
-    @property
-    def what(self) -> str:
-        """For people: what was worked on, with the index if it is known."""
-        one = "sub-requests" if self.index < 0 else f"sub-request {self.index}"
-        return f"{one} of request {self.request_id}"
-
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    """A call of a handler that has a time limit; times in seconds of time.monotonic().
-
-    `number` tells it from every other call of this unit. `entry_id` is what it works on, or b""
-    for a batch of several. `thread` is the identity of the thread it runs in.
-    """
-
-    unit: int
-    number: int
-    entry_id: bytes
-    began: float
-    until: float
-    limit_s: float
-    taken_ms: int
-    attempt: int
-    attempts: int
-    backoff_ms: tuple[int, int]
-    thread: int
 
 
 class LeaseRecord:
@@ -130,7 +67,7 @@ class LeaseRecord:
         fields.deadline = self._deadline = taken + lease_s
         fields.index = index
         fields.lease_attempt, fields.lease_attempts = attempt, attempts
-        fields.turn = _LATER if shared else _GRANTED
+        fields.turn = Turn.LATER if shared else Turn.GRANTED
         fields.is_held = True
         self._version, self._margin = version + 1, lease_s / 10
         fields.version = version + 1
@@ -146,13 +83,13 @@ class LeaseRecord:
         unit notes the turn before it reads that mark, so a lease that runs is not given back.
         """
         fields = self._fields
-        fields.turn = _NOW
+        fields.turn = Turn.NOW
         is_wanted = fields.is_held and fields.stopped_version != self._version
         return is_wanted and not self.is_stopped  # it has expired while the process was paused
 
     def end_turn(self) -> None:
         """Notes that its sub-requests were worked on; the lease is not settled yet."""
-        self._fields.turn = _OVER
+        self._fields.turn = Turn.OVER
 
     def begin(
         self, entry_id: bytes, *, began: float, until: float, limit_s: float,

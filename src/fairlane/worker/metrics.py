@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 EVERY_S = 1.0
 
 
-class Measures:
+class Metrics:
     """Shared by the threads of a process: each value measured, and how often it came.
 
     The failures that could not be reported yet go along.

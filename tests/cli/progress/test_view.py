@@ -18,7 +18,7 @@ from fairlane.cli.durations import eta
 from fairlane.cli.progress import view
 from fairlane.cli.progress.view import Lines, Meter, Pace, Reading, describe, watch
 from fairlane.cli.submission.input_lines import open_source
-from fairlane.cli.submission.request import Wish, await_end
+from fairlane.cli.submission.request import SubmitOptions, await_end
 from fairlane.errors import RedisUnreachable, RequestLost
 from fairlane.model import Policy, Progress
 from fairlane.protocol import keys
@@ -327,7 +327,7 @@ def test_a_request_that_vanishes_before_the_first_look_was_there(
         request = queue.submit_request([b"a"], id="mine")
         redis_client.flushall()
         has_file = "--out" in words
-        wish = Wish(
+        wish = SubmitOptions(
             Policy(), "mine", as_json=False, watch="--watch" in words, waits=True, timeout=None,
             out="results" if has_file else None,
         )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fairlane.cli.results import timeout as patience_module
-from fairlane.cli.results.timeout import Patience
+from fairlane.cli.results.timeout import ReadTimeout
 from fairlane.cli.results.writer import write_results
 from fairlane.errors import RequestLost, WaitTimeout
 from fairlane.operations.control.completion import read_results
@@ -47,7 +47,7 @@ def test_a_timeout_ends_a_blocking_read(program: Program, redis_url: str, tmp_pa
     with Queue.from_url(redis_url) as queue, (tmp_path / "out").open("wb") as out:
         request = queue.request("mine")
         began = time.monotonic()
-        patience = Patience(request, 0.1)
+        patience = ReadTimeout(request, 0.1)
         with pytest.raises(WaitTimeout, match=r"after 0\.1 s; it goes on: 0/2 done"):
             write_results(request, out, ndjson=False, patience=patience)
     assert time.monotonic() - began < 1.5
@@ -68,7 +68,7 @@ def test_a_request_that_was_seen_and_vanished_is_lost(
     """Also when its counts are asked for, because time is up or nothing has come for long."""
     submit(program)
     with Queue.from_url(redis_url) as queue:
-        patience = Patience(queue.request("mine"), timeout)
+        patience = ReadTimeout(queue.request("mine"), timeout)
         page = patience.run(read_results("mine", b"0-0", 1))
         monkeypatch.setattr(patience_module, "QUIET_S", 0.0)
         patience.seen()
@@ -98,7 +98,7 @@ def test_silence_is_explained_once(
     settle(redis_url, answer, most=1)
     with Queue.from_url(redis_url) as queue:
         request = queue.request("mine")
-        patience = Patience(request, None)
+        patience = ReadTimeout(request, None)
         for _ in range(4):
             patience.run(passing(now, 0.1))
     assert capfd.readouterr().err == (

@@ -12,7 +12,7 @@ import pytest
 
 from fairlane.cli.submission.input_lines import Source
 from fairlane.cli.submission.many_requests import submit_each
-from fairlane.cli.submission.request import Wish
+from fairlane.cli.submission.request import SubmitOptions
 from fairlane.model import Policy
 from fairlane.operations.submit.many import GROUP
 from fairlane.queue import Queue
@@ -152,7 +152,7 @@ def test_ctrl_c_while_redis_hangs_asks_for_none_of_the_others(monkeypatch: pytes
     """One short try in all: what was on its way may be there or not."""
     monkeypatch.setattr("fairlane.settings.ASK_S", 0.05)
     monkeypatch.setattr("fairlane.cli.submission.input_lines.BLOCK", 4 * (GROUP + 7))
-    wish = Wish(Policy(limit=1), None, False, False, False, None, None)
+    wish = SubmitOptions(Policy(limit=1), None, False, False, False, None, None)
     with run_server() as server, Queue.from_url(server.url) as queue:
         source = Source("lines", Hanging(b"1:a\n" * (2 * GROUP)), is_file=True)
         source.stream.pid = server.pid  # type: ignore[attr-defined]
@@ -191,7 +191,7 @@ def test_ctrl_c_keeps_what_was_printed(
     line, queue = b"1:a\n", Queue.from_url(redis_url)
     monkeypatch.setattr("fairlane.cli.submission.input_lines.BLOCK", len(line) * (GROUP + 7))
     source = Source("lines", Interrupted(line * (2 * GROUP)), is_file=True)
-    wish = Wish(Policy(limit=1), xid, False, False, False, None, None)
+    wish = SubmitOptions(Policy(limit=1), xid, False, False, False, None, None)
     with pytest.raises(KeyboardInterrupt, match=f"{GROUP} of the requests were submitted"):
         submit_each(wish, source, lambda: queue)
     printed = capsysbinary.readouterr().out.split()

@@ -10,7 +10,7 @@ import pytest
 
 from fairlane import settings
 from fairlane.drivers.aio.executor import Calls
-from fairlane.drivers.cluster.topology import Known
+from fairlane.drivers.cluster.topology import ServerHealth
 from fairlane.errors import NodeAway
 from fairlane.protocol.scripts import Dialect
 from fairlane.protocol.steps import Batch, Command, Pop
@@ -26,9 +26,9 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return made
 
 
-def hung(now: list[float], try_s: float) -> Known:
+def hung(now: list[float], try_s: float) -> ServerHealth:
     """A server that is away, after a try that took so long."""
-    server = Known()
+    server = ServerHealth()
     server.note_silence()
     now[0] += 10.0
     assert server.may_try(AWAY_S)
@@ -37,7 +37,7 @@ def hung(now: list[float], try_s: float) -> Known:
     return server
 
 
-def pause_s(server: Known, now: list[float], *again_s: float) -> float:
+def pause_s(server: ServerHealth, now: list[float], *again_s: float) -> float:
     """Seconds until the next try is due, counted in tenths."""
     began = now[0]
     while not server.may_try(AWAY_S, *again_s):

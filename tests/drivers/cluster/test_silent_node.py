@@ -35,7 +35,7 @@ def where(url: str) -> dict[str, Any]:
 
 
 def test_a_silent_node_is_left_soon(mute: dict[str, Any]):
-    lines = sync_connections.Lines(redis.ConnectionPool(**mute), "there")
+    lines = sync_connections.ServerConnections(redis.ConnectionPool(**mute), "there")
     lines.is_silent = True
     with pytest.raises(redis.exceptions.TimeoutError):
         lines.take()
@@ -44,7 +44,7 @@ def test_a_silent_node_is_left_soon(mute: dict[str, Any]):
 
 def test_a_silent_node_is_left_soon_by_asyncio(mute: dict[str, Any]):
     async def take() -> None:
-        lines = aio_connections.Lines(redis.asyncio.ConnectionPool(**mute), "there")
+        lines = aio_connections.ServerConnections(redis.asyncio.ConnectionPool(**mute), "there")
         lines.is_silent = True
         with pytest.raises(redis.exceptions.TimeoutError):
             await lines.take()
@@ -55,7 +55,7 @@ def test_a_silent_node_is_left_soon_by_asyncio(mute: dict[str, Any]):
 
 @pytest.mark.parametrize("redis_server", ["single"], indirect=True)
 def test_one_that_answers_has_its_time_again(redis_url: str):
-    lines = sync_connections.Lines(redis.ConnectionPool(**where(redis_url)), "there")
+    lines = sync_connections.ServerConnections(redis.ConnectionPool(**where(redis_url)), "there")
     lines.is_silent = True
     line = lines.take()
     assert not lines.is_silent
@@ -66,7 +66,9 @@ def test_one_that_answers_has_its_time_again(redis_url: str):
 @pytest.mark.parametrize("redis_server", ["single"], indirect=True)
 def test_one_that_answers_has_its_time_again_with_asyncio(redis_url: str):
     async def take() -> None:
-        lines = aio_connections.Lines(redis.asyncio.ConnectionPool(**where(redis_url)), "there")
+        lines = aio_connections.ServerConnections(
+            redis.asyncio.ConnectionPool(**where(redis_url)), "there"
+        )
         lines.is_silent = True
         line = await lines.take()
         assert not lines.is_silent

@@ -186,5 +186,5 @@ def test_a_token_lost_after_its_repeat_is_found_by_the_auditor(queue: Queue, lan
     request.resume()
     assert lane.client.llen(keys.lanes("req")[5]) == 0
     suspects = queue.driver.run(lost_tokens.queued_long("r1", -1))
-    assert queue.driver.run(lost_tokens.mint_again("req", suspects)) == 4
+    assert queue.driver.run(lost_tokens.remint_lost("req", suspects)) == 4
     assert sorted(work_off(queue.driver)) == [b"a"] * 9

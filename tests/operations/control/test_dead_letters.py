@@ -22,7 +22,7 @@ from fairlane.operations.control.requeue import drop_dead, requeue_dead
 from fairlane.operations.lease import leases, tokens
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
-from fairlane.protocol.steps import Across
+from fairlane.protocol.steps import SingleServer
 from tests.support.requests import cut, insert, numbered, once, take_slice, work_off
 
 if TYPE_CHECKING:
@@ -405,7 +405,7 @@ def cut_at_drop(driver: SyncDriver, choice: DeadChoice, drops: int) -> str:
     operation, reply, new_id = requeue_dead("r1", choice), None, ""
     while True:
         step = operation.send(reply)
-        call = step.call if isinstance(step, Across) else step
+        call = step.call if isinstance(step, SingleServer) else step
         if getattr(getattr(call, "script", None), "name", "") in {"enqueue", "submit"}:
             new_id = call.keys[2].decode()[5:-1]  # type: ignore[union-attr]
         if getattr(getattr(step, "script", None), "name", "") == "drop_dead":

@@ -13,7 +13,7 @@ from fairlane.operations.control import dead_letters as dead_module
 from fairlane.operations.control.requeue import requeue_dead
 from fairlane.operations.maintenance import lost_tokens
 from fairlane.protocol import keys
-from fairlane.protocol.steps import Across, Pull
+from fairlane.protocol.steps import NextChunk, SingleServer
 from tests.operations.control.test_dead_letters import ended, running
 from tests.support.requests import cut, insert, numbered, once, settle, take_slice, work_off
 
@@ -41,7 +41,7 @@ def drive(
         except StopIteration as end:
             new_id, count = end.value
             return new_id, count
-        reply = None if isinstance(step, Across) else driver.run(once(step))
+        reply = None if isinstance(step, SingleServer) else driver.run(once(step))
 
 
 def script_of(step: Any) -> str:
@@ -54,7 +54,7 @@ def work_all(driver: SyncDriver, lane: Lane) -> list[bytes]:
     seen = work_off(driver)
     for name in lane.client.zrange(keys.active("req"), 0, -1):
         driver.run(
-            lost_tokens.mint_again("req", driver.run(lost_tokens.queued_long(name.decode(), -1)))
+            lost_tokens.remint_lost("req", driver.run(lost_tokens.queued_long(name.decode(), -1)))
         )
     return seen + work_off(driver)
 
@@ -188,7 +188,7 @@ def test_a_full_redis_takes_back_nothing_that_may_have_run(
     operation = requeue_dead("r1")
     step = operation.send(None)
     while script_of(step) != "append":
-        step = operation.send(None if isinstance(step, Across) else driver.run(once(step)))
+        step = operation.send(None if isinstance(step, SingleServer) else driver.run(once(step)))
     seen = work_off(driver)
     with pytest.raises(RedisFull):
         operation.throw(RedisFull("full"))
@@ -205,7 +205,7 @@ def twice(driver: SyncDriver, choice: DeadChoice) -> tuple[str, int]:
     lost = []
 
     def before(step: Any) -> None:
-        if not isinstance(step, (Across, Pull)):
+        if not isinstance(step, (SingleServer, NextChunk)):
             lost.append(driver.run(once(step)))
 
     return drive(driver, choice, before)

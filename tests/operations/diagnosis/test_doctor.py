@@ -19,7 +19,7 @@ from fairlane.operations.diagnosis.size_checks import Left
 from fairlane.operations.lease.shards import Shards, set_shards
 from fairlane.protocol import keys
 from fairlane.protocol.server_info import read_info
-from fairlane.protocol.steps import At, Nodes
+from fairlane.protocol.steps import Nodes, OnNode
 from fairlane.queue import Queue
 from tests.operations.maintenance.test_registry import (
     ACTIVE,
@@ -261,7 +261,7 @@ def ask(nodes: dict[Any, Any], *, pings: float = 0.0) -> list[Check]:
         while True:
             fails = isinstance(reply, Exception)
             step = operation.throw(reply) if fails else operation.send(reply)
-            if not isinstance(step, At):
+            if not isinstance(step, OnNode):
                 reply = RedisUnreachable("this test is about servers")
                 continue
             given = nodes[step.node]

@@ -12,7 +12,7 @@ from fairlane.operations.control.completion_log import read_completions
 from fairlane.operations.diagnosis import fsck, fsck_dispatch
 from fairlane.operations.diagnosis.fsck import Walk
 from fairlane.protocol import keys
-from fairlane.protocol.steps import At, Nodes
+from fairlane.protocol.steps import Nodes, OnNode
 from fairlane.queue import Queue
 from tests.operations.maintenance.test_registry import (
     ACTIVE,
@@ -467,7 +467,7 @@ def test_a_primary_that_fails_over_is_walked_under_its_new_name():
         operation, asked = made.page(), []
         step = operation.send(None)
         for reply in replies:
-            asked.append(step.node if isinstance(step, At) else type(step))
+            asked.append(step.node if isinstance(step, OnNode) else type(step))
             try:
                 fails = isinstance(reply, Exception)
                 step = operation.throw(reply) if fails else operation.send(reply)

@@ -16,7 +16,7 @@ from fairlane.errors import (
 )
 from fairlane.operations.diagnosis.fsck import Walk
 from fairlane.operations.lease import shards
-from fairlane.operations.lease.shards import Shards, Spread
+from fairlane.operations.lease.shards import ShardLayout, Shards
 from fairlane.operations.maintenance import lost_tokens, registry
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Call, Command
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 LONG_AGO = 10_000
 
 
-def spread_over(driver: SyncDriver, *numbers: int) -> Spread:
+def spread_over(driver: SyncDriver, *numbers: int) -> ShardLayout:
     return driver.run(shards.set_shards("req", Shards(numbers)))
 
 
@@ -149,7 +149,7 @@ def test_a_token_lost_from_a_shard_is_minted_there_again(
     kept, lost = tokens_of(redis_client, 3), tokens_of(redis_client, 4)
     redis_client.delete(*keys.lanes("req", 4))
     suspects = driver.run(lost_tokens.queued_long("r1", -1))
-    assert driver.run(lost_tokens.mint_again("req", suspects)) == 1
+    assert driver.run(lost_tokens.remint_lost("req", suspects)) == 1
     assert tokens_of(redis_client, 3) == kept
     assert len(tokens_of(redis_client, 4)) == len(lost) == 1
     finish(driver, redis_client)
@@ -243,7 +243,7 @@ def test_tokens_in_shards_that_nobody_knows_any_more_are_moved(
         assert [one.kind for one in found if one.name == "r1"] == ["forgotten", "astray"]
     else:
         suspects = driver.run(lost_tokens.queued_long("r1", -1))
-        assert driver.run(lost_tokens.mint_again("req", suspects)) == 1
+        assert driver.run(lost_tokens.remint_lost("req", suspects)) == 1
     assert len(tokens_of(redis_client, 0)) == 2
     finish(driver, redis_client)
 

@@ -8,7 +8,7 @@ import pytest
 
 from fairlane.errors import NodeAway
 from fairlane.operations.maintenance import lost_tokens, registry
-from fairlane.operations.maintenance.lost_tokens import Suspect, mint_again, queued_long
+from fairlane.operations.maintenance.lost_tokens import Suspect, queued_long, remint_lost
 from fairlane.protocol import keys
 from tests.operations.maintenance.test_registry import (
     DELAYED,
@@ -60,7 +60,7 @@ def test_a_lost_tokens_due_is_kept(lane: Lane, driver: SyncDriver):
     held = lane.take(lane.start(1)[0])
     lane.complete(held, others=[(held.ids[0], "retry", MINUTE)])
     ((g, _, due),) = queued(lane).values()
-    assert driver.run(mint_again("req", suspects(lane))) == 1
+    assert driver.run(remint_lost("req", suspects(lane))) == 1
     ((again, _, due_again),) = queued(lane).values()
     assert (int(again) > int(g), due_again) == (True, due)
     ((member, score),) = lane.client.zrange(DELAYED, 0, -1, withscores=True)
@@ -75,7 +75,7 @@ def test_tokens_that_stand_somewhere_are_left(old: Lane, driver: SyncDriver):
     old.client.lpush(HOME, token(here))
     old.client.zadd(DELAYED, {b"5|" + token(later): 9e12})
     before = queued(old)
-    assert driver.run(mint_again("req", suspects(old))) == 1
+    assert driver.run(remint_lost("req", suspects(old))) == 1
     after = queued(old)
     assert {k for k in before if before[k] != after[k]} == {lost.k}
     assert standing(old.client) == sorted([token(here), token(Tok(5, lost.k, after[lost.k][0]))])
@@ -85,7 +85,7 @@ def test_tokens_that_stand_somewhere_are_left(old: Lane, driver: SyncDriver):
 
 def test_nothing_suspected_asks_nothing(driver: SyncDriver):
     """Not one step."""
-    assert watch(driver, mint_again("req", [])) == (0, [])
+    assert watch(driver, remint_lost("req", [])) == (0, [])
 
 
 def test_a_token_promoted_meanwhile_is_seen(old: Lane, driver: SyncDriver):
@@ -99,7 +99,7 @@ def test_a_token_promoted_meanwhile_is_seen(old: Lane, driver: SyncDriver):
             driver.run(registry.promote("req"))
         told.append(name)
 
-    assert watch(driver, mint_again("req", suspects(old)), promote)[0] == 0
+    assert watch(driver, remint_lost("req", suspects(old)), promote)[0] == 0
     assert expected(old) == [token(late)]
 
 
@@ -113,7 +113,7 @@ def test_a_token_popped_meanwhile_costs_one_stale_token(old: Lane, driver: SyncD
         if name == "1 LPOS":
             popped.append(pop_token(driver))
 
-    minted, steps = watch(driver, mint_again("req", suspects(old)), pop)
+    minted, steps = watch(driver, remint_lost("req", suspects(old)), pop)
     assert (minted, steps) == (1, ["HMGET", "1 ZSCORE", "1 LPOS", "1 reap", "1 insert_tokens"])
     old.now = server_ms(old.client)
     hand, copy = *popped, pop_token(driver)
@@ -128,7 +128,7 @@ def test_a_token_popped_meanwhile_costs_one_stale_token(old: Lane, driver: SyncD
 def test_few_tokens_are_asked_for_one_by_one(old: Lane, driver: SyncDriver):
     """Up to twenty, in one round trip."""
     insert(driver, "req", "r1", old.enqueue(20, limit=20)[1])
-    asked = mint_again("req", suspects(old))
+    asked = remint_lost("req", suspects(old))
     assert watch(driver, asked) == (0, ["HMGET", "20 ZSCORE", "20 LPOS"])
 
 
@@ -141,7 +141,7 @@ def test_for_many_tokens_the_lane_is_read_page_by_page(
     assert pop_token(driver)
     if others:
         old.client.rpush(HOME, *[b"other#0.%d" % i for i in range(others)])
-    minted, steps = watch(driver, mint_again("req", suspects(old)))
+    minted, steps = watch(driver, remint_lost("req", suspects(old)))
     assert (minted, steps[1:2], steps[-2:]) == (1, ["21 ZSCORE"], ["1 reap", "1 insert_tokens"])
     assert steps[2:-2] == ["LRANGE"] * 2 * pages, "twice, for the one that is missing"
     assert set(expected(old)) <= set(standing(old.client))
@@ -159,7 +159,7 @@ def test_tokens_that_change_ends_meanwhile_are_looked_for_again(old: Lane, drive
             for _ in range(5):
                 old.client.rpoplpush(HOME, HOME)
 
-    minted, steps = watch(driver, mint_again("req", suspects(old)), change)
+    minted, steps = watch(driver, remint_lost("req", suspects(old)), change)
     assert (minted, steps[2:]) == (0, ["LRANGE"] * 3)
 
 
@@ -175,7 +175,7 @@ def test_tokens_that_come_in_meanwhile_hide_none(old: Lane, driver: SyncDriver):
             old.client.lpush(HOME, *[b"other#2.%d" % i for i in range(50)])
             old.client.rpop(HOME, 50)
 
-    minted, steps = watch(driver, mint_again("req", suspects(old)), push)
+    minted, steps = watch(driver, remint_lost("req", suspects(old)), push)
     assert (minted, steps) == (0, ["HMGET", "21 ZSCORE", *["LRANGE"] * 2])
 
 

@@ -14,7 +14,7 @@ from fairlane.operations.maintenance import registry
 from fairlane.operations.maintenance.lost_tokens import Suspect
 from fairlane.operations.submit import intents
 from fairlane.protocol import keys
-from fairlane.protocol.steps import At, Batch, Call, Command, Nodes
+from fairlane.protocol.steps import Batch, Call, Command, Nodes, OnNode
 from fairlane.queue import Queue
 from tests.support.requests import HOUR, MINUTE, Lane, Tok, once, work_off
 
@@ -60,7 +60,7 @@ def name_of(step: Step) -> str:
             return bytes(step.args[0]).decode()  # type: ignore[arg-type]
         case Batch():
             return f"{len(step.steps)} {name_of(step.steps[-1])}"
-        case At():
+        case OnNode():
             return name_of(step.command)
         case Nodes():
             return "Nodes"

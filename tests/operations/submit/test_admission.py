@@ -17,7 +17,7 @@ from fairlane.operations.maintenance import registry
 from fairlane.operations.submit import admission
 from fairlane.operations.submit.stream import submit
 from fairlane.protocol import keys
-from fairlane.protocol.steps import Across, Command
+from fairlane.protocol.steps import Command, SingleServer
 from fairlane.queue import Queue
 from tests.operations.maintenance.test_registry import watch
 from tests.support.requests import cut, dump, numbered, once, settle, take_slice, work_off
@@ -441,7 +441,9 @@ def scripts_of(run: Callable[[Any], Any], operation: Any) -> list[str]:
             while True:
                 step = operation.send(reply)
                 reply = yield step
-                script = getattr(step.call if isinstance(step, Across) else step, "script", None)
+                script = getattr(
+                    step.call if isinstance(step, SingleServer) else step, "script", None
+                )
                 if script is not None and reply is not None:
                     names.append(script.name)
 

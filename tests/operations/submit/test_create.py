@@ -9,11 +9,11 @@ import pytest
 from fairlane import settings
 from fairlane.errors import RedisFull
 from fairlane.model import Policy
-from fairlane.operations.submit.admission import Room
+from fairlane.operations.submit.admission import Admission
 from fairlane.operations.submit.intents import announce
 from fairlane.operations.submit.stream import submit, submit_chunk
 from fairlane.protocol import keys
-from fairlane.protocol.steps import Across, Command, Pause, Pull
+from fairlane.protocol.steps import Command, NextChunk, Pause, SingleServer
 from tests.support.drivers import both, run
 from tests.support.network.fakes import FakeServer, Refusal, fake_servers
 from tests.support.requests import dump, once, work_off
@@ -30,7 +30,7 @@ FULL = RedisFull("Redis is full")
 
 def script_of(step: Any) -> str:
     """The script that a step calls; "" = it calls none."""
-    call = step.call if isinstance(step, Across) else step
+    call = step.call if isinstance(step, SingleServer) else step
     name: str = getattr(getattr(call, "script", None), "name", "")
     return name
 
@@ -68,7 +68,7 @@ def word_of(step: Any) -> str:
 
 
 def chunk_of(request_id: str, policy: Policy, *, max_wait_s: float = 0.0, **given: Any) -> Any:
-    room = Room(request_id, policy.queue, max_wait_s)
+    room = Admission(request_id, policy.queue, max_wait_s)
     return submit_chunk(request_id, policy, [b"a", b"b"], room, **given)
 
 
@@ -191,8 +191,8 @@ def test_a_node_of_a_cluster_is_known_by_its_mode_or_by_its_refusal(
         def operation() -> Any:
             for name in ("r1", "r2"):
                 submission = submit(name, Policy())
-                assert isinstance(next(submission), Pull)
-                assert isinstance(submission.send([b"a"]), Pull)
+                assert isinstance(next(submission), NextChunk)
+                assert isinstance(submission.send([b"a"]), NextChunk)
                 seen.append((yield submission.send(None)))
             seen.append((yield Command(b"ECHO", b"x")))
 

@@ -19,7 +19,7 @@ from fairlane.operations.maintenance.auditor import Audit
 from fairlane.operations.submit import durability, intents
 from fairlane.operations.submit.stream import submit
 from fairlane.protocol import keys
-from fairlane.protocol.steps import Command, Confirm, Confirmed, Pull
+from fairlane.protocol.steps import Command, Confirm, Confirmed, NextChunk
 from fairlane.queue import Queue
 from tests.support.requests import cut, numbered, once, stored, take_slice, work_off
 from tests.support.servers import server_process
@@ -179,7 +179,7 @@ def steps_until_confirm(driver: Any, operation: Any) -> Any:
     """Run it up to its Confirm, which is returned."""
     source, reply = iter(THREE), None
     while not isinstance(step := operation.send(reply), Confirm):
-        reply = next(source, None) if isinstance(step, Pull) else driver.run(once(step))
+        reply = next(source, None) if isinstance(step, NextChunk) else driver.run(once(step))
     return step
 
 

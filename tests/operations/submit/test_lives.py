@@ -12,12 +12,12 @@ from fairlane import aio, settings
 from fairlane.errors import QueueFull, RequestEnded, RequestExists
 from fairlane.model import Policy
 from fairlane.operations.lease import leases
-from fairlane.operations.lease.tokens import drop
+from fairlane.operations.lease.tokens import drop_active
 from fairlane.operations.maintenance.registry import look_after, look_at
 from fairlane.operations.submit import admission
 from fairlane.operations.submit.stream import submit
 from fairlane.protocol import keys
-from fairlane.protocol.steps import Call, Command, Pull
+from fairlane.protocol.steps import Call, Command, NextChunk
 from tests.operations import test_repeats
 from tests.operations.maintenance.test_registry import server_ms
 from tests.operations.test_repeats import ON_SINGLE, heal, outcome, play, take
@@ -56,7 +56,7 @@ def leave_open(driver: SyncDriver, chunks: list[list[bytes]] | None = None) -> N
     operation, source = submit("r1", Policy()), iter(chunks or THREE)
     step = next(operation)
     while script_of(step) != "seal":
-        reply = next(source, None) if isinstance(step, Pull) else driver.run(once(step))
+        reply = next(source, None) if isinstance(step, NextChunk) else driver.run(once(step))
         step = operation.send(reply)
     operation.close()
 
@@ -372,7 +372,7 @@ def cut_off_failing(driver: SyncDriver, source: Iterator[list[bytes]], steps: in
         except Broke:
             return True
         reply = error = None
-        if type(step).__name__ != "Pull":
+        if type(step).__name__ != "NextChunk":
             reply = driver.run(once(step))
         else:
             try:
@@ -406,7 +406,7 @@ def test_an_entry_that_an_auditor_gave_up_takes_no_new_life_along(queue: Queue, 
     abandon(lane)
     by_submit(queue)
     for score in ("1", "1.5"):
-        queue.driver.run(once(drop("req", "r1", score)))
+        queue.driver.run(once(drop_active("req", "r1", score)))
     assert lane.client.zscore(keys.active("req"), "r1") is not None
 
 
@@ -490,7 +490,7 @@ def advance(
     """Runs an operation until it is about to call a script; "" = to its end."""
     with contextlib.suppress(StopIteration):
         while script_of(step) != script or not script:
-            reply = next(chunks, None) if isinstance(step, Pull) else driver.run(once(step))
+            reply = next(chunks, None) if isinstance(step, NextChunk) else driver.run(once(step))
             step = operation.send(reply)
     return step
 
@@ -519,7 +519,7 @@ def test_a_take_back_leaves_the_place_of_one_that_was_announced_before(
     """The other producer's request comes to be between the discard and the end of the entry."""
     broken = apart(submit("r1", Policy()))
     step = advance(driver, broken, next(broken), iter(THREE), "append")
-    while not isinstance(step, Pull):
+    while not isinstance(step, NextChunk):
         step = broken.send(driver.run(once(step)))
     other, chunks = apart(submit("r1", Policy())), iter(THREE)
     begins = advance(driver, other, next(other), chunks, "enqueue")

@@ -15,7 +15,7 @@ from fairlane.operations.lease import leases, tokens
 from fairlane.operations.maintenance.registry import look_after
 from fairlane.operations.submit import admission
 from fairlane.operations.submit.digest import Digest
-from fairlane.operations.submit.many import GROUP, Many, Plan
+from fairlane.operations.submit.many import GROUP, Group, Many
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Command
 from fairlane.queue import Queue
@@ -96,7 +96,7 @@ def test_the_digest_is_that_of_the_request_alone():
     """In one step from what is the same for all."""
     policy = Policy(limit=7)
     for chunk in ([], [b"a"], [b"", b"bc"]):
-        assert Plan(policy).digest(chunk) == Digest(policy).add(chunk)
+        assert Group(policy).digest(chunk) == Digest(policy).add(chunk)
 
 
 def test_ids_are_made_when_none_are_given(queue: Queue):
@@ -182,7 +182,7 @@ def test_a_repeat_changes_nothing(queue: Queue, redis_client: Any):
         (name, score + 0.5) for name, score in due
     ]
     for name, score in due:  # an auditor that had given the bare score up takes nothing out
-        assert queue.driver.run(once(tokens.drop("req", name, str(int(score))))) == 0
+        assert queue.driver.run(once(tokens.drop_active("req", name, str(int(score))))) == 0
     assert active(redis_client) == sorted(name.decode() for name, _ in due)
     assert sorted(work_off(queue.driver)) == sorted(body for bodies in MIXED for body in bodies)
     queue.submit_many(MIXED, ids=names(5))

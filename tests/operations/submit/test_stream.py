@@ -18,11 +18,11 @@ from fairlane.errors import (
     RequestLost,
 )
 from fairlane.model import Policy
-from fairlane.operations.lease.tokens import drop
+from fairlane.operations.lease.tokens import drop_active
 from fairlane.operations.submit.digest import Digest
 from fairlane.operations.submit.stream import submit
 from fairlane.protocol import keys
-from fairlane.protocol.steps import Across, Pull
+from fairlane.protocol.steps import NextChunk, SingleServer
 from tests.support.requests import HOUR, MINUTE, cut, numbered, once, settle, take_slice, work_off
 
 if TYPE_CHECKING:
@@ -357,13 +357,13 @@ def test_a_submission_resumes_while_workers_are_at_it(driver: SyncDriver, lane: 
 def test_a_late_producer_starts_again_with_a_newer_intent(driver: SyncDriver, lane: Lane):
     """Between intent and enqueue the auditor gave it up."""
     operation = submit("r1", Policy())
-    assert isinstance(operation.send(None), Pull)
-    assert isinstance(operation.send([b"a"]), Pull)
-    assert isinstance(operation.send(None), Across)
+    assert isinstance(operation.send(None), NextChunk)
+    assert isinstance(operation.send([b"a"]), NextChunk)
+    assert isinstance(operation.send(None), SingleServer)
     intended = driver.run(once(operation.send(None)))  # as in a cluster
     score = intended[2]
     lane.abandon(score)
-    driver.run(once(drop("req", "r1", str(score))))
+    driver.run(once(drop_active("req", "r1", str(score))))
     names: list[str] = []
 
     def rest() -> Any:
@@ -413,7 +413,7 @@ def test_a_repeated_submission_does_not_keep_the_auditor_away(queue: Queue, lane
     with pytest.raises(RequestExists):
         queue.submit_request(["b"], id="r1")
     assert lane.client.zscore(keys.active("req"), "r1") == due + 0.5
-    given_up = queue.driver.run(once(drop("req", "r1", str(int(due)))))
+    given_up = queue.driver.run(once(drop_active("req", "r1", str(int(due)))))
     assert (given_up, lane.client.zscore(keys.active("req"), "r1")) == (0, due + 0.5)
 
 

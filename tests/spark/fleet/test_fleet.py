@@ -17,7 +17,7 @@ from fairlane.protocol import keys
 from fairlane.queue import Queue
 from fairlane.spark.fleet import shares, stop_signal
 from fairlane.spark.fleet.fleet import (
-    Plan,
+    FleetPlan,
     Watch,
     cancel_fleet,
     own_address,
@@ -348,7 +348,7 @@ def test_the_address_is_the_one_that_redis_sees():
 def test_a_watch_sees_only_what_was_said_after_the_fleet_began(queue: Queue):
     url = queue.driver.url
     stop_fleet("f", redis=url)
-    plan = Plan(url, "req", "f", handlers.upper, began(queue), None, None, False, {})
+    plan = FleetPlan(url, "req", "f", handlers.upper, began(queue), None, None, False, {})
     counts = {"held": 0, "slices": 0}
     with Watch(plan) as watch:
         assert watch.look(counts) is False

@@ -42,7 +42,7 @@ def test_pages_cover_a_piece(driver: SyncDriver, redis_client: redis.Redis):
     ids = [
         redis_client.xadd("{req}:completed", {"n": n}, id=f"{n // 3 + 1}-{n}") for n in range(20)
     ]
-    rest: stream_ranges.Piece | None = stream_ranges.Piece("1-1", "7-19")
+    rest: stream_ranges.StreamRange | None = stream_ranges.StreamRange("1-1", "7-19")
     seen: list[bytes] = []
     while rest is not None:
         entries, rest = driver.run(stream_ranges.read_page(b"{req}:completed", rest, 4))
@@ -59,7 +59,7 @@ def test_a_request_is_unfinished_or_in_the_log(driver: SyncDriver):
     ids, logged = driver.run(stream_ranges.unfinished("req"))
     assert logged is not None
     found, _ = driver.run(
-        stream_ranges.endings("req", stream_ranges.Piece(logged.first, logged.last))
+        stream_ranges.endings("req", stream_ranges.StreamRange(logged.first, logged.last))
     )
     assert sorted([*ids, *(one.id for one in found)]) == ["r0", "r1", "r2", "r3"]
     assert len(found) == logged.length
@@ -77,7 +77,7 @@ def test_who_ends_during_the_look_is_told_of_once(driver: SyncDriver):
     ids, logged = driver.run(_rest(look, reply))
     assert logged is not None
     found, _ = driver.run(
-        stream_ranges.endings("req", stream_ranges.Piece(logged.first, logged.last))
+        stream_ranges.endings("req", stream_ranges.StreamRange(logged.first, logged.last))
     )
     assert ids == ["r2"]
     assert [one.id for one in found] == ["r0", "r1"]
@@ -119,7 +119,7 @@ def test_spans_of_streams(driver: SyncDriver):
     died = dict(driver.run(stream_ranges.dead_spans(["r1", "r2", "nobody"])))
     assert {one: span.length for one, span in died.items()} == {"r1": 1, "r2": 1}
     found, rest = driver.run(
-        stream_ranges.read_dead("r1", stream_ranges.Piece(died["r1"].first, "+"))
+        stream_ranges.read_dead("r1", stream_ranges.StreamRange(died["r1"].first, "+"))
     )
     assert [one.index for one in found] == [1]
     assert rest is None

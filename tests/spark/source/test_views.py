@@ -244,7 +244,7 @@ def test_dead_sub_requests_come_with_reason_and_body(
 
 
 def test_workers_are_those_that_beat(spark: SparkSession, redis_url: str, driver: SyncDriver):
-    driver.run(registry.register("req", "host:1234", "host", 99, "1700000000000"))
+    driver.run(registry.register_worker("req", "host:1234", "host", 99, "1700000000000"))
     (row,) = load(spark, redis_url, view="workers").collect()
     assert (row.worker, row.host, row.pid) == ("host:1234", "host", 99)
     assert load(spark, redis_url, view="workers", queue="other").collect() == []

@@ -78,13 +78,13 @@ def test_a_name_that_comes_back_on_another_host_leaves_the_old_leases_alone(
 ):
     """The other life may only be late. In the same place the port proves that it is dead."""
     driver = SyncDriver(redis_url)
-    register = registry.register
+    register = registry.register_worker
     assert driver.run(register("req", "127.0.0.1:1", "box b1 net:[1]", 1, "10")) == [b"ok", b""]
     redis_client.hset(keys.worker("req", "127.0.0.1:1"), "renewed", 1)
     assert driver.run(register("req", "127.0.0.1:1", "box b1 net:[2]", 2, "20")) == [b"ok", b""]
     redis_client.hset(keys.worker("req", "127.0.0.1:1"), "renewed", 1)
     assert driver.run(register("req", "127.0.0.1:1", "box b1 net:[2]", 3, "30")) == [b"ok", b"20"]
-    driver.run(registry.unregister("req", "127.0.0.1:1", "30"))
+    driver.run(registry.unregister_worker("req", "127.0.0.1:1", "30"))
     driver.close()
 
 

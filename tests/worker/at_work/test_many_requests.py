@@ -11,7 +11,7 @@ import pytest
 from fairlane.common import clock
 from fairlane.worker import Worker
 from fairlane.worker.lease_board import LeaseBoard
-from fairlane.worker.supervisor.stalled_leases import Behind
+from fairlane.worker.supervisor.stalled_leases import StalledLeases
 from tests.support.wait import wait_until
 from tests.support.workers import Folder, check_told_once
 from tests.worker.parts import ON_SINGLE, OP
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fairlane.queue import Queue, Request
-    from fairlane.worker.lease_board import Held
+    from fairlane.worker.held import Held
     from tests.support.workers import Workers
 
 
@@ -155,7 +155,7 @@ def test_the_supervisor_gives_back_what_waits_for_long(monkeypatch: pytest.Monke
     now = [100.0]
     monkeypatch.setattr(clock, "mono_s", lambda: now[0])
     board, keeper = LeaseBoard(1, 3), Kept()
-    behind = Behind(board, keeper)  # type: ignore[arg-type]
+    behind = StalledLeases(board, keeper)  # type: ignore[arg-type]
     for i, record in enumerate(board.records):
         record.hold(f"r{i}", "0", 7, OP, 100.0, 30.0, shared=i < 3)
     assert board.records[0].take_turn()
@@ -175,7 +175,7 @@ def test_what_waits_behind_long_slices_is_left_alone_for_longer(monkeypatch: pyt
     now = [100.0]
     monkeypatch.setattr(clock, "mono_s", lambda: now[0])
     board, keeper = LeaseBoard(1, 1), Kept()
-    behind = Behind(board, keeper, slice_ms=500)  # type: ignore[arg-type]
+    behind = StalledLeases(board, keeper, slice_ms=500)  # type: ignore[arg-type]
     board.records[1].hold("r1", "0", 7, OP, 100.0, 30.0, shared=True)
     for moment, given in ((102.4, []), (102.4, []), (102.6, []), (102.6, ["r1"])):
         now[0] = moment

@@ -19,7 +19,7 @@ from fairlane.worker.handler.outcome import Outcome
 from fairlane.worker.handler.runner import Runner
 from fairlane.worker.lease_board import LeaseBoard
 from fairlane.worker.process.child import Assignment
-from fairlane.worker.process.pool import Children
+from fairlane.worker.process.pool import ProcessPool
 from fairlane.worker.unit.settle import work_off
 from tests.support.workers import Folder, broken, check_told_once, is_alive
 from tests.worker.handlers import echo, spend_async
@@ -85,7 +85,7 @@ def test_a_death_before_the_handler_is_called_charges_nobody(
     queue: Queue, folder: Folder, monkeypatch: pytest.MonkeyPatch, *, is_async: bool
 ):
     """So a sub-request of one attempt is not dead without having run."""
-    name = "go_on_async" if is_async else "complete_and_acquire"
+    name = "go_on_async" if is_async else "go_on"
     go_on = getattr(Runner, name)
 
     def die_once(runner: Runner, step: Any) -> Any:
@@ -152,11 +152,11 @@ def test_a_poison_body_in_a_slice_of_a_thousand_ends_alone(queue: Queue, folder:
     check_told_once(request)
 
 
-def children_of(board: LeaseBoard) -> tuple[Children, tuple[Any, ...]]:
+def children_of(board: LeaseBoard) -> tuple[ProcessPool, tuple[Any, ...]]:
     """The processes of a worker, none started; and the records of the one there is."""
     records = tuple(board.records)
     shape: Any = None
-    return Children([Assignment("", "req", "w:1", "7", shape, 20.0, records)], []), records
+    return ProcessPool([Assignment("", "req", "w:1", "7", shape, 20.0, records)], []), records
 
 
 def waiting(board: LeaseBoard) -> list[bool]:

@@ -15,7 +15,7 @@ from fairlane.worker import Reject, Retry, Worker
 from fairlane.worker.handler.handlers import shape_of
 from fairlane.worker.handler.runner import Runner
 from fairlane.worker.log.failures import Failures
-from fairlane.worker.metrics import Measures
+from fairlane.worker.metrics import Metrics
 from tests.worker.parts import ON_SINGLE, record_of_its_own, slice_of
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ def test_measures_that_are_looked_at_flush_the_failures(
     fill(made)
     work(fail, b"x")
     made.look()
-    assert Measures("req", made).due() == []
+    assert Metrics("req", made).due() == []
     made.look(is_last=True)
     assert caplog.messages[-1].startswith("1 more attempt failed: ")
 

@@ -12,7 +12,7 @@ from fairlane.operations.maintenance.auditor import Audit
 from fairlane.protocol import keys
 from fairlane.worker.lease_board import LeaseBoard
 from fairlane.worker.maintenance.duty import NEVER
-from fairlane.worker.supervisor.lease_keeper import Keeper
+from fairlane.worker.supervisor.lease_keeper import LeaseKeeper
 from tests.operations.maintenance.test_registry import HOME, server_ms
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class CutDriver:
         return [b"ok", self.leads, NOW, 0, 0, NOW, b"", b"", NOW if died else 0]
 
 
-def beats(keeper: Keeper, driver: CutDriver, *, breaks: bool = False) -> bool:
+def beats(keeper: LeaseKeeper, driver: CutDriver, *, breaks: bool = False) -> bool:
     """One beat; was a death reported with it?"""
     driver.breaks = breaks
     keeper._beat()
@@ -78,7 +78,7 @@ def beats(keeper: Keeper, driver: CutDriver, *, breaks: bool = False) -> bool:
 def test_the_leader_reports_that_its_connection_broke(leads: int):
     """Tokens may have gone with the replies to pops: what cuts one line mostly cuts them all."""
     driver = CutDriver(leads)
-    keeper = Keeper(driver, "req", "w:1", LeaseBoard(1))  # type: ignore[arg-type]
+    keeper = LeaseKeeper(driver, "req", "w:1", LeaseBoard(1))  # type: ignore[arg-type]
     found = [beats(keeper, driver), beats(keeper, driver, breaks=True), beats(keeper, driver)]
     assert found == [False, False, bool(leads)]
     assert beats(keeper, driver) is False, "once"
@@ -89,7 +89,7 @@ def test_the_leader_reports_that_its_connection_broke(leads: int):
 
 def test_a_death_is_reported_with_a_beat_that_is_due_now():
     driver = CutDriver(0)
-    keeper = Keeper(driver, "req", "w:1", LeaseBoard(1))  # type: ignore[arg-type]
+    keeper = LeaseKeeper(driver, "req", "w:1", LeaseBoard(1))  # type: ignore[arg-type]
     assert keeper.until_beat_s > 0
     keeper.on_process_death()
     assert keeper.until_beat_s == 0
@@ -99,7 +99,7 @@ def test_a_death_is_reported_with_a_beat_that_is_due_now():
 
 def test_a_death_whose_beat_fails_is_reported_with_the_next():
     driver = CutDriver(0)
-    keeper = Keeper(driver, "req", "w:1", LeaseBoard(1))  # type: ignore[arg-type]
+    keeper = LeaseKeeper(driver, "req", "w:1", LeaseBoard(1))  # type: ignore[arg-type]
     keeper.on_process_death()
     driver.fails = True
     with pytest.raises(RedisUnreachable):

@@ -130,7 +130,7 @@ def test_upkeep_that_takes_long_delays_no_tick(
 ):
     """Leases are extended and beats go out while it is under way."""
     board = LeaseBoard(1)
-    driver = FakeDriver(extend=lambda _: [b"ok"], beat=lambda _: beaten(leads=1, **due))
+    driver = FakeDriver(extend=lambda _: [b"ok"], heartbeat=lambda _: beaten(leads=1, **due))
     keeper = keeper_of(driver, board)
     keeper._maintenance = upkeep
     keeper._beaten = 0.0
@@ -427,7 +427,7 @@ def test_a_worker_that_finds_a_death_reports_it_with_its_next_beat():
         words.append(call.args[call.script.params.index("died")])
         return beaten()
 
-    keeper = keeper_of(FakeDriver(beat=beat), LeaseBoard(1))
+    keeper = keeper_of(FakeDriver(heartbeat=beat), LeaseBoard(1))
     keeper._maintenance.on_death()
     assert keeper.until_beat_s == 0.0
     for _ in range(2):

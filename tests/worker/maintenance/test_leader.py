@@ -22,7 +22,7 @@ from fairlane.queue import Queue
 from fairlane.worker.host_identity import whereabouts
 from fairlane.worker.lease_board import LeaseBoard
 from fairlane.worker.maintenance.leader import refuses
-from fairlane.worker.supervisor.lease_keeper import Keeper
+from fairlane.worker.supervisor.lease_keeper import LeaseKeeper
 from tests.operations.maintenance.test_registry import ACTIVE, WORKERS, server_ms, watch
 from tests.support.requests import MINUTE, Lane, Tok, numbered, pop_token
 from tests.worker.parts import OP
@@ -340,9 +340,9 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return made
 
 
-def keeper_of(driver: FakeDriver, board: LeaseBoard) -> Keeper:
+def keeper_of(driver: FakeDriver, board: LeaseBoard) -> LeaseKeeper:
     """A worker's standing, as if in Redis."""
-    return Keeper(driver, "req", "w:1", board)  # type: ignore[arg-type]
+    return LeaseKeeper(driver, "req", "w:1", board)  # type: ignore[arg-type]
 
 
 def extended(board: LeaseBoard) -> list[float]:
@@ -358,7 +358,7 @@ def test_a_lease_that_cannot_be_extended_stops_neither_the_others_nor_the_beat(n
             raise RedisUnreachable("Redis at h:1 does not answer")
         return [b"ok"]
 
-    driver, board = FakeDriver(extend=extend, beat=lambda _: beaten()), LeaseBoard(3)
+    driver, board = FakeDriver(extend=extend, heartbeat=lambda _: beaten()), LeaseBoard(3)
     keeper = keeper_of(driver, board)
     for record, request_id in zip(board.records, ("r1", "r2", "r3"), strict=True):
         record.hold(request_id, "0", 7, OP, 100.0, 30.0)
@@ -375,7 +375,7 @@ def test_a_beat_that_fails_does_not_stop_the_worker(now: list[float]):
     def beat(_: Call) -> Any:
         raise RedisUnreachable("Redis at h:1 does not answer")
 
-    keeper = keeper_of(FakeDriver(beat=beat), LeaseBoard(1))
+    keeper = keeper_of(FakeDriver(heartbeat=beat), LeaseBoard(1))
     healthy = []
     for now[0] in (109.0, 110.0):
         keeper.tick(often=False)

@@ -139,7 +139,7 @@ def test_a_worker_whose_name_was_taken_drains(
     assert worker.wait() == 0
     assert f"worker {worker.id} drains: its record was replaced" in worker.said()
     assert redis_client.hget(record, "started") == b"1"
-    assert queue.driver.run(registry.unregister("req", worker.id, "1")) == 1
+    assert queue.driver.run(registry.unregister_worker("req", worker.id, "1")) == 1
 
 
 @ON_SINGLE
@@ -161,20 +161,20 @@ def test_an_id_that_beats_elsewhere_is_refused(queue: Queue, monkeypatch: pytest
     """After it was given the time to fall silent; the sentence says who has it."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         name = f"127.0.0.1:{free.getsockname()[1]}"
-    other = queue.driver.run(registry.register("req", name, "elsewhere b1 net:[1]", 12, "1"))
+    other = queue.driver.run(registry.register_worker("req", name, "elsewhere b1 net:[1]", 12, "1"))
     assert other == [b"ok", b""]
     slept = []
 
     def sleep(seconds: float) -> None:
         slept.append(seconds)
-        assert queue.driver.run(registry.beat("req", name, "1", ""))[0] == b"ok"
+        assert queue.driver.run(registry.heartbeat("req", name, "1", ""))[0] == b"ok"
 
     monkeypatch.setattr(clock, "sleep", sleep)
     sentence = rf"worker id {name} beats in another process \(pid 12 on elsewhere\): choose"
     with pytest.raises(WorkerRefused, match=sentence):
         Worker(queue, echo, id=name).run()
     assert sum(slept) >= settings.LATE_MS / 1000
-    assert queue.driver.run(registry.unregister("req", name, "1")) == 1
+    assert queue.driver.run(registry.unregister_worker("req", name, "1")) == 1
 
 
 def test_a_port_that_is_taken_is_refused(queue: Queue):

@@ -16,7 +16,7 @@ from fairlane.worker import Reject, Worker, batch_handler
 from fairlane.worker.handler.handlers import shape_of
 from fairlane.worker.handler.runner import Runner
 from fairlane.worker.lease_board import LeaseBoard
-from fairlane.worker.supervisor.cancellation import Cancels
+from fairlane.worker.supervisor.cancellation import CancellationWatch
 from tests.support.wait import wait_until
 from tests.worker.parts import ON_SINGLE, OP, slice_of
 
@@ -156,7 +156,7 @@ class Counter:
 def asked(now: list[float]) -> tuple[Counter, Callable[[float], bool]]:
     """A driver, and whether something was cancelled, for a lease that was taken at 100 s."""
     driver: Any = Counter()
-    board, cancels = LeaseBoard(1), Cancels(driver, "req")
+    board, cancels = LeaseBoard(1), CancellationWatch(driver, "req")
     board.records[0].hold("r1", "0", 7, OP, 100.0, LEASE_S)
 
     def ask(at: float) -> bool:
@@ -174,7 +174,7 @@ def test_nothing_is_read_while_leases_are_young(asked: Any):
 
 def test_nothing_is_read_without_a_lease(now: list[float]):
     driver: Any = Counter()
-    assert not Cancels(driver, "req").are_new([])
+    assert not CancellationWatch(driver, "req").are_new([])
     assert driver.reads == 0
 
 

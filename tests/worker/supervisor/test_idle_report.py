@@ -13,7 +13,7 @@ from fairlane.operations.diagnosis.blockers import Waits, waiting
 from fairlane.protocol import keys
 from fairlane.worker import Worker
 from fairlane.worker.lease_board import LeaseBoard
-from fairlane.worker.supervisor.idle_report import Patience
+from fairlane.worker.supervisor.idle_report import IdleReport
 from tests.support.requests import change_number, take_slice
 from tests.support.wait import wait_until
 from tests.worker.handlers import echo
@@ -99,7 +99,7 @@ def scene(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> 
     now = [100.0]
     monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: now[0])
     board, redis = LeaseBoard(2), Answering(now)
-    patience = Patience(redis, "req", board)  # type: ignore[arg-type]
+    patience = IdleReport(redis, "req", board)  # type: ignore[arg-type]
 
     def look(moment: float) -> list[str]:
         now[0] = moment

@@ -11,8 +11,7 @@ from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Call
 from fairlane.queue import Queue
 from fairlane.worker.lease_board import LeaseBoard
-from fairlane.worker.supervisor import lease_keeper as keeper_module
-from fairlane.worker.supervisor.lease_keeper import Keeper
+from fairlane.worker.supervisor.lease_keeper import LeaseKeeper
 from tests.support.requests import take_slice
 from tests.worker.parts import OP
 
@@ -73,7 +72,7 @@ def extend_all(driver: Any, ids: list[str], now: list[float], at: float = 111.0)
     """Hold a lease of each, let the keeper extend at that time; when each ends then."""
     now[0] = 100.0
     board = LeaseBoard(len(ids))
-    keeper = Keeper(driver, "req", "w:1", board)
+    keeper = LeaseKeeper(driver, "req", "w:1", board)
     for record, request_id in zip(board.records, ids, strict=True):
         record.hold(request_id, "0", 7, OP, 100.0, 30.0)
     now[0] = at
@@ -97,7 +96,7 @@ def test_nothing_is_asked_before_a_third_of_the_lease_is_used_up(now: list[float
 
 def test_a_round_trip_is_bounded(now: list[float], monkeypatch: pytest.MonkeyPatch):
     """A thousand units are not one call."""
-    monkeypatch.setattr(keeper_module, "_EXTEND_MOST", 2)
+    monkeypatch.setattr("fairlane.worker.supervisor.lease_keeper.AT_MOST", 2)
     driver = Counting()
     assert extend_all(driver, ["a1", "a2", "a3"], now) == [141.0] * 3
     assert driver.trips == [["a1", "a2"], ["a3"]]
@@ -111,7 +110,7 @@ def test_when_nobody_answers_the_rest_is_not_asked(
     def answer(_: str) -> Any:
         raise RedisUnreachable("Redis at h:1 does not answer")
 
-    monkeypatch.setattr(keeper_module, "_EXTEND_MOST", 2)
+    monkeypatch.setattr("fairlane.worker.supervisor.lease_keeper.AT_MOST", 2)
     driver = Counting(answer)
     assert extend_all(driver, ["a1", "a2", "a3"], now) == [130.0] * 3
     assert driver.trips == [["a1", "a2"]]
@@ -130,7 +129,7 @@ def test_a_node_that_is_away_costs_only_its_own_leases(
             raise NodeAway("Redis at h:1 has not answered")
         return [b"ok"]
 
-    monkeypatch.setattr(keeper_module, "_EXTEND_MOST", 2)
+    monkeypatch.setattr("fairlane.worker.supervisor.lease_keeper.AT_MOST", 2)
     driver = Counting(answer)
     assert extend_all(driver, ["a1", "a2", "a3", "b1"], now) == [130.0, 130.0, 130.0, 141.0]
     assert driver.trips == [["a1", "a2"], ["a3", "b1"]]
@@ -168,7 +167,7 @@ def test_each_reply_is_for_its_own_lease(
     """The others of the round trip go on."""
     board = LeaseBoard(2)
     driver: Any = Counting(lambda request_id: [word if request_id == "a2" else b"ok"])
-    keeper = Keeper(driver, "req", "w:1", board)
+    keeper = LeaseKeeper(driver, "req", "w:1", board)
     for record, request_id in zip(board.records, ("a1", "a2"), strict=True):
         record.hold(request_id, "0", 7, OP, 100.0, 30.0)
     now[0] = 111.0
@@ -188,7 +187,7 @@ def test_the_leases_of_many_requests_are_extended_on_every_kind_of_server(
         assert taken is not None
         record.hold(taken.request_id, taken.k, int(taken.fence), taken.op, 100.0, 30.0)
         redis_client.zadd(keys.leases(f"r{i}"), {taken.k: 1})
-    Keeper(driver, "req", "w:1", board)._extend(board.held())
+    LeaseKeeper(driver, "req", "w:1", board)._extend(board.held())
     for i, held in enumerate(board.held()):
         ((_, score),) = redis_client.zrange(keys.leases(f"r{i}"), 0, -1, withscores=True)
         assert score > 1
@@ -215,7 +214,7 @@ def test_beats_of_one_outage_are_logged_once_in_thirty_seconds(
 ):
     """After a beat that was answered, the next failure is logged immediately."""
     driver = Beats()
-    keeper = Keeper(driver, "req", "w:1", LeaseBoard(1))  # type: ignore[arg-type]
+    keeper = LeaseKeeper(driver, "req", "w:1", LeaseBoard(1))  # type: ignore[arg-type]
     for second, is_up, logged in [
         *((1, False, 1), (2, False, 1), (30, False, 1), (32, False, 2)),
         *((34, True, 2), (36, False, 3)),
@@ -244,7 +243,7 @@ def test_a_worker_that_nobody_knows_any_more_says_so_and_registers(
 ):
     """What it has lost may be everything: that must not go without a word."""
     driver: Any = Emptied()
-    keeper = Keeper(driver, "req", "w:1", LeaseBoard(1))
+    keeper = LeaseKeeper(driver, "req", "w:1", LeaseBoard(1))
     now[0] = 200.0
     keeper.tick(often=False)
     assert driver.began == ["heartbeat", "register_worker"]

@@ -17,8 +17,8 @@ from fairlane.worker import Worker
 from fairlane.worker.lease_board import LeaseBoard, LeaseRecord
 from fairlane.worker.lease_memory import COUNTS
 from fairlane.worker.process.child import Assignment
-from fairlane.worker.process.pool import Child, Children
-from fairlane.worker.supervisor.lease_keeper import Keeper
+from fairlane.worker.process.pool import Child, ProcessPool
+from fairlane.worker.supervisor.lease_keeper import LeaseKeeper
 from tests.support.requests import once, pop_token
 from tests.support.workers import Folder, broken, check_told_once
 from tests.worker.parts import ON_SINGLE, OP, record_of_its_own
@@ -91,9 +91,9 @@ def test_a_token_that_cannot_be_ours_is_not_noted(name: str):
 # ------------------------------------------------------------------ asked again
 
 
-def keeper_of(queue: Queue, board: LeaseBoard) -> Keeper:
+def keeper_of(queue: Queue, board: LeaseBoard) -> LeaseKeeper:
     """A worker's standing."""
-    return Keeper(queue.driver, "req", "w:1", board)
+    return LeaseKeeper(queue.driver, "req", "w:1", board)
 
 
 def popped(queue: Queue) -> Token:
@@ -115,7 +115,7 @@ def test_what_a_dead_process_asked_for_goes_back(
     if reached:
         queue.driver.run(leases.acquire(token, "w:1", keeper.started, 5, op=op))
         assert redis_client.zcard(keys.leases(request.id)) == 1
-    keeper.put_back(board.records)
+    keeper.unanswered.put_back(board.records)
     assert board.records[0].pending_acquire() is None
     assert redis_client.zcard(keys.leases(request.id)) == 0
     assert broken(queue, request.id) == []
@@ -144,7 +144,7 @@ def test_the_tokens_of_an_answer_that_nobody_heard_are_dispatched(
     for record in board.records:
         record.begin_acquire(popped(queue), leases.new_op())
     assert redis_client.llen(keys.lanes("req")[5]) == 0
-    keeper.put_back(board.records)
+    keeper.unanswered.put_back(board.records)
     assert redis_client.llen(keys.lanes("req")[5]) == 3
     assert broken(queue, request.id) == []
     assert request.cancel()
@@ -159,7 +159,7 @@ def test_a_token_of_an_ended_request_is_put_back_as_its_ending(
     queue.driver.run(once(library().cancel(keys.request_keys(request.id), reason="")))
     assert redis_client.zcard(keys.active("req")) == 1
     board.records[0].begin_acquire(token, leases.new_op())
-    keeper_of(queue, board).put_back(board.records)
+    keeper_of(queue, board).unanswered.put_back(board.records)
     assert redis_client.zcard(keys.active("req")) == 0
 
 
@@ -188,7 +188,7 @@ def test_what_cannot_be_put_back_is_left_to_the_leader(
     board, driver = LeaseBoard(3), Deaf(error)
     for record in board.records:
         record.begin_acquire(Token("r1", "0", "3"), OP)
-    Keeper(driver, "req", "w:1", board).put_back(board.records)  # type: ignore[arg-type]
+    LeaseKeeper(driver, "req", "w:1", board).unanswered.put_back(board.records)  # type: ignore[arg-type]
     assert driver.runs == runs
     assert [record.pending_acquire() for record in board.records] == [None] * 3
     assert {one.message for one in caplog.records} == {
@@ -214,7 +214,7 @@ def test_what_was_granted_to_a_call_that_was_given_up_goes_back(
     if executed == "before":
         queue.driver.run(late)
         assert redis_client.zcard(keys.leases(request.id)) == 1
-    keeper._take_left()
+    keeper.unanswered.take_granted_late()
     if executed == "after":
         assert queue.driver.run(late)[0] == "stale"
     assert record.abandoned_acquire() is None
@@ -237,7 +237,7 @@ def test_tokens_of_requests_that_ended_or_went_are_not_asked_for_again(queue: Qu
         record.begin_acquire(Token(name, token.k, token.g), leases.new_op())
         record.end_acquire(is_abandoned=True)
     request.cancel()
-    keeper._take_left()
+    keeper.unanswered.take_granted_late()
     assert board.abandoned() == []
 
 
@@ -254,12 +254,12 @@ def test_an_acquire_that_was_given_up_is_asked_for_until_it_is_answered(
     board, driver = LeaseBoard(1), Deaf(error)
     board.records[0].begin_acquire(Token("r1", "0", "3"), OP)
     board.records[0].end_acquire(is_abandoned=True)
-    keeper = Keeper(driver, "req", "w:1", board)  # type: ignore[arg-type]
+    keeper = LeaseKeeper(driver, "req", "w:1", board)  # type: ignore[arg-type]
     for _ in range(3):
-        keeper._take_left()
+        keeper.unanswered.take_granted_late()
     assert driver.runs == 1
     now[0] += 1.0
-    keeper._take_left()
+    keeper.unanswered.take_granted_late()
     assert driver.runs == 1 + stays
     assert bool(board.abandoned()) is stays
 
@@ -342,7 +342,7 @@ def test_a_process_that_drained_without_an_answer_is_looked_after(
     (record,) = LeaseBoard(1).records
     if is_wanted:
         record.begin_acquire(Token("r1", "0", "3"), OP)
-    children = Children([Assignment("", "req", "w:1", "7", shape, 20.0, (record,))], [])
+    children = ProcessPool([Assignment("", "req", "w:1", "7", shape, 20.0, (record,))], [])
     children.running[7] = Child(7, 0, (record,), os.open(os.devnull, os.O_RDONLY), -1, 0.0)
     monkeypatch.setattr(os, "waitpid", lambda pid, _: (pid, 0))
     assert len(list(children.collect(restart=False))) == int(is_wanted)

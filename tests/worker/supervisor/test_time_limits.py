@@ -45,7 +45,7 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
             begin(records[i], i, until)
         keeper: Any = Kept()
         some: Any = type("Children", (), {"running": {7: child}})
-        watch = time_limits.Overdue(some, keeper, is_async=is_async)
+        watch = time_limits.TimeLimits(some, keeper, is_async=is_async)
 
         def look(moment: float) -> None:
             now[0] = moment
@@ -138,7 +138,7 @@ def test_a_process_that_dies_of_the_question_is_late(
     if ends:
         call(child.records[0], b"1-1", 103.0)
     shape: Any = None
-    some = pool.Children([Assignment("", "req", "w:1", "7", shape, 20.0, child.records)], [])
+    some = pool.ProcessPool([Assignment("", "req", "w:1", "7", shape, 20.0, child.records)], [])
     child.pipe = os.open(os.devnull, os.O_RDONLY)
     some.running[child.pid] = child
     monkeypatch.setattr(os, "waitpid", lambda pid, _: (pid, signal.SIGABRT))

@@ -9,14 +9,14 @@ import pytest
 from fairlane.errors import RedisUnfit, RedisUnreachable
 from fairlane.operations.lease import leases
 from fairlane.protocol import keys
-from fairlane.protocol.steps import Across, Call, Confirm, Handle, Popped
+from fairlane.protocol.steps import Call, Confirm, Handle, Popped, SingleServer
 from fairlane.worker.lease_board import LeaseBoard, LeaseRecord
-from fairlane.worker.metrics import Measures
-from fairlane.worker.supervisor.lease_keeper import Keeper
-from fairlane.worker.unit.continuation import Onward
+from fairlane.worker.metrics import Metrics
+from fairlane.worker.supervisor.lease_keeper import LeaseKeeper
+from fairlane.worker.unit.continuation import Continuation
 from fairlane.worker.unit.settle import work_off
-from fairlane.worker.unit.sizing import SliceSizes
-from fairlane.worker.unit.token_budget import BunchSizes
+from fairlane.worker.unit.sizing import SliceSizer
+from fairlane.worker.unit.token_budget import TokenBudget
 from fairlane.worker.unit.unit import Unit
 from tests.support.requests import once, pop_token
 from tests.support.requests import work_off as rest
@@ -43,7 +43,7 @@ def asked(unit: Unit, **changed: Any) -> tuple[Any, Any]:
 
 def call_of(step: Any) -> Call:
     """What is asked of a server that has all keys."""
-    assert isinstance(step, Across)
+    assert isinstance(step, SingleServer)
     return step.call
 
 
@@ -163,7 +163,7 @@ def _drains(_: Unit, board: LeaseBoard) -> None:
 
 
 def _quick(unit: Unit, _: LeaseBoard) -> None:
-    unit.bunches = BunchSizes(20, 128)
+    unit.bunches = TokenBudget(20, 128)
     unit.bunches.observe(32, 0.000_32)
     unit.free = [*unit.free, *LeaseBoard(7).records]
 
@@ -186,7 +186,7 @@ def _spread(_: Unit, board: LeaseBoard) -> None:
 def test_a_lease_does_not_go_on_when(changed: Any, waiting: int, asks: str):
     """Quick ones share round trips; of several shards each has its turn."""
     board = LeaseBoard(1)
-    unit = Unit("req", "w:1", "7", board.records[0], SliceSizes(20), Measures("req"))
+    unit = Unit("req", "w:1", "7", board.records[0], SliceSizer(20), Metrics("req"))
     loop, _ = take(unit, granted(b"x", waiting=waiting))
     changed(unit, board)
     assert names_of(loop.send(done(1))) == [asks]
@@ -201,7 +201,7 @@ def test_what_was_stopped_does_not_go_on():
 def test_a_durable_request_has_each_slice_confirmed():
     """WAIT stands behind its complete."""
     unit = unit_of_its_own()
-    way = work_off(unit, slice_of(b"x", waiting=5, durable=1), onward=Onward(unit, LANE))
+    way = work_off(unit, slice_of(b"x", waiting=5, durable=1), onward=Continuation(unit, LANE))
     next(way)
     assert isinstance(way.send(done(1)), Confirm)
 
@@ -306,7 +306,7 @@ def test_a_process_that_dies_in_it_strands_nothing(
     """Both leases go back, uncharged; a call of the dead that arrives now takes nothing."""
     request = queue.submit_request([b"x"] * 6, limit=1, lease_ms=30_000)
     board = LeaseBoard(1)
-    keeper, record = Keeper(queue.driver, "req", "w:1", board), board.records[0]
+    keeper, record = LeaseKeeper(queue.driver, "req", "w:1", board), board.records[0]
     token = pop_token(queue.driver)
     assert token is not None
     _, taken, _ = queue.driver.run(leases.acquire(token, "w:1", keeper.started, 2))
@@ -314,12 +314,14 @@ def test_a_process_that_dies_in_it_strands_nothing(
     record.hold(request.id, taken.k, int(taken.fence), taken.op, 0.0, 30.0)
     op, ids = leases.new_op(), [entry_id for entry_id, _ in taken.entries]
     part: Any = (ids, [b"0:d:1:0:0", b"", b"1:d:1:0:0", b""], [])
-    call = leases.go_on(taken, part, keys.lanes("req")[5], op, "w:1", keeper.started, 2)
+    call = leases.complete_and_acquire(
+        taken, part, keys.lanes("req")[5], op, "w:1", keeper.started, 2
+    )
     record.begin_acquire(leases.going_on(taken), op)
     if reached:
         assert len(queue.driver.run(once(call))) == 2
     keeper.give_back([held for held in [record.held()] if held])
-    keeper.put_back(board.records)
+    keeper.unanswered.put_back(board.records)
     assert record.pending_acquire() is None
     assert redis_client.zcard(keys.leases(request.id)) == 0
     assert broken(queue, request.id) == []

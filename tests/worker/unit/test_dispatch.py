@@ -12,11 +12,11 @@ from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Command, Pause, Pop, Popped
 from fairlane.worker.handler.outcome import Outcome
 from fairlane.worker.lease_board import LeaseBoard
-from fairlane.worker.metrics import Measures
+from fairlane.worker.metrics import Metrics
 from fairlane.worker.unit import dispatch
-from fairlane.worker.unit.lease_batch import Returned, fetch
+from fairlane.worker.unit.lease_batch import FollowUps, fetch
 from fairlane.worker.unit.loop import serve
-from fairlane.worker.unit.sizing import SliceSizes
+from fairlane.worker.unit.sizing import SliceSizer
 from fairlane.worker.unit.unit import Unit
 from tests.worker.parts import granted, unit_of_its_own, unnoted
 from tests.worker.unit.test_lease_batch import echo, handle, held, popped, unit_of
@@ -49,7 +49,7 @@ def spread_unit() -> Unit:
     """A unit of a queue over two shards."""
     board = LeaseBoard(1)
     board.spread(SHARDS)
-    return Unit("req", "w:1", "7", board.records[0], SliceSizes(20), Measures("req"))
+    return Unit("req", "w:1", "7", board.records[0], SliceSizer(20), Metrics("req"))
 
 
 # ------------------------------------------------------------------ tokens
@@ -276,7 +276,7 @@ def test_a_dispatch_that_is_refused_beside_a_pop_is_logged(caplog: pytest.LogCap
 def test_a_dispatch_that_is_refused_beside_acquires_is_logged(caplog: pytest.LogCaptureFixture):
     """It was to go first; the leases are worked on."""
     unit = unit_of()
-    returned = Returned("req", popped(1).lane)
+    returned = FollowUps("req", popped(1).lane)
     returned.more.append(Command(b"RPUSH", b"l", b"t"))
     fetching: Any = unnoted(fetch(unit, [b"r1#0.3"], returned))
     assert names_of(next(fetching)) == ["RPUSH", "acquire"]

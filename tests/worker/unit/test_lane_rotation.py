@@ -10,16 +10,16 @@ from fairlane import settings
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Popped
 from fairlane.worker.lease_board import LeaseBoard
-from fairlane.worker.unit.lane_rotation import Turns
+from fairlane.worker.unit.lane_rotation import LaneRotation
 
 SHARDS = (3, 4, 9)
 
 
-def turns_of(*shards: int, unit: int = 0, units: int = 1) -> tuple[Turns, LeaseBoard]:
+def turns_of(*shards: int, unit: int = 0, units: int = 1) -> tuple[LaneRotation, LeaseBoard]:
     """What a unit knows after its supervisor has heard of these shards."""
     board = LeaseBoard(units)
     board.spread(shards or (0,))
-    return Turns("req", "w:1", board.records[unit]), board
+    return LaneRotation("req", "w:1", board.records[unit]), board
 
 
 def asked(pop: Any) -> tuple[int, int]:

@@ -10,23 +10,23 @@ from fairlane.common import clock
 from fairlane.errors import FairlaneError, RedisUnfit, RedisUnreachable
 from fairlane.protocol import keys
 from fairlane.protocol.steps import (
-    Across,
     Batch,
     Call,
     Confirm,
     Confirmed,
     Handle,
-    HandleBunch,
+    HandleBatch,
     Handled,
     Popped,
+    SingleServer,
 )
 from fairlane.worker.handler.handlers import shape_of
 from fairlane.worker.handler.runner import Runner
 from fairlane.worker.lease_board import LeaseBoard, LeaseRecord
-from fairlane.worker.metrics import Measures
+from fairlane.worker.metrics import Metrics
 from fairlane.worker.unit.loop import serve
-from fairlane.worker.unit.sizing import SliceSizes
-from fairlane.worker.unit.token_budget import BunchSizes
+from fairlane.worker.unit.sizing import SliceSizer
+from fairlane.worker.unit.token_budget import TokenBudget
 from fairlane.worker.unit.unit import Unit
 from tests.worker.parts import granted, unnoted
 from tests.worker.unit.test_loop import MORE, SUMMARY, argument, names_of, rest_of
@@ -37,11 +37,11 @@ LANE = b"{req}:5"
 def unit_of(spare: int = 7, *, each_s: float = 0.001, **changed: Any) -> Unit:
     """A unit that knows its handler: so many seconds a token."""
     board = LeaseBoard(1, spare)
-    bunches = BunchSizes(20, 128)
+    bunches = TokenBudget(20, 128)
     bunches.observe(32, 32 * each_s)
     own, *others = board.records
     given: dict[str, Any] = {"bunches": bunches, "spare": tuple(others)} | changed
-    return Unit("req", "w:1", "7", own, SliceSizes(20), Measures("req"), **given)
+    return Unit("req", "w:1", "7", own, SliceSizer(20), Metrics("req"), **given)
 
 
 def popped(count: int) -> Popped:
@@ -60,7 +60,7 @@ def take(unit: Unit, count: int, *replies: Any) -> tuple[Any, Any]:
 
 def handle(step: Any, handler: Any, own: LeaseRecord) -> Handled:
     """What a driver answers to the step: the handler has run over the bunch."""
-    assert isinstance(step, HandleBunch)
+    assert isinstance(step, HandleBatch)
     return Handled(Runner(shape_of(handler), own).run_bunch(step.bunch))
 
 
@@ -191,7 +191,7 @@ def test_tokens_are_as_long_as_what_waits_behind_them(
         last = loop.send([[b"ok", waiting, MORE]] * count)
     else:
         step = loop.send(Runner(shape_of(quick), unit.record).go_on(step))
-        if isinstance(step, Across):
+        if isinstance(step, SingleServer):
             loop.send(None)  # no server has all keys
         last = loop.send([b"ok", waiting, MORE])
     assert last.steps[-1].most == (1 if waiting else 4 * count)

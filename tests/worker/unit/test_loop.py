@@ -12,15 +12,15 @@ from fairlane.errors import RedisUnreachable
 from fairlane.model import Token, Verdict
 from fairlane.protocol import keys
 from fairlane.protocol.steps import (
-    Across,
     Batch,
     Call,
     Command,
     Handle,
-    HandleBunch,
+    HandleBatch,
     Operation,
     Pop,
     Popped,
+    SingleServer,
 )
 from fairlane.worker.handler.outcome import Outcome
 from fairlane.worker.lease_board import LeaseRecord
@@ -44,7 +44,7 @@ def names_of(step: Any) -> list[str]:  # noqa: PLR0911  one case a step
     match step:
         case Batch():
             return [name for part in step.steps for name in names_of(part)]
-        case Across():
+        case SingleServer():
             return names_of(step.call)
         case Call():
             return [step.script.name]
@@ -54,7 +54,7 @@ def names_of(step: Any) -> list[str]:  # noqa: PLR0911  one case a step
             return [bytes(step.args[0]).decode()]  # type: ignore[arg-type]
         case Handle():
             return ["handle"]
-        case HandleBunch():
+        case HandleBatch():
             return ["handle bunch"]
     raise AssertionError(step)
 

@@ -8,7 +8,7 @@ import pytest
 
 from fairlane.errors import RedisUnfit, RedisUnreachable
 from fairlane.protocol import keys
-from fairlane.protocol.steps import Batch, HandleBunch, Handled, Popped, UntilHandled
+from fairlane.protocol.steps import Batch, HandleBatch, Handled, Popped, UntilHandled
 from fairlane.worker.handler.handlers import shape_of
 from fairlane.worker.handler.runner import Runner
 from fairlane.worker.unit.loop import serve
@@ -25,7 +25,7 @@ def popped(first: int, count: int, lane: bytes = LANE) -> Popped:
     return Popped(lane, [b"r%d#0.3" % i for i in range(first, first + count)])
 
 
-def streaming(count: int = 4, **changed: Any) -> tuple[Unit, Any, HandleBunch]:
+def streaming(count: int = 4, **changed: Any) -> tuple[Unit, Any, HandleBatch]:
     """A unit that popped as many as it wanted, and is to handle them."""
     unit = unit_of(spare=2 * count - 1, is_alone=True, each_s=0.01 / count, **changed)
     loop: Any = unnoted(serve(unit))
@@ -37,12 +37,12 @@ def streaming(count: int = 4, **changed: Any) -> tuple[Unit, Any, HandleBunch]:
     return unit, loop, step
 
 
-def handled(unit: Unit, step: HandleBunch, result: Any = None, error: Any = None) -> Handled:
+def handled(unit: Unit, step: HandleBatch, result: Any = None, error: Any = None) -> Handled:
     """The handler is done, and so is what went on meanwhile."""
     return Handled(Runner(shape_of(echo), unit.record).run_bunch(step.bunch), result, error)
 
 
-def fetched(step: HandleBunch, first: int, *replies: Any) -> Any:
+def fetched(step: HandleBatch, first: int, *replies: Any) -> Any:
     """What goes on meanwhile, until so many of the next are there; its result."""
     beside: Any = step.meanwhile
     next(beside)
@@ -73,7 +73,7 @@ def test_nothing_is_fetched_ahead(why: str):
     if why == "a retry":
         replies[0] = [b"alone"]
     step: Any = loop.send(replies)
-    assert isinstance(step, HandleBunch)
+    assert isinstance(step, HandleBatch)
     assert step.meanwhile is None
 
 

@@ -65,7 +65,7 @@ local function summary(state)
 end
 
 -- A request that goes on; or nil and what a script says instead.
-local function living_state()
+local function load_unfinished()
   local state = load_state()
   if not state then
     return nil, {"gone"}

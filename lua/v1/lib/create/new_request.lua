@@ -5,7 +5,7 @@ local function new_state(now)
     backoff_max = backoff_max, lease_ms = lease_ms, retain_ms = retain_ms, time_limit_ms = time_limit_ms,
     durable = durable, deadline = deadline_ms > 0 and now + deadline_ms or 0, born = now, seq = 0, queued = 0, high = 0,
     fresh = 0, total = 0, done = 0, dead = 0, open = open_ms > 0 and 1 or 0, few = 0, max_body = 0, last_ms = 0,
-    sleep_due = 0, sleeper = "", free = "", held = 0, is_calm = true, shards = shards}
+    sleep_due = 0, sleeper = "", free = "", held = 0, has_no_retries = true, shards = shards}
 end
 
 local function store_bodies(state, now)

@@ -1,7 +1,7 @@
 -- What waits in `retry`: entry -> when it is due. What is due at 0 was given back unblamed.
 -- The next retry that is due, and whether it is one of those that may come together: these come first.
 local function due_retry(state, now)
-  local due = state.is_calm and {} or redis.call("ZRANGEBYSCORE", retries, "-inf", now, "WITHSCORES", "LIMIT", 0, 1)
+  local due = state.has_no_retries and {} or redis.call("ZRANGEBYSCORE", retries, "-inf", now, "WITHSCORES", "LIMIT", 0, 1)
   return due[1], due[2] == "0"
 end
 

@@ -30,8 +30,8 @@ end
 -- The entries and their attempt; nil when somebody deleted the stream. Nothing is written before
 -- that is known.
 local function take_slice(state, now, consumer, count)
-  local due, is_unblamed = due_retry(state, now)
-  if is_unblamed then
+  local due, is_uncharged = due_retry(state, now)
+  if is_uncharged then
     return take_unblamed(state, consumer, count), 1
   elseif due then
     return take_retry(consumer, due)
@@ -68,7 +68,7 @@ end
 
 -- The answer that hands it out: all that the worker must know of the request comes with it.
 local function granted(s, at, permit, attempt, entries, tokens)
-  local unblamed = s.is_calm and 0 or redis.call("ZCOUNT", retries, 0, 0)
+  local unblamed = s.has_no_retries and 0 or redis.call("ZCOUNT", retries, 0, 0)
   local policy = {at, s.born, s.lease_ms, s.attempts, s.backoff_min, s.backoff_max, s.priority, s.time_limit_ms,
     s.durable, s.fresh + unblamed}
   return {"ok", permit.fence, attempt, policy, entries, tokens}

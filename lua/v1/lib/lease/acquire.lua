@@ -23,9 +23,9 @@ local function acquire(state, now, k, g, op)
   if permit.kind ~= "q" or permit.g ~= g then
     return {"stale"}
   end
-  state.is_calm = state.few > 0 or redis.call("EXISTS", retries) == 0  -- no retry waits, and none will before this ends
-  local due, is_unblamed = due_retry(state, now)
-  if shared == "1" and due and not is_unblamed then
+  state.has_no_retries = state.few > 0 or redis.call("EXISTS", retries) == 0  -- no retry waits, and none will before this ends
+  local due, is_uncharged = due_retry(state, now)
+  if shared == "1" and due and not is_uncharged then
     return {"alone"}
   end
   local word = "ok"

@@ -3,7 +3,7 @@
 -- @include lib/permits/queue_permit.lua
 
 -- The permit of the next token to be popped, if that is of this request and no copy of a former one.
-local function own_permit(token)
+local function permit_of_token(token)
   local other, g = string.match(string.sub(token, #id + 2), "^(%d+)%.(%d+)$")
   if not other or string.sub(token, 1, #id + 1) ~= id .. "#" then
     return nil
@@ -22,12 +22,12 @@ local function turn()
   if not token then
     return true
   end
-  local other = own_permit(token)
+  local other = permit_of_token(token)
   return other ~= nil, other
 end
 
 -- As if the other's token had been popped, and ours dispatched. The auditor looks for what was queued long ago.
-local function change_places(other, at)
+local function rotate_own_token(other, at)
   redis.call("LPUSH", lane_key, redis.call("LRANGE", lane_key, -1, -1)[1])
   redis.call("RPOP", lane_key)
   write_queued(other.k, other.g, at, other.lane, other.due)

@@ -2,7 +2,7 @@
 -- and returns their tokens for the caller to dispatch, flat: lane, "<k>.<g>", delay in ms (0 = now).
 -- @include lib/permits/queue_permit.lua
 local function ready(state, now)
-  return state.fresh + (state.is_calm and 0 or redis.call("ZCOUNT", retries, "-inf", now))
+  return state.fresh + (state.has_no_retries and 0 or redis.call("ZCOUNT", retries, "-inf", now))
 end
 
 local function unpark(state)
@@ -48,7 +48,7 @@ local function mint(state, now)
     queue_permit(state, k, now, 0, tokens)
     state.queued = state.queued + 1
   end
-  if state.queued == 0 and work == 0 and not state.is_calm and state.held < state.limit then
+  if state.queued == 0 and work == 0 and not state.has_no_retries and state.held < state.limit then
     mint_sleeper(state, now, tokens)
   end
   return tokens

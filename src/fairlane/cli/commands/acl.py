@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fairlane.cli.options import json_option
-from fairlane.cli.output import emit, emit_json, say
+from fairlane.cli.output import note, write_json, write_line
 from fairlane.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -68,20 +68,20 @@ def command(
         name = prefix + role.replace("+", "-")
         words = ["on", _hashed(passwords[role]) if role in passwords else PLACEHOLDER, *found]
         if as_json:
-            emit_json({"user": name, "role": role, "rules": words})
+            write_json({"user": name, "role": role, "rules": words})
         else:
-            emit(_FORMS[form].format(name, " ".join(words)))
+            write_line(_FORMS[form].format(name, " ".join(words)))
     _tell_the_rest([role for role in made if role not in passwords])
     return 0
 
 
 def _tell_the_rest(without: list[str]) -> None:
     if without:
-        say(
+        note(
             f"no password for {', '.join(without)}: where it says {PLACEHOLDER[1:]} put what "
             '`printf %s "$PASSWORD" | sha256sum` prints, or name --password-file'
         )
-    say("the user default stays as it is: turn it off when everybody has another")
+    note("the user default stays as it is: turn it off when everybody has another")
 
 
 def _check_prefix(prefix: str) -> None:

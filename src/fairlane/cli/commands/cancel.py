@@ -7,7 +7,7 @@ import os
 import click
 
 from fairlane.cli.options import home_option, json_option, open_request, redis_option
-from fairlane.cli.output import emit, emit_json, say
+from fairlane.cli.output import note, write_json, write_line
 
 
 @click.command("cancel", short_help="Cancel a request: nothing more of it starts.")
@@ -29,9 +29,9 @@ def command(
         request.cancel(os.fsencode(reason).decode("utf-8", "replace"))
         progress = request.progress()
     if before.ended:
-        say(f"request {request_id} had ended before: it is {progress.state}")
+        note(f"request {request_id} had ended before: it is {progress.state}")
     if as_json:
-        emit_json(summary(progress))
+        write_json(summary(progress))
     else:
-        emit(progress.state)
+        write_line(progress.state)
     return 0

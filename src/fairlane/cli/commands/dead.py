@@ -17,7 +17,7 @@ from fairlane.cli.options import (
     open_request,
     redis_option,
 )
-from fairlane.cli.output import emit, emit_json, say
+from fairlane.cli.output import note, write_json, write_line
 from fairlane.cli.registry import Group
 from fairlane.common.terminal import printable
 from fairlane.errors import InvalidArgument
@@ -60,9 +60,9 @@ def list_(
     with open_request(redis, queue, request_id) as request:
         show = _list_each if each else _list_groups
         if not show(request.queue, request_id, as_json=as_json):
-            say(_none(request.queue, request_id))
+            note(_none(request.queue, request_id))
         elif gone := _gone(request.queue, request_id):
-            say(f"request {request_id}: {gone}")
+            note(f"request {request_id}: {gone}")
     return 0
 
 
@@ -115,10 +115,10 @@ def requeue(
             sentence = _will_run(request_id, run_by, count)
     if as_json:
         found = {"id": run_by, "requeued": count, "parent": _other(run_by, request_id)}
-        emit_json({**found, "repeated": is_repeat})
+        write_json({**found, "repeated": is_repeat})
     elif count:
-        emit(run_by)
-    say(sentence)
+        write_line(run_by)
+    note(sentence)
     return 0
 
 
@@ -139,9 +139,9 @@ def drop(
     with open_request(redis, queue, request_id) as request:
         count = request.queue.driver.run(drop_dead(request_id, choice))
     if as_json:
-        emit_json({"id": request_id, "dropped": count})
+        write_json({"id": request_id, "dropped": count})
     else:
-        emit(str(count))
+        write_line(str(count))
     return 0
 
 
@@ -162,17 +162,19 @@ def _list_queue(queue: Queue, *, as_json: bool) -> None:
     found = queue.driver.run(queue_dead(queue.name))
     for row in found["requests"]:
         if as_json:
-            emit_json(row)
+            write_json(row)
             continue
         told = sum(row["reasons"].values())
         counts = sorted(row["reasons"].items())
         reasons = [f"{count:,} {reason_words(reason)}" for reason, count in counts]
         rest = [f"{row['dead'] - told:,} not looked at"] if row["dead"] > told else []
-        emit(f"{row['id']}  {row['state']}  {row['dead']:,} dead: {', '.join(reasons + rest)}")
+        write_line(
+            f"{row['id']}  {row['state']}  {row['dead']:,} dead: {', '.join(reasons + rest)}"
+        )
     if not found["requests"]:
-        say(f"no request of queue {queue.name} has dead sub-requests")
+        note(f"no request of queue {queue.name} has dead sub-requests")
     if found["more"]:
-        say(f"{found['more']:,} more requests were not looked at")
+        note(f"{found['more']:,} more requests were not looked at")
 
 
 def _list_groups(queue: Queue, request_id: str, *, as_json: bool) -> bool:
@@ -184,10 +186,10 @@ def _list_groups(queue: Queue, request_id: str, *, as_json: bool) -> bool:
     now_ms = queue.driver.run(moment(request_id))
     for group in groups:
         if as_json:
-            emit_json(_group_fields(group))
+            write_json(_group_fields(group))
             continue
         headline = _short(group.headline)
-        emit(
+        write_line(
             f"{group.fingerprint}  {group.count:,} dead ({reason_words(group.reason)}): {headline}"
         )
         first, last = (ago(max(0, now_ms - ms)) for ms in (group.first_ms, group.last_ms))
@@ -195,7 +197,7 @@ def _list_groups(queue: Queue, request_id: str, *, as_json: bool) -> bool:
         indexes = f"index {', '.join(map(str, group.indexes))}{more}"
         when = f"{last} ago" if group.count == 1 else f"first {first} ago, last {last} ago"
         where = f"{_short(group.where)}; " if group.where else ""
-        emit(f"            {where}{indexes}; {when}")
+        write_line(f"            {where}{indexes}; {when}")
     return bool(groups)
 
 
@@ -219,20 +221,20 @@ def _list_each(queue: Queue, request_id: str, *, as_json: bool) -> bool:
     for one in queue.request(request_id).dead():
         found = True
         if as_json:
-            emit_json(_fields(one))
+            write_json(_fields(one))
             continue
         headline = _short(read_failure(one.error).headline)
         body = _short(one.body[: 4 * PREVIEW].decode("utf-8", "backslashreplace"), PREVIEW)
-        emit(f"{one.index}  {one.fingerprint}  {_ended(one)}: {headline}  <- {body}")
+        write_line(f"{one.index}  {one.fingerprint}  {_ended(one)}: {headline}  <- {body}")
     return found
 
 
 def _ended(one: DeadSubRequest) -> str:
     """Says why a sub-request was given up, and after which attempt."""
-    from fairlane.common.text import many, reason_words
+    from fairlane.common.text import plural, reason_words
 
     if one.reason == "attempts":  # an attempt that is not the last one is followed by another
-        return f"failed {one.attempt} of {many(one.attempt, 'attempt')}"
+        return f"failed {one.attempt} of {plural(one.attempt, 'attempt')}"
     words = reason_words(one.reason)
     return f"{words} at attempt {one.attempt}" if one.attempt else words
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fairlane.cli.options import json_option, open_queue, queue_option, redis_option
-from fairlane.cli.output import emit, emit_json, say
+from fairlane.cli.output import note, write_json, write_line
 
 if TYPE_CHECKING:
     from fairlane.operations.diagnosis.server_checks import Check
@@ -37,11 +37,11 @@ def command(redis: str | None, queue: str, as_json: bool) -> int:
         checks = driver.run(examine(queue, clock.mono_s, clock.wall_ms))
     if as_json:
         for check in checks:
-            emit_json(_as_json(check))
+            write_json(_as_json(check))
     else:
         _show(checks)
     count = {state: sum(check.state == state for check in checks) for state in ("warn", "bad")}
-    say(f"{len(checks)} checks: {count['bad']} bad, {count['warn']} to be warned of")
+    note(f"{len(checks)} checks: {count['bad']} bad, {count['warn']} to be warned of")
     return 1 if count["bad"] else 0
 
 
@@ -57,9 +57,9 @@ def _as_json(check: Check) -> dict[str, str | None]:
 def _show(checks: list[Check]) -> None:
     width = max(len(check.name) for check in checks)
     for check in checks:
-        emit(f"{check.state:<4}  {check.name:<{width}}  {check.what}")
+        write_line(f"{check.state:<4}  {check.name:<{width}}  {check.what}")
     mends = [check for check in checks if check.mend]
     if mends:
-        emit("")
+        write_line("")
     for check in mends:
-        emit(f"mend  {check.name:<{width}}  {check.mend}")
+        write_line(f"mend  {check.name:<{width}}  {check.mend}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fairlane.cli.options import json_option, open_queue, queue_option, redis_option
-from fairlane.cli.output import emit, emit_json, say
+from fairlane.cli.output import note, write_json, write_line
 
 if TYPE_CHECKING:
     from fairlane.operations.diagnosis.finding import Finding
@@ -37,14 +37,14 @@ def command(redis: str | None, queue: str, repair: bool, as_json: bool) -> int:
                 counts["left"] += finding.is_left
     told = ", ".join(f"{count:,} {word}" for word, count in counts.items())
     requests = "request" if walk.looked == 1 else "requests"
-    say(f"looked at {walk.looked:,} {requests} of queue {queue}: {told}")
+    note(f"looked at {walk.looked:,} {requests} of queue {queue}: {told}")
     return 1 if counts["left"] else 0
 
 
 def _show(finding: Finding, *, as_json: bool) -> None:
     state = "note" if finding.is_harmless else "repaired" if finding.is_repaired else "found"
     if as_json:
-        emit_json(
+        write_json(
             {
                 "state": state,
                 "kind": finding.kind,
@@ -61,4 +61,4 @@ def _show(finding: Finding, *, as_json: bool) -> None:
         mend = f" -> {finding.mend}" if finding.is_repaired else f" (--repair: {finding.mend})"
     else:
         mend = ""
-    emit(f"{state:<8}  {finding.kind:<11}  {finding.name}  {finding.what}{mend}")
+    write_line(f"{state:<8}  {finding.kind:<11}  {finding.name}  {finding.what}{mend}")

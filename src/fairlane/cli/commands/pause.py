@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from fairlane.cli.options import home_option, json_option, open_request, redis_option
-from fairlane.cli.output import emit, emit_json, say
+from fairlane.cli.output import note, write_json, write_line
 
 
 @click.command("pause", short_help="Pause a request: what runs ends, nothing more starts.")
@@ -31,11 +31,11 @@ def change(
         state = request.pause() if wanted == "paused" else request.resume()
         progress = request.progress()
     if as_json:
-        emit_json(summary(progress))
+        write_json(summary(progress))
     else:
-        emit(progress.state)
+        write_line(progress.state)
     if state == wanted:
         return 0
     way = "being cancelled" if state == "cancelling" else "past its deadline"
-    say(f"request {request_id} is {way}: it stays {state}")
+    note(f"request {request_id} is {way}: it stays {state}")
     return 1

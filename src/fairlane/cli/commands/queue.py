@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from fairlane.cli.options import json_option, open_queue, queue_option, redis_option
-from fairlane.cli.output import emit, emit_json
+from fairlane.cli.output import write_json, write_line
 from fairlane.errors import InvalidArgument
 
 
@@ -60,11 +60,11 @@ def command(
         "moving_from": list(spread.left.numbers),
     }
     if as_json:
-        emit_json(found)
+        write_json(found)
     else:
-        emit(f"{'queue':<9} {queue}")
-        emit(f"{'waiting':<9} {as_words(found)}")
-        emit(f"{'shards':<9} {_shards_as_words(found)}")
+        write_line(f"{'queue':<9} {queue}")
+        write_line(f"{'waiting':<9} {as_words(found)}")
+        write_line(f"{'shards':<9} {_shards_as_words(found)}")
     return 0
 
 

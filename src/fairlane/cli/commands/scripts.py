@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fairlane.cli.options import json_option, redis_option, time_ms
-from fairlane.cli.output import emit, emit_json, say
+from fairlane.cli.output import note, write_json, write_line
 from fairlane.cli.registry import Group
 
 if TYPE_CHECKING:
-    from fairlane.operations.script_loading import Standing
+    from fairlane.operations.script_loading import ScriptStatus
 
 PATIENCE_S, TIMEOUT_S = 2.0, 4.0  # of one server, as the others wait
 
@@ -70,7 +70,7 @@ def _url(redis: str | None) -> str:
     return open_queue(redis, check=False).driver.url
 
 
-def _look(url: str, *, load: bool) -> list[Standing]:
+def _look(url: str, *, load: bool) -> list[ScriptStatus]:
     from fairlane.drivers.sync.any_node import driver_of_all
     from fairlane.operations.script_loading import everywhere, look
 
@@ -92,7 +92,7 @@ def _watch(url: str, said: dict[str, Any], *, as_json: bool) -> None:
         found = _look(url, load=True)
     except RedisError as error:
         if _is_news(said, "", str(error)):
-            say(f"{error}; looking again")
+            note(f"{error}; looking again")
         return
     known = {one.name for one in found}
     for gone in set(said) - known:
@@ -108,19 +108,19 @@ def _is_news(said: dict[str, Any], name: str, what: Any) -> bool:
     return is_news
 
 
-def _show(found: list[Standing], *, as_json: bool) -> int:
+def _show(found: list[ScriptStatus], *, as_json: bool) -> int:
     for one in found:
         _tell(one, as_json=as_json)
     well = sum(one.is_well for one in found)
-    say(f"{well} of {len(found)} servers have every script of this release")
+    note(f"{well} of {len(found)} servers have every script of this release")
     return 0 if well == len(found) else 1
 
 
-def _tell(one: Standing, *, as_json: bool) -> None:
+def _tell(one: ScriptStatus, *, as_json: bool) -> None:
     from fairlane.operations.script_loading import count
 
     if as_json:
-        emit_json(
+        write_json(
             {
                 "node": one.name,
                 "role": one.role or None,
@@ -131,10 +131,10 @@ def _tell(one: Standing, *, as_json: bool) -> None:
             }
         )
         return
-    emit(f"{one.name:<24}  {one.role or '?':<7}  {_state(one, count())}")
+    write_line(f"{one.name:<24}  {one.role or '?':<7}  {_state(one, count())}")
 
 
-def _state(one: Standing, count: int) -> str:
+def _state(one: ScriptStatus, count: int) -> str:
     if one.error:
         return f"not known: {one.error}"
     if one.missing:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fairlane.cli.options import json_option
-from fairlane.cli.output import emit, emit_json, say
+from fairlane.cli.output import note, write_json, write_line
 from fairlane.cli.registry import Group
 from fairlane.errors import RequestNotFound
 
@@ -37,9 +37,9 @@ def start(as_json: bool) -> int:
 
     url = ensure()
     if as_json:
-        emit_json({"url": url, **_facts(_status())})
+        write_json({"url": url, **_facts(_status())})
     else:
-        emit(url)
+        write_line(url)
     return 0
 
 
@@ -49,12 +49,12 @@ def status(as_json: bool) -> int:
     """Print what the embedded server says of itself; exit code 3 when it is not running."""
     found = _status()
     if as_json:
-        emit_json({"running": found is not None, **_facts(found)})
+        write_json({"running": found is not None, **_facts(found)})
     elif found is not None:
         for name, value in _facts(found).items():
-            emit(f"{name:<12} {value}")
+            write_line(f"{name:<12} {value}")
     if found is None:
-        say(NOT_RUNNING)
+        note(NOT_RUNNING)
         return RequestNotFound.exit_code
     return 0
 
@@ -64,7 +64,7 @@ def stop() -> int:
     """Stop the embedded server; its data stay on disk."""
     from fairlane.embedded import stop as shut_down
 
-    say("the embedded server has stopped" if shut_down() else NOT_RUNNING)
+    note("the embedded server has stopped" if shut_down() else NOT_RUNNING)
     return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from fairlane.cli.options import home_option, json_option, open_request, redis_option
-from fairlane.cli.output import emit, emit_json
+from fairlane.cli.output import write_json, write_line
 from fairlane.errors import InvalidArgument
 
 
@@ -45,7 +45,7 @@ def command(
             request.set_priority(priority)
         progress = request.progress()
     if as_json:
-        emit_json(summary(progress))
+        write_json(summary(progress))
     else:
-        emit(f"limit {progress.limit}, priority {progress.priority}")
+        write_line(f"limit {progress.limit}, priority {progress.priority}")
     return 0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fairlane.cli.options import json_option, open_queue, queue_option, redis_option
-from fairlane.cli.output import emit, emit_json, say
+from fairlane.cli.output import note, write_json, write_line
 
 if TYPE_CHECKING:
     from fairlane.common.histogram import Distribution
@@ -39,10 +39,10 @@ def command(redis: str | None, queue: str, as_json: bool, reset: bool) -> int:
     rows = {str(priority): measured for priority, measured in found.items()}
     rows["all"] = all_of(found)
     if as_json:
-        emit_json({"queue": queue, "lanes": {name: _facts(one) for name, one in rows.items()}})
+        write_json({"queue": queue, "lanes": {name: _facts(one) for name, one in rows.items()}})
         return 0
     if not found:
-        say(f"nothing was measured in queue {queue} yet")
+        note(f"nothing was measured in queue {queue} yet")
     _emit_table([_HEAD, *(_row(name, one) for name, one in rows.items())])
     return 0
 
@@ -90,4 +90,4 @@ def _shown(seconds: float) -> str:
 def _emit_table(rows: list[tuple[str, ...]]) -> None:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        emit("  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)))
+        write_line("  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)))

@@ -16,7 +16,7 @@ from fairlane.cli.options import (
     open_request,
     redis_option,
 )
-from fairlane.cli.output import emit, emit_json
+from fairlane.cli.output import write_json, write_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -59,10 +59,10 @@ def _show_queue(queue: Queue, *, as_json: bool) -> None:
         states[request.state] = states.get(request.state, 0) + 1
     if as_json:
         listed = [summary(request) for request in requests]
-        emit_json({**found, "states": states, "requests": listed})
+        write_json({**found, "states": states, "requests": listed})
         return
     if not any(found[name] for name in SHOWN):
-        emit(_nothing(found["queue"]))
+        write_line(_nothing(found["queue"]))
         return
     counts = ", ".join(f"{count:,} {state}" for state, count in sorted(states.items()))
     more = f", and {found['more']:,} more" if found["more"] else ""
@@ -80,7 +80,7 @@ def _show_queue(queue: Queue, *, as_json: bool) -> None:
     ]
     _emit_rows(rows)
     if requests:
-        emit("")
+        write_line("")
         _emit_table(requests)
 
 
@@ -110,9 +110,9 @@ def _emit_table(requests: Sequence[Progress]) -> None:
     widths = [max(map(len, column)) for column in zip(head, *body, strict=True)]
     for row in (head, *body):
         cells = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
-        emit("  ".join(cells).rstrip())
+        write_line("  ".join(cells).rstrip())
     if len(requests) > ROWS:
-        emit(f"... and {len(requests) - ROWS:,} more (--json shows them)")
+        write_line(f"... and {len(requests) - ROWS:,} more (--json shows them)")
 
 
 def _row(request: Progress) -> tuple[str, ...]:
@@ -133,7 +133,7 @@ def _show_request(request: Request, *, as_json: bool) -> None:
         terms = {name: getattr(progress, name) for name in TERMS}
         failed = failure_fields(progress, *retries)
         more = {**ages, **terms, **failed, "policy": policy, "holders": holders}
-        emit_json({**summary(progress), **more})
+        write_json({**summary(progress), **more})
         return
     ended = "" if ended_ms is None else f", ended {ago(ended_ms)} ago"
     reason = f": {progress.reason}" if progress.reason else ""
@@ -180,11 +180,11 @@ def _counts(progress: Progress) -> str:
 def _policy(policy: dict[str, int]) -> str:
     if len(policy) < len(POLICY):
         return "not known"
-    from fairlane.common.text import many
+    from fairlane.common.text import plural
 
     attempts, *durations = (policy[name] for name in POLICY)
     low, high, lease, retain = (ago(ms) for ms in durations)
-    tries = many(attempts, "attempt")
+    tries = plural(attempts, "attempt")
     return f"{tries}, backoff {low}..{high}, lease {lease}, results kept {retain}"
 
 
@@ -208,4 +208,4 @@ def _tokens(count: int) -> str:
 
 def _emit_rows(rows: Iterable[tuple[str, Any]]) -> None:
     for name, value in rows:
-        emit(f"{name:<9} {value}")
+        write_line(f"{name:<9} {value}")

@@ -21,9 +21,9 @@ from fairlane.cli.options import (
     timeout_option,
     timeout_s,
 )
-from fairlane.cli.output import emit, say
+from fairlane.cli.output import note, write_line
 from fairlane.cli.submission.request import (
-    Wish,
+    SubmitOptions,
     announce,
     await_end,
     end_like_interrupt,
@@ -188,7 +188,7 @@ def _read_wish(
     queue: str, limit: int, *, priority: int, attempts: int, backoff: str, lease: str, retain: str,
     deadline: str | None, time_limit: str | None, durable: int, room: str | None,
     xid: str | None, wait: bool, watch: bool, timeout: str | None, out: str | None, as_json: bool,
-) -> Wish:  # fmt: skip
+) -> SubmitOptions:  # fmt: skip
     from fairlane.model import Policy
     from fairlane.protocol.keys import check_name
 
@@ -208,10 +208,10 @@ def _read_wish(
     if out == "-":
         raise InvalidArgument("--out - is not possible: standard output carries the request's id")
     max_wait_s = 0.0 if room is None else time_ms("--wait-for-room", room, "0s", "40m", _WHY) / 1000
-    return Wish(policy, xid, as_json, watch, waits, timeout_s(timeout), out, max_wait_s)
+    return SubmitOptions(policy, xid, as_json, watch, waits, timeout_s(timeout), out, max_wait_s)
 
 
-def _content_id(wish: Wish, source: Source, form: str) -> str:
+def _content_id(wish: SubmitOptions, source: Source, form: str) -> str:
     """The id of a file's lines under these options; it is read for that once more."""
     if not source.is_file:
         raise InvalidArgument(f"--once reads twice, and {source.name} can be read only once")
@@ -226,18 +226,18 @@ def _content_id(wish: Wish, source: Source, form: str) -> str:
     return digest.id
 
 
-def _submit_one(wish: Wish, source: Source, queue: Queue, out: BinaryIO | None) -> int:
+def _submit_one(wish: SubmitOptions, source: Source, queue: Queue, out: BinaryIO | None) -> int:
     from fairlane.protocol.keys import new_id
 
     request = queue.request(wish.id or new_id())
     is_first = not source.is_file and not wish.as_json and (wish.id is not None or wish.watch)
     if is_first:  # a pipe may take long, and its request can be looked at meanwhile
-        emit(request.id)
+        write_line(request.id)
     with shown(wish, source, f"request {request.id}", "submitting") as look:
         chunks = _chunks(source, is_repeatable=wish.id is not None)
         total = send(wish, request, _counted(chunks, look))
     if not total:
-        say(f"{source.name} is empty: request {request.id} has no sub-requests and is done")
+        note(f"{source.name} is empty: request {request.id} has no sub-requests and is done")
     if not is_first:
         announce(wish, request, total)
     return await_end(wish, request, out) if wish.waits else 0

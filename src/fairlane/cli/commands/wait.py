@@ -12,7 +12,7 @@ from fairlane.cli.options import (
     timeout_option,
     timeout_s,
 )
-from fairlane.cli.output import emit, emit_json
+from fairlane.cli.output import write_json, write_line
 
 
 @click.command("wait", short_help="Wait until a request has ended and print its state.")
@@ -33,7 +33,7 @@ def command(
         progress = counts_of(request)
         dead = dead_of(request.queue, progress)
     if as_json:
-        emit_json(summary(progress))
+        write_json(summary(progress))
     else:
-        emit(progress.state)
+        write_line(progress.state)
     return judge(progress, dead)

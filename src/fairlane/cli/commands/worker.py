@@ -68,7 +68,7 @@ def command(
 ) -> int:
     """Work on sub-requests. SIGTERM, SIGHUP or Ctrl-C finishes what is held and ends."""
     from fairlane.cli.log import log_to_stderr
-    from fairlane.cli.output import say
+    from fairlane.cli.output import note
     from fairlane.worker import Worker
 
     function = _find(handler)
@@ -79,7 +79,7 @@ def command(
     with open_queue(redis, queue) as opened:
         worker = Worker(opened, function, id=worker_id, **chosen)
         if handler is None:
-            say(f"no --handler: prints each sub-request of queue {queue} and marks it as done")
+            note(f"no --handler: prints each sub-request of queue {queue} and marks it as done")
         return worker.run(until_idle=until_idle)
 
 

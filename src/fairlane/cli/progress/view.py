@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from fairlane import settings
 from fairlane.cli.durations import eta
-from fairlane.cli.output import say
+from fairlane.cli.output import note
 
 if TYPE_CHECKING:
     from fairlane.cli.submission.input_lines import Source
@@ -214,7 +214,7 @@ class Lines(AbstractContextManager["Lines"]):
 
     def _say(self, line: str) -> float:
         if line != self._said:
-            say(line)
+            note(line)
         self._said = line
         pause, self._pause = self._pause, min(self._pause * 1.5, LINES_S[1])
         return pause
@@ -222,7 +222,7 @@ class Lines(AbstractContextManager["Lines"]):
     def show_away(self, away_s: float) -> float:
         """Says a line, once an outage; returns after how many seconds to try again."""
         if not away_s:
-            say(f"Redis does not answer; it is tried again for {settings.PATIENCE_S:g} s")
+            note(f"Redis does not answer; it is tried again for {settings.PATIENCE_S:g} s")
         self._said = ""  # the next line shows that the outage is over
         return AWAY_AGAIN_S
 

@@ -6,7 +6,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from fairlane.cli.exit_status import counts_of
-from fairlane.cli.output import say
+from fairlane.cli.output import note
 from fairlane.common import clock
 from fairlane.protocol.steps import Command
 from fairlane.settings import BLOCK_MS
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 QUIET_S = 5.0  # after so long without a result it is said, once, what is waited for
 
 
-class Patience:
+class ReadTimeout:
     """Runs what reads results of a request, for `timeout` seconds in all."""
 
     def __init__(self, request: Request, timeout: float | None) -> None:
@@ -62,7 +62,7 @@ class Patience:
         if not now.ended:
             from fairlane.operations.control.overview import unserved
 
-            say(
+            note(
                 f"no result for {QUIET_S:g} s: waiting for request {now.id} to go on, it is "
                 f"{now.state} with {now.done:,}/{now.total:,} done"
                 + self._driver.run(unserved(now.queue))

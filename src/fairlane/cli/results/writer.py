@@ -6,14 +6,14 @@ import base64
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from fairlane.cli.exit_status import counts_of
-from fairlane.cli.output import say, stdout
+from fairlane.cli.output import note, stdout
 from fairlane.common.terminal import as_json
 from fairlane.errors import FairlaneError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from fairlane.cli.results.timeout import Patience
+    from fairlane.cli.results.timeout import ReadTimeout
     from fairlane.model import Progress, Result
     from fairlane.protocol.steps import Operation
     from fairlane.queue import Request
@@ -23,7 +23,7 @@ NDJSON = ".ndjson"
 
 def write_results(
     request: Request, out: BinaryIO | None, *, order: str = "input", ndjson: bool,
-    patience: Patience | None = None,
+    patience: ReadTimeout | None = None,
 ) -> Progress:  # fmt: skip
     """Writes every result as it comes; ends with the request and returns its counts.
 
@@ -50,7 +50,7 @@ def write_results(
 
 
 def _asker(
-    request: Request, out: BinaryIO | None, patience: Patience | None
+    request: Request, out: BinaryIO | None, patience: ReadTimeout | None
 ) -> Callable[[Operation[Any]], Any]:
     """What runs an operation; before that, whoever reads stdout gets what there is so far."""
     run = request.queue.driver.run if patience is None else patience.run
@@ -97,7 +97,7 @@ def _fill(target: BinaryIO, request: Request, indexes: range, *, ndjson: bool) -
 
 def _say_what_is_empty(progress: Progress, missing: int, *, is_aligned: bool) -> None:
     if is_aligned and (missing or progress.dead):
-        say(
+        note(
             f"the lines of {progress.dead:,} dead and {missing:,} cancelled sub-requests "
             "are empty, so that line N is the result of input N"
         )

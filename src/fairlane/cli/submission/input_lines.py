@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from fairlane.cli.output import say
+from fairlane.cli.output import note
 from fairlane.errors import InvalidArgument
 from fairlane.settings import MAX_BODY
 
@@ -84,7 +84,7 @@ def _stdin() -> Source:
     if sys.stdin is None:
         raise InvalidArgument("- is standard input, which is closed")
     if sys.stdin.isatty():
-        say("reading sub-requests from the terminal, one a line; Ctrl-D ends")
+        note("reading sub-requests from the terminal, one a line; Ctrl-D ends")
     return Source("standard input", sys.stdin.buffer, is_file=False)
 
 

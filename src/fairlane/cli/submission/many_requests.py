@@ -6,9 +6,9 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from fairlane.cli.output import say
+from fairlane.cli.output import note
 from fairlane.cli.submission.request import (
-    Wish,
+    SubmitOptions,
     announce,
     await_end,
     cancel_if_there,
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from fairlane.queue import Queue, Request
 
 
-def submit_each(wish: Wish, source: Source, connect: Callable[[], Queue]) -> int:
+def submit_each(wish: SubmitOptions, source: Source, connect: Callable[[], Queue]) -> int:
     """Submits every line as a request, prints their ids, waits for all if wished; the exit code."""
     with rereadable(source) as file:
         count = sum(1 for _ in request_lines(file))
         if not count:
-            say(f"{source.name} has no requests: nothing was submitted")
+            note(f"{source.name} has no requests: nothing was submitted")
             return 0
         if wish.id is not None:
             from fairlane.protocol.keys import check_name
@@ -47,12 +47,12 @@ def submit_each(wish: Wish, source: Source, connect: Callable[[], Queue]) -> int
 class _Sending:
     """Many requests on their way, a group at a time; the id of each is printed once it is there."""
 
-    def __init__(self, queue: Queue, wish: Wish) -> None:
+    def __init__(self, queue: Queue, wish: SubmitOptions) -> None:
         from fairlane.operations.submit.many import Many
 
         self._queue, self._wish = queue, wish
         self._many = Many(wish.policy, wish.max_wait_s)
-        self._coming: dict[str, tuple[Wish, int]] = {}  # what was not printed yet, by id
+        self._coming: dict[str, tuple[SubmitOptions, int]] = {}  # what was not printed yet, by id
         self._count = 0
 
     def all(self, lines: Iterable[RequestLine]) -> list[Request]:
@@ -119,12 +119,14 @@ class _Sending:
         return f"interrupted: {printed}; what was on its way was cancelled"
 
 
-def _await_all(wish: Wish, sent: list[Request]) -> int:
+def _await_all(wish: SubmitOptions, sent: list[Request]) -> int:
     """Waits for each in turn, all within one timeout; the worst exit code."""
     return max(await_end(own, request) for own, request in _with_time_left(wish, sent))
 
 
-def _with_time_left(wish: Wish, sent: list[Request]) -> Iterator[tuple[Wish, Request]]:
+def _with_time_left(
+    wish: SubmitOptions, sent: list[Request]
+) -> Iterator[tuple[SubmitOptions, Request]]:
     end = None if wish.timeout is None else time.monotonic() + wish.timeout
     for request in sent:
         left = None if end is None else max(0.0, end - time.monotonic())

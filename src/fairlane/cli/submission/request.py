@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, BinaryIO
 
 from fairlane import settings
-from fairlane.cli.output import emit, emit_json
+from fairlane.cli.output import write_json, write_line
 from fairlane.cli.results.writer import NDJSON, write_results
 from fairlane.errors import FairlaneError, QueueFull, RedisFull, RedisUnreachable, RequestNotFound
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class SubmitOptions:
     """What the caller asked for, checked before anything is read or written."""
 
     policy: Policy
@@ -51,7 +51,7 @@ def _terminate(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def send(wish: Wish, request: Request, chunks: Iterable[list[bytes]]) -> int:
+def send(wish: SubmitOptions, request: Request, chunks: Iterable[list[bytes]]) -> int:
     """Submits one request; returns how many sub-requests it has."""
     from fairlane.operations.submit.stream import submit
 
@@ -64,14 +64,14 @@ def send(wish: Wish, request: Request, chunks: Iterable[list[bytes]]) -> int:
         raise no_room(wish, error) from None
 
 
-def no_room(wish: Wish, error: RedisFull | QueueFull) -> RedisFull | QueueFull:
+def no_room(wish: SubmitOptions, error: RedisFull | QueueFull) -> RedisFull | QueueFull:
     """The refusal, and how long it was waited for."""
     if not wish.max_wait_s:
         return error
     return type(error)(f"no room after {wish.max_wait_s:g} s: {error}")
 
 
-def _take_back(wish: Wish, request: Request) -> str:
+def _take_back(wish: SubmitOptions, request: Request) -> str:
     """Cancels what was interrupted; returns a sentence about what is left of it."""
     from fairlane.queue import Queue
 
@@ -133,7 +133,7 @@ def _left_of(request: Request) -> str:
 
 
 @contextmanager
-def shown(wish: Wish, source: Source, title: str, doing: str) -> Iterator[Look]:
+def shown(wish: SubmitOptions, source: Source, title: str, doing: str) -> Iterator[Look]:
     """Yields a function to call with the lines read so far; with --watch, it shows them."""
     if not wish.watch:
         yield lambda _: None
@@ -144,13 +144,13 @@ def shown(wish: Wish, source: Source, title: str, doing: str) -> Iterator[Look]:
         yield meter.look
 
 
-def announce(wish: Wish, request: Request, total: int) -> None:
+def announce(wish: SubmitOptions, request: Request, total: int) -> None:
     """Prints the id of a request that was submitted."""
     if not wish.as_json:
-        emit(request.id)
+        write_line(request.id)
         return
     policy = wish.policy
-    emit_json(
+    write_json(
         {
             "id": request.id,
             "sub_requests": total,
@@ -160,7 +160,7 @@ def announce(wish: Wish, request: Request, total: int) -> None:
     )
 
 
-def await_end(wish: Wish, request: Request, out: BinaryIO | None = None) -> int:
+def await_end(wish: SubmitOptions, request: Request, out: BinaryIO | None = None) -> int:
     """Waits as wished and writes the results, if there is a file for them; the exit code.
 
     Raises RequestLost when the request vanished after it was submitted.
@@ -171,7 +171,7 @@ def await_end(wish: Wish, request: Request, out: BinaryIO | None = None) -> int:
         return _await_end(wish, request, out)
 
 
-def _await_end(wish: Wish, request: Request, out: BinaryIO | None) -> int:
+def _await_end(wish: SubmitOptions, request: Request, out: BinaryIO | None) -> int:
     from fairlane.cli.exit_status import dead_of, judge
 
     if out is None:
@@ -192,13 +192,13 @@ def _await_end(wish: Wish, request: Request, out: BinaryIO | None) -> int:
         ) from None
 
 
-def _confirm_end(wish: Wish, request: Request) -> None:
+def _confirm_end(wish: SubmitOptions, request: Request) -> None:
     """What ended while somebody watched is confirmed, as it is for one who waits."""
     if wish.policy.durable and (wish.watch or wish.out is not None):
         request.wait(wish.timeout)
 
 
-def _await(wish: Wish, request: Request) -> None:
+def _await(wish: SubmitOptions, request: Request) -> None:
     """Waits or watches. After Ctrl-C, KeyboardInterrupt says that the request goes on."""
     from fairlane.cli.exit_status import wait_for
 
@@ -214,6 +214,6 @@ def _await(wish: Wish, request: Request) -> None:
         raise KeyboardInterrupt(sentence) from None
 
 
-def one_of_many(wish: Wish, limit: int, xid: str | None) -> Wish:
+def one_of_many(wish: SubmitOptions, limit: int, xid: str | None) -> SubmitOptions:
     """The same wish for a request with its own limit and id."""
     return replace(wish, policy=replace(wish.policy, limit=limit), id=xid)

@@ -14,7 +14,7 @@ import redis
 from fairlane.common import clock
 from fairlane.common.backoff import connection_delays
 from fairlane.drivers.cluster import slot_map
-from fairlane.drivers.cluster.batch_state import Part, Spread
+from fairlane.drivers.cluster.batch_state import BatchState, NodePart
 from fairlane.drivers.wire import encoding
 from fairlane.errors import FairlaneError
 from fairlane.protocol.steps import Pop
@@ -24,16 +24,18 @@ if TYPE_CHECKING:
 
     from redis.asyncio.connection import Connection
 
-    from fairlane.drivers.aio.connections import Lines
+    from fairlane.drivers.aio.connections import ServerConnections
     from fairlane.drivers.aio.executor import Calls
-    from fairlane.drivers.aio.multiplexed import Shared
+    from fairlane.drivers.aio.multiplexed import MultiplexedConnection
     from fairlane.protocol.steps import Batch, Call, Command
 
-    Asked = tuple[Shared, asyncio.Future[Any]]
-    Way = tuple[Part, Lines, Connection | Asked]  # a line of its own, or what was asked on another
+    Asked = tuple[MultiplexedConnection, asyncio.Future[Any]]
+    Way = tuple[
+        NodePart, ServerConnections, Connection | Asked
+    ]  # a line of its own, or what was asked on another
 
 
-class Turns:
+class BatchRunner:
     """The turns of one batch, for these calls. `is_long`: it is known not to share a line.
 
     `began`: when the patience with it began, in seconds of clock.mono_s; None = now.
@@ -47,10 +49,13 @@ class Turns:
         self._left_s = calls.left_s(batch.patience_s, began)
         driver = self._driver
         self._away_s = driver.cluster_away_s(calls.away_s if batch.away_s is None else batch.away_s)
-        self._spread = Spread(batch, driver.place, driver.may_pass, self._away_s)
+        self._spread = BatchState(batch, driver.place, driver.may_pass, self._away_s)
 
     async def after(
-        self, sent: tuple[Lines, Shared], heard: list[Any] | Exception, began: float
+        self,
+        sent: tuple[ServerConnections, MultiplexedConnection],
+        heard: list[Any] | Exception,
+        began: float,
     ) -> list[Any]:
         """The replies, when all was `sent` over one shared line already: that is the first turn.
 
@@ -60,7 +65,7 @@ class Turns:
         self._left_s = self._calls.left_s(self._patience_s, began)  # that try counts, too
         steps = self._spread.steps
         key = None if self._driver.servers.is_one else slot_map.key_of(steps[0])
-        part = Part(key, [*range(len(steps))])
+        part = NodePart(key, [*range(len(steps))])
         self._spread.goes_out(part.indexes)
         return await self.run(self._hear(part, *sent, heard))
 
@@ -108,7 +113,7 @@ class Turns:
                 else:
                     await way.disconnect(nowait=True)
 
-    async def _send(self, part: Part, ways: list[Way]) -> None:
+    async def _send(self, part: NodePart, ways: list[Way]) -> None:
         lines = line = None
         try:
             lines = await self._lines(part)
@@ -136,14 +141,16 @@ class Turns:
                 await line.disconnect(nowait=True)
             raise
 
-    def _packed(self, part: Part) -> bytes | None:
+    def _packed(self, part: NodePart) -> bytes | None:
         """What goes over the shared line; None = it wants one of its own."""
         steps = self._spread.steps
         if self._is_long or part.asking or type(steps) is not list:
             return None
         return self._calls.packed([steps[index] for index in part.indexes])
 
-    async def _answers(self, part: Part, lines: Lines, way: Connection | Asked) -> None:
+    async def _answers(
+        self, part: NodePart, lines: ServerConnections, way: Connection | Asked
+    ) -> None:
         if not isinstance(way, tuple):
             await self._read(part, lines, way)
             return
@@ -154,7 +161,7 @@ class Turns:
             heard = error
         await self._hear(part, lines, shared, heard)
 
-    async def _read(self, part: Part, lines: Lines, line: Connection) -> None:
+    async def _read(self, part: NodePart, lines: ServerConnections, line: Connection) -> None:
         spread, spoilt = self._spread, None
         try:
             for index in part.indexes:
@@ -174,7 +181,11 @@ class Turns:
                 spread.give_up_if_away(part.indexes, lines)
 
     async def _hear(
-        self, part: Part, lines: Lines, shared: Shared, heard: list[Any] | Exception
+        self,
+        part: NodePart,
+        lines: ServerConnections,
+        shared: MultiplexedConnection,
+        heard: list[Any] | Exception,
     ) -> None:
         """The same of what came over the shared line: the replies, or the error that broke it."""
         spread, spoilt = self._spread, None
@@ -195,7 +206,9 @@ class Turns:
             await self._driver.drop_shared(lines, shared, spoilt)
             spread.give_up_if_away(part.indexes, lines)
 
-    async def _understood(self, reply: Any, step: Command | Call, part: Part, lines: Lines) -> Any:
+    async def _understood(
+        self, reply: Any, step: Command | Call, part: NodePart, lines: ServerConnections
+    ) -> Any:
         if not isinstance(reply, Exception):
             return encoding.popped(reply) if isinstance(step, Pop) else reply
         if not isinstance(reply, redis.exceptions.ResponseError):
@@ -206,20 +219,24 @@ class Turns:
             await self._driver.drop(lines, None, error)
             return error
 
-    async def _leave(self, lines: Lines, line: Connection, spoilt: Exception | None) -> None:
+    async def _leave(
+        self, lines: ServerConnections, line: Connection, spoilt: Exception | None
+    ) -> None:
         """The line is idle again, if the server may answer the next call on it."""
         if spoilt is None:
             lines.give(line)
         else:
             await self._driver.drop(lines, line, spoilt)
 
-    async def _lines(self, part: Part) -> Lines:
+    async def _lines(self, part: NodePart) -> ServerConnections:
         servers = self._driver.servers
         if isinstance(part.place, tuple):  # it may have no slot yet, and so not be known
             return servers.lines_at(part.place)
         return await servers.lines_for(part.place)
 
-    async def _reply(self, line: Connection, step: Command | Call, part: Part, lines: Lines) -> Any:
+    async def _reply(
+        self, line: Connection, step: Command | Call, part: NodePart, lines: ServerConnections
+    ) -> Any:
         """What a step brought, or the error it was refused with."""
         try:
             reply = await line.read_response(disconnect_on_error=False)
@@ -228,7 +245,7 @@ class Turns:
         return encoding.popped(reply) if isinstance(step, Pop) else reply
 
     async def _refused(
-        self, error: Exception, step: Command | Call, part: Part, lines: Lines
+        self, error: Exception, step: Command | Call, part: NodePart, lines: ServerConnections
     ) -> Any:
         """What comes of a step after an error: a forgotten script is sent whole."""
         if encoding.is_forgotten(error):
@@ -237,7 +254,9 @@ class Turns:
             self._driver.servers.moved()
         return error
 
-    async def _elsewhere(self, step: Command | Call, part: Part, lines: Lines) -> Any:
+    async def _elsewhere(
+        self, step: Command | Call, part: NodePart, lines: ServerConnections
+    ) -> Any:
         """A forgotten script, on another of its lines: behind it in the batch a pop may block.
 
         An error of the script is its reply, as it is in the batch.

@@ -11,10 +11,10 @@ import redis
 from redis.asyncio.connection import Connection, ConnectionPool, SSLConnection
 from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 
-from fairlane.drivers.aio.multiplexed import Shared
-from fairlane.drivers.aio.single_flight import Once
+from fairlane.drivers.aio.multiplexed import MultiplexedConnection
+from fairlane.drivers.aio.single_flight import SingleFlight
 from fairlane.drivers.cluster import slot_map
-from fairlane.drivers.cluster.topology import Kinds, Known, Places
+from fairlane.drivers.cluster.topology import Kinds, ServerHealth, Topology
 from fairlane.drivers.wire import tls_probe
 from fairlane.errors import RedisUnreachable
 
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
     from fairlane.protocol.steps import Call, Command
 
 
-class Lines(Known):
+class ServerConnections(ServerHealth):
     """Connections to one server, for one event loop: idle ones, and one that all may share."""
 
     def __init__(self, pool: Any, place: str) -> None:
         self.place = place
         self._pool = pool
         self._idle: deque[Connection] = deque()
-        self._shared: Shared | None = None
-        self._making = Once(self._make)
+        self._shared: MultiplexedConnection | None = None
+        self._making = SingleFlight(self._make)
 
     @property
-    def shared(self) -> Shared | None:
+    def shared(self) -> MultiplexedConnection | None:
         """The connection that all share, if there is one and it is sound."""
         found = self._shared
         return found if found is not None and found.is_open and not self.is_silent else None
 
-    async def share(self) -> Shared:
+    async def share(self) -> MultiplexedConnection:
         """The same, made if there is none, once for all who ask meanwhile.
 
         Raises what connecting raises.
@@ -52,7 +52,7 @@ class Lines(Known):
             raise redis.exceptions.ConnectionError("Connection closed by server.")
         return made
 
-    async def _make(self) -> Shared:
+    async def _make(self) -> MultiplexedConnection:
         if self.may_be_plain:
             await self._greet()
         if self.is_silent:
@@ -65,7 +65,7 @@ class Lines(Known):
             raise redis.exceptions.ConnectionError("Connection closed by server.")
         if self._shared is not None:
             self._shared.retire()
-        self._shared = Shared(line, line.socket_timeout)
+        self._shared = MultiplexedConnection(line, line.socket_timeout)
         return self._shared
 
     async def _fresh(self) -> Connection:
@@ -78,7 +78,7 @@ class Lines(Known):
             raise
         return line
 
-    def shares(self, shared: Shared) -> bool:
+    def shares(self, shared: MultiplexedConnection) -> bool:
         """True when this is still the one: its errors are news."""
         return self._shared is shared
 
@@ -178,15 +178,17 @@ def _has_ended(line: Connection) -> bool:
     return reader is None or writer is None or reader.at_eof() or writer.transport.is_closing()
 
 
-class Servers(Places[Lines]):
+class Servers(Topology[ServerConnections]):
     """One server, or the primaries of a cluster as they are needed."""
 
-    KINDS = Kinds(ConnectionPool, SSLConnection, Sentinel, SentinelConnectionPool, Lines)
+    KINDS = Kinds(
+        ConnectionPool, SSLConnection, Sentinel, SentinelConnectionPool, ServerConnections
+    )
     _loop: asyncio.AbstractEventLoop | None = None
 
     def __init__(self, url: str, timeout_s: float) -> None:
         super().__init__(url, timeout_s)
-        self._asking = Once(self._ask)
+        self._asking = SingleFlight(self._ask)
 
     def enter(self) -> None:
         """Whoever begins something says so first: he may be in another event loop than the last."""
@@ -201,7 +203,7 @@ class Servers(Places[Lines]):
                 guard.connection_pool.reset()
         self._loop = loop
 
-    async def lines_for(self, key: bytes | slot_map.Address | None) -> Lines:
+    async def lines_for(self, key: bytes | slot_map.Address | None) -> ServerConnections:
         """The connections to the server of this key, or to this primary.
 
         Asks a cluster for its slots when needed.
@@ -210,13 +212,15 @@ class Servers(Places[Lines]):
             return self._one
         return self._there(await self.slots(), key)
 
-    def shared_by(self, steps: Sequence[Command | Call]) -> tuple[Lines, Shared] | None:
+    def shared_by(
+        self, steps: Sequence[Command | Call]
+    ) -> tuple[ServerConnections, MultiplexedConnection] | None:
         """The line that all these steps may share, as far as is known now, and whose it is."""
         lines = self._one or self._home_of(steps)
         shared = lines.shared if lines is not None else None
         return (lines, shared) if lines is not None and shared is not None else None
 
-    def _home_of(self, steps: Sequence[Command | Call]) -> Lines | None:
+    def _home_of(self, steps: Sequence[Command | Call]) -> ServerConnections | None:
         """The one node of a cluster that all of them go to."""
         if self._map is None:
             return None

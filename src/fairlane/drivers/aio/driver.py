@@ -9,26 +9,26 @@ from typing import TYPE_CHECKING, Any
 
 import redis
 
-from fairlane.drivers.aio.connections import Lines, Servers
+from fairlane.drivers.aio.connections import ServerConnections, Servers
 from fairlane.drivers.aio.executor import Calls
 from fairlane.drivers.cluster import slot_map
 from fairlane.drivers.driver import Driver, FirstContact
 from fairlane.drivers.wire import encoding
 from fairlane.protocol.steps import (
-    Across,
-    At,
     Batch,
     Call,
     Command,
     Confirm,
     Handle,
-    HandleBunch,
+    HandleBatch,
     Handled,
     Message,
+    NextChunk,
     Nodes,
+    OnNode,
     Operation,
     Pause,
-    Pull,
+    SingleServer,
     Step,
     Subscribe,
     T,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from redis.asyncio.connection import Connection
 
-    from fairlane.drivers.aio.multiplexed import Shared
+    from fairlane.drivers.aio.multiplexed import MultiplexedConnection
     from fairlane.protocol.scripts import Dialect
 
 
@@ -54,14 +54,14 @@ class AsyncDriver(Driver[Servers]):
         self,
         operation: Operation[T],
         source: AsyncIterator[list[bytes]] | None = None,
-        handle: Callable[[Handle | HandleBunch], Awaitable[Any]] | None = None,
+        handle: Callable[[Handle | HandleBatch], Awaitable[Any]] | None = None,
         *,
         until: float = math.inf,
         away_s: float | None = None,
     ) -> T:
         """The operation's result; raises what it raises.
 
-        `source` answers its Pull steps, `handle` its Handle and HandleBunch steps; what goes on
+        `source` answers its Pull steps, `handle` its Handle and HandleBatch steps; what goes on
         meanwhile is run as another task. `until`, `away_s`: see Calls.
         """
         runner = _Runner(self, source, handle)
@@ -128,7 +128,7 @@ class AsyncDriver(Driver[Servers]):
             raise failure
         return found
 
-    async def _info(self, lines: Lines) -> bytes:
+    async def _info(self, lines: ServerConnections) -> bytes:
         line = None
         try:
             line = await lines.take()
@@ -144,7 +144,9 @@ class AsyncDriver(Driver[Servers]):
         lines.give(line)
         return info
 
-    async def drop(self, lines: Lines | None, line: Connection | None, error: Exception) -> None:
+    async def drop(
+        self, lines: ServerConnections | None, line: Connection | None, error: Exception
+    ) -> None:
         """A line after an error. When it broke, the idle ones to that server are no better.
 
         Nor are they when the server was demoted or is cut off.
@@ -164,7 +166,9 @@ class AsyncDriver(Driver[Servers]):
             if encoding.is_cut_off(error):
                 self.servers.distrust(lines)
 
-    async def drop_shared(self, lines: Lines, shared: Shared, error: Exception) -> None:
+    async def drop_shared(
+        self, lines: ServerConnections, shared: MultiplexedConnection, error: Exception
+    ) -> None:
         """The same for the connection that all share, once for all whose calls were on it.
 
         Nobody asks it anything from now on; if it is not broken, those who wait have their answers.
@@ -207,7 +211,7 @@ class _Runner:
         self,
         driver: AsyncDriver,
         source: AsyncIterator[list[bytes]] | None,
-        handle: Callable[[Handle | HandleBunch], Awaitable[Any]] | None,
+        handle: Callable[[Handle | HandleBatch], Awaitable[Any]] | None,
         handled: asyncio.Event | None = None,
     ) -> None:
         self.driver = driver
@@ -225,7 +229,7 @@ class _Runner:
             return self.calls.call(step)  # type: ignore[arg-type]
         if kind is Batch:
             return self.calls.spread(step)  # type: ignore[arg-type]
-        if kind is Across:
+        if kind is SingleServer:
             return self.calls.across(step)  # type: ignore[arg-type]
         if kind is Handle and self.handle is not None:
             return self.handle(step)  # type: ignore[arg-type]
@@ -237,7 +241,7 @@ class _Runner:
                 return await self.calls.call(step)
             case Nodes():
                 return await self.calls.again(None, self._nodes)
-            case At():
+            case OnNode():
                 return await self.calls.again(
                     step.node, lambda line: self.calls.one(line, step.command)
                 )
@@ -246,11 +250,11 @@ class _Runner:
                 return await self.calls.again(slot_map.key_of(asked), confirm, away_s=asked.away_s)
             case Pause():
                 return await asyncio.sleep(step.seconds)
-            case HandleBunch() if self.handle is not None:
+            case HandleBatch() if self.handle is not None:
                 return await self._handle_bunch(step, self.handle)
             case UntilHandled() if self.handled is not None:
                 return await _given(self.handled, step.timeout_s)
-            case Pull():
+            case NextChunk():
                 return await anext(self.source, None) if self.source is not None else None
             case Subscribe():
                 return await self._subscribe(step.channel)
@@ -263,7 +267,7 @@ class _Runner:
             await self.ear.disconnect()
 
     async def _handle_bunch(
-        self, step: HandleBunch, handle: Callable[[HandleBunch], Awaitable[Any]]
+        self, step: HandleBatch, handle: Callable[[HandleBatch], Awaitable[Any]]
     ) -> Handled:
         if step.meanwhile is None:
             return Handled(await handle(step))

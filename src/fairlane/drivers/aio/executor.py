@@ -16,13 +16,13 @@ import redis
 
 from fairlane.common import clock
 from fairlane.common.backoff import connection_delays
-from fairlane.drivers.aio.batch_runner import Turns
+from fairlane.drivers.aio.batch_runner import BatchRunner
 from fairlane.drivers.cluster.batch_state import batch_of
 from fairlane.drivers.wire import encoding
 from fairlane.drivers.wire.missing_scripts import may_refuse_to_load
 from fairlane.errors import FairlaneError, RedisUnfit
 from fairlane.protocol.scripts import Dialect
-from fairlane.protocol.steps import Across, Batch, Call, Command, Confirm, Confirmed, Pop
+from fairlane.protocol.steps import Batch, Call, Command, Confirm, Confirmed, Pop, SingleServer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from fairlane.drivers.aio.driver import AsyncDriver
     from fairlane.drivers.cluster import slot_map
-    from fairlane.drivers.sync.background import Signal
+    from fairlane.drivers.sync.background import OneShotEvent
 
 _MOST_STEPS = 16  # of a batch that shares a line; a long one is sent piece by piece
 _MOST_BYTES = 1 << 16  # the others wait while it is sent
@@ -45,7 +45,7 @@ class Calls:
     place of another one have no more time than that. `away_s`: as in Batch, for every batch.
     """
 
-    def __init__(self, driver: AsyncDriver, sent: Signal | None = None) -> None:
+    def __init__(self, driver: AsyncDriver, sent: OneShotEvent | None = None) -> None:
         self.driver = driver
         self.sent = sent
         self.until = math.inf
@@ -65,17 +65,17 @@ class Calls:
             return (await self.spread(batch_of(step)))[0]
         packed = encoding.pack(step, driver.dialect)
         if len(packed) > _MOST_BYTES:
-            return (await Turns(self, batch_of(step), is_long=True).run())[0]
+            return (await BatchRunner(self, batch_of(step), is_long=True).run())[0]
         began = clock.mono_s()
         try:
             reply = await found[1].ask(packed)
         except redis.RedisError as error:
-            return (await Turns(self, batch_of(step)).after(found, error, began))[0]
+            return (await BatchRunner(self, batch_of(step)).after(found, error, began))[0]
         if isinstance(reply, Exception):
-            return (await Turns(self, batch_of(step)).after(found, [reply], began))[0]
+            return (await BatchRunner(self, batch_of(step)).after(found, [reply], began))[0]
         return reply
 
-    async def across(self, step: Across) -> Any:
+    async def across(self, step: SingleServer) -> Any:
         """The same, if one server has all its keys."""
         if self.driver.dialect is None:
             await self.driver.check(self.left_s())
@@ -206,14 +206,14 @@ class Calls:
         if found is None or (packed := self.packed(steps)) is None:
             if self.driver.dialect is None:
                 await self.driver.check(self.left_s(batch.patience_s))
-            return await Turns(self, batch, began=began).run()
+            return await BatchRunner(self, batch, began=began).run()
         try:
             replies: list[Any] = await found[1].ask(packed, len(steps))
         except redis.RedisError as error:
-            return await Turns(self, batch).after(found, error, began)
+            return await BatchRunner(self, batch).after(found, error, began)
         for reply in replies:
             if isinstance(reply, Exception):
-                return await Turns(self, batch).after(found, replies, began)
+                return await BatchRunner(self, batch).after(found, replies, began)
         for index, step in enumerate(steps):
             if isinstance(step, Pop):
                 replies[index] = encoding.popped(replies[index])

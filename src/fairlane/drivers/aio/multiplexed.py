@@ -25,7 +25,7 @@ _BUFFER = 1 << 16
 _AGAIN_S = 0.05  # a loop that was away itself reads first what has come meanwhile
 
 
-class Shared(asyncio.BufferedProtocol):
+class MultiplexedConnection(asyncio.BufferedProtocol):
     """Sends what is asked, and gives each reply to who asked for it, in order.
 
     `timeout_s`: it breaks when something is asked and nothing comes for so long; None = never.

@@ -14,7 +14,7 @@ T = TypeVar("T")
 _AGAIN_S = 0.05
 
 
-class Once(Generic[T]):
+class SingleFlight(Generic[T]):
     """Runs `make` as a task of its own; who wants its result while it runs waits for that run."""
 
     def __init__(self, make: Callable[[], Coroutine[Any, Any, T]]) -> None:

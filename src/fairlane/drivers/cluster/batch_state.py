@@ -21,13 +21,13 @@ from fairlane.protocol.steps import Batch
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from fairlane.drivers.cluster.topology import Known
+    from fairlane.drivers.cluster.topology import ServerHealth
     from fairlane.protocol.steps import Call, Command, Operation
 
 _MOST_HOPS = 5  # redirections of one step without a pause
 
 
-class Part(NamedTuple):
+class NodePart(NamedTuple):
     """What goes to one node: the key or address it is found by, and which steps."""
 
     place: bytes | slot_map.Address | None
@@ -35,7 +35,7 @@ class Part(NamedTuple):
     asking: bool = False  # the slot is on its way there: ASKING goes before each step
 
 
-class Spread:
+class BatchState:
     """The state of one batch. `may_pass` says of an error whether the same may go well later.
 
     `away_s`: as in Batch; None where one server has all keys.
@@ -70,21 +70,21 @@ class Spread:
         """True when every step has its answer."""
         return not self._left
 
-    def parts(self, home: Callable[[bytes], slot_map.Address | None] | None) -> list[Part]:
+    def parts(self, home: Callable[[bytes], slot_map.Address | None] | None) -> list[NodePart]:
         """Where to send what is left; `home` knows the cluster's slots, None = one server."""
         if home is None:
-            return [Part(None, list(self._left))]
+            return [NodePart(None, list(self._left))]
         if not self._keys:
             self._find_keys()
         if self._first in self._left:  # it went elsewhere: what was asked beside it goes along
             self._left |= dict.fromkeys(self._beside, self._left[self._first])
         straight = {index: self._keys[index] for index, at in self._left.items() if at is None}
-        found = [Part(key, indexes) for key, indexes in slot_map.group(straight, home)]
+        found = [NodePart(key, indexes) for key, indexes in slot_map.group(straight, home)]
         aside: dict[slot_map.Address, list[int]] = {}
         for index, asked in self._left.items():
             if asked is not None:
                 aside.setdefault(asked, []).append(index)
-        return [*found, *(Part(node, indexes, True) for node, indexes in aside.items())]
+        return [*found, *(NodePart(node, indexes, True) for node, indexes in aside.items())]
 
     def _find_keys(self) -> None:
         """A step without a key (TIME) asks the clock of the node that the first other step asks."""
@@ -112,19 +112,19 @@ class Spread:
             if index in self._left:
                 self.told(index, error)
 
-    def skip_if_away(self, indexes: list[int], server: Known) -> bool:
+    def skip_if_away(self, indexes: list[int], server: ServerHealth) -> bool:
         """Gives up these steps and returns True if the server is away and no try is due."""
         if self._away_s is None or server.may_try(self._away_s, self._again_s):
             return False
         self._give_up(indexes, server)
         return True
 
-    def give_up_if_away(self, indexes: list[int], server: Known | None) -> None:
+    def give_up_if_away(self, indexes: list[int], server: ServerHealth | None) -> None:
         """Gives up those of these steps that are not answered if the server is away by now."""
         if server is not None and self._away_s is not None and server.is_away(self._away_s):
             self._give_up([index for index in indexes if index in self._left], server)
 
-    def _give_up(self, indexes: list[int], server: Known) -> None:
+    def _give_up(self, indexes: list[int], server: ServerHealth) -> None:
         for index in indexes:
             self.replies[index] = self._noted(server.away_error(), index in self._sent)
             del self._left[index]

@@ -26,7 +26,7 @@ _SHARE = 10  # the pause after a slow try of a node that is away: so many times 
 BRIEF = ("socket_timeout", "socket_connect_timeout")
 
 
-class Known:
+class ServerHealth:
     """What both drivers' Lines know of their server."""
 
     place = ""
@@ -96,7 +96,7 @@ def given_up(error: Exception, place: str, away_s: float) -> FairlaneError:
     return NodeAway(str(ours), away_s) if isinstance(ours, RedisUnreachable) else ours
 
 
-L = TypeVar("L", bound=Known)  # a driver's Lines: its connections to one server
+L = TypeVar("L", bound=ServerHealth)  # a driver's Lines: its connections to one server
 
 
 class Kinds(NamedTuple):
@@ -109,7 +109,7 @@ class Kinds(NamedTuple):
     lines: Any
 
 
-class Places(Generic[L]):
+class Topology(Generic[L]):
     """What is known of the servers behind a URL."""
 
     KINDS: Kinds

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _SENT_S = 0.02  # a handler need not wait for a Redis that is away
 
 
-class Signal:
+class OneShotEvent:
     """Given once by one thread and waited for by another; cheaper than threading.Event."""
 
     __slots__ = ("_lock",)
@@ -37,14 +37,16 @@ class Signal:
         return self._lock.acquire(timeout=timeout_s)
 
 
-class Beside:
+class BackgroundRunner:
     """Runs one call at a time in its own thread, which starts with the first and dies with us."""
 
     def __init__(self) -> None:
         self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._pid = 0
 
-    def handle(self, handle: Callable[[], Any], run: Callable[[Signal, Signal], Any]) -> Handled:
+    def handle(
+        self, handle: Callable[[], Any], run: Callable[[OneShotEvent, OneShotEvent], Any]
+    ) -> Handled:
         """What `handle` returns, called here, and what `run` returns or raises, called there.
 
         `run` gets two signals: one to give when its first words are sent, for which `handle` waits,
@@ -52,7 +54,7 @@ class Beside:
         come back.
         Raises what `handle` raises, at once.
         """
-        sent, handled, done = Signal(), Signal(), Signal()
+        sent, handled, done = OneShotEvent(), OneShotEvent(), OneShotEvent()
         came: list[Any] = [None, None]
 
         def call() -> None:

@@ -12,12 +12,12 @@ from redis.connection import Connection, ConnectionPool, SSLConnection
 from redis.sentinel import Sentinel, SentinelConnectionPool
 
 from fairlane.drivers.cluster import slot_map
-from fairlane.drivers.cluster.topology import Kinds, Known, Places
+from fairlane.drivers.cluster.topology import Kinds, ServerHealth, Topology
 from fairlane.drivers.wire import tls_probe
 from fairlane.errors import RedisUnreachable
 
 
-class Lines(Known):
+class ServerConnections(ServerHealth):
     """Idle connections to one server, shared by threads and safe across a fork."""
 
     def __init__(self, pool: Any, place: str) -> None:
@@ -85,12 +85,14 @@ class Lines(Known):
                 self._idle.pop().disconnect()
 
 
-class Servers(Places[Lines]):
+class Servers(Topology[ServerConnections]):
     """One server, or the primaries of a cluster as they are needed."""
 
-    KINDS = Kinds(ConnectionPool, SSLConnection, Sentinel, SentinelConnectionPool, Lines)
+    KINDS = Kinds(
+        ConnectionPool, SSLConnection, Sentinel, SentinelConnectionPool, ServerConnections
+    )
 
-    def lines_for(self, key: bytes | slot_map.Address | None) -> Lines:
+    def lines_for(self, key: bytes | slot_map.Address | None) -> ServerConnections:
         """The connections to the server of this key, or to this primary.
 
         Asks a cluster for its slots when needed.

@@ -12,25 +12,25 @@ from fairlane import settings
 from fairlane.common import clock
 from fairlane.drivers.cluster import slot_map
 from fairlane.drivers.driver import Driver, FirstContact
-from fairlane.drivers.sync.background import Beside, Signal
-from fairlane.drivers.sync.connections import Lines, Servers
+from fairlane.drivers.sync.background import BackgroundRunner, OneShotEvent
+from fairlane.drivers.sync.connections import ServerConnections, Servers
 from fairlane.drivers.sync.executor import Calls
 from fairlane.drivers.wire import encoding
 from fairlane.protocol.steps import (
-    Across,
-    At,
     Batch,
     Call,
     Command,
     Confirm,
     Handle,
-    HandleBunch,
+    HandleBatch,
     Handled,
     Message,
+    NextChunk,
     Nodes,
+    OnNode,
     Operation,
     Pause,
-    Pull,
+    SingleServer,
     Step,
     Subscribe,
     T,
@@ -66,20 +66,20 @@ class SyncDriver(Driver[Servers]):
             give_up=give_up,
             checks_fitness=checks_fitness,
         )
-        self.beside = Beside()
+        self.beside = BackgroundRunner()
 
     def run(
         self,
         operation: Operation[T],
         source: Iterator[list[bytes]] | None = None,
-        handle: Callable[[Handle | HandleBunch], Any] | None = None,
+        handle: Callable[[Handle | HandleBatch], Any] | None = None,
         *,
         until: float = math.inf,
         away_s: float | None = None,
     ) -> T:
         """The operation's result; raises what it raises.
 
-        `source` answers its Pull steps, `handle` its Handle and HandleBunch steps; these are called
+        `source` answers its Pull steps, `handle` its Handle and HandleBatch steps; these are called
         in the caller's thread, and what goes on meanwhile is run in another.
         `until`, `away_s`: see Calls.
         """
@@ -140,7 +140,7 @@ class SyncDriver(Driver[Servers]):
             raise failure
         return found
 
-    def _info(self, lines: Lines) -> bytes:
+    def _info(self, lines: ServerConnections) -> bytes:
         line = None
         try:
             line = lines.take()
@@ -156,7 +156,9 @@ class SyncDriver(Driver[Servers]):
         lines.give(line)
         return info
 
-    def drop(self, lines: Lines | None, line: Connection | None, error: Exception) -> None:
+    def drop(
+        self, lines: ServerConnections | None, line: Connection | None, error: Exception
+    ) -> None:
         """A line after an error. When it broke, the idle ones to that server are no better.
 
         Nor are they when the server was demoted or is cut off.
@@ -188,8 +190,8 @@ class _Runner:
         self,
         driver: SyncDriver,
         source: Iterator[list[bytes]] | None,
-        handle: Callable[[Handle | HandleBunch], Any] | None,
-        beside: tuple[Signal | None, Signal | None] = (None, None),
+        handle: Callable[[Handle | HandleBatch], Any] | None,
+        beside: tuple[OneShotEvent | None, OneShotEvent | None] = (None, None),
     ) -> None:
         self.driver = driver
         self.source = source
@@ -205,11 +207,11 @@ class _Runner:
                 return self.calls.call(step)
             case Batch():
                 return self.calls.spread(step)
-            case Across():
+            case SingleServer():
                 return self.calls.across(step)
             case Nodes():
                 return self.calls.again(None, self._nodes)
-            case At():
+            case OnNode():
                 return self.calls.again(step.node, lambda line: self.calls.one(line, step.command))
             case Confirm():
                 confirm, asked = partial(self.calls.confirm, step), step.step
@@ -218,11 +220,11 @@ class _Runner:
                 return clock.sleep(step.seconds)
             case Handle() if self.handle is not None:
                 return self.handle(step)
-            case HandleBunch() if self.handle is not None:
+            case HandleBatch() if self.handle is not None:
                 return self._handle_bunch(step, self.handle)
             case UntilHandled() if self.handled is not None:
                 return self.handled.wait(step.timeout_s)
-            case Pull():
+            case NextChunk():
                 return next(self.source, None) if self.source is not None else None
             case Subscribe():
                 return self._subscribe(step.channel)
@@ -234,12 +236,12 @@ class _Runner:
         if self.ear is not None:
             self.ear.disconnect()
 
-    def _handle_bunch(self, step: HandleBunch, handle: Callable[[HandleBunch], Any]) -> Handled:
+    def _handle_bunch(self, step: HandleBatch, handle: Callable[[HandleBatch], Any]) -> Handled:
         operation, driver = step.meanwhile, self.driver
         if operation is None:
             return Handled(handle(step))
 
-        def run(*beside: Signal) -> Any:
+        def run(*beside: OneShotEvent) -> Any:
             return driver.perform(operation, _Runner(driver, None, None, (beside[0], beside[1])))
 
         return driver.beside.handle(partial(handle, step), run)

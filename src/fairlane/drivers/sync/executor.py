@@ -10,12 +10,12 @@ import redis
 from fairlane import settings
 from fairlane.common import clock
 from fairlane.common.backoff import connection_delays
-from fairlane.drivers.cluster.batch_state import Part, Spread, batch_of
+from fairlane.drivers.cluster.batch_state import BatchState, NodePart, batch_of
 from fairlane.drivers.wire import encoding
 from fairlane.drivers.wire.missing_scripts import may_refuse_to_load
 from fairlane.errors import FairlaneError, RedisUnfit
 from fairlane.protocol.scripts import Dialect
-from fairlane.protocol.steps import Across, Batch, Call, Command, Confirm, Confirmed, Pop
+from fairlane.protocol.steps import Batch, Call, Command, Confirm, Confirmed, Pop, SingleServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from redis.connection import Connection
 
     from fairlane.drivers.cluster import slot_map
-    from fairlane.drivers.sync.background import Signal
-    from fairlane.drivers.sync.connections import Lines
+    from fairlane.drivers.sync.background import OneShotEvent
+    from fairlane.drivers.sync.connections import ServerConnections
     from fairlane.drivers.sync.driver import SyncDriver
 
 
@@ -35,7 +35,7 @@ class Calls:
     place of another one have no more time than that. `away_s`: as in Batch, for every batch.
     """
 
-    def __init__(self, driver: SyncDriver, sent: Signal | None = None) -> None:
+    def __init__(self, driver: SyncDriver, sent: OneShotEvent | None = None) -> None:
         self.driver = driver
         self.sent = sent
         self.until = math.inf
@@ -55,7 +55,7 @@ class Calls:
             return self.again(None, lambda line: self.one(line, step), step=step)
         return self.spread(batch_of(step))[0]
 
-    def across(self, step: Across) -> Any:
+    def across(self, step: SingleServer) -> Any:
         """The same, if one server has all its keys."""
         if self.driver.dialect is None:
             self.driver.check(self._left_s())
@@ -151,7 +151,7 @@ class Calls:
         if driver.dialect is None:
             driver.check(left_s)
         away_s = driver.cluster_away_s(self.away_s if batch.away_s is None else batch.away_s)
-        spread = Spread(batch, driver.place, driver.may_pass, away_s)
+        spread = BatchState(batch, driver.place, driver.may_pass, away_s)
         until, delays = clock.mono_s() + left_s, connection_delays(left_s)
         while True:
             self._turn(spread)
@@ -168,10 +168,10 @@ class Calls:
             clock.sleep(pause)
         return spread.result(is_replica=driver.is_replica)
 
-    def _turn(self, spread: Spread) -> None:
+    def _turn(self, spread: BatchState) -> None:
         """Sends what is left to where it goes, then reads what comes."""
         servers = self.driver.servers
-        ways: list[tuple[Part, Lines, Connection]] = []
+        ways: list[tuple[NodePart, ServerConnections, Connection]] = []
         try:
             try:
                 home = None if servers.is_one else servers.slots().home
@@ -188,7 +188,12 @@ class Calls:
             for _, _, line in ways:
                 line.disconnect()
 
-    def _send(self, spread: Spread, part: Part, ways: list[tuple[Part, Lines, Connection]]) -> None:
+    def _send(
+        self,
+        spread: BatchState,
+        part: NodePart,
+        ways: list[tuple[NodePart, ServerConnections, Connection]],
+    ) -> None:
         lines = line = None
         try:
             lines = self._lines(part)
@@ -210,7 +215,9 @@ class Calls:
                 line.disconnect()
             raise
 
-    def _read(self, spread: Spread, part: Part, lines: Lines, line: Connection) -> None:
+    def _read(
+        self, spread: BatchState, part: NodePart, lines: ServerConnections, line: Connection
+    ) -> None:
         spoilt: Exception | None = None
         try:
             for index in part.indexes:
@@ -229,20 +236,20 @@ class Calls:
             if spoilt is not None:
                 spread.give_up_if_away(part.indexes, lines)
 
-    def _leave(self, lines: Lines, line: Connection, spoilt: Exception | None) -> None:
+    def _leave(self, lines: ServerConnections, line: Connection, spoilt: Exception | None) -> None:
         """The line is idle again, if the server may answer the next call on it."""
         if spoilt is None:
             lines.give(line)
         else:
             self.driver.drop(lines, line, spoilt)
 
-    def _lines(self, part: Part) -> Lines:
+    def _lines(self, part: NodePart) -> ServerConnections:
         servers = self.driver.servers
         if isinstance(part.place, tuple):  # it may have no slot yet, and so not be known
             return servers.lines_at(part.place)
         return servers.lines_for(part.place)
 
-    def _reply(self, line: Connection, step: Command | Call, part: Part) -> Any:
+    def _reply(self, line: Connection, step: Command | Call, part: NodePart) -> Any:
         """What a step brought, or the error it was refused with."""
         try:
             reply = line.read_response(disconnect_on_error=False)
@@ -254,7 +261,7 @@ class Calls:
             return error
         return encoding.popped(reply) if isinstance(step, Pop) else reply
 
-    def _elsewhere(self, step: Command | Call, part: Part) -> Any:
+    def _elsewhere(self, step: Command | Call, part: NodePart) -> Any:
         """A forgotten script, on a line of its own: behind it in the batch a pop may block.
 
         An error of the script is its reply, as it is in the batch.

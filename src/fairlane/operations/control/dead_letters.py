@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fairlane.common.fingerprint import fingerprint_of, read_failure
-from fairlane.common.text import named
+from fairlane.common.text import join_names
 from fairlane.errors import DeadNotFound
 from fairlane.model import DeadChoice, DeadGroup, DeadSubRequest
 from fairlane.operations.control.request_state import not_found
@@ -111,7 +111,7 @@ def none_with(request_id: str, choice: DeadChoice, missing: list[Any]) -> DeadNo
     """Returns the error for what is named but not among the dead."""
     what = "fingerprint" if choice.fingerprints else "index"
     return DeadNotFound(
-        f"request {request_id} has no dead sub-request with {what} {named(missing)}"
+        f"request {request_id} has no dead sub-request with {what} {join_names(missing)}"
     )
 
 

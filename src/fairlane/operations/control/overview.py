@@ -13,13 +13,13 @@ from fairlane import settings
 from fairlane.common.text import of_queue
 from fairlane.errors import FairlaneError
 from fairlane.model import ENDED_STATES, Progress
-from fairlane.operations.batching import batch
+from fairlane.operations.batching import run_all
 from fairlane.operations.control.request_state import asks_of_progress, progress_of
 from fairlane.operations.lease.shards import read_shards
 from fairlane.operations.lease.tokens import parse
 from fairlane.operations.maintenance.dead_workers import is_late
 from fairlane.protocol import keys
-from fairlane.protocol.request_hash import ask, told
+from fairlane.protocol.request_hash import hmget, parse_fields
 from fairlane.protocol.steps import Batch, Command, Operation
 
 if TYPE_CHECKING:
@@ -119,14 +119,14 @@ def _most_urgent(
     ids = list(dict.fromkeys([*(token.request_id for token in parsed if token), *listed]))
     found = []
     unretired = frozenset(listed)
-    replies = yield from batch([ask(name, *_FIELDS) for name in ids])
+    replies = yield from run_all([hmget(name, *_FIELDS) for name in ids])
     for name, reply in zip(ids, replies, strict=True):
-        state, home, priority, born = told(_FIELDS, reply)
+        state, home, priority, born = parse_fields(_FIELDS, reply)
         is_over = state in ENDED_STATES and name not in unretired
         if home == queue and state != "abandoned" and not is_over:
             found.append((int(priority or 0), int(born or 0), name))
     chosen = [name for _, _, name in sorted(found, key=itemgetter(0, 1))[:most]]
-    replies = yield from batch(asks_of_progress(chosen))
+    replies = yield from run_all(asks_of_progress(chosen))
     rows = zip(chosen, replies[::2], replies[1::2], strict=True)
     all_found = (progress_of(name, fields, held) for name, fields, held in rows)
     return [one for one in all_found if one is not None]
@@ -139,7 +139,7 @@ def _waiting(queue: str, shards: Sequence[int]) -> Operation[_Waiting]:
     """Counts all tokens, and reads the first of them, from the most urgent lane on."""
     places = [(shard, priority) for priority in range(keys.LANES) for shard in shards]
     places += [(shard, _DELAYED) for shard in shards]
-    replies = yield from batch([_count(queue, place) for place in places])
+    replies = yield from run_all([_count(queue, place) for place in places])
     counts = {place: count for place, count in zip(places, replies, strict=True) if count}
     return _Waiting(counts, (yield from _read(queue, counts)))
 
@@ -151,7 +151,7 @@ def _read(queue: str, counts: dict[Place, int]) -> Operation[dict[Place, list[by
         if left > 0:
             steps[place] = _first(queue, place, min(left, count))
             left -= count
-    replies = yield from batch(list(steps.values()))
+    replies = yield from run_all(list(steps.values()))
     return {place: _texts(place, reply) for place, reply in zip(steps, replies, strict=True)}
 
 
@@ -197,7 +197,7 @@ def _not_wanted(placed: list[tuple[Place, bytes]]) -> Operation[list[tuple[Place
     parsed = [parse(token) for _, token in placed]
     asked = [token for token in parsed if token is not None]
     steps = [Command(b"HGET", keys.permits(token.request_id), token.k) for token in asked]
-    replies = iter((yield from batch(steps)))
+    replies = iter((yield from run_all(steps)))
     found = []
     for (place, text), token in zip(placed, parsed, strict=True):
         permit = (next(replies) or b"").split(b":") if token is not None else []

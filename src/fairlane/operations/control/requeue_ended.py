@@ -23,7 +23,7 @@ from fairlane.operations.submit.stream import submit
 from fairlane.protocol import keys
 from fairlane.protocol.request_hash import as_text, read, unpacked
 from fairlane.protocol.scripts import library
-from fairlane.protocol.steps import Batch, Command, Pull
+from fairlane.protocol.steps import Batch, Command, NextChunk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -247,7 +247,7 @@ def _feed(
         step = next(operation)
         while True:
             try:
-                reply = (yield from pull()) if isinstance(step, Pull) else (yield step)
+                reply = (yield from pull()) if isinstance(step, NextChunk) else (yield step)
             except GeneratorExit:
                 operation.close()
                 raise

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fairlane.common.text import span
+from fairlane.common.text import format_duration
 from fairlane.model import ENDED_STATES
 from fairlane.protocol import keys
-from fairlane.protocol.request_hash import ask, told
+from fairlane.protocol.request_hash import hmget, parse_fields
 from fairlane.protocol.steps import Batch, Command, Operation
 
 _MOST = 20  # requests looked at
@@ -46,13 +46,13 @@ def _one(request_id: str) -> Operation[Waits | None]:
     leases, retries = keys.leases(request_id), keys.retries(request_id)
     row, held, first, (seconds, micros) = yield Batch(
         [
-            ask(request_id, *_FIELDS),
+            hmget(request_id, *_FIELDS),
             Command(b"ZCARD", leases),
             Command(b"ZRANGE", retries, 0, 0, b"WITHSCORES"),
             Command(b"TIME"),
         ]
     )
-    state, is_open, fresh = told(_FIELDS, row)
+    state, is_open, fresh = parse_fields(_FIELDS, row)
     if not state or state in ENDED_STATES or state == "abandoned":
         return None
     now, due = int(seconds) * 1000 + int(micros) // 1000, int(float(first[1])) if first else 0
@@ -63,7 +63,7 @@ def _one(request_id: str) -> Operation[Waits | None]:
     if held:
         return Waits(request_id, "held", "held by another worker")
     if due > now and not int(fresh or 0):
-        return Waits(request_id, "retry", f"next retry in {span(due - now + 999)}", due)
+        return Waits(request_id, "retry", f"next retry in {format_duration(due - now + 999)}", due)
     if is_open == "1" and not first and not int(fresh or 0):
         return Waits(request_id, "open", "open: its producer is still sending, or gone")
     return Waits(request_id, "token", "its next token is on its way")

@@ -14,7 +14,7 @@ from fairlane.operations.diagnosis.server_checks import BAD, OK, WARN, Check, Fa
 from fairlane.operations.diagnosis.size_checks import judge_retention, judge_sizes
 from fairlane.protocol.scripts import Dialect, library
 from fairlane.protocol.server_info import read_info
-from fairlane.protocol.steps import At, Command, Nodes
+from fairlane.protocol.steps import Command, Nodes, OnNode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,7 +99,7 @@ def _node(
 def _ask(node: Any, *words: bytes) -> Operation[Any]:
     """A node's answer; None when it refuses. Raises RedisUnreachable."""
     try:
-        return (yield At(node, Command(*words)))
+        return (yield OnNode(node, Command(*words)))
     except RedisUnreachable:
         raise
     except FairlaneError:

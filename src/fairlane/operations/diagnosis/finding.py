@@ -31,7 +31,7 @@ class Finding:
         return not self.is_repaired and not self.is_harmless
 
 
-class Tally:
+class FindingCounts:
     """Collects the findings of one page."""
 
     def __init__(self, repair: bool) -> None:

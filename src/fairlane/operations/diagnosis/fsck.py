@@ -10,20 +10,20 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane import settings
-from fairlane.common.text import many
+from fairlane.common.text import plural
 from fairlane.errors import FairlaneError, RedisUnreachable
 from fairlane.model import ENDED_STATES
-from fairlane.operations.batching import batch, each
-from fairlane.operations.diagnosis.finding import Finding, Tally, mend
+from fairlane.operations.batching import run_all, run_each
+from fairlane.operations.diagnosis.finding import Finding, FindingCounts, mend
 from fairlane.operations.diagnosis.fsck_dispatch import GRACE_MS, Dispatch
 from fairlane.operations.lease.shards import move_one, read_shards
 from fairlane.operations.maintenance.lost_tokens import Suspect, find_lost, queued_long, remint
 from fairlane.operations.maintenance.registry import reap_all
 from fairlane.operations.submit.intents import seen_to_exist
 from fairlane.protocol import keys
-from fairlane.protocol.request_hash import ask, told
+from fairlane.protocol.request_hash import hmget, parse_fields
 from fairlane.protocol.scripts import library
-from fairlane.protocol.steps import At, Batch, Command, Nodes, Operation
+from fairlane.protocol.steps import Batch, Command, Nodes, OnNode, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -95,11 +95,11 @@ class Walk:
         parts: dict[str, set[str]] = {}
         for part, request_id in filter(None, map(keys.part_and_id, found)):
             parts.setdefault(request_id, set()).add(part)
-        tally = Tally(self.repair)
+        tally = FindingCounts(self.repair)
         if self.thorough:
             yield from self._endless([key for key in found if keys.staging_of(key)], tally)
         if parts:
-            seconds, _ = yield At(node, Command(b"TIME"))
+            seconds, _ = yield OnNode(node, Command(b"TIME"))
             now = int(seconds) * 1000
             rows = yield from self._rows([name for name in parts if "req" in parts[name]], tally)
             mine = [row for row in rows if row.queue == self.queue]
@@ -124,7 +124,7 @@ class Walk:
         node = self._nodes[0]
         words = (b"SCAN", self._cursor, b"MATCH", pattern, b"COUNT", PAGE)
         try:
-            cursor, found = yield At(node, Command(*words))
+            cursor, found = yield OnNode(node, Command(*words))
         except RedisUnreachable:
             present = yield Nodes()
             if node in present:
@@ -142,30 +142,30 @@ class Walk:
             self._walked.append(node)
             self._nodes = [other for other in self._nodes or [] if other != node]
 
-    def _rows(self, ids: list[str], tally: Tally) -> Operation[list[Row]]:
+    def _rows(self, ids: list[str], tally: FindingCounts) -> Operation[list[Row]]:
         """The requests of these ids, whatever their queue; an intent given up is none."""
-        asked = [ask(name, *_FIELDS) for name in ids]
-        replies = yield from each(asked)
+        asked = [hmget(name, *_FIELDS) for name in ids]
+        replies = yield from run_each(asked)
         rows = []
         for name, reply in zip(ids, replies, strict=True):
             if isinstance(reply, FairlaneError):
                 # If other keys show that it is a request of ours, it is told of as an orphan, too.
                 tally.note("stray", name, f"req:{{{name}}} can't be read: another program's, maybe")
                 continue
-            values = dict(zip(_FIELDS, told(_FIELDS, reply), strict=True))
+            values = dict(zip(_FIELDS, parse_fields(_FIELDS, reply), strict=True))
             if values["state"] and values["queue"]:
                 rows.append(Row(name, values["state"], values["queue"], values))
         return rows
 
     # What the dispatch slot should know.
 
-    def _forgotten(self, live: list[Row], tally: Tally) -> Operation[None]:
+    def _forgotten(self, live: list[Row], tally: FindingCounts) -> Operation[None]:
         """Nobody looks after a request that is not in `active`."""
         active = keys.active(self.queue)
-        scores = yield from batch([Command(b"ZSCORE", active, row.id) for row in live])
+        scores = yield from run_all([Command(b"ZSCORE", active, row.id) for row in live])
         missing = [row for row, score in zip(live, scores, strict=True) if score is None]
         asked = [Command(b"HGET", keys.request_hash(row.id), b"state") for row in missing]
-        states = yield from batch(asked)  # it may have ended meanwhile
+        states = yield from run_all(asked)  # it may have ended meanwhile
         score = (yield from self._now()) if missing and tally.repair else ""
         for row, state in zip(missing, states, strict=True):
             if state is None or state.decode() in ENDED_STATES:
@@ -182,12 +182,12 @@ class Walk:
         _, (seconds, _) = yield Batch(asked)
         return seen_to_exist(int(seconds) * 1000)
 
-    def _unlogged(self, ended: list[Row], now: int, tally: Tally) -> Operation[None]:
+    def _unlogged(self, ended: list[Row], now: int, tally: FindingCounts) -> Operation[None]:
         """An ending whose marker is missing while the tombstone stands is not in the log."""
         old = [row for row in ended if now - row.number("ended") > settings.TOKEN_GRACE_MS]
         logged = keys.logged(self.queue)
         asked = [Command(b"ZSCORE", logged, f"{row.id}|{row.number('born')}") for row in old]
-        markers = yield from batch(asked)
+        markers = yield from run_all(asked)
         for row, marker in zip(old, markers, strict=True):
             if marker is None:
                 found = tally.add("unlogged", row.id, f"is {row.state}, unlogged", "log its ending")
@@ -196,9 +196,9 @@ class Walk:
 
     # The request's own slot.
 
-    def _unsound(self, rows: list[Row], now: int, tally: Tally) -> Operation[None]:
+    def _unsound(self, rows: list[Row], now: int, tally: FindingCounts) -> Operation[None]:
         """Invariants that do not hold, and leases that should have been taken back."""
-        replies = yield from each([library().check(keys.request_keys(row.id)) for row in rows])
+        replies = yield from run_each([library().check(keys.request_keys(row.id)) for row in rows])
         for row, broken in zip(rows, replies, strict=True):
             if isinstance(broken, FairlaneError):
                 tally.unreadable(row.id, broken)
@@ -207,14 +207,14 @@ class Walk:
         live = [row for row in rows if not row.is_over]
         late = now - GRACE_MS
         asked = [Command(b"ZCOUNT", keys.leases(row.id), b"-inf", late) for row in live]
-        for row, count in zip(live, (yield from each(asked)), strict=True):
+        for row, count in zip(live, (yield from run_each(asked)), strict=True):
             if isinstance(count, int) and count:
-                what = f"has {many(count, 'lease')} that expired more than a minute ago"
+                what = f"has {plural(count, 'lease')} that expired more than a minute ago"
                 found = tally.add("overdue", row.id, what, "take them back")
                 if tally.repair:
                     yield from mend(found, reap_all(self.queue, row.id))
 
-    def _broken(self, row: Row, sentence: str, tally: Tally) -> Operation[None]:
+    def _broken(self, row: Row, sentence: str, tally: FindingCounts) -> Operation[None]:
         is_left = row.is_over and "accounted" not in sentence
         mends = "tidy its keys" if is_left else "take back, mint"
         found = tally.add("left over" if is_left else "unsound", row.id, sentence, mends)
@@ -225,12 +225,12 @@ class Walk:
             yield from mend(found, library().expire_leftovers(names, ttl=settings.MARKER_MS))
         else:
             yield from mend(found, reap_all(self.queue, row.id))
-        (broken,) = yield from each([library().check(names)])
+        (broken,) = yield from run_each([library().check(names)])
         if isinstance(broken, FairlaneError) or broken:
             found.is_repaired, found.is_by_hand = False, True
             found.mend = "cancel it and submit it anew under another id"
 
-    def _lost_tokens(self, live: Iterable[Row], tally: Tally) -> Operation[None]:
+    def _lost_tokens(self, live: Iterable[Row], tally: FindingCounts) -> Operation[None]:
         """Permits whose tokens are nowhere; looked for when there are many, and at the end."""
         for row in live:
             try:
@@ -245,7 +245,7 @@ class Walk:
         suspects = yield from self._astray(suspects, tally)
         lost = yield from still_lost(self.queue, suspects)
         for name, permits in lost.items():
-            what = f"waits for {many(len(permits), 'token')} nowhere to be found"
+            what = f"waits for {plural(len(permits), 'token')} nowhere to be found"
             found = tally.add("lost tokens", name, what, "mint them again")
             if tally.repair:
                 yield from mend(found, self._remint(name, permits))
@@ -255,7 +255,7 @@ class Walk:
         if isinstance(reply, FairlaneError):
             raise reply
 
-    def _astray(self, suspects: list[Suspect], tally: Tally) -> Operation[list[Suspect]]:
+    def _astray(self, suspects: list[Suspect], tally: FindingCounts) -> Operation[list[Suspect]]:
         """Tells of tokens in shards that nobody looks into; the suspects that are not there."""
         if not suspects:
             return []
@@ -270,9 +270,9 @@ class Walk:
 
     # Keys without a request.
 
-    def _endless(self, found: list[bytes], tally: Tally) -> Operation[None]:
+    def _endless(self, found: list[bytes], tally: FindingCounts) -> Operation[None]:
         """What a sink keeps is to expire, whether its request is there or not."""
-        ttls = yield from batch([Command(b"PTTL", key) for key in found])
+        ttls = yield from run_all([Command(b"PTTL", key) for key in found])
         for key, ttl in zip(found, ttls, strict=True):
             if ttl == -1:
                 shown, name = key.decode(), keys.staging_of(key) or ""
@@ -282,11 +282,11 @@ class Walk:
                     yield from mend(one, Command(b"PEXPIRE", key, settings.PINNED_MS))
 
     def _orphans(
-        self, parts: dict[str, set[str]], known: set[str], tally: Tally
+        self, parts: dict[str, set[str]], known: set[str], tally: FindingCounts
     ) -> Operation[None]:
         away = [name for name in parts if "req" not in parts[name]]  # it came on another page
         asked = [Command(b"HGET", keys.request_hash(name), b"state") for name in away]
-        states = yield from each(asked)
+        states = yield from run_each(asked)
         known |= {
             name
             for name, state in zip(away, states, strict=True)
@@ -320,7 +320,8 @@ class Walk:
             Command(b"GETRANGE", few, 0, 5),
         ]
         groups, found, waiting, out, buried, bodies = [
-            [] if isinstance(reply, FairlaneError) else reply for reply in (yield from each(asked))
+            [] if isinstance(reply, FairlaneError) else reply
+            for reply in (yield from run_each(asked))
         ]
         return bool(
             any(stream in group for group in groups)
@@ -343,7 +344,7 @@ def still_lost(queue: str, suspects: list[Suspect]) -> Operation[dict[str, list[
     missing = [one for permits in lost.values() for one in permits]
     asked = [Command(b"HGET", keys.permits(one.request_id), one.k) for one in missing]
     found: dict[str, list[Suspect]] = {}
-    for one, text in zip(missing, (yield from batch(asked)), strict=True):
+    for one, text in zip(missing, (yield from run_all(asked)), strict=True):
         if (text or b"").startswith(f"q:{one.g}:".encode()):
             found.setdefault(one.request_id, []).append(one)
     return found

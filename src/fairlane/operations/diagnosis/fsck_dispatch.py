@@ -6,13 +6,13 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from fairlane import settings
-from fairlane.common.text import many
+from fairlane.common.text import plural
 from fairlane.errors import FairlaneError
 from fairlane.model import ENDED_STATES
-from fairlane.operations.batching import each
-from fairlane.operations.diagnosis.finding import Finding, Tally, mend
+from fairlane.operations.batching import run_each
+from fairlane.operations.diagnosis.finding import Finding, FindingCounts, mend
 from fairlane.operations.lease.shards import read_shards
-from fairlane.operations.lease.tokens import drop, parse
+from fairlane.operations.lease.tokens import drop_active, parse
 from fairlane.operations.maintenance.registry import look_at
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
@@ -43,7 +43,7 @@ class Dispatch:
 
     def page(self) -> Operation[list[Finding]]:
         """Looks at the next page."""
-        tally = Tally(self.repair)
+        tally = FindingCounts(self.repair)
         is_done = yield from self._phases[0](tally)
         if is_done:
             self._phases.pop(0)
@@ -56,7 +56,7 @@ class Dispatch:
         self._cursor = bytes(cursor)
         return found, int(seconds) * 1000
 
-    def _active(self, tally: Tally) -> Operation[bool]:
+    def _active(self, tally: FindingCounts) -> Operation[bool]:
         """Entries that stand for no request which goes on."""
         found, now = yield from self._scan(keys.active(self.queue))
         late = [
@@ -66,7 +66,7 @@ class Dispatch:
         ]
         ids = [name.decode("utf-8", "replace") for name, _ in late]
         asked = [Command(b"HMGET", keys.request_hash(one), b"state", b"queue") for one in ids]
-        rows = yield from each(asked)
+        rows = yield from run_each(asked)
         for (name, score), request_id, row in zip(late, ids, rows, strict=True):
             what = None if isinstance(row, FairlaneError) else self._why(row, score)
             if what is None:
@@ -89,11 +89,11 @@ class Dispatch:
         try:
             request_id = keys.check_name("request id", name.decode("utf-8", "replace"))
         except FairlaneError:
-            yield drop(self.queue, name, score)
+            yield drop_active(self.queue, name, score)
             return
         yield from look_at(self.queue, request_id, score, now)
 
-    def _delayed(self, tally: Tally) -> Operation[bool]:
+    def _delayed(self, tally: FindingCounts) -> Operation[bool]:
         """What no promoter can read would stop it; what is stale is only in the way."""
         if self._shards is None:
             self._shards = list((yield from read_shards(self.queue)).served)
@@ -114,7 +114,7 @@ class Dispatch:
             self._tell(tally, "delayed")
         return self._cursor == b"0"
 
-    def _lanes(self, tally: Tally) -> Operation[bool]:
+    def _lanes(self, tally: FindingCounts) -> Operation[bool]:
         """Tokens of requests that are gone, or of permits that have other tokens now."""
         shards = self._shards or [0]
         lane = keys.lanes(self.queue, shards[0])[self._lane]
@@ -136,19 +136,19 @@ class Dispatch:
         """Counts the stale ones."""
         read = [token for token in map(parse, tokens) if token is not None]
         asked = [Command(b"HGET", keys.permits(one.request_id), one.k) for one in read]
-        permits = yield from each(asked)
+        permits = yield from run_each(asked)
         fresh = sum(
             isinstance(text, bytes) and text.startswith(f"q:{one.g}:".encode())
             for one, text in zip(read, permits, strict=True)
         )
         self._tokens += len(tokens) - fresh
 
-    def _tell(self, tally: Tally, where: str) -> None:
+    def _tell(self, tally: FindingCounts, where: str) -> None:
         if self._tokens:
-            tally.note("stale", where, f"{many(self._tokens, 'token')} that nobody waits for")
+            tally.note("stale", where, f"{plural(self._tokens, 'token')} that nobody waits for")
         self._tokens = 0
 
-    def _workers(self, tally: Tally) -> Operation[bool]:
+    def _workers(self, tally: FindingCounts) -> Operation[bool]:
         """Workers that have been silent for long; any leader forgets them."""
         workers = keys.workers(self.queue)
         asked = [Command(b"ZRANGE", workers, 0, -1, b"WITHSCORES"), Command(b"TIME")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from fairlane.common.text import many, named, span
+from fairlane.common.text import format_duration, join_names, plural
 from fairlane.errors import FairlaneError, RedisUnreachable
 from fairlane.model import ENDED_STATES
 from fairlane.operations.diagnosis.fsck import still_lost
@@ -13,7 +13,7 @@ from fairlane.operations.lease.shards import read_shards
 from fairlane.operations.maintenance.dead_workers import is_late
 from fairlane.operations.maintenance.lost_tokens import Suspect, queued_long
 from fairlane.protocol import keys
-from fairlane.protocol.request_hash import ask, told
+from fairlane.protocol.request_hash import hmget, parse_fields
 from fairlane.protocol.steps import Batch, Command
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def judge_queue(queue: str) -> Operation[list[Check]]:
     checks += _behind(seen)
     checks += yield from _idle(seen, has_workers=bool(beats))
     if unreadable:
-        what = f"can't be read: {named(unreadable)}"
+        what = f"can't be read: {join_names(unreadable)}"
         checks.append(Check("unreadable", BAD, what, "fairlane fsck says why"))
     checks.append((yield from _endings(queue)))
     if count > _MOST:
@@ -86,11 +86,11 @@ def _workers(queue: str, beats: list[bytes], now: int, waiting: int) -> Check:
     ]
     count = len(beats) // 2 - len(late)
     if not count and waiting:
-        what = f"no worker beats, and {many(waiting, 'unfinished request')} waiting"
+        what = f"no worker beats, and {plural(waiting, 'unfinished request')} waiting"
         mend = f"start one: fairlane worker --queue {queue} --handler module:function"
         return Check("workers", BAD, what, mend)
     if late:
-        what = f"{count} beat, silent: {named(late)}"
+        what = f"{count} beat, silent: {join_names(late)}"
         return Check("workers", WARN, what, "look whether they run; what they held goes to others")
     return Check("workers", OK, f"{count} beat" if count else "none, and nothing waits")
 
@@ -101,7 +101,7 @@ def _upkeep(dues: list[list[bytes]], now: int) -> Check:
     behind = now - min(due, default=now)
     if behind <= _OVERDUE_MS:
         return Check("upkeep", OK, "what is due is looked after")
-    what = f"nobody has looked after what was due {span(int(behind))} ago"
+    what = f"nobody has looked after what was due {format_duration(int(behind))} ago"
     mend = f"any worker of the queue does; {_REPAIR} does most of it once"
     return Check("upkeep", WARN, what, mend)
 
@@ -126,8 +126,8 @@ def _look(queue: str, names: list[bytes]) -> Operation[tuple[list[Seen], list[st
 
 def _one(queue: str, request_id: str) -> Operation[Seen | None]:
     leases, retries = keys.leases(request_id), keys.retries(request_id)
-    row, (seconds, micros) = yield Batch([ask(request_id, *_FIELDS), Command(b"TIME")])
-    value = dict(zip(_FIELDS, told(_FIELDS, row), strict=True))
+    row, (seconds, micros) = yield Batch([hmget(request_id, *_FIELDS), Command(b"TIME")])
+    value = dict(zip(_FIELDS, parse_fields(_FIELDS, row), strict=True))
     if value["queue"] != queue or value["state"] in ENDED_STATES:
         return None
     now = int(seconds) * 1000 + int(micros) // 1000
@@ -163,7 +163,7 @@ def _tokens(queue: str, seen: list[Seen]) -> Operation[Check]:
     lost = yield from still_lost(queue, suspects)
     if not lost:
         return Check("tokens", OK, "none is lost")
-    what = f"{many(sum(map(len, lost.values())), 'token')} lost, of {named(list(lost))}"
+    what = f"{plural(sum(map(len, lost.values())), 'token')} lost, of {join_names(list(lost))}"
     mend = f"the leading worker mints them again within 20 s; {_REPAIR} does it now"
     return Check("tokens", WARN, what, mend)
 
@@ -184,7 +184,7 @@ def _stuck(queue: str, seen: list[Seen]) -> Operation[Check]:
     stuck = [one.id for one in again if _is_stuck(one) and one.seq == first[one.id].seq]
     if not stuck:
         return Check("stuck", OK, "no request is stuck")
-    what = f"work waits, nobody holds it and no token is queued: {named(stuck)}"
+    what = f"work waits, nobody holds it and no token is queued: {join_names(stuck)}"
     return Check("stuck", BAD, what, _REPAIR)
 
 
@@ -193,11 +193,11 @@ def _behind(seen: list[Seen]) -> list[Check]:
     checks = []
     expired = [one.id for one in seen if one.expired]
     if expired:
-        what = f"leases have expired and nobody takes them back: {named(expired)}"
+        what = f"leases have expired and nobody takes them back: {join_names(expired)}"
         checks.append(Check("leases", WARN, what, f"start a worker, or {_REPAIR}"))
     silent = [one.id for one in seen if one.is_open and one.chunk_age > _LONG_MS]
     if silent:
-        what = f"open, and no chunk has come for {span(_LONG_MS)}: {named(silent)}"
+        what = f"open, and no chunk has come for {format_duration(_LONG_MS)}: {join_names(silent)}"
         mend = (
             "submit the same again to go on, or fairlane cancel ID; after an hour it is cancelled"
         )
@@ -219,11 +219,14 @@ def _idle(seen: list[Seen], *, has_workers: bool) -> Operation[list[Check]]:
         still[one.held > 0].append(one.id)
     checks = []
     if still[True]:
-        what = f"held, and nothing was done for {span(_LONG_MS)}: {named(still[True])}"
+        what = (
+            f"held, and nothing was done for {format_duration(_LONG_MS)}: {join_names(still[True])}"
+        )
         mend = "fairlane status ID names the workers; a handler may hang"
         checks.append(Check("slow", WARN, what, mend))
     if still[False] and has_workers:
-        what = f"waiting, and nothing was done for {span(_LONG_MS)}: {named(still[False])}"
+        waiting = join_names(still[False])
+        what = f"waiting, and nothing was done for {format_duration(_LONG_MS)}: {waiting}"
         mend = "workers are busy with more urgent lanes: add workers, or lower their limits"
         checks.append(Check("waiting", WARN, what, mend))
     return checks
@@ -239,6 +242,6 @@ def _endings(queue: str) -> Operation[Check]:
             lost.append(text.get(b"id", b"?").decode("utf-8", "replace"))
     if not lost:
         return Check("endings", OK, f"none lost among the last {len(log)}")
-    what = f"{len(lost)} of the last {len(log)} requests were lost: {named(lost)}"
+    what = f"{len(lost)} of the last {len(log)} requests were lost: {join_names(lost)}"
     mend = "submit them again; see persistence and replicas above for how not to lose the next"
     return Check("endings", WARN, what, mend)

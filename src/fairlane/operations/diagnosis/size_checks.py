@@ -8,15 +8,15 @@ from __future__ import annotations
 from statistics import mean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairlane.common.text import size, span
+from fairlane.common.text import format_duration, size
 from fairlane.errors import FairlaneError
-from fairlane.operations.batching import each
+from fairlane.operations.batching import run_each
 from fairlane.operations.diagnosis.server_checks import WARN, Check, Facts
 from fairlane.operations.lease.tokens import marker_ms
 from fairlane.protocol import keys
-from fairlane.protocol.request_hash import ask, told
+from fairlane.protocol.request_hash import hmget, parse_fields
 from fairlane.protocol.server_info import read_info
-from fairlane.protocol.steps import At, Batch, Command
+from fairlane.protocol.steps import Batch, Command, OnNode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,14 +38,14 @@ def judge_sizes(queue: str, node: Any) -> Operation[list[Check]]:
     """Advice where many requests pay for more than they hold; `node` is asked for its setting."""
     name = b"stream-node-max-bytes"
     try:
-        _, size = yield At(node, Command(b"CONFIG", b"GET", name))
+        _, size = yield OnNode(node, Command(b"CONFIG", b"GET", name))
     except (FairlaneError, ValueError):  # not readable
         return []
     if int(size) <= GOOD_BYTES:
         return []
     ids = yield Command(b"ZRANGE", keys.active(queue), 0, _MOST - 1)
     streams = [keys.request_keys(one.decode("utf-8", "replace"))[0] for one in ids]
-    lengths = yield from each([Command(b"XLEN", stream) for stream in streams])
+    lengths = yield from run_each([Command(b"XLEN", stream) for stream in streams])
     found = sum(isinstance(length, int) and 0 < length <= _SMALL for length in lengths)
     if found < _MANY:
         return []
@@ -85,8 +85,9 @@ def judge_retention(queue: str, nodes: Sequence[Any]) -> Operation[list[Check]]:
         return []
     shown = f"{rate:,.0f}" if rate >= _SLOW_RATE else f"{rate:.1f}"
     bytes_each, kept_ms = mean(one.size for one in left), mean(one.retain_ms for one in left)
+    kept = format_duration(int(kept_ms))
     what = (
-        f"{shown} requests end a second, and each keeps {size(bytes_each)} for {span(int(kept_ms))}"
+        f"{shown} requests end a second, and each keeps {size(bytes_each)} for {kept}"
         f": that grows to {size(need)}, and the memory is {size(memory)}"
     )
     mend = "shorten the retention of results (--retain 10m to 366d), or give Redis more memory"
@@ -117,14 +118,14 @@ def _left_by(ended: Sequence[str]) -> Operation[list[Left]]:
     steps: list[Command] = []
     for name in ended:
         kept = (keys.request_hash(name), keys.results(name), keys.dead(name))
-        steps += [ask(name, "retain_ms"), *(Command(b"MEMORY", b"USAGE", key) for key in kept)]
-    replies = yield from each(steps)
+        steps += [hmget(name, "retain_ms"), *(Command(b"MEMORY", b"USAGE", key) for key in kept)]
+    replies = yield from run_each(steps)
     found = []
     for at in range(0, len(replies), _STEPS):
         policy, *sizes = replies[at : at + _STEPS]
         if any(isinstance(reply, FairlaneError) for reply in (policy, *sizes)):
             continue
-        (retain_ms,) = told(("retain_ms",), policy)
+        (retain_ms,) = parse_fields(("retain_ms",), policy)
         if retain_ms:
             found.append(Left(int(retain_ms), sum(size or 0 for size in sizes)))
     return found
@@ -134,6 +135,6 @@ def _memory(nodes: Sequence[Any]) -> Operation[int]:
     """How many bytes all nodes may use: each its maxmemory, or all of its machine."""
     total = 0
     for node in nodes:
-        facts = Facts(read_info((yield At(node, Command(b"INFO", b"memory")))), None)
+        facts = Facts(read_info((yield OnNode(node, Command(b"INFO", b"memory")))), None)
         total += facts.number("maxmemory") or facts.number("total_system_memory")
     return total

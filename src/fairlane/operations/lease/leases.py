@@ -15,7 +15,7 @@ from fairlane import settings
 from fairlane.model import Slice, Token, Verdict
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import Library, Script, library
-from fairlane.protocol.steps import Across, TextCall
+from fairlane.protocol.steps import SingleServer, TextCall
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +28,19 @@ if TYPE_CHECKING:
 # In the order of their signatures: a unit makes tens of thousands of these calls a second.
 _ACQUIRE = ("now", "k", "g", "op", "worker", "started", "count", "shared")
 _COMPLETE = ("now", "k", "fence", "op", "keep", "done")
-_GO_ON = ("now", "k", "fence", "op", "done", "id", "lane", "next_op", "worker", "started", "count")
+_COMPLETE_AND_ACQUIRE = (
+    "now",
+    "k",
+    "fence",
+    "op",
+    "done",
+    "id",
+    "lane",
+    "next_op",
+    "worker",
+    "started",
+    "count",
+)
 
 
 @lru_cache(maxsize=8)
@@ -74,14 +86,14 @@ def acquire(
     request's node of a cluster has not answered for AWAY_S.
     """
     op = op or new_op()
-    call = show(token, worker, started, count, op)
+    call = acquire_call(token, worker, started, count, op)
     call.away_s = settings.AWAY_S
     reply = yield call
-    word, taken, rest = shown(token, op, reply)
+    word, taken, rest = parse_acquired(token, op, reply)
     return word.decode(), taken, rest
 
 
-def show(
+def acquire_call(
     token: Token, worker: str, started: str, count: int, op: bytes, *, shared: bool = False
 ) -> Call:
     """The call that acquires; `shared`: with others by one unit, where no death is charged.
@@ -96,7 +108,9 @@ def show(
     )  # fmt: skip
 
 
-def shown(token: Token, op: bytes, reply: list[Any]) -> tuple[bytes, Slice | None, list[Any]]:
+def parse_acquired(
+    token: Token, op: bytes, reply: list[Any]
+) -> tuple[bytes, Slice | None, list[Any]]:
     """What its reply says: the same three things."""
     word: bytes = reply[0]
     if word != b"ok":
@@ -122,9 +136,9 @@ def complete(
     return _complete(held.request_id, lease, ids, results, verdicts, b"1" if keep else b"u")
 
 
-def go_on(
+def complete_and_acquire(
     held: Slice, part: Part, lane: bytes, op: bytes, worker: str, started: str, count: int
-) -> Across:
+) -> SingleServer:
     """The call that settles a slice as complete does, and takes the permit's next one.
 
     That only if its token, which came from the list `lane`, would be the next one popped. `op` and
@@ -136,7 +150,13 @@ def go_on(
         b"%d" % keys.number_of(lane), op, worker, started, b"%d" % count, *ids, *results,
     ]  # fmt: skip
     names = keys.request_keys(held.request_id) + keys.from_lane_up(lane)
-    return Across(TextCall(_signed(library(), "go_on", _GO_ON), names, args + _words(verdicts)))
+    return SingleServer(
+        TextCall(
+            _signed(library(), "complete_and_acquire", _COMPLETE_AND_ACQUIRE),
+            names,
+            args + _words(verdicts),
+        )
+    )
 
 
 def going_on(held: Slice) -> Token:

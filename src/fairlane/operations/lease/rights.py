@@ -13,7 +13,7 @@ from fairlane.errors import FairlaneError, RedisUnfit, RedisUnreachable
 from fairlane.protocol import acl, keys
 from fairlane.protocol.scripts import Dialect, library
 from fairlane.protocol.server_info import read_info
-from fairlane.protocol.steps import At, Batch, Command, Nodes
+from fairlane.protocol.steps import Batch, Command, Nodes, OnNode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,7 +68,7 @@ def _info() -> Operation[dict[str, str]]:
     error: RedisUnreachable | None = None
     for node in (yield Nodes()):
         try:
-            return read_info((yield At(node, Command(b"INFO"))))
+            return read_info((yield OnNode(node, Command(b"INFO"))))
         except RedisUnreachable as failure:
             error = failure
     raise error or RedisUnreachable("no node of the cluster answers")

@@ -13,10 +13,10 @@ from zlib import crc32
 from fairlane import settings
 from fairlane.errors import FairlaneError, InvalidArgument, RedisUnreachable
 from fairlane.model import ENDED_STATES
-from fairlane.operations.batching import each_or_error
+from fairlane.operations.batching import run_each_or_error
 from fairlane.operations.lease.tokens import Ending, Minted, insert_all, retire_all
 from fairlane.protocol import keys
-from fairlane.protocol.request_hash import ask, told
+from fairlane.protocol.request_hash import hmget, parse_fields
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Call, Command, Operation
 
@@ -58,7 +58,7 @@ class Shards(NamedTuple):
         return Shards(self.numbers[first:] + self.numbers[:first]).text
 
 
-class Spread(NamedTuple):
+class ShardLayout(NamedTuple):
     """What the dispatch slot knows: the shards, those that are left, and since when (its ms)."""
 
     present: Shards
@@ -77,11 +77,11 @@ def served(present: bytes | str, left: bytes | str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(numbers + Shards.of(left).numbers))
 
 
-def read_shards(queue: str) -> Operation[Spread]:
+def read_shards(queue: str) -> Operation[ShardLayout]:
     """The shards of a queue now."""
     found = yield Command(b"HMGET", keys.conf(queue), b"shards", b"left", b"shards_since")
     present, left, since = (value or b"" for value in found)
-    return Spread(Shards.of(present), Shards.of(left), int(since or 0))
+    return ShardLayout(Shards.of(present), Shards.of(left), int(since or 0))
 
 
 def choose(queue: str, count: int, home: Callable[[bytes], Any]) -> Shards:
@@ -103,15 +103,15 @@ def choose(queue: str, count: int, home: Callable[[bytes], Any]) -> Shards:
     return Shards(tuple(sorted(chosen)))
 
 
-def set_shards(queue: str, shards: Shards) -> Operation[Spread]:
+def set_shards(queue: str, shards: Shards) -> Operation[ShardLayout]:
     """Spreads a queue: what is submitted from now on at once, what is there by `move`."""
     return (yield from _set(queue, shards.text))
 
 
-def _set(queue: str, text: str, since: str = "") -> Operation[Spread]:
+def _set(queue: str, text: str, since: str = "") -> Operation[ShardLayout]:
     call = library().set_shards((keys.conf(queue),), shards=text, since=since)
     _, present, left, set_at = yield call
-    return Spread(Shards.of(present), Shards.of(left), int(set_at))
+    return ShardLayout(Shards.of(present), Shards.of(left), int(set_at))
 
 
 def move(queue: str) -> Operation[int]:
@@ -137,7 +137,7 @@ def move(queue: str) -> Operation[int]:
     return count
 
 
-def _forget(queue: str, spread: Spread) -> Operation[None]:
+def _forget(queue: str, spread: ShardLayout) -> Operation[None]:
     """Nobody uses what is left; nor do the stale tokens there. Unless all was changed meanwhile."""
     found = yield from _set(queue, "=", str(spread.since))
     if found.since == spread.since and not found.left.numbers:
@@ -157,14 +157,14 @@ def move_one(queue: str, request_id: str, present: Shards) -> Operation[None]:
 
 def _move(queue: str, names: list[str], present: Shards) -> Operation[tuple[int, int]]:
     """Moves some; returns how many, and how many are not there yet, on a node away, or refused."""
-    replies = yield from each_or_error([ask(name, *_FIELDS) for name in names])
+    replies = yield from run_each_or_error([hmget(name, *_FIELDS) for name in names])
     calls: list[tuple[str, Call]] = []
     away = 0
     for name, reply in zip(names, replies, strict=True):
         if isinstance(reply, FairlaneError):  # fsck reports any other error
             away += isinstance(reply, RedisUnreachable)
             continue
-        state, home, shards = told(_FIELDS, reply)
+        state, home, shards = parse_fields(_FIELDS, reply)
         away += state in {"", "abandoned"}
         if home == queue and state not in {"", "abandoned", *ENDED_STATES}:
             wanted = present.turned(name)
@@ -174,7 +174,7 @@ def _move(queue: str, names: list[str], present: Shards) -> Operation[tuple[int,
                 )
     if not calls:
         return 0, away
-    replies = yield from each_or_error([call for _, call in calls])
+    replies = yield from run_each_or_error([call for _, call in calls])
     named = [(name, reply) for (name, _), reply in zip(calls, replies, strict=True)]
     moved = [(name, reply) for name, reply in named if not isinstance(reply, FairlaneError)]
     yield from _dispatch(queue, moved)

@@ -128,7 +128,7 @@ def marker_ms(retain_ms: int) -> int:
     return min(settings.MARKER_MS, max(settings.MARKER_LEAST_MS, retain_ms))
 
 
-def drop(queue: str, request_id: str | bytes, seen: str, *, gone: bool = False) -> Call:
+def drop_active(queue: str, request_id: str | bytes, seen: str, *, gone: bool = False) -> Call:
     """The call that takes an entry out of `active` while its score is still `seen`.
 
     `gone`: there is no such request; if there was one, that is logged as `lost`.
@@ -142,7 +142,7 @@ def drop(queue: str, request_id: str | bytes, seen: str, *, gone: bool = False) 
     )
 
 
-def postpone(queue: str, rows: list[Arg]) -> Call:
+def reschedule_active(queue: str, rows: list[Arg]) -> Call:
     """Returns the call that moves entries of `active` whose scores are still those seen.
 
     Each row is a request, the score seen, and the next one; at most 300 rows.

@@ -15,9 +15,9 @@ from zlib import crc32
 
 from fairlane import settings
 from fairlane.errors import FairlaneError, InvalidArgument
-from fairlane.operations.batching import batch
+from fairlane.operations.batching import run_all
 from fairlane.operations.lease.shards import read_shards
-from fairlane.operations.maintenance.lost_tokens import Suspect, mint_again, suspects_of
+from fairlane.operations.maintenance.lost_tokens import Suspect, remint_lost, suspects_of
 from fairlane.operations.maintenance.registry import glances, look_at
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Command, Operation
@@ -68,7 +68,7 @@ class Audit:
                     yield from self._look_at(name, is_gone=reply[0] == b"gone")
             except FairlaneError as error:
                 failed[name] = error
-        minted = yield from mint_again(self._queue, suspects, failed)
+        minted = yield from remint_lost(self._queue, suspects, failed)
         if unread:
             raise unread[0]
         return minted
@@ -157,7 +157,7 @@ class Audit:
         self._workers.update((yield Command(b"ZRANGE", keys.workers(self._queue), 0, -1)))
         workers, now = list(self._workers), set[bytes]()
         asked = [Command(b"HGETALL", self._taken_key(name)) for name in workers]
-        for name, fields in zip(workers, (yield from batch(asked)), strict=True):
+        for name, fields in zip(workers, (yield from run_all(asked)), strict=True):
             if not fields:
                 self._workers.discard(name)
             for tokens in fields[1::2]:

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 from fairlane import settings
 from fairlane.errors import FairlaneError
-from fairlane.operations.batching import TOGETHER, each_or_error
+from fairlane.operations.batching import TOGETHER, run_each_or_error
 from fairlane.operations.lease.leases import reap
 from fairlane.operations.lease.tokens import parse
-from fairlane.operations.maintenance.registry import GOES_ON, settle_reaps, unregister
+from fairlane.operations.maintenance.registry import GOES_ON, settle_reaps, unregister_worker
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Command, Operation
@@ -72,7 +72,7 @@ def take_over(queue: str, worker: str, started: str) -> Operation[int]:
         calls = [
             reap(queue, name, worker=worker, started=started, missing=wanted[name]) for name in part
         ]
-        replies = dict(zip(part, (yield from each_or_error(calls)), strict=True))
+        replies = dict(zip(part, (yield from run_each_or_error(calls)), strict=True))
         try:
             yield from settle_reaps(queue, replies)
         except FairlaneError as failure:  # of a shard that takes no tokens: they are minted again
@@ -80,7 +80,7 @@ def take_over(queue: str, worker: str, started: str) -> Operation[int]:
         for name, reply in replies.items():
             if isinstance(reply, list) and reply[0] in GOES_ON and reply[1] == 1:
                 todo.append(name)  # it held more than one bite
-    yield from unregister(queue, worker, started)
+    yield from unregister_worker(queue, worker, started)
     if error is not None:
         raise error
     return len(wanted)

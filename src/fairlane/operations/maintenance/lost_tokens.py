@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from fairlane import settings
 from fairlane.errors import FairlaneError
 from fairlane.model import Token
-from fairlane.operations.batching import TOGETHER, each_or_error
+from fairlane.operations.batching import TOGETHER, run_each_or_error
 from fairlane.operations.lease.leases import reap
 from fairlane.operations.lease.shards import move_one, read_shards
 from fairlane.operations.maintenance.registry import glance, settle_reaps
@@ -59,7 +59,7 @@ def suspects_of(request_id: str, reply: list[Any]) -> list[Suspect]:
     return [Suspect(request_id, k, g, int(lane)) for k, g, lane in rows]
 
 
-def mint_again(
+def remint_lost(
     queue: str, suspects: list[Suspect], failed: dict[str, FairlaneError] | None = None
 ) -> Operation[int]:
     """Mints those tokens again that are in no lane, the most urgent first; returns how many.
@@ -111,7 +111,7 @@ def remint(
     for start in range(0, len(names), TOGETHER):
         part = names[start : start + TOGETHER]
         calls = [reap(queue, name, missing=_pairs(lost[name])) for name in part]
-        some = dict(zip(part, (yield from each_or_error(calls)), strict=True))
+        some = dict(zip(part, (yield from run_each_or_error(calls)), strict=True))
         replies |= some
         try:
             yield from settle_reaps(queue, some)
@@ -135,7 +135,7 @@ def find_lost(
     missing in both was in neither.
     """
     asked = [Command(b"ZSCORE", *suspect.place_in_delayed(queue)) for suspect in suspects]
-    due = yield from each_or_error(asked)
+    due = yield from run_each_or_error(asked)
     waiting = [suspect for suspect, score in zip(suspects, due, strict=True) if score is None]
     errors = [score for score in due if isinstance(score, FairlaneError)]
     lost: dict[str, list[Suspect]] = {}

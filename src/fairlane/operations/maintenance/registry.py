@@ -7,16 +7,16 @@ from zlib import crc32
 
 from fairlane import settings
 from fairlane.errors import FairlaneError, InvalidArgument
-from fairlane.operations.batching import each_or_error
+from fairlane.operations.batching import run_each_or_error
 from fairlane.operations.lease.leases import reap
 from fairlane.operations.lease.tokens import (
     Ending,
     Minted,
     count_stop,
-    drop,
+    drop_active,
     insert_all,
-    postpone,
     push,
+    reschedule_active,
     retire_all,
 )
 from fairlane.operations.submit.intents import seen_to_exist
@@ -37,7 +37,9 @@ GOES_ON = {b"ok", b"stopped"}  # what reap says of a request that has not ended
 _BITES = 20  # reaps of one request at one look; a bite is about 1,000 entries
 
 
-def register(queue: str, worker: str, host: str, pid: int, started: str) -> Operation[list[bytes]]:
+def register_worker(
+    queue: str, worker: str, host: str, pid: int, started: str
+) -> Operation[list[bytes]]:
     """Enters a worker: [ok, former], or [taken, host, pid] when the name beats elsewhere.
 
     `host` is where it runs, see worker/host_identity.py. `former` is the start of the life that had
@@ -59,7 +61,7 @@ def register(queue: str, worker: str, host: str, pid: int, started: str) -> Oper
     return [*reply, former or b""] if reply[0] == b"ok" else reply
 
 
-def unregister(queue: str, worker: str, started: str) -> Operation[int]:
+def unregister_worker(queue: str, worker: str, started: str) -> Operation[int]:
     """A worker leaves; 1 if it was there."""
     names = (keys.workers(queue), keys.worker(queue, worker), keys.conf(queue))
     taken = keys.taken(queue, worker)
@@ -76,13 +78,13 @@ def wake(queue: str, worker: str, units: int, shards: Sequence[int] = (0,)) -> O
     yield Batch(calls)
 
 
-def beat(
+def heartbeat(
     queue: str, worker: str, started: str, holds: str, *, died: bool = False
 ) -> Operation[list[Any]]:
     """Renews a worker: [ok, leads, now, active_due, delayed_due, oldest_beat, shards, left, died].
 
-    Or [drain | unknown | replaced]: see heartbeat.lua. `died`: a process died, so tokens may be lost
-    or a connection, so the leader is to look for them.
+    Or [drain | unknown | replaced]: see heartbeat.lua. `died`: a process or a connection was lost,
+    and tokens may be lost with it, so the leader looks for them.
     """
     names = (
         *(keys.workers(queue), keys.worker(queue, worker)),
@@ -212,7 +214,7 @@ def _due(queue: str) -> Operation[tuple[int, list[str], dict[str, str], int]]:
         try:
             names.append(keys.check_name("request id", shown))
         except InvalidArgument:
-            yield drop(queue, name, score.decode())
+            yield drop_active(queue, name, score.decode())
     return now, names, scores, unfinished
 
 
@@ -224,7 +226,9 @@ def glances(
     With `grace_ms` each reply names the permits whose tokens have been on their way for longer.
     """
     ids = list(names)
-    replies = yield from each_or_error([glance(queue, name, grace_ms) for name in ids], _GLANCES)
+    replies = yield from run_each_or_error(
+        [glance(queue, name, grace_ms) for name in ids], _GLANCES
+    )
     return dict(zip(ids, replies, strict=True))
 
 
@@ -250,7 +254,7 @@ def look_at(queue: str, request_id: str, score: str, now: int) -> Operation[bool
             return False
         is_lost = reply[0] == b"gone" and marked[0] == b"ok"
     if reply[0] not in GOES_ON:  # gone, ended, or the request of another queue
-        yield drop(queue, request_id, score, gone=is_lost)
+        yield drop_active(queue, request_id, score, gone=is_lost)
         return False
     look = min(reply[1] or settings.AUDIT_MS, settings.AUDIT_MS)
     due = _not_before(score, now, now + look)
@@ -278,7 +282,7 @@ def _postpone_all(queue: str, rows: list[Arg]) -> Operation[None]:
     The score of a request that exists has a fraction: an intent is always a whole number.
     """
     for start in range(0, len(rows), 3 * _ROWS):
-        yield postpone(queue, rows[start : start + 3 * _ROWS])
+        yield reschedule_active(queue, rows[start : start + 3 * _ROWS])
 
 
 def settle_reap(queue: str, request_id: str, reply: list[Any]) -> Operation[None]:
@@ -304,7 +308,7 @@ def settle_reaps(queue: str, replies: Mapping[str, Any]) -> Operation[None]:
     calls = [*insert_all(queue, minted), *retire_all(queue, ended)]
     errors: list[FairlaneError] = []
     for start in range(0, len(calls), _CALLS):
-        found = yield from each_or_error(calls[start : start + _CALLS])
+        found = yield from run_each_or_error(calls[start : start + _CALLS])
         errors += (reply for reply in found if isinstance(reply, FairlaneError))
     if is_stopped:
         yield from count_stop(queue)

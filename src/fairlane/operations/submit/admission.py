@@ -12,9 +12,9 @@ from typing import NamedTuple
 from fairlane import settings
 from fairlane.errors import FairlaneError, InvalidArgument, QueueFull, RedisFull
 from fairlane.model import ENDED_STATES
-from fairlane.operations.batching import each
+from fairlane.operations.batching import run_each
 from fairlane.protocol import keys
-from fairlane.protocol.request_hash import ask, told
+from fairlane.protocol.request_hash import hmget, parse_fields
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Arg, Call, Command, Operation, Pause
 
@@ -58,12 +58,12 @@ def recount(queue: str) -> Operation[None]:
     names = [name.decode("utf-8", "replace") for name in ids]
     for start in range(0, len(names), _ROWS):
         part = names[start : start + _ROWS]
-        found = yield from each([ask(name, *_FIELDS) for name in part])
+        found = yield from run_each([hmget(name, *_FIELDS) for name in part])
         rows: list[Arg] = []
         for name, reply in zip(part, found, strict=True):
             if isinstance(reply, FairlaneError):
                 continue
-            home, state, *numbers = told(_FIELDS, reply)
+            home, state, *numbers = parse_fields(_FIELDS, reply)
             if home == queue and state:
                 rows += _row(name, state, *numbers)
         yield library().report_backlog((keys.active(queue), *keys.bound(queue)), rows=rows)
@@ -76,7 +76,7 @@ def _row(name: str, state: str, *numbers: str) -> list[Arg]:
     return [name, chunks, total, done + dead]
 
 
-class Room:
+class Admission:
     """How one submission gets room: asks for it where there is a bound, and waits as it may."""
 
     def __init__(self, request_id: str, queue: str, max_wait_s: float) -> None:

@@ -16,11 +16,11 @@ from fairlane.operations.submit.digest import terms
 from fairlane.operations.submit.intents import announce, grace_ms, read_intents, restore, withdraw
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
-from fairlane.protocol.steps import Across, Batch, Command, Operation
+from fairlane.protocol.steps import Batch, Command, Operation, SingleServer
 
 if TYPE_CHECKING:
     from fairlane.model import Policy
-    from fairlane.operations.submit.admission import Room
+    from fairlane.operations.submit.admission import Admission
     from fairlane.operations.submit.digest import Chunk, Digest
     from fairlane.operations.submit.intents import Intent
 
@@ -36,7 +36,7 @@ class Submission:
     id: str
     policy: Policy
     digest: Digest
-    room: Room
+    room: Admission
     announced: Intent | None = None
     open_ms: int = 0  # 0 = the usual hour
     born: int = 0  # ms; 0 = not known
@@ -122,7 +122,7 @@ def _at_once(
         **_given(own, chunk, is_open=is_open),
     )
     try:
-        told = yield Across(call)
+        told = yield SingleServer(call)
     except RedisFull:
         if born := (yield from is_there(own.id, own.digest.hex)):
             return None, [b"ok", [], born]

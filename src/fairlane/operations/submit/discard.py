@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fairlane import settings
-from fairlane.operations.lease.tokens import count_stop, drop, retire
+from fairlane.operations.lease.tokens import count_stop, drop_active, retire
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Command, Operation
@@ -44,7 +44,7 @@ def discard(own: Submission, reason: str) -> Operation[None]:
         if word == b"held":
             yield from count_stop(queue)
     if word in {b"ok", b"gone"} and score != b"0":
-        yield drop(queue, own.id, score.decode())
+        yield drop_active(queue, own.id, score.decode())
 
 
 def _remove_tokens(own: Submission, tokens: list[Any]) -> Operation[None]:

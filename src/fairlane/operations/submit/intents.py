@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane import settings
 from fairlane.operations.lease.shards import Shards
-from fairlane.operations.lease.tokens import drop, postpone
+from fairlane.operations.lease.tokens import drop_active, reschedule_active
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
 
@@ -72,8 +72,8 @@ def withdraw(queue: str, request_id: str, intent: Intent) -> Call:
     already.
     """
     if intent.before != "0":
-        return postpone(queue, [request_id, intent.score, intent.before])
-    return drop(queue, request_id, str(intent.score))
+        return reschedule_active(queue, [request_id, intent.score, intent.before])
+    return drop_active(queue, request_id, str(intent.score))
 
 
 def restore(queue: str, request_id: str, intent: Intent, *, is_over: bool) -> Call | None:
@@ -87,4 +87,4 @@ def restore(queue: str, request_id: str, intent: Intent, *, is_over: bool) -> Ca
     if intent.before == "0":
         return None
     marked = seen_to_exist(int(float(intent.before)))
-    return postpone(queue, [request_id, intent.score, marked])
+    return reschedule_active(queue, [request_id, intent.score, marked])

@@ -22,14 +22,14 @@ from fairlane.errors import (
 )
 from fairlane.model import ENDED_STATES
 from fairlane.operations.lease.tokens import insert_all, retire_all
-from fairlane.operations.submit.admission import Room, check_max_wait
+from fairlane.operations.submit.admission import Admission, check_max_wait
 from fairlane.operations.submit.create import is_cancelled, is_there
 from fairlane.operations.submit.digest import Digest, digested, terms
 from fairlane.operations.submit.intents import announce, restore, withdraw
 from fairlane.operations.submit.stream import submit, submit_chunk
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
-from fairlane.protocol.steps import Batch, Call, Command, Lazily
+from fairlane.protocol.steps import Batch, Call, Command, LazySteps
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -44,7 +44,7 @@ B = TypeVar("B")
 GROUP = 200  # requests of one group
 
 
-class Plan:
+class Group:
     """What is the same for all requests with one policy, computed once."""
 
     def __init__(self, policy: Policy) -> None:
@@ -78,7 +78,7 @@ class Small(NamedTuple):
 
     id: str
     chunk: Chunk
-    plan: Plan
+    plan: Group
 
 
 Announced = tuple[Small, "Intent | None"]  # None: nothing of it was written
@@ -98,7 +98,7 @@ class Many:
     ) -> None:
         self.policy, self.max_wait_s = policy, check_max_wait(max_wait_s)
         self.submitted: list[str] = []
-        self._plans: dict[Policy, Plan] = {}
+        self._plans: dict[Policy, Group] = {}
         self._plan = self._plan_of(policy)
         self._group: list[Small] = []
         self._size = 0
@@ -157,10 +157,10 @@ class Many:
     def _wrong(self, error: InvalidArgument) -> InvalidArgument:
         return InvalidArgument(f"request {self._count - 1} of the call: {error}")
 
-    def _plan_of(self, policy: Policy) -> Plan:
+    def _plan_of(self, policy: Policy) -> Group:
         plan = self._plans.get(policy)
         if plan is None:
-            plan = self._plans[policy] = Plan(policy)
+            plan = self._plans[policy] = Group(policy)
         return plan
 
     @contextlib.contextmanager
@@ -233,7 +233,7 @@ class Many:
     def _together(self, group: list[tuple[Small, Intent]]) -> Operation[list[tuple[Small, Intent]]]:
         """One batch, and what comes of it; returns those that need another look."""
         calls = (small.plan.call(small, intent) for small, intent in group)
-        replies = yield Batch(Lazily(len(group), calls), lenient=True)
+        replies = yield Batch(LazySteps(len(group), calls), lenient=True)
         queue, more = self.policy.queue, list[Command | Call]()
         minted, ended, left = [], [], []
         for (small, intent), reply in zip(group, replies, strict=True):
@@ -269,7 +269,7 @@ class Many:
             if stop is not None and not (yield from self._is_there(small, intent)):
                 failed[small.id] = stop
                 continue
-            room = Room(small.id, self.policy.queue, 0.0 if stop else self.max_wait_s)
+            room = Admission(small.id, self.policy.queue, 0.0 if stop else self.max_wait_s)
             room.bound = bound
             try:
                 yield from submit_chunk(small.id, small.plan.policy, small.chunk, room, intent)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fairlane import settings
 from fairlane.errors import FairlaneError, QueueFull, RedisFull, RequestEnded, RequestLost
 from fairlane.operations.lease.tokens import retire
-from fairlane.operations.submit.admission import Room, check_max_wait
+from fairlane.operations.submit.admission import Admission, check_max_wait
 from fairlane.operations.submit.create import (
     Submission,
     already_exists,
@@ -22,7 +22,7 @@ from fairlane.operations.submit.discard import discard
 from fairlane.operations.submit.durability import check_replicas, confirm_submission
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
-from fairlane.protocol.steps import Operation, Pull
+from fairlane.protocol.steps import NextChunk, Operation
 
 if TYPE_CHECKING:
     from fairlane.model import Policy
@@ -42,13 +42,13 @@ def submit(
     also RedisUnfit (not so many replicas: nothing was written) and NotDurable (it goes on). Without
     `takes_back` an incomplete request stays open for a repeat.
     """
-    room = Room(request_id, policy.queue, check_max_wait(max_wait_s))
+    room = Admission(request_id, policy.queue, check_max_wait(max_wait_s))
     own = Submission(request_id, policy, Digest(policy), room, takes_back=takes_back)
     return (yield from _confirmed(own, _submit(own)))
 
 
 def submit_chunk(
-    request_id: str, policy: Policy, chunk: Chunk, room: Room, announced: Intent | None = None
+    request_id: str, policy: Policy, chunk: Chunk, room: Admission, announced: Intent | None = None
 ) -> Operation[int]:
     """Submits a request of one chunk, as `submit` does; `room` says how long it waits.
 
@@ -65,7 +65,7 @@ def begin(
 
     It may go without a chunk for `open_ms`. Raises RequestExists, RequestEnded and RedisFull.
     """
-    room = Room(request_id, policy.queue, settings.MAX_WAIT_S)
+    room = Admission(request_id, policy.queue, settings.MAX_WAIT_S)
     own = Submission(request_id, policy, digest, room, announced, open_ms)
     reply = yield from enqueue(own, [], is_open=True)
     yield from dispatch(own, reply[5] if reply[0] == b"exists" else reply[1])
@@ -81,9 +81,9 @@ def _confirmed(own: Submission, submission: Operation[int]) -> Operation[int]:
 
 
 def _submit(own: Submission) -> Operation[int]:
-    first: Chunk = (yield Pull()) or []
+    first: Chunk = (yield NextChunk()) or []
     # One chunk of look-ahead: a request that fits into one call is never open.
-    following: Chunk | None = (yield Pull()) if first else None
+    following: Chunk | None = (yield NextChunk()) if first else None
     return (yield from _begin(own, first, following))
 
 
@@ -136,7 +136,7 @@ def _pull(own: Submission) -> Operation[Chunk | None]:
     Any other error of the caller's bodies takes it back, too: see _or_discard.
     """
     try:
-        chunk: Chunk | None = yield Pull()
+        chunk: Chunk | None = yield NextChunk()
     except FairlaneError as error:
         yield from _take_back(own, error)
         raise

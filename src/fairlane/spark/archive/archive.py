@@ -74,7 +74,7 @@ def archive(
     """
     register(spark)
     options = Options({"queue": queue} | ({"redis": redis_url} if redis_url else {}), ())
-    keeper = Keeper(options.redis, out, results=results, on_batch=on_batch)
+    keeper = ArchiveWriter(options.redis, out, results=results, on_batch=on_batch)
     endings = (
         spark.readStream.format(FORMAT)
         .option("redis", options.redis)
@@ -87,7 +87,9 @@ def archive(
     return keeper.done
 
 
-def _run(keeper: Keeper, endings: DataStreamReader, place: str, every_s: float | None) -> None:
+def _run(
+    keeper: ArchiveWriter, endings: DataStreamReader, place: str, every_s: float | None
+) -> None:
     """Until all there is was written; with `every_s` until somebody interrupts it."""
     query = None
     try:
@@ -111,7 +113,7 @@ def _run(keeper: Keeper, endings: DataStreamReader, place: str, every_s: float |
             query.stop()
 
 
-class Keeper:
+class ArchiveWriter:
     """Writes the batches of one archive and counts what it wrote."""
 
     def __init__(

@@ -28,7 +28,7 @@ def results_of(redis_url: str) -> Read:
         wanted = arrow_of(SCHEMAS["results"])
         with closing(SyncDriver(redis_url)) as driver:
             for part in _rows(parts):
-                piece = stream_ranges.Piece(part["first"], part["last"])
+                piece = stream_ranges.StreamRange(part["first"], part["last"])
                 for columns in read_results(driver, part["request"], piece):
                     yield batch_of(_with(columns, part, "settled"), wanted)
 
@@ -54,7 +54,7 @@ def _rows(parts: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
 
 
 def _dead(driver: SyncDriver, request_id: str, first: str, last: str) -> Iterator[dict[str, Any]]:
-    rest: stream_ranges.Piece | None = stream_ranges.Piece(first, last)
+    rest: stream_ranges.StreamRange | None = stream_ranges.StreamRange(first, last)
     while rest is not None:
         try:
             found, rest = driver.run(stream_ranges.read_dead(request_id, rest))

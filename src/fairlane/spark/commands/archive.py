@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fairlane.cli.options import FILE, json_option, queue_option, redis_option
-from fairlane.cli.output import emit_json, say
+from fairlane.cli.output import note, write_json
 from fairlane.spark.commands.session import master_option, must_answer, redis_for, spark_session
 
 if TYPE_CHECKING:
@@ -52,10 +52,10 @@ def command(
             fail_on_data_loss=not skip_lost, on_batch=_tell,
         )  # fmt: skip
     if as_json:
-        emit_json(dataclasses.asdict(found))
-    say(f"archived to {out}: {_counts(found)}")
+        write_json(dataclasses.asdict(found))
+    note(f"archived to {out}: {_counts(found)}")
     if found.missing:
-        say(f"{found.missing:,} results had left Redis before: archive more often")
+        note(f"{found.missing:,} results had left Redis before: archive more often")
     return 0
 
 
@@ -72,7 +72,7 @@ def _named() -> Iterator[None]:
 
 
 def _tell(done: Archived) -> None:
-    say(f"so far {_counts(done)}")
+    note(f"so far {_counts(done)}")
 
 
 def _counts(done: Archived) -> str:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fairlane.cli.options import FILE, json_option, redis_option, timeout_option, timeout_s
-from fairlane.cli.output import emit, emit_json, say
+from fairlane.cli.output import note, write_json, write_line
 from fairlane.errors import InvalidArgument
 from fairlane.spark.commands.session import (
     FORMATS,
-    Progress,
+    StageProgress,
     master_option,
     must_answer,
     must_be_free,
@@ -62,15 +62,18 @@ def command(
     with Queue.from_url(url) as queue:
         request = queue.request(request_id)
         if not request.progress().ended:
-            say(f"waiting for request {request_id} to end")
+            note(f"waiting for request {request_id} to end")
         wait_for(request, limit_s)
         counts = request.progress()
         dead = dead_of(queue, counts)
-    with spark_session(master, f"collect {request_id}") as spark, Progress(spark, "collecting"):
+    with (
+        spark_session(master, f"collect {request_id}") as spark,
+        StageProgress(spark, "collecting"),
+    ):
         write(results(spark, url, counts), out, form)
     row: dict[str, Any] = {"id": request_id, "out": out, "state": counts.state}
     row |= {"sub_requests": counts.total, "done": counts.done, "dead": counts.dead}
-    emit_json(row) if as_json else emit(out)
+    write_json(row) if as_json else write_line(out)
     return judge(counts, dead)
 
 

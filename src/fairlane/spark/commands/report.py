@@ -5,8 +5,13 @@ from __future__ import annotations
 import click
 
 from fairlane.cli.options import FILE, json_option
-from fairlane.cli.output import emit, emit_json, say
-from fairlane.spark.commands.session import Progress, master_option, must_be_there, spark_session
+from fairlane.cli.output import note, write_json, write_line
+from fairlane.spark.commands.session import (
+    StageProgress,
+    master_option,
+    must_be_there,
+    spark_session,
+)
 
 
 @click.command("report", short_help="Make tables, plots and a page of an archive.")
@@ -31,11 +36,13 @@ def command(
 
     moment_of(since)  # said before Spark starts
     goals = None if targets is None else targets_of(targets)
-    with spark_session(master, f"report {archive}") as spark, Progress(spark, "computing"):
+    with spark_session(master, f"report {archive}") as spark, StageProgress(spark, "computing"):
         made = make(spark, archive, out, since=since, targets=goals)
     if as_json:
-        emit_json({"paths": {name: str(path) for name, path in made.paths.items()}, **made.summary})
+        write_json(
+            {"paths": {name: str(path) for name, path in made.paths.items()}, **made.summary}
+        )
     else:
-        emit(str(made.paths["page"]))
-        say(f"tables and plots are in {out}, too")
+        write_line(str(made.paths["page"]))
+        note(f"tables and plots are in {out}, too")
     return 0

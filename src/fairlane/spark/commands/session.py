@@ -13,7 +13,7 @@ import click
 
 from fairlane import settings
 from fairlane.cli.options import url_of
-from fairlane.cli.output import say
+from fairlane.cli.output import note
 from fairlane.errors import FairlaneError, InvalidArgument
 from fairlane.spark.commands.interrupts import Interrupts
 
@@ -64,7 +64,7 @@ def _session(master: str | None, name: str) -> tuple[SparkSession, bool]:
     need_spark()
     if session_there() is not None:
         return session(), False
-    say("starting Spark")
+    note("starting Spark")
     # What fails is raised here, and said in one sentence: nobody else need tell it.
     with quiet_java(master), java_ends_with_failure():
         return session(master, f"fairlane {name}", {"spark.log.level": "OFF"}), True
@@ -162,7 +162,7 @@ def must_be_free(path: str, name: str = "--out") -> None:
         raise InvalidArgument(f"{name} {path} is there already: choose another, or remove it first")
 
 
-class Progress:
+class StageProgress:
     """Says on stderr, now and then, how far Spark is: a line on a terminal, else lines."""
 
     def __init__(self, spark: SparkSession, what: str) -> None:
@@ -191,7 +191,7 @@ class Progress:
                 continue
             said = text
             if not self._is_tty:
-                say(text)
+                note(text)
                 continue
             line = f"fairlane: {text}"
             sys.stderr.write("\r" + line.ljust(self._width))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from fairlane.cli.options import open_queue, queue_option, redis_option
-from fairlane.cli.output import say
+from fairlane.cli.output import note
 
 
 @click.command("stop", short_help="Let a fleet finish what it holds, and end.")
@@ -18,5 +18,5 @@ def command(name: str, queue: str, redis: str | None) -> int:
 
     with open_queue(redis, queue) as opened:
         opened.driver.run(stop(queue, name))
-    say(f"fleet {name} drains: its workers end within a few seconds and what they hold")
+    note(f"fleet {name} drains: its workers end within a few seconds and what they hold")
     return 0

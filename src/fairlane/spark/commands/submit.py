@@ -9,12 +9,12 @@ import click
 
 from fairlane import settings
 from fairlane.cli.options import FILE, json_option, queue_option, redis_option
-from fairlane.cli.output import emit, emit_json, say
+from fairlane.cli.output import note, write_json, write_line
 from fairlane.common import clock
 from fairlane.errors import InvalidArgument, RequestNotFound
 from fairlane.spark.commands.session import (
     FORMATS,
-    Progress,
+    StageProgress,
     master_option,
     must_answer,
     must_be_there,
@@ -149,21 +149,21 @@ def _submit(
     names = [options["request"]] if key is None else _keys_of(rows, key)
     before = _totals(options, names)
     began = clock.mono_s()
-    with Progress(spark, "submitting"):
+    with StageProgress(spark, "submitting"):
         rows.write.format(FORMAT).options(**options).mode("append").save()
     seconds = max(0.001, clock.mono_s() - began)
     now = _totals(options, names)
     for name in names:
         if not as_json:
-            emit(name)
+            write_line(name)
             continue
         row = {"id": name, "sub_requests": now[name], "added": now[name] - before[name]}
-        emit_json(row | {"priority": given["priority"], "limit": given["limit"]})
+        write_json(row | {"priority": given["priority"], "limit": given["limit"]})
     total = sum(now.values())
     added = total - sum(before.values())
     said = f"submitted {added:,} sub-requests in {len(names):,} request"
     said += f"{'' if len(names) == 1 else 's'} in {seconds:.1f} s"
-    say(said if added == total else f"{said}: {total:,} with those of before")
+    note(said if added == total else f"{said}: {total:,} with those of before")
     return 0
 
 

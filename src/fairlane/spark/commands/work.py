@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fairlane.cli.options import json_option, queue_option, redis_option, time_limit_ms, time_ms
-from fairlane.cli.output import emit, emit_json, say
+from fairlane.cli.output import note, write_json, write_line
 from fairlane.errors import FairlaneError
 from fairlane.spark.commands.session import in_one_sentence, master_option, redis_for, spark_session
 
@@ -67,10 +67,10 @@ def command(
         rows = Run(spark, function, {"redis": url, "input": taken, **options}).wait()
     for row in rows:
         if as_json:
-            emit_json(row)
+            write_json(row)
         else:
-            emit("  ".join(f"{name} {value}" for name, value in row.items()))
-    say(f"the fleet has ended: {sum(row['done'] for row in rows):,} done")
+            write_line("  ".join(f"{name} {value}" for name, value in row.items()))
+    note(f"the fleet has ended: {sum(row['done'] for row in rows):,} done")
     return 0
 
 
@@ -155,15 +155,17 @@ class Run:
             else:
                 from fairlane.spark.fleet.fleet import cancel_fleet
 
-                say("the fleet stops now; what it held is given to others when its leases are over")
+                note(
+                    "the fleet stops now; what it held is given to others when its leases are over"
+                )
                 cancel_fleet(self._spark, self._options["name"])
 
     def _stop(self) -> None:
         from fairlane.spark.fleet.fleet import stop_fleet
 
         name = self._options["name"]
-        say(f"fleet {name} drains: it finishes what it holds; a second signal stops it now")
+        note(f"fleet {name} drains: it finishes what it holds; a second signal stops it now")
         try:
             stop_fleet(name, redis=self._options["redis"], queue=self._options["queue"])
         except FairlaneError as error:
-            say(f"{error}; a second signal stops it")
+            note(f"{error}; a second signal stops it")

@@ -42,7 +42,7 @@ _OPTIONS = ("slice_ms", "concurrency", "tokens", "time_limit_s")
 
 
 @dataclass(frozen=True)
-class Plan:
+class FleetPlan:
     """What each worker of a fleet is told; pickled to the executors."""
 
     url: str = field(repr=False)  # with its password
@@ -88,7 +88,7 @@ def run_fleet(
     InvalidArgument, HandlerNotFound, RedisError, FairlaneError (all workers are lost), and what
     Spark raises.
     """
-    plan = Plan(
+    plan = FleetPlan(
         url_for(spark, redis), check_name("queue", queue), check_name("fleet", name),
         adapted(handler, input), 0, _seconds("max_idle_s", max_idle_s),
         _seconds("max_runtime_s", max_runtime_s), until_idle, _checked(options),
@@ -125,7 +125,7 @@ def cancel_fleet(spark: SparkSession, name: str) -> None:
     cancel(spark, tag_of(name))
 
 
-def _summaries(spark: SparkSession, plan: Plan, count: int) -> DataFrame:
+def _summaries(spark: SparkSession, plan: FleetPlan, count: int) -> DataFrame:
     def work_here(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
             pass
@@ -195,7 +195,7 @@ def _seconds(name: str, value: float | None) -> float | None:
 # ------------------------------------------------------------------ on the executors
 
 
-def work(plan: Plan) -> Iterator[pa.RecordBatch]:
+def work(plan: FleetPlan) -> Iterator[pa.RecordBatch]:
     """One worker, in Spark's Python process; yields its summary."""
     import pyarrow as pa
 
@@ -239,7 +239,7 @@ def own_address(url: str) -> str:
 class Watch:
     """Looks at one worker of a fleet while it works, and says when it is to end."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: FleetPlan) -> None:
         self._plan = plan
         self._began = self._quiet_since = self._ended = clock.mono_s()
         self._looked = 0.0

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 from fairlane import settings
 from fairlane.errors import FairlaneError, RequestLost
 from fairlane.model import ENDED_STATES
-from fairlane.operations.batching import batch, each
+from fairlane.operations.batching import run_all, run_each
 from fairlane.operations.lease.tokens import insert_all, retire_all
 from fairlane.operations.submit.admission import read_bounds
 from fairlane.operations.submit.digest import terms
 from fairlane.operations.submit.intents import announce
 from fairlane.operations.submit.stream import begin
 from fairlane.protocol import keys
-from fairlane.protocol.request_hash import ask, told
+from fairlane.protocol.request_hash import hmget, parse_fields
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Call, Command, Operation
 from fairlane.spark.operations.manifest import (
@@ -87,12 +87,12 @@ def _look_all(shares: Sequence[Share], txn: Txn) -> Operation[list[Rolling]]:
         record = keys.transaction(share.id, txn.name)
         asked += [
             Command(b"HMGET", record, b"manifest", b"state", b"rolled"),
-            ask(share.id, *_FIELDS),
+            hmget(share.id, *_FIELDS),
             Command(b"GET", keys.owner(share.id)),
         ]
-    replies = yield from batch(asked)
+    replies = yield from run_all(asked)
     found = [
-        _judge(share, txn, record, told(_FIELDS, request), owner)
+        _judge(share, txn, record, parse_fields(_FIELDS, request), owner)
         for share, record, request, owner in zip(
             shares, replies[::3], replies[1::3], replies[2::3], strict=True
         )
@@ -135,7 +135,7 @@ def _check_whole(shares: Sequence[Share], txn: Txn) -> Operation[None]:
             Command(b"HLEN", name),
             Command(b"HGET", name, b"rows"),
         ]
-    replies = yield from batch(asked)
+    replies = yield from run_all(asked)
     for (request_id, area), count, rows in zip(areas, replies[1::3], replies[2::3], strict=True):
         if count != area.chunks + 1 or int(rows or 0) != area.rows:  # the field `rows`, too
             raise missing(request_id)
@@ -169,7 +169,7 @@ def _begin_all(group: list[Rolling], txn: Txn) -> Operation[None]:
     if not group:
         return
     policy = group[0].share.policy
-    yield from each([claim(one.share.id, txn) for one in group if one.is_own()])
+    yield from run_each([claim(one.share.id, txn) for one in group if one.is_own()])
     _, intents = yield from announce(policy, [one.share.id for one in group])
     calls = [
         library().enqueue(
@@ -208,7 +208,7 @@ def _pin_all(group: list[Rolling], txn: Txn) -> Operation[None]:
         for one in group
     ]
     claims = [claim(one.share.id, txn) for one in group if one.is_own()]  # another's may lie there
-    replies = (yield from batch([*calls, *claims]))[: len(calls)]
+    replies = (yield from run_all([*calls, *claims]))[: len(calls)]
     for one, reply in zip(group, replies, strict=True):
         if reply[0] != b"pinned":
             yield from refused(one.share.id, one.share.policy.queue, reply)
@@ -232,10 +232,10 @@ def seal_all(ids: Sequence[str], queue: str) -> Operation[None]:
     failure: FairlaneError | None = None
     left = list(ids)
     while left:
-        replies = yield from each([ask(one, *_SEALED) for one in left])
+        replies = yield from run_each([hmget(one, *_SEALED) for one in left])
         found = dict(zip(left, map(_seal_of, left, replies), strict=True))
         calls = {one: call for one, call in found.items() if isinstance(call, Call)}
-        replies = yield from each([*calls.values()])
+        replies = yield from run_each([*calls.values()])
         said = dict(zip(calls, replies, strict=True))
         errors = (one for one in (*found.values(), *replies) if isinstance(one, FairlaneError))
         failure = failure or next(errors, None)
@@ -250,7 +250,7 @@ def _seal_of(request_id: str, reply: Any) -> Call | FairlaneError | None:
     """The call that seals a request, or what is wrong with it; None for one that is sealed."""
     if isinstance(reply, FairlaneError):
         return reply
-    chunks, chain, is_open, state, open_until, reason = told(_SEALED, reply)
+    chunks, chain, is_open, state, open_until, reason = parse_fields(_SEALED, reply)
     if not state:
         return RequestLost(f"request {request_id} vanished from Redis before it was sealed")
     if open_until and state in {"cancelling", "cancelled"}:  # the seal takes `open_until` away

@@ -14,7 +14,7 @@ from fairlane.operations.control.change import cancel
 from fairlane.operations.lease.tokens import insert_all
 from fairlane.operations.submit.stream import begin
 from fairlane.protocol import keys
-from fairlane.protocol.request_hash import ask, read, told
+from fairlane.protocol.request_hash import hmget, parse_fields, read
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Call, Command, Operation, Pause
 from fairlane.spark.operations.manifest import (
@@ -152,8 +152,8 @@ def add(request_id: str, queue: str, call: Call, txn: Txn, max_waiting: int = 0)
     while max_waiting and waiting > max_waiting:
         pause = min(_LONGEST_PAUSE_S, pause * 2 or 0.01)
         yield Pause(pause)
-        kept, found = yield Batch([keep_open(request_id, txn), ask(request_id, "fresh")])
+        kept, found = yield Batch([keep_open(request_id, txn), hmget(request_id, "fresh")])
         if kept[0] != b"pinned":  # it takes no more rows: who brings more will be told
             break
-        waiting = int(told(["fresh"], found)[0] or 0)
+        waiting = int(parse_fields(["fresh"], found)[0] or 0)
     return int(added)

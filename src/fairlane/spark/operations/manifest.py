@@ -17,7 +17,7 @@ from fairlane.errors import (
     RequestLost,
 )
 from fairlane.operations.lease.tokens import Minted, insert_all, retire_all
-from fairlane.operations.submit.admission import Room
+from fairlane.operations.submit.admission import Admission
 from fairlane.operations.submit.digest import Digest
 from fairlane.protocol import keys
 from fairlane.protocol.request_hash import read
@@ -211,7 +211,7 @@ def roll_all(group: list[Rolling], txn: Txn) -> Operation[None]:
 
 def roll_slowly(one: Rolling, txn: Txn, bound: int) -> Operation[None]:
     """With a bound on what waits in the queue every chunk asks for room, and waits for it."""
-    room = Room(one.share.id, one.share.policy.queue, settings.MAX_WAIT_S)
+    room = Admission(one.share.id, one.share.policy.queue, settings.MAX_WAIT_S)
     room.bound = bound
     while one.position < one.total:
         (chunks,) = yield from read(one.share.id, "chunks")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fairlane.errors import FairlaneError
 from fairlane.model import ENDED_STATES
-from fairlane.operations.batching import batch, each
+from fairlane.operations.batching import run_all, run_each
 from fairlane.operations.control.completion_log import (
     BEGIN,
     Entries,
@@ -29,7 +29,7 @@ from fairlane.operations.control.request_state import (
     progress_of,
 )
 from fairlane.protocol import keys
-from fairlane.protocol.request_hash import as_text, ask, read, told
+from fairlane.protocol.request_hash import as_text, hmget, parse_fields, read
 from fairlane.protocol.steps import Batch, Command
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ _SEQ = 2**64 - 1
 _SPANS = 30  # streams whose ends are looked up at once
 
 
-class Piece(NamedTuple):
+class StreamRange(NamedTuple):
     """A part of a stream, both ends included."""
 
     first: str
@@ -64,7 +64,7 @@ def after(entry_id: str) -> str:
     return f"{ms}-{seq + 1}" if seq < _SEQ else f"{ms + 1}-0"
 
 
-def cut(first: str, last: str, parts: int) -> list[Piece]:
+def cut(first: str, last: str, parts: int) -> list[StreamRange]:
     """At most `parts` pieces that cover `first` to `last`, of equal time; none when that is empty.
 
     Entries of one millisecond stay together.
@@ -74,9 +74,9 @@ def cut(first: str, last: str, parts: int) -> list[Piece]:
     begin, end = place(first)[0], place(last)[0]
     parts = max(1, min(parts, end - begin + 1))
     edges = [begin + (end - begin + 1) * n // parts for n in range(parts + 1)]
-    pieces = [Piece(f"{a}-0", f"{b - 1}-{_SEQ}") for a, b in pairwise(edges)]
-    pieces[0] = Piece(first, pieces[0].last)
-    pieces[-1] = Piece(pieces[-1].first, last)
+    pieces = [StreamRange(f"{a}-0", f"{b - 1}-{_SEQ}") for a, b in pairwise(edges)]
+    pieces[0] = StreamRange(first, pieces[0].last)
+    pieces[-1] = StreamRange(pieces[-1].first, last)
     return pieces
 
 
@@ -93,17 +93,21 @@ def last_id(stream: bytes) -> Operation[str]:
     return str(named[b"last-generated-id"].decode())
 
 
-def read_page(stream: bytes, piece: Piece, count: int) -> Operation[tuple[Entries, Piece | None]]:
+def read_page(
+    stream: bytes, piece: StreamRange, count: int
+) -> Operation[tuple[Entries, StreamRange | None]]:
     """The first `count` entries of a piece, and what is left of it; None when nothing is."""
     entries: Entries = yield Command(b"XRANGE", stream, piece.first, piece.last, b"COUNT", count)
     if len(entries) < count:
         return entries, None
     begin = after(entries[-1][0].decode())
-    rest = Piece(begin, piece.last) if place(begin) <= place(piece.last) else None
+    rest = StreamRange(begin, piece.last) if place(begin) <= place(piece.last) else None
     return entries, rest
 
 
-def endings(queue: str, piece: Piece) -> Operation[tuple[list[Completion], Piece | None]]:
+def endings(
+    queue: str, piece: StreamRange
+) -> Operation[tuple[list[Completion], StreamRange | None]]:
     """A page of the completion log, and what is left of the piece."""
     entries, rest = yield from read_page(keys.completed(queue), piece, PAGE)
     return [completion(log_id, fields) for log_id, fields in entries], rest
@@ -131,7 +135,9 @@ def unfinished(queue: str) -> Operation[tuple[list[str], Span | None]]:
     ids = dict.fromkeys(name.decode("utf-8", "replace") for name in names)
     found = yield from span(log)
     if found is not None:
-        rest: Piece | None = Piece(newest[0][0].decode() if newest else BEGIN, found.last)
+        rest: StreamRange | None = StreamRange(
+            newest[0][0].decode() if newest else BEGIN, found.last
+        )
         while rest is not None:
             page, rest = yield from endings(queue, rest)
             for ending in page:
@@ -142,7 +148,7 @@ def unfinished(queue: str) -> Operation[tuple[list[str], Span | None]]:
 
 def progresses(ids: Sequence[str]) -> Operation[list[Progress]]:
     """The counts of requests now, without those that are not there or cannot be read."""
-    replies = yield from each(asks_of_progress(ids))
+    replies = yield from run_each(asks_of_progress(ids))
     found = []
     for one, fields, held in zip(ids, replies[::2], replies[1::2], strict=True):
         if not isinstance(fields, FairlaneError) and not isinstance(held, FairlaneError):
@@ -178,8 +184,8 @@ def _spans(streams: Sequence[tuple[str, bytes]]) -> Operation[list[tuple[str, Sp
 
 
 def read_dead(
-    request_id: str, piece: Piece
-) -> Operation[tuple[list[DeadSubRequest], Piece | None]]:
+    request_id: str, piece: StreamRange
+) -> Operation[tuple[list[DeadSubRequest], StreamRange | None]]:
     """A page of a piece of `dead`, about 4 MiB, and what is left. Raises RequestNotFound."""
     count = yield from page_size(request_id)
     entries, rest = yield from read_page(keys.dead(request_id), piece, count)
@@ -204,10 +210,10 @@ def ended_requests(lives: Sequence[tuple[str, int]]) -> Operation[list[Ended | N
     A later request of the same id is not taken for it.
     """
     names = ("state", "born", "limit", "attempts")
-    replies = yield from batch([ask(request_id, *names) for request_id, _ in lives])
+    replies = yield from run_all([hmget(request_id, *names) for request_id, _ in lives])
     found: list[Ended | None] = []
     for (_, submitted_ms), reply in zip(lives, replies, strict=True):
-        state, born, limit, attempts = told(names, reply)
+        state, born, limit, attempts = parse_fields(names, reply)
         is_it = state in ENDED_STATES and born == str(submitted_ms)
         found.append(Ended(int(limit or 0), int(attempts or 0)) if is_it else None)
     return found
@@ -217,7 +223,7 @@ def workers(queue: str) -> Operation[list[dict[str, str]]]:
     """The living workers: worker, host, pid, started, renewed (ms), holds; each as text."""
     names = yield Command(b"ZRANGE", keys.workers(queue), 0, -1)
     ids = [name.decode("utf-8", "replace") for name in names]
-    replies = yield from batch([Command(b"HGETALL", keys.worker(queue, one)) for one in ids])
+    replies = yield from run_all([Command(b"HGETALL", keys.worker(queue, one)) for one in ids])
     return [
         {"worker": one} | as_text(reply) for one, reply in zip(ids, replies, strict=True) if reply
     ]

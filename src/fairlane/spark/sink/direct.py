@@ -20,13 +20,13 @@ from fairlane.spark.operations.commit import seal_all
 from fairlane.spark.operations.direct_append import add, begin_live, by_id, by_place
 from fairlane.spark.sink.counts import log_added
 from fairlane.spark.sink.plan import one_of, run
-from fairlane.spark.sink.rows import Group, Piece, Reader, pieces
+from fairlane.spark.sink.rows import Group, Reader, RowBatch, pieces
 from fairlane.spark.sink.staged import stream_place, stream_txn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from fairlane.spark.sink.plan import Plan
+    from fairlane.spark.sink.plan import WritePlan
 
 _log = logging.getLogger("fairlane.spark")
 
@@ -56,7 +56,7 @@ class Adder:
     """
 
     def __init__(
-        self, plan: Plan, driver: Any, txn: str, partition: int, *, is_noted: bool
+        self, plan: WritePlan, driver: Any, txn: str, partition: int, *, is_noted: bool
     ) -> None:
         self.plan, self.driver = plan, driver
         self.txn, self.is_noted = plan.transaction(txn), is_noted
@@ -91,7 +91,7 @@ class Adder:
         one.limit = one_of(group.request, "limit", one.limit, group.limit)
         return one
 
-    def _add(self, one: Added, piece: Piece) -> None:
+    def _add(self, one: Added, piece: RowBatch) -> None:
         plan = self.plan
         if plan.id_column:
             call = by_id(one.request, piece.ids, piece.packed, self.txn, plan.policy.retain_ms)
@@ -101,18 +101,18 @@ class Adder:
         one.rows += piece.rows
 
 
-def by_ids(plan: Plan) -> bool:
+def by_ids(plan: WritePlan) -> bool:
     """True when it is no matter which transaction brings a row."""
     return plan.mode == "dedupe"
 
 
-def is_abortable(plan: Plan) -> bool:
+def is_abortable(plan: WritePlan) -> bool:
     """True when a write that failed takes its requests with it: they are its alone."""
     return not by_ids(plan) and plan.finalize
 
 
 def add_rows(
-    plan: Plan, txn: str, batches: Iterator[Any], *, is_noted: bool = False
+    plan: WritePlan, txn: str, batches: Iterator[Any], *, is_noted: bool = False
 ) -> list[Added]:
     """Adds the rows of the task that runs here."""
     task = TaskContext.get()
@@ -121,7 +121,7 @@ def add_rows(
         return Adder(plan, driver, txn, partition, is_noted=is_noted).write(batches)
 
 
-def begin_first(plan: Plan) -> None:
+def begin_first(plan: WritePlan) -> None:
     """The request that is named comes into being before the first task, or is refused."""
     txn, is_noted = plan.transaction(plan.txn), is_abortable(plan)
     with closing(plan.driver()) as driver:
@@ -133,7 +133,7 @@ def begin_first(plan: Plan) -> None:
             )
 
 
-def commit_live(plan: Plan, messages: Sequence[LiveMessage | None]) -> None:
+def commit_live(plan: WritePlan, messages: Sequence[LiveMessage | None]) -> None:
     """Seals what was written, if that is wanted. Raises RequestEnded, behind all the others.
 
     One was cancelled before it was sealed then, and what is left of its rows does not run.
@@ -142,7 +142,7 @@ def commit_live(plan: Plan, messages: Sequence[LiveMessage | None]) -> None:
         run(plan, seal_all(_requests(plan, messages), plan.queue))
 
 
-def abort_live(plan: Plan) -> None:
+def abort_live(plan: WritePlan) -> None:
     """Cancels the requests that are this write's alone; others keep what they got."""
     if not is_abortable(plan):
         return
@@ -155,7 +155,7 @@ def abort_live(plan: Plan) -> None:
         ) from error
 
 
-def _requests(plan: Plan, messages: Sequence[LiveMessage | None]) -> list[str]:
+def _requests(plan: WritePlan, messages: Sequence[LiveMessage | None]) -> list[str]:
     """The requests that were written to; a write without any row has the one it names."""
     found: dict[str, None] = {}
     if plan.request and not plan.priority_column and not plan.limit_column:
@@ -168,7 +168,7 @@ def _requests(plan: Plan, messages: Sequence[LiveMessage | None]) -> list[str]:
 class LiveWriter(DataSourceArrowWriter):
     """One batch is one transaction."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: WritePlan) -> None:
         self.plan = plan
 
     def write(self, iterator: Iterator[Any]) -> LiveMessage:
@@ -198,7 +198,7 @@ class LiveWriter(DataSourceArrowWriter):
 class LiveStreamWriter(DataSourceStreamArrowWriter):
     """Each micro-batch is a transaction, named by the stream and its number."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: WritePlan) -> None:
         self.plan = plan
 
     def write(self, iterator: Iterator[Any]) -> LiveMessage:

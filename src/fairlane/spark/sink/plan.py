@@ -51,7 +51,7 @@ _BODY = "body"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class WritePlan:
     """What one write is to do. Spark carries it to executors: it holds nothing but words."""
 
     redis: str
@@ -94,13 +94,13 @@ class Plan:
         return replace(self.policy, **chosen)  # type: ignore[arg-type]
 
 
-def plan_of(options: Options, schema: StructType, *, is_stream: bool) -> Plan:
+def plan_of(options: Options, schema: StructType, *, is_stream: bool) -> WritePlan:
     """The plan of a write. Raises InvalidArgument, one sentence each."""
     mode = options.choice("writeMode", MODES, "staged")
     request, request_column = _target(options, schema)
     body_column, body_format = _body(options, schema)
     _check_kind(schema, "", is_json=body_format == "json")
-    plan = Plan(
+    plan = WritePlan(
         redis=options.redis,
         queue=options.queue,
         request=request,
@@ -130,7 +130,7 @@ def plan_of(options: Options, schema: StructType, *, is_stream: bool) -> Plan:
     return plan
 
 
-def _check_together(plan: Plan, *, is_stream: bool) -> None:
+def _check_together(plan: WritePlan, *, is_stream: bool) -> None:
     """Raises InvalidArgument for options that do not go together."""
     if plan.mode == "dedupe" and not plan.id_column:
         raise InvalidArgument(
@@ -248,7 +248,7 @@ def _duration(options: Options, name: str, default: int) -> int:
     return found
 
 
-def _check_columns(plan: Plan, schema: StructType) -> None:
+def _check_columns(plan: WritePlan, schema: StructType) -> None:
     texts = (StringType, BinaryType, IntegralType)
     wanted: list[tuple[str, str, tuple[Any, ...], str]] = [
         ("requestColumn", plan.request_column, texts, "a string or a whole number"),
@@ -315,7 +315,7 @@ def one_of(request_id: str, name: str, before: int | None, now: int | None) -> i
     return now if before is None else before
 
 
-def run(plan: Plan, operation: Any) -> Any:
+def run(plan: WritePlan, operation: Any) -> Any:
     """Runs one operation on connections of its own."""
     with closing(plan.driver()) as driver:
         return driver.run(operation)

@@ -23,7 +23,7 @@ from fairlane.spark.sink.plan import check_terms
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fairlane.spark.sink.plan import Plan
+    from fairlane.spark.sink.plan import WritePlan
 
 _ID_MOST = 1024  # bytes of an id of idColumn
 
@@ -78,7 +78,7 @@ class Group(NamedTuple):
     limit: int | None
 
 
-class Piece(NamedTuple):
+class RowBatch(NamedTuple):
     """Sub-requests on their way to one request: at most a chunk."""
 
     rows: int
@@ -86,17 +86,17 @@ class Piece(NamedTuple):
     ids: bytes  # packed, too
 
 
-def pieces(group: Group, most: int) -> Iterator[Piece]:
+def pieces(group: Group, most: int) -> Iterator[RowBatch]:
     """The rows of a group in chunks of at most `most`."""
     for start, end in group.bodies.cuts(group.start, group.end, most):
         ids = b"" if group.ids is None else joined(end - start, *group.ids.part(start, end))
-        yield Piece(end - start, joined(end - start, *group.bodies.part(start, end)), ids)
+        yield RowBatch(end - start, joined(end - start, *group.bodies.part(start, end)), ids)
 
 
 class Reader:
     """Reads the batches of one partition; its errors name the row, counted from 0."""
 
-    def __init__(self, plan: Plan, partition: int) -> None:
+    def __init__(self, plan: WritePlan, partition: int) -> None:
         self.plan, self.partition = plan, partition
         self.rows = 0
 

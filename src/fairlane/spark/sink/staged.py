@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from fairlane.protocol.steps import Call
-    from fairlane.spark.sink.plan import Plan
+    from fairlane.spark.sink.plan import WritePlan
 
 _TOGETHER = 8  # chunks of one round trip
 _HELD = 32 << 20  # bytes that wait for their chunk to fill, over all requests
@@ -83,7 +83,9 @@ class _Filling:
 class Stager:
     """Writes the rows of one task to areas of their requests, in bounded memory."""
 
-    def __init__(self, plan: Plan, driver: Any, txn: str, partition: int, attempt: int) -> None:
+    def __init__(
+        self, plan: WritePlan, driver: Any, txn: str, partition: int, attempt: int
+    ) -> None:
         self.plan, self.driver, self.txn = plan, driver, txn
         # An attempt's number comes again when a driver is started anew; its area must not.
         self.name = f"{partition}:{attempt}:{secrets.token_hex(4)}"
@@ -145,7 +147,7 @@ class Stager:
         self.driver.run(stage_all(calls))
 
 
-def stage_rows(plan: Plan, txn: str, batches: Iterator[Any]) -> list[Staged]:
+def stage_rows(plan: WritePlan, txn: str, batches: Iterator[Any]) -> list[Staged]:
     """Stages the rows of the task that runs here."""
     task = TaskContext.get()
     partition, attempt = (task.partitionId(), task.taskAttemptId()) if task else (0, 0)
@@ -153,7 +155,7 @@ def stage_rows(plan: Plan, txn: str, batches: Iterator[Any]) -> list[Staged]:
         return Stager(plan, driver, txn, partition, attempt).write(batches)
 
 
-def shares_of(plan: Plan, messages: Sequence[StagedMessage | None]) -> list[Share]:
+def shares_of(plan: WritePlan, messages: Sequence[StagedMessage | None]) -> list[Share]:
     """What all tasks have staged, by request, in the order of their partitions."""
     found: dict[str, list[Staged]] = {plan.request: []} if plan.request else {}
     for message in messages:
@@ -171,7 +173,7 @@ def shares_of(plan: Plan, messages: Sequence[StagedMessage | None]) -> list[Shar
     return shares
 
 
-def commit_staged(plan: Plan, txn: str, messages: Sequence[StagedMessage | None]) -> None:
+def commit_staged(plan: WritePlan, txn: str, messages: Sequence[StagedMessage | None]) -> None:
     """Commits a transaction, and logs what came in. Raises as operations.roll.commit does."""
     shares = shares_of(plan, messages)
     try:
@@ -181,14 +183,14 @@ def commit_staged(plan: Plan, txn: str, messages: Sequence[StagedMessage | None]
     log_brought(txn, brought)
 
 
-def _how_to_go_on(plan: Plan, txn: str) -> str:
+def _how_to_go_on(plan: WritePlan, txn: str) -> str:
     """A commit that was cut off has shown a part, and only its own name lets it go on."""
     if txn != plan.txn:
         return "some rows may be in: start the stream again, and its commit goes on"
     return f"some rows may be in: repeat the write with the same txn, {txn}, to go on"
 
 
-def abort_staged(plan: Plan, txn: str, messages: Sequence[StagedMessage | None]) -> None:
+def abort_staged(plan: WritePlan, txn: str, messages: Sequence[StagedMessage | None]) -> None:
     """Drops what is known to be staged, unless it is pinned; the rest of it expires."""
     areas: dict[str, list[str]] = {}
     for message in messages:
@@ -199,7 +201,7 @@ def abort_staged(plan: Plan, txn: str, messages: Sequence[StagedMessage | None])
             driver.run(unstage(request, txn, names))
 
 
-def look_first(plan: Plan) -> None:
+def look_first(plan: WritePlan) -> None:
     """Raises now what would keep the commit from writing to the request that is named."""
     if plan.request and not plan.priority_column and not plan.limit_column:
         run(plan, look(Share(plan.request, plan.policy, []), plan.transaction(plan.txn)))
@@ -208,7 +210,7 @@ def look_first(plan: Plan) -> None:
 class StagedWriter(DataSourceArrowWriter):
     """One batch is one transaction."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: WritePlan) -> None:
         self.plan = plan
 
     def write(self, iterator: Iterator[Any]) -> StagedMessage:
@@ -227,7 +229,7 @@ class StagedWriter(DataSourceArrowWriter):
 class StagedStreamWriter(DataSourceStreamArrowWriter):
     """Each micro-batch is a transaction, named by the stream and its number."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: WritePlan) -> None:
         self.plan = plan
 
     def write(self, iterator: Iterator[Any]) -> StagedMessage:

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import IntegerType, LongType, StringType, TimestampType
 
 from fairlane.operations.control.completion_log import place
-from fairlane.spark.operations.stream_ranges import Piece
+from fairlane.spark.operations.stream_ranges import StreamRange
 from fairlane.spark.source.columns import COLUMNS
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def _type_of(one: Condition, values: Any) -> Any:
     return pa.int64() if pa.types.is_integer(values.type) and one.compare != "in" else values.type
 
 
-def narrow(view: str, piece: Piece, conditions: Iterable[Condition]) -> Piece | None:
+def narrow(view: str, piece: StreamRange, conditions: Iterable[Condition]) -> StreamRange | None:
     """The part of a piece of the view's stream in which entries can meet them; None = nowhere."""
     first, last = piece
     for one in conditions:
@@ -118,7 +118,7 @@ def narrow(view: str, piece: Piece, conditions: Iterable[Condition]) -> Piece | 
             first = max(first, low, key=place)
         if one.compare in {"equal", "in", "less", "less_equal"}:
             last = min(last, high, key=place)
-    return Piece(first, last) if place(first) <= place(last) else None
+    return StreamRange(first, last) if place(first) <= place(last) else None
 
 
 def _ms(moment: datetime) -> int:

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
     from fairlane.drivers.sync.driver import SyncDriver
     from fairlane.operations.control.completion_log import Entries
-    from fairlane.spark.operations.stream_ranges import Piece
+    from fairlane.spark.operations.stream_ranges import StreamRange
 
 _INDEX, _STATUS, _ATTEMPT, _WAITED, _RAN = range(5)  # of a head: model.result_head
 
 
 def read_results(
-    driver: SyncDriver, request_id: str, piece: Piece, page: int = RESULTS_PAGE
+    driver: SyncDriver, request_id: str, piece: StreamRange, page: int = RESULTS_PAGE
 ) -> Iterator[dict[str, Any]]:
     """Pages of the results in a piece of `out`, each as columns of the view `results`.
 
@@ -35,7 +35,7 @@ def read_results(
     """
     out = keys.results(request_id)
     held: Entries = []
-    left: Piece | None = piece
+    left: StreamRange | None = piece
     while left is not None:
         entries, left = driver.run(read_page(out, left, page))
         entries, held = [*held, *entries], []

@@ -44,16 +44,16 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.types import StructType
 
-    from fairlane.spark.operations.stream_ranges import Piece
+    from fairlane.spark.operations.stream_ranges import StreamRange
 
 _VIEWS = ("completions", "results")
 _BEFORE = "["  # of an entry that comes next
 
 
-class Part(NamedTuple):
+class StreamPart(NamedTuple):
     """What one Spark task reads, and the offset its batch starts at."""
 
-    piece: Piece
+    piece: StreamRange
     start: str
 
 
@@ -178,14 +178,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not _has_more(at, last):
             return start
         if isinstance(limit, ReadMaxRows):
-            last = self._within(Part(stream_ranges.Piece(_begin(at), last), at), limit.max_rows)
+            last = self._within(
+                StreamPart(stream_ranges.StreamRange(_begin(at), last), at), limit.max_rows
+            )
         return self._offset(last, start["born"])
 
-    def _within(self, part: Part, most: int) -> str:
+    def _within(self, part: StreamPart, most: int) -> str:
         """The last entry of a part that ends before more than `most` rows were read."""
         page = stream_ranges.RESULTS_PAGE if self.request else stream_ranges.PAGE
         last, rows = "", 0
-        rest: Piece | None = part.piece
+        rest: StreamRange | None = part.piece
         with closing(SyncDriver(self.redis)) as driver:
             while rest is not None:
                 count = page if self.request else max(1, min(page, most - rows))
@@ -231,7 +233,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         self._check(at, start["born"])
         pieces = stream_ranges.cut(_begin(at), last.removeprefix(_BEFORE), self.parts)
-        return [InputPartition((Part(piece, at), start["born"])) for piece in pieces]
+        return [InputPartition((StreamPart(piece, at), start["born"])) for piece in pieces]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one part. Raises DataLost."""
@@ -242,11 +244,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 yield batch_of(columns, wanted)
         self._check(part.start, born)  # it may have gone while it was read
 
-    def _pages(self, driver: SyncDriver, piece: Piece) -> Iterator[dict[str, Any]]:
+    def _pages(self, driver: SyncDriver, piece: StreamRange) -> Iterator[dict[str, Any]]:
         if self.request:
             yield from read_results(driver, self.request, piece)
             return
-        rest: Piece | None = piece
+        rest: StreamRange | None = piece
         while rest is not None:
             found, rest = driver.run(stream_ranges.endings(self.queue, rest))
             if found:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
 
-    from fairlane.spark.operations.stream_ranges import Piece
+    from fairlane.spark.operations.stream_ranges import StreamRange
 
 STREAMED = ("startingOffsets", "maxOffsetsPerTrigger", "failOnDataLoss")
 KNOWN = ("view", "request", "minPartitions", "born", *STREAMED)
@@ -150,11 +150,13 @@ class ViewReader(DataSourceReader):
     def pages(self, driver: SyncDriver, part: Any) -> Iterator[Columns]:
         """One part's rows as columns, some at a time."""
 
-    def cut(self, found: completion_log.Span | None, each_part: int) -> list[Piece]:
+    def cut(self, found: completion_log.Span | None, each_part: int) -> list[StreamRange]:
         """A stream in as many pieces as were asked for, or of about `each_part` entries each."""
         if found is None:
             return []
-        whole = narrow(self.view, stream_ranges.Piece(found.first, found.last), self.conditions)
+        whole = narrow(
+            self.view, stream_ranges.StreamRange(found.first, found.last), self.conditions
+        )
         if whole is None:
             return []
         parts = self.parts or min(MOST_PARTS, -(-found.length // each_part))
@@ -167,7 +169,7 @@ class Results(NamedTuple):
     `whole`: all that is in `out`, which does not change any more; None while the request runs.
     """
 
-    piece: Piece
+    piece: StreamRange
     born: int
     whole: completion_log.Span | None
 
@@ -232,9 +234,9 @@ class CompletionsReader(ViewReader):
         """Pieces of the log."""
         return self.cut(driver.run(completion_log.span(keys.completed(self.queue))), ENTRIES)
 
-    def pages(self, driver: SyncDriver, part: Piece) -> Iterator[Columns]:
+    def pages(self, driver: SyncDriver, part: StreamRange) -> Iterator[Columns]:
         """The endings in one piece."""
-        rest: Piece | None = part
+        rest: StreamRange | None = part
         while rest is not None:
             found, rest = driver.run(stream_ranges.endings(self.queue, rest))
             yield columns_of(self.view, map(completion_row, found))
@@ -258,7 +260,7 @@ class RequestsReader(ViewReader):
                 self.view, map(progress_row, driver.run(stream_ranges.progresses(part)))
             )
             return
-        rest: Piece | None = part
+        rest: StreamRange | None = part
         while rest is not None:
             ended, rest = driver.run(stream_ranges.endings(self.queue, rest))
             lives = [(one.id, one.submitted_ms) for one in ended]
@@ -278,17 +280,17 @@ class DeadReader(ViewReader):
             found = driver.run(completion_log.span(keys.dead(self.request)))
             return [(self.request, piece) for piece in self.cut(found, ENTRIES)]
         ids, logged = driver.run(stream_ranges.unfinished(self.queue))
-        rest = None if logged is None else stream_ranges.Piece(logged.first, logged.last)
+        rest = None if logged is None else stream_ranges.StreamRange(logged.first, logged.last)
         while rest is not None:
             ended, rest = driver.run(stream_ranges.endings(self.queue, rest))
             ids += [one.id for one in ended if one.dead]
         having = driver.run(stream_ranges.dead_spans(list(dict.fromkeys(ids))))
         return [(one, piece) for one, found in having for piece in self.cut(found, ENTRIES)]
 
-    def pages(self, driver: SyncDriver, part: tuple[str, Piece]) -> Iterator[Columns]:
+    def pages(self, driver: SyncDriver, part: tuple[str, StreamRange]) -> Iterator[Columns]:
         """The dead in one piece. Of all requests, one that has gone meanwhile is passed over."""
         request_id, piece = part
-        rest: Piece | None = piece
+        rest: StreamRange | None = piece
         while rest is not None:
             try:
                 found, rest = driver.run(stream_ranges.read_dead(request_id, rest))

@@ -54,7 +54,7 @@ class Outcome:
         yield self.ids[first:], self.results[2 * first :], self.verdicts
 
 
-class Tally:
+class OutcomeBuilder:
     """Collects the outcome of one run, which began at `began` ns of the performance counter.
 
     `limit_s` is for a sync handler's calls, which nobody has cancelled when they ran too long.

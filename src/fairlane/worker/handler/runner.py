@@ -11,7 +11,7 @@ from fairlane.common import clock
 from fairlane.worker import termination
 from fairlane.worker.handler.errors import TimedOut
 from fairlane.worker.handler.handlers import Context, Shape
-from fairlane.worker.handler.outcome import Tally
+from fairlane.worker.handler.outcome import OutcomeBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterator, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fairlane.worker.handler.outcome import Outcome
     from fairlane.worker.lease_board import LeaseRecord
     from fairlane.worker.log.failures import Failures
-    from fairlane.worker.unit.lease_batch import Bunch
+    from fairlane.worker.unit.lease_batch import LeaseBatch
     from fairlane.worker.unit.unit import Lease
 
 GRACE_S = 1.5  # a task that was cancelled has this long until its process is killed
@@ -56,7 +56,7 @@ class Runner:
             task.uncancel()
         return was_cancelled
 
-    def run_bunch(self, bunch: Bunch) -> list[Lease]:
+    def run_bunch(self, bunch: LeaseBatch) -> list[Lease]:
         """A sync handler over leases in turn, until it is time to settle.
 
         Returns those that had their turn and were not settled meanwhile.
@@ -65,13 +65,13 @@ class Runner:
             lease.outcome = self.run(lease.slice, 0)
         return bunch.take_done()
 
-    async def run_bunch_async(self, bunch: Bunch) -> list[Lease]:
+    async def run_bunch_async(self, bunch: LeaseBatch) -> list[Lease]:
         """The same for an async handler."""
         for lease in self._turns(bunch):
             lease.outcome = await self.run_async(lease.slice, 0)
         return bunch.take_done()
 
-    def _turns(self, bunch: Bunch) -> Iterator[Lease]:
+    def _turns(self, bunch: LeaseBatch) -> Iterator[Lease]:
         """Each lease whose turn it is, while its record is ours, until it is time to settle."""
         own, is_time = self.record, _Time(bunch.slice_s)
         try:
@@ -112,7 +112,7 @@ class Runner:
     def run(self, taken: Slice, position: int) -> Outcome:
         """A sync handler over the slice from `position` on, until it is time to settle."""
         now, limit_s = perf_counter_ns(), self._limit_s(taken)
-        tally = Tally(taken, position, now, limit_s, self._failures)
+        tally = OutcomeBuilder(taken, position, now, limit_s, self._failures)
         if self.shape.is_batch:
             return self._run_batch(taken, taken.entries[position:], tally)
         call, wants_context = self.shape.call, self.shape.wants_context
@@ -142,7 +142,7 @@ class Runner:
     async def run_async(self, taken: Slice, position: int) -> Outcome:
         """The same for an async handler."""
         now = perf_counter_ns()
-        tally = Tally(taken, position, now, failures=self._failures)
+        tally = OutcomeBuilder(taken, position, now, failures=self._failures)
         if self.shape.is_batch:
             return await self._run_batch_async(taken, taken.entries[position:], tally)
         call, wants_context = self.shape.call, self.shape.wants_context
@@ -174,7 +174,7 @@ class Runner:
                 break
         return tally.outcome(now)
 
-    def _run_batch(self, taken: Slice, entries: list[Entry], tally: Tally) -> Outcome:
+    def _run_batch(self, taken: Slice, entries: list[Entry], tally: OutcomeBuilder) -> Outcome:
         limit_s, before, error, results = self._limit_s(taken), perf_counter_ns(), None, None
         if limit_s:
             self._begin(taken, entries[0] if len(entries) == 1 else None, limit_s)
@@ -189,7 +189,9 @@ class Runner:
         error = tally.late(perf_counter_ns() - before, error) or error
         return _batch_outcome(tally, entries, results, error, before)
 
-    async def _run_batch_async(self, taken: Slice, entries: list[Entry], tally: Tally) -> Outcome:
+    async def _run_batch_async(
+        self, taken: Slice, entries: list[Entry], tally: OutcomeBuilder
+    ) -> Outcome:
         limit_s, before, error, results = self._limit_s(taken), perf_counter_ns(), None, None
         only, task = entries[0] if len(entries) == 1 else None, asyncio.current_task()
         try:
@@ -219,7 +221,7 @@ class Runner:
         index, fence = int(entry[0].partition(b"-")[2]), int(taken.fence)
         return Context(taken.request_id, index, taken.attempt, fence, self.record, entries)
 
-    def _must_stop(self, tally: Tally) -> bool:
+    def _must_stop(self, tally: OutcomeBuilder) -> bool:
         """Returns True if the supervisor stopped this lease or drains the worker."""
         self.record.clear_attention()  # before the reads: a later stop sets it again
         tally.is_over = self.record.is_draining or self.record.is_stopped
@@ -288,7 +290,11 @@ class _Time:
 
 
 def _batch_outcome(
-    tally: Tally, entries: list[Entry], results: Any, error: BaseException | None, before: int
+    tally: OutcomeBuilder,
+    entries: list[Entry],
+    results: Any,
+    error: BaseException | None,
+    before: int,
 ) -> Outcome:
     now = perf_counter_ns()
     if error is None:

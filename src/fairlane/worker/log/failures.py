@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from fairlane.common import clock
 from fairlane.common.fingerprint import fingerprint_of, read_failure
 from fairlane.common.terminal import printable
-from fairlane.common.text import many
+from fairlane.common.text import plural
 
 if TYPE_CHECKING:
     from fairlane.model import Slice
@@ -170,7 +170,7 @@ class Failures:
             self._others.add(count.failed, count.dead)
         for count in [*counts[:_LINES], self._others]:
             if count.failed:
-                attempts = many(count.failed, "more attempt")
+                attempts = plural(count.failed, "more attempt")
                 dead = (
                     f", {count.dead:,} of them the last of their sub-request" if count.dead else ""
                 )

@@ -21,15 +21,15 @@ from fairlane.common import clock
 from fairlane.drivers.aio.driver import AsyncDriver
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import FairlaneError
-from fairlane.protocol.steps import Handle, HandleBunch
+from fairlane.protocol.steps import Handle, HandleBatch
 from fairlane.worker import termination
 from fairlane.worker.handler.runner import Runner
 from fairlane.worker.log.repeats import Repeats
-from fairlane.worker.metrics import Measures
+from fairlane.worker.metrics import Metrics
 from fairlane.worker.process import signals, stack_dump
 from fairlane.worker.unit.loop import serve
-from fairlane.worker.unit.sizing import SliceSizes
-from fairlane.worker.unit.token_budget import BunchSizes
+from fairlane.worker.unit.sizing import SliceSizer
+from fairlane.worker.unit.token_budget import TokenBudget
 from fairlane.worker.unit.unit import Unit
 
 if TYPE_CHECKING:
@@ -69,8 +69,8 @@ class Assignment:
 
     def units(self) -> list[Unit]:
         """The units of this child; they share what they learn about requests."""
-        sizes, measures = SliceSizes(self.slice_ms), Measures(self.queue, self.failures)
-        bunches, count = BunchSizes(self.slice_ms, self.tokens), len(self.own)
+        sizes, measures = SliceSizer(self.slice_ms), Metrics(self.queue, self.failures)
+        bunches, count = TokenBudget(self.slice_ms, self.tokens), len(self.own)
         is_alone = count == 1 and self.tokens > 1
         return [
             Unit(
@@ -186,7 +186,7 @@ def _serve(assignment: Assignment, unit: Unit) -> None:
     driver.on_cut = record.note_connection_loss
     runner = Runner(assignment.shape, record, assignment.failures)
 
-    def handle(step: Handle | HandleBunch) -> Any:
+    def handle(step: Handle | HandleBatch) -> Any:
         return runner.go_on(step) if isinstance(step, Handle) else runner.run_bunch(step.bunch)
 
     while unit.record.is_waiting and not unit.record.is_draining:
@@ -226,7 +226,7 @@ async def _serve_async(assignment: Assignment, units: list[Unit]) -> None:
     runners = [Runner(assignment.shape, unit.record, assignment.failures) for unit in units]
 
     async def work(unit: Unit, runner: Runner) -> None:
-        async def handle(step: Handle | HandleBunch) -> Any:
+        async def handle(step: Handle | HandleBatch) -> Any:
             if isinstance(step, Handle):
                 return await runner.go_on_async(step)
             return await runner.run_bunch_async(step.bunch)

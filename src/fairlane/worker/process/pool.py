@@ -16,7 +16,8 @@ from fairlane.worker.process.child import Assignment, start
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from fairlane.worker.lease_board import LeaseRecord, Running
+    from fairlane.worker.held import Running
+    from fairlane.worker.lease_board import LeaseRecord
 
 _log = logging.getLogger("fairlane.worker")
 _STEADY_S = 10.0  # a process that lived this long starts again at once
@@ -41,7 +42,7 @@ class Child:
     how: str = ""  # it ended, as `signal 9 (SIGKILL)`, with the place in the code if it is known
 
 
-class Children:
+class ProcessPool:
     """One process per assignment."""
 
     def __init__(self, assignments: list[Assignment], close: list[Callable[[], None]]) -> None:

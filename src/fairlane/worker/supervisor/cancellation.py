@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from fairlane.drivers.sync.driver import SyncDriver
-    from fairlane.worker.lease_board import Held
+    from fairlane.worker.held import Held
 
 _YOUNG_S = 0.25  # leases of quick handlers end before that
 _EVERY_S = 0.4
 _AGAIN_S = 5.0  # after Redis has not answered
 
 
-class Cancels:
+class CancellationWatch:
     """The count of cancelled requests of a queue, as one worker saw it last."""
 
     def __init__(self, driver: SyncDriver, queue: str) -> None:

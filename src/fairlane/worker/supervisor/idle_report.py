@@ -18,7 +18,7 @@ _QUIET_S = 5.0  # nothing is said or asked before, and not more often
 _SHOWN = 5  # requests named
 
 
-class Patience:
+class IdleReport:
     """Asks why nothing happens, now and then, and says it when the answer is a new one."""
 
     def __init__(self, driver: SyncDriver, queue: str, board: LeaseBoard) -> None:

@@ -3,43 +3,46 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fairlane import settings
 from fairlane.common import clock
 from fairlane.common.backoff import connection_delays
 from fairlane.errors import FairlaneError, NodeAway, RedisUnreachable, WorkerRefused
-from fairlane.operations.lease import tokens
-from fairlane.operations.lease.leases import acquire, extend, give_back, reap, show, shown
+from fairlane.operations.lease.leases import (
+    extend,
+    give_back,
+    reap,
+)
 from fairlane.operations.lease.shards import served
 from fairlane.operations.lease.stats import tally_timeout
 from fairlane.operations.maintenance import dead_workers, registry
-from fairlane.protocol.steps import Batch, Call, Operation
 from fairlane.worker.host_identity import hostname_of, whereabouts
 from fairlane.worker.log.repeats import Repeats
 from fairlane.worker.maintenance.duty import Beat
 from fairlane.worker.maintenance.leader import Maintenance
-from fairlane.worker.supervisor.cancellation import Cancels
+from fairlane.worker.supervisor.batches import AT_MOST, is_redis_away, send_all
+from fairlane.worker.supervisor.cancellation import CancellationWatch
+from fairlane.worker.supervisor.unanswered_acquires import UnansweredAcquires
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from fairlane.drivers.sync.driver import SyncDriver
-    from fairlane.model import Slice, Token, Verdict
-    from fairlane.worker.lease_board import Held, LeaseBoard, LeaseRecord
+    from fairlane.model import Verdict
+    from fairlane.protocol.steps import Call, Operation
+    from fairlane.worker.held import Held
+    from fairlane.worker.lease_board import LeaseBoard, LeaseRecord
 
 _log = logging.getLogger("fairlane.worker")
 _OFTEN_S = 0.1  # between beats while waiting for the queue to become idle
 _UNHEALTHY_S = 10.0
 _EXTEND_AT = 1 / 3  # of the lease is used up
-_EXTEND_MOST = 100  # leases of one call
 _QUIET_S = 10.0  # between two lines of the log about a node that is away
-_AGAIN_S = 1.0  # between tries of a node that is away and has leases, which cannot wait long
 
 
-class Keeper:
+class LeaseKeeper:
     """One worker's standing in its queue."""
 
     def __init__(self, driver: SyncDriver, queue: str, worker: str, board: LeaseBoard) -> None:
@@ -49,10 +52,11 @@ class Keeper:
         self.is_idle = False
         self._beaten = self._answered = clock.mono_s()
         self._leads = self._has_died = False
-        self._quiet_until = self._left_at = 0.0
+        self._quiet_until = 0.0
         self._shards: tuple[int, ...] = (0,)
-        self._cancels = Cancels(driver, queue)
+        self._cancels = CancellationWatch(driver, queue)
         self._repeats = Repeats()
+        self.unanswered = UnansweredAcquires(driver, queue, worker, self.started, board)
         self._maintenance = Maintenance(driver.url, queue, worker)
         self._maintenance.on_death = self.on_process_death
         driver.on_cut = self._cut
@@ -70,7 +74,7 @@ class Keeper:
         """
         for pause in connection_delays(settings.LATE_MS / 1000 + 1):
             word, *other = self._run(
-                registry.register(
+                registry.register_worker(
                     self._queue, self._worker, whereabouts(), os.getpid(), self.started
                 )
             )
@@ -100,7 +104,7 @@ class Keeper:
         """Leaves the registry; if Redis is gone, the record expires by itself."""
         self._maintenance.close()
         try:
-            self._run(registry.unregister(self._queue, self._worker, self.started))
+            self._run(registry.unregister_worker(self._queue, self._worker, self.started))
         except FairlaneError as error:
             _log.warning("could not unregister: %s", error)
 
@@ -137,7 +141,7 @@ class Keeper:
         """Whatever is due: extensions, then the beat. Never raises what Redis does."""
         all_held = self._board.held()
         self._extend(all_held, only_due=not self._cancels.are_new(all_held))
-        self._take_left()
+        self.unanswered.take_granted_late()
         if clock.mono_s() - self._beaten < (_OFTEN_S if often else settings.BEAT_MS / 1000):
             return
         try:
@@ -156,7 +160,7 @@ class Keeper:
         died, self._has_died = self._has_died, False
         try:
             word, *rest = self._driver.run(
-                registry.beat(self._queue, self._worker, self.started, holds, died=died)
+                registry.heartbeat(self._queue, self._worker, self.started, holds, died=died)
             )
         except FairlaneError:
             self._has_died = self._has_died or died
@@ -171,7 +175,7 @@ class Keeper:
                 self._worker,
             )
             self._run(
-                registry.register(
+                registry.register_worker(
                     self._queue, self._worker, whereabouts(), os.getpid(), self.started
                 )
             )
@@ -210,8 +214,8 @@ class Keeper:
             for held in all_held
             if not only_due or held.deadline - now < held.lease_s * (1 - _EXTEND_AT)
         ]
-        for first in range(0, len(due), _EXTEND_MOST):
-            some = due[first : first + _EXTEND_MOST]
+        for first in range(0, len(due), AT_MOST):
+            some = due[first : first + AT_MOST]
             try:
                 self._extend_all(some)
             except NodeAway as error:  # one node has all of these leases
@@ -223,7 +227,7 @@ class Keeper:
     def _extend_all(self, some: list[Held]) -> None:
         now = clock.mono_s()
         calls = [extend(held.request_id, held.k, str(held.fence), held.op) for held in some]
-        replies = self._driver.run(_calls(calls))
+        replies = self._driver.run(send_all(calls))
         for held, reply in zip(some, replies, strict=True):
             if isinstance(reply, FairlaneError):  # the others' leases are extended
                 self._warn([held], reply)
@@ -282,8 +286,8 @@ class Keeper:
         `is_dead`: their process is. A living one has not begun them, and must let go of its records
         itself: they may hold other leases by now.
         """
-        for start in range(0, len(all_held), _EXTEND_MOST):
-            some = all_held[start : start + _EXTEND_MOST]
+        for start in range(0, len(all_held), AT_MOST):
+            some = all_held[start : start + AT_MOST]
             for held in some if is_dead else ():
                 self._board.records[held.unit].release()
             self._take_back(some, [
@@ -301,87 +305,10 @@ class Keeper:
         except FairlaneError:
             return
 
-    def put_back(self, records: Sequence[LeaseRecord]) -> None:
-        """Processes died with acquires on their way: what was or would be granted goes back.
-
-        The answer did not reach the board, so the same is asked again. An acquire of the dead that
-        arrives later is stale.
-        """
-        is_away = False
-        for record in records:
-            wanted = record.pending_acquire()
-            record.end_acquire()
-            token = tokens.parse(wanted[0]) if wanted else None
-            if wanted is None or token is None or is_away:
-                continue
-            try:
-                self._driver.run(self._put_back(token, wanted[1]))
-            except FairlaneError as error:  # then whoever leads finds it
-                what = f"request {token.request_id}"
-                _log.warning("could not put back a token of %s: %s", what, error)
-                is_away = _is_redis_away(error)
-
-    def _take_left(self) -> None:
-        """Asks again for what units gave up, as a node that hung may have granted it meanwhile.
-
-        The token is in `delayed` or in a lane. It is stale once the same acquire was answered.
-        """
-        now = clock.mono_s()
-        if now < self._left_at or not (records := self._board.abandoned()[:_EXTEND_MOST]):
-            return
-        self._left_at = now + _AGAIN_S
-        for record, answer in self._ask_again(records):
-            try:
-                if isinstance(answer, FairlaneError):
-                    raise answer
-                self._driver.run(answer)
-            except RedisUnreachable:  # it is asked again
-                continue
-            except FairlaneError as error:
-                _log.warning("could not give back what was granted late: %s", error)
-            record.forget_abandoned()
-
-    def _ask_again(
-        self, records: list[LeaseRecord]
-    ) -> Iterator[tuple[LeaseRecord, Operation[None] | FairlaneError]]:
-        """Shows the tokens with the same ops; with each, how to give back what it was granted."""
-        asked = [
-            (record, token, left[1])
-            for record in records
-            if (left := record.abandoned_acquire()) and (token := tokens.parse(left[0]))
-        ]
-        calls = [show(token, self._worker, self.started, 1, op) for _, token, op in asked]
-        try:
-            replies = self._driver.run(_calls(calls, math.inf))
-        except FairlaneError as error:
-            replies = [error] * len(calls)
-        for (record, token, op), reply in zip(asked, replies, strict=True):
-            is_error = isinstance(reply, FairlaneError)
-            yield record, reply if is_error else self._undo(token, *shown(token, op, reply))
-
-    def _put_back(self, token: Token, op: bytes) -> Operation[None]:
-        word, taken, rest = yield from acquire(token, self._worker, self.started, 1, op=op)
-        yield from self._undo(token, word.encode(), taken, rest)
-
-    def _undo(
-        self, token: Token, word: bytes, taken: Slice | None, rest: list[Any]
-    ) -> Operation[None]:
-        """Dispatches what an acquire brought, and returns its lease."""
-        if word == b"ended":
-            yield tokens.retire(self._queue, token.request_id, rest)
-            return
-        if calls := tokens.insert(self._queue, token.request_id, rest):
-            yield Batch(calls)
-        if taken is not None:
-            reply = yield give_back(
-                taken.request_id, taken.k, taken.fence.decode(), taken.op.decode(), is_unbegun=True
-            )
-            yield from registry.settle_reap(self._queue, token.request_id, reply)
-
     def _take_back(self, some: list[Held], calls: list[Call]) -> None:
         """What cannot be taken back expires, and whoever leads takes it back."""
         try:
-            replies = self._driver.run(_calls(calls))
+            replies = self._driver.run(send_all(calls))
         except FairlaneError as error:
             replies = [error] * len(calls)
         away: FairlaneError | None = None
@@ -391,18 +318,6 @@ class Keeper:
                     raise away or reply
                 self._driver.run(registry.settle_reap(self._queue, held.request_id, reply))
             except FairlaneError as error:
-                away = error if _is_redis_away(error) else away
+                away = error if is_redis_away(error) else away
                 what = f"a lease of request {held.request_id}"
                 _log.warning("could not take back %s: %s", what, error)
-
-
-def _is_redis_away(error: FairlaneError) -> bool:
-    """Returns True if all of Redis is away, not only one node: the other leases fail, too."""
-    return isinstance(error, RedisUnreachable) and not isinstance(error, NodeAway)
-
-
-def _calls(calls: list[Call], again_s: float = _AGAIN_S) -> Operation[list[Any]]:
-    """The replies, each an error if need be; a node that is away is waited for once."""
-    away_s = settings.BEAT_MS / 1000
-    replies: list[Any] = yield Batch(calls, lenient=True, away_s=away_s, again_s=again_s)
-    return replies

@@ -12,16 +12,16 @@ from fairlane.common import clock
 
 if TYPE_CHECKING:
     from fairlane.worker.lease_board import LeaseBoard
-    from fairlane.worker.supervisor.lease_keeper import Keeper
+    from fairlane.worker.supervisor.lease_keeper import LeaseKeeper
 
 _LONG_S = 0.3  # for slices of 20 ms; a bunch takes about a slice
 _SLICES = 5  # as long as so many longer ones
 
 
-class Behind:
+class StalledLeases:
     """Looks after the leases of one worker that were not begun; a slice of it takes `slice_ms`."""
 
-    def __init__(self, board: LeaseBoard, keeper: Keeper, slice_ms: float = 0) -> None:
+    def __init__(self, board: LeaseBoard, keeper: LeaseKeeper, slice_ms: float = 0) -> None:
         self._board, self._keeper = board, keeper
         self._long_s = max(_LONG_S, _SLICES * slice_ms / 1000)
         self._told: set[tuple[int, int]] = set()  # unit, version: those that must not begin

@@ -17,18 +17,19 @@ from fairlane.worker.process import stack_dump
 from fairlane.worker.process.pool import ALONE, kill, listed
 
 if TYPE_CHECKING:
-    from fairlane.worker.lease_board import LeaseRecord, Running
-    from fairlane.worker.process.pool import Child, Children
-    from fairlane.worker.supervisor.lease_keeper import Keeper
+    from fairlane.worker.held import Running
+    from fairlane.worker.lease_board import LeaseRecord
+    from fairlane.worker.process.pool import Child, ProcessPool
+    from fairlane.worker.supervisor.lease_keeper import LeaseKeeper
 
 _log = logging.getLogger("fairlane.worker")
 _TELL_S = 1.0  # how long a process may take to write where it is, before it is killed
 
 
-class Overdue:
+class TimeLimits:
     """Looks after the calls of one worker's handler; `is_async`: a process's units are tasks."""
 
-    def __init__(self, children: Children, keeper: Keeper, *, is_async: bool) -> None:
+    def __init__(self, children: ProcessPool, keeper: LeaseKeeper, *, is_async: bool) -> None:
         self._children = children
         self._keeper = keeper
         self._is_async = is_async

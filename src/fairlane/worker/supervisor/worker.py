@@ -11,7 +11,7 @@ import selectors
 from typing import TYPE_CHECKING, Any
 
 from fairlane import settings
-from fairlane.common.text import many
+from fairlane.common.text import plural
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import InvalidArgument
 from fairlane.operations.lease.rights import check_rights
@@ -24,12 +24,12 @@ from fairlane.worker.lease_board import LeaseBoard
 from fairlane.worker.log.failures import Failures
 from fairlane.worker.log.log_queue import LogQueue
 from fairlane.worker.process.child import Assignment
-from fairlane.worker.process.pool import Child, Children
+from fairlane.worker.process.pool import Child, ProcessPool
 from fairlane.worker.process.signals import Signals
-from fairlane.worker.supervisor.idle_report import Patience
-from fairlane.worker.supervisor.lease_keeper import Keeper
-from fairlane.worker.supervisor.stalled_leases import Behind
-from fairlane.worker.supervisor.time_limits import Overdue
+from fairlane.worker.supervisor.idle_report import IdleReport
+from fairlane.worker.supervisor.lease_keeper import LeaseKeeper
+from fairlane.worker.supervisor.stalled_leases import StalledLeases
+from fairlane.worker.supervisor.time_limits import TimeLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -124,8 +124,8 @@ class Worker:
             )
             driver.check(self.queue.driver.patience_s)  # Redis may be starting, too
             driver.run(check_rights(self.queue.name, self.id))
-            self._keeper = Keeper(driver, self.queue.name, self.id, self._board)
-            self._patience = Patience(driver, self.queue.name, self._board)
+            self._keeper = LeaseKeeper(driver, self.queue.name, self.id, self._board)
+            self._patience = IdleReport(driver, self.queue.name, self._board)
             try:
                 # Signals first: whoever sees it in the registry may stop it.
                 with Signals() as signals:
@@ -142,10 +142,10 @@ class Worker:
 
     def _supervise(self, port: HealthPort, signals: Signals, *, until_idle: bool) -> int:
         self._failures = Failures()
-        self._children = Children(self._assignments(), [port.close, signals.forget])
+        self._children = ProcessPool(self._assignments(), [port.close, signals.forget])
         signals.groups = self._children.running
-        self._overdue = Overdue(self._children, self._keeper, is_async=self._shape.is_async)
-        self._behind = Behind(self._board, self._keeper, self._slice_ms)
+        self._overdue = TimeLimits(self._children, self._keeper, is_async=self._shape.is_async)
+        self._behind = StalledLeases(self._board, self._keeper, self._slice_ms)
         try:
             with selectors.DefaultSelector() as selector:
                 port.watch(selector)
@@ -190,7 +190,7 @@ class Worker:
             settle = self._overdue.settle if child.late else self._bury
             if settle(child):  # nobody was charged
                 self._children.alone(child.records)
-            self._keeper.put_back(child.records)
+            self._keeper.unanswered.put_back(child.records)
             self._keeper.on_process_death()
         if self._board.pop_connection_loss():
             self._keeper.on_process_death()
@@ -220,10 +220,10 @@ class Worker:
     def _stop_now(self) -> None:
         """Kills the processes and gives back what they held: nothing lost, no attempt charged."""
         held = self._board.held()
-        _log.info("worker %s stops now and gives back %s", self.id, many(len(held), "lease"))
+        _log.info("worker %s stops now and gives back %s", self.id, plural(len(held), "lease"))
         self._children.kill()
         self._keeper.give_back(self._board.held())
-        self._keeper.put_back(self._board.records)
+        self._keeper.unanswered.put_back(self._board.records)
 
     def _assignments(self) -> list[Assignment]:
         board, step, more = self._board, self._concurrency, self._spare
@@ -260,5 +260,5 @@ class Worker:
 
 
 def _totals(counts: dict[str, int]) -> str:
-    done, failed = many(counts["done"], "sub-request"), many(counts["failed"], "attempt")
+    done, failed = plural(counts["done"], "sub-request"), plural(counts["failed"], "attempt")
     return f"{done} done, {failed} failed, {counts['dead']:,} dead"

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 from fairlane.common import clock
 from fairlane.errors import RedisUnfit
 from fairlane.operations.lease import tokens
-from fairlane.operations.lease.leases import complete, go_on, going_on, new_op, shown
+from fairlane.operations.lease.leases import (
+    complete,
+    complete_and_acquire,
+    going_on,
+    new_op,
+    parse_acquired,
+)
 from fairlane.worker.unit.settle import while_held
 from fairlane.worker.unit.unit import hold
 
@@ -24,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Granted:
+class AcquiredSlice:
     """A slice that stands on the board: of at most `asked` entries, asked for at `sent`."""
 
     slice: Slice
@@ -32,12 +38,12 @@ class Granted:
     sent: float
 
 
-class Onward:
+class Continuation:
     """How one lease of a unit is settled, whose token came from the list `lane`."""
 
     def __init__(self, unit: Unit, lane: bytes) -> None:
         self._unit, self._lane = unit, lane
-        self.next: Granted | None = None  # what it went on with
+        self.next: AcquiredSlice | None = None  # what it went on with
         self.outgoing: list[Command | Call] = []  # what that asks to dispatch
 
     def is_likely(self, taken: Slice) -> bool:
@@ -61,7 +67,9 @@ class Onward:
         # Should this process die with the answer on its way, the supervisor asks again.
         unit.record.begin_acquire(going_on(taken), op)
         try:
-            told = yield go_on(taken, part, self._lane, op, unit.worker, unit.started, asked)
+            told = yield complete_and_acquire(
+                taken, part, self._lane, op, unit.worker, unit.started, asked
+            )
         except RedisUnfit:  # it may not read the lanes, or one of them is no list: nothing was done
             told = None
         if told is None:  # or a cluster: nothing was asked
@@ -79,9 +87,9 @@ class Onward:
     def _note(self, taken: Slice, op: bytes, told: list[Any], asked: int, sent: float) -> None:
         """What acquire said."""
         unit = self._unit
-        _, following, rest = shown(going_on(taken), op, told)
+        _, following, rest = parse_acquired(going_on(taken), op, told)
         if following is not None:
             unit.record.release()  # half of one lease and half of another would be neither's
             hold(unit.record, following, sent)
-            self.next = Granted(following, asked, sent)
+            self.next = AcquiredSlice(following, asked, sent)
         self.outgoing = [*tokens.insert(unit.queue, taken.request_id, rest)]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _LAST = keys.LANES - 1
 
 
-class Turns:
+class LaneRotation:
     """The order in which one unit asks."""
 
     def __init__(self, queue: str, worker: str, record: LeaseRecord) -> None:

@@ -13,8 +13,8 @@ from fairlane import settings
 from fairlane.common import clock
 from fairlane.errors import FairlaneError, NodeAway
 from fairlane.operations.lease import tokens
-from fairlane.operations.lease.leases import complete, new_op, show, shown
-from fairlane.protocol.steps import Batch, Call, Command, HandleBunch, Lazily, Operation
+from fairlane.operations.lease.leases import acquire_call, complete, new_op, parse_acquired
+from fairlane.protocol.steps import Batch, Call, Command, HandleBatch, LazySteps, Operation
 from fairlane.worker.unit.dispatch import (
     ask_all,
     keep_unsent,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("fairlane.worker")
 
 
-class Bunch:
+class LeaseBatch:
     """Leases that are handled one after the other; who holds them may take back what is left.
 
     Each is taken by one thread, whichever was first: a deque's ends are safe to pull at.
@@ -80,7 +80,7 @@ def _all_of(some: deque[Lease]) -> list[Lease]:
 
 
 @dataclass(slots=True)
-class Returned:
+class FollowUps:
     """What replies ask to dispatch, of many requests, in few calls."""
 
     queue: str
@@ -108,7 +108,7 @@ class Returned:
 
 
 @dataclass(slots=True)
-class Fetched:
+class Acquired:
     """What tokens came to: leases, and tokens whose retry must be worked on by itself.
 
     `is_late`: the answer took so long that nothing of it is to be begun.
@@ -121,7 +121,7 @@ class Fetched:
 
 
 @dataclass(slots=True)
-class Shown:
+class PendingAcquire:
     """One token of several on its way."""
 
     token: Token
@@ -130,7 +130,7 @@ class Shown:
     count: int  # the most entries it is to have
 
 
-def want_all(unit: Unit, raw: Iterable[bytes], share: float = 1.0) -> list[Shown]:
+def want_all(unit: Unit, raw: Iterable[bytes], share: float = 1.0) -> list[PendingAcquire]:
     """What is to be asked for with these tokens; what is no token is passed over.
 
     `share` of a slice's time is divided among the requests that are known.
@@ -142,13 +142,13 @@ def want_all(unit: Unit, raw: Iterable[bytes], share: float = 1.0) -> list[Shown
         op, record = new_op(), unit.free.pop()
         # Should this process die with the answer on its way, the supervisor asks again.
         record.begin_acquire(token, op)
-        asked.append(Shown(token, op, record, unit.sizes.next(token.request_id, share)))
+        asked.append(PendingAcquire(token, op, record, unit.sizes.next(token.request_id, share)))
     return asked
 
 
 def fetch(
-    unit: Unit, raw: list[bytes], returned: Returned, share: float = 1.0
-) -> Operation[Fetched]:
+    unit: Unit, raw: list[bytes], returned: FollowUps, share: float = 1.0
+) -> Operation[Acquired]:
     """Shows tokens, and dispatches what that brings; before it, what there is to dispatch.
 
     `share` of a slice's time is what they should take. Raises what Redis does; then none is held.
@@ -157,12 +157,13 @@ def fetch(
     count = len(before)
     asked = want_all(unit, raw, share)
     shown = (
-        show(one.token, unit.worker, unit.started, one.count, one.op, shared=True) for one in asked
+        acquire_call(one.token, unit.worker, unit.started, one.count, one.op, shared=True)
+        for one in asked
     )
-    found = Fetched(returned.lane)
+    found = Acquired(returned.lane)
     try:
         before += unit.note(raw)
-        steps = Lazily(len(before) + len(asked), chain(before, shown))
+        steps = LazySteps(len(before) + len(asked), chain(before, shown))
         replies = yield from ask_all(Batch(steps, lenient=True, away_s=settings.AWAY_S))
         keep_unsent(unit, before, replies[: len(before)])
         log_refusals(replies[:count])  # a full Redis may refuse the notes
@@ -175,10 +176,14 @@ def fetch(
 
 
 def note_all(
-    unit: Unit, asked: list[Shown], replies: Sequence[Any], sent: float, returned: Returned
-) -> Fetched:
+    unit: Unit,
+    asked: list[PendingAcquire],
+    replies: Sequence[Any],
+    sent: float,
+    returned: FollowUps,
+) -> Acquired:
     """The replies to acquires that went out at `sent`: leases go to the board."""
-    found = Fetched(returned.lane)
+    found = Acquired(returned.lane)
     for one, reply in zip(asked, replies, strict=True):
         token, record = one.token, one.record
         if isinstance(reply, NodeAway):
@@ -188,7 +193,7 @@ def note_all(
             _log.warning("could not show a token of request %s: %s", token.request_id, reply)
             word, taken = b"", None
         else:
-            word, taken, rest = shown(token, one.op, reply)
+            word, taken, rest = parse_acquired(token, one.op, reply)
             returned.add(token.request_id, word, rest)
         if taken is not None:
             hold(record, taken, sent, shared=True)
@@ -229,12 +234,12 @@ def settlement(lease: Lease) -> Call:
 def settle_all(leases: Sequence[Lease], *others: Command | Call) -> Batch:
     """One round trip: the settlements of these leases, and whatever else goes with them."""
     calls = chain(map(settlement, leases), others)
-    steps = Lazily(len(leases) + len(others), calls)
+    steps = LazySteps(len(leases) + len(others), calls)
     return Batch(steps, lenient=True, away_s=settings.BATCH_REST_S)
 
 
 def note_settled(
-    unit: Unit, leases: list[Lease], replies: Sequence[Any], returned: Returned
+    unit: Unit, leases: list[Lease], replies: Sequence[Any], returned: FollowUps
 ) -> None:
     """The replies to `settle_all`: counts, and what is to be dispatched."""
     runs: list[tuple[Slice, Outcome, bytes]] = []
@@ -258,12 +263,12 @@ def note_settled(
         count_up(unit, runs, len(runs))
 
 
-def work_bunch(unit: Unit, fetched: Fetched, done: list[Lease]) -> Operation[list[Command | Call]]:
+def work_bunch(unit: Unit, fetched: Acquired, done: list[Lease]) -> Operation[list[Command | Call]]:
     """Handles leases in turn and settles them together; what is to be dispatched.
 
     `done` were handled before and are not settled yet.
     """
-    returned, waiting = Returned(unit.queue, fetched.lane), fetched.leases
+    returned, waiting = FollowUps(unit.queue, fetched.lane), fetched.leases
     records = [lease.record for lease in (*done, *waiting)]
     try:
         while True:
@@ -272,8 +277,8 @@ def work_bunch(unit: Unit, fetched: Fetched, done: list[Lease]) -> Operation[lis
                 break
             # Before anything else, above all before the handler.
             yield from dispatch(unit, returned)
-            bunch = Bunch(waiting, unit.bunches.slice_s)
-            handled: Handled = yield HandleBunch(bunch)
+            bunch = LeaseBatch(waiting, unit.bunches.slice_s)
+            handled: Handled = yield HandleBatch(bunch)
             done, waiting = handled.outcomes, bunch.leave()
             observe(unit, done)
     except FairlaneError:  # Redis is away: leases expire, and whoever leads takes them back
@@ -283,7 +288,7 @@ def work_bunch(unit: Unit, fetched: Fetched, done: list[Lease]) -> Operation[lis
 
 
 def _settle_all(
-    unit: Unit, done: list[Lease], waiting: list[Lease], returned: Returned, fetched: Fetched
+    unit: Unit, done: list[Lease], waiting: list[Lease], returned: FollowUps, fetched: Acquired
 ) -> Operation[list[Lease]]:
     """Settles what was handled and gives back what would wait for too long; returns the others."""
     apart = [lease for lease in done if is_apart(lease)]
@@ -342,11 +347,11 @@ def _whole_s(unit: Unit, lease: Lease) -> float:
         return 0.0
     count, waiting = len(lease.slice.entries), lease.slice.waiting
     asked = lease.asked if lease.outcome.position == count else 0  # else it was stopped
-    return unit.sizes.whole_s(asked, count, waiting, lease.outcome.seconds, unit.token_s)
+    return unit.sizes.potential_seconds(asked, count, waiting, lease.outcome.seconds, unit.token_s)
 
 
 def _work_alone(
-    unit: Unit, alone: list[Token], returned: Returned
+    unit: Unit, alone: list[Token], returned: FollowUps
 ) -> Operation[list[Command | Call]]:
     """Works on the first token whose retry must be by itself; the others wait in their lanes.
 
@@ -360,13 +365,13 @@ def _work_alone(
     return (yield from use(unit, alone[0], returned.lane, goes_on=False))
 
 
-def put_back(returned: Returned, alone: Iterable[Token]) -> None:
+def put_back(returned: FollowUps, alone: Iterable[Token]) -> None:
     """Tokens that were shown and are as good as before are the next of their lane again."""
     names = [token.text for token in alone]
     if names:
         returned.more += tokens.push(returned.lane, names)
 
 
-def dispatch(unit: Unit, returned: Returned) -> Operation[None]:
+def dispatch(unit: Unit, returned: FollowUps) -> Operation[None]:
     """Sends what is to be dispatched, if there is anything."""
     yield from send(unit, returned.calls())

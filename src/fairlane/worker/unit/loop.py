@@ -10,7 +10,7 @@ from fairlane.operations.lease import tokens
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Call, Command, Operation, Pause
 from fairlane.worker.unit.dispatch import ask_all, keep_unsent, log_refusals, note_away
-from fairlane.worker.unit.lease_batch import Returned, fetch, work_bunch
+from fairlane.worker.unit.lease_batch import FollowUps, fetch, work_bunch
 from fairlane.worker.unit.pipeline import SHARE, may_stream, stream
 from fairlane.worker.unit.single import use
 
@@ -74,7 +74,7 @@ def take(unit: Unit, popped: Popped, most: int) -> Operation[list[Command | Call
     may_be_more = unit.is_alone and unit.bunches.is_quick and len(raw) == most > 1
     if len(raw) == 1 and not may_be_more:
         return [] if first is None else (yield from use(unit, first, popped.lane))
-    returned = Returned(unit.queue, popped.lane)
+    returned = FollowUps(unit.queue, popped.lane)
     fetched = yield from fetch(unit, raw, returned, SHARE if may_be_more else 1.0)
     if may_be_more and may_stream(unit, fetched):
         return (yield from stream(unit, fetched))

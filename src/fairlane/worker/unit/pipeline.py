@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fairlane.errors import FairlaneError, NodeAway
-from fairlane.protocol.steps import Batch, Call, Command, HandleBunch, Operation, UntilHandled
+from fairlane.protocol.steps import Batch, Call, Command, HandleBatch, Operation, UntilHandled
 from fairlane.worker.unit.dispatch import ask_all
 from fairlane.worker.unit.lease_batch import (
-    Bunch,
-    Fetched,
-    Returned,
+    Acquired,
+    FollowUps,
+    LeaseBatch,
     dispatch,
     fetch,
     forget,
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
 SHARE = 0.5  # of a slice's time: one bunch is handled while another one waits
 
 
-def stream(unit: Unit, fetched: Fetched) -> Operation[list[Command | Call]]:
+def stream(unit: Unit, fetched: Acquired) -> Operation[list[Command | Call]]:
     """Handles bunch after bunch, until there is nothing to fetch; what is to be dispatched.
 
     Raises what Redis does, after what was handled is settled, if it can be.
     """
     done: list[Lease] = []
     while may_stream(unit, fetched) and not any(map(is_apart, done)):
-        bunch = Bunch(fetched.leases, unit.bunches.slice_s)
-        handled: Handled = yield HandleBunch(bunch, _beside(unit, bunch, done, fetched.lane))
+        bunch = LeaseBatch(fetched.leases, unit.bunches.slice_s)
+        handled: Handled = yield HandleBatch(bunch, _beside(unit, bunch, done, fetched.lane))
         done, left = handled.outcomes, bunch.leave()
         observe(unit, done)
         if handled.error is not None:
-            late = Fetched(fetched.lane, left, is_late=True)
+            late = Acquired(fetched.lane, left, is_late=True)
             if calls := (yield from work_bunch(unit, late, done)):
                 yield Batch(calls)
             raise handled.error
@@ -56,7 +56,7 @@ def stream(unit: Unit, fetched: Fetched) -> Operation[list[Command | Call]]:
     return (yield from work_bunch(unit, fetched, done))
 
 
-def may_stream(unit: Unit, fetched: Fetched) -> bool:
+def may_stream(unit: Unit, fetched: Acquired) -> bool:
     """True when these leases are such that more may be fetched while they are handled."""
     is_plain = bool(fetched.leases) and not fetched.alone and not fetched.is_late
     return (
@@ -68,12 +68,12 @@ def may_stream(unit: Unit, fetched: Fetched) -> bool:
     )
 
 
-def _beside(unit: Unit, bunch: Bunch, done: list[Lease], lane: bytes) -> Operation[Fetched]:
+def _beside(unit: Unit, bunch: LeaseBatch, done: list[Lease], lane: bytes) -> Operation[Acquired]:
     """Settles what was handled before and fetches the next: from this lane or a more urgent one.
 
     From no later lane: the earlier one's requests may be in our own hands, and be back in a moment.
     """
-    returned, found = Returned(unit.queue, lane), Fetched(lane)
+    returned, found = FollowUps(unit.queue, lane), Acquired(lane)
     left: list[Lease] = []
     try:
         popped = yield from _settle_and_pop(unit, done, returned)
@@ -89,10 +89,10 @@ def _beside(unit: Unit, bunch: Bunch, done: list[Lease], lane: bytes) -> Operati
     except FairlaneError:
         forget(unit, (lease.record for lease in (*done, *found.leases, *left)))
         raise
-    return Fetched(lane)
+    return Acquired(lane)
 
 
-def _settle_and_pop(unit: Unit, done: list[Lease], returned: Returned) -> Operation[Popped | None]:
+def _settle_and_pop(unit: Unit, done: list[Lease], returned: FollowUps) -> Operation[Popped | None]:
     """Settles, and pops as many tokens as there is room for."""
     others: list[Command | Call] = [*unit.measures.due()]
     room = len(unit.free) + len(done)
@@ -113,7 +113,7 @@ def _settle_and_pop(unit: Unit, done: list[Lease], returned: Returned) -> Operat
 
 
 def _give_back(
-    unit: Unit, left: list[Lease], found: Fetched, returned: Returned
+    unit: Unit, left: list[Lease], found: Acquired, returned: FollowUps
 ) -> Operation[None]:
     """The handler takes long all of a sudden: nothing else waits for it, not even to be settled."""
     if left:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fairlane.model import Slice
     from fairlane.worker.handler.outcome import Outcome
     from fairlane.worker.lease_board import LeaseRecord
-    from fairlane.worker.unit.continuation import Onward
+    from fairlane.worker.unit.continuation import Continuation
     from fairlane.worker.unit.unit import Unit
 
 _log = logging.getLogger("fairlane.worker")
@@ -30,7 +30,7 @@ def work_off(
     record: LeaseRecord | None = None,
     first: Outcome | None = None,
     asked: int = 0,
-    onward: Onward | None = None,
+    onward: Continuation | None = None,
 ) -> Operation[list[Command | Call]]:
     """Handles a slice and settles it, in parts when it takes long; what is to be dispatched.
 
@@ -67,7 +67,7 @@ def _settle_parts(
     outcome: Outcome,
     outgoing: list[Command | Call],
     record: LeaseRecord,
-    onward: Onward | None,
+    onward: Continuation | None,
     *,
     keep: bool,
 ) -> Operation[list[Any]]:
@@ -104,8 +104,10 @@ def _observe(unit: Unit, taken: Slice, position: int, seconds: float, asked: int
     if taken.waiting:
         unit.sizes.observe(taken.request_id, position, seconds)
     asked = asked if position == len(taken.entries) else 0  # what was stopped says nothing
-    whole_s = unit.sizes.whole_s(asked, position, taken.waiting, seconds, unit.token_s)
-    unit.bunches.observe(1, whole_s)
+    potential_seconds = unit.sizes.potential_seconds(
+        asked, position, taken.waiting, seconds, unit.token_s
+    )
+    unit.bunches.observe(1, potential_seconds)
 
 
 def count_up(unit: Unit, runs: list[tuple[Slice, Outcome, bytes]], slices: int) -> None:

@@ -8,9 +8,9 @@ from fairlane import settings
 from fairlane.common import clock
 from fairlane.errors import FairlaneError, NodeAway
 from fairlane.operations.lease import tokens
-from fairlane.operations.lease.leases import complete, new_op, show, shown
+from fairlane.operations.lease.leases import acquire_call, complete, new_op, parse_acquired
 from fairlane.protocol.steps import Batch
-from fairlane.worker.unit.continuation import Granted, Onward
+from fairlane.worker.unit.continuation import AcquiredSlice, Continuation
 from fairlane.worker.unit.dispatch import ask_all, note_away, put_off, send
 from fairlane.worker.unit.settle import after, while_held, work_off
 from fairlane.worker.unit.unit import hold
@@ -51,7 +51,7 @@ def use(
         return outgoing
     try:
         from_lane = lane if goes_on else b""
-        outgoing = yield from _work(unit, Granted(taken, asked, sent), from_lane, outgoing)
+        outgoing = yield from _work(unit, AcquiredSlice(taken, asked, sent), from_lane, outgoing)
     except NodeAway as error:
         note_away(unit, f"left a lease of request {token.request_id} to expire", error)
         outgoing = []
@@ -69,17 +69,17 @@ def _show(
     """Notes the token and shows it; returns what `shown` returns."""
     steps: list[Command | Call] = [
         *unit.note([token.text.encode()]),
-        show(token, unit.worker, unit.started, asked, op),
+        acquire_call(token, unit.worker, unit.started, asked, op),
     ]
     # The note may fail: a full Redis refuses it.
     *_, reply = yield from ask_all(Batch(steps, lenient=True, away_s=settings.AWAY_S))
     if isinstance(reply, FairlaneError):
         raise reply
-    return shown(token, op, reply)
+    return parse_acquired(token, op, reply)
 
 
 def _work(
-    unit: Unit, granted: Granted, lane: bytes, outgoing: list[Command | Call]
+    unit: Unit, granted: AcquiredSlice, lane: bytes, outgoing: list[Command | Call]
 ) -> Operation[list[Command | Call]]:
     """Slice after slice while it goes on; what is to be dispatched, first and after it."""
     while True:
@@ -88,7 +88,7 @@ def _work(
         if clock.mono_s() - granted.sent > taken.lease_ms / 1000 * USED_UP:
             reply = yield while_held(complete(taken, [], [], [], keep=False), unit.record)
             return after(unit, taken, reply)
-        onward = Onward(unit, lane)
+        onward = Continuation(unit, lane)
         outgoing = yield from work_off(unit, taken, asked=granted.asked, onward=onward)
         outgoing += onward.outgoing
         if onward.next is None:

@@ -13,7 +13,7 @@ _OVER = 0.15  # of a call: two of 10.5 ms are nearer to 20 ms than one
 _SLOW = 32  # a handler is slow when a slice's time is less than so many of its calls
 
 
-class SliceSizes:
+class SliceSizer:
     """A moving average of time per sub-request, for the requests seen last; starts at 1."""
 
     def __init__(self, slice_ms: float) -> None:
@@ -33,7 +33,9 @@ class SliceSizes:
         fitting = int(self._target * share / each + _OVER) if each > 0 else SLICE_MOST
         return max(1, min(fitting, last * _GROWTH, SLICE_MOST))
 
-    def whole_s(self, asked: int, count: int, waiting: int, seconds: float, most_s: float) -> float:
+    def potential_seconds(
+        self, asked: int, count: int, waiting: int, seconds: float, most_s: float
+    ) -> float:
         """Seconds that a token could fill whose slice of `count` took `seconds`.
 
         One that got all it had `asked` for, while more were `waiting`, was short because others

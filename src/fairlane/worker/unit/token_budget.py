@@ -9,7 +9,7 @@ _GROWTH = 4  # a bunch is at most this many times the one before
 _MOST_BYTES = 4 << 20  # of the bodies of one bunch, about
 
 
-class BunchSizes:
+class TokenBudget:
     """A moving average of time and size per token; starts at 1.
 
     `slice_ms` is how long the handler should take for a bunch; 0, which stands for slices of one

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from fairlane import settings
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command
-from fairlane.worker.unit.lane_rotation import Turns
-from fairlane.worker.unit.token_budget import BunchSizes
+from fairlane.worker.unit.lane_rotation import LaneRotation
+from fairlane.worker.unit.token_budget import TokenBudget
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from fairlane.protocol.steps import Call
     from fairlane.worker.handler.outcome import Outcome
     from fairlane.worker.lease_board import LeaseRecord
-    from fairlane.worker.metrics import Measures
-    from fairlane.worker.unit.sizing import SliceSizes
+    from fairlane.worker.metrics import Metrics
+    from fairlane.worker.unit.sizing import SliceSizer
 
 
 @dataclass(slots=True)
@@ -35,21 +35,21 @@ class Unit:
     worker: str
     started: str
     record: LeaseRecord
-    sizes: SliceSizes
-    measures: Measures
-    bunches: BunchSizes = field(default_factory=BunchSizes)
+    sizes: SliceSizer
+    measures: Metrics
+    bunches: TokenBudget = field(default_factory=TokenBudget)
     spare: tuple[LeaseRecord, ...] = ()
     is_alone: bool = False
     at_once: bool = True
     unsent: list[Command | Call] = field(default_factory=list)  # for shards that were away
     quiet_until: float = 0.0  # when it may be logged again that a node is away
     free: list[LeaseRecord] = field(init=False)  # records of no lease
-    turns: Turns = field(init=False)
+    turns: LaneRotation = field(init=False)
     _notes: int = 0
 
     def __post_init__(self) -> None:
         self.free = [*self.spare, self.record]
-        self.turns = Turns(self.queue, self.worker, self.record)
+        self.turns = LaneRotation(self.queue, self.worker, self.record)
 
     @property
     def token_s(self) -> float:

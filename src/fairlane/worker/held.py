@@ -1,0 +1,76 @@
+"""Leases and calls of the handler as the supervisor reads them from the board."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class Turn(IntEnum):
+    """When a lease of a unit is worked on."""
+
+    NOW = 0
+    LATER = 1  # it waits for other leases
+    OVER = 2
+    GRANTED = 3  # it is alone in its unit, and its handler was not called yet
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A lease as the supervisor sees it; times in seconds of time.monotonic().
+
+    `version` is the record's: no other lease of this unit has it. (A fence only tells the leases
+    of one request apart.) `index` is that of the only sub-request it covers, and it is at `attempt`
+    of `attempts`; -1, 0 and 0 for several.
+    """
+
+    unit: int
+    version: int
+    request_id: str
+    k: str
+    fence: int
+    op: str
+    deadline: float
+    taken: float
+    lease_s: float
+    index: int = -1
+    attempt: int = 0
+    attempts: int = 0
+    turn: int = Turn.NOW
+
+    @property
+    def has_its_turn(self) -> bool:
+        """True from the moment its handler is called until the last call has ended."""
+        return self.turn == Turn.NOW
+
+    @property
+    def waits(self) -> bool:
+        """True while it waits for other leases of its unit."""
+        return self.turn == Turn.LATER
+
+    @property
+    def what(self) -> str:
+        """For people: what was worked on, with the index if it is known."""
+        one = "sub-requests" if self.index < 0 else f"sub-request {self.index}"
+        return f"{one} of request {self.request_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A call of a handler that has a time limit; times in seconds of time.monotonic().
+
+    `number` tells it from every other call of this unit. `entry_id` is what it works on, or b""
+    for a batch of several. `thread` is the identity of the thread it runs in.
+    """
+
+    unit: int
+    number: int
+    entry_id: bytes
+    began: float
+    until: float
+    limit_s: float
+    taken_ms: int
+    attempt: int
+    attempts: int
+    backoff_ms: tuple[int, int]
+    thread: int

@@ -1,0 +1,27 @@
+"""The supervisor's calls for many leases in one round trip."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fairlane import settings
+from fairlane.errors import FairlaneError, NodeAway, RedisUnreachable
+from fairlane.protocol.steps import Batch
+
+if TYPE_CHECKING:
+    from fairlane.protocol.steps import Call, Operation
+
+AT_MOST = 100  # leases of one call
+AGAIN_S = 1.0  # between tries of a node that is away and has leases, which cannot wait long
+
+
+def is_redis_away(error: FairlaneError) -> bool:
+    """Returns True if all of Redis is away, not only one node: the other leases fail, too."""
+    return isinstance(error, RedisUnreachable) and not isinstance(error, NodeAway)
+
+
+def send_all(calls: list[Call], again_s: float = AGAIN_S) -> Operation[list[Any]]:
+    """Returns the replies, each of which may be an error; waits once for a node that is away."""
+    away_s = settings.BEAT_MS / 1000
+    replies: list[Any] = yield Batch(calls, lenient=True, away_s=away_s, again_s=again_s)
+    return replies
