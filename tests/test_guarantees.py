@@ -86,9 +86,9 @@ def test_every_row_has_a_test():
     assert [row.what for row in found if not row.tests] == []
 
 
-def test_nothing_is_told_twice():
-    told = [row.what for row in rows()]
-    assert sorted(set(told)) == sorted(told)
+def test_no_row_is_there_twice():
+    cells = [row.what for row in rows()]
+    assert sorted(set(cells)) == sorted(cells)
 
 
 def test_whatever_looks_like_a_test_is_a_link_to_one():

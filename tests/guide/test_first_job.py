@@ -17,9 +17,7 @@ GUIDE = ROOT / "docs" / "guide"
 PAGE = GUIDE / "01-first-job.md"
 ON_ONE_KIND = pytest.mark.parametrize("redis_server", ["single"], indirect=True)
 # The words of other queues that stand for something else here or for nothing (CONTRIBUTING.md).
-OTHER_WORDS = re.compile(
-    r"\b(?:jobs?|batch|tasks?|items?|payloads?|locks?|prefetch)\b", re.IGNORECASE
-)
+OTHER_WORDS = re.compile(r"\b(?:jobs?|tasks?|items?|payloads?|locks?)\b", re.IGNORECASE)
 
 
 @pytest.mark.slow

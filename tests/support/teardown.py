@@ -1,4 +1,4 @@
-"""What must hold of the keys at the end of every test (DESIGN §7)."""
+"""Checks the keys that are left at the end of every test."""
 
 from __future__ import annotations
 
