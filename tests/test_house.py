@@ -58,15 +58,15 @@ BANNED_PHRASES = re.compile(
 )
 # How many of them are left. Lower a number when you remove some; it must never rise.
 BANNED_PHRASES_LEFT = {
-    ".ci/run": 8,
+    ".ci/run": 0,
     "ARCHITECTURE.md": 0,
-    "CHANGELOG.md": 2,
+    "CHANGELOG.md": 0,
     "CONTRIBUTING.md": 0,
     "Makefile": 0,
-    "README.md": 1,
+    "README.md": 0,
     "bench": 4,
-    "cluster-compose.yml": 6,
-    "docs": 142,
+    "cluster-compose.yml": 0,
+    "docs": 0,
     "docs/spark.md": 18,
     "lua": 78,
     "pyproject.toml": 0,
