@@ -1,10 +1,10 @@
 """Spark at both ends of a queue, and as its workers. Needs the extra `spark`.
 
-`register(spark)` makes the format "fairlane" known: rows become sub-requests (`df.write`,
-`df.writeStream`), results, requests and the completion log become rows (`spark.read`,
-`spark.readStream`). `run_fleet` works off a queue on Spark's executors, `queue_udf` sends the rows
-of a DataFrame through a queue and joins the results. Names are loaded at first use: importing this
-package needs neither Spark nor Java.
+`register(spark)` adds the format "fairlane" to a session. `df.write` and `df.writeStream` then make
+sub-requests of rows. `spark.read` and `spark.readStream` return results, requests and the
+completion log as rows. `run_fleet` works on a queue with Spark's executors. `queue_udf` sends the
+rows of a DataFrame through a queue and joins the results. Names are loaded at first use: importing
+this package needs neither Spark nor Java.
 """
 
 from __future__ import annotations

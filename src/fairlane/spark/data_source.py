@@ -17,10 +17,10 @@ FORMAT = "fairlane"
 
 
 def register(spark: SparkSession) -> None:
-    """Makes the format "fairlane" known to this session, which becomes the active one here.
+    """Adds the format "fairlane" to this session, which becomes the active one here.
 
-    One call is enough for all threads of the program. On Spark Connect a session does not belong to
-    a thread.
+    One call is enough for all threads of the program. On Spark Connect a session does not
+    belong to a thread.
     """
     spark.dataSource.register(FairlaneSource)
     if not is_remote():
@@ -31,31 +31,31 @@ def register(spark: SparkSession) -> None:
 
 
 class FairlaneSource(DataSource):
-    """Requests written, and results and completions read; options in docs/spark.md.
+    """Writes requests, and reads results and completions; options in docs/spark.md.
 
-    Spark makes one of these wherever it plans, writes, reads or commits, and sends what the
-    methods return to the executors: so nothing here holds a connection.
+    Spark makes an instance wherever it plans, writes, reads or commits. It sends what the
+    methods return to the executors, so nothing here holds a connection.
     """
 
     @classmethod
     def name(cls) -> str:
-        """The name of the format."""
+        """Returns the name of the format."""
         return FORMAT
 
     def schema(self) -> StructType:
-        """The columns of what is read, by the options `view` and `request`."""
+        """Returns the columns to read, by `view` and `request`. Raises InvalidArgument."""
         from fairlane.spark.source.views import schema_of
 
         return schema_of(self.options)
 
     def reader(self, schema: StructType) -> Any:
-        """Reads one view."""
+        """Returns the reader of one view. Raises InvalidArgument."""
         from fairlane.spark.source.views import reader_of
 
         return reader_of(self.options, schema)
 
     def streamReader(self, schema: StructType) -> Any:  # noqa: N802  Spark's name
-        """Reads the completion log, or a request's results, as they come."""
+        """Returns the reader of the completion log, or of a request's results, as they come."""
         from fairlane.spark.source.stream import Refused, reader_of
 
         try:
@@ -66,13 +66,13 @@ class FairlaneSource(DataSource):
     # The names of the next two methods' parameters are Spark's: it passes them by keyword, too.
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
-        """Makes sub-requests of rows."""
+        """Returns the writer that makes sub-requests of rows. Raises InvalidArgument."""
         from fairlane.spark.sink import writer_of
 
         return writer_of(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802  Spark's name
-        """Makes sub-requests of the rows of each micro-batch."""
+        """Returns the writer that makes sub-requests of the rows of each micro-batch."""
         from fairlane.spark.sink import stream_writer_of
 
         return stream_writer_of(self.options, schema, overwrite)

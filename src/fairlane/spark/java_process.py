@@ -1,4 +1,4 @@
-"""A Spark that begins without telling about itself on stderr."""
+"""Starts Spark's Java without its start messages on stderr."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ _NOISE = re.compile(
 
 @contextlib.contextmanager
 def quiet_java(master: str | None = None) -> Iterator[None]:
-    """A Java that is started here says on stderr what handlers print, but not how it begins.
+    """Hides the start messages of a Java that starts here, and passes on what handlers print.
 
     `master` is Spark's; None is this machine.
     """
     if master is None or master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     try:
-        kept = os.dup(2)
+        stderr = os.dup(2)
     except OSError:  # there is no stderr
         yield
         return
     reading, writing = os.pipe()
     os.dup2(writing, 2)
     os.close(writing)
-    threading.Thread(target=_pass_on, args=(reading, os.dup(kept)), daemon=True).start()
+    threading.Thread(target=_pass_on, args=(reading, os.dup(stderr)), daemon=True).start()
     try:
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(stderr, 2)
+        os.close(stderr)
 
 
 @contextlib.contextmanager
 def java_ends_with_failure() -> Iterator[None]:
-    """When what begins Java here fails, or is interrupted, no Java is left behind.
+    """Kills the Java that starts here when its start fails or is interrupted.
 
-    Java ends by itself when its stdin does, but not before it has begun.
+    Java ends when its stdin is closed, but not before it has started.
     """
     before = _gateway()
     try:
@@ -71,10 +71,14 @@ def _gateway() -> Any:
 
 
 def _processes_of(error: BaseException) -> list[Any]:
-    """The processes that were being started where it was raised: nobody else knows them yet."""
+    """Returns the processes that the raising frames were starting. Nothing else refers to them."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    known = [value for frame in frames for value in list(frame.f_locals.values())]
-    return [one for one in known if isinstance(one, subprocess.Popen) and getattr(one, "pid", None)]
+    values = [value for frame in frames for value in list(frame.f_locals.values())]
+    return [
+        value
+        for value in values
+        if isinstance(value, subprocess.Popen) and getattr(value, "pid", None)
+    ]
 
 
 def _pass_on(reading: int, to: int) -> None:

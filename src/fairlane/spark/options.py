@@ -1,4 +1,4 @@
-"""What a user wrote in `.option(...)`: names that are known, and values that make sense."""
+"""Reads what a user writes in `.option(...)`, and refuses unknown names and invalid values."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ _FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0"
 
 
 class Options:
-    """Options by name, in any case of letters, as Spark has them.
+    """Holds options by name, in any case of letters, as Spark passes them.
 
-    `known` are the names this use of the format takes, besides `redis` and `queue`. Raises
-    InvalidArgument for any other, with the nearest right one.
+    `names` are those that this use of the format takes, besides `redis` and `queue`. Raises
+    InvalidArgument for any other, with the nearest valid name.
     """
 
-    def __init__(self, given: Mapping[str, str], known: Iterable[str]) -> None:
-        right = {name.lower(): name for name in (*COMMON, *known)}
+    def __init__(self, spark_options: Mapping[str, str], names: Iterable[str]) -> None:
+        right = {name.lower(): name for name in (*COMMON, *names)}
         self._values: dict[str, str] = {}
-        if any(name.startswith("option.") for name in given):  # Spark's words for CREATE TABLE
+        # CREATE TABLE prefixes the names of options.
+        if any(name.startswith("option.") for name in spark_options):
             raise InvalidArgument(f"the format fairlane makes no tables: {NO_CATALOG}")
-        for name, value in given.items():
+        for name, value in spark_options.items():
             if name.lower() == "path":
                 raise InvalidArgument(
                     f"the format fairlane has no path, and {str(value)!r} was given as one: call "
@@ -45,18 +46,18 @@ class Options:
         return name in self._values
 
     def text(self, name: str, default: str = "") -> str:
-        """The value, or `default`."""
+        """Returns the value, or `default`."""
         return self._values.get(name, default)
 
     def required(self, name: str, why: str) -> str:
-        """The value. Raises InvalidArgument with `why` when it was not given."""
+        """Returns the value. Raises InvalidArgument with `why` if it is missing."""
         value = self._values.get(name, "")
         if not value:
             raise InvalidArgument(f'option "{name}" is missing: {why}')
         return value
 
     def number(self, name: str, default: int, low: int = 0, high: int = 2**53) -> int:
-        """The value as a whole number from `low` to `high`. Raises InvalidArgument."""
+        """Returns the value as an integer from `low` to `high`. Raises InvalidArgument."""
         text = self._values.get(name)
         if text is None:
             return default
@@ -71,7 +72,7 @@ class Options:
         return value
 
     def flag(self, name: str, default: bool) -> bool:
-        """The value as true or false. Raises InvalidArgument."""
+        """Returns the value as a bool. Raises InvalidArgument."""
         text = self._values.get(name)
         if text is None:
             return default
@@ -80,7 +81,7 @@ class Options:
         return _FLAGS[text.lower()]
 
     def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
-        """The value, one of `choices`. Raises InvalidArgument."""
+        """Returns the value, one of `choices`. Raises InvalidArgument."""
         text = self._values.get(name, default)
         if text not in choices:
             near = _nearest(text, choices)
@@ -91,9 +92,9 @@ class Options:
 
     @property
     def redis(self) -> str:
-        """The URL of Redis: the option, else FAIRLANE_REDIS. Raises InvalidArgument.
+        """Returns the URL of Redis: the option, else FAIRLANE_REDIS. Raises InvalidArgument.
 
-        Never the embedded server by itself: executors may be on other machines.
+        The embedded server is never a default, because executors may be on other machines.
         """
         url = settings.redis_url(self._values.get("redis"))
         if not url:
@@ -104,7 +105,7 @@ class Options:
 
     @property
     def queue(self) -> str:
-        """The queue's name."""
+        """Returns the queue's name."""
         return self._values.get("queue", settings.DEFAULT_QUEUE)
 
 
@@ -113,7 +114,7 @@ def _unknown(name: str, right: list[str]) -> str:
     return f'option "{name}" is not known{near or "."} The options are {", ".join(right)}'
 
 
-def _nearest(name: str, right: Iterable[str]) -> str:
-    by_lower = {one.lower(): one for one in right}
-    found = get_close_matches(name.lower(), by_lower, 1, 0.5)
-    return f": did you mean {by_lower[found[0]]}?" if found else ""
+def _nearest(text: str, right: Iterable[str]) -> str:
+    by_lower = {option.lower(): option for option in right}
+    matches = get_close_matches(text.lower(), by_lower, 1, 0.5)
+    return f": did you mean {by_lower[matches[0]]}?" if matches else ""

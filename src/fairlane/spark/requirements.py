@@ -1,4 +1,4 @@
-"""Is there a Spark that we can use? One sentence when there is not."""
+"""Checks that a fitting Spark and a Java are installed."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _INSTALL = "run `pip install '.[spark]'` in a clone of Fairlane"
 @cache
 def need_spark() -> None:
     """Raises SparkMissing unless pyspark of a fitting version and pyarrow are installed."""
-    found = _version_of("pyspark")
-    if not found:
+    installed = _version_of("pyspark")
+    if not installed:
         raise SparkMissing(f"pyspark is not installed: {_INSTALL}")
-    numbers = tuple(int(part) for part in re.findall(r"\d+", found)[:2])
+    numbers = tuple(int(part) for part in re.findall(r"\d+", installed)[:2])
     if not OLDEST <= numbers < NEWEST:
         raise SparkMissing(
-            f"pyspark {found} does not fit: Spark >= {OLDEST[0]}.{OLDEST[1]} and "
+            f"pyspark {installed} does not fit: Spark >= {OLDEST[0]}.{OLDEST[1]} and "
             f"< {NEWEST[0]} is needed; {_INSTALL}"
         )
     if not _version_of("pyarrow"):

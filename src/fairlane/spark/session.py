@@ -1,4 +1,4 @@
-"""A Spark session that works at once on this machine, or the one that is there."""
+"""Returns the Spark session of this process, or starts one that needs no configuration."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairlane.spark.requirements import need_java, need_spark
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Quiet, in UTC, and for nobody else in the network; what the caller sets wins.
+# Quiet, in UTC, and closed to the network; the caller's settings win.
 _QUIET = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -29,39 +29,39 @@ _LOCAL = {
 def session(
     master: str | None = None, name: str = "fairlane", conf: dict[str, Any] | None = None
 ) -> SparkSession:
-    """A session in which the format "fairlane" is registered.
+    """Returns a session in which the format "fairlane" is registered.
 
-    The active one if there is one (it may be spark-submit's), else a new one on `master` (default
-    local[*]). `conf` are Spark's own settings. Raises SparkMissing.
+    An active session is used, such as spark-submit's. Otherwise a new one starts on `master`
+    (default local[*]). `conf` are Spark's own settings. Raises SparkMissing.
     """
     need_spark()
     from fairlane.spark.data_source import register
 
-    found = session_there()
-    if found is None:
+    spark = session_there()
+    if spark is None:
         if "SPARK_REMOTE" not in os.environ:
             need_java()
-        found = _new(master, name, conf or {})
-    register(found)
-    return found
+        spark = _new(master, name, conf or {})
+    register(spark)
+    return spark
 
 
 def session_there() -> SparkSession | None:
-    """The session there is in this process, if there is one.
+    """Returns the session of this process, or None.
 
-    "Active" is one in the thread of Java that happens to answer: behind a stream there is none.
+    Spark's "active" session belongs to one thread of Java. Behind a stream there is none.
     """
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    found = SparkSession.getActiveSession()
-    if found is None and SparkContext._active_spark_context is not None:  # noqa: SLF001
+    active = SparkSession.getActiveSession()
+    if active is None and SparkContext._active_spark_context is not None:  # noqa: SLF001
         return SparkSession.builder.getOrCreate()
-    return found
+    return active
 
 
 def master_of(master: str | None) -> str:
-    """Where a session on `master` would run: under spark-submit, if it is None, on its master.
+    """Returns where a session on `master` would run; None under spark-submit is its master.
 
     "remote" stands for a server of Spark Connect.
     """
@@ -79,14 +79,14 @@ def master_of(master: str | None) -> str:
 
 
 def is_local(master: str) -> bool:
-    """True for a master whose executors are on this machine."""
+    """Returns True for a master whose executors are on this machine."""
     return master.startswith("local")
 
 
 def _new(master: str | None, name: str, conf: dict[str, Any]) -> SparkSession:
     from pyspark.sql import SparkSession
 
-    # Else executors on this machine start whatever `python3` is first on PATH.
+    # Otherwise executors on this machine start the first `python3` on PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name)
     settings = dict(_QUIET)
@@ -102,5 +102,5 @@ def _new(master: str | None, name: str, conf: dict[str, Any]) -> SparkSession:
 
 
 def _is_submitted() -> bool:
-    """True under spark-submit, which names the master itself."""
+    """Returns True under spark-submit, which names the master itself."""
     return "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ

@@ -1,8 +1,8 @@
-"""Spark's own `load`, `save`, `start` and `awaitTermination`, made fit for this format.
+"""Wraps Spark's own `load`, `save`, `start` and `awaitTermination` for this format.
 
-Spark looks a format written in Python up in the session that is active in the calling thread. A
-thread that did not make the session has none, and a write says DATA_SOURCE_NOT_FOUND. Spark also
-hands on an error of ours as the text of a traceback. Both are repaired around these four calls.
+Spark looks up a format written in Python in the session that is active in the calling thread. A
+thread that did not make the session has none, so a write raises DATA_SOURCE_NOT_FOUND. Spark also
+passes on a FairlaneError as the text of a traceback. The wrappers repair both.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ def _repaired(method: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return method(self, *args, **options)
         except Exception as error:
-            found = ours(error)
-            if found is None or found is error:
+            carried = ours(error)
+            if carried is None or carried is error:
                 raise
-        raise found
+        raise carried
 
     setattr(call, _MARK, True)
     return call

@@ -1,8 +1,8 @@
-"""The queue as a remote function: rows become sub-requests, their results are joined back.
+"""Calls the queue as a remote function: rows become sub-requests, and their results are joined.
 
-All rows go into one request, so its limit and its priority hold for all of them, whoever works on
-them. The rows are numbered and kept (a checkpoint) before anything is submitted: what is computed
-again later, on another executor or by a rand(), is never another row's result. See docs/decisions.
+All rows go into one request, so its limit and its priority hold for all of them. The rows are
+numbered and kept (a checkpoint) before they are submitted. So rows that are computed again later,
+by another executor or with rand(), never get another row's result. See docs/decisions.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ATTEMPTS = 3
 BACKOFF_S = (0.1, 1.0)
 RESULTS = ("result", "status", "attempt")
 _ROW, _PART, _BASE, _INDEX = "__fairlane_row", "__fairlane_part", "__fairlane_base", "index"
-_NOBODY = "nobody waits for its rows any more"
+_NO_READER = "no query waits for its rows any more"
 _PART_BITS = 33  # monotonically_increasing_id has the partition above, the row in it below
 
 
@@ -53,16 +53,16 @@ def queue_udf(
     timeout_s: float | None = None,
     keep: Sequence[str] | None = None,
 ) -> DataFrame:
-    """Sends the column `body` of each row through a queue; the rows with what came of them.
+    """Sends the column `body` of each row through a queue; returns the rows with their results.
 
-    Submits one request (named `request`, else by itself), waits until it has ended, and returns the
-    columns `keep` (default: all) with `result` (binary), `status` (done, dead or cancelled) and
-    `attempt`. At most `limit` workers have rows in their hands; they work elsewhere: plain workers,
-    or a fleet. What is returned reads the results in Redis whenever it is computed, and calls
-    no handler again; after a day it raises RequestLost. `attempts`, `backoff_s` (shortest,
-    longest), `deadline_s` and `time_limit_s` are of the request. Their defaults are small, because
-    one row that always fails holds the query. After `timeout_s` the request is cancelled. Raises
-    InvalidArgument, RequestExists, WaitTimeout, RedisError.
+    Submits one request (named `request`, else with a new id) and waits until it has ended.
+    Returns the columns `keep` (default: all) with `result` (binary), `status` (done, dead or
+    cancelled) and `attempt`. At most `limit` workers hold rows at a time; plain workers or a
+    fleet must run. The frame reads the results from Redis whenever it is computed, without new
+    handler calls. After a day it raises RequestLost. The request has `attempts`, `backoff_s`
+    (shortest, longest), `deadline_s` and `time_limit_s`. Their defaults are small, because one
+    row that always fails holds the query. After `timeout_s` seconds the request is cancelled.
+    Raises InvalidArgument, RequestExists, WaitTimeout and RedisError.
     """
     wanted = _wanted(df, body, keep)
     policy = _policy(attempts, backoff_s, deadline_s, time_limit_s)
@@ -73,21 +73,21 @@ def queue_udf(
     register(df.sparkSession)
     _submit(rows, body, request_id, {"redis": url, "queue": queue, **policy})
     counts = _await(url, queue, request_id, timeout_s)
-    found = _joined(rows, url, counts)
+    results = _joined(rows, url, counts)
     attempt = sql.coalesce("attempt", sql.lit(0)).alias("attempt")
-    return found.select(*map(_column, wanted), "result", _status(counts), attempt)
+    return results.select(*map(_column, wanted), "result", _status(counts), attempt)
 
 
 def _wanted(df: DataFrame, body: str, keep: Sequence[str] | None) -> list[str]:
-    """The columns that are kept. Raises InvalidArgument for one that is not there."""
+    """Returns the columns to keep. Raises InvalidArgument for one that does not exist."""
     wanted = list(df.columns if keep is None else keep)
     for name in (body, *wanted):
         if name not in df.columns:
             raise InvalidArgument(f"there is no column {name!r}: there are {', '.join(df.columns)}")
-    taken = [name for name in wanted if name in RESULTS]
-    if taken:
+    reserved = [name for name in wanted if name in RESULTS]
+    if reserved:
         raise InvalidArgument(
-            f"the column {taken[0]!r} would stand twice in what comes back: rename it, "
+            f"the column {reserved[0]!r} would stand twice in what comes back: rename it, "
             "or leave it out of keep"
         )
     return wanted
@@ -97,7 +97,7 @@ def _joined(rows: DataFrame, url: str, counts: Progress) -> DataFrame:
     """Returns the rows with the columns RESULTS; they are null if there is no result."""
     reader = rows.sparkSession.read.format(FORMAT).option("redis", url).option("request", counts.id)
     results = reader.option("born", counts.submitted_ms).load().select(_INDEX, *RESULTS)
-    # `index` may be the name of a column of the caller's.
+    # The caller may have a column `index`.
     results = results.withColumnRenamed(_INDEX, _ROW)
     return _indexed(rows, counts.total).join(results, _ROW, "left")
 
@@ -115,7 +115,7 @@ def _policy(
             f"backoff_s {backoff_s!r} is not valid: seconds, or (shortest, longest), are expected"
         )
     low, high = (_ms(value) for value in pair)
-    found: dict[str, Any] = {"attempts": attempts, "backoff": f"{low}ms..{high}ms"}
+    policy: dict[str, Any] = {"attempts": attempts, "backoff": f"{low}ms..{high}ms"}
     for name, option, value in (
         ("deadline_s", "deadline", deadline_s),
         ("time_limit_s", "timeLimit", time_limit_s),
@@ -124,9 +124,9 @@ def _policy(
             continue
         if not _is_number(value) or value <= 0:
             raise InvalidArgument(f"{name} {value!r} is not valid: seconds above 0 are expected")
-        found[option] = f"{max(1, _ms(value))}ms"
+        policy[option] = f"{max(1, _ms(value))}ms"
     Policy(attempts=attempts, backoff_ms=(low, high))
-    return found
+    return policy
 
 
 def _is_number(value: Any) -> bool:
@@ -139,12 +139,15 @@ def _ms(seconds: float) -> int:
 
 
 def _column(name: str) -> Column:
-    """The column of exactly this name: a dot in it is no field of a struct."""
+    """Returns the column of exactly this name: a dot in it is no field of a struct."""
     return sql.col("`{}`".format(name.replace("`", "``")))
 
 
 def _status(counts: Progress) -> Column:
-    """What came of a row. One without a result was cancelled, if any was; else it is an error."""
+    """Returns the column `status`.
+
+    A row without a result was cancelled if any sub-request was; otherwise it is an error.
+    """
     other = sql.lit("cancelled")
     if not counts.cancelled:
         why = f"request {counts.id} has no result for a row, though none was cancelled"
@@ -153,7 +156,7 @@ def _status(counts: Progress) -> Column:
 
 
 def _kept(df: DataFrame) -> DataFrame:
-    """The rows with a number, computed once; their order within each partition is kept, too."""
+    """Returns the rows with a number, computed once and in their order within each partition."""
     numbered = df.withColumn(_ROW, sql.monotonically_increasing_id())
     if _has_checkpoints(df.sparkSession):
         return numbered.checkpoint(eager=True)
@@ -161,7 +164,7 @@ def _kept(df: DataFrame) -> DataFrame:
 
 
 def _has_checkpoints(spark: SparkSession) -> bool:
-    """True where a folder for checkpoints is set, so that they outlive an executor."""
+    """Returns True if a folder for checkpoints is set, so that they outlive an executor."""
     if spark.conf.get("spark.checkpoint.dir", None):
         return True
     try:
@@ -171,9 +174,9 @@ def _has_checkpoints(spark: SparkSession) -> bool:
 
 
 def _indexed(rows: DataFrame, total: int) -> DataFrame:
-    """With the index in the request instead: partitions are submitted one after the other.
+    """Replaces each row's number by its index: partitions are submitted one after the other.
 
-    Raises FairlaneError when the request has another number of sub-requests than there are rows.
+    Raises FairlaneError if the number of rows is not the request's number of sub-requests.
     """
     part = sql.shiftright(_ROW, _PART_BITS)
     counts = rows.groupBy(part.alias(_PART)).count().orderBy(_PART).collect()
@@ -183,10 +186,10 @@ def _indexed(rows: DataFrame, total: int) -> DataFrame:
         base += count
     if base != total:
         raise FairlaneError(f"{base:,} rows were sent, but the request has {total:,} sub-requests")
-    known = rows.sparkSession.createDataFrame(bases, f"{_PART} long, {_BASE} long")
+    offsets = rows.sparkSession.createDataFrame(bases, f"{_PART} long, {_BASE} long")
     within = sql.col(_ROW).bitwiseAND(sql.lit((1 << _PART_BITS) - 1))
-    found = rows.withColumn(_PART, part).join(sql.broadcast(known), _PART)
-    return found.withColumn(_ROW, within + sql.col(_BASE)).drop(_PART, _BASE)
+    numbered = rows.withColumn(_PART, part).join(sql.broadcast(offsets), _PART)
+    return numbered.withColumn(_ROW, within + sql.col(_BASE)).drop(_PART, _BASE)
 
 
 def _submit(rows: DataFrame, body: str, request_id: str, options: dict[str, Any]) -> None:
@@ -194,26 +197,29 @@ def _submit(rows: DataFrame, body: str, request_id: str, options: dict[str, Any]
     try:
         writer.option("request", request_id).option("bodyColumn", body).mode("append").save()
     except Exception as error:
-        found = ours(error)
-        if found is None:
+        carried = ours(error)
+        if carried is None:
             raise
-        raise found from error
+        raise carried from error
 
 
 def _await(url: str, queue: str, request_id: str, timeout_s: float | None) -> Progress:
-    """Its counts when it has ended. Raises WaitTimeout when that was too late: it is cancelled."""
+    """Waits for the end and returns the counts.
+
+    Raises WaitTimeout after `timeout_s`; the request is cancelled then.
+    """
     with Queue.from_url(url, name=queue) as opened:
         request = opened.request(request_id)
         try:
             request.wait(timeout_s)
             return request.progress()
         except WaitTimeout:
-            request.cancel(_NOBODY)
+            request.cancel(_NO_READER)
             raise WaitTimeout(
                 f"request {request_id} had not ended after {timeout_s:g} s and was cancelled: "
-                "nobody else could tell which row a result is of"
+                "no other query could match its results to rows"
             ) from None
         except BaseException:
             with contextlib.suppress(FairlaneError):
-                request.cancel(_NOBODY)
+                request.cancel(_NO_READER)
             raise

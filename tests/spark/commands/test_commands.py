@@ -232,7 +232,7 @@ def test_what_came_now_is_told_apart_from_what_was_there(here: Here):
         told.append(json.loads(ended.out))
     assert [(row["sub_requests"], row["added"]) for row in told] == [(3, 3), (6, 3)]
     assert "submitted 3 sub-requests in 1 request" in ended.err
-    assert ": 6 with those of before" in ended.err
+    assert ": 6 with the earlier ones" in ended.err
 
 
 @ON_ONE_KIND

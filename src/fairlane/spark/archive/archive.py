@@ -1,9 +1,9 @@
-"""Keeps what Redis forgets: endings, results and the dead, as Parquet by date, each exactly once.
+"""Archives endings, results and dead sub-requests as Parquet by date, each exactly once.
 
-The completion log is read as a stream. One batch of it becomes the folders `.../batch=N` of the
-tables `requests`, `results` and `dead`, and then, last, one row of the table `batches`: what has no
-row there is not finished and is written again, over what is there; what has one is left alone. So
-an archive may be stopped at any moment, and Spark's checkpoint may be behind by a batch.
+The archive reads the completion log as a stream. One batch of it becomes the folders `.../batch=N`
+of the tables `requests`, `results` and `dead`. The last write of a batch is its row in the table
+`batches`. A batch without that row is not finished and is written again, over its files. So an
+archive may be stopped at any moment, and Spark's checkpoint may be one batch behind.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     Rows = list[dict[str, Any]]
 
 MOST_REQUESTS = 1_000  # of one batch
-EVERY_S = 60  # how often one that follows writes a batch
+EVERY_S = 60  # from one batch to the next, with `follow`
 ROWS = 100_000  # results of one Spark task, about
 _ONE = "an archive is of one queue and has one checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """What one call of `archive` wrote; `missing` = results that had left Redis before.
+    """Counts what one call of `archive` wrote; `missing` results had left Redis before.
 
-    `batches` counts those that were written, `skipped` those that were there already.
+    `batches` counts those that were written, `skipped` those that existed already.
     """
 
     batches: int = 0
@@ -66,11 +66,12 @@ def archive(
 ) -> Archived:
     """Writes what ended since the last call to the folder `out` (any file system of Spark's).
 
-    `results`: also the results and the dead sub-requests with their bodies, else only the endings.
-    With `follow` a batch every `every_s` seconds, until it is interrupted. `most` endings are one
-    batch. The checkpoint is in `out`, unless named. `on_batch` is told what was written so far.
-    Raises InvalidArgument (also when the checkpoint is another archive's), DataLost (the log was
-    cut before it was read: archive more often), RedisError.
+    `results`: also the results and the dead sub-requests with their bodies, else only the
+    endings. With `follow` it writes a batch every `every_s` seconds until it is interrupted.
+    `most` endings are one batch. The checkpoint is in `out`, unless named. `on_batch` gets the
+    counts after each batch. Raises InvalidArgument (also if the checkpoint is another
+    archive's), DataLost and RedisError. DataLost means that the log was cut before it was read:
+    archive more often.
     """
     register(spark)
     options = Options({"queue": queue} | ({"redis": redis_url} if redis_url else {}), ())
@@ -90,7 +91,7 @@ def archive(
 def _run(
     keeper: ArchiveWriter, endings: DataStreamReader, place: str, every_s: float | None
 ) -> None:
-    """Until all there is was written; with `every_s` until somebody interrupts it."""
+    """Runs the stream until everything is written; with `every_s`, until an interrupt."""
     query = None
     try:
         writer = endings.load().writeStream.foreachBatch(keeper.keep)
@@ -104,10 +105,10 @@ def _run(
         if every_s is None:
             raise
     except Exception as error:
-        found = keeper.error or ours(error)
-        if found is None:
+        carried = keeper.error or ours(error)
+        if carried is None:
             raise
-        raise found from None
+        raise carried from None
     finally:
         if query is not None:
             query.stop()
@@ -130,11 +131,11 @@ class ArchiveWriter:
         self.error: Exception | None = None
 
     def keep(self, endings: DataFrame, batch: int) -> None:
-        """Writes one batch of the log, unless it is there."""
+        """Writes one batch of the log, unless it exists."""
         try:
             self._keep(endings, batch)
         except Exception as error:
-            self.error = ours(error)  # as itself; Spark hands on its text only
+            self.error = ours(error)  # the object; Spark passes on its text only
             raise
 
     def _keep(self, endings: DataFrame, batch: int) -> None:
@@ -161,20 +162,24 @@ class ArchiveWriter:
             self.on_batch(self.done)
 
     def _is_there(self, spark: SparkSession, batch: int, mark: dict[str, Any]) -> bool:
-        """Is the batch finished? Raises InvalidArgument when it, or the one before, is another."""
-        known = {
-            one: found
-            for one in (batch - 1, batch)
-            if (found := tables.read_mark(spark, self.out, one)) is not None
+        """Returns True if the batch is finished.
+
+        Raises InvalidArgument if this batch or the one before it belongs to another
+        checkpoint.
+        """
+        marks = {
+            number: mark_there
+            for number in (batch - 1, batch)
+            if (mark_there := tables.read_mark(spark, self.out, number)) is not None
         }
-        if batch in known:
-            if known[batch] != tuple(mark.values()):
+        if batch in marks:
+            if marks[batch] != tuple(mark.values()):
                 raise InvalidArgument(
                     f"{self.out} holds other endings as batch {batch} than the checkpoint brings: "
                     f"{_ONE}; name the right one, or a new folder"
                 )
             return True
-        if batch and batch - 1 not in known:
+        if batch and batch - 1 not in marks:
             raise InvalidArgument(
                 f"the checkpoint has come to batch {batch}, but {self.out} does not hold the one "
                 f"before: {_ONE}; name the right folder, or a new checkpoint"
@@ -185,21 +190,23 @@ class ArchiveWriter:
         lives = [(row["id"], row["submitted"] or 0) for row in rows]
         counts = {"results": 0, "dead": 0, "missing": 0}
         with closing(SyncDriver(self.redis)) as driver:
-            known = driver.run(stream_ranges.ended_requests(lives))
-            there = [row for row, one in zip(rows, known, strict=True) if one is not None]
+            ended_requests = driver.run(stream_ranges.ended_requests(lives))
+            there = [
+                row for row, ended in zip(rows, ended_requests, strict=True) if ended is not None
+            ]
             outs = driver.run(stream_ranges.spans_of_results([row["id"] for row in there]))
             died = driver.run(stream_ranges.dead_spans([row["id"] for row in there if row["dead"]]))
-        found: dict[str, int] = {}
+        result_counts: dict[str, int] = {}
         if self.results:
             by_id = {row["id"]: row for row in there}
             parts = tables.parts_of(outs, by_id, ranges_of=400)
-            found = self._write_parts(spark, batch, "results", parts, rows)
+            result_counts = self._write_parts(spark, batch, "results", parts, rows)
             parts = tables.parts_of(died, by_id, ranges_of=10_000)
             counts["dead"] = sum(self._write_parts(spark, batch, "dead", parts, rows).values())
-            counts["results"] = sum(found.values())
+            counts["results"] = sum(result_counts.values())
             expected = sum(row["done"] + row["dead"] for row in rows)
             counts["missing"] = max(0, expected - counts["results"])
-        tables.write_requests(spark, self.out, batch, rows, known, found)
+        tables.write_requests(spark, self.out, batch, rows, ended_requests, result_counts)
         return counts
 
     def _write_parts(

@@ -1,4 +1,4 @@
-"""What the archive's Spark tasks do: parts of `out` and `dead` in, rows of its tables out."""
+"""The archive's Spark tasks: they read parts of `out` and `dead` and return rows of its tables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def results_of(redis_url: str) -> Read:
-    """A function for mapInArrow: parts of `out` to rows of the table `results`."""
+    """Returns a function for mapInArrow: parts of `out` to rows of the table `results`."""
 
     def read(parts: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         wanted = arrow_of(SCHEMAS["results"])
@@ -36,7 +36,7 @@ def results_of(redis_url: str) -> Read:
 
 
 def dead_of(redis_url: str) -> Read:
-    """The same for the table `dead`."""
+    """Returns a function for mapInArrow: parts of `dead` to rows of the table `dead`."""
 
     def read(parts: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         wanted = arrow_of(SCHEMAS["dead"])
@@ -54,18 +54,18 @@ def _rows(parts: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
 
 
 def _dead(driver: SyncDriver, request_id: str, first: str, last: str) -> Iterator[dict[str, Any]]:
-    rest: stream_ranges.StreamRange | None = stream_ranges.StreamRange(first, last)
-    while rest is not None:
+    unread: stream_ranges.StreamRange | None = stream_ranges.StreamRange(first, last)
+    while unread is not None:
         try:
-            found, rest = driver.run(stream_ranges.read_dead(request_id, rest))
+            dead, unread = driver.run(stream_ranges.read_dead(request_id, unread))
         except RequestNotFound:
-            return  # its time was over; the counts tell
-        if found:
-            yield columns_of("dead", (dead_row(request_id, one) for one in found))
+            return  # it expired; the batch counts it as missing
+        if dead:
+            yield columns_of("dead", (dead_row(request_id, sub_request) for sub_request in dead))
 
 
 def _with(columns: dict[str, Any], part: dict[str, Any], moment: str) -> dict[str, Any]:
-    """The columns, and whose they are and on which day (of UTC) it was."""
+    """Returns the columns with the request, its priority and the date (UTC) of the moment."""
     when = columns[moment]
     if not isinstance(when, pa.Array):
         when = pa.array(when, type=pa.timestamp("us", tz="UTC"))

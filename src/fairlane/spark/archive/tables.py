@@ -1,4 +1,4 @@
-"""The archive's tables: what is in them, and how a batch of one is written and counted."""
+"""The archive's tables: their columns, and how a batch of one is written and counted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
-from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
+from pyspark.sql import functions as F  # noqa: N812  the usual name
 from pyspark.sql.types import StructField, StructType
 
 from fairlane.operations.control import completion_log
@@ -24,7 +24,9 @@ _DAY = StructField("date", TEXT)
 
 
 def _struct(*fields: StructField | tuple[str, Any]) -> StructType:
-    return StructType([StructField(*one) if isinstance(one, tuple) else one for one in fields])
+    return StructType(
+        [StructField(*field) if isinstance(field, tuple) else field for field in fields]
+    )
 
 
 SCHEMAS: Mapping[str, StructType] = {
@@ -45,17 +47,17 @@ def parts_of(
     rows: Mapping[str, Mapping[str, Any]],
     ranges_of: int,
 ) -> list[tuple[Any, ...]]:
-    """Streams in parts of about `ranges_of` entries, as rows of PARTS."""
+    """Returns streams in parts of about `ranges_of` entries, as rows of PARTS."""
     return [
-        (one, rows[one]["priority"], piece.first, piece.last)
-        for one, span in spans
+        (request, rows[request]["priority"], piece.first, piece.last)
+        for request, span in spans
         for piece in stream_ranges.cut(span.first, span.last, -(-span.length // ranges_of))
     ]
 
 
 def collect(endings: DataFrame) -> list[dict[str, Any]]:
-    """The rows of a batch of the log, oldest first, with their moments as ms."""
-    # As timestamps they would come in the local time of this process, without saying so.
+    """Returns the rows of a batch of the log, oldest first, with their moments in ms."""
+    # Timestamps would come in the local time of this process, without a zone.
     plain = [name for name in endings.columns if name not in _MOMENTS]
     millis = [F.unix_millis(name).alias(name) for name in _MOMENTS]
     rows = [row.asDict() for row in endings.select(*plain, *millis).collect()]
@@ -65,7 +67,7 @@ def collect(endings: DataFrame) -> list[dict[str, Any]]:
 def write_counted(
     spark: SparkSession, out: str, table: str, batch: int, frame: DataFrame
 ) -> dict[str, int]:
-    """Writes a batch's rows by date, in place of what a try before left; returns id -> rows."""
+    """Writes a batch's rows by date, over those of an earlier attempt; returns id -> rows."""
     (
         frame.withColumn("batch", F.lit(batch))
         .write.mode("overwrite")
@@ -85,10 +87,10 @@ def write_requests(
     out: str,
     batch: int,
     rows: Sequence[Mapping[str, Any]],
-    known: Sequence[stream_ranges.Ended | None],
-    found: Mapping[str, int],
+    ended_requests: Sequence[stream_ranges.Ended | None],
+    result_counts: Mapping[str, int],
 ) -> None:
-    """Writes the endings of a batch; the limit is what the request's own record still told."""
+    """Writes the endings of a batch; the limit comes from the request's own record, if any."""
     if not rows:
         return
     schema = SCHEMAS["requests"]
@@ -96,11 +98,11 @@ def write_requests(
         {
             **row,
             **{name: moment(row[name]) for name in _MOMENTS},
-            "limit": one.limit if one else None,
-            "results": found.get(row["id"], 0) if one else 0,
+            "limit": ended.limit if ended else None,
+            "results": result_counts.get(row["id"], 0) if ended else 0,
             "date": f"{datetime.fromtimestamp(row['logged'] / 1000, UTC):%Y-%m-%d}",
         }
-        for row, one in zip(rows, known, strict=True)
+        for row, ended in zip(rows, ended_requests, strict=True)
     ]
     table = pa.Table.from_pylist(full, schema=arrow_of(schema))
     frame = spark.createDataFrame(table, schema).coalesce(1)
@@ -114,7 +116,7 @@ def write_requests(
 
 
 def write_mark(spark: SparkSession, out: str, batch: int, mark: Mapping[str, Any]) -> None:
-    """The row that says that a batch is finished."""
+    """Writes the row that marks a batch as finished."""
     schema = SCHEMAS["batches"]
     row = {**mark, "archived": datetime.now(UTC)}
     table = pa.Table.from_pylist([row], schema=arrow_of(schema))
@@ -125,7 +127,7 @@ def write_mark(spark: SparkSession, out: str, batch: int, mark: Mapping[str, Any
 def read_mark(
     spark: SparkSession, out: str, batch: int
 ) -> tuple[str | None, str | None, int] | None:
-    """Of a finished batch the first and the last entry of the log, and how many; else None."""
+    """Returns a finished batch's first and last log entry and their number; else None."""
     marks = read_table(spark, out, "batches", batch)
     row = None if marks is None else marks.first()
     return None if row is None else (row["first"], row["last"], row["requests"])
@@ -134,16 +136,16 @@ def read_mark(
 def read_table(
     spark: SparkSession, out: str, table: str, batch: int | None = None
 ) -> DataFrame | None:
-    """A table of the archive, or one batch of it; None when there is none.
+    """Returns a table of the archive, or one batch of it; None if it does not exist.
 
-    It has the columns `batch` and, but for the table `batches`, `date`.
+    It has the columns `batch` and, except for the table `batches`, `date`.
     """
     fields = [field for field in SCHEMAS[table].fields if field.name != "date"]
     days = [] if table == "batches" else [_DAY]
     schema = StructType([*fields, StructField("batch", INT), *days])
     base = f"{out.rstrip('/')}/{table}"
     place = base
-    if batch is not None:  # a look at all batches would take longer with each
+    if batch is not None:  # a read of all batches takes longer with each
         place = f"{base}{'/date=*' if days else ''}/batch={batch}"
     try:
         return spark.read.schema(schema).option("basePath", base).parquet(place)

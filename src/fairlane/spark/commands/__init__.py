@@ -1,4 +1,4 @@
-"""`fairlane spark`: big data in and out of a queue, by way of Spark."""
+"""`fairlane spark`: moves big data in and out of a queue with Spark."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import click
 
 from fairlane.cli.registry import Commands
 
-# In the order of the data's way; each is a file of this folder, read when it is called.
+# In the order of the data's way; each is a file of this folder, imported when it is called.
 COMMANDS = ("submit", "work", "stop", "collect", "archive", "report")
 
 

@@ -1,4 +1,4 @@
-"""`fairlane spark archive`: the completion log and the results, kept for good as Parquet."""
+"""`fairlane spark archive`: keeps the completion log and the results for good, as Parquet."""
 
 from __future__ import annotations
 
@@ -47,31 +47,31 @@ def command(
         from fairlane.spark.archive.archive import archive
 
         must_answer(url)
-        found = archive(
+        archived = archive(
             spark, url, out, queue=queue, checkpoint=checkpoint, follow=follow, results=results,
-            fail_on_data_loss=not skip_lost, on_batch=_tell,
+            fail_on_data_loss=not skip_lost, on_batch=_note_progress,
         )  # fmt: skip
     if as_json:
-        write_json(dataclasses.asdict(found))
-    note(f"archived to {out}: {_counts(found)}")
-    if found.missing:
-        note(f"{found.missing:,} results had left Redis before: archive more often")
+        write_json(dataclasses.asdict(archived))
+    note(f"archived to {out}: {_counts(archived)}")
+    if archived.missing:
+        note(f"{archived.missing:,} results had left Redis before: archive more often")
     return 0
 
 
 @contextlib.contextmanager
 def _named() -> Iterator[None]:
-    """What was lost is told of with this command's option. Raises DataLost."""
+    """Replaces the option's name in a DataLost error by this command's option."""
     from fairlane.errors import DataLost
 
     try:
         yield
     except DataLost as lost:
-        said = str(lost).replace("set the option failOnDataLoss to false", "add --skip-lost")
-        raise DataLost(said) from None
+        sentence = str(lost).replace("set the option failOnDataLoss to false", "add --skip-lost")
+        raise DataLost(sentence) from None
 
 
-def _tell(done: Archived) -> None:
+def _note_progress(done: Archived) -> None:
     note(f"so far {_counts(done)}")
 
 

@@ -1,4 +1,4 @@
-"""`fairlane spark collect`: the results of a request, in input order, as files."""
+"""`fairlane spark collect`: writes the results of a request as files, in input order."""
 
 from __future__ import annotations
 
@@ -78,23 +78,23 @@ def command(
 
 
 def results(spark: SparkSession, url: str, counts: Counts) -> DataFrame:
-    """A row for each sub-request in input order; what was cancelled has no result."""
+    """Returns a row for each sub-request in input order; cancelled ones have no result."""
     from fairlane.spark.data_source import FORMAT
 
     reader = spark.read.format(FORMAT).option("redis", url).option("request", counts.id)
-    found = reader.load().select(*_COLUMNS)
+    rows = reader.load().select(*_COLUMNS)
     if counts.cancelled:
         from pyspark.sql import functions as sql
 
-        every = spark.range(counts.total).withColumnRenamed("id", "index")
-        found = every.join(found, "index", "left")
+        indexes = spark.range(counts.total).withColumnRenamed("id", "index")
+        rows = indexes.join(rows, "index", "left")
         status = sql.coalesce("status", sql.lit("cancelled"))
-        found = found.withColumn("status", status).select(*_COLUMNS)
-    return found.orderBy("index")
+        rows = rows.withColumn("status", status).select(*_COLUMNS)
+    return rows.orderBy("index")
 
 
 def write(rows: DataFrame, out: str, form: str) -> None:
-    """The rows as files of a folder, whose names are in their order."""
+    """Writes the rows as files of a folder; the files' names are in the rows' order."""
     from pyspark.sql import functions as sql
 
     if form != "parquet":

@@ -1,4 +1,4 @@
-"""Ctrl-C while Spark works: what it does is ended from a thread of its own."""
+"""Ctrl-C while Spark works: a thread of its own ends what Spark does."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _LOOK_S = 0.1
 
 
 class Interrupts:
-    """Hears SIGINT while it is open, and raises KeyboardInterrupt for it.
+    """Handles SIGINT while it is open, and raises KeyboardInterrupt for it.
 
-    Whoever is torn out of a call to Java leaves half an answer on the connection, of which the next
-    call makes a traceback. So a first Ctrl-C that comes within one makes Java end the call: streams
-    are stopped, jobs cancelled. A second one is not as patient. With `ends_well` (of what goes on
-    until it is interrupted) what then returns by itself is no error.
+    An exception inside a call to Java leaves half a reply on the connection. The next call then
+    fails with a traceback. So a first Ctrl-C inside such a call makes Java end the call:
+    streams are stopped, jobs cancelled. A second Ctrl-C raises immediately. With `ends_well`,
+    for work that goes on until it is interrupted, a return after Ctrl-C is no error.
     """
 
     def __init__(self, spark: SparkSession, *, ends_well: bool = False) -> None:
         self._spark, self._ends_well = spark, ends_well
-        self._heard = False
+        self._is_interrupted = False
         self._over = threading.Event()
         self._is_main = threading.current_thread() is threading.main_thread()
         self._before: Any = None
@@ -34,7 +34,7 @@ class Interrupts:
 
     def __enter__(self) -> Self:
         if self._is_main:
-            self._before = signal.signal(signal.SIGINT, self._hear)
+            self._before = signal.signal(signal.SIGINT, self._on_sigint)
             self._thread.start()
         return self
 
@@ -44,18 +44,18 @@ class Interrupts:
         self._over.set()
         if self._is_main:
             signal.signal(signal.SIGINT, self._before)
-        if self._heard and (isinstance(error, Exception) or not (kind or self._ends_well)):
+        if self._is_interrupted and (isinstance(error, Exception) or not (kind or self._ends_well)):
             raise KeyboardInterrupt from None
 
-    def _hear(self, _: int, frame: FrameType | None) -> None:
-        if self._heard or not _is_in_java(frame):
+    def _on_sigint(self, _: int, frame: FrameType | None) -> None:
+        if self._is_interrupted or not _is_in_java(frame):
             raise KeyboardInterrupt
-        self._heard = True  # a lock might be held by the one that is interrupted here
+        self._is_interrupted = True  # the interrupted code may hold a lock
 
     def _run(self) -> None:
-        """Again and again: what was interrupted may be about to begin the next job."""
+        """Ends the work repeatedly, because an interrupted command may start another job."""
         while not self._over.wait(_LOOK_S):
-            if self._heard:
+            if self._is_interrupted:
                 with contextlib.suppress(Exception):  # it may have died
                     self._end()
 

@@ -1,4 +1,4 @@
-"""`fairlane spark report`: what an archive says about throughput, waiting and fairness."""
+"""`fairlane spark report`: tables, plots and a page on throughput, waiting and fairness."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def command(
     must_be_there(archive, master)
     from fairlane.spark.report import make, moment_of, targets_of
 
-    moment_of(since)  # said before Spark starts
+    moment_of(since)  # refused before Spark starts
     goals = None if targets is None else targets_of(targets)
     with spark_session(master, f"report {archive}") as spark, StageProgress(spark, "computing"):
         made = make(spark, archive, out, since=since, targets=goals)

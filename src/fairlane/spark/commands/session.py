@@ -31,7 +31,7 @@ _CONDITION = re.compile(r"^\[[A-Z_.]+\]\s*")
 
 
 def master_option(function: F) -> F:
-    """`--master URL`."""
+    """Adds the option `--master URL` to a command."""
     text = "Spark's master, as spark://host:7077, yarn or k8s://...  [default: local[*]]"
     return click.option("--master", metavar="URL", help=text)(function)
 
@@ -40,9 +40,9 @@ def master_option(function: F) -> F:
 def spark_session(
     master: str | None, name: str, *, ends_well: bool = False
 ) -> Iterator[SparkSession]:
-    """The session; what goes wrong in Spark is one sentence. Raises FairlaneError.
+    """Opens the session; errors of Spark become one sentence. Raises FairlaneError.
 
-    Ctrl-C raises KeyboardInterrupt; with `ends_well` it lets what goes on for ever return.
+    Ctrl-C raises KeyboardInterrupt; with `ends_well` it ends work that has no end of its own.
     """
     with in_one_sentence(), hushed():
         opened, is_ours = _session(master, name)
@@ -56,7 +56,7 @@ def spark_session(
 
 
 def _session(master: str | None, name: str) -> tuple[SparkSession, bool]:
-    """A session, and whether it was begun here."""
+    """Returns a session, and True if it was started here."""
     from fairlane.spark.java_process import java_ends_with_failure, quiet_java
     from fairlane.spark.requirements import need_spark
     from fairlane.spark.session import session, session_there
@@ -65,7 +65,7 @@ def _session(master: str | None, name: str) -> tuple[SparkSession, bool]:
     if session_there() is not None:
         return session(), False
     note("starting Spark")
-    # What fails is raised here, and said in one sentence: nobody else need tell it.
+    # A failure is raised here as one sentence, so Spark's own log lines are off.
     with quiet_java(master), java_ends_with_failure():
         return session(master, f"fairlane {name}", {"spark.log.level": "OFF"}), True
 
@@ -103,9 +103,9 @@ def in_one_sentence() -> Iterator[None]:
     except (FairlaneError, click.ClickException, OSError):
         raise
     except Exception as error:
-        text, found = str(error), ours(error)
-        if found is not None:
-            raise found from error
+        text, carried = str(error), ours(error)
+        if carried is not None:
+            raise carried from error
         if "PATH_NOT_FOUND" in text:
             raise InvalidArgument(_first_line(text)) from error
         raise FairlaneError(f"Spark failed: {_first_line(text)}") from error
@@ -117,7 +117,7 @@ def _first_line(text: str) -> str:
 
 
 def redis_for(master: str | None, redis: str | None) -> str:
-    """The URL of Redis; the embedded one only for executors on this machine."""
+    """Returns the URL of Redis; the embedded one only for executors on this machine."""
     from fairlane.spark.session import is_local, master_of
 
     if settings.redis_url(redis) is None and not is_local(place := master_of(master)):
@@ -139,14 +139,14 @@ def must_answer(url: str) -> None:
 
 
 def is_local_path(path: str) -> bool:
-    """True for a path without a scheme, as hdfs: or s3a: are."""
+    """Returns True for a path without a scheme such as hdfs: or s3a:."""
     return _SCHEME.match(path) is None
 
 
 def must_be_there(path: str, master: str | None) -> None:
     """Raises InvalidArgument for a file of this machine that does not exist.
 
-    What has a pattern in it, or may be another machine's, is left to Spark.
+    Spark checks a path with a pattern in it, or one that may be another machine's.
     """
     from fairlane.spark.session import is_local, master_of
 
@@ -157,16 +157,16 @@ def must_be_there(path: str, master: str | None) -> None:
 
 
 def must_be_free(path: str, name: str = "--out") -> None:
-    """Raises InvalidArgument when something of this machine has that path."""
+    """Raises InvalidArgument if the path exists on this machine."""
     if is_local_path(path) and Path(path).exists():
         raise InvalidArgument(f"{name} {path} is there already: choose another, or remove it first")
 
 
 class StageProgress:
-    """Says on stderr, now and then, how far Spark is: a line on a terminal, else lines."""
+    """Writes Spark's progress to stderr: one changing line on a terminal, else new lines."""
 
-    def __init__(self, spark: SparkSession, what: str) -> None:
-        self._spark, self._what = spark, what
+    def __init__(self, spark: SparkSession, activity: str) -> None:
+        self._spark, self._activity = spark, activity
         self._over = threading.Event()
         self._is_tty = bool(getattr(sys.stderr, "isatty", bool)())
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -184,12 +184,12 @@ class StageProgress:
             sys.stderr.flush()
 
     def _run(self) -> None:
-        said = ""
+        shown = ""
         while not self._over.wait(_EVERY_TTY_S if self._is_tty else _EVERY_S):
             text = self._text()
-            if not text or text == said:
+            if not text or text == shown:
                 continue
-            said = text
+            shown = text
             if not self._is_tty:
                 note(text)
                 continue
@@ -199,14 +199,14 @@ class StageProgress:
             self._width = len(line)
 
     def _text(self) -> str:
-        """Of the newest stage that runs; "" when nothing is known, as on Spark Connect."""
+        """Returns the progress of the newest stage; "" if none is known, as on Spark Connect."""
         try:
             tracker = self._spark.sparkContext.statusTracker()
             stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
         except Exception:  # noqa: BLE001  progress is no reason to fail
             return ""
-        known = [stage for stage in stages if stage is not None]
-        if not known:
+        active = [stage for stage in stages if stage is not None]
+        if not active:
             return ""
-        newest = max(known, key=lambda stage: stage.stageId)
-        return f"{self._what}: {newest.numCompletedTasks:,} of {newest.numTasks:,} parts"
+        newest = max(active, key=lambda stage: stage.stageId)
+        return f"{self._activity}: {newest.numCompletedTasks:,} of {newest.numTasks:,} parts"

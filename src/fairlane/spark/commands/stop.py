@@ -1,4 +1,4 @@
-"""`fairlane spark stop`: a fleet drains, from anywhere."""
+"""`fairlane spark stop`: drains a fleet, from any machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairlane.cli.output import note
 @queue_option
 @redis_option
 def command(name: str, queue: str, redis: str | None) -> int:
-    """The workers of the fleet NAME finish what they hold and end; needs no Spark."""
+    """Let the workers of the fleet NAME finish what they hold and end; needs no Spark."""
     from fairlane.spark.fleet.stop_signal import stop
 
     with open_queue(redis, queue) as opened:

@@ -1,4 +1,4 @@
-"""`fairlane spark submit`: the rows of files become sub-requests."""
+"""`fairlane spark submit`: makes sub-requests of the rows of files."""
 
 from __future__ import annotations
 
@@ -47,13 +47,15 @@ _MODES = ("staged", "dedupe", "pipelined")
 )  # fmt: skip
 @click.option(
     "--limit", type=int, default=settings.DEFAULT_LIMIT, show_default=True,
-    help="At most so many workers at once.",
+    help="At most so many workers at a time.",
 )  # fmt: skip
 @click.option(
     "--mode", type=click.Choice(_MODES), default="staged", show_default=True,
-    help="staged: all or nothing; dedupe: by --id-column; pipelined: workers start at once.",
+    help="staged: all or nothing; dedupe: by --id-column; pipelined: workers start immediately.",
 )  # fmt: skip
-@click.option("--id-column", metavar="COL", help="What tells rows apart, for --mode dedupe.")
+@click.option(
+    "--id-column", metavar="COL", help="The column that identifies a row, for --mode dedupe."
+)
 @click.option(
     "--txn", metavar="NAME",
     help="Repeating a command with the same NAME adds nothing. Without --id or --key it is the id.",
@@ -68,7 +70,7 @@ _MODES = ("staged", "dedupe", "pipelined")
 @redis_option
 def command(
     source: str, form: str, key: str | None, xid: str | None, master: str | None,
-    redis: str | None, as_json: bool, **given: Any,
+    redis: str | None, as_json: bool, **chosen: Any,
 ) -> int:  # fmt: skip
     """Submit the rows of SOURCE: a file, a folder or a pattern, of this machine or of s3a:, hdfs:.
 
@@ -80,26 +82,29 @@ def command(
 
     if key is not None and xid is not None:
         raise InvalidArgument("--key makes the ids of its column: leave --id away, or --key")
-    check_priority(given["priority"])
-    check_limit(given["limit"])
-    check_name("queue", given["queue"])
-    if given["txn"] is not None:
-        check_name("txn", given["txn"])
-    # A transaction is of its request: under a new id the same one would add everything again.
-    xid = given["txn"] if xid is None else xid
+    check_priority(chosen["priority"])
+    check_limit(chosen["limit"])
+    check_name("queue", chosen["queue"])
+    if chosen["txn"] is not None:
+        check_name("txn", chosen["txn"])
+    # A transaction belongs to its request: under a new id it would add everything again.
+    xid = chosen["txn"] if xid is None else xid
     request_id = check_name("request id", xid) if xid is not None else new_id()
     must_be_there(source, master)
     url = redis_for(master, redis)
     with spark_session(master, f"submit {source}") as spark:
         rows = read(spark, source, form)
         target = {"requestColumn": key} if key else {"request": request_id}
-        options = {"redis": url, **target, **_options(rows, source, form, key, **given)}
+        options = {"redis": url, **target, **_options(rows, source, form, key, **chosen)}
         must_answer(url)
-        return _submit(spark, rows, options, key, given, as_json=as_json)
+        return _submit(spark, rows, options, key, chosen, as_json=as_json)
 
 
 def read(spark: SparkSession, source: str, form: str) -> DataFrame:
-    r"""The rows; a line of text ends at \n only; csv is all text, its first line holds names."""
+    r"""Returns the rows; a line of text ends at \n only.
+
+    Columns of csv are text, and their names are in the first line.
+    """
     reader = spark.read.format(form)
     if form == "text":
         reader = reader.option("lineSep", "\n")
@@ -113,7 +118,7 @@ def _options(
     body_format: str | None, priority: int, limit: int, queue: str, mode: str,
     id_column: str | None, txn: str | None, is_final: bool,
 ) -> dict[str, str]:  # fmt: skip
-    """The sink's options. Raises InvalidArgument for a column that is not there."""
+    """Returns the sink's options. Raises InvalidArgument for a column that does not exist."""
     if body is not None and body_format is not None:
         raise InvalidArgument("--body names one column, --body-format takes all: leave one away")
     from fairlane.spark.sink.plan import column_of
@@ -123,26 +128,26 @@ def _options(
             raise InvalidArgument(
                 f"{name} {column}: {source} has no such column, it has {', '.join(rows.columns)}"
             )
-    found = {"queue": queue, "priority": str(priority), "limit": str(limit), "writeMode": mode}
+    options = {"queue": queue, "priority": str(priority), "limit": str(limit), "writeMode": mode}
     if body_format is not None:
-        found["bodyFormat"] = body_format
+        options["bodyFormat"] = body_format
     elif body is not None or form == "text" or column_of("body", rows.columns):
-        found["bodyColumn"] = body or ("value" if form == "text" else "body")
+        options["bodyColumn"] = body or ("value" if form == "text" else "body")
     else:
         raise InvalidArgument(
             "what is the body? --body COL names a column, --body-format json takes the whole row; "
             f"{source} has {', '.join(rows.columns)}"
         )
     if id_column is not None:
-        found["idColumn"] = id_column
+        options["idColumn"] = id_column
     if txn is not None:
-        found["txn"] = txn
-    return found | {"finalize": "true" if is_final else "false"}
+        options["txn"] = txn
+    return options | {"finalize": "true" if is_final else "false"}
 
 
 def _submit(
     spark: SparkSession, rows: DataFrame, options: dict[str, str], key: str | None,
-    given: dict[str, Any], *, as_json: bool,
+    chosen: dict[str, Any], *, as_json: bool,
 ) -> int:  # fmt: skip
     from fairlane.spark.data_source import FORMAT
 
@@ -158,31 +163,31 @@ def _submit(
             write_line(name)
             continue
         row = {"id": name, "sub_requests": now[name], "added": now[name] - before[name]}
-        write_json(row | {"priority": given["priority"], "limit": given["limit"]})
+        write_json(row | {"priority": chosen["priority"], "limit": chosen["limit"]})
     total = sum(now.values())
     added = total - sum(before.values())
-    said = f"submitted {added:,} sub-requests in {len(names):,} request"
-    said += f"{'' if len(names) == 1 else 's'} in {seconds:.1f} s"
-    note(said if added == total else f"{said}: {total:,} with those of before")
+    summary = f"submitted {added:,} sub-requests in {len(names):,} request"
+    summary += f"{'' if len(names) == 1 else 's'} in {seconds:.1f} s"
+    note(summary if added == total else f"{summary}: {total:,} with the earlier ones")
     return 0
 
 
 def _keys_of(rows: DataFrame, key: str) -> list[str]:
-    """The ids in the column; a null is left to the sink, which names its row."""
+    """Returns the ids in the column. The sink refuses a null and names its row."""
     from pyspark.sql import functions as sql
 
     column = sql.col(f"`{key}`").cast("string").alias("key")
-    found = rows.select(column).where("key is not null").distinct().orderBy("key")
-    return [name for (name,) in found.toLocalIterator()]
+    ids = rows.select(column).where("key is not null").distinct().orderBy("key")
+    return [name for (name,) in ids.toLocalIterator()]
 
 
 def _totals(options: dict[str, str], names: list[str]) -> dict[str, int]:
-    """How many sub-requests each request has; 0 where there is none."""
+    """Returns each request's number of sub-requests; 0 if it does not exist."""
     from fairlane.queue import Queue
 
-    found = dict.fromkeys(names, 0)
+    totals = dict.fromkeys(names, 0)
     with Queue.from_url(options["redis"], name=options["queue"]) as queue:
         for name in names:
             with contextlib.suppress(RequestNotFound):
-                found[name] = queue.request(name).progress().total
-    return found
+                totals[name] = queue.request(name).progress().total
+    return totals

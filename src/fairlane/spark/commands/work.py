@@ -1,4 +1,4 @@
-"""`fairlane spark work`: Spark's executors work on a queue, until it is idle or they are told."""
+"""`fairlane spark work`: Spark's executors work on a queue until it is idle or a signal comes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LOOK_S = 0.2
 )  # fmt: skip
 @click.option(
     "--input", "taken", type=click.Choice(_INPUTS), default="bytes", show_default=True,
-    help="bytes: one body; table, pandas: a slice at once; rows: dicts.",
+    help="bytes: one body; table, pandas: a slice per call; rows: dicts.",
 )  # fmt: skip
 @click.option("--workers", type=int, metavar="N", help="Spark tasks.  [default: its cores]")
 @click.option("--name", metavar="NAME", default="fleet", show_default=True, help="For spark stop.")
@@ -50,7 +50,12 @@ _LOOK_S = 0.2
 @json_option
 @redis_option
 def command(
-    handler: str, taken: str, master: str | None, redis: str | None, as_json: bool, **given: Any
+    handler: str,
+    input_kind: str,
+    master: str | None,
+    redis: str | None,
+    as_json: bool,
+    **chosen: Any,
 ) -> int:
     """Work on a queue with Spark. SIGTERM or Ctrl-C finishes what is held and ends.
 
@@ -58,13 +63,13 @@ def command(
     """
     from fairlane.protocol.keys import check_name
 
-    check_name("fleet", given["name"])
-    check_name("queue", given["queue"])
+    check_name("fleet", chosen["name"])
+    check_name("queue", chosen["queue"])
     function = _find(handler)
-    options = _options(**given)
+    options = _options(**chosen)
     url = redis_for(master, redis)
-    with spark_session(master, f"work {given['queue']}") as spark:
-        rows = Run(spark, function, {"redis": url, "input": taken, **options}).wait()
+    with spark_session(master, f"work {chosen['queue']}") as spark:
+        rows = Run(spark, function, {"redis": url, "input": input_kind, **options}).wait()
     for row in rows:
         if as_json:
             write_json(row)
@@ -79,19 +84,19 @@ def _options(
     slice_ms: float | None, time_limit: str | None, queue: str,
 ) -> dict[str, Any]:  # fmt: skip
     idle = None if max_idle == "never" else time_ms("--max-idle", max_idle, "1s", "366d") / 1000
-    found: dict[str, Any] = {"workers": workers, "name": name, "queue": queue}
-    found |= {"until_idle": until_idle, "max_idle_s": idle}
+    options: dict[str, Any] = {"workers": workers, "name": name, "queue": queue}
+    options |= {"until_idle": until_idle, "max_idle_s": idle}
     if max_runtime is not None:
-        found["max_runtime_s"] = time_ms("--max-runtime", max_runtime, "1s", "366d") / 1000
+        options["max_runtime_s"] = time_ms("--max-runtime", max_runtime, "1s", "366d") / 1000
     if slice_ms is not None:
-        found["slice_ms"] = slice_ms
+        options["slice_ms"] = slice_ms
     if time_limit is not None:
-        found["time_limit_s"] = time_limit_ms(time_limit) / 1000
-    return found
+        options["time_limit_s"] = time_limit_ms(time_limit) / 1000
+    return options
 
 
 def _find(handler: str) -> Callable[..., Any]:
-    """The handler, which may be a file of the current directory. Raises HandlerNotFound."""
+    """Imports the handler, also from the current directory. Raises HandlerNotFound."""
     here = os.getcwd()  # noqa: PTH109  sys.path holds text
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -101,7 +106,7 @@ def _find(handler: str) -> Callable[..., Any]:
 
 
 class Run:
-    """A fleet in a thread of its own, while this one hears signals."""
+    """Runs a fleet in a thread of its own, while the main thread handles signals."""
 
     def __init__(
         self, spark: SparkSession, handler: Callable[..., Any], options: dict[str, Any]
@@ -112,7 +117,7 @@ class Run:
         self._signals = 0
 
     def wait(self) -> list[dict[str, Any]]:
-        """The workers' summaries. Raises what the fleet raised."""
+        """Returns the workers' summaries. Raises what the fleet raised."""
         before = [
             (number, signal.signal(number, self._count))
             for number in (signal.SIGTERM, signal.SIGINT)
@@ -135,8 +140,8 @@ class Run:
         from fairlane.spark.fleet.fleet import run_fleet
 
         try:
-            found = run_fleet(self._spark, self._handler, **self._options)
-            self._rows = [row.asDict() for row in found.collect()]
+            summaries = run_fleet(self._spark, self._handler, **self._options)
+            self._rows = [row.asDict() for row in summaries.collect()]
         except BaseException as error:  # noqa: BLE001  raised in the thread that waits
             self._error = error
 
@@ -144,19 +149,19 @@ class Run:
         self._signals += 1
 
     def _look(self, thread: threading.Thread) -> None:
-        heard = 0
+        handled = 0
         while thread.is_alive():
             thread.join(_LOOK_S)
-            if self._signals == heard:
+            if self._signals == handled:
                 continue
-            heard += 1
-            if heard == 1:
+            handled += 1
+            if handled == 1:
                 self._stop()
             else:
                 from fairlane.spark.fleet.fleet import cancel_fleet
 
                 note(
-                    "the fleet stops now; what it held is given to others when its leases are over"
+                    "the fleet stops now; what it held goes to other workers when its leases expire"
                 )
                 cancel_fleet(self._spark, self._options["name"])
 

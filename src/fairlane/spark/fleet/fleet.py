@@ -1,9 +1,9 @@
-"""A fleet: Spark's executors as workers of a queue, side by side with plain ones.
+"""A fleet: Spark's executors as workers of a queue, beside plain ones.
 
 Each Spark task is one worker like any other (fairlane.worker): registered, with leases that it
-extends, drained when it ends. Its processes die with Spark's Python process, and what they held
-comes back when the leases are over: so a killed executor loses nothing, and limits and priorities
-hold across all workers.
+extends, drained when it ends. Its processes die with Spark's Python process. What they held comes
+back when the leases expire, so a killed executor loses nothing. Limits and priorities hold across
+all workers.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ SUMMARY = (
     "worker string, host string, taken long, done long, failed long, busy_ms long, idle_ms long, "
     "ended string"
 )
-_LOOK_S = 1.0  # between looks at whether the fleet was told to stop
+_LOOK_S = 1.0  # between looks for the stop signal
 _MOST = 10_000
 _OPTIONS = ("slice_ms", "concurrency", "tokens", "time_limit_s")
 
 
 @dataclass(frozen=True)
 class FleetPlan:
-    """What each worker of a fleet is told; pickled to the executors."""
+    """Holds the settings of each worker of a fleet; pickled to the executors."""
 
     url: str = field(repr=False)  # with its password
     queue: str
@@ -57,7 +57,7 @@ class FleetPlan:
 
     @property
     def units(self) -> int:
-        """Handlers that run at once in one worker."""
+        """Returns how many handlers run concurrently in one worker."""
         return int(self.options.get("concurrency", 1))
 
 
@@ -75,18 +75,18 @@ def run_fleet(
     until_idle: bool = False,
     **options: Any,
 ) -> DataFrame:
-    """Works on a queue with `workers` Spark tasks; returns, when all have ended, a row for each.
+    """Works on a queue with `workers` Spark tasks; returns a row for each when all have ended.
 
-    `handler` is what a Worker takes (`input="bytes"`), or takes a slice as an Arrow table
-    ("table"), a pandas DataFrame ("pandas") or dicts one by one ("rows"): see handlers.py. A worker
-    ends after `max_idle_s` seconds without work, after `max_runtime_s` in all, with `until_idle`
-    when no request of the queue is unfinished, and when `stop_fleet` names it. `workers` is by
-    default what Spark can run at once; more of them wait for a free core. `options` are the
-    Worker's: slice_ms, concurrency, tokens, time_limit_s.
+    `handler` gets `input`: "bytes" as for a Worker, or slices as in handlers.py ("table",
+    "pandas", "rows"). A worker ends after `max_idle_s` seconds without work, and after
+    `max_runtime_s` in all. With `until_idle` it ends when every request of the queue is
+    finished. `stop_fleet` ends it by `name`. The default of `workers` is what Spark runs in
+    parallel; more of them wait for a core. `options` are the Worker's: slice_ms, concurrency,
+    tokens, time_limit_s.
 
-    A worker whose Spark task has failed for good is `lost` in its row, and the others go on. Raises
-    InvalidArgument, HandlerNotFound, RedisError, FairlaneError (all workers are lost), and what
-    Spark raises.
+    A worker whose Spark task failed for good is `lost` in its row, and the others go on. Raises
+    InvalidArgument, HandlerNotFound, RedisError, FairlaneError (all workers are lost), and
+    Spark's errors.
     """
     plan = FleetPlan(
         url_for(spark, redis), check_name("queue", queue), check_name("fleet", name),
@@ -95,7 +95,7 @@ def run_fleet(
     )  # fmt: skip
     count = _count(spark, workers)
     with Queue.from_url(plan.url, name=queue) as opened:
-        Worker(opened, plan.handler, **plan.options)  # says what is wrong here, not on executors
+        Worker(opened, plan.handler, **plan.options)  # raises here, not on executors
         opened.driver.check()
         plan = replace(plan, began_us=opened.driver.run(stop_signal.now_us(queue)))
     return _summaries(spark, plan, count)
@@ -104,23 +104,24 @@ def run_fleet(
 def stop_fleet(
     name: str = "fleet", *, redis: str | None = None, queue: str = settings.DEFAULT_QUEUE
 ) -> None:
-    """The workers of the fleet finish what they hold and end; also those that Spark has yet to run.
+    """Drains the workers of the fleet, also those that Spark has not started yet.
 
-    Fleets of this name that begin later are not meant. Raises InvalidArgument, RedisError.
+    They finish what they hold and end. Fleets of this name that begin later go on. Raises
+    InvalidArgument, RedisError.
     """
     with Queue.from_url(redis, name=queue) as opened:
         opened.driver.run(stop_signal.stop(queue, name))
 
 
 def tag_of(name: str) -> str:
-    """The tag of a fleet's Spark jobs: `sparkContext.cancelJobsWithTag` ends them at once."""
+    """Returns the tag of a fleet's Spark jobs, for `sparkContext.cancelJobsWithTag`."""
     return f"fairlane-fleet-{name}"
 
 
 def cancel_fleet(spark: SparkSession, name: str) -> None:
-    """Ends the Spark tasks of a fleet of this application at once, from any thread.
+    """Cancels the Spark tasks of a fleet of this application immediately, from any thread.
 
-    What they held comes back when its leases are over.
+    What they held comes back when its leases expire.
     """
     cancel(spark, tag_of(name))
 
@@ -152,7 +153,7 @@ def _no_look() -> None:
 
 
 def url_for(spark: SparkSession, redis: str | None) -> str:
-    """The URL of Redis; the embedded one only when all executors are on this machine."""
+    """Returns the URL of Redis; the embedded one only if all executors are on this machine."""
     if settings.redis_url(redis) is None and not _is_local(spark):
         raise InvalidArgument(
             f"redis is missing: name a URL that executors can reach, or set "
@@ -196,7 +197,7 @@ def _seconds(name: str, value: float | None) -> float | None:
 
 
 def work(plan: FleetPlan) -> Iterator[pa.RecordBatch]:
-    """One worker, in Spark's Python process; yields its summary."""
+    """Runs one worker in Spark's Python process; yields its summary."""
     import pyarrow as pa
 
     address = own_address(plan.url)
@@ -207,8 +208,8 @@ def work(plan: FleetPlan) -> Iterator[pa.RecordBatch]:
         except WorkerRefused:
             if address == "127.0.0.1":
                 raise
-            # The address is not this machine's own, as behind a translation of addresses: nobody
-            # can knock at the worker's port, so when it dies its leases expire.
+            # The address is not this machine's own, as behind a NAT. No other worker can probe the
+            # worker's port, so its leases expire when it dies.
             worker = Worker(queue, plan.handler, id="127.0.0.1:0", **plan.options)
             worker.run(until_idle=plan.until_idle, watch=watch.look)
     row = {"worker": worker.id, "host": socket.gethostname(), **watch.row()}
@@ -218,7 +219,7 @@ def work(plan: FleetPlan) -> Iterator[pa.RecordBatch]:
 
 
 def own_address(url: str) -> str:
-    """The address of this machine as Redis's sees it; nothing is sent to find it."""
+    """Returns the address of this machine in Redis's network. Sends nothing."""
     target = urls.read(url)
     host, port = "127.0.0.1", 6379
     if target.hosts:
@@ -237,7 +238,7 @@ def own_address(url: str) -> str:
 
 
 class Watch:
-    """Looks at one worker of a fleet while it works, and says when it is to end."""
+    """Watches one worker of a fleet while it works, and decides when it ends."""
 
     def __init__(self, plan: FleetPlan) -> None:
         self._plan = plan
@@ -254,7 +255,7 @@ class Watch:
         self._driver.close()
 
     def look(self, counts: dict[str, int]) -> bool:
-        """True when the worker is to end."""
+        """Returns True if the worker is to end."""
         now, plan = clock.mono_s(), self._plan
         if counts["held"] or counts["slices"] != self._counts.get("slices", 0):
             self._quiet_since = now
@@ -274,13 +275,13 @@ class Watch:
             return False
         self._looked = now
         try:
-            told = self._driver.run(stop_signal.stopped_us(self._plan.queue, self._plan.name))
-        except FairlaneError:  # Redis is away: the worker says so
+            stopped_us = self._driver.run(stop_signal.stopped_us(self._plan.queue, self._plan.name))
+        except FairlaneError:  # Redis is unreachable: the worker logs it
             return False
-        return told >= self._plan.began_us
+        return stopped_us >= self._plan.began_us
 
     def row(self) -> dict[str, Any]:
-        """The counts of the whole life."""
+        """Returns the worker's counts since it began."""
         counts, units = self._counts, self._plan.units
         lived = self._ended - self._began
         busy_ms = counts.get("busy_us", 0) // 1000

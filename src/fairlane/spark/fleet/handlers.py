@@ -1,4 +1,4 @@
-"""Handlers that work on a whole slice at once: as an Arrow table, a pandas frame or rows.
+"""Handlers that work on a whole slice per call: as an Arrow table, a pandas frame or rows.
 
 Each takes the columns `index` (of the sub-request in its request), `body` (binary) and `request`.
 """
@@ -25,38 +25,39 @@ INPUTS = ("bytes", "table", "pandas", "rows")
 
 
 def arrow_handler(function: Callable[[pa.Table], Any]) -> Vectorised:
-    """A handler of Arrow tables, as a worker takes it.
+    """Returns a handler of Arrow tables, as a worker takes it.
 
-    `function` gets a pyarrow Table and returns one with as many rows in the same order: column
-    `result` (binary or text; numbers become text; null = no result), and if it likes `error`: a
-    text there means that this row failed and is tried again. An array is a column `result` alone.
-    What it raises fails the slice, whose sub-requests then come back one by one.
+    `function` gets a pyarrow Table and returns a table or an array with as many rows in the
+    same order. The column `result` is binary or text; numbers become text, and null is no
+    result. A text in the optional column `error` fails that row, which is retried. An array is
+    the column `result` alone. An exception fails the slice, and its sub-requests then come back
+    one by one.
     """
     return _Arrow(function)
 
 
 def pandas_handler(function: Callable[[Any], Any]) -> Vectorised:
-    """The same for pandas: a DataFrame in, a DataFrame or the Series `result` out."""
+    """Returns a handler of pandas frames: DataFrame in, DataFrame or Series `result` out."""
     return _Pandas(function)
 
 
 def row_handler(function: Callable[[dict[str, Any]], Any]) -> Vectorised:
-    """The same row by row: a dict in, the result out; what it raises fails this row alone."""
+    """Returns a handler of rows: a dict in, the result out; an exception fails this row alone."""
     return _Rows(function)
 
 
-def adapted(handler: Callable[..., Any], given: str) -> Callable[..., Any]:
-    """A handler for the Worker, of one that takes what `given` says, one of INPUTS.
+def adapted(handler: Callable[..., Any], input_kind: str) -> Callable[..., Any]:
+    """Returns a handler for the Worker, of one that takes `input_kind`, one of INPUTS.
 
     Raises InvalidArgument.
     """
     kinds: dict[str, Callable[..., Vectorised]]
     kinds = {"table": _Arrow, "pandas": _Pandas, "rows": _Rows}
-    if given not in INPUTS:
-        raise InvalidArgument(f"input {given!r} is not valid: {', '.join(INPUTS)} are known")
-    if given == "bytes" or isinstance(handler, Vectorised):
+    if input_kind not in INPUTS:
+        raise InvalidArgument(f"input {input_kind!r} is not valid: {', '.join(INPUTS)} are known")
+    if input_kind == "bytes" or isinstance(handler, Vectorised):
         return handler
-    return kinds[given](handler)
+    return kinds[input_kind](handler)
 
 
 class Vectorised(abc.ABC):
@@ -75,42 +76,42 @@ class Vectorised(abc.ABC):
         self.fairlane_time_limit_s = getattr(function, "fairlane_time_limit_s", 0.0)
 
     def __call__(self, bodies: list[bytes], context: Context) -> list[Any]:
-        """The results of one slice, one for each body."""
+        """Returns the results of one slice, one for each body."""
         return self.results(_table(bodies, context))
 
     @abc.abstractmethod
     def results(self, table: pa.Table) -> list[Any]:
-        """What the function makes of one table, as the worker wants it."""
+        """Returns the function's results for one table, as the worker takes them."""
 
 
 class _Arrow(Vectorised):
     def results(self, table: pa.Table) -> list[Any]:
-        found = self.function(table)
-        if isinstance(found, (pa.Array, pa.ChunkedArray)):
-            return _values(found)
-        if not isinstance(found, (pa.Table, pa.RecordBatch)):
-            raise TypeError(f"the handler returned {type_of(found)}: {_EXPECTED}")
-        if "result" not in found.schema.names:
-            raise TypeError(f"the handler returned {_columns(found.schema.names)}: {_EXPECTED}")
-        results = _values(found.column("result"))
-        if "error" in found.schema.names:
-            _mark(results, found.column("error").to_pylist())
+        returned = self.function(table)
+        if isinstance(returned, (pa.Array, pa.ChunkedArray)):
+            return _values(returned)
+        if not isinstance(returned, (pa.Table, pa.RecordBatch)):
+            raise TypeError(f"the handler returned {type_of(returned)}: {_EXPECTED}")
+        if "result" not in returned.schema.names:
+            raise TypeError(f"the handler returned {_columns(returned.schema.names)}: {_EXPECTED}")
+        results = _values(returned.column("result"))
+        if "error" in returned.schema.names:
+            _mark(results, returned.column("error").to_pylist())
         return results
 
 
 class _Pandas(Vectorised):
     def results(self, table: pa.Table) -> list[Any]:
-        found = self.function(table.to_pandas())
-        columns = getattr(found, "columns", None)
+        returned = self.function(table.to_pandas())
+        columns = getattr(returned, "columns", None)
         if columns is None:
-            if not hasattr(found, "tolist"):
-                raise TypeError(f"the handler returned {type_of(found)}: {_EXPECTED}")
-            return [_plain(value) for value in found.tolist()]
+            if not hasattr(returned, "tolist"):
+                raise TypeError(f"the handler returned {type_of(returned)}: {_EXPECTED}")
+            return [_plain(value) for value in returned.tolist()]
         if "result" not in columns:
             raise TypeError(f"the handler returned {_columns(map(str, columns))}: {_EXPECTED}")
-        results = [_plain(value) for value in found["result"].tolist()]
+        results = [_plain(value) for value in returned["result"].tolist()]
         if "error" in columns:
-            _mark(results, [_plain(value) for value in found["error"].tolist()])
+            _mark(results, [_plain(value) for value in returned["error"].tolist()])
         return results
 
 
@@ -139,7 +140,7 @@ def _table(bodies: list[bytes], context: Context) -> pa.Table:
 
 
 def _values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """A column as bytes, text and None. Raises TypeError for what is no text."""
+    """Returns a column as bytes, text and None. Raises TypeError for other types."""
     kind = column.type
     if not (_is_bytes(kind) or _is_text(kind)):
         try:
@@ -161,14 +162,14 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Bytes, text and exceptions as they are, None for NaN, NA and nothing, the rest as text."""
+    """Returns bytes, text and exceptions unchanged, None for missing values, else text."""
     if value is None or isinstance(value, (bytes, bytearray, memoryview, str, BaseException)):
         return value
     return None if _is_nothing(value) else str(value)
 
 
 def _is_nothing(value: Any) -> bool:
-    """True for NaN, NaT, and for the NA of pandas' nullable types."""
+    """Returns True for NaN, NaT, and for the NA of pandas' nullable types."""
     pandas = sys.modules.get("pandas")
     if pandas is not None and value is pandas.NA:
         return True
@@ -179,7 +180,7 @@ def _is_nothing(value: Any) -> bool:
 
 
 def _mark(results: list[Any], errors: list[Any]) -> None:
-    """A row with an error's text has failed."""
+    """Replaces the result of each row that has an error's text by a Retry."""
     for at, error in enumerate(errors[: len(results)]):
         if error is not None:
             results[at] = Retry(reason=str(error))

@@ -1,8 +1,8 @@
 """The Spark jobs of a fleet: several, so that a lost worker does not end the others.
 
-Spark ends a job when one of its tasks has failed `spark.task.maxFailures` times (4; once on
-`local[N]`), and kills the tasks that still run. So each worker is a job of its own. Workers of a
-fleet of more than MOST_SHARES share jobs.
+Spark ends a job when one of its tasks has failed `spark.task.maxFailures` times. That is 4, and 1
+on `local[N]`. Spark then kills the job's other tasks. So each worker is a job of its own. Workers
+of a fleet of more than MOST_SHARES share jobs.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("fairlane.spark")
 MOST_SHARES = 64
-_LOOK_S = 5.0  # between looks at what an idle fleet waits for
-_END_S = 0.2  # between attempts to cancel what may just begin
+_LOOK_S = 5.0  # between looks for requests that an idle fleet waits for
+_END_S = 0.2  # between attempts to cancel jobs that may just begin
 _LOST = re.compile(r"Python worker exited unexpectedly|ExecutorLostFailure|Connection reset")
 LOST_ROW = ("", "", 0, 0, 0, 0, 0, "lost")
 _FAILURES = "spark.task.maxFailures says how often Spark starts a worker (docs/spark.md)"
@@ -62,8 +62,8 @@ def run_shares(
         except Exception as error:  # noqa: BLE001  judged in the thread that waits
             ended.put((share, [], error))
 
-    own = f"fairlane-run-{keys.new_id()}"
-    with _tagged(spark, tag, own):
+    run_tag = f"fairlane-run-{keys.new_id()}"
+    with _tagged(spark, tag, run_tag):
         threads = [InheritableThread(run, args=(share,), session=spark) for share in shares]
         for thread in threads:
             thread.daemon = True
@@ -73,7 +73,7 @@ def run_shares(
     except BaseException:
         while any(thread.is_alive() for thread in threads):
             with contextlib.suppress(Exception):  # Spark may have died
-                cancel(spark, own)
+                cancel(spark, run_tag)
             for thread in threads:
                 thread.join(_END_S)
         raise
@@ -83,7 +83,7 @@ def _rows(name: str, shares: int, ended: SimpleQueue[Any], look: Callable[[], No
     """Returns the rows of all jobs. Raises what a job raised, unless its worker was lost."""
     rows: Rows = []
     for _ in range(shares):
-        share, found, error = _next(ended, look)
+        share, summaries, error = _next(ended, look)
         if error is not None:
             _raise_unless_lost(error)
             _log.warning(
@@ -93,8 +93,8 @@ def _rows(name: str, shares: int, ended: SimpleQueue[Any], look: Callable[[], No
                 "a worker" if share == 1 else f"{share:,} workers",
                 _FAILURES,
             )
-            found = [LOST_ROW] * share
-        rows += found
+            summaries = [LOST_ROW] * share
+        rows += summaries
     if all(row == LOST_ROW for row in rows):
         raise FairlaneError(
             f"all workers of the fleet {name} were lost ({len(rows):,}): their Python processes or "
@@ -112,9 +112,9 @@ def _next(ended: SimpleQueue[Any], look: Callable[[], None]) -> Any:
 
 
 def _raise_unless_lost(error: Exception) -> None:
-    found = ours(error)
-    if found is not None:
-        raise found from error
+    carried = ours(error)
+    if carried is not None:
+        raise carried from error
     if _LOST.search(str(error)) is None:
         raise error
 
@@ -156,9 +156,9 @@ def _tagged(spark: SparkSession, *tags: str) -> Iterator[None]:
 
 
 class OpenRequests:
-    """Logs that a fleet which is to end when idle waits for requests that are only open.
+    """Logs that a fleet which ends when idle waits for requests that are only open.
 
-    An open request of a stream may be without rows for days, and nothing else would say so.
+    A stream's request may be open without rows for days, and nothing else logs the reason.
     """
 
     def __init__(self, driver: SyncDriver, queue: str, name: str) -> None:
@@ -168,11 +168,11 @@ class OpenRequests:
     def look(self) -> None:
         """Logs the open requests once, when nothing else is unfinished."""
         try:
-            found, more = self._driver.run(waiting(self._queue))
+            blockers, has_more = self._driver.run(waiting(self._queue))
         except FairlaneError:  # the workers log it
             return
-        ids = [one.request_id for one in found if one.kind == "open"]
-        if not ids or more or len(ids) < len(found) or ids == self._logged:
+        ids = [blocker.request_id for blocker in blockers if blocker.kind == "open"]
+        if not ids or has_more or len(ids) < len(blockers) or ids == self._logged:
             return
         self._logged = ids
         _log.warning(

@@ -1,4 +1,4 @@
-"""Fleets: workers that somebody else's scheduler runs, told to stop by the name they share."""
+"""The stop signal of fleets: their workers look for it by the name that they share."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ KEPT_MS = 7 * 24 * 3_600_000  # no worker of a fleet waits so long for a core
 
 
 def now_us(queue: str) -> Operation[int]:
-    """The time at the queue's dispatch slot, microseconds."""
+    """Returns the time of the queue's dispatch server, in microseconds."""
     _, (seconds, micros) = yield Batch([Command(b"ZCARD", keys.fleets(queue)), Command(b"TIME")])
     return int(seconds) * 1_000_000 + int(micros)
 
 
 def stop(queue: str, name: str) -> Operation[None]:
-    """Every worker of this fleet that began before now drains; those that begin later do not.
+    """Drains every worker of this fleet that began before now; later ones go on.
 
-    It is forgotten a week later, or at the next stop after that.
+    The signal expires a week later, or at the next stop after that.
     """
     keys.check_name("fleet", name)
     now = yield from now_us(queue)
@@ -33,6 +33,6 @@ def stop(queue: str, name: str) -> Operation[None]:
 
 
 def stopped_us(queue: str, name: str) -> Operation[int]:
-    """When this fleet was told to stop last, microseconds; 0 = never."""
+    """Returns the moment of this fleet's last stop signal, in microseconds; 0 = never."""
     score = yield Command(b"ZSCORE", keys.fleets(queue), name)
     return int(float(score)) if score else 0

@@ -1,9 +1,9 @@
-"""The commit of what was staged: begin, pin, roll, seal; each step may be done again by anybody.
+"""The commit of staged rows: begin, pin, roll, seal; every step is idempotent.
 
-First everything is looked at, and refused before anything is seen. Then each request comes into
-being, open and empty; its manifest (which areas, in which order) is pinned, once and for all; and
-its chunks are rolled into it one by one, many in flight. Whoever runs the transaction again after a
-crash finds the manifest and goes on at the chunk that is next, whatever was staged since.
+First all requests are checked, and refused before any of them changes. Then each request is
+created, open and empty. Its manifest (which areas, in which order) is pinned once. Its chunks are
+rolled into it one by one, many in flight. If a transaction runs again after a crash, it finds the
+manifest and goes on at the next chunk. Areas that were staged since have no effect.
 """
 
 from __future__ import annotations
@@ -47,34 +47,34 @@ from fairlane.spark.operations.staging import unstage
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-GROUP = 100  # requests that go on together
+GROUP = 100  # requests of one round trip
 _FIELDS = ("digest", "open", "state", "reason")
 _SEALED = ("chunks", "chain", "open", "state", "open_until", "reason")
 
 
 def commit(shares: Sequence[Share], txn: Txn) -> Operation[list[Brought]]:
-    """Brings all shares in, each once, however often and by whomever this is run.
+    """Brings all shares in, each once, however often and from wherever it runs.
 
-    Returns what this run brought into each request. Raises RequestExists (also when
-    another transaction has sealed a request), RequestEnded, RequestLost (what was staged is gone)
-    and RedisFull; before anything is seen if it can be known then.
+    Returns what this run brought into each request. Raises RequestExists (also if another
+    transaction has sealed a request), RequestEnded, RequestLost (the staged rows are gone) and
+    RedisFull. Refusals that can be found early are raised before anything changes.
     """
-    looked: list[Rolling] = []
+    rollings: list[Rolling] = []
     for at in range(0, len(shares), GROUP):
-        looked += yield from _look_all(shares[at : at + GROUP], txn)
+        rollings += yield from _look_all(shares[at : at + GROUP], txn)
     bound = 0
     if shares:
         bound = (yield from read_bounds(shares[0].policy.queue)).max_waiting
-    for at in range(0, len(looked), GROUP):
-        yield from _commit_group(looked[at : at + GROUP], txn, bound)
-    return [one.brought() for one in looked]
+    for at in range(0, len(rollings), GROUP):
+        yield from _commit_group(rollings[at : at + GROUP], txn, bound)
+    return [rolling.brought() for rolling in rollings]
 
 
 # ------------------------------------------------------------------ before anything is seen
 
 
 def look(share: Share, txn: Txn) -> Operation[Rolling]:
-    """Is all there, and may it come in? As commit raises, but before anything is written."""
+    """Checks that a share is complete and may come in. Raises as commit does; writes nothing."""
     (rolling,) = yield from _look_all([share], txn)
     return rolling
 
@@ -82,24 +82,24 @@ def look(share: Share, txn: Txn) -> Operation[Rolling]:
 def _look_all(shares: Sequence[Share], txn: Txn) -> Operation[list[Rolling]]:
     for share in shares:
         manifest_of(share)
-    asked: list[Command] = []
+    commands: list[Command] = []
     for share in shares:
         record = keys.transaction(share.id, txn.name)
-        asked += [
+        commands += [
             Command(b"HMGET", record, b"manifest", b"state", b"rolled"),
             hmget(share.id, *_FIELDS),
             Command(b"GET", keys.owner(share.id)),
         ]
-    replies = yield from run_all(asked)
-    found = [
+    replies = yield from run_all(commands)
+    rollings = [
         _judge(share, txn, record, parse_fields(_FIELDS, request), owner)
         for share, record, request, owner in zip(
             shares, replies[::3], replies[1::3], replies[2::3], strict=True
         )
     ]
-    fresh = [one.share for one in found if not one.is_pinned and not one.is_done]
+    fresh = [rolling.share for rolling in rollings if not rolling.is_pinned and not rolling.is_done]
     yield from _check_whole(fresh, txn)
-    return found
+    return rollings
 
 
 def _judge(
@@ -108,12 +108,12 @@ def _judge(
     stored, is_open, state, reason = request
     digest = txn.digest_of(share.policy, stored)
     if record[0] is not None:
-        found = Rolling(share, digest, True, True, is_done=record[1] == b"sealed" and txn.seal)
-        found.take_manifest(record[0].decode())
-        found.rolled = int(record[2] or 0)
-        found.is_as_begun = stored in {"", digest.hex}
-        return found
-    if stored and stored != digest.hex:  # one that is sealed is complete: there is no going on
+        rolling = Rolling(share, digest, True, True, is_done=record[1] == b"sealed" and txn.seal)
+        rolling.take_manifest(record[0].decode())
+        rolling.rolled = int(record[2] or 0)
+        rolling.is_as_begun = stored in {"", digest.hex}
+        return rolling
+    if stored and stored != digest.hex:  # a sealed request is complete and cannot go on
         raise exists(share.id, owner_of(owner, share.policy, stored) if is_open == "1" else "")
     if state in ENDED_STATES and reason == ABANDONED:
         raise abandoned(share.id)
@@ -125,17 +125,17 @@ def _judge(
 
 
 def _check_whole(shares: Sequence[Share], txn: Txn) -> Operation[None]:
-    """Every area has what its writer said, and stays from now on."""
+    """Checks that every area holds what its writer reported, and extends its life."""
     areas = [(share.id, area) for share in shares for area in share.areas]
-    asked: list[Command] = []
+    commands: list[Command] = []
     for request_id, area in areas:
         name = keys.area(request_id, txn.name, area.name)
-        asked += [
+        commands += [
             Command(b"PEXPIRE", name, settings.PINNED_MS),
             Command(b"HLEN", name),
             Command(b"HGET", name, b"rows"),
         ]
-    replies = yield from run_all(asked)
+    replies = yield from run_all(commands)
     for (request_id, area), count, rows in zip(areas, replies[1::3], replies[2::3], strict=True):
         if count != area.chunks + 1 or int(rows or 0) != area.rows:  # the field `rows`, too
             raise missing(request_id)
@@ -145,52 +145,52 @@ def _check_whole(shares: Sequence[Share], txn: Txn) -> Operation[None]:
 
 
 def _commit_group(group: list[Rolling], txn: Txn, bound: int) -> Operation[None]:
-    todo = [one for one in group if not one.is_done]
-    yield from _begin_all([one for one in todo if not one.is_there], txn)
+    todo = [rolling for rolling in group if not rolling.is_done]
+    yield from _begin_all([rolling for rolling in todo if not rolling.is_there], txn)
     yield from _pin_all(todo, txn)
     if bound:
-        for one in todo:
-            yield from roll_slowly(one, txn, bound)
+        for rolling in todo:
+            yield from roll_slowly(rolling, txn, bound)
     else:
         yield from roll_all(todo, txn)
-    for one in todo:
-        losers = [area.name for area in one.share.areas if area not in one.areas]
-        yield from unstage(one.share.id, txn.name, losers, is_loser=True)
-    for one in group:
-        if one.is_done:
-            names = [area.name for area in one.share.areas]
-            yield from unstage(one.share.id, txn.name, names, is_loser=True)
+    for rolling in todo:
+        losers = [area.name for area in rolling.share.areas if area not in rolling.areas]
+        yield from unstage(rolling.share.id, txn.name, losers, is_loser=True)
+    for rolling in group:
+        if rolling.is_done:
+            names = [area.name for area in rolling.share.areas]
+            yield from unstage(rolling.share.id, txn.name, names, is_loser=True)
     if txn.seal and todo:
-        yield from seal_all([one.share.id for one in todo], todo[0].share.policy.queue)
+        yield from seal_all([rolling.share.id for rolling in todo], todo[0].share.policy.queue)
 
 
 def _begin_all(group: list[Rolling], txn: Txn) -> Operation[None]:
-    """The requests come into being together; what does not go smoothly goes one by one."""
+    """Creates the requests in one batch; those that fail are created again one by one."""
     if not group:
         return
     policy = group[0].share.policy
-    yield from run_each([claim(one.share.id, txn) for one in group if one.is_own()])
-    _, intents = yield from announce(policy, [one.share.id for one in group])
+    yield from run_each([claim(rolling.share.id, txn) for rolling in group if rolling.is_own()])
+    _, intents = yield from announce(policy, [rolling.share.id for rolling in group])
     calls = [
         library().enqueue(
-            keys.request_keys(one.share.id),
-            digest=one.digest.hex,
+            keys.request_keys(rolling.share.id),
+            digest=rolling.digest.hex,
             intent=intent.score,
             open_ms=txn.open_ms,
             shards=intent.shards,
             over=0,
             bodies=[],
-            **terms(one.share.policy),
+            **terms(rolling.share.policy),
         )
-        for one, intent in zip(group, intents, strict=True)
+        for rolling, intent in zip(group, intents, strict=True)
     ]
     replies = yield Batch(calls, lenient=True)
     failure: FairlaneError | None = None
-    for one, intent, reply in zip(group, intents, replies, strict=True):
+    for rolling, intent, reply in zip(group, intents, replies, strict=True):
         if isinstance(reply, FairlaneError) or reply[0] != b"ok":
-            share = one.share
+            share = rolling.share
             try:
-                yield from begin(share.id, share.policy, one.digest, txn.open_ms, intent)
+                yield from begin(share.id, share.policy, rolling.digest, txn.open_ms, intent)
             except FairlaneError as error:
                 failure = failure or error
     if failure is not None:
@@ -200,54 +200,59 @@ def _begin_all(group: list[Rolling], txn: Txn) -> Operation[None]:
 def _pin_all(group: list[Rolling], txn: Txn) -> Operation[None]:
     calls = [
         library().pin_manifest(
-            record_keys(one.share.id, txn.name),
-            manifest=manifest_of(one.share),
+            record_keys(rolling.share.id, txn.name),
+            manifest=manifest_of(rolling.share),
             open_ms=txn.open_ms,
             ttl=settings.PINNED_MS,
         )
-        for one in group
+        for rolling in group
     ]
-    claims = [claim(one.share.id, txn) for one in group if one.is_own()]  # another's may lie there
+    # The record of an owner may be another transaction's, of an earlier life of the id.
+    claims = [claim(rolling.share.id, txn) for rolling in group if rolling.is_own()]
     replies = (yield from run_all([*calls, *claims]))[: len(calls)]
-    for one, reply in zip(group, replies, strict=True):
+    for rolling, reply in zip(group, replies, strict=True):
         if reply[0] != b"pinned":
-            yield from refused(one.share.id, one.share.policy.queue, reply)
+            yield from refused(rolling.share.id, rolling.share.policy.queue, reply)
         _, manifest, position, rolled, state = reply
-        one.take_manifest(manifest.decode())
-        one.position, one.rolled, one.state = int(position), int(rolled), state.decode()
+        rolling.take_manifest(manifest.decode())
+        rolling.position, rolling.rolled, rolling.state = int(position), int(rolled), state.decode()
 
 
 def seal(request_id: str, queue: str) -> Operation[None]:
-    """The same for one request."""
+    """Seals one request. Raises as seal_all does."""
     yield from seal_all([request_id], queue)
 
 
 def seal_all(ids: Sequence[str], queue: str) -> Operation[None]:
-    """Nothing more comes into these open requests, whoever brought what is in them.
+    """Seals these open requests: no more rows come in.
 
-    All are sealed before one is complained of. A repeat finds them sealed, also after their end.
-    Raises RequestEnded when one was cancelled before it was sealed (what is left of its rows does
-    not run), RequestLost.
+    All are sealed before the first error is raised. A repeat finds them sealed, also after
+    their end. Raises RequestLost. Raises RequestEnded for a request that was cancelled before
+    it was sealed: its other rows do not run.
     """
     failure: FairlaneError | None = None
     left = list(ids)
     while left:
-        replies = yield from run_each([hmget(one, *_SEALED) for one in left])
-        found = dict(zip(left, map(_seal_of, left, replies), strict=True))
-        calls = {one: call for one, call in found.items() if isinstance(call, Call)}
+        replies = yield from run_each([hmget(request_id, *_SEALED) for request_id in left])
+        seals = dict(zip(left, map(_seal_of, left, replies), strict=True))
+        calls = {request_id: call for request_id, call in seals.items() if isinstance(call, Call)}
         replies = yield from run_each([*calls.values()])
-        said = dict(zip(calls, replies, strict=True))
-        errors = (one for one in (*found.values(), *replies) if isinstance(one, FairlaneError))
-        failure = failure or next(errors, None)
-        # Another look says what became of the others: somebody may have brought more.
-        left = [one for one, reply in said.items() if not isinstance(reply, FairlaneError)]
-        yield from _dispatch_sealed(queue, {one: said[one] for one in left})
+        outcomes = (*seals.values(), *replies)
+        failure = failure or next((o for o in outcomes if isinstance(o, FairlaneError)), None)
+        answered = {
+            request_id: reply
+            for request_id, reply in zip(calls, replies, strict=True)
+            if not isinstance(reply, FairlaneError)
+        }
+        yield from _dispatch_sealed(queue, answered)
+        # The next look finds which of these are not sealed, because rows came in meanwhile.
+        left = [*answered]
     if failure is not None:
         raise failure
 
 
 def _seal_of(request_id: str, reply: Any) -> Call | FairlaneError | None:
-    """The call that seals a request, or what is wrong with it; None for one that is sealed."""
+    """Returns the call that seals a request, or an error; None for a sealed request."""
     if isinstance(reply, FairlaneError):
         return reply
     chunks, chain, is_open, state, open_until, reason = parse_fields(_SEALED, reply)
@@ -260,8 +265,10 @@ def _seal_of(request_id: str, reply: Any) -> Call | FairlaneError | None:
     return library().seal(keys.request_keys(request_id), chunks=int(chunks), chain=chain)
 
 
-def _dispatch_sealed(queue: str, said: dict[str, Any]) -> Operation[None]:
-    minted = [(one, reply[1]) for one, reply in said.items() if reply[0] == b"ok"]
-    ended = [(one, reply[1]) for one, reply in said.items() if reply[0] == b"ended"]
+def _dispatch_sealed(queue: str, replies: dict[str, Any]) -> Operation[None]:
+    minted = [(request_id, reply[1]) for request_id, reply in replies.items() if reply[0] == b"ok"]
+    ended = [
+        (request_id, reply[1]) for request_id, reply in replies.items() if reply[0] == b"ended"
+    ]
     if calls := [*insert_all(queue, minted), *retire_all(queue, ended)]:
         yield Batch(calls)

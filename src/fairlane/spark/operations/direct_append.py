@@ -1,7 +1,7 @@
-"""Rows that join an open request as they come: workers begin while their writers still write.
+"""Adds rows to an open request as they come: workers begin while the writers still write.
 
-Each is added once: by an id of its own, or by its place in a partition whose rows are the same, in
-the same order, whenever it is read.
+Each row is added once: by an id of its own, or by its place in a partition. By place, a partition
+must have the same rows in the same order whenever it is read.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ if TYPE_CHECKING:
     from fairlane.model import Policy
 
 _LONGEST_PAUSE_S = 1.0
-_GIVEN_UP = b"-"  # among the requests that a transaction has begun: it was aborted
-_PAGE = 500  # requests of one page of them
+_GIVEN_UP = b"-"  # the mark of an abort, in the set of begun requests
+_PAGE = 500  # requests of one page
 FAILED = "its write by Spark has failed"
 
 
 def begin_live(
     request_id: str, policy: Policy, txn: Txn, *, by_ids: bool, is_noted: bool = False
 ) -> Operation[None]:
-    """The request comes into being, open, unless it is there. Raises RequestExists.
+    """Creates the open request, unless it exists. Raises RequestExists.
 
-    `by_ids`: its rows have ids, so that it is no matter who brings them; else a request that is to
-    be sealed belongs to this transaction alone. `is_noted`: `abort_live` is to find it then, who
-    may not know of a request whose rows were brought by a task that failed. Raises RequestEnded
-    when that came first.
+    `by_ids`: rows have ids, so any transaction may bring them. Otherwise a request that is to
+    be sealed belongs to this transaction alone. `is_noted`: records the request, so that
+    `abort_live` finds it even if the task that brought its rows failed. Raises RequestEnded if
+    the abort came first.
     """
     (stored,) = yield from read(request_id, "digest")
     digest = shared_digest(policy) if by_ids else txn.digest_of(policy, stored)
     if stored and stored != digest.hex:
         (is_open,) = yield from read(request_id, "open")
-        told_of = yield Command(b"GET", keys.owner(request_id))
-        raise exists(request_id, owner_of(told_of, policy, stored) if is_open == "1" else "")
+        owner = yield Command(b"GET", keys.owner(request_id))
+        raise exists(request_id, owner_of(owner, policy, stored) if is_open == "1" else "")
     is_own = not by_ids and digest.hex != shared_digest(policy).hex
     if is_own:
         yield from _note(request_id, digest.hex, txn, is_noted=is_noted)
@@ -64,7 +64,7 @@ def begin_live(
 
 
 def _note(request_id: str, digest: str, txn: Txn, *, is_noted: bool) -> Operation[None]:
-    """Writes down, before a request is begun, whose it is, and for an abort that it may be."""
+    """Records, before a request is begun, its owner, and for an abort its name."""
     notes = [claim(request_id, txn)]
     if is_noted:
         begun = keys.begun(txn.name)
@@ -74,20 +74,20 @@ def _note(request_id: str, digest: str, txn: Txn, *, is_noted: bool) -> Operatio
 
 
 def start_live(txn: Txn) -> Operation[None]:
-    """Before the tasks of a transaction: an abort of an earlier run of it counts no more."""
+    """Clears the mark of an earlier abort, before the tasks of a transaction start."""
     yield Command(b"SREM", keys.begun(txn.name), _GIVEN_UP)
 
 
 def end_live(txn: Txn) -> Operation[None]:
-    """Forgets which requests it has begun: nobody will abort it."""
+    """Deletes the record of the requests that were begun, because no abort follows."""
     yield Command(b"UNLINK", keys.begun(txn.name))
 
 
 def abort_live(txn: Txn) -> Operation[None]:
     """Cancels the open requests that a transaction has begun for itself alone.
 
-    Also those which a task begins that does not know yet: it sees the mark that is left here. If a
-    full Redis refuses the mark, that is raised after the requests that are noted were cancelled.
+    A task that begins another one later sees the mark that this leaves. If a full Redis refuses
+    the mark, the recorded requests are cancelled before RedisFull is raised.
     """
     begun = keys.begun(txn.name)
     refused_mark: RedisFull | None = None
@@ -109,21 +109,21 @@ def abort_live(txn: Txn) -> Operation[None]:
 
 
 def _give_up(request_id: str, digest: str) -> Operation[None]:
-    """Cancels a request if it is this one, and open; one that is sealed is complete."""
+    """Cancels an open request with this digest. A sealed one is complete and stays."""
     stored, is_open, queue = yield from read(request_id, "digest", "open", "queue")
     if stored == digest and is_open == "1":
         yield from cancel(request_id, FAILED, queue=queue)
 
 
 def by_id(request_id: str, ids: bytes, packed: bytes, txn: Txn, retain_ms: int) -> Call:
-    """The call that adds packed sub-requests, each if its id (packed, too) is new."""
+    """Returns the call that adds packed sub-requests, each if its id (packed, too) is new."""
     names = (*keys.request_keys(request_id), keys.unique_ids(request_id))
     ttl = txn.open_ms + retain_ms
     return library().append_unique(names, open_ms=txn.open_ms, ttl=ttl, given=ids, packed=packed)
 
 
 def by_place(request_id: str, partition: int, first: int, packed: bytes, txn: Txn) -> Call:
-    """The call that adds packed sub-requests behind the first `first` ones of a partition."""
+    """Returns the call that adds packed sub-requests after the first `first` of a partition."""
     return library().append_partition(
         record_keys(request_id, txn.name),
         partition=partition,
@@ -135,11 +135,11 @@ def by_place(request_id: str, partition: int, first: int, packed: bytes, txn: Tx
 
 
 def add(request_id: str, queue: str, call: Call, txn: Txn, max_waiting: int = 0) -> Operation[int]:
-    """Makes such a call of a transaction; returns how many were new.
+    """Sends a call of by_id or by_place; returns how many sub-requests were new.
 
-    With `max_waiting` it comes back when no more than so many sub-requests of it wait for a worker;
-    the request stays open meanwhile. Raises RequestExists (it is sealed), RequestEnded, RequestLost
-    and RedisFull.
+    With `max_waiting` it returns when at most that many of the request's sub-requests wait for
+    a worker. The request stays open meanwhile. Raises RequestExists (it is sealed),
+    RequestEnded, RequestLost and RedisFull.
     """
     reply = yield call
     if reply[0] != b"ok":
@@ -152,8 +152,8 @@ def add(request_id: str, queue: str, call: Call, txn: Txn, max_waiting: int = 0)
     while max_waiting and waiting > max_waiting:
         pause = min(_LONGEST_PAUSE_S, pause * 2 or 0.01)
         yield Pause(pause)
-        kept, found = yield Batch([keep_open(request_id, txn), hmget(request_id, "fresh")])
-        if kept[0] != b"pinned":  # it takes no more rows: who brings more will be told
+        pinned, counts = yield Batch([keep_open(request_id, txn), hmget(request_id, "fresh")])
+        if pinned[0] != b"pinned":  # it is sealed or has ended: the next call raises
             break
-        waiting = int(parse_fields(["fresh"], found)[0] or 0)
+        waiting = int(parse_fields(["fresh"], counts)[0] or 0)
     return int(added)

@@ -1,4 +1,4 @@
-"""The chunks of a pinned manifest move into their requests, many in flight, each once."""
+"""Moves the chunks of a pinned manifest into their requests, many in flight, each once."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 WINDOW = 8  # chunks in flight: a server works on one while the next is on its way
 MANIFEST_MOST = 1 << 20  # bytes
-ABANDONED = "abandoned"  # why an open request ended that nobody brought rows for (reap.lua)
+ABANDONED = "abandoned"  # the reason of an open request that got no rows in time (reap.lua)
 
 
 @dataclass(slots=True)
 class Share:
-    """What a transaction brings into one request: areas in the order their rows are to have."""
+    """Holds what a transaction brings into one request: areas in the order of their rows."""
 
     id: str
     policy: Policy
@@ -46,7 +46,7 @@ class Share:
 
 @dataclass(slots=True)
 class Txn:
-    """One transaction. With `seal` nothing more can come into its requests behind it.
+    """Holds one transaction. With `seal` its requests take no rows after its own.
 
     A request that it seals is its own from the beginning: another transaction is refused.
     """
@@ -57,40 +57,40 @@ class Txn:
     minted: list[Minted] = field(default_factory=list)
 
     def own_digest(self, policy: Policy) -> Digest:
-        """The digest of a request that is this transaction's alone."""
+        """Returns the digest of a request that is this transaction's alone."""
         digest = Digest(policy)
         digest.add([b"txn", self.name.encode()])
         return digest
 
     def digest_of(self, policy: Policy, stored: str) -> Digest:
-        """The digest with which to begin a request, when there is `stored` already."""
+        """Returns the digest with which to begin a request whose digest is `stored`, or ""."""
         shared = shared_digest(policy)
         return self.own_digest(policy) if self.seal and stored != shared.hex else shared
 
 
 def shared_digest(policy: Policy) -> Digest:
-    """The digest of a request that many transactions fill."""
+    """Returns the digest of a request that many transactions fill."""
     digest = Digest(policy)
     digest.add([])
     return digest
 
 
 def claim(request_id: str, txn: Txn) -> Command:
-    """The command that writes down whose a request is, for the words of a refusal."""
+    """Returns the command that records a request's owner, for the text of a refusal."""
     return Command(b"SET", keys.owner(request_id), txn.name, b"PX", settings.PINNED_MS)
 
 
-def owner_of(told: bytes | None, policy: Policy, stored: str) -> str:
-    """The transaction whose the request with the digest `stored` is, "" when that is not known.
+def owner_of(owner: bytes | None, policy: Policy, stored: str) -> str:
+    """Returns the transaction that owns the request with the digest `stored`, "" if unknown.
 
-    What was written down may be of an earlier life of the id; the digest tells.
+    The record may be of an earlier life of the id, so the digest decides.
     """
-    name = (told or b"").decode("utf-8", "replace")
+    name = (owner or b"").decode("utf-8", "replace")
     return name if name and Txn(name, True).own_digest(policy).hex == stored else ""
 
 
 def keep_open(request_id: str, txn: Txn) -> Call:
-    """The call that gives an open request more time; it pins nothing."""
+    """Returns the call that gives an open request more time; it pins nothing."""
     return library().pin_manifest(
         record_keys(request_id, txn.name),
         manifest="",
@@ -100,19 +100,19 @@ def keep_open(request_id: str, txn: Txn) -> Call:
 
 
 class Brought(NamedTuple):
-    """What one commit of a transaction brought into one request."""
+    """Counts what one commit of a transaction brought into one request."""
 
     request: str
     given: int  # rows that this write has staged
     pinned: int  # rows of the transaction, as the first commit pinned them
     added: int  # of these, how many came in now
     is_same: bool  # the rows given and those pinned have one count and one checksum
-    is_as_begun: bool  # the policy given is that with which the request was begun
+    is_as_begun: bool  # the request was begun with the policy given
 
 
 @dataclass(slots=True)
 class Rolling:
-    """One share on its way."""
+    """Holds the state of one share during its commit."""
 
     share: Share
     digest: Digest
@@ -123,29 +123,29 @@ class Rolling:
     total: int = 0  # chunks
     position: int = 0
     state: str = "pinned"
-    is_done: bool = False  # nothing is to be done at all
+    is_done: bool = False  # nothing is left to do
     rolled: int = 0  # sub-requests that were in before this commit
     is_as_begun: bool = True  # see Brought
 
     def is_own(self) -> bool:
-        """True when its request is this transaction's alone."""
+        """Returns True if its request is this transaction's alone."""
         return self.digest.hex != shared_digest(self.share.policy).hex
 
     def take_manifest(self, text: str) -> None:
-        """The order of the areas, as it is pinned."""
+        """Takes over the pinned order of the areas."""
         rows = [line.split(",") for line in text.splitlines()]
         self.areas = [Area(name, *map(int, numbers)) for name, *numbers in rows]
         *self.starts, self.total = accumulate((area.chunks for area in self.areas), initial=0)
 
     def brought(self) -> Brought:
         """Returns what this commit brought, when it is over."""
-        (given, check), (pinned, first) = _summed(self.share.areas), _summed(self.areas)
+        (given, check), (pinned, pinned_check) = _summed(self.share.areas), _summed(self.areas)
         added = 0 if self.is_done else pinned - self.rolled
-        is_same = (given, check) == (pinned, first)
+        is_same = (given, check) == (pinned, pinned_check)
         return Brought(self.share.id, given, pinned, added, is_same, self.is_as_begun)
 
     def call(self, position: int, txn: Txn) -> Call:
-        """The call that rolls the chunk at this position."""
+        """Returns the call that rolls the chunk at this position."""
         at = bisect_right(self.starts, position) - 1
         area, chunk = self.areas[at], position - self.starts[at] + 1
         is_last = position == self.total - 1
@@ -161,7 +161,7 @@ class Rolling:
         )
 
     def rows_at(self, position: int) -> int:
-        """About how many sub-requests that chunk has."""
+        """Returns the approximate number of sub-requests in that chunk."""
         area = self.areas[bisect_right(self.starts, position) - 1]
         return -(-area.rows // area.chunks)
 
@@ -172,86 +172,88 @@ def _summed(areas: Sequence[Area]) -> tuple[int, int]:
 
 
 def record_keys(request_id: str, txn: str) -> tuple[bytes, ...]:
-    """The keys of a request, and of what a transaction brings into it."""
+    """Returns the keys of a request, and of what a transaction brings into it."""
     return (*keys.request_keys(request_id), keys.transaction(request_id, txn))
 
 
 def manifest_of(share: Share) -> str:
-    """What is pinned: a line for each area. Raises InvalidArgument."""
+    """Returns the manifest: a line for each area. Raises InvalidArgument."""
     text = "".join(f"{area.name},{area.chunks},{area.rows},{area.check}\n" for area in share.areas)
     if len(text) > MANIFEST_MOST:
         raise InvalidArgument(
-            f"request {share.id} would be written by {len(share.areas):,} partitions at once: "
-            "coalesce them"
+            f"request {share.id} would be written by {len(share.areas):,} partitions: coalesce them"
         )
     return text
 
 
 def roll_all(group: list[Rolling], txn: Txn) -> Operation[None]:
-    """Rolls what is left of each, in turns. Raises as commit does; then it may be run again."""
-    left = [one for one in group if one.position < one.total]
+    """Rolls the remaining chunks of each share, in turns. Raises as commit does.
+
+    After an error it may be run again.
+    """
+    left = [rolling for rolling in group if rolling.position < rolling.total]
     while left:
         each = max(1, WINDOW // len(left))
-        asked = [
-            (one, one.call(position, txn))
-            for one in left
-            for position in range(one.position, min(one.position + each, one.total))
+        rolls = [
+            (rolling, rolling.call(position, txn))
+            for rolling in left
+            for position in range(rolling.position, min(rolling.position + each, rolling.total))
         ]
-        replies = yield Batch([*_dispatched(left, txn), *(call for _, call in asked)], lenient=True)
-        first = len(replies) - len(asked)
-        yield from _take_all([one for one, _ in asked], replies[first:], txn)
+        replies = yield Batch([*_dispatched(left, txn), *(call for _, call in rolls)], lenient=True)
+        first = len(replies) - len(rolls)
+        yield from _take_all([rolling for rolling, _ in rolls], replies[first:], txn)
         for reply in replies[:first]:
             if isinstance(reply, FairlaneError):
                 raise reply
-        left = [one for one in left if one.position < one.total]
-    more = _dispatched(group, txn)
-    if more:
-        yield Batch(more)
+        left = [rolling for rolling in left if rolling.position < rolling.total]
+    calls = _dispatched(group, txn)
+    if calls:
+        yield Batch(calls)
 
 
-def roll_slowly(one: Rolling, txn: Txn, bound: int) -> Operation[None]:
-    """With a bound on what waits in the queue every chunk asks for room, and waits for it."""
-    room = Admission(one.share.id, one.share.policy.queue, settings.MAX_WAIT_S)
+def roll_slowly(rolling: Rolling, txn: Txn, bound: int) -> Operation[None]:
+    """Rolls a share into a queue with a bound: every chunk asks for room and waits for it."""
+    room = Admission(rolling.share.id, rolling.share.policy.queue, settings.MAX_WAIT_S)
     room.bound = bound
-    while one.position < one.total:
-        (chunks,) = yield from read(one.share.id, "chunks")
+    while rolling.position < rolling.total:
+        (chunks,) = yield from read(rolling.share.id, "chunks")
         try:
-            yield from room.ask(int(chunks or 0) + 1, one.rows_at(one.position))
+            yield from room.ask(int(chunks or 0) + 1, rolling.rows_at(rolling.position))
         except QueueFull as error:
             yield from room.wait(error)
-            yield keep_open(one.share.id, txn)  # the next turn says what became of it
+            yield keep_open(rolling.share.id, txn)  # the next turn reads its state
             continue
         room.found()
-        reply = yield one.call(one.position, txn)
-        yield from _take_all([one], [reply], txn)
-        more = _dispatched([one], txn)
-        if more:
-            yield Batch(more)
+        reply = yield rolling.call(rolling.position, txn)
+        yield from _take_all([rolling], [reply], txn)
+        calls = _dispatched([rolling], txn)
+        if calls:
+            yield Batch(calls)
 
 
 def _take_all(group: list[Rolling], replies: Sequence[Any], txn: Txn) -> Operation[None]:
-    """What the rolls came to. The tokens of all are kept before the first refusal is told."""
+    """Reads the replies of rolls. Keeps the tokens of all before it raises the first refusal."""
     failure: tuple[Rolling, Any] | None = None
-    for one, reply in zip(group, replies, strict=True):
+    for rolling, reply in zip(group, replies, strict=True):
         word = b"" if isinstance(reply, FairlaneError) else reply[0]
         if word in {b"ok", b"at"}:
-            txn.minted.append((one.share.id, reply[1]))
+            txn.minted.append((rolling.share.id, reply[1]))
         else:
-            failure = failure or (one, reply)
+            failure = failure or (rolling, reply)
             continue
-        one.position = int(reply[2])
-        is_last = one.position == one.total and txn.seal
-        one.state = reply[3].decode() if word == b"at" else "sealed" if is_last else "pinned"
+        rolling.position = int(reply[2])
+        is_last = rolling.position == rolling.total and txn.seal
+        rolling.state = reply[3].decode() if word == b"at" else "sealed" if is_last else "pinned"
     if failure is not None:
-        more = _dispatched(group, txn)
-        if more:
-            yield Batch(more)
-        one, reply = failure
-        yield from refused(one.share.id, one.share.policy.queue, reply)
+        calls = _dispatched(group, txn)
+        if calls:
+            yield Batch(calls)
+        rolling, reply = failure
+        yield from refused(rolling.share.id, rolling.share.policy.queue, reply)
 
 
 def _dispatched(group: list[Rolling], txn: Txn) -> list[Any]:
-    """The calls for the tokens that came back since."""
+    """Returns the calls that dispatch the tokens of the last replies."""
     queue = group[0].share.policy.queue if group else settings.DEFAULT_QUEUE
     steps = insert_all(queue, txn.minted)
     txn.minted = []
@@ -262,7 +264,7 @@ def _dispatched(group: list[Rolling], txn: Txn) -> list[Any]:
 
 
 def refused(request_id: str, queue: str, reply: Any) -> Operation[None]:
-    """Raises what a refusal means."""
+    """Raises the error that a refusal means."""
     if isinstance(reply, FairlaneError):
         raise reply
     word = reply[0]
@@ -277,7 +279,7 @@ def refused(request_id: str, queue: str, reply: Any) -> Operation[None]:
 
 
 def exists(request_id: str, owner: str = "") -> RequestExists:
-    """The error for an id that is taken; `owner` is the transaction that may go on with it."""
+    """Returns the error for an id that is taken; the transaction `owner` may go on with it."""
     if owner:
         return RequestExists(
             f"request {request_id} exists, and the transaction {owner} began it for itself alone: "
@@ -290,19 +292,19 @@ def exists(request_id: str, owner: str = "") -> RequestExists:
 
 
 def closed(request_id: str) -> RequestExists:
-    """The error for a request that is sealed."""
+    """Returns the error for a request that is sealed."""
     return RequestExists(f"request {request_id} exists and takes no more rows: choose another id")
 
 
 def cut_short(request_id: str, reason: str) -> RequestEnded:
-    """The error for a request that ended before all rows were in it and it was sealed."""
+    """Returns the error for a request that ended before its last rows and its seal."""
     if reason == ABANDONED:
         return abandoned(request_id)
     return RequestEnded(f"request {request_id} ended ({reason}) before all rows were in it")
 
 
 def abandoned(request_id: str) -> RequestEnded:
-    """The error for a request that was open without rows for too long."""
+    """Returns the error for a request that was open without rows for too long."""
     return RequestEnded(
         f"request {request_id} was abandoned: it was open without new rows for longer than openFor "
         "allows; raise openFor, and choose another id"
@@ -310,7 +312,7 @@ def abandoned(request_id: str) -> RequestEnded:
 
 
 def missing(request_id: str) -> RequestLost:
-    """The error for areas that expired."""
+    """Returns the error for areas that expired."""
     return RequestLost(
         f"what was staged for request {request_id} is not there any more (it expired, or Redis "
         "lost it): write it again"

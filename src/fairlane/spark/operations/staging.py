@@ -1,8 +1,8 @@
-"""Staging: what many writers bring waits in areas of its request's slot, seen by nobody.
+"""Staging: the rows of many writers wait in areas of the request's slot that no worker reads.
 
-An area has one writer: who is run again writes to another one. What no transaction pins (roll.py)
-expires. Sub-requests travel packed: their count, the length of each, then the bodies, all numbers
-little-endian of four bytes.
+An area has one writer, and a writer that runs again uses another area. Areas that no transaction
+pins (commit.py) expire. Sub-requests travel packed: their count, the length of each, then the
+bodies. All numbers are little-endian of four bytes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CHECKS = 65_521  # checksums are added modulo this
 
 
 class Area(NamedTuple):
-    """What one writer has staged for one request: its name, how many chunks and sub-requests.
+    """Counts what one writer has staged for one request: chunks and sub-requests.
 
     `check` is the checksum of all its chunks.
     """
@@ -40,17 +40,17 @@ class Area(NamedTuple):
 
 
 def pack(bodies: Sequence[bytes]) -> bytes:
-    """One chunk, packed: at most 1,000 bodies and 1 MiB of them."""
+    """Returns one packed chunk of at most 1,000 bodies and 1 MiB of them."""
     return joined(len(bodies), struct.pack(f"<{len(bodies)}I", *map(len, bodies)), b"".join(bodies))
 
 
 def joined(count: int, lengths: bytes, bodies: bytes) -> bytes:
-    """A packed chunk of its columns."""
+    """Returns a packed chunk, made of its columns."""
     return b"".join((struct.pack("<I", count), lengths, bodies))
 
 
 def check_of(packed: bytes) -> int:
-    """Returns the checksum of a chunk: the sum of all bytes behind its count.
+    """Returns the checksum of a chunk: the sum of all bytes after its count.
 
     So the same rows have the same sum over all chunks, whatever their order and partitions are.
     """
@@ -58,13 +58,13 @@ def check_of(packed: bytes) -> int:
 
 
 def stage(request_id: str, txn: str, area: str, chunk: int, packed: bytes, ttl_ms: int) -> Call:
-    """The call that stages one chunk, numbered from 1, for `ttl_ms`; a repeat does no harm."""
+    """Returns the call that stages a chunk, numbered from 1, for `ttl_ms`; it is idempotent."""
     name = keys.area(request_id, txn, area)
     return library().stage((name,), chunk=chunk, ttl=ttl_ms, packed=packed)
 
 
 def stage_all(calls: Sequence[Call]) -> Operation[None]:
-    """Makes these calls in one round trip. Raises RedisFull: those may be made again."""
+    """Sends these calls in one round trip. Raises RedisFull, after which they may be sent again."""
     if calls:
         yield Batch(calls)
 
@@ -72,9 +72,9 @@ def stage_all(calls: Sequence[Call]) -> Operation[None]:
 def unstage(
     request_id: str, txn: str, areas: Iterable[str], *, is_loser: bool = False
 ) -> Operation[bool]:
-    """Drops areas of a transaction; False, and nothing happens, when it is pinned.
+    """Drops areas of a transaction; returns False, and drops none, if it is pinned.
 
-    `is_loser`: they are known not to be in its manifest, and go in any case.
+    `is_loser`: the areas are not in its manifest, and are dropped in any case.
     """
     record = keys.transaction(request_id, txn)
     names = [keys.area(request_id, txn, area) for area in areas]

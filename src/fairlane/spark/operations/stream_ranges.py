@@ -1,7 +1,7 @@
-"""Parts of a stream by id, so that the same part read again is the same; no consumer groups.
+"""Ranges of a stream by id, so that a range read again is the same; no consumer groups.
 
-What reads in parallel, or comes back after a crash to what it read before, needs ranges that are
-fixed beforehand: entries of a stream never change, so (first id, last id) says exactly which.
+Parallel reads, and reads that repeat after a crash, need ranges that are fixed beforehand. Entries
+of a stream never change, so (first id, last id) names the same entries each time.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from fairlane.model import Completion, DeadSubRequest, Progress
     from fairlane.protocol.steps import Operation
 
-PAGE = 1_000  # small entries read at once
+PAGE = 1_000  # small entries of one read
 RESULTS_PAGE = 64  # entries of `out`: each may hold hundreds of results
 _SEQ = 2**64 - 1
-_SPANS = 30  # streams whose ends are looked up at once
+_SPANS = 30  # streams of one look
 
 
 class StreamRange(NamedTuple):
@@ -52,20 +52,20 @@ class StreamRange(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """What the record of an ended request still tells: `limit` and `attempts` of its policy."""
+    """Holds `limit` and `attempts` of the policy in an ended request's record."""
 
     limit: int
     attempts: int
 
 
 def after(entry_id: str) -> str:
-    """The smallest id behind this one."""
+    """Returns the smallest id after this one."""
     ms, seq = place(entry_id)
     return f"{ms}-{seq + 1}" if seq < _SEQ else f"{ms + 1}-0"
 
 
 def cut(first: str, last: str, parts: int) -> list[StreamRange]:
-    """At most `parts` pieces that cover `first` to `last`, of equal time; none when that is empty.
+    """Returns at most `parts` pieces that cover `first` to `last`, of equal time; or none.
 
     Entries of one millisecond stay together.
     """
@@ -82,35 +82,35 @@ def cut(first: str, last: str, parts: int) -> list[StreamRange]:
 
 def last_id(stream: bytes) -> Operation[str]:
     """Returns the greatest id that an entry of the stream ever had; BEGIN without a stream."""
-    is_there, found = yield Batch(
+    is_there, info = yield Batch(
         [Command(b"EXISTS", stream), Command(b"XINFO", b"STREAM", stream)], lenient=True
     )
-    if isinstance(found, FairlaneError):
+    if isinstance(info, FairlaneError):
         if is_there == 0:
             return BEGIN
-        raise found
-    named = dict(zip(found[::2], found[1::2], strict=True))
-    return str(named[b"last-generated-id"].decode())
+        raise info
+    fields = dict(zip(info[::2], info[1::2], strict=True))
+    return str(fields[b"last-generated-id"].decode())
 
 
 def read_page(
     stream: bytes, piece: StreamRange, count: int
 ) -> Operation[tuple[Entries, StreamRange | None]]:
-    """The first `count` entries of a piece, and what is left of it; None when nothing is."""
+    """Returns the first `count` entries of a piece and the unread rest of it, or None."""
     entries: Entries = yield Command(b"XRANGE", stream, piece.first, piece.last, b"COUNT", count)
     if len(entries) < count:
         return entries, None
     begin = after(entries[-1][0].decode())
-    rest = StreamRange(begin, piece.last) if place(begin) <= place(piece.last) else None
-    return entries, rest
+    unread = StreamRange(begin, piece.last) if place(begin) <= place(piece.last) else None
+    return entries, unread
 
 
 def endings(
     queue: str, piece: StreamRange
 ) -> Operation[tuple[list[Completion], StreamRange | None]]:
-    """A page of the completion log, and what is left of the piece."""
-    entries, rest = yield from read_page(keys.completed(queue), piece, PAGE)
-    return [completion(log_id, fields) for log_id, fields in entries], rest
+    """Returns a page of the completion log and the unread rest of the piece, or None."""
+    entries, unread = yield from read_page(keys.completed(queue), piece, PAGE)
+    return [completion(log_id, fields) for log_id, fields in entries], unread
 
 
 def first_from(stream: bytes, moment_ms: str) -> Operation[str | None]:
@@ -120,10 +120,10 @@ def first_from(stream: bytes, moment_ms: str) -> Operation[str | None]:
 
 
 def unfinished(queue: str) -> Operation[tuple[list[str], Span | None]]:
-    """The ids in `active`, and what the completion log holds, so that none is missing or double.
+    """Returns the ids in `active` and the span of the completion log: none missing or double.
 
-    An ending goes from one to the other at once; so the log is read last, and who is in it since
-    the first look is taken from the list.
+    A request that ends moves from `active` to the log in one step. So the log is read last, and
+    the requests in it since the first look leave the list.
     """
     log = keys.completed(queue)
     newest, names = yield Batch(
@@ -133,97 +133,103 @@ def unfinished(queue: str) -> Operation[tuple[list[str], Span | None]]:
         ]
     )
     ids = dict.fromkeys(name.decode("utf-8", "replace") for name in names)
-    found = yield from span(log)
-    if found is not None:
-        rest: StreamRange | None = StreamRange(
-            newest[0][0].decode() if newest else BEGIN, found.last
+    logged = yield from span(log)
+    if logged is not None:
+        unread: StreamRange | None = StreamRange(
+            newest[0][0].decode() if newest else BEGIN, logged.last
         )
-        while rest is not None:
-            page, rest = yield from endings(queue, rest)
+        while unread is not None:
+            page, unread = yield from endings(queue, unread)
             for ending in page:
                 if not newest or ending.log_id != newest[0][0].decode():
                     ids.pop(ending.id, None)
-    return list(ids), found
+    return list(ids), logged
 
 
 def progresses(ids: Sequence[str]) -> Operation[list[Progress]]:
-    """The counts of requests now, without those that are not there or cannot be read."""
+    """Returns the counts of requests now, without those that are gone or cannot be read."""
     replies = yield from run_each(asks_of_progress(ids))
-    found = []
-    for one, fields, held in zip(ids, replies[::2], replies[1::2], strict=True):
+    counts = []
+    for request_id, fields, held in zip(ids, replies[::2], replies[1::2], strict=True):
         if not isinstance(fields, FairlaneError) and not isinstance(held, FairlaneError):
-            found.append(progress_of(one, fields, held))
-    return [one for one in found if one is not None]
+            counts.append(progress_of(request_id, fields, held))
+    return [progress for progress in counts if progress is not None]
 
 
 def dead_spans(ids: Sequence[str]) -> Operation[list[tuple[str, Span]]]:
-    """Which of these requests have dead sub-requests, and what is in `dead` of each."""
-    return (yield from _spans([(one, keys.dead(one)) for one in ids]))
+    """Returns the requests that have dead sub-requests, and the span of `dead` of each."""
+    return (yield from _spans([(request_id, keys.dead(request_id)) for request_id in ids]))
 
 
 def spans_of_results(ids: Sequence[str]) -> Operation[list[tuple[str, Span]]]:
-    """Which of these requests have results, and what is in `out` of each."""
-    return (yield from _spans([(one, keys.results(one)) for one in ids]))
+    """Returns the requests that have results, and the span of `out` of each."""
+    return (yield from _spans([(request_id, keys.results(request_id)) for request_id in ids]))
 
 
 def _spans(streams: Sequence[tuple[str, bytes]]) -> Operation[list[tuple[str, Span]]]:
-    found = []
-    for at in range(0, len(streams), _SPANS):  # whole entries come with the ids: few at once
-        some = streams[at : at + _SPANS]
+    spans = []
+    for at in range(0, len(streams), _SPANS):  # replies hold whole entries: few per call
+        page = streams[at : at + _SPANS]
         steps: list[Command] = []
-        for _, stream in some:
+        for _, stream in page:
             steps += ends(stream)
         replies = yield Batch(steps)
-        for (one, _), *replied in zip(
-            some, replies[::3], replies[1::3], replies[2::3], strict=True
+        for (request_id, _), *replied in zip(
+            page, replies[::3], replies[1::3], replies[2::3], strict=True
         ):
-            whole = span_of(*replied)
-            if whole is not None:
-                found.append((one, whole))
-    return found
+            stream_span = span_of(*replied)
+            if stream_span is not None:
+                spans.append((request_id, stream_span))
+    return spans
 
 
 def read_dead(
     request_id: str, piece: StreamRange
 ) -> Operation[tuple[list[DeadSubRequest], StreamRange | None]]:
-    """A page of a piece of `dead`, about 4 MiB, and what is left. Raises RequestNotFound."""
+    """Returns a page of a piece of `dead`, about 4 MiB, and the rest. Raises RequestNotFound."""
     count = yield from page_size(request_id)
-    entries, rest = yield from read_page(keys.dead(request_id), piece, count)
-    return [sub_request(dead_id, fields) for dead_id, fields in entries], rest
+    entries, unread = yield from read_page(keys.dead(request_id), piece, count)
+    return [sub_request(dead_id, fields) for dead_id, fields in entries], unread
 
 
 def result_span(request_id: str) -> Operation[tuple[Span | None, int, bool]]:
-    """What is in `out` now, the request's birth (ms), and has it ended. Raises RequestNotFound.
+    """Returns the span of `out`, the birth (ms), and True after the end. Raises RequestNotFound.
 
-    The birth tells this request from another one that has had the same id.
+    The birth distinguishes this request from an earlier one with the same id.
     """
-    state, born = yield from read(request_id, "state", "born")  # before: the end wrote all results
+    state, born = yield from read(
+        request_id, "state", "born"
+    )  # first, because the end wrote all results
     if state in {"", "abandoned"}:
         raise not_found(request_id)
-    found = yield from span(keys.results(request_id))
-    return found, int(born or 0), state in ENDED_STATES
+    results = yield from span(keys.results(request_id))
+    return results, int(born or 0), state in ENDED_STATES
 
 
 def ended_requests(lives: Sequence[tuple[str, int]]) -> Operation[list[Ended | None]]:
-    """What is still known of ended requests, each by (id, when it was submitted); None = nothing.
+    """Returns the records of ended requests, each by (id, when it was submitted); None = gone.
 
-    A later request of the same id is not taken for it.
+    A later request with the same id does not count.
     """
     names = ("state", "born", "limit", "attempts")
     replies = yield from run_all([hmget(request_id, *names) for request_id, _ in lives])
-    found: list[Ended | None] = []
+    records: list[Ended | None] = []
     for (_, submitted_ms), reply in zip(lives, replies, strict=True):
         state, born, limit, attempts = parse_fields(names, reply)
         is_it = state in ENDED_STATES and born == str(submitted_ms)
-        found.append(Ended(int(limit or 0), int(attempts or 0)) if is_it else None)
-    return found
+        records.append(Ended(int(limit or 0), int(attempts or 0)) if is_it else None)
+    return records
 
 
 def workers(queue: str) -> Operation[list[dict[str, str]]]:
-    """The living workers: worker, host, pid, started, renewed (ms), holds; each as text."""
+    """Returns the living workers: worker, host, pid, started, renewed (ms), holds; each as text."""
     names = yield Command(b"ZRANGE", keys.workers(queue), 0, -1)
     ids = [name.decode("utf-8", "replace") for name in names]
-    replies = yield from run_all([Command(b"HGETALL", keys.worker(queue, one)) for one in ids])
+    replies = yield from run_all(
+        [Command(b"HGETALL", keys.worker(queue, worker)) for worker in ids]
+    )
     return [
-        {"worker": one} | as_text(reply) for one, reply in zip(ids, replies, strict=True) if reply
+        {"worker": worker} | as_text(reply)
+        for worker, reply in zip(ids, replies, strict=True)
+        if reply
     ]

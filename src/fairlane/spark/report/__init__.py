@@ -1,4 +1,4 @@
-"""What an archive tells: tables as Parquet, plots as PNG, and one page of HTML with all of it."""
+"""Reports on an archive: tables as Parquet, plots as PNG, and one page of HTML with all of it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PAGE = "report.html"
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What was written, and the numbers at the head of the page.
+    """Names the files that were written, and holds the numbers at the head of the page.
 
     `paths`: "page", "summary", "tables" and each plot's name -> file or folder.
     """
@@ -42,10 +42,10 @@ def make(
 ) -> Made:
     """Computes the report of an archive and writes it to the local folder `out`.
 
-    `since`: a moment, or how far back as text ("24h"), by when a sub-request was settled; None =
-    all there is. `targets`: how long a sub-request may take from its submission to its end, ms by
-    priority (None = the others), or text as in "0:1s,5:30s,5m". Raises InvalidArgument when the
-    archive is none or holds nothing of that time.
+    `since`: the earliest settlement that counts: a moment, or an age as text ("24h"); None =
+    all. `targets`: the longest time from submission to end, in ms by priority (None = the
+    others). Targets may also be text, as in "0:1s,5:30s,5m". Raises InvalidArgument if the
+    folder is no archive, or holds nothing of that time.
     """
     from fairlane.spark.report.aggregates import Models
     from fairlane.spark.report.html.page import write_page
@@ -58,21 +58,24 @@ def make(
     summary = models.summary(tables)
     plots = draw_all(tables, summary, folder)
     page = write_page(folder / PAGE, tables, summary, plots)
-    told = folder / "summary.json"
-    told.write_text(json.dumps(summary, indent=2) + "\n")
-    paths = {"page": page, "summary": told, "tables": folder / "tables"}
+    summary_file = folder / "summary.json"
+    summary_file.write_text(json.dumps(summary, indent=2) + "\n")
+    paths = {"page": page, "summary": summary_file, "tables": folder / "tables"}
     return Made(paths | {plot.name: plot.file for plot in plots}, summary)
 
 
 def moment_of(since: str | datetime | None) -> datetime | None:
-    """A moment from what a person writes: "24h" = so long ago, or "2026-11-20[T12:00]" in UTC."""
+    """Returns the moment of a user's text: "24h" = so long ago, or "2026-11-20[T12:00]" in UTC.
+
+    Raises InvalidArgument.
+    """
     if since is None:
         return None
     if isinstance(since, datetime):
         return since if since.tzinfo else since.replace(tzinfo=UTC)
     try:
-        found = datetime.fromisoformat(since)
-        return found if found.tzinfo else found.replace(tzinfo=UTC)
+        moment = datetime.fromisoformat(since)
+        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     except ValueError:
         pass
     try:
@@ -84,8 +87,8 @@ def moment_of(since: str | datetime | None) -> datetime | None:
 
 
 def targets_of(text: str) -> Targets:
-    """Targets in ms from text: "0:1s,5m" is {0: 1000, None: 300000}. Raises InvalidArgument."""
-    found: Targets = {}
+    """Returns targets in ms: "0:1s,5m" is {0: 1000, None: 300000}. Raises InvalidArgument."""
+    targets: Targets = {}
     for part in text.split(","):
         priority, colon, duration = part.strip().rpartition(":")
         key: int | None = None
@@ -96,7 +99,7 @@ def targets_of(text: str) -> Targets:
                 raise InvalidArgument(
                     f"{priority!r} is not valid: a priority from 0 to 99 is expected"
                 ) from None
-        if key in found:
+        if key in targets:
             raise InvalidArgument(f"{text!r} names a target twice")
-        found[key] = settings.duration_ms(duration)
-    return found
+        targets[key] = settings.duration_ms(duration)
+    return targets

@@ -1,4 +1,4 @@
-"""From the archive's rows to tables of answers, each of them small however long the history is.
+"""Aggregates the archive's rows to tables, each of them small however long the history is.
 
 Time is cut into windows of equal width. Distributions are kept as KLL sketches, which can be merged
 afterwards: over windows, priorities, or the reports of several queues.
@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
+from pyspark.sql import functions as F  # noqa: N812  the usual name
 
 from fairlane.errors import InvalidArgument
 from fairlane.spark.archive.tables import read_table
 from fairlane.spark.report.bands import Bands
 from fairlane.spark.report.fairness import busy_in_windows, fairness, token_use
-from fairlane.spark.report.inversions import NOBODY, find_inversions
+from fairlane.spark.report.inversions import NO_WORKER, find_inversions
 from fairlane.spark.report.time_windows import FAIR_S, Axis
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ SKETCHED = {"waited": "waited_us", "ran": "ran_us", "total": "total_us"}
 
 
 class Models:
-    """The tables of one report. Raises InvalidArgument when there is nothing to report on."""
+    """Computes the tables of one report. Raises InvalidArgument without anything to report on."""
 
     def __init__(
         self,
@@ -66,38 +66,38 @@ class Models:
 
     def _axis(self) -> Axis:
         ended = F.unix_micros("ended")
-        found = self.requests.agg(F.min(ended), F.max(ended)).collect()
+        extents = self.requests.agg(F.min(ended), F.max(ended)).collect()
         if self.results is not None:
             rows = self.results.agg(F.min("started_us"), F.max("settled_us")).collect()
             if rows[0][0] is None:
                 self.results = None
-            found += rows
-        known = [row for row in found if row[0] is not None]
-        if not known:
+            extents += rows
+        measured = [row for row in extents if row[0] is not None]
+        if not measured:
             raise InvalidArgument("the archive holds nothing of that time")
-        return Axis.spanning(min(row[0] for row in known), max(row[1] for row in known))
+        return Axis.spanning(min(row[0] for row in measured), max(row[1] for row in measured))
 
     # ------------------------------------------------------------------ tables
 
     def frames(self) -> dict[str, DataFrame]:
-        """The tables by name. `windows` and `priorities` are made from each other: see write."""
-        found = {"requests": self._requests(), "states": self._states()}
+        """Returns the tables by name. `write` makes `windows` and `priorities` from each other."""
+        tables = {"requests": self._requests(), "states": self._states()}
         if self.results is None:
-            return found
-        known = self.requests.where("limit is not null and results > 0")
+            return tables
+        requests = self.requests.where("limit is not null and results > 0")
         even = self.axis.at_least(FAIR_S)
-        found |= {
+        tables |= {
             "windows": self._windows(self.results),
-            "tokens": token_use(known, busy_in_windows(self.results, self.axis), self.axis),
-            "fairness": fairness(known, busy_in_windows(self.results, even), even),
+            "tokens": token_use(requests, busy_in_windows(self.results, self.axis), self.axis),
+            "fairness": fairness(requests, busy_in_windows(self.results, even), even),
             "workers": _workers(self.results),
             "longest_waits": _longest_waits(self.results),
         }
-        takes, inverted = find_inversions(self.results, known)
-        found |= {"inversions": takes, "inverted": inverted}
+        takes, inverted = find_inversions(self.results, requests)
+        tables |= {"inversions": takes, "inverted": inverted}
         if self.dead is not None:
-            found["dead"] = _dead(self.dead)
-        return found
+            tables["dead"] = _dead(self.dead)
+        return tables
 
     def write(self, folder: Path) -> dict[str, Rows]:
         """Writes every table as Parquet to a file of its own, and returns them as rows.
@@ -111,7 +111,7 @@ class Models:
             rows[name] = rows_of(table)
             if name == "windows":
                 windows = self.spark.createDataFrame(table).withColumn("target_ms", self._target())
-                priorities = _write(_with_whole(windows), folder / "priorities.parquet")
+                priorities = _write(_with_total(windows), folder / "priorities.parquet")
                 rows["priorities"] = rows_of(priorities)
                 bands = Bands.of(rows)
                 banded = windows.withColumn("priority", bands.key(F.col("priority")))
@@ -119,7 +119,7 @@ class Models:
                 rows["bands"] = (
                     rows["priorities"]
                     if bands.size == 1
-                    else rows_of(_with_whole(banded).toArrow())
+                    else rows_of(_with_total(banded).toArrow())
                 )
         return rows
 
@@ -153,12 +153,14 @@ class Models:
         )
 
     def _target(self) -> Column:
-        """The target of a row's priority, ms; null = none."""
-        found = F.lit(self.targets.get(None)).cast("double")
+        """Returns the target of a row's priority, ms; null = none."""
+        target = F.lit(self.targets.get(None)).cast("double")
         for priority, bound in self.targets.items():
             if priority is not None:
-                found = F.when(F.col("priority") == priority, F.lit(float(bound))).otherwise(found)
-        return found
+                target = F.when(F.col("priority") == priority, F.lit(float(bound))).otherwise(
+                    target
+                )
+        return target
 
     def _moment(self, window: str) -> Column:
         start, width = F.lit(self.axis.start_us), F.lit(self.axis.width_us)
@@ -189,17 +191,17 @@ class Models:
     # ------------------------------------------------------------------ the head of the page
 
     def summary(self, tables: Mapping[str, Rows]) -> dict[str, Any]:
-        """The few numbers that say how it went; times are UTC."""
+        """Returns the few numbers at the head of the page; times are UTC."""
         from fairlane.spark.report.summary import summarise
 
         return summarise(tables, self.axis.start_us, self.axis.width_us, self.axis.windows)
 
 
-def _with_whole(windows: DataFrame) -> DataFrame:
+def _with_total(windows: DataFrame) -> DataFrame:
     """Returns a row for each priority, and one without a target for all, as priority null."""
-    every = _merged(windows.withColumn("priority", F.lit(None).cast("int")), "priority")
-    every = every.withColumn("target_ms", F.lit(None).cast("double"))
-    return _merged(windows, "priority").unionByName(every).orderBy("priority")
+    all_priorities = _merged(windows.withColumn("priority", F.lit(None).cast("int")), "priority")
+    all_priorities = all_priorities.withColumn("target_ms", F.lit(None).cast("double"))
+    return _merged(windows, "priority").unionByName(all_priorities).orderBy("priority")
 
 
 def _merged(windows: DataFrame, *keys: str) -> DataFrame:
@@ -227,20 +229,20 @@ def with_quantiles(frame: DataFrame) -> DataFrame:
     """Adds p50, p95 and p99 of each sketch, as e.g. `waited_p95_ms`; null of an empty one."""
     ranks = F.array(*(F.lit(rank) for rank in RANKS.values()))
     for name in SKETCHED:
-        found = F.when(
+        quantiles = F.when(
             F.kll_sketch_get_n_bigint(f"{name}_sketch") > 0,
             F.kll_sketch_get_quantile_bigint(f"{name}_sketch", ranks),
         )
         for at, rank in enumerate(RANKS):
-            frame = frame.withColumn(f"{name}_{rank}_ms", found[at] / 1000)
+            frame = frame.withColumn(f"{name}_{rank}_ms", quantiles[at] / 1000)
     return frame
 
 
 def _measured(results: DataFrame) -> DataFrame:
-    """The results without their bodies, with what is measured as whole microseconds.
+    """Returns the results without their bodies, with the measured times as whole microseconds.
 
-    Null where nobody measured: `ran_us` of what died before its handler ran, or with its worker;
-    of the latter `waited_us` and `total_us` as well. In Redis these are 0.
+    `ran_us` is null for a sub-request that died before its handler ran, or with its worker. If
+    it died with its worker, `waited_us` and `total_us` are null as well. In Redis these are 0.
     """
     has_run = (F.col("status") != "dead") | (F.col("ran_ms") > 0)
     is_known = has_run | (F.col("waited_ms") > 0)
@@ -255,7 +257,7 @@ def _measured(results: DataFrame) -> DataFrame:
 
 
 def _why_none(spark: SparkSession, archive: str) -> str:
-    """Why a folder has no table of requests."""
+    """Returns why a folder has no table of requests."""
     if read_table(spark, archive, "batches") is not None:
         return f"the archive {archive} holds nothing yet: nothing had ended when it was written"
     return f"{archive} is no archive of a queue: it has no table of requests"
@@ -272,7 +274,7 @@ def _write(frame: DataFrame, file: Path) -> pa.Table:
 
 
 def rows_of(table: pa.Table) -> Rows:
-    """The rows, with moments as ms and without sketches."""
+    """Returns the rows, with moments as ms and without sketches."""
     columns = {}
     for field in table.schema:
         values = table.column(field.name)
@@ -280,13 +282,13 @@ def rows_of(table: pa.Table) -> Rows:
             values = pc.divide(values.cast(pa.int64()), 1000)
         if not pa.types.is_binary(field.type) and not pa.types.is_large_binary(field.type):
             columns[field.name] = values
-    found: Rows = pa.table(columns).to_pylist()
-    return found
+    rows: Rows = pa.table(columns).to_pylist()
+    return rows
 
 
 def _workers(results: DataFrame) -> DataFrame:
     return (
-        results.where(F.col("worker") != NOBODY)
+        results.where(F.col("worker") != NO_WORKER)
         .groupBy("worker")
         .agg(
             F.count(F.lit(1)).alias("finished"),
@@ -299,11 +301,11 @@ def _workers(results: DataFrame) -> DataFrame:
 
 
 def _longest_waits(results: DataFrame) -> DataFrame:
-    what = F.struct("waited_ms", "request", "index", "started")
+    wait = F.struct("waited_ms", "request", "index", "started")
     return (
         results.groupBy("priority")
-        .agg(F.max(what).alias("one"))
-        .select("priority", "one.*")
+        .agg(F.max(wait).alias("longest"))
+        .select("priority", "longest.*")
         .orderBy("priority")
     )
 

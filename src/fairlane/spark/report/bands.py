@@ -18,7 +18,7 @@ class Bands:
     """Holds the series of a report. A series' key is the first priority that it could hold."""
 
     def __init__(self, priorities: Iterable[int | None]) -> None:
-        self.priorities = sorted({one for one in priorities if one is not None})
+        self.priorities = sorted({priority for priority in priorities if priority is not None})
         self.size = 1
         if len(self.priorities) > ALONE:
             self.size = next(size for size in _SIZES if len(self._keys(size)) <= _BANDS)
@@ -31,7 +31,7 @@ class Bands:
         return cls(row["priority"] for row in rows)
 
     def _keys(self, size: int) -> list[int]:
-        return sorted({one // size * size for one in self.priorities})
+        return sorted({priority // size * size for priority in self.priorities})
 
     def key(self, priority: Any) -> Any:
         """Returns the key of a priority's series: of a number, or of a column as a column."""
@@ -39,16 +39,16 @@ class Bands:
 
     def name(self, key: int) -> str:
         """Returns how a series is called, such as "20 to 39"; one priority is called by itself."""
-        members = [one for one in self.priorities if self.key(one) == key]
+        members = [priority for priority in self.priorities if self.key(priority) == key]
         return str(members[0]) if len(members) == 1 else f"{key} to {key + self.size - 1}"
 
     def group(self, rows: Rows, *by: str) -> list[Rows]:
         """Returns the rows in groups of one series and equal values of `by`, in that order."""
-        found: dict[tuple[Any, ...], Rows] = {}
+        groups: dict[tuple[Any, ...], Rows] = {}
         for row in rows:
             key = (self.key(row["priority"]), *(row[name] for name in by))
-            found.setdefault(key, []).append(row)
-        return [found[key] for key in sorted(found)]
+            groups.setdefault(key, []).append(row)
+        return [groups[key] for key in sorted(groups)]
 
     def total(self, group: Rows, *names: str) -> dict[str, Any]:
         """Returns the sums of a group of one series, with the series' key as its priority."""

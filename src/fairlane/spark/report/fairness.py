@@ -1,6 +1,6 @@
-"""Who used how many tokens when, and how evenly.
+"""Token use over time, and how evenly requests share it.
 
-A sub-request in its handler uses one token. What a request may use at once is its limit, from its
+A sub-request in its handler uses one token. A request may use as many tokens as its limit, from its
 submission to its end.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
+from pyspark.sql import functions as F  # noqa: N812  the usual name
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def in_windows(frame: DataFrame, begin: Column, end: Column, axis: Axis) -> DataFrame:
-    """Each row once for each window that [begin, end) lies in, with `window` and `overlap_us`."""
+    """Returns each row once for each window of [begin, end), with `window` and `overlap_us`."""
     low = F.greatest(axis.of(begin), F.lit(0))
     high = F.least(axis.of(F.greatest(end - 1, begin)), F.lit(axis.windows - 1))
     spread = frame.where(low <= high).withColumn("window", F.explode(F.sequence(low, high)))
@@ -27,7 +27,7 @@ def in_windows(frame: DataFrame, begin: Column, end: Column, axis: Axis) -> Data
 
 
 def busy_in_windows(results: DataFrame, axis: Axis) -> DataFrame:
-    """Microseconds in the handler by request and window."""
+    """Returns the microseconds in the handler by request and window."""
     ran = results.where("ran_us > 0")
     spread = in_windows(ran, F.col("started_us"), F.col("started_us") + F.col("ran_us"), axis)
     return spread.groupBy("request", "batch", "priority", "window").agg(
@@ -36,7 +36,7 @@ def busy_in_windows(results: DataFrame, axis: Axis) -> DataFrame:
 
 
 def _allowed(requests: DataFrame, axis: Axis) -> DataFrame:
-    """The requests by window, with how long (us) each was there."""
+    """Returns the requests by window, with how long (us) each existed there."""
     begin, end = F.unix_micros("submitted"), F.unix_micros("ended")
     named = requests.select(
         F.col("id").alias("request"),
@@ -48,7 +48,7 @@ def _allowed(requests: DataFrame, axis: Axis) -> DataFrame:
 
 
 def token_use(requests: DataFrame, busy: DataFrame, axis: Axis) -> DataFrame:
-    """By window and priority: tokens in use on average, tokens allowed, and one by the other."""
+    """Returns tokens in use on average, tokens allowed and their ratio, by window and priority."""
     width = F.lit(axis.width_us)
     allowed = (
         _allowed(requests, axis)
@@ -69,10 +69,10 @@ def token_use(requests: DataFrame, busy: DataFrame, axis: Axis) -> DataFrame:
 
 
 def fairness(requests: DataFrame, busy: DataFrame, axis: Axis) -> DataFrame:
-    """Jain's index by window and priority, of the requests that were there for all of the window.
+    """Returns Jain's index by window and priority, of requests that existed for all of the window.
 
-    Of two or more; each counts with the share of its own limit that it used. 1 = all the same,
-    1/n = one had everything.
+    It needs two or more requests. Each counts with the share of its own limit that it used. 1 =
+    all the same, 1/n = one had everything.
     """
     there = _allowed(requests, axis).where(F.col("overlap_us") == axis.width_us)
     share = F.coalesce(F.col("busy_us"), F.lit(0)) / F.col("limit")
@@ -83,13 +83,13 @@ def fairness(requests: DataFrame, busy: DataFrame, axis: Axis) -> DataFrame:
         shares.groupBy("window", "priority")
         .agg(
             F.count(F.lit(1)).alias("requests"),
-            F.sum("share").alias("one"),
-            F.sum(F.col("share") * F.col("share")).alias("two"),
+            F.sum("share").alias("sum"),
+            F.sum(F.col("share") * F.col("share")).alias("squares"),
         )
-        .where("requests > 1 and two > 0")
-        .withColumn("jain", F.col("one") * F.col("one") / (F.col("requests") * F.col("two")))
+        .where("requests > 1 and squares > 0")
+        .withColumn("jain", F.col("sum") * F.col("sum") / (F.col("requests") * F.col("squares")))
         .withColumn("at", _moment(axis))
-        .drop("one", "two")
+        .drop("sum", "squares")
         .orderBy("window", "priority")
     )
 

@@ -1,10 +1,10 @@
-"""Takes while something more urgent waited that could have been taken as well.
+"""Takes that happened although a more urgent request was open to workers.
 
 A worker *takes* a slice: some sub-requests of one request, at one moment. A request is *open to
-workers* while one of its sub-requests waits for its first attempt and it holds fewer slices than
-its limit. A take is inverted when a more urgent request was open to workers from GRACE_MS before
-the take until after it. The grace covers what a worker may have begun already: a higher priority
-waits for one slice. A request that a person had paused cannot be told from one that waited.
+workers* under two conditions. One of its sub-requests waits for its first attempt, and it holds
+fewer slices than its limit. A take is inverted if a more urgent request was open from GRACE_MS
+before the take until after it. The grace covers slices that workers have begun: a higher priority
+waits for one slice. A request that a person paused looks the same as one that waited.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Window
-from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
+from pyspark.sql import functions as F  # noqa: N812  the usual name
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 GRACE_MS = 250
 MOST = 20  # inverted takes that are shown
-NOBODY = "-"  # the worker of what a deadline ended
+NO_WORKER = "-"  # the worker of a sub-request that a deadline ended
 _OF_REQUEST = ("request", "batch", "priority", "limit")
 
 
 def find_inversions(results: DataFrame, requests: DataFrame) -> tuple[DataFrame, DataFrame]:
-    """(by priority: takes, and how many were inverted; the longest-waiting examples)."""
+    """Returns takes and inverted takes by priority, and the longest-waiting examples."""
     limits = requests.select(F.col("id").alias("request"), "batch", "limit")
     rows = results.join(limits, ["request", "batch"]).withColumn("taken_us", _taken())
-    taken = rows.where(f"worker != '{NOBODY}' and taken_us is not null")
-    takes = taken.groupBy(*_OF_REQUEST, "worker", "taken_us").agg(
+    with_worker = rows.where(f"worker != '{NO_WORKER}' and taken_us is not null")
+    takes = with_worker.groupBy(*_OF_REQUEST, "worker", "taken_us").agg(
         F.max("settled_us").alias("settled_us"), F.count(F.lit(1)).alias("sub_requests")
     )
     judged = _judged(takes, open_times(rows, takes)).persist()
@@ -58,9 +58,10 @@ def find_inversions(results: DataFrame, requests: DataFrame) -> tuple[DataFrame,
 
 
 def _taken() -> Column:
-    """When the slice was taken that a result is of: before the first of it started.
+    """Returns when a result's slice was taken: before its first sub-request started.
 
-    Null for what died with its worker; of what a deadline ended, when that was.
+    It is null for a sub-request that died with its worker. If a deadline ended the sub-request,
+    it is that moment.
     """
     ran_us = F.coalesce("ran_us", F.lit(0))
     before_us = F.col("total_us") - F.col("waited_us") - ran_us
@@ -68,10 +69,10 @@ def _taken() -> Column:
 
 
 def open_times(rows: DataFrame, takes: DataFrame) -> DataFrame:
-    """When each request was open to workers: request, priority, begin_us, end_us."""
+    """Returns when each request was open to workers: request, priority, begin_us, end_us."""
     zero, one = F.lit(0), F.lit(1)
     first = rows.where(
-        f"taken_us is not null and (attempt = 0 or attempt = 1 and worker != '{NOBODY}')"
+        f"taken_us is not null and (attempt = 0 or attempt = 1 and worker != '{NO_WORKER}')"
     )
     submitted = F.col("taken_us") - F.col("waited_us")
     events = (
@@ -102,7 +103,7 @@ def open_times(rows: DataFrame, takes: DataFrame) -> DataFrame:
 
 
 def _judged(takes: DataFrame, times: DataFrame) -> DataFrame:
-    """The takes, with `other`: what more urgent request was open to workers, if one was.
+    """Returns the takes with `other`: a more urgent request that was open to workers, or null.
 
     Of all times that began before, the one that ends last decides: a running maximum.
     """
@@ -116,10 +117,12 @@ def _judged(takes: DataFrame, times: DataFrame) -> DataFrame:
         .where(F.col("end_us") - F.col("begin_us") > grace_us)
         .select("level", (F.col("begin_us") + grace_us).alias("t"), other)
     )
-    taken = takes.select(
+    take_events = takes.select(
         F.col("priority").alias("level"), F.col("taken_us").alias("t"), F.struct("*").alias("take")
     )
-    every = starts.withColumn("take", F.lit(None)).unionByName(taken, allowMissingColumns=True)
+    events = starts.withColumn("take", F.lit(None)).unionByName(
+        take_events, allowMissingColumns=True
+    )
     so_far = (
         Window.partitionBy("level")
         .orderBy("t", F.col("take").isNotNull())
@@ -127,4 +130,4 @@ def _judged(takes: DataFrame, times: DataFrame) -> DataFrame:
     )
     last = F.max("other").over(so_far)
     waits = F.when(last["end_us"] > F.col("t"), last)
-    return every.withColumn("other", waits).where("take is not null").select("take.*", "other")
+    return events.withColumn("other", waits).where("take is not null").select("take.*", "other")

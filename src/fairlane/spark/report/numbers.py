@@ -1,4 +1,4 @@
-"""Numbers of the report as people read them."""
+"""Formats the report's numbers for people."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000), ("
 
 
 def duration(ms: float | None) -> str:
-    """Milliseconds as people say it: 0.4 ms, 12 ms, 3.4 s, 5.2 min, 3.1 h."""
+    """Returns milliseconds as text: 0.4 ms, 12 ms, 3.4 s, 5.2 min, 3.1 h."""
     if ms is None:
         return NOTHING
     unit, size = next(((unit, size) for unit, size in _UNITS if abs(ms) >= size), _UNITS[-1])
@@ -17,19 +17,19 @@ def duration(ms: float | None) -> str:
 
 
 def number(value: float) -> str:
-    """Two or three digits that count."""
+    """Returns a number with two or three significant digits."""
     if value == round(value) or abs(value) >= 100:  # noqa: PLR2004
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 1 else f"{value:.2g}"
 
 
 def count(value: float) -> str:
-    """A whole number."""
+    """Returns a whole number as text."""
     return f"{value:,.0f}"
 
 
 def share(value: float) -> str:
-    """A share in percent; never 100 % or 0 % when it is not."""
+    """Returns a share in percent; never 100 % or 0 % for another value."""
     if 0.9995 <= value < 1:  # noqa: PLR2004
         return "> 99.9 %"
     if 0 < value < 0.0005:  # noqa: PLR2004

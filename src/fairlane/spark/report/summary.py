@@ -1,4 +1,4 @@
-"""The few numbers at the head of the page."""
+"""Computes the few numbers at the head of the page."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 def summarise(
     tables: Mapping[str, Rows], start_us: int, width_us: int, windows: int
 ) -> dict[str, Any]:
-    """How it went, as numbers and texts that JSON can hold; None where nothing is known."""
+    """Returns the summary as numbers and texts that JSON can hold; None for unknown values."""
     width_s = width_us / 1e6
     states = tables["states"]
-    whole = next((row for row in tables.get("priorities", []) if row["priority"] is None), None)
-    found: dict[str, Any] = {
+    totals = next((row for row in tables.get("priorities", []) if row["priority"] is None), None)
+    summary: dict[str, Any] = {
         "from": _iso(start_us, width_us),
         "to": _iso(start_us + width_us * windows, width_us),
         "window_s": width_s,
@@ -31,16 +31,16 @@ def summarise(
         "cancelled": sum(row["cancelled"] for row in states),
         "results": sum(row["results"] for row in states),
     }
-    if whole is None:
-        return found
+    if totals is None:
+        return summary
     return (
-        found
+        summary
         | _rates(tables["windows"], width_s)
         | {
-            "finished": whole["finished"],
-            "retries": whole["retries"],
-            **{name: whole[name] for name in whole if name.endswith("_ms") and "_p" in name},
-            "longest_wait_ms": whole["waited_max_ms"],
+            "finished": totals["finished"],
+            "retries": totals["retries"],
+            **{name: totals[name] for name in totals if name.endswith("_ms") and "_p" in name},
+            "longest_wait_ms": totals["waited_max_ms"],
             "attainment": _attainment(tables["priorities"]),
             "jain": weighted_mean(tables["fairness"], "jain", "requests"),
             "jain_worst": min((row["jain"] for row in tables["fairness"]), default=None),
@@ -53,7 +53,7 @@ def summarise(
 
 
 def _rates(windows: Rows, width_s: float) -> dict[str, float]:
-    """Per second from the first to the last window in which something was settled."""
+    """Returns rates per second, from the first to the last window with a settlement."""
     settled: dict[int, int] = {}
     for row in windows:
         settled[row["window"]] = settled.get(row["window"], 0) + row["finished"]
@@ -81,7 +81,7 @@ def _use(rows: Rows) -> float | None:
 
 
 def _attainment(priorities: Rows) -> float | None:
-    """The share of what has a target that met it."""
+    """Returns the share of the settled sub-requests with a target that met it."""
     aimed = [row for row in priorities if row["target_ms"] is not None]
     finished = sum(row["finished"] for row in aimed)
     return sum(row["met"] for row in aimed) / finished if finished else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
+from pyspark.sql import functions as F  # noqa: N812  the usual name
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -43,7 +43,7 @@ class Axis(NamedTuple):
         return Axis(self.start_us, width_us, self.width_us * self.windows // width_us)
 
     def of(self, micros: Column) -> Column:
-        """The number of the window that a moment is in."""
+        """Returns the number of the window that a moment is in."""
         return F.floor((micros - F.lit(self.start_us)) / F.lit(self.width_us)).cast("int")
 
 

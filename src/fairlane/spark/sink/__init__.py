@@ -1,4 +1,4 @@
-"""Writing: the writer that the options ask for, after what is wrong with them was said."""
+"""Writing: checks the options, and returns the writer that they name."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def writer_of(options: Mapping[str, str], schema: StructType, overwrite: bool) -> Any:
-    """The writer of a batch. Raises what of its options, columns and target is wrong.
+    """Returns the writer of a batch. Raises for wrong options, columns or a wrong target.
 
-    A transaction that is not named gets a name here, which all of its tasks and its commit share.
+    A transaction without a name gets one here, which all of its tasks and its commit share.
     """
     if overwrite:
         raise InvalidArgument('a request cannot be overwritten: write with mode("append")')
@@ -34,7 +34,7 @@ def writer_of(options: Mapping[str, str], schema: StructType, overwrite: bool) -
 
 
 def stream_writer_of(options: Mapping[str, str], schema: StructType, overwrite: bool) -> Any:
-    """The writer of one micro-batch; Spark asks for it on both sides of the write."""
+    """Returns the writer of one micro-batch; Spark calls this on both sides of the write."""
     if overwrite:
         raise InvalidArgument('a request cannot be overwritten: write with outputMode("append")')
     plan = plan_of(Options(options, (*OPTIONS, *STREAM_OPTIONS)), schema, is_stream=True)
@@ -45,11 +45,11 @@ def stream_writer_of(options: Mapping[str, str], schema: StructType, overwrite: 
 
 def _refuse_views(options: Mapping[str, str], schema: StructType) -> None:
     """Raises InvalidArgument for what INSERT writes to a view of `view_columns`."""
-    given = {name.lower() for name in options}
+    names = {name.lower() for name in options}
     columns = schema.fieldNames()
     is_view = any(columns == [name for name, _ in view] for view in COLUMNS.values())
-    has_body = "body" in columns or given & {"bodycolumn", "bodyformat"}
-    if "view" in given or (is_view and not has_body):
+    has_body = "body" in columns or names & {"bodycolumn", "bodyformat"}
+    if "view" in names or (is_view and not has_body):
         raise InvalidArgument(
             "a view of the format fairlane is for reading, and INSERT cannot write to it: write "
             'with df.write.format("fairlane").option("request", ID).mode("append").save()'

@@ -17,19 +17,19 @@ _APART = "write new rows with a txn and a request of their own"
 
 def log_brought(txn: str, brought: Sequence[Brought]) -> None:
     """Logs what a commit brought; as a warning, unless it brought all rows that it was given."""
-    others = [one for one in brought if not one.is_same]
+    others = [part for part in brought if not part.is_same]
     counted = others or brought
-    given, added = sum(one.given for one in counted), sum(one.added for one in counted)
-    where = _named([one.request for one in counted])
-    terms = [one.request for one in brought if not one.is_as_begun]
-    level = logging.INFO if given == added and not others and not terms else logging.WARNING
-    text = f"txn {txn}: {0 if others else added:,} of {given:,} rows were added to {where}"
+    staged, added = sum(part.given for part in counted), sum(part.added for part in counted)
+    where = _named([part.request for part in counted])
+    terms = [part.request for part in brought if not part.is_as_begun]
+    level = logging.INFO if staged == added and not others and not terms else logging.WARNING
+    text = f"txn {txn}: {0 if others else added:,} of {staged:,} rows were added to {where}"
     if others:
-        pinned = sum(one.pinned for one in others)
+        pinned = sum(part.pinned for part in others)
         text += f", because an earlier write with this txn brought {pinned:,} other rows: {_APART}"
         if added:
             text += f". This commit completed the earlier write with {added:,} rows"
-    elif added < given:
+    elif added < staged:
         text += "; an earlier write with this txn brought the others"
     if terms:
         text += (

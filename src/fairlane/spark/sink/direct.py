@@ -33,7 +33,7 @@ _log = logging.getLogger("fairlane.spark")
 
 @dataclass(slots=True)
 class Added:
-    """What one task has brought to one request: its rows, and how many of them were new."""
+    """Counts what one task has brought to one request: its rows, and how many of them were new."""
 
     request: str
     rows: int = 0
@@ -44,7 +44,7 @@ class Added:
 
 @dataclass
 class LiveMessage(WriterCommitMessage):
-    """What a task tells the driver."""
+    """Carries a task's counts to the driver."""
 
     parts: list[Added] = field(default_factory=list)
 
@@ -52,7 +52,7 @@ class LiveMessage(WriterCommitMessage):
 class Adder:
     """Adds the rows of one task to their requests.
 
-    `is_noted`: the transaction may be aborted, so what it begins is written down.
+    `is_noted`: the transaction may be aborted, so the requests that it begins are recorded.
     """
 
     def __init__(
@@ -65,17 +65,17 @@ class Adder:
         self._added: dict[str, Added] = {}
 
     def write(self, batches: Iterable[Any]) -> list[Added]:
-        """Adds all rows. Raises as operations.live.add does, and InvalidArgument."""
+        """Adds all rows. Raises as direct_append.add does, and InvalidArgument."""
         for batch in batches:
             for group in self._reader.groups(batch):
-                one = self._begun(group)
+                added = self._begun(group)
                 for piece in pieces(group, self.plan.batch_size):
-                    self._add(one, piece)
+                    self._add(added, piece)
         return list(self._added.values())
 
     def _begun(self, group: Group) -> Added:
-        one = self._added.get(group.request)
-        if one is None:
+        added = self._added.get(group.request)
+        if added is None:
             policy = self.plan.policy_of(group.priority, group.limit)
             self.driver.run(
                 begin_live(
@@ -86,28 +86,30 @@ class Adder:
                     is_noted=self.is_noted,
                 )
             )
-            one = self._added[group.request] = Added(group.request)
-        one.priority = one_of(group.request, "priority", one.priority, group.priority)
-        one.limit = one_of(group.request, "limit", one.limit, group.limit)
-        return one
+            added = self._added[group.request] = Added(group.request)
+        added.priority = one_of(group.request, "priority", added.priority, group.priority)
+        added.limit = one_of(group.request, "limit", added.limit, group.limit)
+        return added
 
-    def _add(self, one: Added, piece: RowBatch) -> None:
+    def _add(self, added: Added, piece: RowBatch) -> None:
         plan = self.plan
         if plan.id_column:
-            call = by_id(one.request, piece.ids, piece.packed, self.txn, plan.policy.retain_ms)
+            call = by_id(added.request, piece.ids, piece.packed, self.txn, plan.policy.retain_ms)
         else:
-            call = by_place(one.request, self.partition, one.rows, piece.packed, self.txn)
-        one.new += self.driver.run(add(one.request, plan.queue, call, self.txn, plan.max_waiting))
-        one.rows += piece.rows
+            call = by_place(added.request, self.partition, added.rows, piece.packed, self.txn)
+        added.new += self.driver.run(
+            add(added.request, plan.queue, call, self.txn, plan.max_waiting)
+        )
+        added.rows += piece.rows
 
 
 def by_ids(plan: WritePlan) -> bool:
-    """True when it is no matter which transaction brings a row."""
+    """Returns True if any transaction may bring a row, because its id counts."""
     return plan.mode == "dedupe"
 
 
 def is_abortable(plan: WritePlan) -> bool:
-    """True when a write that failed takes its requests with it: they are its alone."""
+    """Returns True if a failed write cancels its requests, because they are its alone."""
     return not by_ids(plan) and plan.finalize
 
 
@@ -122,7 +124,7 @@ def add_rows(
 
 
 def begin_first(plan: WritePlan) -> None:
-    """The request that is named comes into being before the first task, or is refused."""
+    """Creates the named request before the first task. Raises if it is refused."""
     txn, is_noted = plan.transaction(plan.txn), is_abortable(plan)
     with closing(plan.driver()) as driver:
         if is_noted:
@@ -134,16 +136,17 @@ def begin_first(plan: WritePlan) -> None:
 
 
 def commit_live(plan: WritePlan, messages: Sequence[LiveMessage | None]) -> None:
-    """Seals what was written, if that is wanted. Raises RequestEnded, behind all the others.
+    """Seals the written requests, if that is wanted.
 
-    One was cancelled before it was sealed then, and what is left of its rows does not run.
+    Raises RequestEnded, after all others are sealed, for one that was cancelled before. Its
+    remaining rows do not run.
     """
     if plan.finalize:
         run(plan, seal_all(_requests(plan, messages), plan.queue))
 
 
 def abort_live(plan: WritePlan) -> None:
-    """Cancels the requests that are this write's alone; others keep what they got."""
+    """Cancels the requests that are this write's alone; others keep their rows."""
     if not is_abortable(plan):
         return
     try:
@@ -156,17 +159,19 @@ def abort_live(plan: WritePlan) -> None:
 
 
 def _requests(plan: WritePlan, messages: Sequence[LiveMessage | None]) -> list[str]:
-    """The requests that were written to; a write without any row has the one it names."""
-    found: dict[str, None] = {}
+    """Returns the requests that were written to; without any row, the one that is named."""
+    requests: dict[str, None] = {}
     if plan.request and not plan.priority_column and not plan.limit_column:
-        found[plan.request] = None
+        requests[plan.request] = None
     for message in messages:
-        found.update({one.request: None for one in message.parts} if message is not None else {})
-    return [*found]
+        requests.update(
+            {part.request: None for part in message.parts} if message is not None else {}
+        )
+    return [*requests]
 
 
 class LiveWriter(DataSourceArrowWriter):
-    """One batch is one transaction."""
+    """Writes one batch as one transaction."""
 
     def __init__(self, plan: WritePlan) -> None:
         self.plan = plan
@@ -179,24 +184,24 @@ class LiveWriter(DataSourceArrowWriter):
     def commit(self, messages: list[Any]) -> None:
         """Runs once, when every task has ended well."""
         commit_live(self.plan, messages)
-        parts = [one for message in messages if message is not None for one in message.parts]
+        parts = [part for message in messages if message is not None for part in message.parts]
         log_added(
             self.plan.txn,
             _requests(self.plan, messages),
-            sum(one.rows for one in parts),
-            sum(one.new for one in parts),
+            sum(part.rows for part in parts),
+            sum(part.new for part in parts),
             by_ids=bool(self.plan.id_column),
         )
         if is_abortable(self.plan):
             run(self.plan, direct_append.end_live(self.plan.transaction(self.plan.txn)))
 
-    def abort(self, messages: list[Any]) -> None:  # noqa: ARG002  it is known who began what
+    def abort(self, messages: list[Any]) -> None:  # noqa: ARG002  requests are recorded
         """Runs when a task or the commit has failed."""
         abort_live(self.plan)
 
 
 class LiveStreamWriter(DataSourceStreamArrowWriter):
-    """Each micro-batch is a transaction, named by the stream and its number."""
+    """Writes each micro-batch as a transaction, named by the stream and its number."""
 
     def __init__(self, plan: WritePlan) -> None:
         self.plan = plan
@@ -207,10 +212,10 @@ class LiveStreamWriter(DataSourceStreamArrowWriter):
         return LiveMessage(add_rows(self.plan, stream_txn(query, number), iterator))
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803  Spark's name
-        """Runs once for a micro-batch, and again when Spark does not know that it ran.
+        """Runs once for a micro-batch, and again if Spark cannot be sure that it ran.
 
-        Somebody cancelled a request of it? That is said, and the stream goes on: it would fail in
-        the same way whenever it is started again.
+        If a request was cancelled, that is logged, and the stream goes on. An error would
+        come again at every restart of the stream.
         """
         try:
             commit_live(self.plan, messages)
@@ -218,4 +223,4 @@ class LiveStreamWriter(DataSourceStreamArrowWriter):
             _log.warning("micro-batch %d: %s", batchId, error)
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803  Spark's name
-        """Nothing: the micro-batch comes again, and goes on with what it has begun."""
+        """Does nothing: the micro-batch comes again, and goes on with what it has begun."""

@@ -1,7 +1,7 @@
-"""The plan of a write: what the options and the columns ask for, judged before anything is written.
+"""The plan of a write: checks the options and the columns before anything is written.
 
-`writeMode=staged` (sink_staged.py) shows nothing before all of it is there; `dedupe` and
-`pipelined` (sink_live.py) let workers begin while Spark still writes.
+`writeMode=staged` (staged.py) shows no row before all are there. With `dedupe` and `pipelined`
+(direct.py) workers begin while Spark still writes.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ OPTIONS = (
     *("maxWaiting", "openFor", "stageTtl", "attempts", "backoff", "lease", "retain"),
     *("deadline", "timeLimit", "patience"),
 )
-# What Spark's own streaming leaves among the options.
+# Options that Spark's own streaming leaves among ours.
 STREAM_OPTIONS = ("checkpointLocation", "queryName")
 _BODY = "body"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WritePlan:
-    """What one write is to do. Spark carries it to executors: it holds nothing but words."""
+    """Holds the settings of one write. Spark pickles it to executors, so it holds no connection."""
 
     redis: str
     queue: str
@@ -70,20 +70,20 @@ class WritePlan:
     max_waiting: int
     open_ms: int
     stage_ms: int
-    patience_s: float  # how long a call is repeated while Redis does not answer
+    patience_s: float  # how long a call is repeated while Redis is unreachable
     policy: Policy
     columns: list[str] = field(default_factory=list)
 
     def driver(self) -> SyncDriver:
-        """A driver of its own; nothing is connected yet."""
+        """Returns a new driver; nothing is connected yet."""
         return SyncDriver(self.redis, patience_s=self.patience_s)
 
     def transaction(self, name: str) -> Txn:
-        """The transaction of this name as the operations want it."""
+        """Returns the transaction of this name for the operations."""
         return Txn(name, self.finalize, self.open_ms)
 
     def policy_of(self, priority: int | None, limit: int | None) -> Policy:
-        """The policy of a request whose rows say these; None = the option's."""
+        """Returns the policy for rows with this priority and limit; None = the option's."""
         from dataclasses import replace
 
         chosen = {
@@ -95,7 +95,7 @@ class WritePlan:
 
 
 def plan_of(options: Options, schema: StructType, *, is_stream: bool) -> WritePlan:
-    """The plan of a write. Raises InvalidArgument, one sentence each."""
+    """Returns the plan of a write. Raises InvalidArgument, one sentence each."""
     mode = options.choice("writeMode", MODES, "staged")
     request, request_column = _target(options, schema)
     body_column, body_format = _body(options, schema)
@@ -150,10 +150,10 @@ def _check_together(plan: WritePlan, *, is_stream: bool) -> None:
 def _target(options: Options, schema: StructType) -> tuple[str, str]:
     request, column = options.text("request"), _column(options, schema, "requestColumn")
     if bool(request) == bool(column):
-        more = "" if request else f" ({NO_CATALOG})"
+        hint = "" if request else f" ({NO_CATALOG})"
         raise InvalidArgument(
             'name where the rows go: option "request" is the id of one request, "requestColumn" '
-            f"the column with the id of each row's; one of them is expected{more}"
+            f"the column with the id of each row's; one of them is expected{hint}"
         )
     if request:
         keys.check_name("request id", request)
@@ -169,7 +169,7 @@ def _txn(options: Options, *, is_stream: bool) -> str:
 
 
 def _body(options: Options, schema: StructType) -> tuple[str, str]:
-    """The column that is the body, or the format in which a row becomes one."""
+    """Returns the column that is the body, or the format in which a row becomes one."""
     if "bodyFormat" in options:
         if "bodyColumn" in options:
             raise InvalidArgument("bodyColumn and bodyFormat exclude each other: choose one")
@@ -222,7 +222,7 @@ def _check_map(kind: MapType, column: str, *, is_json: bool) -> None:
 
 
 def _policy(options: Options) -> Policy:
-    given: dict[str, Any] = {
+    policy: dict[str, Any] = {
         "priority": options.number("priority", settings.DEFAULT_PRIORITY, 0, keys.LANES - 1),
         "limit": options.number("limit", settings.DEFAULT_LIMIT, 1, 10_000),
         "attempts": options.number("attempts", settings.DEFAULT_ATTEMPTS, 1, 100),
@@ -232,20 +232,20 @@ def _policy(options: Options) -> Policy:
         "time_limit_ms": _duration(options, "timeLimit", 0),
     }
     if "backoff" in options:
-        given["backoff_ms"] = settings.duration_range_ms(options.text("backoff"))
-    return Policy(queue=options.queue, **given)
+        policy["backoff_ms"] = settings.duration_range_ms(options.text("backoff"))
+    return Policy(queue=options.queue, **policy)
 
 
 def _duration(options: Options, name: str, default: int) -> int:
     if name not in options:
         return default
     try:
-        found = settings.duration_ms(options.text(name))
+        duration_ms = settings.duration_ms(options.text(name))
     except InvalidArgument as error:
         raise InvalidArgument(f'option "{name}": {error}') from None
-    if name in ("openFor", "stageTtl") and found < 60_000:  # noqa: PLR2004
+    if name in ("openFor", "stageTtl") and duration_ms < 60_000:  # noqa: PLR2004
         raise InvalidArgument(f'option "{name}" is {options.text(name)!r}: at least 1m is expected')
-    return found
+    return duration_ms
 
 
 def _check_columns(plan: WritePlan, schema: StructType) -> None:
@@ -269,13 +269,13 @@ def _column(options: Options, schema: StructType, option: str) -> str:
     """Returns the column that an option names, as the schema writes it; "" without the option."""
     if option not in options or not (name := options.text(option)):
         return ""
-    found = column_of(name, schema.fieldNames())
-    if not found:
+    column = column_of(name, schema.fieldNames())
+    if not column:
         raise InvalidArgument(
             f'option "{option}" names the column "{name}", and there is none: the columns are '
             f"{', '.join(schema.fieldNames())}"
         )
-    return found
+    return column
 
 
 def column_of(name: str, columns: Sequence[str]) -> str:
@@ -286,12 +286,12 @@ def column_of(name: str, columns: Sequence[str]) -> str:
     """
     if name in columns:
         return name
-    found = [column for column in columns if column.lower() == name.lower()]
-    if len(found) > 1:
+    matches = [column for column in columns if column.lower() == name.lower()]
+    if len(matches) > 1:
         raise InvalidArgument(
-            f'the column "{name}" may be {" or ".join(found)}: write it as one of them'
+            f'the column "{name}" may be {" or ".join(matches)}: write it as one of them'
         )
-    return found[0] if found else ""
+    return matches[0] if matches else ""
 
 
 def check_terms(request_id: str, priority: int | None, limit: int | None) -> None:
@@ -306,7 +306,7 @@ def check_terms(request_id: str, priority: int | None, limit: int | None) -> Non
 
 
 def one_of(request_id: str, name: str, before: int | None, now: int | None) -> int | None:
-    """The value that both say. Raises InvalidArgument that names two different ones."""
+    """Returns the value that both have. Raises InvalidArgument that names two different ones."""
     if before is not None and now is not None and before != now:
         raise InvalidArgument(
             f"request {request_id} has rows with {name} {before} and with {name} {now}: "

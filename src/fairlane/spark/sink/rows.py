@@ -1,4 +1,4 @@
-"""Rows to packed bodies: columns of Arrow as they are, nothing done for each row if it can be."""
+"""Packs rows as bodies: columns of Arrow as they are, with no step per row where possible."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ID_MOST = 1024  # bytes of an id of idColumn
 
 
 class Columns:
-    """Binary values as Arrow keeps them: the length of each, where each begins, all their bytes."""
+    """Holds binary values as Arrow does: their lengths, their offsets and all their bytes."""
 
     def __init__(self, array: Any) -> None:
         wide = pa.types.is_large_binary(array.type)
@@ -47,16 +47,16 @@ class Columns:
             self.data = memoryview(data).cast("B")
 
     def size(self, start: int, end: int) -> int:
-        """Bytes of the values from `start` to before `end`."""
+        """Returns the bytes of the values from `start` to before `end`."""
         size: int = self.offsets[end] - self.offsets[start]
         return size
 
     def part(self, start: int, end: int) -> tuple[Any, Any]:
-        """Their lengths, and their bytes."""
+        """Returns the lengths and the bytes of the values from `start` to before `end`."""
         return self.lengths[4 * start : 4 * end], self.data[self.offsets[start] : self.offsets[end]]
 
     def cuts(self, start: int, end: int, most: int) -> Iterator[tuple[int, int]]:
-        """Cuts of at most `most` values and a chunk's bytes."""
+        """Yields cuts of at most `most` values and a chunk's bytes."""
         while start < end:
             stop = min(end, start + most)
             if self.size(start, stop) > settings.CHUNK_BYTES:
@@ -87,7 +87,7 @@ class RowBatch(NamedTuple):
 
 
 def pieces(group: Group, most: int) -> Iterator[RowBatch]:
-    """The rows of a group in chunks of at most `most`."""
+    """Yields the rows of a group in chunks of at most `most`."""
     for start, end in group.bodies.cuts(group.start, group.end, most):
         ids = b"" if group.ids is None else joined(end - start, *group.ids.part(start, end))
         yield RowBatch(end - start, joined(end - start, *group.bodies.part(start, end)), ids)
@@ -101,7 +101,7 @@ class Reader:
         self.rows = 0
 
     def groups(self, batch: Any) -> Iterator[Group]:
-        """The rows of a batch by their request; within one in the order they have."""
+        """Yields the rows of a batch by request, in the order that they have."""
         plan = self.plan
         if batch.num_rows == 0:
             return
@@ -114,8 +114,8 @@ class Reader:
             order, bounds = self._by_request(batch)
             bodies = bodies.take(order)
             ids = None if ids is None else ids.take(order)
-            terms = [None if one is None else one.take(order) for one in terms]
-        found = Columns(bodies), None if ids is None else Columns(ids)
+            terms = [None if numbers is None else numbers.take(order) for numbers in terms]
+        packed = Columns(bodies), None if ids is None else Columns(ids)
         for request, start, end in bounds:
             names = (plan.priority_column, plan.limit_column)
             priority, limit = (
@@ -123,7 +123,7 @@ class Reader:
                 for name, values in zip(names, terms, strict=True)
             )
             check_terms(request, priority, limit)
-            yield Group(request, *found, start, end, priority, limit)
+            yield Group(request, *packed, start, end, priority, limit)
         self.rows += batch.num_rows
 
     def _bodies(self, batch: Any) -> Any:
@@ -145,7 +145,7 @@ class Reader:
         return column
 
     def _by_request(self, batch: Any) -> tuple[Any, list[tuple[str, int, int]]]:
-        """The rows sorted by request, and where each request's begin and end."""
+        """Returns the rows' order by request, and where the rows of each request begin and end."""
         name = self.plan.request_column
         column = batch.column(self.plan.columns.index(name))
         self._no_null(column, name)
@@ -155,7 +155,7 @@ class Reader:
             keys.check_name(f'request id (column "{name}")', request)
         order = pc.sort_indices(coded.indices)
         counts = {
-            one["values"]: one["counts"] for one in pc.value_counts(coded.indices).to_pylist()
+            pair["values"]: pair["counts"] for pair in pc.value_counts(coded.indices).to_pylist()
         }
         bounds, start = [], 0
         for code in sorted(counts):
@@ -164,8 +164,8 @@ class Reader:
         return order, bounds
 
     def _only(self, request: str, name: str, values: Any) -> int:
-        found = pc.min_max(values).as_py()
-        low, high = found["min"], found["max"]
+        bounds = pc.min_max(values).as_py()
+        low, high = bounds["min"], bounds["max"]
         if low != high:
             raise InvalidArgument(
                 f'request {request} has rows with {low} and with {high} in column "{name}": '
@@ -195,7 +195,7 @@ class Reader:
 
 
 def _binary(column: Any) -> Any:
-    """The column as binary, without a copy where it is text."""
+    """Returns the column as binary, without a copy if it is text."""
     kind = column.type
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return column
@@ -213,7 +213,7 @@ def _word(value: Any) -> str:
 
 
 def rows_as_json(batch: Any) -> Iterator[bytes]:
-    """Each row as one object of JSON, in the order of its columns; a null value is null."""
+    """Yields each row as one object of JSON, in the order of its columns; a null value is null."""
     encoder = json.JSONEncoder(
         ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_as_json
     )
@@ -223,7 +223,7 @@ def rows_as_json(batch: Any) -> Iterator[bytes]:
             row[field.name] = _opened(row[field.name], field.type)
         try:
             yield encoder.encode(row).encode()
-        except (TypeError, ValueError):  # a number that JSON has no word for, or a key
+        except (TypeError, ValueError):  # a number or a key that JSON cannot hold
             yield encoder.encode(_plain(row)).encode()
 
 
@@ -243,9 +243,9 @@ def _opened(value: Any, kind: Any) -> Any:
     if value is None or not _holds_variant(kind):
         return value
     if pa.types.is_map(kind):
-        return {key: _opened(one, kind.item_type) for key, one in value.items()}
+        return {key: _opened(part, kind.item_type) for key, part in value.items()}
     if not pa.types.is_struct(kind):
-        return [_opened(one, kind.value_type) for one in value]
+        return [_opened(part, kind.value_type) for part in value]
     if is_variant(kind):
         return _as_numbers(VariantVal(value["value"], value["metadata"]).toPython())
     return {field.name: _opened(value[field.name], field.type) for field in kind}
@@ -260,14 +260,14 @@ def _as_numbers(value: Any) -> Any:
         number = float(value)
         return number if Decimal(repr(number)) == value else value
     if isinstance(value, dict):
-        return {key: _as_numbers(one) for key, one in value.items()}
+        return {key: _as_numbers(part) for key, part in value.items()}
     if isinstance(value, list):
-        return [_as_numbers(one) for one in value]
+        return [_as_numbers(part) for part in value]
     return value
 
 
 def _as_json(value: Any) -> Any:
-    """Times in ISO 8601, decimals as text, bytes in base64."""
+    """Returns times in ISO 8601, decimals as text, bytes in base64."""
     if isinstance(value, (datetime, date, time)):
         return value.isoformat()
     if isinstance(value, timedelta):
@@ -282,24 +282,24 @@ def _as_json(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """The same with NaN and the infinities as text, as Spark writes them, and keys as text."""
+    """Returns the value with NaN and infinities as text, as Spark writes them, and text keys."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, dict):
-        return {_key(key): _plain(one) for key, one in value.items()}
+        return {_key(key): _plain(part) for key, part in value.items()}
     if isinstance(value, list):
-        return [_plain(one) for one in value]
+        return [_plain(part) for part in value]
     return value
 
 
 def _key(key: Any) -> Any:
-    """A key of a map as one of JSON: what a value of its type is, as text."""
-    found = _plain(key)
-    return found if isinstance(found, (str, int, float)) else str(_as_json(found))
+    """Returns a key of a map as JSON has it: text, as a value of its type."""
+    plain = _plain(key)
+    return plain if isinstance(plain, (str, int, float)) else str(_as_json(plain))
 
 
 def rows_as_arrow(batch: Any) -> Iterator[bytes]:
-    """Each row as an Arrow IPC stream of one batch with one row."""
+    """Yields each row as an Arrow IPC stream of one batch with one row."""
     for at in range(batch.num_rows):
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, batch.schema) as stream:

@@ -1,4 +1,4 @@
-"""writeMode=staged: tasks write to areas that no worker reads, and the driver commits what won."""
+"""writeMode=staged: tasks write to areas that no worker reads; the driver commits the winners."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _HELD_ROWS = 200_000
 
 @dataclass(slots=True)
 class Staged:
-    """What one task has staged for one request."""
+    """Counts what one task has staged for one request."""
 
     request: str
     area: Area
@@ -46,14 +46,14 @@ class Staged:
 
 @dataclass
 class StagedMessage(WriterCommitMessage):
-    """What a task tells the driver: its areas. `query` is the stream's id, "" of a batch."""
+    """Carries a task's areas to the driver. `query` is the stream's id, "" of a batch."""
 
     parts: list[Staged] = field(default_factory=list)
     query: str = ""
 
 
 class _Filling:
-    """The area of one request, and what waits for its next chunk."""
+    """Holds the area of one request, and the rows that wait for its next chunk."""
 
     def __init__(self, request: str, name: str) -> None:
         self.staged = Staged(request, Area(name, 0, 0))
@@ -74,7 +74,7 @@ class _Filling:
         self.size += len(bodies)
 
     def release(self) -> bytes:
-        """What waits, as one chunk."""
+        """Returns the waiting rows as one chunk."""
         packed = joined(self.count, b"".join(self.lengths), b"".join(self.bodies))
         self.lengths, self.bodies, self.count, self.size = [], [], 0, 0
         return packed
@@ -87,7 +87,7 @@ class Stager:
         self, plan: WritePlan, driver: Any, txn: str, partition: int, attempt: int
     ) -> None:
         self.plan, self.driver, self.txn = plan, driver, txn
-        # An attempt's number comes again when a driver is started anew; its area must not.
+        # A restarted driver repeats the numbers of attempts, and an area must not be repeated.
         self.name = f"{partition}:{attempt}:{secrets.token_hex(4)}"
         self._reader = Reader(plan, partition)
         self._filling: dict[str, _Filling] = {}
@@ -95,49 +95,51 @@ class Stager:
         self._held = self._held_rows = 0
 
     def write(self, batches: Iterable[Any]) -> list[Staged]:
-        """Stages all rows; returns what there is then. Raises InvalidArgument, RedisError."""
+        """Stages all rows; returns what was staged. Raises InvalidArgument, RedisError."""
         for batch in batches:
             for group in self._reader.groups(batch):
                 self._add(group)
             while self._held > _HELD or self._held_rows > _HELD_ROWS:
-                self._flush(max(self._filling.values(), key=lambda one: (one.size, one.count)))
-        for one in self._filling.values():
-            if one.count:
-                self._flush(one)
+                self._flush(
+                    max(self._filling.values(), key=lambda filling: (filling.size, filling.count))
+                )
+        for filling in self._filling.values():
+            if filling.count:
+                self._flush(filling)
         self._send()
-        return [one.staged for one in self._filling.values()]
+        return [filling.staged for filling in self._filling.values()]
 
     def _add(self, group: Group) -> None:
-        one = self._filling.get(group.request)
-        if one is None:
-            one = self._filling[group.request] = _Filling(group.request, self.name)
-        told = one.staged
-        told.priority = one_of(group.request, "priority", told.priority, group.priority)
-        told.limit = one_of(group.request, "limit", told.limit, group.limit)
+        filling = self._filling.get(group.request)
+        if filling is None:
+            filling = self._filling[group.request] = _Filling(group.request, self.name)
+        staged = filling.staged
+        staged.priority = one_of(group.request, "priority", staged.priority, group.priority)
+        staged.limit = one_of(group.request, "limit", staged.limit, group.limit)
         if self.plan.request:
             for piece in pieces(group, self.plan.batch_size):
-                self._stage(one, piece.rows, piece.packed)
+                self._stage(filling, piece.rows, piece.packed)
             return
         bodies = group.bodies
         for start, end in bodies.cuts(group.start, group.end, self.plan.batch_size):
             size = bodies.size(start, end)
             if (
-                one.count + end - start > self.plan.batch_size
-                or one.size + size > settings.CHUNK_BYTES
+                filling.count + end - start > self.plan.batch_size
+                or filling.size + size > settings.CHUNK_BYTES
             ):
-                self._flush(one)
-            one.hold(*bodies.part(start, end))
+                self._flush(filling)
+            filling.hold(*bodies.part(start, end))
             self._held, self._held_rows = self._held + size, self._held_rows + end - start
 
-    def _flush(self, one: _Filling) -> None:
-        if one.count:
-            count = one.count
-            self._held, self._held_rows = self._held - one.size, self._held_rows - count
-            self._stage(one, count, one.release())
+    def _flush(self, filling: _Filling) -> None:
+        if filling.count:
+            count = filling.count
+            self._held, self._held_rows = self._held - filling.size, self._held_rows - count
+            self._stage(filling, count, filling.release())
 
-    def _stage(self, one: _Filling, count: int, packed: bytes) -> None:
-        number = one.take(count, packed)
-        request, area = one.staged.request, one.staged.area.name
+    def _stage(self, filling: _Filling, count: int, packed: bytes) -> None:
+        number = filling.take(count, packed)
+        request, area = filling.staged.request, filling.staged.area.name
         self._calls.append(stage(request, self.txn, area, number, packed, self.plan.stage_ms))
         if len(self._calls) == _TOGETHER:
             self._send()
@@ -156,25 +158,25 @@ def stage_rows(plan: WritePlan, txn: str, batches: Iterator[Any]) -> list[Staged
 
 
 def shares_of(plan: WritePlan, messages: Sequence[StagedMessage | None]) -> list[Share]:
-    """What all tasks have staged, by request, in the order of their partitions."""
-    found: dict[str, list[Staged]] = {plan.request: []} if plan.request else {}
+    """Returns what all tasks have staged, by request, in the order of their partitions."""
+    by_request: dict[str, list[Staged]] = {plan.request: []} if plan.request else {}
     for message in messages:
-        for one in message.parts if message is not None else ():
-            found.setdefault(one.request, []).append(one)
+        for part in message.parts if message is not None else ():
+            by_request.setdefault(part.request, []).append(part)
     shares = []
-    for request, parts in found.items():
+    for request, parts in by_request.items():
         priority = limit = None
-        for one in parts:
-            priority = one_of(request, "priority", priority, one.priority)
-            limit = one_of(request, "limit", limit, one.limit)
-        parts.sort(key=lambda one: int(one.area.name.partition(":")[0]))
-        areas = [one.area for one in parts if one.area.rows]
+        for part in parts:
+            priority = one_of(request, "priority", priority, part.priority)
+            limit = one_of(request, "limit", limit, part.limit)
+        parts.sort(key=lambda part: int(part.area.name.partition(":")[0]))
+        areas = [part.area for part in parts if part.area.rows]
         shares.append(Share(request, plan.policy_of(priority, limit), areas))
     return shares
 
 
 def commit_staged(plan: WritePlan, txn: str, messages: Sequence[StagedMessage | None]) -> None:
-    """Commits a transaction, and logs what came in. Raises as operations.roll.commit does."""
+    """Commits a transaction, and logs what came in. Raises as operations.commit.commit does."""
     shares = shares_of(plan, messages)
     try:
         brought = run(plan, commit(shares, plan.transaction(txn)))
@@ -184,31 +186,31 @@ def commit_staged(plan: WritePlan, txn: str, messages: Sequence[StagedMessage | 
 
 
 def _how_to_go_on(plan: WritePlan, txn: str) -> str:
-    """A commit that was cut off has shown a part, and only its own name lets it go on."""
+    """Returns the remedy for a commit that was interrupted: only its own name continues it."""
     if txn != plan.txn:
         return "some rows may be in: start the stream again, and its commit goes on"
     return f"some rows may be in: repeat the write with the same txn, {txn}, to go on"
 
 
 def abort_staged(plan: WritePlan, txn: str, messages: Sequence[StagedMessage | None]) -> None:
-    """Drops what is known to be staged, unless it is pinned; the rest of it expires."""
+    """Drops the areas that were reported, unless they are pinned; the others expire."""
     areas: dict[str, list[str]] = {}
     for message in messages:
-        for one in message.parts if message is not None else ():
-            areas.setdefault(one.request, []).append(one.area.name)
+        for part in message.parts if message is not None else ():
+            areas.setdefault(part.request, []).append(part.area.name)
     with closing(plan.driver()) as driver:
         for request, names in areas.items():
             driver.run(unstage(request, txn, names))
 
 
 def look_first(plan: WritePlan) -> None:
-    """Raises now what would keep the commit from writing to the request that is named."""
+    """Raises now what would keep the commit from writing to the named request."""
     if plan.request and not plan.priority_column and not plan.limit_column:
         run(plan, look(Share(plan.request, plan.policy, []), plan.transaction(plan.txn)))
 
 
 class StagedWriter(DataSourceArrowWriter):
-    """One batch is one transaction."""
+    """Writes one batch as one transaction."""
 
     def __init__(self, plan: WritePlan) -> None:
         self.plan = plan
@@ -218,7 +220,7 @@ class StagedWriter(DataSourceArrowWriter):
         return StagedMessage(stage_rows(self.plan, self.plan.txn, iterator))
 
     def commit(self, messages: list[Any]) -> None:
-        """Runs once, when every task has told what it staged."""
+        """Runs once, when every task has reported what it staged."""
         commit_staged(self.plan, self.plan.txn, messages)
 
     def abort(self, messages: list[Any]) -> None:
@@ -227,7 +229,7 @@ class StagedWriter(DataSourceArrowWriter):
 
 
 class StagedStreamWriter(DataSourceStreamArrowWriter):
-    """Each micro-batch is a transaction, named by the stream and its number."""
+    """Writes each micro-batch as a transaction, named by the stream and its number."""
 
     def __init__(self, plan: WritePlan) -> None:
         self.plan = plan
@@ -239,7 +241,7 @@ class StagedStreamWriter(DataSourceStreamArrowWriter):
         return StagedMessage(parts, query)
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803  Spark's name
-        """Runs once for a micro-batch, and again when Spark does not know that it ran."""
+        """Runs once for a micro-batch, and again if Spark cannot be sure that it ran."""
         commit_staged(self.plan, stream_txn(query_of(messages), batchId), messages)
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803  Spark's name
@@ -248,7 +250,7 @@ class StagedStreamWriter(DataSourceStreamArrowWriter):
 
 
 def stream_place() -> tuple[str, str]:
-    """The stream's id and the micro-batch's number, of the task that runs here."""
+    """Returns the stream's id and the micro-batch's number of the current task."""
     task = TaskContext.get()
     query = task.getLocalProperty("sql.streaming.queryId") if task else None
     number = task.getLocalProperty("streaming.sql.batchId") if task else None
@@ -258,13 +260,13 @@ def stream_place() -> tuple[str, str]:
 
 
 def stream_txn(query: str, number: int | str) -> str:
-    """The transaction of a micro-batch."""
+    """Returns the transaction of a micro-batch."""
     return f"{query or '-'}:{number}"
 
 
 def query_of(messages: Sequence[Any]) -> str:
-    """The stream's id, as the tasks tell it; "" when there were none."""
-    found = {message.query for message in messages if message is not None}
-    if len(found) > 1:
-        raise InvalidArgument(f"one micro-batch of two streams: {', '.join(sorted(found))}")
-    return found.pop() if found else ""
+    """Returns the stream's id, as the tasks reported it; "" without tasks."""
+    queries = {message.query for message in messages if message is not None}
+    if len(queries) > 1:
+        raise InvalidArgument(f"one micro-batch of two streams: {', '.join(sorted(queries))}")
+    return queries.pop() if queries else ""

@@ -1,1 +1,1 @@
-"""What a queue holds as tables and streams for Spark."""
+"""Reading: the views of a queue, and its streams."""

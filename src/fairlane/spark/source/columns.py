@@ -1,4 +1,4 @@
-"""The columns of what is read, and how rows of ours become record batches of them."""
+"""The columns of the views, and how rows become record batches of them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ COLUMNS: Mapping[str, tuple[tuple[str, DataType], ...]] = {
     "results": (
         *(("index", LONG), ("status", TEXT), ("result", BYTES), ("attempt", INT)),
         *(("worker", TEXT), ("waited_ms", LONG), ("ran_ms", DOUBLE)),
-        # What follows is computed: see view_results.
+        # The others are computed: see results.py.
         *(("total_ms", DOUBLE), ("error", TEXT), ("started", MOMENT), ("settled", MOMENT)),
     ),
     "requests": (
@@ -60,7 +60,7 @@ COLUMNS: Mapping[str, tuple[tuple[str, DataType], ...]] = {
 
 
 def struct_of(view: str) -> StructType:
-    """All columns of a view."""
+    """Returns all columns of a view."""
     return StructType([StructField(name, kind) for name, kind in COLUMNS[view]])
 
 
@@ -81,7 +81,7 @@ def check_schema(view: str, schema: StructType) -> None:
 
 
 def arrow_of(schema: StructType) -> pa.Schema:
-    """The same in Arrow, exactly as Spark wants it."""
+    """Returns the schema in Arrow, exactly as Spark expects it."""
     return to_arrow_schema(schema, timezone="UTC")
 
 
@@ -97,63 +97,84 @@ def batch_of(columns: Mapping[str, Any], schema: pa.Schema) -> pa.RecordBatch:
 
 
 def columns_of(view: str, rows: Iterable[Sequence[Any]]) -> dict[str, list[Any]]:
-    """Rows as columns, in the order of the view's."""
+    """Returns rows as columns, in the order of the view's."""
     names = [name for name, _ in COLUMNS[view]]
     turned = list(zip(*rows, strict=True))
     return {name: list(turned[at]) if turned else [] for at, name in enumerate(names)}
 
 
-def completion_row(one: Completion) -> tuple[Any, ...]:
-    """One row of the view `completions`."""
-    logged_ms = int(one.log_id.partition("-")[0])
+def completion_row(completion: Completion) -> tuple[Any, ...]:
+    """Returns one row of the view `completions`."""
+    logged_ms = int(completion.log_id.partition("-")[0])
     return (
-        *(one.log_id, one.id, one.state, one.priority),
-        *(one.total, one.done, one.dead, one.cancelled),
-        *(moment(one.submitted_ms), moment(one.ended_ms), one.reason, moment(logged_ms)),
+        *(completion.log_id, completion.id, completion.state, completion.priority),
+        *(completion.total, completion.done, completion.dead, completion.cancelled),
+        *(
+            moment(completion.submitted_ms),
+            moment(completion.ended_ms),
+            completion.reason,
+            moment(logged_ms),
+        ),
     )
 
 
-def ended_row(one: Completion, known: Ended | None) -> tuple[Any, ...]:
-    """One row of the view `requests`, of a request that has ended."""
+def ended_row(completion: Completion, record: Ended | None) -> tuple[Any, ...]:
+    """Returns one row of the view `requests`, of a request that has ended."""
     return (
-        *(one.id, one.state, one.priority, known.limit if known else None),
-        *(one.total, one.done, one.dead, one.cancelled),
-        *(0, False, moment(one.submitted_ms), moment(one.ended_ms), one.reason),
+        *(completion.id, completion.state, completion.priority, record.limit if record else None),
+        *(completion.total, completion.done, completion.dead, completion.cancelled),
+        *(
+            0,
+            False,
+            moment(completion.submitted_ms),
+            moment(completion.ended_ms),
+            completion.reason,
+        ),
     )
 
 
-def progress_row(one: Progress) -> tuple[Any, ...]:
-    """One row of the view `requests`, of one that is not in the completion log yet."""
+def progress_row(progress: Progress) -> tuple[Any, ...]:
+    """Returns one row of the view `requests`, of a request that is not in the completion log."""
     return (
-        *(one.id, one.state, one.priority, one.limit),
-        *(one.total, one.done, one.dead, one.cancelled),
-        *(one.held, one.is_open, moment(one.submitted_ms), moment(one.ended_ms), one.reason),
+        *(progress.id, progress.state, progress.priority, progress.limit),
+        *(progress.total, progress.done, progress.dead, progress.cancelled),
+        *(
+            progress.held,
+            progress.is_open,
+            moment(progress.submitted_ms),
+            moment(progress.ended_ms),
+            progress.reason,
+        ),
     )
 
 
-def dead_row(request_id: str, one: DeadSubRequest) -> tuple[Any, ...]:
-    """One row of the view `dead`."""
+def dead_row(request_id: str, dead: DeadSubRequest) -> tuple[Any, ...]:
+    """Returns one row of the view `dead`."""
     return (
-        *(request_id, one.index, one.reason, one.error, one.fingerprint),
-        *(one.attempt, one.worker, one.body, moment(one.died_ms)),
+        *(request_id, dead.index, dead.reason, dead.error, dead.fingerprint),
+        *(dead.attempt, dead.worker, dead.body, moment(dead.died_ms)),
     )
 
 
-def worker_row(one: Mapping[str, str]) -> tuple[Any, ...]:
-    """One row of the view `workers`."""
+def worker_row(worker: Mapping[str, str]) -> tuple[Any, ...]:
+    """Returns one row of the view `workers`."""
     return (
-        *(one["worker"], one.get("host", "").partition(" ")[0], _number(one, "pid")),
-        *(moment(_number(one, "started")), moment(_number(one, "renewed")), one.get("holds", "")),
+        *(worker["worker"], worker.get("host", "").partition(" ")[0], _number(worker, "pid")),
+        *(
+            moment(_number(worker, "started")),
+            moment(_number(worker, "renewed")),
+            worker.get("holds", ""),
+        ),
     )
 
 
 def moment(ms: int | None) -> int | None:
-    """Milliseconds as a timestamp's microseconds; None for 0, which is no moment."""
+    """Returns milliseconds as a timestamp's microseconds; None for 0, which is no moment."""
     return ms * 1000 if ms else None
 
 
-def _number(one: Mapping[str, str], name: str) -> int | None:
+def _number(fields: Mapping[str, str], name: str) -> int | None:
     try:
-        return int(one[name])
+        return int(fields[name])
     except (KeyError, ValueError):
         return None

@@ -1,4 +1,4 @@
-"""An error of ours that comes back from Spark as the text of a traceback, as itself again."""
+"""Restores a FairlaneError that Spark passes on as the text of a traceback."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ _OURS = re.compile(r"^(?:.*?\s)?fairlane\.[\w.]+\.([A-Z]\w+): (.+?)\s*$", re.MUL
 
 
 def ours(error: BaseException) -> FairlaneError | None:
-    """The FairlaneError that an error of Spark's tells of, the last one; None if there is none."""
+    """Returns the last FairlaneError in a Spark error; None if there is none."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, FairlaneError):
             return seen
         seen = seen.__cause__ or seen.__context__
-    found = _OURS.findall(str(error))
-    if not found:
+    matches = _OURS.findall(str(error))
+    if not matches:
         return None
-    name, sentence = found[-1]
+    name, sentence = matches[-1]
     kind = _kind(name)
     return None if kind is None else kind(sentence)
 

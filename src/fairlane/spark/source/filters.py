@@ -1,4 +1,4 @@
-"""Conditions that Spark hands to a source, so that what does not meet them need not travel."""
+"""Checks conditions that Spark pushes down, so that fewer rows travel."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _MAX_SEQ = 2**64 - 1
 
 
 class Condition(NamedTuple):
-    """One of the conditions, all of which must hold: a column, how it is compared, and to what."""
+    """A condition that must hold: a column, how it is compared, and with what."""
 
     column: str
     compare: str
@@ -48,32 +48,34 @@ class Condition(NamedTuple):
 
 
 def accept(view: str, filters: Iterable[Filter], accepted: list[Condition]) -> Iterator[Filter]:
-    """Adds what we can check to `accepted`; yields what Spark must check itself."""
+    """Adds the conditions that are checked here to `accepted`; yields Spark's part."""
     kinds = dict(COLUMNS[view])
-    for one in filters:
-        found = _condition(one, kinds)
-        if found is None:
-            yield one
+    for pushed in filters:
+        condition = _condition(pushed, kinds)
+        if condition is None:
+            yield pushed
         else:
-            accepted.append(found)
+            accepted.append(condition)
 
 
-def _condition(one: Any, kinds: dict[str, Any]) -> Condition | None:
-    column = one.attribute[0].lower() if len(getattr(one, "attribute", ())) == 1 else ""
+def _condition(pushed: Any, kinds: dict[str, Any]) -> Condition | None:
+    column = pushed.attribute[0].lower() if len(getattr(pushed, "attribute", ())) == 1 else ""
     if column not in kinds:
         return None
     kind = kinds[column]
-    if isinstance(one, In):
-        fits = all(_fits(kind, value) for value in one.value)
-        return Condition(column, "in", tuple(one.value)) if fits else None
-    if isinstance(one, IsNotNull):
+    if isinstance(pushed, In):
+        fits = all(_fits(kind, value) for value in pushed.value)
+        return Condition(column, "in", tuple(pushed.value)) if fits else None
+    if isinstance(pushed, IsNotNull):
         return Condition(column, "known", None)
-    compare = _COMPARE.get(type(one))
-    return Condition(column, compare, one.value) if compare and _fits(kind, one.value) else None
+    compare = _COMPARE.get(type(pushed))
+    return (
+        Condition(column, compare, pushed.value) if compare and _fits(kind, pushed.value) else None
+    )
 
 
 def _fits(kind: Any, value: Any) -> bool:
-    """Only values whose order is the same here as in Spark."""
+    """Returns True for a value whose order is the same here as in Spark."""
     if isinstance(kind, IntegerType | LongType):
         return isinstance(value, int) and not isinstance(value, bool)
     if isinstance(kind, StringType):
@@ -84,39 +86,47 @@ def _fits(kind: Any, value: Any) -> bool:
 
 
 def keep(batch: pa.RecordBatch, conditions: Iterable[Condition]) -> pa.RecordBatch:
-    """The rows that meet all conditions; an unknown value meets none."""
-    for one in conditions:
-        values = batch.column(one.column)
-        if one.compare == "known":
+    """Returns the rows that meet all conditions; an unknown value meets none."""
+    for condition in conditions:
+        values = batch.column(condition.column)
+        if condition.compare == "known":
             met = values.is_valid()
-        elif one.compare == "in":
-            met = pc.is_in(values, value_set=pa.array(one.value, type=_type_of(one, values)))
+        elif condition.compare == "in":
+            met = pc.is_in(
+                values, value_set=pa.array(condition.value, type=_type_of(condition, values))
+            )
         else:
-            met = getattr(pc, one.compare)(values, pa.scalar(one.value, _type_of(one, values)))
+            met = getattr(pc, condition.compare)(
+                values, pa.scalar(condition.value, _type_of(condition, values))
+            )
         batch = batch.filter(met)
     return batch
 
 
-def _type_of(one: Condition, values: Any) -> Any:
+def _type_of(condition: Condition, values: Any) -> Any:
     # A number of Spark's may be longer than the column.
-    return pa.int64() if pa.types.is_integer(values.type) and one.compare != "in" else values.type
+    return (
+        pa.int64()
+        if pa.types.is_integer(values.type) and condition.compare != "in"
+        else values.type
+    )
 
 
 def narrow(view: str, piece: StreamRange, conditions: Iterable[Condition]) -> StreamRange | None:
-    """The part of a piece of the view's stream in which entries can meet them; None = nowhere."""
+    """Returns the part of a stream's piece where entries can meet the conditions; or None."""
     first, last = piece
-    for one in conditions:
-        if one.column != _OF_ENTRY.get(view) or one.compare == "known":
+    for condition in conditions:
+        if condition.column != _OF_ENTRY.get(view) or condition.compare == "known":
             continue
-        moments = one.value if one.compare == "in" else (one.value,)
+        moments = condition.value if condition.compare == "in" else (condition.value,)
         if not moments:
             return None
-        # Whole milliseconds, as ids have them; what is too much is left out row by row.
+        # Ids have whole milliseconds; `keep` drops the rows that are too many.
         low = f"{_ms(min(moments))}-0"
         high = f"{_ms(max(moments))}-{_MAX_SEQ}"
-        if one.compare in {"equal", "in", "greater", "greater_equal"}:
+        if condition.compare in {"equal", "in", "greater", "greater_equal"}:
             first = max(first, low, key=place)
-        if one.compare in {"equal", "in", "less", "less_equal"}:
+        if condition.compare in {"equal", "in", "less", "less_equal"}:
             last = min(last, high, key=place)
     return StreamRange(first, last) if place(first) <= place(last) else None
 

@@ -1,9 +1,9 @@
-"""Results of a request as columns; one entry of `out` holds what one worker settled at once.
+"""Results of a request as columns; an entry of `out` holds what one worker settled in one call.
 
-`waited_ms` ends when a worker took the slice that a sub-request is in, `settled` is when its worker
-told Redis of the whole slice. In between the slice's sub-requests ran one after the other, in the
-order of the entry. From that follow `started` (to within what lies between two calls of a handler)
-and `total_ms`: from the submission to the end of the handler.
+`waited_ms` ends when a worker took the slice of the sub-request. `settled` is when the worker
+reported the whole slice to Redis. In between the slice's sub-requests ran one after the other, in
+the order of the entry. From that follow `started` and `total_ms`. `started` leaves out the time
+between two calls of a handler. `total_ms` goes from the submission to the end of the handler.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _INDEX, _STATUS, _ATTEMPT, _WAITED, _RAN = range(5)  # of a head: model.result_h
 def read_results(
     driver: SyncDriver, request_id: str, piece: StreamRange, page: int = RESULTS_PAGE
 ) -> Iterator[dict[str, Any]]:
-    """Pages of the results in a piece of `out`, each as columns of the view `results`.
+    """Yields pages of the results in a piece of `out`, each as columns of the view `results`.
 
-    What was settled in one millisecond is on one page, unless it is all of it.
+    Results that were settled in one millisecond are on one page, unless it is all of them.
     """
     out = keys.results(request_id)
     held: Entries = []
@@ -40,14 +40,14 @@ def read_results(
         entries, left = driver.run(read_page(out, left, page))
         entries, held = [*held, *entries], []
         if left is not None:
-            whole = _before_last_moment(entries)
-            entries, held = entries[:whole], entries[whole:]
+            complete = _before_last_moment(entries)
+            entries, held = entries[:complete], entries[complete:]
         if entries:
             yield columns(entries)
 
 
 def _before_last_moment(entries: Entries) -> int:
-    """How many entries stand before those of the last millisecond; all when there is one only."""
+    """Returns how many entries precede the last millisecond; all if there is one only."""
     last = entries[-1][0].partition(b"-")[0] + b"-"
     at = len(entries)
     while at and entries[at - 1][0].startswith(last):
@@ -56,7 +56,7 @@ def _before_last_moment(entries: Entries) -> int:
 
 
 def columns(entries: Entries) -> dict[str, Any]:
-    """The results in some entries of `out`, as arrays by column."""
+    """Returns the results in some entries of `out`, as arrays by column."""
     heads: list[bytes] = []
     bodies: list[bytes] = []
     sizes: list[int] = []
@@ -116,16 +116,17 @@ def _errors(bodies: list[bytes], is_dead: Any) -> Any:
 
 
 def _around(entries: Entries, sizes: list[int], ran_us: Any) -> tuple[Any, Any]:
-    """How long (us) the others ran before each result, and how long it and those after it.
+    """Returns how long (us) other results ran before each, and how long each and later ones ran.
 
-    Among what its worker settled in the same millisecond: a big slice takes several entries.
+    Others are those that its worker settled in the same millisecond: a big slice takes several
+    entries.
     """
     firsts: list[int] = []
     lasts: list[int] = []
     row, at = 0, 0
     while at < len(entries):
-        who, end, count = _who(entries[at]), at, 0
-        while end < len(entries) and _who(entries[end]) == who:
+        settler, end, count = _settler(entries[at]), at, 0
+        while end < len(entries) and _settler(entries[end]) == settler:
             count += sizes[end]
             end += 1
         firsts += [row] * count
@@ -138,5 +139,5 @@ def _around(entries: Entries, sizes: list[int], ran_us: Any) -> tuple[Any, Any]:
     return before, behind
 
 
-def _who(entry: tuple[bytes, Any]) -> tuple[bytes, bytes]:
+def _settler(entry: tuple[bytes, Any]) -> tuple[bytes, bytes]:
     return entry[0].partition(b"-")[0], entry[1][1]

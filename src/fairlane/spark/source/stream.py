@@ -1,11 +1,11 @@
 """The completion log, or the results of a request, as a stream that can be replayed.
 
-An offset is a place in a Redis stream, so the same two offsets always mean the same entries. Nobody
-else notices the reading: there is no consumer group, and nothing is acknowledged or taken away.
+An offset is a place in a Redis stream, so the same two offsets always mean the same entries.
+Reading changes nothing: there is no consumer group, no acknowledgement and no removal.
 
 In an offset, `123-4` means: up to this entry, which was read. `[123-4` means: up to this entry,
-which was not. The log is capped, so what a query has not read yet may be gone when it is slow, and
-a failover may take back its end. Every batch checks that, as Spark cannot.
+which was not. The log is capped, so a slow query may lose entries that it has not read. A failover
+may take back the log's end. Every batch checks both, because Spark cannot.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ if TYPE_CHECKING:
     from fairlane.spark.operations.stream_ranges import StreamRange
 
 _VIEWS = ("completions", "results")
-_BEFORE = "["  # of an entry that comes next
+_BEFORE = "["  # marks an entry that is not read yet
 
 
 class StreamPart(NamedTuple):
-    """What one Spark task reads, and the offset its batch starts at."""
+    """Holds what one Spark task reads, and the offset at which its batch starts."""
 
     piece: StreamRange
     start: str
 
 
-def reader_of(given: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
-    """The reader of the stream that the options name. Raises InvalidArgument."""
-    options = Options(given, KNOWN)
+def reader_of(spark_options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
+    """Returns the reader of the stream that the options name. Raises InvalidArgument."""
+    options = Options(spark_options, KNOWN)
     view = view_of(options)
     if view not in _VIEWS:
         raise InvalidArgument(
@@ -74,8 +74,8 @@ def reader_of(given: Mapping[str, str], schema: StructType) -> DataSourceStreamR
 class Refused(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Raises the error by which its stream was refused, in every method.
 
-    Where `streamReader` raises, pyspark fails on the missing reader as well (UnboundLocalError),
-    and its own traceback stands behind the sentence.
+    If `streamReader` raises, pyspark also fails on the missing reader (UnboundLocalError), and
+    its own traceback follows the sentence.
     """
 
     def __init__(self, error: FairlaneError) -> None:
@@ -89,10 +89,10 @@ class Refused(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One Redis stream: `{queue}:completed` or `out:{id}`.
+    """Reads one Redis stream: `{queue}:completed` or `out:{id}`.
 
-    An offset is {name: place, "born": ms}; `born` (0 for the log) tells the request from a later
-    one of the same id.
+    An offset is {name: place, "born": ms}. `born` (0 for the log) distinguishes the request
+    from a later one with the same id.
     """
 
     def __init__(self, view: str, options: Options, schema: StructType) -> None:
@@ -107,37 +107,37 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.starting = options.text("startingOffsets", "earliest")
         if self.starting not in {"earliest", "latest"}:
             self.starting = json.dumps(self._given(self.starting))
-        self.target: str | None = None  # where a query that reads what there is stops
+        self.target: str | None = None  # where a query of availableNow stops
 
     def _given(self, text: str) -> dict[str, Any]:
-        """An offset as a user writes it."""
+        """Returns the offset that a user wrote."""
         try:
-            found = json.loads(text)
-            completion_log.place(found[self.name].removeprefix(_BEFORE))
+            offset = json.loads(text)
+            completion_log.place(offset[self.name].removeprefix(_BEFORE))
         except (ValueError, LookupError, TypeError, AttributeError):
             example = json.dumps({self.name: "1700000000000"})
             raise InvalidArgument(
                 f'option "startingOffsets" is {text!r}: earliest, latest or {example} is expected, '
                 "a moment in ms or the place of an entry"
             ) from None
-        return {self.name: found[self.name], "born": int(found.get("born", 0))}
+        return {self.name: offset[self.name], "born": int(offset.get("born", 0))}
 
     # ------------------------------------------------------------------ offsets
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  Spark's name
-        """Where a new query begins."""
-        found, born = self._look()
+        """Returns where a new query begins."""
+        span, born = self._look()
         if self.starting == "earliest":
-            return self._offset(_BEFORE + found.first if found else completion_log.BEGIN, born)
+            return self._offset(_BEFORE + span.first if span else completion_log.BEGIN, born)
         if self.starting == "latest":
-            return self._offset(found.last if found else completion_log.BEGIN, born)
-        given: dict[str, Any] = json.loads(self.starting)
-        at = given[self.name]
+            return self._offset(span.last if span else completion_log.BEGIN, born)
+        offset: dict[str, Any] = json.loads(self.starting)
+        at = offset[self.name]
         if "-" not in at:  # an offset names an entry, because only the loss of one can be noticed
-            at = self._place_of(at, found)
-        return self._offset(at, given["born"] or born)
+            at = self._place_of(at, span)
+        return self._offset(at, offset["born"] or born)
 
-    def _place_of(self, moment_ms: str, found: completion_log.Span | None) -> str:
+    def _place_of(self, moment_ms: str, span: completion_log.Span | None) -> str:
         """Returns the place before the first entry that is not older. Raises DataLost."""
         with closing(SyncDriver(self.redis)) as driver:
             first = driver.run(stream_ranges.first_from(self.stream, moment_ms))
@@ -145,34 +145,34 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 why = driver.run(completion_log.trimmed_before(self.queue, moment_ms))
                 if why:
                     raise self._lost(why)
-        return _BEFORE + first if first else found.last if found else completion_log.BEGIN
+        return _BEFORE + first if first else span.last if span else completion_log.BEGIN
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's name
-        """What `maxOffsetsPerTrigger` says."""
+        """Returns the limit that `maxOffsetsPerTrigger` sets."""
         return ReadMaxRows(self.most) if self.most else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  Spark's name
         """Fixes where a query that reads what there is now will stop."""
-        found, _ = self._look()
-        self.target = found.last if found else completion_log.BEGIN
+        span, _ = self._look()
+        self.target = span.last if span else completion_log.BEGIN
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802  Spark's name
-        """Where the stream ends now; for the query's progress only."""
-        found, born = self._look()
-        return self._offset(found.last, born) if found else None
+        """Returns where the stream ends now; for the query's progress only."""
+        span, born = self._look()
+        return self._offset(span.last, born) if span else None
 
     def latestOffset(  # noqa: N802  Spark's name
         self, start: dict[str, Any], limit: ReadLimit
     ) -> dict[str, Any]:
-        """How far the next batch reads: at most `limit` rows, but at least one entry.
+        """Returns how far the next batch reads: at most `limit` rows, but at least one entry.
 
-        An entry of results holds up to 490 of them and is not cut. Never before `start`. Raises
-        DataLost.
+        An entry of results holds up to 490 of them and is not cut. The offset is never
+        before `start`. Raises DataLost.
         """
         at = self._place(start)
-        self._check(at, start["born"])  # without a batch nothing else does
-        found, _ = self._look()
-        last = found.last if found else completion_log.BEGIN
+        self._check(at, start["born"])  # no other check runs without a batch
+        span, _ = self._look()
+        last = span.last if span else completion_log.BEGIN
         if self.target is not None:
             last = min(last, self.target, key=completion_log.place)
         if not _has_more(at, last):
@@ -184,14 +184,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._offset(last, start["born"])
 
     def _within(self, part: StreamPart, most: int) -> str:
-        """The last entry of a part that ends before more than `most` rows were read."""
+        """Returns the last entry of a part before more than `most` rows are read."""
         page = stream_ranges.RESULTS_PAGE if self.request else stream_ranges.PAGE
         last, rows = "", 0
-        rest: StreamRange | None = part.piece
+        unread: StreamRange | None = part.piece
         with closing(SyncDriver(self.redis)) as driver:
-            while rest is not None:
+            while unread is not None:
                 count = page if self.request else max(1, min(page, most - rows))
-                entries, rest = driver.run(stream_ranges.read_page(self.stream, rest, count))
+                entries, unread = driver.run(stream_ranges.read_page(self.stream, unread, count))
                 for entry_id, fields in entries:
                     rows += len(fields) // 2 - 1 if self.request else 1
                     if last and rows > most:
@@ -202,12 +202,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return last or part.piece.last
 
     def _look(self) -> tuple[completion_log.Span | None, int]:
-        """What the stream holds now, and when its request was born."""
+        """Returns what the stream holds now, and its request's birth."""
         with closing(SyncDriver(self.redis)) as driver:
             if not self.request:
                 return driver.run(completion_log.span(self.stream)), 0
-            found, born, _ = driver.run(stream_ranges.result_span(self.request))
-            return found, born
+            span, born, _ = driver.run(stream_ranges.result_span(self.request))
+            return span, born
 
     def _offset(self, entry: str, born: int) -> dict[str, Any]:
         return {self.name: entry, "born": born}
@@ -224,7 +224,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ------------------------------------------------------------------ rows
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """What lies behind `start`, up to `end`, in `minPartitions` parts at the most.
+        """Returns the range after `start`, up to `end`, in at most `minPartitions` parts.
 
         Raises DataLost.
         """
@@ -236,23 +236,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [InputPartition((StreamPart(piece, at), start["born"])) for piece in pieces]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one part. Raises DataLost."""
+        """Yields the rows of one part. Raises DataLost."""
         part, born = partition.value
         wanted = arrow_of(self.schema)
         with closing(SyncDriver(self.redis)) as driver:
             for columns in self._pages(driver, part.piece):
                 yield batch_of(columns, wanted)
-        self._check(part.start, born)  # it may have gone while it was read
+        self._check(part.start, born)  # entries may have left during the read
 
     def _pages(self, driver: SyncDriver, piece: StreamRange) -> Iterator[dict[str, Any]]:
         if self.request:
             yield from read_results(driver, self.request, piece)
             return
-        rest: StreamRange | None = piece
-        while rest is not None:
-            found, rest = driver.run(stream_ranges.endings(self.queue, rest))
-            if found:
-                yield columns_of(self.view, map(completion_row, found))
+        unread: StreamRange | None = piece
+        while unread is not None:
+            page, unread = driver.run(stream_ranges.endings(self.queue, unread))
+            if page:
+                yield columns_of(self.view, map(completion_row, page))
 
     def _check(self, start: str, born: int) -> None:
         """Raises DataLost if entries after `start` are gone, or later ones may come before it."""
@@ -268,10 +268,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise self._lost(why)
 
     def _why_lost(self, driver: SyncDriver, at: str, born: int) -> str:
-        """Returns why results after `at` are not there; "" if they are.
+        """Returns why results after `at` are gone; "" if they are not.
 
-        Results leave Redis all together, except those of the dead that are requeued. So the entry
-        `at` itself may be missing.
+        Results leave Redis together, except those of dead sub-requests that are requeued.
+        So the entry `at` itself may be missing.
         """
         try:
             _, born_now, _ = driver.run(stream_ranges.result_span(self.request))
@@ -292,7 +292,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _begin(at: str) -> str:
-    """The first id behind an offset."""
+    """Returns the first id after an offset."""
     return at[1:] if at.startswith(_BEFORE) else stream_ranges.after(at)
 
 

@@ -1,8 +1,8 @@
-"""What a queue holds as tables: results, requests, dead, workers, completions.
+"""A queue's content as tables: results, requests, dead, workers, completions.
 
-Nothing is taken away by reading. What a DataFrame reads is fixed when Spark plans it first: a part
-that is read again, because a Spark task failed, is the same. Who wants to know of later results
-loads a DataFrame anew. Results that have expired since then are an error, and not no rows.
+Reading removes nothing. Spark fixes what a DataFrame reads when it plans it first. So a part that
+is read again, because a Spark task failed, is the same. Load a new DataFrame to read later results.
+Results that have expired since then are an error, and not no rows.
 """
 
 from __future__ import annotations
@@ -47,18 +47,19 @@ if TYPE_CHECKING:
 
 STREAMED = ("startingOffsets", "maxOffsetsPerTrigger", "failOnDataLoss")
 KNOWN = ("view", "request", "minPartitions", "born", *STREAMED)
-ENTRIES = 20_000  # of the completion log a Spark task, unless minPartitions says otherwise
+ENTRIES = 20_000  # of the completion log in a Spark task, without minPartitions
 RESULTS_ENTRIES = 400  # ... of `out`, where an entry holds up to 490 results
-IDS = 1_000  # requests looked at at once
+IDS = 1_000  # requests of one look
 MOST_PARTS = 10_000
 
 Columns = dict[str, Any]
 
 
 def view_of(options: Options) -> str:
-    """Which view is meant: `results` when only a request is named, else `completions`.
+    """Returns the view: the option's, else `results` of a named request, else `completions`.
 
-    Raises InvalidArgument for a view there is not, one that needs a request, or takes none.
+    Raises InvalidArgument for an unknown view, and for a request that is missing or not
+    allowed.
     """
     default = "results" if "request" in options else "completions"
     view = options.choice("view", tuple(COLUMNS), default)
@@ -73,31 +74,31 @@ def view_of(options: Options) -> str:
     return view
 
 
-def schema_of(given: Mapping[str, str]) -> StructType:
-    """The columns of what these options name."""
-    return struct_of(view_of(Options(given, KNOWN)))
+def schema_of(spark_options: Mapping[str, str]) -> StructType:
+    """Returns the columns of the view that these options name."""
+    return struct_of(view_of(Options(spark_options, KNOWN)))
 
 
-def reader_of(given: Mapping[str, str], schema: StructType) -> DataSourceReader:
-    """The reader of one view. Raises InvalidArgument."""
-    options = Options(given, KNOWN)
+def reader_of(spark_options: Mapping[str, str], schema: StructType) -> DataSourceReader:
+    """Returns the reader of one view. Raises InvalidArgument."""
+    options = Options(spark_options, KNOWN)
     for name in STREAMED:
         if name in options:
             raise InvalidArgument(f'option "{name}" is for streams: use readStream')
     try:
         return _READERS[view_of(options)](options, schema)
     except InvalidArgument as error:
-        if given:
+        if spark_options:
             raise
         raise InvalidArgument(f"{error} ({NO_CATALOG})") from None
 
 
 class _Push:
-    """A reader's pushFilters: keeps the conditions that we can check, the others stay Spark's.
+    """A reader's pushFilters: keeps the conditions that are checked here, and returns the others.
 
-    Spark refuses a reader with a pushFilters of its own while spark.sql.python.filterPushdown is
-    off, as it is unless somebody turns it on. It looks at the function behind the method: so this
-    one claims to be the inherited one, and is called where pushdown is on.
+    Spark refuses a reader with a pushFilters of its own while spark.sql.python.filterPushdown
+    is off, which is the default. It checks the function behind the method. So this object
+    claims to be the inherited one, and is called if pushdown is on.
     """
 
     __func__ = staticmethod(DataSourceReader.pushFilters)
@@ -110,7 +111,7 @@ class _Push:
 
 
 class ViewReader(DataSourceReader):
-    """One view: planned by `plan`, each of its parts read by `pages`."""
+    """Reads one view: `plan` returns its parts, and `pages` reads each of them."""
 
     view = ""
 
@@ -124,47 +125,47 @@ class ViewReader(DataSourceReader):
         self.pushFilters = _Push(self.view, self.conditions)  # type: ignore[method-assign]
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The parts as they are now. Raises RequestNotFound, RedisError."""
+        """Returns the parts as they are now. Raises RequestNotFound, RedisError."""
         with closing(SyncDriver(self.redis)) as driver:
-            # Spark makes one part of none, so that one must be there to be read as nothing.
+            # Spark makes one part of an empty list, so that part must exist and read as no rows.
             return [InputPartition(part) for part in self.plan(driver) or [None]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one part."""
+        """Yields the rows of one part."""
         if partition.value is None:
             return
         wanted = arrow_of(self.schema)
-        every = arrow_of(struct_of(self.view)) if self.conditions else wanted
+        all_columns = arrow_of(struct_of(self.view)) if self.conditions else wanted
         with closing(SyncDriver(self.redis)) as driver:
             for columns in self.pages(driver, partition.value):
-                batch = keep(batch_of(columns, every), self.conditions)
+                batch = keep(batch_of(columns, all_columns), self.conditions)
                 if batch.num_rows:
-                    found = dict(zip(every.names, batch.columns, strict=True))
-                    yield batch_of(found, wanted) if self.conditions else batch
+                    kept = dict(zip(all_columns.names, batch.columns, strict=True))
+                    yield batch_of(kept, wanted) if self.conditions else batch
 
     @abc.abstractmethod
     def plan(self, driver: SyncDriver) -> list[Any]:
-        """What there is to read, in parts."""
+        """Returns what there is to read, in parts."""
 
     @abc.abstractmethod
     def pages(self, driver: SyncDriver, part: Any) -> Iterator[Columns]:
-        """One part's rows as columns, some at a time."""
+        """Yields one part's rows as columns, some at a time."""
 
-    def cut(self, found: completion_log.Span | None, each_part: int) -> list[StreamRange]:
-        """A stream in as many pieces as were asked for, or of about `each_part` entries each."""
-        if found is None:
+    def cut(self, span: completion_log.Span | None, each_part: int) -> list[StreamRange]:
+        """Returns a stream in `minPartitions` pieces, or in pieces of about `each_part` entries."""
+        if span is None:
             return []
-        whole = narrow(
-            self.view, stream_ranges.StreamRange(found.first, found.last), self.conditions
+        narrowed = narrow(
+            self.view, stream_ranges.StreamRange(span.first, span.last), self.conditions
         )
-        if whole is None:
+        if narrowed is None:
             return []
-        parts = self.parts or min(MOST_PARTS, -(-found.length // each_part))
-        return stream_ranges.cut(whole.first, whole.last, parts)
+        parts = self.parts or min(MOST_PARTS, -(-span.length // each_part))
+        return stream_ranges.cut(narrowed.first, narrowed.last, parts)
 
 
 class Results(NamedTuple):
-    """A piece of `out`, and what tells that it is still the same when it has been read.
+    """A piece of `out`, and the marks that show a change after it was read.
 
     `whole`: all that is in `out`, which does not change any more; None while the request runs.
     """
@@ -175,10 +176,10 @@ class Results(NamedTuple):
 
 
 class ResultsReader(ViewReader):
-    """The results of one request that are there now; all of them once it has ended.
+    """Reads the results of one request that exist now; all of them once it has ended.
 
-    Results leave Redis all at once, some time after the end. A part that finds none would look as
-    if there had been none: so each looks again when it has read.
+    Results leave Redis together, some time after the end. A part that is empty then would look
+    like a request without results. So each part checks again after its read.
     """
 
     view = "results"
@@ -188,33 +189,33 @@ class ResultsReader(ViewReader):
         self.born = options.number("born", 0)
 
     def plan(self, driver: SyncDriver) -> list[Any]:
-        """Pieces of `out`. Raises RequestNotFound, with `born` RequestLost."""
+        """Returns pieces of `out`. Raises RequestNotFound, with `born` RequestLost."""
         try:
-            found, born, ended = driver.run(stream_ranges.result_span(self.request))
+            span, born, ended = driver.run(stream_ranges.result_span(self.request))
         except RequestNotFound:
             if not self.born:
                 raise
             raise self._lost("the request is gone") from None
         if self.born and born != self.born:
             raise self._lost("another request has its id by now")
-        if found is None and ended:  # a request without sub-requests, or it expires just now
+        if span is None and ended:  # a request without sub-requests, or it expires just now
             counts = driver.run(request_state.progress(self.request))
             if counts.done + counts.dead:
                 raise self._lost("they have left Redis")
-        whole = found if ended else None
-        return [Results(piece, born, whole) for piece in self.cut(found, RESULTS_ENTRIES)]
+        final = span if ended else None
+        return [Results(piece, born, final) for piece in self.cut(span, RESULTS_ENTRIES)]
 
     def pages(self, driver: SyncDriver, part: Results) -> Iterator[Columns]:
-        """The results in one piece. Raises RequestLost."""
+        """Yields the results in one piece. Raises RequestLost."""
         yield from read_results(driver, self.request, part.piece)
         try:
-            found, born, ended = driver.run(stream_ranges.result_span(self.request))
+            span, born, ended = driver.run(stream_ranges.result_span(self.request))
         except RequestNotFound:
             raise self._lost("they have left Redis") from None
         if born != part.born:
             raise self._lost("another request has its id by now")
-        # Dead ones of a request that runs may be requeued, which takes their results away.
-        is_there = found == part.whole if part.whole else found is not None or not ended
+        # While a request runs, a requeue of dead sub-requests removes their results.
+        is_there = span == part.whole if part.whole else span is not None or not ended
         if not is_there:
             raise self._lost("some have left Redis")
 
@@ -226,92 +227,94 @@ class ResultsReader(ViewReader):
 
 
 class CompletionsReader(ViewReader):
-    """The completion log."""
+    """Reads the completion log."""
 
     view = "completions"
 
     def plan(self, driver: SyncDriver) -> list[Any]:
-        """Pieces of the log."""
+        """Returns pieces of the log."""
         return self.cut(driver.run(completion_log.span(keys.completed(self.queue))), ENTRIES)
 
     def pages(self, driver: SyncDriver, part: StreamRange) -> Iterator[Columns]:
-        """The endings in one piece."""
-        rest: StreamRange | None = part
-        while rest is not None:
-            found, rest = driver.run(stream_ranges.endings(self.queue, rest))
-            yield columns_of(self.view, map(completion_row, found))
+        """Yields the endings in one piece."""
+        unread: StreamRange | None = part
+        while unread is not None:
+            page, unread = driver.run(stream_ranges.endings(self.queue, unread))
+            yield columns_of(self.view, map(completion_row, page))
 
 
 class RequestsReader(ViewReader):
-    """The requests in the completion log, and those that are not in it yet."""
+    """Reads the requests in the completion log, and those that are not in it yet."""
 
     view = "requests"
 
     def plan(self, driver: SyncDriver) -> list[Any]:
-        """Pieces of the log, and lists of ids."""
+        """Returns pieces of the log, and lists of ids."""
         ids, logged = driver.run(stream_ranges.unfinished(self.queue))
         lists: list[Any] = [ids[at : at + IDS] for at in range(0, len(ids), IDS)]
         return [*self.cut(logged, ENTRIES), *lists]
 
     def pages(self, driver: SyncDriver, part: Any) -> Iterator[Columns]:
-        """One part: a piece of the log, or a list of ids."""
+        """Yields one part: a piece of the log, or a list of ids."""
         if isinstance(part, list):
             yield columns_of(
                 self.view, map(progress_row, driver.run(stream_ranges.progresses(part)))
             )
             return
-        rest: StreamRange | None = part
-        while rest is not None:
-            ended, rest = driver.run(stream_ranges.endings(self.queue, rest))
-            lives = [(one.id, one.submitted_ms) for one in ended]
-            known = driver.run(stream_ranges.ended_requests(lives)) if lives else []
-            yield columns_of(self.view, map(ended_row, ended, known))
+        unread: StreamRange | None = part
+        while unread is not None:
+            ended, unread = driver.run(stream_ranges.endings(self.queue, unread))
+            lives = [(completion.id, completion.submitted_ms) for completion in ended]
+            records = driver.run(stream_ranges.ended_requests(lives)) if lives else []
+            yield columns_of(self.view, map(ended_row, ended, records))
 
 
 class DeadReader(ViewReader):
-    """The dead sub-requests of one request, or of all that have any, with their bodies."""
+    """Reads the dead sub-requests of one request, or of all that have any, with their bodies."""
 
     view = "dead"
 
     def plan(self, driver: SyncDriver) -> list[Any]:
-        """(request, piece of its dead). Raises RequestNotFound for one that was named."""
+        """Returns (request, piece of its dead). Raises RequestNotFound for a named request."""
         if self.request:
             driver.run(page_size(keys.check_name("request id", self.request)))
-            found = driver.run(completion_log.span(keys.dead(self.request)))
-            return [(self.request, piece) for piece in self.cut(found, ENTRIES)]
+            span = driver.run(completion_log.span(keys.dead(self.request)))
+            return [(self.request, piece) for piece in self.cut(span, ENTRIES)]
         ids, logged = driver.run(stream_ranges.unfinished(self.queue))
-        rest = None if logged is None else stream_ranges.StreamRange(logged.first, logged.last)
-        while rest is not None:
-            ended, rest = driver.run(stream_ranges.endings(self.queue, rest))
-            ids += [one.id for one in ended if one.dead]
+        unread = None if logged is None else stream_ranges.StreamRange(logged.first, logged.last)
+        while unread is not None:
+            ended, unread = driver.run(stream_ranges.endings(self.queue, unread))
+            ids += [completion.id for completion in ended if completion.dead]
         having = driver.run(stream_ranges.dead_spans(list(dict.fromkeys(ids))))
-        return [(one, piece) for one, found in having for piece in self.cut(found, ENTRIES)]
+        return [
+            (request_id, piece) for request_id, span in having for piece in self.cut(span, ENTRIES)
+        ]
 
     def pages(self, driver: SyncDriver, part: tuple[str, StreamRange]) -> Iterator[Columns]:
-        """The dead in one piece. Of all requests, one that has gone meanwhile is passed over."""
+        """Yields the dead in one piece. If no request is named, those that are gone are skipped."""
         request_id, piece = part
-        rest: StreamRange | None = piece
-        while rest is not None:
+        unread: StreamRange | None = piece
+        while unread is not None:
             try:
-                found, rest = driver.run(stream_ranges.read_dead(request_id, rest))
+                page, unread = driver.run(stream_ranges.read_dead(request_id, unread))
             except RequestNotFound:
                 if self.request:
                     raise
                 return
-            yield columns_of(self.view, (dead_row(request_id, one) for one in found))
+            yield columns_of(self.view, (dead_row(request_id, dead) for dead in page))
 
 
 class WorkersReader(ViewReader):
-    """The workers that live."""
+    """Reads the living workers."""
 
     view = "workers"
 
     def plan(self, driver: SyncDriver) -> list[Any]:  # noqa: ARG002
-        """One part."""
+        """Returns one part."""
         return [self.queue]
 
     def pages(self, driver: SyncDriver, part: str) -> Iterator[Columns]:
-        """All of them."""
+        """Yields all living workers."""
         yield columns_of(self.view, map(worker_row, driver.run(stream_ranges.workers(part))))
 
 

@@ -1,4 +1,4 @@
-"""What the page says in words: its headline, the tiles, and what a failure is called."""
+"""The texts of the page: its headline, the tiles, and the names of failures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _WELL = 0.99  # of the targets
 _FAIR = 0.9  # Jain's index
 NO_BREAK = "\u00a0"
-_LONG = 90  # characters of what a failure is called
+_LONG = 90  # characters of a failure's name
 
 
 class Tile(NamedTuple):
@@ -26,7 +26,7 @@ class Tile(NamedTuple):
 
 
 def headline(summary: Mapping[str, Any]) -> str:
-    """One sentence: how much was done, how fast."""
+    """Returns one sentence: how much was done, how fast."""
     settled = summary["done"] + summary["dead"]
     text = f"{settled:,} sub-requests of {_plural(summary['requests'], 'request')}"
     if "finished" in summary:
@@ -35,10 +35,10 @@ def headline(summary: Mapping[str, Any]) -> str:
 
 
 def tiles(summary: Mapping[str, Any]) -> list[Tile]:
-    """The tiles that there are numbers for."""
+    """Returns the tiles that there are numbers for."""
     dead = summary["dead"]
     settled = max(1, summary["done"] + dead)
-    found = [
+    dead_tile = [
         Tile(
             "dead",
             f"{dead:,}",
@@ -47,7 +47,7 @@ def tiles(summary: Mapping[str, Any]) -> list[Tile]:
         )
     ]
     if "finished" not in summary:
-        return found
+        return dead_tile
     return [
         Tile("per second", number(summary["per_s"]), f"at best {number(summary['peak_per_s'])}"),
         Tile(
@@ -61,7 +61,7 @@ def tiles(summary: Mapping[str, Any]) -> list[Tile]:
             _share(summary["token_use"]),
             f"by {_plural(summary['workers'], 'worker')}",
         ),
-        *found,
+        *dead_tile,
         Tile("retries", f"{summary['retries']:,}", f"of {summary['finished']:,} settled"),
     ]
 
@@ -69,14 +69,14 @@ def tiles(summary: Mapping[str, Any]) -> list[Tile]:
 def _judged(summary: Mapping[str, Any]) -> list[Tile]:
     met, jain = summary["attainment"], summary["jain"]
     takes, inverted = summary["takes"], summary["inverted_takes"]
-    found = []
+    judged = []
     if met is not None:
-        found.append(Tile("within target", share(met), "", "good" if met >= _WELL else "bad"))
+        judged.append(Tile("within target", share(met), "", "good" if met >= _WELL else "bad"))
     if jain is not None:
         note = f"at worst {summary['jain_worst']:.2f}"
-        found.append(Tile("fairness", f"{jain:.2f}", note, "good" if jain >= _FAIR else "bad"))
+        judged.append(Tile("fairness", f"{jain:.2f}", note, "good" if jain >= _FAIR else "bad"))
     if takes:
-        found.append(
+        judged.append(
             Tile(
                 "inverted takes",
                 f"{inverted:,}",
@@ -84,7 +84,7 @@ def _judged(summary: Mapping[str, Any]) -> list[Tile]:
                 "bad" if inverted else "good",
             )
         )
-    return found
+    return judged
 
 
 def _share(value: float | None) -> str:
@@ -96,6 +96,6 @@ def _plural(many: int, noun: str) -> str:
 
 
 def dead_headline(row: Mapping[str, Any]) -> str:
-    """What a group of dead sub-requests failed with, in one line."""
+    """Returns the failure of a group of dead sub-requests in one line."""
     text = read_failure(row["error"] or "").headline
     return text if len(text) <= _LONG else f"{text[: _LONG - 1]}…"

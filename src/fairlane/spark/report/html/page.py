@@ -61,12 +61,12 @@ def _head(summary: Mapping[str, Any]) -> str:
 
 
 def _tiles(summary: Mapping[str, Any]) -> str:
-    found = "".join(
+    drawn = "".join(
         f"<div class='tile {tile.mood}'><b>{escape(tile.value)}</b>"
         f"<span>{escape(tile.name)}</span><small>{escape(tile.note)}</small></div>"
         for tile in tiles(summary)
     )
-    return f"<div class='tiles'>{found}</div>"
+    return f"<div class='tiles'>{drawn}</div>"
 
 
 def _section(name: str, text: str, *parts: str) -> str:
@@ -186,13 +186,13 @@ def _by_priority(
     tables: Mapping[str, Rows], bands: Bands, table: Callable[[Rows, Column], str]
 ) -> str:
     """Returns a table by band, and below it a folded one by priority if the bands hold several."""
-    found = table(_whole_last(tables.get("bands", [])), _band(bands))
-    if bands.size > 1 and found:
+    shown = table(_whole_last(tables.get("bands", [])), _band(bands))
+    if bands.size > 1 and shown:
         rows = [row for row in tables["priorities"] if row["priority"] is not None]
         each = f"Each of the {len(rows)} priorities"
-        more = table(rows, _priority(bands))
-        found += f"<details><summary>{each}</summary>{more}</details>"
-    return found
+        folded = table(rows, _priority(bands))
+        shown += f"<details><summary>{each}</summary>{folded}</details>"
+    return shown
 
 
 def _dot(bands: Bands, priority: int | None) -> str:
@@ -214,8 +214,8 @@ def _latency_table(tables: Mapping[str, Rows], bands: Bands) -> str:
 
 
 def _whole_last(rows: Rows) -> Rows:
-    found = sorted(rows, key=lambda row: (row["priority"] is None, row["priority"] or 0))
-    return found[:1] if len(found) == 2 else found  # noqa: PLR2004  one priority is the whole
+    ordered = sorted(rows, key=lambda row: (row["priority"] is None, row["priority"] or 0))
+    return ordered[:1] if len(ordered) == 2 else ordered  # noqa: PLR2004  one priority is the whole
 
 
 def _target_text(summary: Mapping[str, Any]) -> str:
@@ -275,7 +275,7 @@ def _worker_table(tables: Mapping[str, Rows]) -> str:
         Column("worker", "worker", str, is_text=True),
         Column("finished", "settled", count),
         Column("busy_ms", "in handlers", duration),
-        Column("use", "handlers at once", number),
+        Column("use", "parallel handlers", number),
     ]
     return table_of(rows, columns, _note("that settled most", workers, "workers"))
 
@@ -299,7 +299,7 @@ def _inversions(tables: Mapping[str, Rows], bands: Bands) -> str:
         Column("waiting_ms", "for", duration),
     ]
     text = (
-        "A worker takes a slice of a request at once. The take is inverted when, for the "
+        "A worker takes a slice of a request in one step. The take is inverted when, for the "
         f"{GRACE_MS} ms before it and still after it, a request of a more urgent priority was open "
         "to workers: a sub-request of it waited for its first attempt, and it held fewer slices "
         "than its limit. What is being worked on is never taken away, so shorter overlaps are no "

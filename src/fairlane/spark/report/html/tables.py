@@ -29,7 +29,7 @@ class Column(NamedTuple):
 
 
 def table_of(rows: Rows, columns: Sequence[Column], note: str = "") -> str:
-    """A table, or nothing where there are no rows."""
+    """Returns a table, or "" without rows."""
     if not rows:
         return ""
     sides = ["text" if column.is_text else "number" for column in columns]

@@ -1,4 +1,4 @@
-"""The plots: as PNG files without a background, and as SVG that takes the page's colours."""
+"""Draws the plots: PNG files without a background, and SVG that takes the page's colours."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from fairlane.spark.report.time_windows import Rows
 
-    Figure = Any  # see drawing.py
+    Figure = Any  # see style.py
 
 _BARS = 30  # requests that are drawn
 _ID = re.compile(r' id="([^"]+)"')
@@ -60,7 +60,7 @@ class Along(NamedTuple):
 
 
 def draw_all(tables: Mapping[str, Rows], summary: Mapping[str, Any], folder: Path) -> list[Plot]:
-    """Draws whatever there is something to draw of; returns the plots in the page's order."""
+    """Draws every plot that has data; returns the plots in the page's order."""
     from matplotlib import rc_context
 
     makers: dict[str, Callable[[Mapping[str, Rows], Along], Figure | None]] = {
@@ -74,15 +74,17 @@ def draw_all(tables: Mapping[str, Rows], summary: Mapping[str, Any], folder: Pat
         "dead": _dead,
     }
     folder.mkdir(parents=True, exist_ok=True)
-    span = tuple(datetime.fromisoformat(summary[one]).timestamp() * 1000 for one in ("from", "to"))
+    span = tuple(
+        datetime.fromisoformat(summary[edge]).timestamp() * 1000 for edge in ("from", "to")
+    )
     along = Along(summary["window_s"], (span[0], span[1]), Bands.of(tables))
-    found = []
+    plots = []
     for name, make in makers.items():
         with rc_context(_style(name)):
             figure = make(tables, along)
             if figure is not None:
-                found.append(_saved(figure, name, folder))
-    return found
+                plots.append(_saved(figure, name, folder))
+    return plots
 
 
 def _style(name: str) -> Any:
@@ -124,14 +126,14 @@ def _saved(figure: Figure, name: str, folder: Path) -> Plot:
 
 
 def _for_page(svg: str) -> str:
-    """The SVG element alone, with the page's variables for colours and as wide as there is room."""
+    """Returns the SVG element alone, with the page's colour variables and full width."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
     svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
-    # Ids must be the only ones of the page: what refers to one is salted with the plot's name.
+    # Ids must be unique on the page: those that are referred to have the plot's name as salt.
     used = set(_USED_ID.findall(svg))
-    svg = _ID.sub(lambda found: found[0] if found[1] in used else "", svg)
+    svg = _ID.sub(lambda match: match[0] if match[1] in used else "", svg)
     for colour, variable in VARIABLES.items():
         svg = svg.replace(colour, f"var({variable})")
     return svg
@@ -162,12 +164,12 @@ def _latency(tables: Mapping[str, Rows], axis: Along) -> Figure | None:
         {"waited": "waited", "ran": "ran in the handler", "total": "in total"}.items(),
         strict=True,
     ):
-        for priority, found in by_priority(rows).items():
+        for priority, series in by_priority(rows).items():
             style = {"color": colour_of(axis.bands, priority)}
-            known = [row for row in found if row[f"{name}_p50_ms"] is not None]
-            floor = [{**row, "p": max(row[f"{name}_p95_ms"], 0.1)} for row in known]
+            measured = [row for row in series if row[f"{name}_p50_ms"] is not None]
+            floor = [{**row, "p": max(row[f"{name}_p95_ms"], 0.1)} for row in measured]
             line(axes, floor, "p", axis.window_s, label=name_of(axis.bands, priority), **style)
-            floor = [{**row, "p": max(row[f"{name}_p50_ms"], 0.1)} for row in known]
+            floor = [{**row, "p": max(row[f"{name}_p50_ms"], 0.1)} for row in measured]
             line(axes, floor, "p", axis.window_s, linestyle=(0, (2, 2)), linewidth=1, **style)
         axes.set_ylabel(title)
     on_time(panels[-1], axis.span_ms)
@@ -185,9 +187,11 @@ def _targets(tables: Mapping[str, Rows], axis: Along) -> Figure | None:
     if not rows:
         return None
     figure, (axes,) = new_figure(2.0)
-    for priority, found in by_priority(rows).items():
+    for priority, series in by_priority(rows).items():
         colour = colour_of(axis.bands, priority)
-        line(axes, found, "share", axis.window_s, color=colour, label=name_of(axis.bands, priority))
+        line(
+            axes, series, "share", axis.window_s, color=colour, label=name_of(axis.bands, priority)
+        )
     as_share(axes)
     on_time(axes, axis.span_ms)
     legend(axes)
@@ -251,9 +255,9 @@ def _fairness(tables: Mapping[str, Rows], axis: Along) -> Figure | None:
     if not rows:
         return None
     figure, (axes,) = new_figure(1.9)
-    for priority, found in by_priority(rows).items():
+    for priority, series in by_priority(rows).items():
         colour = colour_of(axis.bands, priority)
-        line(axes, found, "jain", window_s, color=colour, label=name_of(axis.bands, priority))
+        line(axes, series, "jain", window_s, color=colour, label=name_of(axis.bands, priority))
     axes.set_ylim(0, 1.04)
     axes.set_ylabel("Jain's index")
     on_time(axes, axis.span_ms)
@@ -266,10 +270,15 @@ def _waits(tables: Mapping[str, Rows], axis: Along) -> Figure | None:
     if not rows:
         return None
     figure, (axes,) = new_figure(2.2)
-    for priority, found in by_priority(rows).items():
+    for priority, series in by_priority(rows).items():
         colour = colour_of(axis.bands, priority)
         line(
-            axes, found, "longest", axis.window_s, color=colour, label=name_of(axis.bands, priority)
+            axes,
+            series,
+            "longest",
+            axis.window_s,
+            color=colour,
+            label=name_of(axis.bands, priority),
         )
     in_time_units(axes)
     on_time(axes, axis.span_ms)
@@ -280,14 +289,14 @@ def _waits(tables: Mapping[str, Rows], axis: Along) -> Figure | None:
 def _dead(tables: Mapping[str, Rows], axis: Along) -> Figure | None:
     counts: dict[str, dict[int, int]] = {}
     for group in axis.bands.group(tables.get("dead", []), "reason"):
-        one = axis.bands.total(group, "count")
-        counts.setdefault(one["reason"], {})[one["priority"]] = one["count"]
+        total = axis.bands.total(group, "count")
+        counts.setdefault(total["reason"], {})[total["priority"]] = total["count"]
     if not counts:
         return None
     reasons = sorted(counts, key=lambda reason: sum(counts[reason].values()))
     figure, (axes,) = new_figure(0.7 + 0.32 * len(reasons))
     left = dict.fromkeys(reasons, 0)
-    for priority in sorted({one for by in counts.values() for one in by}):
+    for priority in sorted({priority for by in counts.values() for priority in by}):
         widths = [counts[reason].get(priority, 0) for reason in reasons]
         axes.barh(
             [reason_words(reason) for reason in reasons],

@@ -1,4 +1,4 @@
-"""What several plots need: axes of time and of durations, stacks, lines, the colours."""
+"""Shared parts of plots: axes of time and of durations, stacks, lines, the colours."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fairlane.spark.report.bands import Bands
     from fairlane.spark.report.time_windows import Rows
 
-    Axes = Any  # matplotlib's own types do not know that a moment may stand for a number
+    Axes = Any  # matplotlib's own types do not accept a moment for a number
     Figure = Any
 
 # Legible on white and on black; on the page each is a variable with a value for either.
@@ -62,25 +62,25 @@ def figure(height: float, panels: int = 1) -> tuple[Figure, list[Axes]]:
 
 
 def time(ms: float) -> datetime:
-    """Milliseconds as a moment."""
+    """Returns milliseconds as a moment."""
     return datetime.fromtimestamp(ms / 1000, UTC)
 
 
 def by_priority(rows: Rows) -> dict[int, Rows]:
-    """Rows that have a priority and a moment, by priority, in order."""
-    found: dict[int, Rows] = {}
+    """Returns the rows by priority, in the order of priority and moment."""
+    series: dict[int, Rows] = {}
     for row in sorted(rows, key=lambda row: (row["priority"], row["at"])):
-        found.setdefault(row["priority"], []).append(row)
-    return found
+        series.setdefault(row["priority"], []).append(row)
+    return series
 
 
 def on_time(axes: Axes, span_ms: tuple[float, float]) -> None:
     """Makes the axis below one of time, of the whole report in every plot."""
-    found = _moments(span_ms)
-    step_ms, days = found[1] - found[0], _days(found)
-    clocks = [_clock(time(at), step_ms) for at in found] if step_ms < _DAY else []
+    moments = _moments(span_ms)
+    step_ms, days = moments[1] - moments[0], _days(moments)
+    clocks = [_clock(time(at), step_ms) for at in moments] if step_ms < _DAY else []
     # Two labels, not one of two lines: a browser centres each of them by its own font.
-    axes.set_xticks([time(at) for at in found], clocks or list(days.values()))
+    axes.set_xticks([time(at) for at in moments], clocks or list(days.values()))
     if clocks:
         axes.xaxis.remove_overlapping_locs = False
         axes.set_xticks([time(at) for at in days], list(days.values()), minor=True)
@@ -90,8 +90,8 @@ def on_time(axes: Axes, span_ms: tuple[float, float]) -> None:
 
 def _moments(span_ms: tuple[float, float]) -> range:
     """Returns the moments in a span that get a label, ms."""
-    fitting = [found for step in _STEPS_MS if len(found := _multiples(step, span_ms)) >= _FEWEST]
-    return min(fitting, key=lambda found: abs(len(found) - _BEST))
+    fitting = [labels for step in _STEPS_MS if len(labels := _multiples(step, span_ms)) >= _FEWEST]
+    return min(fitting, key=lambda labels: abs(len(labels) - _BEST))
 
 
 def _multiples(step_ms: int, span_ms: tuple[float, float]) -> range:
@@ -104,8 +104,8 @@ def _days(moments_ms: Sequence[int]) -> dict[int, str]:
     first: dict[str, int] = {}
     for at in moments_ms:
         first.setdefault(f"{time(at):%Y-%m-%d}", at)
-    found = {at: day for day, at in first.items()}
-    return {at: f"{day} UTC" if at == moments_ms[0] else day for at, day in found.items()}
+    days = {at: day for day, at in first.items()}
+    return {at: f"{day} UTC" if at == moments_ms[0] else day for at, day in days.items()}
 
 
 def _clock(moment: datetime, step_ms: int) -> str:
@@ -117,7 +117,7 @@ def _clock(moment: datetime, step_ms: int) -> str:
 
 
 def in_time_units(axes: Axes) -> None:
-    """The axis on the left is a logarithmic one of milliseconds, labelled as people say it."""
+    """Makes the left axis a logarithmic one of milliseconds, with labels such as "12 ms"."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     axes.set_yscale("log")
@@ -144,33 +144,33 @@ def legend(axes: Axes) -> None:
 
 
 def stacked(axes: Axes, bands: Bands, rows: Rows, value: str, window_s: float) -> None:
-    """Steps of each window, one priority on the other, the most urgent at the bottom."""
+    """Draws steps of each window, one priority on the other, the most urgent at the bottom."""
     below: dict[int, float] = {}
-    for priority, found in by_priority(rows).items():
-        heights = [row[value] for row in found]
+    for priority, series in by_priority(rows).items():
+        heights = [row[value] for row in series]
         axes.bar(
-            [time(row["at"]) for row in found],
+            [time(row["at"]) for row in series],
             heights,
-            bottom=[below.get(row["window"], 0.0) for row in found],
+            bottom=[below.get(row["window"], 0.0) for row in series],
             width=window_s / 86_400 * 0.9,
             align="edge",
             color=colour_of(bands, priority),
             label=name_of(bands, priority),
             linewidth=0,
         )
-        for row, height in zip(found, heights, strict=True):
+        for row, height in zip(series, heights, strict=True):
             below[row["window"]] = below.get(row["window"], 0.0) + height
 
 
 def line(axes: Axes, rows: Rows, value: str, window_s: float, **style: Any) -> None:
-    """A line through the middles of the windows; a dot where there is one alone."""
+    """Draws a line through the middles of the windows, and a dot for a window alone."""
     times: list[Any] = []
     values: list[float] = []
     windows = {row["window"] for row in rows}
     alone: list[tuple[Any, float]] = []
     for row in rows:
         at, here = time(row["at"] + window_s * 500), row["window"]
-        if values and here - 1 not in windows:  # nothing is known in between
+        if values and here - 1 not in windows:  # no value in between
             times.append(at)
             values.append(math.nan)
         times.append(at)
@@ -181,7 +181,7 @@ def line(axes: Axes, rows: Rows, value: str, window_s: float, **style: Any) -> N
     if alone:
         axes.plot(
             [at for at, _ in alone],
-            [one for _, one in alone],
+            [value_alone for _, value_alone in alone],
             color=style["color"],
             linestyle="none",
             marker="o",
@@ -190,7 +190,7 @@ def line(axes: Axes, rows: Rows, value: str, window_s: float, **style: Any) -> N
 
 
 def as_share(axes: Axes) -> None:
-    """The axis on the left is a share, in percent."""
+    """Makes the left axis a share, in percent."""
     from matplotlib.ticker import PercentFormatter
 
     axes.set_ylim(0, 1.04)
