@@ -1,4 +1,4 @@
-"""What a demo needs around its story: it leaves nothing behind, however it ends."""
+"""Cleans up around a demo: it leaves nothing behind, however it ends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def end_as_by_ctrl_c() -> None:
-    """SIGTERM, and the end of the terminal, interrupt this program as Ctrl-C does."""
+    """Makes SIGTERM, and the end of the terminal, interrupt this program as Ctrl-C does."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
 
@@ -27,7 +27,7 @@ def _interrupt(*_: object) -> NoReturn:
 
 @contextlib.contextmanager
 def cancelled_unless_ended(queue: Queue) -> Iterator[None]:
-    """Neither an aborted demo nor this one leaves anything to do in the queue."""
+    """Cancels the queue's unfinished requests, before (of an aborted demo) and after."""
     _cancel_all(queue)
     try:
         yield
@@ -36,12 +36,12 @@ def cancelled_unless_ended(queue: Queue) -> Iterator[None]:
 
 
 def _cancel_all(queue: Queue) -> None:
-    for left in queue.status()["requests"]:
+    for unfinished in queue.status()["requests"]:
         with contextlib.suppress(FairlaneError):  # it has just ended
-            queue.request(left.id).cancel("left by the demo")
+            queue.request(unfinished.id).cancel("left by the demo")
 
 
 def near(path: Path) -> Path:
-    """The path as seen from here, if it is below."""
+    """Returns the path relative to the current directory, if it is below it."""
     path, here = path.resolve(), Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path

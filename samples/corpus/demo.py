@@ -1,7 +1,7 @@
 """See Fairlane work: `make demo`.
 
 Three requests over the source files of the standard library, and real workers: the urgent one is
-submitted last, overtakes and ends first. Needs nothing: without --redis or FAIRLANE_REDIS it
+submitted last, overtakes and ends first. Without --redis or FAIRLANE_REDIS it
 starts Fairlane's embedded server. Prints a table; writes every request's results, in input order.
 """
 
@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from around import cancelled_unless_ended, end_as_by_ctrl_c, near
-from asked import SOME, Asked, plan
+from demo_requests import SOME, DemoRequest, plan
 from live import live
-from table import findings_of, imported, longest, table, timeline, total
+from table import Finding, findings_of, imported, longest, table, timeline, total
 from workers import Workers
 
 from fairlane import FairlaneError, Queue
@@ -27,25 +27,25 @@ if TYPE_CHECKING:
     from live import Bars, Lines
 
 HERE = Path(__file__).resolve().parent
-QUEUE = "demo-corpus"  # of its own: it does not mix with anybody's work
+QUEUE = "demo-corpus"  # of its own: it does not mix with other work
 HANDLER = "measure:measure"  # importable, as the workers run in this folder
 LOOK_S = 0.1
 
 
 class DemoFailed(Exception):
-    """The demo did not show what it promises."""
+    """Reports a promise that the demo did not keep."""
 
 
 def main() -> int:
-    given = arguments()
+    options = arguments()
     end_as_by_ctrl_c()
     try:
-        return demo(given)
+        return demo(options)
     except KeyboardInterrupt:
-        tell("interrupted: the requests are cancelled, the workers have drained")
+        note("interrupted: the requests are cancelled, the workers have drained")
         return 130
     except (DemoFailed, FairlaneError) as error:
-        tell(str(error))
+        note(str(error))
         return getattr(error, "exit_code", 1)
 
 
@@ -60,76 +60,84 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def demo(given: argparse.Namespace) -> int:
-    url = resolve_url(given.redis)
-    if redis_url(given.redis) is None:
-        tell("Redis is the embedded server; it keeps running (to end it: fairlane server stop)")
-    given.out.mkdir(parents=True, exist_ok=True)
-    asked = plan(given.files)
-    # Should the demo be killed, they end by themselves when its requests have: --until-idle.
+def demo(options: argparse.Namespace) -> int:
+    url = resolve_url(options.redis)
+    if redis_url(options.redis) is None:
+        note("Redis is the embedded server; it keeps running (to end it: fairlane server stop)")
+    options.out.mkdir(parents=True, exist_ok=True)
+    requests = plan(options.files)
+    # --until-idle: if the demo is killed, its workers end when its requests have ended.
     workers = Workers(
-        given.workers, HANDLER, "--processes", str(given.processes), "--until-idle",
-        folder=HERE, url=url, queue=QUEUE, log=given.out / "workers.log",
+        options.workers, HANDLER, "--processes", str(options.processes), "--until-idle",
+        folder=HERE, url=url, queue=QUEUE, log=options.out / "workers.log",
     )  # fmt: skip
     with Queue.from_url(url, name=QUEUE) as queue, cancelled_unless_ended(queue):
-        asked[0].submit(queue)  # before the workers, which leave when there is nothing to do
-        tell(
-            f"{given.workers} workers with {given.processes} processes each; "
-            f"bulk is submitted: {len(asked[0].paths):,} files"
+        requests[0].submit(queue)  # before the workers, which leave when there is nothing to do
+        note(
+            f"{options.workers} workers with {options.processes} processes each; "
+            f"bulk is submitted: {len(requests[0].paths):,} files"
         )
-        with workers, live(asked) as view:
-            run(queue, asked, workers, view, given.timeout)
-    close(asked, given.out)
+        with workers, live(requests) as view:
+            run(queue, requests, workers, view, options.timeout)
+    close(requests, options.out)
     return 0
 
 
 def run(
-    queue: Queue, asked: tuple[Asked, ...], workers: Workers, view: Bars | Lines, timeout: float
+    queue: Queue,
+    requests: tuple[DemoRequest, ...],
+    workers: Workers,
+    view: Bars | Lines,
+    timeout: float,
 ) -> None:
-    """Submits middle and urgent when it is their turn, and looks until all have ended."""
-    bulk, middle, urgent = asked
+    """Submits middle and urgent when it is their turn, and waits until all have ended."""
+    bulk, middle, urgent = requests
     until = time.monotonic() + timeout
-    while not all(one.ended for one in asked):
+    while not all(request.ended for request in requests):
         if middle.request is None and bulk.share >= 0.2:
             middle.submit(queue)
             view.say(f"middle is submitted: {len(middle.paths)} files of {', '.join(SOME)}")
         if urgent.request is None and middle.share >= 0.3:
             urgent.submit(queue)
             view.say("urgent is submitted: what is the longest function of asyncio?")
-        were_gone = workers.are_gone  # known before the look: they leave when all has ended
-        for one in asked:
-            one.look()
+        were_gone = workers.are_gone  # read before the progress: workers leave when all has ended
+        for request in requests:
+            request.look()
         view.show()
-        for one in asked:
-            if one.ended and not one.results:
-                collect(one, bulk, view)
-        if were_gone and not all(one.ended for one in asked):
-            raise DemoFailed(f"every worker has ended before its time; they said:\n{workers.said}")
+        for request in requests:
+            if request.ended and not request.results:
+                collect(request, bulk, view)
+        if were_gone and not all(request.ended for request in requests):
+            raise DemoFailed(
+                f"every worker has ended before its time; the end of its log:\n{workers.log_end}"
+            )
         if time.monotonic() > until:
-            raise DemoFailed(f"not ended after {timeout:g} s; the workers said:\n{workers.said}")
+            raise DemoFailed(
+                f"not ended after {timeout:g} s; the end of the log:\n{workers.log_end}"
+            )
         time.sleep(LOOK_S)
 
 
-def collect(one: Asked, bulk: Asked, view: Bars | Lines) -> None:
-    """A request has ended: its results, and what they say."""
-    assert one.request is not None
-    one.results = list(one.request.results())
+def collect(request: DemoRequest, bulk: DemoRequest, view: Bars | Lines) -> None:
+    """Reads the results of an ended request, and prints what they show."""
+    assert request.request is not None
+    request.results = list(request.request.results())
     answer = ""
-    if one.name == "urgent":
-        answer = f": {', '.join(longest(findings_of(one.results)))}"
-    beside = "" if one is bulk else f"  [bulk: {bulk.share:.0%}]"
-    view.say(f"{one.name} has ended{answer}{beside}")
+    if request.name == "urgent":
+        answer = f": {', '.join(longest(findings_of(request.results)))}"
+    beside = "" if request is bulk else f"  [bulk: {bulk.share:.0%}]"
+    view.say(f"{request.name} has ended{answer}{beside}")
 
 
-def close(asked: tuple[Asked, ...], out: Path) -> None:
-    """Writes the results, prints the table and the findings, and holds the demo to its promises."""
-    for one in asked:
-        write(one, out / f"{one.name}.ndjson")
-    rows = sorted((one.row() for one in asked), key=lambda row: row.last)
+def close(requests: tuple[DemoRequest, ...], out: Path) -> None:
+    """Writes the results, prints table and findings. Raises DemoFailed for a broken promise."""
+    for request in requests:
+        write(request, out / f"{request.name}.ndjson")
+    rows = sorted((request.row() for request in requests), key=lambda row: row.last)
     print("\n".join(["", *table(rows), "", *timeline(rows), ""]))
-    print("\n".join(findings(asked, out)))
-    wrong = [sentence for one in asked for sentence in complaints(one, out)]
-    bulk, _, urgent = asked
+    print("\n".join(findings(requests, out)))
+    wrong = [sentence for request in requests for sentence in complaints(request, out)]
+    bulk, _, urgent = requests
     if ended_ms(urgent) >= ended_ms(bulk):
         wrong.append("urgent did not end before bulk")
     if wrong:
@@ -138,50 +146,56 @@ def close(asked: tuple[Asked, ...], out: Path) -> None:
     print(f"\nok: urgent was submitted last and ended {ahead:.1f} s before bulk")
 
 
-def ended_ms(one: Asked) -> int:
-    return one.progress.ended_ms if one.progress else 0
+def ended_ms(request: DemoRequest) -> int:
+    return request.progress.ended_ms if request.progress else 0
 
 
-def write(one: Asked, target: Path) -> None:
-    """The results in input order, one JSON object a line."""
+def write(request: DemoRequest, target: Path) -> None:
+    """Writes the results in input order, one JSON object a line."""
     with target.open("wb") as file:
-        for result in one.results:
+        for result in request.results:
             file.write((result.body or b"null") + b"\n")
 
 
-def complaints(one: Asked, out: Path) -> list[str]:
-    """What is not as it should be."""
-    row = one.row()
-    found = findings_of(one.results)
+def complaints(request: DemoRequest, out: Path) -> list[str]:
+    """Returns the promises that a request breaks."""
+    row = request.row()
+    measured = findings_of(request.results)
     checks = {
         "some are dead": row.dead == 0,
-        "the results are not in input order": [each["path"] for each in found] == one.paths,
-        "more workers than the limit": row.at_once <= row.limit,
-        "not every result was written": lines_of(out / f"{one.name}.ndjson") == len(one.paths),
+        "the results are not in input order": [finding["path"] for finding in measured]
+        == request.paths,
+        "more workers than the limit": row.peak <= row.limit,
+        "not every result was written": lines_of(out / f"{request.name}.ndjson")
+        == len(request.paths),
     }
-    return [f"{one.name}: {what}" for what, is_well in checks.items() if not is_well]
+    return [f"{request.name}: {problem}" for problem, is_well in checks.items() if not is_well]
 
 
 def lines_of(path: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else -1
 
 
-def findings(asked: tuple[Asked, ...], out: Path) -> list[str]:
-    bulk, _, urgent = asked
-    found = findings_of(bulk.results)
+def findings(requests: tuple[DemoRequest, ...], out: Path) -> list[str]:
+    bulk, _, urgent = requests
+    measured = findings_of(bulk.results)
     facts = {
-        "measured": f"{len(found):,} files, {total(found, 'lines'):,} lines, "
-        f"{total(found, 'tokens'):,} tokens, {total(found, 'functions'):,} functions",
-        "not parsable": f"{sum('error' in one for one in found)} files (results with an error)",
-        "longest": "; ".join(longest(found, 2)),
+        "measured": f"{len(measured):,} files, {total(measured, 'lines'):,} lines, "
+        f"{total(measured, 'tokens'):,} tokens, {total(measured, 'functions'):,} functions",
+        "not parsable": f"{sum(map(has_error, measured))} files (results with an error)",
+        "longest": "; ".join(longest(measured, 2)),
         "in asyncio": "; ".join(longest(findings_of(urgent.results))),
-        "most imported": ", ".join(imported(found)),
-        "results": f"{near(out)}/{{{','.join(one.name for one in asked)}}}.ndjson",
+        "most imported": ", ".join(imported(measured)),
+        "results": f"{near(out)}/{{{','.join(request.name for request in requests)}}}.ndjson",
     }
     return [f"{name:<14} {text}" for name, text in facts.items()]
 
 
-def tell(sentence: str) -> None:
+def has_error(finding: Finding) -> bool:
+    return "error" in finding
+
+
+def note(sentence: str) -> None:
     print(f"demo: {sentence}", file=sys.stderr, flush=True)
 
 

@@ -7,27 +7,27 @@ import time
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
-    from asked import Asked
+    from demo_requests import DemoRequest
 
 LINE_S = 1.0
 
 
-def live(asked: tuple[Asked, ...]) -> Bars | Lines:
-    """What this stderr can show."""
+def live(requests: tuple[DemoRequest, ...]) -> Bars | Lines:
+    """Returns the view that this stderr can show."""
     if sys.stderr.isatty():
         try:
-            return Bars(asked)
+            return Bars(requests)
         except ImportError:  # the extra `progress` is not installed
             pass
-    return Lines(asked)
+    return Lines(requests)
 
 
 class Lines:
-    """Plain lines."""
+    """Writes plain lines."""
 
-    def __init__(self, asked: tuple[Asked, ...]) -> None:
-        self._asked = asked
-        self._began = self._said = time.monotonic()
+    def __init__(self, requests: tuple[DemoRequest, ...]) -> None:
+        self._requests = requests
+        self._began = self._shown = time.monotonic()
 
     def __enter__(self) -> Self:
         return self
@@ -36,32 +36,32 @@ class Lines:
         pass
 
     def show(self) -> None:
-        """A line, when it is time for one."""
+        """Writes a line of progress, at most one a second."""
         now = time.monotonic()
-        if now - self._said >= LINE_S:
-            self._said = now
-            self.say("   ".join(_short(one) for one in self._asked if one.request))
+        if now - self._shown >= LINE_S:
+            self._shown = now
+            self.say("   ".join(_short(request) for request in self._requests if request.request))
 
     def say(self, sentence: str) -> None:
-        """Something happened."""
+        """Writes a sentence with the time since the beginning."""
         print(f"{time.monotonic() - self._began:5.1f} s  {sentence}", file=sys.stderr, flush=True)
 
 
-def _short(asked: Asked) -> str:
-    now = asked.progress
-    if now is None or now.ended:
-        return f"{asked.name} ended"
-    return f"{asked.name} {asked.share:4.0%} ({now.held}/{now.limit} permits)"
+def _short(request: DemoRequest) -> str:
+    progress = request.progress
+    if progress is None or progress.ended:
+        return f"{request.name} ended"
+    return f"{request.name} {request.share:4.0%} ({progress.held}/{progress.limit} permits)"
 
 
 class Bars:
-    """A bar for each request. Colours follow NO_COLOR."""
+    """Draws a bar for each request. Colours follow NO_COLOR."""
 
-    def __init__(self, asked: tuple[Asked, ...]) -> None:
+    def __init__(self, requests: tuple[DemoRequest, ...]) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
 
-        self._asked = asked
+        self._requests = requests
         self._began = time.monotonic()
         self._bars = Progress(
             TextColumn("{task.description}", markup=False),
@@ -70,10 +70,12 @@ class Bars:
             console=Console(stderr=True),
         )
         self._tasks = {
-            one.name: self._bars.add_task(
-                f"{one.name:<6}  priority {one.priority:>2}", total=len(one.paths), text=""
+            request.name: self._bars.add_task(
+                f"{request.name:<6}  priority {request.priority:>2}",
+                total=len(request.paths),
+                text="",
             )
-            for one in asked
+            for request in requests
         }
 
     def __enter__(self) -> Self:
@@ -85,15 +87,19 @@ class Bars:
         self._bars.stop()
 
     def show(self) -> None:
-        """Draws all of them."""
-        for one in self._asked:
-            now = one.progress
-            if now is not None:
-                text = f"{now.total - now.left:>5,}/{now.total:,}"
-                text += "  ended" if now.ended else f"  permits {now.held}/{now.limit}"
-                self._bars.update(self._tasks[one.name], completed=now.total - now.left, text=text)
+        """Draws all bars."""
+        for request in self._requests:
+            progress = request.progress
+            if progress is not None:
+                text = f"{progress.total - progress.left:>5,}/{progress.total:,}"
+                text += (
+                    "  ended" if progress.ended else f"  permits {progress.held}/{progress.limit}"
+                )
+                self._bars.update(
+                    self._tasks[request.name], completed=progress.total - progress.left, text=text
+                )
 
     def say(self, sentence: str) -> None:
-        """Something happened: it stands above the bars."""
+        """Writes a sentence above the bars."""
         clock = f"{time.monotonic() - self._began:5.1f} s"
         self._bars.console.print(f"{clock}  {sentence}", markup=False, highlight=False)

@@ -26,21 +26,21 @@ _NO_CODE = {
     tokenize.NEWLINE,
     tokenize.NL,
 }
-# What the parser and the tokenizer say of a file they can't read.
+# Errors of the parser and the tokenizer for a file that they cannot read.
 _UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError, tokenize.TokenError)
 
 
 def measure(body: bytes) -> bytes:
-    """One sub-request: `body` is a path, relative to the standard library or absolute.
+    """Measures one file; `body` is its path, relative to the standard library or absolute.
 
-    A file that can't be parsed is a finding like any other: a result with the key `error`. Only
-    what should not happen raises, and is tried again. `run` says who did it, and when.
+    A file that cannot be parsed is a result, too, with the key `error`. Only unexpected errors
+    raise, and are retried. `run` has the process id and the times.
     """
     began = time.time()
     path = os.fsdecode(body)
-    found = {"path": path, **_measure(path)}
-    found["run"] = {"pid": os.getpid(), "began": began, "ended": time.time()}
-    return json.dumps(found).encode()
+    finding = {"path": path, **_measure(path)}
+    finding["run"] = {"pid": os.getpid(), "began": began, "ended": time.time()}
+    return json.dumps(finding).encode()
 
 
 def _measure(path: str) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def _measure(path: str) -> dict[str, Any]:
 
 
 def _tokens(source: bytes) -> int:
-    """How many tokens are code: no comments, no layout."""
+    """Counts the tokens that are code: no comments, no layout."""
     tokens = tokenize.tokenize(io.BytesIO(source).readline)
     return sum(token.type not in _NO_CODE for token in tokens)
 
@@ -86,7 +86,7 @@ def _structure(source: bytes) -> dict[str, Any]:
 
 
 def _parse(source: bytes) -> ast.Module:
-    """The tree. Python 2's escapes make the parser warn; a big tree makes the collector slow."""
+    """Parses without warnings (Python 2's escapes) and without the slow garbage collector."""
     gc.disable()
     try:
         with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""The input every machine has: the source files of the running Python's standard library.
+"""Lists the source files of the running Python's standard library: input on every machine.
 
 As a program it prints them, one path a line, which is what `rq-submit` takes:
 
@@ -17,17 +17,17 @@ _FOREIGN = {"dist-packages", "site-packages"}
 
 
 def sources(*packages: str) -> list[str]:
-    """Paths relative to the standard library, sorted; of all packages unless some are named."""
-    found = (path.relative_to(STDLIB) for path in STDLIB.rglob("*.py"))
+    """Returns paths relative to the standard library, sorted; of all packages or the named."""
+    files = (path.relative_to(STDLIB) for path in STDLIB.rglob("*.py"))
     return sorted(
         path.as_posix()
-        for path in found
+        for path in files
         if not _FOREIGN & set(path.parts) and (not packages or path.parts[0] in packages)
     )
 
 
 def spread(paths: list[str], most: int | None) -> list[str]:
-    """At most `most` of the paths, taken evenly from all over."""
+    """Returns at most `most` of the paths, evenly from all over."""
     if most is None or most >= len(paths):
         return paths
     return [paths[i * len(paths) // most] for i in range(most)]
@@ -37,8 +37,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Print the standard library's source files.")
     parser.add_argument("packages", nargs="*", metavar="PACKAGE", help="only of these")
     parser.add_argument("--files", type=int, metavar="N", help="at most N, from all over")
-    given = parser.parse_args()
-    for path in spread(sources(*given.packages), given.files):
+    options = parser.parse_args()
+    for path in spread(sources(*options.packages), options.files):
         sys.stdout.write(f"{path}\n")
 
 

@@ -1,4 +1,4 @@
-"""What the demo prints at the end: a table, a timeline, findings. Computes, knows no Redis."""
+"""Formats what the demo prints at the end: a table, a timeline, findings. Needs no Redis."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from fairlane.model import Result
 
 Interval = tuple[float, float]
-Found = dict[str, Any]
+Finding = dict[str, Any]
 
 HEAD = ("request", "priority", "limit", "sub-requests", "dead", "waited", "ran", "total",
-        "at once", "per second")  # fmt: skip
+        "peak", "per second")  # fmt: skip
 COLUMNS = 64
 
 
 @dataclass(frozen=True)
 class Row:
-    """One request's numbers; times in seconds, from the handlers' own clock."""
+    """Holds one request's numbers; times in seconds, from the handlers' own clock."""
 
     id: str
     priority: int
@@ -36,8 +36,8 @@ class Row:
     def of(
         cls, id: str, priority: int, limit: int, submitted: float, results: Sequence[Result]  # noqa: A002
     ) -> Row:  # fmt: skip
-        found = findings_of(results)
-        intervals = [(one["run"]["began"], one["run"]["ended"]) for one in found]
+        findings = findings_of(results)
+        intervals = [(finding["run"]["began"], finding["run"]["ended"]) for finding in findings]
         dead = sum(result.status == "dead" for result in results)
         return cls(id, priority, limit, len(results), dead, submitted, intervals)
 
@@ -50,8 +50,8 @@ class Row:
         return max((ended for _, ended in self.intervals), default=self.submitted)
 
     @property
-    def at_once(self) -> int:
-        """The most handlers that ran at the same time: never more than the limit."""
+    def peak(self) -> int:
+        """Returns the most handlers that ran at the same time: never more than the limit."""
         return peak(self.intervals)
 
     def cells(self) -> tuple[str, ...]:
@@ -60,17 +60,17 @@ class Row:
         times = (self.first - self.submitted, ran, self.last - self.submitted)
         return (
             self.id, str(self.priority), str(self.limit), f"{self.count:,}", str(self.dead),
-            *(f"{seconds:.2f} s" for seconds in times), str(self.at_once), rate,
+            *(f"{seconds:.2f} s" for seconds in times), str(self.peak), rate,
         )  # fmt: skip
 
 
-def findings_of(results: Iterable[Result]) -> list[Found]:
-    """What the handler returned, in the order of the results; the dead have returned nothing."""
+def findings_of(results: Iterable[Result]) -> list[Finding]:
+    """Returns the handler's findings in the order of the results; the dead have none."""
     return [json.loads(result.body) for result in results if result.body is not None]
 
 
 def peak(intervals: Iterable[Interval]) -> int:
-    """The most intervals that overlap. One that begins as another ends does not overlap it."""
+    """Returns how many intervals overlap at most; touching ends do not overlap."""
     moments = [(began, 1) for began, _ in intervals] + [(ended, -1) for _, ended in intervals]
     now = most = 0
     for _, step in sorted(moments):
@@ -80,7 +80,7 @@ def peak(intervals: Iterable[Interval]) -> int:
 
 
 def table(rows: Sequence[Row]) -> Iterator[str]:
-    """The lines of the table."""
+    """Yields the lines of the table."""
     grid = [HEAD, *(row.cells() for row in rows)]
     widths = [max(map(len, column)) for column in zip(*grid, strict=True)]
     for n, (name, *numbers) in enumerate(grid):
@@ -91,7 +91,7 @@ def table(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def timeline(rows: Sequence[Row], columns: int = COLUMNS) -> Iterator[str]:
-    """A line for each request: how many workers it had, on average, in each column's time."""
+    """Yields a line for each request: its workers, on average, in each column's time."""
     start = min(row.submitted for row in rows)
     step = (max(row.last for row in rows) - start) / columns or 1.0
     width = max(len(row.id) for row in rows)
@@ -103,17 +103,17 @@ def timeline(rows: Sequence[Row], columns: int = COLUMNS) -> Iterator[str]:
 
 
 def _mark(row: Row, at: float, step: float) -> str:
-    """Nothing when it was not there, a point when it waited, else its workers."""
+    """Returns a blank before and after the request, a point while it waits, else its workers."""
     if at + step <= row.submitted or at >= row.last:
         return " "
     busy = sum(max(0.0, min(ended, at + step) - max(began, at)) for began, ended in row.intervals)
     return str(max(1, round(busy / step))) if busy else "."
 
 
-def longest(found: Iterable[Found], most: int = 1) -> list[str]:
-    """The longest functions, as sentences."""
+def longest(findings: Iterable[Finding], most: int = 1) -> list[str]:
+    """Returns the longest functions, as sentences."""
     ranked = sorted(
-        ((one["longest"], one["path"]) for one in found if one.get("longest")),
+        ((finding["longest"], finding["path"]) for finding in findings if finding.get("longest")),
         key=lambda pair: (-pair[0]["lines"], pair[1]),
     )
     return [
@@ -122,12 +122,12 @@ def longest(found: Iterable[Found], most: int = 1) -> list[str]:
     ]
 
 
-def imported(found: Iterable[Found], most: int = 5) -> list[str]:
-    """The modules that most files import."""
-    counts = Counter(module for one in found for module in one.get("imports", ()))
+def imported(findings: Iterable[Finding], most: int = 5) -> list[str]:
+    """Returns the modules that most files import."""
+    counts = Counter(module for finding in findings for module in finding.get("imports", ()))
     return [f"{module} ({count:,})" for module, count in counts.most_common(most)]
 
 
-def total(found: Iterable[Found], what: str) -> int:
-    """The sum of one measure."""
-    return sum(one.get(what, 0) for one in found)
+def total(findings: Iterable[Finding], measure: str) -> int:
+    """Returns the sum of one measure."""
+    return sum(finding.get(measure, 0) for finding in findings)

@@ -1,4 +1,4 @@
-"""Real workers, as anybody would start them: `fairlane worker`, each a process with processes."""
+"""Starts real workers, as a user does: `fairlane worker`, each with processes of its own."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ PATIENCE_S = 15.0
 
 
 class Workers:
-    """So many workers, drained at the end whatever happens.
+    """Runs `count` workers, and drains them at the end in any case.
 
-    `folder` has the handler's file: they run in it. They have a session of their own, so that
+    They run in `folder`, which has the handler's file. They have a session of their own, so that
     Ctrl-C reaches only the demo, which drains them.
     """
 
@@ -57,15 +57,15 @@ class Workers:
 
     @property
     def pids(self) -> set[int]:
-        """The numbers of their supervisors, as the queue's registry has them."""
+        """Returns the process ids of their supervisors, as in the queue's registry."""
         return {worker.pid for worker in self._running}
 
     @property
     def are_gone(self) -> bool:
-        """True when none of them runs any more."""
+        """Returns True when none of them runs any more."""
         return all(worker.poll() is not None for worker in self._running)
 
     @property
-    def said(self) -> str:
-        """The end of what they logged."""
+    def log_end(self) -> str:
+        """Returns the end of their log."""
         return self._log.read_text(errors="replace")[-2000:]

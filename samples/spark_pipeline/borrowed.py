@@ -1,4 +1,4 @@
-"""What the other sample, `samples/corpus`, has already. Only the driver's program needs it."""
+"""Imports parts of the other sample, `samples/corpus`. Only the driver's program needs them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same answer by Spark alone, from the same texts, and whether the two are equal to the row."""
+"""Computes the same answer by Spark alone, and compares both row by row."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ ANSWER = "sha1 string, lines long, words long, known map<string, long>"
 
 
 def plain(texts: DataFrame) -> DataFrame:
-    """Lines, words and some words' counts of each text, by Spark's own functions."""
+    """Returns lines, words and some words' counts of each text, by Spark's own functions."""
     from pyspark.sql import functions as sql
 
-    # A byte is a character: what is no UTF-8 counts like everything else.
+    # A byte is a character, so bytes that are no UTF-8 count, too.
     text = sql.decode("body", "ISO-8859-1")
     sign = "[A-Za-z0-9_]"
     return texts.select(
@@ -32,7 +32,7 @@ def plain(texts: DataFrame) -> DataFrame:
 
 
 def answered(results: DataFrame) -> DataFrame:
-    """The same columns of what the workers answered: `request` and `result`."""
+    """Returns the same columns from the workers' results: `request` and `result`."""
     from pyspark.sql import functions as sql
 
     answer = sql.from_json(sql.col("result").cast("string"), ANSWER).alias("answer")
@@ -43,16 +43,16 @@ def answered(results: DataFrame) -> DataFrame:
 
 
 def by_request(rows: DataFrame) -> DataFrame:
-    """Sums."""
+    """Returns the sums of each request."""
     from pyspark.sql import functions as sql
 
     sums = [sql.sum(name).alias(name) for name in ("lines", "words", *WORDS)]
     return rows.groupBy("request").agg(sql.count("*").alias("texts"), *sums)
 
 
-def differing(one: DataFrame, other: DataFrame) -> int:
-    """Rows that only one of them has, each as often as it has it more."""
-    names = one.columns
-    there = one.selectExpr(*(f"cast(`{name}` as string) as `{name}`" for name in names))
-    here = other.selectExpr(*(f"cast(`{name}` as string) as `{name}`" for name in names))
-    return there.exceptAll(here).count() + here.exceptAll(there).count()
+def differing(first: DataFrame, second: DataFrame) -> int:
+    """Counts the rows that only one frame has; duplicates count as often as they differ."""
+    names = first.columns
+    first_rows = first.selectExpr(*(f"cast(`{name}` as string) as `{name}`" for name in names))
+    second_rows = second.selectExpr(*(f"cast(`{name}` as string) as `{name}`" for name in names))
+    return first_rows.exceptAll(second_rows).count() + second_rows.exceptAll(first_rows).count()

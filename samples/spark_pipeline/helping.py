@@ -1,4 +1,4 @@
-"""The fleet, and what is seen of the workers while they work."""
+"""Runs the fleet, and watches the workers while they work."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HERE = Path(__file__).resolve().parent
 
 
 class Fleet(threading.Thread):
-    """`run_fleet` in a thread, so that this program can look at how it goes."""
+    """Runs `run_fleet` in a thread, so that this program can show the progress."""
 
     def __init__(self, spark: SparkSession, url: str, queue: str, workers: int) -> None:
         super().__init__(name="fleet")
@@ -33,16 +33,16 @@ class Fleet(threading.Thread):
         self.error: BaseException | None = None
 
     def run(self) -> None:
-        """Until the queue has nothing left."""
+        """Runs until the queue is idle."""
         from fairlane.spark import run_fleet
 
         try:
-            found = run_fleet(
+            summaries = run_fleet(
                 self._spark, count_table, input="table", redis=self._url, queue=self._queue,
                 workers=self._workers, name="pipeline", until_idle=True, max_idle_s=None,
             )  # fmt: skip
-            self.summary = [row.asDict() for row in found.collect()]
-        except BaseException as error:  # noqa: BLE001  told in the main thread
+            self.summary = [row.asDict() for row in summaries.collect()]
+        except BaseException as error:  # noqa: BLE001  raised in the main thread
             self.error = error
 
     def __enter__(self) -> Self:
@@ -66,33 +66,33 @@ class Fleet(threading.Thread):
 
 
 class View:
-    """Lines on stderr, each with the time since the beginning."""
+    """Writes lines to stderr, each with the time since the beginning."""
 
     def __init__(self) -> None:
-        self._began = self._said = time.monotonic()
+        self._began = self._shown = time.monotonic()
 
     def say(self, sentence: str) -> None:
-        """Something happened."""
+        """Writes a sentence."""
         print(f"{time.monotonic() - self._began:6.1f} s  {sentence}", file=sys.stderr, flush=True)
 
     def now_and_then(self, sentence: str) -> None:
-        """How far it is, a line a second."""
-        if time.monotonic() - self._said >= 1:
-            self._said = time.monotonic()
+        """Writes a sentence, at most one a second."""
+        if time.monotonic() - self._shown >= 1:
+            self._shown = time.monotonic()
             self.say(sentence)
 
 
 def workers_of(queue: Queue) -> list[dict[str, str]]:
-    """The registry: worker, host, pid and more of each."""
+    """Returns the registry: worker, host, pid and more of each."""
     from fairlane.spark.operations.stream_ranges import workers
 
-    return [dict(one) for one in queue.driver.run(workers(queue.name))]
+    return [dict(worker) for worker in queue.driver.run(workers(queue.name))]
 
 
 def kill_one(queue: Queue, spared: set[int]) -> str:
-    """kill -9 of a Spark Python process that is a worker; its name, "" if there is none yet."""
-    for one in workers_of(queue):
-        if int(one.get("pid", 0)) not in spared:
-            os.kill(int(one["pid"]), signal.SIGKILL)
-            return f"{one['worker']} (pid {one['pid']})"
+    """Sends SIGKILL to a fleet's worker; returns its name, "" if there is none yet."""
+    for worker in workers_of(queue):
+        if int(worker.get("pid", 0)) not in spared:
+            os.kill(int(worker["pid"]), signal.SIGKILL)
+            return f"{worker['worker']} (pid {worker['pid']})"
     return ""

@@ -3,7 +3,7 @@
 Spark reads the standard library's sources (and, with --log-lines, as many GB of log lines as you
 like) and splits them; every package becomes a request with its own priority and limit. Plain
 workers and a Spark fleet share the work; Spark archives, collects in order and adds up. At the end
-Spark computes the same alone: both answers must be equal to the row. Needs Java, nothing else:
+Spark computes the same alone: both answers must be equal to the row. Needs Java only:
 without --redis or FAIRLANE_REDIS it starts Fairlane's embedded server.
 """
 
@@ -29,21 +29,21 @@ from fairlane.queue import resolve_url
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-QUEUE = "demo-spark"  # of its own: it does not mix with anybody's work
+QUEUE = "demo-spark"  # of its own: it does not mix with other work
 LOOK_S = 0.1
-KILL_AT = 0.25  # of all that is to be done
-TARGETS = {0: 2_000, 1: 2_000, 2: 2_000}  # ms; what is urgent should not wait for longer
+KILL_AT = 0.25  # of all texts
+TARGETS = {0: 2_000, 1: 2_000, 2: 2_000}  # ms; urgent texts should not wait for longer
 
 
 class DemoFailed(Exception):
-    """The demo did not show what it promises."""
+    """Reports a promise that the demo did not keep."""
 
 
 def main() -> int:
-    given = arguments()
+    options = arguments()
     end_as_by_ctrl_c()
     try:
-        return demo(given)
+        return demo(options)
     except KeyboardInterrupt:
         print("demo: interrupted: the requests are cancelled", file=sys.stderr)
         return 130
@@ -67,42 +67,42 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def demo(given: argparse.Namespace) -> int:
+def demo(options: argparse.Namespace) -> int:
     from fairlane.spark import session
     from fairlane.spark.java_process import quiet_java
 
-    view, url, run = View(), resolve_url(given.redis), secrets.token_hex(3)
-    given.out.mkdir(parents=True, exist_ok=True)
+    view, url, run = View(), resolve_url(options.redis), secrets.token_hex(3)
+    options.out.mkdir(parents=True, exist_ok=True)
     for name in ("archive", "report", "checkpoint"):
-        shutil.rmtree(given.out / name, ignore_errors=True)
+        shutil.rmtree(options.out / name, ignore_errors=True)
     view.say("Spark starts on this machine")
-    # A failed Spark task is tried three times again: a worker may be killed.
+    # A failed Spark task is retried three times, because a worker may be killed.
     with quiet_java():
-        spark = session(f"local[{given.fleet},4]", "fairlane demo", {"spark.log.level": "OFF"})
+        spark = session(f"local[{options.fleet},4]", "fairlane demo", {"spark.log.level": "OFF"})
     for name in ("counting.py", "reading.py"):  # executors import them
         spark.sparkContext.addPyFile(str(HERE / name))
     with Queue.from_url(url, name=QUEUE) as queue, cancelled_unless_ended(queue):
-        texts = read(spark, given, run, view).persist()
+        texts = read(spark, options, run, view).persist()
         ids = submit(texts, url, view)
-        summary = work(spark, queue, ids, given, view)
-        collected = collect(spark, url, given.out, ids, view)
-        return close(spark, texts, collected, queue, ids, summary, given.out, view)
+        summary = work(spark, queue, ids, options, view)
+        collected = collect(spark, url, options.out, ids, view)
+        return close(spark, texts, collected, queue, ids, summary, options.out, view)
 
 
-def read(spark: SparkSession, given: argparse.Namespace, run: str, view: View) -> DataFrame:
-    """All texts, of the standard library and of log files."""
-    texts = corpus(spark, run, given.files)
-    if given.log_lines:
-        folder = given.out / f"logs-{given.log_lines:g}"
+def read(spark: SparkSession, options: argparse.Namespace, run: str, view: View) -> DataFrame:
+    """Returns all texts, of the standard library and of log files."""
+    texts = corpus(spark, run, options.files)
+    if options.log_lines:
+        folder = options.out / f"logs-{options.log_lines:g}"
         if not (folder / "_SUCCESS").exists():
-            view.say(f"Spark makes {given.log_lines:g} GB of log lines")
-            make_logs(spark, folder, given.log_lines)
+            view.say(f"Spark makes {options.log_lines:g} GB of log lines")
+            make_logs(spark, folder, options.log_lines)
         texts = texts.unionByName(logs(spark, run, folder))
     return texts
 
 
 def submit(texts: DataFrame, url: str, view: View) -> list[str]:
-    """A request for each package; their ids."""
+    """Submits a request for each package; returns their ids."""
     view.say("Spark reads, splits and submits")
     began = time.monotonic()
     options = {"redis": url, "queue": QUEUE, "requestColumn": "request", "bodyColumn": "body"}
@@ -116,47 +116,47 @@ def submit(texts: DataFrame, url: str, view: View) -> list[str]:
 
 
 def work(
-    spark: SparkSession, queue: Queue, ids: list[str], given: argparse.Namespace, view: View
+    spark: SparkSession, queue: Queue, ids: list[str], options: argparse.Namespace, view: View
 ) -> list[dict[str, Any]]:
-    """Plain workers and the fleet, until all requests have ended; the fleet's summary."""
-    url, log = queue.driver.url, given.out / "workers.log"
+    """Runs plain workers and the fleet until all requests have ended; returns the summary."""
+    url, log = queue.driver.url, options.out / "workers.log"
     with (
-        Fleet(spark, url, QUEUE, given.fleet) as fleet,
-        fleet.begun(queue),  # plain workers are faster at the start: none has a head start
+        Fleet(spark, url, QUEUE, options.fleet) as fleet,
+        fleet.begun(queue),  # plain workers start faster, so they wait for the fleet
         Workers(
-            given.workers, "counting:count", folder=HERE, url=url, queue=QUEUE, log=log
+            options.workers, "counting:count", folder=HERE, url=url, queue=QUEUE, log=log
         ) as others,
     ):
-        view.say(f"{given.workers} plain workers and {given.fleet} on Spark begin")
-        until, to_kill = time.monotonic() + given.timeout, given.kill
+        view.say(f"{options.workers} plain workers and {options.fleet} on Spark begin")
+        until, to_kill = time.monotonic() + options.timeout, options.kill
         while (share := done(queue, ids)) < 1:
             view.now_and_then(f"{share:4.0%} done")
             if to_kill and share >= KILL_AT and (killed := kill_one(queue, others.pids)):
                 to_kill = False
                 view.say(f"{share:4.0%} done, and killed: kill -9 of {killed}")
             if time.monotonic() > until:
-                raise DemoFailed(f"not ended after {given.timeout:g} s; see {log}")
+                raise DemoFailed(f"not ended after {options.timeout:g} s; see {log}")
             if fleet.error is not None:
                 raise fleet.error
             time.sleep(LOOK_S)
         view.say("all requests have ended")
-    if given.kill and to_kill:
-        raise DemoFailed("there was nobody to kill: give it more to do, as --log-lines 0.2")
+    if options.kill and to_kill:
+        raise DemoFailed("the work ended before a worker was killed: give more, as --log-lines 0.2")
     return fleet.summary
 
 
 def done(queue: Queue, ids: list[str]) -> float:
-    """How much of all is settled, 0 to 1."""
-    found = [queue.request(name).progress() for name in ids]
-    total = sum(one.total for one in found)
-    left = sum(one.left for one in found)
-    if total and not left and not all(one.ended for one in found):
+    """Returns how much of all is settled, 0 to 1."""
+    requests = [queue.request(name).progress() for name in ids]
+    total = sum(progress.total for progress in requests)
+    left = sum(progress.left for progress in requests)
+    if total and not left and not all(progress.ended for progress in requests):
         return 0.999
     return 1 - left / total if total else 1.0
 
 
 def collect(spark: SparkSession, url: str, out: Path, ids: list[str], view: View) -> DataFrame:
-    """Endings and results go to Parquet; the results of this run, in order."""
+    """Archives endings and results to Parquet; returns the results of this run, in order."""
     from fairlane.spark.archive.archive import archive
 
     archive(spark, url, str(out / "archive"), queue=QUEUE)
@@ -169,15 +169,15 @@ def close(
     spark: SparkSession, texts: DataFrame, collected: DataFrame, queue: Queue, ids: list[str],
     summary: list[dict[str, Any]], out: Path, view: View,
 ) -> int:  # fmt: skip
-    """Prints what was found, and holds the demo to its promises."""
+    """Prints the findings. Raises DemoFailed for a broken promise."""
     from fairlane.spark import report
 
-    found, alone = answered(collected).persist(), plain(texts).persist()
-    rows = differing(found, alone)
-    sums = differing(by_request(found), by_request(alone))
+    answers, alone = answered(collected).persist(), plain(texts).persist()
+    rows = differing(answers, alone)
+    sums = differing(by_request(answers), by_request(alone))
     view.say("computed again by Spark alone, and compared")
     made = report.make(spark, str(out / "archive"), str(out / "report"), targets=TARGETS)
-    print("\n".join(["", *table(queue, ids, by_request(found)), ""]))
+    print("\n".join(["", *table(queue, ids, by_request(answers)), ""]))
     by_fleet = {row["worker"] for row in summary}
     shares = collected.groupBy("worker").count().collect()
     for worker, count in sorted(shares, key=lambda row: -row[1]):
@@ -186,31 +186,31 @@ def close(
     print(f"\nreport   {near(made.paths['page'])}")
     wrong = {"texts": rows, "sums of requests": sums}
     if any(wrong.values()):
-        told = ", ".join(f"{count:,} {name}" for name, count in wrong.items() if count)
-        raise DemoFailed(f"Spark alone finds something else: {told} differ")
-    print(f"equal    {found.count():,} rows and {len(ids)} sums, by the queue and by Spark alone")
+        differences = ", ".join(f"{count:,} {name}" for name, count in wrong.items() if count)
+        raise DemoFailed(f"Spark alone computes another answer: {differences} differ")
+    print(f"equal    {answers.count():,} rows and {len(ids)} sums, by the queue and by Spark alone")
     return 0
 
 
 def table(queue: Queue, ids: list[str], sums: DataFrame) -> list[str]:
-    """The biggest requests, and what was found in them."""
-    known = {row["request"]: row for row in sums.collect()}
-    rows = sorted(ids, key=lambda name: -known[name]["lines"])
+    """Returns the lines of the biggest requests, with their counts."""
+    sums_of = {row["request"]: row for row in sums.collect()}
+    rows = sorted(ids, key=lambda name: -sums_of[name]["lines"])
     shown = ("def", "class", "import", "ERROR")
     head = f"{'request':<28}{'priority':>9}{'limit':>7}{'texts':>8}{'lines':>12}{'words':>12}"
     lines = [head + "".join(f"{word:>9}" for word in shown)]
     for name in rows[:12]:
-        now, row = queue.request(name).progress(), known[name]
+        progress, row = queue.request(name).progress(), sums_of[name]
         lines.append(
-            f"{name:<28}{now.priority:>9}{now.limit:>7}{row['texts']:>8,}{row['lines']:>12,}"
+            f"{name:<28}{progress.priority:>9}{progress.limit:>7}{row['texts']:>8,}{row['lines']:>12,}"
             f"{row['words']:>12,}" + "".join(f"{row[word]:>9,}" for word in shown)
         )
-    more = len(rows) - 12
+    left_out = len(rows) - 12
     total = {
-        name: sum(row[name] for row in known.values())
+        name: sum(row[name] for row in sums_of.values())
         for name in ("texts", "lines", "words", *WORDS)
     }
-    lines.append(f"... and {more} more requests" if more > 0 else "")
+    lines.append(f"... and {left_out} more requests" if left_out > 0 else "")
     lines.append(
         f"{'all':<44}{total['texts']:>8,}{total['lines']:>12,}{total['words']:>12,}"
         + "".join(f"{total[word]:>9,}" for word in shown)

@@ -1,4 +1,4 @@
-"""What goes in: Spark reads files and splits them into texts, each of a request."""
+"""Reads files with Spark and splits them into texts, each of a request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LINES = 1_000  # of a text
 
 
 def corpus(spark: SparkSession, run: str, most: int | None) -> DataFrame:
-    """The standard library: a request for each package, the small ones more urgent."""
+    """Returns the standard library: a request for each package, small ones more urgent."""
     from borrowed import STDLIB, sources, spread
 
     paths = spread(sources(), most)
@@ -35,7 +35,7 @@ def corpus(spark: SparkSession, run: str, most: int | None) -> DataFrame:
 
 
 def _places(paths: list[str]) -> list[tuple[str, int, int]]:
-    """(package, priority, limit) of each file."""
+    """Returns (package, priority, limit) of each file."""
     packages = [path.split("/")[0] if "/" in path else "modules" for path in paths]
     sizes: dict[str, int] = {}
     for package in packages:
@@ -52,7 +52,7 @@ def _places(paths: list[str]) -> list[tuple[str, int, int]]:
 
 
 def make_logs(spark: SparkSession, folder: Path, gigabytes: float) -> None:
-    """Log lines of some services, the same ones whenever they are made."""
+    """Writes log lines of some services, the same ones in every run."""
     from pyspark.sql import functions as sql
 
     count = max(1000, int(gigabytes * (1 << 30) / LINE))
@@ -61,12 +61,12 @@ def make_logs(spark: SparkSession, folder: Path, gigabytes: float) -> None:
     service = sql.element_at(
         sql.array(*map(sql.lit, SERVICES)), (number % len(SERVICES) + 1).cast("int")
     )
-    what = sql.when(number % 97 == 0, "timeout of the database").otherwise("answered")
+    event = sql.when(number % 97 == 0, "timeout of the database").otherwise("answered")
     began = sql.timestamp_seconds(sql.lit(1_700_000_000) + sql.col("id") / 100)
     line = sql.format_string(
         "%s %s %s request=%016x user=%d %s in %d ms",
         sql.date_format(began, "yyyy-MM-dd'T'HH:mm:ss.SSS"),
-        level, service, number, number % 10_007, what, number % 900,
+        level, service, number, number % 10_007, event, number % 900,
     )  # fmt: skip
     lines = spark.range(0, count, 1, max(2, count // 500_000))
     made = lines.select(line.alias("value"), service.alias("service"))
@@ -74,7 +74,7 @@ def make_logs(spark: SparkSession, folder: Path, gigabytes: float) -> None:
 
 
 def logs(spark: SparkSession, run: str, folder: Path) -> DataFrame:
-    """The log files: a request for each service, a text for each 1,000 lines."""
+    """Returns the log files: a request for each service, a text for each 1,000 lines."""
     from pyspark.sql import functions as sql
 
     lines = spark.read.text(str(folder)).select("service", "value")
@@ -87,16 +87,16 @@ def logs(spark: SparkSession, run: str, folder: Path) -> DataFrame:
 
 
 def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Lines of one service after the other as texts."""
+    """Yields the lines of one service after the other as texts."""
     import pyarrow as pa
 
     for piece, batch in enumerate(batches):
-        found: dict[str, list[str]] = {}
+        by_service: dict[str, list[str]] = {}
         for row in batch.to_pylist():
-            found.setdefault(row["service"], []).append(row["value"])
+            by_service.setdefault(row["service"], []).append(row["value"])
         rows = [
             (service, piece, "".join(f"{line}\n" for line in lines[at : at + LINES]).encode())
-            for service, lines in found.items()
+            for service, lines in by_service.items()
             for at in range(0, len(lines), LINES)
         ]
         columns = [pa.array(column) for column in zip(*rows, strict=True)]
@@ -106,26 +106,26 @@ def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _split(files: DataFrame) -> DataFrame:
-    """Each file as texts of about PIECE bytes, cut where a line ends."""
+    """Returns each file as texts of about PIECE bytes, cut where a line ends."""
 
     def pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
         for batch in batches:
             for row in batch.to_pylist():
-                found: list[dict[str, Any]] = [
+                texts: list[dict[str, Any]] = [
                     {**row, "piece": at, "body": body}
                     for at, body in enumerate(cut(row.pop("content"), PIECE))
                 ]
                 kinds = {"request": pa.string(), "path": pa.string(), "piece": pa.int32()}
                 kinds |= {"body": pa.binary(), "priority": pa.int32(), "limit": pa.int32()}
-                yield pa.RecordBatch.from_pylist(found, schema=pa.schema(kinds))
+                yield pa.RecordBatch.from_pylist(texts, schema=pa.schema(kinds))
 
     return files.mapInArrow(pieces, COLUMNS)
 
 
 def cut(content: bytes, size: int) -> Iterator[bytes]:
-    """Pieces that end at the end of a line, or of all."""
+    """Yields pieces that end at the end of a line, or of all."""
     begin = 0
     while begin < len(content):
         end = content.find(b"\n", begin + size - 1) + 1 or len(content)

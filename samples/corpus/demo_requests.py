@@ -1,4 +1,4 @@
-"""The three requests of the demo: what is asked, how urgent it is, and when."""
+"""The three requests of the demo: their files, priorities and limits."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ SOME = ("email", "http", "logging", "multiprocessing", "unittest", "urllib", "xm
 
 
 @dataclass
-class Asked:
-    """One request, from the plan to its results."""
+class DemoRequest:
+    """Holds one request, from the plan to its results."""
 
     name: str
     priority: int
@@ -31,7 +31,7 @@ class Asked:
     results: list[Result] = field(default_factory=list)
 
     def submit(self, queue: Queue) -> None:
-        """One sub-request for each file."""
+        """Submits one sub-request for each file."""
         self.submitted = time.time()
         self.request = queue.submit_request(
             self.paths,
@@ -42,7 +42,7 @@ class Asked:
         self.look()
 
     def look(self) -> None:
-        """Asks how far it is; an ended one is not asked again."""
+        """Reads the progress, unless the request has ended."""
         if self.request and not self.ended:
             self.progress = self.request.progress()
 
@@ -52,24 +52,26 @@ class Asked:
 
     @property
     def share(self) -> float:
-        """How much of it is settled, 0 to 1."""
-        now = self.progress
-        return 1 - now.left / now.total if now and now.total else float(self.ended)
+        """Returns how much of it is settled, 0 to 1."""
+        progress = self.progress
+        return (
+            1 - progress.left / progress.total if progress and progress.total else float(self.ended)
+        )
 
     def row(self) -> Row:
-        """Its line of the closing table."""
+        """Returns its line of the closing table."""
         assert self.request is not None
         return Row.of(self.request.id, self.priority, self.limit, self.submitted, self.results)
 
 
-def plan(most: int | None) -> tuple[Asked, Asked, Asked]:
-    """Bulk, middle and urgent; a small corpus makes all of them small."""
+def plan(most: int | None) -> tuple[DemoRequest, DemoRequest, DemoRequest]:
+    """Returns bulk, middle and urgent; a small corpus makes all of them small."""
     quarter, eighth = (None, None) if most is None else (max(1, most // 4), max(1, most // 8))
     everything = spread(sources(), most)
-    some = spread(sources(*SOME), quarter)
-    loops = spread(sources("asyncio"), eighth)
+    packages = spread(sources(*SOME), quarter)
+    asyncio_files = spread(sources("asyncio"), eighth)
     return (
-        Asked("bulk", priority=50, limit=3, paths=everything),
-        Asked("middle", priority=5, limit=2, paths=some),
-        Asked("urgent", priority=0, limit=3, paths=loops),
+        DemoRequest("bulk", priority=50, limit=3, paths=everything),
+        DemoRequest("middle", priority=5, limit=2, paths=packages),
+        DemoRequest("urgent", priority=0, limit=3, paths=asyncio_files),
     )
