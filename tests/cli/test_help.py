@@ -21,7 +21,7 @@ COMMANDS = (
 GROUPS = ("dead", "scripts", "server", "spark")  # they only have commands of their own
 HEAVY = (
     *("redis", "rich", "asyncio", "multiprocessing", "pyspark", "pyarrow"),
-    *("fairlane.queue", "fairlane.worker", "fairlane.spark.session"),
+    *("fairlane.queue", "fairlane.worker", "fairlane.spark.spark_session"),
 )
 ASK = """
 import json, sys

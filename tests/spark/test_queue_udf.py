@@ -65,7 +65,7 @@ def test_every_row_comes_back_with_its_own_result(spark: Any, redis_url: str):
     assert all(bytes(row.result) == row.body.upper().encode() for row in rows)
 
 
-def test_what_spark_computes_anew_each_time_is_sent_once_and_kept(
+def test_random_bodies_are_sent_once_and_kept(
     spark: Any, redis_url: str, redis_client: redis.Redis
 ):
     """The bodies are random: each result is still that of the body beside it."""
@@ -94,7 +94,7 @@ def test_the_limit_holds_for_all_rows_together(
     assert {bytes(row.result) for row in found} == {b"1"}
 
 
-def test_a_failed_row_says_so(spark: Any, redis_url: str):
+def test_a_failed_row_has_the_status_dead(spark: Any, redis_url: str):
     rows = spark.createDataFrame([(1, b"good"), (2, b"bad")], ["the.id", "a `body`.of it"])
     with worker(redis_url, "rejects_bad"):
         made = queue_udf(rows, body="a `body`.of it", redis=redis_url, keep=["the.id"])
@@ -154,7 +154,7 @@ def test_the_policy_goes_to_the_sink(
     assert caught.value.args[0] == target | sent
 
 
-def test_rows_that_were_cancelled_say_so(spark: Any, redis_url: str):
+def test_cancelled_rows_have_the_status_cancelled(spark: Any, redis_url: str):
     waiting = Thread(target=cancel_when_there, args=(redis_url, "r1"))
     waiting.start()
     found = queue_udf(rows_of(spark, 10), redis=redis_url, request="r1", timeout_s=60)
@@ -187,12 +187,12 @@ def test_a_row_without_a_result_is_an_error_when_none_was_cancelled(spark: Any, 
     assert [row.status for row in found] == ["done", "cancelled"]
 
 
-def test_no_rows_are_no_work(spark: Any, redis_url: str):
+def test_a_frame_without_rows_calls_no_handler(spark: Any, redis_url: str):
     none = spark.createDataFrame([], "id int, body string")
     assert queue_udf(none, redis=redis_url, timeout_s=30).collect() == []
 
 
-def test_who_waits_too_long_is_told_and_the_request_is_cancelled(spark: Any, redis_url: str):
+def test_a_timeout_raises_and_cancels_the_request(spark: Any, redis_url: str):
     with pytest.raises(WaitTimeout, match=r"had not ended after 0\.1 s and was cancelled"):
         queue_udf(rows_of(spark, 10), redis=redis_url, request="r1", timeout_s=0.1)
     with Queue.from_url(redis_url) as queue:
@@ -221,7 +221,7 @@ def test_an_id_that_is_taken_is_refused(spark: Any, redis_url: str):
         ({"time_limit_s": "5s"}, "time_limit_s '5s'"),
     ],
 )
-def test_what_is_wrong_is_said_first(options: dict, words: str, spark: Any, redis_url: str):
+def test_wrong_arguments_are_refused_first(options: dict, words: str, spark: Any, redis_url: str):
     with pytest.raises(InvalidArgument, match=words):
         queue_udf(rows_of(spark, 10), redis=redis_url, **options)
 

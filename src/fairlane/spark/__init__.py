@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from fairlane.spark.data_source import FairlaneSource, register
     from fairlane.spark.fleet.fleet import run_fleet, stop_fleet
     from fairlane.spark.fleet.handlers import arrow_handler, pandas_handler, row_handler
-    from fairlane.spark.session import session
     from fairlane.spark.source.errors import ours
+    from fairlane.spark.spark_session import session
     from fairlane.spark.udf import queue_udf
 
 _HOMES = {
@@ -29,7 +29,7 @@ _HOMES = {
     "register": ".data_source",
     "row_handler": ".fleet.handlers",
     "run_fleet": ".fleet.fleet",
-    "session": ".session",
+    "session": ".spark_session",
     "stop_fleet": ".fleet.fleet",
 }
 

@@ -236,7 +236,7 @@ def test_another_checkpoint_is_refused(
     check(spark, folder, 6)
 
 
-def test_endings_that_were_lost_are_told_of(
+def test_lost_endings_raise_an_error(
     spark: SparkSession, redis_url: str, world: World, archived: Path, redis_client: redis.Redis
 ):
     ended(world, 5, 8)
@@ -248,7 +248,7 @@ def test_endings_that_were_lost_are_told_of(
 
 
 @pytest.mark.heavy  # and what it interrupts is not this thread's again
-def test_one_that_follows_goes_on_until_it_is_interrupted(
+def test_an_archive_that_follows_goes_on_until_an_interrupt(
     spark: SparkSession, redis_url: str, world: World, tmp_path: Path
 ):
     ended(world, 0, 1)
@@ -264,6 +264,6 @@ def test_one_that_follows_goes_on_until_it_is_interrupted(
     check(spark, tmp_path, 2)
 
 
-def test_what_is_no_queue_is_refused(spark: SparkSession, redis_url: str, tmp_path: Path):
+def test_an_invalid_queue_is_refused(spark: SparkSession, redis_url: str, tmp_path: Path):
     with pytest.raises(InvalidArgument, match="queue 'a b' is not valid"):
         archive(spark, redis_url, str(tmp_path), queue="a b")

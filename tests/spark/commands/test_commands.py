@@ -24,7 +24,7 @@ from fairlane.spark import requirements
 from fairlane.spark.commands.session import hushed, must_be_there, redis_for, spark_session
 from fairlane.spark.fleet.fleet import stop_fleet
 from fairlane.spark.fleet.stop_signal import KEPT_MS
-from fairlane.spark.session import master_of
+from fairlane.spark.spark_session import master_of
 from tests.cli.program import NOBODY, Ended, Program, settle
 from tests.spark.fleet import fleet_handlers as handlers
 from tests.spark.processes import having, workers_of
@@ -154,7 +154,7 @@ def test_lines_go_in_and_come_out_in_order(here: Here, redis_url: str):
 
 @pytest.mark.heavy
 @ON_ONE_KIND
-def test_it_is_quiet_in_a_process_of_its_own(program: Program):
+def test_a_command_in_a_process_of_its_own_is_quiet(program: Program):
     """Each begins a Java. What it says of itself is nothing that anybody wants to read."""
     program.file(one_to_thousand(b"line %d\n"), "lines.txt")
     ended = finish(program.start("spark", "submit", "lines.txt", "--id", "r1", *LOCAL))
@@ -223,7 +223,7 @@ def test_the_same_txn_again_adds_nothing(here: Here, redis_url: str):
 
 
 @ON_ONE_KIND
-def test_what_came_now_is_told_apart_from_what_was_there(here: Here):
+def test_new_rows_are_counted_apart_from_earlier_rows(here: Here):
     source = here.file(b"a\nb\nc\n", "lines.txt")
     told = []
     for _ in range(2):
@@ -273,7 +273,7 @@ def test_whole_rows_and_what_is_not_done(here: Here, redis_url: str):
 
 
 @ON_ONE_KIND
-def test_an_archive_goes_on_after_a_loss_when_it_is_told_to(
+def test_an_archive_goes_on_after_a_loss_with_skip_lost(
     here: Here, driver: SyncDriver, redis_client: redis.Redis
 ):
     """The sentence names the option."""
@@ -299,7 +299,7 @@ def test_an_archive_goes_on_after_a_loss_when_it_is_told_to(
 
 
 @ON_ONE_KIND
-def test_a_fleet_works_until_idle_and_says_what_it_did(here: Here, redis_url: str):
+def test_a_fleet_works_until_idle_and_reports_its_counts(here: Here, redis_url: str):
     with Queue.from_url(redis_url) as queue:
         request = queue.submit_request(b"a%d" % i for i in range(500))
         ended = here("work", *UPPER, "--until-idle", "--workers", 1, "--json")
@@ -324,7 +324,7 @@ class Later(threading.Thread):
 
 @ON_ONE_KIND
 @pytest.mark.parametrize("how", ["signal", "command"])
-def test_a_fleet_drains_when_it_is_told(
+def test_a_fleet_drains_after_a_signal(
     how: str, here: Here, redis_url: str, redis_client: redis.Redis
 ):
     def tell() -> None:
@@ -342,7 +342,7 @@ def test_a_fleet_drains_when_it_is_told(
 
 
 @ON_ONE_KIND
-def test_a_second_ctrl_c_ends_a_fleet_that_holds_something(
+def test_a_second_ctrl_c_ends_a_fleet_that_holds_a_slice(
     here: Here, redis_url: str, redis_client: redis.Redis
 ):
     """Its handler would wait for a gate that nobody opens."""
@@ -433,7 +433,7 @@ def mark_of(program: Program) -> bytes:
         (("report", "r.txt", "--out", "o", "--since", "soon"), 2, "soon"),
     ],
 )
-def test_what_is_wrong_is_one_sentence_and_needs_no_spark(
+def test_a_wrong_argument_is_one_sentence_and_needs_no_spark(
     words: tuple, code: int, said: str, alone: Program
 ):
     alone.file(b"a\n", "r.txt")
@@ -442,7 +442,7 @@ def test_what_is_wrong_is_one_sentence_and_needs_no_spark(
     alone("spark", *words).refused(code, said)
 
 
-def test_without_java_it_says_what_to_install(alone: Program):
+def test_without_java_the_error_names_what_to_install(alone: Program):
     alone.file(b"a\n", "r.txt")
     alone.env["FAIRLANE_REDIS"] = NOBODY
     alone.env["JAVA_HOME"] = str(alone.folder)
@@ -450,7 +450,7 @@ def test_without_java_it_says_what_to_install(alone: Program):
 
 
 @ON_ONE_KIND
-def test_a_column_that_is_not_there_names_those_that_are(here: Here):
+def test_an_unknown_column_is_refused_with_the_existing_ones(here: Here):
     source = here.file(b"a,b\n1,2\n", "r.csv")
     for words in (("--body", "c"), ("--body", "a", "--key", "c")):
         ended = here("submit", source, "--format", "csv", *words)
@@ -482,7 +482,7 @@ def test_under_spark_submit_its_master_says_who_must_reach_redis(
 
 
 @ON_ONE_KIND
-def test_a_request_that_is_not_there_is_exit_3(program: Program):
+def test_a_missing_request_is_exit_3(program: Program):
     program("spark", "collect", "nobody", "--out", "o").refused(3, "nobody")
 
 

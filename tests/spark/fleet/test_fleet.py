@@ -69,7 +69,7 @@ def results_of(queue: Queue, request_id: str) -> list[Any]:
 
 
 @ON_ONE_KIND
-def test_a_plain_handler_works_on_everything_and_each_worker_tells(spark: Any, queue: Queue):
+def test_a_plain_handler_works_on_all_and_each_worker_reports(spark: Any, queue: Queue):
     request = queue.submit_request((b"a%d" % i for i in range(2000)), limit=4)
     rows = run_fleet(
         spark, handlers.upper, redis=queue.driver.url, workers=2, until_idle=True
@@ -102,7 +102,7 @@ def test_a_vectorised_handler_gets_index_body_and_request(
 
 
 @ON_ONE_KIND
-def test_what_a_fleet_is_not_told_to_leave_it_leaves_when_idle(spark: Any, queue: Queue):
+def test_a_fleet_ends_when_it_is_idle(spark: Any, queue: Queue):
     rows = run_fleet(
         spark, handlers.upper, redis=queue.driver.url, workers=1, max_idle_s=0.5
     ).collect()
@@ -137,7 +137,7 @@ def test_a_fleet_is_stopped_by_its_name(spark: Any, queue: Queue, redis_client: 
 
 
 @ON_ONE_KIND
-def test_a_fleet_is_ended_at_once_from_another_thread(
+def test_another_thread_cancels_a_fleet_immediately(
     spark: Any, queue: Queue, redis_client: redis.Redis
 ):
     """What it held is not lost; a fleet of another name goes on."""
@@ -265,7 +265,7 @@ def test_a_fleet_whose_workers_are_all_lost_says_so_in_one_sentence(
 
 
 @ON_ONE_KIND
-def test_a_fleet_says_which_open_requests_it_waits_for(
+def test_a_fleet_logs_the_open_requests_that_it_waits_for(
     spark: Any, queue: Queue, caplog: pytest.LogCaptureFixture
 ):
     url = queue.driver.url
@@ -320,7 +320,7 @@ def test_another_error_of_a_job_ends_the_fleet(spark: Any):
         ({"workers": 1, "slice_ms": -1}, "slice"),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_runs(
+def test_a_wrong_argument_is_refused_before_any_task_runs(
     options: dict[str, Any], words: str, spark: Any, redis_url: str
 ):
     with pytest.raises(InvalidArgument, match=words):
@@ -345,7 +345,7 @@ def test_the_address_is_the_one_that_redis_sees():
 
 
 @ON_ONE_KIND
-def test_a_watch_sees_only_what_was_said_after_the_fleet_began(queue: Queue):
+def test_a_watch_ignores_stop_signals_from_before_the_fleet_began(queue: Queue):
     url = queue.driver.url
     stop_fleet("f", redis=url)
     plan = FleetPlan(url, "req", "f", handlers.upper, began(queue), None, None, False, {})
@@ -381,7 +381,7 @@ def test_a_table_has_the_columns_of_its_slice():
         arrow_handler(handlers.no_result)(bodies, context)
 
 
-def test_nothing_of_pandas_is_no_result_and_no_error():
+def test_missing_values_of_pandas_are_no_result_and_no_error():
     """Its nullable types have NA, which is neither like nor unlike itself."""
     pd = pytest.importorskip("pandas")
     from fairlane.spark import pandas_handler, row_handler
@@ -403,7 +403,7 @@ def test_nothing_of_pandas_is_no_result_and_no_error():
     assert row_handler(lambda _: next(answers))(bodies, context) == [None, "1.5", None]
 
 
-def test_each_name_of_the_package_is_what_it_says_and_no_module():
+def test_each_name_of_the_package_is_its_object_and_no_module():
     import fairlane.spark as face
 
     for name in face.__all__:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 WEEK_US = stop_signal.KEPT_MS * 1000
 
 
-def test_a_fleet_that_was_told_to_stop_is_found_by_its_name(
+def test_the_stop_signal_of_a_fleet_is_found_by_its_name(
     driver: SyncDriver, redis_client: redis.Redis
 ):
     before = driver.run(stop_signal.now_us("req"))
@@ -25,9 +25,7 @@ def test_a_fleet_that_was_told_to_stop_is_found_by_its_name(
     assert 0 < redis_client.pttl(keys.fleets("req")) <= stop_signal.KEPT_MS
 
 
-def test_a_stop_forgets_those_of_more_than_a_week_ago(
-    driver: SyncDriver, redis_client: redis.Redis
-):
+def test_a_stop_deletes_signals_older_than_a_week(driver: SyncDriver, redis_client: redis.Redis):
     """However often one is told, the names do not pile up."""
     now = driver.run(stop_signal.now_us("req"))
     key = keys.fleets("req")

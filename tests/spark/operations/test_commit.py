@@ -95,19 +95,19 @@ def test_all_partitions_come_in_their_order_and_the_request_is_sealed(
     assert left(redis_client) == []
 
 
-def test_what_came_in_is_worked_off_once(writer: Writer, queue: Queue):
+def test_committed_rows_are_worked_off_once(writer: Writer, queue: Queue):
     writer.commit(writer.stage("r1", PARTITIONS))
     assert work_off(queue.driver) == EXPECTED
     assert queue.request("r1").wait(timeout=10) == "done"
     assert [one.index for one in queue.request("r1").results()] == [*range(11)]
 
 
-def test_nothing_is_seen_before_the_commit(writer: Writer, redis_client: redis.Redis):
+def test_no_row_is_visible_before_the_commit(writer: Writer, redis_client: redis.Redis):
     writer.stage("r1", PARTITIONS)
     assert {*redis_client.scan_iter()} == {*left(redis_client)}
 
 
-def test_nothing_at_all_is_a_request_that_is_done(writer: Writer, queue: Queue):
+def test_a_commit_without_rows_makes_a_request_that_is_done(writer: Writer, queue: Queue):
     share = writer.stage("r1", [[], []])
     assert writer.commit(share) == 0
     assert queue.request("r1").state() == "done"
@@ -153,7 +153,9 @@ def test_a_commit_cut_off_anywhere_is_completed_by_itself(
     assert steps > 6
 
 
-def test_two_that_commit_at_once_bring_it_in_once(driver: SyncDriver, redis_client: redis.Redis):
+def test_two_concurrent_commits_bring_the_rows_in_once(
+    driver: SyncDriver, redis_client: redis.Redis
+):
     """Step by step in turn: a driver that was thought dead goes on."""
     one, other = Writer(driver), Writer(driver)
     other.runs = 5
@@ -219,7 +221,7 @@ def test_a_run_after_the_end_changes_nothing(writer: Writer, redis_client: redis
     ],
     ids=["same rows in other partitions", "fewer rows", "other rows", "another priority"],
 )
-def test_a_repeat_says_whether_it_is_the_same_write(
+def test_a_repeat_reports_whether_it_is_the_same_write(
     writer: Writer, partitions: list[Bodies], priority: int, expected: tuple[Any, ...]
 ):
     share = writer.stage("r1", PARTITIONS)
@@ -296,7 +298,7 @@ def test_an_empty_micro_batch_gives_the_request_more_time(
 # ------------------------------------------------------------------ refusals
 
 
-def test_a_commit_says_that_the_request_was_cancelled_while_it_rolled(
+def test_a_commit_raises_for_a_request_that_was_cancelled_meanwhile(
     writer: Writer, driver: SyncDriver
 ):
     """A slice was held, so it was not over, and all came in: but none of the rest will run."""
@@ -317,9 +319,7 @@ def test_a_commit_says_that_the_request_was_cancelled_while_it_rolled(
     assert held[2] is not None
 
 
-def test_a_request_of_somebody_else_is_refused_before_anything_is_written(
-    writer: Writer, queue: Queue
-):
+def test_a_foreign_request_is_refused_before_any_write(writer: Writer, queue: Queue):
     queue.submit_request([b"x"], id="r1")
     share = writer.stage("r1", PARTITIONS)
     with pytest.raises(RequestExists, match="request r1 exists"):
@@ -342,7 +342,7 @@ def test_another_transaction_is_refused(driver: SyncDriver, redis_client: redis.
     assert waiting_bodies(redis_client, "r1") == EXPECTED
 
 
-def test_whose_a_request_is_is_known_from_its_first_moment(
+def test_the_owner_of_a_request_is_recorded_before_it_exists(
     driver: SyncDriver, redis_client: redis.Redis
 ):
     """A driver dies anywhere: who finds the open request is told the name that goes on with it."""
@@ -363,7 +363,7 @@ def test_whose_a_request_is_is_known_from_its_first_moment(
         driver.run(look(Share("r1", Policy(), []), Txn("t2", seal=True)))
 
 
-def test_the_name_of_another_life_is_not_told(driver: SyncDriver, redis_client: redis.Redis):
+def test_the_owner_of_another_life_is_not_named(driver: SyncDriver, redis_client: redis.Redis):
     old = Writer(driver)
     cut_off(driver, commit([old.stage("r1", PARTITIONS)], old.txn), 7)
     redis_client.set(keys.owner("r1"), "another", px=DAY)
@@ -371,7 +371,7 @@ def test_the_name_of_another_life_is_not_told(driver: SyncDriver, redis_client: 
         driver.run(look(Share("r1", Policy(), []), Txn("t2", seal=True)))
 
 
-def test_two_that_begin_at_once_leave_the_name_of_who_won(
+def test_of_two_concurrent_begins_the_winner_is_recorded(
     driver: SyncDriver, redis_client: redis.Redis
 ):
     one, other = Writer(driver, "one"), Writer(driver, "other")
@@ -399,7 +399,9 @@ def is_call(step: Step, name: str) -> bool:
     return isinstance(step, Call) and step.script.name == name
 
 
-def test_an_abandoned_request_says_so(driver: SyncDriver, queue: Queue, redis_client: redis.Redis):
+def test_an_abandoned_request_is_refused_with_the_reason(
+    driver: SyncDriver, queue: Queue, redis_client: redis.Redis
+):
     for name, is_final in (("q:0", False), ("t1", True)):
         redis_client.flushall()
         first = Writer(driver, name, final=is_final)
@@ -423,7 +425,7 @@ def test_a_sealed_request_takes_no_more(driver: SyncDriver):
         two.commit(two.stage("r1", [[b"b"]]))
 
 
-def test_a_request_that_was_cancelled_meanwhile_says_so(
+def test_a_request_that_was_cancelled_meanwhile_raises_request_ended(
     driver: SyncDriver, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(manifest, "WINDOW", 1)
@@ -436,7 +438,7 @@ def test_a_request_that_was_cancelled_meanwhile_says_so(
         writer.commit(share)
 
 
-def test_an_area_that_is_not_whole_is_refused_before_anything_is_seen(
+def test_an_incomplete_area_is_refused_before_any_row_is_visible(
     writer: Writer, redis_client: redis.Redis
 ):
     share = writer.stage("r1", PARTITIONS)
@@ -450,7 +452,7 @@ def test_an_area_that_is_not_whole_is_refused_before_anything_is_seen(
     assert {*redis_client.scan_iter()} == {*left(redis_client)}
 
 
-def test_an_area_that_is_lost_behind_the_pin_is_told(driver: SyncDriver, redis_client: Any):
+def test_an_area_that_is_lost_after_the_pin_raises(driver: SyncDriver, redis_client: Any):
     writer = Writer(driver)
     share = writer.stage("r1", PARTITIONS)
     assert not cut_off(driver, commit([share], writer.txn), 7)
@@ -533,7 +535,7 @@ def test_a_commit_waits_for_room_in_a_queue_with_a_bound(driver: SyncDriver, que
     assert len([*queue.request("r1").results()]) == len(EXPECTED)
 
 
-def test_a_bound_that_stays_full_is_told_in_the_end(
+def test_a_queue_that_stays_full_raises_in_the_end(
     driver: SyncDriver, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(settings, "MAX_WAIT_S", 0.0)

@@ -53,7 +53,7 @@ def test_rows_join_by_their_place_once(driver: SyncDriver, redis_client: redis.R
         driver.run(begin_live("r1", Policy(), Txn("t2", seal=True), by_ids=False))
 
 
-def test_who_seals_is_told_that_the_request_was_cancelled_before(driver: SyncDriver):
+def test_a_seal_of_a_cancelled_request_raises(driver: SyncDriver):
     """Else a write whose rows never run would look as if it had gone well."""
     driver.run(begin_live("r1", Policy(), LIVE, by_ids=False))
     driver.run(add("r1", "req", by_place("r1", 0, 0, pack([b"a"]), LIVE), LIVE))
@@ -63,7 +63,7 @@ def test_who_seals_is_told_that_the_request_was_cancelled_before(driver: SyncDri
             driver.run(seal("r1", "req"))
 
 
-def test_who_seals_is_told_that_the_request_is_being_cancelled(driver: SyncDriver):
+def test_a_seal_of_a_cancelling_request_raises(driver: SyncDriver):
     """A slice of it is still held, so it is not over."""
     driver.run(begin_live("r1", Policy(), LIVE, by_ids=False))
     driver.run(add("r1", "req", by_place("r1", 0, 0, pack([b"a", b"b"]), LIVE), LIVE))
@@ -77,7 +77,9 @@ def test_who_seals_is_told_that_the_request_is_being_cancelled(driver: SyncDrive
         driver.run(seal("r1", "req"))
 
 
-def test_all_are_sealed_before_one_is_complained_of(driver: SyncDriver, redis_client: redis.Redis):
+def test_all_requests_are_sealed_before_an_error_is_raised(
+    driver: SyncDriver, redis_client: redis.Redis
+):
     """The others' rows run, however often this is repeated."""
     for name in ("r1", "r2", "r3"):
         driver.run(begin_live(name, Policy(), LIVE, by_ids=False))
@@ -90,7 +92,7 @@ def test_all_are_sealed_before_one_is_complained_of(driver: SyncDriver, redis_cl
     assert work_off(driver) == [b"a", b"a"]
 
 
-def test_who_seals_is_told_of_a_cancellation_that_came_between(driver: SyncDriver):
+def test_a_seal_raises_for_a_cancellation_during_the_seal(driver: SyncDriver):
     """Behind the look and before the seal, while a slice is held."""
     driver.run(begin_live("r1", Policy(), LIVE, by_ids=False))
     driver.run(add("r1", "req", by_place("r1", 0, 0, pack([b"a", b"b"]), LIVE), LIVE))
@@ -137,7 +139,7 @@ def test_a_cancellation_behind_the_seal_does_not_fail_a_repeat_of_the_seal(drive
     driver.run(seal("r1", "req"))
 
 
-def test_rows_join_by_their_id_once_whoever_brings_them(
+def test_rows_join_by_their_id_once_from_any_transaction(
     driver: SyncDriver, redis_client: redis.Redis
 ):
     for name in ("t1", "t2"):
@@ -152,7 +154,7 @@ def test_rows_join_by_their_id_once_whoever_brings_them(
         driver.run(add("r1", "req", call, LIVE))
 
 
-def test_who_adds_waits_while_too_much_waits(driver: SyncDriver):
+def test_an_add_waits_while_too_many_sub_requests_wait(driver: SyncDriver):
     driver.run(begin_live("r1", Policy(), LIVE, by_ids=False))
     call = by_place("r1", 0, 0, pack([b"a"] * 9), LIVE)
     operation = add("r1", "req", call, LIVE, max_waiting=3)
@@ -168,7 +170,7 @@ def test_who_adds_waits_while_too_much_waits(driver: SyncDriver):
     assert len(pauses) == 1
 
 
-def test_a_request_stays_open_while_who_adds_waits(driver: SyncDriver, redis_client: redis.Redis):
+def test_a_request_stays_open_while_an_add_waits(driver: SyncDriver, redis_client: redis.Redis):
     """However long: the auditor must not take it for abandoned."""
     driver.run(begin_live("r1", Policy(), LIVE, by_ids=False))
     call = by_place("r1", 0, 0, pack([b"a"] * 9), LIVE)
@@ -187,9 +189,7 @@ def test_a_request_stays_open_while_who_adds_waits(driver: SyncDriver, redis_cli
     assert min(waits) > settings.SINK_OPEN_MS
 
 
-def test_who_waits_for_room_in_a_request_that_is_cancelled_waits_no_more(
-    driver: SyncDriver, queue: Queue
-):
+def test_a_wait_for_room_ends_when_the_request_is_cancelled(driver: SyncDriver, queue: Queue):
     driver.run(begin_live("r1", Policy(), LIVE, by_ids=False))
     operation = add("r1", "req", by_place("r1", 0, 0, pack([b"a"] * 9), LIVE), LIVE, max_waiting=3)
 
@@ -204,7 +204,7 @@ def test_who_waits_for_room_in_a_request_that_is_cancelled_waits_no_more(
 NOTED = {"by_ids": False, "is_noted": True}
 
 
-def test_an_abort_cancels_what_was_begun_and_not_sealed(
+def test_an_abort_cancels_the_begun_requests_that_are_not_sealed(
     driver: SyncDriver, queue: Queue, redis_client: redis.Redis
 ):
     """Whoever has begun it: no list of names is needed."""
@@ -224,7 +224,7 @@ def test_an_abort_cancels_what_was_begun_and_not_sealed(
 
 
 @pytest.mark.any_command
-def test_an_abort_cancels_on_a_full_redis_and_says_that_it_left_no_mark(
+def test_an_abort_on_a_full_redis_cancels_and_raises_for_the_mark(
     driver: SyncDriver, queue: Queue, redis_client: redis.Redis
 ):
     """A write often fails because Redis is full."""
@@ -236,7 +236,7 @@ def test_an_abort_cancels_on_a_full_redis_and_says_that_it_left_no_mark(
     assert states == ["cancelled", "cancelled"]
 
 
-def test_a_task_that_is_slower_than_the_abort_cancels_what_it_begins(
+def test_a_task_slower_than_the_abort_cancels_the_request_it_begins(
     driver: SyncDriver, queue: Queue, redis_client: redis.Redis
 ):
     """The abort may come between any two of its steps."""
@@ -275,7 +275,7 @@ def test_a_write_that_is_run_again_is_not_aborted_any_more(
     assert redis_client.exists(keys.begun("t1")) == 0
 
 
-def test_rows_for_a_request_that_is_gone_are_refused(driver: SyncDriver, queue: Queue):
+def test_rows_for_a_deleted_request_are_refused(driver: SyncDriver, queue: Queue):
     with pytest.raises(RequestLost, match="vanished"):
         driver.run(add("r1", "req", by_place("r1", 0, 0, pack([b"a"]), LIVE), LIVE))
     with pytest.raises(RequestLost, match="vanished"):

@@ -65,7 +65,7 @@ def test_a_request_is_unfinished_or_in_the_log(driver: SyncDriver):
     assert len(found) == logged.length
 
 
-def test_who_ends_during_the_look_is_told_of_once(driver: SyncDriver):
+def test_a_request_that_ends_during_the_read_is_listed_once(driver: SyncDriver):
     world = World(driver)
     world.submit("r0", 1)
     world.work_off()
@@ -93,7 +93,7 @@ def _rest(operation: Any, reply: Any):
         reply = yield step
 
 
-def test_what_is_known_of_ended_requests(driver: SyncDriver):
+def test_records_of_ended_requests(driver: SyncDriver):
     world = World(driver)
     world.submit("r1", 3, limit=7, attempts=2)
     world.work_off()
@@ -103,7 +103,7 @@ def test_what_is_known_of_ended_requests(driver: SyncDriver):
     assert driver.run(stream_ranges.ended_requests(lives)) == [(7, 2), None, None, None]
 
 
-def test_results_of_nobody(driver: SyncDriver):
+def test_a_missing_request_has_no_results(driver: SyncDriver):
     with pytest.raises(RequestNotFound):
         driver.run(stream_ranges.result_span("nobody"))
 

@@ -66,7 +66,7 @@ def world(spark: SparkSession, lean: None, tmp_path_factory: pytest.TempPathFact
 # ------------------------------------------------------------------ counts
 
 
-def test_windows_count_what_was_settled(world: World):
+def test_windows_count_settled_sub_requests(world: World):
     expected = Counter((world.window(row["settled"]), row["priority"]) for row in world.results)
     found = {(row["window"], row["priority"]): row["finished"] for row in world.table("windows")}
     assert found == expected
@@ -77,7 +77,7 @@ def test_windows_count_what_was_settled(world: World):
         assert row["busy_ms"] == pytest.approx(busy[row["window"], row["priority"]])
 
 
-def test_priorities_count_what_was_settled(world: World):
+def test_priorities_count_settled_sub_requests(world: World):
     table = {row["priority"]: row for row in world.table("priorities")}
     assert set(table) == {0, 5, 20, 70, 90, None}
     for priority, row in table.items():
@@ -110,7 +110,7 @@ def test_percentiles_are_right_to_one_percent_in_rank(world: World):
                 assert below - 0.012 <= wanted <= up_to + 0.012, (row["priority"], name, rank)
 
 
-def test_longest_waits_name_who_waited(world: World):
+def test_longest_waits_name_the_request_that_waited(world: World):
     for row in world.table("longest_waits"):
         rows = [one for one in world.results if one["priority"] == row["priority"]]
         longest = max(rows, key=lambda one: (one["waited_ms"], one["request"], one["index"]))
@@ -170,7 +170,7 @@ def test_tokens_are_used_while_handlers_run(world: World):
     assert world.made.summary["token_use"] == pytest.approx(use, rel=1e-6)
 
 
-def test_fairness_is_jains_index_of_those_that_were_there(world: World):
+def test_fairness_is_jains_index_of_the_requests_of_the_window(world: World):
     busy = busy_by_request(world)
     shares: dict[Any, list[float]] = defaultdict(list)
     for one in world.history.requests:
@@ -244,7 +244,7 @@ def small(kind: type[History]) -> History:
 
 
 @pytest.mark.parametrize("kind", [History, Careless])
-def test_takes_are_inverted_when_something_urgent_was_left(
+def test_takes_are_inverted_when_an_urgent_request_was_left(
     spark: SparkSession, tmp_path: Path, kind: type[History]
 ):
     history = small(kind)
@@ -265,7 +265,7 @@ def test_takes_are_inverted_when_something_urgent_was_left(
 # ------------------------------------------------------------------ the page
 
 
-def test_the_page_needs_nothing_else(world: World):
+def test_the_page_needs_no_other_file(world: World):
     text = world.made.paths["page"].read_text()
     assert "<script" not in text
     assert re.findall(r'(?:src|href)="(?!#)[^"]*"', text) == []
@@ -276,7 +276,7 @@ def test_the_page_needs_nothing_else(world: World):
     assert len(ids) == len(set(ids))
 
 
-def test_the_page_tells_the_numbers(world: World):
+def test_the_page_shows_the_numbers(world: World):
     text = world.made.paths["page"].read_text()
     assert f"{len(world.results):,} sub-requests of {len(world.history.requests)} requests" in text
     assert "ValueError: no such page" in text
@@ -296,7 +296,7 @@ def test_the_summary_is_json(world: World):
     )
 
 
-def test_since_leaves_out_what_was_before(spark: SparkSession, world: World):
+def test_since_leaves_out_earlier_rows(spark: SparkSession, world: World):
     when = T0 + 30_000
     models = Models(spark, world.archive, report.moment_of(iso(when)), {})
     assert models.results is not None
@@ -405,13 +405,13 @@ def test_targets_are_read():
 
 
 @pytest.mark.parametrize("text", ["x:1s", "100:1s", "0:soon", "1s,2s", "0:1s,0:2s", ""])
-def test_targets_that_are_none_are_refused(text: str):
+def test_invalid_targets_are_refused(text: str):
     with pytest.raises(InvalidArgument):
         report.targets_of(text)
 
 
 @pytest.mark.parametrize("text", ["yesterday", "1 fortnight", "2026-13-01"])
-def test_moments_that_are_none_are_refused(text: str):
+def test_invalid_moments_are_refused(text: str):
     with pytest.raises(InvalidArgument, match="is no moment"):
         report.moment_of(text)
 

@@ -11,7 +11,7 @@ from tests.spark.staging import Sink, bodies_of
 from tests.support.requests import Lane, numbered, toks
 
 
-def test_rows_come_in_at_once(sink: Sink):
+def test_rows_come_in_immediately(sink: Sink):
     """With their tokens; it says how many were new and how many wait."""
     word, tokens, added, waiting = sink.add_part(0, [b"a", b"b"])
     assert (word, added, waiting) == (b"ok", 2, 2)
@@ -86,7 +86,7 @@ def test_malformed_numbers_are_refused(sink: Sink, given: dict[str, Any]):
     assert sink.lane.dump() == before
 
 
-def test_what_is_not_packed_is_refused(sink: Sink):
+def test_an_unpacked_chunk_is_refused(sink: Sink):
     """BADCHUNK, and nothing is written."""
     before = sink.lane.dump()
     with pytest.raises(InvalidArgument, match="BADCHUNK"):
@@ -94,7 +94,7 @@ def test_what_is_not_packed_is_refused(sink: Sink):
     assert sink.lane.dump() == before
 
 
-def test_a_thousand_come_in_at_once(sink: Sink):
+def test_one_call_takes_a_thousand_rows(sink: Sink):
     """The most of one call."""
     assert sink.add_part(0, numbered(1000))[2] == 1000
     with pytest.raises(InvalidArgument, match="BADCHUNK"):

@@ -14,7 +14,7 @@ from tests.support.requests import Lane, numbered, toks
 ROWS = {b"i0": b"a", b"i1": b"b"}
 
 
-def test_new_ids_come_in_at_once(sink: Sink):
+def test_new_ids_come_in_immediately(sink: Sink):
     """With their tokens; it says how many were new and how many wait."""
     word, tokens, added, waiting = sink.add_unique(ROWS)
     assert (word, added, waiting) == (b"ok", 2, 2)
@@ -89,7 +89,7 @@ def test_malformed_numbers_are_refused(sink: Sink, given: dict[str, Any]):
 @pytest.mark.parametrize(
     "given", [{"given": pack([b"i0"])}, {"given": b"ids"}, {"packed": b"bodies"}], ids=str
 )
-def test_what_is_not_packed_is_refused(sink: Sink, given: dict[str, Any]):
+def test_an_unpacked_chunk_is_refused(sink: Sink, given: dict[str, Any]):
     """BADCHUNK, and nothing is written."""
     before = sink.lane.dump()
     with pytest.raises(InvalidArgument, match="BADCHUNK"):
@@ -97,7 +97,7 @@ def test_what_is_not_packed_is_refused(sink: Sink, given: dict[str, Any]):
     assert sink.lane.dump() == before
 
 
-def test_a_thousand_come_in_at_once(sink: Sink):
+def test_one_call_takes_a_thousand_rows(sink: Sink):
     """The most of one call."""
     assert sink.add_unique({body: body for body in numbered(1000)})[2] == 1000
     with pytest.raises(InvalidArgument, match="BADCHUNK"):

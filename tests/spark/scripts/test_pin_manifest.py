@@ -26,7 +26,7 @@ def test_pin_stores_the_manifest(sink: Sink):
     assert 0 < sink.lane.client.pttl(sink.record) <= 7 * DAY
 
 
-def test_a_second_manifest_is_told_the_first(sink: Sink):
+def test_a_second_manifest_gets_the_first_one_back(sink: Sink):
     """Whoever runs the transaction again brings in what was pinned."""
     sink.open()
     sink.pin(("0:1", 1, 3))
@@ -35,7 +35,7 @@ def test_a_second_manifest_is_told_the_first(sink: Sink):
     assert sink.lane.dump()[sink.record] == before
 
 
-def test_a_second_manifest_is_told_how_far_the_first_got(sink: Sink):
+def test_a_second_manifest_gets_the_progress_of_the_first(sink: Sink):
     """Its position, rows and state; also after the end."""
     sink.open()
     sink.stage(3)
@@ -98,7 +98,7 @@ def test_pin_without_a_request(sink: Sink):
 
 
 @pytest.mark.parametrize("given", [{"open_ms": "long"}, {"ttl": "long"}, {"ttl": 0}])
-def test_pin_refuses_what_is_malformed(sink: Sink, given: dict[str, Any]):
+def test_pin_refuses_malformed_arguments(sink: Sink, given: dict[str, Any]):
     """BADARGUMENT, and nothing is written."""
     sink.open()
     before = sink.lane.dump()

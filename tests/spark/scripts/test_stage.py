@@ -76,7 +76,7 @@ def test_stage_with_a_gap_behind_others_is_refused(sink: Sink):
         pytest.param(pack(numbered(1001)), id="too many"),
     ],
 )
-def test_stage_refuses_what_is_not_packed(sink: Sink, packed: bytes):
+def test_stage_refuses_an_unpacked_chunk(sink: Sink, packed: bytes):
     """BADCHUNK, and nothing is written."""
     with pytest.raises(InvalidArgument, match="BADCHUNK"):
         sink.stage(1, packed=packed)
@@ -84,7 +84,7 @@ def test_stage_refuses_what_is_not_packed(sink: Sink, packed: bytes):
 
 
 @pytest.mark.parametrize("given", [{"chunk": "one"}, {"chunk": 0}, {"ttl": "long"}, {"ttl": 0}])
-def test_stage_refuses_what_is_malformed(sink: Sink, given: dict[str, Any]):
+def test_stage_refuses_malformed_arguments(sink: Sink, given: dict[str, Any]):
     """BADARGUMENT, and nothing is written."""
     with pytest.raises(InvalidArgument, match="BADARGUMENT"):
         sink.stage(1, **given)
@@ -128,7 +128,7 @@ def test_unstage_drops_losers_of_a_pinned_transaction(sink: Sink):
     assert sink.lane.client.exists(sink.area("0:1")) == 1
 
 
-def test_unstage_refuses_what_is_malformed(sink: Sink):
+def test_unstage_refuses_malformed_arguments(sink: Sink):
     """BADARGUMENT, and nothing goes."""
     sink.stage(1)
     with pytest.raises(InvalidArgument, match="BADARGUMENT"):

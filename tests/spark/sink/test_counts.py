@@ -66,7 +66,7 @@ TERMS = (
     ],
     ids=["the same rows", "fewer rows", "other rows", "another priority", "another limit"],
 )
-def test_a_txn_that_comes_again_warns_of_what_it_did_not_add(
+def test_a_repeated_txn_warns_of_rows_that_it_did_not_add(
     redis_url: str,
     caplog: pytest.LogCaptureFixture,
     bodies: list[str],

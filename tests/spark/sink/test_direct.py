@@ -61,7 +61,7 @@ def test_a_request_for_each_key(spark: Any, redis_url: str, redis_client: redis.
         assert sorted(found) == sorted(b"row %d" % i for i in range(key, 1000, 7))
 
 
-def test_dedupe_takes_what_failed_in_the_middle_as_a_beginning(
+def test_dedupe_goes_on_from_the_rows_of_a_failed_write(
     frame: Any, redis_url: str, redis_client: redis.Redis
 ):
     with pytest.raises(Exception, match="disk of this executor"):
@@ -74,7 +74,7 @@ def test_dedupe_takes_what_failed_in_the_middle_as_a_beginning(
 
 
 @pytest.mark.parametrize("kind", ["batch", "stream"])
-def test_a_request_that_was_cancelled_before_its_seal_is_told(
+def test_a_request_that_was_cancelled_before_its_seal_raises(
     kind: str,
     redis_url: str,
     redis_client: redis.Redis,
@@ -133,7 +133,7 @@ def test_of_a_pipelined_write_that_failed_no_request_stays_open(
         assert Queue(driver).request(name).state() == "cancelled"
 
 
-def test_a_pipelined_write_leaves_no_list_of_what_it_began(
+def test_a_pipelined_write_leaves_no_list_of_its_requests(
     spark: Any, redis_url: str, redis_client: redis.Redis
 ):
     keyed = numbers(spark, 30).selectExpr("concat('k', id % 3) AS k", "body")

@@ -155,7 +155,7 @@ def test_a_stream_leaves_its_request_open():
     ],
     ids=str,
 )
-def test_what_is_wrong_is_said_in_one_sentence(
+def test_wrong_options_are_refused_in_one_sentence(
     given: dict[str, str], schema: StructType, sentence: str
 ):
     with pytest.raises(InvalidArgument, match=sentence):
@@ -202,7 +202,7 @@ def test_json_refuses_a_geometry_by_its_column():
     assert plan({"bodyFormat": "arrow"}, schema).body_format == "arrow"
 
 
-def test_a_commit_that_is_cut_off_tells_the_name_that_goes_on():
+def test_the_error_of_an_interrupted_commit_names_the_txn_that_goes_on():
     """Of a write that was not given one, too."""
     given = {"patience": "0s"}
     one = plan(given)
@@ -232,7 +232,7 @@ def test_redis_must_be_named(monkeypatch: pytest.MonkeyPatch):
         plan_of(Options({"request": "r1"}, OPTIONS), BODY, is_stream=False)
 
 
-def test_redis_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch):
+def test_an_unreachable_redis_is_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(settings, "PATIENCE_S", 0.0)
     with pytest.raises(RedisUnreachable, match=r"127\.0\.0\.1:1"):
         writer_of(HERE, BODY, False)

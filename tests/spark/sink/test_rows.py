@@ -53,7 +53,7 @@ def batch_of(**columns: Any) -> Any:
     return pa.RecordBatch.from_pydict(columns)
 
 
-def test_what_is_packed_is_what_an_operation_packs():
+def test_rows_are_packed_as_an_operation_packs_them():
     bodies = [b"a", b"", b"\x00\xff" * 9]
     assert unpacked(pack(bodies)) == bodies
 
@@ -75,7 +75,7 @@ def test_a_slice_of_a_batch_is_read_from_where_it_begins():
     assert read(whole.slice(40, 7), 3) == {"r1": [bodies[:3], bodies[3:6], bodies[6:]]}
 
 
-def test_an_empty_batch_has_nothing():
+def test_an_empty_batch_has_no_groups():
     assert read(batch_of(body=pa.array([], pa.string()))) == {}
 
 
@@ -240,7 +240,7 @@ def test_a_row_becomes_a_stream_of_arrow():
     ],
     ids=str,
 )
-def test_what_is_no_row_is_named(batch: Any, given: dict[str, str], sentence: str):
+def test_an_invalid_row_is_named(batch: Any, given: dict[str, str], sentence: str):
     with pytest.raises(InvalidArgument, match=sentence):
         read(batch, 1000, **given)
 

@@ -72,7 +72,7 @@ def test_a_frame_without_rows_is_a_request_that_is_done(
 # ------------------------------------------------------------------ what is refused
 
 
-def test_two_terms_for_one_request_are_refused_before_anything_is_seen(
+def test_two_terms_for_one_request_are_refused_before_any_row_is_visible(
     spark: Any, redis_url: str, redis_client: redis.Redis
 ):
     """Each partition has one, so only the commit can tell."""
@@ -82,7 +82,7 @@ def test_two_terms_for_one_request_are_refused_before_anything_is_seen(
     assert [*redis_client.scan_iter()] == []
 
 
-def test_a_null_body_fails_the_write_and_nothing_is_seen(
+def test_a_null_body_fails_the_write_and_no_row_is_visible(
     spark: Any, redis_url: str, redis_client: redis.Redis
 ):
     holes = numbers(spark, 100, 1).selectExpr("nullif(body, 'row 70') AS text")
@@ -99,7 +99,7 @@ def test_a_null_body_fails_the_write_and_nothing_is_seen(
     ],
     ids=str,
 )
-def test_planning_says_what_is_wrong(
+def test_planning_refuses_wrong_options(
     spark: Any, redis_url: str, options: dict[str, str], sentence: str
 ):
     with pytest.raises(Exception, match=sentence):
@@ -129,7 +129,7 @@ def test_a_task_that_failed_half_way_is_done_again_and_its_rows_come_in_once(
     assert redis_client.pttl(loser) > 0
 
 
-def test_when_every_attempt_fails_nothing_is_seen(
+def test_when_every_attempt_fails_no_row_is_visible(
     frame: Any, redis_url: str, redis_client: redis.Redis
 ):
     with pytest.raises(Exception, match="disk of this executor"):

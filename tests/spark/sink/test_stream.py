@@ -99,7 +99,7 @@ def test_a_request_for_each_key_of_a_stream(stream: Stream, redis_client: redis.
     assert sorted(found) == sorted(stream.lines)
 
 
-def test_rows_of_a_stream_join_at_once(stream: Stream, redis_client: redis.Redis):
+def test_rows_of_a_stream_join_while_it_writes(stream: Stream, redis_client: redis.Redis):
     stream.add()
     stream.add()
     stream.run(request="r1", writeMode="dedupe", idColumn="body")

@@ -101,7 +101,7 @@ def test_a_batch_has_no_more_rows_than_it_may(redis_url: str, world: World, most
     assert seen == names(7)
 
 
-def test_all_is_all_whatever_the_option_says(redis_url: str, world: World):
+def test_a_read_of_all_rows_ignores_the_option(redis_url: str, world: World):
     ended(world, *names(5))
     source = reader(redis_url, maxOffsetsPerTrigger=2)
     start = source.initialOffset()
@@ -109,7 +109,7 @@ def test_all_is_all_whatever_the_option_says(redis_url: str, world: World):
     assert len(rows_of(source, start, end)) == 5
 
 
-def test_latest_begins_behind_what_there_is(redis_url: str, world: World):
+def test_latest_begins_after_the_existing_entries(redis_url: str, world: World):
     ended(world, "r1")
     source = reader(redis_url, startingOffsets="latest")
     start = source.initialOffset()
@@ -129,7 +129,7 @@ def test_a_place_in_the_log_can_be_named(redis_url: str, world: World):
 
 
 @pytest.mark.parametrize("text", ["first", "{}", '{"completions:req": "x"}', "[]", "5"])
-def test_a_place_that_is_none_is_refused(redis_url: str, text: str):
+def test_an_invalid_place_is_refused(redis_url: str, text: str):
     with pytest.raises(InvalidArgument, match="earliest, latest or"):
         reader(redis_url, startingOffsets=text)
 
@@ -146,7 +146,7 @@ def test_the_same_offsets_give_the_same_rows(redis_url: str, world: World):
     assert [row["id"] for row in first] == names(5)
 
 
-def test_what_there_is_now_has_an_end(redis_url: str, world: World):
+def test_a_read_of_the_existing_entries_has_an_end(redis_url: str, world: World):
     ended(world, *names(3))
     source = reader(redis_url)
     start = source.initialOffset()
@@ -165,7 +165,7 @@ def test_a_checkpoint_of_another_stream_is_refused(redis_url: str, world: World)
 
 
 @pytest.mark.parametrize("view", ["requests", "workers", "dead"])
-def test_what_is_no_stream_is_refused(redis_url: str, view: str):
+def test_a_view_that_is_no_stream_is_refused(redis_url: str, view: str):
     with pytest.raises(InvalidArgument, match=f"the view {view} is no stream"):
         reader(redis_url, view=view)
 
@@ -196,7 +196,7 @@ def test_an_entry_of_results_is_not_cut(redis_url: str, world: World):
     assert len(rows_of(source, start, source.latestOffset(start, ReadAllAvailable()))) == 300
 
 
-def test_another_request_of_the_same_id_is_not_taken_for_it(
+def test_another_request_of_the_same_id_is_not_read(
     redis_url: str, world: World, redis_client: redis.Redis
 ):
     ended(world, "r1")
@@ -216,7 +216,7 @@ def test_another_request_of_the_same_id_is_not_taken_for_it(
 # ------------------------------------------------------------------ what is gone
 
 
-def test_entries_that_went_before_they_were_read_are_told_of(
+def test_entries_that_left_before_their_read_raise(
     redis_url: str, world: World, redis_client: redis.Redis
 ):
     ended(world, *names(6))
@@ -230,7 +230,7 @@ def test_entries_that_went_before_they_were_read_are_told_of(
         source.latestOffset(end, source.getDefaultReadLimit())
 
 
-def test_entries_that_were_read_may_go(redis_url: str, world: World, redis_client: redis.Redis):
+def test_entries_that_were_read_may_leave(redis_url: str, world: World, redis_client: redis.Redis):
     ended(world, *names(6))
     source = reader(redis_url, maxOffsetsPerTrigger=2)
     start = source.initialOffset()
@@ -240,7 +240,7 @@ def test_entries_that_were_read_may_go(redis_url: str, world: World, redis_clien
     assert [row["id"] for row in rows_of(source, end, later)] == names(6)[2:]
 
 
-def test_entries_that_go_while_they_are_read_are_told_of(
+def test_entries_that_leave_during_their_read_raise(
     redis_url: str, world: World, redis_client: redis.Redis
 ):
     ended(world, *names(6))
@@ -253,7 +253,7 @@ def test_entries_that_go_while_they_are_read_are_told_of(
         list(source.read(part))
 
 
-def test_who_does_not_mind_goes_on_with_what_is_left(
+def test_without_fail_on_data_loss_a_query_reads_the_remaining_entries(
     redis_url: str, world: World, redis_client: redis.Redis
 ):
     ended(world, *names(6))
@@ -264,7 +264,7 @@ def test_who_does_not_mind_goes_on_with_what_is_left(
     assert [row["id"] for row in rows_of(source, start, end)] == ["r4", "r5"]
 
 
-def test_a_log_that_is_gone_is_told_of(redis_url: str, world: World, redis_client: redis.Redis):
+def test_a_deleted_log_raises(redis_url: str, world: World, redis_client: redis.Redis):
     ended(world, "r1")
     source = reader(redis_url)
     start = source.initialOffset()

@@ -51,7 +51,7 @@ def test_the_results_of_a_request_are_its_rows(spark: SparkSession, redis_url: s
     assert (rows[7].status, rows[7].result, rows[7].error) == ("dead", None, "it is rejected")
 
 
-def test_what_python_reads_is_what_spark_reads(spark: SparkSession, redis_url: str, world: World):
+def test_python_and_spark_read_the_same_results(spark: SparkSession, redis_url: str, world: World):
     world.submit("r1", 3000)
     world.work_off(dead=range(0, 3000, 100), most=37)
     frame = load(spark, redis_url, request="r1", minPartitions=7)
@@ -134,7 +134,7 @@ def rows_of(made: Any, parts: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("what", ["all of it", "its results", "replaced"])
-def test_results_that_went_are_no_rows_that_never_were(
+def test_expired_results_raise_and_are_not_shown_as_no_rows(
     redis_url: str, world: World, redis_client: redis.Redis, what: str
 ):
     world.submit("r1", 50)
@@ -306,7 +306,9 @@ def test_conditions_on_time_leave_the_same_rows(spark: SparkSession, redis_url: 
             assert sorted(row.id for row in frame.where(condition).collect()) == expected
 
 
-def test_what_we_check_does_not_reach_spark(spark: SparkSession, redis_url: str, world: World):
+def test_conditions_checked_here_do_not_reach_spark(
+    spark: SparkSession, redis_url: str, world: World
+):
     world.submit("r1", 3)
     world.work_off()
     conf = "spark.sql.python.filterPushdown.enabled"
@@ -355,7 +357,7 @@ def test_bad_options_are_named(
         load(spark, redis_url, **options).collect()
 
 
-def test_columns_that_there_are_not_are_named(spark: SparkSession, redis_url: str):
+def test_unknown_columns_are_named(spark: SparkSession, redis_url: str):
     reader = spark.read.format("fairlane").option("redis", redis_url)
     with pytest.raises(Exception, match='the view completions has no column "body"'):
         reader.schema("id string, body string").load().collect()

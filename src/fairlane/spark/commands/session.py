@@ -59,7 +59,7 @@ def _session(master: str | None, name: str) -> tuple[SparkSession, bool]:
     """Returns a session, and True if it was started here."""
     from fairlane.spark.java_process import java_ends_with_failure, quiet_java
     from fairlane.spark.requirements import need_spark
-    from fairlane.spark.session import session, session_there
+    from fairlane.spark.spark_session import session, session_there
 
     need_spark()
     if session_there() is not None:
@@ -118,7 +118,7 @@ def _first_line(text: str) -> str:
 
 def redis_for(master: str | None, redis: str | None) -> str:
     """Returns the URL of Redis; the embedded one only for executors on this machine."""
-    from fairlane.spark.session import is_local, master_of
+    from fairlane.spark.spark_session import is_local, master_of
 
     if settings.redis_url(redis) is None and not is_local(place := master_of(master)):
         raise InvalidArgument(
@@ -148,7 +148,7 @@ def must_be_there(path: str, master: str | None) -> None:
 
     Spark checks a path with a pattern in it, or one that may be another machine's.
     """
-    from fairlane.spark.session import is_local, master_of
+    from fairlane.spark.spark_session import is_local, master_of
 
     if not is_local_path(path) or any(sign in path for sign in "*?[{") or Path(path).exists():
         return

@@ -30,7 +30,7 @@ _LOOK_S = 0.2
     help="What is called; executors must be able to import it, too.",
 )  # fmt: skip
 @click.option(
-    "--input", "taken", type=click.Choice(_INPUTS), default="bytes", show_default=True,
+    "--input", "input_kind", type=click.Choice(_INPUTS), default="bytes", show_default=True,
     help="bytes: one body; table, pandas: a slice per call; rows: dicts.",
 )  # fmt: skip
 @click.option("--workers", type=int, metavar="N", help="Spark tasks.  [default: its cores]")

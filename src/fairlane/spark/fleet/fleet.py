@@ -23,7 +23,7 @@ from fairlane.queue import Queue, resolve_url
 from fairlane.spark.fleet import stop_signal
 from fairlane.spark.fleet.handlers import adapted
 from fairlane.spark.fleet.shares import OpenRequests, cancel, context_of, run_shares
-from fairlane.spark.session import is_local
+from fairlane.spark.spark_session import is_local
 from fairlane.worker import Worker
 
 if TYPE_CHECKING:
