@@ -56,9 +56,14 @@ class Request:
         """
         return await self.queue.driver.run(completion.wait(self.id, clock.mono_s, timeout))
 
-    async def results(self, order: str = "input") -> AsyncIterator[Result]:
+    async def results(
+        self,
+        order: str = "input",
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109  same word as the blocking face
+    ) -> AsyncIterator[Result]:
         """Yields every result, also while the request runs; see queue.Request.results."""
-        items = flow(self.id, order)
+        items = flow(self.id, order, timeout)
         try:
             item = next(items)
             while True:

@@ -28,7 +28,7 @@ from fairlane.protocol import keys
 from fairlane.results import flow
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from fairlane.operations.lease.shards import ShardLayout
     from fairlane.operations.submit.admission import Bounds
@@ -70,17 +70,25 @@ class Request:
         """
         return self.queue.driver.run(completion.wait(self.id, clock.mono_s, timeout))
 
-    def results(self, order: str = "input") -> Iterator[Result]:
-        """Yields every result, also while the request still runs, and ends with it.
+    def results(
+        self,
+        order: str = "input",
+        *,
+        timeout: float | None = None,
+        before_read: Callable[[], object] | None = None,
+    ) -> Iterator[Result]:
+        """Yields every result, also while the request still runs, and ends with the request.
 
-        `order` is "input" (a bounded window holds back what came early) or "done". Dead
-        sub-requests are among them; cancelled ones have no result. One that was handed out as dead
-        before somebody requeued it is not handed out again in input order, and is in the order
-        "done" with its new outcome; who begins to read after the end sees only the last outcome.
-        If results are gone before they are read, it raises RequestLost instead of ending early.
-        Raises InvalidArgument, RequestNotFound, RequestLost.
+        `order` is "input" (a bounded window holds back early results) or "done". Dead sub-requests
+        are among the results; cancelled ones have none. A dead result that was handed out before
+        its requeue is not handed out again in input order. In the order "done" it follows with its
+        new outcome. A reader that begins after the end sees only the last outcome.
+        `timeout` bounds the seconds of the whole reading; a request that has ended is read to its
+        end. `before_read` is called before each read of Redis, at least every two seconds while
+        nothing comes: to flush what was written, say. Raises InvalidArgument, RequestNotFound,
+        WaitTimeout, and RequestLost if results are gone before they are read.
         """
-        items = flow(self.id, order)
+        items = flow(self.id, order, timeout)
         try:
             item = next(items)
             while True:
@@ -88,6 +96,8 @@ class Request:
                     yield from item
                     item = next(items)
                 else:
+                    if before_read is not None:
+                        before_read()
                     item = items.send(self.queue.driver.run(item))
         except StopIteration:
             return

@@ -8,11 +8,20 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Generator, Iterator
+from math import inf
 from typing import Any
 
-from fairlane.errors import InvalidArgument, RequestLost
+from fairlane.common import clock
+from fairlane.errors import InvalidArgument, RequestLost, RequestNotFound
 from fairlane.model import Result
-from fairlane.operations.control.completion import ResultPage, read_entries, read_results
+from fairlane.operations.control.completion import (
+    ResultPage,
+    read_entries,
+    read_results,
+    timed_out,
+    vanished,
+)
+from fairlane.operations.control.request_state import progress
 from fairlane.protocol.steps import Operation
 from fairlane.settings import BLOCK_MS
 
@@ -112,29 +121,72 @@ def _runs(indexes: list[int]) -> Iterator[tuple[int, int]]:
         yield first, last
 
 
-def flow(request_id: str, order: str) -> Flow:
-    """What a face does to hand out every result: see Flow. Raises RequestLost if some are gone."""
+class ReadTime:
+    """The time a reader gives to all reads of a request's results together; None = no bound."""
+
+    def __init__(self, timeout_s: float | None) -> None:
+        self.timeout_s = timeout_s or 0.0
+        self._end = inf if timeout_s is None else clock.mono_s() + timeout_s
+
+    def block_ms(self) -> int:
+        """Returns how long the next read may block."""
+        return max(1, int(min((self._end - clock.mono_s()) * 1000, BLOCK_MS)))
+
+    def is_over(self) -> bool:
+        """True when no other read may begin."""
+        return clock.mono_s() >= self._end
+
+    def lift(self) -> None:
+        """Removes the bound: the request has ended, so no read blocks any more."""
+        self._end = inf
+
+
+def flow(request_id: str, order: str, timeout_s: float | None = None) -> Flow:
+    """Yields what a face must do next to hand out every result: see Flow.
+
+    However short the timeout is, the results that are there are read once. Raises WaitTimeout, and
+    RequestLost if some results are gone.
+    """
     if order not in {"input", "done"}:
         raise InvalidArgument(f"order {order!r} is not valid: input or done is expected")
+    if timeout_s is not None and not isinstance(timeout_s, (int, float)):
+        raise InvalidArgument(f"timeout {timeout_s!r} is not valid: seconds are expected")
     window = InputOrder() if order == "input" else None
-    after, seen = b"0-0", DistinctIndexes()
-    page = yield read_results(request_id, after, BLOCK_MS)
+    after, seen, time = b"0-0", DistinctIndexes(), ReadTime(timeout_s)
+    page = yield read_results(request_id, after, time.block_ms())
     while True:
-        for entry_id, found in page.entries:
+        for entry_id, results in page.entries:
             after = entry_id
             if window is None:
-                seen.add(found)
-                yield found
+                seen.add(results)
+                yield results
             else:
-                window.add(entry_id, found)
+                window.add(entry_id, results)
                 yield from _drain(request_id, window, seen)
         if page.is_last:
             break
-        page = yield read_results(request_id, after, BLOCK_MS, page.born)
+        if time.is_over():
+            yield _check_ended(request_id, time)
+        page = yield read_results(request_id, after, time.block_ms(), page.born)
     if window is not None:
         yield from _pass_gaps(request_id, window, seen, page)
     if seen.count < page.settled:
         raise _incomplete(request_id, page, seen)
+
+
+def _check_ended(request_id: str, time: ReadTime) -> Operation[None]:
+    """Lifts the timeout of a request that has ended: all its results are there.
+
+    Raises WaitTimeout for any other request, and RequestLost.
+    """
+    try:
+        now = yield from progress(request_id)
+    except RequestNotFound:
+        raise vanished(request_id) from None
+    if not now.ended:
+        counts = f": {now.done:,}/{now.total:,} done"
+        raise (yield from timed_out(request_id, now.queue, time.timeout_s, counts))
+    time.lift()
 
 
 def _drain(request_id: str, window: InputOrder, seen: DistinctIndexes) -> Flow:

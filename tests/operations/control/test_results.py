@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlane import results as results_module
-from fairlane.errors import InvalidArgument, RequestLost, RequestNotFound
+from fairlane.errors import InvalidArgument, RequestLost, RequestNotFound, WaitTimeout
 from fairlane.model import Result, Verdict, result_head
 from fairlane.operations.control.completion import parse_results, read_entries
 from fairlane.operations.lease import leases, tokens
@@ -218,6 +218,36 @@ def test_results_of_an_empty_or_a_missing_request(queue: Queue):
         list(queue.request("nobody").results())
     with pytest.raises(InvalidArgument, match="order"):
         list(flow("r1", "random"))
+
+
+def test_a_timeout_of_results_says_how_far_the_request_is(queue: Queue):
+    queue.submit_request([b"a", b"b"], id="r1")
+    with pytest.raises(WaitTimeout, match=r"r1 had not ended after 0\.01 s; .*: 0/2 done"):
+        list(queue.request("r1").results(timeout=0.01))
+    with pytest.raises(InvalidArgument, match="seconds are expected"):
+        list(queue.request("r1").results(timeout="soon"))  # type: ignore[arg-type]
+
+
+def test_a_request_that_vanishes_before_its_time_is_over_is_lost(queue: Queue, redis_client: Any):
+    queue.submit_request([b"a"], id="r1")
+    reads = []
+
+    def flush() -> None:
+        reads.append(len(reads))
+        if len(reads) == 2:
+            redis_client.flushall()
+
+    with pytest.raises(RequestLost, match="is gone from Redis"):
+        list(queue.request("r1").results(timeout=0.0, before_read=flush))
+
+
+def test_an_ended_request_is_read_whole_however_short_the_timeout(queue: Queue):
+    shuffled(queue)
+    whole = list(queue.request("r1").results())
+    reads = []
+    timed = queue.request("r1").results(timeout=0.0, before_read=lambda: reads.append(1))
+    assert list(timed) == whole
+    assert reads
 
 
 def test_a_window_of_the_default_size_holds_a_normal_disorder(queue: Queue, lane: Lane):

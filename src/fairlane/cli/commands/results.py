@@ -41,7 +41,7 @@ def command(
     """Print the results of the request ID, one a line, until it has ended."""
     from fairlane.cli.exit_status import dead_of, judge
     from fairlane.cli.results.atomic_file import open_results
-    from fairlane.cli.results.timeout import ReadTimeout
+    from fairlane.cli.results.quiet_notice import QuietNotice
     from fairlane.cli.results.writer import NDJSON, write_results
     from fairlane.cli.submission.request import end_like_interrupt
 
@@ -51,6 +51,8 @@ def command(
     if name is not None:  # a signal leaves no half file
         end_like_interrupt()
     with open_results(name) as stream, open_request(redis, queue, request_id) as request:
-        patience = ReadTimeout(request, limit)
-        counts = write_results(request, stream, order=order, ndjson=ndjson, patience=patience)
+        notice = QuietNotice(request) if limit is None else None
+        counts = write_results(
+            request, stream, order=order, ndjson=ndjson, timeout=limit, notice=notice
+        )
         return judge(counts, dead_of(request.queue, counts))

@@ -11,11 +11,10 @@ from fairlane.common.terminal import as_json
 from fairlane.errors import FairlaneError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    from fairlane.cli.results.timeout import ReadTimeout
+    from fairlane.cli.results.quiet_notice import QuietNotice
     from fairlane.model import Progress, Result
-    from fairlane.protocol.steps import Operation
     from fairlane.queue import Request
 
 NDJSON = ".ndjson"
@@ -23,19 +22,26 @@ NDJSON = ".ndjson"
 
 def write_results(
     request: Request, out: BinaryIO | None, *, order: str = "input", ndjson: bool,
-    patience: ReadTimeout | None = None,
+    timeout: float | None = None, notice: QuietNotice | None = None,
 ) -> Progress:  # fmt: skip
     """Writes every result as it comes; ends with the request and returns its counts.
 
-    In input order a sub-request that has no result gets its line, too: line N is input N. Raises
-    FairlaneError for a result with a newline in plain lines, WaitTimeout when patience ends.
+    In input order a sub-request without a result gets its line, too: line N is input N. Raises
+    FairlaneError for a result with a newline in plain lines, and WaitTimeout.
     """
     target = stdout() if out is None else out
     encode: Callable[[Result], bytes] = as_ndjson if ndjson else as_line
+
+    def before_read() -> None:
+        if out is None:  # the reader of stdout gets what there is before the next read blocks
+            target.flush()
+        if notice is not None:
+            notice.look()
+
     missing, following = 0, 0
-    for result in results_of(request, order, _asker(request, out, patience)):
-        if patience is not None:
-            patience.seen()
+    for result in request.results(order, timeout=timeout, before_read=before_read):
+        if notice is not None:
+            notice.result_came()
         if order == "input":
             if result.index > following:
                 missing += _fill(target, request, range(following, result.index), ndjson=ndjson)
@@ -45,45 +51,12 @@ def write_results(
     if order == "input":
         missing += _fill(target, request, range(following, progress.total), ndjson=ndjson)
     target.flush()
-    _say_what_is_empty(progress, missing, is_aligned=order == "input" and not ndjson)
+    _note_empty_lines(progress, missing, is_aligned=order == "input" and not ndjson)
     return progress
 
 
-def _asker(
-    request: Request, out: BinaryIO | None, patience: ReadTimeout | None
-) -> Callable[[Operation[Any]], Any]:
-    """What runs an operation; before that, whoever reads stdout gets what there is so far."""
-    run = request.queue.driver.run if patience is None else patience.run
-
-    def ask(operation: Operation[Any]) -> Any:
-        if out is None:
-            stdout().flush()
-        return run(operation)
-
-    return ask
-
-
-def results_of(
-    request: Request, order: str, ask: Callable[[Operation[Any]], Any]
-) -> Iterator[Result]:
-    """Every result as it comes; `ask` runs what reads more of them."""
-    from fairlane.results import flow
-
-    items = flow(request.id, order)
-    try:
-        item = next(items)
-        while True:
-            if isinstance(item, list):
-                yield from item
-                item = next(items)
-            else:
-                item = items.send(ask(item))
-    except StopIteration:
-        return
-
-
 def _fill(target: BinaryIO, request: Request, indexes: range, *, ndjson: bool) -> int:
-    """Lines for sub-requests without a result: known only at the end, when they are cancelled."""
+    """Writes lines for cancelled sub-requests, which have no result; returns how many."""
     if indexes and ndjson:
         reason = counts_of(request).reason or None
         for index in indexes:
@@ -95,7 +68,7 @@ def _fill(target: BinaryIO, request: Request, indexes: range, *, ndjson: bool) -
     return len(indexes)
 
 
-def _say_what_is_empty(progress: Progress, missing: int, *, is_aligned: bool) -> None:
+def _note_empty_lines(progress: Progress, missing: int, *, is_aligned: bool) -> None:
     if is_aligned and (missing or progress.dead):
         note(
             f"the lines of {progress.dead:,} dead and {missing:,} cancelled sub-requests "
@@ -104,7 +77,7 @@ def _say_what_is_empty(progress: Progress, missing: int, *, is_aligned: bool) ->
 
 
 def as_line(result: Result) -> bytes:
-    """A result as one plain line; an empty one when there is none."""
+    """Returns a result as one plain line; an empty one for a dead sub-request."""
     body = result.body or b""
     if b"\n" in body:
         raise FairlaneError(
@@ -115,7 +88,7 @@ def as_line(result: Result) -> bytes:
 
 
 def as_ndjson(result: Result) -> bytes:
-    """A result as one JSON object on a line; one that is not UTF-8 as `result_base64`."""
+    """Returns a result as a line of JSON; a body that is not UTF-8 as `result_base64`."""
     row: dict[str, Any] = {
         "index": result.index,
         "status": result.status,

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairlane.cli.results import timeout as patience_module
-from fairlane.cli.results.timeout import ReadTimeout
+from fairlane.cli.results import quiet_notice
+from fairlane.cli.results.quiet_notice import QuietNotice
 from fairlane.cli.results.writer import write_results
 from fairlane.errors import RequestLost, WaitTimeout
-from fairlane.operations.control.completion import read_results
 from fairlane.queue import Queue
 from tests.cli.program import ON_ONE_KIND, Program, finish, settle
 
@@ -47,9 +46,8 @@ def test_a_timeout_ends_a_blocking_read(program: Program, redis_url: str, tmp_pa
     with Queue.from_url(redis_url) as queue, (tmp_path / "out").open("wb") as out:
         request = queue.request("mine")
         began = time.monotonic()
-        patience = ReadTimeout(request, 0.1)
         with pytest.raises(WaitTimeout, match=r"after 0\.1 s; it goes on: 0/2 done"):
-            write_results(request, out, ndjson=False, patience=patience)
+            write_results(request, out, ndjson=False, timeout=0.1)
     assert time.monotonic() - began < 1.5
 
 
@@ -60,21 +58,16 @@ def test_what_has_ended_does_not_time_out(program: Program, redis_url: str):
     assert (ended.code, ended.out, ended.err) == (0, b"a\nb\n", "")
 
 
-@pytest.mark.parametrize("timeout", [0.0, None])
-def test_a_request_that_was_seen_and_vanished_is_lost(
-    timeout: float | None, program: Program, redis_url: str, redis_client: redis.Redis,
-    monkeypatch: pytest.MonkeyPatch,
-):  # fmt: skip
-    """Also when its counts are asked for, because time is up or nothing has come for long."""
+def test_a_request_that_vanished_before_the_notice_is_lost(
+    program: Program, redis_url: str, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+):
     submit(program)
+    monkeypatch.setattr(quiet_notice, "QUIET_S", 0.0)
     with Queue.from_url(redis_url) as queue:
-        patience = ReadTimeout(queue.request("mine"), timeout)
-        page = patience.run(read_results("mine", b"0-0", 1))
-        monkeypatch.setattr(patience_module, "QUIET_S", 0.0)
-        patience.seen()
+        notice = QuietNotice(queue.request("mine"))
         redis_client.flushall()
         with pytest.raises(RequestLost, match="is gone from Redis"):
-            patience.run(read_results("mine", b"0-0", 1, page.born))
+            notice.look()
 
 
 def test_a_timeout_leaves_no_file(program: Program):
@@ -88,29 +81,23 @@ def test_a_timeout_that_cannot_be(timeout: str, program: Program):
     program("results", "mine", "--timeout", timeout).refused(2, timeout)
 
 
-def test_silence_is_explained_once(
+def test_the_notice_is_printed_once(
     program: Program, redis_url: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
 ):
-    monkeypatch.setattr(patience_module, "QUIET_S", 0.1)
+    monkeypatch.setattr(quiet_notice, "QUIET_S", 0.1)
     now = [0.0]
     monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: now[0])
     submit(program)
     settle(redis_url, answer, most=1)
     with Queue.from_url(redis_url) as queue:
-        request = queue.request("mine")
-        patience = ReadTimeout(request, None)
+        notice = QuietNotice(queue.request("mine"))
         for _ in range(4):
-            patience.run(passing(now, 0.1))
+            notice.look()
+            now[0] += 0.1
     assert capfd.readouterr().err == (
         "fairlane: no result for 0.1 s: waiting for request mine to go on, "
         "it is active with 1/2 done; no worker takes from queue req: start one with rq-worker\n"
     )
-
-
-def passing(now: list[float], seconds: float):
-    """An operation that takes its time and asks for nothing."""
-    now[0] += seconds
-    yield from ()
 
 
 @pytest.mark.slow
