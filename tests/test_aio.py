@@ -50,6 +50,41 @@ async def bodies(count: int, fail_at: int = -1) -> AsyncIterator[bytes]:
         yield body
 
 
+def test_groups_of_bodies_are_one_request(run: Callable, lane: Lane):
+    async def groups() -> AsyncIterator[list[str]]:
+        yield ["a", "b"]
+        yield ["c"]
+
+    async def body(queue: Queue) -> None:
+        request = await queue.submit_chunks(groups(), id="r1")
+        assert request.total == 3
+        assert (await queue.submit_chunks([["a", "b"], ["c"]], id="r1")).total == 3
+
+    run(body)
+    assert (lane.number("total"), lane.number("chunks")) == (3, 2)
+
+
+def test_each_of_many_requests_is_yielded_before_the_error(run: Callable):
+    async def body(queue: Queue) -> None:
+        await queue.submit_request(["other"], id="r1")
+        each = queue.submit_each([["a", "b"], ["c"]], ids=["r0", "r1"], limit=[1, 2])
+        submitted = await anext(each)
+        assert (submitted.id, submitted.total) == ("r0", 2)
+        with pytest.raises(RequestExists):
+            await anext(each)
+
+    run(body)
+
+
+def test_results_time_out(run: Callable):
+    async def body(queue: Queue) -> None:
+        request = await queue.submit_request(["a"])
+        with pytest.raises(WaitTimeout, match="0/1 done"):
+            [result async for result in request.results(timeout=0.0)]
+
+    run(body)
+
+
 def test_a_request_goes_all_the_way(run: Callable, driver: SyncDriver, lane: Lane):
     """Submitted from an async iterable in three chunks, worked off, waited for, read in order."""
 

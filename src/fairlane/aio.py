@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from fairlane import settings
 from fairlane.common import clock
-from fairlane.common.chunking import Body, chunks_async
+from fairlane.common.chunking import Body, chunks_async, chunks_of_groups_async
 from fairlane.drivers.aio.driver import AsyncDriver
 from fairlane.model import Completion, DeadChoice, DeadSubRequest, Policy, Progress, Result
 from fairlane.operations.control import (
@@ -35,11 +35,12 @@ if TYPE_CHECKING:
 
 
 class Request:
-    """A request by its id; holds no state of its own, so it is never stale."""
+    """A request by its id; see queue.Request."""
 
-    def __init__(self, queue: Queue, request_id: str) -> None:
+    def __init__(self, queue: Queue, request_id: str, total: int | None = None) -> None:
         self.queue = queue
         self.id = keys.check_name("request id", request_id)
+        self.total = total
 
     async def state(self) -> str:
         """One of active, paused, cancelling, expiring, done, cancelled. Raises RequestNotFound."""
@@ -78,7 +79,8 @@ class Request:
 
     async def cancel(self, reason: str = "cancelled by the caller") -> bool:
         """Nothing more of it starts; True if it has ended already, False while slices are held."""
-        return await self.queue.driver.run(change.cancel(self.id, reason))
+        own = change.cancel(self.id, reason, queue=self.queue.name)
+        return await self.queue.driver.run(own)
 
     async def pause(self) -> str:
         """Nothing more of it starts until `resume`; see queue.Request.pause."""
@@ -177,7 +179,23 @@ class Queue:
             durable=durable,
         )
         request = Request(self, keys.new_id() if id is None else id)
-        await self.driver.run(submit(request.id, policy, max_wait_s), chunks_async(bodies))
+        source = chunks_async(bodies)
+        request.total = await self.driver.run(submit(request.id, policy, max_wait_s), source)
+        return request
+
+    async def submit_chunks(
+        self,
+        chunks: Iterable[Iterable[Body]] | AsyncIterable[Iterable[Body]],
+        *,
+        id: str | None = None,  # noqa: A002  the word of the API
+        max_wait_s: float = 0.0,
+        **options: Any,
+    ) -> Request:
+        """Submits one request from groups of bodies; see fairlane.queue.Queue.submit_chunks."""
+        policy = Policy(queue=self.name, **options)
+        request = Request(self, keys.new_id() if id is None else id)
+        source = chunks_of_groups_async(chunks)
+        request.total = await self.driver.run(submit(request.id, policy, max_wait_s), source)
         return request
 
     async def submit_many(
@@ -186,24 +204,42 @@ class Queue:
         | AsyncIterable[Iterable[Body] | AsyncIterable[Body]],
         *,
         ids: Iterable[str] | None = None,
-        priority: int = settings.DEFAULT_PRIORITY,
-        limit: int = settings.DEFAULT_LIMIT,
+        limit: int | Iterable[int] = settings.DEFAULT_LIMIT,
         max_wait_s: float = 0.0,
         **options: Any,
     ) -> list[Request]:
         """Submits many requests in few round trips; see fairlane.queue.Queue.submit_many."""
-        policy = Policy(queue=self.name, priority=priority, limit=limit, **options)
-        many = Many(policy, max_wait_s, ids)
-        with many.telling():
-            async for bodies in each_request(requests):
-                request_id, chunk, rest = await many.take_async(bodies)
-                if rest is not None:
-                    await self.driver.run(many.large(request_id), rest)
-                elif (full := many.add(request_id, chunk)) is not None:
-                    await self.driver.run(full)
-            many.check_ids()
-            await self.driver.run(many.rest())
-        return [Request(self, request_id) for request_id in many.submitted]
+        many = self.submit_each(requests, ids=ids, limit=limit, max_wait_s=max_wait_s, **options)
+        return [request async for request in many]
+
+    async def submit_each(
+        self,
+        requests: Iterable[Iterable[Body] | AsyncIterable[Body]]
+        | AsyncIterable[Iterable[Body] | AsyncIterable[Body]],
+        *,
+        ids: Iterable[str] | None = None,
+        limit: int | Iterable[int] = settings.DEFAULT_LIMIT,
+        max_wait_s: float = 0.0,
+        **options: Any,
+    ) -> AsyncIterator[Request]:
+        """Yields each request when it is in Redis; see fairlane.queue.Queue.submit_each."""
+        many = Many.of(self.name, limit, max_wait_s, ids, **options)
+        with many.names_submitted():
+            try:
+                async for bodies in each_request(requests):
+                    taken = await many.take_async(bodies)
+                    if (step := many.step(taken)) is not None:
+                        await self.driver.run(step, taken.rest)
+                        for request_id, total in many.take_submitted():
+                            yield Request(self, request_id, total)
+                many.check_ends()
+                await self.driver.run(many.rest())
+            except Exception:
+                for request_id, total in many.take_submitted():
+                    yield Request(self, request_id, total)
+                raise
+        for request_id, total in many.take_submitted():
+            yield Request(self, request_id, total)
 
     def request(self, id: str) -> Request:  # noqa: A002  the word of the API
         """The request with this id; nothing is looked up yet."""

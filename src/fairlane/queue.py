@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from fairlane import settings
 from fairlane.common import clock
-from fairlane.common.chunking import Body, chunks
+from fairlane.common.chunking import Body, chunks, chunks_of_groups
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import InvalidArgument
 from fairlane.model import Completion, DeadChoice, DeadSubRequest, Policy, Progress, Result
@@ -49,11 +49,15 @@ def resolve_url(url: str | None) -> str:
 
 
 class Request:
-    """A request by its id; holds no state of its own, so it is never stale."""
+    """A request by its id; holds nothing that changes, so it is never stale.
 
-    def __init__(self, queue: Queue, request_id: str) -> None:
+    `total` is how many sub-requests it was submitted with, None unless a submission returned it.
+    """
+
+    def __init__(self, queue: Queue, request_id: str, total: int | None = None) -> None:
         self.queue = queue
         self.id = keys.check_name("request id", request_id)
+        self.total = total
 
     def state(self) -> str:
         """One of active, paused, cancelling, expiring, done, cancelled. Raises RequestNotFound."""
@@ -104,7 +108,8 @@ class Request:
 
     def cancel(self, reason: str = "cancelled by the caller") -> bool:
         """Nothing more of it starts; True if it has ended already, False while slices are held."""
-        return self.queue.driver.run(change.cancel(self.id, reason))
+        own = change.cancel(self.id, reason, queue=self.queue.name)
+        return self.queue.driver.run(own)
 
     def pause(self) -> str:
         """Nothing more of it starts until `resume`; what is held ends. Returns the state now.
@@ -230,7 +235,27 @@ class Queue:
             durable=durable,
         )
         request = Request(self, keys.new_id() if id is None else id)
-        self.driver.run(submit(request.id, policy, max_wait_s), chunks(bodies))
+        request.total = self.driver.run(submit(request.id, policy, max_wait_s), chunks(bodies))
+        return request
+
+    def submit_chunks(
+        self,
+        chunks: Iterable[Iterable[Body]],
+        *,
+        id: str | None = None,  # noqa: A002  the word of the API
+        max_wait_s: float = 0.0,
+        **options: Any,
+    ) -> Request:
+        """Submits one request; each of `chunks` is a group of bodies that is sent when it comes.
+
+        The first bodies of a slow source can run while the last are still to come: one group is
+        held back until the next one comes. `options` are those of submit_request; raises the same.
+        With an `id`, a repeat must bring the same groups.
+        """
+        policy = Policy(queue=self.name, **options)
+        request = Request(self, keys.new_id() if id is None else id)
+        source = chunks_of_groups(chunks)
+        request.total = self.driver.run(submit(request.id, policy, max_wait_s), source)
         return request
 
     def submit_many(
@@ -238,30 +263,52 @@ class Queue:
         requests: Iterable[Iterable[Body]],
         *,
         ids: Iterable[str] | None = None,
-        priority: int = settings.DEFAULT_PRIORITY,
-        limit: int = settings.DEFAULT_LIMIT,
+        limit: int | Iterable[int] = settings.DEFAULT_LIMIT,
         max_wait_s: float = 0.0,
         **options: Any,
     ) -> list[Request]:
         """Submits many requests, 200 small ones in three round trips; returns them in order.
 
-        `requests` may be lazy; each is what submit_request takes, and so are the options, which
-        are the same for all. With `ids`, one for each, the call may be repeated until it succeeds.
-        The error's `submitted` holds the ids of those that are in Redis already; what is wrong
-        with a request is found before anything of its group of 200 is written.
+        `requests` may be lazy. Each is what submit_request takes. The options are those of
+        submit_request and the same for all; `limit` may also be an iterable with one for each.
+        With `ids`, one for each, the call may be repeated until it succeeds. The error's
+        `submitted` holds the ids of those that are in Redis already. An invalid request is found
+        before anything of its group of 200 is written.
         """
-        policy = Policy(queue=self.name, priority=priority, limit=limit, **options)
-        many = Many(policy, max_wait_s, ids)
-        with many.telling():
-            for bodies in checked_requests(requests):
-                request_id, chunk, rest = many.take(bodies)
-                if rest is not None:
-                    self.driver.run(many.large(request_id), rest)
-                elif (full := many.add(request_id, chunk)) is not None:
-                    self.driver.run(full)
-            many.check_ids()
-            self.driver.run(many.rest())
-        return [Request(self, request_id) for request_id in many.submitted]
+        return [*self.submit_each(requests, ids=ids, limit=limit, max_wait_s=max_wait_s, **options)]
+
+    def submit_each(
+        self,
+        requests: Iterable[Iterable[Body]],
+        *,
+        ids: Iterable[str] | None = None,
+        limit: int | Iterable[int] = settings.DEFAULT_LIMIT,
+        max_wait_s: float = 0.0,
+        **options: Any,
+    ) -> Iterator[Request]:
+        """Does what submit_many does, and yields each request as soon as its group is in Redis.
+
+        Nothing is submitted before the first request is asked for. After an error, those that are
+        in Redis are yielded before the error is raised.
+        """
+        many = Many.of(self.name, limit, max_wait_s, ids, **options)
+        with many.names_submitted():
+            try:
+                for bodies in checked_requests(requests):
+                    taken = many.take(bodies)
+                    if (step := many.step(taken)) is not None:
+                        self.driver.run(step, taken.rest)
+                        yield from self._submitted(many)
+                many.check_ends()
+                self.driver.run(many.rest())
+            except (Exception, KeyboardInterrupt):
+                yield from self._submitted(many)
+                raise
+        yield from self._submitted(many)
+
+    def _submitted(self, many: Many) -> Iterator[Request]:
+        for request_id, total in many.take_submitted():
+            yield Request(self, request_id, total)
 
     def request(self, id: str) -> Request:  # noqa: A002  the word of the API
         """The request with this id; nothing is looked up yet."""

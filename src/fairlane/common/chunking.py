@@ -44,25 +44,35 @@ class Chunker:
         return None
 
     def rest(self) -> list[bytes] | None:
-        """What is left at the end, or None."""
-        return self._chunk or None
+        """Returns what was added after the last full chunk, or None, and begins a new chunk."""
+        rest, self._chunk, self._size = self._chunk, [], 0
+        return rest or None
+
+    def cut(self, bodies: Iterable[Body]) -> Iterator[list[bytes]]:
+        """Yields the chunks of these bodies, the last one also when it is not full."""
+        _check_iterable(bodies)
+        for body in bodies:
+            full = self.add(body)
+            if full:
+                yield full
+        rest = self.rest()
+        if rest:
+            yield rest
 
 
 def chunks(bodies: Iterable[Body]) -> Iterator[list[bytes]]:
-    """Chunks of at most 1,000 bodies and 1 MiB, one at a time. Raises InvalidArgument."""
-    _check_iterable(bodies)
-    chunker = Chunker()
-    for body in bodies:
-        full = chunker.add(body)
-        if full:
-            yield full
-    last = chunker.rest()
-    if last:
-        yield last
+    """Yields chunks of at most 1,000 bodies and 1 MiB, one at a time. Raises InvalidArgument."""
+    return Chunker().cut(bodies)
+
+
+def chunks_of_groups(groups: Iterable[Iterable[Body]]) -> Iterator[list[bytes]]:
+    """Yields chunks that end where a group of bodies ends. Raises InvalidArgument."""
+    _check_iterable(groups)
+    return chain.from_iterable(map(Chunker().cut, groups))
 
 
 async def chunks_async(bodies: Iterable[Body] | AsyncIterable[Body]) -> AsyncIterator[list[bytes]]:
-    """The same from an async iterable (or an ordinary one)."""
+    """Yields the same chunks from an async iterable (or an ordinary one)."""
     if not isinstance(bodies, AsyncIterable):
         for chunk in chunks(bodies):
             yield chunk
@@ -75,6 +85,20 @@ async def chunks_async(bodies: Iterable[Body] | AsyncIterable[Body]) -> AsyncIte
     last = chunker.rest()
     if last:
         yield last
+
+
+async def chunks_of_groups_async(
+    groups: Iterable[Iterable[Body]] | AsyncIterable[Iterable[Body]],
+) -> AsyncIterator[list[bytes]]:
+    """Yields the same chunks from an async iterable of groups (or an ordinary one)."""
+    if not isinstance(groups, AsyncIterable):
+        for chunk in chunks_of_groups(groups):
+            yield chunk
+        return
+    chunker = Chunker()
+    async for bodies in groups:
+        for chunk in chunker.cut(bodies):
+            yield chunk
 
 
 def split(bodies: Iterable[Body]) -> tuple[list[bytes], Iterator[list[bytes]] | None]:

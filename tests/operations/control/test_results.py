@@ -230,7 +230,7 @@ def test_a_timeout_of_results_says_how_far_the_request_is(queue: Queue):
 
 def test_a_request_that_vanishes_before_its_time_is_over_is_lost(queue: Queue, redis_client: Any):
     queue.submit_request([b"a"], id="r1")
-    reads = []
+    reads: list[int] = []
 
     def flush() -> None:
         reads.append(len(reads))
@@ -244,7 +244,7 @@ def test_a_request_that_vanishes_before_its_time_is_over_is_lost(queue: Queue, r
 def test_an_ended_request_is_read_whole_however_short_the_timeout(queue: Queue):
     shuffled(queue)
     whole = list(queue.request("r1").results())
-    reads = []
+    reads: list[int] = []
     timed = queue.request("r1").results(timeout=0.0, before_read=lambda: reads.append(1))
     assert list(timed) == whole
     assert reads

@@ -249,6 +249,37 @@ def test_a_generator_that_raises_in_the_middle(queue: Queue, redis_client: Any):
     assert sorted(logged(redis_client)) == sorted(names(GROUP))
 
 
+def test_each_request_is_yielded_when_its_group_is_in_redis(queue: Queue, redis_client: Any):
+    """With its number of sub-requests, and also before the error that ends the submission."""
+
+    def requests() -> Any:
+        yield from ([b"a"] for _ in range(GROUP))
+        yield [b"b", b"c"]
+        raise KeyboardInterrupt
+
+    submitted: list[tuple[str, int | None]] = []
+    each = queue.submit_each(requests())
+    with pytest.raises(KeyboardInterrupt):
+        submitted.extend((request.id, request.total) for request in each)
+    assert [total for _, total in submitted] == [1] * GROUP
+    kept = {name.decode() for name in redis_client.zrange("{req}:active", 0, -1)}
+    assert kept == {request_id for request_id, _ in submitted}
+
+
+def test_each_request_may_have_its_own_limit(queue: Queue):
+    many = queue.submit_many([[b"a"], [b"b"]], limit=(limit for limit in (3, 7)))
+    assert [request.progress().limit for request in many] == [3, 7]
+
+
+@pytest.mark.parametrize(
+    ("limits", "why"),
+    [([1], "request 1 of the call: there is no limit"), ([1, 2, 3], "more limits"), ([0], "limit")],
+)
+def test_each_request_needs_a_valid_limit(queue: Queue, limits: list[int], why: str):
+    with pytest.raises(InvalidArgument, match=why):
+        queue.submit_many([[b"a"], [b"b"]], limit=limits)
+
+
 def test_bodies_that_raise_in_the_middle_of_a_large_request(queue: Queue, redis_client: Any):
     """That request is taken back, those before it stay."""
 
@@ -352,7 +383,7 @@ def test_redis_that_fills_up_within_a_group_leaves_nothing_half_done(
                 else:
                     step = group.send(reply)
 
-        with many.telling(), pytest.raises(RedisFull):
+        with many.names_submitted(), pytest.raises(RedisFull):
             queue.driver.run(rest())
     assert many.submitted == ["r0", "r1"]
     assert active(redis_client) == ["r0", "r1"]

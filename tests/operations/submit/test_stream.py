@@ -76,6 +76,32 @@ def test_bodies_are_pulled_as_they_are_sent(queue: Queue, lane: Lane):
     queue.request("r1").cancel()
 
 
+def test_a_submission_returns_how_many_sub_requests_it_has(queue: Queue):
+    assert queue.submit_request((f"body {i}" for i in range(2500)), id="r1").total == 2500
+    assert queue.submit_request([]).total == 0
+    assert queue.request("r1").total is None
+
+
+def test_groups_of_bodies_are_sent_when_they_come(queue: Queue, lane: Lane):
+    """One group is held back until the next one comes; an empty one is none."""
+    written: list[int] = []
+
+    def groups() -> Iterator[list[str]]:
+        for group in (["a", "b"], [], ["c"], ["d"]):
+            yield group
+            written.append(int(lane.hash().get("total", 0)))
+
+    assert queue.submit_chunks(groups(), id="r1", limit=2).total == 4
+    assert (lane.number("total"), lane.number("chunks")) == (4, 3)
+    assert written == [0, 0, 3, 4]
+
+
+@pytest.mark.parametrize("groups", ["text", [["a"], "text"], [["a"], [1]], 5])
+def test_what_is_no_group_of_bodies_is_refused(queue: Queue, groups: Any):
+    with pytest.raises(InvalidArgument, match=r"bodies is|sub-request 1 is"):
+        queue.submit_chunks(groups, id="r1")
+
+
 def test_an_empty_request_is_done_and_logged(queue: Queue, lane: Lane):
     """Nothing to do is done at once."""
     assert queue.submit_request([], id="r1").state() == "done"

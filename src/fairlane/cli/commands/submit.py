@@ -234,12 +234,13 @@ def _submit_one(wish: SubmitOptions, source: Source, queue: Queue, out: BinaryIO
     if is_first:  # a pipe may take long, and its request can be looked at meanwhile
         write_line(request.id)
     with shown(wish, source, f"request {request.id}", "submitting") as look:
-        chunks = _chunks(source, is_repeatable=wish.id is not None)
-        total = send(wish, request, _counted(chunks, look))
+        # With an id of the caller's the chunks must depend on the content only, for a repeat.
+        as_they_come = not source.is_file and wish.id is None
+        total = send(wish, request, _counted(source.blocks(), look), as_they_come=as_they_come)
     if not total:
         note(f"{source.name} is empty: request {request.id} has no sub-requests and is done")
     if not is_first:
-        announce(wish, request, total)
+        announce(wish, request, total, wish.policy.limit)
     return await_end(wish, request, out) if wish.waits else 0
 
 
@@ -251,17 +252,3 @@ def _counted(lists: Iterable[list[bytes]], look: Look) -> Iterator[list[bytes]]:
         yield lines
         count += len(lines)
         look(count)
-
-
-def _chunks(source: Source, *, is_repeatable: bool) -> Iterator[list[bytes]]:
-    """What one call carries. Of a pipe it is what is there, so that a slow one isn't held back.
-
-    With an id of the caller's the chunks depend on nothing but the content: a repeat must match.
-    """
-    from itertools import chain
-
-    from fairlane.common.chunking import chunks
-
-    if is_repeatable or source.is_file:
-        return chunks(chain.from_iterable(source.blocks()))
-    return chain.from_iterable(chunks(lines) for lines in source.blocks())

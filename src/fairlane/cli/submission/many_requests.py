@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from itertools import tee
 from typing import TYPE_CHECKING
 
 from fairlane.cli.output import note
@@ -15,11 +16,11 @@ from fairlane.cli.submission.request import (
     impatient,
     no_room,
     not_certain,
-    one_of_many,
+    options_of,
 )
 from fairlane.cli.submission.requests_format import RequestLine, request_lines, rereadable
 from fairlane.common.text import of_queue
-from fairlane.errors import FairlaneError, QueueFull, RedisFull, RedisUnreachable
+from fairlane.errors import QueueFull, RedisFull, RedisUnreachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -45,58 +46,43 @@ def submit_each(wish: SubmitOptions, source: Source, connect: Callable[[], Queue
 
 
 class _Sending:
-    """Many requests on their way, a group at a time; the id of each is printed once it is there."""
+    """Many requests on their way; the id of each is printed when its group is in Redis."""
 
     def __init__(self, queue: Queue, wish: SubmitOptions) -> None:
-        from fairlane.operations.submit.many import Many
-
         self._queue, self._wish = queue, wish
-        self._many = Many(wish.policy, wish.max_wait_s)
-        self._coming: dict[str, tuple[SubmitOptions, int]] = {}  # what was not printed yet, by id
+        self._coming: dict[str, int] = {}  # id -> limit of each that is not printed yet
         self._count = 0
 
     def all(self, lines: Iterable[RequestLine]) -> list[Request]:
-        """Submits every line; the requests in their order."""
+        """Submits every line; returns the requests in their order."""
+        for_bodies, for_ids, for_limits = tee(lines, 3)
+        options = options_of(self._wish.policy) | {"limit": (line.limit for line in for_limits)}
+        sent = self._queue.submit_each(
+            (line.bodies for line in for_bodies),
+            ids=self._ids(for_ids),
+            max_wait_s=self._wish.max_wait_s,
+            **options,
+        )
         try:
-            for n, line in enumerate(lines, 1):
-                self._add(n, line)
-            self._queue.driver.run(self._many.rest())
+            return [self._printed(request) for request in sent]
         except KeyboardInterrupt:
-            self._announce()
             raise KeyboardInterrupt(self._take_back()) from None
         except (RedisFull, QueueFull) as error:
-            self._announce()
             raise no_room(self._wish, error) from None
-        except FairlaneError:
-            self._announce()
-            raise
-        self._announce()
-        return [self._queue.request(request_id) for request_id in self._many.submitted]
 
-    def _add(self, n: int, line: RequestLine) -> None:
-        from fairlane.common.chunking import split
+    def _ids(self, lines: Iterable[RequestLine]) -> Iterator[str]:
         from fairlane.protocol.keys import new_id
 
-        wish = self._wish
-        own = one_of_many(wish, line.limit, None if wish.id is None else f"{wish.id}.{n}")
-        request_id = own.id or new_id()
-        chunk, rest = split(line.bodies)
-        if rest is None:
-            step = self._many.add(request_id, chunk, own.policy)
-        else:
-            step = self._many.large(request_id, own.policy)
-        self._coming[request_id] = own, len(line.bodies)
-        if step is not None:
-            self._queue.driver.run(step, rest)
-            self._announce()
+        own = self._wish.id
+        for number, line in enumerate(lines, 1):
+            request_id = new_id() if own is None else f"{own}.{number}"
+            self._coming[request_id] = line.limit
+            yield request_id
 
-    def _announce(self) -> None:
-        """Prints the ids of those that are submitted since the last time."""
-        there = self._many.submitted
-        for request_id in there[self._count :]:
-            own, total = self._coming.pop(request_id)
-            announce(own, self._queue.request(request_id), total)
-        self._count = len(there)
+    def _printed(self, request: Request) -> Request:
+        announce(self._wish, request, request.total or 0, self._coming.pop(request.id))
+        self._count += 1
+        return request
 
     def _take_back(self) -> str:
         """Cancels what was interrupted; a sentence about it."""
@@ -121,7 +107,7 @@ class _Sending:
 
 def _await_all(wish: SubmitOptions, sent: list[Request]) -> int:
     """Waits for each in turn, all within one timeout; the worst exit code."""
-    return max(await_end(own, request) for own, request in _with_time_left(wish, sent))
+    return max(await_end(timed, request) for timed, request in _with_time_left(wish, sent))
 
 
 def _with_time_left(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import signal
 from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, BinaryIO
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from fairlane import settings
 from fairlane.cli.output import write_json, write_line
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from fairlane.drivers.sync.driver import SyncDriver
     from fairlane.model import Policy
     from fairlane.queue import Request
+
+NO_OPTIONS = {"queue", "parent"}  # of a policy: a queue has its name, and a requeue its parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +54,30 @@ def _terminate(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def send(wish: SubmitOptions, request: Request, chunks: Iterable[list[bytes]]) -> int:
-    """Submits one request; returns how many sub-requests it has."""
-    from fairlane.operations.submit.stream import submit
+def send(
+    wish: SubmitOptions, request: Request, lines: Iterable[list[bytes]], *, as_they_come: bool
+) -> int:
+    """Submits one request; returns how many sub-requests it has.
 
+    The lists of lines are chunks if they are sent `as_they_come`, else any part of the input.
+    """
+    queue, max_wait_s = request.queue, wish.max_wait_s
+    given: dict[str, Any] = {**options_of(wish.policy), "id": request.id, "max_wait_s": max_wait_s}
     try:
-        sent = submit(request.id, wish.policy, wish.max_wait_s)
-        return request.queue.driver.run(sent, iter(chunks))
+        if as_they_come:
+            submitted = queue.submit_chunks(lines, **given)
+        else:
+            submitted = queue.submit_request(chain.from_iterable(lines), **given)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_take_back(wish, request)) from None
     except (RedisFull, QueueFull) as error:
         raise no_room(wish, error) from None
+    return submitted.total or 0
+
+
+def options_of(policy: Policy) -> dict[str, Any]:
+    """Returns a policy as the options of Queue.submit_request."""
+    return {name: getattr(policy, name) for name in policy.__slots__ if name not in NO_OPTIONS}
 
 
 def no_room(wish: SubmitOptions, error: RedisFull | QueueFull) -> RedisFull | QueueFull:
@@ -98,11 +114,8 @@ def impatient(url: str) -> AbstractContextManager[SyncDriver]:
 
 def cancel_if_there(request: Request) -> None:
     """Cancels what an interrupt may have left of a request. Raises RedisUnreachable."""
-    from fairlane.operations.control.change import cancel
-
-    queue = request.queue
     try:
-        queue.driver.run(cancel(request.id, "interrupted", queue=queue.name))
+        request.cancel("interrupted")
     except RedisUnreachable:
         raise
     except FairlaneError:  # there may be nothing to cancel
@@ -144,20 +157,14 @@ def shown(wish: SubmitOptions, source: Source, title: str, doing: str) -> Iterat
         yield meter.look
 
 
-def announce(wish: SubmitOptions, request: Request, total: int) -> None:
+def announce(wish: SubmitOptions, request: Request, total: int, limit: int) -> None:
     """Prints the id of a request that was submitted."""
     if not wish.as_json:
         write_line(request.id)
         return
-    policy = wish.policy
-    write_json(
-        {
-            "id": request.id,
-            "sub_requests": total,
-            "priority": policy.priority,
-            "limit": policy.limit,
-        }
-    )
+    priority = wish.policy.priority
+    row = {"id": request.id, "sub_requests": total, "priority": priority, "limit": limit}
+    write_json(row)
 
 
 def await_end(wish: SubmitOptions, request: Request, out: BinaryIO | None = None) -> int:
@@ -193,7 +200,7 @@ def _await_end(wish: SubmitOptions, request: Request, out: BinaryIO | None) -> i
 
 
 def _confirm_end(wish: SubmitOptions, request: Request) -> None:
-    """What ended while somebody watched is confirmed, as it is for one who waits."""
+    """Confirms the end of a durable request that was watched or read, as `wait` does."""
     if wish.policy.durable and (wish.watch or wish.out is not None):
         request.wait(wish.timeout)
 
@@ -212,8 +219,3 @@ def _await(wish: SubmitOptions, request: Request) -> None:
     except KeyboardInterrupt:
         sentence = f"detached; request {request.id} goes on: fairlane status {request.id}"
         raise KeyboardInterrupt(sentence) from None
-
-
-def one_of_many(wish: SubmitOptions, limit: int, xid: str | None) -> SubmitOptions:
-    """The same wish for a request with its own limit and id."""
-    return replace(wish, policy=replace(wish.policy, limit=limit), id=xid)

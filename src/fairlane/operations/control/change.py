@@ -58,7 +58,10 @@ def set_priority(request_id: str, priority: int) -> Operation[None]:
 
 
 def cancel(request_id: str, reason: str, *, queue: str | None = None) -> Operation[bool]:
-    """Stops a request; True when it has ended, False while slices are held. RequestNotFound."""
+    """Stops a request; True when it has ended, False while slices are held. RequestNotFound.
+
+    `queue` is where its tokens go if the request is written only after its hash was read.
+    """
     if not isinstance(reason, str):
         raise InvalidArgument(f"reason {reason!r} is not valid: words are expected")
     names = keys.request_keys(request_id)
@@ -66,7 +69,7 @@ def cancel(request_id: str, reason: str, *, queue: str | None = None) -> Operati
     reply = yield library().cancel(names, reason=reason)
     if reply[0] == b"gone":
         raise not_found(request_id)
-    home = queue or (stored or b"").decode()
+    home = stored.decode() if stored else (queue or "")
     if reply[0] == b"ended":
         yield retire(home, request_id, reply[1])
         return True

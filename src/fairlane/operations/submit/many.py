@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from fairlane import settings
 from fairlane.common.chunking import split, split_async
@@ -20,7 +21,7 @@ from fairlane.errors import (
     RedisUnreachable,
     type_of,
 )
-from fairlane.model import ENDED_STATES
+from fairlane.model import ENDED_STATES, Policy
 from fairlane.operations.lease.tokens import insert_all, retire_all
 from fairlane.operations.submit.admission import Admission, check_max_wait
 from fairlane.operations.submit.create import is_cancelled, is_there
@@ -35,12 +36,12 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from fairlane.common.chunking import Body
-    from fairlane.model import Policy
     from fairlane.operations.submit.digest import Chunk
     from fairlane.operations.submit.intents import Intent
     from fairlane.protocol.steps import Operation
 
 B = TypeVar("B")
+Rest = TypeVar("Rest")
 GROUP = 200  # requests of one group
 
 
@@ -81,6 +82,15 @@ class Small(NamedTuple):
     plan: Group
 
 
+class Taken(NamedTuple, Generic[Rest]):
+    """The next request: its only chunk, or [] and all its chunks in `rest`."""
+
+    id: str
+    policy: Policy
+    chunk: Chunk
+    rest: Rest | None
+
+
 Announced = tuple[Small, "Intent | None"]  # None: nothing of it was written
 
 
@@ -94,10 +104,16 @@ class Many:
     """
 
     def __init__(
-        self, policy: Policy, max_wait_s: float = 0.0, ids: Iterable[str] | None = None
+        self,
+        policy: Policy,
+        max_wait_s: float = 0.0,
+        ids: Iterable[str] | None = None,
+        limits: Iterable[int] | None = None,
     ) -> None:
         self.policy, self.max_wait_s = policy, check_max_wait(max_wait_s)
         self.submitted: list[str] = []
+        self._totals: list[tuple[str, int]] = []  # of those submitted since take_submitted
+        self._limits = None if limits is None else iter(limits)
         self._plans: dict[Policy, Group] = {}
         self._plan = self._plan_of(policy)
         self._group: list[Small] = []
@@ -107,33 +123,54 @@ class Many:
         self._names = iter(keys.new_id, None) if ids is None else self._given(ids)
         self._count = 0
 
+    @classmethod
+    def of(
+        cls,
+        queue: str,
+        limit: int | Iterable[int],
+        max_wait_s: float,
+        ids: Iterable[str] | None,
+        **options: Any,
+    ) -> Many:
+        """Returns the one for these options; `limit` is that of all, or has one for each."""
+        if isinstance(limit, Iterable):
+            return cls(Policy(queue=queue, **options), max_wait_s, ids, limit)
+        return cls(Policy(queue=queue, limit=limit, **options), max_wait_s, ids)
+
     # ------------------------------------------------------------------ what comes in
 
-    def take(self, bodies: Iterable[Body]) -> tuple[str, Chunk, Iterator[Chunk] | None]:
-        """The next request: its id, and its only chunk, or [] and all its chunks.
-
-        Raises InvalidArgument, which says which request it is.
-        """
+    def take(self, bodies: Iterable[Body]) -> Taken[Iterator[Chunk]]:
+        """Returns the next request. Raises InvalidArgument, which says which request it is."""
         request_id = self._name()
         try:
-            return request_id, *split(bodies)
+            return Taken(request_id, self._policy(), *split(bodies))
         except InvalidArgument as error:
             raise self._wrong(error) from None
 
     async def take_async(
         self, bodies: Iterable[Body] | AsyncIterable[Body]
-    ) -> tuple[str, Chunk, AsyncIterator[Chunk] | None]:
-        """The same of bodies that may come asynchronously."""
+    ) -> Taken[AsyncIterator[Chunk]]:
+        """Returns the next request, whose bodies may come asynchronously."""
         request_id = self._name()
         try:
-            return request_id, *await split_async(bodies)
+            return Taken(request_id, self._policy(), *await split_async(bodies))
         except InvalidArgument as error:
             raise self._wrong(error) from None
 
-    def check_ids(self) -> None:
-        """To be called behind the last request. Raises InvalidArgument when an id is left over."""
+    def check_ends(self) -> None:
+        """Raises InvalidArgument if an id or a limit is left over behind the last request."""
         if self._is_given and next(self._names, None) is not None:
             raise InvalidArgument(f"there are more ids than requests: {self._count:,} requests")
+        if self._limits is not None and next(self._limits, None) is not None:
+            raise InvalidArgument(f"there are more limits than requests: {self._count:,} requests")
+
+    def _policy(self) -> Policy:
+        if self._limits is None:
+            return self.policy
+        limit = next(self._limits, None)
+        if limit is None:
+            raise InvalidArgument("there is no limit for it: one limit for each is expected")
+        return replace(self.policy, limit=limit)
 
     def _name(self) -> str:
         self._count += 1
@@ -164,8 +201,8 @@ class Many:
         return plan
 
     @contextlib.contextmanager
-    def telling(self) -> Iterator[None]:
-        """What is raised inside tells what was submitted before."""
+    def names_submitted(self) -> Iterator[None]:
+        """Adds to an error that is raised inside which requests were submitted before it."""
         try:
             yield
         except FairlaneError as error:
@@ -176,6 +213,17 @@ class Many:
             raise
 
     # ------------------------------------------------------------------ what goes out
+
+    def step(self, taken: Taken[Any]) -> Operation[None] | None:
+        """Takes a request; returns what is to be run now with `taken.rest`, or None."""
+        if taken.rest is None:
+            return self.add(taken.id, taken.chunk, taken.policy)
+        return self.large(taken.id, taken.policy)
+
+    def take_submitted(self) -> list[tuple[str, int]]:
+        """Returns id and number of sub-requests of those submitted since the last call."""
+        totals, self._totals = self._totals, []
+        return totals
 
     def add(
         self, request_id: str, chunk: Chunk, policy: Policy | None = None
@@ -201,8 +249,8 @@ class Many:
     def large(self, request_id: str, policy: Policy | None = None) -> Operation[None]:
         """Submits what was added, and then the caller's chunks as one request."""
         yield from self.rest()
-        yield from submit(request_id, policy or self.policy, self.max_wait_s)
-        self.submitted.append(request_id)
+        total = yield from submit(request_id, policy or self.policy, self.max_wait_s)
+        self._count_up(request_id, total)
 
     def _submit(self, group: list[Small]) -> Operation[None]:
         if not group:
@@ -212,9 +260,15 @@ class Many:
         try:
             failed = yield from self._one_by_one(left, bound, missing)
         finally:  # also when Redis goes away in the middle
-            self.submitted += [small.id for small in group if small.id not in missing]
+            for small in group:
+                if small.id not in missing:
+                    self._count_up(small.id, len(small.chunk))
         for error in failed.values():
             raise error
+
+    def _count_up(self, request_id: str, total: int) -> None:
+        self.submitted.append(request_id)
+        self._totals.append((request_id, total))
 
     def _begin(self, group: list[Small]) -> Operation[tuple[list[Announced], int]]:
         """Submits what goes smoothly; returns what is left, and the queue's bound."""
