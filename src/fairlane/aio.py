@@ -1,4 +1,4 @@
-"""The asyncio face: the same queue and requests, awaited. `from fairlane.aio import Queue`."""
+"""The asyncio API: the same queue and requests, awaited. `from fairlane.aio import Queue`."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class Request:
         self.total = total
 
     async def state(self) -> str:
-        """One of active, paused, cancelling, expiring, done, cancelled. Raises RequestNotFound."""
+        """Returns active, paused, cancelling, expiring, done, cancelled. Raises RequestNotFound."""
         return await self.queue.driver.run(completion.state(self.id))
 
     async def progress(self) -> Progress:
-        """The counts now: total, done, dead, cancelled, held, limit. Raises RequestNotFound."""
+        """Returns the counts now: total, done, dead, cancelled, held, limit. RequestNotFound."""
         return await self.queue.driver.run(request_state.progress(self.id))
 
-    async def wait(self, timeout: float | None = None) -> str:  # noqa: ASYNC109  same word as the blocking face
+    async def wait(self, timeout: float | None = None) -> str:  # noqa: ASYNC109  same word as in the blocking API
         """Returns the final state once the request has ended: done or cancelled.
 
         `timeout` in seconds; raises WaitTimeout, RequestNotFound, RequestLost.
@@ -61,7 +61,7 @@ class Request:
         self,
         order: str = "input",
         *,
-        timeout: float | None = None,  # noqa: ASYNC109  same word as the blocking face
+        timeout: float | None = None,  # noqa: ASYNC109  same word as in the blocking API
     ) -> AsyncIterator[Result]:
         """Yields every result, also while the request runs; see queue.Request.results."""
         items = flow(self.id, order, timeout)
@@ -78,32 +78,32 @@ class Request:
             return
 
     async def cancel(self, reason: str = "cancelled by the caller") -> bool:
-        """Nothing more of it starts; True if it has ended already, False while slices are held."""
+        """Stops the request; True if it has ended already, False while slices are held."""
         own = change.cancel(self.id, reason, queue=self.queue.name)
         return await self.queue.driver.run(own)
 
     async def pause(self) -> str:
-        """Nothing more of it starts until `resume`; see queue.Request.pause."""
+        """Starts nothing more of it until `resume`; see queue.Request.pause."""
         return await self.queue.driver.run(change.pause(self.id))
 
     async def resume(self) -> str:
-        """A paused request goes on; see queue.Request.resume."""
+        """Continues a paused request; see queue.Request.resume."""
         return await self.queue.driver.run(change.resume(self.id))
 
     async def set_limit(self, limit: int) -> None:
-        """At most `limit` workers at once from now on; see queue.Request.set_limit."""
+        """Lets at most `limit` workers take slices from now on; see queue.Request.set_limit."""
         await self.queue.driver.run(change.set_limit(self.id, limit))
 
     async def set_priority(self, priority: int) -> None:
-        """What has not started goes to the lane `priority`; see queue.Request.set_priority."""
+        """Moves what has not started to the lane `priority`; see queue.Request.set_priority."""
         await self.queue.driver.run(change.set_priority(self.id, priority))
 
     async def dead(self) -> AsyncIterator[DeadSubRequest]:
-        """The dead sub-requests with their bodies, first to die first. Raises RequestNotFound."""
+        """Yields the dead sub-requests with their bodies, first to die first. RequestNotFound."""
         after = ""
         while page := await self.queue.driver.run(dead_letters.read_dead(self.id, after)):
-            for one in page:
-                yield one
+            for dead in page:
+                yield dead
             after = page[-1].dead_id
 
     async def requeue_dead(
@@ -112,7 +112,7 @@ class Request:
         fingerprint: str | Iterable[str] | None = None,
         indexes: Iterable[int] | None = None,
     ) -> Request:
-        """Dead sub-requests run again, here or in a new request; see queue.Request.requeue_dead."""
+        """Lets dead sub-requests run again; see queue.Request.requeue_dead."""
         choice = DeadChoice.of(fingerprint, indexes)
         run_by, _ = await self.queue.driver.run(requeue.requeue_dead(self.id, choice))
         return self if run_by == self.id else Request(self.queue, run_by)
@@ -123,7 +123,7 @@ class Request:
         fingerprint: str | Iterable[str] | None = None,
         indexes: Iterable[int] | None = None,
     ) -> int:
-        """Forgets dead sub-requests; see queue.Request.drop_dead."""
+        """Deletes dead sub-requests; see queue.Request.drop_dead."""
         choice = DeadChoice.of(fingerprint, indexes)
         return await self.queue.driver.run(requeue.drop_dead(self.id, choice))
 
@@ -242,13 +242,13 @@ class Queue:
             yield Request(self, request_id, total)
 
     def request(self, id: str) -> Request:  # noqa: A002  the word of the API
-        """The request with this id; nothing is looked up yet."""
+        """Returns the request with this id; nothing is looked up yet."""
         return Request(self, id)
 
     async def completions(
         self, since: str | None = None, *, follow: bool = True
     ) -> AsyncIterator[Completion]:
-        """Endings from the durable log, oldest first; see fairlane.queue.Queue.completions."""
+        """Yields endings from the durable log; see fairlane.queue.Queue.completions."""
         after = (
             await self.driver.run(completion_log.last_completion(self.name))
             if since is None
@@ -256,19 +256,21 @@ class Queue:
         )
         block = settings.BLOCK_MS if follow else 0
         while True:
-            found = await self.driver.run(completion_log.read_completions(self.name, after, block))
-            for ending in found:
+            endings = await self.driver.run(
+                completion_log.read_completions(self.name, after, block)
+            )
+            for ending in endings:
                 after = ending.log_id
                 yield ending
-            if not found and not follow:
+            if not endings and not follow:
                 return
 
     async def status(self) -> dict[str, Any]:
-        """Counts, workers and unfinished requests; see fairlane.queue.Queue.status."""
+        """Returns counts, workers and unfinished requests; see fairlane.queue.Queue.status."""
         return await self.driver.run(queue_status(self.name))
 
     async def stats(self) -> dict[int, Measured]:
-        """Priority -> what the workers measured: waited (ms) and ran (microseconds)."""
+        """Returns priority -> what the workers measured: waited (ms) and ran (microseconds)."""
         return await self.driver.run(read_stats(self.name))
 
     async def set_max_waiting(self, most: int) -> Bounds:

@@ -120,7 +120,7 @@ class RedisUnfit(RedisError):
 
 
 class LayoutTooNew(RedisUnfit):
-    """A newer release has laid out this queue's keys in a way that this one does not know."""
+    """A newer release has laid out this queue's keys in a way that this release cannot read."""
 
 
 class RedisFull(RedisError):

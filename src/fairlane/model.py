@@ -25,12 +25,12 @@ def _whole(name: str, value: object, low: int, high: int) -> int:
 
 
 def check_priority(priority: int) -> int:
-    """A lane, 0 (first) to 99. Raises InvalidArgument."""
+    """Returns a lane, 0 (first) to 99. Raises InvalidArgument."""
     return _whole("priority", priority, 0, LANES - 1)
 
 
 def check_limit(limit: int) -> int:
-    """How many workers at once, 1 to 10,000. Raises InvalidArgument."""
+    """Returns the most workers of a request, 1 to 10,000. Raises InvalidArgument."""
     return _whole("limit", limit, 1, MAX_LIMIT)
 
 
@@ -94,10 +94,10 @@ Entry = tuple[bytes, tuple[bytes, bytes]]  # one delivered sub-request: (<ms>-<i
 
 @dataclass(slots=True)
 class Slice:
-    """The sub-requests one lease covers, and what proves who holds it.
+    """The sub-requests one lease covers, and the proof of its holder.
 
     `taken_ms` is the moment of the acquire by the request slot's clock, the one in the entry ids;
-    `waiting` is how many sub-requests of the request nobody had begun then.
+    `waiting` is how many sub-requests of the request no worker had begun then.
     """
 
     request_id: str
@@ -265,7 +265,7 @@ class DeadChoice:
     def of(
         cls, fingerprint: str | Iterable[str] | None = None, indexes: Iterable[int] | None = None
     ) -> DeadChoice:
-        """The choice in the words of the API. Raises InvalidArgument."""
+        """Returns the choice for these arguments of the API. Raises InvalidArgument."""
         if fingerprint is not None and indexes is not None:
             raise InvalidArgument("name fingerprints or indexes, not both")
         if fingerprint is not None:

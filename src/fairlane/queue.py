@@ -1,4 +1,4 @@
-"""The blocking face: a queue on one Redis, and the requests in it."""
+"""The blocking API: a queue on one Redis, and the requests in it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def resolve_url(url: str | None) -> str:
-    """The URL given, or FAIRLANE_REDIS, or the embedded server's, which is started if need be."""
+    """Returns the URL given, or FAIRLANE_REDIS, or that of the embedded server, which it starts."""
     if url is not None and not isinstance(url, str):
         raise InvalidArgument(
             f"Redis URL of type {type(url).__name__} is not valid: text is expected"
@@ -60,11 +60,11 @@ class Request:
         self.total = total
 
     def state(self) -> str:
-        """One of active, paused, cancelling, expiring, done, cancelled. Raises RequestNotFound."""
+        """Returns active, paused, cancelling, expiring, done, cancelled. Raises RequestNotFound."""
         return self.queue.driver.run(completion.state(self.id))
 
     def progress(self) -> Progress:
-        """The counts now: total, done, dead, cancelled, held, limit. Raises RequestNotFound."""
+        """Returns the counts now: total, done, dead, cancelled, held, limit. RequestNotFound."""
         return self.queue.driver.run(request_state.progress(self.id))
 
     def wait(self, timeout: float | None = None) -> str:
@@ -107,12 +107,12 @@ class Request:
             return
 
     def cancel(self, reason: str = "cancelled by the caller") -> bool:
-        """Nothing more of it starts; True if it has ended already, False while slices are held."""
+        """Stops the request; True if it has ended already, False while slices are held."""
         own = change.cancel(self.id, reason, queue=self.queue.name)
         return self.queue.driver.run(own)
 
     def pause(self) -> str:
-        """Nothing more of it starts until `resume`; what is held ends. Returns the state now.
+        """Starts nothing more of it until `resume`; held slices end. Returns the state now.
 
         That is `paused`, or `cancelling` or `expiring` when it is about to end anyway. Raises
         RequestNotFound, RequestEnded.
@@ -120,22 +120,22 @@ class Request:
         return self.queue.driver.run(change.pause(self.id))
 
     def resume(self) -> str:
-        """A paused request goes on. Returns the state now: see pause; raises the same."""
+        """Continues a paused request. Returns the state now: see pause; raises the same."""
         return self.queue.driver.run(change.resume(self.id))
 
     def set_limit(self, limit: int) -> None:
-        """At most `limit` workers (1 to 10,000) at once from now on; what is held above it ends.
+        """Lets at most `limit` workers (1 to 10,000) take slices from now on; held slices end.
 
         Raises InvalidArgument, RequestNotFound, RequestEnded.
         """
         self.queue.driver.run(change.set_limit(self.id, limit))
 
     def set_priority(self, priority: int) -> None:
-        """What has not started goes to the lane `priority`, 0 to 99; raises as set_limit."""
+        """Moves what has not started to the lane `priority`, 0 to 99; raises as set_limit."""
         self.queue.driver.run(change.set_priority(self.id, priority))
 
     def dead(self) -> Iterator[DeadSubRequest]:
-        """The dead sub-requests with their bodies, first to die first. Raises RequestNotFound."""
+        """Yields the dead sub-requests with their bodies, first to die first. RequestNotFound."""
         after = ""
         while page := self.queue.driver.run(dead_letters.read_dead(self.id, after)):
             yield from page
@@ -147,7 +147,7 @@ class Request:
         fingerprint: str | Iterable[str] | None = None,
         indexes: Iterable[int] | None = None,
     ) -> Request:
-        """Dead sub-requests run again, with all attempts: those named, or all of them.
+        """Lets dead sub-requests run again, with all attempts: those named, or all of them.
 
         Returns the request that runs them: before its end it is this one; after it a new one with
         the same policy (but no deadline) and this one as its `parent`, and the dead results here
@@ -165,7 +165,7 @@ class Request:
         fingerprint: str | Iterable[str] | None = None,
         indexes: Iterable[int] | None = None,
     ) -> int:
-        """Forgets dead sub-requests with their bodies: those named, or all. Returns how many.
+        """Deletes dead sub-requests with their bodies: those named, or all. Returns how many.
 
         Counts and results stay. Raises InvalidArgument, RequestNotFound, DeadNotFound.
         """
@@ -217,7 +217,7 @@ class Queue:
         """Submits one request: one sub-request for each of `bodies` (bytes, or text as UTF-8).
 
         `bodies` may be lazy and endless-looking: it is sent in chunks of at most 1,000 and 1 MiB.
-        `priority` 0 (first) to 99, `limit` 1 to 10,000 workers at once. With an `id` of the
+        `priority` 0 (first) to 99, `limit` 1 to 10,000 workers. With an `id` of the
         caller's the call is idempotent. A chunk for which there is no room (a full Redis, or the
         queue's bound) waits up to `max_wait_s`. Raises InvalidArgument, RequestExists, RequestEnded
         and RedisError; what `bodies` raises cancels the request and goes on to the caller.
@@ -311,11 +311,11 @@ class Queue:
             yield Request(self, request_id, total)
 
     def request(self, id: str) -> Request:  # noqa: A002  the word of the API
-        """The request with this id; nothing is looked up yet."""
+        """Returns the request with this id; nothing is looked up yet."""
         return Request(self, id)
 
     def completions(self, since: str | None = None, *, follow: bool = True) -> Iterator[Completion]:
-        """Endings from the durable log, oldest first, each with the `log_id` to resume after.
+        """Yields endings from the durable log, oldest first, each with a `log_id` to resume after.
 
         `since`: a `log_id` seen last, "0" for all that is kept, a moment in ms as text, None for
         what ends from now on. With `follow` it waits for more and does not end. Raises
@@ -327,22 +327,22 @@ class Queue:
         )
         block = settings.BLOCK_MS if follow else 0
         while True:
-            found = self.driver.run(completion_log.read_completions(self.name, after, block))
-            for ending in found:
+            endings = self.driver.run(completion_log.read_completions(self.name, after, block))
+            for ending in endings:
                 after = ending.log_id
                 yield ending
-            if not found and not follow:
+            if not endings and not follow:
                 return
 
     def status(self) -> dict[str, Any]:
-        """Counts: tokens by lane, delayed, stale; workers and the ages of their beats; logged.
+        """Returns tokens by lane, delayed, stale; workers and the ages of their beats; logged.
 
-        And the unfinished requests, at most 1,000, the most urgent first.
+        The unfinished requests are in it, too: at most 1,000, the most urgent first.
         """
         return self.driver.run(queue_status(self.name))
 
     def stats(self) -> dict[int, Measured]:
-        """Priority -> what the workers measured: waited (ms) and ran (microseconds)."""
+        """Returns priority -> what the workers measured: waited (ms) and ran (microseconds)."""
         return self.driver.run(read_stats(self.name))
 
     def set_max_waiting(self, most: int) -> Bounds:
@@ -359,7 +359,7 @@ class Queue:
         0 = the queue's own lanes. Workers notice within a second, and so are requests moved that
         are there already. Returns the shards now and those that are left. Raises InvalidArgument.
         """
-        self.driver.servers.moved()  # a cluster is asked anew where its slots are
+        self.driver.servers.moved()  # the topology of a cluster is read again
         self.driver.run(shards.read_shards(self.name))
         wanted = shards.choose(self.name, count, self.driver.servers.homes)
         return self.driver.run(shards.set_shards(self.name, wanted))

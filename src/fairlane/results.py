@@ -44,7 +44,7 @@ class InputOrder:
         self._spilled: list[tuple[int, int, bytes]] = []  # first index, last index, entry of `out`
 
     def add(self, entry_id: bytes, found: list[Result]) -> None:
-        """Takes one entry's results; keeps them, or remembers where they are."""
+        """Takes one entry's results; keeps them, or only the id of their entry."""
         if len(self._early) + len(found) <= self._most and self._bytes < self._most_bytes:
             self._keep(found)
             return
@@ -58,7 +58,7 @@ class InputOrder:
             self._bytes += len(result.body or b"")
 
     def ready(self) -> list[Result]:
-        """The results whose turn it is; one index is handed out once."""
+        """Returns the results whose turn it is; one index is handed out once."""
         out = []
         while self._early and self._early[0][0] <= self.next:
             index, _, result = heapq.heappop(self._early)
@@ -69,7 +69,7 @@ class InputOrder:
         return out
 
     def wanted(self) -> bytes | None:
-        """The entry that must be read again now, or None."""
+        """Returns the entry that must be read again now, or None."""
         if self._spilled and self._spilled[0][0] <= self.next:
             return self._spilled[0][2]
         return None

@@ -500,7 +500,7 @@ def test_spoilt_data_are_not_served(home: Path):
     for path in told.data.rglob("appendonly*"):
         if path.is_file():
             path.write_bytes(b"garbage\r\n" * 10)
-    with pytest.raises(RedisUnfit, match=r"did not start; it said: [^0-9]") as refused:
+    with pytest.raises(RedisUnfit, match=r"did not start; its log: [^0-9]") as refused:
         embedded.ensure(home)
     assert "\n" not in str(refused.value)
     assert embedded.status(home) is None

@@ -1,6 +1,6 @@
 """The command line: `fairlane`, and `rq-submit` and `rq-worker` for two of its commands.
 
-stdout is data, stderr is talk. Exit codes: 0 ok, 1 some sub-requests dead or the request
+stdout has data, stderr has messages. Exit codes: 0 ok, 1 some sub-requests dead or the request
 cancelled, 2 usage, 3 not found, 4 timed out, 5 Redis unreachable or unfit, 130 interrupted.
 """
 

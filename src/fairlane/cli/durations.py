@@ -1,10 +1,10 @@
-"""How fast it goes, in words."""
+"""Durations in words."""
 
 from __future__ import annotations
 
 
 def eta(left: float, rate: float | None) -> str:
-    """How long the rest will take at this rate, as h:mm:ss."""
+    """Returns how long the rest takes at this rate, as h:mm:ss."""
     if not rate:
         return "-:--:--"
     minutes, seconds = divmod(round(left / rate), 60)
@@ -13,7 +13,7 @@ def eta(left: float, rate: float | None) -> str:
 
 
 def ago(ms: int) -> str:
-    """A duration for people: the two largest units."""
+    """Returns a duration in its two largest units."""
     if ms < 1000:  # noqa: PLR2004  a second
         return f"{ms} ms"
     seconds = ms // 1000

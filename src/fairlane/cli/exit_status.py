@@ -1,4 +1,4 @@
-"""What a request's end means: an exit code, and a sentence of counts when it is not all well."""
+"""The exit code for a request's end, and a sentence of counts unless all is done."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def wait_for(request: Request, timeout: float | None) -> None:
 
 
 def summary(progress: Progress) -> dict[str, Any]:
-    """A request's counts as JSON has them."""
+    """Returns a request's counts for JSON."""
     return {
         "id": progress.id,
         "state": progress.state,

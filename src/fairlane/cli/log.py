@@ -1,6 +1,6 @@
 """Logs to stderr, a line for each record, without characters that could command a terminal.
 
-The lines of this package begin with `fairlane: `, as all talk of the commands does. The lines of
+The lines of this package begin with `fairlane: `, as all messages of the commands do. The lines of
 other loggers, such as a handler's own, show their time, level and name.
 """
 

@@ -18,7 +18,7 @@ NEAR = 0.8  # how much an option that is suggested resembles the one given, from
 
 
 def run(called_as: str, name: str | None = None) -> int:  # noqa: PLR0911  one for each way to end
-    """Runs `fairlane`, or one of its commands by `name`, on sys.argv; the exit code."""
+    """Runs `fairlane`, or one of its commands by `name`, on sys.argv; returns the exit code."""
     take_care_of_closed_streams()
     try:
         return _invoke(called_as, name)
@@ -34,14 +34,14 @@ def run(called_as: str, name: str | None = None) -> int:  # noqa: PLR0911  one f
     except (KeyboardInterrupt, EOFError) as error:
         note(str(error) or "interrupted")
         return INTERRUPTED
-    except BrokenPipeError:  # whoever read our output has seen enough
+    except BrokenPipeError:  # the reader of our output has gone away
         _forget_stdout()
         return 0
     except OSError as error:
         _forget_stdout()
         note(f"cannot go on: {error}")
         return FairlaneError.exit_code
-    except Exception as error:  # noqa: BLE001  nobody is shown a traceback
+    except Exception as error:  # noqa: BLE001  a user is never shown a traceback
         note(_bug_sentence(error))
         return FairlaneError.exit_code
 
@@ -94,7 +94,7 @@ def _bug_sentence(error: Exception) -> str:
 
 
 def _forget_stdout() -> None:
-    """What is still buffered goes nowhere, so that the interpreter's last flush says nothing."""
+    """Discards buffered output, so that the interpreter's last flush raises no error."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError):

@@ -69,9 +69,9 @@ def timeout_option(function: F) -> F:
 
 
 def open_queue(redis: str | None, name: str | None = None, *, check: bool = True) -> Queue:
-    """The queue on the Redis named, which is asked whether it is fit. Raises RedisError.
+    """Returns the queue on a Redis, after a check that the server is fit. Raises RedisError.
 
-    Without `check` nothing is asked yet.
+    Unless `check` is set, nothing is sent yet.
     """
     from fairlane.protocol.keys import check_name
     from fairlane.queue import Queue
@@ -116,21 +116,21 @@ def url_of(redis: str | None) -> str:
 
 
 def time_ms(name: str, text: str, low: str, high: str, why: str = "") -> int:
-    """The duration an option was given, in ms, from `low` to `high`. Raises InvalidArgument."""
+    """Returns an option's duration in ms, from `low` to `high`. Raises InvalidArgument."""
     found = _duration(name, text, settings.duration_ms)
     if not found and low != "0s":
-        raise InvalidArgument(f"{name} {text} is no time at all: a time such as 30s is expected")
+        raise InvalidArgument(f"{name} {text} is no time: a time such as 30s is expected")
     _within(name, text, found, low, high, why)
     return found
 
 
 def time_limit_ms(text: str) -> int:
-    """`--time-limit` in ms. Raises InvalidArgument."""
+    """Returns `--time-limit` in ms. Raises InvalidArgument."""
     return time_ms("--time-limit", text, "1ms", "24h")
 
 
 def range_ms(name: str, text: str, low: str, high: str) -> tuple[int, int]:
-    """The durations of an option such as 1s..5m, in ms. Raises InvalidArgument."""
+    """Returns the durations of an option such as 1s..5m, in ms. Raises InvalidArgument."""
     found = _duration(name, text, settings.duration_range_ms)
     for end in found:
         _within(name, text, end, low, high)
@@ -152,7 +152,7 @@ def _within(name: str, text: str, ms: int, low: str, high: str, why: str = "") -
 
 
 def timeout_s(text: str | None) -> float | None:
-    """`--timeout` in seconds. Raises InvalidArgument."""
+    """Returns `--timeout` in seconds. Raises InvalidArgument."""
     if text is None:
         return None
     found = _duration("--timeout", text, settings.duration_ms)

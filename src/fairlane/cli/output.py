@@ -1,4 +1,4 @@
-"""How commands speak: data to stdout as bytes, talk to stderr as one sentence a line.
+"""Output of commands: data to stdout as bytes, messages to stderr as one sentence a line.
 
 Whatever a command prints goes through here, and none of it can command a terminal. Results as plain
 lines are the exception: they are the bytes that a handler returned.
@@ -14,7 +14,7 @@ from fairlane.common.terminal import as_json, printable
 
 
 def note(sentence: str) -> None:
-    """One line on stderr. Nobody listening is no error."""
+    """Writes one line to stderr. A closed stderr is no error."""
     line = printable(" ".join(sentence.split("\n")))
     try:
         print(f"fairlane: {line}", file=sys.stderr, flush=True)  # noqa: T201  that is what it is for
@@ -23,12 +23,12 @@ def note(sentence: str) -> None:
 
 
 def stdout() -> BinaryIO:
-    """Where data go."""
+    """Returns the stream for data."""
     return sys.stdout.buffer
 
 
 def flush_stdout() -> None:
-    """Hands over what is buffered; raises BrokenPipeError when nobody reads it."""
+    """Writes buffered data out; raises BrokenPipeError when the reader is gone."""
     sys.stdout.flush()
 
 
@@ -40,12 +40,12 @@ def write_line(line: str) -> None:
 
 
 def write_json(value: Any) -> None:
-    """One JSON value as a line of data."""
+    """Writes one JSON value as a line of data."""
     write_line(as_json(value))
 
 
 def take_care_of_closed_streams() -> None:
-    """A stream that was closed by the caller (`>&-`) becomes one that keeps nothing."""
+    """Replaces a stream that the caller closed (`>&-`) by one that discards its data."""
     if sys.stdout is None:
         sys.stdout = io.TextIOWrapper(io.BytesIO())
     if sys.stderr is None:

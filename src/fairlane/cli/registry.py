@@ -57,7 +57,7 @@ class Group(click.Group):
 class Commands(Group):
     """Loads the command `name` from the file of that name in `package`.
 
-    `names`: those there are, in the order that help shows them.
+    `names`: all commands, in the order of --help.
     """
 
     def __init__(self, *args: Any, names: tuple[str, ...], package: str, **others: Any) -> None:
@@ -65,18 +65,18 @@ class Commands(Group):
         self.names, self.package = names, package
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names, in their order."""
+        """Returns the names, in their order."""
         del ctx
         return list(self.names)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name, or None."""
+        """Returns the command of that name, or None."""
         del ctx
         return load(cmd_name, self.package) if cmd_name in self.names else None
 
 
 def load(name: str, package: str = PACKAGE) -> click.Command:
-    """The command whose file in `package` is `name`."""
+    """Returns the command whose file in `package` is `name`."""
     command: click.Command = import_module(ELSEWHERE.get(name, f"{package}.{name}")).command
     return command
 

@@ -1,7 +1,7 @@
-"""The embedded server: one private Redis per user, started when somebody first needs it.
+"""The embedded server: one private Redis per user, started at its first use.
 
-``programs`` finds a server to run, ``place`` knows its folders, ``data`` which of them it may
-serve, and ``server`` starts, asks and stops it.
+``find_server`` finds a server to run, ``home`` has its folders, ``data_folders`` chooses the data
+to serve, and ``server`` starts, asks and stops it.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def identify(path: Path) -> ServerBinary | None:
     """Ask a program for its version; None when it is no server or too old."""
     command = [str(path), "--version"]
     try:
-        said = subprocess.run(
+        printed = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -90,7 +90,7 @@ def identify(path: Path) -> ServerBinary | None:
         ).stdout
     except (OSError, subprocess.TimeoutExpired):
         return None
-    match = _VERSION.search(said)
+    match = _VERSION.search(printed)
     if match is None:
         return None
     version = (int(match[2]), int(match[3]), int(match[4]))

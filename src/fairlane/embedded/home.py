@@ -78,7 +78,7 @@ class Home:
         return near if _fits(near) else Path(_SHORTEST, folder, "redis.sock")
 
     def is_ours(self) -> bool:
-        """Tell whether the socket's folder is this user's, so that nobody else answers there."""
+        """Return whether the socket's folder is this user's: no other user may answer there."""
         try:
             facts = self.socket.parent.lstat()
         except FileNotFoundError:
@@ -120,7 +120,7 @@ def is_first_use_today(data_home: Path | None = None) -> bool:
     A file keeps the day as its time of change. If it cannot be written, each use is the first.
     """
     mark = find_place(data_home).run / "noticed"
-    today = dt.date.today()  # noqa: DTZ011  the day of the person who reads the notice
+    today = dt.date.today()  # noqa: DTZ011  the local day of the notice's reader
     with contextlib.suppress(OSError):
         if dt.date.fromtimestamp(mark.stat().st_mtime) == today:  # noqa: DTZ012  likewise
             return False
@@ -134,7 +134,7 @@ def _fits(socket: Path) -> bool:
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder that only this user can enter; refuse one that somebody else made."""
+    """Make a folder that only this user can enter; refuse one of another user."""
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=_PRIVATE)
     facts = folder.lstat()

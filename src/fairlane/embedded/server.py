@@ -1,8 +1,8 @@
 """Start, ask and stop the embedded server.
 
-Two advisory locks keep it to one a home. ``start.lock`` is held by whoever starts or stops it.
+Two advisory locks keep it to one a home. ``start.lock`` is held while a process starts or stops it.
 ``alive.lock`` is inherited by the server process itself, so it is held exactly as long as that
-process lives: no pid is ever guessed from, and a socket left by a crash fools nobody.
+process lives: a pid or a socket that a crash has left is never taken for a server.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PROBE_TIMEOUT_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ServerStatus:
-    """What a running embedded server says of itself."""
+    """Facts that a running embedded server reports."""
 
     pid: int
     version: str
@@ -51,7 +51,7 @@ class ServerStatus:
 class _Answer(enum.Enum):
     READY = "ready"
     BUSY = "busy"  # loading its data, or not answering in time
-    GONE = "gone"  # nobody listens
+    GONE = "gone"  # no process listens
 
 
 def _connect(place: Home, timeout: float = _PROBE_TIMEOUT_S) -> redis.Redis:
@@ -65,7 +65,7 @@ def _connect(place: Home, timeout: float = _PROBE_TIMEOUT_S) -> redis.Redis:
 
 
 def _probe(place: Home) -> _Answer:
-    """Ask whoever listens at this user's socket."""
+    """Ask the server at this user's socket whether it is ready."""
     from redis import exceptions
 
     if not place.is_ours():
@@ -83,7 +83,7 @@ def _probe(place: Home) -> _Answer:
 
 
 def _is_alive(place: Home) -> bool:
-    """Tell whether a server process lives; only under the start lock."""
+    """Return whether a server process lives; only under the start lock."""
     handle = os.open(place.alive, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -104,17 +104,17 @@ def _answers(place: Home) -> bool:
         if answer is _Answer.GONE and not _is_alive(place):
             return False
         if time.monotonic() > deadline:
-            raise RedisUnfit(_why_silent(place, answer))
+            raise RedisUnfit(_why_no_answer(place, answer))
         time.sleep(_POLL_S)
 
 
-def _why_silent(place: Home, answer: _Answer) -> str:
+def _why_no_answer(place: Home, answer: _Answer) -> str:
     with contextlib.suppress(OSError):
         pid = place.pid.read_text().strip()
         if answer is _Answer.GONE:
             return f"the embedded server (pid {pid}) lives, but not at {place.socket}: end it"
         return f"the embedded server (pid {pid}) is still loading its data or hangs: try again"
-    return f"the embedded server does not answer; it said: {_log_tail(place)}"
+    return f"the embedded server does not answer; its log: {_log_tail(place)}"
 
 
 def ensure(data_home: Path | None = None) -> str:
@@ -139,7 +139,7 @@ def _start(place: Home) -> None:
     with contextlib.suppress(FileNotFoundError):
         place.log.replace(place.log.with_suffix(".log.old"))
     if not _launch(server, place, socket, data) or not _answers(place):
-        message = f"{server} ({server.path}) did not start; it said: {_log_tail(place)}"
+        message = f"{server} ({server.path}) did not start; its log: {_log_tail(place)}"
         raise RedisUnfit(message)
 
 
@@ -184,13 +184,13 @@ def _log_tail(place: Home, lines: int = 3) -> str:
     try:
         text = place.log.read_text(errors="replace")
     except OSError:
-        return "nothing"
-    said = [_STAMP.sub("", line).strip() for line in text.splitlines() if line.strip()]
-    return "; ".join(said[-lines:]) or "nothing"
+        return "empty"
+    entries = [_STAMP.sub("", line).strip() for line in text.splitlines() if line.strip()]
+    return "; ".join(entries[-lines:]) or "empty"
 
 
 def status(data_home: Path | None = None) -> ServerStatus | None:
-    """Tell what the running server says of itself; None when none runs."""
+    """Return what the running server reports; None when none runs."""
     from redis import exceptions
 
     place = find_place(data_home)
@@ -201,7 +201,7 @@ def status(data_home: Path | None = None) -> ServerStatus | None:
             info: dict[str, Any] = client.info()
             folder: dict[Any, Any] = client.config_get("dir")
     except exceptions.RedisError as error:
-        message = f"the embedded server at {place.socket} does not say how it is: {error}"
+        message = f"the embedded server at {place.socket} does not report its state: {error}"
         raise RedisUnfit(message) from error
     return ServerStatus(
         pid=int(info["process_id"]),

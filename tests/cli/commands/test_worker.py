@@ -107,7 +107,7 @@ def test_what_takes_too_long_is_ended_and_said(program: Program):
         (("--slice", "-1"), "slice -1"),
         (("--tokens", "0"), "tokens 0 is not valid: a whole number from 1 to 128"),
         (("--tokens", "129"), "tokens 129"),
-        (("--time-limit", "0s"), "--time-limit 0s is no time at all"),
+        (("--time-limit", "0s"), "--time-limit 0s is no time"),
         (("--time-limit", "2d"), "--time-limit 2d is not valid: a time from 1ms to 24h"),
         (("--time-limit", "soon"), "'soon' is not a duration"),
         (("--id", "nonsense"), "nonsense"),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 VARIABLE = "FAIRLANE_PASSWORD_"  # and the role in capitals
-# No server takes this for a hash, so that nobody's password is what stands here.
+# No server takes this for a hash: it cannot become a valid password.
 PLACEHOLDER = "#SHA256-OF-THE-PASSWORD"
 PREFIX = "fairlane-"
 _FORMS = {"aclfile": "user {} {}", "commands": "ACL SETUSER {} reset {}"}
@@ -37,11 +37,11 @@ _FORMS = {"aclfile": "user {} {}", "commands": "ACL SETUSER {} reset {}"}
 )  # fmt: skip
 @click.option(
     "--user-prefix", "prefix", metavar="TEXT", default=PREFIX, show_default=True,
-    help="What the users' names begin with.",
+    help="The beginning of the users' names.",
 )  # fmt: skip
 @click.option(
     "--password-file", "file", metavar="FILE", type=click.Path(path_type=Path),
-    help=f"Lines ROLE=PASSWORD. Without it ${VARIABLE}PRODUCER and so on are looked at.",
+    help=f"Lines ROLE=PASSWORD. Without it, ${VARIABLE}PRODUCER and so on are read.",
 )  # fmt: skip
 @json_option
 def command(
@@ -56,7 +56,8 @@ def command(
     """Print a user for each ROLE: producer, worker, maintenance, monitor, deployer (all of them).
 
     ROLE may be several joined by a +, for a user that is all of these. Passwords are printed as
-    hashes; where there is none, a placeholder that no server takes. Nothing is connected.
+    hashes. A user without a password gets a placeholder that no server accepts. The command
+    connects to no server.
     """
     from fairlane.protocol.acl import ROLES, rules, version
 
@@ -71,17 +72,17 @@ def command(
             write_json({"user": name, "role": role, "rules": words})
         else:
             write_line(_FORMS[form].format(name, " ".join(words)))
-    _tell_the_rest([role for role in made if role not in passwords])
+    _note_next_steps([role for role in made if role not in passwords])
     return 0
 
 
-def _tell_the_rest(without: list[str]) -> None:
+def _note_next_steps(without: list[str]) -> None:
     if without:
         note(
             f"no password for {', '.join(without)}: where it says {PLACEHOLDER[1:]} put what "
             '`printf %s "$PASSWORD" | sha256sum` prints, or name --password-file'
         )
-    note("the user default stays as it is: turn it off when everybody has another")
+    note("the user default stays as it is: turn it off when every program has another user")
 
 
 def _check_prefix(prefix: str) -> None:
@@ -99,7 +100,7 @@ def _variable(role: str) -> str:
 
 
 def _from_file(file: Path, known: Iterable[str]) -> dict[str, str]:
-    """The passwords of a file. What is wrong is told by its line's number, never by its text."""
+    """Returns the passwords of a file. An error names a line by its number, never by its text."""
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""`fairlane doctor`: what is wrong with this Redis and this queue, and what mends it."""
+"""`fairlane doctor`: problems with this Redis and this queue, and how to fix them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from fairlane.cli.output import note, write_json, write_line
 if TYPE_CHECKING:
     from fairlane.operations.diagnosis.server_checks import Check
 
-PATIENCE_S, TIMEOUT_S = 1.0, 4.0  # who asks what is wrong does not want to wait for it
+PATIENCE_S, TIMEOUT_S = 1.0, 4.0  # a diagnosis must not take long
 
 
-@click.command("doctor", short_help="Say what is wrong with a Redis and a queue.")
+@click.command("doctor", short_help="Show problems with a Redis and a queue, and how to fix them.")
 @queue_option
 @json_option
 @redis_option
 def command(redis: str | None, queue: str, as_json: bool) -> int:
     """Check the Redis, its settings, the workers and the requests of a queue; nothing is changed.
 
-    One line for each check: ok, warn or bad; then what mends the latter two. Exit code 1 when
-    something is bad, 5 when no server answers.
+    Print a line for each check: ok, warn or bad. Then print how to fix each problem. Exit code 1 if
+    something is bad, 5 if no server answers.
     """
     from fairlane.common import clock
     from fairlane.drivers.sync.driver import SyncDriver
@@ -41,7 +41,7 @@ def command(redis: str | None, queue: str, as_json: bool) -> int:
     else:
         _show(checks)
     count = {state: sum(check.state == state for check in checks) for state in ("warn", "bad")}
-    note(f"{len(checks)} checks: {count['bad']} bad, {count['warn']} to be warned of")
+    note(f"{len(checks)} checks: {count['bad']} bad, {count['warn']} warnings")
     return 1 if count["bad"] else 0
 
 

@@ -1,4 +1,4 @@
-"""`fairlane fsck`: looks through Redis for damage, and mends it with --repair."""
+"""`fairlane fsck`: searches a queue for damage, and repairs it with --repair."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from fairlane.operations.diagnosis.finding import Finding
 
 
-@click.command("fsck", short_help="Look through Redis for damage, and repair it.")
-@click.option("--repair", is_flag=True, help="Mend what is found.")
+@click.command("fsck", short_help="Search a queue for damage, and repair it.")
+@click.option("--repair", is_flag=True, help="Repair each finding.")
 @queue_option
 @json_option
 @redis_option
 def command(redis: str | None, queue: str, repair: bool, as_json: bool) -> int:
-    """Look at every request of a queue, and at the queue itself, for what is damaged.
+    """Check a queue and each of its requests for damage.
 
-    One line for each finding, with what --repair does about it. Workers may go on meanwhile. Exit
-    code 1 when something is left to be done.
+    Print a line for each finding, with what --repair does about it. Workers may run meanwhile. Exit
+    code 1 if something is left to repair.
     """
     from fairlane.operations.diagnosis.fsck import Walk
 
@@ -35,9 +35,9 @@ def command(redis: str | None, queue: str, repair: bool, as_json: bool) -> int:
                 counts["found"] += not finding.is_harmless
                 counts["repaired"] += finding.is_repaired
                 counts["left"] += finding.is_left
-    told = ", ".join(f"{count:,} {word}" for word, count in counts.items())
+    summary = ", ".join(f"{count:,} {word}" for word, count in counts.items())
     requests = "request" if walk.looked == 1 else "requests"
-    note(f"looked at {walk.looked:,} {requests} of queue {queue}: {told}")
+    note(f"looked at {walk.looked:,} {requests} of queue {queue}: {summary}")
     return 1 if counts["left"] else 0
 
 

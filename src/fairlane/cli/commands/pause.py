@@ -16,7 +16,8 @@ from fairlane.cli.output import note, write_json, write_line
 def command(request_id: str, redis: str | None, queue: str | None, as_json: bool) -> int:
     """Pause the request ID until fairlane resume ID, and print its state.
 
-    Exit code 1: it has ended, or is being cancelled or past its deadline; 3: there is none.
+    Exit code 1: the request has ended, is being cancelled or is past its deadline; 3: there is no
+    such request.
     """
     return change(request_id, redis, queue, "paused", as_json=as_json)
 

@@ -1,4 +1,4 @@
-"""`fairlane queue`: what holds for a whole queue."""
+"""`fairlane queue`: the settings of a whole queue."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from fairlane.cli.output import write_json, write_line
 from fairlane.errors import InvalidArgument
 
 
-@click.command("queue", short_help="Show or set what holds for a whole queue.")
+@click.command("queue", short_help="Show or change the settings of a whole queue.")
 @queue_option
 @click.option(
     "--max-waiting",
     type=int,
     metavar="N",
-    help="Refuse submissions while so many sub-requests wait; 0 = no bound.",
+    help="Refuse submissions while N sub-requests wait; 0 = no bound.",
 )
 @click.option(
     "--shards",
     type=int,
     metavar="N",
-    help="Spread its lanes over N hash slots of a cluster; 0 = one slot, as at first.",
+    help="Spread the lanes over N hash slots of a cluster; 0 = one slot, the default.",
 )
 @json_option
 @redis_option
 def command(
     redis: str | None, queue: str, max_waiting: int | None, shards: int | None, as_json: bool
 ) -> int:
-    """Show what holds for a whole queue, or set its bound on waiting sub-requests, or its shards.
+    """Show a queue's settings, or set its bound on waiting sub-requests or its shards.
 
     Each shard is on a primary of its own, as far as there are enough primaries. Workers use a
     change within a second, and waiting work is moved. After the cluster was resharded, run the
@@ -75,7 +75,7 @@ def _shards_as_words(found: dict[str, Any]) -> str:
 
 
 def as_words(found: dict[str, Any]) -> str:
-    """The bound and what was counted last, for people."""
+    """Returns the bound and the last count, in words."""
     if not found["max_waiting"]:
         return "any number of sub-requests"
     return f"{found['waiting']:,} of at most {found['max_waiting']:,} sub-requests"

@@ -15,7 +15,8 @@ from fairlane.cli.options import home_option, json_option, redis_option
 def command(request_id: str, redis: str | None, queue: str | None, as_json: bool) -> int:
     """Let the paused request ID go on, and print its state.
 
-    Exit code 1: it has ended, or is being cancelled or past its deadline; 3: there is none.
+    Exit code 1: the request has ended, is being cancelled or is past its deadline; 3: there is no
+    such request.
     """
     from fairlane.cli.commands.pause import change
 

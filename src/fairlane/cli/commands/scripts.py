@@ -1,4 +1,4 @@
-"""`fairlane scripts`: for Redis users that may not load scripts, somebody else does."""
+"""`fairlane scripts`: loads the scripts for Redis users that may not load them."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ PATIENCE_S, TIMEOUT_S = 2.0, 4.0  # of one server, as the others wait
 @click.group(
     "scripts",
     cls=Group,
-    short_help="Load the scripts onto every server, or see that they are there.",
+    short_help="Load the scripts onto every server, or check that they are there.",
 )
 def command() -> None:
-    """Load the scripts of this release onto every server, or see that they are there.
+    """Load the scripts of this release onto every server, or check that they are there.
 
-    Needed where the users of Redis may not EVAL; else each script is loaded at its first use.
+    This is needed if the Redis users may not EVAL. Else each script is loaded at its first use.
     """
 
 
 @command.command("load", short_help="Load them onto every primary and replica.")
 @click.option(
     "--watch", "every", metavar="TIME",
-    help="Go on, and look again every so often (5s): after a restart or a failover they are gone.",
+    help="Repeat this every TIME, such as 5s: a restart or a failover loses the scripts.",
 )  # fmt: skip
 @json_option
 @redis_option
 def load(redis: str | None, every: str | None, as_json: bool) -> int:
     """Load the scripts of this release onto every server: primaries, and replicas, too.
 
-    One line for each server. Exit code 1 when one of them is without; 5 when none answers.
+    Print a line for each server. Exit code 1 if a server lacks a script; 5 if none answers.
     """
     from fairlane.common import clock
 
@@ -47,19 +47,19 @@ def load(redis: str | None, every: str | None, as_json: bool) -> int:
     if every is None:
         return _show(_look(url, load=True), as_json=as_json)
     pause_s = time_ms("--watch", every, "100ms", "1h") / 1000
-    said: dict[str, Any] = {}
+    printed: dict[str, Any] = {}
     while True:
-        _watch(url, said, as_json=as_json)
+        _watch(url, printed, as_json=as_json)
         clock.sleep(pause_s)
 
 
-@command.command("verify", short_help="Say which servers lack which.")
+@command.command("verify", short_help="Show which servers lack which scripts.")
 @json_option
 @redis_option
 def verify(redis: str | None, as_json: bool) -> int:
-    """Say of every server, primary or replica, which scripts of this release it lacks.
+    """Show which scripts of this release each server lacks: primaries, and replicas, too.
 
-    One line for each server. Exit code 1 when one of them lacks any; 5 when none answers.
+    Print a line for each server. Exit code 1 if a server lacks a script; 5 if none answers.
     """
     return _show(_look(_url(redis), load=False), as_json=as_json)
 
@@ -84,39 +84,39 @@ def _without_login(place: str) -> str:
     return place.partition("://")[2].partition("?")[0].rpartition("@")[2]
 
 
-def _watch(url: str, said: dict[str, Any], *, as_json: bool) -> None:
-    """One look; tells of the servers that something happened to."""
+def _watch(url: str, printed: dict[str, Any], *, as_json: bool) -> None:
+    """Loads what is missing once; prints the servers whose state has changed."""
     from fairlane.errors import RedisError
 
     try:
         found = _look(url, load=True)
     except RedisError as error:
-        if _is_news(said, "", str(error)):
+        if _is_news(printed, "", str(error)):
             note(f"{error}; looking again")
         return
     known = {one.name for one in found}
-    for gone in set(said) - known:
-        del said[gone]
+    for gone in set(printed) - known:
+        del printed[gone]
     for one in found:
-        if _is_news(said, one.name, (one.role, one.missing, one.error)) or one.loaded:
-            _tell(one, as_json=as_json)
+        if _is_news(printed, one.name, (one.role, one.missing, one.error)) or one.loaded:
+            _print(one, as_json=as_json)
 
 
-def _is_news(said: dict[str, Any], name: str, what: Any) -> bool:
-    is_news: bool = said.get(name) != what
-    said[name] = what
+def _is_news(printed: dict[str, Any], name: str, what: Any) -> bool:
+    is_news: bool = printed.get(name) != what
+    printed[name] = what
     return is_news
 
 
 def _show(found: list[ScriptStatus], *, as_json: bool) -> int:
     for one in found:
-        _tell(one, as_json=as_json)
+        _print(one, as_json=as_json)
     well = sum(one.is_well for one in found)
     note(f"{well} of {len(found)} servers have every script of this release")
     return 0 if well == len(found) else 1
 
 
-def _tell(one: ScriptStatus, *, as_json: bool) -> None:
+def _print(one: ScriptStatus, *, as_json: bool) -> None:
     from fairlane.operations.script_loading import count
 
     if as_json:

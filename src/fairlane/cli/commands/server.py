@@ -1,4 +1,4 @@
-"""`fairlane server`: the embedded server, which starts by itself when somebody needs it."""
+"""`fairlane server`: starts, shows and stops the embedded server."""
 
 from __future__ import annotations
 
@@ -17,14 +17,12 @@ if TYPE_CHECKING:
 NOT_RUNNING = "the embedded server is not running"
 
 
-@click.group(
-    "server", cls=Group, short_help="Start, look at and stop your own embedded Redis server."
-)
+@click.group("server", cls=Group, short_help="Start, show and stop your own embedded Redis server.")
 def command() -> None:
-    """Start, look at and stop your own embedded Redis server.
+    """Start, show and stop your own embedded Redis server.
 
-    Every command without --redis and FAIRLANE_REDIS starts it when it is not running. It runs the
-    newest server program of PATH and of Fairlane's extra `embedded`. It keeps running until
+    Every command without --redis and FAIRLANE_REDIS starts the server if it is not running. The
+    newest server program of PATH and of Fairlane's extra `embedded` is used. It keeps running until
     fairlane server stop.
     """
 
@@ -43,10 +41,10 @@ def start(as_json: bool) -> int:
     return 0
 
 
-@command.command("status", short_help="Print what it says of itself.")
+@command.command("status", short_help="Print its version, its memory and its folders.")
 @json_option
 def status(as_json: bool) -> int:
-    """Print what the embedded server says of itself; exit code 3 when it is not running."""
+    """Print the embedded server's version, memory and folders; exit code 3 if it is not running."""
     found = _status()
     if as_json:
         write_json({"running": found is not None, **_facts(found)})

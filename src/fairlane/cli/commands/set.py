@@ -11,7 +11,9 @@ from fairlane.errors import InvalidArgument
 
 @click.command("set", short_help="Change the limit or the priority of a request.")
 @click.argument("request_id", metavar="ID")
-@click.option("--limit", type=int, metavar="N", help="At most so many workers at once, 1 to 10000.")
+@click.option(
+    "--limit", type=int, metavar="N", help="At most N workers at the same time, 1 to 10000."
+)
 @click.option("--priority", type=int, metavar="P", help="Lane 0 (first) to 99.")
 @home_option
 @json_option
@@ -26,8 +28,8 @@ def command(
 ) -> int:
     """Change the request ID while it waits or runs, and print what is now in force.
 
-    What workers hold already ends first, also above a lower limit. Exit code 1: it has ended; 3:
-    there is none.
+    Slices that workers hold already end first, also above a lower limit. Exit code 1: the request
+    has ended; 3: there is no such request.
     """
     from fairlane.cli.exit_status import summary
     from fairlane.model import check_limit, check_priority

@@ -21,14 +21,14 @@ _UNITS = ((1e-6, "us", 1e6), (1e-3, "ms", 1e3))
 
 
 @click.command("stats", short_help="Show how long sub-requests waited and ran, by priority.")
-@click.option("--reset", is_flag=True, help="Forget what was measured so far, after showing it.")
+@click.option("--reset", is_flag=True, help="Delete the measurements after printing them.")
 @queue_option
 @json_option
 @redis_option
 def command(redis: str | None, queue: str, as_json: bool, reset: bool) -> int:
-    """Show what the workers of a queue measured since it began, or since the last --reset.
+    """Show how long sub-requests waited and ran, since the first one or since the last --reset.
 
-    Quantiles are exact to within a fifth. Times waited are from submission to the worker.
+    Quantiles are exact to within a fifth. A sub-request waits from its submission to its handler.
     """
     from fairlane.operations.lease.stats import all_of, forget_stats
 
@@ -78,7 +78,7 @@ def _times(found: Distribution, unit_s: float) -> list[str]:
 
 
 def _shown(seconds: float) -> str:
-    """A duration in three digits and its unit."""
+    """Returns a duration in three digits and its unit."""
     if seconds == 0:
         return "0"
     for unit, name, per_second in _UNITS:

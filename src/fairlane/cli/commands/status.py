@@ -32,13 +32,13 @@ SHOWN = ("requests", "more", "lanes", "stale", "delayed", "beats", "logged", "ma
 POLICY = ("attempts", "backoff_min", "backoff_max", "lease_ms", "retain_ms")
 
 
-@click.command("status", short_help="Show a queue, or one request and who works on it.")
+@click.command("status", short_help="Show a queue, or one request and its workers.")
 @click.argument("request_id", metavar="[ID]", required=False)
 @any_or_home_option
 @json_option
 @redis_option
 def command(request_id: str | None, redis: str | None, queue: str | None, as_json: bool) -> int:
-    """Show lanes, requests and workers of a queue; with ID, one request and who works on it."""
+    """Show lanes, requests and workers of a queue; with ID, one request and its workers."""
     if request_id is None:
         with open_queue(redis, queue) as opened:
             _show_queue(opened, as_json=as_json)
@@ -158,13 +158,13 @@ def _show_request(request: Request, *, as_json: bool) -> None:
 def _look(
     request_id: str,
 ) -> Operation[tuple[Progress, list[dict[str, str]], tuple[int, int], int]]:
-    """Returns a request, who holds its permits, its retries, and what time it is in Redis."""
+    """Returns a request, the holders of its permits, its retries, and the time in Redis."""
     from fairlane.operations.control.request_state import holders, moment, progress, waiting_retries
 
-    found = yield from progress(request_id)
+    counts = yield from progress(request_id)
     held = yield from holders(request_id)
     retries = yield from waiting_retries(request_id)
-    return found, held, retries, (yield from moment(request_id))
+    return counts, held, retries, (yield from moment(request_id))
 
 
 def _holder(row: dict[str, str]) -> str:
@@ -189,7 +189,7 @@ def _policy(policy: dict[str, int]) -> str:
 
 
 def _terms(progress: Progress, now_ms: int) -> Iterator[tuple[str, str]]:
-    """What a request has only if it was asked for."""
+    """Yields the rows of options that this request was given."""
     if progress.deadline_ms:
         left = progress.deadline_ms - now_ms
         yield "deadline", f"in {ago(left)}" if left > 0 else f"{ago(-left)} ago"

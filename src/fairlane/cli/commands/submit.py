@@ -54,7 +54,7 @@ _WHY = ", as a request without its last lines is given up after an hour"
 @click.option(
     "--limit",
     type=int,
-    help=f"At most so many workers at once.  [default: {settings.DEFAULT_LIMIT}]",
+    help=f"At most so many workers at the same time.  [default: {settings.DEFAULT_LIMIT}]",
 )
 @queue_option
 @click.option(
@@ -81,7 +81,7 @@ _WHY = ", as a request without its last lines is given up after an hour"
     "--out",
     metavar="RESULTS",
     type=FILE,
-    help="Wait and write the results there in input order; JSON if it ends in .ndjson.",
+    help="Wait, and write the results to RESULTS in input order; JSON if it ends in .ndjson.",
 )
 @json_option
 @click.option(
@@ -89,7 +89,7 @@ _WHY = ", as a request without its last lines is given up after an hour"
     type=int,
     default=settings.DEFAULT_ATTEMPTS,
     show_default=True,
-    help="Deliveries until dead.",
+    help="Deliveries of a sub-request until it is dead.",
 )
 @click.option(
     "--backoff",
@@ -115,25 +115,25 @@ _WHY = ", as a request without its last lines is given up after an hour"
 @click.option(
     "--deadline",
     metavar="TIME",
-    help="What has not started so long after its submission is dead, as 10m or 2h.",
+    help="A sub-request that has not started by then is dead, as 10m or 2h.",
 )
 @click.option(
     "--time-limit",
     metavar="TIME",
-    help="A handler that takes longer is stopped, and the attempt has failed.",
+    help="A handler that takes longer is stopped, and the attempt fails.",
 )
 @click.option(
     "--durable",
     type=int,
     default=0,
     metavar="N",
-    help="Wait until N replicas have what is acknowledged.  [default: 0]",
+    help="Wait until N replicas have each acknowledged write.  [default: 0]",
 )
 @click.option(
     "--wait-for-room",
     "room",
     metavar="TIME",
-    help="How long Redis or the queue may be full before it is given up, as 10m.  [default: 0s]",
+    help="How long to wait while Redis or the queue is full, as 10m.  [default: 0s]",
 )
 @click.option(
     "--format",
@@ -212,7 +212,7 @@ def _read_wish(
 
 
 def _content_id(wish: SubmitOptions, source: Source, form: str) -> str:
-    """The id of a file's lines under these options; it is read for that once more."""
+    """Returns the id of a file's lines under these options; reads the file once more."""
     if not source.is_file:
         raise InvalidArgument(f"--once reads twice, and {source.name} can be read only once")
     from fairlane.cli.submission.requests_format import LONGEST_LINE

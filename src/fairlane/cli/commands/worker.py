@@ -1,4 +1,4 @@
-"""`fairlane worker` = `rq-worker`: works on what is submitted until it is told to stop."""
+"""`fairlane worker` = `rq-worker`: works on sub-requests until a signal stops it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     "--id",
     "worker_id",
     metavar="HOST:PORT",
-    help="Its name and the address of its health port, [::1]:7101 for IPv6.  "
+    help="The worker's name, and the address of its health port, [::1]:7101 for IPv6.  "
     "[default: a free port on 127.0.0.1]",
 )
 @click.option(
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     "slice_ms",
     type=float,
     metavar="MS",
-    help="How long the sub-requests that are taken together should run.  [default: 20]",
+    help="How long the sub-requests of one lease should run together.  [default: 20]",
 )
 @click.option(
     "--tokens",
@@ -66,7 +66,7 @@ def command(
     time_limit: str | None,
     **given: Any,
 ) -> int:
-    """Work on sub-requests. SIGTERM, SIGHUP or Ctrl-C finishes what is held and ends."""
+    """Work on sub-requests. After SIGTERM, SIGHUP or Ctrl-C, finish the held work, and end."""
     from fairlane.cli.log import log_to_stderr
     from fairlane.cli.output import note
     from fairlane.worker import Worker
@@ -84,7 +84,7 @@ def command(
 
 
 def _find(handler: str | None) -> Callable[..., Any]:
-    """The handler named, which may be a file of the current directory. Raises HandlerNotFound."""
+    """Returns the handler, which may be in a file of the current directory. HandlerNotFound."""
     here = os.getcwd()  # noqa: PTH109  sys.path holds text
     if here not in sys.path:
         sys.path.insert(0, here)

@@ -41,7 +41,7 @@ class Bar(AbstractContextManager["Bar"]):
         self._columns.stop()
 
     def show(self, now: Progress, rate: float | None) -> float:
-        """Draws it; returns after how many seconds to look again."""
+        """Draws the bar; returns after how many seconds to look again."""
         text = [f"{now.done:,}/{now.total:,}", f"{now.dead:,} dead" if now.dead else ""]
         text += [
             "-/s" if rate is None else f"{rate:,.0f}/s",
@@ -58,13 +58,13 @@ class Bar(AbstractContextManager["Bar"]):
         return BAR_S
 
     def show_away(self, away_s: float) -> float:
-        """Says so in place of the rate; returns after how many seconds to try again."""
+        """Shows the outage in place of the rate; returns after how many seconds to try again."""
         since = f" for {away_s:.0f} s" if away_s >= 1 else ""
         self._columns.update(self._task, text=f"Redis does not answer{since}")
         return BAR_S
 
     def show_reading(self, now: Reading, rate: float | None) -> float:
-        """Draws it; returns after how many seconds to look again."""
+        """Draws the bar; returns after how many seconds to look again."""
         self._columns.update(
             self._task,
             description=printable(now.title),
@@ -76,5 +76,5 @@ class Bar(AbstractContextManager["Bar"]):
 
 
 def _when(now: Progress, rate: float | None) -> str:
-    """When it will end; a request that is not active says what it is instead."""
+    """Returns the ETA of an active request, else its state."""
     return f"ETA {eta(now.left, rate)}" if now.state == "active" else now.state

@@ -35,7 +35,7 @@ class View(Protocol):
     """Where progress is shown."""
 
     def show(self, now: Progress, rate: float | None) -> float:
-        """Shows it; returns after how many seconds to look again."""
+        """Shows the counts; returns after how many seconds to look again."""
 
     def show_away(self, away_s: float) -> float:
         """Shows that Redis does not answer; returns after how many seconds to try again."""
@@ -199,36 +199,36 @@ class Lines(AbstractContextManager["Lines"]):
 
     def __init__(self) -> None:
         self._pause = LINES_S[0]
-        self._said = ""
+        self._printed = ""
 
     def __exit__(self, *_: object) -> None:
         return None
 
     def show(self, now: Progress, rate: float | None) -> float:
-        """Says a line; returns after how many seconds to look again."""
-        return self._say(describe(now, rate))
+        """Prints a line; returns after how many seconds to look again."""
+        return self._print(describe(now, rate))
 
     def show_reading(self, now: Reading, rate: float | None) -> float:
-        """Says a line; returns after how many seconds to look again."""
-        return self._say(f"{now.title}: {now.doing}, {', '.join(now.figures(rate))}")
+        """Prints a line; returns after how many seconds to look again."""
+        return self._print(f"{now.title}: {now.doing}, {', '.join(now.figures(rate))}")
 
-    def _say(self, line: str) -> float:
-        if line != self._said:
+    def _print(self, line: str) -> float:
+        if line != self._printed:
             note(line)
-        self._said = line
+        self._printed = line
         pause, self._pause = self._pause, min(self._pause * 1.5, LINES_S[1])
         return pause
 
     def show_away(self, away_s: float) -> float:
-        """Says a line, once an outage; returns after how many seconds to try again."""
+        """Prints a line, once an outage; returns after how many seconds to try again."""
         if not away_s:
             note(f"Redis does not answer; it is tried again for {settings.PATIENCE_S:g} s")
-        self._said = ""  # the next line shows that the outage is over
+        self._printed = ""  # the next line shows that the outage is over
         return AWAY_AGAIN_S
 
 
 def describe(now: Progress, rate: float | None) -> str:
-    """Progress as one sentence."""
+    """Returns the progress as one sentence."""
     parts: list[Any] = [f"{now.done:,}/{now.total:,} done"]
     others = ((now.dead, "dead"), (now.cancelled, "cancelled"))
     parts += [f"{count:,} {word}" for count, word in others if count]

@@ -25,9 +25,9 @@ NEW_MODE = 0o666  # less the umask
 
 @contextmanager
 def open_results(name: str | None) -> Iterator[BinaryIO | None]:
-    """A file for the results under `name`, which it gets when all went well; None for no name.
+    """Yields a file that is renamed to `name` at the end, unless an error occurs; None for no name.
 
-    Raises InvalidArgument at once when it cannot be written.
+    Raises InvalidArgument immediately if it cannot be written.
     """
     if name is None:
         yield None
@@ -51,22 +51,25 @@ def open_results(name: str | None) -> Iterator[BinaryIO | None]:
 
 
 def _find(name: str) -> tuple[Path, os.stat_result | None]:
-    """Where `name` leads, and what is there now. Raises InvalidArgument, OSError, ValueError."""
+    """Returns the file that `name` leads to, and its facts.
+
+    Raises InvalidArgument, OSError, ValueError.
+    """
     target = Path(os.path.realpath(name))
     try:
-        found = target.stat()
+        facts = target.stat()
     except FileNotFoundError:
-        found = None
-    if found is not None and stat.S_ISDIR(found.st_mode):
+        facts = None
+    if facts is not None and stat.S_ISDIR(facts.st_mode):
         raise IsADirectoryError(0, "it is a directory")
-    if _names_a_stream(Path(name)) or (found is not None and not stat.S_ISREG(found.st_mode)):
+    if _names_a_stream(Path(name)) or (facts is not None and not stat.S_ISREG(facts.st_mode)):
         raise InvalidArgument(
             f"--out {name} is not a regular file: fairlane results ID prints the results "
             "to standard output"
         )
-    if found is not None and not (found.st_mode & 0o222 and os.access(target, os.W_OK)):
+    if facts is not None and not (facts.st_mode & 0o222 and os.access(target, os.W_OK)):
         raise PermissionError(0, "it is read-only")
-    return target, found
+    return target, facts
 
 
 def _names_a_stream(path: Path) -> bool:
@@ -88,7 +91,7 @@ def _names_a_stream(path: Path) -> bool:
 
 
 def _open_beside(target: Path, before: os.stat_result | None) -> tuple[Path, BinaryIO]:
-    """A new file in the folder of `target`, with the owner and permissions of the one before."""
+    """Creates a file in the folder of `target`, with the owner and permissions of `before`."""
     from secrets import token_hex
 
     part = target.with_name(f".{target.name[:NAME_KEPT]}.{token_hex(6)}")

@@ -32,7 +32,7 @@ class Source:
     is_file: bool
 
     def blocks(self, most: int = MAX_BODY) -> Iterator[list[bytes]]:
-        """The lines from the beginning (of a file) or from here on (of a pipe), as they come.
+        """Yields the lines, from the beginning of a file or as a pipe brings them.
 
         Never holds more than a block and a line. Raises InvalidArgument for a line over `most`
         bytes or a failing read, naming the line.
@@ -40,7 +40,7 @@ class Source:
         if self.is_file:
             self.stream.seek(0)
             return line_blocks(self.stream.read, self.name, most)
-        # One read of what is there: a slow pipe's lines are not held back until a block is full.
+        # read1 returns available bytes: a slow pipe's lines need not wait for a full block.
         return line_blocks(getattr(self.stream, "read1", self.stream.read), self.name, most)
 
     def share(self) -> float | None:
@@ -49,7 +49,7 @@ class Source:
         return min(1.0, self.stream.tell() / size) if size else None
 
     def check(self, look: Look, most: int = MAX_BODY) -> None:
-        """The first pass over a file. Raises InvalidArgument for a line over `most` bytes."""
+        """Checks a file in a first pass. Raises InvalidArgument for a line over `most` bytes."""
         self.stream.seek(0)
         line, length = 1, 0  # of the line that the blocks so far end in
         while block := _read(self.stream.read, self.name, line):
@@ -93,7 +93,7 @@ def _is_file(stream: BinaryIO) -> bool:
 
 
 def line_blocks(read: Read, name: str, most: int = MAX_BODY) -> Iterator[list[bytes]]:
-    """The lines that `read` brings, in lists of those that came together."""
+    """Yields the lines of each block that `read` returns, as a list."""
     number = 1  # of the line that begins `parts`
     parts: list[bytes] = []
     held = 0

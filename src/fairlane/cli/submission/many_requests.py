@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def submit_each(wish: SubmitOptions, source: Source, connect: Callable[[], Queue]) -> int:
-    """Submits every line as a request, prints their ids, waits for all if wished; the exit code."""
+    """Submits every line as a request, prints their ids and may wait; returns the exit code."""
     with rereadable(source) as file:
         count = sum(1 for _ in request_lines(file))
         if not count:
@@ -85,7 +85,7 @@ class _Sending:
         return request
 
     def _take_back(self) -> str:
-        """Cancels what was interrupted; a sentence about it."""
+        """Cancels interrupted requests; returns a sentence about them."""
         from fairlane.queue import Queue
 
         printed = f"{self._count:,} of the requests were submitted and go on"
@@ -106,7 +106,7 @@ class _Sending:
 
 
 def _await_all(wish: SubmitOptions, sent: list[Request]) -> int:
-    """Waits for each in turn, all within one timeout; the worst exit code."""
+    """Waits for each in turn, all within one timeout; returns the worst exit code."""
     return max(await_end(timed, request) for timed, request in _with_time_left(wish, sent))
 
 

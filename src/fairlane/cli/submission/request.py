@@ -26,7 +26,7 @@ NO_OPTIONS = {"queue", "parent"}  # of a policy: a queue has its name, and a req
 
 @dataclass(frozen=True, slots=True)
 class SubmitOptions:
-    """What the caller asked for, checked before anything is read or written."""
+    """The options of a submission, checked before anything is read or written."""
 
     policy: Policy
     id: str | None
@@ -81,7 +81,7 @@ def options_of(policy: Policy) -> dict[str, Any]:
 
 
 def no_room(wish: SubmitOptions, error: RedisFull | QueueFull) -> RedisFull | QueueFull:
-    """The refusal, and how long it was waited for."""
+    """Returns the refusal, with the time that the command waited for room."""
     if not wish.max_wait_s:
         return error
     return type(error)(f"no room after {wish.max_wait_s:g} s: {error}")
@@ -168,7 +168,7 @@ def announce(wish: SubmitOptions, request: Request, total: int, limit: int) -> N
 
 
 def await_end(wish: SubmitOptions, request: Request, out: BinaryIO | None = None) -> int:
-    """Waits as wished and writes the results, if there is a file for them; the exit code.
+    """Waits, and writes the results if there is a file for them; returns the exit code.
 
     Raises RequestLost when the request vanished after it was submitted.
     """

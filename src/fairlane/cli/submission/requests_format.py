@@ -36,7 +36,7 @@ class RequestLine:
 
 @contextmanager
 def rereadable(source: Source) -> Iterator[Source]:
-    """The source itself if it is a file; what a pipe brings is kept in a temporary one."""
+    """Yields the source if it is a file; else a temporary file with its content."""
     if source.is_file:
         yield source
         return
@@ -46,7 +46,7 @@ def rereadable(source: Source) -> Iterator[Source]:
 
 
 def request_lines(source: Source) -> Iterator[RequestLine]:
-    """The requests of a file, lazily. Raises InvalidArgument, naming the line."""
+    """Yields the requests of a file. Raises InvalidArgument, naming the line."""
     lines = itertools.chain.from_iterable(source.blocks(LONGEST_LINE))
     for number, line in enumerate(lines, 1):
         if line.strip() and not line.startswith(b"#"):
