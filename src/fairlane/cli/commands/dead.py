@@ -1,4 +1,4 @@
-"""`fairlane dead`: what was given up, why, and whether it should run again."""
+"""`fairlane dead`: lists, requeues and drops sub-requests that were given up."""
 
 from __future__ import annotations
 
@@ -36,14 +36,18 @@ HEADLINE = 200  # characters of an error
 def command() -> None:
     """List, requeue or drop sub-requests that were given up.
 
-    Exit code 1: the request is about to end and takes nothing back; 3: there is no such request,
-    or nothing of it that failed so.
+    Exit code 1: the request is being cancelled or expires, so nothing can be requeued; 3: there is
+    no such request, or no such dead sub-request.
     """
 
 
-@command.command("list", short_help="List what is dead, and how it failed.")
+@command.command("list", short_help="List dead sub-requests, and how they failed.")
 @click.argument("request_id", metavar="[ID]", required=False)
-@click.option("--each", is_flag=True, help="Every one with its body, not only how they failed.")
+@click.option(
+    "--each",
+    is_flag=True,
+    help="List each dead sub-request with its body, not only how they failed.",
+)
 @any_or_home_option
 @json_option
 @redis_option
@@ -70,10 +74,10 @@ def _choice_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """`--fingerprint`, `--index`, `--all`."""
     options = (
         click.option("--fingerprint", "fingerprints", multiple=True, metavar="F",
-                     help="Those that failed like this (see dead list); may be repeated."),
+                     help="Those with this fingerprint (see dead list); may be repeated."),
         click.option("--index", "indexes", multiple=True, type=int, metavar="I",
                      help="The sub-request of this index, from 0; may be repeated."),
-        click.option("--all", "everything", is_flag=True, help="All of them."),
+        click.option("--all", "everything", is_flag=True, help="All dead sub-requests."),
     )  # fmt: skip
     for option in reversed(options):
         function = option(function)
@@ -98,14 +102,12 @@ def requeue(
     --json` stay in that order. The same command may be repeated after an error: it completes what
     it began, or prints the same new request again.
     """
-    from fairlane.operations.control.request_state import progress
     from fairlane.operations.control.requeue import requeue_dead
 
     choice = _choose(fingerprints, indexes, everything=everything)
     with open_request(redis, queue, request_id) as request:
-        run = request.queue.driver.run
-        earlier = children_of(run(progress(request_id)))
-        run_by, count = run(requeue_dead(request_id, choice))
+        earlier = children_of(request.progress())
+        run_by, count = request.queue.driver.run(requeue_dead(request_id, choice))
         is_repeat = bool(count) and run_by in earlier
         if not count:
             sentence = _none(request.queue, request_id)
@@ -133,11 +135,9 @@ def drop(
     indexes: tuple[int, ...], everything: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Forget dead sub-requests of ID with their bodies; print how many. Counts and results stay."""
-    from fairlane.operations.control.requeue import drop_dead
-
     choice = _choose(fingerprints, indexes, everything=everything)
     with open_request(redis, queue, request_id) as request:
-        count = request.queue.driver.run(drop_dead(request_id, choice))
+        count = request.drop_dead(fingerprint=choice.fingerprints, indexes=choice.indexes)
     if as_json:
         write_json({"id": request_id, "dropped": count})
     else:
@@ -164,10 +164,10 @@ def _list_queue(queue: Queue, *, as_json: bool) -> None:
         if as_json:
             write_json(row)
             continue
-        told = sum(row["reasons"].values())
+        counted = sum(row["reasons"].values())
         counts = sorted(row["reasons"].items())
         reasons = [f"{count:,} {reason_words(reason)}" for reason, count in counts]
-        rest = [f"{row['dead'] - told:,} not looked at"] if row["dead"] > told else []
+        rest = [f"{row['dead'] - counted:,} not looked at"] if row["dead"] > counted else []
         write_line(
             f"{row['id']}  {row['state']}  {row['dead']:,} dead: {', '.join(reasons + rest)}"
         )
@@ -230,7 +230,7 @@ def _list_each(queue: Queue, request_id: str, *, as_json: bool) -> bool:
 
 
 def _ended(one: DeadSubRequest) -> str:
-    """Says why a sub-request was given up, and after which attempt."""
+    """Returns why a sub-request was given up, and after which attempt."""
     from fairlane.common.text import plural, reason_words
 
     if one.reason == "attempts":  # an attempt that is not the last one is followed by another
@@ -272,9 +272,8 @@ def _none(queue: Queue, request_id: str) -> str:
 def _gone(queue: Queue, request_id: str) -> str:
     """Returns how many of all dead were requeued or dropped; "" for none."""
     from fairlane.operations.control.dead_letters import count_dead
-    from fairlane.operations.control.request_state import progress
 
-    counts = queue.driver.run(progress(request_id))
+    counts = queue.request(request_id).progress()
     gone = gone_words(counts, queue.driver.run(count_dead(request_id)))
     return f"{counts.dead:,} of {counts.total:,} dead, {gone}" if gone else ""
 
@@ -291,9 +290,7 @@ def _will_run(request_id: str, run_by: str, count: int) -> str:
 
 def _requeued_before(queue: Queue, request_id: str, run_by: str, count: int) -> str:
     """Returns what became of an earlier call with the same choice, and what to do next."""
-    from fairlane.operations.control.request_state import progress
-
-    counts = queue.driver.run(progress(run_by))
+    counts = queue.request(run_by).progress()
     verb = "was" if count == 1 else "were"
     where = f"; next: fairlane {'results' if counts.ended else 'wait'} {run_by}"
     if counts.dead:

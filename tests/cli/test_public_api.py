@@ -1,0 +1,31 @@
+"""The command line is an ordinary user of Queue and Request."""
+
+from __future__ import annotations
+
+from tests.test_house import SRC, imports_of, module_of, sources
+
+PREFIX = "fairlane.operations."
+# Tools for operators read or repair what programs need not, so the public API has no method for it.
+ALLOWED = {
+    "cli.commands.dead": "groups of failures, and whether a requeue is a repeat",
+    "cli.commands.doctor": "diagnosis",
+    "cli.commands.fsck": "diagnosis",
+    "cli.commands.queue": "a queue's settings as they are stored",
+    "cli.commands.scripts": "deployment",
+    "cli.commands.stats": "the reset of measurements",
+    "cli.commands.status": "holders, retries and Redis's clock",
+    "cli.commands.submit": "content_id of lines that are read in blocks",
+    "cli.exit_status": "how many dead sub-requests are kept",
+    "cli.progress.view": "a watch that shows an outage",
+    "cli.results.quiet_notice": "the remedy for a queue without a worker",
+}
+
+
+def test_only_named_modules_of_the_command_line_import_operations():
+    """Submissions and results go through the public API."""
+    users = {
+        module_of(path)
+        for path in sources(SRC / "cli")
+        if any(name.startswith(PREFIX) for name in imports_of(path))
+    }
+    assert users == set(ALLOWED)
