@@ -201,12 +201,13 @@ def test_queued_tokens_brings_every_queued_permit_with_what_is_left_of_its_delay
 @given(st.lists(st.integers(-5, 5), min_size=1, max_size=8))
 def test_entry_ids_grow_whatever_the_clock_does(steps: list[int]):
     """Over any number of chunks and any jumps."""
-    lib = Lib(("entries/add_entries",), ("add_entries",), argv=("a", "bb"))
+    lib = Lib(("entries/add_entries",), ("add_entries",))
+    bodies = lib.runtime.table("a", "bb")
     state = lib.table(last_ms=0, total=0, fresh=0, max_body=0)
     now = NOW
     for step in steps:
         now += step
-        assert lib.add_entries(state, now, 1) == 2
+        assert lib.add_entries(state, now, bodies, 1) == 2
     ids = [tuple(map(int, entry_id.split("-"))) for _, entry_id, _ in lib.redis.added]
     assert ids == sorted(set(ids))
     assert [index for _, index in ids] == list(range(2 * len(steps)))
@@ -215,19 +216,15 @@ def test_entry_ids_grow_whatever_the_clock_does(steps: list[int]):
 
 def test_a_chunk_of_a_thousand_is_no_error_and_one_more_is():
     """The house rule, before anything is written."""
+    lib = Lib(("entries/add_entries",), ("entry_error",))
     for count in (0, 1000):
-        lib = Lib(("entries/add_entries",), ("entry_error",), argv=("x",) * count)
-        assert lib.entry_error(1) is None
-    lib = Lib(("entries/add_entries",), ("entry_error",), argv=("x",) * 1001)
-    assert lib.entry_error(1).err.startswith("BADCHUNK 1001 ")
+        assert lib.entry_error(lib.runtime.table(*["x"] * count), 1) is None
+    assert lib.entry_error(lib.runtime.table(*["x"] * 1001), 1).err.startswith("BADCHUNK 1001 ")
 
 
 def test_the_first_death_waits_for_nothing_later_ones_for_the_backoff():
     """Doubling up to the most; no overflow for any attempt."""
-    lib = Lib(
-        ("permits/permits", "entries/retry_queue", "entries/dead_letter", "lease/take_back"),
-        ("death_delay",),
-    )
+    lib = Lib(("lease/charge_death",), ("death_delay",))
     state = lib.table(backoff_min=1_000, backoff_max=5_000)
     assert [lib.death_delay(state, n) for n in (0, 1, 2, 3, 4, 5, 1000)] == [
         *(0, 0, 1_000, 2_000, 4_000, 5_000, 5_000)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 KEYS = ("sub", "counter", "req", "tok", "lease", "retry", "out", "dead", "few")
-HEADER = """local KEYS, ARGV, call = ...
+HEADER = """local KEYS, call = ...
 local redis = {
   call = function(...) return call(...) end,
   error_reply = function(text) return {err = text} end,
@@ -83,9 +83,7 @@ def as_text(value: Any) -> str:
 class Lib:
     """Some files of lua/v1/lib, their local functions as attributes."""
 
-    def __init__(
-        self, files: Sequence[str], functions: Sequence[str], argv: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, files: Sequence[str], functions: Sequence[str]) -> None:
         from lupa.lua51 import LuaRuntime
 
         self.runtime = LuaRuntime()
@@ -100,7 +98,7 @@ class Lib:
         chunk = load(HEADER + text)
         assert not isinstance(chunk, tuple), chunk
         table = self.runtime.table_from
-        self._found = chunk(table(list(KEYS)), table(list(argv)), self.redis.call)
+        self._found = chunk(table(list(KEYS)), self.redis.call)
 
     def __getattr__(self, name: str) -> Any:
         return self._found[name]

@@ -18,7 +18,7 @@ local shared = ARGV[8]  -- "1" = one of several leases in the same hands: its de
 -- @include lib/core/now_ms.lua
 -- @include lib/lease/acquire.lua
 
-local refused = acquire_error()
+local refused = acquire_error(count)
 if refused then
   return refused
 end
@@ -26,4 +26,5 @@ local state, over = load_unfinished()
 if over then
   return over
 end
-return acquire(state, now_ms(now), k, g, op)
+return acquire(state, now_ms(now),
+  {k = k, g = g, op = op, worker = worker, started = started, count = count, shared = shared})

@@ -15,7 +15,7 @@ local ids = 4  -- ARGV[4...]  dead entries, at most 1,000
 if not string.match(choice, "^%x+$") or id == "" or not expected then
   return redis.error_reply("BADARGUMENT claim_dead wants an id, a hash of the choice and a count")
 end
-local refused = ids_error(ids)
+local refused = ids_error(ARGV, ids)
 if refused then
   return refused
 end

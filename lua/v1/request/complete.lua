@@ -14,7 +14,7 @@ local verdicts = 7  -- ARGV[7...]  done ids, then done (head, body) pairs, then 
 -- @include lib/core/now_ms.lua
 -- @include lib/lease/complete.lua
 
-local refused = complete_error()
+local work, refused = read_work(ARGV, verdicts, done)
 if refused then
   return refused
 end
@@ -22,4 +22,4 @@ local state, over = load_unfinished()
 if over then
   return over
 end
-return complete(state, now_ms(now), read_permit(k))
+return complete(state, now_ms(now), read_permit(k), {k = k, fence = fence, op = op, keep = keep}, work)

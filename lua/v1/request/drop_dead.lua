@@ -10,7 +10,7 @@ local ids = 3  -- ARGV[3...]  dead entries, at most 1,000
 -- @include lib/entries/read_dead_letter.lua
 -- @include lib/entries/dead_letter_claims.lua
 
-local refused = ids_error(ids)
+local refused = ids_error(ARGV, ids)
 if refused then
   return refused
 end

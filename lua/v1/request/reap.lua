@@ -47,8 +47,8 @@ if state.few == 2 and state.held == 0 then
 end
 local more = take_back(state, now, {worker = worker, started = started, k = k, fence = fence,
   how = how, is_one = worker ~= "" and k ~= ""})
-mend_counts(state)
-mend_permits(state)
+recount_entries(state)
+recount_permits(state)
 if state.open == 1 and (tonumber(row[2]) or 0) < now and state.state ~= "cancelling" then
   abandon(state, "abandoned")
 end

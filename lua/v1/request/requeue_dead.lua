@@ -15,7 +15,7 @@ local ids = 3  -- ARGV[3...]  dead entries, at most 1,000
 -- @include lib/entries/read_dead_letter.lua
 local MOVES = 5  -- calls that are remembered
 
-local refused = ids_error(ids)
+local refused = ids_error(ARGV, ids)
 if refused then
   return refused
 end

@@ -18,13 +18,13 @@ local worker = ARGV[9]  -- host:port
 local started = ARGV[10]  -- ms; tells a restarted worker from its former self
 local count = tonumber(ARGV[11])  -- the most sub-requests of the next slice, 1..1000
 local verdicts = 12  -- ARGV[12...]  as in complete
-local keep, shared = "u", ""
 -- @include lib/core/now_ms.lua
 -- @include lib/lease/complete.lua
 -- @include lib/lease/acquire.lua
 -- @include lib/permits/lane_head.lua
 
-local refused = complete_error() or acquire_error()
+local work, refused = read_work(ARGV, verdicts, done)
+refused = refused or acquire_error(count)
 if refused then
   return refused
 end
@@ -34,21 +34,27 @@ if over then
 end
 now = now_ms(now)
 local permit = read_permit(k)
+local claim = {k = k, op = next_op, worker = worker, started = started, count = count, shared = ""}
 if permit.op == next_op then
-  return {{"already", {}}, acquire(state, now, k, permit.g, next_op)}
+  claim.g = permit.g
+  return {{"already", {}}, acquire(state, now, claim)}
 end
-local is_ours, other = turn()  -- asked before anything is written: a lane may be damaged
-local told = complete(state, now, permit)
-local tokens = told[1] == "ok" and told[3] or {}
+local is_ours, other = false, nil  -- read before anything is written, because a lane may be damaged
+if #KEYS < urgent or redis.call("EXISTS", unpack(KEYS, urgent)) == 0 then
+  is_ours, other = is_next(id, lane_key)
+end
+local completed = complete(state, now, permit, {k = k, fence = fence, op = op, keep = "u"}, work)
+local tokens = completed[1] == "ok" and completed[3] or {}
 local own, g = string.match(tokens[2] or "", "^(%d+)%.(%d+)$")
 if not is_ours or own ~= k or tokens[1] ~= lane or tokens[3] ~= 0 then
-  return {told}
+  return {completed}
 end
 if other then
-  rotate_own_token(other, now)
+  rotate_own_token(other, now, lane_key)
 end
-told[3] = {}
+completed[3] = {}
 for i = 4, #tokens do  -- thousands of retries may be due
-  told[3][i - 3] = tokens[i]
+  completed[3][i - 3] = tokens[i]
 end
-return {told, acquire(state, now, k, g, next_op)}
+claim.g = g
+return {completed, acquire(state, now, claim)}

@@ -1,4 +1,5 @@
 -- Counts for check: what the permits and the stream really hold, beside what the hash says.
+-- @include lib/permits/permits.lua
 local function count_permits(state)
   local seen = {held = 0, queued = 0, sleeping = 0, parked = 0, listed = 0, owed = 0, lost = 0}
   local all, fields = {}, redis.call("HGETALL", permits)

@@ -23,7 +23,7 @@ local function enqueue_error()
   if not are_shards(shards) then
     return redis.error_reply("BADSHARDS numbers with commas between them are expected")
   end
-  return entry_error(bodies)
+  return entry_error(ARGV, bodies)
 end
 
 -- True for an abandoned life of the id, which makes room for a new one. The new life needs a later `born`, because

@@ -13,13 +13,13 @@ local function store_bodies(state, now)
   if redis.call("EXISTS", stream, counter, permits, leases, retries, results, dead, few) > 0 then
     redis.call("UNLINK", stream, counter, permits, leases, retries, results, dead, few)
   end
-  if state.open == 0 and are_few(bodies) then
-    keep_few(state, now, bodies)
+  if state.open == 0 and are_few(ARGV, bodies) then
+    keep_few(state, now, ARGV, bodies)
     state.left = state.total
     return
   end
   if #ARGV >= bodies then
-    add_entries(state, now, bodies)
+    add_entries(state, now, ARGV, bodies)
   end
   redis.call("XGROUP", "CREATE", stream, stream, "0", "MKSTREAM")
   redis.call("SET", counter, state.total + state.open)

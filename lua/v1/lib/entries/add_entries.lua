@@ -1,16 +1,15 @@
--- Appends ARGV[first...], or another list's, to the stream. An entry's id is <ms>-<index>: when it was submitted and
--- which line of the input it is, for no bytes more than an automatic id.
+-- Appends list[first...] to the stream. An entry's id is <ms>-<index>: when it was submitted and which line of
+-- the input it is, for no bytes more than an automatic id.
 local MAX_ENTRIES = 1000
 
-local function entry_error(first)
-  local count = #ARGV - first + 1
+local function entry_error(list, first)
+  local count = #list - first + 1
   if count > MAX_ENTRIES then
     return redis.error_reply("BADCHUNK " .. count .. " sub-requests in one call; the most is " .. MAX_ENTRIES)
   end
 end
 
-local function add_entries(state, now, first, list)
-  list = list or ARGV
+local function add_entries(state, now, list, first)
   state.last_ms = math.max(now, state.last_ms)  -- ids must grow, whatever the clock does
   local format, most = string.format, state.max_body
   local id, index = format("%.0f-%%d", state.last_ms), state.total  -- format is quicker than `..` with a number

@@ -3,24 +3,26 @@
 -- them go the common way: granted to one lease together, and done by it together. `few` in the
 -- counts says so: 1 = they wait, 2 = one lease holds them; there is no stream and no counter then.
 -- Whatever else happens pours them into a stream first (0), and all is as with any other request.
+-- @include lib/core/state.lua
+-- @include lib/permits/permits.lua
 local FEW, FEW_BYTES = 10, 1024
 
-local function are_few(first)
-  if #ARGV - first + 1 > FEW then
+local function are_few(list, first)
+  if #list - first + 1 > FEW then
     return false
   end
   local bytes = 0
-  for i = first, #ARGV do
-    bytes = bytes + #ARGV[i]
+  for i = first, #list do
+    bytes = bytes + #list[i]
   end
   return bytes <= FEW_BYTES
 end
 
-local function keep_few(state, now, first)
+local function keep_few(state, now, list, first)
   local parts = {}
-  for i = first, #ARGV do
-    parts[#parts + 1] = #ARGV[i] .. ":" .. ARGV[i]
-    state.max_body = math.max(state.max_body, #ARGV[i])
+  for i = first, #list do
+    parts[#parts + 1] = #list[i] .. ":" .. list[i]
+    state.max_body = math.max(state.max_body, #list[i])
   end
   redis.call("SET", few, table.concat(parts))
   state.total, state.fresh, state.few, state.last_ms = #parts, #parts, 1, now

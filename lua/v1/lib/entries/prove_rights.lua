@@ -1,5 +1,6 @@
 -- Runs the commands that must follow when entries are added, in a form that changes nothing. So if Redis
 -- refuses one of them, it does so before the first entry is added.
+-- @include lib/permits/mint.lua
 local function prove(state, now)
   redis.call("HSET", request, "state", state.state)
   redis.call("INCRBY", counter, 0)

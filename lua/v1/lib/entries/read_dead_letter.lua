@@ -9,13 +9,13 @@ local function fields_of(entry)
   return fields
 end
 
--- Returns the error about the ids of dead entries from ARGV[first] on, nil if there is none.
-local function ids_error(first)
-  if #ARGV - first + 1 > 1000 then
+-- Returns the error about the ids of dead entries from list[first] on, nil if there is none.
+local function ids_error(list, first)
+  if #list - first + 1 > 1000 then
     return redis.error_reply("BADCOUNT at most 1000 dead entries in one call")
   end
-  for i = first, #ARGV do
-    if not string.match(ARGV[i], "^%d+%-%d+$") then
+  for i = first, #list do
+    if not string.match(list[i], "^%d+%-%d+$") then
       return redis.error_reply("BADARGUMENT ids of dead entries are expected")
     end
   end

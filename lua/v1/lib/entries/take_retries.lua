@@ -1,4 +1,6 @@
--- What waits in `retry`: entry -> when it is due. What is due at 0 was given back unblamed.
+-- What waits in `retry`: entry -> when it is due. What is due at 0 was given back uncharged.
+local SLICE_BYTES = 4 * 1024 * 1024  -- the most bodies of a slice
+
 -- The next retry that is due, and whether it is one of those that may come together: these come first.
 local function due_retry(state, now)
   local due = state.has_no_retries and {} or redis.call("ZRANGEBYSCORE", retries, "-inf", now, "WITHSCORES", "LIMIT", 0, 1)

@@ -1,8 +1,9 @@
 -- A slice is one due retry alone (there a death must count), or what its holder gave back unblamed, or
 -- fresh sub-requests: at most ceil(ready / limit), so that the permits share the rest, and at most
 -- about 4 MiB of bodies.
-local SLICE_BYTES = 4 * 1024 * 1024
 -- @include lib/entries/take_retries.lua
+-- @include lib/entries/inline_bodies.lua
+-- @include lib/entries/retry_queue.lua
 
 local function read_fresh(consumer, count)
   local read = redis.pcall("XREADGROUP", "GROUP", stream, consumer, "COUNT", string.format("%d", count), "STREAMS", stream, ">")

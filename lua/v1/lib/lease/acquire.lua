@@ -1,4 +1,4 @@
--- How a permit, a lease and a slice are given to who shows a token; see acquire.
+-- How a caller that shows a token gets a permit, a lease and a slice; see acquire.
 -- @include lib/core/state.lua
 -- @include lib/permits/permits.lua
 -- @include lib/entries/inline_bodies.lua
@@ -6,14 +6,16 @@
 -- @include lib/entries/retry_queue.lua
 -- @include lib/entries/take_slice.lua
 
-local function acquire_error()
+local function acquire_error(count)
   if not count or count < 1 or count > 1000 then
     return redis.error_reply("BADCOUNT a slice of 1 to 1000 is expected")
   end
   return nil
 end
 
-local function acquire(state, now, k, g, op)
+-- `claim`: k, g, op, worker, started, count and shared, as acquire takes them.
+local function acquire(state, now, claim)
+  local k, g, op = claim.k, claim.g, claim.op
   local permit = read_permit(k)
   if permit.kind == "h" and permit.op == op and (permit.g == g or g == "0") then
     redis.call("ZADD", leases, "XX", now + state.lease_ms, k)
@@ -25,7 +27,7 @@ local function acquire(state, now, k, g, op)
   end
   state.has_no_retries = state.few > 0 or redis.call("EXISTS", retries) == 0  -- no retry waits, and none will before this ends
   local due, is_uncharged = due_retry(state, now)
-  if shared == "1" and due and not is_uncharged then
+  if claim.shared == "1" and due and not is_uncharged then
     return {"alone"}
   end
   local word = "ok"
@@ -45,12 +47,12 @@ local function acquire(state, now, k, g, op)
   end
   -- Not below the clock in µs: so a fence is new even if a failover has taken back the last ones.
   state.seq = math.max(state.seq + 1, 1000 * now)
-  permit = {fence = string.format("%d", state.seq), g = g, op = op, started = started, worker = worker,
-    shared = shared == "1" and "1" or ""}
+  permit = {fence = string.format("%d", state.seq), g = g, op = op, started = claim.started, worker = claim.worker,
+    shared = claim.shared == "1" and "1" or ""}
   -- The lease comes first, because reap drops a lease without a permit and gives back what it took.
   redis.call("ZADD", leases, string.format("%d", now + state.lease_ms), k)
-  local entries, attempt = take_slice(state, now, consumer_of(permit, k), count)
-  if not entries then  -- somebody deleted the stream: nothing can be taken, fsck names it
+  local entries, attempt = take_slice(state, now, consumer_of(permit, k), claim.count)
+  if not entries then  -- the stream was deleted: nothing can be taken, fsck names it
     redis.call("ZREM", leases, k)
     return {"gone"}
   end

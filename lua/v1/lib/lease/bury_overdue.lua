@@ -1,4 +1,8 @@
 -- Past the deadline: what waits becomes dead, in bounded bites; the rest at the next call.
+-- @include lib/entries/dead_letter.lua
+-- @include lib/entries/retry_queue.lua
+-- @include lib/entries/take_slice.lua
+-- @include lib/lease/take_back.lua
 local function bury_late(state, now, id, attempt)
   local submitted, index = string.match(id, "^(%d+)-(%d+)$")
   local waited = math.max(0, now - tonumber(submitted))

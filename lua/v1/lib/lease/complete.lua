@@ -1,4 +1,4 @@
--- How a lease is settled, from the arguments of its script; see complete.
+-- How a lease is settled; see complete.
 -- @include lib/core/state.lua
 -- @include lib/permits/permits.lua
 -- @include lib/entries/inline_bodies.lua
@@ -9,50 +9,53 @@
 -- @include lib/lease/settle_results.lua
 -- @include lib/lease/settles_all.lua
 -- @include lib/lease/settle_verdicts.lua
-local others = done and verdicts + 3 * done  -- where the verdicts of what was not done begin
 
-local function complete_error()
-  if not done or done < 0 or done > 1000 or #ARGV < others - 1 or (#ARGV - others + 1) % 5 ~= 0 then
-    return redis.error_reply("BADVERDICT complete wants ids, (head, body) pairs and fives of id, verdict, delay, head, error")
+-- Returns what the holder did, or nil and the refusal. From args[first] on stand `done` ids and as many (head, body)
+-- pairs; from `others` on the verdicts on what was not done.
+local function read_work(args, first, done)
+  local others = done and first + 3 * done
+  if not done or done < 0 or done > 1000 or #args < others - 1 or (#args - others + 1) % 5 ~= 0 then
+    return nil, redis.error_reply("BADVERDICT complete wants ids, (head, body) pairs and fives of id, verdict, delay, head, error")
   end
-  for i = others, #ARGV, 5 do
-    local verdict = ARGV[i + 1]
-    if not (REASONS[verdict] or verdict == "release") or not tonumber(ARGV[i + 2]) then
-      return redis.error_reply("BADVERDICT retry, timeout, dead or release and a delay in ms are expected")
+  for i = others, #args, 5 do
+    local verdict = args[i + 1]
+    if not (REASONS[verdict] or verdict == "release") or not tonumber(args[i + 2]) then
+      return nil, redis.error_reply("BADVERDICT retry, timeout, dead or release and a delay in ms are expected")
     end
   end
-  return nil
+  return {args = args, first = first, done = done, others = others}
 end
 
--- `permit`: what stands at k.
-local function complete(state, now, permit)
-  if permit.fence ~= fence or permit.op ~= op then
-    if redis.call("HGET", permits, "last" .. k) == fence then
+-- `lease`: k, fence and op of the holder, and keep, as complete takes them. `permit`: what stands at k.
+local function complete(state, now, permit, lease, work)
+  local k, keep = lease.k, lease.keep
+  if permit.fence ~= lease.fence or permit.op ~= lease.op then
+    if redis.call("HGET", permits, "last" .. k) == lease.fence then
       return {"already", queued_tokens(now)}
     end
     return {"lost"}
   end
   local consumer = consumer_of(permit, k)
-  local is_all, settled = is_whole(permit, verdicts, done), nil
+  local is_all, settled = is_whole(permit, work), nil
   if is_all and state.few == 2 then
-    settled = finish_few(state, permit.worker, verdicts, done)
+    settled = finish_few(state, permit.worker, work)
   else
     pour(state)
     permit.first, permit.last = "", ""
     write_held(k, permit, keep ~= "1")  -- from now on a repeat settles what is still pending, one by one
   end
   if is_all then
-    settled = settled or acknowledge(state, permit.worker, verdicts, done)
+    settled = settled or acknowledge(state, permit.worker, work)
   else
     local owed = owed_by(consumer)
-    settled = settle_done(state, permit.worker, owed, verdicts, done)
-    settled = settled + settle_others(state, now, permit.worker, owed, others)
+    settled = settle_done(state, permit.worker, owed, work)
+    settled = settled + settle_others(state, now, permit.worker, owed, work)
   end
   permit.owed = permit.owed - settled
   if keep == "1" then
     write_held(k, permit)
     redis.call("ZADD", leases, "XX", now + state.lease_ms, k)
-  elseif state.left ~= 0 then  -- else finish deletes all of this at once
+  elseif state.left ~= 0 then  -- else finish deletes all of this
     if permit.owed > 0 then
       give_back(consumer, now, keep == "u")
     end

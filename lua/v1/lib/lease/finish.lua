@@ -1,4 +1,8 @@
--- How many sub-requests are not done or dead yet, and one more while the request is open.
+-- How a request ends.
+-- @include lib/core/state.lua
+-- @include lib/permits/mint.lua
+
+-- Returns how many sub-requests are not done or dead yet, and one more while the request is open.
 local function left_of(state)
   state.left = state.left or state.few > 0 and state.total or tonumber(redis.call("GET", counter) or 0)
   return state.left

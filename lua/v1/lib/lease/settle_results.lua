@@ -1,5 +1,7 @@
 -- Settles results. They are stored and counted before XACK, because a later command may be refused. Then the
 -- count is corrected to what XACK has acknowledged.
+-- `work` is what read_work returns.
+-- @include lib/entries/retry_queue.lua
 -- @include lib/lease/count_down.lua
 local MOST = 980  -- arguments of one call; the house rule is 1,000
 
@@ -13,38 +15,39 @@ local function owed_by(consumer)
   return owed
 end
 
-local function acknowledge(state, worker, first, count)
-  local last, stored = first + 3 * count - 1, {}
+local function acknowledge(state, worker, work)
+  local args, first, count, stored = work.args, work.first, work.done, {}
+  local last = first + 3 * count - 1
   check_acknowledge()
   for from = first + count, last, MOST do
     stored[#stored + 1] =
-      redis.call("XADD", results, "*", "w", worker, unpack(ARGV, from, math.min(last, from + MOST - 1)))
+      redis.call("XADD", results, "*", "w", worker, unpack(args, from, math.min(last, from + MOST - 1)))
   end
-  local acked = count_down(state, count, stored, nil, unpack(ARGV, first, first + count - 1))
+  local acked = count_down(state, count, stored, nil, unpack(args, first, first + count - 1))
   state.done = state.done + acked
   if state.left ~= 0 then  -- else finish deletes the stream
-    redis.call("XDEL", stream, unpack(ARGV, first, first + count - 1))
+    redis.call("XDEL", stream, unpack(args, first, first + count - 1))
   end
   return acked
 end
 
-local function acknowledge_each(state, worker, first, count, kept)
-  local acked = 0
+local function acknowledge_each(state, worker, work, kept)
+  local args, first, acked = work.args, work.first, 0
   check_acknowledge()
   for _, i in ipairs(kept) do
-    local pair = first + count + 2 * i
-    local stored = redis.call("XADD", results, "*", "w", worker, ARGV[pair], ARGV[pair + 1])
-    acked = acked + count_down(state, 1, {stored}, nil, ARGV[first + i])
-    redis.call("XDEL", stream, ARGV[first + i])
+    local pair = first + work.done + 2 * i
+    local stored = redis.call("XADD", results, "*", "w", worker, args[pair], args[pair + 1])
+    acked = acked + count_down(state, 1, {stored}, nil, args[first + i])
+    redis.call("XDEL", stream, args[first + i])
   end
   state.done = state.done + acked
   return acked
 end
 
-local function settle_done(state, worker, owed, first, count)
-  local kept = {}
+local function settle_done(state, worker, owed, work)
+  local kept, count = {}, work.done
   for i = 0, count - 1 do
-    local id = ARGV[first + i]
+    local id = work.args[work.first + i]
     if owed[id] then
       owed[id] = nil
       kept[#kept + 1] = i
@@ -54,5 +57,5 @@ local function settle_done(state, worker, owed, first, count)
     return 0
   end
   local settle = #kept == count and acknowledge or acknowledge_each
-  return settle(state, worker, first, count, kept)
+  return settle(state, worker, work, kept)
 end

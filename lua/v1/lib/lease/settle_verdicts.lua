@@ -1,27 +1,29 @@
 -- retry, timeout (a retry that is counted), dead and release, one entry each; a retry on the last
--- attempt is dead.
+-- attempt is dead. `work` is what read_work returns.
+-- @include lib/entries/dead_letter.lua
+-- @include lib/entries/retry_queue.lua
 -- @include lib/core/note_failure.lua
 local REASONS = {retry = "attempts", timeout = "timeout", dead = "rejected"}
 
 -- Notes those that failed, each id once: what is settled already is not owed any more.
-local function note_failures(now, owed, first)
-  local seen, count, last = {}, 0, nil
-  for i = first, #ARGV, 5 do
-    local id = ARGV[i]
-    if owed[id] and not seen[id] and ARGV[i + 1] ~= "release" then
+local function note_failures(now, owed, work)
+  local args, seen, count, last = work.args, {}, 0, nil
+  for i = work.others, #args, 5 do
+    local id = args[i]
+    if owed[id] and not seen[id] and args[i + 1] ~= "release" then
       seen[id], count, last = true, count + 1, i
     end
   end
   if last then
-    note_failure(now, count, ARGV[last + 3], ARGV[last + 4])
+    note_failure(now, count, args[last + 3], args[last + 4])
   end
 end
 
-local function settle_others(state, now, worker, owed, first)
-  local settled = 0
-  note_failures(now, owed, first)
-  for i = first, #ARGV, 5 do
-    local id, verdict, delay, head, error = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 3], ARGV[i + 4]
+local function settle_others(state, now, worker, owed, work)
+  local args, settled = work.args, 0
+  note_failures(now, owed, work)
+  for i = work.others, #args, 5 do
+    local id, verdict, delay, head, error = args[i], args[i + 1], tonumber(args[i + 2]), args[i + 3], args[i + 4]
     local attempt = owed[id]
     if attempt then
       owed[id] = nil

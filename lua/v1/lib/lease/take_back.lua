@@ -1,5 +1,9 @@
 -- The leases a reap names, in bounded bites: about 1,000 entries a call, the rest at the next.
--- @include lib/core/note_failure.lua
+-- @include lib/permits/permits.lua
+-- @include lib/permits/repair.lua
+-- @include lib/entries/inline_bodies.lua
+-- @include lib/entries/retry_queue.lua
+-- @include lib/lease/charge_death.lua
 local BITE = 1000
 
 local function named_leases(now, which)
@@ -17,28 +21,6 @@ local function is_named(permit, which)
   end
   return permit.worker == which.worker and permit.started == which.started
     and (which.fence == "" or permit.fence == which.fence)
-end
-
--- The first death is taken over at once, later ones after the request's backoff: a body that kills
--- its workers must not do so as fast as they can be started.
-local function death_delay(state, attempt)
-  if attempt <= 1 then
-    return 0
-  end
-  return math.min(state.backoff_max, state.backoff_min * 2 ^ math.min(30, attempt - 2))
-end
-
--- `how` says how its process ended; "" = not known.
-local function charge(state, now, entry, worker, how)
-  local id, attempt = entry[1], entry[4]
-  local head = string.match(id, "-(%d+)$") .. ":x:" .. attempt .. ":0:0"
-  local text = how ~= "" and "the process of the handler ended by " .. how or "the worker died or let its lease expire"
-  note_failure(now, 1, head, text)
-  if attempt >= state.attempts then
-    bury(state, id, {head = head, reason = "died", worker = worker, error = text})
-  else
-    orphan(id, now + death_delay(state, attempt), attempt)
-  end
 end
 
 -- Shortens each lease that ends later than a new one would, because the clock went back.
@@ -66,7 +48,7 @@ local function take_back(state, now, which)
       pour(state)
       local consumer = consumer_of(permit, k)
       local owed = pending_of(consumer)
-      if #owed == 1 and (permit.shared ~= "1" or which.is_one) then  -- its supervisor knows that it ran
+      if #owed == 1 and (permit.shared ~= "1" or which.is_one) then  -- its supervisor reports that it ran
         charge(state, now, owed[1], permit.worker, which.how)
       else
         give_back(consumer, now)

@@ -1,9 +1,9 @@
--- Whose turn it is in a lane, asked by the holder of a permit of request `id` before its token goes there.
+-- The next token of a lane. The holder of a permit of request `id` looks at it before its own token goes there.
 -- @include lib/permits/permits.lua
 -- @include lib/permits/queue_permit.lua
 
--- The permit of the next token to be popped, if that is of this request and no copy of a former one.
-local function permit_of_token(token)
+-- Returns the permit of the next token to be popped, if that is of this request and no copy of a former one.
+local function permit_of_token(id, token)
   local other, g = string.match(string.sub(token, #id + 2), "^(%d+)%.(%d+)$")
   if not other or string.sub(token, 1, #id + 1) ~= id .. "#" then
     return nil
@@ -13,21 +13,18 @@ local function permit_of_token(token)
   return permit.kind == "q" and permit.g == g and permit or nil
 end
 
--- Whether it is our turn, and whose permit waits before us: another of this request, or nil = nobody's.
-local function turn()
-  if #KEYS >= urgent and redis.call("EXISTS", unpack(KEYS, urgent)) > 0 then
-    return false
-  end
+-- Returns true if the lane is empty or its next token is of this request; then also the permit of that token.
+local function is_next(id, lane_key)
   local token = redis.call("LRANGE", lane_key, -1, -1)[1]
   if not token then
     return true
   end
-  local other = permit_of_token(token)
+  local other = permit_of_token(id, token)
   return other ~= nil, other
 end
 
--- As if the other's token had been popped, and ours dispatched. The auditor looks for what was queued long ago.
-local function rotate_own_token(other, at)
+-- Does what popping the other's token and dispatching ours would do. The auditor looks for what was queued long ago.
+local function rotate_own_token(other, at, lane_key)
   redis.call("LPUSH", lane_key, redis.call("LRANGE", lane_key, -1, -1)[1])
   redis.call("RPOP", lane_key)
   write_queued(other.k, other.g, at, other.lane, other.due)

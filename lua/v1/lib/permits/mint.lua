@@ -1,5 +1,6 @@
 -- Every mutating script ends with mint: it queues as many permits as there is work and room for,
 -- and returns their tokens for the caller to dispatch, flat: lane, "<k>.<g>", delay in ms (0 = now).
+-- @include lib/core/state.lua
 -- @include lib/permits/queue_permit.lua
 local function ready(state, now)
   return state.fresh + (state.has_no_retries and 0 or redis.call("ZCOUNT", retries, "-inf", now))

@@ -1,5 +1,9 @@
 -- After damage to tok:{id}, by hand or by a rollback, its request must still be able to end.
--- A lease that expired and whose permit is not held: who held it is known from the stream alone.
+-- @include lib/permits/permits.lua
+-- @include lib/permits/resize.lua
+-- @include lib/entries/retry_queue.lua
+
+-- Drops a lease that expired and whose permit is not held. Only the stream names its holder.
 local function drop_lease(state, now, k)
   local pending = unless_gone(redis.pcall("XPENDING", stream, stream))
   for _, row in ipairs(pending[4] or {}) do
@@ -15,7 +19,7 @@ end
 
 -- Counts the permits anew after that, or when there are fewer than the hash says; not while a lease
 -- without its permit stands, as the same number would be given away once more.
-local function mend_permits(state)
+local function recount_permits(state)
   local least = state.queued + state.held + (state.sleeper ~= "" and 1 or 0)
   if not state.is_damaged and redis.call("HLEN", permits) >= least then
     return
@@ -42,7 +46,7 @@ end
 
 -- Recounts after a command was refused in the middle of a script: the hash is then as it was before, but
 -- the counter and the pending entries are exact.
-local function mend_counts(state)
+local function recount_entries(state)
   local left = state.few == 0 and tonumber(redis.call("GET", counter) or "")
   local over = left and state.total - (left - state.open)
   if not left or (not state.is_damaged and over == state.done + state.dead) then

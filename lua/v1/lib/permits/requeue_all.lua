@@ -1,7 +1,10 @@
 -- After a change of the priority or the shards: what is queued goes into its new lane, due as it was.
+-- @include lib/core/state.lua
+-- @include lib/permits/mint.lua
+-- @include lib/permits/queue_permit.lua
 local function change_lanes(state, now)
   redis.call("HSET", request, "policy", policy_text(state))
-  mint(state, now)  -- its tokens are not told: all that is queued is queued again
+  mint(state, now)  -- its tokens are left out, because all that is queued is queued again
   local tokens, all = {}, redis.call("HGETALL", permits)
   for i = 1, #all, 2 do
     local due = string.match(all[i + 1], "^q:%d+:%d+:%d+:(%d+)$")

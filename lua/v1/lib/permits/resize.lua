@@ -2,6 +2,8 @@
 -- more are awake than there is room and work for. Held ones drain: release_permit lets them go.
 -- `high` stays: numbers between a lowered limit and `high` have no field unless they are held, and
 -- come back into the parked list when the limit is raised again.
+-- @include lib/permits/permits.lua
+-- @include lib/permits/mint.lua
 local function park_surplus(state, now, all)
   local awake = {}
   for i = 1, #all, 2 do

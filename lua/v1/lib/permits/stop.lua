@@ -1,6 +1,8 @@
 -- Nothing more of the request starts: every queued permit is parked (its token goes stale), held ones
 -- end with their slice. `word` is the state until then: cancelling (finish counts the rest in one
--- number) or expiring (reap makes the rest dead), which extend tells the holders; or paused.
+-- number) or expiring (reap makes the rest dead), which extend reports to the holders; or paused.
+-- @include lib/core/state.lua
+-- @include lib/permits/permits.lua
 local function stop(state, word, reason)
   local all = redis.call("HGETALL", permits)
   for i = 1, #all, 2 do

@@ -1,9 +1,12 @@
 -- An open request takes more sub-requests from elsewhere than its producer's numbered chunks.
+-- @include lib/core/state.lua
+-- @include lib/permits/mint.lua
+-- @include lib/permits/queue_permit.lua
 -- @include lib/entries/add_entries.lua
 -- @include lib/entries/prove_rights.lua
 local function grow(state, now, open_ms, bodies, is_sealed)
   prove(state, now)
-  local count = add_entries(state, now, 1, bodies)
+  local count = add_entries(state, now, bodies, 1)
   redis.call("INCRBY", counter, is_sealed and count - 1 or count)
   redis.call("HSET", request, "open_until", now + open_ms)
   return count

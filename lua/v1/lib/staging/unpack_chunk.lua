@@ -1,6 +1,7 @@
 -- Sub-requests on their way through a staging area come packed, a chunk in one string: how many, the
--- length of each, then their bodies; all numbers little-endian, of four bytes. Whoever makes them has
+-- length of each, then their bodies; all numbers little-endian, of four bytes. Their producer has
 -- them in such columns, so nothing is done for each of them before it gets into the stream.
+-- @include lib/entries/add_entries.lua
 local function unpacked(text)
   local count = #text >= 4 and struct.unpack("<I4", text) or -1
   if count < 0 or count > MAX_ENTRIES or #text < 4 + 4 * count then

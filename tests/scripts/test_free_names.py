@@ -1,0 +1,54 @@
+"""A library file takes what it needs as parameters, and includes what it calls."""
+
+from __future__ import annotations
+
+import pytest
+
+from fairlane.protocol.scripts import FOLDERS, expand, lua_folder
+from tests.support.lua_globals import global_names
+
+ROOT = lua_folder() / "v1"
+SERVER = {"redis", "struct"}  # what the server adds to Lua
+LUA = {"error", "ipairs", "math", "pairs", "pcall", "string", "table", "tonumber", "tostring"}
+ALLOWED = SERVER | LUA | {"type", "unpack"}
+EXCEPTIONS = {
+    "lib/create/backlog.lua": "its keys are the queue's, which all its scripts name the same",
+    "lib/create/intend.lua": "as above; it also takes its requests from the script's arguments",
+    "lib/create/enqueue.lua": "it reads the 17 arguments that enqueue and submit have in common",
+    "lib/create/new_request.lua": "as enqueue",
+}
+HEADER = "lib/core/request_keys.lua"  # it declares the keys of a request
+LIBRARIES = sorted(
+    {path.relative_to(ROOT).as_posix() for path in (ROOT / "lib").rglob("*.lua")}
+    - {HEADER, *EXCEPTIONS}
+)
+SCRIPTS = sorted(
+    path.relative_to(ROOT).as_posix() for folder in FOLDERS for path in (ROOT / folder).glob("*")
+)
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_a_library_file_has_no_free_names_but_the_keys_of_a_request(name: str):
+    """It reads no KEYS, no ARGV, no local of a script, and no function that is not included."""
+    keys = (ROOT / HEADER).read_text().replace("KEYS", "({})")
+    assert global_names(keys + expand(ROOT, name)) <= ALLOWED
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_has_no_free_names_but_its_keys_and_arguments(name: str):
+    """Everything else is declared in the script or in a file that it includes."""
+    assert global_names(expand(ROOT, name)) <= ALLOWED | {"KEYS", "ARGV"}
+
+
+def test_every_use_of_a_free_name_is_found():
+    """In a nested function, after the end of a scope, as a write, and before its declaration."""
+    text = """
+    local function outer(given)
+      local inner = function() return given + nested end
+      do local scoped = 1 end
+      written = scoped
+      return inner, later("text.quoted", given.field), -1.5, nil, true
+    end
+    local later = 1
+    """
+    assert global_names(text) == {"nested", "scoped", "written", "later"}
