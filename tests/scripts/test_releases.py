@@ -82,7 +82,7 @@ def test_a_newer_layout_is_refused_before_anything_is_written(
 
     redis_client.hset(CONF, "layout", "2")
     queue = Queue(driver)
-    sentence = r"has key layout 2, and this release of Fairlane knows up to 1: upgrade it"
+    sentence = r"has key layout 2, and this release of Fairlane works with up to 1: upgrade it"
     with pytest.raises(LayoutTooNew, match=sentence):
         queue.submit_request([b"x"])
     with pytest.raises(LayoutTooNew, match=sentence):

@@ -6,11 +6,11 @@ local stats = KEYS[1]  -- {queue}:stats  hash  <priority>:<what> -> number; a na
 local numbers = 1  -- ARGV[1...]  field, whole number
 
 if #ARGV == 0 or #ARGV % 2 ~= 0 or #ARGV > 4000 then
-  return redis.error_reply("BADARGUMENT tally wants 1 to 2000 pairs of field and number")
+  return redis.error_reply("BADARGUMENT add_stats wants 1 to 2000 pairs of field and number")
 end
 for i = numbers + 1, #ARGV, 2 do
   if not string.match(ARGV[i], "^%d+$") then
-    return redis.error_reply("BADARGUMENT tally wants whole numbers, not " .. ARGV[i])
+    return redis.error_reply("BADARGUMENT add_stats wants whole numbers, not " .. ARGV[i])
   end
 end
 for i = numbers, #ARGV, 2 do

@@ -20,7 +20,7 @@ end
 local bound = redis.call("HMGET", conf, "max_waiting", "waiting", "recounted")
 local most, waiting = tonumber(bound[1] or 0), tonumber(bound[2] or 0)
 local before = read_load(id)
--- Not in `active`: it has ended or its intent was dropped, and nobody would take it off again.
+-- If it is not in `active`, it has ended or its intent was dropped, and no call would take it off again.
 if most == 0 or (before and chunk <= before.chunk) or not redis.call("ZSCORE", active, id) then
   return {"ok"}
 end

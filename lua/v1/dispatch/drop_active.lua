@@ -15,7 +15,7 @@ local most = tonumber(ARGV[5])  -- about how many entries the log keeps
 -- @include lib/create/backlog.lua
 
 if not most then
-  return redis.error_reply("BADARGUMENT drop wants a number for most")
+  return redis.error_reply("BADARGUMENT drop_active wants a number for most")
 end
 if not seen or tonumber(redis.call("ZSCORE", active, id)) ~= seen then
   return 0

@@ -6,7 +6,7 @@ local ttl = tonumber(ARGV[2])  -- ms
 -- @include lib/core/now_ms.lua
 
 if not ttl then
-  return redis.error_reply("BADARGUMENT expire wants a number for ttl")
+  return redis.error_reply("BADARGUMENT expire_workers wants a number for ttl")
 end
 local old = redis.call("ZRANGEBYSCORE", workers, "-inf", now_ms(now) - ttl, "LIMIT", 0, 100)
 if #old > 0 then

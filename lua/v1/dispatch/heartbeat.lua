@@ -20,13 +20,13 @@ local died = ARGV[8]  -- "1" = a process of the worker died or lost its connecti
 -- @include lib/core/now_ms.lua
 
 if not ttl or not lock_ms or not taken_ttl then
-  return redis.error_reply("BADARGUMENT beat wants numbers for ttl, lock_ms and taken_ttl")
+  return redis.error_reply("BADARGUMENT heartbeat wants numbers for ttl, lock_ms and taken_ttl")
 end
 local mine = redis.call("HGET", worker, "started")
 now = now_ms(now)
 if not mine then
-  -- Listed with a fresh beat: somebody deleted the record. With an old one, it only expired while
-  -- Redis or the worker was away. One that lies far ahead is from before the clock went back.
+  -- If its beat is fresh, the record was deleted. If it is old, the record only expired while Redis or the
+  -- worker was away. A beat that lies far ahead is from before the clock went back.
   local beaten = tonumber(redis.call("ZSCORE", workers, id))
   return {beaten and math.abs(now - beaten) < ttl and "drain" or "unknown"}
 end

@@ -8,14 +8,14 @@ local now = ARGV[1]  -- ms, "" = server time
 local id = ARGV[2]  -- host:port
 local host = ARGV[3]  -- where it runs: hostname, boot id, network namespace
 local pid = ARGV[4]  -- its supervisor
-local started = ARGV[5]  -- ms; tells this life from the one before
+local started = ARGV[5]  -- ms; differs from that of the life before
 local ttl = tonumber(ARGV[6])  -- ms the record outlives its last beat
 local late = tonumber(ARGV[7])  -- ms after which a beat is late
 -- @include lib/core/now_ms.lua
 -- @include lib/core/layout.lua
 
 if not ttl or not late then
-  return redis.error_reply("BADARGUMENT register wants numbers for ttl and late")
+  return redis.error_reply("BADARGUMENT register_worker wants numbers for ttl and late")
 end
 local layout = redis.call("HGET", conf, "layout")
 local refused = layout_error(layout)

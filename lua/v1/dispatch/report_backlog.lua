@@ -9,11 +9,11 @@ local rows = 1  -- ARGV[1...]  request, its chunks, its sub-requests, how many o
 -- @include lib/create/backlog.lua
 
 if #ARGV % 4 ~= 0 or #ARGV > 1000 then
-  return redis.error_reply("BADARGUMENT report wants at most 250 rows of four")
+  return redis.error_reply("BADARGUMENT report_backlog wants at most 250 rows of four")
 end
 for i = rows, #ARGV, 4 do
   if not (tonumber(ARGV[i + 1]) and tonumber(ARGV[i + 2]) and tonumber(ARGV[i + 3])) then
-    return redis.error_reply("BADARGUMENT report wants three numbers behind each request")
+    return redis.error_reply("BADARGUMENT report_backlog wants three numbers behind each request")
   end
 end
 if not redis.call("HGET", conf, "max_waiting") then

@@ -5,11 +5,11 @@ local rows = 1  -- ARGV[1...]  request, the score that was looked at, when to lo
 local MOST = 300
 
 if #ARGV > 3 * MOST then
-  return redis.error_reply("BADARGUMENT postpone wants at most " .. MOST .. " rows of three")
+  return redis.error_reply("BADARGUMENT reschedule_active wants at most " .. MOST .. " rows of three")
 end
 for i = rows, #ARGV, 3 do
   if not tonumber(ARGV[i + 2]) then  -- also of a row that is cut off
-    return redis.error_reply("BADARGUMENT postpone wants a number for when to look")
+    return redis.error_reply("BADARGUMENT reschedule_active wants a number for when to look")
   end
 end
 local count = 0

@@ -6,6 +6,6 @@ local id = ARGV[1]  -- request
 local due = tonumber(ARGV[2])  -- ms; with a fraction, as the request was seen to exist
 
 if not due then
-  return redis.error_reply("BADARGUMENT readmit wants a number for due")
+  return redis.error_reply("BADARGUMENT restore_active wants a number for due")
 end
 return redis.call("ZADD", active, "NX", due, id)

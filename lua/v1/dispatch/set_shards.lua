@@ -5,7 +5,7 @@
 local conf = KEYS[1]  -- {queue}:conf  hash  shards, left, shards_since
 local now = ARGV[1]  -- ms, "" = server time
 local shards = ARGV[2]  -- numbers with commas, "" = the queue's own lanes, "=" = as they are
-local since = ARGV[3]  -- "", or when they were set: if this is still so, nobody uses those that are left any more
+local since = ARGV[3]  -- "", or when they were set: if this is still so, those that are left are not used any more
 -- @include lib/core/now_ms.lua
 -- @include lib/core/shards.lua
 

@@ -9,12 +9,12 @@
 -- @include lib/core/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
 local k = ARGV[2]  -- permit
-local g = ARGV[3]  -- the token's generation; "0" = whatever it is, to hear again what go_on granted to this op
+local g = ARGV[3]  -- the token's generation; "0" = any, to get again what complete_and_acquire granted to this op
 local op = ARGV[4]  -- hex; 128 random bits of this call
 local worker = ARGV[5]  -- host:port
-local started = ARGV[6]  -- ms; tells a restarted worker from its former self
+local started = ARGV[6]  -- ms; differs after a restart of the worker
 local count = tonumber(ARGV[7])  -- the most sub-requests of the slice, 1..1000
-local shared = ARGV[8]  -- "1" = one of several leases in the same hands: its death charges nobody
+local shared = ARGV[8]  -- "1" = its holder has several leases: if the holder dies, no attempt is charged
 -- @include lib/core/now_ms.lua
 -- @include lib/lease/acquire.lua
 

@@ -1,6 +1,6 @@
--- confirm: a write that always happens, so that WAIT behind it has something to wait for: a repeated
--- call that finds everything done writes nothing, and WAIT would say yes at once. It also says what
--- is there, in case a failover took some of it before. Creates no key.
+-- confirm: a write that always happens, for WAIT behind it to wait for. A repeated call that finds everything done
+-- writes nothing, so WAIT would succeed immediately. The reply also names what is there, because a failover may
+-- have taken some of it. Creates no key.
 -- Says: ok state chain born open | gone
 -- @flags allow-oom
 -- @include lib/core/request_keys.lua

@@ -7,7 +7,7 @@ local ttl = tonumber(ARGV[1])  -- ms that keys without a request stay
 -- @include lib/core/state.lua
 
 if not ttl or ttl < 1 then
-  return redis.error_reply("BADARGUMENT tidy wants a number of ms for ttl")
+  return redis.error_reply("BADARGUMENT expire_leftovers wants a number of ms for ttl")
 end
 local state = load_state()
 if state and not is_ended(state) then

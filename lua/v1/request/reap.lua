@@ -1,6 +1,6 @@
 -- reap: takes back leases. Which: all expired ones; or those of one dead worker (its start time is
 -- compared too, as a restarted worker has the same name); or the one lease a supervisor names.
--- A lease that died owing one entry charges it an attempt; owing more, or shared and not named, nobody is charged.
+-- A lease that died owing one entry charges it an attempt. If it owes more, or is shared and not named, none is charged.
 -- Also queues again the permits whose tokens the auditor found missing, and cancels a request
 -- left open past its time, and makes dead what has not started by the deadline.
 -- Says: ok look tokens | stopped look tokens (by this call) | ended summary | foreign | gone; look = ms until the next lease

@@ -72,5 +72,5 @@ if moved > 0 then
 else
   save_state(state)
 end
--- What is not there may be an earlier call's doing whose answer was lost: its tokens are told again.
+-- An earlier call whose reply was lost may have moved what is not there: its tokens are returned again.
 return {"ok", looked, moved, moved < looked and queued_tokens(now) or tokens}

@@ -15,7 +15,7 @@ local id = ARGV[6]  -- the request
 local lane = ARGV[7]  -- the number of the lane
 local next_op = ARGV[8]  -- hex; 128 random bits of this call
 local worker = ARGV[9]  -- host:port
-local started = ARGV[10]  -- ms; tells a restarted worker from its former self
+local started = ARGV[10]  -- ms; differs after a restart of the worker
 local count = tonumber(ARGV[11])  -- the most sub-requests of the next slice, 1..1000
 local verdicts = 12  -- ARGV[12...]  as in complete
 -- @include lib/core/now_ms.lua

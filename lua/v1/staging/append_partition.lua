@@ -18,7 +18,7 @@ local packed = ARGV[6]  -- the sub-requests: count, lengths, bodies
 -- @include lib/staging/unpack_chunk.lua
 
 if not first or first < 0 or not open_ms or not ttl or ttl < 1 then
-  return redis.error_reply("BADARGUMENT add_part wants numbers for first, open_ms and ttl")
+  return redis.error_reply("BADARGUMENT append_partition wants numbers for first, open_ms and ttl")
 end
 local bodies = unpacked(packed)
 if not bodies then

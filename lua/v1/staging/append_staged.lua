@@ -22,10 +22,10 @@ local ttl = tonumber(ARGV[7])  -- ms that the record stays
 -- @include lib/staging/unpack_chunk.lua
 
 if not position or not chunk or not open_ms or not ttl or ttl < 1 then
-  return redis.error_reply("BADARGUMENT roll wants numbers for position, chunk, open_ms and ttl")
+  return redis.error_reply("BADARGUMENT append_staged wants numbers for position, chunk, open_ms and ttl")
 end
 if last ~= "" and last ~= "area" and last ~= "seal" then
-  return redis.error_reply("BADARGUMENT roll wants area, seal or nothing for last")
+  return redis.error_reply("BADARGUMENT append_staged wants area, seal or nothing for last")
 end
 local found = redis.call("HMGET", record, "position", "state")
 if not found[1] then

@@ -6,7 +6,7 @@
 local ids = KEYS[10]  -- ids:{id}  set  the ids of the sub-requests that were added
 local now = ARGV[1]  -- ms, "" = server time
 local open_ms = tonumber(ARGV[2])  -- ms until the request may be taken for abandoned
-local ttl = tonumber(ARGV[3])  -- ms that the ids stay known behind the last one
+local ttl = tonumber(ARGV[3])  -- ms that the ids stay after the last one
 local given = ARGV[4]  -- the ids, packed: count, lengths, ids
 local packed = ARGV[5]  -- as many sub-requests, packed
 -- @include lib/core/now_ms.lua
@@ -17,7 +17,7 @@ local packed = ARGV[5]  -- as many sub-requests, packed
 -- @include lib/staging/unpack_chunk.lua
 
 if not open_ms or not ttl or ttl < 1 then
-  return redis.error_reply("BADARGUMENT add_unique wants numbers for open_ms and ttl")
+  return redis.error_reply("BADARGUMENT append_unique wants numbers for open_ms and ttl")
 end
 local own, bodies = unpacked(given), unpacked(packed)
 if not own or not bodies or #own ~= #bodies then

@@ -13,7 +13,7 @@ local ttl = tonumber(ARGV[4])  -- ms that the record stays
 -- @include lib/core/state.lua
 
 if not open_ms or not ttl or ttl < 1 then
-  return redis.error_reply("BADARGUMENT pin wants numbers for open_ms and ttl")
+  return redis.error_reply("BADARGUMENT pin_manifest wants numbers for open_ms and ttl")
 end
 local state, over = load_unfinished()
 local found = redis.call("HMGET", record, "manifest", "position", "rolled", "state")

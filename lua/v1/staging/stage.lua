@@ -4,7 +4,7 @@
 -- @flags grows
 local staged = KEYS[1]  -- stage:{id}:<txn>:<area>  hash  chunk -> packed sub-requests; rows -> how many in all
 local chunk = tonumber(ARGV[1])  -- number of this chunk, from 1
-local ttl = tonumber(ARGV[2])  -- ms that the area stays if nobody pins it
+local ttl = tonumber(ARGV[2])  -- ms that the area stays unless it is pinned
 local packed = ARGV[3]  -- count, lengths, bodies
 local MAX_ENTRIES = 1000
 

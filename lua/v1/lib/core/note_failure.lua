@@ -1,5 +1,5 @@
 -- Notes failed attempts in the request's hash for `status`: how many there were, and the last one as
--- "<ms> <head> <text>". The text is bounded. Where nothing fails, nothing is written.
+-- "<ms> <head> <text>". The text is bounded. Unless something fails, nothing is written.
 local FAILURE_HEAD, FAILURE_TAIL = 768, 768  -- the head has the type of the error, if its message is long
 
 local function note_failure(now, count, head, text)

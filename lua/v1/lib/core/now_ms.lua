@@ -1,4 +1,4 @@
--- The server's clock in ms, or the number a test brings. Two nodes' clocks are never compared:
+-- Returns the server's clock in ms, or the number that a test passes. Two nodes' clocks are never compared:
 -- a deadline is only ever read in the slot that wrote it.
 local function now_ms(now)
   if now ~= "" then

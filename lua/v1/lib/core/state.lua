@@ -29,7 +29,7 @@ local function load_state()
   }
 end
 
--- string.format("%d") takes a tenth of the time that Lua needs to make text of a number by itself.
+-- string.format("%d") takes a tenth of the time of Lua's own conversion of a number.
 local function policy_text(s)
   return string.format("%d:%d:%d:%d:%d:%d:%d:%d:%d:%d:%d:%s", s.limit, s.priority, s.attempts, s.backoff_min, s.backoff_max,
     s.lease_ms, s.retain_ms, s.time_limit_ms, s.durable, s.deadline, s.born, s.shards)
@@ -40,7 +40,7 @@ local function counts_text(s)
     s.dead, s.open, s.few, s.max_body, s.last_ms, s.sleep_due, s.sleeper, s.free)
 end
 
--- With more fields and values, if there are any.
+-- Writes the counts, and the fields and values `...`.
 local function save_state(s, ...)
   redis.call("HSET", request, "state", s.state, "counts", counts_text(s), ...)
 end
@@ -54,7 +54,7 @@ local function is_ended(state)
   return state.state == "done" or state.state == "cancelled"
 end
 
--- What retire needs: state, born, total, done, dead, cancelled, ended, priority, reason, retain_ms.
+-- Returns what retire needs: state, born, total, done, dead, cancelled, ended, priority, reason, retain_ms.
 local function summary(state)
   local cancelled, ended, reason = state.cancelled, state.ended, ""
   if state.was ~= "active" then  -- it ended before, or was stopped, and that has a reason
@@ -64,7 +64,7 @@ local function summary(state)
     state.priority, reason or "", state.retain_ms}
 end
 
--- A request that goes on; or nil and what a script says instead.
+-- Returns the state of a request that has not ended, or nil and what the script returns instead.
 local function load_unfinished()
   local state = load_state()
   if not state then

@@ -1,4 +1,4 @@
--- Buries a sub-request that is out of attempts or rejected: adds its failure to the results, and keeps it for
+-- Makes a sub-request dead that is out of attempts or rejected: adds its failure to the results, and keeps it for
 -- requeue_dead with its body, its reason and the id of that entry of `out`. Then acknowledges it.
 -- `why` = head (of its result), reason (one word), error (text), worker.
 -- @include lib/lease/count_down.lua

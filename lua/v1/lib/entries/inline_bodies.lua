@@ -1,8 +1,7 @@
--- A stream takes 4 KiB for its first entry, and time to make and to delete. So the few sub-requests
--- of a small request wait in one string, "<length>:<body>" each, and need no stream as long as all of
--- them go the common way: granted to one lease together, and done by it together. `few` in the
--- counts says so: 1 = they wait, 2 = one lease holds them; there is no stream and no counter then.
--- Whatever else happens pours them into a stream first (0), and all is as with any other request.
+-- A stream takes 4 KiB for its first entry, and time to make and to delete. So the few sub-requests of a small
+-- request wait in one string, "<length>:<body>" each. They need no stream while all of them are granted to one
+-- lease, and done by it in one call. `few` in the counts is 1 while they wait, 2 while one lease holds them: there
+-- is no stream and no counter then. Any other call pours them into a stream first (0), as any other request has.
 -- @include lib/core/state.lua
 -- @include lib/permits/permits.lua
 local FEW, FEW_BYTES = 10, 1024
@@ -30,7 +29,7 @@ end
 
 local function read_few(state)
   local text = state.few > 0 and redis.call("GET", few)
-  if not text then  -- or somebody deleted them: then there is no stream either
+  if not text then  -- or they were deleted: then there is no stream either
     return nil
   end
   local entries, prefix, at = {}, string.format("%.0f-", state.last_ms), 1
@@ -47,7 +46,7 @@ local function pour(state)
   if not entries then
     return
   end
-  redis.call("UNLINK", stream, results)  -- left by a call that was refused half-way
+  redis.call("UNLINK", stream, results)  -- left by a call that was refused in the middle
   redis.call("SET", counter, state.total + state.open)
   for _, entry in ipairs(entries) do
     redis.call("XADD", stream, entry[1], unpack(entry[2]))
@@ -59,7 +58,7 @@ local function pour(state)
     if permit and permit.kind == "h" then
       redis.call("XREADGROUP", "GROUP", stream, consumer_of(permit, k), "STREAMS", stream, ">")
     else
-      state.fresh = state.total  -- its lease or permit was deleted: nobody holds them
+      state.fresh = state.total  -- its lease or permit was deleted: no lease holds them
     end
   end
   state.few = 0

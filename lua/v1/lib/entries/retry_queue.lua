@@ -1,5 +1,5 @@
--- An entry that waits in `retry` belongs to consumer "-": so a permit's consumer always holds
--- exactly what its lease still owes.
+-- Makes an entry wait in `retry` under consumer "-". So a permit's consumer always holds exactly what its lease
+-- still owes.
 local function orphan(id, due, count)
   redis.call("ZADD", retries, due, id)  -- first, because an entry there is found whichever consumer has it
   redis.call("XCLAIM", stream, stream, "-", 0, id, "RETRYCOUNT", count, "JUSTID")
@@ -16,19 +16,19 @@ local function unless_gone(pending)
   error(pending.err, 0)
 end
 
--- What a consumer still holds: a list of {id, consumer, idle, delivery count}.
+-- Returns what a consumer still holds: a list of {id, consumer, idle, delivery count}.
 local function pending_of(consumer)
   return unless_gone(redis.pcall("XPENDING", stream, stream, "-", "+", 1000, consumer))
 end
 
--- A consumer that holds nothing any more leaves.
+-- Deletes a consumer that holds nothing any more.
 local function forget(consumer)
   redis.pcall("XGROUP", "DELCONSUMER", stream, stream, consumer)
 end
 
--- Gives back what a lease owes, uncharged. Any of it may be to blame for the end of its worker, so each
--- comes back alone. But what its holder, who lives, never began comes back together with others like
--- it, if it was not charged before: that is what the moment 0 stands for.
+-- Gives back what a lease owes, uncharged. Any entry may have caused the end of its worker, so each comes back
+-- alone. But what a living holder never began may come back together with others like it, if it was not charged
+-- before: such an entry is due at the moment 0.
 local function give_back(consumer, now, is_unbegun)
   for _, entry in ipairs(pending_of(consumer)) do
     local together = is_unbegun and entry[4] <= 1

@@ -1,14 +1,14 @@
 -- What waits in `retry`: entry -> when it is due. What is due at 0 was given back uncharged.
 local SLICE_BYTES = 4 * 1024 * 1024  -- the most bodies of a slice
 
--- The next retry that is due, and whether it is one of those that may come together: these come first.
+-- Returns the next retry that is due, and whether it may come together with others: such retries come first.
 local function due_retry(state, now)
   local due = state.has_no_retries and {} or redis.call("ZRANGEBYSCORE", retries, "-inf", now, "WITHSCORES", "LIMIT", 0, 1)
   return due[1], due[2] == "0"
 end
 
--- Entries out of `retry` that never were delivered before, as far as anybody counts; nil as below.
-local function take_unblamed(state, consumer, count)
+-- Takes entries that may come together out of `retry`; returns nil if the stream was deleted.
+local function take_uncharged(state, consumer, count)
   local all = redis.call("ZCOUNT", retries, 0, 0)
   count = math.min(count, math.ceil((state.fresh + all) / state.limit))
   count = math.max(1, math.min(count, math.floor(SLICE_BYTES / math.max(1, state.max_body))))
@@ -21,7 +21,7 @@ local function take_unblamed(state, consumer, count)
   return entries
 end
 
--- One retry by itself, and the number of this attempt.
+-- Takes one retry; returns it and the number of this attempt, or nil if the stream was deleted.
 local function take_retry(consumer, due)
   local entries = redis.pcall("XCLAIM", stream, stream, consumer, 0, due)
   if entries.err then

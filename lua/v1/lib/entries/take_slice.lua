@@ -1,6 +1,5 @@
--- A slice is one due retry alone (there a death must count), or what its holder gave back unblamed, or
--- fresh sub-requests: at most ceil(ready / limit), so that the permits share the rest, and at most
--- about 4 MiB of bodies.
+-- A slice is one due retry alone, because its death must count; or what holders gave back uncharged; or fresh
+-- sub-requests: at most ceil(ready / limit), so that the permits share the rest, and at most about 4 MiB of bodies.
 -- @include lib/entries/take_retries.lua
 -- @include lib/entries/inline_bodies.lua
 -- @include lib/entries/retry_queue.lua
@@ -28,12 +27,12 @@ local function read_within(consumer, count, step)
   return entries
 end
 
--- The entries and their attempt; nil when somebody deleted the stream. Nothing is written before
--- that is known.
+-- Returns the entries and their attempt, or nil if the stream was deleted. Nothing is written before that is
+-- certain.
 local function take_slice(state, now, consumer, count)
   local due, is_uncharged = due_retry(state, now)
   if is_uncharged then
-    return take_unblamed(state, consumer, count), 1
+    return take_uncharged(state, consumer, count), 1
   elseif due then
     return take_retry(consumer, due)
   end
@@ -54,7 +53,7 @@ local function take_slice(state, now, consumer, count)
   return entries, 1
 end
 
--- The answer to a repeated acquire: what the consumer holds, with bodies.
+-- Returns what the consumer holds, with bodies, for a repeated acquire.
 local function taken_before(state, consumer)
   if state.few == 2 then
     return read_few(state) or {}, 1
@@ -67,10 +66,10 @@ local function taken_before(state, consumer)
   return entries, attempt
 end
 
--- The answer that hands it out: all that the worker must know of the request comes with it.
+-- Returns the reply of acquire, with all that the worker needs of the request.
 local function granted(s, at, permit, attempt, entries, tokens)
-  local unblamed = s.has_no_retries and 0 or redis.call("ZCOUNT", retries, 0, 0)
+  local uncharged = s.has_no_retries and 0 or redis.call("ZCOUNT", retries, 0, 0)
   local policy = {at, s.born, s.lease_ms, s.attempts, s.backoff_min, s.backoff_max, s.priority, s.time_limit_ms,
-    s.durable, s.fresh + unblamed}
+    s.durable, s.fresh + uncharged}
   return {"ok", permit.fence, attempt, policy, entries, tokens}
 end

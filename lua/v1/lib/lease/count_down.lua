@@ -1,4 +1,4 @@
--- Counts sub-requests that are over: they leave both the counter and the stream's group, or neither.
+-- Counts sub-requests that are over. They leave both the counter and the stream's group, or neither.
 
 -- Raises an error if XACK is refused, which must be known before a result is written. Acknowledges nothing.
 local function check_acknowledge()

@@ -8,10 +8,9 @@ local function left_of(state)
   return state.left
 end
 
--- The only place where a request ends: nothing is left to do; or it is cancelled, or past its
--- deadline with the rest of it dead, and nothing is held.
--- One script, so exactly one publish; after it no key is left without a TTL. The end is written before
--- anything is deleted: if a command is refused, tidy sees to the rest.
+-- Ends a request, which happens only here: if nothing is left to do; or if nothing is held and it is cancelled, or
+-- past its deadline with the rest of it dead. One script publishes the end, so that happens once; no key is left
+-- without a TTL. The end is written before anything is deleted: if a command is refused, expire_leftovers does the rest.
 local function finish(state, now)
   local left = left_of(state)
   local cancelled = state.state == "cancelling" and state.held == 0
@@ -37,7 +36,7 @@ local function finish(state, now)
   return true
 end
 
--- How a mutating script ends: the end itself, or the tokens that are due now.
+-- Ends a mutating script: returns the request's end, or `...` and the tokens that are due now.
 local function finish_or_mint(state, now, ...)
   if finish(state, now) then
     return {"ended", summary(state)}

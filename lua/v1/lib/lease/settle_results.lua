@@ -5,7 +5,7 @@
 -- @include lib/lease/count_down.lua
 local MOST = 980  -- arguments of one call; the house rule is 1,000
 
--- What the lease still owes: id -> delivery count. An id is taken out when it is settled, so that
+-- Returns what the lease still owes: id -> delivery count. An id is taken out when it is settled, so that
 -- neither a repeated call nor an id named twice, nor one of another lease, is ever counted.
 local function owed_by(consumer)
   local owed = {}

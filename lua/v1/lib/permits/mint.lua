@@ -1,5 +1,5 @@
--- Every mutating script ends with mint: it queues as many permits as there is work and room for,
--- and returns their tokens for the caller to dispatch, flat: lane, "<k>.<g>", delay in ms (0 = now).
+-- Every mutating script ends with mint. It queues as many permits as there is work and room for, and returns their
+-- tokens for the caller to dispatch, flat: lane, "<k>.<g>", delay in ms (0 = now).
 -- @include lib/core/state.lua
 -- @include lib/permits/queue_permit.lua
 local function ready(state, now)
@@ -9,7 +9,7 @@ end
 local function unpark(state)
   local k = state.free
   if k ~= "" then
-    state.free = string.match(redis.call("HGET", permits, k) or "", "^p:(%d*)$") or ""  -- reap mends a damaged list
+    state.free = string.match(redis.call("HGET", permits, k) or "", "^p:(%d*)$") or ""  -- reap repairs a damaged list
     return k
   end
   k = string.format("%d", state.high)
@@ -17,7 +17,7 @@ local function unpark(state)
   return k
 end
 
--- Nothing is awake and only future retries wait: one sleeper, due at the earliest of them.
+-- Queues one sleeper, due at the earliest retry, when no permit is awake and only future retries wait.
 local function mint_sleeper(state, now, tokens)
   local first = redis.call("ZRANGE", retries, 0, 0, "WITHSCORES")
   local due = tonumber(first[2])
@@ -31,7 +31,7 @@ local function mint_sleeper(state, now, tokens)
   queue_permit(state, state.sleeper, now, due, tokens)
 end
 
--- Costs what it mints: permits in use never exceed `limit`, so unpark always finds one below it.
+-- Takes time for what it mints only: permits in use never exceed `limit`, so unpark always finds one below it.
 local function mint(state, now)
   local tokens = {}
   if state.state ~= "active" or is_overdue(state, now) then

@@ -4,7 +4,7 @@
 --     stream entries the first and last are named until some of them are settled
 --   p:<next>                               parked; `free` in req:{id} is the head of this list
 -- Numbers never used before (k >= high) are parked without a field, so a new request costs nothing.
--- Only a held one has a fence and an op, so who shows these holds it.
+-- Only a held one has a fence and an op, so a caller that shows these holds it.
 local function read_permit(k)
   local text = redis.call("HGET", permits, k)
   if not text then

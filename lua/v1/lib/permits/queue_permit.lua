@@ -1,7 +1,7 @@
--- A queued permit and its token: in which lane, written down how, and told to the caller, flat: lane,
--- "<k>.<g>", delay in ms (0 = now).
+-- A queued permit and its token: its lane, its form in the hash, and what the caller gets, flat: lane, "<k>.<g>",
+-- delay in ms (0 = now).
 
--- A lane's number: its priority, and a hundred times the shard of a queue that is spread over some.
+-- Returns a lane's number: its priority, plus a hundred times the shard if the queue is spread over shards.
 local function lane_of(state, k)
   if state.shards == "" then
     return state.priority

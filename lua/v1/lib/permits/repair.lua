@@ -17,8 +17,8 @@ local function drop_lease(state, now, k)
   state.held = redis.call("ZCARD", leases)
 end
 
--- Counts the permits anew after that, or when there are fewer than the hash says; not while a lease
--- without its permit stands, as the same number would be given away once more.
+-- Counts the permits anew after that, or if there are fewer than the hash says. Does nothing while a lease without
+-- its permit stands, because its number would be given away once more.
 local function recount_permits(state)
   local least = state.queued + state.held + (state.sleeper ~= "" and 1 or 0)
   if not state.is_damaged and redis.call("HLEN", permits) >= least then
@@ -44,8 +44,8 @@ local function recount_permits(state)
   relink_parked(state)
 end
 
--- Recounts after a command was refused in the middle of a script: the hash is then as it was before, but
--- the counter and the pending entries are exact.
+-- Counts done and dead anew after a command was refused in the middle of a script. The hash is then as it was
+-- before, but the counter and the pending entries are exact.
 local function recount_entries(state)
   local left = state.few == 0 and tonumber(redis.call("GET", counter) or "")
   local over = left and state.total - (left - state.open)

@@ -1,4 +1,4 @@
--- After a change of the priority or the shards: what is queued goes into its new lane, due as it was.
+-- Queues into its new lane what is queued, due as it was, after a change of the priority or the shards.
 -- @include lib/core/state.lua
 -- @include lib/permits/mint.lua
 -- @include lib/permits/queue_permit.lua

@@ -1,4 +1,4 @@
--- An open request takes more sub-requests from elsewhere than its producer's numbered chunks.
+-- Adds sub-requests to an open request that are not among its producer's numbered chunks.
 -- @include lib/core/state.lua
 -- @include lib/permits/mint.lua
 -- @include lib/permits/queue_permit.lua
@@ -12,8 +12,8 @@ local function grow(state, now, open_ms, bodies, is_sealed)
   return count
 end
 
--- How such a script ends: the seal, if it is wanted, and the tokens that are due now. What has just
--- come in is not done, so this is never the request's end.
+-- Ends such a script: seals the request if that is wanted, and returns the tokens that are due now. What was just
+-- added is not done, so this is never the request's end.
 local function grown(state, now, is_sealed)
   state.open = is_sealed and 0 or state.open
   local tokens = mint(state, now)
@@ -24,8 +24,8 @@ local function grown(state, now, is_sealed)
   return tokens
 end
 
--- What ends a script that would add `wanted`: {refusal}, or an empty answer when nothing is left to
--- add to a request that is over. nil = go on.
+-- Returns the reply of a script that cannot add `wanted`, or the empty reply if nothing is left to add to a request
+-- that is over. Nil = go on.
 local function answer_early(state, over, wanted)
   if #wanted > 0 and (over or state.open == 0) then
     return over or {"closed"}
@@ -33,8 +33,8 @@ local function answer_early(state, over, wanted)
   return over and {"ok", {}, 0, 0}
 end
 
--- The answer of a script that added `wanted`. A repeat is told all tokens that are queued: the reply
--- that named them may have been lost.
+-- Returns the reply of a script that added `wanted`. A repeat gets all tokens that are queued, because the reply
+-- that named them may be lost.
 local function answer_grown(state, now, wanted)
   local tokens = grown(state, now, false)
   return {"ok", #wanted > 0 and tokens or queued_tokens(now), #wanted, state.fresh}
