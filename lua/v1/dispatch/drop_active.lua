@@ -1,5 +1,5 @@
--- drop_active: an entry leaves `active`, unless somebody has moved it since. Was its request seen to exist
--- (postpone leaves a fraction in the score, an intent is whole) and is it gone, then this is logged
+-- drop_active: an entry leaves `active`, unless it was moved since. If its request was seen to exist and is gone
+-- (reschedule_active leaves a fraction in the score, an intent is whole), that is logged
 -- as `lost`: once, by the call that takes the entry out. If the log refuses it, the entry stays. Says: 1 | 0
 -- @flags allow-oom
 local active = KEYS[1]  -- {queue}:active  zset  request -> when to look at it next, ms

@@ -1,4 +1,4 @@
--- report_backlog: how far requests are, as somebody has just read in their own slots. It replaces what was admitted
+-- report_backlog: how far requests are, as the caller has just read in their own slots. It replaces what was admitted
 -- unless a later chunk was admitted since; requests that are not in `active` any more count no more.
 -- Says: waiting
 -- @flags allow-oom

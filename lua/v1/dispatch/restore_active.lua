@@ -1,5 +1,5 @@
--- restore_active: a request that nobody looks after stands in `active` again. Also on a full Redis, as nothing
--- of it would ever be drained. Whoever has entered it meanwhile knows better. Says: 1 | 0 (it is there)
+-- restore_active: enters a request again that is missing in `active`. Also on a full Redis, because nothing of it
+-- would be drained otherwise. An entry that was made meanwhile stays. Says: 1 | 0 (it is there)
 -- @flags allow-oom
 local active = KEYS[1]  -- {queue}:active  zset  request -> when to look at it next, ms
 local id = ARGV[1]  -- request

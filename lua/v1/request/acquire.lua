@@ -1,10 +1,10 @@
 -- acquire: a worker shows a token and gets a permit, a lease and a slice of sub-requests.
--- A repeat with the same op is answered the same again. Once g matched, every refusal parks the
--- permit and mints, so that no refusal ever eats a token.
+-- Idempotent by op: a repeat returns the same reply. Once g matched, every refusal parks the permit and mints, so
+-- that no refusal loses a token.
 -- Says: ok fence attempt policy entries tokens | empty tokens | busy tokens | paused tokens | stale | ended summary | gone
 --   | alone (shared, but a retry is due, whose death must count: nothing has changed, ask again for it alone)
 --   policy = now, born, lease_ms, attempts, backoff_min, backoff_max, priority, time_limit_ms, durable, and
---   how many nobody has begun so far; entries = {id, {"b", body}}
+--   how many were not begun so far; entries = {id, {"b", body}}
 -- @flags allow-oom
 -- @include lib/core/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time

@@ -1,5 +1,5 @@
--- requeue_dead: dead sub-requests wait again, with their old index and all attempts before them. The
--- entry of `out` that told of their death goes: an index has one outcome.
+-- requeue_dead: dead sub-requests wait again, with their old index and all attempts before them. The entry of
+-- `out` with their failure is deleted, because an index has one outcome.
 -- Says: ok looked moved tokens | ending (it is being cancelled or past its deadline) | ended summary | gone;
 --   looked = at how many of the ids, as one call moves about 4 MiB
 -- @flags grows

@@ -1,5 +1,5 @@
--- set_limit: at most so many workers at once from now on. What is held above a lower limit drains;
--- a raised limit mints. Says: ok tokens | ended summary | gone
+-- set_limit: at most so many leases from now on. What is held above a lower limit drains; a raised limit mints.
+-- Says: ok tokens | ended summary | gone
 -- @flags allow-oom
 -- @include lib/core/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time

@@ -1,6 +1,6 @@
--- complete_and_acquire: complete, and the permit's next slice at once, where one server has all keys. Only if its token
--- would be the next one popped if it were dispatched: no other waits in its lane or a more urgent one; or
--- the next is of the same request, whose tokens are as good as each other. A repeat is granted the same again.
+-- complete_and_acquire: complete and acquire of the permit's next slice in one call, where one server has all keys.
+-- It goes on only if its token, once dispatched, would be the next one popped: no other waits in its lane or a more
+-- urgent one, or the next is of the same request, whose tokens are interchangeable. Idempotent by next_op.
 -- Says: what complete says; and if it goes on, what acquire says to the token, which is not among the tokens then
 -- @flags allow-oom
 -- @include lib/core/request_keys.lua

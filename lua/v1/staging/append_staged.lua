@@ -1,5 +1,5 @@
 -- append_staged: one staged chunk of a pinned transaction moves into the open request, as append would bring it.
--- Idempotent by its position among all chunks of the manifest: who is at another one is told which is next.
+-- Idempotent by its position among all chunks of the manifest: a caller at another one gets the next position.
 -- With the last one the request may be sealed, in the same step.
 -- Says: ok tokens position | at tokens position state | unpinned | missing | closed | ended summary | gone
 -- @flags grows

@@ -1,5 +1,5 @@
--- pin_manifest: decides which staging areas a transaction brings into its open request: the first manifest wins, for
--- good. A later one, of whoever runs the transaction again, is told what is pinned and how far it got.
+-- pin_manifest: decides which staging areas a transaction brings into its open request: the first manifest
+-- stays. A caller that runs the transaction again gets what is pinned and how far it got.
 -- An empty manifest is not kept. Every call gives the open request more time.
 -- Says: pinned manifest position rolled state | closed | ended summary | gone
 -- @flags grows
