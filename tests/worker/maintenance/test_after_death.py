@@ -12,7 +12,7 @@ from fairlane.operations.maintenance.auditor import Audit
 from fairlane.protocol import keys
 from fairlane.worker.lease_board import LeaseBoard
 from fairlane.worker.maintenance.duty import NEVER
-from fairlane.worker.supervisor.lease_keeper import LeaseKeeper
+from fairlane.worker.supervisor.heartbeat import Heartbeat
 from tests.operations.maintenance.test_registry import HOME, server_ms
 
 if TYPE_CHECKING:
@@ -67,10 +67,10 @@ class CutDriver:
         return [b"ok", self.leads, NOW, 0, 0, NOW, b"", b"", NOW if died else 0]
 
 
-def beats(keeper: LeaseKeeper, driver: CutDriver, *, breaks: bool = False) -> bool:
+def beats(heartbeat: Heartbeat, driver: CutDriver, *, breaks: bool = False) -> bool:
     """One beat; was a death reported with it?"""
     driver.breaks = breaks
-    keeper._beat()
+    heartbeat._beat()
     return driver.reported[-1]
 
 
@@ -78,32 +78,36 @@ def beats(keeper: LeaseKeeper, driver: CutDriver, *, breaks: bool = False) -> bo
 def test_the_leader_reports_that_its_connection_broke(leads: int):
     """Tokens may have gone with the replies to pops: what cuts one line mostly cuts them all."""
     driver = CutDriver(leads)
-    keeper = LeaseKeeper(driver, "req", "w:1", LeaseBoard(1))  # type: ignore[arg-type]
-    found = [beats(keeper, driver), beats(keeper, driver, breaks=True), beats(keeper, driver)]
+    heartbeat = Heartbeat(driver, "req", "w:1", LeaseBoard(1))  # type: ignore[arg-type]
+    found = [
+        beats(heartbeat, driver),
+        beats(heartbeat, driver, breaks=True),
+        beats(heartbeat, driver),
+    ]
     assert found == [False, False, bool(leads)]
-    assert beats(keeper, driver) is False, "once"
-    audit = keeper._maintenance.audit
+    assert beats(heartbeat, driver) is False, "once"
+    audit = heartbeat._maintenance.audit
     assert (audit.at < NEVER) == bool(leads)
-    keeper._maintenance.close()
+    heartbeat._maintenance.close()
 
 
 def test_a_death_is_reported_with_a_beat_that_is_due_now():
     driver = CutDriver(0)
-    keeper = LeaseKeeper(driver, "req", "w:1", LeaseBoard(1))  # type: ignore[arg-type]
-    assert keeper.until_beat_s > 0
-    keeper.on_process_death()
-    assert keeper.until_beat_s == 0
-    assert [beats(keeper, driver), beats(keeper, driver)] == [True, False]
-    keeper._maintenance.close()
+    heartbeat = Heartbeat(driver, "req", "w:1", LeaseBoard(1))  # type: ignore[arg-type]
+    assert heartbeat.until_beat_s > 0
+    heartbeat.on_process_death()
+    assert heartbeat.until_beat_s == 0
+    assert [beats(heartbeat, driver), beats(heartbeat, driver)] == [True, False]
+    heartbeat._maintenance.close()
 
 
 def test_a_death_whose_beat_fails_is_reported_with_the_next():
     driver = CutDriver(0)
-    keeper = LeaseKeeper(driver, "req", "w:1", LeaseBoard(1))  # type: ignore[arg-type]
-    keeper.on_process_death()
+    heartbeat = Heartbeat(driver, "req", "w:1", LeaseBoard(1))  # type: ignore[arg-type]
+    heartbeat.on_process_death()
     driver.fails = True
     with pytest.raises(RedisUnreachable):
-        keeper._beat()
+        heartbeat._beat()
     driver.fails = False
-    assert [beats(keeper, driver), beats(keeper, driver)] == [True, False]
-    keeper._maintenance.close()
+    assert [beats(heartbeat, driver), beats(heartbeat, driver)] == [True, False]
+    heartbeat._maintenance.close()

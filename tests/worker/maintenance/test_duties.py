@@ -26,6 +26,7 @@ from tests.worker.maintenance.test_leader import (
     closed,
     driver,
     extended,
+    heartbeat_of,
     keeper_of,
     lane,
 )
@@ -131,16 +132,17 @@ def test_upkeep_that_takes_long_delays_no_tick(
     """Leases are extended and beats go out while it is under way."""
     board = LeaseBoard(1)
     driver = FakeDriver(extend=lambda _: [b"ok"], heartbeat=lambda _: beaten(leads=1, **due))
-    keeper = keeper_of(driver, board)
-    keeper._maintenance = upkeep
-    keeper._beaten = 0.0
-    keeper.tick(often=False)
+    keeper, heartbeat = keeper_of(driver, board), heartbeat_of(driver, board)
+    heartbeat._maintenance = upkeep
+    heartbeat._beaten = 0.0
+    heartbeat.tick(often=False)
     wait_until(lambda: name in slow.began, why=f"{name} is under way")
     taken = time.monotonic() - 11
     board.records[0].hold("r1", "0", 7, OP, taken, 30.0)
     for _ in range(3):
-        keeper._beaten = 0.0
-        keeper.tick(often=False)
+        keeper.tick()
+        heartbeat._beaten = 0.0
+        heartbeat.tick(often=False)
     assert driver.told == ["heartbeat", "extend", "heartbeat", "heartbeat", "heartbeat"]
     assert extended(board)[0] > taken + 30
     assert slow.began.count(name) == 1
@@ -427,12 +429,12 @@ def test_a_worker_that_finds_a_death_reports_it_with_its_next_beat():
         words.append(call.args[call.script.params.index("died")])
         return beaten()
 
-    keeper = keeper_of(FakeDriver(heartbeat=beat), LeaseBoard(1))
-    keeper._maintenance.on_death()
-    assert keeper.until_beat_s == 0.0
+    heartbeat = heartbeat_of(FakeDriver(heartbeat=beat), LeaseBoard(1))
+    heartbeat._maintenance.on_death()
+    assert heartbeat.until_beat_s == 0.0
     for _ in range(2):
-        keeper._beaten = 0.0
-        keeper.tick(often=False)
+        heartbeat._beaten = 0.0
+        heartbeat.tick(often=False)
     assert words == ["1", ""]
 
 

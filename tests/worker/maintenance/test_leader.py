@@ -22,6 +22,7 @@ from fairlane.queue import Queue
 from fairlane.worker.host_identity import whereabouts
 from fairlane.worker.lease_board import LeaseBoard
 from fairlane.worker.maintenance.leader import refuses
+from fairlane.worker.supervisor.heartbeat import Heartbeat
 from fairlane.worker.supervisor.lease_keeper import LeaseKeeper
 from tests.operations.maintenance.test_registry import ACTIVE, WORKERS, server_ms, watch
 from tests.support.requests import MINUTE, Lane, Tok, numbered, pop_token
@@ -341,8 +342,13 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def keeper_of(driver: FakeDriver, board: LeaseBoard) -> LeaseKeeper:
-    """A worker's standing, as if in Redis."""
-    return LeaseKeeper(driver, "req", "w:1", board)  # type: ignore[arg-type]
+    """A worker's leases, as if in Redis."""
+    return LeaseKeeper(driver, "req", "w:1", "7", board)  # type: ignore[arg-type]
+
+
+def heartbeat_of(driver: FakeDriver, board: LeaseBoard) -> Heartbeat:
+    """A worker's registration, as if in Redis."""
+    return Heartbeat(driver, "req", "w:1", board)  # type: ignore[arg-type]
 
 
 def extended(board: LeaseBoard) -> list[float]:
@@ -350,7 +356,7 @@ def extended(board: LeaseBoard) -> list[float]:
     return [held.deadline for held in board.held()]
 
 
-def test_a_lease_that_cannot_be_extended_stops_neither_the_others_nor_the_beat(now: list[float]):
+def test_a_lease_that_cannot_be_extended_does_not_stop_the_others(now: list[float]):
     """Its request's server may be the one that is down."""
 
     def extend(call: Call) -> Any:
@@ -358,14 +364,14 @@ def test_a_lease_that_cannot_be_extended_stops_neither_the_others_nor_the_beat(n
             raise RedisUnreachable("Redis at h:1 does not answer")
         return [b"ok"]
 
-    driver, board = FakeDriver(extend=extend, heartbeat=lambda _: beaten()), LeaseBoard(3)
+    driver, board = FakeDriver(extend=extend), LeaseBoard(3)
     keeper = keeper_of(driver, board)
     for record, request_id in zip(board.records, ("r1", "r2", "r3"), strict=True):
         record.hold(request_id, "0", 7, OP, 100.0, 30.0)
     now[0] = 111.0
-    keeper.tick(often=False)
+    keeper.tick()
     assert extended(board) == [141.0, 130.0, 141.0]
-    assert driver.told == ["extend", "extend", "extend", "heartbeat"]
+    assert driver.told == ["extend", "extend", "extend"]
     assert not any(record.attention for record in board.records)
 
 
@@ -375,10 +381,10 @@ def test_a_beat_that_fails_does_not_stop_the_worker(now: list[float]):
     def beat(_: Call) -> Any:
         raise RedisUnreachable("Redis at h:1 does not answer")
 
-    keeper = keeper_of(FakeDriver(heartbeat=beat), LeaseBoard(1))
+    heartbeat = heartbeat_of(FakeDriver(heartbeat=beat), LeaseBoard(1))
     healthy = []
     for now[0] in (109.0, 110.0):
-        keeper.tick(often=False)
-        healthy.append(keeper.is_healthy)
+        heartbeat.tick(often=False)
+        healthy.append(heartbeat.is_healthy)
     assert healthy == [True, False]
-    assert not keeper.must_drain
+    assert not heartbeat.must_drain

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from fairlane.queue import Queue
 
 UNITS = 4
+STARTED = "7"
 
 # ------------------------------------------------------------------ on the board
 
@@ -92,8 +93,8 @@ def test_a_token_that_cannot_be_ours_is_not_noted(name: str):
 
 
 def keeper_of(queue: Queue, board: LeaseBoard) -> LeaseKeeper:
-    """A worker's standing."""
-    return LeaseKeeper(queue.driver, "req", "w:1", board)
+    """A worker's leases."""
+    return LeaseKeeper(queue.driver, "req", "w:1", STARTED, board)
 
 
 def popped(queue: Queue) -> Token:
@@ -113,13 +114,13 @@ def test_what_a_dead_process_asked_for_goes_back(
     keeper, token, op = keeper_of(queue, board), popped(queue), leases.new_op()
     board.records[0].begin_acquire(token, op)
     if reached:
-        queue.driver.run(leases.acquire(token, "w:1", keeper.started, 5, op=op))
+        queue.driver.run(leases.acquire(token, "w:1", STARTED, 5, op=op))
         assert redis_client.zcard(keys.leases(request.id)) == 1
     keeper.unanswered.put_back(board.records)
     assert board.records[0].pending_acquire() is None
     assert redis_client.zcard(keys.leases(request.id)) == 0
     assert broken(queue, request.id) == []
-    late, *_ = queue.driver.run(leases.acquire(token, "w:1", keeper.started, 5, op=op))
+    late, *_ = queue.driver.run(leases.acquire(token, "w:1", STARTED, 5, op=op))
     assert late == "stale", "a call of the dead that arrives now takes nothing"
     word, taken, _ = queue.driver.run(leases.acquire(popped(queue), "w:2", "1", 5))
     assert (word, taken and taken.attempt) == ("ok", 1)
@@ -188,7 +189,7 @@ def test_what_cannot_be_put_back_is_left_to_the_leader(
     board, driver = LeaseBoard(3), Deaf(error)
     for record in board.records:
         record.begin_acquire(Token("r1", "0", "3"), OP)
-    LeaseKeeper(driver, "req", "w:1", board).unanswered.put_back(board.records)  # type: ignore[arg-type]
+    LeaseKeeper(driver, "req", "w:1", STARTED, board).unanswered.put_back(board.records)  # type: ignore[arg-type]
     assert driver.runs == runs
     assert [record.pending_acquire() for record in board.records] == [None] * 3
     assert {one.message for one in caplog.records} == {
@@ -210,7 +211,7 @@ def test_what_was_granted_to_a_call_that_was_given_up_goes_back(
     record = board.records[0]
     record.begin_acquire(token, op)
     record.end_acquire(is_abandoned=True)
-    late = leases.acquire(token, "w:1", keeper.started, 5, op=op)
+    late = leases.acquire(token, "w:1", STARTED, 5, op=op)
     if executed == "before":
         queue.driver.run(late)
         assert redis_client.zcard(keys.leases(request.id)) == 1
@@ -254,7 +255,7 @@ def test_an_acquire_that_was_given_up_is_asked_for_until_it_is_answered(
     board, driver = LeaseBoard(1), Deaf(error)
     board.records[0].begin_acquire(Token("r1", "0", "3"), OP)
     board.records[0].end_acquire(is_abandoned=True)
-    keeper = LeaseKeeper(driver, "req", "w:1", board)  # type: ignore[arg-type]
+    keeper = LeaseKeeper(driver, "req", "w:1", STARTED, board)  # type: ignore[arg-type]
     for _ in range(3):
         keeper.unanswered.take_granted_late()
     assert driver.runs == 1

@@ -306,17 +306,15 @@ def test_a_process_that_dies_in_it_strands_nothing(
     """Both leases go back, uncharged; a call of the dead that arrives now takes nothing."""
     request = queue.submit_request([b"x"] * 6, limit=1, lease_ms=30_000)
     board = LeaseBoard(1)
-    keeper, record = LeaseKeeper(queue.driver, "req", "w:1", board), board.records[0]
+    keeper, record = LeaseKeeper(queue.driver, "req", "w:1", "7", board), board.records[0]
     token = pop_token(queue.driver)
     assert token is not None
-    _, taken, _ = queue.driver.run(leases.acquire(token, "w:1", keeper.started, 2))
+    _, taken, _ = queue.driver.run(leases.acquire(token, "w:1", "7", 2))
     assert taken is not None
     record.hold(request.id, taken.k, int(taken.fence), taken.op, 0.0, 30.0)
     op, ids = leases.new_op(), [entry_id for entry_id, _ in taken.entries]
     part: Any = (ids, [b"0:d:1:0:0", b"", b"1:d:1:0:0", b""], [])
-    call = leases.complete_and_acquire(
-        taken, part, keys.lanes("req")[5], op, "w:1", keeper.started, 2
-    )
+    call = leases.complete_and_acquire(taken, part, keys.lanes("req")[5], op, "w:1", "7", 2)
     record.begin_acquire(leases.going_on(taken), op)
     if reached:
         assert len(queue.driver.run(once(call))) == 2

@@ -1,27 +1,16 @@
-"""What the supervisor does in Redis: beats, lease extensions, maintenance, taking back."""
+"""Extends a worker's leases, and takes back those of its processes that die."""
 
 from __future__ import annotations
 
 import logging
-import os
 from typing import TYPE_CHECKING
 
-from fairlane import settings
 from fairlane.common import clock
-from fairlane.common.backoff import connection_delays
-from fairlane.errors import FairlaneError, NodeAway, RedisUnreachable, WorkerRefused
-from fairlane.operations.lease.leases import (
-    extend,
-    give_back,
-    reap,
-)
-from fairlane.operations.lease.shards import served
+from fairlane.errors import FairlaneError, NodeAway, RedisUnreachable
+from fairlane.operations.lease.leases import extend, give_back, reap
 from fairlane.operations.lease.stats import tally_timeout
-from fairlane.operations.maintenance import dead_workers, registry
-from fairlane.worker.host_identity import hostname_of, whereabouts
+from fairlane.operations.maintenance import registry
 from fairlane.worker.log.repeats import Repeats
-from fairlane.worker.maintenance.duty import Beat
-from fairlane.worker.maintenance.leader import Maintenance
 from fairlane.worker.supervisor.batches import AT_MOST, is_redis_away, send_all
 from fairlane.worker.supervisor.cancellation import CancellationWatch
 from fairlane.worker.supervisor.unanswered_acquires import UnansweredAcquires
@@ -31,182 +20,44 @@ if TYPE_CHECKING:
 
     from fairlane.drivers.sync.driver import SyncDriver
     from fairlane.model import Verdict
-    from fairlane.protocol.steps import Call, Operation
+    from fairlane.protocol.steps import Call
     from fairlane.worker.held import Held
     from fairlane.worker.lease_board import LeaseBoard, LeaseRecord
 
 _log = logging.getLogger("fairlane.worker")
-_OFTEN_S = 0.1  # between beats while waiting for the queue to become idle
-_UNHEALTHY_S = 10.0
 _EXTEND_AT = 1 / 3  # of the lease is used up
 _QUIET_S = 10.0  # between two lines of the log about a node that is away
 
 
 class LeaseKeeper:
-    """One worker's standing in its queue."""
+    """The leases of one worker, which began at `started`; `outage` as of its heartbeat."""
 
-    def __init__(self, driver: SyncDriver, queue: str, worker: str, board: LeaseBoard) -> None:
-        self._driver, self._queue, self._worker, self._board = driver, queue, worker, board
-        self.started = str(clock.wall_ms())
-        self.must_drain = False
-        self.is_idle = False
-        self._beaten = self._answered = clock.mono_s()
-        self._leads = self._has_died = False
+    def __init__(
+        self,
+        driver: SyncDriver,
+        queue: str,
+        worker: str,
+        started: str,
+        board: LeaseBoard,
+        outage: Repeats | None = None,
+    ) -> None:
+        self._driver, self._queue, self._board = driver, queue, board
+        self._worker, self._started = worker, started
         self._quiet_until = 0.0
-        self._shards: tuple[int, ...] = (0,)
         self._cancels = CancellationWatch(driver, queue)
-        self._repeats = Repeats()
-        self.unanswered = UnansweredAcquires(driver, queue, worker, self.started, board)
-        self._maintenance = Maintenance(driver.url, queue, worker)
-        self._maintenance.on_death = self.on_process_death
-        driver.on_cut = self._cut
+        self._outage = outage or Repeats()
+        self.unanswered = UnansweredAcquires(driver, queue, worker, started, board)
 
-    @property
-    def is_healthy(self) -> bool:
-        """True while Redis answers the beats."""
-        return clock.mono_s() - self._answered < _UNHEALTHY_S
-
-    def register(self) -> None:
-        """Enters the registry. Raises WorkerRefused when the id beats in another process.
-
-        A worker that was killed a moment ago still looks alive: so this waits until a beat of
-        the other life would be late.
-        """
-        for pause in connection_delays(settings.LATE_MS / 1000 + 1):
-            word, *other = self._run(
-                registry.register_worker(
-                    self._queue, self._worker, whereabouts(), os.getpid(), self.started
-                )
-            )
-            if word == b"ok":
-                self._beat()
-                self._succeed(other[0].decode())
-                return
-            clock.sleep(pause)
-        place, pid = (text.decode() for text in other)
-        where = f"pid {pid} on {hostname_of(place)}"
-        raise WorkerRefused(
-            f"worker id {self._worker} beats in another process ({where}): choose another --id"
-        )
-
-    def _succeed(self, former: str) -> None:
-        """Takes back what a former life of this name held: its port is ours, so it is dead."""
-        if former and former != self.started:
-            touched = self._driver.run(dead_workers.take_over(self._queue, self._worker, former))
-            self.on_process_death()
-            _log.info(
-                "worker %s was here before: looked in %d requests for what it held",
-                self._worker,
-                touched,
-            )
-
-    def leave(self) -> None:
-        """Leaves the registry; if Redis is gone, the record expires by itself."""
-        self._maintenance.close()
-        try:
-            self._run(registry.unregister_worker(self._queue, self._worker, self.started))
-        except FairlaneError as error:
-            _log.warning("could not unregister: %s", error)
-
-    def wake(self) -> None:
-        """The worker drains: its idle units need not wait for their pops to time out."""
-        try:
-            units = self._board.units
-            self._driver.run(registry.wake(self._queue, self._worker, units, self._shards))
-        except FairlaneError:
-            return  # then they time out
-
-    def on_process_death(self) -> None:
-        """Reports with a beat now that a process died or lost its connection.
-
-        A token may have been lost with the reply to its pop, so the leader looks for it.
-        """
-        self._has_died = True
-        self._beaten = 0.0
-
-    def _cut(self) -> None:
-        """A call's connection broke.
-
-        When the server cut or lost all of them, tokens went with the replies to pops. It is enough
-        that the leader reports it, with its next beat.
-        """
-        self._has_died = self._has_died or self._leads
-
-    @property
-    def until_beat_s(self) -> float:
-        """Seconds until the next beat is due."""
-        return max(0.0, self._beaten + settings.BEAT_MS / 1000 - clock.mono_s())
-
-    def tick(self, *, often: bool) -> None:
-        """Whatever is due: extensions, then the beat. Never raises what Redis does."""
+    def tick(self) -> None:
+        """Extends the leases that are due, and takes back late grants. Raises no error of Redis."""
         all_held = self._board.held()
         self._extend(all_held, only_due=not self._cancels.are_new(all_held))
         self.unanswered.take_granted_late()
-        if clock.mono_s() - self._beaten < (_OFTEN_S if often else settings.BEAT_MS / 1000):
-            return
-        try:
-            self._beat()
-        except FairlaneError as error:
-            self._repeats.warn(f"{error}; trying again")
-        else:
-            self._repeats.over()
-
-    def _run(self, operation: Operation[list[bytes]] | Operation[int]) -> list[bytes]:
-        return self._driver.run(operation)  # type: ignore[arg-type]
-
-    def _beat(self) -> None:
-        self._beaten = clock.mono_s()
-        holds = f"{len(self._board.held())} leases"
-        died, self._has_died = self._has_died, False
-        try:
-            word, *rest = self._driver.run(
-                registry.heartbeat(self._queue, self._worker, self.started, holds, died=died)
-            )
-        except FairlaneError:
-            self._has_died = self._has_died or died
-            raise
-        self._answered = clock.mono_s()
-        if word == b"ok":
-            self._on_beat(*rest)
-        elif word == b"unknown":
-            self._maintenance.on_registry_lost()
-            _log.warning(
-                "worker %s is not in the registry any more (was Redis emptied?): it registers anew",
-                self._worker,
-            )
-            self._run(
-                registry.register_worker(
-                    self._queue, self._worker, whereabouts(), os.getpid(), self.started
-                )
-            )
-        elif not self.must_drain:
-            _log.warning(
-                "worker %s drains: its record was %s",
-                self._worker,
-                "deleted" if word == b"drain" else "replaced",
-            )
-            self.must_drain = True
-
-    def _on_beat(
-        self, leads: int, now: int, active_due: int, delayed_due: int, oldest: int,
-        present: bytes, left: bytes, died_ms: int,
-    ) -> None:  # fmt: skip
-        self.is_idle, self._leads = active_due == 0, bool(leads)
-        self._shards = served(present, left)
-        self._board.spread(self._shards)
-        beat = Beat(now, active_due, delayed_due, oldest, died_ms)
-        if leads:
-            self._maintenance.spread(self._shards, is_moving=bool(left))
-            self._maintenance.on_beat_as_leader(beat)
-        else:
-            self._maintenance.on_beat_as_follower(beat)
-
-    # Leases.
 
     def _extend(self, all_held: list[Held], *, only_due: bool = True) -> None:
-        """Extends what has used up a third of its lease; a failure does not stop the rest.
+        """Extends the leases of which a third is used up; a failure does not stop the others.
 
-        In as few round trips as may be: a slow Redis must not hold up the beat once for each.
+        It uses few round trips, because a slow Redis must not hold up the beat once for each lease.
         """
         now = clock.mono_s()
         due = [
@@ -220,7 +71,7 @@ class LeaseKeeper:
                 self._extend_all(some)
             except NodeAway as error:  # one node has all of these leases
                 self._warn(some, error)
-            except RedisUnreachable as error:  # nobody answered: the rest would wait as long
+            except RedisUnreachable as error:  # no node answers: the others would wait as long
                 self._warn(due[first:], error)
                 break
 
@@ -241,7 +92,7 @@ class LeaseKeeper:
     def _warn(self, some: list[Held], error: FairlaneError) -> None:
         """Logs that leases were not extended: their records' own deadlines stop their handlers.
 
-        A node that is away is tried at every tick, so that is logged only now and then.
+        A node that is away is tried at every tick, so it is logged only every 10 seconds.
         """
         now = clock.mono_s()
         if isinstance(error, NodeAway):
@@ -250,13 +101,14 @@ class LeaseKeeper:
             self._quiet_until = now + _QUIET_S
         more = f" and {len(some) - 1} more" if len(some) > 1 else ""
         name = some[0].request_id
-        self._repeats.warn(f"could not extend a lease of request {name}{more}: {error}")
+        self._outage.warn(f"could not extend a lease of request {name}{more}: {error}")
 
-    def bury(self, records: tuple[LeaseRecord, ...], how: str = "") -> bool:
-        """A process died: its leases are taken back at once; True if it was in more than one.
+    def take_back_dead_process(self, records: tuple[LeaseRecord, ...], how: str = "") -> bool:
+        """Returns the leases of a process that died; True if more than one of them was running.
 
-        The lease that it was in is charged with the death. Of several nobody knows which was to
-        blame, so none is. Nor is one whose handler was not called, or one that was to be settled.
+        The only one that was running is charged an attempt. If several were, none is charged,
+        because the cause is unknown. A lease is not running before its first call and after its
+        last one.
         """
         all_held = [held for record in records if (held := record.held())]
         running = [held for held in all_held if held.has_its_turn]
@@ -270,10 +122,10 @@ class LeaseKeeper:
         return False
 
     def _charge(self, held: Held, how: str) -> None:
-        """Of several sub-requests nobody knows which was to blame: reap charges none of them."""
+        """Has reap charge the death of its process to a lease, unless it owes several entries."""
         self._board.records[held.unit].release()
         call = reap(
-            self._queue, held.request_id, worker=self._worker, started=self.started,
+            self._queue, held.request_id, worker=self._worker, started=self._started,
             k=held.k, fence=str(held.fence), how=how,
         )  # fmt: skip
         self._take_back([held], [call])
@@ -281,10 +133,10 @@ class LeaseKeeper:
     def give_back(
         self, all_held: list[Held], verdicts: Sequence[Verdict] = (), *, is_dead: bool = True
     ) -> None:
-        """Leases are returned uncharged, but for these verdicts.
+        """Returns leases to Redis, uncharged except for these verdicts.
 
-        `is_dead`: their process is. A living one has not begun them, and must let go of its records
-        itself: they may hold other leases by now.
+        `is_dead`: their process is dead. A living process has not begun them and must release its
+        records itself, because they may hold other leases by now.
         """
         for start in range(0, len(all_held), AT_MOST):
             some = all_held[start : start + AT_MOST]
@@ -306,7 +158,7 @@ class LeaseKeeper:
             return
 
     def _take_back(self, some: list[Held], calls: list[Call]) -> None:
-        """What cannot be taken back expires, and whoever leads takes it back."""
+        """Takes leases back; one that fails expires, and the leader takes it back."""
         try:
             replies = self._driver.run(send_all(calls))
         except FairlaneError as error:

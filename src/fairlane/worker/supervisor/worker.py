@@ -23,9 +23,11 @@ from fairlane.worker.health_port import HealthPort, own_address
 from fairlane.worker.lease_board import LeaseBoard
 from fairlane.worker.log.failures import Failures
 from fairlane.worker.log.log_queue import LogQueue
+from fairlane.worker.log.repeats import Repeats
 from fairlane.worker.process.child import Assignment
 from fairlane.worker.process.pool import Child, ProcessPool
 from fairlane.worker.process.signals import Signals
+from fairlane.worker.supervisor.heartbeat import Heartbeat
 from fairlane.worker.supervisor.idle_report import IdleReport
 from fairlane.worker.supervisor.lease_keeper import LeaseKeeper
 from fairlane.worker.supervisor.stalled_leases import StalledLeases
@@ -103,7 +105,7 @@ class Worker:
 
         `watch` is called several times a second, and once at the end, with the counts so far; what
         it answers True to, drains. It must not take long: leases are extended in between. Returns
-        0. A second signal stops at once and gives back what is held, uncharged. Raises
+        0. A second signal stops immediately and gives back what is held, uncharged. Raises
         WorkerRefused (port taken, id in use) and RedisError, among them RedisUnfit if the user of
         Redis lacks a right that a worker needs.
         """
@@ -124,28 +126,35 @@ class Worker:
             )
             driver.check(self.queue.driver.patience_s)  # Redis may be starting, too
             driver.run(check_rights(self.queue.name, self.id))
-            self._keeper = LeaseKeeper(driver, self.queue.name, self.id, self._board)
-            self._patience = IdleReport(driver, self.queue.name, self._board)
+            self._join(driver)
+            self._idle_report = IdleReport(driver, self.queue.name, self._board)
             try:
-                # Signals first: whoever sees it in the registry may stop it.
+                # Signals first: a worker in the registry may get one from any reader of it.
                 with Signals() as signals:
-                    self._keeper.register()
+                    self._heartbeat.register()
                     try:
                         return self._supervise(port, signals, until_idle=until_idle)
                     finally:
-                        self._keeper.leave()
+                        self._heartbeat.leave()
             finally:
                 driver.close()
                 self._board, self._woken = self._new_board(), False
         finally:
             port.close()
 
+    def _join(self, driver: SyncDriver) -> None:
+        """Makes what keeps this worker and its leases alive."""
+        name, outage = self.queue.name, Repeats()
+        self._heartbeat = Heartbeat(driver, name, self.id, self._board, outage)
+        started = self._heartbeat.started
+        self._keeper = LeaseKeeper(driver, name, self.id, started, self._board, outage)
+
     def _supervise(self, port: HealthPort, signals: Signals, *, until_idle: bool) -> int:
         self._failures = Failures()
         self._children = ProcessPool(self._assignments(), [port.close, signals.forget])
         signals.groups = self._children.running
-        self._overdue = TimeLimits(self._children, self._keeper, is_async=self._shape.is_async)
-        self._behind = StalledLeases(self._board, self._keeper, self._slice_ms)
+        self._time_limits = TimeLimits(self._children, self._keeper, is_async=self._shape.is_async)
+        self._stalled = StalledLeases(self._board, self._keeper, self._slice_ms)
         try:
             with selectors.DefaultSelector() as selector:
                 port.watch(selector)
@@ -159,14 +168,14 @@ class Worker:
                     self._concurrency,
                 )
                 while not self._children.is_over:
-                    is_soon = until_idle or self._overdue.is_waiting
+                    is_soon = until_idle or self._time_limits.is_waiting
                     wait_s = _TICK_S / 4 if is_soon else _TICK_S
-                    for key, _ in selector.select(min(wait_s, self._keeper.until_beat_s)):
+                    for key, _ in selector.select(min(wait_s, self._heartbeat.until_beat_s)):
                         key.data()
                     port.expire()
                     self._heed(signals)
                     self._tick(until_idle=until_idle)
-        finally:  # whatever went wrong here: nobody would extend their leases
+        finally:  # after any error, because nothing would extend their leases
             if self._children.running:
                 self._stop_now()
             self._failures.look(is_last=True)
@@ -187,35 +196,36 @@ class Worker:
 
     def _tick(self, *, until_idle: bool) -> None:
         for child in self._children.collect(restart=not self._board.is_draining):
-            settle = self._overdue.settle if child.late else self._bury
-            if settle(child):  # nobody was charged
+            settle = self._time_limits.settle if child.late else self._take_back
+            if settle(child):  # none was charged
                 self._children.alone(child.records)
             self._keeper.unanswered.put_back(child.records)
-            self._keeper.on_process_death()
+            self._heartbeat.on_process_death()
         if self._board.pop_connection_loss():
-            self._keeper.on_process_death()
-        self._overdue.look()
-        self._behind.look()
+            self._heartbeat.on_process_death()
+        self._time_limits.look()
+        self._stalled.look()
         self._failures.look()
-        self._keeper.tick(often=until_idle)
-        if self._keeper.must_drain or (until_idle and self._keeper.is_idle):
+        self._keeper.tick()
+        self._heartbeat.tick(often=until_idle)
+        if self._heartbeat.must_drain or (until_idle and self._heartbeat.is_idle):
             self._board.drain()
         if until_idle and not self._board.is_draining:
-            self._patience.look()
+            self._idle_report.look()
         self._look()
         if self._board.is_draining and not self._woken:
             self._woken = True
-            self._keeper.wake()
+            self._heartbeat.wake()
 
     def _look(self) -> None:
-        """Whoever watches sees the counts, and may end it."""
+        """Passes the counts to `watch`, which may make the worker drain."""
         if self._watch is not None:
             counts = self._board.counts()
             if self._watch({**counts, "held": len(self._board.held())}):
                 self._board.drain()
 
-    def _bury(self, child: Child) -> bool:
-        return self._keeper.bury(child.records, child.how)
+    def _take_back(self, child: Child) -> bool:
+        return self._keeper.take_back_dead_process(child.records, child.how)
 
     def _stop_now(self) -> None:
         """Kills the processes and gives back what they held: nothing lost, no attempt charged."""
@@ -233,7 +243,7 @@ class Worker:
                 self.queue.driver.url,
                 self.queue.name,
                 self.id,
-                self._keeper.started,
+                self._heartbeat.started,
                 self._shape,
                 self._slice_ms,
                 tuple(own[i * step : (i + 1) * step]),
@@ -249,7 +259,7 @@ class Worker:
             "worker": self.id,
             "queue": self.queue.name,
             "pid": os.getpid(),
-            "healthy": self._keeper.is_healthy,
+            "healthy": self._heartbeat.is_healthy,
             "draining": self._board.is_draining,
             "processes": len(self._children.running),
             "restarts": self._children.restarts,

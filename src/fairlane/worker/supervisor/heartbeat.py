@@ -1,0 +1,191 @@
+"""Keeps a worker in its queue's registry: it registers, beats and leaves."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING
+
+from fairlane import settings
+from fairlane.common import clock
+from fairlane.common.backoff import connection_delays
+from fairlane.errors import FairlaneError, WorkerRefused
+from fairlane.operations.lease.shards import served
+from fairlane.operations.maintenance import dead_workers, registry
+from fairlane.worker.host_identity import hostname_of, whereabouts
+from fairlane.worker.log.repeats import Repeats
+from fairlane.worker.maintenance.duty import Beat
+from fairlane.worker.maintenance.leader import Maintenance
+
+if TYPE_CHECKING:
+    from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.protocol.steps import Operation
+    from fairlane.worker.lease_board import LeaseBoard
+
+_log = logging.getLogger("fairlane.worker")
+_OFTEN_S = 0.1  # between beats while waiting for the queue to become idle
+_UNHEALTHY_S = 10.0
+
+
+class Heartbeat:
+    """The registration and the beats of one worker.
+
+    `outage` logs what fails again and again; an answered beat ends the outage.
+    """
+
+    def __init__(
+        self,
+        driver: SyncDriver,
+        queue: str,
+        worker: str,
+        board: LeaseBoard,
+        outage: Repeats | None = None,
+    ) -> None:
+        self._driver, self._queue, self._worker, self._board = driver, queue, worker, board
+        self.started = str(clock.wall_ms())
+        self.must_drain = False
+        self.is_idle = False
+        self._beaten = self._answered = clock.mono_s()
+        self._leads = self._has_died = False
+        self._shards: tuple[int, ...] = (0,)
+        self._outage = outage or Repeats()
+        self._maintenance = Maintenance(driver.url, queue, worker)
+        self._maintenance.on_death = self.on_process_death
+        driver.on_cut = self._cut
+
+    @property
+    def is_healthy(self) -> bool:
+        """True while Redis answers the beats."""
+        return clock.mono_s() - self._answered < _UNHEALTHY_S
+
+    def register(self) -> None:
+        """Enters the registry. Raises WorkerRefused if the id beats in another process.
+
+        A worker that was killed a moment ago still looks alive, so this waits until a beat of the
+        other life would be late.
+        """
+        for pause in connection_delays(settings.LATE_MS / 1000 + 1):
+            word, *other = self._run(
+                registry.register_worker(
+                    self._queue, self._worker, whereabouts(), os.getpid(), self.started
+                )
+            )
+            if word == b"ok":
+                self._beat()
+                self._succeed(other[0].decode())
+                return
+            clock.sleep(pause)
+        place, pid = (text.decode() for text in other)
+        where = f"pid {pid} on {hostname_of(place)}"
+        raise WorkerRefused(
+            f"worker id {self._worker} beats in another process ({where}): choose another --id"
+        )
+
+    def _succeed(self, former: str) -> None:
+        """Takes back what a former life of this name held: its port is ours, so it is dead."""
+        if former and former != self.started:
+            touched = self._driver.run(dead_workers.take_over(self._queue, self._worker, former))
+            self.on_process_death()
+            _log.info(
+                "worker %s was here before: looked in %d requests for what it held",
+                self._worker,
+                touched,
+            )
+
+    def leave(self) -> None:
+        """Leaves the registry; if Redis is away, the record expires."""
+        self._maintenance.close()
+        try:
+            self._run(registry.unregister_worker(self._queue, self._worker, self.started))
+        except FairlaneError as error:
+            _log.warning("could not unregister: %s", error)
+
+    def wake(self) -> None:
+        """Wakes the idle units of a draining worker, so that no pop has to time out."""
+        try:
+            units = self._board.units
+            self._driver.run(registry.wake(self._queue, self._worker, units, self._shards))
+        except FairlaneError:
+            return  # then they time out
+
+    def on_process_death(self) -> None:
+        """Reports with a beat now that a process died or lost its connection.
+
+        A token may have been lost with the reply to its pop, so the leader looks for it.
+        """
+        self._has_died = True
+        self._beaten = 0.0
+
+    def _cut(self) -> None:
+        """Notes that a call's connection broke.
+
+        If the server cut or lost all connections, tokens went with the replies to pops. It is
+        enough that the leader reports it, with its next beat.
+        """
+        self._has_died = self._has_died or self._leads
+
+    @property
+    def until_beat_s(self) -> float:
+        """Seconds until the next beat is due."""
+        return max(0.0, self._beaten + settings.BEAT_MS / 1000 - clock.mono_s())
+
+    def tick(self, *, often: bool) -> None:
+        """Beats if a beat is due. Raises no error of Redis."""
+        if clock.mono_s() - self._beaten < (_OFTEN_S if often else settings.BEAT_MS / 1000):
+            return
+        try:
+            self._beat()
+        except FairlaneError as error:
+            self._outage.warn(f"{error}; trying again")
+        else:
+            self._outage.over()
+
+    def _run(self, operation: Operation[list[bytes]] | Operation[int]) -> list[bytes]:
+        return self._driver.run(operation)  # type: ignore[arg-type]
+
+    def _beat(self) -> None:
+        self._beaten = clock.mono_s()
+        holds = f"{len(self._board.held())} leases"
+        died, self._has_died = self._has_died, False
+        try:
+            word, *rest = self._driver.run(
+                registry.heartbeat(self._queue, self._worker, self.started, holds, died=died)
+            )
+        except FairlaneError:
+            self._has_died = self._has_died or died
+            raise
+        self._answered = clock.mono_s()
+        if word == b"ok":
+            self._on_beat(*rest)
+        elif word == b"unknown":
+            self._maintenance.on_registry_lost()
+            _log.warning(
+                "worker %s is not in the registry any more (was Redis emptied?): it registers anew",
+                self._worker,
+            )
+            self._run(
+                registry.register_worker(
+                    self._queue, self._worker, whereabouts(), os.getpid(), self.started
+                )
+            )
+        elif not self.must_drain:
+            _log.warning(
+                "worker %s drains: its record was %s",
+                self._worker,
+                "deleted" if word == b"drain" else "replaced",
+            )
+            self.must_drain = True
+
+    def _on_beat(
+        self, leads: int, now: int, active_due: int, delayed_due: int, oldest: int,
+        present: bytes, left: bytes, died_ms: int,
+    ) -> None:  # fmt: skip
+        self.is_idle, self._leads = active_due == 0, bool(leads)
+        self._shards = served(present, left)
+        self._board.spread(self._shards)
+        beat = Beat(now, active_due, delayed_due, oldest, died_ms)
+        if leads:
+            self._maintenance.spread(self._shards, is_moving=bool(left))
+            self._maintenance.on_beat_as_leader(beat)
+        else:
+            self._maintenance.on_beat_as_follower(beat)

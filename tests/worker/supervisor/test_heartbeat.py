@@ -1,0 +1,81 @@
+"""A worker that beats: what it logs, and what it does when its record is gone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane.errors import RedisUnreachable
+from fairlane.worker.lease_board import LeaseBoard
+from fairlane.worker.supervisor.heartbeat import Heartbeat
+
+if TYPE_CHECKING:
+    from fairlane.protocol.steps import Operation
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The one number is the time."""
+    made = [100.0]
+    monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: made[0])
+    return made
+
+
+class Emptied:
+    """A driver to a Redis that was emptied."""
+
+    url = "redis://127.0.0.1:1"
+
+    def __init__(self) -> None:
+        self.began: list[str] = []
+
+    def run(self, operation: Any) -> Any:
+        """As the scripts answer."""
+        self.began.append(operation.__name__)
+        operation.close()
+        return [b"unknown"] if self.began[-1] == "heartbeat" else [b"ok", b""]
+
+
+def test_beats_of_one_outage_are_logged_once_in_thirty_seconds(
+    now: list[float], caplog: pytest.LogCaptureFixture
+):
+    """After a beat that was answered, the next failure is logged immediately."""
+    driver = Beats()
+    heartbeat = Heartbeat(driver, "req", "w:1", LeaseBoard(1))  # type: ignore[arg-type]
+    for second, is_up, logged in [
+        *((1, False, 1), (2, False, 1), (30, False, 1), (32, False, 2)),
+        *((34, True, 2), (36, False, 3)),
+    ]:
+        now[0], driver.is_up = 200.0 + second, is_up
+        heartbeat.tick(often=False)
+        assert [one.message for one in caplog.records] == ["no answer; trying again"] * logged
+
+
+class Beats:
+    """A driver whose server answers each call, or none."""
+
+    url = "redis://127.0.0.1:1"
+    is_up = True
+
+    def run(self, operation: Operation[Any]) -> Any:
+        """The reply to a heartbeat of a worker that does not lead."""
+        operation.close()
+        if not self.is_up:
+            raise RedisUnreachable("no answer")
+        return [b"ok", 0, 0, 0, 0, 0, "0", "", 0]
+
+
+def test_a_worker_that_is_not_in_the_registry_logs_it_and_registers(
+    now: list[float], caplog: pytest.LogCaptureFixture
+):
+    """It may have lost everything, so a person must see it."""
+    driver: Any = Emptied()
+    heartbeat = Heartbeat(driver, "req", "w:1", LeaseBoard(1))
+    now[0] = 200.0
+    heartbeat.tick(often=False)
+    assert driver.began == ["heartbeat", "register_worker"]
+    assert not heartbeat.must_drain
+    assert caplog.messages == [
+        "worker w:1 is not in the registry any more (was Redis emptied?): it registers anew"
+    ]
