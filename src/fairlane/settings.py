@@ -82,7 +82,7 @@ BATCH_REST_S = 5.0  # how long a lenient batch waits for the rest once some step
 BEAT_MS = 1_000
 LATE_MS = 2_000  # a beat older than this is late
 # The port of a worker is tried when its beat is older than this: only that proves its death.
-KNOCK_MS = 1_250
+PROBE_AFTER_MS = 1_250
 PROBE_S = 0.3  # how long a late worker's health port may take to answer
 WORKER_TTL_MS = 60_000
 TAKEN_TTL_MS = 600_000  # the notes of what a worker took outlive its last beat by this

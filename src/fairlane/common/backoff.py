@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 def connection_delays(patience_s: float) -> Iterator[float]:
-    """Seconds to sleep between tries of one call: 0.02 doubling to 1, until `patience_s` is over.
+    """Yields seconds between retries of one call: 0.02 doubling to 1, until `patience_s` is over.
 
-    Patience begins now, and the tries count, too: one against a silent server takes its whole
-    timeout.
+    The time begins now and includes the calls, because a call to a server that does not answer
+    takes its whole timeout.
     """
     return _delays(clock.mono_s() + patience_s)
 

@@ -1,4 +1,4 @@
-"""Numbers, names and times as operations tell them to people."""
+"""Formats numbers, names and times for people."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _REASONS = {
 
 
 def plural(count: int, what: str) -> str:
-    """`1 token`, `2 tokens`."""
+    """Returns `1 token`, `2 tokens`."""
     return f"{count:,} {what}" + ("" if count == 1 else "s")
 
 
 def join_names(names: Sequence[object]) -> str:
-    """The first five, and how many more there are."""
+    """Returns the first five, and how many more there are."""
     more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
     return ", ".join(map(str, names[:_SHOWN])) + more
 
@@ -37,7 +37,7 @@ def of_queue(queue: str) -> str:
 
 
 def format_duration(ms: int) -> str:
-    """How long, in seconds, minutes or hours."""
+    """Returns a duration in seconds, minutes or hours."""
     seconds = ms // 1000
     if seconds >= _HOURS_FROM_S:
         return f"{seconds // 3600} h"
@@ -45,12 +45,12 @@ def format_duration(ms: int) -> str:
 
 
 def size(count: float) -> str:
-    """How many bytes, in KiB, MiB or GiB."""
+    """Returns a number of bytes in KiB, MiB or GiB."""
     if count >= _GIB:
         return f"{count / _GIB:,.1f} GiB"
     return f"{count / 1024:,.1f} KiB" if count < 1 << 20 else f"{count / (1 << 20):,.0f} MiB"
 
 
 def reason_words(reason: str) -> str:
-    """Says why a sub-request is dead, given the reason that is stored with it."""
+    """Returns why a sub-request is dead, given the reason that is stored with it."""
     return _REASONS.get(reason, reason)

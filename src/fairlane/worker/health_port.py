@@ -187,7 +187,7 @@ _HELP = {
     "retries": ("counter", "Sub-requests that failed and will run again."),
     "rejected": ("counter", "Sub-requests that the handler rejected."),
     "timeouts": ("counter", "Handler calls whose time ran out."),
-    "lost": ("counter", "Results refused because their lease was somebody else's by then."),
+    "lost": ("counter", "Results refused because their lease was another worker's by then."),
     "dead": ("counter", "Sub-requests that failed at their last attempt or were rejected."),
     "crashes": ("counter", "Processes that died by themselves."),
     "held": ("gauge", "Leases held now."),

@@ -19,8 +19,8 @@ class Turn(IntEnum):
 class Held:
     """A lease as the supervisor sees it; times in seconds of time.monotonic().
 
-    `version` is the record's: no other lease of this unit has it. (A fence only tells the leases
-    of one request apart.) `index` is that of the only sub-request it covers, and it is at `attempt`
+    `version` is the record's: no other lease of this unit has it. (A fence differs among the leases
+    of one request only.) `index` is that of the only sub-request it covers, and it is at `attempt`
     of `attempts`; -1, 0 and 0 for several.
     """
 
@@ -50,16 +50,16 @@ class Held:
 
     @property
     def what(self) -> str:
-        """For people: what was worked on, with the index if it is known."""
-        one = "sub-requests" if self.index < 0 else f"sub-request {self.index}"
-        return f"{one} of request {self.request_id}"
+        """Names what was worked on, with the index if it is known, for people."""
+        which = "sub-requests" if self.index < 0 else f"sub-request {self.index}"
+        return f"{which} of request {self.request_id}"
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
     """A call of a handler that has a time limit; times in seconds of time.monotonic().
 
-    `number` tells it from every other call of this unit. `entry_id` is what it works on, or b""
+    `number` is that of no other call of this unit. `entry_id` is what it works on, or b""
     for a batch of several. `thread` is the identity of the thread it runs in.
     """
 

@@ -317,7 +317,7 @@ class LeaseBoard:
         return bool(self._worker.is_draining)
 
     def spread(self, shards: Sequence[int]) -> None:
-        """Sets where there may be tokens. A unit that reads a half-written list pops in vain."""
+        """Sets where there may be tokens. A unit that reads a half-written list pops nothing."""
         numbers = [shard for shard in shards if shard < _SHARD_NUMBERS][:SHARDS_MOST]
         count = 0 if numbers == [0] else len(numbers)
         self._worker.shards[:count] = numbers[:count]

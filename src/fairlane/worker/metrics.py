@@ -1,4 +1,4 @@
-"""What the units of one process measure, until it is time to add it to the queue's statistics."""
+"""Collects what the units of one process measure, for the queue's statistics."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Metrics:
         failed: int = 0,
         timeouts: int = 0,
     ) -> None:
-        """What one settled part of a slice came to."""
+        """Adds what was measured of one settled part of a slice."""
         with self._lock:
             found = self._found.get(priority)
             if found is None:
@@ -52,7 +52,7 @@ class Metrics:
                 found[2]["timeouts"] += timeouts
 
     def due(self) -> list[Call]:
-        """The calls that send what came together, once a second; an idle process sends none."""
+        """Returns the calls that send what was collected, once a second; none if it is idle."""
         if self._failures is not None:
             self._failures.flush()
         if not self._found or clock.mono_s() - self._sent < EVERY_S:
@@ -60,7 +60,7 @@ class Metrics:
         return self.rest()
 
     def rest(self) -> list[Call]:
-        """The calls that send all of it now."""
+        """Returns the calls that send all of it now."""
         with self._lock:
             found, self._found = self._found, {}
             self._sent = clock.mono_s()

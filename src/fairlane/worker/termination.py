@@ -1,4 +1,4 @@
-"""How a worker's process ends: at once, and with nothing of its parent's run on the way."""
+"""Ends a worker's process immediately, so that nothing of its parent's runs on the way."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import traceback
 from contextlib import suppress
 from typing import NoReturn
 
-# True in a process that a handler forked. A flag, as it is looked at after every call: to ask the
-# system for the process's id would take as long as the call's other costs together.
+# True in a process that a handler forked. It is a flag because it is read after every call: to ask
+# the system for the process's id would take as long as the call's other costs together.
 is_fork = False
 _FLUSH_S = 0.2
 _flushing: threading.Thread | None = None
 
 
 def watch_forks() -> None:
-    """From now on a process forked from this one knows that it is no worker's."""
+    """Makes each process that is forked from this one set `is_fork`."""
     global is_fork  # noqa: PLW0603
-    is_fork = False  # this one is, even if a handler forked its supervisor
+    is_fork = False  # this process is a worker's, even if a handler forked its supervisor
     os.register_at_fork(after_in_child=_mark)
 
 
@@ -29,7 +29,7 @@ def _mark() -> None:
 
 
 def flush() -> None:
-    """Writes out what was printed; a stream that is closed or gone is passed over."""
+    """Writes out what was printed; skips a stream that is closed or gone."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):  # also an object that the handler put in its place
             stream.flush()
@@ -48,7 +48,7 @@ def flush_before_fork() -> None:
 
 
 def leave(code: int) -> NoReturn:
-    """Ends this process: no exit hooks, no threads awaited, nothing of who forked it."""
+    """Ends this process without exit hooks and without waiting for threads."""
     try:
         flush()
     finally:
@@ -56,10 +56,10 @@ def leave(code: int) -> NoReturn:
 
 
 def leave_fork(error: BaseException | None) -> NoReturn:
-    """A process that a handler forked has come back from the handler, which `error` left, or None.
+    """Ends a process that a handler forked and that left the handler, by `error` if it is given.
 
-    The lease and the sockets belong to the process it was forked from: it must not go on. Whoever
-    waits for it reads the exit code that Python would have given it.
+    It must not go on, because the lease and the sockets belong to the process it was forked from.
+    Its exit code is the one that Python would have given it.
     """
     code = 0
     try:

@@ -387,10 +387,10 @@ def test_one_death_after_the_other_puts_no_audit_off(
     ("age", "tries"),
     [
         (0, False),
-        (settings.KNOCK_MS, False),
-        (settings.KNOCK_MS + 1, True),
-        (settings.KNOCK_MS + settings.BEAT_MS, True),
-        (settings.KNOCK_MS + settings.BEAT_MS + 1, False),
+        (settings.PROBE_AFTER_MS, False),
+        (settings.PROBE_AFTER_MS + 1, True),
+        (settings.PROBE_AFTER_MS + settings.BEAT_MS, True),
+        (settings.PROBE_AFTER_MS + settings.BEAT_MS + 1, False),
     ],
 )
 def test_a_worker_that_does_not_lead_tries_the_port_of_a_fresh_death(
@@ -401,12 +401,12 @@ def test_a_worker_that_does_not_lead_tries_the_port_of_a_fresh_death(
     assert (upkeep.take_over.at < NEVER) == tries
 
 
-@pytest.mark.parametrize("late", [settings.KNOCK_MS, settings.KNOCK_MS + 1, MINUTE])
+@pytest.mark.parametrize("late", [settings.PROBE_AFTER_MS, settings.PROBE_AFTER_MS + 1, MINUTE])
 def test_the_leader_tries_the_ports_of_all_that_are_late(
     now: list[float], upkeep: Maintenance, late: int
 ):
     lead(upkeep, oldest=NOW - late)
-    assert (upkeep.take_over.at < NEVER) == (late > settings.KNOCK_MS)
+    assert (upkeep.take_over.at < NEVER) == (late > settings.PROBE_AFTER_MS)
 
 
 def test_a_dead_worker_is_taken_over_and_oneself_never(

@@ -236,7 +236,7 @@ def test_of_a_crash_the_innermost_call_in_the_handlers_own_file_is_told():
             (
                 "signal 9 (SIGKILL) in sub-request 0 of request r0, sub-request 1 of request r1, "
                 "sub-request 2 of request r2 and 1 more; its work is taken back, "
-                "nobody is charged, and one of its units works alone for 10 s"
+                "no attempt is charged, and one of its units works alone for 10 s"
             ),
         ),
     ],
@@ -249,7 +249,7 @@ def test_a_death_is_told_in_one_line(
     for i in range(count):
         records[i].hold(f"r{i}", "0", 7, b"o" * 32, 99.0, 30.0, i, 1, 2)
         records[i].take_turn()
-    pool._tell(pool.Child(7, 0, records, -1, -1, 0.0), status)
+    pool._log_crash(pool.Child(7, 0, records, -1, -1, 0.0), status)
     assert caplog.messages == ["process 7 of the worker ended by " + said]
 
 
@@ -259,7 +259,7 @@ def test_a_death_at_the_last_attempt_is_logged_as_the_end_of_the_sub_request(
     records = tuple(LeaseBoard(1).records)
     records[0].hold("r0", "0", 7, b"o" * 32, 99.0, 30.0, 5, 3, 3)
     records[0].take_turn()
-    pool._tell(pool.Child(7, 0, records, -1, -1, 0.0), 9 << 8)
+    pool._log_crash(pool.Child(7, 0, records, -1, -1, 0.0), 9 << 8)
     (said,) = caplog.messages
     assert said.endswith(
         "ended by exit 9 in sub-request 5 of request r0 at attempt 3 of 3; "
@@ -268,14 +268,14 @@ def test_a_death_at_the_last_attempt_is_logged_as_the_end_of_the_sub_request(
 
 
 def test_several_late_tasks_are_told_in_one_line(scene: Any, caplog: pytest.LogCaptureFixture):
-    """As nobody is charged."""
+    """As no attempt is charged."""
     child, watch, look, _, _ = scene([101.0, 101.0, 101.0], is_async=True)
     look(101.1)
     look(102.2)
     watch.settle(child)
     (said,) = caplog.messages
     assert said.startswith("process 7 of the worker was killed: the handler took longer than ")
-    assert said.endswith("; nobody is charged, and one of its units works alone for 10 s")
+    assert said.endswith("; no attempt is charged, and one of its units works alone for 10 s")
 
 
 def test_of_a_very_long_stack_the_beginning_is_kept():

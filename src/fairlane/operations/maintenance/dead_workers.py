@@ -33,7 +33,7 @@ def late_workers(queue: str) -> Operation[list[Late]]:
     (seconds, micros), beats = yield Batch(
         [Command(b"TIME"), Command(b"ZRANGE", keys.workers(queue), 0, 99, b"WITHSCORES")]
     )
-    before = int(seconds) * 1000 + int(micros) // 1000 - settings.KNOCK_MS
+    before = int(seconds) * 1000 + int(micros) // 1000 - settings.PROBE_AFTER_MS
     names = [
         name.decode()
         for name, beaten in zip(beats[::2], beats[1::2], strict=True)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from fairlane.operations.maintenance.dead_workers import Late
 
 _log = logging.getLogger("fairlane.worker")
-_KNOCKERS = 16
+_PROBERS = 16
 _AGAIN_S = 60.0  # after a walk that failed
 _LAPSE_S = 60.0  # without a beat that reports it, one leads no more
 _AUDIT_REST_AFTER_DEATH = 4  # as settings.AUDIT_REST_FACTOR, for the audits that follow deaths
@@ -103,9 +103,9 @@ class Maintenance:
         for duty in self._of_leader:
             duty.set(NEVER)
         if (
-            settings.KNOCK_MS
+            settings.PROBE_AFTER_MS
             < beat.now_ms - beat.oldest_beat
-            <= settings.KNOCK_MS + settings.BEAT_MS
+            <= settings.PROBE_AFTER_MS + settings.BEAT_MS
         ):
             self.take_over.due(clock.mono_s())
 
@@ -146,7 +146,7 @@ class Maintenance:
         return clock.mono_s() if self._is_moving else NEVER
 
     def _next_take_over(self, beat: Beat) -> float:
-        return clock.mono_s() if beat.now_ms - beat.oldest_beat > settings.KNOCK_MS else NEVER
+        return clock.mono_s() if beat.now_ms - beat.oldest_beat > settings.PROBE_AFTER_MS else NEVER
 
     def _next_audit(self, beat: Beat) -> float:
         if beat.died_ms != self._died_ms:
@@ -278,15 +278,15 @@ class Maintenance:
         ]
         if not late:
             return []
-        with ThreadPoolExecutor(_KNOCKERS) as pool:
+        with ThreadPoolExecutor(_PROBERS) as pool:
             refused = list(pool.map(refuses, late))
         return [other for other, is_dead in zip(late, refused, strict=True) if is_dead]
 
 
 def refuses(late: Late) -> bool:
-    """Is the health port closed? One that does not answer at all proves nothing.
+    """Returns True if the health port of a late worker is closed, which proves its death.
 
-    Nor does our own loopback interface for a worker elsewhere.
+    A port that does not answer proves nothing, nor does a loopback address of another machine.
     """
     try:
         if late.host != whereabouts() and is_loopback(late.worker):

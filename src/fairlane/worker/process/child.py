@@ -48,7 +48,7 @@ _SWITCH_S = 0.001  # the thread that speaks with Redis has little to do, but mus
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What a child is told before the fork."""
+    """What a child gets before the fork."""
 
     url: str = field(repr=False)  # with its password
     queue: str
@@ -58,7 +58,7 @@ class Assignment:
     slice_ms: float
     own: tuple[LeaseRecord, ...]  # one for each unit
     spare: tuple[LeaseRecord, ...] = ()  # shared out evenly
-    tokens: int = 1  # the most a unit takes at once
+    tokens: int = 1  # the most leases of a unit
     failures: Failures | None = None
     repeats: Repeats = field(default_factory=Repeats, repr=False, compare=False)
 
@@ -107,18 +107,18 @@ def start(assignment: Assignment, close: Callable[[], None], file: int) -> tuple
         termination.watch_forks()
         _main(assignment)
         code = 0
-    except BaseException:  # noqa: BLE001  told, and then the process ends
+    except BaseException:  # noqa: BLE001  logged, and then the process ends
         _log.exception("a process of worker %s failed", assignment.worker)
     finally:
         termination.leave(code)  # nothing of the parent's (exit hooks, test runners) may run here
 
 
 def _lead_group(pid: int) -> None:
-    """Makes a child the first of a process group: what its handlers start is ended with it.
+    """Makes a child the first of a process group, with which the programs of its handlers end.
 
-    By the supervisor, which asks for it: when that is killed itself, its processes die, and the
-    programs they started stay. A terminal's Ctrl-C goes to the supervisor alone, which decides;
-    and a handler that reads from the terminal is told it can't, instead of being stopped for ever.
+    The supervisor ends the group. If the supervisor is killed, its processes die and the programs
+    they started stay. A terminal's Ctrl-C goes to the supervisor alone, which decides. A handler
+    that reads from the terminal gets an error, instead of being stopped for ever.
     """
     with suppress(OSError):  # the other one of parent and child was faster
         os.setpgid(pid, pid)
@@ -128,9 +128,9 @@ def _lead_group(pid: int) -> None:
 
 
 def _tie(parent: int, pipe: int) -> None:
-    """Ends with the parent, at once: no handler outlives a killed worker.
+    """Makes this process die with its parent, because no handler may outlive a killed worker.
 
-    Linux kills us when the parent dies; elsewhere a thread sees the pipe close.
+    Linux kills it when the parent dies; elsewhere a thread sees the pipe close.
     """
     signals.leave_to_parent()
     if sys.platform == "linux":
@@ -202,10 +202,10 @@ def _serve(assignment: Assignment, unit: Unit) -> None:
 
 
 def _fail(assignment: Assignment) -> NoReturn:
-    """A unit met what must not be, as a socket that its handler closed: the process ends now.
+    """Ends the process after an error that a unit must not meet, as a socket its handler closed.
 
-    All of it, and while the unit's lease is on the board: so it is taken back and charged, and
-    every unit begins anew in the next process.
+    The whole process ends while the unit's lease is on the board. So the lease is taken back and
+    charged, and every unit begins anew in the next process.
     """
     try:
         _log.exception("a unit of worker %s failed", assignment.worker)
@@ -262,9 +262,9 @@ async def _cancel_unwanted(runners: list[Runner]) -> None:
 
 
 def _end_loop(loop: Any) -> None:
-    """In a process that a handler forked: what the loop does next is to end it.
+    """Makes the loop end this process next, which a handler forked.
 
-    The other tasks are not its own, nor are their sockets.
+    The other tasks and their sockets belong to the process that forked it.
     """
     loop.call_soon(termination.leave, 0)
     if ready := getattr(loop, "_ready", None):  # before what is due already
@@ -272,7 +272,7 @@ def _end_loop(loop: Any) -> None:
 
 
 async def _end_tasks() -> None:
-    """What handlers have left running is cancelled, and has a second to end."""
+    """Cancels the tasks that handlers have left running, and waits a second for their end."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()

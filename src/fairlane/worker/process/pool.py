@@ -1,4 +1,4 @@
-"""The supervisor's processes: started, watched, started again when one dies."""
+"""Starts the processes of a supervisor, and starts each again when it dies."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from fairlane.worker.lease_board import LeaseRecord
 
 _log = logging.getLogger("fairlane.worker")
-_STEADY_S = 10.0  # a process that lived this long starts again at once
-_SLOWEST_S = 5.0  # others after a growing pause: a body that kills must not kill too fast
-_TOLD_MOST = 3  # leases that are named when a process dies
-# What is said when several leases were held.
-ALONE = f"nobody is charged, and one of its units works alone for {_STEADY_S:g} s"
+_STEADY_S = 10.0  # a process that lived this long starts again immediately
+_SLOWEST_S = 5.0  # others after a growing pause, because a body that kills must not kill too fast
+_NAMED_MOST = 3  # leases that are named when a process dies
+# Logged when several leases were held.
+ALONE = f"no attempt is charged, and one of its units works alone for {_STEADY_S:g} s"
 
 
 @dataclass(slots=True)
@@ -60,12 +60,12 @@ class ProcessPool:
             self._start(index)
 
     def alone(self, records: tuple[LeaseRecord, ...]) -> None:
-        """A process died with several leases, and nobody knows which is to blame.
+        """Lets one unit begin after a process died with several leases, and the others later.
 
-        One unit begins, the others when it has lived for a while: so the body that kills is soon
-        alone, and charged.
+        The cause is unknown, so the body that kills must soon be alone, to be charged.
         """
-        index = next(i for i, one in enumerate(self._assignments) if one.records == records)
+        own = [assignment.records for assignment in self._assignments]
+        index = own.index(records)
         for record in self._assignments[index].own[1:]:
             record.wait(begin=False)
         self._alone[index] = clock.mono_s() + _STEADY_S
@@ -83,7 +83,7 @@ class ProcessPool:
         self.running[pid] = Child(pid, index, assignment.records, pipe, file, clock.mono_s())
 
     def _let_go(self) -> None:
-        """In a child: the parent's sockets and the pipes that tie its siblings."""
+        """Closes, in a child, the parent's sockets and the pipes that tie its siblings."""
         for close in self._close:
             close()
         for child in self.running.values():
@@ -113,7 +113,7 @@ class ProcessPool:
     def _again(self, index: int) -> None:
         try:
             self._start(index)
-        except OSError as error:  # no process, no memory, no file: it may be better later
+        except OSError as error:  # no process, memory or file is free: it is tried again later
             _log.error("could not start a process again: %s", error)
             self._due[index] = clock.mono_s() + _SLOWEST_S
         else:
@@ -141,7 +141,7 @@ class ProcessPool:
             elif status or restart or any(record.is_holding for record in child.records):
                 self.crashes += 1
                 child.how = _how(status) + _where(child)
-                _tell(child, status)
+                _log_crash(child, status)
                 yield child
             elif any(record.pending_acquire() for record in child.records):
                 yield child  # it drained while Redis was away
@@ -154,7 +154,7 @@ class ProcessPool:
         return not self.running and not self._due
 
     def kill(self) -> None:
-        """Ends every process at once and waits until it is gone."""
+        """Kills every process and waits until it is gone."""
         self._due.clear()
         for pid in list(self.running):
             kill(pid)
@@ -167,14 +167,14 @@ class ProcessPool:
 
 
 def kill(pid: int) -> None:
-    """Ends a process at once, with the programs its handlers started; no matter if it is gone."""
+    """Kills a process with the programs its handlers started; a no-op if it is gone."""
     kill_group(pid)
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
 
 
 def kill_group(pid: int) -> None:
-    """Ends what is left of a process's group, of which it was the first."""
+    """Kills what is left of the group of which a process was the first."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 
@@ -185,13 +185,13 @@ def _where(child: Child) -> str:
     return f", at {where}" if where else ""
 
 
-def _tell(child: Child, status: int) -> None:
+def _log_crash(child: Child, status: int) -> None:
     """Logs how a process ended, in what, and where."""
-    all_held = [one for record in child.records if (one := record.held())]
-    running = [one for one in all_held if one.has_its_turn]
-    held = [one.what for one in running]
-    what = f" in {listed(held)}" if held else ""
-    end = f", {ALONE}" if len(held) > 1 else ""
+    all_held = [held for record in child.records if (held := record.held())]
+    running = [held for held in all_held if held.has_its_turn]
+    names = [held.what for held in running]
+    what = f" in {listed(names)}" if names else ""
+    end = f", {ALONE}" if len(names) > 1 else ""
     if len(running) == 1 and running[0].attempts:
         attempt, attempts = running[0].attempt, running[0].attempts
         what += f" at attempt {attempt} of {attempts}"
@@ -207,13 +207,13 @@ def _tell(child: Child, status: int) -> None:
 
 
 def listed(names: list[str]) -> str:
-    """Some of what died, by name."""
-    more = len(names) - _TOLD_MOST
-    return ", ".join(names[:_TOLD_MOST]) + (f" and {more} more" if more > 0 else "")
+    """Returns the first names, and how many more there are."""
+    more = len(names) - _NAMED_MOST
+    return ", ".join(names[:_NAMED_MOST]) + (f" and {more} more" if more > 0 else "")
 
 
 def _how(status: int) -> str:
-    """A wait status in words, as `signal 9 (SIGKILL)` or `exit 1`."""
+    """Returns a wait status in words, as `signal 9 (SIGKILL)` or `exit 1`."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         with contextlib.suppress(ValueError):  # a real-time signal has no name

@@ -30,8 +30,8 @@ _PYTHONS_OWN: dict[int, Any] = {
 class Signals:
     """While entered, signals are counted instead of ending the process; only in the main thread.
 
-    One stop may come as two: from a terminal, and from a program that hands on what it got itself.
-    So what follows one that counted at once does not count.
+    One stop may come as two signals: from a terminal, and from a program that passes its own on.
+    So a signal that follows another immediately does not count.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
-"""Where a process was that had to be killed or that crashed: the Python stacks of its threads.
+"""Reads where a process was that crashed or had to be killed: the Python stacks of its threads.
 
-It writes them itself, in a signal handler in C that needs neither the interpreter nor its lock, so
-that a handler stuck in foreign code tells, too. The file is in memory; the supervisor reads it.
+The process writes them in a signal handler in C that needs neither the interpreter nor its lock. So
+that works for a handler stuck in foreign code, too. The file is in memory; the supervisor reads it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import signal
 import tempfile
 from pathlib import Path
 
-# One that nobody else is likely to use; elsewhere than on Linux there are no real-time ones.
+# Other programs rarely use it; elsewhere than on Linux there are no real-time signals.
 _SIGNAL = signal.SIGRTMIN + 9 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
 _MOST = 1 << 16  # bytes of a file that are looked at
 _LINES = 30  # of one stack
@@ -26,7 +26,7 @@ _RUNNER = f'File "{Path(__file__).parents[1] / "handler" / "runner.py"}"'
 
 
 def make() -> int:
-    """A file for one process's stacks; -1 when there can be none."""
+    """Returns a file for one process's stacks; -1 if none can be made."""
     try:
         if hasattr(os, "memfd_create"):
             made = os.memfd_create("fairlane-stacks")
@@ -40,13 +40,13 @@ def make() -> int:
 
 
 def close(file: int) -> None:
-    """The process is gone."""
+    """Closes the file of a process that is gone."""
     if file >= 0:
         os.close(file)
 
 
 def prepare(file: int) -> None:
-    """In the process itself: from now on it can be asked, and tells when it crashes."""
+    """Makes this process write its stacks when it is asked, and when it crashes."""
     if file < 0:
         return
     faulthandler.register(_SIGNAL, file=file, all_threads=True)
@@ -55,7 +55,7 @@ def prepare(file: int) -> None:
 
 
 def ask(pid: int, file: int) -> None:
-    """Has a process write where it is, and nothing else; one that can't is ended by this."""
+    """Has a process write its stacks anew; one that did not `prepare` is ended by this."""
     if file >= 0:
         os.ftruncate(file, 0)
     with contextlib.suppress(ProcessLookupError):
@@ -63,26 +63,26 @@ def ask(pid: int, file: int) -> None:
 
 
 def size(file: int) -> int:
-    """How many bytes were written."""
+    """Returns how many bytes were written."""
     return os.fstat(file).st_size if file >= 0 else 0
 
 
 def read(file: int) -> str:
-    """All that was written."""
+    """Returns all that was written."""
     if file < 0:
         return ""
     return os.pread(file, _MOST, 0).decode(errors="backslashreplace")
 
 
 def crash_of(text: str) -> list[str]:
-    """The handler's lines of the thread that crashed, the innermost call first; else empty."""
+    """Returns the handler's lines of the thread that crashed, the innermost call first."""
     _, is_crash, rest = text.rpartition("Fatal Python error: ")
     found = re.search(r"^Current thread 0x([0-9a-f]+)", rest, re.MULTILINE)
     return stack_of(rest, int(found[1], 16)) if is_crash and found else []
 
 
 def own_frame(lines: list[str]) -> str:
-    """The innermost call in the handler's own file, as `file.py:60 name`; "" when there is none.
+    """Returns the innermost call in the handler's own file, as `file.py:60 name`, or "".
 
     `lines` are those of the handler's thread: the outermost is the handler itself.
     """
@@ -94,7 +94,7 @@ def own_frame(lines: list[str]) -> str:
 
 
 def stack_of(text: str, thread: int) -> list[str]:
-    """The handler's lines of one thread, the innermost call first; empty when it ran none."""
+    """Returns the handler's lines of one thread, the innermost call first; [] if it ran none."""
     lines: list[str] = []
     is_ours = False
     for line in text.splitlines():

@@ -1,4 +1,4 @@
-"""Says what keeps a worker waiting that is to end when its queue is idle."""
+"""Logs why a worker waits that is to end when its queue is idle."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
     from fairlane.worker.lease_board import LeaseBoard
 
 _log = logging.getLogger("fairlane.worker")
-_QUIET_S = 5.0  # nothing is said or asked before, and not more often
+_QUIET_S = 5.0  # without work before the cause is read, and between two reads
 _SHOWN = 5  # requests named
 
 
 class IdleReport:
-    """Asks why nothing happens, now and then, and says it when the answer is a new one."""
+    """Reads now and then why nothing happens, and logs it if the cause is a new one."""
 
     def __init__(self, driver: SyncDriver, queue: str, board: LeaseBoard) -> None:
         self._driver, self._queue, self._board = driver, queue, board
         self._quiet_since = clock.mono_s()
         self._slices = 0  # settled by then
-        self._said: list[tuple[str, str, int]] = []
+        self._logged: list[tuple[str, str, int]] = []
 
     def look(self) -> None:
-        """To be called often; raises nothing that Redis does."""
+        """Logs a new cause; to be called often. Raises no error of Redis."""
         slices, now = self._board.counts()["slices"], clock.mono_s()
         if slices != self._slices or self._board.held():
             self._quiet_since, self._slices = now, slices
@@ -38,11 +38,11 @@ class IdleReport:
         try:
             found, more = self._driver.run(waiting(self._queue))
         except FairlaneError:
-            return  # the beat says so
+            return  # the beat logs it
         causes = [(one.request_id, one.kind, one.due_ms) for one in found]
-        if not found or causes == self._said:
+        if not found or causes == self._logged:
             return
-        self._said = causes
+        self._logged = causes
         named = ", ".join(f"{one.request_id} ({one.why})" for one in found[:_SHOWN])
         more += max(0, len(found) - _SHOWN)
         _log.info(

@@ -1,7 +1,7 @@
-"""Ends the handlers that run for longer than they may, with the processes they run in.
+"""Kills the processes whose handlers run for longer than they may.
 
-An async handler is cancelled by its own unit; here it ends up only if that did not help, because it
-swallowed the cancellation or never let go of the event loop.
+An async handler is cancelled by its own unit. Its process is killed only if that did not help,
+because it swallowed the cancellation or never let go of the event loop.
 """
 
 from __future__ import annotations
@@ -23,24 +23,23 @@ if TYPE_CHECKING:
     from fairlane.worker.supervisor.lease_keeper import LeaseKeeper
 
 _log = logging.getLogger("fairlane.worker")
-_TELL_S = 1.0  # how long a process may take to write where it is, before it is killed
+_DUMP_S = 1.0  # how long a process may take to write its stacks before it is killed
 
 
 class TimeLimits:
-    """Looks after the calls of one worker's handler; `is_async`: a process's units are tasks."""
+    """The time limits of one worker's calls; `is_async`: a process's units are tasks."""
 
     def __init__(self, children: ProcessPool, keeper: LeaseKeeper, *, is_async: bool) -> None:
         self._children = children
         self._keeper = keeper
         self._is_async = is_async
-        # pid -> when it was asked where it is, and how many bytes of an answer there were at the
-        # last look
+        # pid -> when it was asked for its stacks, and how many bytes there were at the last look
         self._asked: dict[int, tuple[float, int]] = {}
 
     def look(self) -> None:
-        """Asks a process that overstays where it is, and kills it a moment later; never waits."""
+        """Asks a process that overstays for its stacks, and kills it soon after; never waits."""
         now = clock.mono_s()
-        # What has died needs no more, and its number may be another process's.
+        # The pid of a process that has died may be another process's.
         running = self._children.running
         self._asked = {pid: asked for pid, asked in self._asked.items() if pid in running}
         for pid, child in running.items():
@@ -53,17 +52,17 @@ class TimeLimits:
             elif pid not in self._asked:
                 self._asked[pid] = (now, 0)
                 stack_dump.ask(pid, child.stacks)
-            elif self._has_told(child, now):
+            elif self._has_dumped(child, now):
                 del self._asked[pid]
                 child.late = late
                 kill(pid)
 
-    def _has_told(self, child: Child, now: float) -> bool:
-        """True when its answer is there and grows no more, or when it had long enough."""
+    def _has_dumped(self, child: Child, now: float) -> bool:
+        """Returns True if its stacks are there and grow no more, or if its time is up."""
         asked, before = self._asked[child.pid]
         size = stack_dump.size(child.stacks)
         self._asked[child.pid] = (asked, size)
-        return 0 < size == before or now - asked >= _TELL_S
+        return 0 < size == before or now - asked >= _DUMP_S
 
     @property
     def is_waiting(self) -> bool:
@@ -71,38 +70,38 @@ class TimeLimits:
         return bool(self._asked)
 
     def settle(self, child: Child) -> bool:
-        """A process was killed: what overstayed is charged, all else given back uncharged.
+        """Charges the calls of a killed process that overstayed, and gives back all else uncharged.
 
-        True if it was charged to nobody: of several tasks in one event loop that stands still,
-        the one to blame is not known.
+        Returns True if none was charged: if one event loop with several tasks stands still, the
+        cause is unknown.
         """
-        held = [held for record in child.records if (held := record.held())]
-        running_ones = [one for one in held if one.has_its_turn]
-        is_known = not self._is_async or len(running_ones) == 1
+        all_held = [held for record in child.records if (held := record.held())]
+        in_turn = [held for held in all_held if held.has_its_turn]
+        is_known = not self._is_async or len(in_turn) == 1
         late = {running.unit: running for running in child.late}
         text = stack_dump.read(child.stacks)
         if not is_known:
-            self._tell(child, listed([one.what for one in running_ones]), ALONE)
-        for one in held:
-            record = next(record for record in child.records if record.unit == one.unit)
-            running = late.get(one.unit)
+            self._log_killed(child, listed([held.what for held in in_turn]), ALONE)
+        for held in all_held:
+            record = next(record for record in child.records if record.unit == held.unit)
+            running = late.get(held.unit)
             # It may have ended its call and begun another one before the kill.
             if running is None or record.running() != running:
-                self._keeper.give_back([one])
+                self._keeper.give_back([held])
                 continue
             child.records[0].count(timeouts=1)  # a unit's own: a spare one's are not added up
             if is_known:
-                end = "it is charged" if running.entry_id else "nobody is charged"
-                self._tell(child, _what(one.request_id, running), end)
+                end = "it is charged" if running.entry_id else "no attempt is charged"
+                self._log_killed(child, _what(held.request_id, running), end)
             if not is_known or not running.entry_id:
-                self._keeper.give_back([one])
+                self._keeper.give_back([held])
                 continue
             child.records[0].count_failed(running.attempt, running.attempts)
-            self._keeper.give_back([one], [_verdict(running, text)])
-            self._keeper.timed_out(one.request_id)
+            self._keeper.give_back([held], [_verdict(running, text)])
+            self._keeper.timed_out(held.request_id)
         return not is_known
 
-    def _tell(self, child: Child, what: str, end: str) -> None:
+    def _log_killed(self, child: Child, what: str, end: str) -> None:
         text = too_long(child.late[0].limit_s)
         _log.error("process %d of the worker was killed: %s in %s; %s", child.pid, text, what, end)
 

@@ -40,10 +40,10 @@ class UnansweredAcquires:
         self._next_at = 0.0
 
     def put_back(self, records: Sequence[LeaseRecord]) -> None:
-        """Processes died with acquires on their way: what was or would be granted goes back.
+        """Gives back what was or would be granted to acquires of processes that died.
 
-        The answer did not reach the board, so the same is asked again. An acquire of the dead that
-        arrives later is stale.
+        The reply did not reach the board, so the same acquire is sent again. The first one is
+        stale if it arrives later.
         """
         is_away = False
         for record in records:
@@ -54,13 +54,13 @@ class UnansweredAcquires:
                 continue
             try:
                 self._driver.run(self._put_back(token, wanted[1]))
-            except FairlaneError as error:  # then whoever leads finds it
+            except FairlaneError as error:  # then the leader finds it
                 what = f"request {token.request_id}"
                 _log.warning("could not put back a token of %s: %s", what, error)
                 is_away = is_redis_away(error)
 
     def take_granted_late(self) -> None:
-        """Asks again for what units gave up, as a node that hung may have granted it meanwhile.
+        """Sends abandoned acquires again, because a node that hung may have granted them meanwhile.
 
         The token is in `delayed` or in a lane. It is stale once the same acquire was answered.
         """
@@ -82,7 +82,7 @@ class UnansweredAcquires:
     def _ask_again(
         self, records: list[LeaseRecord]
     ) -> Iterator[tuple[LeaseRecord, Operation[None] | FairlaneError]]:
-        """Shows the tokens with the same ops; with each, how to give back what it was granted."""
+        """Shows the tokens with the same ops; yields with each how to give back what it got."""
         asked = [
             (record, token, left[1])
             for record in records
