@@ -9,6 +9,7 @@ from fairlane.protocol import keys
 from tests.model.book import DAY_MS, Book, Copy, Logged
 from tests.model.view import compare, reads
 from tests.model.words import Disagreement, agree
+from tests.support.requests import with_policy
 
 if TYPE_CHECKING:
     from tests.model.wire import Wire
@@ -49,7 +50,7 @@ def said(name: str, given: dict[str, Any]) -> dict[str, Any]:
     if name == "enqueue":
         options: Options = given["options"]
         rest = {key: value for key, value in given.items() if key != "options"}
-        return options._asdict() | rest
+        return with_policy(options._asdict()) | rest
     if name == "reap":
         return given | {"missing": [text for pair in given["missing"] for text in pair]}
     if name != "complete":

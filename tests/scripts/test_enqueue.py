@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fairlane.errors import InvalidArgument
+from fairlane.model import Policy
+from fairlane.operations.submit.digest import policy_text
 from tests.support.requests import HOUR, MINUTE, Lane, Tok, listening, numbered, stored, toks
 
 if TYPE_CHECKING:
@@ -75,6 +77,26 @@ def test_enqueue_refuses_words_where_numbers_belong(lane: Lane, name: str):
     with pytest.raises(InvalidArgument, match="BADARGUMENT"):
         lane.enqueue(1, **{name: "soon"})
     assert lane.dump() == {}
+
+
+@pytest.mark.parametrize("policy", ["3:5:", "3:5:3:1:2:3:4:5:6", "3:5:3:1:2:3:4:5:6:7:8"], ids=str)
+def test_enqueue_refuses_a_policy_of_other_than_ten_numbers(lane: Lane, policy: str):
+    """BADARGUMENT, and nothing is written."""
+    given = {"queue": lane.queue, "digest": "d1", "intent": lane.now, "open_ms": 0, "parent": ""}
+    with pytest.raises(InvalidArgument, match="BADARGUMENT"):
+        lane.request("enqueue", policy=policy, shards="", over=0, bodies=[], **given)
+    assert lane.dump() == {}
+
+
+def test_enqueue_stores_the_policy_as_its_producer_sends_it(lane: Lane):
+    """But for the deadline, which becomes a moment; then the birth and the shards follow."""
+    policy = Policy(limit=3, priority=7, attempts=2, deadline_ms=5_000, durable=1)
+    given = {"queue": lane.queue, "digest": "d1", "intent": lane.now, "open_ms": 0, "parent": ""}
+    text = policy_text(policy)
+    lane.request("enqueue", policy=text, shards="1,2", over=0, bodies=[b"a"], **given)
+    terms, deadline = text.rsplit(":", 1)
+    stored = lane.client.hget(lane.names[2], "policy").decode()
+    assert stored == f"{terms}:{lane.now + int(deadline)}:{lane.now}:1,2"
 
 
 @pytest.mark.parametrize("script", ["enqueue", "append"])

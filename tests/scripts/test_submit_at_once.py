@@ -10,7 +10,7 @@ from fairlane.errors import InvalidArgument, LayoutTooNew, RedisFull
 from fairlane.protocol import keys
 from fairlane.protocol.steps import SingleServer
 from tests.scripts.test_full_and_forgotten import full
-from tests.support.requests import HOUR, Lane, numbered, once, toks
+from tests.support.requests import HOUR, Lane, numbered, once, toks, with_policy
 
 ACTIVE, CONF = keys.active("req"), keys.conf("req")
 GRACE = 30_000
@@ -39,7 +39,9 @@ def asked(lane: Lane, bodies: list[bytes] | int, **given: Any) -> Any:
     lanes = keys.lanes(lane.queue)
     at = how["priority"] if how["priority"] in range(100) else 0
     names = (*keys.request_keys(lane.id), ACTIVE, CONF, lanes[at])
-    told = lane.driver.run(once(SingleServer(lane.scripts.submit(names, bodies=chunk, **how))))
+    told = lane.driver.run(
+        once(SingleServer(lane.scripts.submit(names, bodies=chunk, **with_policy(how))))
+    )
     if told is not None and lane.checked:
         assert lane.check() == []
     return told

@@ -124,6 +124,18 @@ def settlement(held: Held, done: list[bytes], others: list[tuple[bytes, str, int
     return rest
 
 
+POLICY = (  # in the order of lua/v1/lib/create/policy.lua
+    *("limit", "priority", "attempts", "backoff_min", "backoff_max", "lease_ms"),
+    *("retain_ms", "time_limit_ms", "durable", "deadline_ms"),
+)
+
+
+def with_policy(given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of enqueue or submit, with the numbers of the policy as its text."""
+    rest = {name: value for name, value in given.items() if name not in POLICY}
+    return {"policy": ":".join(str(given[name]) for name in POLICY)} | rest
+
+
 class Lane:
     """One request and one queue, at the time `now`."""
 
@@ -201,7 +213,7 @@ class Lane:
             "over": 0,
             "bodies": numbered(bodies) if isinstance(bodies, int) else bodies,
         }
-        return self.request("enqueue", **(given | options))
+        return self.request("enqueue", **with_policy(given | options))
 
     def start(self, bodies: list[bytes] | int, **options: Any) -> list[Tok]:
         """Create the request and return its tokens."""

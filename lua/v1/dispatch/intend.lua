@@ -19,5 +19,5 @@ end
 if #ARGV < ids or #ARGV - ids + 1 > MOST then
   return redis.error_reply("BADARGUMENT intend wants 1 to " .. MOST .. " requests")
 end
-local reply, refused = intend(now_ms(now), grace, above, ids, #ARGV)
-return refused or reply
+local announced, refused = intend(now_ms(now), grace, above, ids, #ARGV)
+return refused or announced

@@ -1,6 +1,6 @@
--- submit: intend, enqueue and insert_tokens at once, where all keys are on one server: nobody sees what
--- is between them. In a queue that is bounded or spread over shards it announces the request only, and
--- its producer goes on. Says: what intend says, then what enqueue says, without the tokens that are in
+-- submit: intend, enqueue and insert_tokens in one script, where all keys are on one server: no other client
+-- sees a state between them. In a queue that is bounded or spread over shards it announces the request only,
+-- and its producer goes on. Says: what intend says, then what enqueue says, without the tokens that are in
 -- their lane already.
 -- @include lib/core/request_keys.lua
 local active = KEYS[10]  -- {queue}:active  zset  request -> when to look at it next, ms
@@ -8,40 +8,34 @@ local conf = KEYS[11]  -- {queue}:conf  hash  max_waiting, shards, layout
 local lane_key = KEYS[12]  -- {queue}:<priority>  list  tokens
 local now = ARGV[1]  -- ms, "" = server time
 local queue = ARGV[2]  -- queue name
-local priority = tonumber(ARGV[3])  -- lane 0..99
-local limit = tonumber(ARGV[4])  -- permits 1..10000
-local digest = ARGV[5]  -- hex; over queue, priority, limit, options and the first chunk
-local grace = tonumber(ARGV[6])  -- ms until the auditor looks
-local open_ms = tonumber(ARGV[7])  -- how long the request may stay open without a chunk; 0 = sealed at once
-local attempts = tonumber(ARGV[8])  -- deliveries before a sub-request is dead
-local backoff_min = tonumber(ARGV[9])  -- ms
-local backoff_max = tonumber(ARGV[10])  -- ms
-local lease_ms = tonumber(ARGV[11])  -- ms
-local retain_ms = tonumber(ARGV[12])  -- ms; how long results stay after the end
-local deadline_ms = tonumber(ARGV[13])  -- ms from now, after which nothing of it starts; 0 = none
-local time_limit_ms = tonumber(ARGV[14])  -- ms one call of the handler may take; 0 = any
-local durable = tonumber(ARGV[15])  -- how many replicas must have what is acknowledged
-local parent = ARGV[16]  -- the request whose dead sub-requests these were, or ""
-local id = ARGV[17]  -- the request
-local bodies = 18  -- ARGV[18...]  the first chunk
-local shards = ""  -- its tokens go to the queue's own lanes
+local policy = ARGV[3]  -- ten numbers, see lib/create/policy.lua
+local digest = ARGV[4]  -- hex; over queue, policy, parent and the first chunk
+local grace = tonumber(ARGV[5])  -- ms until the auditor looks
+local open_ms = tonumber(ARGV[6])  -- how long the request may stay open without a chunk; 0 = it is sealed
+local parent = ARGV[7]  -- the request whose dead sub-requests these were, or ""
+local id = ARGV[8]  -- the request
+local bodies = 9  -- ARGV[9...]  the first chunk
 -- @include lib/core/now_ms.lua
 -- @include lib/create/enqueue.lua
 -- @include lib/create/intend.lua
 local MOST = 1000
 
-local refused = enqueue_error()
+if not grace then
+  return redis.error_reply("BADARGUMENT submit wants a number for grace")
+end
+local new = {queue = queue, policy = policy, digest = digest, open_ms = open_ms, parent = parent, shards = "", bodies = bodies}
+local refused = enqueue_error(new)
 if refused then
   return refused
 end
 now = now_ms(now)
-local told
-told, refused = intend(now, grace, 0, 17, 17)
-if refused or told[1] ~= 0 or told[2] ~= "" then
-  return refused or told
+local announced
+announced, refused = intend(now, grace, 0, 8, 8)  -- ARGV[8] is the id
+if refused or announced[1] ~= 0 or announced[2] ~= "" then
+  return refused or announced
 end
-local reply = enqueue(now, told[3], 0)
-told[5] = reply
+local reply = enqueue(new, now, announced[3], 0)
+announced[5] = reply
 if reply[1] == "ok" then
   local tokens = {}
   for i = 2, #reply[2], 3 do  -- all of them go to its lane, now
@@ -52,4 +46,4 @@ if reply[1] == "ok" then
   end
   reply[2] = {}
 end
-return told
+return announced

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -473,6 +474,20 @@ def test_the_digest_is_the_same_for_the_same_request():
     """In any process, on any day."""
     first, second = Digest(Policy(limit=4)), Digest(Policy(limit=4))
     assert [first.add(c) for c in THREE] == [second.add(c) for c in THREE]
+
+
+def test_the_digest_is_of_bytes_that_any_language_can_write():
+    """Netstrings of the terms, then a link for each chunk: see Digest."""
+    policy = Policy(
+        queue="q", limit=3, priority=7, attempts=2, backoff_ms=(5, 6), lease_ms=2_000,
+        retain_ms=3_600_000, time_limit_ms=8, durable=1, deadline_ms=9, parent="r0",
+    )  # fmt: skip
+    head = b"18:fairlane request 1,1:q,28:3:7:2:5:6:2000:3600000:8:1:9,2:r0,"
+    first = sha256(b"%d:%b," % (len(head), head) + b"\x02\0\0\0" + b"\0\0\0\0" + b"ab").digest()
+    second = sha256(b"32:%b," % first + b"\x01\0\0\0" + b"c").hexdigest()
+    digest = Digest(policy)
+    assert digest.add([b"ab", b""]) == first.hex()
+    assert digest.add([b"c"]) == second
 
 
 def test_lazy_and_listed_bodies_make_the_same_chunks():

@@ -1,4 +1,4 @@
--- How a request comes into being, from the arguments of its script; see enqueue.
+-- How a request comes into being.
 -- @include lib/core/state.lua
 -- @include lib/permits/permits.lua
 -- @include lib/permits/mint.lua
@@ -8,22 +8,19 @@
 -- @include lib/core/digest_chain.lua
 -- @include lib/create/new_request.lua
 
-local function enqueue_error()
-  if not priority or priority < 0 or priority > 99 or priority % 1 ~= 0 then
-    return redis.error_reply("BADPRIORITY a whole number from 0 to 99 is expected")
+-- `new`: the policy, open_ms, shards, and `bodies`, the position of the first body in ARGV.
+local function enqueue_error(new)
+  local refused = policy_error(new.policy)
+  if refused then
+    return refused
   end
-  if not limit or limit < 1 or limit > 10000 or limit % 1 ~= 0 then
-    return redis.error_reply("BADLIMIT a whole number from 1 to 10000 is expected")
+  if not new.open_ms then
+    return redis.error_reply("BADARGUMENT a number is expected for open_ms")
   end
-  for i = 6, 15 do
-    if not tonumber(ARGV[i]) then
-      return redis.error_reply("BADARGUMENT a number is expected as argument " .. i)
-    end
-  end
-  if not are_shards(shards) then
+  if not are_shards(new.shards) then
     return redis.error_reply("BADSHARDS numbers with commas between them are expected")
   end
-  return entry_error(ARGV, bodies)
+  return entry_error(ARGV, new.bodies)
 end
 
 -- True for an abandoned life of the id, which makes room for a new one. The new life needs a later `born`, because
@@ -32,8 +29,9 @@ local function is_abandoned(state)
   return state and state.state == "cancelled" and redis.call("HEXISTS", request, "abandoned") == 1
 end
 
--- `intent`: the score in `active` that announced it. `over`: `born` of an abandoned life whose ending is in the log.
-local function enqueue(now, intent, over)
+-- `new` has, besides what enqueue_error reads: queue, digest and parent. `intent`: the score in `active` that announced
+-- the request. `over`: `born` of an abandoned life whose ending is in the log.
+local function enqueue(new, now, intent, over)
   local state, former = load_state(), nil
   if is_abandoned(state) then
     if state.born ~= over then
@@ -41,7 +39,7 @@ local function enqueue(now, intent, over)
     end
     former = state
   elseif state then
-    if redis.call("HGET", request, "digest") ~= digest then
+    if redis.call("HGET", request, "digest") ~= new.digest then
       return {"conflict", summary(state)}
     end
     local chunks, chain = chain_of()
@@ -51,22 +49,22 @@ local function enqueue(now, intent, over)
   if seen >= intent then
     return {"late", seen}
   end
-  state = new_state(now)
+  state = new_state(new, now)
   if former then
     state.born, state.seq = math.max(now, former.born + 1), former.seq
   end
-  store_bodies(state, now)  -- first, as a full Redis refuses here, before anything else is written
+  store_bodies(state, now, new.bodies)  -- first, as a full Redis refuses here, before anything else is written
   if former or seen >= 0 then
     redis.call("DEL", request)  -- an abandoned life or marker, and its TTL
   end
   if state.open == 1 then
-    redis.call("HSET", request, "open_until", now + open_ms)
+    redis.call("HSET", request, "open_until", now + new.open_ms)
   end
-  if parent ~= "" then
-    redis.call("HSET", request, "parent", parent)
+  if new.parent ~= "" then
+    redis.call("HSET", request, "parent", new.parent)
   end
   local tokens = mint(state, now)
-  save_state(state, "policy", policy_text(state), "queue", queue, "digest", digest)
+  save_state(state, "policy", policy_text(state), "queue", new.queue, "digest", new.digest)
   if finish(state, now) then
     return {"ended", summary(state)}
   end

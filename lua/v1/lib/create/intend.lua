@@ -1,4 +1,4 @@
--- Leaves a trace of ARGV[first..last] in `active`, see intend: what it says of them, or what refuses it.
+-- Leaves a trace of ARGV[first..last] in `active`; returns the reply of intend, or nil and an error.
 -- @include lib/core/layout.lua
 local function intend(now, grace, above, first, last)
   local known = redis.call("HMGET", conf, "max_waiting", "shards", "layout")
@@ -7,8 +7,8 @@ local function intend(now, grace, above, first, last)
     return nil, refused
   end
   local before = redis.call("ZMSCORE", active, unpack(ARGV, first, last))
-  local least = math.max(above + 1, now + grace)  -- each intent is newer than any the auditor has seen
-  local told = {tonumber(known[1] or 0) or 0, known[2] or ""}  -- a damaged bound is none
+  local least = math.max(above + 1, now + grace)  -- each intent is newer than all that the auditor has seen
+  local announced = {tonumber(known[1] or 0) or 0, known[2] or ""}  -- a damaged bound is none
   local entries = {}
   for i, former in ipairs(before) do
     local score = least
@@ -16,8 +16,8 @@ local function intend(now, grace, above, first, last)
       score = math.max(math.floor(tonumber(former)) + 1, least)
     end
     entries[2 * i - 1], entries[2 * i] = score, ARGV[first + i - 1]
-    told[2 * i + 1], told[2 * i + 2] = score, former or "0"
+    announced[2 * i + 1], announced[2 * i + 2] = score, former or "0"
   end
   redis.call("ZADD", active, unpack(entries))
-  return told
+  return announced
 end

@@ -1,4 +1,4 @@
-"""What makes two submissions the same request: their terms and their bodies, chunk by chunk."""
+"""The digest of a request and the text of its policy: what makes two submissions the same."""
 
 from __future__ import annotations
 
@@ -12,49 +12,55 @@ if TYPE_CHECKING:
     from fairlane.model import Policy
 
 Chunk = list[bytes]
+VERSION = b"fairlane request 1"  # changes with the format of the digest
 
 
-def terms(policy: Policy) -> dict[str, int | str]:
-    """The policy in the words of enqueue.lua."""
-    return {
-        "queue": policy.queue,
-        "priority": policy.priority,
-        "limit": policy.limit,
-        "attempts": policy.attempts,
-        "backoff_min": policy.backoff_ms[0],
-        "backoff_max": policy.backoff_ms[1],
-        "lease_ms": policy.lease_ms,
-        "retain_ms": policy.retain_ms,
-        "deadline_ms": policy.deadline_ms,
-        "time_limit_ms": policy.time_limit_ms,
-        "durable": policy.durable,
-        "parent": policy.parent,
-    }
+def policy_text(policy: Policy) -> str:
+    """Returns the ten numbers of a policy in the form of lua/v1/lib/create/policy.lua."""
+    low, high = policy.backoff_ms
+    return (
+        f"{policy.limit}:{policy.priority}:{policy.attempts}:{low}:{high}:{policy.lease_ms}:"
+        f"{policy.retain_ms}:{policy.time_limit_ms}:{policy.durable}:{policy.deadline_ms}"
+    )
+
+
+def terms(policy: Policy) -> dict[str, str]:
+    """Returns a policy as the arguments of enqueue.lua and submit.lua."""
+    return {"queue": policy.queue, "policy": policy_text(policy), "parent": policy.parent}
 
 
 def digested(begun: Hash, chunk: Chunk) -> Hash:
-    """The hash with the content of a chunk: the lengths of its bodies, then these."""
+    """Adds a chunk to a hash: the length of each body (4 bytes, little-endian), then the bodies."""
     begun.update(struct.pack(f"<{len(chunk)}I", *map(len, chunk)) + b"".join(chunk))
     return begun
 
 
 class Digest:
-    """SHA-256 over the policy and every chunk so far, chained; bodies are length-prefixed.
+    """Hashes a request's queue, policy, parent and chunks; each chunk makes a new link of a chain.
 
-    Two submissions with one id are the same request exactly if their digests are.
+    Two submissions of one id are the same request exactly if their digests are equal.
+    The format is bytes of any language. N(x) is a netstring: the length in decimal digits, ":",
+    x, ",". Text is UTF-8.
+
+        link 0 = N("fairlane request 1") N(queue) N(policy) N(parent)
+        link n = SHA-256 of: N(link n-1), the lengths of the bodies of chunk n, these bodies
+
+    `policy` is the text of policy_text; a length takes four bytes, the lowest first. The digest is
+    the last link as hex digits.
     """
 
     def __init__(self, policy: Policy) -> None:
-        self._link = self._before = repr(tuple(terms(policy).values())).encode()
+        parts = (VERSION, *(part.encode() for part in terms(policy).values()))
+        self._link = self._before = b"".join(map(_netstring, parts))
 
     def add(self, chunk: Chunk) -> str:
-        """The digest up to and with `chunk`, hex."""
+        """Adds a chunk; returns the digest up to and with it, hex."""
         self._before, self._link = self._link, digested(self.begun(), chunk).digest()
         return self.hex
 
     def begun(self) -> Hash:
-        """The hash of the next chunk before its content."""
-        return hashlib.sha256(b"%d|" % len(self._link) + self._link)
+        """Returns the hash of the next chunk before its content."""
+        return hashlib.sha256(_netstring(self._link))
 
     @property
     def hex(self) -> str:
@@ -65,3 +71,7 @@ class Digest:
     def before(self) -> str:
         """The digest up to the last chunk added, without it."""
         return self._before.hex()
+
+
+def _netstring(text: bytes) -> bytes:
+    return b"%d:%b," % (len(text), text)
