@@ -1,8 +1,8 @@
-"""The bound on what waits in a queue: who sets it, who asks for room, how it follows the work.
+"""The bound on what waits in a queue: setting it, asking for room, following the work.
 
 Counting costs nothing while there is no bound. With one, each chunk asks for room in the dispatch
-slot before it is written. What has been settled lies in the requests' own slots: the leading worker
-reports it now and then, and a producer that is refused recounts before it believes it.
+slot before it is written. The counts of settled sub-requests are in the requests' own slots. The
+leading worker reports them now and then, and a producer that is refused recounts first.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Bounds(NamedTuple):
 
 
 def read_bounds(queue: str) -> Operation[Bounds]:
-    """The bound of a queue, and what waits as counted last."""
+    """Reads the bound of a queue, and what waits by the last count."""
     found = yield Command(b"HMGET", keys.conf(queue), b"max_waiting", b"waiting")
     return Bounds(*(int(value or 0) for value in found))
 
@@ -50,7 +50,7 @@ def set_max_waiting(queue: str, most: int) -> Operation[Bounds]:
 
 
 def recount(queue: str) -> Operation[None]:
-    """Reads how far requests are, a bounded number, those first that are to be looked at next."""
+    """Reads how far requests are: a bounded number, in the order of their next audit."""
     bound = yield Command(b"HGET", keys.conf(queue), b"max_waiting")
     if not bound:
         return
@@ -77,11 +77,11 @@ def _row(name: str, state: str, *numbers: str) -> list[Arg]:
 
 
 class Admission:
-    """How one submission gets room: asks for it where there is a bound, and waits as it may."""
+    """Gets room for one submission: asks for it if there is a bound, and waits if it may."""
 
     def __init__(self, request_id: str, queue: str, max_wait_s: float) -> None:
         self.request_id, self.queue, self.max_wait_s = request_id, queue, max_wait_s
-        self.bound = 0  # as the last intend said
+        self.bound = 0  # by the reply of the last intend
         self._waited = self._pause = 0.0
 
     def ask(self, chunk: int, count: int) -> Operation[None]:
@@ -110,11 +110,11 @@ class Admission:
         )
 
     def found(self) -> None:
-        """There was room: the next refusal may wait as long again."""
+        """Notes that there was room: the next refusal may wait as long again."""
         self._waited = self._pause = 0.0
 
     def wait(self, error: RedisFull | QueueFull) -> Operation[None]:
-        """Lets some time pass before the next try; raises the refusal when there is none left.
+        """Pauses before the next attempt; raises the refusal when no time is left.
 
         The pauses are counted, not the calls between them: 0.05 s doubling to 1 s.
         """
@@ -127,7 +127,7 @@ class Admission:
 
 
 def check_max_wait(max_wait_s: float) -> float:
-    """Seconds a submission may wait for room. Raises InvalidArgument."""
+    """Returns the seconds that a submission may wait for room. Raises InvalidArgument."""
     is_number = isinstance(max_wait_s, (int, float)) and not isinstance(max_wait_s, bool)
     if not is_number or not 0 <= max_wait_s <= settings.MAX_WAIT_S:
         raise InvalidArgument(

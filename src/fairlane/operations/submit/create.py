@@ -1,6 +1,6 @@
 """How a request comes into being with its first chunk: intend [D], enqueue [R], insert_tokens [D].
 
-Where one server has all keys, one script does the three at once; nobody sees what is between.
+Where one server has all keys, one script does all three; no other client sees a state between.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ def enqueue(own: Submission, chunk: Chunk, *, is_open: bool) -> Operation[list[A
     """
     while True:
         try:
-            return (yield from _now(own, chunk, is_open=is_open))
+            return (yield from _enqueue(own, chunk, is_open=is_open))
         except (RedisFull, QueueFull) as error:
             yield from own.room.wait(error)
 
 
-def _now(own: Submission, chunk: Chunk, *, is_open: bool) -> Operation[list[Any]]:
+def _enqueue(own: Submission, chunk: Chunk, *, is_open: bool) -> Operation[list[Any]]:
     intent, given_up, over, reply = own.announced, 0, 0, None
     own.announced = None
     if intent is None:
-        intent, reply = yield from _at_once(own, chunk, is_open=is_open)
+        intent, reply = yield from _submit_on_one_server(own, chunk, is_open=is_open)
         if intent is None and reply is not None:
             return reply
     while True:
@@ -85,7 +85,7 @@ def _note_life(own: Submission, reply: list[Any], intent: Intent) -> Operation[N
     """Notes which life of the id was begun or found. Raises RequestExists and RequestEnded."""
     word = reply[0]
     if word in {b"exists", b"conflict"}:
-        yield from _found(own, reply, intent)
+        yield from _restore_found(own, reply, intent)
     if word == b"conflict":
         raise already_exists(own.id)
     if word == b"ok":
@@ -105,13 +105,13 @@ def _log_abandoned(request_id: str, summary: list[Any]) -> Operation[int]:
     return born
 
 
-def _at_once(
+def _submit_on_one_server(
     own: Submission, chunk: Chunk, *, is_open: bool
 ) -> Operation[tuple[Intent | None, list[Any] | None]]:
-    """All three steps by one script, where one server has all keys: the intent, and the reply.
+    """Does all three steps by one script, where one server has all keys; returns intent and reply.
 
-    Without a reply: from there the rest is to be done. Without an intent, but with a reply: it was
-    written at an earlier try, of which nobody heard. Tokens are in their lane already.
+    Without a reply, the steps after the intent are still to do. A reply without an intent is that
+    of an earlier try whose reply was lost. The tokens are in their lane already.
     """
     queue = own.policy.queue
     names = (*keys.request_keys(own.id), keys.active(queue), keys.conf(queue))
@@ -119,18 +119,18 @@ def _at_once(
         (*names, keys.lanes(queue)[own.policy.priority]),
         id=own.id,
         grace=grace_ms(own.policy),
-        **_given(own, chunk, is_open=is_open),
+        **_arguments(own, chunk, is_open=is_open),
     )
     try:
-        told = yield SingleServer(call)
+        replied = yield SingleServer(call)
     except RedisFull:
         if born := (yield from is_there(own.id, own.digest.hex)):
             return None, [b"ok", [], born]
         raise
-    if told is None:
+    if replied is None:
         return None, None
-    own.room.bound, found, *rest = told
-    (intent,) = read_intents([own.id], found, rest[:2])
+    own.room.bound, shards, *rest = replied
+    (intent,) = read_intents([own.id], shards, rest[:2])
     return intent, rest[-1] if len(rest) > 2 else None  # noqa: PLR2004  score, score before, reply
 
 
@@ -144,7 +144,7 @@ def _enqueue_announced(
             intent=intent.score,
             shards=intent.shards,
             over=over,
-            **_given(own, chunk, is_open=is_open),
+            **_arguments(own, chunk, is_open=is_open),
         )
     except (InvalidArgument, RedisFull, QueueFull) as error:
         born = (yield from is_there(own.id, own.digest.hex)) if isinstance(error, RedisFull) else 0
@@ -155,8 +155,8 @@ def _enqueue_announced(
     return reply
 
 
-def _given(own: Submission, chunk: Chunk, *, is_open: bool) -> dict[str, Any]:
-    """What a request comes into being with."""
+def _arguments(own: Submission, chunk: Chunk, *, is_open: bool) -> dict[str, Any]:
+    """Returns the arguments that submit.lua and enqueue.lua share."""
     return terms(own.policy) | {
         "digest": own.digest.hex,
         "open_ms": (own.open_ms or settings.OPEN_MS) if is_open else 0,
@@ -167,7 +167,7 @@ def _given(own: Submission, chunk: Chunk, *, is_open: bool) -> dict[str, Any]:
 def is_there(request_id: str, digest: str) -> Operation[int]:
     """Returns `born` of this very submission if it was written and its reply was lost, else 0.
 
-    The intent stays, so the auditor looks after it, and mints the tokens that nobody was told.
+    The intent stays, so the auditor mints the tokens again that the lost reply had.
     """
     found = yield library().confirm(keys.request_keys(request_id))
     if found[0] != b"ok" or found[2].decode() != digest or is_cancelled(found[1:]):
@@ -187,8 +187,8 @@ def _ask(own: Submission, count: int, over: int) -> Operation[None]:
             raise
 
 
-def _found(own: Submission, reply: list[Any], intent: Intent) -> Operation[None]:
-    """There is a request of this id: our intent must not keep the auditor from it."""
+def _restore_found(own: Submission, reply: list[Any], intent: Intent) -> Operation[None]:
+    """Undoes the intent for an id that exists: it must not keep the auditor from the request."""
     queue = own.policy.queue
     summary = reply[1] if reply[0] == b"conflict" else reply[4]
     home = yield Command(b"HGET", keys.request_hash(own.id), b"queue")
@@ -202,7 +202,7 @@ def _found(own: Submission, reply: list[Any], intent: Intent) -> Operation[None]
 
 
 def already_exists(request_id: str) -> RequestExists:
-    """The error of an id that somebody else has."""
+    """Returns the error of an id that another producer has."""
     return RequestExists(
         f"request {request_id} exists with other content or options: "
         "choose another id, or submit the same again"
@@ -222,8 +222,8 @@ def cancelled_error(request_id: str, summary: list[Any]) -> RequestEnded:
         return RequestEnded(
             f"request {request_id} is being cancelled{why}: wait for its end, or choose another id"
         )
-    mend = "submit it again" if reason == "abandoned" else "choose another id"
-    return RequestEnded(f"request {request_id} was cancelled{why}: {mend}")
+    remedy = "submit it again" if reason == "abandoned" else "choose another id"
+    return RequestEnded(f"request {request_id} was cancelled{why}: {remedy}")
 
 
 def dispatch(own: Submission, tokens: list[Any]) -> Operation[None]:

@@ -19,7 +19,7 @@ from fairlane.protocol.steps import Batch, Call, Command, Confirm, Confirmed, Op
 def check_replicas(request_id: str, replicas: int) -> Operation[None]:
     """Raises RedisUnfit when the request's server has fewer replicas than that at all.
 
-    So nobody waits, and nothing is written, for a confirmation that cannot come.
+    So nothing is written, and no caller waits, for a confirmation that cannot come.
     """
     # INFO goes where the step with a key goes: to the server of this request.
     ask = [Command(b"EXISTS", keys.request_hash(request_id)), Command(b"INFO", b"replication")]
@@ -33,7 +33,7 @@ def check_replicas(request_id: str, replicas: int) -> Operation[None]:
 
 
 def count_online(info: bytes | str) -> int:
-    """How many replicas follow a primary now, by its INFO replication."""
+    """Counts the replicas that follow a primary now, by its INFO replication."""
     text = info if isinstance(info, str) else info.decode("utf-8", "replace")
     return sum(line.startswith("slave") and ",state=online," in line for line in text.splitlines())
 
@@ -58,7 +58,7 @@ def confirm_submission(request_id: str, replicas: int, chain: str) -> Operation[
         )
     if is_short(found, replicas):
         raise NotDurable(
-            f"request {request_id} is submitted and will run, but {_what_is(found, replicas)}: a "
+            f"request {request_id} is submitted and will run, but {_shortfall(found, replicas)}: a "
             "failover now may lose it; submit the same again with the same id to confirm it"
         )
 
@@ -66,7 +66,7 @@ def confirm_submission(request_id: str, replicas: int, chain: str) -> Operation[
 def confirm_end(request_id: str, replicas: int, state: str) -> Operation[bool]:
     """The end that was seen is on the replicas; False when a failover took it back before.
 
-    At once for a request that asked for no replicas. Raises NotDurable.
+    Returns True immediately for a request with durable=0. Raises NotDurable.
     """
     if not replicas:
         return True
@@ -75,7 +75,7 @@ def confirm_end(request_id: str, replicas: int, state: str) -> Operation[bool]:
         return False
     if is_short(found, replicas):
         raise NotDurable(
-            f"request {request_id} has ended ({state}), but {_what_is(found, replicas)}: a "
+            f"request {request_id} has ended ({state}), but {_shortfall(found, replicas)}: a "
             "failover now may take that back and run it again; wait again to confirm it"
         )
     return True
@@ -95,11 +95,11 @@ def confirm_settled(call: Call, request_id: str, replicas: int) -> Operation[tup
         found = yield Confirm(again, replicas)
     elif reply[0] != b"ok":  # lost or gone: nothing was settled
         return reply, ""
-    return reply, _what_is(found, replicas) if is_short(found, replicas) else ""
+    return reply, _shortfall(found, replicas) if is_short(found, replicas) else ""
 
 
 def is_short(found: Confirmed, replicas: int) -> bool:
-    """True when less was confirmed than asked for."""
+    """Returns True when less was confirmed than the request needs."""
     return found.replicas < replicas or not found.is_synced
 
 
@@ -107,7 +107,7 @@ def _call(request_id: str) -> Call:
     return library().confirm(keys.request_keys(request_id))
 
 
-def _what_is(found: Confirmed, replicas: int) -> str:
+def _shortfall(found: Confirmed, replicas: int) -> str:
     if found.replicas < replicas:
         return (
             f"only {found.replicas} of {_replicas(replicas)} confirmed it within "

@@ -32,36 +32,35 @@ class Intent(NamedTuple):
 def announce(
     policy: Policy, ids: Sequence[str], above: int = 0
 ) -> Operation[tuple[int, list[Intent]]]:
-    """Leaves a trace of requests in `active`: the queue's bound (0 = none), and an intent for each.
+    """Announces requests in `active`; returns the queue's bound (0 = none), and an intent for each.
 
     `above` is a score that the auditor gave up. At most 400 ids, each once.
     """
     names = (keys.active(policy.queue), keys.conf(policy.queue))
     grace = grace_ms(policy)
-    bound, found, *told = yield library().intend(names, grace=grace, above=above, ids=ids)
-    return bound, read_intents(ids, found, told)
+    bound, shards, *scores = yield library().intend(names, grace=grace, above=above, ids=ids)
+    return bound, read_intents(ids, shards, scores)
 
 
 def grace_ms(policy: Policy) -> int:
-    """How long the auditor leaves an intent alone."""
+    """Returns for how many ms the auditor leaves an intent alone."""
     grace = settings.INTENT_GRACE_MS
     if not policy.deadline_ms:
         return grace
     return min(grace, max(policy.deadline_ms, grace // 5))  # its first look is no later than that
 
 
-def read_intents(ids: Sequence[str], found: bytes, told: list[Any]) -> list[Intent]:
-    """What the script intend says: `found` the queue's shards, `told` of each id two words."""
-    spread = Shards.of(found)
-    scores = zip(ids, told[::2], told[1::2], strict=True)
+def read_intents(ids: Sequence[str], shards: bytes, scores: list[Any]) -> list[Intent]:
+    """Reads the reply of intend: the shards, then for each id its score and the former one."""
+    spread = Shards.of(shards)
     return [
         Intent(score, before.decode(), spread.turned(request_id))
-        for request_id, score, before in scores
+        for request_id, score, before in zip(ids, scores[::2], scores[1::2], strict=True)
     ]
 
 
 def seen_to_exist(due_ms: int) -> str:
-    """The score in `active` of a request that was seen to exist; if it goes, it is lost."""
+    """Returns the score in `active` of a request that was seen to exist; if it goes, it is lost."""
     return f"{due_ms}.5"
 
 
@@ -77,7 +76,7 @@ def withdraw(queue: str, request_id: str, intent: Intent) -> Call:
 
 
 def restore(queue: str, request_id: str, intent: Intent, *, is_over: bool) -> Call | None:
-    """The step that undoes an intent for a request of this queue that was there already.
+    """Returns the step that undoes an intent for a request of this queue that was there already.
 
     The auditor looks when it would have looked, and the entry is marked, because the request
     exists. None = the entry was missing and the intent makes up for it.

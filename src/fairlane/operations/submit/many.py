@@ -61,11 +61,11 @@ class Group:
         self._script = script
 
     def digest(self, chunk: Chunk) -> str:
-        """The digest of a request of this one chunk, hex."""
+        """Returns the digest of a request of this one chunk, hex."""
         return digested(self._begun.copy(), chunk).hexdigest()
 
     def call(self, small: Small, intent: Intent) -> Call:
-        """The call of enqueue for a request that is sealed at once."""
+        """Returns the call of enqueue for a request of this one chunk, sealed."""
         args: list[Any] = self._args.copy()
         args[self._digest_at] = self.digest(small.chunk)
         args[self._intent_at] = intent.score
@@ -97,7 +97,7 @@ Announced = tuple[Small, "Intent | None"]  # None: nothing of it was written
 class Many:
     """Collects small requests of one queue into groups; every operation it returns is to be run.
 
-    The requests share a policy but for what `add` is told. `submitted` are the ids of those that
+    The requests share a policy but for that of `add`. `submitted` are the ids of those that
     are in Redis, in their order; when it does not answer any more, at least these are. A refusal of
     one request does not keep the rest of its group from its end, and is raised behind it; when
     Redis or the queue is full, nothing more is begun.
@@ -339,7 +339,7 @@ class Many:
         return failed
 
     def _is_there(self, small: Small, intent: Intent | None) -> Operation[bool]:
-        """True when it was written although nobody heard so; if not, its intent is taken back."""
+        """Returns True if the reply of its enqueue was lost; else withdraws its intent."""
         if intent is None:
             return False
         if (yield from is_there(small.id, small.plan.digest(small.chunk))):
@@ -349,7 +349,7 @@ class Many:
 
 
 def _is_whole(reply: list[Any]) -> bool:
-    """A repeat's answer: the request has this one chunk and is sealed."""
+    """Returns True if the reply to a repeat says: the request has this one chunk and is sealed."""
     _, chunks, _, is_open, *_ = reply
     return chunks == 1 and not is_open
 

@@ -61,7 +61,7 @@ def submit_chunk(
 def begin(
     request_id: str, policy: Policy, digest: Digest, open_ms: int, announced: Intent | None = None
 ) -> Operation[None]:
-    """Brings a request into being that is open and empty, or finds the one of this digest.
+    """Creates a request that is open and empty, or finds the one of this digest.
 
     It may go without a chunk for `open_ms`. Raises RequestExists, RequestEnded and RedisFull.
     """
@@ -111,14 +111,14 @@ def _ended(request_id: str, summary: list[Any]) -> RequestEnded:
 
 
 def _or_discard(own: Submission, rest: Operation[int]) -> Operation[int]:
-    """The rest of a submission; no room, or Ctrl-C, cancels the open request.
+    """Runs the rest of a submission; no room, or Ctrl-C, cancels the open request.
 
-    Not when the request is somebody else's or gone, and not when Redis does not answer: then a
-    repeat with the same id resumes.
+    The request stays if it is another producer's or gone. It also stays if Redis does not answer:
+    then a repeat with the same id resumes.
     """
     try:
         return (yield from rest)
-    except GeneratorExit:  # nobody listens any more; an open request is cancelled in time
+    except GeneratorExit:  # the caller is gone; an open request is cancelled in time
         raise
     except FairlaneError as error:
         if isinstance(error, (RedisFull, QueueFull)):
@@ -202,7 +202,7 @@ def _check_open(own: Submission, reply: list[Any]) -> Operation[None]:
 def _resume(
     own: Submission, reply: list[Any], first: Chunk, following: Chunk | None
 ) -> Operation[int]:
-    """The id exists with this first chunk: goes on at the first chunk that is missing there."""
+    """Goes on at the first chunk that a request with the same first chunk does not have."""
     _, stored, chain, is_open, _, tokens = reply
     yield from dispatch(own, tokens)
     chunks, total, chunk = 1, len(first), following
