@@ -10,7 +10,7 @@ import pytest
 from fairlane import settings
 from fairlane.drivers.urls import hide_secret
 from fairlane.drivers.wire import encoding
-from fairlane.drivers.wire.encoding import check_fitness
+from fairlane.drivers.wire.fitness import check_fitness
 from fairlane.errors import InvalidArgument, RedisUnfit, RedisUnreachable
 from fairlane.model import Policy
 from fairlane.operations.control import request_state

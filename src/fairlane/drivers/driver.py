@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from fairlane import settings
 from fairlane.common.backoff import connection_delays
 from fairlane.drivers.cluster.topology import Topology, given_up
-from fairlane.drivers.wire import encoding
+from fairlane.drivers.wire import error_mapping, fitness
 from fairlane.protocol.scripts import Dialect
 
 if TYPE_CHECKING:
@@ -51,20 +51,20 @@ class Driver(Generic[S]):
 
     def learn(self, infos: list[bytes]) -> Dialect:
         """Keeps what INFO says, of one server or of a cluster's primaries. Raises RedisUnfit."""
-        dialect, *_ = [encoding.check_fitness(info, self.place) for info in infos]
-        self.waits_for_disk = all(map(encoding.has_waitaof, infos))
-        self.is_replica = encoding.names_replica(infos[0], self.url)
-        self.is_cluster = any(map(encoding.is_cluster, infos))
+        dialect, *_ = [fitness.check_fitness(info, self.place) for info in infos]
+        self.waits_for_disk = all(map(fitness.has_waitaof, infos))
+        self.is_replica = fitness.names_replica(infos[0], self.url)
+        self.is_cluster = any(map(fitness.is_cluster, infos))
         self.dialect = dialect  # the last: another thread that sees it asks for nothing more
         return dialect
 
     def spoils(self, error: Exception) -> bool:
         """The connections to the server that said so are made anew."""
-        return encoding.spoils_connections(error, in_cluster=not self.servers.is_one)
+        return error_mapping.spoils_connections(error, in_cluster=not self.servers.is_one)
 
     def may_pass(self, error: Exception) -> bool:
         """The same call may succeed a moment later."""
-        return encoding.is_passing(error) and not self.is_final(error)
+        return error_mapping.is_passing(error) and not self.is_final(error)
 
     def cluster_away_s(self, away_s: float | None) -> float | None:
         """Returns `away_s` in a cluster; None for a single server, which is waited for as ever."""
@@ -76,11 +76,13 @@ class Driver(Generic[S]):
         """Returns our error for a call, of `step` if that is given, that is not repeated."""
         if away_s is not None:
             return given_up(error, self.place, away_s)
-        return encoding.translate(error, self.place, is_replica=self.is_final(error), step=step)
+        return error_mapping.translate(
+            error, self.place, is_replica=self.is_final(error), step=step
+        )
 
     def is_final(self, error: Exception) -> bool:
         """A write was refused by the replica that the URL names."""
-        return self.is_replica and encoding.is_read_only(error)
+        return self.is_replica and error_mapping.is_read_only(error)
 
 
 class FirstContact:
@@ -99,7 +101,7 @@ class FirstContact:
 
     def pause(self, error: Exception) -> float | None:
         """Returns the seconds until the next try after this error; None = there is none."""
-        if not encoding.is_passing(error) or encoding.is_unknown_host(error):
+        if not error_mapping.is_passing(error) or error_mapping.is_unknown_host(error):
             return None
         is_last = next(self._tries, True)
         if not is_last:

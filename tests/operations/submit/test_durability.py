@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import aio, settings
-from fairlane.drivers.wire import encoding
+from fairlane.drivers.wire import encoding, fitness
 from fairlane.errors import FairlaneError, NotDurable, RedisUnfit, RequestEnded, RequestLost
 from fairlane.model import Policy
 from fairlane.operations.lease import leases
@@ -343,10 +343,10 @@ def test_what_was_not_confirmed_may_be_lost(mortal: Pair):
 
 def test_the_disk_is_asked_where_the_server_can_tell():
     """WAITAOF of Redis 7.2 with an append-only file, for its own disk."""
-    assert encoding.has_waitaof("redis_version:7.2.0\r\naof_enabled:1\r\n")
-    assert encoding.has_waitaof(b"redis_version:8.0.1\r\naof_enabled:1\r\n")
-    assert not encoding.has_waitaof("redis_version:7.2.0\r\naof_enabled:0\r\n")
-    assert not encoding.has_waitaof("redis_version:7.0.15\r\naof_enabled:1\r\n")
+    assert fitness.has_waitaof("redis_version:7.2.0\r\naof_enabled:1\r\n")
+    assert fitness.has_waitaof(b"redis_version:8.0.1\r\naof_enabled:1\r\n")
+    assert not fitness.has_waitaof("redis_version:7.2.0\r\naof_enabled:0\r\n")
+    assert not fitness.has_waitaof("redis_version:7.0.15\r\naof_enabled:1\r\n")
     assert [c.args for c in encoding.confirmation(2, waits_for_disk=False)] == [(b"WAIT", 2, 1000)]
     first, second = encoding.confirmation(2, waits_for_disk=True)
     assert (first.args, second.args) == ((b"WAIT", 2, 1000), (b"WAITAOF", 1, 0, 2500))

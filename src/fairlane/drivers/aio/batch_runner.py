@@ -15,7 +15,7 @@ from fairlane.common import clock
 from fairlane.common.backoff import connection_delays
 from fairlane.drivers.cluster import slot_map
 from fairlane.drivers.cluster.batch_state import BatchState, NodePart
-from fairlane.drivers.wire import encoding
+from fairlane.drivers.wire import encoding, error_mapping
 from fairlane.errors import FairlaneError
 from fairlane.protocol.steps import Pop
 
@@ -248,9 +248,9 @@ class BatchRunner:
         self, error: Exception, step: Command | Call, part: NodePart, lines: ServerConnections
     ) -> Any:
         """What comes of a step after an error: a forgotten script is sent whole."""
-        if encoding.is_forgotten(error):
+        if error_mapping.is_forgotten(error):
             return await self._elsewhere(step, part, lines)
-        if self._driver.may_pass(error) and not encoding.is_on_the_move(error):
+        if self._driver.may_pass(error) and not error_mapping.is_on_the_move(error):
             self._driver.servers.moved()
         return error
 

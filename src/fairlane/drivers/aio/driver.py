@@ -13,7 +13,7 @@ from fairlane.drivers.aio.connections import ServerConnections, Servers
 from fairlane.drivers.aio.executor import Calls
 from fairlane.drivers.cluster import slot_map
 from fairlane.drivers.driver import Driver, FirstContact
-from fairlane.drivers.wire import encoding
+from fairlane.drivers.wire import encoding, error_mapping
 from fairlane.protocol.steps import (
     Batch,
     Call,
@@ -108,7 +108,7 @@ class AsyncDriver(Driver[Servers]):
             except (redis.RedisError, OSError) as error:
                 pause = contact.pause(error)
                 if pause is None:
-                    raise encoding.translate(error, self.place) from None
+                    raise error_mapping.translate(error, self.place) from None
                 await asyncio.sleep(pause)
 
     async def _infos(self) -> list[bytes]:
@@ -121,7 +121,7 @@ class AsyncDriver(Driver[Servers]):
             try:
                 found.append(await self._info(servers.lines_at(node)))
             except (redis.RedisError, OSError) as error:
-                if not encoding.is_passing(error):
+                if not error_mapping.is_passing(error):
                     raise
                 failure = error
         if failure is not None and not found:
@@ -163,7 +163,7 @@ class AsyncDriver(Driver[Servers]):
                 self.on_cut()
         elif self.spoils(error):
             await lines.close()
-            if encoding.is_cut_off(error):
+            if error_mapping.is_cut_off(error):
                 self.servers.distrust(lines)
 
     async def drop_shared(
@@ -186,7 +186,7 @@ class AsyncDriver(Driver[Servers]):
         self.servers.moved()
         if is_cut:
             self.servers.failed(lines)
-        elif encoding.is_cut_off(error):
+        elif error_mapping.is_cut_off(error):
             self.servers.distrust(lines)
         await lines.close()
 

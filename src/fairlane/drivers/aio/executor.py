@@ -18,7 +18,7 @@ from fairlane.common import clock
 from fairlane.common.backoff import connection_delays
 from fairlane.drivers.aio.batch_runner import BatchRunner
 from fairlane.drivers.cluster.batch_state import batch_of
-from fairlane.drivers.wire import encoding
+from fairlane.drivers.wire import encoding, error_mapping
 from fairlane.drivers.wire.missing_scripts import may_refuse_to_load
 from fairlane.errors import FairlaneError, RedisUnfit
 from fairlane.protocol.scripts import Dialect
@@ -83,7 +83,7 @@ class Calls:
             try:
                 return await self.call(step.call)
             except RedisUnfit as error:
-                if not encoding.crosses_slots(error):
+                if not error_mapping.crosses_slots(error):
                     raise
                 self.driver.is_cluster = True  # whatever INFO said, or said then
         return None

@@ -14,7 +14,7 @@ from fairlane import settings
 from fairlane.common import clock
 from fairlane.drivers.cluster import slot_map
 from fairlane.drivers.cluster.topology import given_up
-from fairlane.drivers.wire import encoding
+from fairlane.drivers.wire import error_mapping
 from fairlane.errors import FairlaneError, NodeAway, RedisUnreachable
 from fairlane.protocol.steps import Batch
 
@@ -102,7 +102,7 @@ class BatchState:
             return
         self._errors[index] = reply
         self._left[index] = asked_at(reply)
-        if encoding.is_on_the_move(reply) and self.steps[index].apart is not None:
+        if error_mapping.is_on_the_move(reply) and self.steps[index].apart is not None:
             self._apart.append(index)
             del self._left[index]
 
@@ -202,7 +202,7 @@ class BatchState:
         if isinstance(error, FairlaneError):  # of another way
             return error
         step = self.steps[index]
-        return encoding.translate(error, self._place, is_replica=is_replica, step=step)
+        return error_mapping.translate(error, self._place, is_replica=is_replica, step=step)
 
 
 def batch_of(step: Command | Call) -> Batch:

@@ -13,7 +13,7 @@ import redis
 from fairlane import settings
 from fairlane.common import clock
 from fairlane.drivers import urls
-from fairlane.drivers.wire import encoding
+from fairlane.drivers.wire import encoding, error_mapping
 from fairlane.errors import FairlaneError, NodeAway, RedisUnreachable
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class ServerHealth:
 
 def given_up(error: Exception, place: str, away_s: float) -> FairlaneError:
     """Returns the error of a call that was repeated for `away_s` only."""
-    ours = encoding.translate(error, place)
+    ours = error_mapping.translate(error, place)
     return NodeAway(str(ours), away_s) if isinstance(ours, RedisUnreachable) else ours
 
 

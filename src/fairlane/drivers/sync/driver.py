@@ -15,7 +15,7 @@ from fairlane.drivers.driver import Driver, FirstContact
 from fairlane.drivers.sync.background import BackgroundRunner, OneShotEvent
 from fairlane.drivers.sync.connections import ServerConnections, Servers
 from fairlane.drivers.sync.executor import Calls
-from fairlane.drivers.wire import encoding
+from fairlane.drivers.wire import encoding, error_mapping
 from fairlane.protocol.steps import (
     Batch,
     Call,
@@ -120,7 +120,7 @@ class SyncDriver(Driver[Servers]):
             except (redis.RedisError, OSError) as error:
                 pause = contact.pause(error)
                 if pause is None:
-                    raise encoding.translate(error, self.place) from None
+                    raise error_mapping.translate(error, self.place) from None
                 clock.sleep(pause)
 
     def _infos(self) -> list[bytes]:
@@ -133,7 +133,7 @@ class SyncDriver(Driver[Servers]):
             try:
                 found.append(self._info(servers.lines_at(node)))
             except (redis.RedisError, OSError) as error:
-                if not encoding.is_passing(error):
+                if not error_mapping.is_passing(error):
                     raise
                 failure = error
         if failure is not None and not found:
@@ -175,7 +175,7 @@ class SyncDriver(Driver[Servers]):
                 self.on_cut()
         elif self.spoils(error):
             lines.close()
-            if encoding.is_cut_off(error):
+            if error_mapping.is_cut_off(error):
                 self.servers.distrust(lines)
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from fairlane import settings
 from fairlane.common import clock
 from fairlane.common.backoff import connection_delays
 from fairlane.drivers.cluster.batch_state import BatchState, NodePart, batch_of
-from fairlane.drivers.wire import encoding
+from fairlane.drivers.wire import encoding, error_mapping
 from fairlane.drivers.wire.missing_scripts import may_refuse_to_load
 from fairlane.errors import FairlaneError, RedisUnfit
 from fairlane.protocol.scripts import Dialect
@@ -63,7 +63,7 @@ class Calls:
             try:
                 return self.call(step.call)
             except RedisUnfit as error:
-                if not encoding.crosses_slots(error):
+                if not error_mapping.crosses_slots(error):
                     raise
                 self.driver.is_cluster = True  # whatever INFO said, or said then
         return None
@@ -254,9 +254,9 @@ class Calls:
         try:
             reply = line.read_response(disconnect_on_error=False)
         except redis.exceptions.ResponseError as error:
-            if encoding.is_forgotten(error):
+            if error_mapping.is_forgotten(error):
                 return self._elsewhere(step, part)
-            if self.driver.may_pass(error) and not encoding.is_on_the_move(error):
+            if self.driver.may_pass(error) and not error_mapping.is_on_the_move(error):
                 self.driver.servers.moved()
             return error
         return encoding.popped(reply) if isinstance(step, Pop) else reply

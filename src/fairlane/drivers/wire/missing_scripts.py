@@ -1,7 +1,7 @@
-"""A server that does not know a script, and a user who may not load it: somebody else has to.
+"""Handles a server without a script and a user who may not load it.
 
-Whoever watches over the scripts may be about to, after a restart or a failover; so it is waited
-for, as for a server that does not answer.
+After a restart or a failover a deployer may be about to load the scripts, so the driver waits as
+for a server that does not answer.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from fairlane.errors import ScriptsNotLoaded
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-CODE = "NOTLOADED"  # ours; no server says so
+CODE = "NOTLOADED"  # ours; no server returns it
 
 
 @contextlib.contextmanager
 def may_refuse_to_load(line: Any) -> Iterator[None]:
-    """Within it the answer to EVAL is read; a user who may not is told what it comes to."""
+    """Replaces the error of an EVAL that the user may not call: the scripts are not loaded."""
     try:
         yield
     except redis.exceptions.NoPermissionError as error:
@@ -34,11 +34,11 @@ def may_refuse_to_load(line: Any) -> Iterator[None]:
 
 
 def not_loaded(text: str) -> ScriptsNotLoaded:
-    """The error of ours for the one above."""
+    """Returns our error for CODE."""
     return ScriptsNotLoaded(text.removeprefix(f"{CODE} "))
 
 
 def name_of(line: Any) -> str:
-    """Where a connection leads, for messages."""
+    """Returns the address of a connection, for messages."""
     path = getattr(line, "path", None)
     return str(path) if path else f"{line.host}:{line.port}"

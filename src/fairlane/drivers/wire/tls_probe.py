@@ -1,6 +1,6 @@
-"""Does a server answer without TLS? A Redis that waits for TLS refuses a plain PING, or hangs up.
+"""Detects a server that answers without TLS. One with TLS refuses a plain PING, or hangs up.
 
-A Redis without TLS takes the beginning of a TLS handshake for the beginning of a command, and waits
+A Redis without TLS reads the beginning of a TLS handshake as the beginning of a command, and waits
 for its end. So the first handshake has a short timeout, after which a plain PING decides.
 """
 

@@ -1,0 +1,155 @@
+"""Maps errors of Redis and of redis-py to errors of ours, and finds those that may pass."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import redis
+
+from fairlane.drivers.wire import error_hints, missing_scripts
+from fairlane.errors import (
+    SCRIPT_ERRORS,
+    FairlaneError,
+    LayoutTooNew,
+    RedisFull,
+    RedisUnfit,
+    RedisUnreachable,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fairlane.protocol.steps import Call, Command
+
+# Temporary errors: the driver repeats the same call with the same op id.
+PASSING = (
+    "MOVED",
+    "ASK ",
+    "LOADING",
+    "READONLY",
+    "MASTERDOWN",
+    "CLUSTERDOWN",
+    "TRYAGAIN",
+    "UNBLOCKED",
+    "BUSY ",
+    "NOREPLICAS",
+    missing_scripts.CODE,
+)
+_KNOWN: dict[str, Callable[[str], FairlaneError]] = {
+    **SCRIPT_ERRORS,
+    missing_scripts.CODE: missing_scripts.not_loaded,
+}
+_CODES = {  # redis-py strips the code of the errors it has a class for
+    redis.exceptions.MovedError: "MOVED ",
+    redis.exceptions.AskError: "ASK ",
+    redis.exceptions.ReadOnlyError: "READONLY ",
+    redis.exceptions.OutOfMemoryError: "OOM ",
+    redis.exceptions.NoPermissionError: "NOPERM ",
+    redis.exceptions.MasterDownError: "MASTERDOWN ",
+    redis.exceptions.TryAgainError: "TRYAGAIN ",
+    redis.exceptions.ClusterDownError: "CLUSTERDOWN ",
+}
+
+
+def is_forgotten(error: Exception) -> bool:
+    """Returns True if the server lacks the script (a restart, a failover, SCRIPT FLUSH)."""
+    return isinstance(error, redis.exceptions.NoScriptError) or str(error).startswith("NOSCRIPT")
+
+
+def is_passing(error: Exception) -> bool:
+    """Returns True if the same call may succeed a moment later."""
+    if isinstance(
+        error, redis.exceptions.AuthenticationError | redis.exceptions.AuthorizationError
+    ):
+        return False
+    if isinstance(
+        error, redis.exceptions.ConnectionError | redis.exceptions.TimeoutError | OSError
+    ):
+        return not error_hints.is_refusal(str(error))
+    return isinstance(error, redis.exceptions.ResponseError) and full_text(error).startswith(
+        PASSING
+    )
+
+
+def is_unknown_host(error: Exception) -> bool:
+    """Returns True if the host name in the URL has no address, most often a typing error."""
+    return isinstance(error, redis.ConnectionError | OSError) and " not known" in str(error)
+
+
+def full_text(error: Exception) -> str:
+    """Returns the server's error with its code in front."""
+    return _CODES.get(type(error), "") + str(error)
+
+
+def is_on_the_move(error: Exception) -> bool:
+    """Returns True if a cluster is moving the slot, so a command of several keys is refused."""
+    return isinstance(error, redis.exceptions.ResponseError) and full_text(error).startswith(
+        ("TRYAGAIN", "ASK ")
+    )
+
+
+def is_cut_off(error: Exception) -> bool:
+    """Returns True if the server was demoted or is cut off: its slot map may be wrong."""
+    return isinstance(error, redis.exceptions.ResponseError) and full_text(error).startswith(
+        ("READONLY", "MASTERDOWN", "CLUSTERDOWN")
+    )
+
+
+def spoils_connections(error: Exception, *, in_cluster: bool) -> bool:
+    """Returns True if the server refuses every call: its name may lead to another server by now.
+
+    In a cluster, MOVED is about a slot and not about the server.
+    """
+    if not is_passing(error) or is_on_the_move(error):
+        return False
+    return not (in_cluster and full_text(error).startswith("MOVED"))
+
+
+def is_read_only(error: Exception) -> bool:
+    """Returns True if a replica or a demoted primary refused a write."""
+    return isinstance(error, redis.exceptions.ResponseError) and full_text(error).startswith(
+        "READONLY"
+    )
+
+
+def crosses_slots(error: FairlaneError) -> bool:
+    """Returns True if a script was refused, before it began, for keys in several slots."""
+    return isinstance(error, RedisUnfit) and "hash to the same slot" in str(error)
+
+
+def translate(
+    error: Exception,
+    place: str,
+    *,
+    is_replica: bool = False,
+    step: Command | Call | None = None,
+) -> FairlaneError:
+    """Returns our error, which says what happened, where, and what to do.
+
+    `is_replica`: the URL names a replica, so that a refused write is not a failover's doing. `step`
+    is what was refused, if that is known.
+    """
+    text = full_text(error)
+    code = text.split(" ", 1)[0]
+    known = _KNOWN.get(code)
+    if known is not None:
+        return known(text if known is not LayoutTooNew else f"Redis at {place}:{text[len(code) :]}")
+    if isinstance(error, redis.exceptions.AuthenticationError) or error_hints.is_refusal(text):
+        return RedisUnfit(f"Redis at {place} {error_hints.why_refused(text)}")
+    if code == "OOM":
+        return RedisFull(
+            f"Redis at {place} is full (maxmemory): nothing was written; "
+            "drain it or raise maxmemory"
+        )
+    if is_read_only(error):
+        kind = RedisUnfit if is_replica else RedisUnreachable
+        return kind(
+            f"Redis at {place} is a replica and can't be written to: name the primary, "
+            "or redis+sentinel:// which finds it"
+        )
+    if is_passing(error):
+        return RedisUnreachable(
+            f"Redis at {place} does not answer: {error_hints.why_unanswered(text, place)}"
+        )
+    why = error_hints.other_type(step) if code == "WRONGTYPE" else f"refused: {text}"
+    return RedisUnfit(f"Redis at {place} {why}")
