@@ -1,4 +1,4 @@
-"""What a Redis URL says: which servers, with or without TLS, and how each connection is made.
+"""Reads a Redis URL: the servers, with or without TLS, and the options of each connection.
 
 `redis://` and `unix://` are read as redis-py reads them. A cluster or a Sentinel's master has many
 hosts, the same credentials and the same options behind a `?`; `rediss` for `redis` means TLS.
@@ -27,7 +27,7 @@ SCHEMES = (
     "redis+sentinel",
     "rediss+sentinel",
 )
-# What a sentinel has none of, or others than the servers it watches.
+# A sentinel has no db, and its credentials differ from those of the servers it watches.
 OF_KEYS = frozenset({"db", "username", "password"})
 # Up to the last @, because a password may hold anything; also one without a user.
 _SECRET = re.compile(r"(://(?:[^:@/]*:)?).*@")
@@ -48,7 +48,7 @@ _YES_NO = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0
 
 
 class Target(NamedTuple):
-    """A URL, read."""
+    """The parts of a URL."""
 
     kind: Literal["one", "cluster", "sentinel"]
     is_secure: bool
@@ -78,12 +78,12 @@ def _shown_option(text: str) -> str:
 
 
 def read(url: str) -> Target:
-    """What `url` says; raises InvalidArgument, which shows no password."""
+    """Reads `url`. Raises InvalidArgument, which shows no password."""
     scheme = url.partition("://")[0]  # urlsplit refuses some passwords with a [
     if scheme not in SCHEMES:
-        known = ", ".join(f"{known}://" for known in SCHEMES)
+        known = ", ".join(f"{name}://" for name in SCHEMES)
         raise _invalid(url, f"it begins with one of {known}")
-    if not url.isprintable():  # urlsplit leaves some of these characters out
+    if not url.isprintable():  # urlsplit drops some of these characters
         raise _invalid(url, "%20 for a space, %0A for a newline and so on is expected")
     family, _, kind = scheme.partition("+")
     secure = family == "rediss"
@@ -125,7 +125,7 @@ def _is_plain(rest: str) -> bool:
     """Returns False where redis-py would connect to a part of the password, and name it."""
     try:
         parts = urlsplit(rest)
-        _ = parts.port  # looks whether it is a number
+        _ = parts.port  # raises if it is no number
     except ValueError:  # its text may hold a part of the password
         return False
     if parts.fragment:
@@ -137,7 +137,7 @@ def _is_plain(rest: str) -> bool:
 
 
 def _sentinel(url: str, place: str, target: Target) -> Target:
-    """`h:p,h:p/master[/db]`."""
+    """Reads `h:p,h:p/master[/db]`."""
     hosts, _, path = place.partition("/")
     master, _, db = path.partition("/")
     if not _MASTER.fullmatch(master):
@@ -203,8 +203,8 @@ _OPTIONS: dict[str, Callable[[str], Any]] = {
 
 
 def _options(url: str, query: str, *, is_secure: bool) -> dict[str, Any]:
-    """The options of a URL. What would change how this package speaks to Redis is none of them."""
-    found: dict[str, Any] = {}
+    """Reads the options of a URL; none changes how this package speaks to Redis."""
+    options: dict[str, Any] = {}
     is_sound = _SOUND.fullmatch(url.partition("?")[0]) is not None
     for name, value in parse_qsl(query, keep_blank_values=True):
         read_value = _OPTIONS.get(name)
@@ -214,13 +214,13 @@ def _options(url: str, query: str, *, is_secure: bool) -> dict[str, Any]:
         if name.startswith("ssl_") and not is_secure:
             raise _invalid(url, f"{name} needs a secure connection, rediss instead of redis")
         try:
-            found[name] = read_value(value)
+            options[name] = read_value(value)
         except ValueError as error:
             shown = f" {value!r}" if is_sound and _PLAIN_VALUE.fullmatch(value) else ""
             raise _invalid(url, f"{name}{shown}: {error}") from None
-    if is_secure:  # older redis-py does not look at the host's name
-        found.setdefault("ssl_check_hostname", found.get("ssl_cert_reqs") != "none")
-    return found
+    if is_secure:  # older redis-py does not check the host's name
+        options.setdefault("ssl_check_hostname", options.get("ssl_cert_reqs") != "none")
+    return options
 
 
 def _invalid(url: str, why: str) -> InvalidArgument:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.drivers.aio.driver import AsyncDriver
-from fairlane.drivers.aio.multiplexed import AT_ONCE
+from fairlane.drivers.aio.multiplexed import CALLS_PER_WRITE
 from fairlane.operations.lease import tokens
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
@@ -51,9 +51,9 @@ def test_what_is_asked_in_one_turn_is_one_write(server: FakeServer):
     async def scene() -> None:
         async with connected(server) as driver:
             writes = watched(driver)
-            asked = [echo(driver, b"%d" % i) for i in range(AT_ONCE - 1)]
+            asked = [echo(driver, b"%d" % i) for i in range(CALLS_PER_WRITE - 1)]
             found = await asyncio.gather(*asked, echo(driver, b"x", b"y"))
-            assert found == [*(b"%d" % i for i in range(AT_ONCE - 1)), [b"x", b"y"]]
+            assert found == [*(b"%d" % i for i in range(CALLS_PER_WRITE - 1)), [b"x", b"y"]]
             assert len(writes.sent) == 1
 
     asyncio.run(scene())
@@ -64,7 +64,7 @@ def test_of_very_much_the_server_hears_the_beginning_soon(server: FakeServer):
 
     async def scene() -> None:
         async with connected(server) as driver:
-            writes, words = watched(driver), [b"%d" % i for i in range(5 * AT_ONCE + 1)]
+            writes, words = watched(driver), [b"%d" % i for i in range(5 * CALLS_PER_WRITE + 1)]
             assert await asyncio.gather(*(echo(driver, word) for word in words)) == words
             assert len(writes.sent) == 6
             assert len(writes.sent[-1]) < len(writes.sent[0])

@@ -220,8 +220,8 @@ def test_a_loop_that_was_away_reads_before_it_gives_up(server: FakeServer):
             shared = shared_by(driver)
             task = asyncio.create_task(echo(driver, b"a"))
             await until(lambda: server.times(b"ECHO", b"a"))
-            shared._heard -= 100
-            shared._look()
+            shared._last_byte_at -= 100
+            shared._check_timeout()
             says.go.set()
             assert await task == b"a"
             assert shared_by(driver) is shared
@@ -238,10 +238,10 @@ def test_an_idle_line_is_not_taken_for_a_silent_one(server: FakeServer):
     async def scene() -> None:
         async with connected(server, patience_s=0, timeout_s=60) as driver:
             shared = shared_by(driver)
-            shared._heard -= 100
+            shared._last_byte_at -= 100
             task = asyncio.create_task(echo(driver, b"a"))
             await until(lambda: server.times(b"ECHO", b"a"))
-            assert shared.loop.time() - shared._heard < 50
+            assert shared.loop.time() - shared._last_byte_at < 50
             says.go.set()
             assert await task == b"a"
 
@@ -322,9 +322,9 @@ def test_time_in_which_nothing_was_sent_yet_is_not_the_servers_silence(server: F
             for word in (b"x", b"y"):
                 before = shared.loop.time()
                 asked = shared.ask(b"*2\r\n$4\r\nECHO\r\n$1\r\n%b\r\n" % word)
-                shared._heard = before - 100
+                shared._last_byte_at = before - 100
                 await asyncio.sleep(0)  # the turn ends: it is sent
-                assert shared._heard >= before
+                assert shared._last_byte_at >= before
                 assert await asked == word
 
     asyncio.run(scene())

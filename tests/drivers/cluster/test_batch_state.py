@@ -106,7 +106,7 @@ def test_a_slow_node_is_not_silent_for_ever(
     actor.driver.servers.failed(lines)
     slow.delay_s = 0.1
     assert actor.run(once(Command(b"GET", HERE))) == 1
-    assert not lines.is_silent
+    assert not lines.is_suspect
     actor.driver.servers.failed(lines)
     slow.delay_s = 0.0
     assert lines.briefly({})["socket_timeout"] == 0.02, "it has answered"
@@ -306,7 +306,7 @@ def test_a_node_may_be_added_while_another_one_fails(kind: Any):
         def __setitem__(self, name: Any, value: Any) -> None:
             servers.lines_at(("127.0.0.1", 2))
 
-    servers._silent = Adding()
+    servers._suspects = Adding()
     servers.failed(servers.lines_at(("127.0.0.1", 1)))
     assert set(servers._nodes) == {("127.0.0.1", 1), ("127.0.0.1", 2)}
 

@@ -36,19 +36,19 @@ def where(url: str) -> dict[str, Any]:
 
 def test_a_silent_node_is_left_soon(mute: dict[str, Any]):
     lines = sync_connections.ServerConnections(redis.ConnectionPool(**mute), "there")
-    lines.is_silent = True
+    lines.is_suspect = True
     with pytest.raises(redis.exceptions.TimeoutError):
         lines.take()
-    assert lines.is_silent
+    assert lines.is_suspect
 
 
 def test_a_silent_node_is_left_soon_by_asyncio(mute: dict[str, Any]):
     async def take() -> None:
         lines = aio_connections.ServerConnections(redis.asyncio.ConnectionPool(**mute), "there")
-        lines.is_silent = True
+        lines.is_suspect = True
         with pytest.raises(redis.exceptions.TimeoutError):
             await lines.take()
-        assert lines.is_silent
+        assert lines.is_suspect
 
     asyncio.run(take())
 
@@ -56,9 +56,9 @@ def test_a_silent_node_is_left_soon_by_asyncio(mute: dict[str, Any]):
 @pytest.mark.parametrize("redis_server", ["single"], indirect=True)
 def test_one_that_answers_has_its_time_again(redis_url: str):
     lines = sync_connections.ServerConnections(redis.ConnectionPool(**where(redis_url)), "there")
-    lines.is_silent = True
+    lines.is_suspect = True
     line = lines.take()
-    assert not lines.is_silent
+    assert not lines.is_suspect
     assert line.socket_timeout == LONG_S
     line.disconnect()
 
@@ -69,9 +69,9 @@ def test_one_that_answers_has_its_time_again_with_asyncio(redis_url: str):
         lines = aio_connections.ServerConnections(
             redis.asyncio.ConnectionPool(**where(redis_url)), "there"
         )
-        lines.is_silent = True
+        lines.is_suspect = True
         line = await lines.take()
-        assert not lines.is_silent
+        assert not lines.is_suspect
         assert line.socket_timeout == LONG_S
         await line.disconnect()
 
@@ -85,7 +85,7 @@ def test_who_did_not_answer_is_silent(redis_url: str):
         (node,) = servers.slots().nodes
         lines, other = servers.lines_at(node), servers.lines_at(("127.0.0.1", 1))
         servers.failed(lines)
-        assert (lines.is_silent, other.is_silent) == (True, False)
+        assert (lines.is_suspect, other.is_suspect) == (True, False)
 
 
 def test_a_silent_node_costs_less_than_a_failover():

@@ -168,7 +168,7 @@ class BatchRunner:
                 if part.asking:
                     await line.read_response()
                 reply = await self._reply(line, spread.steps[index], part, lines)
-                spread.told(index, reply)
+                spread.answer(index, reply)
                 if isinstance(reply, Exception) and self._driver.spoils(reply):
                     spoilt = reply
         except (redis.RedisError, OSError) as error:
@@ -195,7 +195,7 @@ class BatchRunner:
         else:
             for index, reply in zip(part.indexes, heard, strict=True):
                 told = await self._understood(reply, spread.steps[index], part, lines)
-                spread.told(index, told)
+                spread.answer(index, told)
                 if _is_the_end(reply):
                     spoilt = reply
                 elif isinstance(told, Exception) and self._driver.spoils(told):

@@ -38,7 +38,7 @@ class ServerConnections(ServerHealth):
     def shared(self) -> MultiplexedConnection | None:
         """The connection that all share, if there is one and it is sound."""
         found = self._shared
-        return found if found is not None and found.is_open and not self.is_silent else None
+        return found if found is not None and found.is_open and not self.is_suspect else None
 
     async def share(self) -> MultiplexedConnection:
         """The same, made if there is none, once for all who ask meanwhile.
@@ -55,7 +55,7 @@ class ServerConnections(ServerHealth):
     async def _make(self) -> MultiplexedConnection:
         if self.may_be_plain:
             await self._greet()
-        if self.is_silent:
+        if self.is_suspect:
             await self._probe()
             if (found := self.shared) is not None:  # it was sound all the time
                 return found
@@ -90,7 +90,7 @@ class ServerConnections(ServerHealth):
 
     async def take(self) -> Connection:
         """A connection, made if none is idle. A Sentinel's asks for its master as it connects."""
-        if self.is_silent:
+        if self.is_suspect:
             await self._probe()
         if self.may_be_plain:
             await self._greet()
@@ -255,10 +255,10 @@ class Servers(Topology[ServerConnections]):
                 if line is not None:
                     await line.disconnect(nowait=True)
                 raise
-            self._silent.pop(node, None)
+            self._suspects.pop(node, None)
             self.lines_at(node).give(line)
             if found.nodes:
-                return self._know(found)
+                return self._learn(found)
         raise failure
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What many tasks want at once is done once, whoever of them goes away meanwhile."""
+"""Single flight: one run serves all tasks that wait for it, also if some are cancelled."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _AGAIN_S = 0.05
 
 
 class SingleFlight(Generic[T]):
-    """Runs `make` as a task of its own; who wants its result while it runs waits for that run."""
+    """Runs `make` as its own task; all who want its result meanwhile wait for that run."""
 
     def __init__(self, make: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self._make = make
         self._task: asyncio.Task[T] | None = None
 
     async def result(self) -> T:
-        """What `make` returns. Raises what it raises, and ConnectionError when it is stopped."""
+        """Returns what `make` returns. Raises what it raises, and ConnectionError if stopped."""
         me = asyncio.current_task()
         seen = me.cancelling() if me is not None else 0
         task = self._task
@@ -33,23 +33,23 @@ class SingleFlight(Generic[T]):
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             is_me = me is not None and me.cancelling() > seen
-            if is_me or not task.cancelled():  # who asked was, and not only what he asked for
+            if is_me or not task.cancelled():  # the caller was cancelled, and not only the run
                 raise
             raise redis.ConnectionError("Connection closed.") from None
 
     async def stop(self) -> None:
-        """Ends what runs. Told again: wait_for of Python 3.11, under redis-py, may swallow it."""
+        """Cancels the run, repeatedly: wait_for of Python 3.11, under redis-py, may swallow it."""
         task = self._task
         while task is not None and not task.done():
             task.cancel()
             await asyncio.wait([task], timeout=_AGAIN_S)
 
     def forget(self) -> None:
-        """What ran in an event loop that is over never ends."""
+        """Drops a run of an event loop that has ended: it never ends."""
         self._task = None
 
     def _over(self, task: asyncio.Task[T]) -> None:
         if self._task is task:
             self._task = None
         if not task.cancelled():
-            task.exception()  # it was for those who waited, if any still did
+            task.exception()  # retrieved; those who still waited got it

@@ -1,7 +1,7 @@
-"""A batch on its way, without I/O: what still wants an answer, where it goes, and what came back.
+"""Keeps the state of a batch, without I/O: its unanswered steps, their routes and the replies.
 
 In a cluster the steps of a batch go to several nodes, and any of them may be refused because its
-slot is elsewhere or on the move. What was answered is never sent again; the rest is, in turns.
+slot is elsewhere or on the move. An answered step is never sent again; the others are, in turns.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MOST_HOPS = 5  # redirections of one step without a pause
 
 
 class NodePart(NamedTuple):
-    """What goes to one node: the key or address it is found by, and which steps."""
+    """The steps that go to one node, and the key or address by which the node is found."""
 
     place: bytes | slot_map.Address | None
     indexes: list[int]
@@ -36,7 +36,7 @@ class NodePart(NamedTuple):
 
 
 class BatchState:
-    """The state of one batch. `may_pass` says of an error whether the same may go well later.
+    """The state of one batch. `may_pass` returns True for an error that may pass.
 
     `away_s`: as in Batch; None where one server has all keys.
     """
@@ -60,23 +60,23 @@ class BatchState:
         if self._away_s is not None:
             self._rest_until = clock.mono_s() + self._away_s
         self._is_late = False
-        self._apart: list[int] = []  # those whose keys are on the move, and that have another way
+        self._apart: list[int] = []  # steps whose keys are on the move, and that have another way
         self._keys: list[bytes | None] = []  # in a cluster, of each step
         self._first: int | None = None  # the first step with a key ...
         self._beside: list[int] = []  # ... and those without, which go where it goes
 
     @property
     def is_over(self) -> bool:
-        """True when every step has its answer."""
+        """Returns True when every step is answered."""
         return not self._left
 
     def parts(self, home: Callable[[bytes], slot_map.Address | None] | None) -> list[NodePart]:
-        """Where to send what is left; `home` knows the cluster's slots, None = one server."""
+        """Groups the unanswered steps by node; `home` maps keys to nodes, None = one server."""
         if home is None:
             return [NodePart(None, list(self._left))]
         if not self._keys:
             self._find_keys()
-        if self._first in self._left:  # it went elsewhere: what was asked beside it goes along
+        if self._first in self._left:  # it was redirected: the steps without a key follow it
             self._left |= dict.fromkeys(self._beside, self._left[self._first])
         straight = {index: self._keys[index] for index, at in self._left.items() if at is None}
         found = [NodePart(key, indexes) for key, indexes in slot_map.group(straight, home)]
@@ -87,15 +87,15 @@ class BatchState:
         return [*found, *(NodePart(node, indexes, True) for node, indexes in aside.items())]
 
     def _find_keys(self) -> None:
-        """A step without a key (TIME) asks the clock of the node that the first other step asks."""
+        """Finds the key of each step. Keyless steps (TIME) go to the first keyed step's node."""
         own = [slot_map.key_of(step) for step in self.steps]
         self._first = next((index for index, key in enumerate(own) if key is not None), None)
         self._beside = [index for index, key in enumerate(own) if key is None]
         first = None if self._first is None else own[self._first]
         self._keys = [first if key is None else key for key in own]
 
-    def told(self, index: int, reply: Any) -> None:
-        """The answer to a step, or the error instead of it."""
+    def answer(self, index: int, reply: Any) -> None:
+        """Notes the reply to a step, or its error."""
         if not isinstance(reply, Exception) or not self._may_pass(reply):
             self.replies[index] = reply
             del self._left[index]
@@ -107,10 +107,10 @@ class BatchState:
             del self._left[index]
 
     def broke(self, indexes: list[int], error: Exception) -> None:
-        """The connection broke, or was not to be had, before these were answered."""
+        """Notes that the connection broke, or was not made, before these steps were answered."""
         for index in indexes:
             if index in self._left:
-                self.told(index, error)
+                self.answer(index, error)
 
     def skip_if_away(self, indexes: list[int], server: ServerHealth) -> bool:
         """Gives up these steps and returns True if the server is away and no try is due."""
@@ -140,10 +140,10 @@ class BatchState:
         return error
 
     def other_ways(self) -> Iterator[tuple[int, Operation[Any]]]:
-        """What the last turn found on the move: the steps, each with what does the same.
+        """Yields each step that the last turn found on the move, and the operation to run instead.
 
-        Their results go into `replies`. The next turn comes at once, once more than patience says:
-        they may have taken all of it.
+        Their results go into `replies`. The next turn follows without a pause, even if these
+        operations have used up all patience.
         """
         while self._apart:
             index = self._apart.pop(0)
@@ -165,7 +165,7 @@ class BatchState:
         return clock.mono_s() >= self._rest_until
 
     def pause(self, delays: Iterator[float]) -> float | None:
-        """Seconds until the next turn; None when patience is over."""
+        """Returns the seconds until the next turn; None when patience is over."""
         is_late, self._is_late = self._is_late, False
         if all(asked is not None for asked in self._left.values()) and self._hops < _MOST_HOPS:
             self._hops += 1
@@ -173,9 +173,9 @@ class BatchState:
         return 0.0 if is_late else next(delays, None)
 
     def result(self, *, is_replica: bool = False) -> list[Any]:
-        """The replies. Raises the first error; a lenient batch has it for the step's reply.
+        """Returns the replies. Raises the first error, unless the batch is lenient: it is a reply.
 
-        When nothing at all was answered, that is raised in any case.
+        A batch of which no step was answered raises in any case.
         """
         for index in self._left:
             self.replies[index] = self._error(index)
@@ -199,7 +199,7 @@ class BatchState:
 
     def _ours(self, index: int, *, is_replica: bool = False) -> FairlaneError:
         error = self.replies[index]
-        if isinstance(error, FairlaneError):  # of another way
+        if isinstance(error, FairlaneError):  # of the operation run instead
             return error
         step = self.steps[index]
         return error_mapping.translate(error, self._place, is_replica=is_replica, step=step)
@@ -211,7 +211,7 @@ def batch_of(step: Command | Call) -> Batch:
 
 
 def asked_at(error: Exception) -> slot_map.Address | None:
-    """The node that an ASK names."""
+    """Returns the node that an ASK names."""
     if isinstance(error, redis.exceptions.AskError) and not isinstance(
         error, redis.exceptions.MovedError
     ):

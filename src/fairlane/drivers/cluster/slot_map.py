@@ -1,4 +1,4 @@
-"""Where a step goes: the key that decides it, and the map from hash slots to a cluster's nodes."""
+"""Routes a step: the key that decides, and the map from hash slots to a cluster's nodes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _KEY_AT: dict[Arg, int] = {
 
 
 def key_of(step: Command | Call) -> bytes | None:
-    """The key whose slot decides where the step goes; None when any node will do."""
+    """Returns the key whose slot decides where the step goes; None if any node will do."""
     if isinstance(step, Call):
         return step.keys[0]
     args = step.args
@@ -44,20 +44,19 @@ def _as_bytes(arg: Arg) -> bytes:
 def group(
     keys: dict[int, bytes | None], home: Callable[[bytes], Address | None]
 ) -> list[tuple[bytes | None, list[int]]]:
-    """The steps of a batch by node: (a key of that node, indexes in their order).
+    """Groups the steps of a batch by node: (a key of that node, indexes in their order).
 
-    `keys`: by index, the key that decides. While the nodes are unknown, steps are told apart by
-    their slots.
+    `keys`: by index, the key that decides. While the nodes are unknown, steps are grouped by slot.
     """
-    found: dict[Address | int | None, tuple[bytes | None, list[int]]] = {}
+    groups: dict[Address | int | None, tuple[bytes | None, list[int]]] = {}
     for index, key in keys.items():
         node = None if key is None else home(key) or key_slot(key)
-        found.setdefault(node, (key, []))[1].append(index)
-    return list(found.values())
+        groups.setdefault(node, (key, []))[1].append(index)
+    return list(groups.values())
 
 
 def address(text: str) -> Address:
-    """`host:port` as a pair. Raises InvalidArgument."""
+    """Reads `host:port`. Raises InvalidArgument."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdigit():
         raise InvalidArgument(f"Redis node {text!r} is not valid: host:port is expected")
@@ -65,24 +64,24 @@ def address(text: str) -> Address:
 
 
 class SlotMap:
-    """Which primary serves which slots, from the reply to CLUSTER SLOTS."""
+    """Maps slots to primaries, as read from the reply to CLUSTER SLOTS."""
 
     def __init__(self, reply: list[Any], asked: str) -> None:
         ranges = sorted((row[0], row[1], row[2]) for row in reply)
         self._starts = [first for first, _, _ in ranges]
         self._ends = [last for _, last, _ in ranges]
-        # A node that does not know its own name is reached by the name we asked it under.
+        # A node without a name of its own is reached by the name that we asked it under.
         self._homes: list[Address] = [
             ((home[0] or b"").decode() or asked, home[1]) for _, _, home in ranges
         ]
 
     @property
     def nodes(self) -> list[Address]:
-        """Every primary once."""
+        """Returns every primary once."""
         return list(dict.fromkeys(self._homes))
 
     def home(self, key: bytes) -> Address | None:
-        """The primary of the key's slot; None for a slot nobody serves."""
+        """Returns the primary of the key's slot; None if no node serves it."""
         slot = key_slot(key)
         at = bisect_right(self._starts, slot) - 1
         return self._homes[at] if at >= 0 and slot <= self._ends[at] else None

@@ -1,6 +1,6 @@
-"""Where steps go, without I/O: one server, or the primaries of a cluster as they are needed.
+"""The servers behind a URL, without I/O: one server, or the primaries of a cluster.
 
-`sync_servers` and `aio_servers` connect; each names its classes of redis-py in KINDS.
+`sync` and `aio` name their classes of redis-py in KINDS.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ BRIEF = ("socket_timeout", "socket_connect_timeout")
 
 
 class ServerHealth:
-    """What both drivers' Lines know of their server."""
+    """Tracks whether a server answers."""
 
     place = ""
-    may_be_plain = False  # TLS is wanted, and the server may answer without it
-    is_silent = False  # it did not answer; nobody knows whether it does now
+    may_be_plain = False  # the URL wants TLS, and the server may answer without it
+    is_suspect = False  # its last call was not answered, so the next connection is a short try
     _try_s = 0.0
     _away_since = 0.0  # its first call without an answer, by clock.mono_s; 0 = it has answered
     _tried_at = _again_at = _noted_at = 0.0
 
     def briefly(self, options: dict[str, Any]) -> dict[str, Any]:
-        """The options of a connection that is to find out: it waits for a short time only."""
+        """Returns the options of a connection with a short timeout, to probe the server."""
         usual = options.get("socket_timeout") or settings.SOCKET_TIMEOUT_S
         self._try_s = min(usual, self._try_s or settings.FIRST_RETRY_TIMEOUT_S)
         return options | dict.fromkeys(BRIEF, self._try_s)
 
     def was_too_slow(self) -> None:
-        """The next try takes twice as long: a slow server is not a silent one."""
+        """Doubles the timeout of the next probe: the server may be slow."""
         self._try_s *= 2
 
     def has_answered(self) -> None:
-        """Nobody need find out any more."""
-        self.is_silent, self._try_s = False, 0.0
+        """Notes that a probe was answered: no more probes."""
+        self.is_suspect, self._try_s = False, 0.0
 
     def note_silence(self) -> None:
         """Notes a call without a reply. The longer the server is away, the later the next try.
@@ -100,7 +100,7 @@ L = TypeVar("L", bound=ServerHealth)  # a driver's Lines: its connections to one
 
 
 class Kinds(NamedTuple):
-    """The classes of one kind of I/O."""
+    """The classes of one kind of I/O, blocking or asyncio."""
 
     pool: Any
     secure: Any
@@ -110,7 +110,7 @@ class Kinds(NamedTuple):
 
 
 class Topology(Generic[L]):
-    """What is known of the servers behind a URL."""
+    """The servers behind a URL, as far as they are found."""
 
     KINDS: Kinds
 
@@ -123,9 +123,9 @@ class Topology(Generic[L]):
         self._one: L | None = None
         self._nodes: dict[slot_map.Address, L] = {}
         self._map: slot_map.SlotMap | None = None
-        self._told: slot_map.SlotMap | None = None  # the same, also when it may be wrong by now
+        self._last_map: slot_map.SlotMap | None = None  # the same, also when it may be wrong by now
         self._seeds: list[slot_map.Address] = []
-        self._silent: dict[slot_map.Address, bool] = {}  # asked last, the latest last of all
+        self._suspects: dict[slot_map.Address, bool] = {}  # asked last, the latest last of all
         self._asked_at = 0.0  # when the slots were last read, by clock.mono_s
         self._guards: list[Any] = []
         self.nodes: list[slot_map.Address | None] = [None]  # as At wants them, once asked for
@@ -153,18 +153,18 @@ class Topology(Generic[L]):
         return self._one is not None
 
     def home(self, key: bytes) -> slot_map.Address | None:
-        """The node of this key as known now; None before the cluster was asked."""
+        """Returns the node of this key as known now; None before the slots are read."""
         slots = self._map  # another thread may forget it meanwhile
         return slots.home(key) if slots is not None else None
 
     @property
     def homes(self) -> Callable[[bytes], slot_map.Address | None]:
-        """What tells the node of a key as it was told last, whatever is learnt meanwhile."""
-        told = self._told
-        return told.home if told is not None else lambda _: None
+        """Returns a lookup of a key's node in the last slot map, which stays as it is now."""
+        last_map = self._last_map
+        return last_map.home if last_map is not None else lambda _: None
 
     def moved(self) -> None:
-        """A node disowned a slot or fell silent: the slots are asked for anew."""
+        """Makes the next call read the slots: a node disowned one or did not answer."""
         self._map = None
 
     def look_again(self) -> None:
@@ -173,40 +173,40 @@ class Topology(Generic[L]):
             self._map = None
 
     def failed(self, lines: L) -> None:
-        """A server did not answer: it is the last to be asked who serves what.
+        """Notes that a server did not answer: it is the last to be asked for the slots.
 
-        And its next connection is tried for a short time only: while it hangs and nobody has taken
-        over yet, each try would cost the whole timeout.
+        Its next connection is a short try: while it hangs and no replica has taken over, each try
+        would cost the whole timeout.
         """
         self.distrust(lines)
         if lines is not self._one:
-            lines.is_silent = True
+            lines.is_suspect = True
 
     def doubt(self) -> None:
         """Makes the next connection to each server a short try, until the server answers."""
         for lines in self._all_lines():
-            lines.is_silent = True
+            lines.is_suspect = True
 
     def distrust(self, lines: L) -> None:
-        """A server is the last to be asked who serves what: as one that the others can't reach.
+        """Makes a server the last to be asked for the slots.
 
-        It answers, but may be wrong.
+        It may be cut off from the others: it answers, but its map may be wrong.
         """
         self._map = None
         lines.note_silence()
         for node, known in list(self._nodes.items()):  # another thread may add one
             if known is lines:
-                self._silent.pop(node, None)
-                self._silent[node] = True
+                self._suspects.pop(node, None)
+                self._suspects[node] = True
 
-    def _know(self, found: slot_map.SlotMap) -> slot_map.SlotMap:
-        """A cluster has told its slots."""
+    def _learn(self, found: slot_map.SlotMap) -> slot_map.SlotMap:
+        """Keeps a slot map that a cluster sent."""
         self._asked_at = clock.mono_s()
-        self._map, self._told, self.nodes = found, found, [*found.nodes]
+        self._map, self._last_map, self.nodes = found, found, [*found.nodes]
         return found
 
     def _there(self, slots: slot_map.SlotMap, key: bytes | slot_map.Address | None) -> L:
-        """The connections to the primary of this key, or to the one named; None = any."""
+        """Returns the connections to the primary of this key or address; None = any primary."""
         if isinstance(key, tuple):
             if key in slots.nodes:
                 return self.lines_at(key)
@@ -218,28 +218,28 @@ class Topology(Generic[L]):
         return self.lines_at(home)
 
     def _any(self, nodes: list[slot_map.Address]) -> slot_map.Address:
-        return next((node for node in nodes if node not in self._silent), nodes[0])
+        return next((node for node in nodes if node not in self._suspects), nodes[0])
 
     def tries(self) -> Iterator[bool]:
-        """How often any one server may be asked something, in a cluster another one each time.
+        """Yields once for each try to ask any server, in a cluster another one each time.
 
-        True for the last time.
+        True for the last try.
         """
         count = 1 if self.is_one else _TRIES
         return (left == 1 for left in range(count, 0, -1))
 
     def lines_at(self, node: slot_map.Address) -> L:
-        """The connections to a node, whatever it is."""
+        """Returns the connections to a node, whatever it is."""
         if node not in self._nodes:
             pool = self.KINDS.pool(host=node[0], port=node[1], **self._options)
             self._nodes.setdefault(node, self.KINDS.lines(pool, f"{node[0]}:{node[1]}"))
         return self._nodes[node]
 
     def _to_ask(self) -> list[slot_map.Address]:
-        """The nodes that may tell the slots: those in use first, those that failed last."""
+        """Returns the nodes to ask for the slots: those in use first, those that failed last."""
         known = [*self._nodes, *self._seeds, *(node for node in self.nodes if node)]
-        fine = [node for node in known if node not in self._silent]
-        return list(dict.fromkeys([*fine, *self._silent, *known]))
+        fine = [node for node in known if node not in self._suspects]
+        return list(dict.fromkeys([*fine, *self._suspects, *known]))
 
     def _all_lines(self) -> list[L]:
         return [*self._nodes.values(), *([self._one] if self._one else [])]

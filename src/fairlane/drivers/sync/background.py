@@ -1,4 +1,4 @@
-"""A second thread of a process, in which an operation runs while the first one handles."""
+"""Runs an operation in a second thread while the first thread runs the handler."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SENT_S = 0.02  # a handler need not wait for a Redis that is away
 
 
 class OneShotEvent:
-    """Given once by one thread and waited for by another; cheaper than threading.Event."""
+    """Set once by one thread and awaited by another; cheaper than threading.Event."""
 
     __slots__ = ("_lock",)
 
@@ -25,20 +25,20 @@ class OneShotEvent:
         self._lock.acquire()
 
     def give(self) -> None:
-        """Whoever waits goes on; once is enough, and more do no harm."""
+        """Releases the waiting thread. A repeat is a no-op."""
         if self._lock.locked():
             self._lock.release()
 
     def wait(self, timeout_s: float = -1) -> bool:
-        """True when it was given within `timeout_s`; -1 = however long it takes.
+        """Returns True if it was given within `timeout_s`; -1 = no limit.
 
-        One wait that was True is the only one.
+        May be waited for successfully once.
         """
         return self._lock.acquire(timeout=timeout_s)
 
 
 class BackgroundRunner:
-    """Runs one call at a time in its own thread, which starts with the first and dies with us."""
+    """Runs one call at a time in a daemon thread, which starts with the first call."""
 
     def __init__(self) -> None:
         self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -47,21 +47,20 @@ class BackgroundRunner:
     def handle(
         self, handle: Callable[[], Any], run: Callable[[OneShotEvent, OneShotEvent], Any]
     ) -> Handled:
-        """What `handle` returns, called here, and what `run` returns or raises, called there.
+        """Calls `handle` in this thread and `run` in the other; returns the results of both.
 
-        `run` gets two signals: one to give when its first words are sent, for which `handle` waits,
-        not for long, so that Redis is busy while we are; and one that is given when `handle` has
-        come back.
-        Raises what `handle` raises, at once.
+        `run` gets two events. It gives the first when its first steps are sent: `handle` waits a
+        moment for it, so that Redis is busy meanwhile. The second is given when `handle` returns.
+        An error of `handle` is raised immediately; an error of `run` is part of the result.
         """
         sent, handled, done = OneShotEvent(), OneShotEvent(), OneShotEvent()
-        came: list[Any] = [None, None]
+        result: list[Any] = [None, None]
 
         def call() -> None:
             try:
-                came[0] = run(sent, handled)
+                result[0] = run(sent, handled)
             except BaseException as error:  # noqa: BLE001  raised where it can be dealt with
-                came[1] = error
+                result[1] = error
             sent.give()
             done.give()
 
@@ -73,7 +72,7 @@ class BackgroundRunner:
         finally:
             handled.give()
         done.wait()
-        return Handled(outcomes, came[0], came[1])
+        return Handled(outcomes, result[0], result[1])
 
     def _start(self) -> None:
         if self._pid != os.getpid():  # a forked child has none of its parent's threads

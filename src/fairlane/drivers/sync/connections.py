@@ -28,7 +28,7 @@ class ServerConnections(ServerHealth):
 
     def take(self) -> Connection:
         """A connection, made if none is idle. A Sentinel's asks for its master as it connects."""
-        if self.is_silent:
+        if self.is_suspect:
             self._probe()
         if self.may_be_plain:
             self._greet()
@@ -103,7 +103,7 @@ class Servers(Topology[ServerConnections]):
 
     def slots(self) -> slot_map.SlotMap:
         """A cluster's slots, asked for when needed."""
-        return self._map or self._know(self._ask())
+        return self._map or self._learn(self._ask())
 
     def _ask(self) -> slot_map.SlotMap:
         failure: Exception = RedisUnreachable(f"no node of {self.place} answers")
@@ -119,7 +119,7 @@ class Servers(Topology[ServerConnections]):
                 failure = error
                 self.failed(self.lines_at(node))
                 continue
-            self._silent.pop(node, None)
+            self._suspects.pop(node, None)
             self.lines_at(node).give(line)
             if found.nodes:
                 return found

@@ -224,7 +224,7 @@ class Calls:
                 if part.asking:
                     line.read_response()
                 reply = self._reply(line, spread.steps[index], part)
-                spread.told(index, reply)
+                spread.answer(index, reply)
                 if isinstance(reply, Exception) and self.driver.spoils(reply):
                     spoilt = reply
         except (redis.RedisError, OSError) as error:
