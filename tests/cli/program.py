@@ -15,6 +15,7 @@ import fairlane
 from fairlane import settings
 from fairlane.model import Token, Verdict
 from fairlane.operations.lease import leases, tokens
+from fairlane.operations.lease.follow_up import follow_up
 from fairlane.protocol.steps import Batch
 from fairlane.queue import Queue
 from tests.support.requests import waiting_bodies
@@ -156,8 +157,8 @@ def hold(url: str) -> None:
         popped = opened.driver.run(_once(tokens.pop(opened.name, 50)))
         token = tokens.parse(popped.tokens[0])
         assert token is not None
-        word, _, _ = opened.driver.run(leases.acquire(token, "host:1", "1", 1))
-        assert word == "ok"
+        reply, _ = opened.driver.run(leases.acquire(token, "host:1", "1", 1))
+        assert reply.is_ok
 
 
 def _once(step: Step) -> Operation[Any]:
@@ -167,13 +168,11 @@ def _once(step: Step) -> Operation[Any]:
 def _settle_one(
     token: Token, queue: str, answer: Callable[[int, bytes], bytes | None]
 ) -> Operation[list[bytes]]:
-    word, held, rest = yield from leases.acquire(token, "host:1", "1", 1)
+    acquired, held = yield from leases.acquire(token, "host:1", "1", 1)
+    if calls := follow_up(queue, (token.request_id, acquired)):
+        yield Batch(calls)
     if held is None:
-        if word != "ended" and rest:
-            yield Batch(tokens.insert(queue, token.request_id, rest))
         return []
-    if rest:
-        yield Batch(tokens.insert(queue, token.request_id, rest))
     ((entry_id, (_, given)),) = held.entries
     index = entry_id.partition(b"-")[2]
     try:

@@ -35,6 +35,7 @@ KEYS = {
 ENQUEUE = Script(
     "enqueue",
     """
+-- Says: = status
 local req_stream = string.format("sub:{%s}", KEYS[1])
 redis.call("SET", string.format("counter:{%s}", KEYS[1]), #ARGV)
 redis.call("XADD", req_stream, "*", "req", "0")
@@ -49,6 +50,7 @@ return redis.status_reply("OK")
 INSERT_TOKENS = Script(
     "insert_tokens",
     """
+-- Says: = status
 for i = 1, ARGV[2] do
   redis.call("LPUSH", KEYS[1], ARGV[1])
 end
@@ -58,6 +60,7 @@ return redis.status_reply("OK")
 COMPLETE = Script(
     "complete",
     """
+-- Says: = status
 local req_stream = string.format("sub:{%s}", KEYS[1])
 local counter = string.format("counter:{%s}", KEYS[1])
 redis.call("HSET", string.format("handled:{%s}", KEYS[1]), ARGV[2], 1)

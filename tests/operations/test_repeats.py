@@ -117,8 +117,8 @@ def slice_of_a_token(driver: Any, count: int) -> Slice | None:
     """A slice, if there is a token that is good for one."""
     while (token := pop(driver)) is not None:
         held: Slice | None
-        word, held, more = driver.run(leases.acquire(token, "w:1", "7", count))
-        insert(driver, "req", token.request_id, more if word != "ended" else [])
+        reply, held = driver.run(leases.acquire(token, "w:1", "7", count))
+        insert(driver, "req", token.request_id, reply.tokens if reply.has_tokens else [])
         if held is not None:
             return held
     return None
@@ -319,9 +319,9 @@ def dies(driver: Any) -> None:
 
 def lives(driver: Any) -> None:
     driver.run(registry.register_worker("req", "w:1", "box", 1, "7"))
-    assert driver.run(registry.register_worker("req", "w:1", "box", 1, "8"))[0] == b"taken"
+    assert driver.run(registry.register_worker("req", "w:1", "box", 1, "8"))[0].is_taken
     driver.run(registry.wake("req", "w:1", 2))
-    assert driver.run(registry.heartbeat("req", "w:1", "7", "nothing", died=True))[-1] > 0
+    assert driver.run(registry.heartbeat("req", "w:1", "7", "nothing", died=True)).died > 0
     driver.run(registry.unregister_worker("req", "w:1", "7"))
 
 

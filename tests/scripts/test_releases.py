@@ -67,10 +67,10 @@ def test_a_worker_of_ours_says_which_layout_it_knows(lane: Lane, driver: SyncDri
     """So that a later release sees what it must not change under its feet."""
     from fairlane.operations.maintenance import registry
 
-    assert driver.run(registry.register_worker("req", "w:1", "box", 1, "7"))[0] == b"ok"
+    assert driver.run(registry.register_worker("req", "w:1", "box", 1, "7"))[0].is_ok
     assert lane.client.hget(CONF, "layout") == b"1"
     lane.client.hset(CONF, "layout", "1")
-    assert driver.run(registry.register_worker("req", "w:1", "box", 1, "7"))[0] == b"ok"
+    assert driver.run(registry.register_worker("req", "w:1", "box", 1, "7"))[0].is_ok
     lane.client.delete(CONF, keys.workers("req"), keys.worker("req", "w:1"))
 
 

@@ -297,6 +297,73 @@ def test_two_scripts_never_share_a_name():
     assert [made.name for made in library()] == NAMES
 
 
+# ------------------------------------------------------------------ replies
+
+
+def returned_in(code: str) -> Iterator[list[str]]:
+    """The elements of every reply that begins with a literal word."""
+    for match in re.finditer(r'\{(?="[a-z]+"[,}])', code):
+        if "return " in code[code.rindex("\n", 0, match.start()) : match.start()]:
+            yield split(code, match.end())
+    for match in re.finditer(r'return finish_or_mint\([^"\n]+, (?=")', code):
+        yield [*split(code, match.end()), "tokens"]
+
+
+@script_of
+def test_a_header_names_what_the_script_returns(name: str):
+    """Each literal reply has a word of the header and its fields; no word of it is made up."""
+    made = script(name)
+    code = plain(without_unused(expand(ROOT, path_of(name))))
+    if made.replies.is_plain or made.replies.untagged:
+        return
+    seen = set()
+    for word, *fields in returned_in(code):
+        reply = made.replies[word.strip('"').encode()]
+        seen.add(reply.word)
+        if not any(field.startswith("unpack(") for field in fields):
+            assert len(fields) == len(reply.fields), f"{name} returns {word} with {fields}"
+    unseen = {word.decode() for word in made.replies} - seen
+    assert {word for word in unseen if f'"{word}"' not in code} == set()
+
+
+@script_of
+def test_a_reply_has_the_names_of_its_header(name: str):
+    """Each field by its name, and each word by a property; any other name is an error."""
+    made = script(name)
+    for word, kind in made.replies.items():
+        raw = [word, *([number] * 10 for number in range(len(kind.fields)))]
+        reply = made.reply(raw)
+        assert reply == tuple(raw)
+        for field, value in zip(kind.fields, raw[1:], strict=True):
+            assert getattr(reply, field) == (tuple(value) if field == "summary" else value)
+        for other in made.replies:
+            assert getattr(reply, f"is_{other.decode()}") is (other == word)
+        with pytest.raises(AttributeError, match=f"the reply {name} {kind.word} has no nonsense"):
+            _ = reply.nonsense
+
+
+def test_a_word_that_the_header_lacks_is_an_error():
+    """As a wrong argument is: the script and its header differ."""
+    with pytest.raises(TypeError, match=r"extend replied b'maybe': its header has ok \| cancelled"):
+        script("extend").reply([b"maybe"])
+
+
+def test_a_list_without_a_word_has_names_too():
+    """Its last field may be missing, or stand for all that follow."""
+    moved = script("promote").reply([3, 17])
+    assert (moved.moved, moved.next_due, moved.word, moved.is_ended) == (3, 17, "", False)
+    settled = script("complete_and_acquire").reply([[b"lost"]])
+    assert (settled.completed, settled.acquired) == ([b"lost"], None)
+    assert script("intend").reply([0, b"", 5, b"0"]).scores == (5, b"0")
+
+
+@pytest.mark.parametrize("header", ["Ok", "ok count", "ok | 1", "", "ok left, tokens"])
+def test_a_header_that_cannot_be_read_is_an_error(header: str):
+    """At the load of the script."""
+    with pytest.raises(ValueError, match="broken"):
+        Script("broken", f"-- Says: {header}\nreturn 1\n")
+
+
 # ------------------------------------------------------------------ unpack
 
 WATCHED = """local unpack = function(t, i, j)

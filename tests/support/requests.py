@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane.model import result_head
 from fairlane.operations.lease import leases, tokens
+from fairlane.operations.lease.follow_up import follow_up
 from fairlane.protocol import keys
 from fairlane.protocol.request_hash import PACKED, unpacked
 from fairlane.protocol.scripts import Dialect, Library, library
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from fairlane.drivers.sync.driver import SyncDriver
     from fairlane.model import Slice, Token
+    from fairlane.protocol.scripts import Script
     from fairlane.protocol.steps import Operation, Step
 
 T0 = 1_700_000_000_000
@@ -103,6 +105,18 @@ class Held:
         return [body for _, body in self.entries]
 
 
+def agree(script: Script, raw: Any) -> None:
+    """Fails when a reply of a script is not one that its header names."""
+    if script.replies.is_plain:
+        assert not (isinstance(raw, list) and raw and isinstance(raw[0], str)), raw
+        return
+    reply = script.reply(raw)
+    least = most = len(reply.fields) + bool(reply.word)
+    if reply.fields and reply.fields[-1].endswith(("?", "...")):
+        least, most = least - 1, most if reply.fields[-1].endswith("?") else len(raw)
+    assert least <= len(raw) <= most, f"{script.name} replied {raw}, not {script.replies.header}"
+
+
 def once(step: Step) -> Operation[Any]:
     """An operation of one step."""
     return (yield step)
@@ -162,7 +176,9 @@ class Lane:
         script = getattr(self.scripts, name)
         if "now" in script.params:
             given.setdefault("now", self.now)
-        return self.driver.run(once(script(names, **given)))
+        reply = self.driver.run(once(script(names, **given)))
+        agree(script, reply)
+        return reply
 
     def request(self, name: str, **given: Any) -> list[Any]:
         """Run a script of the request's slot, then check the request."""
@@ -500,9 +516,9 @@ def pop_token(driver: SyncDriver, queue: str = "req") -> Token | None:
 def take_slice(driver: SyncDriver, queue: str = "req", count: int = 1000) -> Slice | None:
     """A slice of the most urgent token that is not stale; what it brings is dispatched."""
     while (token := pop_token(driver, queue)) is not None:
-        word, held, more = driver.run(leases.acquire(token, "w:1", "7", count))
-        if word != "ended":
-            insert(driver, queue, token.request_id, more)
+        reply, held = driver.run(leases.acquire(token, "w:1", "7", count))
+        for call in follow_up(queue, (token.request_id, reply)):
+            driver.run(once(call))
         if held is not None:
             return held
     return None
@@ -515,12 +531,10 @@ def settle(driver: SyncDriver, held: Slice, queue: str = "req", answer: bytes = 
         index = entry_id.rpartition(b"-")[2]
         pairs += (result_head(index, b"d", held.attempt, 0, 1500), answer + body)
     ids = [entry_id for entry_id, _ in held.entries]
-    reply = driver.run(once(leases.complete(held, ids, pairs, [], keep=False)))
-    if reply[0] == b"ended":
-        driver.run(once(tokens.retire(queue, held.request_id, reply[1])))
-    else:
-        insert(driver, queue, held.request_id, reply[2])
-    return bytes(reply[0])
+    reply = driver.run(leases.complete(held, ids, pairs, [], keep=False).run())
+    for call in follow_up(queue, (held.request_id, reply)):
+        driver.run(once(call))
+    return reply.word.encode()
 
 
 def insert(driver: SyncDriver, queue: str, request_id: str, flat: list[Any]) -> None:

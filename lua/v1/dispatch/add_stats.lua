@@ -1,6 +1,6 @@
 -- add_stats: adds what one worker process measured to the queue's statistics. A repeat after a lost
 -- reply counts twice: these are measurements, the accounts are in each request.
--- Says: how many fields
+-- Says: = fields
 -- @flags allow-oom
 local stats = KEYS[1]  -- {queue}:stats  hash  <priority>:<what> -> number; a name ending in max keeps the largest
 local numbers = 1  -- ARGV[1...]  field, whole number

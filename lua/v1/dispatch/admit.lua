@@ -1,7 +1,8 @@
 -- admit: asks for room for one chunk of a request. Idempotent by the chunk's number. Where nothing waits
 -- there is always room, also for a chunk above the bound. A refusal claims the next recount for its
 -- caller when the last one is a second old, so that a hundred producers do not all recount.
--- Says: ok | full waiting max recount (1 = please recount and ask again)
+-- Says: ok | full waiting max_waiting recount
+--   recount = 1: the caller should recount and ask again
 -- @flags grows
 local conf = KEYS[1]  -- {queue}:conf  hash  max_waiting, waiting, recounted
 local loads = KEYS[2]  -- {queue}:load  hash  request -> what it adds to what waits

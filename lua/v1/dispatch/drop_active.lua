@@ -1,6 +1,8 @@
 -- drop_active: an entry leaves `active`, unless it was moved since. If its request was seen to exist and is gone
 -- (reschedule_active leaves a fraction in the score, an intent is whole), that is logged
--- as `lost`: once, by the call that takes the entry out. If the log refuses it, the entry stays. Says: 1 | 0
+-- as `lost`: once, by the call that takes the entry out. If the log refuses it, the entry stays.
+-- Says: = dropped
+--   dropped = 1, or 0 if the entry has another score
 -- @flags allow-oom
 local active = KEYS[1]  -- {queue}:active  zset  request -> when to look at it next, ms
 local completed = KEYS[2]  -- {queue}:completed  stream  one entry per finished request

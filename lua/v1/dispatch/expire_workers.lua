@@ -1,4 +1,5 @@
--- expire_workers: forgets workers that have not beaten for a whole TTL. Says: their names
+-- expire_workers: forgets workers that have not beaten for a whole TTL.
+-- Says: = workers
 -- @flags allow-oom
 local workers = KEYS[1]  -- {queue}:workers  zset  worker -> last beat, ms
 local now = ARGV[1]  -- ms, "" = server time

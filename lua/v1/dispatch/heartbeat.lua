@@ -1,7 +1,9 @@
 -- heartbeat: renews a worker, hands the maintenance lock on and says what is due next: nothing else polls.
--- Says: ok leads now active_due delayed_due oldest_beat shards left died (dues: 0 = nothing; shards and left
---   as set_shards returns them; died = when a beat reported last that tokens may be lost, 0 = never) | drain (its record was deleted) |
---   unknown (the record is gone or has expired: register again) | replaced (another process has the name)
+-- Says: ok leads now active_due delayed_due oldest_beat shards left died | drain | unknown | replaced
+--   active_due, delayed_due = 0: nothing is due; shards, left = as in set_shards
+--   died = when a beat last reported that tokens may be lost, 0 = never
+--   drain: the worker's record was deleted; unknown: it is gone or has expired, so the worker registers again
+--   replaced: another process has the name
 -- @flags allow-oom
 local workers = KEYS[1]  -- {queue}:workers  zset  worker -> last beat, ms
 local worker = KEYS[2]  -- {queue}:worker:<host:port>  hash  host, pid, started, renewed

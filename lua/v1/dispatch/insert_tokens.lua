@@ -1,5 +1,6 @@
 -- insert_tokens: dispatches what mint returned, of one request or many. Never touches `active`. A token
--- twice costs one stale acquire. Says: how many
+-- twice costs one stale acquire.
+-- Says: = tokens_inserted
 -- @flags allow-oom
 local delayed = KEYS[1]  -- {queue}:delayed  zset  <priority>|<token> -> due, ms
 local lanes = 2  -- KEYS[2...]  {queue}:<priority>  list  tokens; one key for each part below

@@ -1,7 +1,9 @@
 -- intend: the producer's first step. The ids stand in `active` before the requests exist, so that a
--- producer that dies between the slots leaves a trace. Says: the bound on what waits in the queue (0 =
--- none: the producer need not ask for room) and its shards, then for each id its score, by this slot's
--- clock and always whole, and the one before it as text, because that may have a fraction ("0" = none)
+-- producer that dies between the slots leaves a trace.
+-- Says: (max_waiting shards scores...)
+--   max_waiting = bound on what waits in the queue, 0 = none: the producer need not ask for room
+--   scores = for each id its score, by this slot's clock and always whole, and the one before it as text,
+--   because that may have a fraction ("0" = none)
 -- @flags grows
 local active = KEYS[1]  -- {queue}:active  zset  request -> when to look at it next, ms
 local conf = KEYS[2]  -- {queue}:conf  hash  max_waiting, shards, layout

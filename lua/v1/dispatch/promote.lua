@@ -1,5 +1,7 @@
 -- promote: due tokens go to their lanes, a bounded batch. A token leaves `delayed` only when its lane has
--- taken it; one that is refused holds up no other. Says: how many, due of the next (0 = none)
+-- taken it; one that is refused holds up no other.
+-- Says: (moved next_due)
+--   next_due = 0: no token is left
 -- @flags allow-oom
 local delayed = KEYS[1]  -- {queue}:delayed  zset  <priority>|<token> -> due, ms
 local lanes = 2  -- KEYS[2...]  {queue}:0 ... {queue}:99  list  tokens, by priority

@@ -1,6 +1,6 @@
 -- push: puts words at the end of a list where the next pop takes them: tokens that were shown and are still
 -- valid, and the words that wake a draining worker. If a token is pushed twice, that costs one stale acquire.
--- Says: how many the list has
+-- Says: = length
 -- @flags allow-oom
 local list = KEYS[1]  -- {queue}:<priority>  list  tokens; or {queue}:wake:<host:port>  list  words
 local ttl = tonumber(ARGV[1])  -- ms after which the whole list expires; 0 = never

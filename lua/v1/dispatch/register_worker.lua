@@ -1,5 +1,6 @@
 -- register_worker: enters a worker. A name that beats elsewhere is refused; a name whose beat is late is taken
--- over, and so is one whose beat lies as far ahead, because the clock went back. Says: ok | taken host pid
+-- over, and so is one whose beat lies as far ahead, because the clock went back.
+-- Says: ok | taken host pid
 -- @flags allow-oom
 local workers = KEYS[1]  -- {queue}:workers  zset  worker -> last beat, ms
 local worker = KEYS[2]  -- {queue}:worker:<host:port>  hash  host, pid, started, renewed

@@ -1,6 +1,6 @@
 -- report_backlog: how far requests are, as the caller has just read in their own slots. It replaces what was admitted
 -- unless a later chunk was admitted since; requests that are not in `active` any more count no more.
--- Says: waiting
+-- Says: = waiting
 -- @flags allow-oom
 local active = KEYS[1]  -- {queue}:active  zset  request -> when to look at it next, ms
 local conf = KEYS[2]  -- {queue}:conf  hash  max_waiting, waiting

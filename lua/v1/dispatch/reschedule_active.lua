@@ -1,4 +1,5 @@
--- reschedule_active: sets when to look at requests next. An entry that was moved since stays. Says: how many were moved
+-- reschedule_active: sets when to look at requests next. An entry that was moved since stays.
+-- Says: = moved
 -- @flags allow-oom
 local active = KEYS[1]  -- {queue}:active  zset  request -> when to look at it next, ms
 local rows = 1  -- ARGV[1...]  request, the score that was looked at, when to look: with a fraction if it was seen to exist

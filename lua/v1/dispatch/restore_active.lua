@@ -1,5 +1,7 @@
 -- restore_active: enters a request again that is missing in `active`. Also on a full Redis, because nothing of it
--- would be drained otherwise. An entry that was made meanwhile stays. Says: 1 | 0 (it is there)
+-- would be drained otherwise. An entry that was made meanwhile stays.
+-- Says: = restored
+--   restored = 1, or 0 if it is there
 -- @flags allow-oom
 local active = KEYS[1]  -- {queue}:active  zset  request -> when to look at it next, ms
 local id = ARGV[1]  -- request

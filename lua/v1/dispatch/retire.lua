@@ -1,5 +1,6 @@
 -- retire: ended requests leave `active` and enter the completion log, each once. The marker in `logged`
--- decides that, for any caller and any number of calls. Says: how many were logged now
+-- decides that, for any caller and any number of calls.
+-- Says: = logged
 -- @flags allow-oom
 local active = KEYS[1]  -- {queue}:active  zset  request -> when to look at it next, ms
 local logged = KEYS[2]  -- {queue}:logged  zset  <id>|<born> -> when this marker may go, ms

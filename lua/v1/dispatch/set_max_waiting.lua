@@ -1,4 +1,5 @@
--- set_max_waiting: the bound on what waits in this queue; without one nothing is counted. Says: 1
+-- set_max_waiting: the bound on what waits in this queue; without one nothing is counted.
+-- Says: = done
 -- @flags allow-oom
 local conf = KEYS[1]  -- {queue}:conf  hash  max_waiting, waiting, recounted
 local loads = KEYS[2]  -- {queue}:load  hash  request -> what it adds to what waits

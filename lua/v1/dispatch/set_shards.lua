@@ -1,6 +1,7 @@
 -- set_shards: where the tokens of requests submitted from now on go. The shards that are no longer among
 -- them are `left`, and are served until every request has been moved; then they are forgotten.
--- Says: ok shards left since (ms; when the shards were set last, 0 = never)
+-- Says: ok shards left since
+--   since = when the shards were set last, ms, 0 = never
 -- @flags allow-oom
 local conf = KEYS[1]  -- {queue}:conf  hash  shards, left, shards_since
 local now = ARGV[1]  -- ms, "" = server time

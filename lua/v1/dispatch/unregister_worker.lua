@@ -1,4 +1,5 @@
--- unregister_worker: a worker leaves of its own will; another life of the same name is left alone. Says: 1 | 0
+-- unregister_worker: a worker leaves of its own will; another life of the same name is left alone.
+-- Says: = removed
 -- @flags allow-oom
 local workers = KEYS[1]  -- {queue}:workers  zset  worker -> last beat, ms
 local worker = KEYS[2]  -- {queue}:worker:<host:port>  hash  host, pid, started, renewed

@@ -1,6 +1,7 @@
 -- abandon: the auditor found an intent without a request, or with an abandoned life that a new one may follow. The mark
 -- makes the producer's late enqueue start over, instead of creating a request that is not in `active`.
--- Says: ok | discarded (its producer took it back, so nothing is lost) | over (it has ended, and no other may follow) | exists
+-- Says: ok | discarded | over | exists
+--   discarded: its producer took it back, so nothing is lost; over: it has ended, and no other may follow
 -- @flags allow-oom
 -- @include lib/core/request_keys.lua
 local seen = tonumber(ARGV[1])  -- the intent's score

@@ -2,9 +2,10 @@
 -- Idempotent by op: a repeat returns the same reply. Once g matched, every refusal parks the permit and mints, so
 -- that no refusal loses a token.
 -- Says: ok fence attempt policy entries tokens | empty tokens | busy tokens | paused tokens | stale | ended summary | gone
---   | alone (shared, but a retry is due, whose death must count: nothing has changed, ask again for it alone)
+--   | alone
 --   policy = now, born, lease_ms, attempts, backoff_min, backoff_max, priority, time_limit_ms, durable, and
 --   how many were not begun so far; entries = {id, {"b", body}}
+--   alone: shared, but a retry is due, whose death must count: nothing has changed, ask again for it alone
 -- @flags allow-oom
 -- @include lib/core/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time

@@ -1,5 +1,7 @@
 -- cancel: nothing more of this request starts; what is held ends with its slice, the rest is counted
--- cancelled. Says: ok (something is still held) | ended summary | gone
+-- cancelled.
+-- Says: ok tokens | ended summary | gone
+--   ok: something is still held
 -- @flags allow-oom
 -- @include lib/core/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time

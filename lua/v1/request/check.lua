@@ -1,4 +1,6 @@
--- check: do the invariants of one request hold at this moment? Says: a list of sentences, empty = all hold
+-- check: do the invariants of one request hold at this moment?
+-- Says: = sentences
+--   sentences = empty: all hold
 -- @flags no-writes
 -- @include lib/core/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time

@@ -2,7 +2,8 @@
 -- The group `requeue` of the stream `dead` holds the claims: its consumers are new requests. The last call
 -- makes the claims final: they stay until the new request has all of them. Before that another caller may
 -- claim the same ones, because the first caller may have died.
--- Says: ok | taken (the last call, and others have claimed some: nothing is final) | alive | gone
+-- Says: ok | taken | alive | gone
+--   taken: the last call, and others have claimed some: nothing is final
 -- @flags grows
 -- @include lib/core/request_keys.lua
 local id = ARGV[1]  -- the new request

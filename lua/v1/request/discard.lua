@@ -2,7 +2,8 @@
 -- it must hold only what this one sent, because another producer of the same id may be ahead or have begun a new life. The
 -- request was never complete, so it is not logged, and a marker keeps the auditor from logging it as lost. While a slice
 -- is held, the request is cancelled instead, and ends with the last slice.
--- Says: ok tokens (those that were queued) | held tokens | kept (it is not such a request) | ended summary | gone
+-- Says: ok queued | held queued | kept | ended summary | gone
+--   queued = the tokens that were on their way, as mint returns them; kept: it is not such a request
 -- @flags allow-oom
 -- @include lib/core/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time

@@ -1,7 +1,8 @@
 -- drop_dead: dead sub-requests are forgotten with their bodies; counts and results stay. For a new
 -- request that has final claims (claim_dead) only those that it has claimed; else, with the id "",
 -- those on which no claim is final. When the new request has no claim left, its mark is deleted.
--- Says: ok dropped held (how many stay, because other requests have claimed them)
+-- Says: ok dropped held
+--   held = how many stay, because other requests have claimed them
 -- @flags allow-oom
 -- @include lib/core/request_keys.lua
 local id = ARGV[1]  -- the new request, "" = the bodies are not wanted any more

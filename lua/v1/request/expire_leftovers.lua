@@ -1,6 +1,7 @@
 -- expire_leftovers: keys that have outlived their request get an end, for fsck. Of an ended request the working
 -- keys go and the others get its TTL; where there is no request at all each key gets `ttl`.
--- Says: tidied count | alive (nothing was touched)
+-- Says: tidied key_count | alive
+--   alive: nothing was touched
 -- @flags allow-oom
 -- @include lib/core/request_keys.lua
 local ttl = tonumber(ARGV[1])  -- ms that keys without a request stay

@@ -1,4 +1,6 @@
--- extend: the holder asks for more time. Says: ok | cancelled (extended, but asked to stop) | lost | ended | gone
+-- extend: the holder asks for more time.
+-- Says: ok | cancelled | lost | ended | gone
+--   cancelled: extended, but asked to stop
 -- @flags allow-oom
 -- @include lib/core/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time

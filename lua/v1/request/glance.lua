@@ -1,7 +1,8 @@
 -- glance: reports what maintenance a request needs, and changes nothing.
--- Says: ok look tokens | ended summary | foreign | gone; look = ms until a lease expires, the deadline or the
---   end of an open request's time, at least 2; 1 = reap has something to do now; 0 = nothing is to be expected;
---   tokens = k, g and lane of each permit that was queued, and due, longer ago than the grace
+-- Says: ok look_ms late_permits | ended summary | foreign | gone
+--   look_ms = until a lease expires, the deadline or the end of an open request's time, at least 2;
+--   1 = reap has something to do now; 0 = nothing is to be expected
+--   late_permits = k, g and lane of each permit that was queued, and due, longer ago than the grace
 -- @flags no-writes
 -- @include lib/core/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time

@@ -1,5 +1,7 @@
 -- list_dead: the dead sub-requests that come after one of them, without their bodies, which may be
--- big. Says: a list of {id, head, reason, error, worker, bytes of the body}, empty = no more
+-- big.
+-- Says: = rows
+--   rows = {id, head, reason, error, worker, bytes of the body}, empty = no more
 -- @flags no-writes
 -- @include lib/core/request_keys.lua
 local after = ARGV[1]  -- id of a dead entry, "" = from the first

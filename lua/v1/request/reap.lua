@@ -3,8 +3,8 @@
 -- A lease that died owing one entry charges it an attempt. If it owes more, or is shared and not named, none is charged.
 -- Also queues again the permits whose tokens the auditor found missing, and cancels a request
 -- left open past its time, and makes dead what has not started by the deadline.
--- Says: ok look tokens | stopped look tokens (by this call) | ended summary | foreign | gone; look = ms until the next lease
--- expires or the deadline, at least 2; 1 = there is more to do now; 0 = nothing is to be expected
+-- Says: ok look_ms tokens | stopped look_ms tokens | ended summary | foreign | gone
+--   look_ms = until the next lease expires or the deadline, at least 2; 1 = more to do now; 0 = nothing to expect
 -- @flags allow-oom
 -- @include lib/core/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time

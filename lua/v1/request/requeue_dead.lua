@@ -1,7 +1,8 @@
 -- requeue_dead: dead sub-requests wait again, with their old index and all attempts before them. The entry of
 -- `out` with their failure is deleted, because an index has one outcome.
--- Says: ok looked moved tokens | ending (it is being cancelled or past its deadline) | ended summary | gone;
+-- Says: ok looked moved tokens | ending | ended summary | gone
 --   looked = at how many of the ids, as one call moves about 4 MiB
+--   ending: it is being cancelled or past its deadline
 -- @flags grows
 -- @include lib/core/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time

@@ -1,7 +1,9 @@
 -- complete_and_acquire: complete and acquire of the permit's next slice in one call, where one server has all keys.
 -- It goes on only if its token, once dispatched, would be the next one popped: no other waits in its lane or a more
 -- urgent one, or the next is of the same request, whose tokens are interchangeable. Idempotent by next_op.
--- Says: what complete says; and if it goes on, what acquire says to the token, which is not among the tokens then
+-- Says: (completed acquired?)
+--   completed = what complete says; acquired = if it goes on, what acquire says to the token, which is not among
+--   the tokens then
 -- @flags allow-oom
 -- @include lib/core/request_keys.lua
 local lane_key = KEYS[10]  -- {queue}:<priority>  list  tokens; the lane that the permit's token came from

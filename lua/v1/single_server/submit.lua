@@ -1,7 +1,9 @@
 -- submit: intend, enqueue and insert_tokens in one script, where all keys are on one server: no other client
 -- sees a state between them. In a queue that is bounded or spread over shards it announces the request only,
--- and its producer goes on. Says: what intend says, then what enqueue says, without the tokens that are in
--- their lane already.
+-- and its producer goes on.
+-- Says: (max_waiting shards score former enqueued?)
+--   max_waiting, shards, score, former = what intend says; enqueued = what enqueue says, without the tokens that
+--   are in their lane already
 -- @include lib/core/request_keys.lua
 local active = KEYS[10]  -- {queue}:active  zset  request -> when to look at it next, ms
 local conf = KEYS[11]  -- {queue}:conf  hash  max_waiting, shards, layout

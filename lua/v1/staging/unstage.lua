@@ -1,5 +1,5 @@
 -- unstage: staging areas that will not be needed go, unless their transaction is pinned: then nothing happens.
--- Says: ok count | pinned
+-- Says: ok area_count | pinned
 -- @flags allow-oom
 local record = KEYS[1]  -- txn:{id}:<txn>  hash  manifest, position, rolled, state
 local areas = 2  -- KEYS[2...]  stage:{id}:<txn>:<area>

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fairlane.errors import RedisUnreachable
+from fairlane.errors import FairlaneError, RedisUnreachable
 from fairlane.protocol.steps import Batch, Call, Command, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from fairlane.protocol.replies import Reply
+
 TOGETHER = 100  # steps of one round trip
 
 
 def run_all(steps: Sequence[Command | Call]) -> Operation[list[Any]]:
-    """The replies, however many steps there are, also none."""
+    """Sends any number of steps, also none; returns their replies."""
     replies: list[Any] = []
     for start in range(0, len(steps), TOGETHER):
         replies += yield Batch(steps[start : start + TOGETHER])
@@ -22,7 +24,7 @@ def run_all(steps: Sequence[Command | Call]) -> Operation[list[Any]]:
 
 
 def run_each(steps: Sequence[Command | Call]) -> Operation[list[Any]]:
-    """The same with the error of a step, a FairlaneError, as its reply. Raises RedisUnreachable."""
+    """As `run_all`; the error of a step, a FairlaneError, is its reply. Raises RedisUnreachable."""
     replies: list[Any] = []
     for start in range(0, len(steps), TOGETHER):
         replies += yield Batch(steps[start : start + TOGETHER], lenient=True)
@@ -32,7 +34,7 @@ def run_each(steps: Sequence[Command | Call]) -> Operation[list[Any]]:
 def run_each_or_error(
     steps: Sequence[Command | Call], together: int = TOGETHER
 ) -> Operation[list[Any]]:
-    """As `each`, with RedisUnreachable as a reply too: other nodes may answer.
+    """As `run_each`, with RedisUnreachable as a reply too: other nodes may answer.
 
     `together` is how many steps share a round trip.
     """
@@ -44,3 +46,14 @@ def run_each_or_error(
         except RedisUnreachable as error:
             replies += [error] * len(part)
     return replies
+
+
+def call_each(
+    calls: Sequence[Call], together: int = TOGETHER
+) -> Operation[list[Reply | FairlaneError]]:
+    """As `run_each_or_error`; the replies have the names of their scripts' headers."""
+    replies = yield from run_each_or_error(calls, together)
+    return [
+        reply if isinstance(reply, FairlaneError) else call.reply(reply)
+        for call, reply in zip(calls, replies, strict=True)
+    ]

@@ -3,6 +3,7 @@
 A script's signature is its own first lines: `local fence = ARGV[3]  -- drawn at acquire` names the
 third argument `fence`. Lua runs these lines and the loader reads them, so they can't drift apart:
 `scripts.extend(keys, k=…, fence=…, op=…)` with a wrong name is a TypeError before Redis is touched.
+The line `-- Says:` names what the script replies, see replies.py.
 
 `-- @include lib/permits/mint.lua` is textual and happens once. Functions of it that the script does
 not use are left out, as each is made anew at every call. `-- @flags` says how the server may treat
@@ -20,6 +21,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fairlane.protocol.replies import Replies, Reply
 from fairlane.protocol.steps import Arg, Call
 
 if TYPE_CHECKING:
@@ -100,6 +102,7 @@ class Script:
         rest = {match[3]: match[1] for match in _REST.finditer(text)}
         self.rest = rest.get("ARGV")
         self.many_keys = "KEYS" in rest
+        self.replies = Replies(name, text)
         flags = "" if self.flag == "grows" else f" flags={self.flag}"
         whole = f"#!lua{flags}\n{text}\n"
         self._texts = {
@@ -140,6 +143,11 @@ class Script:
             )
         args.extend(rest)
         return Call(self, keys, args)
+
+    def reply(self, raw: Sequence[Any]) -> Reply:
+        """Returns what Redis replied to this script as a Reply, with the names of the header."""
+        kind = self.replies.untagged or self.replies[raw[0]]
+        return kind(raw)
 
     def __repr__(self) -> str:
         return f"<Script {self.name}>"

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Iterable, Sequence
-from typing import Any, NamedTuple, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
+
+if TYPE_CHECKING:
+    from fairlane.protocol.replies import Reply
 
 T = TypeVar("T")
 _APART_S = 0.2  # between looks at lists one by one, while their slot is moved
@@ -41,6 +44,15 @@ class Call:
         self.args = args
         self.apart: Callable[[], Operation[Any]] | None = None
         self.away_s: float | None = None
+
+    def reply(self, raw: Any) -> Reply:
+        """Returns what Redis replied to this call, with the names of the script's header."""
+        made: Reply = self.script.reply(raw)
+        return made
+
+    def run(self) -> Operation[Reply]:
+        """Sends the call and returns its reply."""
+        return self.reply((yield self))
 
 
 class TextCall(Call):

@@ -139,7 +139,7 @@ def test_a_producer_cannot_work(as_role: As, users: Users, redis_client: redis.R
         popped = driver.run(once(tokens.pop("req", 0)))
         token = tokens.parse(popped.tokens[0])
         assert token is not None
-        _, held, _ = driver.run(leases.acquire(token, "host:1", "1", 5))
+        _, held = driver.run(leases.acquire(token, "host:1", "1", 5))
     assert held is not None
     ids = [name for name, _ in held.entries]
     results: list[Any] = [

@@ -156,8 +156,8 @@ def test_5000_requests_are_worked_off_and_logged_exactly_once(queue: Queue, redi
     while raw := queue.driver.run(once(Command(b"RPOP", keys.lanes("req")[3]))):
         token = tokens.parse(raw)
         assert token is not None
-        word, held, _ = queue.driver.run(leases.acquire(token, "w:1", "7", 10))
-        assert held is not None, word
+        reply, held = queue.driver.run(leases.acquire(token, "w:1", "7", 10))
+        assert held is not None, reply
         seen += [body for _, (_, body) in held.entries]
         assert settle(queue.driver, held) == b"ended"
     assert seen == bodies

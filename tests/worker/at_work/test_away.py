@@ -78,12 +78,18 @@ def test_a_name_that_comes_back_on_another_host_leaves_the_old_leases_alone(
 ):
     """The other life may only be late. In the same place the port proves that it is dead."""
     driver = SyncDriver(redis_url)
-    register = registry.register_worker
-    assert driver.run(register("req", "127.0.0.1:1", "box b1 net:[1]", 1, "10")) == [b"ok", b""]
+
+    def former(where: str, pid: int, started: str) -> str:
+        name = "127.0.0.1:1"
+        reply, life = driver.run(registry.register_worker("req", name, where, pid, started))
+        assert reply.is_ok
+        return life
+
+    assert former("box b1 net:[1]", 1, "10") == ""
     redis_client.hset(keys.worker("req", "127.0.0.1:1"), "renewed", 1)
-    assert driver.run(register("req", "127.0.0.1:1", "box b1 net:[2]", 2, "20")) == [b"ok", b""]
+    assert former("box b1 net:[2]", 2, "20") == ""
     redis_client.hset(keys.worker("req", "127.0.0.1:1"), "renewed", 1)
-    assert driver.run(register("req", "127.0.0.1:1", "box b1 net:[2]", 3, "30")) == [b"ok", b"20"]
+    assert former("box b1 net:[2]", 3, "30") == "20"
     driver.run(registry.unregister_worker("req", "127.0.0.1:1", "30"))
     driver.close()
 

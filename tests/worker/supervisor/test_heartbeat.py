@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.errors import RedisUnreachable
+from fairlane.protocol.scripts import library
 from fairlane.worker.lease_board import LeaseBoard
 from fairlane.worker.supervisor.heartbeat import Heartbeat
 
@@ -34,7 +35,9 @@ class Emptied:
         """As the scripts answer."""
         self.began.append(operation.__name__)
         operation.close()
-        return [b"unknown"] if self.began[-1] == "heartbeat" else [b"ok", b""]
+        if self.began[-1] == "heartbeat":
+            return library().heartbeat.reply([b"unknown"])
+        return library().register_worker.reply([b"ok"]), ""
 
 
 def test_beats_of_one_outage_are_logged_once_in_thirty_seconds(
@@ -63,7 +66,7 @@ class Beats:
         operation.close()
         if not self.is_up:
             raise RedisUnreachable("no answer")
-        return [b"ok", 0, 0, 0, 0, 0, "0", "", 0]
+        return library().heartbeat.reply([b"ok", 0, 0, 0, 0, 0, b"0", b"", 0])
 
 
 def test_a_worker_that_is_not_in_the_registry_logs_it_and_registers(

@@ -120,11 +120,11 @@ def test_what_a_dead_process_asked_for_goes_back(
     assert board.records[0].pending_acquire() is None
     assert redis_client.zcard(keys.leases(request.id)) == 0
     assert broken(queue, request.id) == []
-    late, *_ = queue.driver.run(leases.acquire(token, "w:1", STARTED, 5, op=op))
-    assert late == "stale", "a call of the dead that arrives now takes nothing"
-    word, taken, _ = queue.driver.run(leases.acquire(popped(queue), "w:2", "1", 5))
-    assert (word, taken and taken.attempt) == ("ok", 1)
+    late, _ = queue.driver.run(leases.acquire(token, "w:1", STARTED, 5, op=op))
+    assert late.is_stale, "a call of the dead that arrives now takes nothing"
+    _, taken = queue.driver.run(leases.acquire(popped(queue), "w:2", "1", 5))
     assert taken is not None
+    assert taken.attempt == 1
     queue.driver.run(_ended(taken))
 
 
@@ -217,15 +217,15 @@ def test_what_was_granted_to_a_call_that_was_given_up_goes_back(
         assert redis_client.zcard(keys.leases(request.id)) == 1
     keeper.unanswered.take_granted_late()
     if executed == "after":
-        assert queue.driver.run(late)[0] == "stale"
+        assert queue.driver.run(late)[0].is_stale
     assert record.abandoned_acquire() is None
     assert redis_client.zcard(keys.leases(request.id)) == 0
     assert broken(queue, request.id) == []
-    put_off, *_ = queue.driver.run(leases.acquire(token, "w:2", "1", 5))
-    assert put_off == "stale", "the token that comes back from `delayed` does no harm"
-    word, taken, _ = queue.driver.run(leases.acquire(popped(queue), "w:2", "1", 5))
-    assert (word, taken and taken.attempt) == ("ok", 1)
+    put_off, _ = queue.driver.run(leases.acquire(token, "w:2", "1", 5))
+    assert put_off.is_stale, "the token that comes back from `delayed` does no harm"
+    _, taken = queue.driver.run(leases.acquire(popped(queue), "w:2", "1", 5))
     assert taken is not None
+    assert taken.attempt == 1
     queue.driver.run(_ended(taken))
 
 

@@ -309,7 +309,7 @@ def test_a_process_that_dies_in_it_strands_nothing(
     keeper, record = LeaseKeeper(queue.driver, "req", "w:1", "7", board), board.records[0]
     token = pop_token(queue.driver)
     assert token is not None
-    _, taken, _ = queue.driver.run(leases.acquire(token, "w:1", "7", 2))
+    _, taken = queue.driver.run(leases.acquire(token, "w:1", "7", 2))
     assert taken is not None
     record.hold(request.id, taken.k, int(taken.fence), taken.op, 0.0, 30.0)
     op, ids = leases.new_op(), [entry_id for entry_id, _ in taken.entries]

@@ -2,43 +2,45 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fairlane.errors import InvalidArgument, RequestEnded
 from fairlane.model import check_limit, check_priority
 from fairlane.operations.control.request_state import not_found
-from fairlane.operations.lease.tokens import count_stop, insert, retire
+from fairlane.operations.lease.follow_up import follow_up
+from fairlane.operations.lease.tokens import count_stop
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Command
 
 if TYPE_CHECKING:
+    from fairlane.protocol.replies import Reply
     from fairlane.protocol.steps import Call, Operation
 
 
 def pause(request_id: str) -> Operation[str]:
-    """Nothing more of it starts until it is resumed; returns the state now in force.
+    """Starts no more sub-requests until the request is resumed; returns the state now in force.
 
-    That is `paused`, or `cancelling` or `expiring` when it is on its way to its end already, or
-    `active` when its deadline has just passed.
+    That is `paused`, or `cancelling` or `expiring` if the request is on its way to its end already,
+    or `active` if its deadline has just passed.
     Raises RequestNotFound, RequestEnded.
     """
     reply = yield from _change(request_id, library().pause(keys.request_keys(request_id)), "paused")
-    return str(reply[1].decode())
+    return str(reply.state.decode())
 
 
 def resume(request_id: str) -> Operation[str]:
-    """A paused request goes on; returns the state now in force: see pause.
+    """Lets a paused request go on; returns the state now in force: see pause.
 
     Raises RequestNotFound, RequestEnded.
     """
     call = library().resume(keys.request_keys(request_id))
     reply = yield from _change(request_id, call, "resumed")
-    return str(reply[1].decode())
+    return str(reply.state.decode())
 
 
 def set_limit(request_id: str, limit: int) -> Operation[None]:
-    """At most `limit` workers at once from now on; what is held above it drains.
+    """Lets at most `limit` workers hold slices from now on; what is held above that drains.
 
     Raises InvalidArgument, RequestNotFound, RequestEnded.
     """
@@ -48,7 +50,7 @@ def set_limit(request_id: str, limit: int) -> Operation[None]:
 
 
 def set_priority(request_id: str, priority: int) -> Operation[None]:
-    """Its tokens go to the lane `priority`; what is held ends as it is.
+    """Moves the tokens of a request to the lane `priority`; what is held ends as it is.
 
     Raises InvalidArgument, RequestNotFound, RequestEnded.
     """
@@ -66,33 +68,26 @@ def cancel(request_id: str, reason: str, *, queue: str | None = None) -> Operati
         raise InvalidArgument(f"reason {reason!r} is not valid: words are expected")
     names = keys.request_keys(request_id)
     stored = yield Command(b"HGET", keys.request_hash(request_id), b"queue")
-    reply = yield library().cancel(names, reason=reason)
-    if reply[0] == b"gone":
+    reply = yield from library().cancel(names, reason=reason).run()
+    if reply.is_gone:
         raise not_found(request_id)
     home = stored.decode() if stored else (queue or "")
-    if reply[0] == b"ended":
-        yield retire(home, request_id, reply[1])
-        return True
-    calls = insert(home, request_id, reply[-1])
-    if calls:
+    if calls := follow_up(home, (request_id, reply)):
         yield Batch(calls)
-    yield from count_stop(home)
-    return False
+    if not reply.is_ended:
+        yield from count_stop(home)
+    return reply.is_ended
 
 
-def _change(request_id: str, call: Call, what: str) -> Operation[list[Any]]:
-    """Runs the script and dispatches the tokens at the end of its reply."""
-    reply: list[Any] = yield call
+def _change(request_id: str, call: Call, change: str) -> Operation[Reply]:
+    """Runs the script and follows up its reply; raises RequestEnded with the name of the change."""
+    reply = yield from call.run()
     stored = yield Command(b"HGET", keys.request_hash(request_id), b"queue")
-    if reply[0] == b"gone" or stored is None:
+    if reply.is_gone or stored is None:
         raise not_found(request_id)
-    queue = stored.decode()
-    if reply[0] == b"ended":
-        yield retire(queue, request_id, reply[1])
-        raise RequestEnded(
-            f"request {request_id} has ended ({reply[1][0].decode()}): it cannot be {what}"
-        )
-    calls = insert(queue, request_id, reply[-1])
-    if calls:
+    if calls := follow_up(stored.decode(), (request_id, reply)):
         yield Batch(calls)
+    if reply.is_ended:
+        state = reply.summary.state.decode()
+        raise RequestEnded(f"request {request_id} has ended ({state}): it cannot be {change}")
     return reply

@@ -10,8 +10,8 @@ from fairlane.operations.control import dead_letters
 from fairlane.operations.control.dead_letters import ALL, choose, none_with
 from fairlane.operations.control.request_state import not_found
 from fairlane.operations.control.requeue_ended import requeue_ended
+from fairlane.operations.lease.follow_up import follow_up
 from fairlane.operations.lease.leases import new_op
-from fairlane.operations.lease.tokens import insert, retire
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Command
@@ -33,8 +33,9 @@ def drop_dead(request_id: str, choice: DeadChoice = ALL) -> Operation[int]:
     dropped = held = 0
     for last in range(len(chosen), 0, -dead_letters.CALL):
         ids = chosen.ids(max(0, last - dead_letters.CALL), last)
-        reply = yield library().drop_dead(keys.request_keys(request_id), id="", keep=0, ids=ids)
-        dropped, held = dropped + reply[1], held + reply[2]
+        call = library().drop_dead(keys.request_keys(request_id), id="", keep=0, ids=ids)
+        reply = yield from call.run()
+        dropped, held = dropped + reply.dropped, held + reply.held
     if held:
         raise RequestExists(
             f"{held:,} dead sub-requests of request {request_id} are being requeued and were not "
@@ -64,27 +65,23 @@ def _requeue(request_id: str, choice: DeadChoice, chosen: Chosen) -> Operation[t
     moved: int = 0
     first: int = 0
     while first < len(chosen):
-        reply = yield library().requeue_dead(
-            keys.request_keys(request_id),
-            op=new_op(),
-            ids=chosen.ids(first, first + dead_letters.CALL),
-        )
+        ids = chosen.ids(first, first + dead_letters.CALL)
+        call = library().requeue_dead(keys.request_keys(request_id), op=new_op(), ids=ids)
+        reply = yield from call.run()
         stored = yield Command(b"HGET", keys.request_hash(request_id), b"queue")
-        if reply[0] == b"gone" or stored is None:
+        if reply.is_gone or stored is None:
             raise not_found(request_id)
-        if reply[0] == b"ending":
+        if reply.is_ending:
             raise RequestEnded(
                 f"request {request_id} is being cancelled or past its deadline: "
                 "requeue its dead sub-requests when it has ended"
             )
-        if reply[0] == b"ended":
-            yield retire(stored.decode(), request_id, reply[1])
+        if calls := follow_up(stored.decode(), (request_id, reply)):
+            yield Batch(calls)
+        if reply.is_ended:
             # More may have died before the end, and of those named some wait again.
             new_id, count = yield from requeue_ended(request_id, choice, may_miss=True)
             return new_id, moved + count
-        first += reply[1]
-        moved += reply[2]
-        calls = insert(stored.decode(), request_id, reply[3])
-        if calls:
-            yield Batch(calls)
+        first += reply.looked
+        moved += reply.moved
     return request_id, moved

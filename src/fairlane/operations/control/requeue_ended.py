@@ -97,16 +97,17 @@ def _claim(parent: str, new_id: str, choice: DeadChoice, chosen: Chosen) -> Oper
     count = len(chosen)
     for first in range(0, count, dead_letters.CALL):
         is_last = first + dead_letters.CALL >= count
-        reply = yield library().claim_dead(
+        call = library().claim_dead(
             keys.request_keys(parent),
             id=new_id,
             choice=_hash_of(choice),
             expected=count if is_last else 0,
             ids=chosen.ids(first, first + dead_letters.CALL),
         )
-        if reply[0] in {b"gone", b"alive"}:  # a failover took back the request or its end
+        reply = yield from call.run()
+        if reply.is_gone or reply.is_alive:  # a failover took back the request or its end
             raise not_found(parent)
-        if reply[0] == b"taken":
+        if reply.is_taken:
             return False
     return True
 

@@ -20,6 +20,7 @@ from fairlane.protocol.steps import SingleServer, TextCall
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from fairlane.protocol.replies import Reply
     from fairlane.protocol.steps import Arg, Call, Operation
 
     Part = tuple[list[bytes], list[Arg], list[Verdict]]  # ids, (head, body) pairs flat, verdicts
@@ -78,19 +79,17 @@ def new_op() -> bytes:
 
 def acquire(
     token: Token, worker: str, started: str, count: int, *, op: bytes | None = None
-) -> Operation[tuple[str, Slice | None, list[Any]]]:
-    """Shows the token: (word, slice when the word is "ok", what else the reply brings).
+) -> Operation[tuple[Reply, Slice | None]]:
+    """Shows the token; returns the reply, which is to be followed up, and the slice of an `ok`.
 
-    The third is the tokens to dispatch before anything else, or for "ended" the summary. The same
-    `op` again gets the same answer again; None makes a new one. Raises NodeAway when the
-    request's node of a cluster has not answered for AWAY_S.
+    Idempotent by `op`: None makes a new one. Raises NodeAway if the request's node of a cluster has
+    not answered for AWAY_S.
     """
     op = op or new_op()
     call = acquire_call(token, worker, started, count, op)
     call.away_s = settings.AWAY_S
-    reply = yield call
-    word, taken, rest = parse_acquired(token, op, reply)
-    return word.decode(), taken, rest
+    reply = yield from call.run()
+    return reply, slice_of(token, op, reply)
 
 
 def acquire_call(
@@ -111,17 +110,24 @@ def acquire_call(
 def parse_acquired(
     token: Token, op: bytes, reply: list[Any]
 ) -> tuple[bytes, Slice | None, list[Any]]:
-    """What its reply says: the same three things."""
-    word: bytes = reply[0]
-    if word != b"ok":
-        return word, None, reply[1] if len(reply) > 1 else []
-    _, fence, attempt, policy, raw, tokens = reply
+    """Returns the word of the raw reply, the slice of an `ok`, and the tokens or the summary."""
+    named = library().acquire.reply(reply)
+    taken = slice_of(token, op, named)
+    if taken is not None:
+        return reply[0], taken, named.tokens
+    return reply[0], None, reply[1] if len(reply) > 1 else []
+
+
+def slice_of(token: Token, op: bytes, reply: Reply) -> Slice | None:
+    """Returns the slice that an acquire with this op was granted; None if it was not."""
+    if not reply.is_ok:
+        return None
+    _, fence, attempt, policy, entries, _ = reply
     now, _, lease_ms, attempts, backoff_min, backoff_max, priority, limit_ms, durable, more = policy
-    taken = Slice(
+    return Slice(
         token.request_id, token.k, fence, op, attempt, attempts, (backoff_min, backoff_max),
-        lease_ms, priority, now, raw, limit_ms, durable, more,
+        lease_ms, priority, now, entries, limit_ms, durable, more,
     )  # fmt: skip
-    return word, taken, tokens
 
 
 def complete(

@@ -13,8 +13,8 @@ from zlib import crc32
 from fairlane import settings
 from fairlane.errors import FairlaneError, InvalidArgument, RedisUnreachable
 from fairlane.model import ENDED_STATES
-from fairlane.operations.batching import run_each_or_error
-from fairlane.operations.lease.tokens import Ending, Minted, insert_all, retire_all
+from fairlane.operations.batching import call_each, run_each_or_error
+from fairlane.operations.lease.follow_up import follow_up
 from fairlane.protocol import keys
 from fairlane.protocol.request_hash import hmget, parse_fields
 from fairlane.protocol.scripts import library
@@ -22,6 +22,8 @@ from fairlane.protocol.steps import Batch, Call, Command, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from fairlane.protocol.replies import Reply
 
 MOST = 16  # shards of a queue
 HIGHEST = 255  # the highest number of one
@@ -110,8 +112,8 @@ def set_shards(queue: str, shards: Shards) -> Operation[ShardLayout]:
 
 def _set(queue: str, text: str, since: str = "") -> Operation[ShardLayout]:
     call = library().set_shards((keys.conf(queue),), shards=text, since=since)
-    _, present, left, set_at = yield call
-    return ShardLayout(Shards.of(present), Shards.of(left), int(set_at))
+    reply = yield from call.run()
+    return ShardLayout(Shards.of(reply.shards), Shards.of(reply.left), int(reply.since))
 
 
 def move(queue: str) -> Operation[int]:
@@ -152,7 +154,7 @@ def _forget(queue: str, spread: ShardLayout) -> Operation[None]:
 def move_one(queue: str, request_id: str, present: Shards) -> Operation[None]:
     """Moves one request whose tokens are where nobody looks for them."""
     call = library().change_shards(keys.request_keys(request_id), shards=present.turned(request_id))
-    yield from _dispatch(queue, [(request_id, (yield call))])
+    yield from _dispatch(queue, [(request_id, (yield from call.run()))])
 
 
 def _move(queue: str, names: list[str], present: Shards) -> Operation[tuple[int, int]]:
@@ -174,11 +176,11 @@ def _move(queue: str, names: list[str], present: Shards) -> Operation[tuple[int,
                 )
     if not calls:
         return 0, away
-    replies = yield from run_each_or_error([call for _, call in calls])
-    named = [(name, reply) for (name, _), reply in zip(calls, replies, strict=True)]
+    answers = yield from call_each([call for _, call in calls])
+    named = [(name, reply) for (name, _), reply in zip(calls, answers, strict=True)]
     moved = [(name, reply) for name, reply in named if not isinstance(reply, FairlaneError)]
     yield from _dispatch(queue, moved)
-    failed = [reply for reply in replies if isinstance(reply, FairlaneError)]
+    failed = [reply for reply in answers if isinstance(reply, FairlaneError)]
     return len(moved), away + sum(_may_be_moved_later(error) for error in failed)
 
 
@@ -188,11 +190,6 @@ def _may_be_moved_later(error: FairlaneError) -> bool:
     return is_refused or isinstance(error, RedisUnreachable)
 
 
-def _dispatch(queue: str, replies: Iterable[tuple[str, Any]]) -> Operation[None]:
-    minted, ended = list[Minted](), list[Ending]()
-    for name, reply in replies:
-        if reply[0] != b"gone":
-            (minted if reply[0] == b"ok" else ended).append((name, reply[1]))
-    calls = [*insert_all(queue, minted), *retire_all(queue, ended)]
-    if calls:
+def _dispatch(queue: str, replies: Iterable[tuple[str, Reply]]) -> Operation[None]:
+    if calls := follow_up(queue, *replies):
         yield Batch(calls)

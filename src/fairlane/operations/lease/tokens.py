@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
@@ -10,15 +11,16 @@ from fairlane import settings
 from fairlane.errors import RedisUnreachable
 from fairlane.model import Token
 from fairlane.protocol import keys
+from fairlane.protocol.replies import Summary
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Arg, Batch, Call, Command, Operation, Pop
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
 Part = tuple[list[Arg], list[Arg]]  # what goes to one lane: tokens now; tokens later, each with ms
 Minted = tuple[str, list[Any]]  # a request and its tokens: flat lane, "k.g", delay ms, from mint
-Ending = tuple[str, list[Any]]  # a request and its summary, as the reply `ended` brings it
+Ending = tuple[str, Sequence[Any]]  # a request and its summary, as the reply `ended` brings it
 _MOST = 900  # arguments of one call
 _MOST_ENDINGS = 80
 
@@ -102,24 +104,24 @@ def push(key: bytes, words: Sequence[Arg], ttl_ms: int = 0) -> list[Call]:
     ]
 
 
-def retire(queue: str, request_id: str, summary: list[Any]) -> Call:
+def retire(queue: str, request_id: str, summary: Sequence[Any]) -> Call:
     """The call that moves an ended request from `active` into the completion log."""
     return retire_all(queue, [(request_id, summary)])[0]
 
 
 def retire_all(queue: str, ended: Iterable[Ending]) -> list[Call]:
     """The calls that move ended requests from `active` into the completion log."""
-    flat: list[list[Arg]] = [[request_id, *summary] for request_id, summary in ended]
-    parts = [flat[at : at + _MOST_ENDINGS] for at in range(0, len(flat), _MOST_ENDINGS)]
+    endings = [(request_id, Summary._make(summary)) for request_id, summary in ended]
+    parts = [endings[at : at + _MOST_ENDINGS] for at in range(0, len(endings), _MOST_ENDINGS)]
     names = (keys.active(queue), keys.logged(queue), keys.completed(queue), *keys.bound(queue))
     return [
         library().retire(
             names,
-            longer=max(marker_ms(int(one[-1])) for one in some),
+            longer=max(marker_ms(int(summary.retain_ms)) for _, summary in part),
             most=settings.LOG_ENTRIES,
-            endings=[arg for one in some for arg in one],
+            endings=[arg for request_id, summary in part for arg in (request_id, *summary)],
         )
-        for some in parts
+        for part in parts
     ]
 
 

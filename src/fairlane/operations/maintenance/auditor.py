@@ -18,13 +18,14 @@ from fairlane.errors import FairlaneError, InvalidArgument
 from fairlane.operations.batching import run_all
 from fairlane.operations.lease.shards import read_shards
 from fairlane.operations.maintenance.lost_tokens import Suspect, remint_lost, suspects_of
-from fairlane.operations.maintenance.registry import glances, look_at
+from fairlane.operations.maintenance.registry import NOW, glances, look_at
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Command, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from typing import Any
+
+    from fairlane.protocol.replies import Reply
 
 _PAGE = 2000  # entries of one reply
 _CALM_MS = 60_000  # a request of which nothing is expected for longer is calm
@@ -64,8 +65,8 @@ class Audit:
                     raise reply
                 suspects += suspects_of(name, reply)
                 self._note_calm(name, reply, now)
-                if reply[0] != b"ok" or reply[1] == 1:
-                    yield from self._look_at(name, is_gone=reply[0] == b"gone")
+                if not reply.is_ok or reply.look_ms == NOW:
+                    yield from self._look_at(name, is_gone=reply.is_gone)
             except FairlaneError as error:
                 failed[name] = error
         minted = yield from remint_lost(self._queue, suspects, failed)
@@ -91,10 +92,13 @@ class Audit:
             del self._calm[name]
         return [name for name in absent if self._calm.get(name, 0) <= now]
 
-    def _note_calm(self, name: str, reply: list[Any], now: int) -> None:
+    def _note_calm(self, name: str, reply: Reply, now: int) -> None:
         """Notes a request of which nothing is expected for long: no lease, no token on its way."""
-        if reply[0] == b"ok" and not reply[2] and (reply[1] == 0 or reply[1] > _CALM_MS):
-            self._calm[name.encode()] = now + reply[1] if reply[1] else math.inf
+        if not reply.is_ok or reply.late_permits:
+            return
+        look_ms = reply.look_ms
+        if look_ms == 0 or look_ms > _CALM_MS:
+            self._calm[name.encode()] = now + look_ms if look_ms else math.inf
 
     def _look_at(self, name: str, *, is_gone: bool) -> Operation[None]:
         """Looks closely at a request that needs a reap, whose end is not logged, or that is gone.

@@ -6,10 +6,15 @@ from typing import NamedTuple
 
 from fairlane import settings
 from fairlane.errors import FairlaneError
-from fairlane.operations.batching import TOGETHER, run_each_or_error
+from fairlane.operations.batching import TOGETHER, call_each
 from fairlane.operations.lease.leases import reap
 from fairlane.operations.lease.tokens import parse
-from fairlane.operations.maintenance.registry import GOES_ON, settle_reaps, unregister_worker
+from fairlane.operations.maintenance.registry import (
+    NOW,
+    goes_on,
+    settle_reaps,
+    unregister_worker,
+)
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Command, Operation
@@ -72,13 +77,15 @@ def take_over(queue: str, worker: str, started: str) -> Operation[int]:
         calls = [
             reap(queue, name, worker=worker, started=started, missing=wanted[name]) for name in part
         ]
-        replies = dict(zip(part, (yield from run_each_or_error(calls)), strict=True))
+        replies = dict(zip(part, (yield from call_each(calls)), strict=True))
         try:
             yield from settle_reaps(queue, replies)
         except FairlaneError as failure:  # of a shard that takes no tokens: they are minted again
             error = error or failure
         for name, reply in replies.items():
-            if isinstance(reply, list) and reply[0] in GOES_ON and reply[1] == 1:
+            if isinstance(reply, FairlaneError):
+                continue
+            if goes_on(reply) and reply.look_ms == NOW:
                 todo.append(name)  # it held more than one bite
     yield from unregister_worker(queue, worker, started)
     if error is not None:

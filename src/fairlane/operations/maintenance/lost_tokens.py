@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane import settings
 from fairlane.errors import FairlaneError
 from fairlane.model import Token
-from fairlane.operations.batching import TOGETHER, run_each_or_error
+from fairlane.operations.batching import TOGETHER, call_each, run_each_or_error
 from fairlane.operations.lease.leases import reap
 from fairlane.operations.lease.shards import move_one, read_shards
 from fairlane.operations.maintenance.registry import glance, settle_reaps
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Command, Operation
+
+if TYPE_CHECKING:
+    from fairlane.protocol.replies import Reply
 
 _FEW = 20  # tokens looked up one by one
 _PAGE = 1000  # tokens of a lane read in one call
@@ -46,15 +49,14 @@ def queued_long(
     request_id: str, grace_ms: int = settings.TOKEN_GRACE_MS
 ) -> Operation[list[Suspect]]:
     """Returns the permits that were queued, and due, a grace ago and still are."""
-    reply = yield glance("", request_id, grace_ms)
-    return suspects_of(request_id, reply)
+    return suspects_of(request_id, (yield from glance("", request_id, grace_ms).run()))
 
 
-def suspects_of(request_id: str, reply: list[Any]) -> list[Suspect]:
+def suspects_of(request_id: str, reply: Reply) -> list[Suspect]:
     """Returns the permits that a reply of glance names."""
-    if reply[0] != b"ok":
+    if not reply.is_ok:
         return []
-    flat = [part.decode() for part in reply[2]]
+    flat = [part.decode() for part in reply.late_permits]
     rows = zip(flat[::3], flat[1::3], flat[2::3], strict=True)
     return [Suspect(request_id, k, g, int(lane)) for k, g, lane in rows]
 
@@ -101,20 +103,20 @@ def _note_error(name: str, reply: Any, failed: dict[str, FairlaneError] | None) 
 
 def remint(
     queue: str, lost: dict[str, list[Suspect]], errors: list[FairlaneError] | None = None
-) -> Operation[dict[str, Any]]:
+) -> Operation[dict[str, Reply | FairlaneError]]:
     """Mints the tokens of these permits again; returns the reply, or the error, of each request.
 
     The error of a shard that takes no tokens is added to `errors`, or raised where there is none.
     """
     names = sorted(lost, key=lambda name: min(one.lane % keys.LANES for one in lost[name]))
-    replies: dict[str, Any] = {}
+    replies: dict[str, Reply | FairlaneError] = {}
     for start in range(0, len(names), TOGETHER):
         part = names[start : start + TOGETHER]
         calls = [reap(queue, name, missing=_pairs(lost[name])) for name in part]
-        some = dict(zip(part, (yield from run_each_or_error(calls)), strict=True))
-        replies |= some
+        answers = dict(zip(part, (yield from call_each(calls)), strict=True))
+        replies |= answers
         try:
-            yield from settle_reaps(queue, some)
+            yield from settle_reaps(queue, answers)
         except FairlaneError as error:
             if errors is None:
                 raise

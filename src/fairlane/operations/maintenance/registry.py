@@ -1,24 +1,16 @@
-"""What keeps a queue whole: beats, promoter, reaper. All of it may run twice."""
+"""Keeps a queue whole: beats, promoter, reaper. All of it may run twice."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 from fairlane import settings
 from fairlane.errors import FairlaneError, InvalidArgument
-from fairlane.operations.batching import run_each_or_error
+from fairlane.operations.batching import call_each, run_each_or_error
+from fairlane.operations.lease.follow_up import follow_up
 from fairlane.operations.lease.leases import reap
-from fairlane.operations.lease.tokens import (
-    Ending,
-    Minted,
-    count_stop,
-    drop_active,
-    insert_all,
-    push,
-    reschedule_active,
-    retire_all,
-)
+from fairlane.operations.lease.tokens import count_stop, drop_active, push, reschedule_active
 from fairlane.operations.submit.intents import seen_to_exist
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
@@ -27,29 +19,30 @@ from fairlane.protocol.steps import Batch, Call, Command, Operation
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from fairlane.protocol.replies import Reply
     from fairlane.protocol.steps import Arg
 
 _PROMOTED = 1000  # tokens a call
 _GLANCES = 250  # requests of one batch
 _ROWS = 300  # of one call
 _CALLS = 20  # of one batch; each has hundreds of tokens
-GOES_ON = {b"ok", b"stopped"}  # what reap says of a request that has not ended
+NOW = 1  # `look_ms` of a reply: there is something to do now
 _BITES = 20  # reaps of one request at one look; a bite is about 1,000 entries
 
 
 def register_worker(
     queue: str, worker: str, host: str, pid: int, started: str
-) -> Operation[list[bytes]]:
-    """Enters a worker: [ok, former], or [taken, host, pid] when the name beats elsewhere.
+) -> Operation[tuple[Reply, str]]:
+    """Enters a worker; returns the reply, `taken` if the name beats elsewhere, and a former life.
 
-    `host` is where it runs, see worker/host_identity.py. `former` is the start of the life that had
-    the name before in the same place, empty if there was none. A life elsewhere, even on a host
-    with the same name, may be alive and only late: its leases are left to expire.
+    `host` is where it runs, see worker/host_identity.py. The former life is the start of the one
+    that had the name before in the same place, empty if there was none. A life elsewhere, even on a
+    host with the same name, may be alive and only late: its leases are left to expire.
     """
     former, home = yield Command(b"HMGET", keys.worker(queue, worker), b"started", b"host")
     if home != host.encode():
         former = None
-    reply: list[bytes] = yield library().register_worker(
+    call = library().register_worker(
         (keys.workers(queue), keys.worker(queue, worker), keys.conf(queue)),
         id=worker,
         host=host,
@@ -58,11 +51,12 @@ def register_worker(
         ttl=settings.WORKER_TTL_MS,
         late=settings.LATE_MS,
     )
-    return [*reply, former or b""] if reply[0] == b"ok" else reply
+    reply = yield from call.run()
+    return reply, (former or b"").decode()
 
 
 def unregister_worker(queue: str, worker: str, started: str) -> Operation[int]:
-    """A worker leaves; 1 if it was there."""
+    """Removes a worker; returns 1 if it was there."""
     names = (keys.workers(queue), keys.worker(queue, worker), keys.conf(queue))
     taken = keys.taken(queue, worker)
     left: int = yield library().unregister_worker((*names, taken), id=worker, started=started)
@@ -80,18 +74,18 @@ def wake(queue: str, worker: str, units: int, shards: Sequence[int] = (0,)) -> O
 
 def heartbeat(
     queue: str, worker: str, started: str, holds: str, *, died: bool = False
-) -> Operation[list[Any]]:
-    """Renews a worker: [ok, leads, now, active_due, delayed_due, oldest_beat, shards, left, died].
+) -> Operation[Reply]:
+    """Renews a worker; returns the reply of heartbeat.lua.
 
-    Or [drain | unknown | replaced]: see heartbeat.lua. `died`: a process or a connection was lost,
-    and tokens may be lost with it, so the leader looks for them.
+    `died`: a process or a connection was lost, and tokens may be lost with it, so the leader looks
+    for them.
     """
     names = (
         *(keys.workers(queue), keys.worker(queue, worker)),
         *(keys.active(queue), keys.delayed(queue), keys.conf(queue)),
         keys.taken(queue, worker),
     )
-    reply: list[Any] = yield library().heartbeat(
+    call = library().heartbeat(
         names,
         id=worker,
         started=started,
@@ -101,7 +95,7 @@ def heartbeat(
         taken_ttl=settings.TAKEN_TTL_MS,
         died="1" if died else "",
     )
-    return reply
+    return (yield from call.run())
 
 
 def count_cancels(queue: str) -> Operation[bytes | None]:
@@ -115,7 +109,7 @@ def count_cancels(queue: str) -> Operation[bytes | None]:
 def promote(queue: str, shards: Sequence[int] = (0,)) -> Operation[int]:
     """Moves every due token to its lane; returns how many.
 
-    Raises what one of the shards says, after the others.
+    Raises the error of a shard after the others.
     """
     moved, todo, failure = 0, list(shards), None
     while todo:
@@ -125,12 +119,13 @@ def promote(queue: str, shards: Sequence[int] = (0,)) -> Operation[int]:
             calls.append(library().promote(names, most=_PROMOTED))
         replies = yield Batch(calls, lenient=True)
         again = []
-        for shard, reply in zip(todo, replies, strict=True):
-            if isinstance(reply, FairlaneError):
-                failure = reply
+        for shard, call, raw in zip(todo, calls, replies, strict=True):
+            if isinstance(raw, FairlaneError):
+                failure = raw
                 continue
-            moved += reply[0]
-            if reply[0] == _PROMOTED:
+            count = call.reply(raw).moved
+            moved += count
+            if count == _PROMOTED:
                 again.append(shard)
         todo = again
     if failure is not None:
@@ -152,13 +147,13 @@ def look_after(queue: str, *, failed: dict[str, FairlaneError] | None = None) ->
     rows: list[Arg] = []
     for name, reply in (yield from glances(queue, names)).items():
         score = scores[name]
-        if isinstance(reply, list) and reply[0] == b"ok" and reply[1] != 1:
-            due = _not_before(score, now, now + _until_next(name, reply[1], calm_ms))
-            rows += [name, score, seen_to_exist(due)]
-            continue
         try:
             if isinstance(reply, FairlaneError):
                 raise reply
+            if reply.is_ok and reply.look_ms != NOW:
+                due = _not_before(score, now, now + _until_next(name, reply.look_ms, calm_ms))
+                rows += [name, score, seen_to_exist(due)]
+                continue
             yield from look_at(queue, name, score, now)
         except FairlaneError as error:
             failed[name] = error
@@ -220,15 +215,13 @@ def _due(queue: str) -> Operation[tuple[int, list[str], dict[str, str], int]]:
 
 def glances(
     queue: str, names: Iterable[str], grace_ms: int | None = None
-) -> Operation[dict[str, list[Any] | FairlaneError]]:
+) -> Operation[dict[str, Reply | FairlaneError]]:
     """Returns what the script glance reports of each request, or its error.
 
     With `grace_ms` each reply names the permits whose tokens have been on their way for longer.
     """
     ids = list(names)
-    replies = yield from run_each_or_error(
-        [glance(queue, name, grace_ms) for name in ids], _GLANCES
-    )
+    replies = yield from call_each([glance(queue, name, grace_ms) for name in ids], _GLANCES)
     return dict(zip(ids, replies, strict=True))
 
 
@@ -239,39 +232,43 @@ def glance(queue: str, request_id: str, grace_ms: int | None = None) -> Call:
 
 
 def look_at(queue: str, request_id: str, score: str, now: int) -> Operation[bool]:
-    """One unfinished request: expired leases, an unlogged end, a lost producer.
+    """Looks at an unfinished request: expired leases, an unlogged end, a lost producer.
 
     `score` is what stands in `active`, `now` the dispatch slot's time in ms. True if it goes on.
     """
     reply = yield from reap_all(queue, request_id)
     is_lost = False
-    if reply[0] == b"gone" or (reply[0] == b"ended" and reply[1][0] == b"cancelled"):
-        marked = yield library().abandon(
-            keys.request_keys(request_id), seen=score, ttl=settings.MARKER_MS
-        )
-        has_come = reply[0] == b"gone" and marked[0] == b"over"  # and it has ended since
-        if has_come or marked[0] == b"exists":  # a producer was quicker: the next look is about it
+    if reply.is_gone or (reply.is_ended and reply.summary.state == b"cancelled"):
+        names = keys.request_keys(request_id)
+        marked = yield from library().abandon(names, seen=score, ttl=settings.MARKER_MS).run()
+        has_come = reply.is_gone and marked.is_over  # and it has ended since
+        if has_come or marked.is_exists:  # a producer was quicker: the next look is about it
             return False
-        is_lost = reply[0] == b"gone" and marked[0] == b"ok"
-    if reply[0] not in GOES_ON:  # gone, ended, or the request of another queue
+        is_lost = reply.is_gone and marked.is_ok
+    if not goes_on(reply):  # gone, ended, or the request of another queue
         yield drop_active(queue, request_id, score, gone=is_lost)
         return False
-    look = min(reply[1] or settings.AUDIT_MS, settings.AUDIT_MS)
+    look = min(reply.look_ms or settings.AUDIT_MS, settings.AUDIT_MS)
     due = _not_before(score, now, now + look)
     yield from _postpone_all(queue, [request_id, score, seen_to_exist(due)])
     return True
 
 
-def reap_all(queue: str, request_id: str) -> Operation[list[Any]]:
-    """Takes back every lease that has expired, bite by bite: the last reply, which is settled.
+def goes_on(reply: Reply) -> bool:
+    """True if a reply of reap says that the request has not ended; then it has `look_ms`."""
+    return bool(reply.is_ok or reply.is_stopped)
 
-    What is left after twenty bites, about half a second, waits for the next look, which is due at
-    once: the others have their turn before.
+
+def reap_all(queue: str, request_id: str) -> Operation[Reply]:
+    """Takes back every lease that has expired, bite by bite; returns the last reply, settled.
+
+    What is left after twenty bites, about half a second, waits for the next look. That is due
+    immediately, and other requests have their turn before.
     """
     for _ in range(_BITES):
-        reply: list[Any] = yield reap(queue, request_id)
+        reply = yield from reap(queue, request_id).run()
         yield from settle_reap(queue, request_id, reply)
-        if reply[0] not in GOES_ON or reply[1] != 1:
+        if not goes_on(reply) or reply.look_ms != NOW:
             break
     return reply
 
@@ -285,32 +282,28 @@ def _postpone_all(queue: str, rows: list[Arg]) -> Operation[None]:
         yield reschedule_active(queue, rows[start : start + 3 * _ROWS])
 
 
-def settle_reap(queue: str, request_id: str, reply: list[Any]) -> Operation[None]:
+def settle_reap(queue: str, request_id: str, reply: Reply) -> Operation[None]:
     """Dispatches what a reap minted, or logs the ending it found."""
     yield from settle_reaps(queue, {request_id: reply})
 
 
-def settle_reaps(queue: str, replies: Mapping[str, Any]) -> Operation[None]:
+def settle_reaps(queue: str, replies: Mapping[str, Reply | FairlaneError]) -> Operation[None]:
     """Dispatches what the reaps of many requests minted, and logs the endings they found.
 
     `replies` is by request; an error among them, a FairlaneError, is passed over. Raises the error
     of a shard that takes no tokens, after the others have theirs.
     """
-    minted, ended, is_stopped = list[Minted](), list[Ending](), False
-    for request_id, reply in replies.items():
-        if isinstance(reply, FairlaneError):
-            continue
-        if reply[0] == b"ended":
-            ended.append((request_id, reply[1]))
-        elif reply[0] in GOES_ON:
-            minted.append((request_id, reply[-1]))
-            is_stopped = is_stopped or reply[0] == b"stopped"
-    calls = [*insert_all(queue, minted), *retire_all(queue, ended)]
+    settled = [
+        (request_id, reply)
+        for request_id, reply in replies.items()
+        if not isinstance(reply, FairlaneError)
+    ]
+    calls = follow_up(queue, *settled)
     errors: list[FairlaneError] = []
     for start in range(0, len(calls), _CALLS):
-        found = yield from run_each_or_error(calls[start : start + _CALLS])
-        errors += (reply for reply in found if isinstance(reply, FairlaneError))
-    if is_stopped:
+        answers = yield from run_each_or_error(calls[start : start + _CALLS])
+        errors += (answer for answer in answers if isinstance(answer, FairlaneError))
+    if any(reply.is_stopped for _, reply in settled):
         yield from count_stop(queue)
     if errors:
         raise errors[0]

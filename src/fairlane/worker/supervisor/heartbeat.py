@@ -19,6 +19,7 @@ from fairlane.worker.maintenance.leader import Maintenance
 
 if TYPE_CHECKING:
     from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.protocol.replies import Reply
     from fairlane.protocol.steps import Operation
     from fairlane.worker.lease_board import LeaseBoard
 
@@ -65,20 +66,20 @@ class Heartbeat:
         other life would be late.
         """
         for pause in connection_delays(settings.LATE_MS / 1000 + 1):
-            word, *other = self._run(
-                registry.register_worker(
-                    self._queue, self._worker, whereabouts(), os.getpid(), self.started
-                )
-            )
-            if word == b"ok":
+            reply, former = self._driver.run(self._registration())
+            if reply.is_ok:
                 self._beat()
-                self._succeed(other[0].decode())
+                self._succeed(former)
                 return
             clock.sleep(pause)
-        place, pid = (text.decode() for text in other)
-        where = f"pid {pid} on {hostname_of(place)}"
+        where = f"pid {reply.pid.decode()} on {hostname_of(reply.host.decode())}"
         raise WorkerRefused(
             f"worker id {self._worker} beats in another process ({where}): choose another --id"
+        )
+
+    def _registration(self) -> Operation[tuple[Reply, str]]:
+        return registry.register_worker(
+            self._queue, self._worker, whereabouts(), os.getpid(), self.started
         )
 
     def _succeed(self, former: str) -> None:
@@ -96,7 +97,7 @@ class Heartbeat:
         """Leaves the registry; if Redis is away, the record expires."""
         self._maintenance.close()
         try:
-            self._run(registry.unregister_worker(self._queue, self._worker, self.started))
+            self._driver.run(registry.unregister_worker(self._queue, self._worker, self.started))
         except FairlaneError as error:
             _log.warning("could not unregister: %s", error)
 
@@ -140,52 +141,42 @@ class Heartbeat:
         else:
             self._outage.over()
 
-    def _run(self, operation: Operation[list[bytes]] | Operation[int]) -> list[bytes]:
-        return self._driver.run(operation)  # type: ignore[arg-type]
-
     def _beat(self) -> None:
         self._beaten = clock.mono_s()
         holds = f"{len(self._board.held())} leases"
         died, self._has_died = self._has_died, False
         try:
-            word, *rest = self._driver.run(
+            reply = self._driver.run(
                 registry.heartbeat(self._queue, self._worker, self.started, holds, died=died)
             )
         except FairlaneError:
             self._has_died = self._has_died or died
             raise
         self._answered = clock.mono_s()
-        if word == b"ok":
-            self._on_beat(*rest)
-        elif word == b"unknown":
+        if reply.is_ok:
+            self._on_beat(reply)
+        elif reply.is_unknown:
             self._maintenance.on_registry_lost()
             _log.warning(
                 "worker %s is not in the registry any more (was Redis emptied?): it registers anew",
                 self._worker,
             )
-            self._run(
-                registry.register_worker(
-                    self._queue, self._worker, whereabouts(), os.getpid(), self.started
-                )
-            )
+            self._driver.run(self._registration())
         elif not self.must_drain:
             _log.warning(
                 "worker %s drains: its record was %s",
                 self._worker,
-                "deleted" if word == b"drain" else "replaced",
+                "deleted" if reply.is_drain else "replaced",
             )
             self.must_drain = True
 
-    def _on_beat(
-        self, leads: int, now: int, active_due: int, delayed_due: int, oldest: int,
-        present: bytes, left: bytes, died_ms: int,
-    ) -> None:  # fmt: skip
-        self.is_idle, self._leads = active_due == 0, bool(leads)
-        self._shards = served(present, left)
+    def _on_beat(self, reply: Reply) -> None:
+        self.is_idle, self._leads = reply.active_due == 0, bool(reply.leads)
+        self._shards = served(reply.shards, reply.left)
         self._board.spread(self._shards)
-        beat = Beat(now, active_due, delayed_due, oldest, died_ms)
-        if leads:
-            self._maintenance.spread(self._shards, is_moving=bool(left))
+        beat = Beat(reply.now, reply.active_due, reply.delayed_due, reply.oldest_beat, reply.died)
+        if self._leads:
+            self._maintenance.spread(self._shards, is_moving=bool(reply.left))
             self._maintenance.on_beat_as_leader(beat)
         else:
             self._maintenance.on_beat_as_follower(beat)

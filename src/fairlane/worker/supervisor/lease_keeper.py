@@ -79,14 +79,14 @@ class LeaseKeeper:
         now = clock.mono_s()
         calls = [extend(held.request_id, held.k, str(held.fence), held.op) for held in some]
         replies = self._driver.run(send_all(calls))
-        for held, reply in zip(some, replies, strict=True):
-            if isinstance(reply, FairlaneError):  # the others' leases are extended
-                self._warn([held], reply)
+        for held, call, raw in zip(some, calls, replies, strict=True):
+            if isinstance(raw, FairlaneError):  # the others' leases are extended
+                self._warn([held], raw)
                 continue
-            record = self._board.records[held.unit]
-            if reply[0] in {b"ok", b"cancelled"}:
+            reply, record = call.reply(raw), self._board.records[held.unit]
+            if reply.is_ok or reply.is_cancelled:
                 record.extended(held, now + held.lease_s)
-            if reply[0] != b"ok":
+            if not reply.is_ok:
                 record.stop(held)
 
     def _warn(self, some: list[Held], error: FairlaneError) -> None:
@@ -164,10 +164,11 @@ class LeaseKeeper:
         except FairlaneError as error:
             replies = [error] * len(calls)
         away: FairlaneError | None = None
-        for held, reply in zip(some, replies, strict=True):
+        for held, call, raw in zip(some, calls, replies, strict=True):
             try:
-                if away or isinstance(reply, FairlaneError):
-                    raise away or reply
+                if away or isinstance(raw, FairlaneError):
+                    raise away or raw
+                reply = call.reply(raw)
                 self._driver.run(registry.settle_reap(self._queue, held.request_id, reply))
             except FairlaneError as error:
                 away = error if is_redis_away(error) else away

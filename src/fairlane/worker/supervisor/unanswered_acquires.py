@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fairlane.common import clock
 from fairlane.errors import FairlaneError, RedisUnreachable
 from fairlane.operations.lease import tokens
-from fairlane.operations.lease.leases import acquire, acquire_call, give_back, parse_acquired
-from fairlane.operations.maintenance import registry
+from fairlane.operations.lease.follow_up import follow_up
+from fairlane.operations.lease.leases import acquire, acquire_call, give_back
 from fairlane.protocol.steps import Batch
 from fairlane.worker.supervisor.batches import AGAIN_S, AT_MOST, is_redis_away, send_all
 
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from fairlane.drivers.sync.driver import SyncDriver
-    from fairlane.model import Slice, Token
+    from fairlane.model import Token
+    from fairlane.protocol.replies import Reply
     from fairlane.protocol.steps import Operation
     from fairlane.worker.lease_board import LeaseBoard, LeaseRecord
 
@@ -93,28 +94,22 @@ class UnansweredAcquires:
             replies = self._driver.run(send_all(calls, math.inf))
         except FairlaneError as error:
             replies = [error] * len(calls)
-        for (record, token, op), reply in zip(asked, replies, strict=True):
-            is_error = isinstance(reply, FairlaneError)
-            yield (
-                record,
-                reply if is_error else self._undo(token, *parse_acquired(token, op, reply)),
-            )
+        for (record, token, op), call, raw in zip(asked, calls, replies, strict=True):
+            is_error = isinstance(raw, FairlaneError)
+            yield record, raw if is_error else self._undo(token, op, call.reply(raw))
 
     def _put_back(self, token: Token, op: bytes) -> Operation[None]:
-        word, taken, rest = yield from acquire(token, self._worker, self._started, 1, op=op)
-        yield from self._undo(token, word.encode(), taken, rest)
+        reply, _ = yield from acquire(token, self._worker, self._started, 1, op=op)
+        yield from self._undo(token, op, reply)
 
-    def _undo(
-        self, token: Token, word: bytes, taken: Slice | None, rest: list[Any]
-    ) -> Operation[None]:
-        """Dispatches what an acquire brought, and returns its lease."""
-        if word == b"ended":
-            yield tokens.retire(self._queue, token.request_id, rest)
-            return
-        if calls := tokens.insert(self._queue, token.request_id, rest):
+    def _undo(self, token: Token, op: bytes, reply: Reply) -> Operation[None]:
+        """Follows up the reply of an acquire, and returns the lease that it granted."""
+        if calls := follow_up(self._queue, (token.request_id, reply)):
             yield Batch(calls)
-        if taken is not None:
-            reply = yield give_back(
-                taken.request_id, taken.k, taken.fence.decode(), taken.op.decode(), is_unbegun=True
+        if reply.is_ok:
+            call = give_back(
+                token.request_id, token.k, reply.fence.decode(), op.decode(), is_unbegun=True
             )
-            yield from registry.settle_reap(self._queue, token.request_id, reply)
+            returned = yield from call.run()
+            if calls := follow_up(self._queue, (token.request_id, returned)):
+                yield Batch(calls)
