@@ -51,7 +51,7 @@ BANNED_MODULES = {"dill", "marshal", "pickle", "shelve"}
 BANNED_WORDS = {"cleaner", "job", "jobs", "payload", "payloads", "sweeper"}
 # Words about people are not used for machines. "At once" has two meanings. "Who" may be a person.
 BANNED_PHRASES = re.compile(
-    r"(?<![a-z])(?:told|tells?|telling|heard|hears?|silent(?:ly)?|knows|knocks?|mends?|mended"
+    r"(?<![a-z])(?:told|tells?|telling|heard|hears?|silent(?:ly)?|knows|knocks?|remedies?|repaired"
     r"|nobody|somebody|anybody|everybody|whoever|he|him|his"
     r"|at once|as good as|in vain|no matter)(?![a-z])",
     re.IGNORECASE,
@@ -67,12 +67,12 @@ BANNED_PHRASES_LEFT = {
     "bench": 4,
     "cluster-compose.yml": 0,
     "docs": 0,
-    "docs/spark.md": 18,
-    "lua": 78,
+    "docs/spark.md": 0,
+    "lua": 0,
     "pyproject.toml": 0,
-    "samples": 21,
-    "src": 592,
-    "tests": 1_421,
+    "samples": 0,
+    "src": 188,
+    "tests": 1_323,
 }
 MOST_FILES = 9  # of one folder, besides __init__.py
 MORE_FILES = {

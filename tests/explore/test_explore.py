@@ -94,7 +94,7 @@ SAMPLE = [
     ("lib/create/enqueue.lua", "seen >= intent", "an empty request"),
     ("request/append.lua", "chunk <= chunks", "open, a lost reply"),
     ("request/reap.lua", "is_ended(state)", "one worker"),
-    ("lib/lease/finish.lua", "left > 0 and not cancelled and not expired", "one worker"),
+    ("lib/core/finish.lua", "left > 0 and not cancelled and not expired", "one worker"),
     ("dispatch/retire.lua", 'redis.call("ZADD", logged, "NX"', "one worker"),
     ("request/discard.lua", "state.born ~= born or state.open == 0", "one of two breaks"),
     ("request/seal.lua", 'state.state == "cancelling"', "open"),

@@ -38,7 +38,7 @@ def test_the_chapter_runs(redis_url: str, tmp_path: Path):
     check_failures(told)
     check_requeued(told)
     check_changed(told)
-    check_mended(told)
+    check_repaired(told)
 
 
 def check_failures(told: Told) -> None:
@@ -60,7 +60,7 @@ def check_failures(told: Told) -> None:
 
 
 def check_requeued(told: Told) -> None:
-    """The mended handler does all but what can't be done."""
+    """The repaired handler does all but what can't be done."""
     again = told.by("fairlane dead requeue").splitlines()
     assert "parent    pays" in again
     assert sorted(again[-3:]) == ["dora 20 fee 5", "emil 25 fee 4", "fred 0 fee 100"]
@@ -81,7 +81,7 @@ def check_changed(told: Told) -> None:
     assert lanes in (["LANE", "5", "9", "all"], ["LANE", "5", "9", "50", "all"])  # paused how soon?
 
 
-def check_mended(told: Told) -> None:
+def check_repaired(told: Told) -> None:
     """What was deleted is back, what stood still moves, what was full has room."""
     assert "queue day is empty: " in told.by("scan_iter")
     found = told.by("fairlane fsck")
@@ -90,7 +90,7 @@ def check_mended(told: Told) -> None:
     assert "requests  1 active\n" in found
     judged = told.by("fairlane doctor --queue day ||")
     assert re.search(r"^bad +workers +no worker beats, and 1 unfinished", judged, re.MULTILINE)
-    assert re.search(r"^mend +workers +start one: fairlane worker", judged, re.MULTILINE)
+    assert re.search(r"^remedy +workers +start one: fairlane worker", judged, re.MULTILINE)
     assert judged.endswith("exit code 1\n")
     assert told.by("fairlane wait forgotten").startswith("done\nok    workers ")
     assert told.by("--max-waiting 400").endswith("first\nexit code 5\n")

@@ -15,7 +15,7 @@ STREAM, PERMITS, LEASES, FEW = 0, 3, 4, 8
 
 @pytest.fixture
 def damaged(lane: Lane) -> Lane:
-    """A lane whose scripts leave the invariants broken until the damage is mended."""
+    """A lane whose scripts leave the invariants broken until the damage is repaired."""
     lane.checked = False
     return lane
 
@@ -194,7 +194,7 @@ def test_what_nobody_began_of_a_request_without_its_stream_is_gone_too(damaged: 
 
 @pytest.mark.parametrize("number", ["seq", "limit"])
 def test_numbers_that_cannot_be_read_are_not_written_over(damaged: Lane, number: str):
-    """Every script says so, whatever it was to do, and a person may mend what is there."""
+    """Every script says so, whatever it was to do, and a person may remedy what is there."""
     (token,) = damaged.start(20, limit=1)
     damaged.change(number, "many")
     before = damaged.dump()

@@ -214,7 +214,7 @@ def test_a_permit_deleted_alone_gives_them_back_when_its_lease_expires(lane: Lan
     assert len(lane.take(toks(flat)[0]).ids) == 3
 
 
-def test_a_lease_deleted_alone_is_mended_too(lane: Lane):
+def test_a_lease_deleted_alone_is_repaired_too(lane: Lane):
     """The permit says held, and nothing will ever end that lease: its request still ends."""
     held = held_apart(lane)
     lane.checked = False

@@ -15,7 +15,7 @@ local bodies = 6  -- ARGV[6...]  the sub-requests
 -- @include lib/core/digest_chain.lua
 -- @include lib/permits/permits.lua
 -- @include lib/permits/mint.lua
--- @include lib/lease/finish.lua
+-- @include lib/core/finish.lua
 -- @include lib/entries/add_entries.lua
 -- @include lib/entries/prove_rights.lua
 

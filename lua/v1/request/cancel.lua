@@ -10,7 +10,7 @@ local reason = ARGV[2]  -- words for people
 -- @include lib/core/state.lua
 -- @include lib/permits/permits.lua
 -- @include lib/permits/mint.lua
--- @include lib/lease/finish.lua
+-- @include lib/core/finish.lua
 -- @include lib/permits/stop.lua
 
 local state, over = load_unfinished()

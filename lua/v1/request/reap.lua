@@ -20,7 +20,7 @@ local missing = 8  -- ARGV[8...]  k, g pairs whose token is nowhere
 -- @include lib/permits/permits.lua
 -- @include lib/entries/inline_bodies.lua
 -- @include lib/permits/mint.lua
--- @include lib/lease/finish.lua
+-- @include lib/core/finish.lua
 -- @include lib/entries/retry_queue.lua
 -- @include lib/entries/dead_letter.lua
 -- @include lib/permits/stop.lua

@@ -10,7 +10,7 @@ local chain = ARGV[3]  -- hex digest over all of them
 -- @include lib/core/digest_chain.lua
 -- @include lib/permits/permits.lua
 -- @include lib/permits/mint.lua
--- @include lib/lease/finish.lua
+-- @include lib/core/finish.lua
 
 if not chunks then
   return redis.error_reply("BADARGUMENT seal wants a number for chunks")

@@ -31,7 +31,7 @@ def test_what_is_bad_comes_with_its_mend(program: Program):
     said = ended.out.decode()
     assert ended.code == 1
     assert "bad   workers      no worker beats, and 1 unfinished request waiting\n" in said
-    assert "mend  workers      start one: fairlane worker --queue req --handler module" in said
+    assert "remedy  workers      start one: fairlane worker --queue req --handler module" in said
     assert "1 bad" in ended.err
 
 
@@ -40,8 +40,8 @@ def test_every_check_is_one_json_value(program: Program):
     checks = [json.loads(line) for line in program("doctor", "--json").out.splitlines()]
     assert [check["check"] for check in checks][:2] == ["version", "eviction"]
     for check in checks:
-        assert set(check) == {"state", "check", "what", "mend"}
-        assert (check["mend"] is None) == (check["state"] == "ok")
+        assert set(check) == {"state", "check", "what", "remedy"}
+        assert (check["remedy"] is None) == (check["state"] == "ok")
 
 
 def test_an_unfit_server_is_reported_and_not_refused(alone: Program):
@@ -50,7 +50,7 @@ def test_an_unfit_server_is_reported_and_not_refused(alone: Program):
         alone("fsck", "--redis", server.url).refused(5, "allkeys-lru")
     assert ended.code == 1
     assert b"bad   eviction     maxmemory-policy is allkeys-lru" in ended.out
-    assert b"mend  eviction     CONFIG SET maxmemory-policy noeviction" in ended.out
+    assert b"remedy  eviction     CONFIG SET maxmemory-policy noeviction" in ended.out
 
 
 def test_a_cluster_named_as_one_server_is_told(alone: Program):

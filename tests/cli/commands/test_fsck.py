@@ -69,10 +69,10 @@ def test_every_finding_is_one_json_value(program: Program, redis_client: redis.R
         "kind": "forgotten",
         "name": "mine",
         "what": "is not in `active`",
-        "mend": "put it there",
+        "remedy": "put it there",
         "by_hand": False,
     }
-    assert (note["state"], note["mend"], ended.code) == ("note", None, 1)
+    assert (note["state"], note["remedy"], ended.code) == ("note", None, 1)
 
 
 @on_one_kind

@@ -229,7 +229,7 @@ def test_the_doctor_says_that_scripts_are_missing_and_cannot_be_loaded(
     said = program("doctor", "--redis", users.add("monitor")).out.decode()
     count = len([*library()])
     assert f"{count} of {count} are not loaded, and this user may not load them" in said
-    assert "mend  scripts      run `fairlane scripts load`" in said
+    assert "remedy  scripts      run `fairlane scripts load`" in said
 
 
 @on_one_kind

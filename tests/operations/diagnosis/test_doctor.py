@@ -1,4 +1,4 @@
-"""doctor: what a server and a queue say of themselves is judged, and each fault has its mend."""
+"""doctor: what a server and a queue say of themselves is judged, and each fault has its remedy."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def examined(driver: SyncDriver, queue: str = "req") -> dict[str, Check]:
     # The nodes of a cluster are one line where they are alike.
     assert len({(check.name, check.what) for check in checks}) == len(checks)
     for check in checks:
-        assert bool(check.mend) == (check.state != "ok"), check
+        assert bool(check.remedy) == (check.state != "ok"), check
     return {check.name: check for check in checks}
 
 
@@ -81,15 +81,15 @@ def lane(lane: Lane) -> Lane:
 # ------------------------------------------------------------------ servers
 
 
-def test_a_healthy_server_has_nothing_to_be_mended():
+def test_a_healthy_server_has_nothing_to_be_repaired():
     """Every check is ok, and says something."""
     checks = list(judge(Facts(HEALTHY, SETTINGS)))
     assert {check.state for check in checks} == {"ok"}
-    assert all(check.what and not check.mend for check in checks)
+    assert all(check.what and not check.remedy for check in checks)
 
 
 @pytest.mark.parametrize(
-    ("version", "state", "mend"),
+    ("version", "state", "remedy"),
     [
         ("6.2.20", "bad", "upgrade to Redis 7.0, Valkey 7.2 or newer"),
         ("7.0.15", "warn", "Redis 7.2.11"),
@@ -102,11 +102,11 @@ def test_a_healthy_server_has_nothing_to_be_mended():
         ("9.0.0", "ok", ""),
     ],
 )
-def test_old_versions_and_holes_in_lua_are_named(version: str, state: str, mend: str):
-    """With the first release of the same line, or the next, that has the hole mended."""
+def test_old_versions_and_holes_in_lua_are_named(version: str, state: str, remedy: str):
+    """With the first release of the same line, or the next, that has the hole repaired."""
     check = judged("version", redis_version=version)
     assert check.state == state
-    assert mend in check.mend
+    assert remedy in check.remedy
     assert f"Redis {version}" in check.what
 
 
@@ -145,11 +145,11 @@ def test_valkey_has_versions_of_its_own(version: str, state: str):
 def test_settings_are_judged(
     name: str, info: dict[str, str], config: dict[str, str], state: str, words: str
 ):
-    """What is not well has a mend."""
+    """What is not well has a remedy."""
     check = judged(name, config, **info)
     assert check.state == state
     assert words in check.what
-    assert bool(check.mend) == (state != "ok")
+    assert bool(check.remedy) == (state != "ok")
 
 
 @pytest.mark.parametrize("aof", ["0", "1"])
@@ -190,7 +190,7 @@ def test_an_idle_queue_on_a_real_server(driver: SyncDriver):
 
 
 def test_it_only_reads(lane: Lane, driver: SyncDriver):
-    """Also where there is much to be mended."""
+    """Also where there is much to be repaired."""
     lane.later(-HOUR)
     lane.take(lane.start(3)[0])
     lane.client.zadd(ACTIVE, {"r1": 1, "gone": 1})
@@ -303,7 +303,7 @@ def test_a_server_that_refuses_time_and_ping_is_judged_all_the_same():
     checks = {check.name: check for check in ask({None: (0, "7.2.11")})}
     for name in ("clock", "latency"):
         assert (checks[name].state, "not readable" in checks[name].what) == ("warn", True)
-        assert "let the user of the URL run" in checks[name].mend
+        assert "let the user of the URL run" in checks[name].remedy
     assert {"version", "eviction", "scripts", "queue"} <= set(checks)
 
 
@@ -331,7 +331,7 @@ def test_work_without_workers_is_bad(lane: Lane, driver: SyncDriver):
     """And it says how to start one for this very queue."""
     Queue(driver, "slow").submit_request([b"x"])
     check = examined(driver, "slow")["workers"]
-    assert (check.state, "--queue slow" in check.mend) == ("bad", True)
+    assert (check.state, "--queue slow" in check.remedy) == ("bad", True)
     assert examined(driver)["workers"].state == "ok"
     lane.client.flushall()
 
@@ -365,7 +365,7 @@ def test_a_request_that_nothing_will_move_is_bad(lane: Lane, driver: SyncDriver)
     lane.change("queued", 0)
     lane.change("free", 0)
     check = examined(driver)["stuck"]
-    assert (check.state, "r1" in check.what, "--repair" in check.mend) == ("bad", True, True)
+    assert (check.state, "r1" in check.what, "--repair" in check.remedy) == ("bad", True, True)
 
 
 def test_a_request_that_moves_meanwhile_is_not_stuck(lane: Lane, driver: SyncDriver):
@@ -494,7 +494,7 @@ def test_many_small_streams_are_worth_smaller_blocks(
     if check is not None:
         assert check.state == "warn"
         assert check.what.startswith("100 of 100 requests")
-        assert "stream-node-max-bytes 2048" in check.mend
+        assert "stream-node-max-bytes 2048" in check.remedy
 
 
 GIB = 1 << 30
@@ -525,7 +525,7 @@ def test_results_that_will_outgrow_the_memory_are_warned_of(
             r"that grows to 1?\d\d MiB, and the memory is \d+ MiB",
             check.what,
         )
-        assert "--retain" in check.mend
+        assert "--retain" in check.remedy
 
 
 def test_a_log_whose_requests_have_expired_says_nothing_of_what_they_keep(

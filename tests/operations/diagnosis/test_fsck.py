@@ -1,4 +1,4 @@
-"""fsck: every damage is found, told once, mended with `repair`, and not found again."""
+"""fsck: every damage is found, told once, repaired with `repair`, and not found again."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def told(found: list[Finding]) -> list[tuple[str, str]]:
     return [(one.kind, one.name) for one in found if not one.is_harmless]
 
 
-def is_mended(driver: SyncDriver, *expected: tuple[str, str]) -> None:
-    """It is found and only told; then it is found and mended; then it is not there any more."""
+def is_repaired(driver: SyncDriver, *expected: tuple[str, str]) -> None:
+    """It is found and only told; then it is found and repaired; then it is not there any more."""
     for _ in range(2):
         found = walk(driver)
         assert told(found) == [*expected]
-        assert all(one.is_left and one.mend for one in found if not one.is_harmless)
+        assert all(one.is_left and one.remedy for one in found if not one.is_harmless)
     found = walk(driver, repair=True)
     assert told(found) == [*expected]
     assert not any(one.is_left for one in found), found
@@ -159,7 +159,7 @@ def test_a_request_nobody_looks_after_is_put_into_active(lane: Lane, driver: Syn
     """As one that exists and is due now."""
     queued(lane)
     lane.client.delete(ACTIVE)
-    is_mended(driver, ("forgotten", "r1"))
+    is_repaired(driver, ("forgotten", "r1"))
     score = lane.client.zscore(ACTIVE, "r1")
     assert score % 1 == 0.5
     assert abs(score - server_ms(lane.client)) < 5000
@@ -183,7 +183,7 @@ def test_a_request_that_ended_meanwhile_is_not_missed(lane: Lane, driver: SyncDr
 def test_an_unlogged_ending_is_logged_once(lane: Lane, driver: SyncDriver):
     """With its counts; one that has ended just now may be on its way to the log."""
     finished(lane)
-    is_mended(driver, ("unlogged", "r1"))
+    is_repaired(driver, ("unlogged", "r1"))
     (ending,) = driver.run(read_completions("req", "0", 0))
     assert (ending.id, ending.state, ending.done) == ("r1", "done", 1)
     young = Lane(driver, lane.client, request_id="r2")
@@ -196,7 +196,7 @@ def test_an_unlogged_ending_is_logged_once(lane: Lane, driver: SyncDriver):
 def test_an_entry_without_a_request_is_dropped(lane: Lane, driver: SyncDriver, mark: str):
     """One that was seen to exist is lost, and that is logged."""
     lane.client.zadd(ACTIVE, {"r1": f"{lane.now}{mark}"})
-    is_mended(driver, ("no request", "r1"))
+    is_repaired(driver, ("no request", "r1"))
     endings = driver.run(read_completions("req", "0", 0))
     assert [(one.id, one.state) for one in endings] == ([("r1", "lost")] if mark else [])
 
@@ -214,7 +214,7 @@ def test_an_entry_of_an_ended_or_foreign_request_is_dropped(lane: Lane, driver: 
     walk(driver, repair=True)
     Lane(driver, lane.client, request_id="r2", queue="other").start(1)
     lane.client.zadd(ACTIVE, {"r1": lane.now, "r2": lane.now})
-    is_mended(driver, ("no request", "r1"), ("no request", "r2"))
+    is_repaired(driver, ("no request", "r1"), ("no request", "r2"))
     assert lane.client.zcard(ACTIVE) == 0
     assert lane.client.xlen(keys.completed("req")) == 1
 
@@ -255,7 +255,7 @@ def test_lost_tokens_are_minted_again(lane: Lane, driver: SyncDriver):
     """One of three: the others stay what they are."""
     queued(lane)
     lane.client.rpop(HOME)
-    is_mended(driver, ("lost tokens", "r1"))
+    is_repaired(driver, ("lost tokens", "r1"))
     assert standing(lane.client) == expected(lane)
 
 
@@ -277,12 +277,12 @@ def test_expired_leases_are_taken_back(lane: Lane, driver: SyncDriver):
     """Those that expired long ago: nobody leads."""
     lane.take(lane.start(1)[0])
     announced(lane)
-    is_mended(driver, ("overdue", "r1"))
+    is_repaired(driver, ("overdue", "r1"))
     assert lane.client.zcard(keys.leases("r1")) == 0
 
 
 def test_a_request_without_a_queued_permit_gets_one(lane: Lane, driver: SyncDriver):
-    """What the invariants say is told, and minting mends it."""
+    """What the invariants say is told, and minting remedies it."""
     lane.start(1)
     announced(lane)
     lane.client.hset(keys.permits("r1"), "0", "p:")
@@ -291,12 +291,12 @@ def test_a_request_without_a_queued_permit_gets_one(lane: Lane, driver: SyncDriv
     found = walk(driver)
     assert told(found) == [("unsound", "r1")]
     assert "nothing is queued" in found[0].what
-    is_mended(driver, ("unsound", "r1"))
+    is_repaired(driver, ("unsound", "r1"))
     lane.now = server_ms(lane.client)
     assert standing(lane.client) == expected(lane)
 
 
-def test_what_cannot_be_mended_is_left_to_a_person(lane: Lane, driver: SyncDriver):
+def test_what_cannot_be_repaired_is_left_to_a_person(lane: Lane, driver: SyncDriver):
     """A count of what is left that is wrong: the walk says so, and goes on."""
     queued(lane, 20)
     lane.client.incr("counter:{r1}")
@@ -311,7 +311,7 @@ def test_what_outlived_the_end_goes(lane: Lane, driver: SyncDriver):
     walk(driver, repair=True)
     lane.client.set("counter:{r1}", 1)
     lane.client.persist("req:{r1}")
-    is_mended(driver, ("left over", "r1"))
+    is_repaired(driver, ("left over", "r1"))
     assert not lane.client.exists("counter:{r1}")
     assert lane.client.pttl("req:{r1}") > 0
 
@@ -322,7 +322,7 @@ def test_keys_without_a_request_expire_in_a_day(lane: Lane, driver: SyncDriver):
     lane.complete(held, held.ids[:1], keep=True)
     lane.client.delete("req:{r1}")
     before = set(lane.client.keys())
-    is_mended(driver, ("orphan", "r1"))
+    is_repaired(driver, ("orphan", "r1"))
     assert set(lane.client.keys()) == before
     assert all(0 < lane.client.pttl(key) <= settings.MARKER_MS for key in before)
 
@@ -335,7 +335,7 @@ def test_one_key_alone_is_known_by_what_it_holds(lane: Lane, driver: SyncDriver,
     for key in set(lane.client.scan_iter()):
         if not key.startswith(part.encode()):
             lane.client.delete(key)
-    is_mended(driver, ("orphan", "r1"))
+    is_repaired(driver, ("orphan", "r1"))
 
 
 def test_another_programs_keys_are_told_of_and_left_alone(lane: Lane, driver: SyncDriver):
@@ -364,7 +364,7 @@ def test_other_queues_requests_are_left_alone(lane: Lane, driver: SyncDriver):
     assert other.dump() == before
 
 
-def test_a_request_that_cannot_be_read_is_told_and_the_others_are_mended(
+def test_a_request_that_cannot_be_read_is_told_and_the_others_are_repaired(
     lane: Lane, driver: SyncDriver
 ):
     """One of its keys has another type."""
@@ -380,7 +380,7 @@ def test_a_request_that_cannot_be_read_is_told_and_the_others_are_mended(
     lane.client.flushall()
 
 
-def test_a_full_redis_is_mended(lane: Lane, driver: SyncDriver):
+def test_a_full_redis_is_repaired(lane: Lane, driver: SyncDriver):
     """A request that nobody looks after could never be drained."""
     queued(lane)
     lane.client.delete(ACTIVE)
@@ -399,7 +399,7 @@ def test_a_refusal_is_told_with_the_finding(lane: Lane, driver: SyncDriver):
     lane.client.set(keys.completed("req"), "text")
     found = walk(driver, repair=True)
     assert [(one.kind, one.is_left) for one in found] == [("unlogged", True)]
-    assert "WRONGTYPE" in found[0].mend
+    assert "WRONGTYPE" in found[0].remedy
     lane.client.delete(keys.completed("req"))
 
 

@@ -2,7 +2,7 @@
 -- @include lib/core/state.lua
 -- @include lib/permits/permits.lua
 -- @include lib/permits/mint.lua
--- @include lib/lease/finish.lua
+-- @include lib/core/finish.lua
 -- @include lib/entries/add_entries.lua
 -- @include lib/entries/inline_bodies.lua
 -- @include lib/core/digest_chain.lua

@@ -3,7 +3,7 @@
 -- @include lib/permits/permits.lua
 -- @include lib/entries/inline_bodies.lua
 -- @include lib/permits/mint.lua
--- @include lib/lease/finish.lua
+-- @include lib/core/finish.lua
 -- @include lib/entries/retry_queue.lua
 -- @include lib/entries/dead_letter.lua
 -- @include lib/lease/settle_results.lua

@@ -50,7 +50,7 @@ def _as_json(check: Check) -> dict[str, str | None]:
         "state": check.state,
         "check": check.name,
         "what": check.what,
-        "mend": check.mend or None,
+        "remedy": check.remedy or None,
     }
 
 
@@ -58,8 +58,8 @@ def _show(checks: list[Check]) -> None:
     width = max(len(check.name) for check in checks)
     for check in checks:
         write_line(f"{check.state:<4}  {check.name:<{width}}  {check.what}")
-    mends = [check for check in checks if check.mend]
-    if mends:
+    remedies = [check for check in checks if check.remedy]
+    if remedies:
         write_line("")
-    for check in mends:
-        write_line(f"mend  {check.name:<{width}}  {check.mend}")
+    for check in remedies:
+        write_line(f"remedy  {check.name:<{width}}  {check.remedy}")

@@ -50,15 +50,17 @@ def _show(finding: Finding, *, as_json: bool) -> None:
                 "kind": finding.kind,
                 "name": finding.name,
                 "what": finding.what,
-                "mend": finding.mend or None,
+                "remedy": finding.remedy or None,
                 "by_hand": finding.is_by_hand,
             }
         )
         return
     if finding.is_by_hand:
-        mend = f" (by hand: {finding.mend})"
-    elif finding.mend:
-        mend = f" -> {finding.mend}" if finding.is_repaired else f" (--repair: {finding.mend})"
+        remedy = f" (by hand: {finding.remedy})"
+    elif finding.remedy:
+        remedy = (
+            f" -> {finding.remedy}" if finding.is_repaired else f" (--repair: {finding.remedy})"
+        )
     else:
-        mend = ""
-    write_line(f"{state:<8}  {finding.kind:<11}  {finding.name}  {finding.what}{mend}")
+        remedy = ""
+    write_line(f"{state:<8}  {finding.kind:<11}  {finding.name}  {finding.what}{remedy}")

@@ -47,8 +47,8 @@ def examine(
             silent += 1
             if silent == len(nodes):
                 raise
-            mend = "start it again, or fail over to a replica of it"
-            checks = [Check("servers", BAD, f"a primary does not answer: {error}", mend)]
+            remedy = "start it again, or fail over to a replica of it"
+            checks = [Check("servers", BAD, f"a primary does not answer: {error}", remedy)]
         for check in checks:
             found.setdefault(check.name, {}).setdefault(check, []).append(node)
     checks = [
@@ -61,8 +61,8 @@ def examine(
         checks += yield from judge_sizes(queue, nodes[0])
         checks += yield from judge_retention(queue, nodes)
     except FairlaneError as error:
-        mend = "mend what is bad above first"
-        checks.append(Check("queue", BAD, f"the queue can't be read: {error}", mend))
+        remedy = "remedy what is bad above first"
+        checks.append(Check("queue", BAD, f"the queue can't be read: {error}", remedy))
     return checks
 
 
@@ -71,7 +71,7 @@ def _of_nodes(check: Check, there: list[Any], count: int) -> Check:
     if len(there) == count:
         return check
     shown = ", ".join(f"{host}:{port}" for host, port in there)
-    return Check(check.name, check.state, f"{shown}: {check.what}", check.mend)
+    return Check(check.name, check.state, f"{shown}: {check.what}", check.remedy)
 
 
 def _node(
@@ -79,8 +79,8 @@ def _node(
 ) -> Operation[list[Check]]:
     text = yield from _ask(node, b"INFO")
     if text is None:
-        mend = "let the user of the URL run INFO"
-        return [Check("version", WARN, "INFO is refused: nothing is known of the server", mend)]
+        remedy = "let the user of the URL run INFO"
+        return [Check("version", WARN, "INFO is refused: nothing is known of the server", remedy)]
     info = read_info(text)
     config = yield from _config(node)
     cluster = {}
@@ -121,16 +121,16 @@ def _time(node: Any, wall_ms: Callable[[], int]) -> Operation[Check]:
     told = yield from _ask(node, b"TIME")
     after = wall_ms()
     if told is None:
-        mend = "let the user of the URL run TIME: every script asks for it"
-        return Check("clock", WARN, "TIME is refused: the clock is not readable", mend)
+        remedy = "let the user of the URL run TIME: every script asks for it"
+        return Check("clock", WARN, "TIME is refused: the clock is not readable", remedy)
     seconds, micros = told
     theirs = int(seconds) * 1000 + int(micros) // 1000
     skew = min(theirs - before, 0) + max(theirs - after, 0)
     if abs(skew) <= _SKEW_MS:
         return Check("clock", OK, f"less than {_SKEW_MS // 1000} s from this machine's")
     what = f"{abs(skew) / 1000:,.1f} s {'ahead of' if skew > 0 else 'behind'} this machine's"
-    mend = "nothing depends on it but what people read; let NTP set both"
-    return Check("clock", WARN, what, mend)
+    remedy = "nothing depends on it but what people read; let NTP set both"
+    return Check("clock", WARN, what, remedy)
 
 
 def _latency(node: Any, clock: Callable[[], float]) -> Operation[Check]:
@@ -147,8 +147,8 @@ def _latency(node: Any, clock: Callable[[], float]) -> Operation[Check]:
     shown = f"a round trip takes {_ms(middle)}, at most {_ms(longest)}"
     if middle <= _FAST_MS and longest <= _SLOW_MS:
         return Check("latency", OK, shown)
-    mend = "run workers near Redis; SLOWLOG GET and INFO commandstats name what holds it up"
-    return Check("latency", WARN, shown, mend)
+    remedy = "run workers near Redis; SLOWLOG GET and INFO commandstats name what holds it up"
+    return Check("latency", WARN, shown, remedy)
 
 
 def _ms(ms: float) -> str:
@@ -164,8 +164,8 @@ def _scripts(node: Any, info: dict[str, str]) -> Operation[list[Check]]:
     missing = [script.name for script, there in zip(scripts, reply, strict=True) if not there]
     if missing and (yield from _ask(node, b"EVAL", b"return 1", b"0")) is None:
         what = f"{len(missing)} of {len(scripts)} are not loaded, and this user may not load them"
-        mend = "run `fairlane scripts load` as a user who may; --watch keeps them loaded"
-        return [Check("scripts", WARN, what, mend)]
+        remedy = "run `fairlane scripts load` as a user who may; --watch keeps them loaded"
+        return [Check("scripts", WARN, what, remedy)]
     count = len(scripts) - len(missing)
     rest = f"; not yet: {', '.join(missing)}" if 0 < len(missing) < len(scripts) else ""
     return [Check("scripts", OK, f"{count} of {len(scripts)} loaded{rest} (each at its first use)")]

@@ -1,4 +1,4 @@
-"""What a look through Redis found, and how it mends without stopping at what it can't mend."""
+"""What a walk through Redis found, and how it is repaired; one failed repair stops no other."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from fairlane.protocol.steps import Call, Command, Operation
 class Finding:
     """One damage: `kind` is a word or two, `name` a request or a key, `what` a sentence's rest.
 
-    `mend` is what a repair does about it, or a person where a repair can't. A harmless one is only
+    `remedy` is what a repair does about it, or a person if no repair can. A harmless one is only
     counted: it costs nothing.
     """
 
     kind: str
     name: str
     what: str
-    mend: str
+    remedy: str
     is_repaired: bool = False
     is_by_hand: bool = False
     is_harmless: bool = False
@@ -38,9 +38,9 @@ class FindingCounts:
         self.repair = repair
         self.findings: list[Finding] = []
 
-    def add(self, kind: str, name: str, what: str, mend: str) -> Finding:
+    def add(self, kind: str, name: str, what: str, remedy: str) -> Finding:
         """A damage."""
-        found = Finding(kind, name, what, mend)
+        found = Finding(kind, name, what, remedy)
         self.findings.append(found)
         return found
 
@@ -55,7 +55,7 @@ class FindingCounts:
         self.findings.append(Finding(kind, name, what, "", is_harmless=True))
 
 
-def mend(found: Finding, how: Command | Call | Operation[Any]) -> Operation[None]:
+def apply_repair(found: Finding, how: Command | Call | Operation[Any]) -> Operation[None]:
     """Mends; a refusal is told with the finding. Raises RedisUnreachable."""
     try:
         if isinstance(how, (Command, Call)):
@@ -65,6 +65,6 @@ def mend(found: Finding, how: Command | Call | Operation[Any]) -> Operation[None
     except RedisUnreachable:
         raise
     except FairlaneError as error:
-        found.mend, found.is_by_hand = f"it could not be repaired: {error}", True
+        found.remedy, found.is_by_hand = f"it could not be repaired: {error}", True
         return
     found.is_repaired = True

@@ -1,7 +1,7 @@
-"""Looks through all of Redis for damage, page by page, and mends it; safe while workers run.
+"""Looks through all of Redis for damage, page by page, and repairs it; safe while workers run.
 
 `Walk` goes over every key of every primary, then over the dispatch slot. It keeps no more than a
-page in memory. What it does to mend may be done twice, and while others do the same.
+page in memory. Each repair may run twice, and while other processes do the same.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fairlane.common.text import plural
 from fairlane.errors import FairlaneError, RedisUnreachable
 from fairlane.model import ENDED_STATES
 from fairlane.operations.batching import run_all, run_each
-from fairlane.operations.diagnosis.finding import Finding, FindingCounts, mend
+from fairlane.operations.diagnosis.finding import Finding, FindingCounts, apply_repair
 from fairlane.operations.diagnosis.fsck_dispatch import GRACE_MS, Dispatch
 from fairlane.operations.lease.shards import move_one, read_shards
 from fairlane.operations.maintenance.lost_tokens import Suspect, find_lost, queued_long, remint
@@ -63,7 +63,7 @@ class Row(NamedTuple):
 class Walk:
     """One way through everything that belongs to a queue, and what was found on it.
 
-    With `repair` it mends what it finds. Without `thorough` it only rebuilds what the dispatch
+    With `repair` it repairs what it finds. Without `thorough` it only rebuilds what the dispatch
     slot should know of the requests: `active` and the completion log.
     """
 
@@ -173,7 +173,7 @@ class Walk:
             found = tally.add("forgotten", row.id, "is not in `active`", "put it there")
             if tally.repair:
                 again = library().restore_active((active,), id=row.id, due=score)
-                yield from mend(found, again)
+                yield from apply_repair(found, again)
 
     def _now(self) -> Operation[str]:
         """The score of a request that is to be looked at now."""
@@ -192,7 +192,9 @@ class Walk:
             if marker is None:
                 found = tally.add("unlogged", row.id, f"is {row.state}, unlogged", "log its ending")
                 if tally.repair:
-                    yield from mend(found, reap_all(self.queue, row.id))  # it reads the end, too
+                    yield from apply_repair(
+                        found, reap_all(self.queue, row.id)
+                    )  # it reads the end, too
 
     # The request's own slot.
 
@@ -212,23 +214,25 @@ class Walk:
                 what = f"has {plural(count, 'lease')} that expired more than a minute ago"
                 found = tally.add("overdue", row.id, what, "take them back")
                 if tally.repair:
-                    yield from mend(found, reap_all(self.queue, row.id))
+                    yield from apply_repair(found, reap_all(self.queue, row.id))
 
     def _broken(self, row: Row, sentence: str, tally: FindingCounts) -> Operation[None]:
         is_left = row.is_over and "accounted" not in sentence
-        mends = "tidy its keys" if is_left else "take back, mint"
-        found = tally.add("left over" if is_left else "unsound", row.id, sentence, mends)
+        remedies = "tidy its keys" if is_left else "take back, mint"
+        found = tally.add("left over" if is_left else "unsound", row.id, sentence, remedies)
         if not tally.repair:
             return
         names = keys.request_keys(row.id)
         if row.is_over:
-            yield from mend(found, library().expire_leftovers(names, ttl=settings.MARKER_MS))
+            yield from apply_repair(
+                found, library().expire_leftovers(names, ttl=settings.MARKER_MS)
+            )
         else:
-            yield from mend(found, reap_all(self.queue, row.id))
+            yield from apply_repair(found, reap_all(self.queue, row.id))
         (broken,) = yield from run_each([library().check(names)])
         if isinstance(broken, FairlaneError) or broken:
             found.is_repaired, found.is_by_hand = False, True
-            found.mend = "cancel it and submit it anew under another id"
+            found.remedy = "cancel it and submit it anew under another id"
 
     def _lost_tokens(self, live: Iterable[Row], tally: FindingCounts) -> Operation[None]:
         """Permits whose tokens are nowhere; looked for when there are many, and at the end."""
@@ -248,7 +252,7 @@ class Walk:
             what = f"waits for {plural(len(permits), 'token')} nowhere to be found"
             found = tally.add("lost tokens", name, what, "mint them again")
             if tally.repair:
-                yield from mend(found, self._remint(name, permits))
+                yield from apply_repair(found, self._remint(name, permits))
 
     def _remint(self, name: str, permits: list[Suspect]) -> Operation[None]:
         reply = (yield from remint(self.queue, {name: permits}))[name]
@@ -265,7 +269,7 @@ class Walk:
             what = "has tokens in shards that its queue does not have (any more)"
             found = tally.add("astray", name, what, "move them to where they are looked for")
             if tally.repair:
-                yield from mend(found, move_one(self.queue, name, spread.present))
+                yield from apply_repair(found, move_one(self.queue, name, spread.present))
         return [one for one in suspects if one.request_id not in names]
 
     # Keys without a request.
@@ -279,7 +283,7 @@ class Walk:
                 what = f"{shown} has no end"
                 one = tally.add("orphan", name, what, "let it expire in a week")
                 if tally.repair:
-                    yield from mend(one, Command(b"PEXPIRE", key, settings.PINNED_MS))
+                    yield from apply_repair(one, Command(b"PEXPIRE", key, settings.PINNED_MS))
 
     def _orphans(
         self, parts: dict[str, set[str]], known: set[str], tally: FindingCounts
@@ -306,7 +310,9 @@ class Walk:
                 continue
             found = tally.add("orphan", name, f"{shown}: no request", "let them expire in a day")
             if tally.repair:
-                yield from mend(found, library().expire_leftovers(names, ttl=settings.MARKER_MS))
+                yield from apply_repair(
+                    found, library().expire_leftovers(names, ttl=settings.MARKER_MS)
+                )
 
     def _are_ours(self, name: str) -> Operation[bool]:
         """Do these keys look like ours? Other programs may name theirs counter:{x} as well."""

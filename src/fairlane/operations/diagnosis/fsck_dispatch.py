@@ -10,7 +10,7 @@ from fairlane.common.text import plural
 from fairlane.errors import FairlaneError
 from fairlane.model import ENDED_STATES
 from fairlane.operations.batching import run_each
-from fairlane.operations.diagnosis.finding import Finding, FindingCounts, mend
+from fairlane.operations.diagnosis.finding import Finding, FindingCounts, apply_repair
 from fairlane.operations.lease.shards import read_shards
 from fairlane.operations.lease.tokens import drop_active, parse
 from fairlane.operations.maintenance.registry import look_at
@@ -73,7 +73,7 @@ class Dispatch:
                 continue
             found_one = tally.add("no request", request_id, what, "take it out of `active`")
             if tally.repair:
-                yield from mend(found_one, self._take_out(name, score.decode(), now))
+                yield from apply_repair(found_one, self._take_out(name, score.decode(), now))
         return self._cursor == b"0"
 
     def _why(self, row: list[bytes | None], score: bytes) -> str | None:
@@ -108,7 +108,7 @@ class Dispatch:
             shown = member[:80].decode("utf-8", "replace")
             unreadable = tally.add("unreadable", shown, "in `delayed` is no token", "remove it")
             if tally.repair:
-                yield from mend(unreadable, Command(b"ZREM", delayed, member))
+                yield from apply_repair(unreadable, Command(b"ZREM", delayed, member))
         yield from self._count(tokens)
         if self._cursor == b"0":
             self._tell(tally, "delayed")

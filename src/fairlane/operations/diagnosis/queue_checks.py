@@ -87,8 +87,8 @@ def _workers(queue: str, beats: list[bytes], now: int, waiting: int) -> Check:
     count = len(beats) // 2 - len(late)
     if not count and waiting:
         what = f"no worker beats, and {plural(waiting, 'unfinished request')} waiting"
-        mend = f"start one: fairlane worker --queue {queue} --handler module:function"
-        return Check("workers", BAD, what, mend)
+        remedy = f"start one: fairlane worker --queue {queue} --handler module:function"
+        return Check("workers", BAD, what, remedy)
     if late:
         what = f"{count} beat, silent: {join_names(late)}"
         return Check("workers", WARN, what, "look whether they run; what they held goes to others")
@@ -102,8 +102,8 @@ def _upkeep(dues: list[list[bytes]], now: int) -> Check:
     if behind <= _OVERDUE_MS:
         return Check("upkeep", OK, "what is due is looked after")
     what = f"nobody has looked after what was due {format_duration(int(behind))} ago"
-    mend = f"any worker of the queue does; {_REPAIR} does most of it once"
-    return Check("upkeep", WARN, what, mend)
+    remedy = f"any worker of the queue does; {_REPAIR} does most of it once"
+    return Check("upkeep", WARN, what, remedy)
 
 
 def _look(queue: str, names: list[bytes]) -> Operation[tuple[list[Seen], list[str]]]:
@@ -164,8 +164,8 @@ def _tokens(queue: str, seen: list[Seen]) -> Operation[Check]:
     if not lost:
         return Check("tokens", OK, "none is lost")
     what = f"{plural(sum(map(len, lost.values())), 'token')} lost, of {join_names(list(lost))}"
-    mend = f"the leading worker mints them again within 20 s; {_REPAIR} does it now"
-    return Check("tokens", WARN, what, mend)
+    remedy = f"the leading worker mints them again within 20 s; {_REPAIR} does it now"
+    return Check("tokens", WARN, what, remedy)
 
 
 def _is_stuck(one: Seen) -> bool:
@@ -198,10 +198,10 @@ def _behind(seen: list[Seen]) -> list[Check]:
     silent = [one.id for one in seen if one.is_open and one.chunk_age > _LONG_MS]
     if silent:
         what = f"open, and no chunk has come for {format_duration(_LONG_MS)}: {join_names(silent)}"
-        mend = (
+        remedy = (
             "submit the same again to go on, or fairlane cancel ID; after an hour it is cancelled"
         )
-        checks.append(Check("open", WARN, what, mend))
+        checks.append(Check("open", WARN, what, remedy))
     return checks
 
 
@@ -222,13 +222,13 @@ def _idle(seen: list[Seen], *, has_workers: bool) -> Operation[list[Check]]:
         what = (
             f"held, and nothing was done for {format_duration(_LONG_MS)}: {join_names(still[True])}"
         )
-        mend = "fairlane status ID names the workers; a handler may hang"
-        checks.append(Check("slow", WARN, what, mend))
+        remedy = "fairlane status ID names the workers; a handler may hang"
+        checks.append(Check("slow", WARN, what, remedy))
     if still[False] and has_workers:
         waiting = join_names(still[False])
         what = f"waiting, and nothing was done for {format_duration(_LONG_MS)}: {waiting}"
-        mend = "workers are busy with more urgent lanes: add workers, or lower their limits"
-        checks.append(Check("waiting", WARN, what, mend))
+        remedy = "workers are busy with more urgent lanes: add workers, or lower their limits"
+        checks.append(Check("waiting", WARN, what, remedy))
     return checks
 
 
@@ -243,5 +243,5 @@ def _endings(queue: str) -> Operation[Check]:
     if not lost:
         return Check("endings", OK, f"none lost among the last {len(log)}")
     what = f"{len(lost)} of the last {len(log)} requests were lost: {join_names(lost)}"
-    mend = "submit them again; see persistence and replicas above for how not to lose the next"
-    return Check("endings", WARN, what, mend)
+    remedy = "submit them again; see persistence and replicas above for how not to lose the next"
+    return Check("endings", WARN, what, remedy)

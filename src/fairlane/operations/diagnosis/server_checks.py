@@ -28,12 +28,12 @@ _NODE_BYTES = 4096  # what a stream sets aside at first, unless told otherwise
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing looked at: `state` is ok, warn or bad; `mend` is empty when all is well."""
+    """One thing looked at: `state` is ok, warn or bad; `remedy` is empty when all is well."""
 
     name: str
     state: str
     what: str
-    mend: str = ""
+    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +77,8 @@ def _version(facts: Facts) -> Check:
     name, version = release(facts.info)
     shown = f"{name} {'.'.join(map(str, version))}"
     if version < _OLDEST[name]:
-        mend = "upgrade to Redis 7.0, Valkey 7.2 or newer"
-        return Check("version", BAD, f"{shown} is too old", mend)
+        remedy = "upgrade to Redis 7.0, Valkey 7.2 or newer"
+        return Check("version", BAD, f"{shown} is too old", remedy)
     line = version[:2]
     safe = _SAFE[name]
     if line > max(safe) or (line in safe and version[2:] >= (safe[line],)):
@@ -89,7 +89,7 @@ def _version(facts: Facts) -> Check:
         "version",
         WARN,
         f"{shown} by its number lets whoever may run scripts run any code (CVE-2025-49844)",
-        f"upgrade to {name} {fixed} or newer, unless your distribution has mended this one; "
+        f"upgrade to {name} {fixed} or newer, unless your distribution has repaired this one; "
         "let only trusted users run EVAL",
     )
 
@@ -122,8 +122,8 @@ def _memory(facts: Facts) -> Check:
     shown += f" of {most / _MIB:,.0f} MiB ({used / most:.0%})"
     if used > _NEARLY * most:
         state = BAD if used > _FULL * most else WARN
-        mend = "raise maxmemory, add workers, or shorten the retention of results (--retain)"
-        return Check("memory", state, shown, mend)
+        remedy = "raise maxmemory, add workers, or shorten the retention of results (--retain)"
+        return Check("memory", state, shown, remedy)
     return Check("memory", OK, shown)
 
 
@@ -215,5 +215,5 @@ def _cluster(cluster: dict[str, str]) -> Check:
     shown = f"cluster state {state}, {covered} of 16384 slots served"
     if state == "ok" and covered == "16384":
         return Check("cluster", OK, shown)
-    mend = "redis-cli --cluster check NODE names the slots; --cluster fix serves them"
-    return Check("cluster", BAD if state != "ok" else WARN, shown, mend)
+    remedy = "redis-cli --cluster check NODE names the slots; --cluster fix serves them"
+    return Check("cluster", BAD if state != "ok" else WARN, shown, remedy)

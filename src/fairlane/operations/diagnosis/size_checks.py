@@ -53,8 +53,8 @@ def judge_sizes(queue: str, node: Any) -> Operation[list[Check]]:
         f"{found} of {len(ids)} requests have at most {_SMALL} sub-requests in a stream, "
         f"which sets {int(size) // 1024} KiB aside for them, and as much again for their results"
     )
-    mend = f"CONFIG SET stream-node-max-bytes {GOOD_BYTES}, and in redis.conf"
-    return [Check("small requests", WARN, what, mend)]
+    remedy = f"CONFIG SET stream-node-max-bytes {GOOD_BYTES}, and in redis.conf"
+    return [Check("small requests", WARN, what, remedy)]
 
 
 class Left(NamedTuple):
@@ -90,8 +90,8 @@ def judge_retention(queue: str, nodes: Sequence[Any]) -> Operation[list[Check]]:
         f"{shown} requests end a second, and each keeps {size(bytes_each)} for {kept}"
         f": that grows to {size(need)}, and the memory is {size(memory)}"
     )
-    mend = "shorten the retention of results (--retain 10m to 366d), or give Redis more memory"
-    return [Check("retention", WARN, what, mend)]
+    remedy = "shorten the retention of results (--retain 10m to 366d), or give Redis more memory"
+    return [Check("retention", WARN, what, remedy)]
 
 
 def _endings(queue: str) -> Operation[tuple[float, list[str]]]:

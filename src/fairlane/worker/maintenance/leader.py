@@ -247,7 +247,7 @@ class Maintenance:
             while not walk.is_over:
                 began = clock.mono_s()
                 for found in self._driver.run(walk.page()):
-                    _log.warning("fsck: request %s %s: %s", found.name, found.what, found.mend)
+                    _log.warning("fsck: request %s %s: %s", found.name, found.what, found.remedy)
                 if self.walk.pause(clock.mono_s() - began):
                     break
         except Exception as error:  # noqa: BLE001  whatever it was, no other worker would go on
