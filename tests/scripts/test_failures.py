@@ -38,6 +38,14 @@ def test_a_sub_request_that_is_named_twice_has_failed_once(lane: Lane):
     assert lane.hash()["failure"].endswith("why retry")
 
 
+def test_a_sub_request_that_is_named_twice_and_released_first_has_not_failed(lane: Lane):
+    """Its first verdict settles it."""
+    (token,) = lane.start(1, attempts=3)
+    held = lane.take(token)
+    lane.complete(held, others=[(held.ids[0], "release", 0), (held.ids[0], "retry", 0)])
+    assert not {"failures", "failure"} & set(lane.hash())
+
+
 def test_every_failed_attempt_counts_and_the_last_one_is_kept(lane: Lane):
     (token,) = lane.start(3, limit=1, attempts=1)
     held = lane.take(token)

@@ -5,13 +5,16 @@
 -- @include lib/core/note_failure.lua
 local REASONS = {retry = "attempts", timeout = "timeout", dead = "rejected"}
 
--- Notes those that failed, each id once: what is settled already is not owed any more.
+-- Notes those that failed. Only the first verdict on an id counts, as it settles the id.
 local function note_failures(now, owed, work)
   local args, seen, count, last = work.args, {}, 0, nil
   for i = work.others, #args, 5 do
     local id = args[i]
-    if owed[id] and not seen[id] and args[i + 1] ~= "release" then
-      seen[id], count, last = true, count + 1, i
+    if owed[id] and not seen[id] then
+      seen[id] = true
+      if args[i + 1] ~= "release" then
+        count, last = count + 1, i
+      end
     end
   end
   if last then
