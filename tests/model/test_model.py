@@ -67,7 +67,7 @@ def mutant(folder: Path, script: str, old: str, new: str) -> Path:
             'permit.op == op and (permit.g == g or g == "0")',
             "permit.g == g",
         ),
-        ("lib/lease/complete.lua", "permit.fence ~= fence or permit.op ~= op", "false"),
+        ("lib/lease/complete.lua", "permit.fence ~= lease.fence or permit.op ~= lease.op", "false"),
         ("request/append.lua", "chunk == chunks and chain ~= last", "false"),
         ("lib/permits/resize.lua", "  relink_parked(state)\n", ""),
         (
