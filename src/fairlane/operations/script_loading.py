@@ -1,7 +1,7 @@
 """The scripts of this release on every server of a deployment: what is there, and loading it.
 
 A server keeps scripts in memory alone: one that was restarted, or that takes over, has those that
-somebody loaded there. So they are loaded onto replicas, too.
+a person loaded there. So they are loaded onto replicas, too.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ScriptStatus(NamedTuple):
 def everywhere(place: str) -> Operation[list[ServerAddress]]:
     """The servers of the deployment, replicas and all; `place` names one that has no address.
 
-    Raises RedisError when none tells.
+    Raises RedisError if no node answers.
     """
     primaries = yield Nodes()
     if primaries == [None]:
@@ -75,7 +75,7 @@ def _of_cluster(primaries: list[Any]) -> Operation[list[Address]]:
     failure: FairlaneError = RedisUnreachable("no node of the cluster answers")
     for node in primaries:
         try:
-            # CLUSTER SLOTS knows by which names nodes want to be called, but leaves out replicas
+            # CLUSTER SLOTS has the names that nodes announce, but leaves out replicas
             # that have nothing to copy yet.
             rows = yield OnNode(node, Command(b"CLUSTER", b"SLOTS"))
             listed = yield OnNode(node, Command(b"CLUSTER", b"NODES"))
@@ -95,7 +95,7 @@ def _of_cluster(primaries: list[Any]) -> Operation[list[Address]]:
 
 
 def _listed(text: str, asked: Address) -> dict[bytes, Address]:
-    """Id -> address of all that CLUSTER NODES tells of, the failed ones, too."""
+    """Returns id -> address of all nodes in CLUSTER NODES, also of those that failed."""
     found = {}
     for line in text.splitlines():
         name, place, flags = line.split()[:3]

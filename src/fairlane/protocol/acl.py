@@ -159,7 +159,7 @@ def rules(role: str, queue: str | None = None, *, server: Version = USUAL) -> li
         found += [f"~{pattern}" for pattern in keys.every_key(queue)]
     if allowed & {"publish", "subscribe"}:
         found.append(f"&{keys.EVERY_DONE_CHANNEL}")
-    return [*found, *(f"+{name}" for name in sorted(allowed) if knows(server, name))]
+    return [*found, *(f"+{name}" for name in sorted(allowed) if has_command(server, name))]
 
 
 def commands_of(script: Script) -> set[str]:
@@ -179,7 +179,7 @@ def commands_in(script: Script, dialect: Dialect) -> set[str]:
     return found
 
 
-def knows(server: Version, command: str) -> bool:
+def has_command(server: Version, command: str) -> bool:
     """True when a server of that version has this command."""
     return server >= _SINCE.get(command, ())
 

@@ -237,7 +237,7 @@ def test_stale_tokens_and_gone_workers_are_counted_only(lane: Lane, driver: Sync
     lane.client.zadd(WORKERS, {"w:1": 1})
     found = walk(driver)
     assert sorted((one.kind, one.name) for one in found) == [
-        ("silent", "w:1"),
+        ("late", "w:1"),
         ("stale", "delayed"),
         ("stale", "lane 5"),
     ]

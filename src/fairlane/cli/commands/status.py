@@ -140,6 +140,7 @@ def _show_request(request: Request, *, as_json: bool) -> None:
     where = dead_of(request.queue, progress)
     dead = f", {progress.dead:,} of {progress.total:,} dead: {where}" if where else ""
     is_open = " (still being submitted)" if progress.is_open else ""
+    missing = _missing_worker(request, progress)
     rows = [
         ("request", progress.id),
         ("state", progress.state + is_open + reason + dead),
@@ -148,11 +149,21 @@ def _show_request(request: Request, *, as_json: bool) -> None:
         *failure_rows(progress, *retries, now_ms),
         ("permits", f"{progress.held} held of {progress.limit}"),
         *(("", _holder(row)) for row in holders),
+        *([("workers", missing)] if missing else []),
         ("age", f"submitted {ago(age_ms)} ago{ended}"),
         ("policy", _policy(policy)),
         *_terms(progress, now_ms),
     ]
     _emit_rows(rows)
+
+
+def _missing_worker(request: Request, progress: Progress) -> str:
+    """Returns how to start a worker if work waits and none serves its queue, else ""."""
+    from fairlane.operations.control.overview import unserved
+
+    if not progress.left or progress.held or progress.state == "paused":
+        return ""
+    return request.queue.driver.run(unserved(progress.queue))
 
 
 def _look(

@@ -36,8 +36,9 @@ class QuietNotice:
         if not now.ended:
             from fairlane.operations.control.overview import unserved
 
+            missing = self._request.queue.driver.run(unserved(now.queue))
             note(
                 f"no result for {QUIET_S:g} s: waiting for request {now.id} to go on, it is "
                 f"{now.state} with {now.done:,}/{now.total:,} done"
-                + self._request.queue.driver.run(unserved(now.queue))
+                + (f"; {missing}" if missing else "")
             )

@@ -70,9 +70,20 @@ def send(
             submitted = queue.submit_request(chain.from_iterable(lines), **given)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_take_back(wish, request)) from None
+    except RedisUnreachable as error:
+        raise RedisUnreachable(f"{error}; {_completed_by(wish, request)}") from None
     except (RedisFull, QueueFull) as error:
         raise no_room(wish, error) from None
     return submitted.total or 0
+
+
+def _completed_by(wish: SubmitOptions, request: Request) -> str:
+    """Returns what completes or withdraws a request whose submission was cut off."""
+    again = "run the same command again" if wish.id else f"add --id {request.id} and run it again"
+    return (
+        f"request {request.id} may be incomplete: when Redis answers, {again} to complete it, "
+        f"or fairlane cancel {request.id}"
+    )
 
 
 def options_of(policy: Policy) -> dict[str, Any]:

@@ -30,7 +30,7 @@ def wait(request_id: str, clock: Any, timeout_s: float | None) -> Operation[str]
     """Returns the final state: subscribe first, then read, with a slow poll behind both.
 
     So neither a message before the subscription nor a lost one can hang it. `clock` returns
-    seconds. A durable request's end is confirmed by its replicas before it is told. Raises
+    seconds. A durable request's end is confirmed by its replicas before it is returned. Raises
     WaitTimeout, RequestNotFound, RequestLost (it was there and is gone), NotDurable.
     """
     if timeout_s is not None and not isinstance(timeout_s, (int, float)):
@@ -60,8 +60,9 @@ def timed_out(
 ) -> Operation[WaitTimeout]:
     """Returns the error for a wait that is over; it says so if no worker serves the queue."""
     missing = yield from unserved(queue)
+    more = f"; {missing}" if missing else ""
     return WaitTimeout(
-        f"request {request_id} had not ended after {timeout_s:g} s; it goes on{counts}{missing}"
+        f"request {request_id} had not ended after {timeout_s:g} s; it goes on{counts}{more}"
     )
 
 

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 ALL = DeadChoice()
 CALL = 1000  # dead ones that one call names
-PAGE = 1000  # dead ones listed at once without their bodies
-_PAGE_BYTES = 4 << 20  # bodies and errors read at once
+PAGE = 1000  # dead ones listed in one call without their bodies
+_PAGE_BYTES = 4 << 20  # bodies and errors read in one call
 _ERROR_BYTES = 16 << 10  # of one error at the most
 _EXAMPLES = 5  # indexes shown of a group
-_LOOK_AT = 10_000  # dead ones of one request that are told apart by reason; ended requests, too
+_LOOK_AT = 10_000  # dead ones of one request that are sorted by reason; ended requests, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ def queue_dead(queue: str) -> Operation[dict[str, Any]]:
     """Which requests of a queue have dead sub-requests: the unfinished, then the last to end.
 
     {"requests": [{"id", "state", "dead", "reasons": {reason: count}}], "more"}. Looks at 1,000
-    unfinished and 10,000 ended requests and tells 10,000 dead of each apart by reason; `more` says
+    unfinished and 10,000 ended requests and sorts 10,000 dead of each by reason; `more` says
     how many requests were not looked at.
     """
     ids, more = yield from _candidates(queue)

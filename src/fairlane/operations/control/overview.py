@@ -82,9 +82,9 @@ def queue_status(queue: str, most: int = 1000) -> Operation[dict[str, Any]]:
 
 
 def unserved(queue: str) -> Operation[str]:
-    """Returns the remedy for a queue without a worker, to follow a sentence; "" if it has one.
+    """Returns the remedy for a queue without a worker; "" if it has one.
 
-    It is "" too if the workers cannot be read: the sentence that it follows is more important.
+    It is "" too if the workers cannot be read: what the caller reports besides is more important.
     """
     key = keys.workers(queue)
     asked = [Command(b"ZRANGE", key, 0, -1, b"WITHSCORES"), Command(b"TIME")]
@@ -95,7 +95,7 @@ def unserved(queue: str) -> Operation[str]:
     beats = _beats(workers, int(seconds) * 1000 + int(micros) // 1000)
     if not all(is_late(age_ms) for age_ms in beats.values()):
         return ""
-    return f"; no worker takes from queue {queue}: start one with rq-worker{of_queue(queue)}"
+    return f"no worker takes from queue {queue}: start one with rq-worker{of_queue(queue)}"
 
 
 def _beats(workers: Sequence[bytes], now_ms: int) -> dict[str, int]:

@@ -20,7 +20,7 @@ def number(fields: dict[str, str], name: str) -> int:
 
 
 def not_found(request_id: str) -> RequestNotFound:
-    """The error for an id nobody knows, or whose retention is over."""
+    """Returns the error for an id without a request, or whose retention is over."""
     return RequestNotFound(
         f"there is no request {request_id} (an ended one is kept only for its retention)"
     )
@@ -90,7 +90,7 @@ def waiting_retries(request_id: str) -> Operation[tuple[int, int]]:
 
 
 def moment(request_id: str) -> Operation[int]:
-    """What time it is at the request's Redis, ms: by that clock its moments are told."""
+    """Returns the time of the request's Redis in ms: all its moments are of that clock."""
     # TIME goes where the step with a key goes.
     ask = [Command(b"EXISTS", keys.request_hash(request_id)), Command(b"TIME")]
     _, (seconds, micros) = yield Batch(ask)
@@ -98,7 +98,7 @@ def moment(request_id: str) -> Operation[int]:
 
 
 def holders(request_id: str) -> Operation[list[dict[str, str]]]:
-    """Who holds a permit of this request: worker, permit, fence, owed, each as text."""
+    """Returns the holders of this request's permits: worker, permit, fence, owed, each as text."""
     fields = yield Command(b"HGETALL", keys.permits(request_id))
     rows = [
         {"permit": one.k, "fence": one.fence, "owed": one.owed, "worker": one.worker}

@@ -39,13 +39,13 @@ def examine(
     """
     found: dict[str, dict[Check, list[Any]]] = {}
     nodes = yield Nodes()
-    silent = 0
+    unanswered = 0
     for node in nodes:
         try:
             checks = yield from _node(node, clock, wall_ms)
         except RedisUnreachable as error:
-            silent += 1
-            if silent == len(nodes):
+            unanswered += 1
+            if unanswered == len(nodes):
                 raise
             remedy = "start it again, or fail over to a replica of it"
             checks = [Check("servers", BAD, f"a primary does not answer: {error}", remedy)]
@@ -118,12 +118,12 @@ def _config(node: Any) -> Operation[dict[str, str] | None]:
 
 def _time(node: Any, wall_ms: Callable[[], int]) -> Operation[Check]:
     before = wall_ms()
-    told = yield from _ask(node, b"TIME")
+    answer = yield from _ask(node, b"TIME")
     after = wall_ms()
-    if told is None:
+    if answer is None:
         remedy = "let the user of the URL run TIME: every script asks for it"
         return Check("clock", WARN, "TIME is refused: the clock is not readable", remedy)
-    seconds, micros = told
+    seconds, micros = answer
     theirs = int(seconds) * 1000 + int(micros) // 1000
     skew = min(theirs - before, 0) + max(theirs - after, 0)
     if abs(skew) <= _SKEW_MS:
@@ -143,7 +143,7 @@ def _latency(node: Any, clock: Callable[[], float]) -> Operation[Check]:
         taken.append((clock() - began) * 1000)
     taken.sort()
     middle, longest = taken[len(taken) // 2], taken[-1]
-    # To the half ms and no further: what differs between nodes is told of each.
+    # Rounded to 1 ms, so that equal nodes share one line.
     shown = f"a round trip takes {_ms(middle)}, at most {_ms(longest)}"
     if middle <= _FAST_MS and longest <= _SLOW_MS:
         return Check("latency", OK, shown)
@@ -164,7 +164,7 @@ def _scripts(node: Any, info: dict[str, str]) -> Operation[list[Check]]:
     missing = [script.name for script, there in zip(scripts, reply, strict=True) if not there]
     if missing and (yield from _ask(node, b"EVAL", b"return 1", b"0")) is None:
         what = f"{len(missing)} of {len(scripts)} are not loaded, and this user may not load them"
-        remedy = "run `fairlane scripts load` as a user who may; --watch keeps them loaded"
+        remedy = "run `fairlane scripts load` as a user with that right; --watch keeps them loaded"
         return [Check("scripts", WARN, what, remedy)]
     count = len(scripts) - len(missing)
     rest = f"; not yet: {', '.join(missing)}" if 0 < len(missing) < len(scripts) else ""

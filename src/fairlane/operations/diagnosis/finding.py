@@ -27,7 +27,7 @@ class Finding:
 
     @property
     def is_left(self) -> bool:
-        """True when somebody still has to do something about it."""
+        """True if it still needs a repair or a person."""
         return not self.is_repaired and not self.is_harmless
 
 
@@ -56,7 +56,7 @@ class FindingCounts:
 
 
 def apply_repair(found: Finding, how: Command | Call | Operation[Any]) -> Operation[None]:
-    """Mends; a refusal is told with the finding. Raises RedisUnreachable."""
+    """Runs a repair; a refusal becomes part of the finding. Raises RedisUnreachable."""
     try:
         if isinstance(how, (Command, Call)):
             yield how

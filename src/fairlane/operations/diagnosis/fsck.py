@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 PAGE = 1000  # keys of one SCAN
-_LONG = 20_000  # permits whose tokens are looked for at once
+_LONG = 20_000  # permits whose tokens are looked for in one call
 _PERMIT = re.compile(rb"[qh]:\d+:.*|p:\d*", re.DOTALL)
 _ENTRY = re.compile(rb"\d{12,}-\d+")
 _FEW = re.compile(rb"\d{1,4}:")
@@ -43,7 +43,7 @@ def primaries() -> Operation[list[Any]]:
 
 
 class Row(NamedTuple):
-    """A request as its hash tells it."""
+    """A request as its hash describes it."""
 
     id: str
     state: str
@@ -149,7 +149,7 @@ class Walk:
         rows = []
         for name, reply in zip(ids, replies, strict=True):
             if isinstance(reply, FairlaneError):
-                # If other keys show that it is a request of ours, it is told of as an orphan, too.
+                # If other keys show that it is a request of ours, it is reported as an orphan, too.
                 tally.note("stray", name, f"req:{{{name}}} can't be read: another program's, maybe")
                 continue
             values = dict(zip(_FIELDS, parse_fields(_FIELDS, reply), strict=True))
@@ -160,7 +160,7 @@ class Walk:
     # What the dispatch slot should know.
 
     def _forgotten(self, live: list[Row], tally: FindingCounts) -> Operation[None]:
-        """Nobody looks after a request that is not in `active`."""
+        """Finds a request that is missing in `active`, so that no leader looks after it."""
         active = keys.active(self.queue)
         scores = yield from run_all([Command(b"ZSCORE", active, row.id) for row in live])
         missing = [row for row, score in zip(live, scores, strict=True) if score is None]
@@ -260,7 +260,7 @@ class Walk:
             raise reply
 
     def _astray(self, suspects: list[Suspect], tally: FindingCounts) -> Operation[list[Suspect]]:
-        """Tells of tokens in shards that nobody looks into; the suspects that are not there."""
+        """Reports tokens in shards that no worker pops; returns the suspects that are not there."""
         if not suspects:
             return []
         spread = yield from read_shards(self.queue)
@@ -302,7 +302,7 @@ class Walk:
             ttls = yield Batch([Command(b"PTTL", key) for key in rest])
             stray = [key for key, ttl in zip(rest, ttls, strict=True) if ttl == -1]
             here = {keys.request_keys(name)[keys.REQUEST_PARTS.index(p)] for p in parts[name]}
-            if not stray or stray[0] not in here:  # it is told on the page of its first key
+            if not stray or stray[0] not in here:  # it is reported on the page of its first key
                 continue
             shown = ", ".join(key.decode() for key in stray)
             if not (yield from self._are_ours(name)):
@@ -342,7 +342,7 @@ class Walk:
 def still_lost(queue: str, suspects: list[Suspect]) -> Operation[dict[str, list[Suspect]]]:
     """Those of the suspects whose tokens are nowhere, by request.
 
-    Each is looked at once more at the end: whoever had its token in hands has shown it by then.
+    Each is checked a second time at the end: a worker that had its token has shown it by then.
     """
     lost, errors = yield from find_lost(queue, suspects)
     if errors:

@@ -62,7 +62,7 @@ class Dispatch:
         late = [
             (name, score)
             for name, score in zip(found[::2], found[1::2], strict=True)
-            if now - float(score) > GRACE_MS  # else somebody is at it, or will be
+            if now - float(score) > GRACE_MS  # else a leader is at it, or will be
         ]
         ids = [name.decode("utf-8", "replace") for name, _ in late]
         asked = [Command(b"HMGET", keys.request_hash(one), b"state", b"queue") for one in ids]
@@ -111,7 +111,7 @@ class Dispatch:
                 yield from apply_repair(unreadable, Command(b"ZREM", delayed, member))
         yield from self._count(tokens)
         if self._cursor == b"0":
-            self._tell(tally, "delayed")
+            self._report(tally, "delayed")
         return self._cursor == b"0"
 
     def _lanes(self, tally: FindingCounts) -> Operation[bool]:
@@ -123,7 +123,7 @@ class Dispatch:
         self._first += _PAGE
         if len(page) < _PAGE:
             shown = f"shard {shards[0]}, " if shards[0] else ""
-            self._tell(tally, f"{shown}lane {self._lane}")
+            self._report(tally, f"{shown}lane {self._lane}")
             self._lane, self._first = self._lane + 1, 0
         if self._lane < keys.LANES:
             return False
@@ -143,24 +143,24 @@ class Dispatch:
         )
         self._tokens += len(tokens) - fresh
 
-    def _tell(self, tally: FindingCounts, where: str) -> None:
+    def _report(self, tally: FindingCounts, where: str) -> None:
         if self._tokens:
-            tally.note("stale", where, f"{plural(self._tokens, 'token')} that nobody waits for")
+            tally.note("stale", where, f"{plural(self._tokens, 'token')} that no permit waits for")
         self._tokens = 0
 
     def _workers(self, tally: FindingCounts) -> Operation[bool]:
-        """Workers that have been silent for long; any leader forgets them."""
+        """Finds workers whose last beat is old; any leader removes them."""
         workers = keys.workers(self.queue)
         asked = [Command(b"ZRANGE", workers, 0, -1, b"WITHSCORES"), Command(b"TIME")]
         beats, (seconds, _) = yield Batch(asked)
         before = int(seconds) * 1000 - settings.WORKER_TTL_MS
-        silent = [
+        expired = [
             name
             for name, beaten in zip(beats[::2], beats[1::2], strict=True)
             if float(beaten) < before
         ]
-        for name in silent:
-            tally.note("silent", name.decode("utf-8", "replace"), "a worker that has gone")
-        if silent and tally.repair:
+        for name in expired:
+            tally.note("late", name.decode("utf-8", "replace"), "a worker that has gone")
+        if expired and tally.repair:
             yield library().expire_workers((workers,), ttl=settings.WORKER_TTL_MS)
         return True

@@ -90,7 +90,7 @@ def _workers(queue: str, beats: list[bytes], now: int, waiting: int) -> Check:
         remedy = f"start one: fairlane worker --queue {queue} --handler module:function"
         return Check("workers", BAD, what, remedy)
     if late:
-        what = f"{count} beat, silent: {join_names(late)}"
+        what = f"{count} beat, late: {join_names(late)}"
         return Check("workers", WARN, what, "look whether they run; what they held goes to others")
     return Check("workers", OK, f"{count} beat" if count else "none, and nothing waits")
 
@@ -101,7 +101,7 @@ def _upkeep(dues: list[list[bytes]], now: int) -> Check:
     behind = now - min(due, default=now)
     if behind <= _OVERDUE_MS:
         return Check("upkeep", OK, "what is due is looked after")
-    what = f"nobody has looked after what was due {format_duration(int(behind))} ago"
+    what = f"no leader has looked after what was due {format_duration(int(behind))} ago"
     remedy = f"any worker of the queue does; {_REPAIR} does most of it once"
     return Check("upkeep", WARN, what, remedy)
 
@@ -184,20 +184,20 @@ def _stuck(queue: str, seen: list[Seen]) -> Operation[Check]:
     stuck = [one.id for one in again if _is_stuck(one) and one.seq == first[one.id].seq]
     if not stuck:
         return Check("stuck", OK, "no request is stuck")
-    what = f"work waits, nobody holds it and no token is queued: {join_names(stuck)}"
+    what = f"work waits, no lease holds it and no token is queued: {join_names(stuck)}"
     return Check("stuck", BAD, what, _REPAIR)
 
 
 def _behind(seen: list[Seen]) -> list[Check]:
-    """Leases nobody takes back, producers that have fallen silent."""
+    """Judges leases that are not taken back, and open requests without new chunks."""
     checks = []
     expired = [one.id for one in seen if one.expired]
     if expired:
-        what = f"leases have expired and nobody takes them back: {join_names(expired)}"
+        what = f"leases have expired and no leader takes them back: {join_names(expired)}"
         checks.append(Check("leases", WARN, what, f"start a worker, or {_REPAIR}"))
-    silent = [one.id for one in seen if one.is_open and one.chunk_age > _LONG_MS]
-    if silent:
-        what = f"open, and no chunk has come for {format_duration(_LONG_MS)}: {join_names(silent)}"
+    stalled = [one.id for one in seen if one.is_open and one.chunk_age > _LONG_MS]
+    if stalled:
+        what = f"open, and no chunk has come for {format_duration(_LONG_MS)}: {join_names(stalled)}"
         remedy = (
             "submit the same again to go on, or fairlane cancel ID; after an hour it is cancelled"
         )

@@ -23,7 +23,7 @@ _SAFE = {
 }
 _FULL, _NEARLY = 0.95, 0.80
 _MIB = 1 << 20
-_NODE_BYTES = 4096  # what a stream sets aside at first, unless told otherwise
+_NODE_BYTES = 4096  # what a stream reserves at first by default
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What one node answered. `config` is None when the server lets nobody read it."""
+    """What one node answered. `config` is None if this user may not read it."""
 
     info: dict[str, str]
     config: dict[str, str] | None
@@ -88,7 +88,7 @@ def _version(facts: Facts) -> Check:
     return Check(
         "version",
         WARN,
-        f"{shown} by its number lets whoever may run scripts run any code (CVE-2025-49844)",
+        f"{shown} by its number lets any user that may run scripts run any code (CVE-2025-49844)",
         f"upgrade to {name} {fixed} or newer, unless your distribution has repaired this one; "
         "let only trusted users run EVAL",
     )

@@ -1,6 +1,6 @@
 """A worker's way: pop a token -> acquire -> handle -> complete -> dispatch what comes back.
 
-Or, where one server has all keys and nobody else's turn has come: handle -> go_on -> handle -> ...
+Or, if one server has all keys and no other turn has come: handle -> complete_and_acquire -> handle
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _ops = Ops()
 
 
 def new_op() -> bytes:
-    """What tells one acquire from every other: 32 hex digits."""
+    """Returns a name for one acquire: 32 hex digits, different each time."""
     return _ops.draw()
 
 
@@ -97,7 +97,7 @@ def acquire_call(
 ) -> Call:
     """The call that acquires; `shared`: with others by one unit, where no death is charged.
 
-    A retry's must be: then it says "alone", and the token is as good as before.
+    A retry's must be: then it says "alone", and the token stays valid.
     """
     script = _signed(library(), "acquire", _ACQUIRE)
     is_shared = b"1" if shared else b""
@@ -136,7 +136,7 @@ def complete(
     """The call that settles entries of a slice.
 
     `ids` are the done ones, `results` their (head, body) pairs, flat. Without `keep` the others
-    go back; nobody has begun them.
+    go back, not begun.
     """
     lease = (held.k, held.fence, held.op)
     return _complete(held.request_id, lease, ids, results, verdicts, b"1" if keep else b"u")
@@ -166,7 +166,7 @@ def complete_and_acquire(
 
 
 def going_on(held: Slice) -> Token:
-    """What a permit that goes on is shown by: its op tells it from any other, whatever its g."""
+    """Returns the token of a permit that goes on: its op identifies it, whatever its g."""
     return Token(held.request_id, held.k, "0")
 
 

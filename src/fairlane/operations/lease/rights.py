@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fairlane.protocol.steps import Arg, Operation
 
 _KEPT_MS = 10_000  # how long the string that commands are tried on stays if it is not removed
-_NOBODY = "?"  # no request has this id
+_NO_REQUEST = "?"  # no request has this id
 _DRIVERS_OWN = acl.CONNECTION | acl.CALL  # they are used before anything else is
 # The arguments behind the key. It holds an empty string: no number, and the wrong type for most.
 _BEHIND: dict[str, tuple[Arg, ...]] = {
@@ -49,7 +49,7 @@ def check_rights(queue: str, worker: str) -> Operation[None]:
     """Returns when this user may send all that a worker sends. Raises RedisError."""
     info = yield from _info()
     wanted, key = sorted(commands(info)), keys.rights(queue, worker)
-    touched = keys.request_keys(_NOBODY)
+    touched = keys.request_keys(_NO_REQUEST)
     tries = [harmless(name, key) for name in wanted]
     tries += [Command(b"UNLINK", one) for one in touched]
     # Most commands refuse a string, so that they change nothing.
@@ -57,7 +57,7 @@ def check_rights(queue: str, worker: str) -> Operation[None]:
     replies: list[Any] = yield Batch(tries, lenient=True)
     yield Batch([Command(b"UNLINK", key)], lenient=True)
     # A node that is away proves nothing of rights, and work of the others goes on.
-    names = [*wanted, *(one.decode().replace(_NOBODY, "*") for one in touched)]
+    names = [*wanted, *(one.decode().replace(_NO_REQUEST, "*") for one in touched)]
     found = _missing(dict(zip(names, replies, strict=True)))
     if any(found):
         raise RedisUnfit(_sentence(found))
@@ -80,7 +80,7 @@ def commands(info: Mapping[str, str]) -> set[str]:
     found = set(role.commands)
     for name in role.scripts:
         found |= acl.commands_in(getattr(library(), name), Dialect.of(info))
-    return {name for name in found - _DRIVERS_OWN if acl.knows(server, name)}
+    return {name for name in found - _DRIVERS_OWN if acl.has_command(server, name)}
 
 
 def harmless(name: str, key: bytes) -> Command:
@@ -92,7 +92,7 @@ def harmless(name: str, key: bytes) -> Command:
     none = key + b":none"  # holds nothing
     whole: dict[str, tuple[Arg, ...]] = {
         **dict.fromkeys(("del", "exists", "unlink"), (none,)),
-        **dict.fromkeys(("publish", "spublish"), (keys.done_channel(_NOBODY), b"")),
+        **dict.fromkeys(("publish", "spublish"), (keys.done_channel(_NO_REQUEST), b"")),
         "wait": (key, 0),
         "blmpop": (b"x", 1, key, "LEFT"),
         "copy": (none, none),

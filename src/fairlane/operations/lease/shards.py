@@ -1,7 +1,7 @@
 """One queue over several primaries: its lanes may be spread over shards, each in a slot of its own.
 
 The limit stays where it was, with the request; only its tokens go to the shards in turn. A request
-knows its shards from its submission on, so that the lane of every token stands in its permit.
+keeps its shards from its submission on, so that the lane of every token stands in its permit.
 When the shards of a queue are changed, those it had are served until every request has been moved.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 MOST = 16  # shards of a queue
 HIGHEST = 255  # the highest number of one
-_PAGE = 200  # requests moved at once
+_PAGE = 200  # requests moved in one call
 _NO_RIGHT = ("NOPERM", "executing the script", "ACL failure")  # by the version of Redis
 _FIELDS = ("state", "queue", "shards")
 
@@ -61,7 +61,7 @@ class Shards(NamedTuple):
 
 
 class ShardLayout(NamedTuple):
-    """What the dispatch slot knows: the shards, those that are left, and since when (its ms)."""
+    """The dispatch slot's record: the shards, those being left, and since when (its ms)."""
 
     present: Shards
     left: Shards
@@ -89,7 +89,7 @@ def read_shards(queue: str) -> Operation[ShardLayout]:
 def choose(queue: str, count: int, home: Callable[[bytes], Any]) -> Shards:
     """`count` shards on as many different primaries as there are; 0 = the queue's own lanes.
 
-    `home` tells the node of a key. Raises InvalidArgument.
+    `home` returns the node of a key. Raises InvalidArgument.
     """
     if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MOST:
         raise InvalidArgument(
@@ -106,7 +106,7 @@ def choose(queue: str, count: int, home: Callable[[bytes], Any]) -> Shards:
 
 
 def set_shards(queue: str, shards: Shards) -> Operation[ShardLayout]:
-    """Spreads a queue: what is submitted from now on at once, what is there by `move`."""
+    """Spreads a queue: new requests immediately, those that are there by `move`."""
     return (yield from _set(queue, shards.text))
 
 
@@ -140,7 +140,7 @@ def move(queue: str) -> Operation[int]:
 
 
 def _forget(queue: str, spread: ShardLayout) -> Operation[None]:
-    """Nobody uses what is left; nor do the stale tokens there. Unless all was changed meanwhile."""
+    """Forgets shards that were left, and their stale tokens, unless the layout has changed."""
     found = yield from _set(queue, "=", str(spread.since))
     if found.since == spread.since and not found.left.numbers:
         yield Batch(
@@ -152,7 +152,7 @@ def _forget(queue: str, spread: ShardLayout) -> Operation[None]:
 
 
 def move_one(queue: str, request_id: str, present: Shards) -> Operation[None]:
-    """Moves one request whose tokens are where nobody looks for them."""
+    """Moves one request whose tokens are in a shard that no worker pops."""
     call = library().change_shards(keys.request_keys(request_id), shards=present.turned(request_id))
     yield from _dispatch(queue, [(request_id, (yield from call.run()))])
 

@@ -61,7 +61,7 @@ def tally(
 
 
 def tally_timeout(queue: str, request_id: str) -> Operation[None]:
-    """Adds a call of the handler that had to be killed: its process can't tell any more."""
+    """Adds a call of the handler that was killed: its process cannot report it."""
     (priority,) = yield from read(request_id, "priority")
     if priority:
         yield Batch(tally(queue, int(priority), {}, {}, {"failed": 1, "timeouts": 1}))

@@ -1,4 +1,4 @@
-"""Workers that may be dead: who is late, and what becomes of what a dead one held."""
+"""Workers that may be dead: which are late, and what becomes of a dead worker's leases."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def is_late(age_ms: float) -> bool:
 
 
 def late_workers(queue: str) -> Operation[list[Late]]:
-    """Workers to knock at, at most 100, as their beat is old; forgets those silent for a TTL."""
+    """Returns at most 100 workers whose beat is old; forgets those without a beat for a TTL."""
     (seconds, micros), beats = yield Batch(
         [Command(b"TIME"), Command(b"ZRANGE", keys.workers(queue), 0, 99, b"WITHSCORES")]
     )

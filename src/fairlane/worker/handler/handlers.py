@@ -1,4 +1,4 @@
-"""What a handler is: found by name, looked at once, then called the way it wants to be."""
+"""What a handler is: found by name, inspected once, then called as its signature asks."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def shape_of(handler: Handler) -> Shape:
         )
     try:
         parameters = list(inspect.signature(handler).parameters.values())
-    except (TypeError, ValueError):  # some built-ins tell nothing: they get the body alone
+    except (TypeError, ValueError):  # some built-ins have no signature: they get the body alone
         return Shape(handler, is_async=False, is_batch=False, wants_context=False)
     first, wants_context = _fit(handler, parameters)
     is_batch = any(getattr(marked, "fairlane_batch", False) for marked in (handler, called))
@@ -232,7 +232,7 @@ def print_json(body: bytes, context: Context) -> bytes:
     try:
         sys.stdout.buffer.write(line)
         sys.stdout.buffer.flush()
-    except BrokenPipeError:  # whoever read has gone: no failure of this sub-request, but no use
+    except BrokenPipeError:  # the reader has gone: no failure of this sub-request
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         os.kill(os.getppid(), signal.SIGTERM)  # the worker drains
     return line[:-1]

@@ -57,7 +57,7 @@ class Outcome:
 class OutcomeBuilder:
     """Collects the outcome of one run, which began at `began` ns of the performance counter.
 
-    `limit_s` is for a sync handler's calls, which nobody has cancelled when they ran too long.
+    `limit_s` is for a sync handler's calls, which run on after their time is over.
     Failed attempts are reported to `failures`.
     """
 
@@ -148,7 +148,7 @@ class OutcomeBuilder:
             self._settle(entry, "retry", None, _text_of(error))
 
     def fail_all(self, entries: list[Entry], error: BaseException) -> None:
-        """A batch failed: nobody knows through which of them, so each comes back alone.
+        """A batch failed: no sub-request is known to be the cause, so each comes back alone.
 
         When its time ran out, that may be through their number alone: so none is charged.
         """
@@ -280,9 +280,9 @@ def _text_of(error: BaseException) -> str:
     while trace is not None and trace.tb_frame.f_globals.get("__name__") == _RUNNER:
         trace = trace.tb_next
     try:
-        told = traceback.TracebackException(type(error), error, trace, compact=True)
-        told.stack = traceback.StackSummary.from_list(_others(trace, told.stack))
-        return "".join(told.format())
+        report = traceback.TracebackException(type(error), error, trace, compact=True)
+        report.stack = traceback.StackSummary.from_list(_others(trace, report.stack))
+        return "".join(report.format())
     except BaseException:  # noqa: BLE001  the handler's own classes take part in this
         return f"{type(error).__name__}, which has no text\n"
 

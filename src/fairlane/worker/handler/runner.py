@@ -318,7 +318,7 @@ def _ends_unit(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
         return task is not None and task.cancelling() > 0
     if not isinstance(error, GeneratorExit):
         return False
-    try:  # whoever closes a coroutine that waits is somebody else, or no task at all
+    try:  # another task closes a coroutine that waits, or no task at all
         return asyncio.current_task() is not task
     except RuntimeError:
         return True
