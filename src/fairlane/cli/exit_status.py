@@ -84,8 +84,15 @@ def counts_of(request: Request) -> Progress:
 
 def wait_for(request: Request, timeout: float | None) -> None:
     """Waits for the end; Ctrl-C says that the request goes on. Raises WaitTimeout."""
-    try:
+    with naming_what_goes_on(request):
         request.wait(timeout)
+
+
+@contextmanager
+def naming_what_goes_on(request: Request) -> Iterator[None]:
+    """Makes Ctrl-C inside say that the request goes on, and how to wait for it again."""
+    try:
+        yield
     except KeyboardInterrupt:
         sentence = f"no longer waiting; request {request.id} goes on: fairlane wait {request.id}"
         raise KeyboardInterrupt(sentence) from None

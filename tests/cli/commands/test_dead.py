@@ -56,7 +56,10 @@ def listed(program: Program, *words: str) -> list[dict]:
 def test_no_dead_ones(program: Program):
     ended = program("dead", "list")
     assert (ended.code, ended.out) == (0, b"")
-    assert ended.err == "fairlane: no request of queue req has dead sub-requests\n"
+    assert ended.err == (
+        "fairlane: no request of queue req has dead sub-requests; "
+        "dead list ID and --queue NAME show others\n"
+    )
     program("submit", "-", "--id", "mine", stdin=b"a\n")
     for words in ((), ("--each",), ("--json",)):
         ended = program("dead", "list", "mine", *words)

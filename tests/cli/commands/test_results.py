@@ -144,6 +144,16 @@ def test_out_follows_a_link(program: Program, redis_url: str):
     assert program("results", "mine", "--out", "-").out == b"a!\n"
 
 
+def test_an_interrupted_reader_names_what_goes_on(program: Program, redis_client: redis.Redis):
+    program("submit", "-", "--id", "mine", stdin=b"a\n")
+    with program.start("results", "mine") as process:
+        reads = "cmd=xread"
+        wait_until(lambda: reads in str(redis_client.execute_command("CLIENT", "LIST")), why=reads)
+        process.send_signal(signal.SIGINT)
+        ended = finish(process)
+    ended.refused(130, "no longer waiting; request mine goes on: fairlane wait mine")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_submission_leaves_no_file(
     number: signal.Signals, program: Program, redis_client: redis.Redis

@@ -172,7 +172,10 @@ def _list_queue(queue: Queue, *, as_json: bool) -> None:
             f"{row['id']}  {row['state']}  {row['dead']:,} dead: {', '.join(reasons + rest)}"
         )
     if not found["requests"]:
-        note(f"no request of queue {queue.name} has dead sub-requests")
+        note(
+            f"no request of queue {queue.name} has dead sub-requests; "
+            "dead list ID and --queue NAME show others"
+        )
     if found["more"]:
         note(f"{found['more']:,} more requests were not looked at")
 

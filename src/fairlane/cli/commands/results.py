@@ -39,7 +39,7 @@ def command(
     as_json: bool,
 ) -> int:
     """Print the results of the request ID, one a line, until it has ended."""
-    from fairlane.cli.exit_status import dead_of, judge
+    from fairlane.cli.exit_status import dead_of, judge, naming_what_goes_on
     from fairlane.cli.results.atomic_file import open_results
     from fairlane.cli.results.quiet_notice import QuietNotice
     from fairlane.cli.results.writer import NDJSON, write_results
@@ -52,7 +52,8 @@ def command(
         end_like_interrupt()
     with open_results(name) as stream, open_request(redis, queue, request_id) as request:
         notice = QuietNotice(request) if limit is None else None
-        counts = write_results(
-            request, stream, order=order, ndjson=ndjson, timeout=limit, notice=notice
-        )
+        with naming_what_goes_on(request):
+            counts = write_results(
+                request, stream, order=order, ndjson=ndjson, timeout=limit, notice=notice
+            )
         return judge(counts, dead_of(request.queue, counts))

@@ -42,7 +42,8 @@ def command(redis: str | None, queue: str, as_json: bool, reset: bool) -> int:
         write_json({"queue": queue, "lanes": {name: _facts(one) for name, one in rows.items()}})
         return 0
     if not found:
-        note(f"nothing was measured in queue {queue} yet")
+        note(f"nothing was measured in queue {queue} yet; --queue NAME shows another queue")
+        return 0
     _emit_table([_HEAD, *(_row(name, one) for name, one in rows.items())])
     return 0
 
