@@ -252,6 +252,15 @@ class NextChunk:
     __slots__ = ()
 
 
+class Hurry:
+    """A person waits for the end, so the calls from here on are not repeated for long.
+
+    Python raises KeyboardInterrupt anywhere: also inside an operation, where no driver sees it.
+    """
+
+    __slots__ = ()
+
+
 class Handle:
     """Runs the handler over a slice, from entry `position` on; the reply is a worker's Outcome.
 
@@ -311,6 +320,7 @@ Step = (
     | Subscribe
     | Message
     | NextChunk
+    | Hurry
     | Handle
     | HandleBatch
     | UntilHandled

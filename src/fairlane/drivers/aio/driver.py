@@ -22,6 +22,7 @@ from fairlane.protocol.steps import (
     Handle,
     HandleBatch,
     Handled,
+    Hurry,
     Message,
     NextChunk,
     Nodes,
@@ -254,6 +255,8 @@ class _Runner:
                 return await self._handle_bunch(step, self.handle)
             case UntilHandled() if self.handled is not None:
                 return await _given(self.handled, step.timeout_s)
+            case Hurry():  # asyncio cancels the task instead
+                return None
             case NextChunk():
                 return await anext(self.source, None) if self.source is not None else None
             case Subscribe():

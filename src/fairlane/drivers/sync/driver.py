@@ -24,6 +24,7 @@ from fairlane.protocol.steps import (
     Handle,
     HandleBatch,
     Handled,
+    Hurry,
     Message,
     NextChunk,
     Nodes,
@@ -224,6 +225,9 @@ class _Runner:
                 return self._handle_bunch(step, self.handle)
             case UntilHandled() if self.handled is not None:
                 return self.handled.wait(step.timeout_s)
+            case Hurry():
+                self.calls.hurry()
+                return None
             case NextChunk():
                 return next(self.source, None) if self.source is not None else None
             case Subscribe():

@@ -22,7 +22,7 @@ from fairlane.operations.submit.discard import discard
 from fairlane.operations.submit.durability import check_replicas, confirm_submission
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
-from fairlane.protocol.steps import NextChunk, Operation
+from fairlane.protocol.steps import Hurry, NextChunk, Operation
 
 if TYPE_CHECKING:
     from fairlane.model import Policy
@@ -125,6 +125,8 @@ def _or_discard(own: Submission, rest: Operation[int]) -> Operation[int]:
             yield from _take_back(own, error)
         raise
     except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            yield Hurry()
         with suppress(FairlaneError):  # the caller's own error is the one to raise
             yield from _take_back(own, error)
         raise
