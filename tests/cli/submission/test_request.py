@@ -17,12 +17,20 @@ def cut_off(*_: Any, **__: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("own_id", "again"),
-    [(None, "add --id r7 and run it again"), ("r7", "run the same command again")],
+    ("own_id", "as_they_come", "remedy"),
+    [
+        ("r7", False, "run the same command again to complete it, or fairlane cancel r7"),
+        (None, False, "add --id r7 and run it again to complete it, or fairlane cancel r7"),
+        # A pipe's chunks depend on when its lines came, so a repeat would be another request.
+        (
+            None,
+            True,
+            "fairlane cancel r7, then run the command again; with --id, a repeat completes it",
+        ),
+    ],
 )
-@pytest.mark.parametrize("as_they_come", [True, False])
 def test_a_submission_that_loses_redis_names_the_request_and_what_completes_it(
-    own_id: str | None, again: str, as_they_come: bool
+    own_id: str | None, as_they_come: bool, remedy: str
 ):
     queue = SimpleNamespace(submit_chunks=cut_off, submit_request=cut_off)
     request: Any = SimpleNamespace(id="r7", queue=queue)
@@ -32,6 +40,5 @@ def test_a_submission_that_loses_redis_names_the_request_and_what_completes_it(
     with pytest.raises(RedisUnreachable) as raised:
         send(options, request, [[b"a"]], as_they_come=as_they_come)
     assert str(raised.value) == (
-        "Redis does not answer; request r7 may be incomplete: when Redis answers, "
-        f"{again} to complete it, or fairlane cancel r7"
+        f"Redis does not answer; request r7 may be incomplete: when Redis answers, {remedy}"
     )

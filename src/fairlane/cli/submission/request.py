@@ -71,19 +71,25 @@ def send(
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_take_back(wish, request)) from None
     except RedisUnreachable as error:
-        raise RedisUnreachable(f"{error}; {_completed_by(wish, request)}") from None
+        raise RedisUnreachable(f"{error}; {_completed_by(wish, request, as_they_come)}") from None
     except (RedisFull, QueueFull) as error:
         raise no_room(wish, error) from None
     return submitted.total or 0
 
 
-def _completed_by(wish: SubmitOptions, request: Request) -> str:
-    """Returns what completes or withdraws a request whose submission was cut off."""
-    again = "run the same command again" if wish.id else f"add --id {request.id} and run it again"
-    return (
-        f"request {request.id} may be incomplete: when Redis answers, {again} to complete it, "
-        f"or fairlane cancel {request.id}"
-    )
+def _completed_by(wish: SubmitOptions, request: Request, as_they_come: bool) -> str:
+    """Returns what completes or withdraws a request whose submission was cut off.
+
+    A repeat cannot complete what was sent `as_they_come`, because it cuts other chunks.
+    """
+    withdraw = f"fairlane cancel {request.id}"
+    if as_they_come:
+        remedy = f"{withdraw}, then run the command again; with --id, a repeat completes it"
+    elif wish.id:
+        remedy = f"run the same command again to complete it, or {withdraw}"
+    else:
+        remedy = f"add --id {request.id} and run it again to complete it, or {withdraw}"
+    return f"request {request.id} may be incomplete: when Redis answers, {remedy}"
 
 
 def options_of(policy: Policy) -> dict[str, Any]:
