@@ -13,9 +13,11 @@ import pytest
 
 import fairlane
 from fairlane import settings
-from fairlane.model import Token, Verdict
+from fairlane.errors import InvalidArgument
+from fairlane.model import Policy, Token, Verdict
 from fairlane.operations.lease import leases, tokens
 from fairlane.operations.lease.follow_up import follow_up
+from fairlane.operations.submit.stream import submit
 from fairlane.protocol.steps import Batch
 from fairlane.queue import Queue
 from tests.support.requests import waiting_bodies
@@ -23,7 +25,7 @@ from tests.support.servers import backends
 from tests.support.workers import has_own_traceback
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from fairlane.protocol.steps import Operation, Step
 
@@ -159,6 +161,18 @@ def hold(url: str) -> None:
         assert token is not None
         reply, _ = opened.driver.run(leases.acquire(token, "host:1", "1", 1))
         assert reply.is_ok
+
+
+def begin_submission(redis_url: str) -> None:
+    """Leaves the open request `mine`, as a producer does that ends in the middle."""
+
+    def chunks() -> Iterator[list[bytes]]:
+        yield [b"a"]
+        yield [b"b"]
+        raise InvalidArgument("no more")
+
+    with Queue.from_url(redis_url) as queue, pytest.raises(InvalidArgument):
+        queue.driver.run(submit("mine", Policy(), takes_back=False), chunks())
 
 
 def _once(step: Step) -> Operation[Any]:

@@ -139,6 +139,8 @@ def test_bad_usage_is_one_sentence(words: tuple[str, ...], alone: Program):
         (("statsu",), "stats or status"),
         (("dead", "reqeue"), "requeue"),
         (("spark", "colect"), "collect"),
+        (("requeue",), "dead requeue?"),
+        (("stop",), "spark stop or server stop?"),
     ],
 )
 def test_a_mistyped_command_gets_a_suggestion(words: tuple[str, ...], meant: str, alone: Program):
@@ -166,6 +168,19 @@ def test_a_mistyped_option_gets_a_suggestion(given: str, meant: str, alone: Prog
 @pytest.mark.parametrize("given", ["--pr1o", "--nothing", "--outcome", "-x", "--"])
 def test_only_options_that_are_near_are_suggested(given: str, alone: Program):
     assert "Did you mean" not in alone("submit", "f", given, "g").err
+
+
+@pytest.mark.parametrize("name", ["status", "wait", "results"])
+def test_watch_of_another_command_names_what_watches(name: str, alone: Program):
+    alone(name, "mine", "--watch").refused(
+        2, "No such option '--watch': rq-submit FILE --id ID --watch shows progress, and ",
+        "fairlane wait ID waits for the end", "--help",
+    )  # fmt: skip
+
+
+def test_a_single_backoff_is_explained(alone: Program):
+    said = " ".join(alone("submit", "--help").out.decode().split())
+    assert "shortest..longest; 1s means 1s..1s" in said
 
 
 def test_the_version_is_printed(alone: Program):

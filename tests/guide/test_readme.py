@@ -89,6 +89,15 @@ def test_the_readme_names_what_to_run_at_its_top():
     assert re.findall(r"^\$ (make .*?) +# ", top, re.MULTILINE) == ["make demo", "make test"]
 
 
+@pytest.mark.parametrize("page", [README, ROOT / "docs" / "guide" / "01-first-job.md"])
+def test_what_the_examples_write_into_the_clone_is_ignored_by_git(page: Path):
+    text = "".join(block.text for block in blocks_of(page))
+    written = {*re.findall(r"(?: > |--out |Path\(\")(\w+\.\w+)", text)}
+    assert len(written) >= 5
+    ignored = lines_of(ROOT / ".gitignore")
+    assert [name for name in sorted(written) if f"/{name}" not in ignored] == []
+
+
 def test_every_relative_link_of_the_readme_leads_somewhere():
     links = re.findall(r"\]\(([^)#:]+)\)", README.read_text())
     assert links

@@ -14,6 +14,9 @@ from fairlane.errors import FairlaneError
 
 USAGE = 2
 INTERRUPTED = 130
+WATCH = (  # of commands without that option
+    ": rq-submit FILE --id ID --watch shows progress, and fairlane wait ID waits for the end"
+)
 NEAR = 0.8  # how much an option that is suggested resembles the one given, from 0 to 1
 
 
@@ -75,9 +78,14 @@ def _usage_sentence(error: click.ClickException) -> str:
 
 
 def _near_options(given: str, context: click.Context | None) -> str:
-    """Returns a question that names the options which begin with `given` or resemble it; or ""."""
+    """Returns a question that names the options which begin with `given` or resemble it; or "".
+
+    For --watch it names what does that.
+    """
     if context is None:
         return ""
+    if given == "--watch":
+        return WATCH
     from difflib import get_close_matches
 
     found = [name for option in context.command.get_params(context) for name in option.opts]

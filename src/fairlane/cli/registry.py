@@ -48,10 +48,20 @@ class Group(click.Group):
         name = args[0]
         is_unknown = not name.startswith("-") and self.get_command(ctx, name) is None
         if is_unknown and not ctx.resilient_parsing:
-            close = " or ".join(get_close_matches(name, self.list_commands(ctx)))
+            near = self._inside(ctx, name) or get_close_matches(name, self.list_commands(ctx))
+            close = " or ".join(near)
             hint = f". Did you mean {close}?" if close else ""
             raise click.UsageError(f"No such command {name!r}{hint}", ctx)
         return super().resolve_command(ctx, args)
+
+    def _inside(self, ctx: click.Context, name: str) -> list[str]:
+        """Returns the commands of that name in the groups of this group: `dead requeue`."""
+        groups = {outer: self.get_command(ctx, outer) for outer in self.list_commands(ctx)}
+        return [
+            f"{outer} {name}"
+            for outer, group in groups.items()
+            if isinstance(group, click.Group) and name in group.list_commands(ctx)
+        ]
 
 
 class Commands(Group):

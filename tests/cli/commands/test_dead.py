@@ -147,8 +147,8 @@ def test_requeued_after_the_end_they_run_in_a_new_request(
     ended = program("dead", "requeue", "mine", "--index", 0, "--index", 2)
     again = ended.id
     assert ended.err == (
-        f"fairlane: 2 sub-requests will run again in the new request {again}, "
-        "in the order of dead list --each, as request mine has ended\n"
+        f"fairlane: 2 sub-requests will run again in the new request {again}, as request mine has "
+        "ended: its sub-requests 0 to 1 are index 0, 2 of request mine\n"
     )
     assert "parent    mine\n" in program("status", again).out.decode()
     assert settle(redis_url, lambda _, body: body) == [b"1", b"other"]
@@ -158,7 +158,7 @@ def test_requeued_after_the_end_they_run_in_a_new_request(
     found = json.loads(
         program("dead", "requeue", "mine", "--fingerprint", left["fingerprint"], "--json").out
     )
-    assert (found["requeued"], found["parent"]) == (1, "mine")
+    assert (found["requeued"], found["parent"], found["indexes"]) == (1, "mine", [1])
     assert settle(redis_url, lambda _, body: body) == [b"2"]
 
 
@@ -185,7 +185,9 @@ def test_a_repeated_requeue_says_where_they_went_and_what_came_of_it(
         f"which is {counted.format(again)}\n"
     )
     found = json.loads(program("dead", "requeue", "mine", "--all", "--json").out)
-    assert found == {"id": again, "requeued": 2, "parent": "mine", "repeated": True}
+    assert found == {
+        "id": again, "requeued": 2, "parent": "mine", "repeated": True, "indexes": None,
+    }  # fmt: skip
 
 
 def test_all_dead_requeued_after_the_end_are_not_sought_in_the_list(
@@ -215,11 +217,24 @@ def test_some_dead_requeued_or_dropped_after_the_end_are_counted(dead: Callable,
     assert f"3 of 3 dead: {gone}; the others: fairlane dead list mine\n" in said
     listed = program("dead", "list", "mine")
     assert b"1 dead (rejected): no such" in listed.out
-    assert listed.err == f"fairlane: request mine: 3 of 3 dead, {gone}\n"
+    assert listed.err == (
+        f"fairlane: request mine: 3 of 3 dead, {gone}\n"
+        "fairlane: to run them again: fairlane dead requeue mine --all\n"
+    )
     program("dead", "drop", "mine", "--index", 2)
     ended = program("dead", "requeue", "mine", "--all")
     assert (ended.code, ended.out) == (0, b"")
     assert "no dead sub-requests left: 3 of 3 dead, all requeued as" in ended.err
+
+
+def test_more_than_twenty_requeued_are_not_all_named(dead: Callable, program: Program):
+    dead(b"other\n" * 23)
+    ended = program("dead", "requeue", "mine", "--all")
+    assert ended.err.endswith(
+        "its sub-requests 0 to 22 are index 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, "
+        "16, 17, 18, 19 and 3 more of request mine, in the order of its dead lines of fairlane "
+        "results mine --order done --json\n"
+    )
 
 
 def test_requeue_explains_the_numbers_of_the_new_request(program: Program):
@@ -233,7 +248,7 @@ def test_requeued_before_the_end_they_run_in_their_own(program: Program, redis_u
     settle(redis_url, refuse, most=1)
     ended = program("dead", "requeue", "mine", "--all")
     assert (ended.code, ended.id) == (0, "mine")
-    assert ended.err == "fairlane: 1 sub-request will run again in request mine\n"
+    assert ended.err == "fairlane: 1 sub-request will run again in request mine: index 0\n"
     assert sorted(settle(redis_url, lambda _, body: body)) == [b"1", b"2", b"3"]
     assert program("results", "mine").out == b"1\n2\n3\n"
 
@@ -251,9 +266,9 @@ def test_dropped_ones_are_forgotten_and_still_counted(dead: Callable, program: P
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "say which"),
-        (("--all", "--index", "1"), "say which"),
-        (("--fingerprint", "0123456789", "--index", "1"), "say which"),
+        ((), "none is chosen: give --all, or --fingerprint F, or --index I"),
+        (("--all", "--index", "1"), "two kinds of choice: give --all, or --fingerprint F, or"),
+        (("--fingerprint", "0123456789", "--index", "1"), "two kinds of choice"),
         (("--fingerprint", "xyz"), "fingerprint 'xyz' is not valid"),
         (("--index", "-1"), "index -1 is not valid"),
         (("--index", "one"), "not a valid integer"),

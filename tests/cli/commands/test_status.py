@@ -10,7 +10,7 @@ import pytest
 
 from fairlane.cli.durations import ago
 from fairlane.protocol import keys
-from tests.cli.program import ON_ONE_KIND, Dead, Program, hold, settle
+from tests.cli.program import ON_ONE_KIND, Dead, Program, begin_submission, hold, settle
 
 if TYPE_CHECKING:
     import redis
@@ -78,6 +78,22 @@ def test_a_queue_at_a_glance(program: Program, redis_url: str):
 
 
 @on_one_kind
+def test_a_request_whose_producer_still_submits_is_listed_as_submitting(
+    program: Program, redis_url: str
+):
+    begin_submission(redis_url)
+    said = program("status").out.decode()
+    assert "requests  1 submitting\n" in said
+    assert said.splitlines()[-1].split()[:2] == ["mine", "submitting"]
+    assert "state     submitting\n" in program("status", "mine").out.decode()
+    found = json.loads(program("status", "--json").out)
+    assert (found["states"], found["requests"][0]["open"]) == ({"active": 1}, True)
+    program("pause", "mine")
+    assert "requests  1 paused\n" in program("status").out.decode()
+    assert "state     paused (still being submitted)\n" in program("status", "mine").out.decode()
+
+
+@on_one_kind
 def test_another_queue(program: Program):
     program("submit", "-", "--queue", "slow", stdin=b"a\n")
     assert b"queue req is empty" in program("status").out
@@ -109,7 +125,7 @@ def test_tokens_of_a_cancelled_request_are_no_demand(program: Program):
     program("cancel", "mine")
     said = program("status").out.decode()
     assert "lanes     empty\n" in said
-    assert "stale     12 tokens without work: workers drop them\n" in said
+    assert "stale     12 tokens are left over: workers discard them\n" in said
     found = json.loads(program("status", "--json").out)
     assert (found["lanes"], found["stale"]) == ({}, 12)
 

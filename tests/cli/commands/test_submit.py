@@ -11,20 +11,23 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane.errors import InvalidArgument
-from fairlane.model import Policy
-from fairlane.operations.submit.stream import submit
 from fairlane.queue import Queue
 from fairlane.settings import CHUNK_ENTRIES
-from tests.cli.program import ON_ONE_KIND, Program, bodies_of, finish, hold, settle
+from tests.cli.program import (
+    ON_ONE_KIND,
+    Program,
+    begin_submission,
+    bodies_of,
+    finish,
+    hold,
+    settle,
+)
 from tests.cli.submission.test_input_lines import LINES
 from tests.support.requests import stored
 from tests.support.servers.server_process import run_server
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import redis
 
 pytestmark = ON_ONE_KIND
@@ -223,7 +226,7 @@ def test_an_interrupt_says_what_is_left_under_an_own_id(
     if before == "all":
         program("submit", "-", "--id", "mine", stdin=lines)
     if before == "begun":
-        begin(redis_url)
+        begin_submission(redis_url)
     with program.start("submit", "-", "--id", "mine", "--watch", stdin=-1) as process:
         assert process.stdin
         assert process.stderr
@@ -246,18 +249,6 @@ def has_two_chunks(redis_client: redis.Redis) -> bool:
     found: Any = redis_client.keys("req:*")
     fields = [stored(redis_client, key.decode()[5:-1]) for key in found]
     return any(int(one.get("total", 0)) > CHUNK_ENTRIES for one in fields)
-
-
-def begin(redis_url: str) -> None:
-    """A producer that ended in the middle: the request is open."""
-
-    def chunks() -> Iterator[list[bytes]]:
-        yield [b"a"]
-        yield [b"b"]
-        raise InvalidArgument("no more")
-
-    with Queue.from_url(redis_url) as queue, pytest.raises(InvalidArgument):
-        queue.driver.run(submit("mine", Policy(), takes_back=False), chunks())
 
 
 def test_waiting_times_out(program: Program, redis_client: redis.Redis):

@@ -113,7 +113,7 @@ def test_later_failures_of_a_kind_are_counted(
     made.look()
     assert len(caplog.messages) == 1
     made.look(is_last=True)
-    counted = "100 more attempts failed, 1 of them the last of their sub-request"
+    counted = "100 more attempts failed and made 1 sub-request dead"
     assert caplog.messages[1:] == [f"{counted}: ValueError: bad port b'0'"]
     made.look(is_last=True)
     assert len(caplog.messages) == 2
@@ -291,7 +291,7 @@ def test_a_worker_logs_why_its_handler_fails(
     assert request.progress().dead == 6
     assert said[0].startswith("sub-request ")
     assert f" of request {request.id} failed at attempt " in said[0]
-    counted = "11 more attempts failed, 6 of them the last of their sub-request"
+    counted = "11 more attempts failed and made 6 sub-requests dead"
     assert said[1:] == [f"{counted}: ValueError: bad port b'a'"]
     (last,) = [message for message in caplog.messages if " has stopped: " in message]
     assert last.endswith(" has stopped: 0 sub-requests done, 12 attempts failed, 6 dead")

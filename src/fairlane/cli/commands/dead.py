@@ -26,9 +26,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fairlane.model import DeadChoice, DeadGroup, DeadSubRequest
+    from fairlane.protocol.steps import Operation
     from fairlane.queue import Queue
 
 PREVIEW = 60  # characters of a body
+NAMED = 20  # indexes in a sentence
 HEADLINE = 200  # characters of an error
 
 
@@ -65,8 +67,11 @@ def list_(
         show = _list_each if each else _list_groups
         if not show(request.queue, request_id, as_json=as_json):
             note(_none(request.queue, request_id))
-        elif gone := _gone(request.queue, request_id):
+            return 0
+        if gone := _gone(request.queue, request_id):
             note(f"request {request_id}: {gone}")
+        if not as_json:
+            note(f"to run them again: fairlane dead requeue {request_id} --all")
     return 0
 
 
@@ -97,27 +102,30 @@ def requeue(
     """Let dead sub-requests of ID run again, with all attempts; print the request that runs them.
 
     If ID still runs, they run again in ID. If ID has ended, they run in a new request, and ID is
-    its parent. The new request numbers them from 0, in the order of `dead list ID --each`: keep
-    that list to match its results with the input of ID. The dead lines of `results ID --order done
-    --json` stay in that order. The same command may be repeated after an error: it completes what
-    it began, or prints the same new request again.
+    its parent. The new request numbers them from 0, in the order of `dead list ID --each`, which
+    is printed. The dead lines of `results ID --order done --json` stay in that order. The same
+    command may be repeated after an error: it completes what it began, or prints the same new
+    request again.
     """
     from fairlane.operations.control.requeue import requeue_dead
 
     choice = _choose(fingerprints, indexes, everything=everything)
     with open_request(redis, queue, request_id) as request:
         earlier = children_of(request.progress())
+        listed = request.queue.driver.run(_indexes(request_id, choice))
         run_by, count = request.queue.driver.run(requeue_dead(request_id, choice))
         is_repeat = bool(count) and run_by in earlier
+        # Another count: a requeue that was interrupted before, or another caller, had some of them.
+        order = listed if len(listed) == count and not is_repeat else None
         if not count:
             sentence = _none(request.queue, request_id)
         elif is_repeat:
             sentence = _requeued_before(request.queue, request_id, run_by, count)
         else:
-            sentence = _will_run(request_id, run_by, count)
+            sentence = _will_run(request_id, run_by, count, order)
     if as_json:
         found = {"id": run_by, "requeued": count, "parent": _other(run_by, request_id)}
-        write_json({**found, "repeated": is_repeat})
+        write_json({**found, "repeated": is_repeat, "indexes": order})
     elif count:
         write_line(run_by)
     note(sentence)
@@ -150,8 +158,10 @@ def _choose(
 ) -> DeadChoice:
     from fairlane.model import DeadChoice
 
-    if bool(fingerprints) + bool(indexes) + everything != 1:
-        raise InvalidArgument("say which: --fingerprint F, --index I or --all, one kind of them")
+    kinds = bool(fingerprints) + bool(indexes) + everything
+    if kinds != 1:
+        what = "two kinds of choice" if kinds else "none is chosen"
+        raise InvalidArgument(f"{what}: give --all, or --fingerprint F, or --index I")
     return DeadChoice.of(fingerprints or None, indexes or None)
 
 
@@ -281,14 +291,41 @@ def _gone(queue: Queue, request_id: str) -> str:
     return f"{counts.dead:,} of {counts.total:,} dead, {gone}" if gone else ""
 
 
-def _will_run(request_id: str, run_by: str, count: int) -> str:
+def _indexes(request_id: str, choice: DeadChoice) -> Operation[list[int]]:
+    """Returns the indexes of the dead that are chosen, in the order in which they are requeued."""
+    from fairlane.operations.control.dead_letters import list_dead
+
+    prints, wanted = choice.fingerprints, choice.indexes
+    found, after = list[int](), b""
+    while page := (yield from list_dead(request_id, after)):
+        after = page[-1].dead_id
+        found += [
+            one.index
+            for one in page
+            if (prints is None or one.fingerprint in prints)
+            and (wanted is None or one.index in wanted)
+        ]
+    return found
+
+
+def _will_run(request_id: str, run_by: str, count: int, indexes: list[int] | None) -> str:
+    """Returns what was requeued; its order is that of the new request, if there is one."""
     again = f"{_sub_requests(count)} will run again in"
+    named = f"index {_first_of(indexes)}" if indexes else ""
     if run_by == request_id:
-        return f"{again} request {run_by}"
-    return (
-        f"{again} the new request {run_by}, in the order of dead list --each, "
-        f"as request {request_id} has ended"
-    )
+        return f"{again} request {run_by}" + (f": {named}" if named else "")
+    again = f"{again} the new request {run_by}, as request {request_id} has ended"
+    order = f"in the order of its dead lines of fairlane results {request_id} --order done --json"
+    if not named:
+        return f"{again}, {order}"
+    own = f"sub-requests 0 to {count - 1} are" if count > 1 else "sub-request 0 is"
+    more = f", {order}" if count > NAMED else ""
+    return f"{again}: its {own} {named} of request {request_id}{more}"
+
+
+def _first_of(indexes: list[int]) -> str:
+    more = f" and {len(indexes) - NAMED:,} more" if len(indexes) > NAMED else ""
+    return ", ".join(map(str, indexes[:NAMED])) + more
 
 
 def _requeued_before(queue: Queue, request_id: str, run_by: str, count: int) -> str:

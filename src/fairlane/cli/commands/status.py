@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
@@ -54,20 +55,19 @@ def _show_queue(queue: Queue, *, as_json: bool) -> None:
 
     found = queue.status()
     requests: list[Progress] = found["requests"]
-    states: dict[str, int] = {}
-    for request in requests:
-        states[request.state] = states.get(request.state, 0) + 1
     if as_json:
+        states = Counter(request.state for request in requests)
         listed = [summary(request) for request in requests]
         write_json({**found, "states": states, "requests": listed})
         return
     if not any(found[name] for name in SHOWN):
         write_line(_nothing(found["queue"]))
         return
-    counts = ", ".join(f"{count:,} {state}" for state, count in sorted(states.items()))
+    shown = Counter(map(_state, requests))
+    counts = ", ".join(f"{count:,} {state}" for state, count in sorted(shown.items()))
     more = f", and {found['more']:,} more" if found["more"] else ""
     lanes = ", ".join(f"{lane}: {_tokens(count)}" for lane, count in found["lanes"].items())
-    stale = f"{_tokens(found['stale'])} without work: workers drop them"
+    stale = f"{_tokens(found['stale'])} are left over: workers discard them"
     rows = [
         ("queue", found["queue"]),
         ("requests", (counts or "none") + more),
@@ -118,7 +118,12 @@ def _emit_table(requests: Sequence[Progress]) -> None:
 def _row(request: Progress) -> tuple[str, ...]:
     counts = (request.priority, request.done, request.dead, request.total)
     permits = f"{request.held}/{request.limit}"
-    return request.id, request.state, *(f"{count:,}" for count in counts), permits
+    return request.id, _state(request), *(f"{count:,}" for count in counts), permits
+
+
+def _state(request: Progress) -> str:
+    """Returns the state for people: `submitting` while an active request is not complete."""
+    return "submitting" if request.is_open and request.state == "active" else request.state
 
 
 def _show_request(request: Request, *, as_json: bool) -> None:
@@ -139,11 +144,13 @@ def _show_request(request: Request, *, as_json: bool) -> None:
     reason = f": {progress.reason}" if progress.reason else ""
     where = dead_of(request.queue, progress)
     dead = f", {progress.dead:,} of {progress.total:,} dead: {where}" if where else ""
-    is_open = " (still being submitted)" if progress.is_open else ""
+    state = _state(progress)
+    is_open = progress.is_open and state != "submitting"
+    state += " (still being submitted)" if is_open else ""
     missing = _missing_worker(request, progress)
     rows = [
         ("request", progress.id),
-        ("state", progress.state + is_open + reason + dead),
+        ("state", state + reason + dead),
         ("queue", f"{progress.queue}, priority {progress.priority}"),
         ("counts", _counts(progress)),
         *failure_rows(progress, *retries, now_ms),

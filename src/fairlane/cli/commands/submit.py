@@ -96,7 +96,7 @@ _WHY = ", as a request without its last lines is given up after an hour"
     metavar="TIME",
     default=_RANGE,
     show_default=True,
-    help="Pause before another attempt, shortest..longest.",
+    help="Pause before another attempt, shortest..longest; 1s means 1s..1s.",
 )
 @click.option(
     "--lease",

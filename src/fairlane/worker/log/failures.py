@@ -171,9 +171,8 @@ class Failures:
         for count in [*counts[:_LINES], self._others]:
             if count.failed:
                 attempts = plural(count.failed, "more attempt")
-                dead = (
-                    f", {count.dead:,} of them the last of their sub-request" if count.dead else ""
-                )
+                lost = plural(count.dead, "sub-request")
+                dead = f" and made {lost} dead" if count.dead else ""
                 _log.warning("%s failed%s: %s", attempts, dead, count.headline)
         for count in [*counts, self._others]:
             count.failed = count.dead = 0

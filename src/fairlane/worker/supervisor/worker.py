@@ -161,7 +161,7 @@ class Worker:
                 selector.register(signals.pipe, selectors.EVENT_READ, signals.clear)
                 self._children.start()
                 _log.info(
-                    "worker %s takes from queue %s: processes %d, units in each %d",
+                    "worker %s takes from queue %s: processes %d, concurrency %d",
                     self.id,
                     self.queue.name,
                     self._processes,
