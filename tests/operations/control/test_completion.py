@@ -113,6 +113,19 @@ def test_wait_for_what_vanishes_is_lost_and_never_silence(queue: Queue, lane: La
         assert isinstance(outcome(), RequestLost)
 
 
+def test_wait_does_not_take_a_later_request_of_that_id_for_its_own(queue: Queue, lane: Lane):
+    """The id was deleted, and submitted again with other content."""
+    queue.submit_request([b"a"], id="r1")
+    with waiting(queue, lane) as outcome:
+        lane.client.delete(*lane.names)
+        lane.client.delete("{req}:active")
+        queue.submit_request([b"b", b"c"], id="r1")
+        publish(lane.client, "done:{r1}", "look")
+        error = outcome()
+    assert isinstance(error, RequestLost)
+    assert str(error) == "request r1 is gone: another request has its id by now"
+
+
 def test_wait_goes_on_after_a_message_that_was_not_the_end(queue: Queue, lane: Lane):
     """The state decides, not the message."""
     queue.submit_request([b"a"], id="r1")

@@ -14,6 +14,7 @@ from fairlane.protocol import keys
 from fairlane.protocol.request_hash import read
 from fairlane.protocol.steps import Batch, Command, Message, Operation, Subscribe
 
+_WAITED = ("state", "born", "durable", "queue")
 _COUNTED = ("state", "born", "total", "done", "dead")
 PAGE = 64  # entries of `out` a page; one entry is what one complete call settled
 
@@ -31,20 +32,23 @@ def wait(request_id: str, clock: Any, timeout_s: float | None) -> Operation[str]
 
     So neither a message before the subscription nor a lost one can hang it. `clock` returns
     seconds. A durable request's end is confirmed by its replicas before it is returned. Raises
-    WaitTimeout, RequestNotFound, RequestLost (it was there and is gone), NotDurable.
+    WaitTimeout, RequestNotFound, RequestLost (it was there and is gone, or another request has its
+    id by now), NotDurable.
     """
     if timeout_s is not None and not isinstance(timeout_s, (int, float)):
         raise InvalidArgument(f"timeout {timeout_s!r} is not valid: seconds are expected")
     deadline = None if timeout_s is None else clock() + timeout_s
     yield Subscribe(keys.done_channel(request_id))
-    known = False
+    born = ""
     while True:
-        seen, durable, queue = yield from read(request_id, "state", "durable", "queue")
-        if known and seen in {"", "abandoned"}:  # the auditor marks what it finds missing
+        seen, life, durable, queue = yield from read(request_id, *_WAITED)
+        if born and seen in {"", "abandoned"}:  # the auditor marks what it finds missing
             raise vanished(request_id)
         if seen in {"", "abandoned"}:
             raise not_found(request_id)
-        known = True
+        if born and life != born:
+            raise replaced(request_id)
+        born = life
         if seen in ENDED_STATES:
             if (yield from confirm_end(request_id, int(durable or 0), seen)):
                 return seen
