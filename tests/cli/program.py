@@ -18,6 +18,7 @@ from fairlane.model import Policy, Token, Verdict
 from fairlane.operations.lease import leases, tokens
 from fairlane.operations.lease.follow_up import follow_up
 from fairlane.operations.submit.stream import submit
+from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch
 from fairlane.queue import Queue
 from tests.support.requests import waiting_bodies
@@ -26,6 +27,8 @@ from tests.support.workers import has_own_traceback
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+
+    import redis
 
     from fairlane.protocol.steps import Operation, Step
 
@@ -117,6 +120,12 @@ def finish(process: subprocess.Popen[bytes]) -> Ended:
     return Ended(process.returncode, out or b"", said)
 
 
+def next_message(process: subprocess.Popen[bytes], without: str) -> str:
+    """Returns the next line of a started process's messages that does not hold these words."""
+    assert process.stderr
+    return next(line for line in map(bytes.decode, process.stderr) if without not in line)
+
+
 def bodies_of(redis_client: Any, request_id: str) -> list[bytes]:
     """The bodies that wait, in input order."""
     return waiting_bodies(redis_client, request_id)
@@ -161,6 +170,12 @@ def hold(url: str) -> None:
         assert token is not None
         reply, _ = opened.driver.run(leases.acquire(token, "host:1", "1", 1))
         assert reply.is_ok
+
+
+def beat(redis_client: redis.Redis, queue: str) -> None:
+    """A worker of this queue has just sent its heartbeat, by a clock that is ahead."""
+    seconds, _ = redis_client.time()
+    redis_client.zadd(keys.workers(queue), {"host:1": int(seconds) * 1000 + 60_000})
 
 
 def begin_submission(redis_url: str) -> None:

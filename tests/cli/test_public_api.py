@@ -15,9 +15,9 @@ ALLOWED = {
     "cli.commands.stats": "the reset of measurements",
     "cli.commands.status": "holders, retries and Redis's clock",
     "cli.commands.submit": "content_id of lines that are read in blocks",
-    "cli.exit_status": "how many dead sub-requests are kept",
+    "cli.exit_status": "how many dead sub-requests are kept, and a wait that looks for a worker",
     "cli.progress.view": "a watch that shows an outage",
-    "cli.results.quiet_notice": "the remedy for a queue without a worker",
+    "cli.stall_notice": "the remedy for a queue without a worker",
 }
 
 

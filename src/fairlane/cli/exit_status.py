@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from fairlane.cli.output import note
-from fairlane.errors import RequestLost, RequestNotFound
+from fairlane.errors import RedisUnreachable, RequestLost, RequestNotFound
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,19 +83,31 @@ def counts_of(request: Request) -> Progress:
 
 
 def wait_for(request: Request, timeout: float | None) -> None:
-    """Waits for the end; Ctrl-C says that the request goes on. Raises WaitTimeout."""
-    with naming_what_goes_on(request):
-        request.wait(timeout)
+    """Waits for the end, and reports if no worker serves the queue. Raises WaitTimeout."""
+    from fairlane.cli.stall_notice import StallNotice
+    from fairlane.common import clock
+    from fairlane.operations.control.completion import wait
+
+    waiting = wait(request.id, clock.mono_s, timeout)
+    request.queue.driver.run(StallNotice(request.id).during(waiting))
 
 
 @contextmanager
-def naming_what_goes_on(request: Request) -> Iterator[None]:
-    """Makes Ctrl-C inside say that the request goes on, and how to wait for it again."""
+def naming_what_goes_on(
+    request_id: str, what: str = "no longer waiting", again: str = "", resume: str = ""
+) -> Iterator[None]:
+    """Adds to Ctrl-C and to an outage that the request goes on, and the command to type then.
+
+    That is `again`, or else `fairlane wait`; after an outage it is `resume`, if that is given.
+    """
+    again = again or f"fairlane wait {request_id}"
     try:
         yield
     except KeyboardInterrupt:
-        sentence = f"no longer waiting; request {request.id} goes on: fairlane wait {request.id}"
-        raise KeyboardInterrupt(sentence) from None
+        raise KeyboardInterrupt(f"{what}; request {request_id} goes on: {again}") from None
+    except RedisUnreachable as error:
+        next_step = f"when Redis answers, {resume or again}"
+        raise RedisUnreachable(f"{error}; {what}: {next_step}") from None
 
 
 def summary(progress: Progress) -> dict[str, Any]:

@@ -73,11 +73,12 @@ def open_queue(redis: str | None, name: str | None = None, *, check: bool = True
 
     Unless `check` is set, nothing is sent yet.
     """
+    from fairlane.cli.driver import CommandDriver
     from fairlane.protocol.keys import check_name
     from fairlane.queue import Queue
 
     name = check_name("queue", settings.DEFAULT_QUEUE if name is None else name)
-    queue = Queue.from_url(url_of(redis), name=name)
+    queue = Queue(CommandDriver(url_of(redis)), name)
     if check:
         queue.driver.check()
     return queue

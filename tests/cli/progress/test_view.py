@@ -21,9 +21,17 @@ from fairlane.cli.submission.input_lines import open_source
 from fairlane.cli.submission.request import SubmitOptions, await_end
 from fairlane.errors import RedisUnreachable, RequestLost
 from fairlane.model import Policy, Progress
-from fairlane.protocol import keys
 from fairlane.queue import Queue
-from tests.cli.program import ON_ONE_KIND, Dead, Ended, Program, finish, settle
+from tests.cli.program import (
+    ON_ONE_KIND,
+    Dead,
+    Ended,
+    Program,
+    beat,
+    finish,
+    next_message,
+    settle,
+)
 from tests.support.requests import listeners
 from tests.support.servers.server_process import run_server
 from tests.support.wait import wait_until
@@ -96,12 +104,6 @@ def test_a_submission_that_times_out_names_the_missing_worker(
     assert ended.code == 4
     missing = "no worker takes from queue slow: start one with rq-worker --queue slow\n"
     assert ended.err.endswith(f"it goes on; {missing}")
-
-
-def beat(redis_client: redis.Redis, queue: str) -> None:
-    """A worker of this queue has just sent its heartbeat, by a clock that is ahead."""
-    seconds, _ = redis_client.time()
-    redis_client.zadd(keys.workers(queue), {"host:1": int(seconds) * 1000 + 60_000})
 
 
 @on_one_kind
@@ -343,11 +345,12 @@ def test_watch_shows_that_redis_is_away_and_that_it_is_back(alone: Program):
             assert process.stderr
             assert b"request mine active: 0/1 done" in process.stderr.readline()
             os.kill(server.pid, signal.SIGSTOP)
-            assert b"Redis does not answer" in process.stderr.readline()
+            away = f"fairlane: Redis at {server.url} does not answer: trying for up to 30 s\n"
+            assert next_message(process, "request mine") == away
             os.kill(server.pid, signal.SIGCONT)
-            assert b"request mine active: 0/1 done" in process.stderr.readline()
+            assert next_message(process, "request mine") == "fairlane: Redis answers again\n"
             server.process.kill()
-            assert b"Redis does not answer" in process.stderr.readline()
+            assert next_message(process, "request mine") == away
             process.send_signal(signal.SIGINT)
             ended = finish(process)
     assert ended.code == 130

@@ -41,8 +41,8 @@ def command(
     """Print the results of the request ID, one a line, until it has ended."""
     from fairlane.cli.exit_status import dead_of, judge, naming_what_goes_on
     from fairlane.cli.results.atomic_file import open_results
-    from fairlane.cli.results.quiet_notice import QuietNotice
     from fairlane.cli.results.writer import NDJSON, write_results
+    from fairlane.cli.stall_notice import StallNotice
     from fairlane.cli.submission.request import end_like_interrupt
 
     limit = timeout_s(timeout)
@@ -51,8 +51,10 @@ def command(
     if name is not None:  # a signal leaves no half file
         end_like_interrupt()
     with open_results(name) as stream, open_request(redis, queue, request_id) as request:
-        notice = QuietNotice(request) if limit is None else None
-        with naming_what_goes_on(request):
+        notice = StallNotice(request_id, reads=True)
+        to_file = f" --out {out}" if out else ""
+        resume = f"fairlane results {request_id}{to_file}"
+        with naming_what_goes_on(request_id, resume=resume):
             counts = write_results(
                 request, stream, order=order, ndjson=ndjson, timeout=limit, notice=notice
             )

@@ -128,6 +128,7 @@ def _state(request: Progress) -> str:
 
 def _show_request(request: Request, *, as_json: bool) -> None:
     from fairlane.cli.exit_status import dead_of, summary
+    from fairlane.cli.stall_notice import missing_worker
 
     progress, holders, retries, now_ms = request.queue.driver.run(_look(request.id))
     policy = {name: int(progress.detail[name]) for name in POLICY if name in progress.detail}
@@ -147,7 +148,7 @@ def _show_request(request: Request, *, as_json: bool) -> None:
     state = _state(progress)
     is_open = progress.is_open and state != "submitting"
     state += " (still being submitted)" if is_open else ""
-    missing = _missing_worker(request, progress)
+    missing = "" if progress.held else request.queue.driver.run(missing_worker(progress))
     rows = [
         ("request", progress.id),
         ("state", state + reason + dead),
@@ -162,15 +163,6 @@ def _show_request(request: Request, *, as_json: bool) -> None:
         *_terms(progress, now_ms),
     ]
     _emit_rows(rows)
-
-
-def _missing_worker(request: Request, progress: Progress) -> str:
-    """Returns how to start a worker if work waits and none serves its queue, else ""."""
-    from fairlane.operations.control.overview import unserved
-
-    if not progress.left or progress.held or progress.state == "paused":
-        return ""
-    return request.queue.driver.run(unserved(progress.queue))
 
 
 def _look(

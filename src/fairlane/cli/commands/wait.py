@@ -25,10 +25,17 @@ def command(
     request_id: str, redis: str | None, queue: str | None, timeout: str | None, as_json: bool
 ) -> int:
     """Wait until the request ID has ended and print its state: done or cancelled."""
-    from fairlane.cli.exit_status import counts_of, dead_of, judge, summary, wait_for
+    from fairlane.cli.exit_status import (
+        counts_of,
+        dead_of,
+        judge,
+        naming_what_goes_on,
+        summary,
+        wait_for,
+    )
 
     limit = timeout_s(timeout)
-    with open_request(redis, queue, request_id) as request:
+    with open_request(redis, queue, request_id) as request, naming_what_goes_on(request_id):
         wait_for(request, limit)
         progress = counts_of(request)
         dead = dead_of(request.queue, progress)

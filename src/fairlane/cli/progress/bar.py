@@ -57,8 +57,9 @@ class Bar(AbstractContextManager["Bar"]):
         )
         return BAR_S
 
-    def show_away(self, away_s: float) -> float:
+    def show_away(self, place: str, away_s: float) -> float:
         """Shows the outage in place of the rate; returns after how many seconds to try again."""
+        del place  # the line is short
         since = f" for {away_s:.0f} s" if away_s >= 1 else ""
         self._columns.update(self._task, text=f"Redis does not answer{since}")
         return BAR_S

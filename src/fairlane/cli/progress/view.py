@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fairlane import settings
 from fairlane.cli.durations import eta
 from fairlane.cli.output import note
+from fairlane.cli.stall_notice import StallNotice
 
 if TYPE_CHECKING:
     from fairlane.cli.submission.input_lines import Source
@@ -37,7 +38,7 @@ class View(Protocol):
     def show(self, now: Progress, rate: float | None) -> float:
         """Shows the counts; returns after how many seconds to look again."""
 
-    def show_away(self, away_s: float) -> float:
+    def show_away(self, place: str, away_s: float) -> float:
         """Shows that Redis does not answer; returns after how many seconds to try again."""
 
     def show_reading(self, now: Reading, rate: float | None) -> float:
@@ -98,14 +99,15 @@ def watch(request: Request, timeout: float | None) -> None:
         closing(SyncDriver(url, patience_s=0, timeout_s=settings.AWAY_S)) as driver,
         _view() as view,
     ):
-        driver.run(_Watching(request.id, view, timeout).follow())
+        driver.run(_Watching(request.id, view, timeout, driver.place).follow())
 
 
 class _Watching:
     """Looks at a request until it ends, and goes on after an outage of Redis."""
 
-    def __init__(self, request_id: str, view: View, timeout: float | None) -> None:
-        self._id, self._view, self._timeout = request_id, view, timeout
+    def __init__(self, request_id: str, view: View, timeout: float | None, place: str) -> None:
+        self._id, self._view, self._timeout, self._place = request_id, view, timeout, place
+        self._notice = StallNotice(request_id)
         self._end = inf if timeout is None else time.monotonic() + timeout
         self._pace = Pace()
         self._away_since: float | None = None
@@ -144,7 +146,8 @@ class _Watching:
                 return
             if self._left() <= 0:
                 raise (yield from timed_out(self._id, now.queue, self._timeout or 0.0))
-            yield Message(min(pause, self._left()))
+            yield from self._notice.look(now)
+            yield Message(min(pause, self._left(), self._notice.left_s))
 
     def _away(self, error: RedisUnreachable) -> float:
         """Shows an outage; returns after how many seconds to try again."""
@@ -153,7 +156,7 @@ class _Watching:
         away_s = now - self._away_since
         if away_s >= settings.PATIENCE_S:
             raise error
-        pause = self._view.show_away(away_s)
+        pause = self._view.show_away(self._place, away_s)
         if self._left() <= 0:
             from fairlane.errors import WaitTimeout
 
@@ -200,12 +203,18 @@ class Lines(AbstractContextManager["Lines"]):
     def __init__(self) -> None:
         self._pause = LINES_S[0]
         self._printed = ""
+        self._is_away = False
 
     def __exit__(self, *_: object) -> None:
         return None
 
     def show(self, now: Progress, rate: float | None) -> float:
         """Prints a line; returns after how many seconds to look again."""
+        if self._is_away:
+            from fairlane.cli.driver import BACK
+
+            note(BACK)
+        self._is_away = False
         return self._print(describe(now, rate))
 
     def show_reading(self, now: Reading, rate: float | None) -> float:
@@ -219,11 +228,13 @@ class Lines(AbstractContextManager["Lines"]):
         pause, self._pause = self._pause, min(self._pause * 1.5, LINES_S[1])
         return pause
 
-    def show_away(self, away_s: float) -> float:
+    def show_away(self, place: str, away_s: float) -> float:
         """Prints a line, once an outage; returns after how many seconds to try again."""
-        if not away_s:
-            note(f"Redis does not answer; it is tried again for {settings.PATIENCE_S:g} s")
-        self._printed = ""  # the next line shows that the outage is over
+        from fairlane.cli.driver import AWAY_S, away
+
+        if away_s >= AWAY_S and not self._is_away:
+            self._is_away = True
+            note(away(place, settings.PATIENCE_S))
         return AWAY_AGAIN_S
 
 

@@ -13,7 +13,7 @@ from fairlane.errors import FairlaneError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fairlane.cli.results.quiet_notice import QuietNotice
+    from fairlane.cli.stall_notice import StallNotice
     from fairlane.model import Progress, Result
     from fairlane.queue import Request
 
@@ -22,7 +22,7 @@ NDJSON = ".ndjson"
 
 def write_results(
     request: Request, out: BinaryIO | None, *, order: str = "input", ndjson: bool,
-    timeout: float | None = None, notice: QuietNotice | None = None,
+    timeout: float | None = None, notice: StallNotice | None = None,
 ) -> Progress:  # fmt: skip
     """Writes every result as it comes; ends with the request and returns its counts.
 
@@ -36,12 +36,12 @@ def write_results(
         if out is None:  # the reader of stdout gets what there is before the next read blocks
             target.flush()
         if notice is not None:
-            notice.look()
+            request.queue.driver.run(notice.look())
 
     missing, following = 0, 0
     for result in request.results(order, timeout=timeout, before_read=before_read):
         if notice is not None:
-            notice.result_came()
+            notice.put_off()
         if order == "input":
             if result.index > following:
                 missing += _fill(target, request, range(following, result.index), ndjson=ndjson)

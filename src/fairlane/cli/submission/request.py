@@ -196,24 +196,29 @@ def await_end(wish: SubmitOptions, request: Request, out: BinaryIO | None = None
 
 
 def _await_end(wish: SubmitOptions, request: Request, out: BinaryIO | None) -> int:
-    from fairlane.cli.exit_status import dead_of, judge
+    from fairlane.cli.exit_status import dead_of, judge, naming_what_goes_on
+    from fairlane.cli.stall_notice import StallNotice
 
-    if out is None:
-        _await(wish, request)
-        _confirm_end(wish, request)
-        progress = request.progress()
-        return judge(progress, dead_of(request.queue, progress))
-    try:
-        if wish.watch or wish.timeout is not None:
+    with naming_what_goes_on(request.id, *_after(wish, request)):
+        if out is None or wish.watch or wish.timeout is not None:
             _await(wish, request)
-        progress = write_results(request, out, ndjson=wish.ndjson)
-        _confirm_end(wish, request)
+        if out is None:
+            _confirm_end(wish, request)
+            progress = request.progress()
+        else:
+            notice = StallNotice(request.id, reads=True)
+            progress = write_results(request, out, ndjson=wish.ndjson, notice=notice)
+            _confirm_end(wish, request)
         return judge(progress, dead_of(request.queue, progress))
-    except KeyboardInterrupt:
-        again = f"fairlane results {request.id} --out {wish.out}"
-        raise KeyboardInterrupt(
-            f"{wish.out} was not written; request {request.id} goes on: {again}"
-        ) from None
+
+
+def _after(wish: SubmitOptions, request: Request) -> tuple[str, ...]:
+    """Returns what an interrupt or an outage leaves, and the commands: see naming_what_goes_on."""
+    if wish.out is not None:
+        return f"{wish.out} was not written", f"fairlane results {request.id} --out {wish.out}"
+    if wish.watch:
+        return "detached", f"fairlane status {request.id}", f"fairlane wait {request.id}"
+    return ()
 
 
 def _confirm_end(wish: SubmitOptions, request: Request) -> None:
@@ -223,16 +228,11 @@ def _confirm_end(wish: SubmitOptions, request: Request) -> None:
 
 
 def _await(wish: SubmitOptions, request: Request) -> None:
-    """Waits or watches. After Ctrl-C, KeyboardInterrupt says that the request goes on."""
-    from fairlane.cli.exit_status import wait_for
+    if wish.watch:
+        from fairlane.cli.progress.view import watch
 
-    if not wish.watch:
-        wait_for(request, wish.timeout)
-        return
-    from fairlane.cli.progress.view import watch
-
-    try:
         watch(request, wish.timeout)
-    except KeyboardInterrupt:
-        sentence = f"detached; request {request.id} goes on: fairlane status {request.id}"
-        raise KeyboardInterrupt(sentence) from None
+    else:
+        from fairlane.cli.exit_status import wait_for
+
+        wait_for(request, wish.timeout)

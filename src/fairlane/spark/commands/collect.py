@@ -50,7 +50,7 @@ def command(
     results as bytes, the others as text. Exit code 1: some are dead or cancelled; 3: there is no
     such request; 4: --timeout is over.
     """
-    from fairlane.cli.exit_status import dead_of, judge, wait_for
+    from fairlane.cli.exit_status import dead_of, judge, naming_what_goes_on, wait_for
     from fairlane.protocol.keys import check_name
     from fairlane.queue import Queue
 
@@ -63,7 +63,8 @@ def command(
         request = queue.request(request_id)
         if not request.progress().ended:
             note(f"waiting for request {request_id} to end")
-        wait_for(request, limit_s)
+        with naming_what_goes_on(request_id):
+            wait_for(request, limit_s)
         counts = request.progress()
         dead = dead_of(queue, counts)
     with (

@@ -1,4 +1,4 @@
-"""`fairlane results` of a request that does not go on."""
+"""What waits for a request that does not go on reports why."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairlane.cli.results import quiet_notice
-from fairlane.cli.results.quiet_notice import QuietNotice
+from fairlane.cli import stall_notice
 from fairlane.cli.results.writer import write_results
+from fairlane.cli.stall_notice import StallNotice
 from fairlane.errors import RequestLost, WaitTimeout
 from fairlane.queue import Queue
-from tests.cli.program import ON_ONE_KIND, Program, finish, settle
+from tests.cli.program import ON_ONE_KIND, Program, beat, finish, settle
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     import redis
 
 pytestmark = ON_ONE_KIND
+OWN = ("submit", "input", "--id", "mine")
+READERS = [("results", "mine"), (*OWN, "--out", "out")]
+WAITERS = [("wait", "mine"), (*OWN, "--wait"), (*OWN, "--watch")]
 
 
 def answer(_: int, body: bytes) -> bytes:
@@ -62,12 +65,12 @@ def test_a_request_that_vanished_before_the_notice_is_lost(
     program: Program, redis_url: str, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ):
     submit(program)
-    monkeypatch.setattr(quiet_notice, "QUIET_S", 0.0)
+    monkeypatch.setattr(stall_notice, "QUIET_S", 0.0)
     with Queue.from_url(redis_url) as queue:
-        notice = QuietNotice(queue.request("mine"))
+        notice = StallNotice("mine", reads=True)
         redis_client.flushall()
         with pytest.raises(RequestLost, match="is gone from Redis"):
-            notice.look()
+            queue.driver.run(notice.look())
 
 
 def test_a_timeout_leaves_no_file(program: Program):
@@ -81,32 +84,70 @@ def test_a_timeout_that_cannot_be(timeout: str, program: Program):
     program("results", "mine", "--timeout", timeout).refused(2, timeout)
 
 
+@pytest.mark.parametrize("reads", [True, False])
 def test_the_notice_is_printed_once(
-    program: Program, redis_url: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+    reads: bool,
+    program: Program,
+    redis_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture,
 ):
-    monkeypatch.setattr(quiet_notice, "QUIET_S", 0.1)
+    monkeypatch.setattr(stall_notice, "QUIET_S", 0.1)
+    monkeypatch.setattr(stall_notice, "AGAIN_S", 0.1)
     now = [0.0]
     monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: now[0])
     submit(program)
     settle(redis_url, answer, most=1)
     with Queue.from_url(redis_url) as queue:
-        notice = QuietNotice(queue.request("mine"))
-        for _ in range(4):
-            notice.look()
-            now[0] += 0.1
+        notice = StallNotice("mine", reads=reads)
+        for _ in range(5):
+            queue.driver.run(notice.look())
+            now[0] += 0.11
     assert capfd.readouterr().err == (
-        "fairlane: no result for 0.1 s: waiting for request mine to go on, "
-        "it is active with 1/2 done; no worker takes from queue req: start one with rq-worker\n"
+        f"fairlane: {'no result for 0.1 s: ' * reads}request mine is active with 1/2 done; "
+        "no worker takes from queue req: start one with rq-worker\n"
     )
 
 
-@pytest.mark.slow
-def test_after_five_seconds_results_say_what_they_wait_for(program: Program, redis_url: str):
+@pytest.mark.parametrize("case", ["a late heartbeat", "a worker", "paused"])
+def test_a_wait_reports_no_worker_that_is_late_for_a_moment(
+    case: str, program: Program, redis_url: str, redis_client: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture,
+):  # fmt: skip
+    monkeypatch.setattr(stall_notice, "QUIET_S", 0.1)
+    monkeypatch.setattr(stall_notice, "AGAIN_S", 0.1)
+    now = [0.0]
+    monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: now[0])
     submit(program)
-    with program.start("results", "mine") as process:
+    if case == "paused":
+        program("pause", "mine")
+    with Queue.from_url(redis_url) as queue:
+        notice = StallNotice("mine")
+        for number in range(5):
+            now[0] += 0.11
+            if case == "a worker" or (case == "a late heartbeat" and number):
+                beat(redis_client, "req")
+            queue.driver.run(notice.look())
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [*READERS, *WAITERS], ids=" ".join)
+def test_after_some_seconds_all_that_waits_reports_the_missing_worker_once(
+    words: tuple[str, ...], program: Program, redis_url: str
+):
+    submit(program)
+    if words[0] == "submit":
+        program.file(b"a\nb\n")
+    with program.start(*words) as process:
         assert process.stderr
-        line = process.stderr.readline().decode()
-        assert line.startswith("fairlane: no result for 5 s: waiting for request mine to go on")
+        lines = iter(process.stderr.readline, b"")
+        line = next(line for line in lines if b"no worker" in line).decode()
+        quiet = "no result for 5 s: " if words in READERS else ""
+        assert line == (
+            f"fairlane: {quiet}request mine is active with 0/2 done; "
+            "no worker takes from queue req: start one with rq-worker\n"
+        )
         settle(redis_url, answer)
         ended = finish(process)
-    assert (ended.code, ended.out, ended.err) == (0, b"a\nb\n", "")
+    assert (ended.code, "no worker" in ended.err) == (0, False)

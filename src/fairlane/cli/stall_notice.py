@@ -1,0 +1,84 @@
+"""The notice about a request that makes no progress: no worker serves its queue, most often."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING
+
+from fairlane.cli.exit_status import known
+from fairlane.cli.output import note
+from fairlane.common import clock
+
+if TYPE_CHECKING:
+    from fairlane.model import Progress
+    from fairlane.protocol.steps import Operation, Step, T
+
+QUIET_S = 5.0  # after so long without progress
+AGAIN_S = 1.5  # a worker is missing if it is at two looks: a heartbeat may be late after an outage
+
+
+def missing_worker(now: Progress) -> Operation[str]:
+    """Returns how to start a worker if work waits and none serves its queue, else ""."""
+    from fairlane.operations.control.overview import unserved
+
+    if not now.left or now.state == "paused":
+        return ""
+    return (yield from unserved(now.queue))
+
+
+class StallNotice:
+    """Prints once that a request makes no progress because its queue has no worker.
+
+    If it `reads` results, their reader also gets the notice for any other reason.
+    """
+
+    def __init__(self, request_id: str, *, reads: bool = False) -> None:
+        self._id, self._reads = request_id, reads
+        self._settled = self._seen_missing = 0
+        self._due = clock.mono_s() + QUIET_S
+
+    @property
+    def left_s(self) -> float:
+        """Returns the seconds until the next look is due."""
+        return max(0.0, self._due - clock.mono_s())
+
+    def put_off(self) -> None:
+        """Notes progress."""
+        if self._due < inf:
+            self._due, self._seen_missing = clock.mono_s() + QUIET_S, 0
+
+    def look(self, now: Progress | None = None) -> Operation[None]:
+        """Prints the notice if it is due; `now` are the counts if they were read. RequestLost."""
+        if now is not None and now.total - now.left != self._settled:
+            self._settled = now.total - now.left
+            self.put_off()
+        if clock.mono_s() < self._due:
+            return
+        if now is None:
+            from fairlane.operations.control.request_state import progress
+
+            with known(self._id):
+                now = yield from progress(self._id)
+        missing = "" if now.ended else (yield from missing_worker(now))
+        if missing and not self._seen_missing:
+            self._due, self._seen_missing = clock.mono_s() + AGAIN_S, 1
+        elif missing or (self._reads and not now.ended):
+            self._due = inf
+            quiet = f"no result for {QUIET_S:g} s: " if self._reads else ""
+            counts = f"is {now.state} with {now.done:,}/{now.total:,} done"
+            note(f"{quiet}request {now.id} {counts}" + (f"; {missing}" if missing else ""))
+        else:
+            self.put_off()
+
+    def during(self, wait: Operation[T]) -> Operation[T]:
+        """Runs an operation that waits for messages, and looks before it waits."""
+        from fairlane.cli.driver import each_step
+        from fairlane.protocol.steps import Message
+
+        def perform(step: Step) -> Operation[object]:
+            if isinstance(step, Message):
+                yield from self.look()
+                step = Message(min(step.timeout_s, self.left_s))
+            return (yield step)
+
+        return (yield from each_step(wait, perform))

@@ -1,0 +1,57 @@
+"""What a command prints while Redis does not answer, and when it answers again."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+
+from fairlane.cli import driver as command_driver
+from fairlane.cli.driver import CommandDriver
+from fairlane.cli.exit_status import naming_what_goes_on, wait_for
+from fairlane.errors import RedisUnreachable
+from fairlane.queue import Queue
+from tests.cli.program import Program, finish, next_message, settle
+from tests.operations.test_restart import AOF, killed_and_started_again
+from tests.support.servers.server_process import run_server
+
+
+@pytest.mark.server
+@pytest.mark.slow
+@pytest.mark.parametrize("word", ["wait", "results"])
+def test_a_command_prints_one_line_when_redis_goes_and_one_when_it_is_back(
+    word: str, alone: Program
+):
+    options = (*AOF, "always")
+    with run_server("single", *options) as server:
+        alone.env["FAIRLANE_REDIS"] = server.url
+        alone("submit", "-", "--id", "mine", stdin=b"a\n")
+        with alone.start(word, "mine") as process:
+            assert "active with 0/1 done; no worker" in process.stderr.readline().decode()  # type: ignore[union-attr]
+            server.process.kill()
+            assert next_message(process, "no worker") == (
+                f"fairlane: Redis at {server.url} does not answer: trying for up to 30 s\n"
+            )
+            with killed_and_started_again(server, options):
+                assert next_message(process, "no worker") == "fairlane: Redis answers again\n"
+                settle(server.url, lambda _, body: body)
+                ended = finish(process)
+    assert (ended.code, ended.err) == (0, "")
+
+
+@pytest.mark.server
+def test_an_outage_that_lasts_names_the_command_that_resumes(
+    capfd: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(command_driver, "AWAY_S", 0.0)
+    with run_server() as server, closing(CommandDriver(server.url)) as driver:
+        driver.patience_s = 0.3
+        request = Queue(driver).submit_request([b"a"], id="mine")
+        server.process.kill()
+        server.process.wait()
+        expected = r"does not answer: .*; no longer waiting: when Redis answers, fairlane wait mine"
+        with pytest.raises(RedisUnreachable, match=expected), naming_what_goes_on("mine"):
+            wait_for(request, None)
+    assert capfd.readouterr().err == (
+        f"fairlane: Redis at {server.url} does not answer: trying for up to 0.3 s\n"
+    )
