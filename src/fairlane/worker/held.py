@@ -21,7 +21,7 @@ class Held:
 
     `version` is the record's: no other lease of this unit has it. (A fence differs among the leases
     of one request only.) `index` is that of the only sub-request it covers, and it is at `attempt`
-    of `attempts`; -1, 0 and 0 for several.
+    of `attempts`; for several it is minus their number, and the others are 0.
     """
 
     unit: int
@@ -47,6 +47,11 @@ class Held:
     def waits(self) -> bool:
         """True while it waits for other leases of its unit."""
         return self.turn == Turn.LATER
+
+    @property
+    def count(self) -> int:
+        """The number of sub-requests it covers."""
+        return max(1, -self.index)
 
     @property
     def what(self) -> str:

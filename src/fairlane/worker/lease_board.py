@@ -53,7 +53,8 @@ class LeaseRecord:
     ) -> None:  # fmt: skip
         """Writes a lease; `taken` is when the acquire was sent, which is never too late.
 
-        `index`, `attempt` and `attempts`: of its only sub-request. `shared`: it waits for others.
+        `index`, `attempt` and `attempts`: of its only sub-request; for several, `index` is minus
+        their number. `shared`: it waits for others.
         """
         fields = self._fields
         version = fields.version | 1

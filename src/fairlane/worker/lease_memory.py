@@ -59,7 +59,7 @@ class RecordFields(Structure):
         ("taken", c_double),
         ("lease_s", c_double),
         ("fence", c_uint64),
-        # Of its only sub-request, or -1, 0 and 0.
+        # Of its only sub-request; of several, minus their number, 0 and 0.
         ("index", c_int64),
         ("lease_attempt", c_uint64),
         ("lease_attempts", c_uint64),

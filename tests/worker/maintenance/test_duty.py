@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane.errors import RedisUnreachable
+from fairlane.errors import NodeAway, RedisUnreachable
 from fairlane.worker.maintenance.duty import NEVER, Beat, Duty
 from tests.support.wait import wait_until
 
@@ -128,27 +128,27 @@ def test_a_failure_is_logged_and_the_duty_goes_on(
     """What Redis does is a sentence; anything else is a defect with its traceback."""
     work.result = error
     for count in (1, 2):
-        now[0] += 31.0
+        now[0] += 61.0
         duty.due(0.0)
         wait_until(lambda: len(caplog.records) == count, why="it fails")  # noqa: B023
     assert {record.message for record in caplog.records} == {
-        "example: no answer; trying again"
+        "no answer; trying again"
         if isinstance(error, RedisUnreachable)
         else "example failed; trying again"
     }
     assert all(bool(one.exc_info) == isinstance(error, ValueError) for one in caplog.records)
 
 
-def test_an_outage_is_logged_once_in_thirty_seconds_and_the_next_one_again(
+def test_a_node_that_is_away_is_logged_once_in_thirty_seconds_and_the_next_time_again(
     duty: Duty, work: Work, now: list[float], caplog: pytest.LogCaptureFixture
 ):
     looks: list[tuple[float, float | Exception, int]] = [
-        (0.0, RedisUnreachable("no answer"), 1),
-        (29.0, RedisUnreachable("no answer"), 1),
-        (29.5, RedisUnreachable("another node is away"), 2),
-        (31.0, RedisUnreachable("no answer"), 3),
+        (0.0, NodeAway("no answer"), 1),
+        (29.0, NodeAway("no answer"), 1),
+        (29.5, NodeAway("another node is away"), 2),
+        (31.0, NodeAway("no answer"), 3),
         (32.0, NEVER, 3),
-        (33.0, RedisUnreachable("no answer"), 4),
+        (33.0, NodeAway("no answer"), 4),
     ]
     for count, (seconds, result, logged) in enumerate(looks, 1):
         now[0], work.result = 100.0 + seconds, result

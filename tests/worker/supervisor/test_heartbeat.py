@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -40,19 +41,22 @@ class Emptied:
         return library().register_worker.reply([b"ok"]), ""
 
 
-def test_beats_of_one_outage_are_logged_once_in_thirty_seconds(
+def test_an_outage_is_logged_once_a_minute_and_so_is_its_end(
     now: list[float], caplog: pytest.LogCaptureFixture
 ):
-    """After a beat that was answered, the next failure is logged immediately."""
+    """A beat that is answered for a moment is no end; after the end, the next outage is logged."""
     driver = Beats()
     heartbeat = Heartbeat(driver, "req", "w:1", LeaseBoard(1))  # type: ignore[arg-type]
+    caplog.set_level(logging.INFO)
+    away, back = "no answer; trying again", "Redis answers again"
     for second, is_up, logged in [
-        *((1, False, 1), (2, False, 1), (30, False, 1), (32, False, 2)),
-        *((34, True, 2), (36, False, 3)),
+        *((1, False, [away]), (59, False, [away]), (62, False, [away] * 2)),
+        *((63, True, [away] * 2), (65, True, [away, away, back])),
+        *((66, True, [away, away, back]), (68, False, [away, away, back, away])),
     ]:
         now[0], driver.is_up = 200.0 + second, is_up
         heartbeat.tick(often=False)
-        assert [one.message for one in caplog.records] == ["no answer; trying again"] * logged
+        assert caplog.messages == logged
 
 
 class Beats:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -114,9 +115,7 @@ def test_when_no_node_answers_the_others_are_not_extended(
     driver = Counting(answer)
     assert extend_all(driver, ["a1", "a2", "a3"], now) == [130.0] * 3
     assert driver.trips == [["a1", "a2"]]
-    assert [one.message for one in caplog.records] == [
-        "could not extend a lease of request a1 and 2 more: Redis at h:1 does not answer"
-    ]
+    assert [one.message for one in caplog.records] == ["Redis at h:1 does not answer; trying again"]
 
 
 def test_a_node_that_is_away_costs_only_its_own_leases(
@@ -153,8 +152,54 @@ def test_a_request_that_cannot_be_extended_costs_no_other_its_lease(
     assert extend_all(driver, ["a1", "a2", "a3"], now) == [141.0, 130.0, 141.0]
     assert driver.trips == [["a1", "a2", "a3"]]
     assert [one.message for one in caplog.records] == [
-        f"could not extend a lease of request a2: {error}"
+        "TRYAGAIN; trying again"
+        if isinstance(error, RedisUnreachable)
+        else f"could not extend a lease of request a2: {error}"
     ]
+
+
+@pytest.mark.parametrize("is_back", [False, True])
+def test_what_a_draining_worker_cannot_settle_is_reported_in_one_line(
+    now: list[float], caplog: pytest.LogCaptureFixture, *, is_back: bool
+):
+    """Redis is away: three sub-requests, two of them of one lease."""
+    board = LeaseBoard(2)
+    keeper = LeaseKeeper(Counting(), "req", "w:1", "7", board)  # type: ignore[arg-type]
+    board.records[0].hold("a1", "0", 7, OP, 100.0, 30.0, 4, 1, 5)
+    board.records[1].hold("a2", "0", 7, OP, 100.0, 30.0, -2)
+    keeper.note_unsettled(is_away=True)
+    for record in board.records:
+        record.release()
+    now[0] = 118.0
+    keeper.note_unsettled(is_away=not is_back)
+    keeper.report_left(is_away=True)
+    line = (
+        "Redis does not answer: 3 sub-requests of request a1, a2 are not settled; when the leases "
+        "expire, in 12 s at the latest, another worker takes them"
+    )
+    assert caplog.messages == [line] * (not is_back)
+
+
+def test_what_cannot_be_taken_back_in_an_outage_is_reported_in_one_line(
+    now: list[float], caplog: pytest.LogCaptureFixture
+):
+    def run(_: object) -> Any:
+        raise RedisUnreachable("Redis at h:1 does not answer")
+
+    board = LeaseBoard(2)
+    driver: Any = SimpleNamespace(run=run)
+    keeper = LeaseKeeper(driver, "req", "w:1", "7", board)
+    for record in board.records:
+        record.hold("a1", "0", 7, OP, 100.0, 30.0, 4, 1, 5)
+    now[0] = 101.0
+    keeper.give_back(board.held())
+    for _ in range(2):
+        keeper.report_left()
+    (line,) = caplog.messages
+    assert line == (
+        "Redis does not answer: 2 sub-requests of request a1 are not settled; when the leases "
+        "expire, in 29 s at the latest, another worker takes them"
+    )
 
 
 @pytest.mark.parametrize(

@@ -337,7 +337,7 @@ def test_an_acquire_leaves_the_board_when_its_lease_is_there(monkeypatch: pytest
     assert seen == [True]
 
 
-@pytest.mark.parametrize(("bodies", "index"), [([b"x"], 0), ([b"x", b"y"], -1)])
+@pytest.mark.parametrize(("bodies", "index"), [([b"x"], 0), ([b"x", b"y"], -2)])
 def test_the_only_sub_request_of_a_lease_is_on_the_board(bodies: list[bytes], index: int):
     """So that a death can be told with the place of what it was in."""
     unit = unit_of_its_own()

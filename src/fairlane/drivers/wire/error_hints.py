@@ -29,6 +29,7 @@ _EMBEDDED = re.compile(
     r"^unix://(?!(?:/var)?/run/redis\.sock).*(?:/run|/fairlane-\d+-[0-9a-f]{12})/redis\.sock(?:$|\?)"
 )
 _CUT = ("closed by server", "reset by peer", "Connection lost")  # a connection that was made
+_CONNECTING = re.compile(r"Error -?\d+ connecting to (\S+)\. (?=\D)")  # redis-py's words
 _TAG = re.compile(r"\{[^}]+\}")
 
 
@@ -65,7 +66,9 @@ def why_unanswered(text: str, place: str) -> str:
     """Returns why a server does not answer, and what may be wrong."""
     if found := _NO_MASTER.match(text):
         return f"{found[1]}, and a Sentinel did not answer; is it running?"
-    return text.rstrip(".") + _hint(text, place)
+    made = _CONNECTING.match(text)
+    why = text[made.end() :] if made and made[1] in place else text  # the place is named before it
+    return why.rstrip(".") + _hint(text, place)
 
 
 def _hint(text: str, place: str) -> str:

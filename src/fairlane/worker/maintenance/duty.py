@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fairlane.common import clock
 from fairlane.errors import FairlaneError
-from fairlane.worker.log.repeats import Repeats
+from fairlane.worker.log.repeats import Outage, Repeats
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,11 +49,12 @@ class Duty:
         run: Callable[[], float],
         *,
         follows_beats: bool = False,
+        outage: Outage | None = None,
     ) -> None:
         self.name = name
         self._next_due, self._work = next_due, run
         self._follows_beats = follows_beats
-        self._repeats = Repeats()
+        self._repeats = Repeats(outage)
         self._at = NEVER
         self._changed = threading.Condition()
         self._is_closed = False
@@ -109,7 +110,7 @@ class Duty:
                 again = self._work()
                 self._repeats.over()
             except FairlaneError as error:
-                self._repeats.warn(f"{self.name}: {error}; trying again")
+                self._repeats.failed(error, f"{self.name}: ")
             except Exception:  # noqa: BLE001  this worker leads: no other one would go on
                 _log.exception("%s failed; trying again", self.name)
             self.due(again)

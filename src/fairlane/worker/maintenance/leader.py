@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fairlane import settings
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from fairlane.operations.maintenance.dead_workers import Late
+    from fairlane.worker.log.repeats import Outage
 
 _log = logging.getLogger("fairlane.worker")
 _PROBERS = 16
@@ -50,7 +52,15 @@ _LOGGED_MOST = 1000  # requests whose errors are logged
 class Maintenance:
     """The duties of one worker; its beats report what is due, and whether it leads."""
 
-    def __init__(self, url: str, queue: str, worker: str, driver: SyncDriver | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        queue: str,
+        worker: str,
+        driver: SyncDriver | None = None,
+        *,
+        outage: Outage | None = None,
+    ) -> None:
         self._driver = driver or SyncDriver(url, patience_s=settings.BEAT_MS / 1000)
         self._queue, self._worker = queue, worker
         self._shards: tuple[int, ...] = (0,)
@@ -67,13 +77,14 @@ class Maintenance:
         self._died_ms = 0  # the last death that a beat reported, in ms of the server's clock
         self._grace_ends = NEVER  # when its tokens are looked for
         self.on_death: Callable[[], None] = lambda: None  # reports a death with the next beat
-        self.promote = Duty("promoter", self._next_promote, self._promote, follows_beats=True)
-        self.look = Duty("reaper", self._next_look, self._look, follows_beats=True)
-        self.move = Duty("shards", self._next_move, self._move)
-        self.audit = Duty("auditor", self._next_audit, self._audit)
-        self.take_over = Duty("take-over", self._next_take_over, self._take_over)
-        self.primaries = Duty("primaries", self._next_primaries, self._look_for_new_primaries)
-        self.walk = Duty("fsck", self._next_walk, self._walk)
+        duty = partial(Duty, outage=outage)
+        self.promote = duty("promoter", self._next_promote, self._promote, follows_beats=True)
+        self.look = duty("reaper", self._next_look, self._look, follows_beats=True)
+        self.move = duty("shards", self._next_move, self._move)
+        self.audit = duty("auditor", self._next_audit, self._audit)
+        self.take_over = duty("take-over", self._next_take_over, self._take_over)
+        self.primaries = duty("primaries", self._next_primaries, self._look_for_new_primaries)
+        self.walk = duty("fsck", self._next_walk, self._walk)
         self._of_leader = (self.promote, self.look, self.move, self.audit, self.primaries)
         self._duties = (*self._of_leader, self.take_over, self.walk)
 

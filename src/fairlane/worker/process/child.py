@@ -24,7 +24,7 @@ from fairlane.errors import FairlaneError
 from fairlane.protocol.steps import Handle, HandleBatch
 from fairlane.worker import termination
 from fairlane.worker.handler.runner import Runner
-from fairlane.worker.log.repeats import Repeats
+from fairlane.worker.log.repeats import Repeats, is_redis_away
 from fairlane.worker.metrics import Metrics
 from fairlane.worker.process import signals, stack_dump
 from fairlane.worker.unit.loop import serve
@@ -35,6 +35,7 @@ from fairlane.worker.unit.unit import Unit
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from fairlane.drivers.driver import Driver
     from fairlane.worker.handler.handlers import Shape
     from fairlane.worker.lease_board import LeaseRecord
     from fairlane.worker.log.failures import Failures
@@ -195,10 +196,16 @@ def _serve(assignment: Assignment, unit: Unit) -> None:
         try:
             driver.run(serve(unit), handle=handle)
         except FairlaneError as error:
-            assignment.repeats.warn(f"{error}; trying again")
+            _report(assignment, driver, error)
             clock.sleep(1)
         except BaseException:  # noqa: BLE001  see there
             _fail(assignment)
+
+
+def _report(assignment: Assignment, driver: Driver[Any], error: FairlaneError) -> None:
+    """Logs why a unit begins anew; the supervisor itself logs that a single server is away."""
+    if not (driver.servers.is_one and is_redis_away(error)):
+        assignment.repeats.failed(error)
 
 
 def _fail(assignment: Assignment) -> NoReturn:
@@ -237,7 +244,7 @@ async def _serve_async(assignment: Assignment, units: list[Unit]) -> None:
             try:
                 await driver.run(serve(unit), handle=handle)
             except FairlaneError as error:
-                assignment.repeats.warn(f"{error}; trying again")
+                _report(assignment, driver, error)
                 await asyncio.sleep(1)
             except BaseException:  # noqa: BLE001  see there
                 _fail(assignment)

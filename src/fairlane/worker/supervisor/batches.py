@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fairlane import settings
-from fairlane.errors import FairlaneError, NodeAway, RedisUnreachable
 from fairlane.protocol.steps import Batch
 
 if TYPE_CHECKING:
@@ -13,11 +12,6 @@ if TYPE_CHECKING:
 
 AT_MOST = 100  # leases of one call
 AGAIN_S = 1.0  # between tries of a node that is away and has leases, which cannot wait long
-
-
-def is_redis_away(error: FairlaneError) -> bool:
-    """Returns True if all of Redis is away, not only one node: the other leases fail, too."""
-    return isinstance(error, RedisUnreachable) and not isinstance(error, NodeAway)
 
 
 def send_all(calls: list[Call], again_s: float = AGAIN_S) -> Operation[list[Any]]:

@@ -13,7 +13,7 @@ from fairlane.errors import FairlaneError, WorkerRefused
 from fairlane.operations.lease.shards import served
 from fairlane.operations.maintenance import dead_workers, registry
 from fairlane.worker.host_identity import hostname_of, whereabouts
-from fairlane.worker.log.repeats import Repeats
+from fairlane.worker.log.repeats import Repeats, is_redis_away
 from fairlane.worker.maintenance.duty import Beat
 from fairlane.worker.maintenance.leader import Maintenance
 
@@ -46,11 +46,12 @@ class Heartbeat:
         self.started = str(clock.wall_ms())
         self.must_drain = False
         self.is_idle = False
+        self.is_away = False  # Redis did not answer the last beat
         self._beaten = self._answered = clock.mono_s()
         self._leads = self._has_died = False
         self._shards: tuple[int, ...] = (0,)
         self._outage = outage or Repeats()
-        self._maintenance = Maintenance(driver.url, queue, worker)
+        self._maintenance = Maintenance(driver.url, queue, worker, outage=self._outage.outage)
         self._maintenance.on_death = self.on_process_death
         driver.on_cut = self._cut
 
@@ -93,13 +94,15 @@ class Heartbeat:
                 touched,
             )
 
-    def leave(self) -> None:
-        """Leaves the registry; if Redis is away, the record expires."""
+    def leave(self) -> bool:
+        """Leaves the registry; False if Redis is away: then the record expires."""
         self._maintenance.close()
         try:
             self._driver.run(registry.unregister_worker(self._queue, self._worker, self.started))
         except FairlaneError as error:
             _log.warning("could not unregister: %s", error)
+            return not is_redis_away(error)
+        return True
 
     def wake(self) -> None:
         """Wakes the idle units of a draining worker, so that no pop has to time out."""
@@ -137,9 +140,11 @@ class Heartbeat:
         try:
             self._beat()
         except FairlaneError as error:
-            self._outage.warn(f"{error}; trying again")
+            self._outage.failed(error)
+            self.is_away = is_redis_away(error)
         else:
             self._outage.over()
+            self.is_away = False
 
     def _beat(self) -> None:
         self._beaten = clock.mono_s()

@@ -6,12 +6,13 @@ import logging
 from typing import TYPE_CHECKING
 
 from fairlane.common import clock
+from fairlane.common.text import join_names, plural
 from fairlane.errors import FairlaneError, NodeAway, RedisUnreachable
 from fairlane.operations.lease.leases import extend, give_back, reap
 from fairlane.operations.lease.stats import tally_timeout
 from fairlane.operations.maintenance import registry
-from fairlane.worker.log.repeats import Repeats
-from fairlane.worker.supervisor.batches import AT_MOST, is_redis_away, send_all
+from fairlane.worker.log.repeats import Repeats, is_redis_away
+from fairlane.worker.supervisor.batches import AT_MOST, send_all
 from fairlane.worker.supervisor.cancellation import CancellationWatch
 from fairlane.worker.supervisor.unanswered_acquires import UnansweredAcquires
 
@@ -46,6 +47,9 @@ class LeaseKeeper:
         self._quiet_until = 0.0
         self._cancels = CancellationWatch(driver, queue)
         self._outage = outage or Repeats()
+        # By unit and version, while Redis is away: what could not be taken back, or settled.
+        self._left: dict[tuple[int, int], Held] = {}
+        self._unsettled: dict[tuple[int, int], Held] = {}
         self.unanswered = UnansweredAcquires(driver, queue, worker, started, board)
 
     def tick(self) -> None:
@@ -101,7 +105,10 @@ class LeaseKeeper:
             self._quiet_until = now + _QUIET_S
         more = f" and {len(some) - 1} more" if len(some) > 1 else ""
         name = some[0].request_id
-        self._outage.warn(f"could not extend a lease of request {name}{more}: {error}")
+        if is_redis_away(error):
+            self._outage.failed(error)
+        else:
+            self._outage.warn(f"could not extend a lease of request {name}{more}: {error}")
 
     def take_back_dead_process(self, records: tuple[LeaseRecord, ...], how: str = "") -> bool:
         """Returns the leases of a process that died; True if more than one of them was running.
@@ -150,6 +157,33 @@ class LeaseKeeper:
                 for held in some
             ])  # fmt: skip
 
+    def note_unsettled(self, *, is_away: bool) -> None:
+        """Notes what a draining worker holds while Redis is away, where nothing can be settled."""
+        if not is_away:
+            self._unsettled.clear()
+        for held in self._board.held() if is_away else ():
+            self._unsettled[held.unit, held.version] = held
+
+    def report_left(self, *, is_away: bool = False) -> None:
+        """Logs what was not settled, or taken back, while Redis was away, and what becomes of it.
+
+        `is_away`: Redis has not answered since it was noted.
+        """
+        left = {**self._left, **(self._unsettled if is_away else {})}
+        self._left.clear()
+        if not left:
+            return
+        count = sum(held.count for held in left.values())
+        names = dict.fromkeys(held.request_id for held in left.values())
+        expires_s = max(0.0, *(held.deadline - clock.mono_s() for held in left.values()))
+        _log.warning(
+            "Redis does not answer: %s of request %s not settled; when the leases expire, "
+            "in %.0f s at the latest, another worker takes them",
+            plural(count, "sub-request"),
+            f"{join_names([*names])} {'is' if count == 1 else 'are'}",
+            expires_s,
+        )
+
     def timed_out(self, request_id: str) -> None:
         """Counts a call that was killed in the queue's statistics, if Redis answers."""
         try:
@@ -171,6 +205,9 @@ class LeaseKeeper:
                 reply = call.reply(raw)
                 self._driver.run(registry.settle_reap(self._queue, held.request_id, reply))
             except FairlaneError as error:
-                away = error if is_redis_away(error) else away
+                if is_redis_away(error):
+                    away = error
+                    self._left[held.unit, held.version] = held
+                    continue
                 what = f"a lease of request {held.request_id}"
                 _log.warning("could not take back %s: %s", what, error)

@@ -16,7 +16,8 @@ from fairlane.operations.lease import tokens
 from fairlane.operations.lease.follow_up import follow_up
 from fairlane.operations.lease.leases import acquire, acquire_call, give_back
 from fairlane.protocol.steps import Batch
-from fairlane.worker.supervisor.batches import AGAIN_S, AT_MOST, is_redis_away, send_all
+from fairlane.worker.log.repeats import is_redis_away
+from fairlane.worker.supervisor.batches import AGAIN_S, AT_MOST, send_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -135,7 +135,7 @@ class Worker:
                     try:
                         return self._supervise(port, signals, until_idle=until_idle)
                     finally:
-                        self._heartbeat.leave()
+                        self._keeper.report_left(is_away=not self._heartbeat.leave())
             finally:
                 driver.close()
                 self._board, self._woken = self._new_board(), False
@@ -203,6 +203,10 @@ class Worker:
             self._heartbeat.on_process_death()
         if self._board.pop_connection_loss():
             self._heartbeat.on_process_death()
+        if self._board.is_draining:
+            self._keeper.note_unsettled(is_away=self._heartbeat.is_away)
+        else:
+            self._keeper.report_left()
         self._time_limits.look()
         self._stalled.look()
         self._failures.look()

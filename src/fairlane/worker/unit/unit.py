@@ -92,7 +92,7 @@ class Lease:
 
 def hold(record: LeaseRecord, taken: Slice, sent: float, *, shared: bool = False) -> None:
     """Puts a lease on the board; `sent` is when it was asked for, in seconds of clock.mono_s."""
-    only = (-1, 0, 0)
+    only = (-len(taken.entries), 0, 0)
     if len(taken.entries) == 1:
         only = (int(taken.entries[0][0].partition(b"-")[2]), taken.attempt, taken.attempts)
     record.hold(
