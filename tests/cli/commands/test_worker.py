@@ -6,11 +6,13 @@ import json
 import re
 import signal
 import socket
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cli.program import NOBODY, ON_ONE_KIND, Program, finish
+from tests.cli.program import NOBODY, ON_ONE_KIND, Program, finish, next_message
+from tests.support.servers.server_process import run_server
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
@@ -198,3 +200,33 @@ def test_a_signal_ends_a_worker(
         process.send_signal(number)
         ended = finish(process)
     assert ended.code == 0, ended.err
+
+
+@pytest.mark.slow
+@pytest.mark.server
+def test_a_worker_that_drains_while_redis_is_away_reports_what_it_could_not_settle(alone: Program):
+    """Once: how many sub-requests, and what becomes of them."""
+    alone.file(HANDLERS, "mine.py")
+    with run_server() as server:
+        alone.env["FAIRLANE_REDIS"] = server.url
+        alone("submit", "-", "--id", "mine", stdin=b"stuck\n")
+        with alone.start("worker", "--handler", "mine:refuse") as process:
+            assert "takes from queue" in next_message(process, "drains")
+            status = partial(alone, "status", "mine")
+            wait_until(lambda: b"1 held of 3" in status().out, why="it holds a lease")
+            server.process.kill()
+            assert "does not answer" in next_message(process, "drains")
+            process.send_signal(signal.SIGTERM)
+            assert next_message(process, "trying again").endswith(
+                " drains: it finishes what it holds, and tries for up to 120 s to settle it while "
+                "Redis does not answer; a second signal stops it now\n"
+            )
+            process.send_signal(signal.SIGTERM)
+            ended = finish(process)
+    (line,) = [line for line in ended.err.splitlines() if "not settled" in line]
+    assert re.fullmatch(
+        r"fairlane: Redis does not answer: 1 sub-request of request mine is not settled; when the "
+        r"leases expire, in \d+ s at the latest, another worker takes them",
+        line,
+    )
+    assert ended.code == 0

@@ -175,13 +175,13 @@ class LeaseKeeper:
             return
         count = sum(held.count for held in left.values())
         names = dict.fromkeys(held.request_id for held in left.values())
-        expires_s = max(0.0, *(held.deadline - clock.mono_s() for held in left.values()))
+        left_s = max(held.deadline for held in left.values()) - clock.mono_s()
+        when = f"when the leases expire, in {left_s:.0f} s at the latest, " if left_s > 0 else ""
         _log.warning(
-            "Redis does not answer: %s of request %s not settled; when the leases expire, "
-            "in %.0f s at the latest, another worker takes them",
+            "Redis does not answer: %s of request %s not settled; %sanother worker takes them",
             plural(count, "sub-request"),
             f"{join_names([*names])} {'is' if count == 1 else 'are'}",
-            expires_s,
+            when,
         )
 
     def timed_out(self, request_id: str) -> None:

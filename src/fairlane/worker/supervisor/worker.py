@@ -188,9 +188,11 @@ class Worker:
         if signals.count > 1:
             self._stop_now()
         elif signals.count and not self._board.is_draining:
+            tries = f", and tries for up to {settings.CALL_PATIENCE_S:.0f} s to settle it while "
             _log.info(
-                "worker %s drains: it finishes what it holds; a second signal stops it now",
+                "worker %s drains: it finishes what it holds%s; a second signal stops it now",
                 self.id,
+                f"{tries}Redis does not answer" if self._heartbeat.is_away else "",
             )
             self._board.drain()
 
