@@ -34,7 +34,8 @@ class StallNotice:
 
     def __init__(self, request_id: str, *, reads: bool = False) -> None:
         self._id, self._reads = request_id, reads
-        self._settled = self._seen_missing = 0
+        self._settled = 0
+        self._seen_missing = False
         self._due = clock.mono_s() + QUIET_S
 
     @property
@@ -45,7 +46,7 @@ class StallNotice:
     def put_off(self) -> None:
         """Notes progress."""
         if self._due < inf:
-            self._due, self._seen_missing = clock.mono_s() + QUIET_S, 0
+            self._due, self._seen_missing = clock.mono_s() + QUIET_S, False
 
     def look(self, now: Progress | None = None) -> Operation[None]:
         """Prints the notice if it is due; `now` are the counts if they were read. RequestLost."""
@@ -61,7 +62,7 @@ class StallNotice:
                 now = yield from progress(self._id)
         missing = "" if now.ended else (yield from missing_worker(now))
         if missing and not self._seen_missing:
-            self._due, self._seen_missing = clock.mono_s() + AGAIN_S, 1
+            self._due, self._seen_missing = clock.mono_s() + AGAIN_S, True
         elif missing or (self._reads and not now.ended):
             self._due = inf
             quiet = f"no result for {QUIET_S:g} s: " if self._reads else ""
