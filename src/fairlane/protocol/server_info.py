@@ -1,12 +1,23 @@
-"""The replies of INFO and CLUSTER INFO."""
+"""The replies of INFO, CLUSTER INFO and TIME."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def read_info(text: bytes) -> dict[str, str]:
     """The fields of INFO or CLUSTER INFO."""
     lines = text.decode("utf-8", "replace").splitlines()
     return dict(line.split(":", 1) for line in lines if ":" in line and line[0] != "#")
+
+
+def time_ms(reply: Sequence[bytes]) -> int:
+    """Returns the moment of a reply of TIME, in ms."""
+    seconds, micros = reply
+    return int(seconds) * 1000 + int(micros) // 1000
 
 
 def release(info: dict[str, str]) -> tuple[str, tuple[int, ...]]:

@@ -20,6 +20,7 @@ from fairlane.operations.lease.tokens import parse
 from fairlane.operations.maintenance.dead_workers import is_late
 from fairlane.protocol import keys
 from fairlane.protocol.request_hash import hmget, parse_fields
+from fairlane.protocol.server_info import time_ms
 from fairlane.protocol.steps import Batch, Command, Operation
 
 if TYPE_CHECKING:
@@ -60,8 +61,8 @@ def queue_status(queue: str, most: int = 1000) -> Operation[dict[str, Any]]:
             Command(b"HMGET", keys.conf(queue), b"max_waiting", b"waiting"),
         ]
     )
-    workers, (seconds, micros), active, names, logged, bound = replies
-    beats = _beats(workers, int(seconds) * 1000 + int(micros) // 1000)
+    workers, time, active, names, logged, bound = replies
+    beats = _beats(workers, time_ms(time))
     requests = yield from _most_urgent(queue, waiting, names, most)
     stale = yield from _stale(queue, waiting)
     lanes, delayed = _without(waiting.counts, stale)
@@ -89,10 +90,10 @@ def unserved(queue: str) -> Operation[str]:
     key = keys.workers(queue)
     asked = [Command(b"ZRANGE", key, 0, -1, b"WITHSCORES"), Command(b"TIME")]
     try:
-        workers, (seconds, micros) = yield Batch(asked, patience_s=0.0, away_s=settings.AWAY_S)
+        workers, time = yield Batch(asked, patience_s=0.0, away_s=settings.AWAY_S)
     except FairlaneError:
         return ""
-    beats = _beats(workers, int(seconds) * 1000 + int(micros) // 1000)
+    beats = _beats(workers, time_ms(time))
     if not all(is_late(age_ms) for age_ms in beats.values()):
         return ""
     return f"no worker takes from queue {queue}: start one with rq-worker{of_queue(queue)}"

@@ -8,6 +8,7 @@ from fairlane.errors import RequestNotFound
 from fairlane.model import Completion, FailedAttempt, Progress
 from fairlane.protocol import keys, permit_fields
 from fairlane.protocol.request_hash import as_text, unpacked
+from fairlane.protocol.server_info import time_ms
 from fairlane.protocol.steps import Batch, Command, Operation
 
 if TYPE_CHECKING:
@@ -93,8 +94,8 @@ def moment(request_id: str) -> Operation[int]:
     """Returns the time of the request's Redis in ms: all its moments are of that clock."""
     # TIME goes where the step with a key goes.
     ask = [Command(b"EXISTS", keys.request_hash(request_id)), Command(b"TIME")]
-    _, (seconds, micros) = yield Batch(ask)
-    return int(seconds) * 1000 + int(micros) // 1000
+    _, time = yield Batch(ask)
+    return time_ms(time)
 
 
 def holders(request_id: str) -> Operation[list[dict[str, str]]]:

@@ -8,6 +8,7 @@ from fairlane.common.text import format_duration
 from fairlane.model import ENDED_STATES
 from fairlane.protocol import keys
 from fairlane.protocol.request_hash import hmget, parse_fields
+from fairlane.protocol.server_info import time_ms
 from fairlane.protocol.steps import Batch, Command, Operation
 
 _MOST = 20  # requests looked at
@@ -44,7 +45,7 @@ def waiting(queue: str, most: int = _MOST) -> Operation[tuple[list[Waits], int]]
 
 def _one(request_id: str) -> Operation[Waits | None]:
     leases, retries = keys.leases(request_id), keys.retries(request_id)
-    row, held, first, (seconds, micros) = yield Batch(
+    row, held, first, time = yield Batch(
         [
             hmget(request_id, *_FIELDS),
             Command(b"ZCARD", leases),
@@ -55,7 +56,7 @@ def _one(request_id: str) -> Operation[Waits | None]:
     state, is_open, fresh = parse_fields(_FIELDS, row)
     if not state or state in ENDED_STATES or state == "abandoned":
         return None
-    now, due = int(seconds) * 1000 + int(micros) // 1000, int(float(first[1])) if first else 0
+    now, due = time_ms(time), int(float(first[1])) if first else 0
     if state != "active":
         is_paused = state == "paused"
         what = f"fairlane resume {request_id}" if is_paused else "what is held must end first"

@@ -13,7 +13,7 @@ from fairlane.operations.diagnosis.queue_checks import judge_queue
 from fairlane.operations.diagnosis.server_checks import BAD, OK, WARN, Check, Facts, judge
 from fairlane.operations.diagnosis.size_checks import judge_retention, judge_sizes
 from fairlane.protocol.scripts import Dialect, library
-from fairlane.protocol.server_info import read_info
+from fairlane.protocol.server_info import read_info, time_ms
 from fairlane.protocol.steps import Command, Nodes, OnNode
 
 if TYPE_CHECKING:
@@ -123,8 +123,7 @@ def _time(node: Any, wall_ms: Callable[[], int]) -> Operation[Check]:
     if answer is None:
         remedy = "let the user of the URL run TIME: every script asks for it"
         return Check("clock", WARN, "TIME is refused: the clock is not readable", remedy)
-    seconds, micros = answer
-    theirs = int(seconds) * 1000 + int(micros) // 1000
+    theirs = time_ms(answer)
     skew = min(theirs - before, 0) + max(theirs - after, 0)
     if abs(skew) <= _SKEW_MS:
         return Check("clock", OK, f"less than {_SKEW_MS // 1000} s from this machine's")

@@ -14,6 +14,7 @@ from fairlane.operations.maintenance.dead_workers import is_late
 from fairlane.operations.maintenance.lost_tokens import Suspect, queued_long
 from fairlane.protocol import keys
 from fairlane.protocol.request_hash import hmget, parse_fields
+from fairlane.protocol.server_info import time_ms
 from fairlane.protocol.steps import Batch, Command
 
 if TYPE_CHECKING:
@@ -126,11 +127,11 @@ def _look(queue: str, names: list[bytes]) -> Operation[tuple[list[Seen], list[st
 
 def _one(queue: str, request_id: str) -> Operation[Seen | None]:
     leases, retries = keys.leases(request_id), keys.retries(request_id)
-    row, (seconds, micros) = yield Batch([hmget(request_id, *_FIELDS), Command(b"TIME")])
+    row, time = yield Batch([hmget(request_id, *_FIELDS), Command(b"TIME")])
     value = dict(zip(_FIELDS, parse_fields(_FIELDS, row), strict=True))
     if value["queue"] != queue or value["state"] in ENDED_STATES:
         return None
-    now = int(seconds) * 1000 + int(micros) // 1000
+    now = time_ms(time)
     held, expired, due = yield Batch(
         [
             Command(b"ZCARD", leases),

@@ -17,6 +17,7 @@ from fairlane.operations.maintenance.registry import (
 )
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
+from fairlane.protocol.server_info import time_ms
 from fairlane.protocol.steps import Batch, Command, Operation
 
 
@@ -35,10 +36,10 @@ def is_late(age_ms: float) -> bool:
 
 def late_workers(queue: str) -> Operation[list[Late]]:
     """Returns at most 100 workers whose beat is old; forgets those without a beat for a TTL."""
-    (seconds, micros), beats = yield Batch(
+    time, beats = yield Batch(
         [Command(b"TIME"), Command(b"ZRANGE", keys.workers(queue), 0, 99, b"WITHSCORES")]
     )
-    before = int(seconds) * 1000 + int(micros) // 1000 - settings.PROBE_AFTER_MS
+    before = time_ms(time) - settings.PROBE_AFTER_MS
     names = [
         name.decode()
         for name, beaten in zip(beats[::2], beats[1::2], strict=True)
