@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 COMMANDS = (
     *("submit", "worker", "wait", "results", "pause", "resume", "set", "cancel", "dead"),
-    *("status", "stats", "spark", "fsck", "doctor", "scripts", "acl", "server", "completion"),
+    *("status", "stats", "spark", "doctor", "scripts", "acl", "server", "completion"),
 )
 GROUPS = ("dead", "scripts", "server", "spark")  # they only have commands of their own
 HEAVY = (

@@ -9,7 +9,6 @@ PREFIX = "fairlane.operations."
 ALLOWED = {
     "cli.commands.dead": "groups of failures, and whether a requeue is a repeat",
     "cli.commands.doctor": "diagnosis",
-    "cli.commands.fsck": "diagnosis",
     "cli.commands.queue": "a queue's settings as they are stored",
     "cli.commands.scripts": "deployment",
     "cli.commands.stats": "the reset of measurements",

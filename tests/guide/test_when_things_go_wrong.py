@@ -84,14 +84,13 @@ def check_changed(told: Told) -> None:
 def check_repaired(told: Told) -> None:
     """What was deleted is back, what stood still moves, what was full has room."""
     assert "queue day is empty: " in told.by("scan_iter")
-    found = told.by("fairlane fsck")
-    assert re.search(r"^found     forgotten +forgotten  is not in `active`", found)
-    assert re.search(r"^repaired  forgotten +forgotten ", found, re.MULTILINE)
-    assert "requests  1 active\n" in found
-    judged = told.by("fairlane doctor --queue day ||")
+    found, repaired = told.by("fairlane doctor --queue day --repair").split("exit code 1\n")
+    assert re.search(r"^bad +forgotten +forgotten  is not in `active`", found, re.MULTILINE)
+    assert re.search(r"^fixed +forgotten +forgotten ", repaired, re.MULTILINE)
+    assert "requests  1 active\n" in repaired
+    judged = told.by("still bad")
     assert re.search(r"^bad +workers +no worker beats, and 1 unfinished", judged, re.MULTILINE)
     assert re.search(r"^remedy +workers +start one: fairlane worker", judged, re.MULTILINE)
-    assert judged.endswith("exit code 1\n")
-    assert told.by("fairlane wait forgotten").startswith("done\nok    workers ")
+    assert told.by("fairlane wait forgotten").startswith("done\nok      workers ")
     assert told.by("--max-waiting 400").endswith("first\nexit code 5\n")
     assert told.by("fairlane cancel first") == "cancelled\nsecond\n"

@@ -162,7 +162,7 @@ class Book:
         reply: Reply,
         given: dict[str, Any],
     ) -> None:
-        """What the auditor does to an intent without a request, and fsck to stray keys."""
+        """What the auditor does to an intent without a request, and doctor to stray keys."""
         if name == "expire_leftovers":
             alive = request is not None and not request.has_ended
             agree(reply, [b"alive"] if alive else [b"tidied", 0], "a tidy where all is in order")

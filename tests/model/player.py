@@ -204,7 +204,7 @@ class Player:
         agree(reply, self.book.postpone(request_id, seen, due), "a postponed entry")
 
     def readmit(self, request_id: str, due: float) -> None:
-        """fsck enters a request again."""
+        """doctor enters a request again."""
         reply = self.dispatch("restore_active", id=request_id, due=due)
         agree(reply, self.book.readmit(request_id, due), "an entry that was missing")
 

@@ -15,7 +15,7 @@ import pytest
 from fairlane.errors import FairlaneError, RequestEnded
 from fairlane.model import Policy, Slice, Token, Verdict, result_head
 from fairlane.operations.control import change, completion, completion_log, request_state, requeue
-from fairlane.operations.diagnosis.fsck import Walk
+from fairlane.operations.diagnosis.walk import Walk
 from fairlane.operations.lease import leases, shards, tokens
 from fairlane.operations.lease.shards import Shards
 from fairlane.operations.maintenance import dead_workers, registry
@@ -413,9 +413,10 @@ def checks_everything(driver: Any) -> None:
     put(driver)
     driver.client.delete(keys.active("req"))
     lose_tokens(driver)
-    walk = Walk("req", repair=True, thorough=True)
+    walk = Walk("req")
     while not walk.is_over:
-        driver.run(walk.page())
+        for finding in driver.run(walk.page()):
+            driver.run(finding.apply())
 
 
 def tidies(driver: Any) -> None:

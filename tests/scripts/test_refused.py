@@ -308,7 +308,7 @@ def work_off(lane: Lane) -> None:
         lane.later(2 * LEASE)
         state = lane.hash()["state"]
         if state in {"done", "cancelled"}:
-            lane.call("expire_leftovers", lane.names, ttl=HOUR)  # as fsck does
+            lane.call("expire_leftovers", lane.names, ttl=HOUR)  # as doctor does
             return
         if state == "paused":
             lane.resume()

@@ -1,4 +1,4 @@
--- expire_leftovers: keys that have outlived their request get an end, for fsck. Of an ended request the working
+-- expire_leftovers: keys that have outlived their request get an end, for doctor --repair. Of an ended request the working
 -- keys go and the others get its TTL; where there is no request at all each key gets `ttl`.
 -- Says: tidied key_count | alive
 --   alive: nothing was touched

@@ -25,7 +25,6 @@ COMMANDS = (
     "stats",
     "queue",
     "spark",
-    "fsck",
     "doctor",
     "scripts",
     "acl",

@@ -101,7 +101,7 @@ ROLES = {
         "submits, and does to requests and queues what a person does",
         (
             *("submit", "wait", "results", "cancel", "status", "pause", "resume", "set", "dead"),
-            *("stats", "queue", "fsck", "doctor"),
+            *("stats", "queue", "doctor"),
         ),
         _words(
             "abandon admit append cancel change_shards check claim_dead confirm discard"
@@ -121,7 +121,7 @@ ROLES = {
     ),
     "monitor": Role(
         "looks, and changes nothing",
-        ("status", "stats", "queue", "dead list", "fsck", "doctor"),
+        ("status", "stats", "queue", "dead list", "doctor"),
         _words("check glance list_dead"),
         _words(
             "cluster|info exists getrange hget hgetall hmget hscan llen lpos lrange memory|usage"

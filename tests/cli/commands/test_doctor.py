@@ -1,17 +1,19 @@
-"""`fairlane doctor`: what it prints, for whom it still works, and its exit codes."""
+"""`fairlane doctor`: what it prints, what it repairs, where it still works, and its exit codes."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from tests.cli.program import NOBODY, ON_ONE_KIND, Program
+from tests.cli.program import NOBODY, ON_ONE_KIND, Program, settle
 from tests.support.servers.server_process import run_server
 
 if TYPE_CHECKING:
     import redis
+
+ACTIVE = "{req}:active"
 
 
 def test_an_idle_queue_is_well(program: Program, redis_client: redis.Redis):
@@ -20,19 +22,79 @@ def test_an_idle_queue_is_well(program: Program, redis_client: redis.Redis):
     lines = ended.out.decode().partition("\n\n")[0].splitlines()
     assert {line.split()[0] for line in lines} <= {"ok", "warn"}
     assert lines[0].split()[1] == "version"
-    assert f"{len(lines)} checks: 0 bad" in ended.err
+    assert "queue req: 0 bad, " in ended.err
     assert redis_client.dbsize() == 0
 
 
 @ON_ONE_KIND
-def test_what_is_bad_comes_with_its_mend(program: Program):
+def test_what_is_bad_comes_with_its_remedy(program: Program):
     program("submit", "-", stdin=b"a\n")
     ended = program("doctor")
-    said = ended.out.decode()
+    shown = ended.out.decode()
     assert ended.code == 1
-    assert "bad   workers      no worker beats, and 1 unfinished request waiting\n" in said
-    assert "remedy  workers      start one: fairlane worker --queue req --handler module" in said
+    assert "bad     workers         no worker beats, and 1 unfinished request waiting\n" in shown
+    assert "remedy  workers         start one: fairlane worker --queue req --handler m" in shown
+    assert "ok      requests        looked at 1 request of the queue\n" in shown
     assert "1 bad" in ended.err
+
+
+@ON_ONE_KIND
+def test_damage_is_repaired_only_on_request(
+    program: Program, redis_client: redis.Redis, redis_url: str
+):
+    program("submit", "-", "--id", "mine", stdin=b"a\n")
+    redis_client.delete(ACTIVE)
+    for _ in range(2):
+        ended = program("doctor")
+        assert b"bad     forgotten       mine  is not in `active`\n" in ended.out
+        assert b"remedy  forgotten       --repair: put it there\n" in ended.out
+        assert (ended.code, redis_client.exists(ACTIVE)) == (1, 0)
+    ended = program("doctor", "--repair")
+    assert b"fixed   forgotten       mine  is not in `active`\n" in ended.out
+    assert b"forgotten       --repair" not in ended.out
+    assert "1 fixed" in ended.err
+    assert b"forgotten" not in program("doctor").out
+    assert settle(redis_url, lambda _, body: body) == [b"a"]
+    assert program("doctor").code == 0
+
+
+def test_what_a_person_must_do_is_left(program: Program, redis_client: redis.Redis):
+    program("submit", "-", "--id", "mine", stdin=b"a\n")
+    redis_client.delete("tok:{mine}")
+    redis_client.set("tok:{mine}", "text")
+    ended = program("doctor", "--repair")
+    assert ended.code == 1
+    assert b"remedy  unreadable      look at its keys\n" in ended.out
+    redis_client.flushall()
+
+
+@ON_ONE_KIND
+def test_of_many_findings_of_one_kind_a_few_are_shown(program: Program, redis_client: redis.Redis):
+    for i in range(13):
+        program("submit", "-", "--id", f"r{i}", stdin=b"a\n")
+    redis_client.delete(ACTIVE)
+    shown = program("doctor").out.decode()
+    assert shown.count("is not in `active`") == 10
+    assert "bad     forgotten       and 3 more (--json has all)\n" in shown
+    assert shown.count("--repair: put it there") == 1
+    assert program("doctor", "--json").out.count(b"is not in `active`") == 13
+    assert "13 fixed, 0 bad and left" in program("doctor", "--repair").err
+
+
+@ON_ONE_KIND
+def test_another_queue_is_another_matter(program: Program, redis_client: redis.Redis):
+    program("submit", "-", "--queue", "slow", stdin=b"a\n")
+    redis_client.delete("{slow}:active")
+    assert program("doctor").code == 0
+    assert program("doctor", "--queue", "slow").code == 1
+
+
+@ON_ONE_KIND
+def test_a_lost_request_is_read_from_the_log(program: Program, redis_client: Any):
+    redis_client.zadd(ACTIVE, {"mine": 1_700_000_000_000.5})
+    assert b"mine  was there and is gone" in program("doctor", "--repair").out
+    (entry,) = redis_client.xrange("{req}:completed")
+    assert entry[1][b"state"] == b"lost"
 
 
 @ON_ONE_KIND
@@ -40,17 +102,17 @@ def test_every_check_is_one_json_value(program: Program):
     checks = [json.loads(line) for line in program("doctor", "--json").out.splitlines()]
     assert [check["check"] for check in checks][:2] == ["version", "eviction"]
     for check in checks:
-        assert set(check) == {"state", "check", "what", "remedy"}
+        assert set(check) == {"state", "check", "subject", "what", "remedy", "can_repair"}
         assert (check["remedy"] is None) == (check["state"] == "ok")
 
 
 def test_an_unfit_server_is_reported_and_not_refused(alone: Program):
     with run_server("single", "--maxmemory-policy", "allkeys-lru") as server:
         ended = alone("doctor", "--redis", server.url)
-        alone("fsck", "--redis", server.url).refused(5, "allkeys-lru")
+        alone("doctor", "--repair", "--redis", server.url).refused(5, "allkeys-lru")
     assert ended.code == 1
-    assert b"bad   eviction     maxmemory-policy is allkeys-lru" in ended.out
-    assert b"remedy  eviction     CONFIG SET maxmemory-policy noeviction" in ended.out
+    assert b"bad     eviction        maxmemory-policy is allkeys-lru" in ended.out
+    assert b"remedy  eviction        CONFIG SET maxmemory-policy noeviction" in ended.out
 
 
 def test_a_cluster_named_as_one_server_is_told(alone: Program):
@@ -68,3 +130,7 @@ def test_a_server_that_hangs_is_given_up(alone: Program):
 
 def test_nobody_answers(alone: Program):
     alone("doctor", "--redis", NOBODY).refused(5, "does not answer")
+
+
+def test_a_queue_that_cannot_be(alone: Program):
+    alone("doctor", "--redis", NOBODY, "--queue", "a{b").refused(2, "is not valid")

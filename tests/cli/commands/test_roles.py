@@ -75,7 +75,7 @@ def test_each_role_does_its_part_and_nothing_it_needs_is_refused(as_role: As):
     assert as_role("producer", "wait", "r1", code=1) == b"done\n"
     assert as_role("producer", "results", "r1", code=1).startswith(b"A\nA\n")
     as_role("producer", "status", "r1")
-    for words in (["status"], ["status", "r1"], ["stats"], ["queue"], ["dead", "list"], ["fsck"]):
+    for words in (["status"], ["status", "r1"], ["stats"], ["queue"], ["dead", "list"]):
         as_role("monitor", *words)
     assert b"ValueError" in as_role("monitor", "dead", "list", "r1")
     checks = as_role("monitor", "doctor").decode()
@@ -104,15 +104,15 @@ def test_maintenance_does_what_a_person_does(as_role: As):
 
 
 def test_maintenance_mends_what_a_monitor_finds(as_role: As, redis_client: redis.Redis):
-    """What fsck sends besides is sent only where there is damage."""
+    """What --repair sends besides is sent only where there is damage."""
     as_role("deployer", "scripts", "load")
     as_role("producer", "submit", "-", "--id", "r1", stdin=b"a\n" * 50)
     for name in ("left", "other"):
         redis_client.xadd(f"out:{{{name}}}", {"w": "x"})
     redis_client.delete(keys.active("req"))
-    found = [json.loads(line) for line in as_role("monitor", "fsck", "--json", code=1).splitlines()]
-    assert {one["kind"] for one in found} >= {"forgotten", "orphan"}
-    as_role("maintenance", "fsck", "--repair", code=0)
+    lines = as_role("monitor", "doctor", "--json", code=1).splitlines()
+    assert {json.loads(line)["check"] for line in lines} >= {"forgotten", "orphan"}
+    as_role("maintenance", "doctor", "--repair", code=0)
     as_role("worker", "worker", "--handler", "mine:shout", "--until-idle")
     assert as_role("producer", "wait", "r1") == b"done\n"
 

@@ -1,1 +1,1 @@
-"""doctor and fsck."""
+"""Checks, walks and repairs."""

@@ -14,7 +14,7 @@ from fairlane.errors import (
     RedisUnfit,
     RedisUnreachable,
 )
-from fairlane.operations.diagnosis.fsck import Walk
+from fairlane.operations.diagnosis.walk import Walk
 from fairlane.operations.lease import shards
 from fairlane.operations.lease.shards import ShardLayout, Shards
 from fairlane.operations.maintenance import lost_tokens, registry
@@ -155,16 +155,18 @@ def test_a_token_lost_from_a_shard_is_minted_there_again(
     finish(driver, redis_client)
 
 
-def test_fsck_looks_into_every_shard(queue: Queue, driver: SyncDriver, redis_client: redis.Redis):
+def test_a_walk_looks_into_every_shard(queue: Queue, driver: SyncDriver, redis_client: redis.Redis):
     """What is stale there is told of."""
     spread_over(driver, 3, 4)
     redis_client.lpush(keys.lane("req", 405), "gone#0.1")
     redis_client.zadd(keys.delayed("req", 3), {"what": 1})
-    walk = Walk("req", repair=True)
+    walk = Walk("req")
     found = []
     while not walk.is_over:
         found += driver.run(walk.page())
-    assert [(one.kind, one.name) for one in found] == [
+    for finding in found:
+        driver.run(finding.apply())
+    assert [(one.check, one.subject) for one in found] == [
         ("unreadable", "what"),
         ("stale", "shard 4, lane 5"),
     ]
@@ -225,7 +227,7 @@ def test_what_is_stale_in_a_shard_goes_with_it(
     finish(driver, redis_client)
 
 
-@pytest.mark.parametrize("how", ["the leader audits", "fsck repairs"])
+@pytest.mark.parametrize("how", ["the leader audits", "doctor repairs"])
 def test_tokens_in_shards_that_nobody_knows_any_more_are_moved(
     queue: Queue, driver: SyncDriver, redis_client: redis.Redis, how: str
 ):
@@ -234,13 +236,15 @@ def test_tokens_in_shards_that_nobody_knows_any_more_are_moved(
     queue.submit_request([b"x"] * 2, id="r1", limit=2)
     for name in (keys.conf("req"), keys.active("req")):
         redis_client.delete(name)
-    if how == "fsck repairs":
-        walk = Walk("req", repair=True)
+    if how == "doctor repairs":
+        walk = Walk("req")
         redis_client.hset(keys.permits("r1"), mapping=long_queued(redis_client))
         found = []
         while not walk.is_over:
             found += driver.run(walk.page())
-        assert [one.kind for one in found if one.name == "r1"] == ["forgotten", "astray"]
+        for finding in found:
+            driver.run(finding.apply())
+        assert [one.check for one in found if one.subject == "r1"] == ["forgotten", "astray"]
     else:
         suspects = driver.run(lost_tokens.queued_long("r1", -1))
         assert driver.run(lost_tokens.remint_lost("req", suspects)) == 1

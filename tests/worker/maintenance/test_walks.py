@@ -10,7 +10,7 @@ import pytest
 
 from fairlane import settings
 from fairlane.errors import RedisUnreachable
-from fairlane.operations.diagnosis.fsck import Walk
+from fairlane.operations.diagnosis.walk import Walk
 from fairlane.worker.maintenance.duty import NEVER
 from fairlane.worker.maintenance.leader import Maintenance
 from tests.operations.maintenance.test_registry import ACTIVE
@@ -157,7 +157,7 @@ def test_a_walk_puts_back_what_active_does_not_name(
     upkeep._walk()
     assert lane.client.zcard(ACTIVE) == 1
     assert [record.message for record in caplog.records] == [
-        "fsck: request r1 is not in `active`: put it there"
+        "walk: request r1 is not in `active`: put it there"
     ]
     upkeep.close()
 

@@ -52,7 +52,7 @@ local function acquire(state, now, claim)
   -- The lease comes first, because reap drops a lease without a permit and gives back what it took.
   redis.call("ZADD", leases, string.format("%d", now + state.lease_ms), k)
   local entries, attempt = take_slice(state, now, consumer_of(permit, k), claim.count)
-  if not entries then  -- the stream was deleted: nothing can be taken, fsck names it
+  if not entries then  -- the stream was deleted: nothing can be taken, doctor names it
     redis.call("ZREM", leases, k)
     return {"gone"}
   end

@@ -1,70 +1,57 @@
-"""What a walk through Redis found, and how it is repaired; one failed repair stops no other."""
+"""What a check found, how bad it is, and the operation that repairs it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairlane.errors import FairlaneError, RedisUnreachable
-from fairlane.protocol.steps import Call, Command, Operation
+
+if TYPE_CHECKING:
+    from fairlane.protocol.steps import Operation
+
+OK, NOTE, WARN, BAD = "ok", "note", "warn", "bad"
 
 
 @dataclass(slots=True)
 class Finding:
-    """One damage: `kind` is a word or two, `name` a request or a key, `what` a sentence's rest.
+    """The result of one check: `what` is a sentence's rest, about a `subject` if there are many.
 
-    `remedy` is what a repair does about it, or a person if no repair can. A harmless one is only
-    counted: it costs nothing.
+    `severity` is ok, note (harmless), warn (can wait) or bad (needs a repair or a person). `remedy`
+    is what `repair` does, or what a person does if there is no repair.
     """
 
-    kind: str
-    name: str
+    check: str
+    severity: str
     what: str
-    remedy: str
-    is_repaired: bool = False
-    is_by_hand: bool = False
-    is_harmless: bool = False
+    remedy: str = ""
+    subject: str = ""  # a request, a key or a lane
+    repair: Operation[Any] | None = None
+    is_fixed: bool = False
 
     @property
     def is_left(self) -> bool:
-        """True if it still needs a repair or a person."""
-        return not self.is_repaired and not self.is_harmless
+        """Returns True if it still needs a repair or a person."""
+        return self.severity == BAD and not self.is_fixed
+
+    def apply(self) -> Operation[None]:
+        """Runs the repair; a refusal becomes the remedy. Raises RedisUnreachable.
+
+        A repair may run twice, and while workers do the same.
+        """
+        if self.repair is None:
+            return
+        repair, self.repair = self.repair, None
+        try:
+            yield from repair
+        except RedisUnreachable:
+            raise
+        except FairlaneError as error:
+            self.remedy = f"the repair failed: {error}"
+            return
+        self.is_fixed = True
 
 
-class FindingCounts:
-    """Collects the findings of one page."""
-
-    def __init__(self, repair: bool) -> None:
-        self.repair = repair
-        self.findings: list[Finding] = []
-
-    def add(self, kind: str, name: str, what: str, remedy: str) -> Finding:
-        """A damage."""
-        found = Finding(kind, name, what, remedy)
-        self.findings.append(found)
-        return found
-
-    def unreadable(self, name: str, error: FairlaneError) -> None:
-        """A request that no script can read; a repair can't either."""
-        self.add(
-            "unreadable", name, f"can't be read: {error}", "look at its keys"
-        ).is_by_hand = True
-
-    def note(self, kind: str, name: str, what: str) -> None:
-        """Something harmless."""
-        self.findings.append(Finding(kind, name, what, "", is_harmless=True))
-
-
-def apply_repair(found: Finding, how: Command | Call | Operation[Any]) -> Operation[None]:
-    """Runs a repair; a refusal becomes part of the finding. Raises RedisUnreachable."""
-    try:
-        if isinstance(how, (Command, Call)):
-            yield how
-        else:
-            yield from how
-    except RedisUnreachable:
-        raise
-    except FairlaneError as error:
-        found.remedy, found.is_by_hand = f"it could not be repaired: {error}", True
-        return
-    found.is_repaired = True
+def once(step: Any) -> Operation[Any]:
+    """Makes a repair of one step."""
+    return (yield step)

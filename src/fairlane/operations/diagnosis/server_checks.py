@@ -1,6 +1,6 @@
-"""What a server says of itself, judged: version, eviction, memory, persistence, replicas, timeouts.
+"""The checks of a server: version, eviction, memory, persistence, replicas, timeouts.
 
-Each judgement takes the facts of one node and gives one Check or none; nothing is asked here.
+Each takes the facts of one node and returns one Finding or none, without I/O.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fairlane import settings
+from fairlane.operations.diagnosis.finding import BAD, OK, WARN, Finding
 from fairlane.protocol.server_info import release
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-OK, WARN, BAD = "ok", "warn", "bad"
 _OLDEST = {"Redis": (7, 0), "Valkey": (7, 2)}
 # The first release of each line without CVE-2025-49844 (a Lua script may run any code).
 _SAFE = {
@@ -24,16 +24,6 @@ _SAFE = {
 _FULL, _NEARLY = 0.95, 0.80
 _MIB = 1 << 20
 _NODE_BYTES = 4096  # what a stream reserves at first by default
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing looked at: `state` is ok, warn or bad; `remedy` is empty when all is well."""
-
-    name: str
-    state: str
-    what: str
-    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,55 +44,46 @@ class Facts:
         return None if self.config is None else self.config.get(name)
 
 
-def judge(facts: Facts) -> Iterator[Check]:
-    """Everything that can be said of one node."""
-    for look in (
-        _version,
-        _eviction,
-        _memory,
-        _persistence,
-        _writes,
-        _replicas,
-        _sockets,
-        _streams,
-    ):
-        found = look(facts)
+def judge(facts: Facts) -> Iterator[Finding]:
+    """Returns what the facts of one node mean."""
+    for check in SERVER:
+        found = check(facts)
         if found is not None:
             yield found
     if facts.cluster:
         yield _cluster(facts.cluster)
 
 
-def _version(facts: Facts) -> Check:
+def _version(facts: Facts) -> Finding:
     name, version = release(facts.info)
     shown = f"{name} {'.'.join(map(str, version))}"
     if version < _OLDEST[name]:
         remedy = "upgrade to Redis 7.0, Valkey 7.2 or newer"
-        return Check("version", BAD, f"{shown} is too old", remedy)
+        return Finding("version", BAD, f"{shown} is too old", remedy)
     line = version[:2]
     safe = _SAFE[name]
     if line > max(safe) or (line in safe and version[2:] >= (safe[line],)):
-        return Check("version", OK, shown)
+        return Finding("version", OK, shown)
     first = min(other for other in safe if other >= line)
     fixed = f"{first[0]}.{first[1]}.{safe[first]}"
-    return Check(
+    return Finding(
         "version",
         WARN,
         f"{shown} by its number lets any user that may run scripts run any code (CVE-2025-49844)",
-        f"upgrade to {name} {fixed} or newer, unless your distribution has repaired this one; "
+        f"upgrade to {name} {fixed} or newer, unless your distribution has fixed this one; "
         "let only trusted users run EVAL",
     )
 
 
-def _eviction(facts: Facts) -> Check:
+def _eviction(facts: Facts) -> Finding:
     policy = facts.info.get("maxmemory_policy") or facts.setting("maxmemory-policy")
     if policy is None:
-        return Check(
+        return Finding(
             "eviction", WARN, "the eviction policy is not readable", "see that it is noeviction"
         )
     if policy == "noeviction":
-        return Check("eviction", OK, "noeviction")
-    return Check(
+        return Finding("eviction", OK, "noeviction")
+    return Finding(
         "eviction",
         BAD,
         f"maxmemory-policy is {policy}: a full Redis deletes keys, which loses work",
@@ -110,24 +91,24 @@ def _eviction(facts: Facts) -> Check:
     )
 
 
-def _memory(facts: Facts) -> Check:
+def _memory(facts: Facts) -> Finding:
     used, most = facts.number("used_memory"), facts.number("maxmemory")
     shown = f"{used / _MIB:,.0f} MiB used"
     if not most:
         total = facts.number("total_system_memory")
         share = f" of {total / _MIB:,.0f} MiB of the machine" if total else ""
         if total and used > _NEARLY * total:
-            return Check("memory", WARN, shown + share, "set maxmemory, or give it more memory")
-        return Check("memory", OK, f"{shown}{share}, no maxmemory")
+            return Finding("memory", WARN, shown + share, "set maxmemory, or give it more memory")
+        return Finding("memory", OK, f"{shown}{share}, no maxmemory")
     shown += f" of {most / _MIB:,.0f} MiB ({used / most:.0%})"
     if used > _NEARLY * most:
         state = BAD if used > _FULL * most else WARN
         remedy = "raise maxmemory, add workers, or shorten the retention of results (--retain)"
-        return Check("memory", state, shown, remedy)
-    return Check("memory", OK, shown)
+        return Finding("memory", state, shown, remedy)
+    return Finding("memory", OK, shown)
 
 
-def _persistence(facts: Facts) -> Check:
+def _persistence(facts: Facts) -> Finding:
     if facts.info.get("aof_enabled") == "1":
         sync = facts.setting("appendfsync")
         if sync in (None, "everysec", "always"):
@@ -135,21 +116,21 @@ def _persistence(facts: Facts) -> Check:
                 "everysec": ": a crash loses about a second",
                 "always": ": a crash loses nothing",
             }
-            return Check(
+            return Finding(
                 "persistence", OK, f"AOF, fsync {sync or 'not readable'}{lost.get(sync or '', '')}"
             )
         what = f"AOF with appendfsync {sync}: a crash of the machine loses about half a minute"
-        return Check("persistence", WARN, what, "CONFIG SET appendfsync everysec")
+        return Finding("persistence", WARN, what, "CONFIG SET appendfsync everysec")
     if facts.setting("save") == "":
         what = "no AOF and no snapshots: a restart loses every request"
     elif facts.config is None:
         what = "no AOF, snapshots are not readable: a restart may lose what is younger"
     else:
         what = "snapshots only: a restart loses what is younger than the last one"
-    return Check("persistence", WARN, what, "CONFIG SET appendonly yes, and in redis.conf")
+    return Finding("persistence", WARN, what, "CONFIG SET appendonly yes, and in redis.conf")
 
 
-def _writes(facts: Facts) -> Check | None:
+def _writes(facts: Facts) -> Finding | None:
     """Whether the last snapshot and the last append reached the disk."""
     failed = [
         name
@@ -157,63 +138,68 @@ def _writes(facts: Facts) -> Check | None:
         if facts.info.get(name, "ok") != "ok"
     ]
     if not failed:
-        return Check("disk", OK, "the last writes succeeded")
+        return Finding("disk", OK, "the last writes succeeded")
     what = f"{' and '.join(failed)} failed: Redis may refuse every write (MISCONF)"
-    return Check(
+    return Finding(
         "disk", BAD, what, "look for a full disk or missing rights; the server's log says which"
     )
 
 
-def _replicas(facts: Facts) -> Check:
+def _replicas(facts: Facts) -> Finding:
     if facts.info.get("role", "master") != "master":
         what = "this is a replica, and can't be written to"
-        return Check("replicas", BAD, what, "name the primary, or redis+sentinel:// which finds it")
+        return Finding(
+            "replicas", BAD, what, "name the primary, or redis+sentinel:// which finds it"
+        )
     count = facts.number("connected_slaves")
     least = facts.setting("min-replicas-to-write")
     if not count:
-        return Check("replicas", OK, "none: there is no failover")
+        return Finding("replicas", OK, "none: there is no failover")
     if least is None or least == "0":
         shown = "not readable" if least is None else "0"
         what = f"{count}; min-replicas-to-write is {shown}: a failover may lose the last writes"
-        return Check(
+        return Finding(
             "replicas", OK if least is None else WARN, what, "set it to 1" if least else ""
         )
-    return Check("replicas", OK, f"{count}, min-replicas-to-write {least}")
+    return Finding("replicas", OK, f"{count}, min-replicas-to-write {least}")
 
 
-def _sockets(facts: Facts) -> Check:
+def _sockets(facts: Facts) -> Finding:
     idle, alive = facts.setting("timeout"), facts.setting("tcp-keepalive")
     if idle is None:
-        return Check("timeouts", OK, "the server's timeouts are not readable")
+        return Finding("timeouts", OK, "the server's timeouts are not readable")
     longest = settings.SOCKET_TIMEOUT_S
     if 0 < int(idle) <= longest:
         what = f"the server closes what is idle for {idle} s, calls may take {longest:g} s"
-        return Check("timeouts", WARN, what, "CONFIG SET timeout 0, or at least 60")
+        return Finding("timeouts", WARN, what, "CONFIG SET timeout 0, or at least 60")
     if alive == "0":
         what = "tcp-keepalive is 0: the server never notices a client that is cut off"
-        return Check("timeouts", WARN, what, "CONFIG SET tcp-keepalive 300")
+        return Finding("timeouts", WARN, what, "CONFIG SET tcp-keepalive 300")
     closes = f"closes after {idle} s idle" if int(idle) else "never closes idle connections"
-    return Check(
+    return Finding(
         "timeouts", OK, f"the server {closes}, tcp-keepalive {alive} s; ours {longest:g} s"
     )
 
 
-def _streams(facts: Facts) -> Check | None:
+def _streams(facts: Facts) -> Finding | None:
     size = facts.setting("stream-node-max-bytes")
     if size is None or not size.isdigit():
         return None
     if int(size) < _NODE_BYTES:
-        return Check(
+        return Finding(
             "streams", OK, f"stream-node-max-bytes {size}: small requests take less memory"
         )
     what = f"stream-node-max-bytes {size}: a request of more than 1 KiB takes about "
-    return Check("streams", OK, f"{what}{int(size) // 1024 + 1} KiB at least")
+    return Finding("streams", OK, f"{what}{int(size) // 1024 + 1} KiB at least")
 
 
-def _cluster(cluster: dict[str, str]) -> Check:
+def _cluster(cluster: dict[str, str]) -> Finding:
     state, covered = cluster.get("cluster_state", "?"), cluster.get("cluster_slots_ok", "?")
     shown = f"cluster state {state}, {covered} of 16384 slots served"
     if state == "ok" and covered == "16384":
-        return Check("cluster", OK, shown)
+        return Finding("cluster", OK, shown)
     remedy = "redis-cli --cluster check NODE names the slots; --cluster fix serves them"
-    return Check("cluster", BAD if state != "ok" else WARN, shown, remedy)
+    return Finding("cluster", BAD if state != "ok" else WARN, shown, remedy)
+
+
+SERVER = (_version, _eviction, _memory, _persistence, _writes, _replicas, _sockets, _streams)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fairlane.common.text import format_duration, size
 from fairlane.errors import FairlaneError
 from fairlane.operations.batching import run_each
-from fairlane.operations.diagnosis.server_checks import WARN, Check, Facts
+from fairlane.operations.diagnosis.finding import WARN, Finding
+from fairlane.operations.diagnosis.server_checks import Facts
 from fairlane.operations.lease.tokens import marker_ms
 from fairlane.protocol import keys
 from fairlane.protocol.request_hash import hmget, parse_fields
@@ -34,11 +35,11 @@ _RATE_OVER_S = 60.0  # at least: a burst is no rate
 _SLOW_RATE = 10  # requests a second; below it a rate has a decimal
 
 
-def judge_sizes(queue: str, node: Any) -> Operation[list[Check]]:
-    """Advice where many requests pay for more than they hold; `node` is asked for its setting."""
+def small_requests(queue: str, nodes: Sequence[Any]) -> Operation[list[Finding]]:
+    """Finds many requests that take more than they hold; the first node has the setting."""
     name = b"stream-node-max-bytes"
     try:
-        _, size = yield OnNode(node, Command(b"CONFIG", b"GET", name))
+        _, size = yield OnNode(nodes[0], Command(b"CONFIG", b"GET", name))
     except (FairlaneError, ValueError):  # not readable
         return []
     if int(size) <= GOOD_BYTES:
@@ -54,7 +55,7 @@ def judge_sizes(queue: str, node: Any) -> Operation[list[Check]]:
         f"which sets {int(size) // 1024} KiB aside for them, and as much again for their results"
     )
     remedy = f"CONFIG SET stream-node-max-bytes {GOOD_BYTES}, and in redis.conf"
-    return [Check("small requests", WARN, what, remedy)]
+    return [Finding("small requests", WARN, what, remedy)]
 
 
 class Left(NamedTuple):
@@ -70,7 +71,7 @@ class Left(NamedTuple):
         return (self.retain_ms * self.size + marker) / 1000
 
 
-def judge_retention(queue: str, nodes: Sequence[Any]) -> Operation[list[Check]]:
+def retention(queue: str, nodes: Sequence[Any]) -> Operation[list[Finding]]:
     """Warns where ended requests, at the rate of late, outgrow the memory before they expire."""
     rate, ended = yield from _endings(queue)
     left = yield from _left_by(ended)
@@ -91,7 +92,7 @@ def judge_retention(queue: str, nodes: Sequence[Any]) -> Operation[list[Check]]:
         f": that grows to {size(need)}, and the memory is {size(memory)}"
     )
     remedy = "shorten the retention of results (--retain 10m to 366d), or give Redis more memory"
-    return [Check("retention", WARN, what, remedy)]
+    return [Finding("retention", WARN, what, remedy)]
 
 
 def _endings(queue: str) -> Operation[tuple[float, list[str]]]:

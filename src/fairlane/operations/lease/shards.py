@@ -163,7 +163,7 @@ def _move(queue: str, names: list[str], present: Shards) -> Operation[tuple[int,
     calls: list[tuple[str, Call]] = []
     away = 0
     for name, reply in zip(names, replies, strict=True):
-        if isinstance(reply, FairlaneError):  # fsck reports any other error
+        if isinstance(reply, FairlaneError):  # doctor reports any other error
             away += isinstance(reply, RedisUnreachable)
             continue
         state, home, shards = parse_fields(_FIELDS, reply)
@@ -185,7 +185,7 @@ def _move(queue: str, names: list[str], present: Shards) -> Operation[tuple[int,
 
 
 def _may_be_moved_later(error: FairlaneError) -> bool:
-    """False for damage, which fsck reports; True when the node is away or a right is missing."""
+    """False for damage, which doctor reports; True when the node is away or a right is missing."""
     is_refused = any(words in str(error) for words in _NO_RIGHT)
     return is_refused or isinstance(error, RedisUnreachable)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fairlane import settings
 from fairlane.errors import FairlaneError
 from fairlane.model import Token
-from fairlane.operations.batching import TOGETHER, call_each, run_each_or_error
+from fairlane.operations.batching import TOGETHER, call_each, run_all, run_each_or_error
 from fairlane.operations.lease.leases import reap
 from fairlane.operations.lease.shards import move_one, read_shards
 from fairlane.operations.maintenance.registry import glance, settle_reaps
@@ -152,6 +152,23 @@ def find_lost(
             if token not in present:
                 lost.setdefault(suspect.request_id, []).append(suspect)
     return lost, errors
+
+
+def still_lost(queue: str, suspects: list[Suspect]) -> Operation[dict[str, list[Suspect]]]:
+    """Those of the suspects whose tokens are nowhere, by request.
+
+    Each is checked a second time at the end: a worker that had its token has shown it by then.
+    """
+    lost, errors = yield from find_lost(queue, suspects)
+    if errors:
+        raise errors[0]
+    missing = [one for permits in lost.values() for one in permits]
+    asked = [Command(b"HGET", keys.permits(one.request_id), one.k) for one in missing]
+    found: dict[str, list[Suspect]] = {}
+    for one, text in zip(missing, (yield from run_all(asked)), strict=True):
+        if (text or b"").startswith(f"q:{one.g}:".encode()):
+            found.setdefault(one.request_id, []).append(one)
+    return found
 
 
 def _present(lane: bytes, tokens: set[bytes]) -> Operation[set[bytes]]:

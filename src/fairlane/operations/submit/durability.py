@@ -2,7 +2,7 @@
 
 The server's replication offset is one for all keys, so one confirmed write covers everything that
 this server acknowledged before it. What lies in another slot of a cluster (`active`, lanes, the
-completion log) needs no confirmation: it is made again from the request (fsck, the auditor).
+completion log) needs no confirmation: it is made again from the request (doctor, auditor).
 """
 
 from __future__ import annotations

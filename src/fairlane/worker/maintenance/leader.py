@@ -25,7 +25,7 @@ from fairlane import settings
 from fairlane.common import clock
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import FairlaneError, RedisUnreachable
-from fairlane.operations.diagnosis.fsck import Walk, primaries
+from fairlane.operations.diagnosis.walk import Walk, primaries
 from fairlane.operations.lease import shards
 from fairlane.operations.maintenance import dead_workers, registry
 from fairlane.operations.maintenance.auditor import Audit
@@ -84,7 +84,7 @@ class Maintenance:
         self.audit = duty("auditor", self._next_audit, self._audit)
         self.take_over = duty("take-over", self._next_take_over, self._take_over)
         self.primaries = duty("primaries", self._next_primaries, self._look_for_new_primaries)
-        self.walk = duty("fsck", self._next_walk, self._walk)
+        self.walk = duty("walk", self._next_walk, self._walk)
         self._of_leader = (self.promote, self.look, self.move, self.audit, self.primaries)
         self._duties = (*self._of_leader, self.take_over, self.walk)
 
@@ -253,17 +253,19 @@ class Maintenance:
 
     def _walk(self) -> float:
         """Walks once; a walk that fails is begun again soon."""
-        walk = Walk(self._queue, repair=True, thorough=False)
+        walk = Walk(self._queue, thorough=False)
         try:
             while not walk.is_over:
                 began = clock.mono_s()
                 for found in self._driver.run(walk.page()):
-                    _log.warning("fsck: request %s %s: %s", found.name, found.what, found.remedy)
+                    self._driver.run(found.apply())
+                    shown = (found.subject, found.what, found.remedy)
+                    _log.warning("walk: request %s %s: %s", *shown)
                 if self.walk.pause(clock.mono_s() - began):
                     break
         except Exception as error:  # noqa: BLE001  whatever it was, no other worker would go on
             is_bug = not isinstance(error, FairlaneError)
-            _log.warning("fsck: %s; trying again in a minute", error, exc_info=is_bug)
+            _log.warning("walk: %s; trying again in a minute", error, exc_info=is_bug)
             self._rebuild_at = clock.mono_s() + _AGAIN_S
         return NEVER
 

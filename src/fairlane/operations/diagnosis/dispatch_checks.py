@@ -1,40 +1,38 @@
-"""The second half of a walk: what stands in the dispatch slot and should not, page by page."""
+"""The second half of a walk: what is in the dispatch slot and should not be, page by page."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Any
 
-from fairlane import settings
 from fairlane.common.text import plural
 from fairlane.errors import FairlaneError
 from fairlane.model import ENDED_STATES
 from fairlane.operations.batching import run_each
-from fairlane.operations.diagnosis.finding import Finding, FindingCounts, apply_repair
+from fairlane.operations.diagnosis.finding import BAD, NOTE, Finding, once
+from fairlane.operations.diagnosis.request_checks import GRACE_MS, unreadable
 from fairlane.operations.lease.shards import read_shards
 from fairlane.operations.lease.tokens import drop_active, parse
 from fairlane.operations.maintenance.registry import look_at
 from fairlane.protocol import keys
-from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Command
 
 if TYPE_CHECKING:
     from fairlane.protocol.steps import Operation
 
-GRACE_MS = 60_000  # what maintenance would have healed by now, if there were any
 _PAGE = 1000
 _MEMBER = re.compile(rb"(\d{1,2})\|(.+)")
 
 
 class Dispatch:
-    """Goes over `active`, `delayed`, the lanes and the registry of one queue."""
+    """Goes over `active`, `delayed` and the lanes of one queue."""
 
-    def __init__(self, queue: str, *, repair: bool) -> None:
-        self.queue, self.repair = queue, repair
+    def __init__(self, queue: str) -> None:
+        self.queue = queue
         self._cursor = b"0"
         self._lane = self._first = self._tokens = 0
         self._shards: list[int] | None = None  # those that were not looked at, once they are known
-        self._phases = [self._active, self._delayed, self._lanes, self._workers]
+        self._phases = [self._active, self._delayed, self._lanes]
 
     @property
     def is_over(self) -> bool:
@@ -43,11 +41,11 @@ class Dispatch:
 
     def page(self) -> Operation[list[Finding]]:
         """Looks at the next page."""
-        tally = FindingCounts(self.repair)
-        is_done = yield from self._phases[0](tally)
+        found: list[Finding] = []
+        is_done = yield from self._phases[0](found)
         if is_done:
             self._phases.pop(0)
-        return tally.findings
+        return found
 
     def _scan(self, key: bytes) -> Operation[tuple[list[Any], int]]:
         """The next page of a sorted set, flat member and score, and the time there in ms."""
@@ -56,7 +54,7 @@ class Dispatch:
         self._cursor = bytes(cursor)
         return found, int(seconds) * 1000
 
-    def _active(self, tally: FindingCounts) -> Operation[bool]:
+    def _active(self, findings: list[Finding]) -> Operation[bool]:
         """Entries that stand for no request which goes on."""
         found, now = yield from self._scan(keys.active(self.queue))
         late = [
@@ -68,12 +66,14 @@ class Dispatch:
         asked = [Command(b"HMGET", keys.request_hash(one), b"state", b"queue") for one in ids]
         rows = yield from run_each(asked)
         for (name, score), request_id, row in zip(late, ids, rows, strict=True):
-            what = None if isinstance(row, FairlaneError) else self._why(row, score)
+            if isinstance(row, FairlaneError):
+                findings.append(unreadable(request_id, row))
+                continue
+            what = self._why(row, score)
             if what is None:
                 continue
-            found_one = tally.add("no request", request_id, what, "take it out of `active`")
-            if tally.repair:
-                yield from apply_repair(found_one, self._take_out(name, score.decode(), now))
+            repair, remedy = self._take_out(name, score.decode(), now), "take it out of `active`"
+            findings.append(Finding("no request", BAD, what, remedy, request_id, repair))
         return self._cursor == b"0"
 
     def _why(self, row: list[bytes | None], score: bytes) -> str | None:
@@ -93,7 +93,7 @@ class Dispatch:
             return
         yield from look_at(self.queue, request_id, score, now)
 
-    def _delayed(self, tally: FindingCounts) -> Operation[bool]:
+    def _delayed(self, findings: list[Finding]) -> Operation[bool]:
         """What no promoter can read would stop it; what is stale is only in the way."""
         if self._shards is None:
             self._shards = list((yield from read_shards(self.queue)).served)
@@ -106,15 +106,14 @@ class Dispatch:
                 tokens.append(match[2])
                 continue
             shown = member[:80].decode("utf-8", "replace")
-            unreadable = tally.add("unreadable", shown, "in `delayed` is no token", "remove it")
-            if tally.repair:
-                yield from apply_repair(unreadable, Command(b"ZREM", delayed, member))
+            repair, what = once(Command(b"ZREM", delayed, member)), "in `delayed` is no token"
+            findings.append(Finding("unreadable", BAD, what, "remove it", shown, repair))
         yield from self._count(tokens)
         if self._cursor == b"0":
-            self._report(tally, "delayed")
+            self._report(findings, "delayed")
         return self._cursor == b"0"
 
-    def _lanes(self, tally: FindingCounts) -> Operation[bool]:
+    def _lanes(self, findings: list[Finding]) -> Operation[bool]:
         """Tokens of requests that are gone, or of permits that have other tokens now."""
         shards = self._shards or [0]
         lane = keys.lanes(self.queue, shards[0])[self._lane]
@@ -123,7 +122,7 @@ class Dispatch:
         self._first += _PAGE
         if len(page) < _PAGE:
             shown = f"shard {shards[0]}, " if shards[0] else ""
-            self._report(tally, f"{shown}lane {self._lane}")
+            self._report(findings, f"{shown}lane {self._lane}")
             self._lane, self._first = self._lane + 1, 0
         if self._lane < keys.LANES:
             return False
@@ -143,24 +142,8 @@ class Dispatch:
         )
         self._tokens += len(tokens) - fresh
 
-    def _report(self, tally: FindingCounts, where: str) -> None:
+    def _report(self, findings: list[Finding], where: str) -> None:
         if self._tokens:
-            tally.note("stale", where, f"{plural(self._tokens, 'token')} that no permit waits for")
+            what = f"{plural(self._tokens, 'token')} that no permit waits for"
+            findings.append(Finding("stale", NOTE, what, subject=where))
         self._tokens = 0
-
-    def _workers(self, tally: FindingCounts) -> Operation[bool]:
-        """Finds workers whose last beat is old; any leader removes them."""
-        workers = keys.workers(self.queue)
-        asked = [Command(b"ZRANGE", workers, 0, -1, b"WITHSCORES"), Command(b"TIME")]
-        beats, (seconds, _) = yield Batch(asked)
-        before = int(seconds) * 1000 - settings.WORKER_TTL_MS
-        expired = [
-            name
-            for name, beaten in zip(beats[::2], beats[1::2], strict=True)
-            if float(beaten) < before
-        ]
-        for name in expired:
-            tally.note("late", name.decode("utf-8", "replace"), "a worker that has gone")
-        if expired and tally.repair:
-            yield library().expire_workers((workers,), ttl=settings.WORKER_TTL_MS)
-        return True

@@ -1,4 +1,4 @@
-"""fsck: every damage is found, told once, repaired with `repair`, and not found again."""
+"""The walk: every damage is found, reported once, repaired on request, and not found again."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import pytest
 from fairlane import settings
 from fairlane.errors import RedisUnreachable
 from fairlane.operations.control.completion_log import read_completions
-from fairlane.operations.diagnosis import fsck, fsck_dispatch
-from fairlane.operations.diagnosis.fsck import Walk
+from fairlane.operations.diagnosis import dispatch_checks
+from fairlane.operations.diagnosis import walk as walking
+from fairlane.operations.diagnosis.finding import BAD, Finding
+from fairlane.operations.diagnosis.walk import Walk
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Nodes, OnNode
 from fairlane.queue import Queue
@@ -18,7 +20,6 @@ from tests.operations.maintenance.test_registry import (
     ACTIVE,
     DELAYED,
     HOME,
-    WORKERS,
     expected,
     server_ms,
     standing,
@@ -29,7 +30,6 @@ from tests.support.requests import insert as dispatch
 
 if TYPE_CHECKING:
     from fairlane.drivers.sync.driver import SyncDriver
-    from fairlane.operations.diagnosis.finding import Finding
 
 LOGGED = keys.logged("req")
 
@@ -43,24 +43,27 @@ def lane(lane: Lane) -> Lane:
 
 def walk(driver: SyncDriver, *, repair: bool = False, **given: Any) -> list[Finding]:
     """All that one walk finds."""
-    made = Walk("req", repair=repair, **given)
-    found = []
+    made = Walk("req", **given)
+    found: list[Finding] = []
     while not made.is_over:
-        found += driver.run(made.page())
+        page = driver.run(made.page())
+        for finding in page if repair else ():
+            driver.run(finding.apply())
+        found += page
     return found
 
 
 def told(found: list[Finding]) -> list[tuple[str, str]]:
-    """What was found of whom, without what is harmless."""
-    return [(one.kind, one.name) for one in found if not one.is_harmless]
+    """What was found of which request, without what is harmless."""
+    return [(one.check, one.subject) for one in found if one.severity == BAD]
 
 
-def is_repaired(driver: SyncDriver, *expected: tuple[str, str]) -> None:
+def is_found_and_fixed(driver: SyncDriver, *expected: tuple[str, str]) -> None:
     """It is found and only told; then it is found and repaired; then it is not there any more."""
     for _ in range(2):
         found = walk(driver)
         assert told(found) == [*expected]
-        assert all(one.is_left and one.remedy for one in found if not one.is_harmless)
+        assert all(one.is_left and one.remedy for one in found if one.severity == BAD)
     found = walk(driver, repair=True)
     assert told(found) == [*expected]
     assert not any(one.is_left for one in found), found
@@ -107,7 +110,7 @@ def test_whole_requests_are_not_complained_about(lane: Lane, driver: SyncDriver)
     assert held is not None
     assert Queue(driver).request("cancelled").cancel() is True
     Queue(driver, "other").submit_request([b"x"], id="foreign")
-    found = Walk("req", repair=False)
+    found = Walk("req")
     while not found.is_over:
         assert told(driver.run(found.page())) == []
     assert found.looked == 4
@@ -124,7 +127,7 @@ def test_workers_that_go_on_meanwhile_are_not_found_fault_with(driver: SyncDrive
         elif taken := take_slice(driver, count=1):
             held.append(taken)
 
-    made = Walk("req", repair=True)
+    made = Walk("req")
     while not made.is_over:
         found, _ = watch(driver, made.page(), work)
         assert told(found) == []
@@ -159,7 +162,7 @@ def test_a_request_nobody_looks_after_is_put_into_active(lane: Lane, driver: Syn
     """As one that exists and is due now."""
     queued(lane)
     lane.client.delete(ACTIVE)
-    is_repaired(driver, ("forgotten", "r1"))
+    is_found_and_fixed(driver, ("forgotten", "r1"))
     score = lane.client.zscore(ACTIVE, "r1")
     assert score % 1 == 0.5
     assert abs(score - server_ms(lane.client)) < 5000
@@ -175,7 +178,7 @@ def test_a_request_that_ended_meanwhile_is_not_missed(lane: Lane, driver: SyncDr
             lane.complete(lane.take(token))
             lane.client.zrem(ACTIVE, "r1")
 
-    made = Walk("req", repair=True, thorough=False)
+    made = Walk("req", thorough=False)
     assert watch(driver, made.page(), end)[0] == []
     assert lane.client.zcard(ACTIVE) == 0
 
@@ -183,7 +186,7 @@ def test_a_request_that_ended_meanwhile_is_not_missed(lane: Lane, driver: SyncDr
 def test_an_unlogged_ending_is_logged_once(lane: Lane, driver: SyncDriver):
     """With its counts; one that has ended just now may be on its way to the log."""
     finished(lane)
-    is_repaired(driver, ("unlogged", "r1"))
+    is_found_and_fixed(driver, ("unlogged", "r1"))
     (ending,) = driver.run(read_completions("req", "0", 0))
     assert (ending.id, ending.state, ending.done) == ("r1", "done", 1)
     young = Lane(driver, lane.client, request_id="r2")
@@ -196,7 +199,7 @@ def test_an_unlogged_ending_is_logged_once(lane: Lane, driver: SyncDriver):
 def test_an_entry_without_a_request_is_dropped(lane: Lane, driver: SyncDriver, mark: str):
     """One that was seen to exist is lost, and that is logged."""
     lane.client.zadd(ACTIVE, {"r1": f"{lane.now}{mark}"})
-    is_repaired(driver, ("no request", "r1"))
+    is_found_and_fixed(driver, ("no request", "r1"))
     endings = driver.run(read_completions("req", "0", 0))
     assert [(one.id, one.state) for one in endings] == ([("r1", "lost")] if mark else [])
 
@@ -214,7 +217,7 @@ def test_an_entry_of_an_ended_or_foreign_request_is_dropped(lane: Lane, driver: 
     walk(driver, repair=True)
     Lane(driver, lane.client, request_id="r2", queue="other").start(1)
     lane.client.zadd(ACTIVE, {"r1": lane.now, "r2": lane.now})
-    is_repaired(driver, ("no request", "r1"), ("no request", "r2"))
+    is_found_and_fixed(driver, ("no request", "r1"), ("no request", "r2"))
     assert lane.client.zcard(ACTIVE) == 0
     assert lane.client.xlen(keys.completed("req")) == 1
 
@@ -224,27 +227,23 @@ def test_what_nothing_of_ours_wrote_is_taken_out(lane: Lane, driver: SyncDriver)
     lane.client.zadd(ACTIVE, {b"a b": 5, b"\xff": 5})
     lane.client.zadd(DELAYED, {b"garbage": 5, b"500|r1#0.1": 5})
     found = walk(driver, repair=True)
-    assert {one.kind for one in found} == {"no request", "unreadable"}
-    assert [one.is_repaired for one in found] == [True] * 4
+    assert {one.check for one in found} == {"no request", "unreadable"}
+    assert [one.is_fixed for one in found] == [True] * 4
     assert not lane.client.exists(ACTIVE, DELAYED)
 
 
-def test_stale_tokens_and_gone_workers_are_counted_only(lane: Lane, driver: SyncDriver):
+def test_stale_tokens_are_only_counted(lane: Lane, driver: SyncDriver):
     """They cost a round trip each, and then they are gone."""
     queued(lane)
     lane.client.lpush(HOME, b"gone#0.1", b"r1#0.999", b"junk")
     lane.client.zadd(DELAYED, {b"5|gone#0.1": 9e12})
-    lane.client.zadd(WORKERS, {"w:1": 1})
     found = walk(driver)
-    assert sorted((one.kind, one.name) for one in found) == [
-        ("late", "w:1"),
+    assert sorted((one.check, one.subject) for one in found) == [
         ("stale", "delayed"),
         ("stale", "lane 5"),
     ]
-    assert "3 tokens" in next(one.what for one in found if one.name == "lane 5")
+    assert "3 tokens" in next(one.what for one in found if one.subject == "lane 5")
     assert told(found) == []
-    walk(driver, repair=True)
-    assert lane.client.zcard(WORKERS) == 0
     lane.client.delete(DELAYED)
 
 
@@ -255,7 +254,7 @@ def test_lost_tokens_are_minted_again(lane: Lane, driver: SyncDriver):
     """One of three: the others stay what they are."""
     queued(lane)
     lane.client.rpop(HOME)
-    is_repaired(driver, ("lost tokens", "r1"))
+    is_found_and_fixed(driver, ("lost tokens", "r1"))
     assert standing(lane.client) == expected(lane)
 
 
@@ -268,7 +267,7 @@ def test_a_token_in_a_workers_hands_is_not_lost(lane: Lane, driver: SyncDriver):
         if name == "1 HGET" and tokens:
             lane.take(tokens.pop())
 
-    made = Walk("req", repair=False)
+    made = Walk("req")
     while not made.is_over:
         assert told(watch(driver, made.page(), show)[0]) == []
 
@@ -277,7 +276,7 @@ def test_expired_leases_are_taken_back(lane: Lane, driver: SyncDriver):
     """Those that expired long ago: nobody leads."""
     lane.take(lane.start(1)[0])
     announced(lane)
-    is_repaired(driver, ("overdue", "r1"))
+    is_found_and_fixed(driver, ("overdue", "r1"))
     assert lane.client.zcard(keys.leases("r1")) == 0
 
 
@@ -291,18 +290,28 @@ def test_a_request_without_a_queued_permit_gets_one(lane: Lane, driver: SyncDriv
     found = walk(driver)
     assert told(found) == [("unsound", "r1")]
     assert "nothing is queued" in found[0].what
-    is_repaired(driver, ("unsound", "r1"))
+    is_found_and_fixed(driver, ("unsound", "r1"))
     lane.now = server_ms(lane.client)
     assert standing(lane.client) == expected(lane)
 
 
+def test_a_request_past_its_deadline_is_sound(lane: Lane, driver: SyncDriver):
+    """Its token was refused and nothing of it starts any more: maintenance ends it."""
+    (token,) = lane.start(1, deadline_ms=1000)
+    announced(lane)
+    lane.later(2000)
+    assert lane.acquire(token).word == "paused"
+    assert told(walk(driver)) == []
+
+
 def test_what_cannot_be_repaired_is_left_to_a_person(lane: Lane, driver: SyncDriver):
-    """A count of what is left that is wrong: the walk says so, and goes on."""
+    """A count of what is left that is wrong: the walk reports it, and goes on."""
     queued(lane, 20)
     lane.client.incr("counter:{r1}")
     for repair in (False, True):
         (found, *_) = walk(driver, repair=repair)
-        assert (found.kind, found.is_left, found.is_by_hand) == ("unsound", True, repair)
+        assert (found.check, found.is_left) == ("unsound", True)
+        assert ("under another id" in found.remedy) == repair
 
 
 def test_what_outlived_the_end_goes(lane: Lane, driver: SyncDriver):
@@ -311,7 +320,7 @@ def test_what_outlived_the_end_goes(lane: Lane, driver: SyncDriver):
     walk(driver, repair=True)
     lane.client.set("counter:{r1}", 1)
     lane.client.persist("req:{r1}")
-    is_repaired(driver, ("left over", "r1"))
+    is_found_and_fixed(driver, ("left over", "r1"))
     assert not lane.client.exists("counter:{r1}")
     assert lane.client.pttl("req:{r1}") > 0
 
@@ -322,7 +331,7 @@ def test_keys_without_a_request_expire_in_a_day(lane: Lane, driver: SyncDriver):
     lane.complete(held, held.ids[:1], keep=True)
     lane.client.delete("req:{r1}")
     before = set(lane.client.keys())
-    is_repaired(driver, ("orphan", "r1"))
+    is_found_and_fixed(driver, ("orphan", "r1"))
     assert set(lane.client.keys()) == before
     assert all(0 < lane.client.pttl(key) <= settings.MARKER_MS for key in before)
 
@@ -335,7 +344,7 @@ def test_one_key_alone_is_known_by_what_it_holds(lane: Lane, driver: SyncDriver,
     for key in set(lane.client.scan_iter()):
         if not key.startswith(part.encode()):
             lane.client.delete(key)
-    is_repaired(driver, ("orphan", "r1"))
+    is_found_and_fixed(driver, ("orphan", "r1"))
 
 
 def test_another_programs_keys_are_told_of_and_left_alone(lane: Lane, driver: SyncDriver):
@@ -349,7 +358,7 @@ def test_another_programs_keys_are_told_of_and_left_alone(lane: Lane, driver: Sy
     before = lane.dump()
     found = walk(driver, repair=True)
     assert told(found) == []
-    assert {one.name for one in found} == {"theirs", "alone", "z"}
+    assert {one.subject for one in found} == {"theirs", "alone", "z"}
     assert lane.dump() == before
     client.flushall()
 
@@ -376,7 +385,7 @@ def test_a_request_that_cannot_be_read_is_told_and_the_others_are_repaired(
         *(("forgotten", f"r{i}") for i in (1, 2, 3)),
         ("unreadable", "r2"),
     ]
-    assert [one.name for one in found if one.is_left] == ["r2"]
+    assert [one.subject for one in found if one.is_left] == ["r2"]
     lane.client.flushall()
 
 
@@ -389,7 +398,7 @@ def test_a_full_redis_is_repaired(lane: Lane, driver: SyncDriver):
         found = walk(driver, repair=True)
     finally:
         lane.client.config_set("maxmemory", 0)
-    assert [(one.kind, one.is_left) for one in found] == [("forgotten", False)]
+    assert [(one.check, one.is_left) for one in found] == [("forgotten", False)]
     assert lane.client.zscore(ACTIVE, "r1") % 1 == 0.5
 
 
@@ -398,7 +407,7 @@ def test_a_refusal_is_told_with_the_finding(lane: Lane, driver: SyncDriver):
     finished(lane)
     lane.client.set(keys.completed("req"), "text")
     found = walk(driver, repair=True)
-    assert [(one.kind, one.is_left) for one in found] == [("unlogged", True)]
+    assert [(one.check, one.is_left) for one in found] == [("unlogged", True)]
     assert "WRONGTYPE" in found[0].remedy
     lane.client.delete(keys.completed("req"))
 
@@ -408,8 +417,8 @@ def test_a_refusal_is_told_with_the_finding(lane: Lane, driver: SyncDriver):
 
 def test_it_goes_page_by_page(lane: Lane, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch):
     """Each page takes a bounded number of steps, and nobody is told twice."""
-    monkeypatch.setattr(fsck, "PAGE", 20)
-    monkeypatch.setattr(fsck_dispatch, "_PAGE", 20)
+    monkeypatch.setattr(walking, "PAGE", 20)
+    monkeypatch.setattr(dispatch_checks, "_PAGE", 20)
     names = {f"r{i}" for i in range(60)}
     for name in names:
         other = Lane(driver, lane.client, request_id=name)
@@ -418,7 +427,7 @@ def test_it_goes_page_by_page(lane: Lane, driver: SyncDriver, monkeypatch: pytes
     for i in range(0, 60, 2):
         lane.client.delete(f"req:{{r{i}}}")
     found: list[Finding] = []
-    made, pages = Walk("req", repair=False), 0
+    made, pages = Walk("req"), 0
     while not made.is_over:
         new, _ = watch(driver, made.page())
         found += new
@@ -442,7 +451,7 @@ def test_the_hourly_walk_only_rebuilds(lane: Lane, driver: SyncDriver):
     finished(other)
     found = walk(driver, repair=True, thorough=False)
     assert sorted(told(found)) == [("forgotten", "r1"), ("unlogged", "r2")]
-    made = Walk("req", repair=True, thorough=False)
+    made = Walk("req", thorough=False)
     steps = []
     while not made.is_over:
         steps += watch(driver, made.page())[1]
@@ -456,12 +465,12 @@ def test_the_hourly_walk_only_rebuilds(lane: Lane, driver: SyncDriver):
 
 def test_an_idle_hourly_walk_asks_for_keys_only(driver: SyncDriver):
     """Nothing else."""
-    assert watch(driver, Walk("req", repair=True, thorough=False).page())[1] == ["Nodes", "SCAN"]
+    assert watch(driver, Walk("req", thorough=False).page())[1] == ["Nodes", "SCAN"]
 
 
 def test_a_primary_that_fails_over_is_walked_under_its_new_name():
     """And the ones that were walked are not walked again."""
-    made = Walk("req", repair=False, thorough=False)
+    made = Walk("req", thorough=False)
 
     def page(*replies: Any) -> list[Any]:
         operation, asked = made.page(), []

@@ -1,0 +1,192 @@
+"""The checks of requests: each takes a page of them, and returns a finding for each damage.
+
+Lost tokens are the exception, because the lanes are read once for many requests: see `Walk`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from fairlane import settings
+from fairlane.common.text import format_duration, plural
+from fairlane.errors import FairlaneError
+from fairlane.model import ENDED_STATES
+from fairlane.operations.batching import run_all, run_each
+from fairlane.operations.diagnosis.finding import BAD, WARN, Finding
+from fairlane.operations.maintenance.registry import reap_all
+from fairlane.operations.submit.intents import seen_to_exist
+from fairlane.protocol import keys
+from fairlane.protocol.scripts import library
+from fairlane.protocol.steps import Batch, Command
+
+if TYPE_CHECKING:
+    from fairlane.protocol.steps import Operation
+
+GRACE_MS = 60_000  # maintenance repairs sooner, if a worker runs
+_LONG_MS = 600_000  # without anything done
+FIELDS = ("state", "queue", "born", "ended", "open", "last_ms", "fresh")
+
+
+class Row(NamedTuple):
+    """A request as its hash describes it."""
+
+    id: str
+    state: str
+    queue: str
+    values: dict[str, str]
+
+    @property
+    def is_over(self) -> bool:
+        """True for a tombstone."""
+        return self.state in ENDED_STATES
+
+    def number(self, name: str) -> int:
+        """A number of the hash; 0 when it is missing."""
+        return int(self.values[name] or 0)
+
+
+class Page(NamedTuple):
+    """Some requests of a queue, and their server's time in ms."""
+
+    queue: str
+    now: int
+    rows: list[Row]
+
+    @property
+    def live(self) -> list[Row]:
+        """The requests that have not ended."""
+        return [row for row in self.rows if not row.is_over]
+
+
+def forgotten(page: Page) -> Operation[list[Finding]]:
+    """Finds requests that are missing in `active`, so that no leader looks after them."""
+    live = [row.id for row in page.live]
+    scores = yield from run_all(
+        [Command(b"ZSCORE", keys.active(page.queue), name) for name in live]
+    )
+    missing = [name for name, score in zip(live, scores, strict=True) if score is None]
+    asked = [Command(b"HGET", keys.request_hash(name), b"state") for name in missing]
+    states = yield from run_all(asked)  # it may have ended meanwhile
+    return [
+        Finding(
+            *("forgotten", BAD, "is not in `active`", "put it there", name),
+            _restore(page.queue, name),
+        )
+        for name, state in zip(missing, states, strict=True)
+        if state is not None and state.decode() not in ENDED_STATES
+    ]
+
+
+def _restore(queue: str, name: str) -> Operation[None]:
+    active = keys.active(queue)
+    # TIME goes where the step with a key goes: it is that clock which counts in `active`.
+    _, (seconds, _) = yield Batch([Command(b"EXISTS", active), Command(b"TIME")])
+    yield library().restore_active((active,), id=name, due=seen_to_exist(int(seconds) * 1000))
+
+
+def unlogged(page: Page) -> Operation[list[Finding]]:
+    """Finds ends without a marker: the completion log does not have them."""
+    ended = [row for row in page.rows if row.is_over]
+    old = [row for row in ended if page.now - row.number("ended") > settings.TOKEN_GRACE_MS]
+    logged = keys.logged(page.queue)
+    asked = [Command(b"ZSCORE", logged, f"{row.id}|{row.number('born')}") for row in old]
+    markers = yield from run_all(asked)
+    return [
+        Finding(
+            *("unlogged", BAD, f"is {row.state}, unlogged", "log its end", row.id),
+            reap_all(page.queue, row.id),  # it reads the end, too
+        )
+        for row, marker in zip(old, markers, strict=True)
+        if marker is None
+    ]
+
+
+def unsound(page: Page) -> Operation[list[Finding]]:
+    """Finds requests whose invariants do not hold; a request that nothing moves is one."""
+    asked = [library().check(keys.request_keys(row.id)) for row in page.rows]
+    replies = yield from run_each(asked)
+    found = []
+    for row, broken in zip(page.rows, replies, strict=True):
+        if isinstance(broken, FairlaneError):
+            found.append(unreadable(row.id, broken))
+        elif broken:
+            what = "; ".join(part.decode() for part in broken)
+            is_left = row.is_over and "accounted" not in what
+            names = ("left over", "tidy its keys") if is_left else ("unsound", "reap and mint")
+            found.append(
+                Finding(names[0], BAD, what, names[1], row.id, _make_sound(page.queue, row))
+            )
+    return found
+
+
+def unreadable(name: str, error: FairlaneError) -> Finding:
+    """Returns the finding of a request that no script can read; a repair can't either."""
+    return Finding("unreadable", BAD, f"can't be read: {error}", "look at its keys", name)
+
+
+def _make_sound(queue: str, row: Row) -> Operation[None]:
+    names = keys.request_keys(row.id)
+    if row.is_over:
+        yield library().expire_leftovers(names, ttl=settings.MARKER_MS)
+    else:
+        yield from reap_all(queue, row.id)
+    if (yield library().check(names)):
+        raise FairlaneError("cancel it and submit it anew under another id")
+
+
+def overdue(page: Page) -> Operation[list[Finding]]:
+    """Finds leases that expired long ago, and no leader takes them back."""
+    live = [row.id for row in page.live]
+    asked = [Command(b"ZCOUNT", keys.leases(name), b"-inf", page.now - GRACE_MS) for name in live]
+    found = []
+    for name, count in zip(live, (yield from run_each(asked)), strict=True):
+        if isinstance(count, int) and count:  # an error is a finding of `unsound`
+            what = f"has {plural(count, 'lease')} that expired more than a minute ago"
+            repair = reap_all(page.queue, name)
+            found.append(Finding("overdue", BAD, what, "take them back", name, repair))
+    return found
+
+
+def idle(page: Page) -> Operation[list[Finding]]:
+    """Finds requests whose producer or handler may be gone: nothing was done for long."""
+    found = _unfed(page)
+    before = page.now - _LONG_MS
+    old = [row for row in page.live if row.state == "active" and row.number("born") < before]
+    asked = []
+    for row in old:
+        asked += [
+            Command(b"ZCARD", keys.leases(row.id)),
+            Command(b"ZCOUNT", keys.retries(row.id), b"-inf", page.now),
+            Command(b"XREVRANGE", keys.results(row.id), b"+", b"-", b"COUNT", 1),
+        ]
+    replies = yield from run_each(asked)
+    for row, held, due, last in zip(old, replies[::3], replies[1::3], replies[2::3], strict=True):
+        if any(isinstance(reply, FairlaneError) for reply in (held, due, last)):
+            continue  # a finding of `unsound`
+        is_idle = not last or int(last[0][0].partition(b"-")[0]) < before
+        if not is_idle or not (held or due or row.number("fresh")):
+            continue
+        if held:
+            remedy = "fairlane status ID names the workers; a handler may hang"
+            what = f"is held, and nothing was done for {format_duration(_LONG_MS)}"
+            found.append(Finding("slow", WARN, what, remedy, row.id))
+        elif (yield Command(b"EXISTS", keys.workers(page.queue))):  # else `workers` is bad
+            remedy = "workers are busy with more urgent lanes: add workers, or lower their limits"
+            what = f"waits, and nothing was done for {format_duration(_LONG_MS)}"
+            found.append(Finding("waiting", WARN, what, remedy, row.id))
+    return found
+
+
+def _unfed(page: Page) -> list[Finding]:
+    what = f"is open, and no chunk has come for {format_duration(_LONG_MS)}"
+    remedy = "submit the same again to go on, or fairlane cancel ID; after an hour it is cancelled"
+    return [
+        Finding("open", WARN, what, remedy, row.id)
+        for row in page.live
+        if row.values["open"] == "1"
+        and page.now - max(row.number("last_ms"), row.number("born")) > _LONG_MS
+    ]
+
+
+REBUILD = (forgotten, unlogged)  # what the dispatch slot must have
+REQUEST = (*REBUILD, unsound, overdue, idle)

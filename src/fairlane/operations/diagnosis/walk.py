@@ -1,0 +1,247 @@
+"""Goes through all of Redis, page by page, and checks the requests and the keys of a queue.
+
+`Walk` goes over every key of every primary, then over the dispatch slot. It keeps no more than a
+page in memory, and may run while workers do.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from fairlane import settings
+from fairlane.common.text import plural
+from fairlane.errors import FairlaneError, RedisUnreachable
+from fairlane.operations.batching import run_all, run_each
+from fairlane.operations.diagnosis.dispatch_checks import Dispatch
+from fairlane.operations.diagnosis.finding import BAD, NOTE, Finding, once
+from fairlane.operations.diagnosis.request_checks import FIELDS, REBUILD, REQUEST, Page, Row
+from fairlane.operations.lease.shards import read_shards
+from fairlane.operations.maintenance.lost_tokens import (
+    Suspect,
+    queued_long,
+    remint_lost,
+    still_lost,
+)
+from fairlane.protocol import keys
+from fairlane.protocol.request_hash import hmget, parse_fields
+from fairlane.protocol.scripts import library
+from fairlane.protocol.steps import Batch, Command, Nodes, OnNode, Operation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+PAGE = 1000  # keys of one SCAN
+_LONG = 20_000  # permits whose tokens are looked for in one call
+_PERMIT = re.compile(rb"[qh]:\d+:.*|p:\d*", re.DOTALL)
+_ENTRY = re.compile(rb"\d{12,}-\d+")
+_FEW = re.compile(rb"\d{1,4}:")
+
+
+def primaries() -> Operation[list[Any]]:
+    """The primaries of a cluster now, by their addresses; one server: [None]."""
+    found: list[Any] = yield Nodes()
+    return found
+
+
+class Walk:
+    """One way through everything that belongs to a queue.
+
+    Without `thorough` it only finds what the dispatch slot must have of the requests: `active` and
+    the completion log. It repairs nothing: `Finding.apply` does.
+    """
+
+    def __init__(self, queue: str, *, thorough: bool = True) -> None:
+        self.queue, self.thorough = queue, thorough
+        self.looked = 0  # requests of this queue
+        self._nodes: list[Any] | None = None
+        self._walked: list[Any] = []
+        self._cursor = b"0"
+        self._suspects: list[Suspect] = []
+        self._dispatch = Dispatch(queue)
+
+    @property
+    def is_over(self) -> bool:
+        """True once there is nothing left to look at."""
+        return self._nodes == [] and (not self.thorough or self._dispatch.is_over)
+
+    def page(self) -> Operation[list[Finding]]:
+        """Looks at the next page. Raises RedisUnreachable; the same page is next then."""
+        if self._nodes != []:
+            return (yield from self._requests())
+        return (yield from self._dispatch.page())
+
+    # The keys of all requests.
+
+    def _requests(self) -> Operation[list[Finding]]:
+        node, cursor, keys_there = yield from self._scan()
+        found: list[Finding] = []
+        live: list[Row] = []
+        parts: dict[str, set[str]] = {}
+        for part, request_id in filter(None, map(keys.part_and_id, keys_there)):
+            parts.setdefault(request_id, set()).add(part)
+        if self.thorough:
+            found += yield from _endless([key for key in keys_there if keys.staging_of(key)])
+        if parts:
+            seconds, _ = yield OnNode(node, Command(b"TIME"))
+            rows, strays = yield from _rows([name for name in parts if "req" in parts[name]])
+            mine = [row for row in rows if row.queue == self.queue]
+            page = Page(self.queue, int(seconds) * 1000, mine)
+            live = page.live
+            found += strays
+            for check in REQUEST if self.thorough else REBUILD:
+                found += yield from check(page)
+            if self.thorough:
+                found += yield from _orphans(parts, {row.id for row in rows})
+            self.looked += len(mine)
+        if cursor is not None:
+            self._step(node, cursor)
+        if self.thorough:
+            found += yield from self._lost_tokens(live)
+        return found
+
+    def _scan(self) -> Operation[tuple[Any, bytes | None, list[bytes]]]:
+        """A node, its next cursor, a page of its keys. A primary that is one no more is left."""
+        if self._nodes is None:
+            self._nodes = yield Nodes()
+        pattern = keys.EVERY_REQUEST_KEY if self.thorough else keys.EVERY_REQUEST_HASH
+        node = self._nodes[0]
+        words = (b"SCAN", self._cursor, b"MATCH", pattern, b"COUNT", PAGE)
+        try:
+            cursor, found = yield OnNode(node, Command(*words))
+        except RedisUnreachable:
+            present = yield Nodes()
+            if node in present:
+                raise
+            self._walked.append(node)
+            self._nodes = [other for other in present if other not in self._walked]
+            self._cursor = b"0"
+            return node, None, []
+        return node, bytes(cursor), found
+
+    def _step(self, node: Any, cursor: bytes) -> None:
+        """The page is done: on with the next one, or the next node."""
+        self._cursor = cursor
+        if cursor == b"0":
+            self._walked.append(node)
+            self._nodes = [other for other in self._nodes or [] if other != node]
+
+    # Tokens.
+
+    def _lost_tokens(self, live: Iterable[Row]) -> Operation[list[Finding]]:
+        """Finds permits whose tokens are nowhere; looks when there are many, and at the end."""
+        for row in live:
+            try:
+                self._suspects += yield from queued_long(row.id)
+            except RedisUnreachable:
+                raise
+            except FairlaneError:  # a finding of `unsound`
+                continue
+        if not self._suspects or (len(self._suspects) < _LONG and self._nodes != []):
+            return []
+        suspects, self._suspects = self._suspects, []
+        spread = yield from read_shards(self.queue)
+        astray: dict[str, list[Suspect]] = {}
+        for one in suspects:
+            if one.shard not in spread.served:
+                astray.setdefault(one.request_id, []).append(one)
+        rest = [one for one in suspects if one.request_id not in astray]
+        what = "has tokens in shards that its queue does not have (any more)"
+        remedy = "move them to where they are looked for"
+        found = [self._reminted("astray", name, what, remedy, astray[name]) for name in astray]
+        for name, lost in (yield from still_lost(self.queue, rest)).items():
+            what = f"waits for {plural(len(lost), 'token')} nowhere to be found"
+            found.append(self._reminted("lost tokens", name, what, "mint them again", lost))
+        return found
+
+    def _reminted(
+        self, check: str, name: str, what: str, remedy: str, permits: list[Suspect]
+    ) -> Finding:
+        return Finding(check, BAD, what, remedy, name, remint_lost(self.queue, permits))
+
+
+def _rows(ids: list[str]) -> Operation[tuple[list[Row], list[Finding]]]:
+    """The requests of these ids, whatever their queue, and what is none.
+
+    An intent given up is neither.
+    """
+    replies = yield from run_each([hmget(name, *FIELDS) for name in ids])
+    rows, strays = [], []
+    for name, reply in zip(ids, replies, strict=True):
+        if isinstance(reply, FairlaneError):
+            # If other keys show that it is a request of ours, it is reported as an orphan, too.
+            what = f"req:{{{name}}} can't be read: another program's, maybe"
+            strays.append(Finding("stray", NOTE, what, subject=name))
+            continue
+        values = dict(zip(FIELDS, parse_fields(FIELDS, reply), strict=True))
+        if values["state"] and values["queue"]:
+            rows.append(Row(name, values["state"], values["queue"], values))
+    return rows, strays
+
+
+# Keys without a request.
+
+
+def _endless(staged: list[bytes]) -> Operation[list[Finding]]:
+    """What a sink keeps is to expire, whether its request is there or not."""
+    ttls = yield from run_all([Command(b"PTTL", key) for key in staged])
+    found = []
+    for key, ttl in zip(staged, ttls, strict=True):
+        if ttl == -1:
+            what, name = f"{key.decode()} has no end", keys.staging_of(key) or ""
+            repair = once(Command(b"PEXPIRE", key, settings.PINNED_MS))
+            found.append(Finding("orphan", BAD, what, "let it expire in a week", name, repair))
+    return found
+
+
+def _orphans(parts: dict[str, set[str]], known: set[str]) -> Operation[list[Finding]]:
+    away = [name for name in parts if "req" not in parts[name]]  # it came on another page
+    asked = [Command(b"HGET", keys.request_hash(name), b"state") for name in away]
+    states = yield from run_each(asked)
+    known |= {
+        name
+        for name, state in zip(away, states, strict=True)
+        if isinstance(state, bytes) and state != b"abandoned"
+    }
+    found = []
+    for name in [name for name in parts if name not in known]:
+        names = keys.request_keys(name)
+        rest = [key for key in names if key != keys.request_hash(name)]
+        ttls = yield Batch([Command(b"PTTL", key) for key in rest])
+        stray = [key for key, ttl in zip(rest, ttls, strict=True) if ttl == -1]
+        here = {keys.request_keys(name)[keys.REQUEST_PARTS.index(p)] for p in parts[name]}
+        if not stray or stray[0] not in here:  # it is reported on the page of its first key
+            continue
+        shown = ", ".join(key.decode() for key in stray)
+        if not (yield from _are_ours(name)):
+            what = f"{shown}: no request, and maybe another program's"
+            found.append(Finding("stray", NOTE, what, subject=name))
+            continue
+        repair = once(library().expire_leftovers(names, ttl=settings.MARKER_MS))
+        what, remedy = f"{shown}: no request", "let them expire in a day"
+        found.append(Finding("orphan", BAD, what, remedy, name, repair))
+    return found
+
+
+def _are_ours(name: str) -> Operation[bool]:
+    """Do these keys look like ours? Other programs may name theirs counter:{x} as well."""
+    stream, _, _, permits, _, retries, results, dead, few = keys.request_keys(name)
+    asked = [
+        Command(b"XINFO", b"GROUPS", stream),
+        Command(b"HSCAN", permits, 0, b"COUNT", 5),
+        Command(b"ZRANGE", retries, 0, 0),
+        Command(b"XRANGE", results, b"-", b"+", b"COUNT", 1),
+        Command(b"XRANGE", dead, b"-", b"+", b"COUNT", 1),
+        Command(b"GETRANGE", few, 0, 5),
+    ]
+    groups, found, waiting, out, buried, bodies = [
+        [] if isinstance(reply, FairlaneError) else reply for reply in (yield from run_each(asked))
+    ]
+    return bool(
+        any(stream in group for group in groups)
+        or (found and any(_PERMIT.fullmatch(text) for text in found[1][1::2]))
+        or any(_ENTRY.fullmatch(entry) for entry in waiting)
+        or any(fields[0] == b"w" for _, fields in out)
+        or any(fields[0] == b"head" for _, fields in buried)
+        or _FEW.match(bytes(bodies))
+    )
