@@ -23,7 +23,6 @@ from fairlane.protocol.steps import (
     Call,
     Command,
     Handle,
-    HandleBatch,
     Handled,
     Nodes,
     OnNode,
@@ -105,7 +104,7 @@ def test_an_operation_may_handle_the_error_of_a_step(kind: str, redis_url: str):
 def test_a_step_that_is_none_of_theirs_is_a_type_error(kind: str, redis_url: str):
     """Handle belongs to the worker's driver."""
     with pytest.raises(TypeError, match="Handle"):
-        perform(kind, redis_url, Handle(None, 0))
+        perform(kind, redis_url, Handle(None))
 
 
 @both
@@ -417,8 +416,8 @@ def test_a_large_batch_is_sent_in_pieces(kind: str, redis_url: str, redis_client
 
 
 def beside(kind: str, url: str, meanwhile: Any, handler: Callable[[], Any]) -> Handled:
-    """What a HandleBatch comes to, whose handler does this."""
-    step = HandleBatch("bunch", meanwhile)
+    """What a Handle comes to, whose handler does this."""
+    step = Handle("leases", meanwhile)
     found: Handled = run(
         kind, url, once(step), patience_s=settings.PATIENCE_S, handle=lambda _: handler()
     )
@@ -444,7 +443,7 @@ def test_an_operation_runs_while_the_handler_does(kind: str, redis_url: str):
 
     found = beside(kind, redis_url, meanwhile(), handler)
     assert (found.result, found.error, seen) == ("fetched", None, [False, True])
-    assert kind == "async" or found.outcomes == threading.current_thread().name
+    assert kind == "async" or found.leases == threading.current_thread().name
 
 
 @pytest.mark.any_command
@@ -457,7 +456,7 @@ def test_an_error_beside_a_handler_does_not_take_its_outcome_along(kind: str, re
         raise RedisUnreachable("no answer")
 
     found = beside(kind, redis_url, meanwhile(), lambda: "done")
-    assert (found.outcomes, type(found.error)) == ("done", RedisUnreachable)
+    assert (found.leases, type(found.error)) == ("done", RedisUnreachable)
 
 
 @both

@@ -24,7 +24,6 @@ from fairlane.protocol.steps import (
     Command,
     Confirm,
     Handle,
-    HandleBatch,
     Message,
     NextChunk,
     Pause,
@@ -34,7 +33,7 @@ from fairlane.protocol.steps import (
 )
 from fairlane.worker.handler.outcome import Outcome
 from fairlane.worker.unit import loop
-from fairlane.worker.unit.lease_batch import LeaseBatch
+from fairlane.worker.unit.leases import LeaseBatch
 from fairlane.worker.unit.unit import Unit
 from tests.explore.names import scored
 from tests.explore.protocol import QUEUE, REQUEST, T0, TAKEN_BY
@@ -74,37 +73,32 @@ class StillRecord:
     def count(self, *_: Any, **__: Any) -> None: ...
 
 
-class OneEach:
-    """Slices of a fixed size."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def knows(self, _: str) -> bool:
-        return True
-
-    def next(self, *_: Any) -> int:
-        return self.size
-
-    def potential_seconds(self, *_: Any) -> float:
-        return 0.0
-
-    def observe(self, *_: Any, **__: Any) -> None: ...
-
-
-class Two:
-    """Two tokens at once, always."""
+class Fixed:
+    """Slices of a fixed size, and always as many tokens in one pop."""
 
     slice_s = 1.0
     is_quick = True
 
-    def next(self, *_: Any) -> int:
-        return 2
+    def __init__(self, size: int, most: int = 1) -> None:
+        self.size, self.most = size, most
+
+    def knows(self, _: str) -> bool:
+        return True
+
+    def entries(self, *_: Any) -> int:
+        return self.size
+
+    def tokens(self, *_: Any) -> int:
+        return self.most
 
     def takes_one(self, *_: Any) -> bool:
-        return False
+        return self.most == 1
 
-    def observe(self, *_: Any) -> None: ...
+    def potential_seconds(self, *_: Any) -> float:
+        return 0.0
+
+    def observe_slice(self, *_: Any) -> None: ...
+    def observe_tokens(self, *_: Any) -> None: ...
     def take_singly(self, *_: Any) -> None: ...
 
 
@@ -182,18 +176,14 @@ def _produce(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
 
 @kind("worker")
 def _work(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
-    sizes: Any = OneEach(role.option("slice", 1))
-    record: Any = StillRecord()
-    measures: Any = NoMeasures()
-    unit: Any = Unit(QUEUE, role.name, "1", record, sizes, measures)
-    return loop.serve(unit)
+    given: Any = (StillRecord(), Fixed(role.option("slice", 1)), NoMeasures())
+    return loop.serve(Unit(QUEUE, role.name, "1", *given))
 
 
 @kind("bunch worker")
 def _work_in_bunches(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
-    sizes: Any = OneEach(role.option("slice", 1))
-    own, spare, measures, two = (made() for made in (StillRecord, StillRecord, NoMeasures, Two))
-    given: Any = (own, sizes, measures, two, (spare,))
+    sizer = Fixed(role.option("slice", 1), 2)
+    given: Any = (StillRecord(), sizer, NoMeasures(), (StillRecord(),))
     return loop.serve(Unit(QUEUE, role.name, "1", *given))
 
 
@@ -413,8 +403,8 @@ class Cast:
 
     def _make_ready(self, actor: Actor) -> None:
         step = actor.step
-        if isinstance(step, (Handle, HandleBatch)):
-            held = step.slice if isinstance(step, Handle) else step.bunch.waiting[0].slice
+        if isinstance(step, Handle):
+            held = step.leases.waiting[0].slice
             actor.fence = (held.k, held.fence)
             return
         one = step.steps[len(actor.partial)] if isinstance(step, Batch) else step
@@ -477,9 +467,7 @@ def plain(value: Any) -> Any:  # noqa: C901, PLR0911, PLR0912  one line for each
         verdicts = [(verdict.entry_id, verdict.verdict) for verdict in value.verdicts]
         return ("outcome", value.position, value.is_over, plain(value.ids), plain(verdicts))
     if isinstance(value, Handle):
-        return ("handle", value.position, plain(value.slice))
-    if isinstance(value, HandleBatch):
-        return ("handle", plain(value.bunch))
+        return ("handle", plain(value.leases))
     if isinstance(value, LeaseBatch):
         return ("bunch", *map(plain, value.waiting))
     if is_dataclass(value) and not isinstance(value, (Unit, type)):
@@ -501,20 +489,21 @@ def plain(value: Any) -> Any:  # noqa: C901, PLR0911, PLR0912  one line for each
     return type(value).__name__
 
 
-def ways(step: Handle | HandleBatch, hows: tuple[str, ...]) -> Iterator[str]:
+def ways(step: Handle, hows: tuple[str, ...]) -> Iterator[str]:
     """Which of the ways a handler may go here."""
-    if isinstance(step, HandleBatch):
+    first, *others = step.leases.waiting
+    if others:
         yield from hows
         return
-    left = len(step.slice.entries) - step.position
+    left = len(first.slice.entries) - first.position
     for how in hows:
         if left > 1 or how not in {"stops", "in parts"}:
             yield how
 
 
-def extension(step: Handle | HandleBatch) -> Call:
+def extension(step: Handle) -> Call:
     """What the supervisor sends while a handler runs."""
-    held = step.slice if isinstance(step, Handle) else step.bunch.waiting[0].slice
+    held = step.leases.waiting[0].slice
     return leases.extend(held.request_id, held.k, held.fence.decode(), held.op.decode())
 
 

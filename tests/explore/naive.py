@@ -16,6 +16,7 @@ import redis
 
 from fairlane.protocol.scripts import Script
 from fairlane.protocol.steps import Batch, Call, Command, Handle, Operation
+from fairlane.worker.unit.leases import Lease, LeaseBatch
 from tests.explore.actors import Role, kind
 from tests.explore.explorer import System
 from tests.explore.protocol import Protocol
@@ -109,7 +110,9 @@ def serve(worker: str) -> Operation[None]:
             continue  # NOGROUP: the request is over, the token is stale
         if read:
             entry_id, fields = read[0][1][0]
-            yield Handle(Taken(worker, entry_id, ((entry_id, fields),)), 0)
+            taken: Any = Taken(worker, entry_id, ((entry_id, fields),))
+            lease = Lease(taken, record=None)  # type: ignore[arg-type]
+            yield Handle(LeaseBatch([lease], 1.0, is_alone=True))
             yield Call(COMPLETE, (b"r",), [entry_id, fields[1]])
         yield Command(b"LPUSH", KEYS["lane"], token)
 

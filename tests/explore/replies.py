@@ -9,15 +9,14 @@ import redis
 
 from fairlane.errors import RedisFull, RedisUnreachable
 from fairlane.model import Slice, Verdict, result_head
-from fairlane.protocol.steps import Batch, Confirmed, HandleBatch, Handled, Pop, Popped, Step
+from fairlane.protocol.steps import Batch, Confirmed, Handle, Handled, Pop, Popped, Step
 from fairlane.worker.handler.outcome import Outcome
 from tests.explore.world import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from fairlane.worker.unit.lease_batch import LeaseBatch
-    from fairlane.worker.unit.unit import Lease
+    from fairlane.worker.unit.leases import Lease, LeaseBatch
 
 
 class Chunk(tuple[bytes, ...]):
@@ -70,10 +69,8 @@ def replay(generator: Generator[Step, Any, Any], replies: tuple[Any, ...]) -> An
             step = generator.throw(SourceFailed())
         elif isinstance(reply, Full):
             step = generator.throw(RedisFull("no room"))
-        elif isinstance(reply, Way) and isinstance(step, HandleBatch):
-            step = generator.send(Handled(handled_in_turn(step.bunch, reply.how)))
-        elif isinstance(reply, Way):
-            step = generator.send(handled(step.slice, step.position, reply.how))
+        elif isinstance(reply, Way) and isinstance(step, Handle):
+            step = generator.send(Handled(handled_in_turn(step.leases, reply.how)))
         else:
             step = generator.send(_told(step, reply))
     return step
@@ -119,12 +116,12 @@ def handled(taken: Slice, position: int, how: str) -> Outcome:
     return outcome
 
 
-def handled_in_turn(bunch: LeaseBatch, how: str) -> list[Lease]:
+def handled_in_turn(batch: LeaseBatch, how: str) -> list[Lease]:
     """The same for several leases; "stops" begins one only."""
     done = []
-    while lease := bunch.take():
+    while lease := batch.take():
         done.append(lease)
-        lease.outcome = handled(lease.slice, 0, how)
+        lease.note(handled(lease.slice, lease.position, how))
         if how in {"stops", "in parts"}:
             break
     return done

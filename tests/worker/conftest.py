@@ -64,9 +64,9 @@ def run(request: pytest.FixtureRequest) -> Callable[..., Outcome]:
     ) -> Outcome:
         record = record or record_of_its_own()
         if request.param == "sync":
-            return Runner(shape_of(handler), record).run(taken, position)
+            return Runner(shape_of(handler), record).run_slice(taken, position)
         runner = Runner(shape_of(made_async(handler)), record)
-        return asyncio.run(runner.run_async(taken, position))
+        return asyncio.run(runner.run_slice_async(taken, position))
 
     return go
 

@@ -7,14 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fairlane.common import clock
 from fairlane.drivers.cluster.slot_map import key_of
 from fairlane.model import Slice
-from fairlane.protocol.steps import Batch, Command, HandleBatch
+from fairlane.protocol.steps import Batch, Command, Handle, Handled
 from fairlane.worker import Context, batch_handler
 from fairlane.worker.handler.handlers import shape_of
+from fairlane.worker.handler.outcome import Outcome
 from fairlane.worker.lease_board import LeaseBoard, LeaseRecord
 from fairlane.worker.metrics import Metrics
-from fairlane.worker.unit.sizing import SliceSizer
+from fairlane.worker.unit.dispatch import FollowUps
+from fairlane.worker.unit.leases import Acquired, Lease, hold
+from fairlane.worker.unit.loop import work
+from fairlane.worker.unit.sizing import Sizer
 from fairlane.worker.unit.unit import Unit
 from tests.support.servers import backends
 
@@ -23,7 +28,6 @@ if TYPE_CHECKING:
 
     from fairlane.model import Entry
     from fairlane.protocol.steps import Operation
-    from fairlane.worker.handler.outcome import Outcome
 
 OP = b"0123456789abcdef0123456789abcdef"
 TAKEN_MS = 1_700_000_000_500
@@ -60,7 +64,7 @@ def record_of_its_own() -> LeaseRecord:
 
 def unit_of_its_own(slice_ms: float = 20.0) -> Unit:
     """A unit that holds nothing and has learned nothing."""
-    return Unit("req", "w:1", "7", record_of_its_own(), SliceSizer(slice_ms), Metrics("req"))
+    return Unit("req", "w:1", "7", record_of_its_own(), Sizer(slice_ms), Metrics("req"))
 
 
 def granted(
@@ -91,8 +95,10 @@ def unnoted(operation: Operation[Any]) -> Operation[Any]:
 
 
 def _ask_without_note(step: Any) -> Operation[Any]:
-    if isinstance(step, HandleBatch) and step.meanwhile is not None:
-        return (yield HandleBatch(step.bunch, unnoted(step.meanwhile)))
+    if isinstance(step, Handle):
+        meanwhile = None if step.meanwhile is None else unnoted(step.meanwhile)
+        reply = yield Handle(step.leases, meanwhile)
+        return handled(step, reply) if isinstance(reply, Outcome) else reply
     if not isinstance(step, Batch) or not any(map(is_note, step.steps)):
         return (yield step)
     kept: Any = [one for one in step.steps if not is_note(one)]
@@ -104,6 +110,22 @@ def _ask_without_note(step: Any) -> Operation[Any]:
     )
     rest = iter(replies)
     return [1 if is_note(one) else next(rest) for one in step.steps]
+
+
+def handled(step: Handle, outcome: Outcome) -> Handled:
+    """The reply to a step of one lease that came to this outcome."""
+    lease = step.leases.take()
+    assert lease is not None
+    lease.note(outcome)
+    return Handled([lease])
+
+
+def work_off(unit: Unit, taken: Slice, lane: bytes = b"") -> Operation[list[Any]]:
+    """A unit's way with the one lease that it holds; returns what is to be dispatched."""
+    record, returned = unit.free.pop(), FollowUps(unit.queue, lane)
+    hold(record, taken, clock.mono_s())
+    yield from unnoted(work(unit, Acquired(lane, [Lease(taken, record)]), returned))
+    return returned.calls()
 
 
 def is_note(step: Any) -> bool:

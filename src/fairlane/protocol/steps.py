@@ -262,36 +262,22 @@ class Hurry:
 
 
 class Handle:
-    """Runs the handler over a slice, from entry `position` on; the reply is a worker's Outcome.
+    """Runs the handler over leases in turn, and `meanwhile` an operation beside it.
 
-    `record` is where its lease stands, None for the unit's own.
+    `leases` are a worker's LeaseBatch, from which both may take. The reply is a Handled.
     """
 
-    __slots__ = ("position", "record", "slice")
+    __slots__ = ("leases", "meanwhile")
 
-    def __init__(self, slice_: Any, position: int, record: Any = None) -> None:
-        self.slice = slice_
-        self.position = position
-        self.record = record
-
-
-class HandleBatch:
-    """Runs the handler over several leases in turn, and `meanwhile` an operation beside it.
-
-    The reply is a Handled. Both may be told to stop early; see a worker's Bunch.
-    """
-
-    __slots__ = ("bunch", "meanwhile")
-
-    def __init__(self, bunch: Any, meanwhile: Operation[Any] | None = None) -> None:
-        self.bunch = bunch
+    def __init__(self, leases: Any, meanwhile: Operation[Any] | None = None) -> None:
+        self.leases = leases
         self.meanwhile = meanwhile
 
 
 class Handled(NamedTuple):
-    """What a HandleBatch came to: what the handler did, and the operation's result or error."""
+    """What a Handle came to: leases that had their turn, and the operation's result or error."""
 
-    outcomes: Any
+    leases: Any
     result: Any = None
     error: Exception | None = None
 
@@ -322,7 +308,6 @@ Step = (
     | NextChunk
     | Hurry
     | Handle
-    | HandleBatch
     | UntilHandled
 )
 Operation = Generator[Step, Any, T]

@@ -20,10 +20,9 @@ from fairlane.worker.handler.runner import Runner
 from fairlane.worker.lease_board import LeaseBoard
 from fairlane.worker.process.child import Assignment
 from fairlane.worker.process.pool import ProcessPool
-from fairlane.worker.unit.settle import work_off
 from tests.support.workers import Folder, broken, check_told_once, is_alive
 from tests.worker.handlers import echo, spend_async
-from tests.worker.parts import ON_SINGLE, entries_of, slice_of, unit_of_its_own
+from tests.worker.parts import ON_SINGLE, entries_of, slice_of, unit_of_its_own, work_off
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,14 +84,14 @@ def test_a_death_before_the_handler_is_called_charges_nobody(
     queue: Queue, folder: Folder, monkeypatch: pytest.MonkeyPatch, *, is_async: bool
 ):
     """So a sub-request of one attempt is not dead without having run."""
-    name = "go_on_async" if is_async else "go_on"
-    go_on = getattr(Runner, name)
+    name = "run_async" if is_async else "run"
+    run = getattr(Runner, name)
 
-    def die_once(runner: Runner, step: Any) -> Any:
+    def die_once(runner: Runner, leases: Any) -> Any:
         if not folder.noted("died"):
             folder.note("died")
             os.kill(os.getpid(), signal.SIGKILL)
-        return go_on(runner, step)
+        return run(runner, leases)
 
     async def handler(body: bytes) -> bytes:
         return body
@@ -270,8 +269,10 @@ def tokens_in(calls: list[Any]) -> list[Any]:
     found = []
     for call in calls:
         assert isinstance(call, Call)
-        is_insert = call.script.name == "insert_tokens"
-        found.append(str(call.args[-1], "ascii") if is_insert else call.script.name)  # type: ignore[arg-type]
+        if call.script.name == "insert_tokens":
+            found += [arg.decode() for arg in call.args if isinstance(arg, bytes) and b"#" in arg]
+        else:
+            found.append(call.script.name)
     return found
 
 

@@ -118,7 +118,7 @@ def test_an_async_unit_can_still_be_cancelled():
             return body
 
         runner = Runner(shape_of(forever), record_of_its_own())
-        task = asyncio.create_task(runner.run_async(slice_of(b"x"), 0))
+        task = asyncio.create_task(runner.run_slice_async(slice_of(b"x"), 0))
         await entered.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -129,7 +129,7 @@ def test_an_async_unit_can_still_be_cancelled():
 
 def test_an_exception_outside_of_python_code_is_just_told():
     """A built-in has no frame of its own, and ours say nothing."""
-    outcome = Runner(shape_of(bytes.fromhex), record_of_its_own()).run(slice_of(b"x"), 0)
+    outcome = Runner(shape_of(bytes.fromhex), record_of_its_own()).run_slice(slice_of(b"x"), 0)
     assert outcome.verdicts[0].error.startswith("TypeError: fromhex() argument must be str")
 
 
@@ -147,7 +147,7 @@ def test_a_coroutine_from_a_sync_handler_is_a_failure(marker: Callable[..., Any]
         made.append(hidden(body))
         return made[-1]
 
-    outcome = Runner(shape_of(handler), record_of_its_own()).run(slice_of(b"x"), 0)
+    outcome = Runner(shape_of(handler), record_of_its_own()).run_slice(slice_of(b"x"), 0)
     said = outcome.verdicts[0].error
     assert said.startswith("the handler returned a coroutine, which nobody awaits: make the")
     assert inspect.getcoroutinestate(made[0]) == inspect.CORO_CLOSED
@@ -160,7 +160,7 @@ def test_an_awaitable_that_is_no_coroutine_is_a_failure():
         def __await__(self) -> Any:
             yield
 
-    outcome = Runner(shape_of(lambda _: Later()), record_of_its_own()).run(slice_of(b"x"), 0)
+    outcome = Runner(shape_of(lambda _: Later()), record_of_its_own()).run_slice(slice_of(b"x"), 0)
     assert "returned a Later, which nobody awaits" in outcome.verdicts[0].error
 
 
@@ -172,7 +172,7 @@ def test_an_async_unit_that_is_closed_ends():
         return body
 
     async def begin() -> Any:
-        running = Runner(shape_of(forever), record_of_its_own()).run_async(slice_of(b"x"), 0)
+        running = Runner(shape_of(forever), record_of_its_own()).run_slice_async(slice_of(b"x"), 0)
         running.send(None)
         return running
 
@@ -393,7 +393,7 @@ def limited(handler: Callable[..., Any], seconds: float = 0.01) -> Runner:
 
 def test_an_async_handler_is_cancelled_when_its_time_is_over():
     """The others of the slice are done; the text says where it waited."""
-    outcome = asyncio.run(limited(sleepy).run_async(slice_of(b"0", b"1", b"2"), 0))
+    outcome = asyncio.run(limited(sleepy).run_slice_async(slice_of(b"0", b"1", b"2"), 0))
     assert indexes(outcome.ids) == [0, 2]
     (verdict,) = outcome.verdicts
     assert (failed(outcome), verdict.verdict, outcome.timeouts) == ([1], "timeout", 1)
@@ -425,7 +425,7 @@ def test_the_smallest_time_limit_applies(own: float | None, asked: int, expected
     """Of the handler's and the request's."""
     shape = shape_of(sleepy).limited(own)
     runner = Runner(shape, record_of_its_own())
-    outcome = asyncio.run(runner.run_async(slice_of(b"1", time_limit_ms=asked), 0))
+    outcome = asyncio.run(runner.run_slice_async(slice_of(b"1", time_limit_ms=asked), 0))
     assert f"time limit of {expected:g} s\n" in outcome.verdicts[0].error
 
 
@@ -452,7 +452,7 @@ async def fails_late(body: bytes) -> bytes:
 )
 def test_what_a_cancelled_handler_still_says_does_not_count(handler: Any, said: str):
     """Its time is over all the same; an exception is kept as text."""
-    outcome = asyncio.run(limited(handler).run_async(slice_of(b"0", b"1"), 0))
+    outcome = asyncio.run(limited(handler).run_slice_async(slice_of(b"0", b"1"), 0))
     assert indexes(outcome.ids) == [0]
     assert outcome.verdicts[0].verdict == "timeout"
     assert outcome.verdicts[0].error.endswith(said)
@@ -465,7 +465,7 @@ def test_a_handlers_own_timeout_is_a_failure_like_any_other():
         async with asyncio.timeout(0.001):
             return await sleepy(body)
 
-    outcome = asyncio.run(limited(impatient, 60).run_async(slice_of(b"1"), 0))
+    outcome = asyncio.run(limited(impatient, 60).run_slice_async(slice_of(b"1"), 0))
     assert (outcome.verdicts[0].verdict, outcome.timeouts) == ("retry", 0)
     assert outcome.verdicts[0].error.endswith("TimeoutError\n")
 
@@ -475,7 +475,7 @@ def test_a_unit_can_be_ended_while_its_handlers_time_runs():
 
     async def scene() -> None:
         runner = limited(sleepy, 60)
-        task = asyncio.create_task(runner.run_async(slice_of(b"1"), 0))
+        task = asyncio.create_task(runner.run_slice_async(slice_of(b"1"), 0))
         while runner.record.running() is None and not task.done():
             runner.record.hold("r1", "0", 7, b"o" * 32, 100.0, 30.0)
             await asyncio.sleep(0)
@@ -496,7 +496,7 @@ def test_a_batch_of_several_that_takes_too_long_charges_nobody(bodies: list[byte
     async def handler(bodies: list[bytes]) -> list[bytes]:
         return [await sleepy(body) for body in bodies]
 
-    outcome = asyncio.run(limited(handler).run_async(slice_of(*bodies), 0))
+    outcome = asyncio.run(limited(handler).run_slice_async(slice_of(*bodies), 0))
     assert {one.verdict for one in outcome.verdicts} == {verdict}
     assert (len(outcome.verdicts), outcome.position) == (len(bodies), len(bodies))
     assert outcome.timeouts == 1

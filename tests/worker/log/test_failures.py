@@ -39,7 +39,9 @@ def work(made: Failures) -> Callable[..., None]:
     """Calls a handler for each body of a slice."""
 
     def run(handler: Callable[[bytes], Any], *bodies: bytes, **terms: Any) -> None:
-        Runner(shape_of(handler), record_of_its_own(), made).run(slice_of(*bodies, **terms), 0)
+        Runner(shape_of(handler), record_of_its_own(), made).run_slice(
+            slice_of(*bodies, **terms), 0
+        )
 
     return run
 

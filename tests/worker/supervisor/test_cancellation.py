@@ -249,7 +249,7 @@ def run_stopped(
     runner = Runner(shape_of(handler), record)
 
     async def go() -> Outcome:
-        task = asyncio.create_task(runner.run_async(slice_of(*bodies), 0))
+        task = asyncio.create_task(runner.run_slice_async(slice_of(*bodies), 0))
         while not runner.is_calling:  # noqa: ASYNC110  nothing but the call sets it
             await asyncio.sleep(0)
         stop(record, board.held()[0])
@@ -324,7 +324,7 @@ def test_a_unit_goes_on_after_its_call_was_cancelled():
 
     async def again() -> Outcome:
         task = asyncio.current_task()
-        outcome = await Runner(shape_of(quick), runner.record).run_async(slice_of(b"a"), 0)
+        outcome = await Runner(shape_of(quick), runner.record).run_slice_async(slice_of(b"a"), 0)
         assert task is not None
         assert task.cancelling() == 0
         return outcome

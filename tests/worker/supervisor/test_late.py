@@ -35,7 +35,7 @@ def take(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
         made = batch_handler(called) if hasattr(handler, "batch") else called
         shape = shape_of(made)
         taken = slice_of(*bodies, time_limit_ms=int(limit_s * 1000))
-        return Runner(shape, record_of_its_own()).run(taken, 0)
+        return Runner(shape, record_of_its_own()).run_slice(taken, 0)
 
     return go
 

@@ -8,8 +8,7 @@ import pytest
 
 from fairlane.protocol.steps import Call, Confirm, Confirmed
 from fairlane.worker.handler.outcome import Outcome
-from fairlane.worker.unit.settle import work_off
-from tests.worker.parts import entries_of, slice_of, unit_of_its_own
+from tests.worker.parts import entries_of, slice_of, unit_of_its_own, work_off
 
 
 def outcome(position: int, *, first: int = 0) -> Outcome:

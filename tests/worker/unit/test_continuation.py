@@ -13,16 +13,22 @@ from fairlane.protocol.steps import Call, Confirm, Handle, Popped, SingleServer
 from fairlane.worker.lease_board import LeaseBoard, LeaseRecord
 from fairlane.worker.metrics import Metrics
 from fairlane.worker.supervisor.lease_keeper import LeaseKeeper
-from fairlane.worker.unit.continuation import Continuation
-from fairlane.worker.unit.settle import work_off
-from fairlane.worker.unit.sizing import SliceSizer
-from fairlane.worker.unit.token_budget import TokenBudget
+from fairlane.worker.unit.sizing import Sizer
 from fairlane.worker.unit.unit import Unit
 from tests.support.requests import once, pop_token
-from tests.support.requests import work_off as rest
+from tests.support.requests import work_off as finish
 from tests.support.workers import broken, check_told_once
-from tests.worker.parts import ON_SINGLE, entries_of, granted, slice_of, unit_of_its_own
-from tests.worker.unit.test_loop import MORE, SUMMARY, argument, done, names_of, rest_of, take
+from tests.worker.parts import ON_SINGLE, entries_of, granted, slice_of, unit_of_its_own, work_off
+from tests.worker.unit.test_loop import (
+    MORE,
+    SUMMARY,
+    argument,
+    done,
+    names_of,
+    not_begun,
+    rest_of,
+    take,
+)
 
 if TYPE_CHECKING:
     import redis
@@ -57,7 +63,8 @@ def test_a_slice_with_more_behind_it_is_settled_and_goes_on_in_one_round_trip():
     assert names_of(step) == ["complete_and_acquire"]
     step = loop.send([[b"ok", 3, []], granted(b"y", b"z", fence=9, waiting=1)])
     assert names_of(step) == ["handle"]
-    assert step.slice.entries == entries_of(b"y", b"z")
+    (lease,) = step.leases.waiting
+    assert lease.slice.entries == entries_of(b"y", b"z")
     held = unit.record.held()
     assert held is not None
     assert (held.request_id, held.k, held.fence) == ("r1", "0", 9)
@@ -152,7 +159,7 @@ def test_sizes_of_requests_that_end_are_not_remembered(
     way.send(done(1))
     with pytest.raises(StopIteration):
         way.send(reply)
-    assert unit.sizes.knows("r1") is is_known
+    assert unit.sizer.knows("r1") is is_known
 
 
 def _slow(_: Unit, __: LeaseBoard) -> None: ...
@@ -163,8 +170,8 @@ def _drains(_: Unit, board: LeaseBoard) -> None:
 
 
 def _quick(unit: Unit, _: LeaseBoard) -> None:
-    unit.bunches = TokenBudget(20, 128)
-    unit.bunches.observe(32, 0.000_32)
+    unit.sizer = Sizer(20, 128)
+    unit.sizer.observe_tokens(32, 0.000_32)
     unit.free = [*unit.free, *LeaseBoard(7).records]
 
 
@@ -186,7 +193,7 @@ def _spread(_: Unit, board: LeaseBoard) -> None:
 def test_a_lease_does_not_go_on_when(changed: Any, waiting: int, asks: str):
     """Quick ones share round trips; of several shards each has its turn."""
     board = LeaseBoard(1)
-    unit = Unit("req", "w:1", "7", board.records[0], SliceSizer(20), Metrics("req"))
+    unit = Unit("req", "w:1", "7", board.records[0], Sizer(20), Metrics("req"))
     loop, _ = take(unit, granted(b"x", waiting=waiting))
     changed(unit, board)
     assert names_of(loop.send(done(1))) == [asks]
@@ -201,7 +208,7 @@ def test_what_was_stopped_does_not_go_on():
 def test_a_durable_request_has_each_slice_confirmed():
     """WAIT stands behind its complete."""
     unit = unit_of_its_own()
-    way = work_off(unit, slice_of(b"x", waiting=5, durable=1), onward=Continuation(unit, LANE))
+    way = work_off(unit, slice_of(b"x", waiting=5, durable=1), LANE)
     next(way)
     assert isinstance(way.send(done(1)), Confirm)
 
@@ -224,8 +231,9 @@ def test_tokens_for_others_go_out_before_the_handler_runs():
     """Those of complete, and those of acquire."""
     loop, _ = asked(unit_of_its_own())
     step = loop.send([[b"ok", 3, MORE], granted(b"y", tokens=TOKENS)])
-    assert names_of(step) == ["insert_tokens", "insert_tokens"]
-    assert names_of(loop.send([1, 1])) == ["handle"]
+    assert names_of(step) == ["insert_tokens"]
+    assert rest_of(step.steps[0]) == [5, 1, 1, b"r1#1.4", b"r1#2.9", 250]
+    assert names_of(loop.send([1])) == ["handle"]
 
 
 @pytest.mark.parametrize("word", [b"empty", b"busy", b"paused"])
@@ -258,6 +266,7 @@ def test_a_slice_that_comes_too_late_is_given_back(monkeypatch: pytest.MonkeyPat
     loop, _ = asked(unit_of_its_own())
     now[0] += 27.5
     step = loop.send([[b"ok", 3, []], granted(b"y", fence=9)])
+    step = loop.send(not_begun(step))
     assert names_of(step) == ["complete"]
     assert (argument(step, "fence"), argument(step, "done")) == (b"9", 0)
     assert names_of(loop.send([b"ok", 3, MORE])) == ["insert_tokens", "pop"]
@@ -325,7 +334,7 @@ def test_a_process_that_dies_in_it_strands_nothing(
     assert broken(queue, request.id) == []
     told, *more = queue.driver.run(once(call))
     assert (told[0] in {b"already", b"lost"}, more) == (True, [])
-    assert len(rest(queue.driver)) == (4 if reached else 6)
+    assert len(finish(queue.driver)) == (4 if reached else 6)
     check_told_once(request)
 
 

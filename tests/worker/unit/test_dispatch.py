@@ -14,9 +14,10 @@ from fairlane.worker.handler.outcome import Outcome
 from fairlane.worker.lease_board import LeaseBoard
 from fairlane.worker.metrics import Metrics
 from fairlane.worker.unit import dispatch
-from fairlane.worker.unit.lease_batch import FollowUps, fetch
+from fairlane.worker.unit.dispatch import FollowUps
+from fairlane.worker.unit.leases import acquire
 from fairlane.worker.unit.loop import serve
-from fairlane.worker.unit.sizing import SliceSizer
+from fairlane.worker.unit.sizing import Sizer
 from fairlane.worker.unit.unit import Unit
 from tests.worker.parts import granted, unit_of_its_own, unnoted
 from tests.worker.unit.test_lease_batch import echo, handle, held, popped, unit_of
@@ -49,7 +50,7 @@ def spread_unit() -> Unit:
     """A unit of a queue over two shards."""
     board = LeaseBoard(1)
     board.spread(SHARDS)
-    return Unit("req", "w:1", "7", board.records[0], SliceSizer(20), Metrics("req"))
+    return Unit("req", "w:1", "7", board.records[0], Sizer(20), Metrics("req"))
 
 
 # ------------------------------------------------------------------ tokens
@@ -92,7 +93,7 @@ def test_of_several_tokens_those_of_the_node_are_put_off():
     step = loop.send([granted(b"x"), away(3.0), granted(b"y")])
     assert names_of(step) == ["insert_tokens"]
     assert delayed(step.steps[0]) == [5, 0, 1, b"r1#0.3", 3_000]
-    assert names_of(loop.send([1])) == ["handle bunch"]
+    assert names_of(loop.send([1])) == ["handle"]
     assert len(held(unit)) == 2
 
 
@@ -103,7 +104,7 @@ def test_several_tokens_of_one_node_are_all_put_off():
     next(loop)
     loop.send([popped(2)])
     step = loop.throw(away())
-    assert names_of(step) == ["insert_tokens"]
+    assert names_of(step) == ["insert_tokens", "pop"]
     assert delayed(step.steps[0]) == [5, 0, 2, b"r0#0.3", 1_000, b"r1#0.3", 1_000]
     assert held(unit) == []
     assert len(unit.free) == 8
@@ -199,11 +200,12 @@ def test_a_lease_settled_apart_is_left_to_expire_too():
     loop.send([popped(2)])
     step = loop.send([granted(b"x", b"x2"), granted(b"y")])
     replied = handle(step, echo, unit.record)
-    first = replied.outcomes[0]
-    first.outcome = Outcome(1, 0.001, first.outcome.ids[:1], first.outcome.results[:2])
+    first = replied.leases[0]
+    first.seconds = 0.0
+    first.note(Outcome(1, 0.001, first.outcome.ids[:1], first.outcome.results[:2]))
     step = loop.send(replied)
-    while names_of(step) != ["complete"] or isinstance(step, Batch):
-        step = loop.send([[b"ok", 0, []]] * len(step.steps))
+    while argument(step, "keep") != b"1":
+        step = loop.send([b"ok", 0, []])
     step = loop.throw(away())
     assert names_of(step)[-1] == "pop"
     assert held(unit) == []
@@ -278,7 +280,7 @@ def test_a_dispatch_that_is_refused_beside_acquires_is_logged(caplog: pytest.Log
     unit = unit_of()
     returned = FollowUps("req", popped(1).lane)
     returned.more.append(Command(b"RPUSH", b"l", b"t"))
-    fetching: Any = unnoted(fetch(unit, [b"r1#0.3"], returned))
+    fetching: Any = unnoted(acquire(unit, [b"r1#0.3"], returned, 1.0, shared=True))
     assert names_of(next(fetching)) == ["RPUSH", "acquire"]
     with pytest.raises(StopIteration) as end:
         fetching.send([RedisUnfit("NOPERM"), granted(b"x")])

@@ -15,7 +15,6 @@ from fairlane.protocol.steps import (
     Confirm,
     Confirmed,
     Handle,
-    HandleBatch,
     Handled,
     Popped,
     SingleServer,
@@ -25,11 +24,10 @@ from fairlane.worker.handler.runner import Runner
 from fairlane.worker.lease_board import LeaseBoard, LeaseRecord
 from fairlane.worker.metrics import Metrics
 from fairlane.worker.unit.loop import serve
-from fairlane.worker.unit.sizing import SliceSizer
-from fairlane.worker.unit.token_budget import TokenBudget
+from fairlane.worker.unit.sizing import Sizer
 from fairlane.worker.unit.unit import Unit
 from tests.worker.parts import granted, unnoted
-from tests.worker.unit.test_loop import MORE, SUMMARY, argument, names_of, rest_of
+from tests.worker.unit.test_loop import MORE, SUMMARY, argument, names_of, not_begun, rest_of
 
 LANE = b"{req}:5"
 
@@ -37,11 +35,11 @@ LANE = b"{req}:5"
 def unit_of(spare: int = 7, *, each_s: float = 0.001, **changed: Any) -> Unit:
     """A unit that knows its handler: so many seconds a token."""
     board = LeaseBoard(1, spare)
-    bunches = TokenBudget(20, 128)
-    bunches.observe(32, 32 * each_s)
+    sizer = Sizer(20, 128)
+    sizer.observe_tokens(32, 32 * each_s)
     own, *others = board.records
-    given: dict[str, Any] = {"bunches": bunches, "spare": tuple(others)} | changed
-    return Unit("req", "w:1", "7", own, SliceSizer(20), Metrics("req"), **given)
+    given: dict[str, Any] = {"spare": tuple(others)} | changed
+    return Unit("req", "w:1", "7", own, sizer, Metrics("req"), **given)
 
 
 def popped(count: int) -> Popped:
@@ -60,8 +58,8 @@ def take(unit: Unit, count: int, *replies: Any) -> tuple[Any, Any]:
 
 def handle(step: Any, handler: Any, own: LeaseRecord) -> Handled:
     """What a driver answers to the step: the handler has run over the bunch."""
-    assert isinstance(step, HandleBatch)
-    return Handled(Runner(shape_of(handler), own).run_bunch(step.bunch))
+    assert isinstance(step, Handle)
+    return Handled(Runner(shape_of(handler), own).run(step.leases))
 
 
 def echo(body: bytes) -> bytes:
@@ -137,17 +135,17 @@ def test_what_is_refused_does_not_hold_up_the_others():
     assert names_of(step) == ["insert_tokens", "retire"]
     assert rest_of(step.steps[0]) == [5, 1, 1, b"r4#1.4", b"r2#2.9", 250]
     assert held(unit) == ["r0", "r4"]
-    assert names_of(loop.send([2, 1])) == ["handle bunch"]
+    assert names_of(loop.send([2, 1])) == ["handle"]
 
 
 def test_a_request_that_is_broken_does_not_hold_up_the_others(caplog: pytest.LogCaptureFixture):
     """Its error is said, and nobody else's work waits for it."""
     unit = unit_of()
-    loop, step = take(unit, 2, RedisUnfit("WRONGTYPE"), granted(b"x"))
-    assert held(unit) == ["r1"]
+    loop, step = take(unit, 3, RedisUnfit("WRONGTYPE"), granted(b"x"), granted(b"y"))
+    assert held(unit) == ["r1", "r2"]
     settle = loop.send(handle(step, echo, unit.record))
-    assert names_of(loop.send([RedisUnfit("WRONGTYPE")])) == ["pop"]
-    assert names_of(settle) == ["complete"]
+    assert names_of(loop.send([RedisUnfit("WRONGTYPE"), [b"ok", 0, []]])) == ["pop"]
+    assert names_of(settle) == ["complete"] * 2
     assert held(unit) == []
     assert [one.message for one in caplog.records] == [
         "could not show a token of request r0: WRONGTYPE",
@@ -159,7 +157,7 @@ def test_known_requests_share_the_time_of_a_bunch():
     """Ten of 0.5 ms each would be 5 ms; two tokens of it get as many as 10 ms allow."""
     unit = unit_of()
     for name, each_s in (("r0", 0.0005), ("r1", 0.0005)):
-        unit.sizes.observe(name, 500, 500 * each_s)
+        unit.sizer.observe_slice(name, 500, 500 * each_s)
     loop: Any = unnoted(serve(unit))
     next(loop)
     step = loop.send([popped(3)])
@@ -190,7 +188,7 @@ def test_tokens_are_as_long_as_what_waits_behind_them(
         loop.send(handle(step, quick, unit.record))
         last = loop.send([[b"ok", waiting, MORE]] * count)
     else:
-        step = loop.send(Runner(shape_of(quick), unit.record).go_on(step))
+        step = loop.send(handle(step, quick, unit.record))
         if isinstance(step, SingleServer):
             loop.send(None)  # no server has all keys
         last = loop.send([b"ok", waiting, MORE])
@@ -275,8 +273,7 @@ def test_results_do_not_wait_for_the_end_of_a_bunch_that_takes_longer(
     assert [argument(call, "done") for call in settle.steps] == [1, 1]
     assert names_of(loop.send([[b"ok", 0, MORE]] * 2)) == ["insert_tokens"]
     again = loop.send([2])
-    settle = loop.send(handle(again, medium, unit.record))
-    assert [argument(call, "done") for call in settle.steps] == [1]
+    assert argument(loop.send(handle(again, medium, unit.record)), "done") == 1
 
 
 def test_a_drain_gives_back_what_is_not_begun():
@@ -304,6 +301,7 @@ def test_a_grant_that_comes_too_late_is_given_back(monkeypatch: pytest.MonkeyPat
     loop.send([popped(2)])
     now[0] += 28.0
     step = loop.send([granted(b"x"), granted(b"y")])
+    step = loop.send(not_begun(step))
     assert names_of(step) == ["complete"] * 2
     assert {argument(call, "done") for call in step.steps} == {0}
 
@@ -330,7 +328,7 @@ def test_a_retry_is_worked_on_by_itself_after_the_bunch():
     unit = unit_of()
     loop, step = take(unit, 3, [b"alone"], granted(b"x"), [b"alone"])
     loop.send(handle(step, echo, unit.record))
-    step = loop.send([[b"ok", 1, MORE]])
+    step = loop.send([b"ok", 1, MORE])
     assert names_of(step) == ["push", "insert_tokens"]
     assert (step.steps[0].keys, rest_of(step.steps[0])) == ((LANE,), ["r2#0.3"])
     assert argument(step.steps[0], "ttl") == 0
@@ -395,13 +393,13 @@ def test_a_slice_that_overstays_goes_on_in_parts_and_nobody_waits_for_it(
 
     loop, step = take(unit, 2, granted(b"1", b"2"), granted(b"x"))
     back = loop.send(handle(step, slow, unit.record))
-    assert [(argument(c, "done"), argument(c, "keep")) for c in back.steps] == [(0, b"u")]
-    part = loop.send([[b"ok", 1, []]])
+    assert (argument(back, "done"), argument(back, "keep")) == (0, b"u")
+    part = loop.send([b"ok", 1, []])
     assert (argument(part, "done"), argument(part, "keep")) == (1, b"1")
     again = loop.send([b"ok", 1, []])
-    assert isinstance(again, Handle)
-    assert (again.position, again.record is None) == (1, False)
-    last = loop.send(Runner(shape_of(slow), unit.record).go_on(again))
+    (lease,) = again.leases.waiting
+    assert (lease.position, lease.slice.request_id) == (1, "r0")
+    last = loop.send(handle(again, slow, unit.record))
     assert (argument(last, "done"), argument(last, "keep")) == (1, b"u")
     assert names_of(loop.send([b"ended", SUMMARY])) == ["retire", "pop"]
     assert held(unit) == []

@@ -9,26 +9,26 @@ import pytest
 from fairlane import settings
 from fairlane.common import clock
 from fairlane.errors import RedisUnreachable
-from fairlane.model import Token, Verdict
+from fairlane.model import Verdict
 from fairlane.protocol import keys
 from fairlane.protocol.steps import (
     Batch,
     Call,
     Command,
     Handle,
-    HandleBatch,
+    Handled,
     Operation,
     Pop,
     Popped,
     SingleServer,
 )
+from fairlane.worker.handler.handlers import shape_of
 from fairlane.worker.handler.outcome import Outcome
+from fairlane.worker.handler.runner import Runner
 from fairlane.worker.lease_board import LeaseRecord
 from fairlane.worker.lease_memory import COUNTS
 from fairlane.worker.unit.loop import serve
-from fairlane.worker.unit.settle import work_off
-from fairlane.worker.unit.single import use
-from tests.worker.parts import entries_of, granted, slice_of, unit_of_its_own, unnoted
+from tests.worker.parts import entries_of, granted, slice_of, unit_of_its_own, unnoted, work_off
 
 if TYPE_CHECKING:
     from fairlane.worker.unit.unit import Unit
@@ -39,7 +39,7 @@ TOKENS = (b"5", b"1.4", 0)
 MORE = [b"5", b"2.9", 250]
 
 
-def names_of(step: Any) -> list[str]:  # noqa: PLR0911  one case a step
+def names_of(step: Any) -> list[str]:
     """What a step is made of: script names, commands, "handle"."""
     match step:
         case Batch():
@@ -54,8 +54,6 @@ def names_of(step: Any) -> list[str]:  # noqa: PLR0911  one case a step
             return [bytes(step.args[0]).decode()]  # type: ignore[arg-type]
         case Handle():
             return ["handle"]
-        case HandleBatch():
-            return ["handle bunch"]
     raise AssertionError(step)
 
 
@@ -89,6 +87,18 @@ def done(count: int, position: int | None = None, **changed: Any) -> Outcome:
     ids = [entry_id for entry_id, _ in entries_of(*[b"x"] * count)]
     results: list[Any] = [b"head", b"body"] * count
     return Outcome(count if position is None else position, 0.001, ids, results, **changed)
+
+
+def not_begun(step: Any) -> Handled:
+    """What a runner replies whose handler was called for none of the leases."""
+    assert isinstance(step, Handle)
+
+    def never(_: bytes) -> None:
+        raise AssertionError("the handler is called")
+
+    leases = Runner(shape_of(never), step.leases.waiting[0].record).run(step.leases)
+    assert [lease.outcome for lease in leases] == [None] * len(leases)
+    return Handled(leases)
 
 
 # ------------------------------------------------------------------ popping
@@ -184,7 +194,8 @@ def test_a_grant_without_tokens_goes_straight_to_the_handler():
     """No round trip for nothing."""
     _, step = take(unit_of_its_own(), granted(b"x"))
     assert names_of(step) == ["handle"]
-    assert (step.position, step.slice.entries) == (0, entries_of(b"x"))
+    (lease,) = step.leases.waiting
+    assert (lease.position, lease.slice.entries) == (0, entries_of(b"x"))
 
 
 def test_the_lease_is_on_the_board_while_it_is_held(monkeypatch: pytest.MonkeyPatch):
@@ -328,9 +339,9 @@ def test_an_acquire_leaves_the_board_when_its_lease_is_there(monkeypatch: pytest
     unit, seen = unit_of_its_own(), []
     end_acquire = LeaseRecord.end_acquire
 
-    def note(record: LeaseRecord) -> None:
+    def note(record: LeaseRecord, **given: bool) -> None:
         seen.append(record.held() is not None)
-        end_acquire(record)
+        end_acquire(record, **given)
 
     monkeypatch.setattr(LeaseRecord, "end_acquire", note)
     take(unit, granted(b"x"))
@@ -354,14 +365,13 @@ def test_a_slice_that_takes_long_is_settled_in_parts():
     """With keep while something is left; tokens of a part go out before the handler goes on."""
     unit = unit_of_its_own()
     work = work_off(unit, slice_of(b"1", b"2", b"3"))
-    first = next(work)
+    first = next(work).leases.waiting[0]  # type: ignore[union-attr]
+    position = first.position
     part = work.send(done(1))
     assert (names_of(part), argument(part, "keep")) == (["complete"], b"1")  # type: ignore[arg-type]
     assert names_of(work.send([b"ok", 2, MORE])) == ["insert_tokens"]
-    again = work.send([1])
-    assert isinstance(first, Handle)
-    assert isinstance(again, Handle)
-    assert (first.position, again.position) == (0, 1)
+    (again,) = work.send([1]).leases.waiting  # type: ignore[union-attr]
+    assert (position, again.position) == (0, 1)
     assert again.slice is first.slice
     last = work.send(done(2, 3))
     assert (names_of(last), argument(last, "keep")) == (["complete"], b"u")  # type: ignore[arg-type]
@@ -471,12 +481,9 @@ def test_a_unit_that_drains_before_it_began_does_nothing():
 def test_a_token_names_the_queue_its_tokens_return_to():
     """The lane in the reply counts, not the lane popped."""
     unit = unit_of_its_own()
-    one = unnoted(use(unit, Token("r1", "0", "3"), b"{req}:5", goes_on=False))
-    next(one)
-    with pytest.raises(StopIteration) as end:
-        one.send([b"empty", [b"77", b"0.4", 0]])
-    (call,) = end.value.value
-    assert list(call.keys)[1] == keys.lanes("req")[77]
+    _, step = take(unit, [b"empty", [b"77", b"0.4", 0]])
+    assert names_of(step) == ["insert_tokens", "pop"]
+    assert list(step.steps[0].keys)[1] == keys.lanes("req")[77]
 
 
 def test_a_grant_that_comes_when_its_lease_has_all_but_expired_is_given_back(
@@ -491,6 +498,7 @@ def test_a_grant_that_comes_when_its_lease_has_all_but_expired_is_given_back(
     step = loop.send(granted(b"x", tokens=(5, b"1.8", 0)))
     assert names_of(step) == ["insert_tokens"]
     step = loop.send([1])
+    step = loop.send(not_begun(step))
     assert names_of(step) == ["complete"]
     assert argument(step, "done") == 0  # type: ignore[arg-type]
     assert names_of(loop.send([b"lost"])) == ["pop"]

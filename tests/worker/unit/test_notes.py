@@ -12,7 +12,7 @@ from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Popped
 from fairlane.worker.unit.loop import serve
 from tests.support.requests import pop_token
-from tests.worker.parts import granted, is_note, unit_of_its_own
+from tests.worker.parts import granted, handled, is_note, unit_of_its_own
 from tests.worker.unit.test_lease_batch import LANE, held, unit_of
 from tests.worker.unit.test_loop import done, names_of
 
@@ -72,9 +72,10 @@ def test_a_note_that_a_full_redis_refuses_keeps_no_work_back():
     """The audit finds what no note names."""
     unit = unit_of_its_own()
     loop, _ = popped(unit, b"r1#0.3")
-    assert names_of(loop.send([RedisFull("full"), 1, granted(b"x")])) == ["handle"]
+    step = loop.send([RedisFull("full"), 1, granted(b"x")])
+    assert names_of(step) == ["handle"]
     assert held(unit) == ["r1"]
-    assert names_of(loop.send(done(1))) == ["complete"]
+    assert names_of(loop.send(handled(step, done(1)))) == ["complete"]
 
 
 def test_an_acquire_that_fails_is_an_error_though_its_note_was_written():

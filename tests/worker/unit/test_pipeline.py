@@ -8,7 +8,7 @@ import pytest
 
 from fairlane.errors import RedisUnfit, RedisUnreachable
 from fairlane.protocol import keys
-from fairlane.protocol.steps import Batch, HandleBatch, Handled, Popped, UntilHandled
+from fairlane.protocol.steps import Batch, Handle, Handled, Popped, UntilHandled
 from fairlane.worker.handler.handlers import shape_of
 from fairlane.worker.handler.runner import Runner
 from fairlane.worker.unit.loop import serve
@@ -25,7 +25,7 @@ def popped(first: int, count: int, lane: bytes = LANE) -> Popped:
     return Popped(lane, [b"r%d#0.3" % i for i in range(first, first + count)])
 
 
-def streaming(count: int = 4, **changed: Any) -> tuple[Unit, Any, HandleBatch]:
+def streaming(count: int = 4, **changed: Any) -> tuple[Unit, Any, Handle]:
     """A unit that popped as many as it wanted, and is to handle them."""
     unit = unit_of(spare=2 * count - 1, is_alone=True, each_s=0.01 / count, **changed)
     loop: Any = unnoted(serve(unit))
@@ -33,16 +33,16 @@ def streaming(count: int = 4, **changed: Any) -> tuple[Unit, Any, HandleBatch]:
     assert pop.steps[-1].most == count
     assert names_of(loop.send([popped(0, count)])) == ["acquire"] * count
     step: Any = loop.send([granted(b"x") for _ in range(count)])
-    assert names_of(step) == ["handle bunch"]
+    assert names_of(step) == ["handle"]
     return unit, loop, step
 
 
-def handled(unit: Unit, step: HandleBatch, result: Any = None, error: Any = None) -> Handled:
+def handled(unit: Unit, step: Handle, result: Any = None, error: Any = None) -> Handled:
     """The handler is done, and so is what went on meanwhile."""
-    return Handled(Runner(shape_of(echo), unit.record).run_bunch(step.bunch), result, error)
+    return Handled(Runner(shape_of(echo), unit.record).run(step.leases), result, error)
 
 
-def fetched(step: HandleBatch, first: int, *replies: Any) -> Any:
+def fetched(step: Handle, first: int, *replies: Any) -> Any:
     """What goes on meanwhile, until so many of the next are there; its result."""
     beside: Any = step.meanwhile
     next(beside)
@@ -62,7 +62,7 @@ def test_nothing_is_fetched_ahead(why: str):
     """When nothing more is there to fetch, or somebody might wait for it."""
     unit = unit_of(spare=7, is_alone=why != "other units", each_s=0.0025)
     if why == "slow":
-        unit.bunches.observe(1, 0.03)
+        unit.sizer.observe_tokens(1, 0.03)
     loop: Any = unnoted(serve(unit))
     most = next(loop).steps[-1].most
     count = max(2, most - (why == "fewer than wanted"))
@@ -73,7 +73,7 @@ def test_nothing_is_fetched_ahead(why: str):
     if why == "a retry":
         replies[0] = [b"alone"]
     step: Any = loop.send(replies)
-    assert isinstance(step, HandleBatch)
+    assert isinstance(step, Handle)
     assert step.meanwhile is None
 
 
@@ -139,7 +139,7 @@ def test_retries_among_the_next_end_the_stream():
     result = fetched(first, 4, granted(b"y"), [b"alone"], granted(b"z"), [b"alone"])
     assert names_of(loop.send(handled(unit, first, result))) == ["complete"] * 4
     step: Any = loop.send([[b"ok", 0, []]] * 4)
-    assert (names_of(step), step.meanwhile) == (["handle bunch"], None)
+    assert (names_of(step), step.meanwhile) == (["handle"], None)
     assert names_of(loop.send(handled(unit, step))) == ["complete"] * 2
     back: Any = loop.send([[b"ok", 0, []]] * 2)
     assert (back.steps[0].keys, rest_of(back.steps[0])) == ((keys.lanes("req")[5],), ["r7#0.3"])
@@ -152,7 +152,7 @@ def test_retries_among_the_next_end_the_stream():
 def test_what_was_fetched_does_not_wait_for_a_handler_that_takes_long():
     """It goes back uncharged while the handler still runs, and so does what is behind it."""
     unit, loop, first = streaming()
-    running = first.bunch.take()
+    running = first.leases.take()
     beside: Any = first.meanwhile
     next(beside)
     beside.send([popped(4, 4)])
@@ -171,22 +171,22 @@ def test_what_was_fetched_does_not_wait_for_a_handler_that_takes_long():
     with pytest.raises(StopIteration) as end:
         beside.send([7, 7])
     running.record.take_turn()
-    running.outcome = Runner(shape_of(echo), running.record).run(running.slice, 0)
+    running.note(Runner(shape_of(echo), running.record).run_slice(running.slice, 0))
     settle = loop.send(Handled([running], end.value.value))
-    assert [argument(call, "done") for call in settle.steps] == [1]
+    assert argument(settle, "done") == 1
     assert len(held(unit)) == 1
 
 
 def test_what_was_done_before_a_call_that_takes_long_is_settled_meanwhile():
     """Its results are told, and its permits are free."""
     unit, loop, first = streaming()
-    done = first.bunch.take()
+    done = first.leases.take()
     done.record.take_turn()
-    done.outcome = Runner(shape_of(echo), done.record).run(done.slice, 0)
-    running = first.bunch.take()
+    done.note(Runner(shape_of(echo), done.record).run_slice(done.slice, 0))
+    running = first.leases.take()
     beside: Any = first.meanwhile
     next(beside)
-    first.bunch.done.append(done)
+    first.leases.done.append(done)
     wait = beside.send([None])
     assert isinstance(wait, UntilHandled)
     back: Any = beside.send(False)
@@ -194,9 +194,9 @@ def test_what_was_done_before_a_call_that_takes_long_is_settled_meanwhile():
     with pytest.raises(StopIteration) as end:
         beside.send([[b"ok", 0, []]] * 3)
     assert held(unit) == [running.slice.request_id]
-    running.outcome = Runner(shape_of(echo), running.record).run(running.slice, 0)
+    running.note(Runner(shape_of(echo), running.record).run_slice(running.slice, 0))
     settle = loop.send(Handled([running], end.value.value))
-    assert [argument(call, "done") for call in settle.steps] == [1]
+    assert argument(settle, "done") == 1
 
 
 def test_with_every_record_in_hand_nothing_more_is_popped():

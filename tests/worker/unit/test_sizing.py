@@ -1,106 +1,106 @@
-"""How many sub-requests a slice covers."""
+"""How many sub-requests a slice covers, and how many tokens a pop takes."""
 
 from __future__ import annotations
 
 import pytest
 
-from fairlane.worker.unit.sizing import SliceSizer
+from fairlane.worker.unit.sizing import Sizer
 
 
-def grown(sizes: SliceSizer, request_id: str, each_s: float, turns: int = 10) -> list[int]:
+def grown(sizes: Sizer, request_id: str, each_s: float, turns: int = 10) -> list[int]:
     """The sizes asked for while every sub-request takes `each_s`."""
     asked = []
     for _ in range(turns):
-        asked.append(sizes.next(request_id))
-        sizes.observe(request_id, asked[-1], asked[-1] * each_s)
+        asked.append(sizes.entries(request_id))
+        sizes.observe_slice(request_id, asked[-1], asked[-1] * each_s)
     return asked
 
 
 def test_a_request_never_seen_gets_one_sub_request():
     """Nobody knows yet how long one takes."""
-    assert SliceSizer(20).next("r1") == 1
+    assert Sizer(20).entries("r1") == 1
 
 
 def test_a_fast_handler_gets_growing_slices_up_to_a_thousand():
     """Each slice is at most 16 times the one before, and none is longer than 1,000."""
-    assert grown(SliceSizer(20), "r1", 1e-6, 5) == [1, 16, 256, 1000, 1000]
+    assert grown(Sizer(20), "r1", 1e-6, 5) == [1, 16, 256, 1000, 1000]
 
 
 def test_a_slice_is_as_long_as_the_time_allows():
     """20 ms at 0.5 ms each is 40 sub-requests."""
-    assert grown(SliceSizer(20), "r1", 0.0005)[-1] in (39, 40)
+    assert grown(Sizer(20), "r1", 0.0005)[-1] in (39, 40)
 
 
 def test_a_slice_may_take_a_little_longer_rather_than_be_half_as_long():
     """A handler that sleeps for 10 ms takes 10.7."""
-    assert grown(SliceSizer(20), "r1", 0.0107)[-1] == 2
-    assert grown(SliceSizer(20), "r1", 0.012)[-1] == 1
+    assert grown(Sizer(20), "r1", 0.0107)[-1] == 2
+    assert grown(Sizer(20), "r1", 0.012)[-1] == 1
 
 
 @pytest.mark.parametrize("each_s", [0.02, 0.021, 0.5, 30.0])
 def test_a_slow_handler_gets_one_at_a_time(each_s: float):
     """What takes as long as a slice should is delivered alone."""
-    assert set(grown(SliceSizer(20), "r1", each_s)) == {1}
+    assert set(grown(Sizer(20), "r1", each_s)) == {1}
 
 
 def test_a_handler_that_slows_down_is_believed_at_once():
     """A slower measure counts in full, so that no slice is far too long twice."""
-    sizes = SliceSizer(20)
+    sizes = Sizer(20)
     assert grown(sizes, "r1", 1e-5)[-1] > 900
-    sizes.observe("r1", 1000, 10.0)
-    assert sizes.next("r1") == 2
+    sizes.observe_slice("r1", 1000, 10.0)
+    assert sizes.entries("r1") == 2
 
 
 def test_a_handler_that_speeds_up_is_believed_little_by_little():
     """One lucky slice does not make the next one long."""
-    sizes = SliceSizer(20)
-    sizes.observe("r1", 10, 0.1)
-    sizes.observe("r1", 10, 0.0)
-    assert sizes.next("r1") == 3  # 7 ms each: as long as 21 ms are not too many
+    sizes = Sizer(20)
+    sizes.observe_slice("r1", 10, 0.1)
+    sizes.observe_slice("r1", 10, 0.0)
+    assert sizes.entries("r1") == 3  # 7 ms each: as long as 21 ms are not too many
 
 
 def test_a_slice_time_of_zero_means_one():
     """Whoever wants the seed's COUNT 1 gets it, however fast the handler is."""
-    assert set(grown(SliceSizer(0), "r1", 0.0)) == {1}
+    assert set(grown(Sizer(0), "r1", 0.0)) == {1}
 
 
 def test_a_clock_that_did_not_move_divides_nothing():
     """A measure of zero seconds asks for the most that may be asked for."""
-    assert grown(SliceSizer(20), "r1", 0.0, 4) == [1, 16, 256, 1000]
+    assert grown(Sizer(20), "r1", 0.0, 4) == [1, 16, 256, 1000]
 
 
 def test_nothing_worked_off_teaches_nothing():
     """A slice that was given back whole is no measure."""
-    sizes = SliceSizer(20)
-    sizes.observe("r1", 0, 3.0)
-    assert sizes.next("r1") == 1
+    sizes = Sizer(20)
+    sizes.observe_slice("r1", 0, 3.0)
+    assert sizes.entries("r1") == 1
 
 
 def test_requests_are_measured_apart():
     """One request's slow handler does not shorten the other's slices."""
-    sizes = SliceSizer(20)
+    sizes = Sizer(20)
     assert grown(sizes, "fast", 1e-6)[-1] == 1000
     assert grown(sizes, "slow", 1.0)[-1] == 1
-    assert sizes.next("fast") == 1000
+    assert sizes.entries("fast") == 1000
 
 
 def test_only_the_requests_seen_last_are_remembered():
     """A worker that sees a million requests does not keep a million measures."""
-    sizes = SliceSizer(20)
+    sizes = Sizer(20)
     for i in range(1000):
-        sizes.observe(f"r{i}", 10, 1e-5)
-    assert len(sizes._seen) == 256
-    assert sizes.next("r999") > 1
-    assert sizes.next("r0") == 1
+        sizes.observe_slice(f"r{i}", 10, 1e-5)
+    assert len(sizes._requests) == 256
+    assert sizes.entries("r999") > 1
+    assert sizes.entries("r0") == 1
 
 
 def test_a_request_in_use_is_not_the_one_forgotten():
     """What was measured again counts as seen last."""
-    sizes = SliceSizer(20)
+    sizes = Sizer(20)
     for i in range(1000):
-        sizes.observe("busy", 10, 1e-5)
-        sizes.observe(f"r{i}", 10, 1e-5)
-    assert sizes.next("busy") > 1
+        sizes.observe_slice("busy", 10, 1e-5)
+        sizes.observe_slice(f"r{i}", 10, 1e-5)
+    assert sizes.entries("busy") > 1
 
 
 # ------------------------------------------------------------------ how long a token is
@@ -108,23 +108,113 @@ def test_a_request_in_use_is_not_the_one_forgotten():
 
 def test_a_token_of_a_small_request_is_as_long_as_its_slice_was():
     """Nothing is left of it: so many such tokens fit into a slice's time."""
-    assert SliceSizer(20).potential_seconds(1, 1, 0, 3e-6, 0.005) == 3e-6
+    assert Sizer(20).potential_seconds(1, 1, 0, 3e-6, 0.005) == 3e-6
 
 
 def test_a_token_of_a_large_request_is_as_long_as_it_could_go_on():
     """Its slice was short because nobody knew it yet; or others shared the time."""
-    assert SliceSizer(20).potential_seconds(1, 1, 10_000, 3e-6, 0.005) == pytest.approx(3e-3)
-    assert SliceSizer(20).potential_seconds(16, 16, 10_000, 16e-6, 0.0005) == 0.0005
+    assert Sizer(20).potential_seconds(1, 1, 10_000, 3e-6, 0.005) == pytest.approx(3e-3)
+    assert Sizer(20).potential_seconds(16, 16, 10_000, 16e-6, 0.0005) == 0.0005
 
 
 def test_a_token_is_no_longer_than_what_is_left_of_its_request():
-    assert SliceSizer(20).potential_seconds(4, 4, 16, 4e-6, 0.005) == pytest.approx(20e-6)
+    assert Sizer(20).potential_seconds(4, 4, 16, 4e-6, 0.005) == pytest.approx(20e-6)
 
 
 def test_a_token_that_did_not_get_what_it_asked_for_is_as_long_as_its_slice_was():
     """Others have taken the rest, or hold it."""
-    assert SliceSizer(20).potential_seconds(100, 7, 10_000, 7e-6, 0.005) == 7e-6
+    assert Sizer(20).potential_seconds(100, 7, 10_000, 7e-6, 0.005) == 7e-6
 
 
 def test_a_token_of_a_slow_handler_may_be_as_long_as_a_slice():
-    assert SliceSizer(20).potential_seconds(1, 1, 50, 0.002, 0.005) == 0.02
+    assert Sizer(20).potential_seconds(1, 1, 50, 0.002, 0.005) == 0.02
+
+
+# ------------------------------------------------------------------ tokens of a pop
+
+
+def grown_tokens(sizes: Sizer, each_s: float, turns: int = 6, size: int = 0) -> list[int]:
+    """The numbers asked for while every token takes `each_s` and has `size` bytes."""
+    asked = []
+    for _ in range(turns):
+        asked.append(sizes.tokens(1000))
+        sizes.observe_tokens(asked[-1], asked[-1] * each_s, asked[-1] * size)
+    return asked
+
+
+def test_a_worker_begins_with_one_token():
+    """Nobody knows yet how long its handler takes."""
+    sizes = Sizer(20, 128)
+    assert (sizes.tokens(128), sizes.is_quick) == (1, False)
+
+
+def test_a_quick_handler_gets_growing_bunches():
+    """Each is at most four times the one before, and none is longer than the most."""
+    assert grown_tokens(Sizer(20, 128), 1e-6) == [1, 4, 16, 64, 128, 128]
+
+
+def test_a_bunch_is_as_long_as_a_slice_may_take():
+    """20 ms at 1 ms each; half of them for half the time."""
+    sizes = Sizer(20, 128)
+    assert grown_tokens(sizes, 0.001)[-1] in (19, 20)
+    assert sizes.tokens(128, 0.5) in (9, 10)
+
+
+@pytest.mark.parametrize("each_s", [0.02, 0.5, 30.0])
+def test_a_slow_handler_gets_one_token_at_a_time(each_s: float):
+    """So that no token waits in a worker for long."""
+    sizes = Sizer(20, 128)
+    assert set(grown_tokens(sizes, each_s)) == {1}
+    assert not sizes.is_quick
+
+
+def test_after_a_slow_handler_fewer_tokens_are_taken_immediately():
+    """And one that is quick again only little by little."""
+    sizes = Sizer(20, 128)
+    grown_tokens(sizes, 1e-5)
+    sizes.observe_tokens(10, 10.0)
+    assert sizes.tokens(128) == 1
+    assert grown_tokens(sizes, 1e-5, 3) == [1, 1, 1]
+    assert grown_tokens(sizes, 1e-5, 60)[-1] == 128
+
+
+def test_there_are_never_more_than_there_are_records():
+    """Each lease stands on one."""
+    sizes = Sizer(20, 128)
+    grown_tokens(sizes, 1e-6)
+    assert (sizes.tokens(5), sizes.tokens(0)) == (5, 1)
+
+
+def test_big_bodies_make_small_bunches():
+    """A hundred of a mebibyte would be a lot of memory: about four are taken."""
+    assert grown_tokens(Sizer(20, 128), 1e-6, size=1 << 20)[-1] == 4
+
+
+def test_the_most_may_be_one():
+    """Then there are no bunches, however quick the handler is."""
+    assert set(grown_tokens(Sizer(20, 1), 1e-9)) == {1}
+
+
+def test_slices_of_one_sub_request_leave_the_time_of_a_bunch_alone():
+    """A slice time of 0 is about leases, not about round trips."""
+    assert grown_tokens(Sizer(0, 128), 1e-6)[-1] == 128
+
+
+def test_tokens_are_taken_one_by_one_for_a_while():
+    """As many as were asked for; then it goes on as before."""
+    sizes = Sizer(20, 128)
+    grown_tokens(sizes, 1e-6)
+    sizes.take_singly(2)
+    assert [sizes.tokens(128) for _ in range(3)] == [1, 1, 128]
+
+
+def test_one_token_is_enough_when_it_fills_the_time():
+    """Whether or not tokens are taken one by one for a while: that passes, the time does not."""
+    sizes = Sizer(20, 128)
+    assert not sizes.takes_one(128), "nothing is known"
+    grown_tokens(sizes, 1e-6)
+    sizes.take_singly(2)
+    assert not sizes.takes_one(128)
+    assert sizes.takes_one(1), "there is room for one only"
+    grown_tokens(sizes, 0.03)
+    assert sizes.takes_one(128)

@@ -20,7 +20,6 @@ from fairlane.protocol.steps import (
     Command,
     Confirm,
     Handle,
-    HandleBatch,
     Handled,
     Hurry,
     Message,
@@ -55,15 +54,15 @@ class AsyncDriver(Driver[Servers]):
         self,
         operation: Operation[T],
         source: AsyncIterator[list[bytes]] | None = None,
-        handle: Callable[[Handle | HandleBatch], Awaitable[Any]] | None = None,
+        handle: Callable[[Any], Awaitable[Any]] | None = None,
         *,
         until: float = math.inf,
         away_s: float | None = None,
     ) -> T:
         """The operation's result; raises what it raises.
 
-        `source` answers its Pull steps, `handle` its Handle and HandleBatch steps; what goes on
-        meanwhile is run as another task. `until`, `away_s`: see Calls.
+        `source` answers its NextChunk steps. `handle` is called with the leases of its Handle
+        steps; what goes on meanwhile is run as another task. `until`, `away_s`: see Calls.
         """
         runner = _Runner(self, source, handle)
         runner.calls.until, runner.calls.away_s = until, away_s
@@ -212,7 +211,7 @@ class _Runner:
         self,
         driver: AsyncDriver,
         source: AsyncIterator[list[bytes]] | None,
-        handle: Callable[[Handle | HandleBatch], Awaitable[Any]] | None,
+        handle: Callable[[Any], Awaitable[Any]] | None,
         handled: asyncio.Event | None = None,
     ) -> None:
         self.driver = driver
@@ -233,7 +232,7 @@ class _Runner:
         if kind is SingleServer:
             return self.calls.across(step)  # type: ignore[arg-type]
         if kind is Handle and self.handle is not None:
-            return self.handle(step)  # type: ignore[arg-type]
+            return self._handle(step, self.handle)  # type: ignore[arg-type]
         return self._perform(step)
 
     async def _perform(self, step: Step) -> Any:  # noqa: C901, PLR0911  one case a step
@@ -251,8 +250,6 @@ class _Runner:
                 return await self.calls.again(slot_map.key_of(asked), confirm, away_s=asked.away_s)
             case Pause():
                 return await asyncio.sleep(step.seconds)
-            case HandleBatch() if self.handle is not None:
-                return await self._handle_bunch(step, self.handle)
             case UntilHandled() if self.handled is not None:
                 return await _given(self.handled, step.timeout_s)
             case Hurry():  # asyncio cancels the task instead
@@ -269,26 +266,24 @@ class _Runner:
         if self.ear is not None:
             await self.ear.disconnect()
 
-    async def _handle_bunch(
-        self, step: HandleBatch, handle: Callable[[HandleBatch], Awaitable[Any]]
-    ) -> Handled:
+    async def _handle(self, step: Handle, handle: Callable[[Any], Awaitable[Any]]) -> Handled:
         if step.meanwhile is None:
-            return Handled(await handle(step))
+            return Handled(await handle(step.leases))
         handled = asyncio.Event()
         runner = _Runner(self.driver, None, None, handled)
         beside = asyncio.create_task(self.driver.perform(step.meanwhile, runner))
         try:
             for _ in range(2):  # it asks; that goes out; only then a handler may be in the way
                 await asyncio.sleep(0)
-            outcomes = await handle(step)
+            leases = await handle(step.leases)
         except BaseException:
             beside.cancel()
             raise
         handled.set()
         try:
-            return Handled(outcomes, await beside)
+            return Handled(leases, await beside)
         except Exception as error:  # noqa: BLE001  the operation decides what it means
-            return Handled(outcomes, None, error)
+            return Handled(leases, None, error)
 
     async def _nodes(self, _: Connection) -> list[slot_map.Address | None]:
         return self.driver.servers.nodes

@@ -68,11 +68,11 @@ class BackgroundRunner:
         self._calls.put(call)
         sent.wait(_SENT_S)
         try:
-            outcomes = handle()
+            leases = handle()
         finally:
             handled.give()
         done.wait()
-        return Handled(outcomes, result[0], result[1])
+        return Handled(leases, result[0], result[1])
 
     def _start(self) -> None:
         if self._pid != os.getpid():  # a forked child has none of its parent's threads

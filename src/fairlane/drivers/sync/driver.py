@@ -22,7 +22,6 @@ from fairlane.protocol.steps import (
     Command,
     Confirm,
     Handle,
-    HandleBatch,
     Handled,
     Hurry,
     Message,
@@ -73,15 +72,15 @@ class SyncDriver(Driver[Servers]):
         self,
         operation: Operation[T],
         source: Iterator[list[bytes]] | None = None,
-        handle: Callable[[Handle | HandleBatch], Any] | None = None,
+        handle: Callable[[Any], Any] | None = None,
         *,
         until: float = math.inf,
         away_s: float | None = None,
     ) -> T:
         """The operation's result; raises what it raises.
 
-        `source` answers its Pull steps, `handle` its Handle and HandleBatch steps; these are called
-        in the caller's thread, and what goes on meanwhile is run in another.
+        `source` answers its NextChunk steps. `handle` is called in the caller's thread with the
+        leases of its Handle steps; what goes on meanwhile is run in another thread.
         `until`, `away_s`: see Calls.
         """
         runner = _Runner(self, source, handle)
@@ -191,7 +190,7 @@ class _Runner:
         self,
         driver: SyncDriver,
         source: Iterator[list[bytes]] | None,
-        handle: Callable[[Handle | HandleBatch], Any] | None,
+        handle: Callable[[Any], Any] | None,
         beside: tuple[OneShotEvent | None, OneShotEvent | None] = (None, None),
     ) -> None:
         self.driver = driver
@@ -220,9 +219,7 @@ class _Runner:
             case Pause():
                 return clock.sleep(step.seconds)
             case Handle() if self.handle is not None:
-                return self.handle(step)
-            case HandleBatch() if self.handle is not None:
-                return self._handle_bunch(step, self.handle)
+                return self._handle(step, self.handle)
             case UntilHandled() if self.handled is not None:
                 return self.handled.wait(step.timeout_s)
             case Hurry():
@@ -240,15 +237,15 @@ class _Runner:
         if self.ear is not None:
             self.ear.disconnect()
 
-    def _handle_bunch(self, step: HandleBatch, handle: Callable[[HandleBatch], Any]) -> Handled:
+    def _handle(self, step: Handle, handle: Callable[[Any], Any]) -> Handled:
         operation, driver = step.meanwhile, self.driver
         if operation is None:
-            return Handled(handle(step))
+            return Handled(handle(step.leases))
 
         def run(*beside: OneShotEvent) -> Any:
             return driver.perform(operation, _Runner(driver, None, None, (beside[0], beside[1])))
 
-        return driver.beside.handle(partial(handle, step), run)
+        return driver.beside.handle(partial(handle, step.leases), run)
 
     def _nodes(self, _: Connection) -> list[slot_map.Address | None]:
         return self.driver.servers.nodes

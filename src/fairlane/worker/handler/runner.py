@@ -17,12 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterator, Sequence
 
     from fairlane.model import Entry, Slice
-    from fairlane.protocol.steps import Handle
     from fairlane.worker.handler.outcome import Outcome
     from fairlane.worker.lease_board import LeaseRecord
     from fairlane.worker.log.failures import Failures
-    from fairlane.worker.unit.lease_batch import LeaseBatch
-    from fairlane.worker.unit.unit import Lease
+    from fairlane.worker.unit.leases import Lease, LeaseBatch
 
 GRACE_S = 1.5  # a task that was cancelled has this long until its process is killed
 
@@ -56,61 +54,43 @@ class Runner:
             task.uncancel()
         return was_cancelled
 
-    def run_bunch(self, bunch: LeaseBatch) -> list[Lease]:
-        """A sync handler over leases in turn, until it is time to settle.
+    def run(self, batch: LeaseBatch) -> list[Lease]:
+        """Calls a sync handler for leases in turn, until it is time to settle.
 
-        Returns those that had their turn and were not settled meanwhile.
+        Returns the leases that had their turn and were not settled meanwhile.
         """
-        for lease in self._turns(bunch):
-            lease.outcome = self.run(lease.slice, 0)
-        return bunch.take_done()
+        for lease in self._turns(batch):
+            lease.note(self.run_slice(lease.slice, lease.position))
+        return batch.take_done()
 
-    async def run_bunch_async(self, bunch: LeaseBatch) -> list[Lease]:
+    async def run_async(self, batch: LeaseBatch) -> list[Lease]:
         """The same for an async handler."""
-        for lease in self._turns(bunch):
-            lease.outcome = await self.run_async(lease.slice, 0)
-        return bunch.take_done()
+        for lease in self._turns(batch):
+            lease.note(await self.run_slice_async(lease.slice, lease.position))
+        return batch.take_done()
 
-    def _turns(self, bunch: LeaseBatch) -> Iterator[Lease]:
-        """Each lease whose turn it is, while its record is ours, until it is time to settle."""
-        own, is_time = self.record, _Time(bunch.slice_s)
+    def _turns(self, batch: LeaseBatch) -> Iterator[Lease]:
+        """Yields each lease that has its turn, while its record is ours, until it is time.
+
+        The only lease of a unit keeps its turn until it is settled: a death is charged to it.
+        """
+        own, is_alone = self.record, batch.is_alone
+        is_time = None if is_alone else _Time(batch.slice_s)
         try:
-            while not own.is_draining and (lease := bunch.take()):
+            while (is_alone or not own.is_draining) and (lease := batch.take()):
                 self.record = lease.record
                 if lease.record.take_turn():
                     yield lease
-                lease.record.end_turn()
-                bunch.done.append(lease)
-                if is_time.after(lease):
+                if not is_alone:
+                    lease.record.end_turn()
+                batch.done.append(lease)  # from here on its record may be another lease's
+                if is_time is None or is_time.after(lease):
                     break
         finally:
             self.record = own
 
-    def go_on(self, step: Handle) -> Outcome:
-        """A sync handler over (the rest of) one lease, alone or of several."""
-        own = self._turn_to(step.record)
-        try:
-            return self.run(step.slice, step.position)
-        finally:
-            self.record = own
-
-    async def go_on_async(self, step: Handle) -> Outcome:
-        """The same for an async handler."""
-        own = self._turn_to(step.record)
-        try:
-            return await self.run_async(step.slice, step.position)
-        finally:
-            self.record = own
-
-    def _turn_to(self, record: LeaseRecord | None) -> LeaseRecord:
-        """Notes the call in this record, None = the unit's own; returns the record before it."""
-        own = self.record
-        self.record = record or own
-        self.record.take_turn()
-        return own
-
-    def run(self, taken: Slice, position: int) -> Outcome:
-        """A sync handler over the slice from `position` on, until it is time to settle."""
+    def run_slice(self, taken: Slice, position: int) -> Outcome:
+        """Calls a sync handler for the slice from `position` on, until it is time to settle."""
         now, limit_s = perf_counter_ns(), self._limit_s(taken)
         tally = OutcomeBuilder(taken, position, now, limit_s, self._failures)
         if self.shape.is_batch:
@@ -139,7 +119,7 @@ class Runner:
             self.record.rest()
         return tally.outcome(now)
 
-    async def run_async(self, taken: Slice, position: int) -> Outcome:
+    async def run_slice_async(self, taken: Slice, position: int) -> Outcome:
         """The same for an async handler."""
         now = perf_counter_ns()
         tally = OutcomeBuilder(taken, position, now, failures=self._failures)

@@ -21,15 +21,13 @@ from fairlane.common import clock
 from fairlane.drivers.aio.driver import AsyncDriver
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import FairlaneError
-from fairlane.protocol.steps import Handle, HandleBatch
 from fairlane.worker import termination
 from fairlane.worker.handler.runner import Runner
 from fairlane.worker.log.repeats import Repeats, is_redis_away
 from fairlane.worker.metrics import Metrics
 from fairlane.worker.process import signals, stack_dump
 from fairlane.worker.unit.loop import serve
-from fairlane.worker.unit.sizing import SliceSizer
-from fairlane.worker.unit.token_budget import TokenBudget
+from fairlane.worker.unit.sizing import Sizer
 from fairlane.worker.unit.unit import Unit
 
 if TYPE_CHECKING:
@@ -70,12 +68,12 @@ class Assignment:
 
     def units(self) -> list[Unit]:
         """The units of this child; they share what they learn about requests."""
-        sizes, measures = SliceSizer(self.slice_ms), Metrics(self.queue, self.failures)
-        bunches, count = TokenBudget(self.slice_ms, self.tokens), len(self.own)
+        sizer, measures = Sizer(self.slice_ms, self.tokens), Metrics(self.queue, self.failures)
+        count = len(self.own)
         is_alone = count == 1 and self.tokens > 1
         return [
             Unit(
-                self.queue, self.worker, self.started, record, sizes, measures, bunches,
+                self.queue, self.worker, self.started, record, sizer, measures,
                 self.spare[i::count], is_alone,
             )
             for i, record in enumerate(self.own)
@@ -187,14 +185,11 @@ def _serve(assignment: Assignment, unit: Unit) -> None:
     driver.on_cut = record.note_connection_loss
     runner = Runner(assignment.shape, record, assignment.failures)
 
-    def handle(step: Handle | HandleBatch) -> Any:
-        return runner.go_on(step) if isinstance(step, Handle) else runner.run_bunch(step.bunch)
-
     while unit.record.is_waiting and not unit.record.is_draining:
         clock.sleep(_PATIENT_S)
     while not unit.record.is_draining:
         try:
-            driver.run(serve(unit), handle=handle)
+            driver.run(serve(unit), handle=runner.run)
         except FairlaneError as error:
             _report(assignment, driver, error)
             clock.sleep(1)
@@ -233,16 +228,11 @@ async def _serve_async(assignment: Assignment, units: list[Unit]) -> None:
     runners = [Runner(assignment.shape, unit.record, assignment.failures) for unit in units]
 
     async def work(unit: Unit, runner: Runner) -> None:
-        async def handle(step: Handle | HandleBatch) -> Any:
-            if isinstance(step, Handle):
-                return await runner.go_on_async(step)
-            return await runner.run_bunch_async(step.bunch)
-
         while unit.record.is_waiting and not unit.record.is_draining:  # noqa: ASYNC110
             await asyncio.sleep(_PATIENT_S)
         while not unit.record.is_draining:
             try:
-                await driver.run(serve(unit), handle=handle)
+                await driver.run(serve(unit), handle=runner.run_async)
             except FairlaneError as error:
                 _report(assignment, driver, error)
                 await asyncio.sleep(1)

@@ -9,11 +9,13 @@ the calls for it are kept, and are sent with a later batch.
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fairlane import settings
 from fairlane.common import clock
 from fairlane.errors import FairlaneError, NodeAway
+from fairlane.operations.lease import tokens
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Call, Command, Operation
 
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from fairlane.model import Token
-    from fairlane.operations.lease.tokens import Minted
     from fairlane.worker.unit.unit import Unit
 
 _log = logging.getLogger("fairlane.worker")
@@ -30,10 +31,53 @@ _QUIET_S = 10.0  # between two such lines of the log
 _LEAST_MS, _MOST_MS = 1_000, 15_000
 
 
+@dataclass(slots=True)
+class FollowUps:
+    """What replies ask to dispatch, of many requests, in few calls."""
+
+    queue: str
+    lane: bytes = b""  # the key of the list the tokens came from
+    minted: list[tokens.Minted] = field(default_factory=list)
+    endings: list[tokens.Ending] = field(default_factory=list)
+    more: list[Command | Call] = field(default_factory=list)
+
+    def add(self, request_id: str, word: bytes, rest: list[Any]) -> None:
+        """Adds what a reply with this word brought."""
+        if word == b"ended":
+            self.endings.append((request_id, rest))
+        elif rest:
+            self.minted.append((request_id, rest))
+
+    def add_settled(self, request_id: str, reply: list[Any]) -> None:
+        """Adds what the reply to a complete brought; a lost lease is another holder's now."""
+        if reply[0] in {b"ok", b"already", b"ended"}:
+            self.add(request_id, reply[0], reply[-1])
+
+    def put_back(self, rest: Iterable[Token]) -> None:
+        """Adds tokens that are still good: they are the next of their lane again."""
+        if names := [token.text for token in rest]:
+            self.more += tokens.push(self.lane, names)
+
+    def calls(self) -> list[Command | Call]:
+        """Removes and returns all calls."""
+        calls, self.more = self.more, []
+        if self.minted:
+            calls += tokens.insert_all(self.queue, self.minted)
+            self.minted = []
+        if self.endings:
+            calls += tokens.retire_all(self.queue, self.endings)
+            self.endings = []
+        return calls
+
+
+def dispatch(unit: Unit, returned: FollowUps) -> Operation[None]:
+    """Sends what is to be dispatched, if there is anything."""
+    if calls := returned.calls():
+        yield from send(unit, calls)
+
+
 def send(unit: Unit, calls: Sequence[Command | Call]) -> Operation[None]:
     """Sends these calls. Those for a shard that is away are kept, and do not delay the others."""
-    if not calls:
-        return
     if unit.turns.is_one:
         yield Batch(calls)
         return
@@ -71,7 +115,7 @@ def log_refusals(replies: Iterable[Any]) -> None:
         _log.warning("could not dispatch what a reply asked for: %s", error)
 
 
-def put_off(unit: Unit, token: Token, lane: bytes, error: NodeAway) -> Minted:
+def put_off(unit: Unit, token: Token, lane: bytes, error: NodeAway) -> tokens.Minted:
     """Returns the entry that dispatches a token again later, because its request's node is away.
 
     `lane` is the key of the list that the token came from.

@@ -8,34 +8,43 @@ from fairlane import settings
 from fairlane.errors import FairlaneError, NodeAway
 from fairlane.operations.lease import tokens
 from fairlane.protocol import keys
-from fairlane.protocol.steps import Batch, Call, Command, Operation, Pause
-from fairlane.worker.unit.dispatch import ask_all, keep_unsent, log_refusals, note_away
-from fairlane.worker.unit.lease_batch import FollowUps, fetch, work_bunch
-from fairlane.worker.unit.pipeline import SHARE, may_stream, stream
-from fairlane.worker.unit.single import use
+from fairlane.protocol.steps import Batch, Call, Command, Handle, Operation, Pause
+from fairlane.worker.unit.dispatch import (
+    FollowUps,
+    ask_all,
+    dispatch,
+    keep_unsent,
+    log_refusals,
+    note_away,
+)
+from fairlane.worker.unit.leases import Acquired, Lease, LeaseBatch, acquire, forget
+from fairlane.worker.unit.pipeline import SHARE, may_prefetch, prefetch
+from fairlane.worker.unit.settle import observe, settle
 
 if TYPE_CHECKING:
+    from fairlane.model import Token
     from fairlane.protocol.steps import Popped
     from fairlane.worker.unit.unit import Unit
 
 
 def serve(unit: Unit) -> Operation[None]:
     """Works until the worker drains."""
-    outgoing: list[Command | Call] = []
+    returned = FollowUps(unit.queue)
     share = SHARE if unit.is_alone else 1.0
     while not unit.record.is_draining:
-        # What the last slice returned goes out in the same round trip as the next pop.
-        outgoing += unit.measures.due()
-        most = unit.bunches.next(len(unit.free), share)
-        popped = yield from _pop(unit, outgoing, most)
-        outgoing = []
+        # What the last leases returned goes out in the same round trip as the next pop.
+        most = unit.sizer.tokens(len(unit.free), share)
+        popped = yield from _pop(unit, [*_outgoing(unit, returned), *unit.measures.due()], most)
         if popped is not None:
-            outgoing = yield from take(unit, popped, most)
-        if unit.unsent:
-            outgoing, unit.unsent = [*unit.unsent, *outgoing], []
-    outgoing += unit.measures.rest()
-    if outgoing:
+            yield from take(unit, popped, most, returned)
+    if outgoing := [*_outgoing(unit, returned), *unit.measures.rest()]:
         yield Batch(outgoing)
+
+
+def _outgoing(unit: Unit, returned: FollowUps) -> list[Command | Call]:
+    """Returns the calls to dispatch, those first that were kept for shards that were away."""
+    unsent, unit.unsent = unit.unsent, []
+    return [*unsent, *returned.calls()]
 
 
 def _pop(unit: Unit, outgoing: list[Command | Call], most: int) -> Operation[Popped | None]:
@@ -64,23 +73,67 @@ def _pop(unit: Unit, outgoing: list[Command | Call], most: int) -> Operation[Pop
     return popped
 
 
-def take(unit: Unit, popped: Popped, most: int) -> Operation[list[Command | Call]]:
-    """Works on what a pop of up to `most` tokens brought; what is to be dispatched."""
-    raw = popped.tokens
-    first = tokens.parse(raw[0])
-    if first is None and keys.is_wake(popped.lane):
-        return _wake_others(popped)
-    # As many as were wanted: there may be more, so it is worth while to fetch ahead.
-    may_be_more = unit.is_alone and unit.bunches.is_quick and len(raw) == most > 1
-    if len(raw) == 1 and not may_be_more:
-        return [] if first is None else (yield from use(unit, first, popped.lane))
-    returned = FollowUps(unit.queue, popped.lane)
-    fetched = yield from fetch(unit, raw, returned, SHARE if may_be_more else 1.0)
-    if may_be_more and may_stream(unit, fetched):
-        return (yield from stream(unit, fetched))
-    return (yield from work_bunch(unit, fetched, []))
+def take(unit: Unit, popped: Popped, most: int, returned: FollowUps) -> Operation[None]:
+    """Works on what a pop of up to `most` tokens brought."""
+    if keys.is_wake(popped.lane):
+        _wake_others(popped, returned)
+        return
+    raw, returned.lane = popped.tokens, popped.lane
+    # As many as were wanted: there may be more, so it is worth while to prefetch.
+    prefetches = unit.is_alone and unit.sizer.is_quick and len(raw) == most > 1
+    share = SHARE if prefetches else 1.0
+    while raw:
+        acquired = yield from acquire(unit, raw, returned, share, shared=len(raw) > 1)
+        alone = yield from work(unit, acquired, returned, prefetches=prefetches)
+        if not alone:
+            return
+        # The others wait in their lane. They would be shown in vain again and again, so for a
+        # while tokens are taken one by one.
+        unit.sizer.take_singly(len(alone))
+        returned.put_back(alone[1:])
+        yield from dispatch(unit, returned)
+        raw, prefetches, share = [alone[0].text.encode()], False, 1.0
 
 
-def _wake_others(popped: Popped) -> list[Command | Call]:
-    """The worker drains, and one word a unit was pushed: those that came to us are put back."""
-    return [*tokens.push(popped.lane, popped.tokens[1:], 2 * settings.BLOCK_MS)]
+def work(
+    unit: Unit, acquired: Acquired, returned: FollowUps, *, prefetches: bool = False
+) -> Operation[list[Token]]:
+    """Handles leases in turn and settles them, until none is left.
+
+    With `prefetches` more are acquired meanwhile. Returns tokens that must be acquired alone.
+    Raises what Redis does, after what was handled is settled, if it can be.
+    """
+    leases, acquired.leases = acquired.leases, []
+    alone = acquired.alone
+    done: list[Lease] = []
+    failure: Exception | None = None
+    prefetches = prefetches and not alone and may_prefetch(unit, leases, done)
+    try:
+        while leases:
+            yield from dispatch(unit, returned)  # before anything else, above all the handler
+            is_alone = len(leases) == 1 and not prefetches
+            batch = LeaseBatch(leases, unit.sizer.slice_s, is_alone=is_alone)
+            beside = prefetch(unit, batch, done, returned.lane) if prefetches else None
+            done, acquired, error = yield Handle(batch, beside)
+            leases = batch.leave()
+            observe(unit, done)
+            if error is not None:  # what was not begun is given back
+                done, leases, prefetches, failure = done + leases, [], False, error
+            elif prefetches:
+                returned.lane, prefetches, alone = acquired.lane, not leases, acquired.alone
+                leases, acquired.leases = leases + acquired.leases, []
+                prefetches = prefetches and not alone and may_prefetch(unit, leases, done)
+            if not prefetches:
+                leases, done = (yield from settle(unit, done, leases, returned)), []
+    except FairlaneError:  # Redis is away: leases expire, and the leader reaps them
+        forget(unit, [lease.record for lease in (*done, *leases)])
+        raise
+    if failure is not None:
+        yield from dispatch(unit, returned)
+        raise failure
+    return alone
+
+
+def _wake_others(popped: Popped, returned: FollowUps) -> None:
+    """Puts back the words that wake other units of a worker that drains; one word is for us."""
+    returned.more += tokens.push(popped.lane, popped.tokens[1:], 2 * settings.BLOCK_MS)

@@ -1,162 +1,177 @@
-"""What becomes of a lease that was worked on: settled, in parts when it takes long."""
+"""Settles leases, and returns those that their unit goes on with."""
 
 from __future__ import annotations
 
 import logging
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from fairlane import settings
 from fairlane.common import clock
 from fairlane.errors import NodeAway
-from fairlane.operations.lease import tokens
 from fairlane.operations.lease.leases import complete
 from fairlane.operations.submit.durability import confirm_settled
-from fairlane.protocol.steps import Call, Command, Handle, Operation
-from fairlane.worker.unit.dispatch import send
+from fairlane.protocol.steps import Batch, Call, Command, LazySteps, Operation
+from fairlane.worker.unit.continuation import is_likely, settle_and_acquire
+from fairlane.worker.unit.dispatch import ask_all, dispatch, note_away
+from fairlane.worker.unit.leases import Lease, release
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from fairlane.model import Slice
+    from fairlane.operations.lease.leases import Part
     from fairlane.worker.handler.outcome import Outcome
-    from fairlane.worker.lease_board import LeaseRecord
-    from fairlane.worker.unit.continuation import Continuation
+    from fairlane.worker.unit.dispatch import FollowUps
     from fairlane.worker.unit.unit import Unit
 
 _log = logging.getLogger("fairlane.worker")
+_NOTHING: Part = ([], [], [])
 
 
-def work_off(
-    unit: Unit,
-    taken: Slice,
-    record: LeaseRecord | None = None,
-    first: Outcome | None = None,
-    asked: int = 0,
-    onward: Continuation | None = None,
-) -> Operation[list[Command | Call]]:
-    """Handles a slice and settles it, in parts when it takes long; what is to be dispatched.
+def settle(
+    unit: Unit, done: list[Lease], waiting: list[Lease], returned: FollowUps
+) -> Operation[list[Lease]]:
+    """Settles leases that had their turn, and gives back those that would wait for too long.
 
-    `first` is what a first run of the handler over it came to. `record` is where the lease stands,
-    None for the unit's own; `asked`, as of a Lease; with `onward` it may go on by itself.
+    Returns the others: one that goes on, and those that still wait. One lease is settled by itself,
+    as are those that need several calls; several share a round trip.
     """
-    position, seconds, count = 0, 0.0, len(taken.entries)
-    while True:
-        outcome: Outcome = first or (yield Handle(taken, position, record))
-        first = None
-        seconds += outcome.seconds
-        position = outcome.position
-        keep = position < count and not outcome.is_over and seconds * 1000 < settings.SLICE_HARD_MS
-        outgoing: list[Command | Call] = []
-        if not keep:
-            _observe(unit, taken, position, seconds, asked)
-        is_last = not keep and not outcome.is_over
-        reply = yield from _settle_parts(
-            unit, taken, outcome, outgoing, record or unit.record, onward if is_last else None,
-            keep=keep,
-        )  # fmt: skip
-        count_up(unit, [(taken, outcome, reply[0])], 0 if keep else 1)
-        outgoing += after(unit, taken, reply)
-        if not keep and reply[0] == b"ok" and not taken.waiting:
-            unit.sizes.observe(taken.request_id, position, seconds)
-        if not keep or reply[0] != b"ok":
-            return outgoing
-        yield from send(unit, outgoing)
+    singly = [lease for lease in done if is_apart(lease)]
+    fits = 0 if singly or not waiting else _fitting(unit, done, len(waiting))
+    together = [lease for lease in done if lease not in singly] if singly else done
+    together = together + waiting[fits:]
+    is_only = len(done) + len(waiting) == 1
+    if len(together) == 1:
+        singly = together + singly  # a confirmation takes longer
+    elif together:
+        yield from settle_together(unit, together, returned)
+    going_on = []
+    for lease in singly:
+        if not is_only:
+            yield from dispatch(unit, returned)
+        going_on += yield from _settle_singly(unit, lease, returned, is_only=is_only)
+    return going_on + waiting[:fits]
 
 
-def _settle_parts(
-    unit: Unit,
-    taken: Slice,
-    outcome: Outcome,
-    outgoing: list[Command | Call],
-    record: LeaseRecord,
-    onward: Continuation | None,
-    *,
-    keep: bool,
-) -> Operation[list[Any]]:
-    """Returns the reply to the last part; what the others ask to dispatch joins `outgoing`."""
-    *first, last = outcome.parts()
+def is_apart(lease: Lease) -> bool:
+    """True if a lease that was handled needs more than one call: it is to be kept or confirmed."""
+    outcome = lease.outcome
+    if outcome is None:
+        return False
+    return bool(lease.slice.durable or lease.goes_on or outcome.size > settings.FLUSH_BYTES)
+
+
+def _fitting(unit: Unit, done: list[Lease], count: int) -> int:
+    """Returns how many more leases may wait for their turn: as many as fit a slice's time."""
+    if unit.record.is_draining:
+        return 0
+    if not done:
+        return count
+    seconds = sum([lease.seconds for lease in done])
+    if seconds * count <= unit.sizer.slice_s * len(done):
+        return count
+    return int(unit.sizer.slice_s * len(done) / seconds)
+
+
+# ------------------------------------------------------------------ several
+
+
+def settle_together(
+    unit: Unit, leases: list[Lease], returned: FollowUps, *others: Command | Call
+) -> Operation[Sequence[Any]]:
+    """Settles leases in one round trip; returns the replies to the `others` that go with them."""
+    calls = chain(map(_settlement, leases), others)
+    steps = LazySteps(len(leases) + len(others), calls)
+    batch = Batch(steps, lenient=True, away_s=settings.BATCH_REST_S)
+    replies = yield from ask_all(batch)
+    _note_all(unit, leases, replies[: len(leases)], returned)
+    return replies[len(leases) :]
+
+
+def _settlement(lease: Lease) -> Call:
+    """Returns the call that settles a lease that was handled, or gives back one not begun."""
+    outcome = lease.outcome
+    if outcome is None:
+        return complete(lease.slice, *_NOTHING, keep=False)
+    return complete(lease.slice, outcome.ids, outcome.results, outcome.verdicts, keep=False)
+
+
+def _note_all(unit: Unit, leases: list[Lease], replies: Sequence[Any], returned: FollowUps) -> None:
+    """Counts what was settled, and adds what is to be dispatched."""
+    runs: list[tuple[Slice, Outcome, bytes]] = []
+    for lease, reply in zip(leases, replies, strict=True):
+        taken, outcome = lease.slice, lease.outcome
+        word = b""
+        if isinstance(reply, NodeAway):  # then the lease expires
+            note_away(unit, f"left a lease of request {taken.request_id} to expire", reply)
+        elif isinstance(reply, Exception):
+            _log.warning("could not settle a lease of request %s: %s", taken.request_id, reply)
+        else:
+            word = reply[0]
+            returned.add_settled(taken.request_id, reply)
+            _observe_settled(unit, lease, word)
+        if outcome is not None:
+            runs.append((taken, outcome, word))
+    release(unit, leases)
+    if runs:
+        count_up(unit, runs, len(runs))
+
+
+# ------------------------------------------------------------------ one
+
+
+def _settle_singly(
+    unit: Unit, lease: Lease, returned: FollowUps, *, is_only: bool
+) -> Operation[list[Lease]]:
+    """Settles a lease; returns it, or that of the permit's next slice, if the unit goes on.
+
+    If its node is away, the lease expires. `is_only`: the unit has no other lease.
+    """
+    taken, outcome = lease.slice, lease.outcome
+    keep = lease.goes_on
+    *first, last = outcome.parts() if outcome is not None else [_NOTHING]
+    reply: list[Any] | None = None
+    following = None
     try:
         for part in first:
-            reply = yield from _settle(unit, taken, complete(taken, *part, keep=True), record)
-            outgoing += after(unit, taken, reply)
-        if onward is not None and onward.is_likely(taken):
-            return (yield from onward.settle(taken, last))
-        return (yield from _settle(unit, taken, complete(taken, *last, keep=keep), record))
-    except NodeAway:
-        yield from send(unit, outgoing)
-        raise
+            reply = yield from _complete(unit, lease, part, keep=True)
+            returned.add_settled(taken.request_id, reply)
+        reply = None
+        if is_only and not keep and is_likely(unit, lease, returned.lane):
+            reply, following = yield from settle_and_acquire(unit, lease, last, returned)
+        if reply is None:
+            reply = yield from _complete(unit, lease, last, keep=keep)
+    except NodeAway as error:
+        yield from dispatch(unit, returned)
+        note_away(unit, f"left a lease of request {taken.request_id} to expire", error)
+        release(unit, [lease])
+        return []
+    returned.add_settled(taken.request_id, reply)
+    if outcome is not None:
+        count_up(unit, [(taken, outcome, reply[0])], 0 if keep else 1)
+    if not keep:
+        _observe_settled(unit, lease, reply[0])
+    elif reply[0] == b"ok" and outcome is not None:
+        lease.position, lease.outcome, lease.goes_on = outcome.position, None, False
+        return [lease]
+    if following is not None:
+        returned.more += unit.measures.due()  # this unit may not come back to its pop for long
+        return [following]
+    release(unit, [lease])
+    return []
 
 
-def while_held(call: Call, record: LeaseRecord) -> Call:
-    """Lets the call that settles a lease be repeated while the lease is held; returns the call.
+def _complete(unit: Unit, lease: Lease, part: Part, *, keep: bool) -> Operation[list[Any]]:
+    """Settles, and waits until a durable request has it confirmed; counts what is not confirmed.
 
-    A failover may take that long, and the work is done. Later the lease is lost anyway, because it
-    can't be extended while its node is away; and the unit has other work to do.
+    The call is repeated while the lease is held: a failover may take that long, and the work is
+    done. Later the lease is lost anyway, because its node can't extend it.
     """
-    left_s = record.deadline - clock.mono_s()
+    taken = lease.slice
+    call = complete(taken, *part, keep=keep)
+    left_s = lease.record.deadline - clock.mono_s()
     call.away_s = min(settings.PATIENCE_S, max(settings.AWAY_S, left_s))
-    return call
-
-
-def _observe(unit: Unit, taken: Slice, position: int, seconds: float, asked: int) -> None:
-    """What a slice teaches about the next one, before it is settled: that may take the next one.
-
-    Sizes are remembered of so many requests only, so not of one that ends now.
-    """
-    if taken.waiting:
-        unit.sizes.observe(taken.request_id, position, seconds)
-    asked = asked if position == len(taken.entries) else 0  # what was stopped says nothing
-    potential_seconds = unit.sizes.potential_seconds(
-        asked, position, taken.waiting, seconds, unit.token_s
-    )
-    unit.bunches.observe(1, potential_seconds)
-
-
-def count_up(unit: Unit, runs: list[tuple[Slice, Outcome, bytes]], slices: int) -> None:
-    """What runs came to, for the board and the queue; what was refused was not settled by us."""
-    found = dict.fromkeys(("done", "failed", "retries", "rejected", "timeouts", "lost", "dead"), 0)
-    seconds = 0.0
-    measured: dict[int, list[Any]] = {}
-    for taken, outcome, word in runs:
-        is_settled = word in {b"ok", b"ended"}
-        failed = _count_failures(found, taken, outcome, is_settled=is_settled)
-        seconds += outcome.seconds
-        found["timeouts"] += outcome.timeouts
-        if not is_settled:
-            found["lost"] += word == b"lost"
-            continue
-        found["done"] += len(outcome.ids)
-        row = measured.get(taken.priority)
-        if row is None:
-            row = measured[taken.priority] = [[], [], 0, 0]
-        row[0] += outcome.waited_ms
-        row[1] += outcome.ran_us
-        row[2] += failed
-        row[3] += outcome.timeouts
-    unit.record.count(slices=slices, busy_us=int(seconds * 1e6), **found)
-    for priority, row in measured.items():
-        unit.measures.add(priority, *row)
-
-
-def _count_failures(
-    found: dict[str, int], taken: Slice, outcome: Outcome, *, is_settled: bool
-) -> int:
-    """Adds up the verdicts of a run; how many failed."""
-    if not outcome.verdicts:
-        return 0
-    verdicts = [verdict.verdict for verdict in outcome.verdicts]
-    rejected = verdicts.count("dead")
-    failed = len(verdicts) - verdicts.count("release")
-    found["failed"] += failed
-    if is_settled:
-        found["rejected"] += rejected
-        retries = failed - rejected if taken.attempt < taken.attempts else 0
-        found["retries"] += retries
-        found["dead"] += failed - retries
-    return failed
-
-
-def _settle(unit: Unit, taken: Slice, call: Call, record: LeaseRecord) -> Operation[list[Any]]:
-    """Settles, and for a durable request has it confirmed; what is not is said and counted."""
-    call = while_held(call, record)
     if not taken.durable:
         settled: list[Any] = yield call
         return settled
@@ -167,11 +182,81 @@ def _settle(unit: Unit, taken: Slice, call: Call, record: LeaseRecord) -> Operat
     return reply
 
 
-def after(unit: Unit, taken: Slice, reply: list[Any]) -> list[Command | Call]:
-    """What the reply to a complete asks to dispatch."""
-    word = reply[0]
-    if word == b"ended":
-        return [tokens.retire(unit.queue, taken.request_id, reply[1])]
-    if word in {b"ok", b"already"}:
-        return [*tokens.insert(unit.queue, taken.request_id, reply[-1])]
-    return []  # lost or gone: somebody else's now, and the result is discarded
+# ------------------------------------------------------------------ what it teaches
+
+
+def observe(unit: Unit, done: list[Lease]) -> None:
+    """Learns sizes from leases whose turn is over, before they are settled.
+
+    A lease that goes on is not over yet, and one that was not begun teaches nothing.
+    """
+    count = size = 0
+    seconds = 0.0
+    for lease in done:
+        taken, outcome = lease.slice, lease.outcome
+        if outcome is None or lease.goes_on:
+            continue
+        entries, total_s = taken.entries, lease.seconds
+        if taken.waiting:
+            unit.sizer.observe_slice(taken.request_id, outcome.position, total_s)
+        asked = lease.asked if outcome.position == len(entries) else 0  # else it was stopped
+        seconds += unit.sizer.potential_seconds(
+            asked, outcome.position, taken.waiting, total_s, unit.token_s
+        )
+        size += len(entries) * len(entries[0][1][1]) if entries else 0  # none: after an XDEL
+        count += 1
+    unit.sizer.observe_tokens(count, seconds, size)
+
+
+def _observe_settled(unit: Unit, lease: Lease, word: bytes) -> None:
+    """Learns the size of a slice behind which nothing waited, unless its request has ended.
+
+    Sizes are remembered of so many requests only.
+    """
+    outcome = lease.outcome
+    if outcome is not None and word == b"ok" and not lease.slice.waiting:
+        unit.sizer.observe_slice(lease.slice.request_id, outcome.position, lease.seconds)
+
+
+def count_up(unit: Unit, runs: list[tuple[Slice, Outcome, bytes]], slices: int) -> None:
+    """Counts what runs came to, for the board and the queue."""
+    counts = dict.fromkeys(("done", "failed", "retries", "rejected", "timeouts", "lost", "dead"), 0)
+    seconds = 0.0
+    measured: dict[int, list[Any]] = {}
+    for taken, outcome, word in runs:
+        is_settled = word in {b"ok", b"ended"}
+        failed = _count_failures(counts, taken, outcome, is_settled=is_settled)
+        seconds += outcome.seconds
+        counts["timeouts"] += outcome.timeouts
+        if not is_settled:
+            counts["lost"] += word == b"lost"
+            continue
+        counts["done"] += len(outcome.ids)
+        row = measured.get(taken.priority)
+        if row is None:
+            row = measured[taken.priority] = [[], [], 0, 0]
+        row[0] += outcome.waited_ms
+        row[1] += outcome.ran_us
+        row[2] += failed
+        row[3] += outcome.timeouts
+    unit.record.count(slices=slices, busy_us=int(seconds * 1e6), **counts)
+    for priority, row in measured.items():
+        unit.measures.add(priority, *row)
+
+
+def _count_failures(
+    counts: dict[str, int], taken: Slice, outcome: Outcome, *, is_settled: bool
+) -> int:
+    """Adds up the verdicts of a run; returns how many failed."""
+    if not outcome.verdicts:
+        return 0
+    verdicts = [verdict.verdict for verdict in outcome.verdicts]
+    rejected = verdicts.count("dead")
+    failed = len(verdicts) - verdicts.count("release")
+    counts["failed"] += failed
+    if is_settled:
+        counts["rejected"] += rejected
+        retries = failed - rejected if taken.attempt < taken.attempts else 0
+        counts["retries"] += retries
+        counts["dead"] += failed - retries
+    return failed
