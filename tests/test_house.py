@@ -79,7 +79,6 @@ MORE_FILES = {
     "lua/v1/dispatch": "one file for each script",
     "lua/v1/request": "one file for each script",
     "src/fairlane/cli/commands": "one file for each command",
-    "src/fairlane/worker/unit": "the routes of a lease, until they are one",
 }
 BY_NAME_ALLOWED = {
     "__init__",  # the package's face: its own names, from its own table

@@ -278,12 +278,15 @@ def go_on(driver: Any, held: Slice) -> Slice | None:
     if reply is None:
         settle(driver, held)
         return None
-    told, *more = reply
-    if told[0] == b"ended":
-        driver.do(tokens.retire("req", held.request_id, told[1]))
+    both = library().complete_and_acquire.reply(reply)
+    settled = library().complete.reply(both.completed)
+    if settled.is_ended:
+        driver.do(tokens.retire("req", held.request_id, settled.summary))
     else:
-        insert(driver, "req", held.request_id, told[-1])
-    return leases.parse_acquired(leases.going_on(held), op, more[0])[1] if more else None
+        insert(driver, "req", held.request_id, settled.tokens)
+    if both.acquired is None:
+        return None
+    return leases.slice_of(leases.going_on(held), op, library().acquire.reply(both.acquired))
 
 
 def fails(driver: Any) -> None:

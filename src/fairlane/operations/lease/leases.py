@@ -9,7 +9,7 @@ import os
 import secrets
 from functools import lru_cache
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fairlane import settings
 from fairlane.model import Slice, Token, Verdict
@@ -105,17 +105,6 @@ def acquire_call(
         script, keys.request_keys(token.request_id),
         (b"", token.k, token.g, op, worker, started, b"%d" % count, is_shared),
     )  # fmt: skip
-
-
-def parse_acquired(
-    token: Token, op: bytes, reply: list[Any]
-) -> tuple[bytes, Slice | None, list[Any]]:
-    """Returns the word of the raw reply, the slice of an `ok`, and the tokens or the summary."""
-    named = library().acquire.reply(reply)
-    taken = slice_of(token, op, named)
-    if taken is not None:
-        return reply[0], taken, named.tokens
-    return reply[0], None, reply[1] if len(reply) > 1 else []
 
 
 def slice_of(token: Token, op: bytes, reply: Reply) -> Slice | None:

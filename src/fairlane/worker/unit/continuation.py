@@ -6,7 +6,7 @@ lanes. For handlers that are slow enough to take tokens one by one; quick ones s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fairlane.common import clock
 from fairlane.errors import RedisUnfit
@@ -14,12 +14,14 @@ from fairlane.operations.lease.leases import (
     complete_and_acquire,
     going_on,
     new_op,
-    parse_acquired,
+    slice_of,
 )
+from fairlane.protocol.scripts import library
 from fairlane.worker.unit.leases import Lease, hold
 
 if TYPE_CHECKING:
     from fairlane.operations.lease.leases import Part
+    from fairlane.protocol.replies import Reply
     from fairlane.protocol.steps import Operation
     from fairlane.worker.unit.dispatch import FollowUps
     from fairlane.worker.unit.unit import Unit
@@ -45,7 +47,7 @@ def is_likely(unit: Unit, lease: Lease, lane: bytes) -> bool:
 
 def settle_and_acquire(
     unit: Unit, lease: Lease, part: Part, returned: FollowUps
-) -> Operation[tuple[list[Any] | None, Lease | None]]:
+) -> Operation[tuple[Reply | None, Lease | None]]:
     """Returns the reply of complete, and the lease of the next slice if there is one.
 
     Without a reply the lease is not settled: the server is a cluster, or refused to run the script.
@@ -60,16 +62,18 @@ def settle_and_acquire(
         )
     except RedisUnfit:  # the user may not read the lanes, or one is no list: nothing was done
         replies = None
-    following = None
+    settled = following = None
     if replies is None:
         unit.at_once = False
-    elif len(replies) > 1:
-        _, following, rest = parse_acquired(going_on(taken), op, replies[1])
-        if following is not None:
-            record.release()  # the record must never show half of one lease and half of another
-            hold(record, following, sent)
-        returned.add(taken.request_id, b"", rest)
+    else:
+        both = library().complete_and_acquire.reply(replies)
+        settled = library().complete.reply(both.completed)
+        if both.acquired is not None:
+            acquired = library().acquire.reply(both.acquired)
+            following = slice_of(going_on(taken), op, acquired)
+            if following is not None:
+                record.release()  # the record must never show half of one lease and half of another
+                hold(record, following, sent)
+            returned.add(taken.request_id, acquired)
     record.end_acquire()
-    if replies is None:
-        return None, None
-    return replies[0], None if following is None else Lease(following, record, asked)
+    return settled, None if following is None else Lease(following, record, asked)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from fairlane.model import Token
+    from fairlane.protocol.replies import Reply
     from fairlane.worker.unit.unit import Unit
 
 _log = logging.getLogger("fairlane.worker")
@@ -41,17 +42,12 @@ class FollowUps:
     endings: list[tokens.Ending] = field(default_factory=list)
     more: list[Command | Call] = field(default_factory=list)
 
-    def add(self, request_id: str, word: bytes, rest: list[Any]) -> None:
-        """Adds what a reply with this word brought."""
-        if word == b"ended":
-            self.endings.append((request_id, rest))
-        elif rest:
-            self.minted.append((request_id, rest))
-
-    def add_settled(self, request_id: str, reply: list[Any]) -> None:
-        """Adds what the reply to a complete brought; a lost lease is another holder's now."""
-        if reply[0] in {b"ok", b"already", b"ended"}:
-            self.add(request_id, reply[0], reply[-1])
+    def add(self, request_id: str, reply: Reply) -> None:
+        """Adds what a reply brought: tokens, or the end of its request."""
+        if reply.is_ended:
+            self.endings.append((request_id, reply.summary))
+        elif reply.has_tokens and (minted := reply.tokens):
+            self.minted.append((request_id, minted))
 
     def put_back(self, rest: Iterable[Token]) -> None:
         """Adds tokens that are still good: they are the next of their lane again."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -11,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from fairlane import settings
 from fairlane.common import clock
 from fairlane.errors import FairlaneError, NodeAway
-from fairlane.operations.lease.leases import acquire_call, new_op, parse_acquired
+from fairlane.operations.lease.leases import acquire_call, new_op, slice_of
 from fairlane.operations.lease.tokens import parse
+from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, LazySteps, Operation
 from fairlane.worker.unit.dispatch import ask_all, keep_unsent, log_refusals, put_off
 
@@ -57,44 +57,39 @@ class Lease:
 class LeaseBatch:
     """Leases that are handled one after the other; their unit may take back those not begun.
 
-    Each is taken by one thread, whichever is first: a deque's ends are safe to pull at.
+    Each is taken by one thread, whichever is first: a list's pop and append are atomic.
     `is_alone`: it is the only lease of its unit, so a death is charged to it.
     """
 
+    __slots__ = ("done", "is_alone", "slice_s", "waiting")
+
     def __init__(self, leases: Sequence[Lease], slice_s: float, *, is_alone: bool) -> None:
-        self._todo = deque(leases)
-        self.done: deque[Lease] = deque()  # they had their turn, and are not settled
+        self.waiting = list(leases)  # not begun so far
+        self.done: list[Lease] = []  # they had their turn, and are not settled
         self.slice_s = slice_s  # after so much time the handled leases should be settled
         self.is_alone = is_alone
-
-    @property
-    def waiting(self) -> list[Lease]:
-        """The leases that are not begun so far."""
-        return list(self._todo)
 
     def take(self) -> Lease | None:
         """Returns the next lease to be handled."""
         try:
-            return self._todo.popleft()
+            return self.waiting.pop(0)
         except IndexError:
             return None
 
-    def leave(self) -> list[Lease]:
-        """Removes and returns the leases that are not begun."""
-        return _all_of(self._todo)
-
     def take_done(self) -> list[Lease]:
         """Removes and returns the leases that had their turn, which the caller settles."""
-        return _all_of(self.done)
+        return take_all(self.done)
 
 
-def _all_of(leases: deque[Lease]) -> list[Lease]:
+def take_all(leases: list[Lease]) -> list[Lease]:
+    """Removes and returns all of these leases, while another thread may take some."""
     taken: list[Lease] = []
     try:
-        while True:
-            taken.append(leases.popleft())
-    except IndexError:
-        return taken
+        while leases:
+            taken.append(leases.pop(0))
+    except IndexError:  # another thread took the last one
+        pass
+    return taken
 
 
 @dataclass(slots=True)
@@ -131,10 +126,13 @@ def acquire(
     count = len(before)
     steps: Sequence[Command | Call] = [*before, *unit.note(raw)]
     first = len(steps)
+    calls = (
+        acquire_call(one.token, unit.worker, unit.started, one.count, one.op, shared=shared)
+        for one in pending
+    )
     if len(pending) == 1:
-        steps = [*steps, _call(unit, pending[0], shared=shared)]
+        steps = [*steps, next(calls)]
     else:
-        calls = (_call(unit, one, shared=shared) for one in pending)
         steps = LazySteps(first + len(pending), chain(steps, calls))
     try:
         replies = yield from ask_all(Batch(steps, lenient=True, away_s=settings.AWAY_S))
@@ -145,10 +143,6 @@ def acquire(
     except FairlaneError:
         forget(unit, [one.record for one in pending])
         raise
-
-
-def _call(unit: Unit, one: PendingAcquire, *, shared: bool) -> Call:
-    return acquire_call(one.token, unit.worker, unit.started, one.count, one.op, shared=shared)
 
 
 def _begin_all(unit: Unit, raw: list[bytes], share: float) -> list[PendingAcquire]:
@@ -176,28 +170,31 @@ def _note_all(
     shared: bool,
 ) -> Acquired:
     """Reads the replies to acquires that went out at `sent`: leases go to the board."""
-    acquired = Acquired(returned.lane)
-    for one, reply in zip(pending, replies, strict=True):
+    leases: list[Lease] = []
+    alone: list[Token] = []
+    read = library().acquire.reply
+    for one, raw in zip(pending, replies, strict=True):
         token, record = one.token, one.record
-        word, taken = b"", None
-        if isinstance(reply, NodeAway):
-            returned.minted.append(put_off(unit, token, returned.lane, reply))
-        elif isinstance(reply, Exception):
+        taken = None
+        if isinstance(raw, NodeAway):
+            returned.minted.append(put_off(unit, token, returned.lane, raw))
+        elif isinstance(raw, Exception):
             if len(pending) == 1:
-                raise reply
-            _log.warning("could not show a token of request %s: %s", token.request_id, reply)
+                raise raw
+            _log.warning("could not show a token of request %s: %s", token.request_id, raw)
         else:
-            word, taken, rest = parse_acquired(token, one.op, reply)
-            returned.add(token.request_id, word, rest)
-        if taken is not None:
-            hold(record, taken, sent, shared=shared)
-            acquired.leases.append(Lease(taken, record, one.count))
-        elif word == b"alone":
-            acquired.alone.append(token)
-        record.end_acquire(is_abandoned=isinstance(reply, NodeAway) and reply.was_sent)
+            reply = read(raw)
+            returned.add(token.request_id, reply)
+            taken = slice_of(token, one.op, reply)
+            if taken is not None:
+                hold(record, taken, sent, shared=shared)
+                leases.append(Lease(taken, record, one.count))
+            elif reply.is_alone:
+                alone.append(token)
+        record.end_acquire(is_abandoned=isinstance(raw, NodeAway) and raw.was_sent)
         if taken is None:
             unit.free.append(record)
-    return acquired
+    return Acquired(returned.lane, leases, alone)
 
 
 def hold(record: LeaseRecord, taken: Slice, sent: float, *, shared: bool = False) -> None:

@@ -16,8 +16,9 @@ from fairlane.worker.unit.dispatch import (
     keep_unsent,
     log_refusals,
     note_away,
+    send,
 )
-from fairlane.worker.unit.leases import Acquired, Lease, LeaseBatch, acquire, forget
+from fairlane.worker.unit.leases import Acquired, Lease, LeaseBatch, acquire, forget, take_all
 from fairlane.worker.unit.pipeline import SHARE, may_prefetch, prefetch
 from fairlane.worker.unit.settle import observe, settle
 
@@ -75,10 +76,10 @@ def _pop(unit: Unit, outgoing: list[Command | Call], most: int) -> Operation[Pop
 
 def take(unit: Unit, popped: Popped, most: int, returned: FollowUps) -> Operation[None]:
     """Works on what a pop of up to `most` tokens brought."""
-    if keys.is_wake(popped.lane):
+    raw, returned.lane = popped.tokens, popped.lane
+    if b"#" not in raw[0] and keys.is_wake(popped.lane):  # no word there is like a token
         _wake_others(popped, returned)
         return
-    raw, returned.lane = popped.tokens, popped.lane
     # As many as were wanted: there may be more, so it is worth while to prefetch.
     prefetches = unit.is_alone and unit.sizer.is_quick and len(raw) == most > 1
     share = SHARE if prefetches else 1.0
@@ -110,12 +111,13 @@ def work(
     prefetches = prefetches and not alone and may_prefetch(unit, leases, done)
     try:
         while leases:
-            yield from dispatch(unit, returned)  # before anything else, above all the handler
+            if calls := returned.calls():  # before anything else, above all the handler
+                yield from send(unit, calls)
             is_alone = len(leases) == 1 and not prefetches
             batch = LeaseBatch(leases, unit.sizer.slice_s, is_alone=is_alone)
             beside = prefetch(unit, batch, done, returned.lane) if prefetches else None
             done, acquired, error = yield Handle(batch, beside)
-            leases = batch.leave()
+            leases = take_all(batch.waiting) if batch.waiting else []
             observe(unit, done)
             if error is not None:  # what was not begun is given back
                 done, leases, prefetches, failure = done + leases, [], False, error

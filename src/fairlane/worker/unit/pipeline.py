@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fairlane.errors import FairlaneError, NodeAway
 from fairlane.protocol.steps import Call, Command, Operation, UntilHandled
 from fairlane.worker.unit.dispatch import FollowUps, dispatch
-from fairlane.worker.unit.leases import Acquired, acquire, forget
+from fairlane.worker.unit.leases import Acquired, acquire, forget, take_all
 from fairlane.worker.unit.settle import is_apart, settle_together
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def prefetch(unit: Unit, batch: LeaseBatch, done: list[Lease], lane: bytes) -> O
         if (yield UntilHandled(2 * unit.sizer.slice_s)):
             return acquired
         # The handler takes long now: no other lease waits for it, not even to be settled.
-        left = [*batch.take_done(), *acquired.leases, *batch.leave()]
+        left = [*batch.take_done(), *acquired.leases, *take_all(batch.waiting)]
         if left:
             yield from settle_together(unit, left, returned)
         returned.put_back(acquired.alone)

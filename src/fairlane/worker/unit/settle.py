@@ -11,6 +11,7 @@ from fairlane.common import clock
 from fairlane.errors import NodeAway
 from fairlane.operations.lease.leases import complete
 from fairlane.operations.submit.durability import confirm_settled
+from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Call, Command, LazySteps, Operation
 from fairlane.worker.unit.continuation import is_likely, settle_and_acquire
 from fairlane.worker.unit.dispatch import ask_all, dispatch, note_away
@@ -21,9 +22,12 @@ if TYPE_CHECKING:
 
     from fairlane.model import Slice
     from fairlane.operations.lease.leases import Part
+    from fairlane.protocol.replies import Reply
     from fairlane.worker.handler.outcome import Outcome
     from fairlane.worker.unit.dispatch import FollowUps
     from fairlane.worker.unit.unit import Unit
+
+    Run = tuple[Slice, Outcome, Reply | None]  # no reply: it is not settled, as far as is known
 
 _log = logging.getLogger("fairlane.worker")
 _NOTHING: Part = ([], [], [])
@@ -37,11 +41,11 @@ def settle(
     Returns the others: one that goes on, and those that still wait. One lease is settled by itself,
     as are those that need several calls; several share a round trip.
     """
-    singly = [lease for lease in done if is_apart(lease)]
+    is_only = len(done) + len(waiting) == 1
+    singly = done if is_only else [lease for lease in done if is_apart(lease)]
     fits = 0 if singly or not waiting else _fitting(unit, done, len(waiting))
     together = [lease for lease in done if lease not in singly] if singly else done
     together = together + waiting[fits:]
-    is_only = len(done) + len(waiting) == 1
     if len(together) == 1:
         singly = together + singly  # a confirmation takes longer
     elif together:
@@ -99,20 +103,20 @@ def _settlement(lease: Lease) -> Call:
 
 def _note_all(unit: Unit, leases: list[Lease], replies: Sequence[Any], returned: FollowUps) -> None:
     """Counts what was settled, and adds what is to be dispatched."""
-    runs: list[tuple[Slice, Outcome, bytes]] = []
-    for lease, reply in zip(leases, replies, strict=True):
-        taken, outcome = lease.slice, lease.outcome
-        word = b""
-        if isinstance(reply, NodeAway):  # then the lease expires
-            note_away(unit, f"left a lease of request {taken.request_id} to expire", reply)
-        elif isinstance(reply, Exception):
-            _log.warning("could not settle a lease of request %s: %s", taken.request_id, reply)
+    runs: list[Run] = []
+    read = library().complete.reply
+    for lease, raw in zip(leases, replies, strict=True):
+        taken, outcome, reply = lease.slice, lease.outcome, None
+        if isinstance(raw, NodeAway):  # then the lease expires
+            note_away(unit, f"left a lease of request {taken.request_id} to expire", raw)
+        elif isinstance(raw, Exception):
+            _log.warning("could not settle a lease of request %s: %s", taken.request_id, raw)
         else:
-            word = reply[0]
-            returned.add_settled(taken.request_id, reply)
-            _observe_settled(unit, lease, word)
+            reply = read(raw)
+            returned.add(taken.request_id, reply)
+            _observe_settled(unit, lease, reply)
         if outcome is not None:
-            runs.append((taken, outcome, word))
+            runs.append((taken, outcome, reply))
     release(unit, leases)
     if runs:
         count_up(unit, runs, len(runs))
@@ -131,12 +135,12 @@ def _settle_singly(
     taken, outcome = lease.slice, lease.outcome
     keep = lease.goes_on
     *first, last = outcome.parts() if outcome is not None else [_NOTHING]
-    reply: list[Any] | None = None
+    reply: Reply | None = None
     following = None
     try:
         for part in first:
             reply = yield from _complete(unit, lease, part, keep=True)
-            returned.add_settled(taken.request_id, reply)
+            returned.add(taken.request_id, reply)
         reply = None
         if is_only and not keep and is_likely(unit, lease, returned.lane):
             reply, following = yield from settle_and_acquire(unit, lease, last, returned)
@@ -147,12 +151,12 @@ def _settle_singly(
         note_away(unit, f"left a lease of request {taken.request_id} to expire", error)
         release(unit, [lease])
         return []
-    returned.add_settled(taken.request_id, reply)
+    returned.add(taken.request_id, reply)
     if outcome is not None:
-        count_up(unit, [(taken, outcome, reply[0])], 0 if keep else 1)
+        count_up(unit, [(taken, outcome, reply)], 0 if keep else 1)
     if not keep:
-        _observe_settled(unit, lease, reply[0])
-    elif reply[0] == b"ok" and outcome is not None:
+        _observe_settled(unit, lease, reply)
+    elif reply.is_ok and outcome is not None:
         lease.position, lease.outcome, lease.goes_on = outcome.position, None, False
         return [lease]
     if following is not None:
@@ -162,7 +166,7 @@ def _settle_singly(
     return []
 
 
-def _complete(unit: Unit, lease: Lease, part: Part, *, keep: bool) -> Operation[list[Any]]:
+def _complete(unit: Unit, lease: Lease, part: Part, *, keep: bool) -> Operation[Reply]:
     """Settles, and waits until a durable request has it confirmed; counts what is not confirmed.
 
     The call is repeated while the lease is held: a failover may take that long, and the work is
@@ -173,13 +177,12 @@ def _complete(unit: Unit, lease: Lease, part: Part, *, keep: bool) -> Operation[
     left_s = lease.record.deadline - clock.mono_s()
     call.away_s = min(settings.PATIENCE_S, max(settings.AWAY_S, left_s))
     if not taken.durable:
-        settled: list[Any] = yield call
-        return settled
-    reply, missing = yield from confirm_settled(call, taken.request_id, taken.durable)
+        return call.reply((yield call))
+    raw, missing = yield from confirm_settled(call, taken.request_id, taken.durable)
     if missing:
         unit.record.count(unconfirmed=1)
         _log.warning("request %s goes on, but %s", taken.request_id, missing)
-    return reply
+    return call.reply(raw)
 
 
 # ------------------------------------------------------------------ what it teaches
@@ -208,28 +211,28 @@ def observe(unit: Unit, done: list[Lease]) -> None:
     unit.sizer.observe_tokens(count, seconds, size)
 
 
-def _observe_settled(unit: Unit, lease: Lease, word: bytes) -> None:
+def _observe_settled(unit: Unit, lease: Lease, reply: Reply) -> None:
     """Learns the size of a slice behind which nothing waited, unless its request has ended.
 
     Sizes are remembered of so many requests only.
     """
     outcome = lease.outcome
-    if outcome is not None and word == b"ok" and not lease.slice.waiting:
+    if outcome is not None and reply.is_ok and not lease.slice.waiting:
         unit.sizer.observe_slice(lease.slice.request_id, outcome.position, lease.seconds)
 
 
-def count_up(unit: Unit, runs: list[tuple[Slice, Outcome, bytes]], slices: int) -> None:
+def count_up(unit: Unit, runs: list[Run], slices: int) -> None:
     """Counts what runs came to, for the board and the queue."""
     counts = dict.fromkeys(("done", "failed", "retries", "rejected", "timeouts", "lost", "dead"), 0)
     seconds = 0.0
     measured: dict[int, list[Any]] = {}
-    for taken, outcome, word in runs:
-        is_settled = word in {b"ok", b"ended"}
+    for taken, outcome, reply in runs:
+        is_settled = reply is not None and (reply.is_ok or reply.is_ended)
         failed = _count_failures(counts, taken, outcome, is_settled=is_settled)
         seconds += outcome.seconds
         counts["timeouts"] += outcome.timeouts
         if not is_settled:
-            counts["lost"] += word == b"lost"
+            counts["lost"] += reply is not None and reply.is_lost
             continue
         counts["done"] += len(outcome.ids)
         row = measured.get(taken.priority)
