@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from fairlane import settings
 from fairlane.common import clock
-from fairlane.common.chunking import Body, chunks_async, chunks_of_groups_async
+from fairlane.common.chunking import Bodies, Body, chunks_async, chunks_of_groups_async
 from fairlane.drivers.aio.driver import AsyncDriver
 from fairlane.model import Completion, DeadChoice, DeadSubRequest, Policy, Progress, Result
 from fairlane.operations.control import (
@@ -151,7 +151,7 @@ class Queue:
 
     async def submit_request(
         self,
-        bodies: Iterable[Body] | AsyncIterable[Body],
+        bodies: Bodies,
         *,
         priority: int = settings.DEFAULT_PRIORITY,
         limit: int = settings.DEFAULT_LIMIT,
@@ -200,8 +200,7 @@ class Queue:
 
     async def submit_many(
         self,
-        requests: Iterable[Iterable[Body] | AsyncIterable[Body]]
-        | AsyncIterable[Iterable[Body] | AsyncIterable[Body]],
+        requests: Iterable[Bodies] | AsyncIterable[Bodies],
         *,
         ids: Iterable[str] | None = None,
         limit: int | Iterable[int] = settings.DEFAULT_LIMIT,
@@ -214,8 +213,7 @@ class Queue:
 
     async def submit_each(
         self,
-        requests: Iterable[Iterable[Body] | AsyncIterable[Body]]
-        | AsyncIterable[Iterable[Body] | AsyncIterable[Body]],
+        requests: Iterable[Bodies] | AsyncIterable[Bodies],
         *,
         ids: Iterable[str] | None = None,
         limit: int | Iterable[int] = settings.DEFAULT_LIMIT,

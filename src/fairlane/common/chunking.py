@@ -9,6 +9,7 @@ from fairlane.errors import InvalidArgument, type_of
 from fairlane.settings import CHUNK_BYTES, CHUNK_ENTRIES, MAX_BODY
 
 Body = bytes | str
+Bodies = Iterable[Body] | AsyncIterable[Body]  # what an asyncio caller may submit
 
 
 class Chunker:
@@ -71,7 +72,7 @@ def chunks_of_groups(groups: Iterable[Iterable[Body]]) -> Iterator[list[bytes]]:
     return chain.from_iterable(map(Chunker().cut, groups))
 
 
-async def chunks_async(bodies: Iterable[Body] | AsyncIterable[Body]) -> AsyncIterator[list[bytes]]:
+async def chunks_async(bodies: Bodies) -> AsyncIterator[list[bytes]]:
     """Yields the same chunks from an async iterable (or an ordinary one)."""
     if not isinstance(bodies, AsyncIterable):
         for chunk in chunks(bodies):
@@ -133,7 +134,7 @@ def _one_chunk(bodies: Sequence[object]) -> list[bytes] | None:
 
 
 async def split_async(
-    bodies: Iterable[Body] | AsyncIterable[Body],
+    bodies: Bodies,
 ) -> tuple[list[bytes], AsyncIterator[list[bytes]] | None]:
     """The same of an async iterable (or an ordinary one)."""
     if not isinstance(bodies, AsyncIterable):

@@ -1,33 +1,39 @@
-"""What both drivers know of their servers, and what an error means to them, without I/O."""
+"""The base of both drivers: first contact, what an error means, and which connections it ends."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import redis
 
 from fairlane import settings
 from fairlane.common.backoff import connection_delays
-from fairlane.drivers.cluster.topology import Topology, given_up
+from fairlane.drivers.cluster.topology import given_up
+from fairlane.drivers.connections import ServerSet
 from fairlane.drivers.wire import error_mapping, fitness
 from fairlane.protocol.scripts import Dialect
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
+    from fairlane.drivers.step_runner import StepRunner
     from fairlane.errors import FairlaneError
-    from fairlane.protocol.steps import Call, Command
+    from fairlane.protocol.steps import Call, Command, Operation, T
 
-S = TypeVar("S", bound=Topology[Any])  # a driver's Servers
+S = TypeVar("S", bound=ServerSet[Any])  # a driver's Servers
 
 
 class Driver(Generic[S]):
-    """What the driver of either kind of I/O is built on; each names its Servers in SERVERS.
+    """A driver; each kind of I/O names its servers in SERVERS, and what performs steps in RUNNER.
 
-    `patience_s`: how long a call is repeated that is not answered; `timeout_s`: how long one
-    answer is waited for; `give_up` is asked before each repeat: is the answer not wanted any more?
-    `checks_fitness` = False: no server is asked for INFO first, and none is refused as unfit.
+    `patience_s`: how long an unanswered call is repeated; `timeout_s`: how long the driver waits
+    for one reply; `give_up` is called before each repeat: True ends the call. With
+    `checks_fitness` = False the driver sends no INFO first and refuses no server as unfit.
     """
 
     SERVERS: type[S]
+    RUNNER: type[StepRunner]
 
     def __init__(
         self,
@@ -43,31 +49,114 @@ class Driver(Generic[S]):
         self.place = self.servers.place
         self.patience_s = patience_s
         self.give_up = give_up
-        self.on_cut: Callable[[], None] = lambda: None  # told when an answer was lost on its way
+        self.on_cut: Callable[[], None] = lambda: None  # called when a reply was lost
         self.dialect: Dialect | None = None if checks_fitness else Dialect.SINGLE
         self.waits_for_disk = False
-        self.is_replica = False  # as `check` found it, as is what follows
-        self.is_cluster = False  # whatever the URL says of it
+        self.is_replica = False  # as INFO reports, like `is_cluster`
+        self.is_cluster = False  # whatever the URL says
 
     def learn(self, infos: list[bytes]) -> Dialect:
-        """Keeps what INFO says, of one server or of a cluster's primaries. Raises RedisUnfit."""
+        """Keeps what INFO reports, of one server or of a cluster's primaries. Raises RedisUnfit."""
         dialect, *_ = [fitness.check_fitness(info, self.place) for info in infos]
         self.waits_for_disk = all(map(fitness.has_waitaof, infos))
         self.is_replica = fitness.names_replica(infos[0], self.url)
         self.is_cluster = any(map(fitness.is_cluster, infos))
-        self.dialect = dialect  # the last: another thread that sees it asks for nothing more
+        self.dialect = dialect  # the last: another thread that reads it needs no INFO
         return dialect
 
+    async def find_dialect(self, patience_s: float) -> Dialect:
+        """Connects and reads INFO. Raises RedisUnreachable, RedisUnfit.
+
+        `patience_s` as in FirstContact. A cluster sends INFO of all primaries that answer.
+        """
+        contact = FirstContact(self, patience_s)
+        while True:
+            try:
+                return self.learn(await self._infos())
+            except (redis.RedisError, OSError) as error:
+                pause = contact.pause(error)
+                if pause is None:
+                    raise error_mapping.translate(error, self.place) from None
+                await self.servers.IO.sleep(pause)
+
+    async def _infos(self) -> list[bytes]:
+        servers = self.servers
+        if servers.is_one:
+            return [await self._info(await servers.lines_for(None))]
+        infos: list[bytes] = []
+        failure: Exception | None = None
+        for node in (await servers.slots()).nodes:
+            try:
+                infos.append(await self._info(servers.lines_at(node)))
+            except (redis.RedisError, OSError) as error:
+                if not error_mapping.is_passing(error):
+                    raise
+                failure = error
+        if failure is not None and not infos:
+            raise failure
+        return infos
+
+    async def _info(self, lines: Any) -> bytes:
+        io, line = self.servers.IO, None
+        try:
+            line = await lines.take()
+            await io.send_command(line, "INFO")
+            info: bytes = await io.receive(line)
+        except (redis.RedisError, OSError) as error:
+            await self.drop(lines, line, error)
+            raise
+        except BaseException:
+            if line is not None:
+                await io.abandon(line)
+            raise
+        lines.give(line)
+        return info
+
+    async def drop(self, lines: Any, line: Any, error: Exception) -> None:
+        """Closes a connection after an error, and the idle ones to its server if they fail, too.
+
+        They fail if the connection broke, or if the server was demoted or is cut off.
+        """
+        if line is not None:
+            await self.servers.IO.disconnect(line)
+        self.servers.moved()
+        if lines is None:
+            return
+        if not isinstance(error, redis.exceptions.ResponseError):
+            await lines.close()
+            self.servers.failed(lines)
+            if line is not None:
+                self.on_cut()
+        elif self.spoils(error):
+            await lines.close()
+            if error_mapping.is_cut_off(error):
+                self.servers.distrust(lines)
+
+    def start(
+        self,
+        operation: Operation[T],
+        *given: Any,
+        until: float = math.inf,
+        away_s: float | None = None,
+    ) -> Coroutine[Any, Any, T]:
+        """Returns the coroutine that runs an operation and returns its result.
+
+        `given`: as in StepRunner, after the driver. `until`, `away_s`: as in Calls.
+        """
+        runner = self.RUNNER(self, *given)
+        runner.calls.until, runner.calls.away_s = until, away_s
+        return runner.run(operation)
+
     def spoils(self, error: Exception) -> bool:
-        """The connections to the server that said so are made anew."""
+        """Returns True if the connections to the server that sent this error must be closed."""
         return error_mapping.spoils_connections(error, in_cluster=not self.servers.is_one)
 
     def may_pass(self, error: Exception) -> bool:
-        """The same call may succeed a moment later."""
+        """Returns True if the same call may succeed a moment later."""
         return error_mapping.is_passing(error) and not self.is_final(error)
 
     def cluster_away_s(self, away_s: float | None) -> float | None:
-        """Returns `away_s` in a cluster; None for a single server, which is waited for as ever."""
+        """Returns `away_s` in a cluster; None for a single server, which has no other."""
         return None if self.servers.is_one else away_s
 
     def error_of(
@@ -81,7 +170,7 @@ class Driver(Generic[S]):
         )
 
     def is_final(self, error: Exception) -> bool:
-        """A write was refused by the replica that the URL names."""
+        """Returns True if the replica that the URL names refused a write."""
         return self.is_replica and error_mapping.is_read_only(error)
 
 

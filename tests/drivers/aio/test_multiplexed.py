@@ -30,16 +30,7 @@ from tests.support.network.fakes import FakeServer, fake_servers
 from tests.support.requests import once
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import redis
-
-
-@pytest.fixture
-def server() -> Iterator[FakeServer]:
-    with fake_servers(1) as (made,):
-        made.say = Says()
-        yield made
 
 
 # ------------------------------------------------------------------ one line

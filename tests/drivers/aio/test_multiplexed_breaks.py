@@ -32,13 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-@pytest.fixture
-def server() -> Iterator[FakeServer]:
-    with fake_servers(1) as (made,):
-        made.say = Says()
-        yield made
-
-
 def test_who_is_cancelled_disturbs_nobody(server: FakeServer):
     """Replies to him are thrown away, and those behind them go to those behind him."""
     says = server.say = Says(hold=b"first")
@@ -552,7 +545,7 @@ def test_a_line_whose_end_came_while_it_was_made_is_not_used(server: FakeServer)
                     assert reader is not None
                     await until(reader.at_eof)
 
-                line.connect = and_end  # type: ignore[method-assign]
+                line.connect = and_end
                 return line
 
             lines._new = ended  # type: ignore[method-assign]

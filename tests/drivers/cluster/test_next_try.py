@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fairlane import settings
-from fairlane.drivers.aio.executor import Calls
+from fairlane.drivers.aio.calls import AsyncCalls
 from fairlane.drivers.cluster.topology import ServerHealth
 from fairlane.errors import NodeAway
 from fairlane.protocol.scripts import Dialect
@@ -64,16 +64,18 @@ def test_a_call_that_cannot_wait_is_tried_sooner(now: list[float]):
     assert not server.may_try(AWAY_S, 1.0), "one caller makes the try"
 
 
-class Answering(Calls):
-    """What its batches come to is given beforehand; an error is raised."""
+class Answering(AsyncCalls):
+    """Its batches have the given replies; an error is raised."""
 
     def __init__(self, *answers: Any) -> None:
-        driver: Any = SimpleNamespace(patience_s=20.0, dialect=Dialect.SINGLE)
+        driver: Any = SimpleNamespace(
+            patience_s=20.0, dialect=Dialect.SINGLE, servers=SimpleNamespace(IO=None)
+        )
         super().__init__(driver)
         self._answers = list(answers)
         self._is_busy = True
 
-    async def _spread(self, batch: Batch) -> list[Any]:
+    async def _send_batch(self, batch: Batch) -> list[Any]:
         answer = self._answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -88,9 +90,9 @@ def test_a_pop_that_is_given_up_takes_no_reply_from_the_others():
     steps = [Command(b"GET", b"a"), Pop([b"l"], 250, 1)]
     batch = Batch(steps, lenient=True, away_s=AWAY_S)
     calls = Answering([1, None], away, away)
-    assert asyncio.run(_spread(calls, batch)) == [1, away]
+    assert asyncio.run(_perform(calls, batch)) == [1, away]
     with pytest.raises(NodeAway):
-        asyncio.run(_spread(calls, batch))
+        asyncio.run(_perform(calls, batch))
 
 
 @pytest.mark.parametrize("lenient", [True, False])
@@ -101,8 +103,8 @@ def test_a_pop_that_is_alone_or_strict_raises(*, lenient: bool):
     steps = [pop] if lenient else [Command(b"GET", b"a"), pop]
     calls = Answering([None] if lenient else [1, None], away)
     with pytest.raises(NodeAway):
-        asyncio.run(_spread(calls, Batch(steps, lenient=lenient)))
+        asyncio.run(_perform(calls, Batch(steps, lenient=lenient)))
 
 
-async def _spread(calls: Calls, batch: Batch) -> list[Any]:
-    return await calls.spread(batch)
+async def _perform(calls: AsyncCalls, batch: Batch) -> list[Any]:
+    return await calls.batch(batch)

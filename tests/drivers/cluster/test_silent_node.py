@@ -14,6 +14,8 @@ import redis.asyncio
 from fairlane import settings
 from fairlane.drivers.aio import connections as aio_connections
 from fairlane.drivers.sync import connections as sync_connections
+from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.drivers.sync.io import complete
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +40,7 @@ def test_a_silent_node_is_left_soon(mute: dict[str, Any]):
     lines = sync_connections.ServerConnections(redis.ConnectionPool(**mute), "there")
     lines.is_suspect = True
     with pytest.raises(redis.exceptions.TimeoutError):
-        lines.take()
+        complete(lines.take())
     assert lines.is_suspect
 
 
@@ -57,7 +59,7 @@ def test_a_silent_node_is_left_soon_by_asyncio(mute: dict[str, Any]):
 def test_one_that_answers_has_its_time_again(redis_url: str):
     lines = sync_connections.ServerConnections(redis.ConnectionPool(**where(redis_url)), "there")
     lines.is_suspect = True
-    line = lines.take()
+    line = complete(lines.take())
     assert not lines.is_suspect
     assert line.socket_timeout == LONG_S
     line.disconnect()
@@ -81,8 +83,9 @@ def test_one_that_answers_has_its_time_again_with_asyncio(redis_url: str):
 @pytest.mark.parametrize("redis_server", ["cluster1"], indirect=True)
 def test_who_did_not_answer_is_silent(redis_url: str):
     """And only that node."""
-    with contextlib.closing(sync_connections.Servers(redis_url, LONG_S)) as servers:
-        (node,) = servers.slots().nodes
+    with contextlib.closing(SyncDriver(redis_url)) as driver:
+        servers = driver.servers
+        (node,) = complete(servers.slots()).nodes
         lines, other = servers.lines_at(node), servers.lines_at(("127.0.0.1", 1))
         servers.failed(lines)
         assert (lines.is_suspect, other.is_suspect) == (True, False)

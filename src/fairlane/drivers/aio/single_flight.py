@@ -15,7 +15,7 @@ _AGAIN_S = 0.05
 
 
 class SingleFlight(Generic[T]):
-    """Runs `make` as its own task; all who want its result meanwhile wait for that run."""
+    """Runs `make` as its own task; every caller meanwhile waits for that run."""
 
     def __init__(self, make: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self._make = make
@@ -52,4 +52,4 @@ class SingleFlight(Generic[T]):
         if self._task is task:
             self._task = None
         if not task.cancelled():
-            task.exception()  # retrieved; those who still waited got it
+            task.exception()  # retrieved; the waiting tasks got it

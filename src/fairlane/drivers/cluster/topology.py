@@ -109,6 +109,17 @@ class Kinds(NamedTuple):
     lines: Any
 
 
+def kinds_of(connection: Any, sentinel: Any, lines: Any) -> Kinds:
+    """Returns the classes of two modules of redis-py, and the class of connections."""
+    return Kinds(
+        connection.ConnectionPool,
+        connection.SSLConnection,
+        sentinel.Sentinel,
+        sentinel.SentinelConnectionPool,
+        lines,
+    )
+
+
 class Topology(Generic[L]):
     """The servers behind a URL, as far as they are found."""
 
@@ -151,6 +162,11 @@ class Topology(Generic[L]):
     def is_one(self) -> bool:
         """True when every key lives on the same server."""
         return self._one is not None
+
+    @property
+    def only(self) -> L | None:
+        """Returns the connections to the server that has every key, if one has."""
+        return self._one
 
     def home(self, key: bytes) -> slot_map.Address | None:
         """Returns the node of this key as known now; None before the slots are read."""

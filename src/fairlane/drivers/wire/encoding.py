@@ -55,9 +55,9 @@ def pieces(
     packed: list[bytes] = []
     size = 0
     for step in steps:
-        one = _ASKING + pack(step, dialect) if asking else pack(step, dialect)
-        packed.append(one)
-        size += len(one)
+        command = pack(step, dialect, asking=asking)
+        packed.append(command)
+        size += len(command)
         if size > PIECE_BYTES:
             yield b"".join(packed)
             packed, size = [], 0
@@ -65,14 +65,16 @@ def pieces(
         yield b"".join(packed)
 
 
-def pack(step: Command | Call, dialect: Dialect) -> bytes:
+def pack(step: Command | Call, dialect: Dialect, *, asking: bool = False) -> bytes:
     """Packs a step, in a third of the time that redis-py's own packing takes."""
-    if isinstance(step, Pop) and step.packed is not None:
-        return step.packed  # a hundred keys, the same again and again
-    packed: bytes = hiredis.pack_command(words(step, dialect))  # type: ignore[arg-type]
-    if isinstance(step, Pop):
-        step.packed = packed
-    return packed
+    packed: bytes
+    if not isinstance(step, Pop):
+        packed = hiredis.pack_command(words(step, dialect))  # type: ignore[arg-type]
+    elif step.packed is None:  # a pop has a hundred keys, the same again and again
+        packed = step.packed = hiredis.pack_command(words(step, dialect))  # type: ignore[arg-type]
+    else:
+        packed = step.packed
+    return _ASKING + packed if asking else packed
 
 
 def words(

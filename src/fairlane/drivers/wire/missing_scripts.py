@@ -1,4 +1,4 @@
-"""Handles a server without a script and a user who may not load it.
+"""Handles a server that lacks a script, and a user without the right to load it.
 
 After a restart or a failover a deployer may be about to load the scripts, so the driver waits as
 for a server that does not answer.

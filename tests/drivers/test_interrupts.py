@@ -1,0 +1,108 @@
+"""Ctrl-C and a cancellation in the middle of a reply: what the driver does with its connection."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane.drivers.aio.driver import AsyncDriver
+from fairlane.drivers.sync.driver import SyncDriver
+from fairlane.errors import RedisUnreachable
+from fairlane.protocol.steps import Batch, Command, Hurry, Operation
+from tests.support.lines import until
+from tests.support.network.fakes import FakeServer, Refusal, fake_servers
+from tests.support.requests import once
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fairlane.protocol.steps import Step
+
+HELD, NEXT = Command(b"ECHO", b"held"), Command(b"ECHO", b"next")
+IN_REPLY: list[Any] = [HELD, Batch([NEXT, HELD]), Batch([HELD, NEXT])]
+
+
+class Interrupts:
+    """Interrupts the main thread instead of the first reply to `held`; later it is sent anyway."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+
+    def __call__(self, words: list[bytes]) -> Any:
+        if words[-1] == b"held" and not self.go.is_set():
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            assert self.go.wait(20)
+        return words[-1]
+
+
+@pytest.fixture
+def server() -> Iterator[FakeServer]:
+    with fake_servers(1) as (made,):
+        made.say = says = Interrupts()
+        yield made
+        says.go.set()
+
+
+@pytest.mark.parametrize("step", IN_REPLY)
+def test_ctrl_c_in_a_reply_drops_the_connection(step: Step, server: FakeServer):
+    """Its late replies must not answer the next call."""
+    with contextlib.closing(SyncDriver(f"redis://127.0.0.1:{server.port}")) as driver:
+        with pytest.raises(KeyboardInterrupt):
+            driver.run(once(step))
+        made, says = server.connections, server.say
+        assert isinstance(says, Interrupts)
+        says.go.set()
+        assert driver.run(once(NEXT)) == b"next"
+        assert server.connections > made
+
+
+def test_a_cancellation_in_a_reply_drops_an_own_connection(server: FakeServer):
+    """A long call does not use the connection that all tasks share."""
+    go, long = threading.Event(), b"x" * 100_000
+
+    def hold(words: list[bytes]) -> Any:
+        assert words[-1] != b"held" or go.wait(20)
+        return words[-1]
+
+    async def scene() -> None:
+        server.say = hold
+        driver = AsyncDriver(f"redis://127.0.0.1:{server.port}")
+        try:
+            task = asyncio.create_task(driver.run(once(Command(b"ECHO", long, b"held"))))
+            await until(lambda: server.times(b"ECHO"))
+            for _ in range(100):  # the task waits for the reply by now
+                await asyncio.sleep(0)
+            made = server.connections
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            go.set()
+            assert await driver.run(once(Command(b"ECHO", long, b"next"))) == b"next"
+            assert server.connections == made + 1
+        finally:
+            await driver.close()
+
+    asyncio.run(scene())
+
+
+def interrupted(server: FakeServer, first: Step) -> Operation[Any]:
+    """Goes on after an interrupt, to a server that refuses its calls."""
+    with contextlib.suppress(KeyboardInterrupt):
+        yield first
+    server.say = lambda _: Refusal("LOADING soon")
+    return (yield NEXT)
+
+
+@pytest.mark.parametrize("first", [HELD, Hurry()])
+def test_after_ctrl_c_a_call_is_not_repeated_for_long(first: Step, server: FakeServer):
+    """Also if the interrupt came inside the operation, which then yields Hurry."""
+    url = f"redis://127.0.0.1:{server.port}"
+    with contextlib.closing(SyncDriver(url, patience_s=10_000)) as driver:
+        driver.run(once(NEXT))
+        with pytest.raises(RedisUnreachable):
+            driver.run(interrupted(server, first))

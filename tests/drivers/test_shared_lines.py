@@ -1,0 +1,47 @@
+"""The two drivers share one request loop: little of one stands again in the other."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from pathlib import Path
+
+import fairlane.drivers
+
+DRIVERS = Path(fairlane.drivers.__file__).parent
+MOST_SHARED = 0.15  # of the lines of the blocking driver
+KEYWORDS = re.compile(r"\b(async|await) ")
+INTERFACE = ("class ", "def ", "try:", "if TYPE_CHECKING:", "@")
+
+
+class Code(ast.NodeTransformer):
+    """Removes imports and docstrings."""
+
+    def visit(self, node: ast.AST) -> ast.AST | None:
+        """Removes a node or visits its parts."""
+        is_docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        is_import = isinstance(node, ast.Import | ast.ImportFrom)
+        return None if is_docstring or is_import else self.generic_visit(node)
+
+
+def lines_of(folder: str) -> Counter[str]:
+    """Counts the lines of code in a folder without `async` and `await`.
+
+    Signatures do not count: both drivers offer the same, and perform the same primitives.
+    """
+    found: Counter[str] = Counter()
+    for file in (DRIVERS / folder).glob("*.py"):
+        tree = ast.parse(file.read_text())
+        Code().generic_visit(tree)
+        lines = (KEYWORDS.sub("", line).strip() for line in ast.unparse(tree).splitlines())
+        found.update(line for line in lines if line and not line.startswith(INTERFACE))
+    return found
+
+
+def test_little_of_one_driver_stands_again_in_the_other():
+    """What both do belongs beside their folders; the ways to wait stay apart."""
+    blocking, asynchronous = lines_of("sync"), lines_of("aio")
+    again = blocking & asynchronous
+    share = again.total() / blocking.total()
+    assert share < MOST_SHARED, f"{share:.0%} of drivers/sync stands in drivers/aio: {[*again]}"
