@@ -21,6 +21,7 @@ _SAYS = re.compile(r"^-- Says: (.+(?:\n--   \|.+)*)$", re.MULTILINE)
 _PLAIN = re.compile(r"= [a-z_]+$")
 _LIST = re.compile(r"\(([a-z_]+(?: [a-z_]+)*(?:\?|\.\.\.)?)\)$")
 _WORDS = re.compile(r"[a-z]+(?: [a-z_]+)*$")
+CANCELLED = frozenset({b"cancelling", b"cancelled"})  # states
 _TAKEN = {"count", "fields", "has_tokens", "index", "word"}  # names that a Reply has already
 
 
@@ -37,6 +38,11 @@ class Summary(NamedTuple):
     priority: int
     reason: bytes
     retain_ms: int
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Returns True if the request was cancelled, also while slices are held."""
+        return self.state in CANCELLED
 
 
 class Reply(tuple[Any, ...]):

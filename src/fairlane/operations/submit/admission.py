@@ -88,16 +88,15 @@ class Admission:
         """Asks for room for one chunk, if there is a bound. Raises QueueFull."""
         if not self.bound:
             return
-        reply = yield self._admit(chunk, count)
-        if reply[0] == b"full" and reply[3]:
+        reply = yield from self._admit(chunk, count).run()
+        if reply.is_full and reply.recount:
             yield from recount(self.queue)
-            reply = yield self._admit(chunk, count)
-        if reply[0] == b"full":
-            _, waiting, most, _ = reply
+            reply = yield from self._admit(chunk, count).run()
+        if reply.is_full:
             raise QueueFull(
-                f"queue {self.queue} has {waiting:,} waiting sub-requests, {count:,} more would "
-                f"pass its bound of {most:,}: wait until workers have caught up, or raise it with "
-                f"fairlane queue --queue {self.queue} --max-waiting"
+                f"queue {self.queue} has {reply.waiting:,} waiting sub-requests, {count:,} more "
+                f"would pass its bound of {reply.max_waiting:,}: wait until workers have caught "
+                f"up, or raise it with fairlane queue --queue {self.queue} --max-waiting"
             )
 
     def _admit(self, chunk: int, count: int) -> Call:

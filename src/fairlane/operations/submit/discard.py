@@ -26,7 +26,7 @@ def discard(own: Submission, reason: str) -> Operation[None]:
     queue = own.policy.queue
     # Read first: after the discard the entry may be a newer intent of another producer.
     score = (yield Command(b"ZSCORE", keys.active(queue), own.id)) or b"0"
-    reply = yield library().discard(
+    call = library().discard(
         keys.request_keys(own.id),
         born=own.born,
         chain=own.digest.hex,
@@ -36,14 +36,14 @@ def discard(own: Submission, reason: str) -> Operation[None]:
         seen=int(float(score)) + 2 * settings.INTENT_GRACE_MS,
         ttl=settings.MARKER_MS,
     )
-    word = reply[0]
-    if word == b"ended":
-        yield retire(queue, own.id, reply[1])
-    elif word in {b"ok", b"held"}:
-        yield from _remove_tokens(own, reply[1])
-        if word == b"held":
+    reply = yield from call.run()
+    if reply.is_ended:
+        yield retire(queue, own.id, reply.summary)
+    elif reply.is_ok or reply.is_held:
+        yield from _remove_tokens(own, reply.queued)
+        if reply.is_held:
             yield from count_stop(queue)
-    if word in {b"ok", b"gone"} and score != b"0":
+    if (reply.is_ok or reply.is_gone) and score != b"0":
         yield drop_active(queue, own.id, score.decode())
 
 

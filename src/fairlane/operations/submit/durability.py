@@ -12,6 +12,7 @@ from typing import Any
 from fairlane import settings
 from fairlane.errors import NotDurable, RedisUnfit, RequestEnded, RequestLost
 from fairlane.protocol import keys
+from fairlane.protocol.replies import CANCELLED
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Call, Command, Confirm, Confirmed, Operation
 
@@ -44,14 +45,16 @@ def confirm_submission(request_id: str, replicas: int, chain: str) -> Operation[
     Raises NotDurable, RequestLost when a failover took some of it before, and RequestEnded when it
     was cancelled before.
     """
-    found: Confirmed = yield Confirm(_call(request_id), replicas)
-    is_whole = found.reply[0] != b"gone" and found.reply[2].decode() == chain
-    if not is_whole or found.reply[4]:  # open: the seal is lost, which changes no digest
+    call = _call(request_id)
+    found: Confirmed = yield Confirm(call, replicas)
+    reply = call.reply(found.reply)
+    # Open: the seal is lost, which changes no digest.
+    if reply.is_gone or reply.chain.decode() != chain or reply.open:
         raise RequestLost(
             f"request {request_id} lost a part of its submission in a failover: "
             "submit the same again with the same id"
         )
-    if found.reply[1] in {b"cancelling", b"cancelled"}:
+    if reply.state in CANCELLED:
         raise RequestEnded(
             f"request {request_id} was cancelled before its submission was confirmed: fairlane "
             "status names the reason"
@@ -70,8 +73,10 @@ def confirm_end(request_id: str, replicas: int, state: str) -> Operation[bool]:
     """
     if not replicas:
         return True
-    found: Confirmed = yield Confirm(_call(request_id), replicas)
-    if found.reply[0] == b"gone" or found.reply[1].decode() != state:
+    call = _call(request_id)
+    found: Confirmed = yield Confirm(call, replicas)
+    reply = call.reply(found.reply)
+    if reply.is_gone or reply.state.decode() != state:
         return False
     if is_short(found, replicas):
         raise NotDurable(
@@ -88,14 +93,15 @@ def confirm_settled(call: Call, request_id: str, replicas: int) -> Operation[tup
     and `ended` another write is confirmed.
     """
     found: Confirmed = yield Confirm(call, replicas)
-    reply: list[Any] = found.reply
-    if reply[0] in {b"already", b"ended"}:
+    settled: list[Any] = found.reply
+    reply = call.reply(settled)
+    if reply.is_lost or reply.is_gone:  # nothing was settled
+        return settled, ""
+    if not reply.is_ok:
         again = _call(request_id)
         again.away_s = call.away_s
         found = yield Confirm(again, replicas)
-    elif reply[0] != b"ok":  # lost or gone: nothing was settled
-        return reply, ""
-    return reply, _shortfall(found, replicas) if is_short(found, replicas) else ""
+    return settled, _shortfall(found, replicas) if is_short(found, replicas) else ""
 
 
 def is_short(found: Confirmed, replicas: int) -> bool:
