@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fairlane.protocol.steps import SingleServer
+from fairlane.protocol.steps import Batch, Call, SingleServer
 from tests.support.requests import once
 
 if TYPE_CHECKING:
@@ -25,6 +25,20 @@ def cut_off(driver: SyncDriver, operation: Operation[Any], steps: int) -> bool:
         return True
     operation.close()
     return False
+
+
+def cut_off_after(driver: SyncDriver, operation: Operation[Any], script: str) -> None:
+    """Runs an operation up to and with the first step that calls this script, and ends it there."""
+    step = next(operation)
+    while not any(call.script.name == script for call in _calls_of(step)):
+        step = operation.send(driver.run(once(step)))
+    driver.run(once(step))
+    operation.close()
+
+
+def _calls_of(step: Step) -> list[Call]:
+    steps = step.steps if isinstance(step, Batch) else [step]
+    return [call for call in steps if isinstance(call, Call)]
 
 
 def drive(driver: SyncDriver, operation: Operation[Any], see: Callable[[Step], bool]) -> Any:

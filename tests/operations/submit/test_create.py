@@ -9,9 +9,10 @@ import pytest
 from fairlane import settings
 from fairlane.errors import RedisFull
 from fairlane.model import Policy
-from fairlane.operations.submit.admission import Admission
+from fairlane.operations.submit.create import NewRequest, create_each
+from fairlane.operations.submit.digest import Digest
 from fairlane.operations.submit.intents import announce
-from fairlane.operations.submit.stream import submit, submit_chunk
+from fairlane.operations.submit.stream import submit
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command, NextChunk, Pause, SingleServer
 from tests.support.drivers import both, run
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.operations.submit.intents import Intent
+    from fairlane.protocol.steps import Operation
     from fairlane.queue import Queue
     from tests.support.requests import Lane
 
@@ -67,9 +70,17 @@ def word_of(step: Any) -> str:
     return args[0].decode() if args else type(step).__name__.lower()
 
 
-def chunk_of(request_id: str, policy: Policy, *, max_wait_s: float = 0.0, **given: Any) -> Any:
-    room = Admission(request_id, policy.queue, max_wait_s)
-    return submit_chunk(request_id, policy, [b"a", b"b"], room, **given)
+def chunk_of(
+    request_id: str, policy: Policy, *, max_wait_s: float = 0.0, announced: Intent | None = None
+) -> Operation[int]:
+    """Creates a request of two sub-requests; returns their number, or raises its error."""
+    digest = Digest(policy)
+    digest.add([b"a", b"b"])
+    new = NewRequest(request_id, policy, digest, [b"a", b"b"])
+    for error in (yield from create_each([(new, announced)], max_wait_s)).values():
+        raise error
+    assert new.is_complete
+    return len(new.bodies)
 
 
 def way_of(driver: SyncDriver) -> str:

@@ -8,9 +8,9 @@ import pytest
 
 from fairlane.model import Policy
 from fairlane.operations.lease.tokens import drop_active
-from fairlane.operations.submit.admission import Admission
+from fairlane.operations.submit.create import NewRequest, create_each
+from fairlane.operations.submit.digest import Digest
 from fairlane.operations.submit.intents import Intent, announce, restore, withdraw
-from fairlane.operations.submit.stream import submit_chunk
 from fairlane.protocol import keys
 from tests.support.requests import once
 
@@ -49,8 +49,10 @@ def test_an_acknowledged_request_stays_listed_when_an_older_intent_is_undone(
     first = announced(driver)
     lane.abandon(first.score)
     older, newer = announced(driver), announced(driver)
-    chunk = submit_chunk("r1", Policy(), [b"a"], Admission("r1", "req", 0.0), newer)
-    assert driver.run(chunk) == 1
+    digest = Digest(Policy())
+    digest.add([b"a"])
+    new = NewRequest("r1", Policy(), digest, [b"a"])
+    assert driver.run(create_each([(new, newer)], 0.0)) == {}
     driver.run(once(undo("req", "r1", older)))
     driver.run(once(drop_active("req", "r1", str(first.score))))
     assert place(lane) == newer.score

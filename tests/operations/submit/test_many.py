@@ -14,8 +14,8 @@ from fairlane.model import Policy
 from fairlane.operations.lease import leases, tokens
 from fairlane.operations.maintenance.registry import look_after
 from fairlane.operations.submit import admission
-from fairlane.operations.submit.digest import Digest
-from fairlane.operations.submit.many import GROUP, Group, Many
+from fairlane.operations.submit.create import GROUP
+from fairlane.operations.submit.many import Many
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Command
 from fairlane.queue import Queue
@@ -90,13 +90,6 @@ def test_it_is_what_one_by_one_would_have_been(queue: Queue, redis_client: Any):
     after = {key: value for key, value in lane.dump().items() if b"{req}" not in key}
     assert after == before
     assert logged(redis_client) == ["r1"]
-
-
-def test_the_digest_is_that_of_the_request_alone():
-    """In one step from what is the same for all."""
-    policy = Policy(limit=7)
-    for chunk in ([], [b"a"], [b"", b"bc"]):
-        assert Group(policy).digest(chunk) == Digest(policy).add(chunk)
 
 
 def test_ids_are_made_when_none_are_given(queue: Queue):

@@ -13,14 +13,14 @@ from fairlane.model import Policy
 from fairlane.operations.control.change import cancel
 from fairlane.operations.submit import admission
 from fairlane.protocol import keys
-from fairlane.protocol.steps import Batch, Call, Pause
+from fairlane.protocol.steps import Batch, Call, Pause, SingleServer
 from fairlane.spark.operations import commit as commit_module
 from fairlane.spark.operations import manifest
 from fairlane.spark.operations.commit import commit, look, seal
 from fairlane.spark.operations.manifest import Share, Txn
 from fairlane.spark.operations.staging import Area, pack, stage, stage_all, unstage
 from tests.support.requests import once, stored, take_slice, waiting_bodies, work_off
-from tests.support.stepping import cut_off, drive
+from tests.support.stepping import cut_off, cut_off_after, drive
 
 if TYPE_CHECKING:
     import redis
@@ -237,7 +237,7 @@ def test_a_repeat_that_completes_a_commit_counts_what_it_added(
     driver: SyncDriver, redis_client: redis.Redis
 ):
     first = Writer(driver)
-    cut_off(driver, commit([first.stage("r1", PARTITIONS)], first.txn), 7)
+    cut_off_after(driver, commit([first.stage("r1", PARTITIONS)], first.txn), "pin_manifest")
     before = len(waiting_bodies(redis_client, "r1"))
     assert 0 <= before < 11
     again = Writer(driver)
@@ -251,7 +251,7 @@ def test_a_manifest_of_a_version_without_checksums_is_rolled(
     driver: SyncDriver, redis_client: redis.Redis
 ):
     first = Writer(driver)
-    cut_off(driver, commit([first.stage("r1", PARTITIONS)], first.txn), 7)
+    cut_off_after(driver, commit([first.stage("r1", PARTITIONS)], first.txn), "pin_manifest")
     record = keys.transaction("r1", "t1")
     manifest: Any = redis_client.hget(record, "manifest")
     lines = [line.rpartition(b",")[0] for line in manifest.splitlines()]
@@ -331,7 +331,7 @@ def test_a_foreign_request_is_refused_before_any_write(writer: Writer, queue: Qu
 def test_another_transaction_is_refused(driver: SyncDriver, redis_client: redis.Redis):
     """Also while the first one is half done: its rows would come in beside the others."""
     first = Writer(driver)
-    cut_off(driver, commit([first.stage("r1", PARTITIONS)], first.txn), 7)
+    cut_off_after(driver, commit([first.stage("r1", PARTITIONS)], first.txn), "pin_manifest")
     other = Writer(driver, "t2")
     with pytest.raises(RequestExists, match=r"r1 exists.*same txn \(t1\) to go on"):
         other.commit(other.stage("r1", PARTITIONS))
@@ -365,7 +365,7 @@ def test_the_owner_of_a_request_is_recorded_before_it_exists(
 
 def test_the_owner_of_another_life_is_not_named(driver: SyncDriver, redis_client: redis.Redis):
     old = Writer(driver)
-    cut_off(driver, commit([old.stage("r1", PARTITIONS)], old.txn), 7)
+    cut_off_after(driver, commit([old.stage("r1", PARTITIONS)], old.txn), "pin_manifest")
     redis_client.set(keys.owner("r1"), "another", px=DAY)
     with pytest.raises(RequestExists, match="or give the same txn to go on"):
         driver.run(look(Share("r1", Policy(), []), Txn("t2", seal=True)))
@@ -377,12 +377,12 @@ def test_of_two_concurrent_begins_the_winner_is_recorded(
     one, other = Writer(driver, "one"), Writer(driver, "other")
     slow = commit([other.stage("r1", PARTITIONS)], other.txn)
     step, reply = next(slow), None
-    while not is_call(step, "intend"):
+    while not isinstance(step, SingleServer):
         reply = driver.run(once(step))
         step = slow.send(reply)
     shares = [one.stage("r1", PARTITIONS)]
     fast = commit(shares, one.txn)
-    assert not cut_off(driver, fast, 7)
+    cut_off_after(driver, fast, "pin_manifest")
     with pytest.raises(RequestExists):
         finish(driver, slow, step)
     one.commit(*shares)
@@ -395,10 +395,6 @@ def finish(driver: SyncDriver, operation: Operation[Any], step: Step) -> None:
             step = operation.send(driver.run(once(step)))
 
 
-def is_call(step: Step, name: str) -> bool:
-    return isinstance(step, Call) and step.script.name == name
-
-
 def test_an_abandoned_request_is_refused_with_the_reason(
     driver: SyncDriver, queue: Queue, redis_client: redis.Redis
 ):
@@ -407,7 +403,7 @@ def test_an_abandoned_request_is_refused_with_the_reason(
         first = Writer(driver, name, final=is_final)
         share = first.stage("r1", PARTITIONS)
         if is_final:
-            cut_off(driver, commit([share], first.txn), 7)
+            cut_off_after(driver, commit([share], first.txn), "pin_manifest")
         else:
             first.commit(share)
         queue.request("r1").cancel("abandoned")  # as the auditor does
@@ -455,7 +451,7 @@ def test_an_incomplete_area_is_refused_before_any_row_is_visible(
 def test_an_area_that_is_lost_after_the_pin_raises(driver: SyncDriver, redis_client: Any):
     writer = Writer(driver)
     share = writer.stage("r1", PARTITIONS)
-    assert not cut_off(driver, commit([share], writer.txn), 7)
+    cut_off_after(driver, commit([share], writer.txn), "pin_manifest")
     assert redis_client.exists(keys.transaction("r1", "t1"))
     redis_client.unlink(*left(redis_client))
     with pytest.raises(RequestLost, match="write it again"):
@@ -471,7 +467,7 @@ def test_abort_drops_what_was_staged_and_refuses_once_it_is_pinned(
     assert driver.run(unstage("r1", "t1", names))
     assert left(redis_client) == []
     share = writer.stage("r1", PARTITIONS)
-    cut_off(driver, commit([share], writer.txn), 7)
+    cut_off_after(driver, commit([share], writer.txn), "pin_manifest")
     assert redis_client.exists(keys.transaction("r1", "t1"))
     assert not driver.run(unstage("r1", "t1", [area.name for area in share.areas]))
     writer.commit(share)

@@ -45,7 +45,8 @@ _COMPLETE_AND_ACQUIRE = (
 
 
 @lru_cache(maxsize=8)
-def _signed(scripts: Library, name: str, params: tuple[str, ...]) -> Script:
+def signed(scripts: Library, name: str, params: tuple[str, ...]) -> Script:
+    """Returns a script whose arguments are given in order. Raises TypeError if these changed."""
     script: Script = getattr(scripts, name)
     if script.params != params:
         raise TypeError(f"{name} takes {', '.join(script.params)}")
@@ -99,7 +100,7 @@ def acquire_call(
 
     A retry's must be: then it says "alone", and the token stays valid.
     """
-    script = _signed(library(), "acquire", _ACQUIRE)
+    script = signed(library(), "acquire", _ACQUIRE)
     is_shared = b"1" if shared else b""
     return TextCall(
         script, keys.request_keys(token.request_id),
@@ -147,7 +148,7 @@ def complete_and_acquire(
     names = keys.request_keys(held.request_id) + keys.from_lane_up(lane)
     return SingleServer(
         TextCall(
-            _signed(library(), "complete_and_acquire", _COMPLETE_AND_ACQUIRE),
+            signed(library(), "complete_and_acquire", _COMPLETE_AND_ACQUIRE),
             names,
             args + _words(verdicts),
         )
@@ -186,7 +187,7 @@ def _complete(
 ) -> Call:
     args: list[Arg] = [b"", *lease, keep, b"%d" % len(ids), *ids, *results]
     args += _words(verdicts)
-    return TextCall(_signed(library(), "complete", _COMPLETE), keys.request_keys(request_id), args)
+    return TextCall(signed(library(), "complete", _COMPLETE), keys.request_keys(request_id), args)
 
 
 def _words(verdicts: Sequence[Verdict]) -> list[Arg]:

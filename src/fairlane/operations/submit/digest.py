@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hashlib import _Hash as Hash
-
     from fairlane.model import Policy
 
 Chunk = list[bytes]
@@ -24,15 +23,10 @@ def policy_text(policy: Policy) -> str:
     )
 
 
-def terms(policy: Policy) -> dict[str, str]:
-    """Returns a policy as the arguments of enqueue.lua and submit.lua."""
-    return {"queue": policy.queue, "policy": policy_text(policy), "parent": policy.parent}
-
-
-def digested(begun: Hash, chunk: Chunk) -> Hash:
-    """Adds a chunk to a hash: the length of each body (4 bytes, little-endian), then the bodies."""
-    begun.update(struct.pack(f"<{len(chunk)}I", *map(len, chunk)) + b"".join(chunk))
-    return begun
+@lru_cache(maxsize=128)
+def terms(policy: Policy) -> tuple[bytes, bytes, bytes]:
+    """Returns queue, policy and parent as enqueue.lua and submit.lua take them."""
+    return policy.queue.encode(), policy_text(policy).encode(), policy.parent.encode()
 
 
 class Digest:
@@ -49,28 +43,34 @@ class Digest:
     the last link as hex digits.
     """
 
+    __slots__ = ("_begun", "before", "hex")
+
     def __init__(self, policy: Policy) -> None:
-        parts = (VERSION, *(part.encode() for part in terms(policy).values()))
-        self._link = self._before = b"".join(map(_netstring, parts))
+        self.hex, self._begun = _begin(policy)  # up to and with the last chunk added
+        self.before = self.hex  # up to the last chunk added, without it
+
+    def copy(self) -> Digest:
+        """Returns a digest of the same policy and chunks, to add others to."""
+        copied = Digest.__new__(Digest)
+        copied.hex, copied.before = self.hex, self.before
+        copied._begun = self._begun  # noqa: SLF001  one of its own class
+        return copied
 
     def add(self, chunk: Chunk) -> str:
         """Adds a chunk; returns the digest up to and with it, hex."""
-        self._before, self._link = self._link, digested(self.begun(), chunk).digest()
+        begun = self._begun or _netstring(bytes.fromhex(self.hex))
+        lengths = struct.pack(f"<{len(chunk)}I", *map(len, chunk))
+        content = b"".join((begun, lengths, *chunk))
+        self.before, self.hex = self.hex, hashlib.sha256(content).hexdigest()
+        self._begun = b""
         return self.hex
 
-    def begun(self) -> Hash:
-        """Returns the hash of the next chunk before its content."""
-        return hashlib.sha256(_netstring(self._link))
 
-    @property
-    def hex(self) -> str:
-        """The digest up to and with the last chunk added."""
-        return self._link.hex()
-
-    @property
-    def before(self) -> str:
-        """The digest up to the last chunk added, without it."""
-        return self._before.hex()
+@lru_cache(maxsize=128)
+def _begin(policy: Policy) -> tuple[str, bytes]:
+    """Returns link 0 of a chain as hex digits, and what the hash of the first chunk begins with."""
+    link = b"".join(map(_netstring, (VERSION, *terms(policy))))
+    return link.hex(), _netstring(link)
 
 
 def _netstring(text: bytes) -> bytes:

@@ -13,10 +13,10 @@ from fairlane.protocol.steps import Command, Operation
 if TYPE_CHECKING:
     from typing import Any
 
-    from fairlane.operations.submit.create import Submission
+    from fairlane.operations.submit.create import NewRequest
 
 
-def discard(own: Submission, reason: str) -> Operation[None]:
+def discard(own: NewRequest, reason: str) -> Operation[None]:
     """Takes an open request back, as far as this submission wrote it: its keys and its tokens.
 
     It was never complete, so it is not logged. While a slice is held, it is cancelled instead, and
@@ -47,7 +47,7 @@ def discard(own: Submission, reason: str) -> Operation[None]:
         yield drop_active(queue, own.id, score.decode())
 
 
-def _remove_tokens(own: Submission, tokens: list[Any]) -> Operation[None]:
+def _remove_tokens(own: NewRequest, tokens: list[Any]) -> Operation[None]:
     """Takes tokens out of their lanes; one that is left would cost a worker one call."""
     for lane, permit in zip(tokens[::3], tokens[1::3], strict=True):
         token = f"{own.id}#{permit.decode()}"

@@ -38,8 +38,8 @@ def announce(
     """
     names = (keys.active(policy.queue), keys.conf(policy.queue))
     grace = grace_ms(policy)
-    bound, shards, *scores = yield library().intend(names, grace=grace, above=above, ids=ids)
-    return bound, read_intents(ids, shards, scores)
+    reply = yield from library().intend(names, grace=grace, above=above, ids=ids).run()
+    return reply.max_waiting, read_intents(ids, reply.shards, reply.scores)
 
 
 def grace_ms(policy: Policy) -> int:

@@ -1,8 +1,4 @@
-"""Many small requests in few round trips: one intend, one batch of enqueues, one insert_tokens.
-
-Each of them goes the way of `submit`, in the same order, so a crash anywhere heals in the same way.
-What does not go smoothly (the id exists, Redis is full, the queue has a bound) goes the way of one.
-"""
+"""Many small requests in few round trips: groups of new requests, each group by one create."""
 
 from __future__ import annotations
 
@@ -13,73 +9,23 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from fairlane import settings
 from fairlane.common.chunking import split, split_async
-from fairlane.errors import (
-    FairlaneError,
-    InvalidArgument,
-    QueueFull,
-    RedisFull,
-    RedisUnreachable,
-    type_of,
-)
-from fairlane.model import ENDED_STATES, Policy
-from fairlane.operations.lease.tokens import insert_all, retire_all
+from fairlane.errors import FairlaneError, InvalidArgument, RedisUnreachable, type_of
+from fairlane.model import Policy
 from fairlane.operations.submit.admission import Admission, check_max_wait
-from fairlane.operations.submit.create import is_cancelled, is_there
-from fairlane.operations.submit.digest import Digest, digested, terms
-from fairlane.operations.submit.intents import announce, restore, withdraw
-from fairlane.operations.submit.stream import submit, submit_chunk
+from fairlane.operations.submit.create import GROUP, NewRequest, create
+from fairlane.operations.submit.digest import Digest
+from fairlane.operations.submit.stream import complete, submit, submit_chunk
 from fairlane.protocol import keys
-from fairlane.protocol.scripts import library
-from fairlane.protocol.steps import Batch, Call, Command, LazySteps
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from fairlane.common.chunking import Body
     from fairlane.operations.submit.digest import Chunk
-    from fairlane.operations.submit.intents import Intent
     from fairlane.protocol.steps import Operation
 
 B = TypeVar("B")
 Rest = TypeVar("Rest")
-GROUP = 200  # requests of one group
-
-
-class Group:
-    """What is the same for all requests with one policy, computed once."""
-
-    def __init__(self, policy: Policy) -> None:
-        self.policy = policy
-        self._begun = Digest(policy).begun()
-        script = library().enqueue
-        blanks = {"digest": "", "intent": 0, "open_ms": 0, "shards": "", "over": 0}
-        call = script((b"",) * len(script.keys), **blanks, **terms(policy))
-        self._args = [str(arg).encode() for arg in call.args]
-        self._digest_at = script.params.index("digest")
-        self._intent_at = script.params.index("intent")
-        self._shards_at = script.params.index("shards")
-        self._script = script
-
-    def digest(self, chunk: Chunk) -> str:
-        """Returns the digest of a request of this one chunk, hex."""
-        return digested(self._begun.copy(), chunk).hexdigest()
-
-    def call(self, small: Small, intent: Intent) -> Call:
-        """Returns the call of enqueue for a request of this one chunk, sealed."""
-        args: list[Any] = self._args.copy()
-        args[self._digest_at] = self.digest(small.chunk)
-        args[self._intent_at] = intent.score
-        args[self._shards_at] = intent.shards
-        args += small.chunk
-        return Call(self._script, keys.request_keys(small.id), args)
-
-
-class Small(NamedTuple):
-    """A request that fits into one call."""
-
-    id: str
-    chunk: Chunk
-    plan: Group
 
 
 class Taken(NamedTuple, Generic[Rest]):
@@ -89,9 +35,6 @@ class Taken(NamedTuple, Generic[Rest]):
     policy: Policy
     chunk: Chunk
     rest: Rest | None
-
-
-Announced = tuple[Small, "Intent | None"]  # None: nothing of it was written
 
 
 class Many:
@@ -114,9 +57,8 @@ class Many:
         self.submitted: list[str] = []
         self._totals: list[tuple[str, int]] = []  # of those submitted since take_submitted
         self._limits = None if limits is None else iter(limits)
-        self._plans: dict[Policy, Group] = {}
-        self._plan = self._plan_of(policy)
-        self._group: list[Small] = []
+        self._digest = Digest(policy)
+        self._group: list[NewRequest] = []
         self._size = 0
         self._seen: set[str] = set()
         self._is_given = ids is not None
@@ -194,12 +136,6 @@ class Many:
     def _wrong(self, error: InvalidArgument) -> InvalidArgument:
         return InvalidArgument(f"request {self._count - 1} of the call: {error}")
 
-    def _plan_of(self, policy: Policy) -> Group:
-        plan = self._plans.get(policy)
-        if plan is None:
-            plan = self._plans[policy] = Group(policy)
-        return plan
-
     @contextlib.contextmanager
     def names_submitted(self) -> Iterator[None]:
         """Adds to an error that is raised inside which requests were submitted before it."""
@@ -236,8 +172,10 @@ class Many:
         is_room = self._size + size <= settings.CHUNK_BYTES and len(self._group) < GROUP
         if self._group and not is_room:
             full = self.rest()
-        plan = self._plan if policy is None else self._plan_of(policy)
-        self._group.append(Small(request_id, chunk, plan))
+        policy = policy or self.policy
+        digest = self._digest.copy() if policy is self.policy else Digest(policy)
+        digest.add(chunk)
+        self._group.append(NewRequest(request_id, policy, digest, chunk))
         self._size += size
         return full
 
@@ -252,106 +190,40 @@ class Many:
         total = yield from submit(request_id, policy or self.policy, self.max_wait_s)
         self._count_up(request_id, total)
 
-    def _submit(self, group: list[Small]) -> Operation[None]:
+    def _submit(self, group: list[NewRequest]) -> Operation[None]:
+        if self.policy.durable:
+            for new in group:
+                new.room = Admission(new.id, self.policy.queue, self.max_wait_s)
+                self._count_up(new.id, (yield from submit_chunk(new)))
+            return
+        errors: list[FairlaneError] = []
+        try:
+            yield from self._create(group, errors)
+        finally:  # also when Redis goes away in the middle
+            for new in group:
+                if new.is_complete:
+                    self._count_up(new.id, len(new.bodies))
+        if errors:
+            raise errors[0]
+
+    def _create(self, group: list[NewRequest], errors: list[FairlaneError]) -> Operation[None]:
+        """Creates a group, and completes a request that another producer of the id left open."""
         if not group:
             return
-        left, bound = yield from self._begin(group)
-        missing = {small.id for small, _ in left}
-        try:
-            failed = yield from self._one_by_one(left, bound, missing)
-        finally:  # also when Redis goes away in the middle
-            for small in group:
-                if small.id not in missing:
-                    self._count_up(small.id, len(small.chunk))
-        for error in failed.values():
-            raise error
+        for new, created in zip(group, (yield from create(group, self.max_wait_s)), strict=True):
+            if isinstance(created, FairlaneError):
+                errors.append(created)
+            elif not new.is_complete:
+                try:
+                    yield from complete(new, created)
+                except RedisUnreachable:
+                    raise
+                except FairlaneError as error:
+                    errors.append(error)
 
     def _count_up(self, request_id: str, total: int) -> None:
         self.submitted.append(request_id)
         self._totals.append((request_id, total))
-
-    def _begin(self, group: list[Small]) -> Operation[tuple[list[Announced], int]]:
-        """Submits what goes smoothly; returns what is left, and the queue's bound."""
-        alone: list[Announced] = [(small, None) for small in group]
-        if self.policy.durable:
-            return alone, 0
-        try:
-            bound, intents = yield from announce(self.policy, [small.id for small in group])
-        except RedisFull:
-            if not self.max_wait_s:
-                raise
-            return alone, 0
-        announced = list(zip(group, intents, strict=True))
-        return [*announced] if bound else [*(yield from self._together(announced))], bound
-
-    def _together(self, group: list[tuple[Small, Intent]]) -> Operation[list[tuple[Small, Intent]]]:
-        """One batch, and what comes of it; returns those that need another look."""
-        calls = (small.plan.call(small, intent) for small, intent in group)
-        replies = yield Batch(LazySteps(len(group), calls), lenient=True)
-        queue, more = self.policy.queue, list[Command | Call]()
-        minted, ended, left = [], [], []
-        for (small, intent), reply in zip(group, replies, strict=True):
-            word = b"" if isinstance(reply, FairlaneError) else reply[0]
-            if word == b"ok":
-                minted.append((small.id, reply[1]))
-            elif word == b"ended":
-                ended.append((small.id, reply[1]))
-            elif word == b"exists" and _is_whole(reply) and not is_cancelled(reply[4]):
-                minted.append((small.id, reply[5]))
-                is_over = reply[4][0].decode() in ENDED_STATES
-                if is_over:
-                    ended.append((small.id, reply[4]))
-                step = restore(queue, small.id, intent, is_over=is_over)
-                more += [] if step is None else [step]
-            else:
-                left.append((small, intent))
-        more += [*insert_all(queue, minted), *retire_all(queue, ended)]
-        if more:
-            yield Batch(more)
-        return left
-
-    def _one_by_one(
-        self, left: list[Announced], bound: int, missing: set[str]
-    ) -> Operation[dict[str, FairlaneError]]:
-        """Each on the way of one; those that were not submitted, each with the reason.
-
-        Takes those that were out of `missing`.
-        """
-        failed: dict[str, FairlaneError] = {}
-        stop: FairlaneError | None = None
-        for small, intent in left:
-            if stop is not None and not (yield from self._is_there(small, intent)):
-                failed[small.id] = stop
-                continue
-            room = Admission(small.id, self.policy.queue, 0.0 if stop else self.max_wait_s)
-            room.bound = bound
-            try:
-                yield from submit_chunk(small.id, small.plan.policy, small.chunk, room, intent)
-            except RedisUnreachable:
-                raise
-            except FairlaneError as error:  # also a key of this one that cannot be read
-                failed[small.id] = error
-                # What stands in `active` already needs an end, whatever became of this one.
-                if intent is None or isinstance(error, (RedisFull, QueueFull)):
-                    stop = stop or error
-            else:
-                missing.discard(small.id)
-        return failed
-
-    def _is_there(self, small: Small, intent: Intent | None) -> Operation[bool]:
-        """Returns True if the reply of its enqueue was lost; else withdraws its intent."""
-        if intent is None:
-            return False
-        if (yield from is_there(small.id, small.plan.digest(small.chunk))):
-            return True
-        yield withdraw(self.policy.queue, small.id, intent)
-        return False
-
-
-def _is_whole(reply: list[Any]) -> bool:
-    """Returns True if the reply to a repeat says: the request has this one chunk and is sealed."""
-    _, chunks, _, is_open, *_ = reply
-    return chunks == 1 and not is_open
 
 
 def checked_requests(requests: Iterable[B]) -> Iterable[B]:

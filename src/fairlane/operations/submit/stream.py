@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fairlane import settings
 from fairlane.errors import FairlaneError, QueueFull, RedisFull, RequestEnded, RequestLost
-from fairlane.operations.lease.tokens import retire
+from fairlane.operations.lease.follow_up import follow_up
 from fairlane.operations.submit.admission import Admission, check_max_wait
 from fairlane.operations.submit.create import (
-    Submission,
+    Created,
+    NewRequest,
     already_exists,
     cancelled_error,
-    dispatch,
-    enqueue,
-    is_cancelled,
+    create_one,
 )
 from fairlane.operations.submit.digest import Digest
 from fairlane.operations.submit.discard import discard
 from fairlane.operations.submit.durability import check_replicas, confirm_submission
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
-from fairlane.protocol.steps import Hurry, NextChunk, Operation
+from fairlane.protocol.steps import Batch, Hurry, NextChunk, Operation
 
 if TYPE_CHECKING:
     from fairlane.model import Policy
     from fairlane.operations.submit.digest import Chunk
-    from fairlane.operations.submit.intents import Intent
+    from fairlane.protocol.replies import Reply, Summary
 
 
 def submit(
@@ -43,74 +42,57 @@ def submit(
     `takes_back` an incomplete request stays open for a repeat.
     """
     room = Admission(request_id, policy.queue, check_max_wait(max_wait_s))
-    own = Submission(request_id, policy, Digest(policy), room, takes_back=takes_back)
-    return (yield from _confirmed(own, _submit(own)))
+    new = NewRequest(request_id, policy, Digest(policy), [], room=room, takes_back=takes_back)
+    return (yield from _confirmed(new, _submit(new)))
 
 
-def submit_chunk(
-    request_id: str, policy: Policy, chunk: Chunk, room: Admission, announced: Intent | None = None
-) -> Operation[int]:
-    """Submits a request of one chunk, as `submit` does; `room` says how long it waits.
-
-    `announced` stands in `active` already, and the request itself may be there, too.
-    """
-    own = Submission(request_id, policy, Digest(policy), room, announced)
-    return (yield from _confirmed(own, _begin(own, chunk, None)))
+def submit_chunk(new: NewRequest) -> Operation[int]:
+    """Submits a request of one chunk, as `submit` does."""
+    return (yield from _confirmed(new, _begin(new, None)))
 
 
-def begin(
-    request_id: str, policy: Policy, digest: Digest, open_ms: int, announced: Intent | None = None
-) -> Operation[None]:
-    """Creates a request that is open and empty, or finds the one of this digest.
-
-    It may go without a chunk for `open_ms`. Raises RequestExists, RequestEnded and RedisFull.
-    """
-    room = Admission(request_id, policy.queue, settings.MAX_WAIT_S)
-    own = Submission(request_id, policy, digest, room, announced, open_ms)
-    reply = yield from enqueue(own, [], is_open=True)
-    yield from dispatch(own, reply[5] if reply[0] == b"exists" else reply[1])
-
-
-def _confirmed(own: Submission, submission: Operation[int]) -> Operation[int]:
-    if not own.policy.durable:
+def _confirmed(new: NewRequest, submission: Operation[int]) -> Operation[int]:
+    if not new.policy.durable:
         return (yield from submission)
-    yield from check_replicas(own.id, own.policy.durable)
+    yield from check_replicas(new.id, new.policy.durable)
     total = yield from submission
-    yield from confirm_submission(own.id, own.policy.durable, own.digest.hex)
+    yield from confirm_submission(new.id, new.policy.durable, new.digest.hex)
     return total
 
 
-def _submit(own: Submission) -> Operation[int]:
-    first: Chunk = (yield NextChunk()) or []
+def _submit(new: NewRequest) -> Operation[int]:
+    new.bodies = (yield NextChunk()) or []
     # One chunk of look-ahead: a request that fits into one call is never open.
-    following: Chunk | None = (yield NextChunk()) if first else None
-    return (yield from _begin(own, first, following))
+    following: Chunk | None = (yield NextChunk()) if new.bodies else None
+    new.digest.add(new.bodies)
+    new.open_ms = 0 if following is None else settings.OPEN_MS
+    return (yield from _begin(new, following))
 
 
-def _begin(own: Submission, first: Chunk, following: Chunk | None) -> Operation[int]:
-    own.digest.add(first)
-    reply = yield from enqueue(own, first, is_open=following is not None)
-    word, total = reply[0], len(first)
-    if word == b"exists":
-        return (yield from _or_discard(own, _resume(own, reply, first, following)))
-    if word == b"ended":
-        yield retire(own.policy.queue, own.id, reply[1])
-        return total
-    yield from dispatch(own, reply[1])
-    if following is None:
-        return total
-    return (yield from _or_discard(own, _append_rest(own, following, 1, total)))
+def _begin(new: NewRequest, following: Chunk | None) -> Operation[int]:
+    created = yield from create_one(new)
+    if following is None and new.is_complete:
+        return len(new.bodies)
+    return (yield from complete(new, created, following))
 
 
-def _ended(request_id: str, summary: list[Any]) -> RequestEnded:
-    if is_cancelled(summary):
+def complete(new: NewRequest, created: Created, following: Chunk | None = None) -> Operation[int]:
+    """Completes a created request: the chunks that it does not have yet, then the seal.
+
+    Returns how many sub-requests it has. Raises as submit does.
+    """
+    return (yield from _or_discard(new, _resume(new, created, following)))
+
+
+def _ended(request_id: str, summary: Summary) -> RequestEnded:
+    if summary.is_cancelled:
         return cancelled_error(request_id, summary)
     return RequestEnded(
-        f"request {request_id} ended before its submission was complete ({summary[8].decode()})"
+        f"request {request_id} ended before its submission was complete ({summary.reason.decode()})"
     )
 
 
-def _or_discard(own: Submission, rest: Operation[int]) -> Operation[int]:
+def _or_discard(new: NewRequest, rest: Operation[int]) -> Operation[int]:
     """Runs the rest of a submission; no room, or Ctrl-C, cancels the open request.
 
     The request stays if it is another producer's or gone. It also stays if Redis does not answer:
@@ -122,17 +104,17 @@ def _or_discard(own: Submission, rest: Operation[int]) -> Operation[int]:
         raise
     except FairlaneError as error:
         if isinstance(error, (RedisFull, QueueFull)):
-            yield from _take_back(own, error)
+            yield from _take_back(new, error)
         raise
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             yield Hurry()
         with suppress(FairlaneError):  # the caller's own error is the one to raise
-            yield from _take_back(own, error)
+            yield from _take_back(new, error)
         raise
 
 
-def _pull(own: Submission) -> Operation[Chunk | None]:
+def _pull(new: NewRequest) -> Operation[Chunk | None]:
     """Returns the next chunk; takes the request back if a body is refused.
 
     Any other error of the caller's bodies takes it back, too: see _or_discard.
@@ -140,82 +122,83 @@ def _pull(own: Submission) -> Operation[Chunk | None]:
     try:
         chunk: Chunk | None = yield NextChunk()
     except FairlaneError as error:
-        yield from _take_back(own, error)
+        yield from _take_back(new, error)
         raise
     return chunk
 
 
-def _take_back(own: Submission, error: BaseException) -> Operation[None]:
-    if own.takes_back:
-        yield from discard(own, f"submission: {type(error).__name__}")
+def _take_back(new: NewRequest, error: BaseException) -> Operation[None]:
+    if new.takes_back:
+        yield from discard(new, f"submission: {type(error).__name__}")
 
 
-def _append_rest(own: Submission, chunk: Chunk | None, chunks: int, total: int) -> Operation[int]:
+def _resume(new: NewRequest, created: Created, following: Chunk | None) -> Operation[int]:
+    """Goes on at the first chunk that the request does not have."""
+    chunks, total, chunk = 1, len(new.bodies), following
+    while chunk is not None and chunks < created.chunks:
+        new.digest.add(chunk)
+        chunks, total = chunks + 1, total + len(chunk)
+        chunk = yield from _pull(new)
+    if chunks != created.chunks or new.digest.hex != created.chain:
+        raise already_exists(new.id)
+    if chunk is not None and not created.is_open:
+        raise already_exists(new.id)
+    if not created.is_open:
+        return total
+    return (yield from _append_rest(new, chunk, chunks, total))
+
+
+def _append_rest(new: NewRequest, chunk: Chunk | None, chunks: int, total: int) -> Operation[int]:
+    room = new.room or Admission(new.id, new.policy.queue, 0.0)
     while chunk is not None:
-        own.digest.add(chunk)
+        new.digest.add(chunk)
         chunks += 1
         total += len(chunk)
-        reply = yield from _append(own, chunk, chunks)
-        yield from _check_open(own, reply)
-        yield from dispatch(own, reply[-1])
-        chunk = yield from _pull(own)
-    names = keys.request_keys(own.id)
-    reply = yield library().seal(names, chunks=chunks, chain=own.digest.hex)
-    if reply[0] == b"ended" and not is_cancelled(reply[1]):
-        yield retire(own.policy.queue, own.id, reply[1])
-    else:
-        yield from _check_open(own, reply)
-        yield from dispatch(own, reply[-1])
+        reply = yield from _append(new, room, chunk, chunks)
+        yield from _dispatch(new, reply)
+        _check_open(new, reply)
+        chunk = yield from _pull(new)
+    seal = library().seal(keys.request_keys(new.id), chunks=chunks, chain=new.digest.hex)
+    reply = yield from seal.run()
+    yield from _dispatch(new, reply)
+    if not reply.is_ended or reply.summary.is_cancelled:
+        _check_open(new, reply)
+    new.created = Created(chunks, new.digest.hex, is_open=False)
     return total
 
 
-def _append(own: Submission, chunk: Chunk, number: int) -> Operation[list[Any]]:
+def _append(new: NewRequest, room: Admission, chunk: Chunk, number: int) -> Operation[Reply]:
     while True:
         try:
-            yield from own.room.ask(number, len(chunk))
-            reply: list[Any] = yield library().append(
-                keys.request_keys(own.id),
+            yield from room.ask(number, len(chunk))
+            call = library().append(
+                keys.request_keys(new.id),
                 chunk=number,
-                chain=own.digest.hex,
-                before=own.digest.before,
+                chain=new.digest.hex,
+                before=new.digest.before,
                 open_ms=settings.OPEN_MS,
                 bodies=chunk,
             )
+            reply = yield from call.run()
         except (RedisFull, QueueFull) as error:
-            yield from own.room.wait(error)
+            yield from room.wait(error)
         else:
-            own.room.found()
+            room.found()
             return reply
 
 
-def _check_open(own: Submission, reply: list[Any]) -> Operation[None]:
-    word = reply[0]
-    if word == b"ended":
-        yield retire(own.policy.queue, own.id, reply[1])
-        raise _ended(own.id, reply[1])
-    if word == b"cancelling":
-        raise cancelled_error(own.id, reply[1])
-    if word == b"gone":
-        raise RequestLost(f"request {own.id} vanished from Redis while it was being submitted")
-    if word in {b"conflict", b"closed"}:
-        raise already_exists(own.id)
+def _dispatch(new: NewRequest, reply: Reply) -> Operation[None]:
+    if steps := follow_up(new.policy.queue, (new.id, reply)):
+        yield Batch(steps)
 
 
-def _resume(
-    own: Submission, reply: list[Any], first: Chunk, following: Chunk | None
-) -> Operation[int]:
-    """Goes on at the first chunk that a request with the same first chunk does not have."""
-    _, stored, chain, is_open, _, tokens = reply
-    yield from dispatch(own, tokens)
-    chunks, total, chunk = 1, len(first), following
-    while chunk is not None and chunks < stored:
-        own.digest.add(chunk)
-        chunks, total = chunks + 1, total + len(chunk)
-        chunk = yield from _pull(own)
-    if chunks != stored or own.digest.hex != chain.decode():
-        raise already_exists(own.id)
-    if chunk is not None and not is_open:
-        raise already_exists(own.id)
-    if not is_open:
-        return total
-    return (yield from _append_rest(own, chunk, chunks, total))
+def _check_open(new: NewRequest, reply: Reply) -> None:
+    """Raises the error of a reply with which the request took no chunk, and was not sealed."""
+    if reply.is_ended:
+        raise _ended(new.id, reply.summary)
+    if reply.is_cancelling:
+        raise cancelled_error(new.id, reply.summary)
+    if reply.is_gone:
+        raise RequestLost(f"request {new.id} vanished from Redis while it was being submitted")
+    if not reply.has_tokens:  # a conflict, or it is sealed
+        raise already_exists(new.id)

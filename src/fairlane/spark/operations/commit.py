@@ -16,9 +16,7 @@ from fairlane.model import ENDED_STATES
 from fairlane.operations.batching import run_all, run_each
 from fairlane.operations.lease.tokens import insert_all, retire_all
 from fairlane.operations.submit.admission import read_bounds
-from fairlane.operations.submit.digest import terms
-from fairlane.operations.submit.intents import announce
-from fairlane.operations.submit.stream import begin
+from fairlane.operations.submit.create import NewRequest, create
 from fairlane.protocol import keys
 from fairlane.protocol.request_hash import hmget, parse_fields
 from fairlane.protocol.scripts import library
@@ -165,36 +163,17 @@ def _commit_group(group: list[Rolling], txn: Txn, bound: int) -> Operation[None]
 
 
 def _begin_all(group: list[Rolling], txn: Txn) -> Operation[None]:
-    """Creates the requests in one batch; those that fail are created again one by one."""
+    """Creates the requests, open and empty. Raises the first error, after all were tried."""
     if not group:
         return
-    policy = group[0].share.policy
     yield from run_each([claim(rolling.share.id, txn) for rolling in group if rolling.is_own()])
-    _, intents = yield from announce(policy, [rolling.share.id for rolling in group])
-    calls = [
-        library().enqueue(
-            keys.request_keys(rolling.share.id),
-            digest=rolling.digest.hex,
-            intent=intent.score,
-            open_ms=txn.open_ms,
-            shards=intent.shards,
-            over=0,
-            bodies=[],
-            **terms(rolling.share.policy),
-        )
-        for rolling, intent in zip(group, intents, strict=True)
+    requests = [
+        NewRequest(rolling.share.id, rolling.share.policy, rolling.digest, [], txn.open_ms)
+        for rolling in group
     ]
-    replies = yield Batch(calls, lenient=True)
-    failure: FairlaneError | None = None
-    for rolling, intent, reply in zip(group, intents, replies, strict=True):
-        if isinstance(reply, FairlaneError) or reply[0] != b"ok":
-            share = rolling.share
-            try:
-                yield from begin(share.id, share.policy, rolling.digest, txn.open_ms, intent)
-            except FairlaneError as error:
-                failure = failure or error
-    if failure is not None:
-        raise failure
+    for created in (yield from create(requests)):
+        if isinstance(created, FairlaneError):
+            raise created
 
 
 def _pin_all(group: list[Rolling], txn: Txn) -> Operation[None]:

@@ -12,7 +12,8 @@ from fairlane import settings
 from fairlane.errors import RedisFull, RequestEnded
 from fairlane.operations.control.change import cancel
 from fairlane.operations.lease.tokens import insert_all
-from fairlane.operations.submit.stream import begin
+from fairlane.operations.submit.admission import Admission
+from fairlane.operations.submit.create import NewRequest, create_one
 from fairlane.protocol import keys
 from fairlane.protocol.request_hash import hmget, parse_fields, read
 from fairlane.protocol.scripts import library
@@ -57,7 +58,8 @@ def begin_live(
     if is_own:
         yield from _note(request_id, digest.hex, txn, is_noted=is_noted)
     if not stored:
-        yield from begin(request_id, policy, digest, txn.open_ms)
+        room = Admission(request_id, policy.queue, settings.MAX_WAIT_S)
+        yield from create_one(NewRequest(request_id, policy, digest, [], txn.open_ms, room))
     if is_own and is_noted and (yield Command(b"SISMEMBER", keys.begun(txn.name), _GIVEN_UP)):
         yield from _give_up(request_id, digest.hex)
         raise RequestEnded(f"request {request_id} is not written: {FAILED} meanwhile")
