@@ -8,13 +8,13 @@ manifest and goes on at the next chunk. Areas that were staged since have no eff
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane import settings
 from fairlane.errors import FairlaneError, RequestLost
 from fairlane.model import ENDED_STATES
 from fairlane.operations.batching import run_all, run_each
-from fairlane.operations.lease.tokens import insert_all, retire_all
+from fairlane.operations.lease.follow_up import follow_up
 from fairlane.operations.submit.admission import read_bounds
 from fairlane.operations.submit.create import NewRequest, create
 from fairlane.protocol import keys
@@ -90,7 +90,7 @@ def _look_all(shares: Sequence[Share], txn: Txn) -> Operation[list[Rolling]]:
         ]
     replies = yield from run_all(commands)
     rollings = [
-        _judge(share, txn, record, parse_fields(_FIELDS, request), owner)
+        _judge(share, txn, _Record(*record), parse_fields(_FIELDS, request), owner)
         for share, record, request, owner in zip(
             shares, replies[::3], replies[1::3], replies[2::3], strict=True
         )
@@ -100,15 +100,24 @@ def _look_all(shares: Sequence[Share], txn: Txn) -> Operation[list[Rolling]]:
     return rollings
 
 
+class _Record(NamedTuple):
+    """What a transaction has brought into a request: fields of its record, None = missing."""
+
+    manifest: bytes | None
+    state: bytes | None
+    rolled: bytes | None
+
+
 def _judge(
-    share: Share, txn: Txn, record: list[Any], request: list[str], owner: bytes | None
+    share: Share, txn: Txn, record: _Record, request: list[str], owner: bytes | None
 ) -> Rolling:
     stored, is_open, state, reason = request
     digest = txn.digest_of(share.policy, stored)
-    if record[0] is not None:
-        rolling = Rolling(share, digest, True, True, is_done=record[1] == b"sealed" and txn.seal)
-        rolling.take_manifest(record[0].decode())
-        rolling.rolled = int(record[2] or 0)
+    if record.manifest is not None:
+        is_sealed = (record.state or b"").decode() == "sealed"
+        rolling = Rolling(share, digest, True, True, is_done=is_sealed and txn.seal)
+        rolling.take_manifest(record.manifest.decode())
+        rolling.rolled = int(record.rolled or 0)
         rolling.is_as_begun = stored in {"", digest.hex}
         return rolling
     if stored and stored != digest.hex:  # a sealed request is complete and cannot go on
@@ -189,12 +198,13 @@ def _pin_all(group: list[Rolling], txn: Txn) -> Operation[None]:
     # The record of an owner may be another transaction's, of an earlier life of the id.
     claims = [claim(rolling.share.id, txn) for rolling in group if rolling.is_own()]
     replies = (yield from run_all([*calls, *claims]))[: len(calls)]
-    for rolling, reply in zip(group, replies, strict=True):
-        if reply[0] != b"pinned":
+    for rolling, call, raw in zip(group, calls, replies, strict=True):
+        reply = call.reply(raw)
+        if not reply.is_pinned:
             yield from refused(rolling.share.id, rolling.share.policy.queue, reply)
-        _, manifest, position, rolled, state = reply
-        rolling.take_manifest(manifest.decode())
-        rolling.position, rolling.rolled, rolling.state = int(position), int(rolled), state.decode()
+        rolling.take_manifest(reply.manifest.decode())
+        rolling.position, rolling.rolled = int(reply.position), int(reply.rolled)
+        rolling.state = reply.state.decode()
 
 
 def seal(request_id: str, queue: str) -> Operation[None]:
@@ -219,11 +229,12 @@ def seal_all(ids: Sequence[str], queue: str) -> Operation[None]:
         outcomes = (*seals.values(), *replies)
         failure = failure or next((o for o in outcomes if isinstance(o, FairlaneError)), None)
         answered = {
-            request_id: reply
-            for request_id, reply in zip(calls, replies, strict=True)
-            if not isinstance(reply, FairlaneError)
+            request_id: call.reply(raw)
+            for (request_id, call), raw in zip(calls.items(), replies, strict=True)
+            if not isinstance(raw, FairlaneError)
         }
-        yield from _dispatch_sealed(queue, answered)
+        if steps := follow_up(queue, *answered.items()):
+            yield Batch(steps)
         # The next look finds which of these are not sealed, because rows came in meanwhile.
         left = [*answered]
     if failure is not None:
@@ -242,12 +253,3 @@ def _seal_of(request_id: str, reply: Any) -> Call | FairlaneError | None:
     if is_open != "1":
         return None
     return library().seal(keys.request_keys(request_id), chunks=int(chunks), chain=chain)
-
-
-def _dispatch_sealed(queue: str, replies: dict[str, Any]) -> Operation[None]:
-    minted = [(request_id, reply[1]) for request_id, reply in replies.items() if reply[0] == b"ok"]
-    ended = [
-        (request_id, reply[1]) for request_id, reply in replies.items() if reply[0] == b"ended"
-    ]
-    if calls := [*insert_all(queue, minted), *retire_all(queue, ended)]:
-        yield Batch(calls)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from fairlane import settings
 from fairlane.errors import RedisFull, RequestEnded
 from fairlane.operations.control.change import cancel
-from fairlane.operations.lease.tokens import insert_all
+from fairlane.operations.lease.follow_up import follow_up
 from fairlane.operations.submit.admission import Admission
 from fairlane.operations.submit.create import NewRequest, create_one
 from fairlane.protocol import keys
@@ -143,19 +143,18 @@ def add(request_id: str, queue: str, call: Call, txn: Txn, max_waiting: int = 0)
     a worker. The request stays open meanwhile. Raises RequestExists (it is sealed),
     RequestEnded, RequestLost and RedisFull.
     """
-    reply = yield call
-    if reply[0] != b"ok":
+    reply = yield from call.run()
+    if not reply.is_ok:
         yield from refused(request_id, queue, reply)
-    _, tokens, added, waiting = reply
-    calls = insert_all(queue, [(request_id, tokens)])
-    if calls:
+    if calls := follow_up(queue, (request_id, reply)):
         yield Batch(calls)
-    pause = 0.0
+    waiting, pause = reply.waiting, 0.0
     while max_waiting and waiting > max_waiting:
         pause = min(_LONGEST_PAUSE_S, pause * 2 or 0.01)
         yield Pause(pause)
-        pinned, counts = yield Batch([keep_open(request_id, txn), hmget(request_id, "fresh")])
-        if pinned[0] != b"pinned":  # it is sealed or has ended: the next call raises
+        keep = keep_open(request_id, txn)
+        raw, counts = yield Batch([keep, hmget(request_id, "fresh")])
+        if not keep.reply(raw).is_pinned:  # it is sealed or has ended: the next call raises
             break
         waiting = int(parse_fields(["fresh"], counts)[0] or 0)
-    return int(added)
+    return int(reply.added)

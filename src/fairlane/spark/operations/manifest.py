@@ -16,7 +16,7 @@ from fairlane.errors import (
     RequestExists,
     RequestLost,
 )
-from fairlane.operations.lease.tokens import Minted, insert_all, retire_all
+from fairlane.operations.lease.follow_up import follow_up
 from fairlane.operations.submit.admission import Admission
 from fairlane.operations.submit.digest import Digest
 from fairlane.protocol import keys
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fairlane.model import Policy
+    from fairlane.protocol.replies import Reply
 
 WINDOW = 8  # chunks in flight: a server works on one while the next is on its way
 MANIFEST_MOST = 1 << 20  # bytes
@@ -54,7 +55,7 @@ class Txn:
     name: str
     seal: bool
     open_ms: int = settings.SINK_OPEN_MS
-    minted: list[Minted] = field(default_factory=list)
+    rolled: list[tuple[str, Reply]] = field(default_factory=list)  # tokens are to be dispatched
 
     def own_digest(self, policy: Policy) -> Digest:
         """Returns the digest of a request that is this transaction's alone."""
@@ -201,7 +202,7 @@ def roll_all(group: list[Rolling], txn: Txn) -> Operation[None]:
         ]
         replies = yield Batch([*_dispatched(left, txn), *(call for _, call in rolls)], lenient=True)
         first = len(replies) - len(rolls)
-        yield from _take_all([rolling for rolling, _ in rolls], replies[first:], txn)
+        yield from _take_all(rolls, replies[first:], txn)
         for reply in replies[:first]:
             if isinstance(reply, FairlaneError):
                 raise reply
@@ -224,56 +225,56 @@ def roll_slowly(rolling: Rolling, txn: Txn, bound: int) -> Operation[None]:
             yield keep_open(rolling.share.id, txn)  # the next turn reads its state
             continue
         room.found()
-        reply = yield rolling.call(rolling.position, txn)
-        yield from _take_all([rolling], [reply], txn)
+        call = rolling.call(rolling.position, txn)
+        yield from _take_all([(rolling, call)], [(yield call)], txn)
         calls = _dispatched([rolling], txn)
         if calls:
             yield Batch(calls)
 
 
-def _take_all(group: list[Rolling], replies: Sequence[Any], txn: Txn) -> Operation[None]:
+def _take_all(
+    rolls: Sequence[tuple[Rolling, Call]], replies: Sequence[Any], txn: Txn
+) -> Operation[None]:
     """Reads the replies of rolls. Keeps the tokens of all before it raises the first refusal."""
-    failure: tuple[Rolling, Any] | None = None
-    for rolling, reply in zip(group, replies, strict=True):
-        word = b"" if isinstance(reply, FairlaneError) else reply[0]
-        if word in {b"ok", b"at"}:
-            txn.minted.append((rolling.share.id, reply[1]))
-        else:
+    failure: tuple[Rolling, Reply | FairlaneError] | None = None
+    for (rolling, call), raw in zip(rolls, replies, strict=True):
+        reply = raw if isinstance(raw, FairlaneError) else call.reply(raw)
+        if isinstance(reply, FairlaneError) or not reply.has_tokens:
             failure = failure or (rolling, reply)
             continue
-        rolling.position = int(reply[2])
+        txn.rolled.append((rolling.share.id, reply))
+        rolling.position = int(reply.position)
         is_last = rolling.position == rolling.total and txn.seal
-        rolling.state = reply[3].decode() if word == b"at" else "sealed" if is_last else "pinned"
+        rolling.state = reply.state.decode() if reply.is_at else "sealed" if is_last else "pinned"
     if failure is not None:
-        calls = _dispatched(group, txn)
+        calls = _dispatched([rolling for rolling, _ in rolls], txn)
         if calls:
             yield Batch(calls)
         rolling, reply = failure
         yield from refused(rolling.share.id, rolling.share.policy.queue, reply)
 
 
-def _dispatched(group: list[Rolling], txn: Txn) -> list[Any]:
+def _dispatched(group: list[Rolling], txn: Txn) -> list[Call]:
     """Returns the calls that dispatch the tokens of the last replies."""
     queue = group[0].share.policy.queue if group else settings.DEFAULT_QUEUE
-    steps = insert_all(queue, txn.minted)
-    txn.minted = []
-    return steps
+    calls = follow_up(queue, *txn.rolled)
+    txn.rolled = []
+    return calls
 
 
 # ------------------------------------------------------------------ refusals
 
 
-def refused(request_id: str, queue: str, reply: Any) -> Operation[None]:
+def refused(request_id: str, queue: str, reply: Reply | FairlaneError) -> Operation[None]:
     """Raises the error that a refusal means."""
     if isinstance(reply, FairlaneError):
         raise reply
-    word = reply[0]
-    if word == b"ended":
-        yield Batch(retire_all(queue, [(request_id, reply[1])]))
-        raise cut_short(request_id, reply[1][8].decode() or reply[1][0].decode())
-    if word == b"closed":
+    if reply.is_ended:
+        yield Batch(follow_up(queue, (request_id, reply)))
+        raise cut_short(request_id, (reply.summary.reason or reply.summary.state).decode())
+    if reply.is_closed:
         raise closed(request_id)
-    if word == b"missing":
+    if not reply.is_gone and reply.is_missing:
         raise missing(request_id)
     raise RequestLost(f"request {request_id} vanished from Redis while it was being written")
 

@@ -81,7 +81,7 @@ def unstage(
     keep = "1" if is_loser else "0"
     for at in range(0, len(names), AREAS_MOST):
         part = names[at : at + AREAS_MOST]
-        reply = yield library().unstage((record, *part), keep=keep)
-        if reply[0] == b"pinned":
+        reply = yield from library().unstage((record, *part), keep=keep).run()
+        if reply.is_pinned:
             return False
     return True
