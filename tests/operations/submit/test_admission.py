@@ -79,6 +79,15 @@ def test_a_submission_above_the_bound_is_refused_and_leaves_no_trace(queue: Queu
     assert waiting(queue) == 0
 
 
+def test_an_empty_request_needs_no_room(queue: Queue):
+    queue.submit_request(numbered(3), id="r1")
+    queue.set_max_waiting(1)
+    with pytest.raises(QueueFull):
+        queue.submit_many([[b"a"], []], ids=["r2", "r3"])
+    assert queue.submit_request([], id="r4").state() == "done"
+    assert [request.state() for request in queue.submit_many([[], []])] == ["done", "done"]
+
+
 def test_a_stream_that_meets_the_bound_is_taken_back(queue: Queue, lane: Lane):
     """Without a wait nothing half-made is left."""
     queue.set_max_waiting(2500)
