@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 SOON_S = 40.0
-OPTIONS = ("--cluster-require-full-coverage", "no")
+# With `everysec` a write waits for a running fsync, after its reply: kill -9 then loses it.
+OPTIONS = ("--cluster-require-full-coverage", "no", "--appendfsync", "always")
 
 
 @pytest.fixture
