@@ -12,6 +12,9 @@ PIP     = $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
 PYTEST  = $(VENV)/bin/python -m pytest
 SOURCES = src tests $(wildcard samples) $(wildcard bench)
 
+# The tests start many Pythons: each would compile all modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo demo-spark test test-heavy test-spark test-backends check explore mutants chaos compose bench clean

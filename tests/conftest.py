@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import threading
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
+import redis.utils
 
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.protocol import scripts
@@ -23,8 +25,6 @@ from tests.support.teardown import check_world
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    import redis
 
 
 # The mutation gate (tests/explore/mutants.py) runs the tests on a changed copy of the scripts.
@@ -41,6 +41,9 @@ if is_main and (
     signal.getsignal(signal.SIGHUP) is signal.SIG_IGN or "PYTEST_XDIST_WORKER" in os.environ
 ):
     signal.signal(signal.SIGHUP, lambda *_: None)
+
+# redis-py reads the metadata of its package again for every connection.
+vars(redis.utils)["get_lib_version"] = functools.cache(redis.utils.get_lib_version)
 
 # A loaded machine is no reason to fail.
 hypothesis.settings.register_profile("patient", deadline=None)
