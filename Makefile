@@ -38,7 +38,7 @@ test-heavy: $(VENV)/.dev $(VENV)/.server $(VENV)/.java ## the tests that take mi
 test-spark: $(VENV)/.dev $(VENV)/.server $(VENV)/.java ## all tests with Spark, including the long ones
 	$(PYTEST) tests/spark -m spark
 
-test-backends: $(VENV)/.dev $(VENV)/.server ## the same tests on a cluster, behind Sentinel, over TLS, in a container
+test-backends: $(VENV)/.dev $(VENV)/.server ## the same tests on the system's Redis, a cluster, Sentinel, TLS, in a container
 	$(VENV)/bin/python -m tests.everywhere $(BACKENDS)
 
 check: $(VENV)/.dev ## format, lint, types and the tests that need no server: under a minute

@@ -21,7 +21,7 @@ def named(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_unless_others_are_named_the_usual_ones_are_chosen(named: Any):
     named("")
-    assert backends.chosen() == ("single", "cluster1", "system_redis")
+    assert backends.chosen() == ("single", "cluster1")
     assert backends.one() == ("single",)
     assert not backends.is_named()
 
@@ -76,7 +76,7 @@ def program(name: str, flavour: str = "redis", major: int = 7) -> Any:
     return ServerBinary(Path(name), (major, 0, 0), flavour)
 
 
-def test_the_system_s_redis_is_left_out_where_every_test_runs_on_it(
+def test_the_system_s_redis_is_the_second_program_where_there_are_two(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """Else a system without the extra would run everything on it twice."""
@@ -85,7 +85,9 @@ def test_the_system_s_redis_is_left_out_where_every_test_runs_on_it(
     assert backends.why_not("system_redis") == server_process.ONLY_ONE
     monkeypatch.setattr(server_process, "find_server", lambda: program("valkey", "valkey", 9))
     assert backends.why_not("system_redis") is None
+    assert server_process.program_of("cluster1").flavour == "redis"
     monkeypatch.setattr(server_process, "find_system_redis", lambda: None)
+    assert server_process.program_of("cluster1").flavour == "valkey"
     assert backends.why_not("system_redis") == server_process.NO_SYSTEM_REDIS
 
 

@@ -1,7 +1,8 @@
 """The back ends on which the same tests run: which there are here, and how each is started.
 
-`make test` runs on the first three. FAIRLANE_TESTS_SERVERS names others, as
-`FAIRLANE_TESTS_SERVERS=cluster3,sentinel`; then only what runs on a back end runs at all.
+`make test` runs on USUAL: two kinds that differ in the program and in the topology.
+FAIRLANE_TESTS_SERVERS names others, as `FAIRLANE_TESTS_SERVERS=cluster3,sentinel`; then only what
+runs on a back end runs at all.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 VARIABLE = "FAIRLANE_TESTS_SERVERS"
-USUAL = server_process.KINDS
-OTHERS = ("cluster3", "sentinel", "tls_acl", "container")
+USUAL = ("single", "cluster1")
+OTHERS = ("system_redis", "cluster3", "sentinel", "tls_acl", "container")
 TESTS = Path(__file__).resolve().parents[2]
 OPERATIONS = ("operations", "drivers", "spark/operations")
 SCRIPTS = ("scripts", "spark/scripts")

@@ -115,10 +115,15 @@ def run_server(
 
 
 def program_of(kind: str) -> ServerBinary:
-    """What runs a server of this kind. Raises LookupError where it is not to be had."""
-    if kind != "system_redis":
+    """Return the program of this kind: `cluster1` prefers the system's Redis.
+
+    Raises LookupError if a kind has no program here.
+    """
+    if kind not in {"cluster1", "system_redis"}:
         return find_server()
     found = find_system_redis()
+    if kind == "cluster1":
+        return found or find_server()
     if found is None:
         raise LookupError(NO_SYSTEM_REDIS)
     if found == find_server():
