@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from fairlane.operations.submit.stream import submit
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch
 from fairlane.queue import Queue
+from tests.support.prepared import Forked
 from tests.support.requests import waiting_bodies
 from tests.support.servers import backends
 from tests.support.workers import has_own_traceback
@@ -77,18 +79,24 @@ class Program:
 
     def __call__(self, *words: object, stdin: bytes = b"") -> Ended:
         """Run it to its end; no end is a traceback."""
-        done = subprocess.run(
-            self.words(*words),
-            input=stdin,
-            capture_output=True,
-            check=False,
-            cwd=self.folder,
-            env=self.env,
-            timeout=END_S,
+        log = os.memfd_create("stderr")
+        (given, input_end), (output_end, output) = os.pipe(), os.pipe()
+        fds = (given, output, log)
+        process = Forked(
+            "fairlane.cli:main", list(map(str, words)), env=self.env, cwd=self.folder, fds=fds
         )
-        said = done.stderr.decode()
-        assert not has_own_traceback(said)
-        return Ended(done.returncode, done.stdout, said)
+        os.close(given)
+        os.close(output)
+        with os.fdopen(input_end, "wb") as stream, contextlib.suppress(BrokenPipeError):
+            stream.write(stdin)
+        with os.fdopen(output_end, "rb") as stream:
+            out = stream.read()
+        code = process.wait(END_S)
+        with os.fdopen(log, "rb") as stream:
+            stream.seek(0)
+            said = stream.read().decode()
+        assert not has_own_traceback(said), said
+        return Ended(code, out, said)
 
     def words(self, *words: object) -> list[str]:
         """The command as the system wants it."""

@@ -1,7 +1,4 @@
-"""Workers in processes of their own: started, watched, hurt, and always ended by their own pid.
-
-As a program (`python -m tests.support.workers URL HANDLER OPTIONS`) this is such a worker.
-"""
+"""Workers in processes of their own: started, watched, hurt, and always ended by their own pid."""
 
 from __future__ import annotations
 
@@ -19,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Command
+from tests.support.prepared import ROOT, Forked
 from tests.support.requests import once
-from tests.support.servers.server_process import _die_with_parent
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
@@ -30,7 +27,6 @@ if TYPE_CHECKING:
 
     from fairlane.queue import Queue, Request
 
-ROOT = Path(__file__).resolve().parents[2]
 FOLDER = "FAIRLANE_TEST_FOLDER"  # where a handler finds its notes and gates
 END_S = 20.0
 
@@ -89,7 +85,7 @@ class Folder:
 class Running:
     """A worker's supervisor process, and with it its children."""
 
-    process: subprocess.Popen[bytes]
+    process: Forked
     log: Path
     queue: str
     client: Any  # a raw redis.Redis: its types allow for decoded replies, which ours are not
@@ -188,22 +184,12 @@ class Workers:
         With `audit_s` it audits as rarely as that.
         """
         log = self.folder.path / f"worker{len(self.running)}.log"
-        words = [sys.executable, "-m", __name__, self.queue.driver.url]
-        words += [
-            f"tests.worker.handlers:{handler}",
-            json.dumps({"queue": self.queue.name} | options),
-        ]
-        with log.open("ab") as out:
-            process = subprocess.Popen(
-                words,
-                cwd=ROOT,
-                env=os.environ | {FOLDER: str(self.folder.path)},
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                process_group=0,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509 - runs one system call, no Python lock
-            )
+        words = [self.queue.driver.url, f"tests.worker.handlers:{handler}"]
+        words.append(json.dumps({"queue": self.queue.name} | options))
+        env = os.environ | {FOLDER: str(self.folder.path)}
+        with log.open("ab") as out, Path(os.devnull).open("rb") as nothing:
+            fds = (nothing.fileno(), out.fileno(), out.fileno())
+            process = Forked(f"{__name__}:main", words, env=env, cwd=ROOT, fds=fds)
         made = Running(process, log, self.queue.name, self.client, self.folder)
         self.running.append(made)
         return made
@@ -285,8 +271,8 @@ def is_alive(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] not in {"Z", "X"}
 
 
-def main(url: str, handler: str, options: str) -> int:
-    """Be a worker."""
+def main() -> int:
+    """Be a worker: the words are the URL, the handler and the options."""
     import logging
 
     from fairlane import settings
@@ -295,12 +281,9 @@ def main(url: str, handler: str, options: str) -> int:
     from fairlane.worker.handler.handlers import load
 
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    url, handler, options = sys.argv[1:]
     given = json.loads(options)
     until_idle = given.pop("until_idle", False)
     settings.AUDIT_S = given.pop("audit_s", settings.AUDIT_S)
     with Queue.from_url(url, name=given.pop("queue")) as queue:
         return Worker(queue, load(handler), **given).run(until_idle=until_idle)
-
-
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))

@@ -20,9 +20,10 @@ from fairlane.queue import Queue
 from fairlane.worker import host_identity as module
 from fairlane.worker.host_identity import hostname_of, is_loopback, whereabouts
 from fairlane.worker.maintenance.leader import refuses
+from tests.support.prepared import ROOT
 from tests.support.servers.server_process import run_server
 from tests.support.wait import wait_until
-from tests.support.workers import FOLDER, ROOT, Folder
+from tests.support.workers import FOLDER, Folder
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,10 +17,11 @@ from fairlane.protocol import keys
 from fairlane.protocol.scripts import Dialect, library
 from fairlane.protocol.steps import Batch
 from fairlane.queue import Queue
+from tests.support.prepared import ROOT
 from tests.support.servers import server_process
 from tests.support.servers.backends import at
 from tests.support.wait import wait_until
-from tests.support.workers import ROOT, check_requests, check_told_once, workers_of
+from tests.support.workers import check_requests, check_told_once, workers_of
 from tests.worker.parts import ON_SINGLE
 
 if TYPE_CHECKING:

@@ -20,8 +20,9 @@ from fairlane.protocol import keys
 from fairlane.worker import termination
 from fairlane.worker.log import log_queue
 from fairlane.worker.log.log_queue import LogQueue
+from tests.support.prepared import ROOT
 from tests.support.wait import wait_until
-from tests.support.workers import FOLDER, ROOT, Folder
+from tests.support.workers import FOLDER, Folder
 from tests.worker.parts import ON_SINGLE
 
 if TYPE_CHECKING:
