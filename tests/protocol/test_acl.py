@@ -62,7 +62,8 @@ def what_it_sends(role: str) -> Sent:
 
 
 def commands_of(found: Sent) -> set[str]:
-    steps = {command for step in found.steps for command in STEPS[step]}
+    sent = found.steps | ({"Call"} if found.scripts else set())  # a script is sent by a Call
+    steps = {command for step in sent for command in STEPS[step]}
     return (found.commands | steps) - acl.CONNECTION - acl.WITHHELD
 
 

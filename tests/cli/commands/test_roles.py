@@ -218,8 +218,8 @@ def test_the_doctor_says_what_it_may_not_look_at(users: Users, program: Program)
     ended = program("doctor", "--redis", users.add("worker"))
     assert ended.code == 1
     said = ended.out.decode()
-    assert "ok    scripts      what is loaded is not readable" in said
-    assert "bad   queue        the queue can't be read: " in said
+    assert "ok      scripts         what is loaded is not readable" in said
+    assert "bad     queue           the queue can't be read: " in said
 
 
 @on_one_kind
@@ -229,7 +229,7 @@ def test_the_doctor_says_that_scripts_are_missing_and_cannot_be_loaded(
     said = program("doctor", "--redis", users.add("monitor")).out.decode()
     count = len([*library()])
     assert f"{count} of {count} are not loaded, and this user may not load them" in said
-    assert "remedy  scripts      run `fairlane scripts load`" in said
+    assert "remedy  scripts         run `fairlane scripts load`" in said
 
 
 @on_one_kind

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fairlane.errors import FairlaneError, RedisUnreachable
 
 if TYPE_CHECKING:
-    from fairlane.protocol.steps import Operation
+    from fairlane.protocol.steps import Call, Command, Operation
 
 OK, NOTE, WARN, BAD = "ok", "note", "warn", "bad"
 
@@ -52,6 +52,6 @@ class Finding:
         self.is_fixed = True
 
 
-def once(step: Any) -> Operation[Any]:
+def once(step: Command | Call) -> Operation[Any]:
     """Makes a repair of one step."""
     return (yield step)

@@ -157,14 +157,13 @@ def idle(page: Page) -> Operation[list[Finding]]:
         asked += [
             Command(b"ZCARD", keys.leases(row.id)),
             Command(b"ZCOUNT", keys.retries(row.id), b"-inf", page.now),
-            Command(b"XREVRANGE", keys.results(row.id), b"+", b"-", b"COUNT", 1),
+            Command(b"XRANGE", keys.results(row.id), before, b"+", b"COUNT", 1),
         ]
     replies = yield from run_each(asked)
-    for row, held, due, last in zip(old, replies[::3], replies[1::3], replies[2::3], strict=True):
-        if any(isinstance(reply, FairlaneError) for reply in (held, due, last)):
+    for row, held, due, recent in zip(old, replies[::3], replies[1::3], replies[2::3], strict=True):
+        if any(isinstance(reply, FairlaneError) for reply in (held, due, recent)):
             continue  # a finding of `unsound`
-        is_idle = not last or int(last[0][0].partition(b"-")[0]) < before
-        if not is_idle or not (held or due or row.number("fresh")):
+        if recent or not (held or due or row.number("fresh")):
             continue
         if held:
             remedy = "fairlane status ID names the workers; a handler may hang"
