@@ -1,4 +1,4 @@
-"""One Spark session for all tests; they are skipped in one sentence where there is no Spark."""
+"""One Spark session for all tests; where there is no Java, they are skipped in one sentence."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ CONF = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the tests that need Java: those with a session, and those that start a program."""
     for item in items:
-        # The operations and scripts of Spark's part run without Spark.
-        if item.path.is_relative_to(HERE) and item.path.parent.name not in {
-            "operations",
-            "scripts",
-        }:
-            item.add_marker(pytest.mark.slow)
+        if not item.path.is_relative_to(HERE):
+            continue
+        if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
+        if item.get_closest_marker("spark"):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")

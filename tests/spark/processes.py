@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 
 def workers_of(client: redis.Redis) -> list[int]:
-    """The process of each worker that is registered on this machine."""
+    """Returns the process of each worker that is registered on this machine."""
     ids: Any = client.zrange(keys.workers("req"), 0, -1)
-    return [int(client.hget(keys.worker("req", one.decode()), "pid") or 0) for one in ids]
+    return [int(client.hget(keys.worker("req", name.decode()), "pid") or 0) for name in ids]
 
 
 def having(mark: bytes) -> set[int]:
-    """The processes with this in their environment."""
-    found = set()
-    for one in Path("/proc").glob("[0-9]*/environ"):
+    """Returns the processes that have `mark` in their environment."""
+    processes = set()
+    for path in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
-            if mark in one.read_bytes():
-                found.add(int(one.parent.name))
-    return found
+            if mark in path.read_bytes():
+                processes.add(int(path.parent.name))
+    return processes

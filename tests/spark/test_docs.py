@@ -23,6 +23,7 @@ END_S = 500.0
 ON_ONE_KIND = pytest.mark.parametrize("redis_server", ["single"], indirect=True)
 
 
+@pytest.mark.spark
 @pytest.mark.heavy
 @pytest.mark.timeout(3 * END_S)
 @ON_ONE_KIND

@@ -73,7 +73,7 @@ def test_random_bodies_are_sent_once_and_kept(
     with worker(redis_url, "upper"):
         found = queue_udf(random.repartition(3), redis=redis_url)
         first = {row.id: (row.body, bytes(row.result)) for row in found.collect()}
-    # Nobody works any more: what is computed again reads what is there.
+    # No worker runs any more: a frame that is computed again reads what is there.
     again = {row.id: (row.body, bytes(row.result)) for row in found.collect()}
     assert len(first) == 500
     assert first == again

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 END_S = 300.0
 
 
+@pytest.mark.spark
 @pytest.mark.timeout(2 * END_S)
 @pytest.mark.parametrize("redis_server", ["single"], indirect=True)
 def test_the_block_runs(redis_url: str, tmp_path: Path):

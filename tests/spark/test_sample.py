@@ -33,6 +33,7 @@ def run(url: str, out: Path, *words: str) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.spark
 @pytest.mark.heavy
 @pytest.mark.timeout(2 * END_S)
 @pytest.mark.parametrize("redis_server", ["single"], indirect=True)
@@ -42,6 +43,7 @@ def test_the_queue_and_spark_alone_find_the_same(redis_url: str, tmp_path: Path)
     assert (tmp_path / "report" / "report.html").exists()
 
 
+@pytest.mark.spark
 @pytest.mark.heavy
 @pytest.mark.timeout(2 * END_S)
 @pytest.mark.parametrize("redis_server", ["single"], indirect=True)

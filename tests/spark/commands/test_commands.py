@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 ON_ONE_KIND = pytest.mark.parametrize("redis_server", ["single"], indirect=True)
 ROOT = Path(__file__).resolve().parents[3]
 END_S = 300.0  # Java starts slowly on a machine that is busy
-pytestmark = pytest.mark.timeout(2 * END_S)
+pytestmark = [pytest.mark.timeout(2 * END_S), pytest.mark.slow]
+STARTS_JAVA = pytest.mark.spark
 LOCAL = ("--master", "local[2]")
 UPPER = ("--handler", "tests.spark.fleet.fleet_handlers:upper")
 
@@ -78,7 +79,7 @@ def finish(process: subprocess.Popen[bytes]) -> Ended:
 
 
 def quiet(ended: Ended) -> Ended:
-    """Nobody is shown a traceback, nor what Java says of itself."""
+    """Asserts that stderr has neither a traceback nor messages of Java."""
     assert [line for line in ended.err.splitlines() if not line.startswith("fairlane: ")] == []
     return ended
 
@@ -152,10 +153,11 @@ def test_lines_go_in_and_come_out_in_order(here: Here, redis_url: str):
     refused(here("collect", "r1", "--out", out), 2, "out is there already")
 
 
+@STARTS_JAVA
 @pytest.mark.heavy
 @ON_ONE_KIND
 def test_a_command_in_a_process_of_its_own_is_quiet(program: Program):
-    """Each begins a Java. What it says of itself is nothing that anybody wants to read."""
+    """Each starts a Java, whose start messages are not shown."""
     program.file(one_to_thousand(b"line %d\n"), "lines.txt")
     ended = finish(program.start("spark", "submit", "lines.txt", "--id", "r1", *LOCAL))
     assert (ended.code, ended.out) == (0, b"r1\n"), ended.err
@@ -170,6 +172,7 @@ def test_a_command_in_a_process_of_its_own_is_quiet(program: Program):
     assert b"".join(part.read_bytes() for part in parts) == one_to_thousand(b"LINE %d\n")
 
 
+@STARTS_JAVA
 @pytest.mark.heavy
 @ON_ONE_KIND
 def test_ctrl_c_in_a_process_of_its_own_is_one_sentence(
@@ -211,7 +214,7 @@ def test_a_result_of_several_lines_is_no_text(here: Here, redis_url: str):
 
 @ON_ONE_KIND
 def test_the_same_txn_again_adds_nothing(here: Here, redis_url: str):
-    """Also when nobody names the request: a transaction is of its request."""
+    """Also without a request id, because a transaction belongs to its request."""
     source = here.file(b"a\nb\nc\n", "lines.txt")
     for words, names in (((), b"t1\n"), (("--id", "r2"), b"r2\n")):
         first = here("submit", source, "--txn", "t1", *words)
@@ -225,12 +228,12 @@ def test_the_same_txn_again_adds_nothing(here: Here, redis_url: str):
 @ON_ONE_KIND
 def test_new_rows_are_counted_apart_from_earlier_rows(here: Here):
     source = here.file(b"a\nb\nc\n", "lines.txt")
-    told = []
+    summaries = []
     for _ in range(2):
         ended = here("submit", source, "--id", "r1", "--open", "--json")
         assert ended.code == 0, ended.err
-        told.append(json.loads(ended.out))
-    assert [(row["sub_requests"], row["added"]) for row in told] == [(3, 3), (6, 3)]
+        summaries.append(json.loads(ended.out))
+    assert [(row["sub_requests"], row["added"]) for row in summaries] == [(3, 3), (6, 3)]
     assert "submitted 3 sub-requests in 1 request" in ended.err
     assert ": 6 with the earlier ones" in ended.err
 
@@ -239,13 +242,12 @@ def test_new_rows_are_counted_apart_from_earlier_rows(here: Here):
 def test_a_request_for_each_key_and_a_column_as_body(here: Here, redis_url: str):
     rows = [("a", "x"), ("b", "y"), ("a", "z")]
     text = io.StringIO()
-    csv.writer(text).writerows([("who", "what"), *rows])
+    csv.writer(text).writerows([("key", "text"), *rows])
     source = here.file(text.getvalue().encode(), "rows.csv")
-    words = ("submit", source, "--format", "csv", "--key", "who", "--body", "what")
+    words = ("submit", source, "--format", "csv", "--key", "key", "--body", "text")
     ended = here(*words, "--json", "--priority", 7)
     assert ended.code == 0, ended.err
-    told = [json.loads(line) for line in ended.out.splitlines()]
-    assert told == [
+    assert [json.loads(line) for line in ended.out.splitlines()] == [
         {"id": "a", "sub_requests": 2, "added": 2, "priority": 7, "limit": 3},
         {"id": "b", "sub_requests": 1, "added": 1, "priority": 7, "limit": 3},
     ]
@@ -327,15 +329,15 @@ class Later(threading.Thread):
 def test_a_fleet_drains_after_a_signal(
     how: str, here: Here, redis_url: str, redis_client: redis.Redis
 ):
-    def tell() -> None:
+    def stop() -> None:
         if how == "signal":
             os.kill(os.getpid(), signal.SIGTERM)
         else:
             stop_fleet("fleet", redis=redis_url)
 
-    told = Later(redis_client, tell)
+    stopping = Later(redis_client, stop)
     ended = here("work", *UPPER, "--workers", 1, "--max-idle", "never", "--json")
-    told.join()
+    stopping.join()
     assert ended.code == 0, ended.err
     assert json.loads(ended.out)["ended"] == "stopped"
     assert 0 < redis_client.pttl(keys.fleets("req")) <= KEPT_MS
@@ -345,7 +347,7 @@ def test_a_fleet_drains_after_a_signal(
 def test_a_second_ctrl_c_ends_a_fleet_that_holds_a_slice(
     here: Here, redis_url: str, redis_client: redis.Redis
 ):
-    """Its handler would wait for a gate that nobody opens."""
+    """Its handler would wait for a gate that stays shut."""
     with Queue.from_url(redis_url) as queue:
         request = queue.submit_request([b"0"], lease_ms=1000)
 
@@ -355,11 +357,11 @@ def test_a_second_ctrl_c_ends_a_fleet_that_holds_a_slice(
             wait_until(lambda: redis_client.zcard(keys.fleets("req")), END_S, why="it drains")
             os.kill(os.getpid(), signal.SIGINT)
 
-        told = Later(redis_client, interrupt)
+        interrupting = Later(redis_client, interrupt)
         words = ("--handler", "tests.spark.fleet.fleet_handlers:never", "--workers", 1)
         began = clock.mono_s()
         ended = here("work", *words, "--max-idle", "never")
-        told.join()
+        interrupting.join()
         assert clock.mono_s() - began < 40
         refused(ended, 130, "the fleet was stopped")
         assert "the fleet stops now" in ended.err
@@ -379,21 +381,22 @@ def test_ctrl_c_in_a_job_is_one_sentence(spark: Any, here: Here):
         wait_until(lambda: seen or tracker.getActiveStageIds(), END_S, why="a job runs")
         os.kill(os.getpid(), signal.SIGINT)
 
-    told = threading.Thread(target=interrupt)
+    interrupting = threading.Thread(target=interrupt)
 
     def work() -> None:
         with spark_session(None, "test") as session:
-            told.start()
+            interrupting.start()
             slow = session.range(0, 2, 1, 2).mapInArrow(handlers.slowly, "id long")
             seen.append(slow.collect())
 
     with pytest.raises(KeyboardInterrupt):
         work()
-    told.join()
+    interrupting.join()
     assert seen == []
     assert here("submit", source, "--id", "r1").code == 0
 
 
+@STARTS_JAVA
 @ON_ONE_KIND
 def test_ctrl_c_while_spark_starts_leaves_no_java(program: Program):
     program.file(b"a\n", "lines.txt")
@@ -438,7 +441,7 @@ def test_a_wrong_argument_is_one_sentence_and_needs_no_spark(
 ):
     alone.file(b"a\n", "r.txt")
     alone.env["FAIRLANE_REDIS"] = NOBODY
-    alone.env["JAVA_HOME"] = str(alone.folder)  # whoever starts Java says so
+    alone.env["JAVA_HOME"] = str(alone.folder)  # a start of Java would be reported
     alone("spark", *words).refused(code, said)
 
 
@@ -459,7 +462,7 @@ def test_an_unknown_column_is_refused_with_the_existing_ones(here: Here):
     refused(ended, 2, "--body COL", "--body-format json", "r.csv has a, b")
 
 
-def test_under_spark_submit_its_master_says_who_must_reach_redis(
+def test_under_spark_submit_the_error_names_the_master_that_must_reach_redis(
     spark: Any, monkeypatch: pytest.MonkeyPatch
 ):
     """The embedded server is of this machine alone."""
@@ -483,7 +486,7 @@ def test_under_spark_submit_its_master_says_who_must_reach_redis(
 
 @ON_ONE_KIND
 def test_a_missing_request_is_exit_3(program: Program):
-    program("spark", "collect", "nobody", "--out", "o").refused(3, "nobody")
+    program("spark", "collect", "absent", "--out", "o").refused(3, "absent")
 
 
 def test_no_redis_is_exit_5(alone: Program):

@@ -59,7 +59,7 @@ def no_result(table: pa.Table) -> pa.Table:
 
 
 class Crowd:
-    """Counts how many are in a handler at once, in Redis; a result is the count."""
+    """Counts concurrent calls of a handler, in Redis; a result is the count."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -81,7 +81,7 @@ def crowd(body: bytes) -> str:
 
 
 class Gated:
-    """Notes who works, and waits at a gate with the first body."""
+    """Notes which process works, and waits at a gate with the first body."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -180,7 +180,7 @@ def test_limits_hold_across_spark_and_plain_workers(
 
 @pytest.fixture
 def plain_worker(queue: Queue, redis_client: redis.Redis) -> Iterator[Any]:
-    """A worker as anybody would start it."""
+    """A worker that is started from the command line."""
     words = [sys.executable, "-m", "fairlane", "worker", "--slice", "2"]
     words += ["--handler", "tests.spark.fleet.fleet_handlers:crowd"]
     env = os.environ | {"FAIRLANE_REDIS": queue.driver.url, "PYTHONPATH": str(ROOT / "src")}
@@ -389,15 +389,15 @@ def test_missing_values_of_pandas_are_no_result_and_no_error():
     context = Context("r1", 0, 1, 3, None, [(b"1-%d" % i, ()) for i in range(3)])
     bodies = [b"a", b"b", b"c"]
 
-    def told(results: Any, errors: Any = None) -> list[Any]:
+    def answers_of(results: Any, errors: Any = None) -> list[Any]:
         columns = {"result": results} | ({} if errors is None else {"error": errors})
         return pandas_handler(lambda _: pd.DataFrame(columns))(bodies, context)
 
-    assert told(pd.array(["x", None, ""], dtype="string")) == ["x", None, ""]
-    assert told(pd.array([1, None, 3], dtype="Int64")) == ["1", None, "3"]
-    assert told(pd.array([True, None, False], dtype="boolean")) == ["True", None, "False"]
-    assert told([1.5, float("nan"), pd.NaT]) == ["1.5", None, None]
-    found = told(["x", "y", "z"], pd.array([None, "it is bad", None], dtype="string"))
+    assert answers_of(pd.array(["x", None, ""], dtype="string")) == ["x", None, ""]
+    assert answers_of(pd.array([1, None, 3], dtype="Int64")) == ["1", None, "3"]
+    assert answers_of(pd.array([True, None, False], dtype="boolean")) == ["True", None, "False"]
+    assert answers_of([1.5, float("nan"), pd.NaT]) == ["1.5", None, None]
+    found = answers_of(["x", "y", "z"], pd.array([None, "it is bad", None], dtype="string"))
     assert (found[0], str(found[1]), found[2]) == ("x", "it is bad", "z")
     answers = iter([pd.NA, pd.Series([1.5]).mean(), pd.Series([None], dtype="float").mean()])
     assert row_handler(lambda _: next(answers))(bodies, context) == [None, "1.5", None]

@@ -1,4 +1,4 @@
-"""The commit of what was staged: all of it once, wherever it was cut off and whoever goes on."""
+"""The commit of what was staged: all of it once, also after it was cut off anywhere."""
 
 from __future__ import annotations
 
@@ -345,7 +345,7 @@ def test_another_transaction_is_refused(driver: SyncDriver, redis_client: redis.
 def test_the_owner_of_a_request_is_recorded_before_it_exists(
     driver: SyncDriver, redis_client: redis.Redis
 ):
-    """A driver dies anywhere: who finds the open request is told the name that goes on with it."""
+    """A driver dies anywhere: a write that finds the open request reports the txn that goes on."""
     steps, found = 0, 0
     while True:
         steps += 1

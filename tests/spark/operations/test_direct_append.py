@@ -1,4 +1,4 @@
-"""Rows that join an open request as they come: each once, whoever fails, and nothing stays open."""
+"""Rows that join an open request as they come: each once, and nothing stays open."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_a_seal_whose_answer_was_lost_is_no_failure_when_a_cancellation_follows(
         nonlocal steps
         steps += 1
         if steps == 2:
-            driver.run(once(step))  # nobody hears the answer, so it goes out again
+            driver.run(once(step))  # the reply is lost, so the step goes out again
             driver.run(cancel("r1", "not needed"))
         return False
 
@@ -207,7 +207,7 @@ NOTED = {"by_ids": False, "is_noted": True}
 def test_an_abort_cancels_the_begun_requests_that_are_not_sealed(
     driver: SyncDriver, queue: Queue, redis_client: redis.Redis
 ):
-    """Whoever has begun it: no list of names is needed."""
+    """Whichever task has begun them: no list of names is needed."""
     for name, policy in (("r1", Policy()), ("r2", Policy(priority=9)), ("r3", Policy())):
         driver.run(begin_live(name, policy, LIVE, **NOTED))
     with pytest.raises(RequestExists, match=r"\(t1\)"):

@@ -99,13 +99,13 @@ def test_records_of_ended_requests(driver: SyncDriver):
     world.work_off()
     world.submit("r2", 3)
     (ending,) = world.queue.completions("0", follow=False)
-    lives = [("r1", ending.submitted_ms), ("r1", 5), ("r2", 5), ("nobody", 5)]
+    lives = [("r1", ending.submitted_ms), ("r1", 5), ("r2", 5), ("absent", 5)]
     assert driver.run(stream_ranges.ended_requests(lives)) == [(7, 2), None, None, None]
 
 
 def test_a_missing_request_has_no_results(driver: SyncDriver):
     with pytest.raises(RequestNotFound):
-        driver.run(stream_ranges.result_span("nobody"))
+        driver.run(stream_ranges.result_span("absent"))
 
 
 def test_spans_of_streams(driver: SyncDriver):
@@ -114,9 +114,9 @@ def test_spans_of_streams(driver: SyncDriver):
     world.submit("r2", 3)
     world.submit("r3", 3, limit=1)
     world.work_off(dead=[1])
-    outs = dict(driver.run(stream_ranges.spans_of_results(["r1", "r2", "nobody"])))
+    outs = dict(driver.run(stream_ranges.spans_of_results(["r1", "r2", "absent"])))
     assert set(outs) == {"r1", "r2"}
-    died = dict(driver.run(stream_ranges.dead_spans(["r1", "r2", "nobody"])))
+    died = dict(driver.run(stream_ranges.dead_spans(["r1", "r2", "absent"])))
     assert {one: span.length for one, span in died.items()} == {"r1": 1, "r2": 1}
     found, rest = driver.run(
         stream_ranges.read_dead("r1", stream_ranges.StreamRange(died["r1"].first, "+"))

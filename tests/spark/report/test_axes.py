@@ -19,6 +19,7 @@ from fairlane.spark.report.time_windows import Axis
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+pytestmark = pytest.mark.slow  # it draws
 T0_US = 1_795_200_000_000_000
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
 NOON, LATE = "2026-11-20T12:00:00", "2026-11-20T23:59:59"

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.usefixtures("lean")
 TARGETS = {0: 200, None: 20_000}
 
 
@@ -245,7 +244,7 @@ def small(kind: type[History]) -> History:
 
 @pytest.mark.parametrize("kind", [History, Careless])
 def test_takes_are_inverted_when_an_urgent_request_was_left(
-    spark: SparkSession, tmp_path: Path, kind: type[History]
+    spark: SparkSession, lean: None, tmp_path: Path, kind: type[History]
 ):
     history = small(kind)
     history.write(tmp_path)
@@ -284,10 +283,10 @@ def test_the_page_shows_the_numbers(world: World):
 
 
 def test_the_summary_is_json(world: World):
-    told = json.loads(world.made.paths["summary"].read_text())
-    assert told == world.made.summary
-    assert told["finished"] == told["results"] == len(world.results)
-    assert told["attainment"] == pytest.approx(
+    summary = json.loads(world.made.paths["summary"].read_text())
+    assert summary == world.made.summary
+    assert summary["finished"] == summary["results"] == len(world.results)
+    assert summary["attainment"] == pytest.approx(
         sum(
             one["status"] == "done" and one["total_ms"] <= TARGETS.get(one["priority"], 20_000)
             for one in world.results

@@ -1,4 +1,4 @@
-"""add_part: rows of a partition join at once, each once by its place there."""
+"""append_partition: rows of a partition join immediately, each once by its place there."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_rows_come_in_immediately(sink: Sink):
 
 
 def test_rows_that_were_added_before_are_left_out(sink: Sink):
-    """However another attempt cuts them; the tokens are told again."""
+    """However another attempt cuts them; the reply repeats the tokens."""
     _, tokens, *_ = sink.add_part(0, [b"a", b"b", b"c"])
     word, again, added, _ = sink.add_part(0, [b"a", b"b"])
     assert (word, added) == (b"ok", 0)
@@ -49,7 +49,7 @@ def test_a_repeat_behind_the_seal_is_no_fault(sink: Sink):
 
 
 def test_a_repeat_after_the_end_is_no_fault(sink: Sink):
-    """But what is new there is told how it ended."""
+    """For a new row the reply is how the request ended."""
     sink.add_part(0, [b"a"])
     sink.lane.cancel()
     before = sink.lane.dump()

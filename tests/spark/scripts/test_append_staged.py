@@ -1,4 +1,4 @@
-"""roll: what was staged and pinned moves into its request, chunk by chunk, each once."""
+"""append_staged: what was staged and pinned moves into its request, chunk by chunk, each once."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_roll_of_an_area_that_has_expired(sink: Sink):
 
 
 def test_roll_into_a_sealed_request(sink: Sink):
-    """Somebody else has sealed it."""
+    """Another writer has sealed the request."""
     sink.lane.seal(1)
     before = sink.lane.dump()
     assert sink.roll()[0] in (b"closed", b"ended")

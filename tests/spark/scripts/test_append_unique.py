@@ -1,4 +1,4 @@
-"""add_unique: sub-requests with ids of their own, each id once."""
+"""append_unique: sub-requests with ids of their own, each id once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_new_ids_come_in_immediately(sink: Sink):
 
 
 def test_an_id_comes_in_once_and_the_first_wins(sink: Sink):
-    """Whatever the second one brings; the tokens are told again."""
+    """Whatever the second call brings; the reply repeats the tokens."""
     _, tokens, *_ = sink.add_unique(ROWS)
     word, again, added, _ = sink.add_unique({b"i1": b"other", b"i0": b"other"})
     assert (word, added) == (b"ok", 0)
@@ -52,7 +52,7 @@ def test_a_repeat_behind_the_seal_is_no_fault(sink: Sink):
 
 
 def test_a_repeat_after_the_end_is_no_fault(sink: Sink):
-    """But what is new there is told how it ended."""
+    """For a new id the reply is how the request ended."""
     sink.add_unique(ROWS)
     sink.lane.cancel()
     before = sink.lane.dump()

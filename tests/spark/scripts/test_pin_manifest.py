@@ -1,4 +1,4 @@
-"""pin: the first manifest of a transaction wins, for good."""
+"""pin_manifest: the first manifest of a transaction wins, for good."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_pin_stores_the_manifest(sink: Sink):
 
 
 def test_a_second_manifest_gets_the_first_one_back(sink: Sink):
-    """Whoever runs the transaction again brings in what was pinned."""
+    """A repeat of the transaction brings in what was pinned."""
     sink.open()
     sink.pin(("0:1", 1, 3))
     before = sink.lane.dump()[sink.record]
@@ -41,12 +41,12 @@ def test_a_second_manifest_gets_the_progress_of_the_first(sink: Sink):
     sink.stage(3)
     sink.pin(("0:1", 1, 3))
     sink.roll(last="seal")
-    told = [b"pinned", MANIFEST, b"1", b"3", b"sealed"]
-    assert sink.pin() == told
+    reply = [b"pinned", MANIFEST, b"1", b"3", b"sealed"]
+    assert sink.pin() == reply
     sink.lane.cancel()
-    assert sink.pin() == told
+    assert sink.pin() == reply
     sink.lane.client.unlink(sink.lane.names[2])
-    assert sink.pin() == told
+    assert sink.pin() == reply
 
 
 def test_an_empty_manifest_is_not_kept(sink: Sink):

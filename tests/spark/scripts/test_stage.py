@@ -1,4 +1,4 @@
-"""stage, unstage: chunks wait where nobody sees them, each once, and go when nobody wants them."""
+"""stage, unstage: chunks wait unseen, each once, and are dropped when no write needs them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.requests import Lane, numbered
 
 @pytest.fixture
 def sink(lane: Lane) -> Sink:
-    """A transaction of the request `r1`, which nobody has begun."""
+    """A transaction of the request `r1`, which does not exist."""
     return Sink(lane)
 
 

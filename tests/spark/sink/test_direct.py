@@ -83,7 +83,7 @@ def test_a_request_that_was_cancelled_before_its_seal_raises(
 ):
     """Behind the others, which are sealed. A stream says so and goes on: it would never get by."""
     given = {"redis": redis_url, "requestColumn": "k", "finalize": "true"} | DEDUPE
-    schema: Any = StructType.fromDDL("k string, id long, body string")
+    schema = StructType().add("k", "string").add("id", "long").add("body", "string")
     own = (*OPTIONS, *STREAM_OPTIONS)
     plan = plan_of(Options(given, own), schema, is_stream=kind == "stream")
     for name in ("a", "b"):
@@ -120,7 +120,7 @@ def test_of_a_pipelined_write_that_failed_no_request_stays_open(
     redis_client: redis.Redis,
     options: dict[str, str],
 ):
-    """Nobody tells the driver what a task that failed has begun."""
+    """The driver receives no message from a task that failed."""
     frame = numbers(spark, 50_000, 2)
     holes = frame.selectExpr(
         "concat('k', id % 3) AS k", "nullif(body, 'row 49999') AS body", "1 AS p"

@@ -28,7 +28,7 @@ from tests.support.wait import wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.heavy
+pytestmark = [pytest.mark.heavy, pytest.mark.spark]
 ROOT = Path(__file__).resolve().parents[3]
 COUNT = 25_000
 END_S = 180.0

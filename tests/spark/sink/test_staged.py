@@ -75,7 +75,7 @@ def test_a_frame_without_rows_is_a_request_that_is_done(
 def test_two_terms_for_one_request_are_refused_before_any_row_is_visible(
     spark: Any, redis_url: str, redis_client: redis.Redis
 ):
-    """Each partition has one, so only the commit can tell."""
+    """Each partition has one, so only the commit can detect it."""
     split = numbers(spark, 100, 2).selectExpr("body", "CAST(id / 50 AS INT) AS p")
     with pytest.raises(Exception, match="request r1 has rows with priority 0 and with priority 1"):
         write(split, redis_url, request="r1", priorityColumn="p")
@@ -124,7 +124,7 @@ def test_a_task_that_failed_half_way_is_done_again_and_its_rows_come_in_once(
 ):
     write(frame, redis_url, "crashing", request="r1", crash="task:first")
     assert bodies_in(redis_client, "r1") == rows(COUNT)
-    (loser,) = areas(redis_client)  # nobody told the driver of it: it expires
+    (loser,) = areas(redis_client)  # the driver has no message about it: it expires
     assert b":1:" in loser
     assert redis_client.pttl(loser) > 0
 
