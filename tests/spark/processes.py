@@ -26,3 +26,10 @@ def having(mark: bytes) -> set[int]:
             if mark in path.read_bytes():
                 processes.add(int(path.parent.name))
     return processes
+
+
+def is_java(process: int) -> bool:
+    """Returns True if the process runs Java, and not a fork of Python."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{process}/exe").readlink().name == "java"
+    return False
