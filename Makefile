@@ -30,7 +30,7 @@ demo-spark: $(VENV)/.spark $(VENV)/.server $(VENV)/.java ## see Spark write requ
 
 test: $(VENV)/.dev $(VENV)/.server $(VENV)/.java ## run the tests
 	$(PYTEST) --numprocesses 3 --dist loadfile -m 'not heavy and not spark'
-	$(PYTEST) tests/spark -m 'spark and not heavy'
+	$(PYTEST) tests/spark --numprocesses 2 --dist loadfile -m 'spark and not heavy'
 
 test-heavy: $(VENV)/.dev $(VENV)/.server $(VENV)/.java ## the tests that take minutes and are not in `make test`
 	$(PYTEST) -m heavy
