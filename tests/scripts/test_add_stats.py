@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
-from fairlane.errors import InvalidArgument
 from fairlane.protocol import keys
 
 if TYPE_CHECKING:
@@ -26,15 +23,3 @@ def test_tally_adds_up_and_keeps_the_largest(lane: Lane):
     assert lane.client.hgetall(STATS) == {
         b"5:ran:count": b"4", b"5:ran:max": b"9", b"5:ran:12": b"2", b"5:ran:13": b"2",
     }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "numbers",
-    [(), ("5:ran:count",), ("5:ran:count", 1, "5:ran:sum", "x"), ("a", -1), ("a", 1.5)],
-    ids=str,
-)
-def test_tally_refuses_what_is_no_pair_of_name_and_number(lane: Lane, numbers: tuple):
-    """And adds nothing of it."""
-    with pytest.raises(InvalidArgument, match="BADARGUMENT"):
-        tally(lane, *numbers)
-    assert lane.dump() == {}

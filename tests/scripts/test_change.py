@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane.errors import InvalidArgument
 from tests.support.requests import HOUR, MINUTE, Lane, listening, toks
 
 if TYPE_CHECKING:
@@ -58,14 +57,12 @@ def test_pause_and_resume_twice_are_once(lane: Lane):
     lane.start(9)
     assert lane.resume()[:2] == [b"ok", b"active"]
     lane.pause()
-    before = lane.dump()
-    assert lane.pause() == [b"ok", b"paused", []]
-    assert lane.dump() == before
+    with lane.unchanged():
+        assert lane.pause() == [b"ok", b"paused", []]
     first = lane.resume()
-    before = lane.dump()
-    again = lane.resume()
-    assert sorted(toks(again[2])) == sorted(toks(first[2]))
-    assert lane.dump() == before
+    with lane.unchanged():
+        again = lane.resume()
+        assert sorted(toks(again[2])) == sorted(toks(first[2]))
 
 
 def test_a_retry_that_comes_due_while_paused_waits_for_resume(lane: Lane):
@@ -221,9 +218,8 @@ def test_set_limit_twice_is_once(lane: Lane):
     """The same again changes nothing and tells the tokens again."""
     lane.start(9, limit=1)
     first = toks(lane.set_limit(3)[1])
-    before = lane.dump()
-    again = toks(lane.set_limit(3)[1])
-    assert lane.dump() == before
+    with lane.unchanged():
+        again = toks(lane.set_limit(3)[1])
     assert set(first) < set(again)
     assert len(again) == 3
 
@@ -288,10 +284,9 @@ def test_set_priority_twice_is_once(lane: Lane):
     """The same again changes nothing and tells the tokens again."""
     lane.start(9)
     first = lane.set_priority(7)
-    before = lane.dump()
-    again = lane.set_priority(7)
-    assert sorted(toks(again[1])) == sorted(toks(first[1]))
-    assert lane.dump() == before
+    with lane.unchanged():
+        again = lane.set_priority(7)
+        assert sorted(toks(again[1])) == sorted(toks(first[1]))
 
 
 def test_the_priority_of_a_paused_request_counts_after_resume(lane: Lane):
@@ -325,10 +320,9 @@ def test_a_change_after_the_end_changes_nothing(lane: Lane, name: str):
     """It says how the request ended."""
     (token,) = lane.start(1)
     lane.complete(lane.take(token))
-    before = lane.dump()
-    word, summary = lane.request(name, **CHANGES[name])
-    assert (word, summary[0], summary[2:6]) == (b"ended", b"done", [1, 1, 0, 0])
-    assert lane.dump() == before
+    with lane.unchanged():
+        word, summary = lane.request(name, **CHANGES[name])
+        assert (word, summary[0], summary[2:6]) == (b"ended", b"done", [1, 1, 0, 0])
 
 
 @each_change
@@ -337,29 +331,8 @@ def test_a_change_of_a_missing_request_is_gone(lane: Lane, name: str):
     assert lane.request(name, **CHANGES[name]) == [b"gone"]
     assert lane.dump() == {}
     lane.abandon(5)
-    before = lane.dump()
-    assert lane.request(name, **CHANGES[name]) == [b"gone"]
-    assert lane.dump() == before
-
-
-@pytest.mark.parametrize("limit", ["", "many", 0, -1, 10_001, 1.5, "nan"])
-def test_a_bad_limit_is_refused_before_anything_is_written(lane: Lane, limit: Any):
-    """With the sentence of enqueue."""
-    lane.start(9)
-    before = lane.dump()
-    with pytest.raises(InvalidArgument, match="whole number from 1 to 10000"):
-        lane.set_limit(limit)
-    assert lane.dump() == before
-
-
-@pytest.mark.parametrize("priority", ["", "high", -1, 100, 0.5, "nan"])
-def test_a_bad_priority_is_refused_before_anything_is_written(lane: Lane, priority: Any):
-    """With the sentence of enqueue."""
-    lane.start(9)
-    before = lane.dump()
-    with pytest.raises(InvalidArgument, match="whole number from 0 to 99"):
-        lane.set_priority(priority)
-    assert lane.dump() == before
+    with lane.unchanged():
+        assert lane.request(name, **CHANGES[name]) == [b"gone"]
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -98,13 +98,6 @@ def test_intend_twice_is_newer_each_time(lane: Lane):
     assert lane.client.zcard(ACTIVE) == 1
 
 
-def test_intend_refuses_a_grace_that_is_no_number(lane: Lane):
-    """BADARGUMENT, and nothing is written."""
-    with pytest.raises(InvalidArgument, match="BADARGUMENT"):
-        intend(lane, grace="long")
-    assert lane.dump() == {}
-
-
 def test_many_intents_are_told_in_their_order(lane: Lane):
     """Each as if it had come alone, and the bound once; twice is newer."""
     lane.client.zadd(ACTIVE, {"r2": f"{lane.now + HOUR}.5"})
@@ -117,12 +110,7 @@ def test_many_intents_are_told_in_their_order(lane: Lane):
     assert again == [7, b"", soon + 1, b"%d" % soon, soon + 1, b"%d" % soon]
 
 
-def test_intend_takes_400_requests_and_not_one_more(lane: Lane):
-    """Nor none at all: BADARGUMENT, and nothing is written."""
-    for count in (0, 401):
-        with pytest.raises(InvalidArgument, match="BADARGUMENT"):
-            intend_all(lane, [f"r{i}" for i in range(count)])
-    assert lane.dump() == {}
+def test_intend_takes_400_requests(lane: Lane):
     assert len(intend_all(lane, [f"r{i}" for i in range(400)])) == 802
     assert lane.client.zcard(ACTIVE) == 400
 
@@ -139,9 +127,8 @@ def test_drop_takes_the_intent_it_has_seen(lane: Lane):
 def test_drop_leaves_an_intent_it_has_not_seen(lane: Lane, seen: Any):
     """An older score, or none at all."""
     intend(lane)
-    before = lane.dump()
-    assert drop(lane, seen) == 0
-    assert lane.dump() == before
+    with lane.unchanged():
+        assert drop(lane, seen) == 0
 
 
 def test_drop_leaves_an_intent_that_was_renewed(lane: Lane):
@@ -184,15 +171,6 @@ def test_drop_logs_nothing_when_the_entry_was_renewed(lane: Lane):
     assert lane.client.xlen(LOG[2]) == 0
 
 
-def test_drop_refuses_what_is_malformed(lane: Lane):
-    """BADARGUMENT, and nothing is written."""
-    seen = intend(lane)
-    before = lane.dump()
-    with pytest.raises(InvalidArgument, match="BADARGUMENT"):
-        drop(lane, seen, most="x")
-    assert lane.dump() == before
-
-
 # ------------------------------------------------------------------ postpone
 
 
@@ -211,9 +189,8 @@ def test_postpone_moves_the_entry_it_has_seen(lane: Lane):
 def test_postpone_leaves_an_entry_it_has_not_seen(lane: Lane, seen: Any):
     """A producer has renewed it, or somebody else has looked."""
     intend(lane)
-    before = lane.dump()
-    assert postpone(lane, seen, lane.now + 7) == 0
-    assert lane.dump() == before
+    with lane.unchanged():
+        assert postpone(lane, seen, lane.now + 7) == 0
 
 
 def test_postpone_brings_nothing_back(lane: Lane):
@@ -237,22 +214,6 @@ def test_postpone_of_nothing_moves_nothing(lane: Lane):
     assert lane.dump() == {}
 
 
-@pytest.mark.parametrize(
-    "rows",
-    [("r2", 1, 2, "r1", "seen", "x"), ("r1", "seen"), ("r1", "seen", 2, "r2"), ("r2", 1, 2) * 301],
-    ids=["no number", "two of three", "four", "too many"],
-)
-def test_postpone_refuses_what_is_malformed(lane: Lane, rows: tuple[Any, ...]):
-    """BADARGUMENT, and nothing is written, not even the rows before."""
-    seen = intend(lane)
-    lane.client.zadd(ACTIVE, {"r2": 1})
-    before = lane.dump()
-    with pytest.raises(InvalidArgument, match="BADARGUMENT"):
-        postpone_all(lane, *(seen if part == "seen" else part for part in rows))
-    assert lane.dump() == before
-    lane.client.delete(ACTIVE)
-
-
 def test_postpone_takes_three_hundred_rows(lane: Lane):
     lane.client.zadd(ACTIVE, {f"r{i}": i for i in range(300)})
     rows = [part for i in range(300) for part in (f"r{i}", i, 7)]
@@ -269,26 +230,16 @@ def test_readmit_lets_somebody_look_after_a_forgotten_request(lane: Lane):
     due = f"{lane.now}.5"
     with full(lane.client):
         assert readmit(lane, due) == 1
-    before = lane.dump()
-    assert lane.client.zscore(ACTIVE, "r1") == lane.now + 0.5
-    assert readmit(lane, due) == readmit(lane, lane.now + 9) == 0
-    assert lane.dump() == before
+    with lane.unchanged():
+        assert lane.client.zscore(ACTIVE, "r1") == lane.now + 0.5
+        assert readmit(lane, due) == readmit(lane, lane.now + 9) == 0
 
 
 def test_readmit_leaves_what_is_there(lane: Lane):
     """A producer's intent, or what somebody else has put back and looked at."""
     intend(lane)
-    before = lane.dump()
-    assert readmit(lane, 7) == 0
-    assert lane.dump() == before
-
-
-@pytest.mark.parametrize("due", ["", "soon"])
-def test_readmit_refuses_what_is_malformed(lane: Lane, due: str):
-    """BADARGUMENT, and nothing is written."""
-    with pytest.raises(InvalidArgument, match="BADARGUMENT"):
-        readmit(lane, due)
-    assert lane.dump() == {}
+    with lane.unchanged():
+        assert readmit(lane, 7) == 0
 
 
 # ------------------------------------------------------------------ insert_tokens
@@ -358,10 +309,8 @@ def test_insert_without_tokens_is_nothing(lane: Lane):
 def test_insert_refuses_tokens_that_do_not_fit_their_lanes(
     lane: Lane, names: list[bytes], tokens: list
 ):
-    """BADTOKENS, and nothing is written."""
-    with pytest.raises(InvalidArgument, match="BADTOKENS"):
+    with lane.refuses("BADTOKENS"):
         lane.call("insert_tokens", [DELAYED, *names], tokens=tokens)
-    assert lane.dump() == {}
 
 
 # ------------------------------------------------------------------ promote
@@ -409,17 +358,6 @@ def test_promote_handles_every_lane(lane: Lane):
     lane.later(1)
     promote(lane)
     assert (lane.client.llen(LANES[0]), lane.client.llen(LANES[99])) == (1, 1)
-
-
-@pytest.mark.parametrize("most", [0, -1, 1001, "many"])
-def test_promote_refuses_a_batch_that_is_none(lane: Lane, most: Any):
-    """BADBATCH, and nothing is written."""
-    insert(lane, (3, "a#0.1", 1))
-    lane.later(1)
-    before = lane.dump()
-    with pytest.raises(InvalidArgument, match="BADBATCH"):
-        promote(lane, most)
-    assert lane.dump() == before
 
 
 def test_promote_wants_all_the_lanes(lane: Lane):
@@ -516,24 +454,3 @@ def test_the_log_is_capped(lane: Lane):
     for i in range(450):
         retire(lane, ending(f"r{i}"), most=100)
     assert 100 <= lane.client.xlen(LOG[2]) <= 250
-
-
-@pytest.mark.parametrize(
-    ("several", "how"),
-    [
-        ([], {"longer": "x"}),
-        ([], {"most": "x"}),
-        ([ending(), ending("r2")[:10]], {}),
-        ([[]], {}),
-        ([ending(), ending("r2", retain_ms="x")], {}),
-        ([ending(f"r{i}") for i in range(81)], {}),
-    ],
-    ids=["longer", "most", "half", "none", "retain", "81"],
-)
-def test_retire_refuses_what_is_malformed(lane: Lane, several: list[list[Any]], how: dict):
-    """BADARGUMENT, and nothing is written: the request stays in active."""
-    intend(lane)
-    before = lane.dump()
-    with pytest.raises(InvalidArgument, match="BADARGUMENT"):
-        retire(lane, *several, **how)
-    assert lane.dump() == before

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
-from fairlane.errors import InvalidArgument
 from fairlane.protocol import keys
 
 if TYPE_CHECKING:
@@ -31,12 +28,6 @@ def test_drop_logs_nothing_for_a_score_that_is_no_number(lane: Lane):
     assert lane.dump() == {}
 
 
-def test_intend_refuses_a_former_score_that_is_no_number(lane: Lane):
-    with pytest.raises(InvalidArgument, match="BADARGUMENT"):
-        lane.call("intend", (ACTIVE, CONF), ids=["r1"], grace=5_000, above="high")
-    assert lane.dump() == {}
-
-
 def test_a_deadline_buries_what_was_given_back_in_bites_of_bytes_too(lane: Lane):
     """With bodies of 1 MiB a call buries 16, and says that there is more to do now."""
     (token,) = lane.start([b"x" * MIB] + [b"y"] * 19, limit=1, deadline_ms=60_000)
@@ -56,12 +47,6 @@ def test_a_worker_leaves_though_its_record_has_expired(lane: Lane):
     lane.raw("HSET", CONF, "lock", "w:1", "lock_until", lane.now)
     names = (keys.workers("req"), keys.worker("req", "w:1"), CONF, keys.taken("req", "w:1"))
     assert lane.call("unregister_worker", names, id="w:1", started="7") == 1
-    assert lane.dump() == {}
-
-
-def test_tally_takes_a_bounded_number_of_pairs(lane: Lane):
-    with pytest.raises(InvalidArgument, match="BADARGUMENT"):
-        lane.call("add_stats", (keys.stats("req"),), numbers=["f", 1] * 2001)
     assert lane.dump() == {}
 
 

@@ -35,9 +35,8 @@ def test_few_small_bodies_wait_and_are_held_in_one_string(lane: Lane):
     """An empty body and any bytes are the same as in a stream; a refused token writes nothing."""
     (token,) = lane.start(ODD, limit=1)
     assert not has_stream(lane)
-    before = lane.dump()
-    assert lane.acquire(Tok(5, "0", "9")).word == "stale"
-    assert lane.dump() == before
+    with lane.unchanged():
+        assert lane.acquire(Tok(5, "0", "9")).word == "stale"
     held = lane.take(token)
     assert held.bodies == ODD
     assert [entry_id.split(b"-")[1] for entry_id in held.ids] == [b"0", b"1", b"2", b"3"]
@@ -54,10 +53,9 @@ def test_more_or_bigger_ones_go_into_the_stream_at_once(lane: Lane, bodies: list
 def test_a_look_at_a_small_request_that_waits_changes_nothing(lane: Lane):
     """There is no lease to take back, so it stays as small as it is."""
     lane.start(3, limit=1)
-    before = lane.dump()
-    lane.later(60_000)
-    assert lane.reap()[0] == b"ok"
-    assert lane.dump() == before
+    with lane.unchanged():
+        lane.later(60_000)
+        assert lane.reap()[0] == b"ok"
 
 
 def test_ten_bodies_of_1024_bytes_together_are_few(lane: Lane):
@@ -143,9 +141,8 @@ def test_ids_that_are_not_all_of_the_lease_are_looked_up(lane: Lane):
 def test_a_lease_that_expires_gives_them_back(lane: Lane, count: int, attempt: int):
     """One alone is charged; of several nobody."""
     held = held_apart(lane, count)
-    before = lane.dump()
-    lane.reap()
-    assert lane.dump() == before
+    with lane.unchanged():
+        lane.reap()
     lane.later(LEASE)
     _, _, flat = lane.reap()
     assert has_stream(lane)

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairlane.errors import InvalidArgument
 from fairlane.protocol import keys
 from tests.scripts.test_full_and_forgotten import full
 
@@ -42,16 +41,6 @@ def test_a_list_with_a_ttl_expires_as_a_whole(lane: Lane, before: list[str]):
 def test_push_twice_makes_a_copy(lane: Lane):
     """A copy of a token costs one stale acquire."""
     assert [push(lane, "r1#0.1"), push(lane, "r1#0.1")] == [1, 2]
-
-
-@pytest.mark.parametrize(
-    ("ttl", "words"), [("", ["a"]), (-1, ["a"]), ("soon", ["a"]), (0, []), (0, ["a"] * 1001)]
-)
-def test_push_refuses_what_it_cannot_push(lane: Lane, ttl: object, words: list[str]):
-    """Nothing is written."""
-    with pytest.raises(InvalidArgument, match="BADARGUMENT"):
-        push(lane, *words, ttl=ttl)
-    assert lane.dump() == {}
 
 
 @pytest.mark.parametrize("ttl", [0, 60_000])

@@ -28,9 +28,8 @@ def test_a_lease_that_stands_is_left_alone(lane: Lane):
     lane.later(1)
     lane.take(tokens[1])
     lane.later(LEASE - 2)
-    before = lane.dump()
-    assert reaped(lane) == (2, [])  # one ms; but 1 says: there is more to take back now
-    assert lane.dump() == before
+    with lane.unchanged():
+        assert reaped(lane) == (2, [])  # one ms; but 1 says: there is more to take back now
 
 
 def test_a_lease_that_ends_later_than_it_can_ends_a_lease_from_now(lane: Lane):
@@ -39,9 +38,8 @@ def test_a_lease_that_ends_later_than_it_can_ends_a_lease_from_now(lane: Lane):
     dead, alive = lane.take(tokens[0]), lane.take(tokens[1])
     lane.later(-600_000)
     assert reaped(lane) == (LEASE, [])
-    before = lane.dump()
-    assert reaped(lane) == (LEASE, [])
-    assert lane.dump() == before
+    with lane.unchanged():
+        assert reaped(lane) == (LEASE, [])
     lane.later(LEASE - 1)
     assert lane.extend(alive) == "ok"
     lane.later(1)
@@ -78,9 +76,8 @@ def test_an_expired_lease_in_hands_that_held_more_charges_nobody(lane: Lane):
     held = lane.take(token, count=1, shared=True)
     lane.later(LEASE)
     _, (token,) = reaped(lane)
-    before = lane.dump()
-    assert lane.acquire(token, shared=True).reply == [b"alone"]
-    assert lane.dump() == before
+    with lane.unchanged():
+        assert lane.acquire(token, shared=True).reply == [b"alone"]
     again = lane.take(token)
     assert (again.ids, again.attempt) == (held.ids, 1)
 
@@ -171,9 +168,8 @@ def test_reap_twice_takes_back_once(lane: Lane):
     lane.take(token)
     lane.later(LEASE)
     _, (token,) = reaped(lane)
-    before = lane.dump()
-    assert reaped(lane) == (0, [])
-    assert lane.dump() == before
+    with lane.unchanged():
+        assert reaped(lane) == (0, [])
     assert lane.take(token).attempt == 2
 
 
@@ -207,10 +203,9 @@ def test_reap_of_one_permit_wants_every_proof(lane: Lane, which: dict[str, str])
     """Worker, start, permit and fence must be the lease's."""
     tokens = lane.start(6)
     held = lane.take(tokens[0])
-    before = lane.dump()
-    named = {"worker": "w:1", "started": "7", "k": held.k, "fence": held.fence} | which
-    assert reaped(lane, **named) == (LEASE, [])
-    assert lane.dump() == before
+    with lane.unchanged():
+        named = {"worker": "w:1", "started": "7", "k": held.k, "fence": held.fence} | which
+        assert reaped(lane, **named) == (LEASE, [])
 
 
 def test_reap_of_one_permit_leaves_the_workers_other_permits(lane: Lane):
@@ -276,9 +271,8 @@ def test_a_wrong_guess_of_the_auditor_is_ignored(lane: Lane):
     tokens = lane.start(6)
     held = lane.take(tokens[0])
     guesses = ["0", held.g, "1", "99", "9", "1"]
-    before = lane.dump()
-    assert reaped(lane, missing=guesses)[1] == []
-    assert lane.dump() == before
+    with lane.unchanged():
+        assert reaped(lane, missing=guesses)[1] == []
 
 
 def test_a_request_open_past_its_time_is_abandoned(lane: Lane, redis_client: redis.Redis):
@@ -330,9 +324,8 @@ def test_reap_after_the_end_and_of_a_missing_request_writes_nothing(lane: Lane):
     assert lane.reap() == [b"gone"]
     (token,) = lane.start(1)
     lane.complete(lane.take(token))
-    before = lane.dump()
-    assert lane.reap()[0] == b"ended"
-    assert lane.dump() == before
+    with lane.unchanged():
+        assert lane.reap()[0] == b"ended"
 
 
 def test_everybody_dies_all_the_time_and_all_is_accounted_for(lane: Lane):
@@ -358,6 +351,5 @@ def test_reap_of_another_queue_is_none_of_its_business(lane: Lane):
     (token,) = lane.start(1)
     lane.take(token)
     lane.later(60_000)
-    before = lane.dump()
-    assert lane.reap(queue="other") == [b"foreign"]
-    assert lane.dump() == before
+    with lane.unchanged():
+        assert lane.reap(queue="other") == [b"foreign"]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import pytest
 
-from fairlane.errors import InvalidArgument, RedisFull
+from fairlane.errors import RedisFull
 from tests.scripts.test_full_and_forgotten import full
 from tests.support.requests import HOUR, MINUTE, Lane, toks
 
@@ -86,9 +85,8 @@ def test_requeue_twice_is_once(lane: Lane):
     lane.complete(one, others=[(one.ids[0], "dead", 0)])
     names = lane.dead_ids()
     first = lane.requeue(names)
-    before = lane.dump()
-    assert lane.requeue(names) == [b"ok", 1, 0, first[3]]
-    assert lane.dump() == before
+    with lane.unchanged():
+        assert lane.requeue(names) == [b"ok", 1, 0, first[3]]
     assert two.bodies == [b"b1"]
 
 
@@ -101,17 +99,15 @@ def test_a_repeat_of_a_call_says_what_the_first_one_did(lane: Lane):
     reply = lane.requeue([first], op="aa")
     assert reply[:3] == [b"ok", 1, 1]
     assert lane.requeue([second], op="bb")[:3] == [b"ok", 1, 1]
-    before = lane.dump()
-    assert lane.requeue([first], op="aa") == reply
-    assert lane.requeue([first], op="cc")[:3] == [b"ok", 1, 0]
-    assert lane.dump() == before
+    with lane.unchanged():
+        assert lane.requeue([first], op="aa") == reply
+        assert lane.requeue([first], op="cc")[:3] == [b"ok", 1, 0]
     lane.seal()
     finish(lane, toks(reply[3])[0])
     assert lane.hash()["state"] == "done"
-    before = lane.dump()
-    assert lane.requeue([first], op="aa") == [b"ok", 1, 1, []]
-    assert lane.requeue([first], op="cc")[0] == b"ended"
-    assert lane.dump() == before
+    with lane.unchanged():
+        assert lane.requeue([first], op="aa") == [b"ok", 1, 1, []]
+        assert lane.requeue([first], op="cc")[0] == b"ended"
 
 
 def test_the_last_calls_are_remembered(lane: Lane):
@@ -124,15 +120,6 @@ def test_the_last_calls_are_remembered(lane: Lane):
         lane.requeue([dead_id], op=f"{number:032x}")
     again = [lane.requeue([dead_id], op=f"{n:032x}")[2] for n, dead_id in enumerate(ids)]
     assert again == [0, 0, 0, 1, 1, 1, 1, 1]
-
-
-def test_an_op_that_is_none_is_refused(lane: Lane):
-    """Before anything is written."""
-    bury(lane, 0)
-    before = lane.dump()
-    with pytest.raises(InvalidArgument, match="an op of hex digits"):
-        lane.requeue(op="x.*")
-    assert lane.dump() == before
 
 
 def test_a_dead_one_that_is_named_twice_is_requeued_once(lane: Lane):
@@ -200,9 +187,8 @@ def test_what_is_on_its_way_to_its_end_takes_nothing_back(lane: Lane):
     token = bury(lane, 0, of=4)
     lane.take(token)
     lane.cancel()
-    before = lane.dump()
-    assert lane.requeue() == [b"ending"]
-    assert lane.dump() == before
+    with lane.unchanged():
+        assert lane.requeue() == [b"ending"]
 
 
 def test_nothing_is_requeued_after_the_deadline(lane: Lane):
@@ -222,10 +208,9 @@ def test_requeue_after_the_end_changes_nothing(lane: Lane):
     (token,) = lane.start(1)
     held = lane.take(token)
     lane.complete(held, others=[(held.ids[0], "dead", 0)])
-    before = lane.dump()
-    word, summary = lane.requeue()
-    assert (word, summary[0], summary[2:6]) == (b"ended", b"done", [1, 0, 1, 0])
-    assert lane.dump() == before
+    with lane.unchanged():
+        word, summary = lane.requeue()
+        assert (word, summary[0], summary[2:6]) == (b"ended", b"done", [1, 0, 1, 0])
 
 
 def test_requeue_of_a_missing_request_is_gone(lane: Lane):
@@ -238,20 +223,15 @@ def test_requeue_of_a_missing_request_is_gone(lane: Lane):
 def test_bad_ids_are_refused_before_anything_is_written(lane: Lane, ids: list[str]):
     """Too many of them as well."""
     bury(lane, 0)
-    before = lane.dump()
-    with pytest.raises(InvalidArgument, match="dead entries"):
+    with lane.refuses("dead entries"):
         lane.requeue([lane.dead_ids()[0].decode(), *ids][-1001:])
-    assert lane.dump() == before
 
 
 def test_a_full_redis_refuses_to_requeue_and_writes_nothing(lane: Lane):
     """It is new work; it can be had later."""
     bury(lane, 0, 1)
-    with full(lane.client):
-        before = lane.dump()
-        with pytest.raises(RedisFull):
-            lane.requeue()
-        assert lane.dump() == before
+    with full(lane.client), lane.unchanged(), pytest.raises(RedisFull):
+        lane.requeue()
     assert lane.requeue()[2] == 2
 
 
@@ -307,12 +287,3 @@ def test_listing_works_after_the_end(lane: Lane):
     held = lane.take(token)
     lane.complete(held, others=[(held.ids[0], "dead", 0)])
     assert len(lane.list_dead()) == 1
-
-
-@pytest.mark.parametrize(
-    ("after", "count"), [("", 0), ("", 1001), ("", ""), ("x", 5), ("-", 5), ("1", 5)]
-)
-def test_a_bad_page_is_refused(lane: Lane, after: str, count: int | str):
-    """With a sentence."""
-    with pytest.raises(InvalidArgument, match=re.compile("dead entr")):
-        lane.list_dead(after, count)

@@ -6,6 +6,9 @@ import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pytest
+
+from fairlane.errors import InvalidArgument
 from fairlane.model import result_head
 from fairlane.operations.lease import leases, tokens
 from fairlane.operations.lease.follow_up import follow_up
@@ -415,6 +418,19 @@ class Lane:
             fields.pop(b"repeated", None)
             found[key] = repr(sorted(fields.items())).encode(), found[key][1]
         return found
+
+    @contextlib.contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Fails unless all that is stored afterwards is what was stored before."""
+        before = self.dump()
+        yield
+        assert self.dump() == before
+
+    @contextlib.contextmanager
+    def refuses(self, match: str) -> Iterator[None]:
+        """Fails unless the call raises InvalidArgument with this text and writes nothing."""
+        with self.unchanged(), pytest.raises(InvalidArgument, match=match):
+            yield
 
 
 def numbered(count: int) -> list[bytes]:
