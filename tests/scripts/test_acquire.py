@@ -234,22 +234,6 @@ def test_a_token_nobody_made_is_stale(lane: Lane, token: Tok):
         assert lane.acquire(token).word == "stale"
 
 
-def test_acquire_of_a_missing_request_is_gone(lane: Lane):
-    """And nothing is written."""
-    assert lane.acquire(Tok(5, "0", "1")).word == "gone"
-    assert lane.dump() == {}
-
-
-def test_acquire_after_the_end_brings_the_summary(lane: Lane):
-    """Who reads `ended` can retire the request."""
-    (token,) = lane.start(1)
-    lane.complete(lane.take(token))
-    with lane.unchanged():
-        answer = lane.acquire(token)
-        assert answer.word == "ended"
-        assert answer.reply[1][:6] == [b"done", lane.now, 1, 1, 0, 0]
-
-
 def sleeper_of(lane: Lane, delay: int = 5_000) -> Tok:
     """The token of a request whose only sub-request waits for a retry."""
     (token,) = lane.start(1)

@@ -64,23 +64,6 @@ def test_cancel_twice_keeps_the_first_reason(lane: Lane):
     assert lane.cancel("third")[1][8] == b"first"
 
 
-def test_cancel_after_the_end_changes_nothing(lane: Lane, redis_client: redis.Redis):
-    """What is done stays done."""
-    (token,) = lane.start(1)
-    lane.complete(lane.take(token))
-    with lane.unchanged():
-        with listening(redis_client, "done:{r1}") as heard:
-            word, summary = lane.cancel()
-            assert heard() == []
-        assert (word, summary[0]) == (b"ended", b"done")
-
-
-def test_cancel_of_a_missing_request_is_gone(lane: Lane):
-    """And nothing is written."""
-    assert lane.cancel() == [b"gone"]
-    assert lane.dump() == {}
-
-
 def test_cancel_of_an_open_request_does_not_count_the_open_one(lane: Lane):
     """The +1 of the counter is no sub-request."""
     lane.start(2, open_ms=HOUR)

@@ -306,34 +306,6 @@ def test_the_summary_tells_the_last_priority(lane: Lane):
 
 # ------------------------------------------------------------------ all of them
 
-CHANGES: dict[str, dict[str, Any]] = {
-    "pause": {},
-    "resume": {},
-    "set_limit": {"limit": 2},
-    "set_priority": {"priority": 1},
-}
-each_change = pytest.mark.parametrize("name", CHANGES)
-
-
-@each_change
-def test_a_change_after_the_end_changes_nothing(lane: Lane, name: str):
-    """It says how the request ended."""
-    (token,) = lane.start(1)
-    lane.complete(lane.take(token))
-    with lane.unchanged():
-        word, summary = lane.request(name, **CHANGES[name])
-        assert (word, summary[0], summary[2:6]) == (b"ended", b"done", [1, 1, 0, 0])
-
-
-@each_change
-def test_a_change_of_a_missing_request_is_gone(lane: Lane, name: str):
-    """And nothing is written; nor to the marker of an abandoned one."""
-    assert lane.request(name, **CHANGES[name]) == [b"gone"]
-    assert lane.dump() == {}
-    lane.abandon(5)
-    with lane.unchanged():
-        assert lane.request(name, **CHANGES[name]) == [b"gone"]
-
 
 @pytest.mark.parametrize("seed", range(6))
 def test_whatever_is_changed_while_it_runs_it_ends(lane: Lane, seed: int):

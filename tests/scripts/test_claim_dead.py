@@ -9,7 +9,7 @@ import pytest
 from fairlane.errors import RedisFull, RedisUnfit
 from tests.scripts.test_full_and_forgotten import full
 from tests.scripts.test_refused import ON_SINGLE, Guard, guard
-from tests.support.requests import HOUR, Lane, toks
+from tests.support.requests import Lane, toks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -137,14 +137,8 @@ def test_what_is_not_among_the_dead_is_not_claimed(lane: Lane):
     assert lane.client.exists(DEAD) == 0
 
 
-def test_a_claim_creates_nothing(lane: Lane):
-    """Neither for an id without a request nor for what the auditor gave up; nor before the end."""
-    assert claim(lane, ["1-1"], expected=1) == [b"gone"]
-    assert lane.dump() == {}
-    lane.abandon(5)
-    with lane.unchanged():
-        assert claim(lane, ["1-1"], expected=1) == [b"gone"]
-    lane.start(1, intent=lane.now + HOUR)
+def test_nothing_is_claimed_before_the_end(lane: Lane):
+    lane.start(1)
     with lane.unchanged():
         assert claim(lane, ["1-1"], expected=1) == [b"alive"]
 

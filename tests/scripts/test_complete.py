@@ -182,15 +182,6 @@ def test_an_id_named_twice_counts_once(lane: Lane):
     assert set(lane.results()) == {0}
 
 
-def test_complete_and_extend_of_a_missing_request_write_nothing(lane: Lane):
-    """A request that vanished does not come back as a hash with one field."""
-    given = {"k": "0", "fence": "1", "op": "a"}
-    reply = lane.request("complete", keep="0", done=1, verdicts=["1-0", "0:d:1:0:0", "r"], **given)
-    assert reply == [b"gone"]
-    assert lane.request("extend", **given) == [b"gone"]
-    assert lane.dump() == {}
-
-
 def test_a_thousand_results_are_settled_in_one_call(lane: Lane):
     """The most that one slice may hold."""
     (token,) = lane.start(1000, limit=1)

@@ -39,15 +39,6 @@ def test_confirm_twice_within_a_millisecond_writes_twice(lane: Lane):
     assert lane.client.info("persistence")["rdb_changes_since_last_save"] > changes
 
 
-def test_confirm_creates_nothing(lane: Lane):
-    """Neither for an id nobody knows nor for what the auditor gave up."""
-    assert lane.request("confirm") == [b"gone"]
-    assert lane.dump() == {}
-    lane.abandon(5)
-    with lane.unchanged():
-        assert lane.request("confirm") == [b"gone"]
-
-
 def test_confirm_after_the_end_keeps_the_tombstones_ttl(lane: Lane):
     """It says how it ended."""
     lane.start(3)

@@ -107,15 +107,6 @@ def test_discard_cancels_what_is_held(lane: Lane):
     assert lane.enqueue(9)[0] == b"abandoned"
 
 
-def test_discard_after_the_end_brings_the_summary(lane: Lane):
-    """A person has cancelled it."""
-    lane.start(9, open_ms=HOUR)
-    lane.cancel("enough")
-    with lane.unchanged():
-        word, summary = discard(lane)
-        assert (word, summary[0], summary[8]) == (b"ended", b"cancelled", b"enough")
-
-
 def test_discard_of_nothing_is_gone(lane: Lane):
     """It leaves the marker alone, because its caller takes the place in `active` out."""
     assert discard(lane, seen=7) == [b"gone"]

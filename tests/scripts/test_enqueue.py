@@ -165,15 +165,6 @@ def test_append_after_seal_is_closed_but_a_repeat_of_the_last_is_a_dup(lane: Lan
     assert lane.number("total") == 2
 
 
-def test_append_after_the_end_says_ended(lane: Lane):
-    """Nothing is written to a request that was cancelled meanwhile."""
-    lane.start(1, open_ms=HOUR)
-    lane.cancel("enough")
-    with lane.unchanged():
-        word, summary = lane.append(1, chunk=2)
-        assert (word, summary[0], summary[8]) == (b"ended", b"cancelled", b"enough")
-
-
 def test_append_renews_the_time_a_request_may_stay_open(lane: Lane):
     """A slow producer is not abandoned while it is sending."""
     lane.start(1, open_ms=HOUR)
@@ -224,13 +215,6 @@ def test_seal_of_something_else_is_a_conflict(lane: Lane, chunks: int, chain: st
     lane.append(1, chunk=2)
     with lane.unchanged():
         assert lane.seal(chunks, chain) == [b"conflict"]
-
-
-def test_append_and_seal_of_a_missing_request_write_nothing(lane: Lane):
-    """A request that vanished does not come back as half a request."""
-    assert lane.append(1, chunk=2) == [b"gone"]
-    assert lane.seal() == [b"gone"]
-    assert lane.dump() == {}
 
 
 # ------------------------------------------------------------------ abandon
@@ -299,21 +283,6 @@ def test_abandon_marks_no_life_that_a_person_cancelled(lane: Lane):
         assert lane.abandon(lane.now) == [b"over"]
 
 
-def test_an_abandoned_intent_is_no_request_to_any_script(lane: Lane):
-    """acquire, complete, extend, append, seal, cancel and reap say gone, and write nothing."""
-    lane.abandon(lane.now)
-    before = lane.dump()
-    given = {"k": "0", "fence": "1", "op": "a"}
-    assert lane.acquire(Tok(5, "0", "1")).word == "gone"
-    assert lane.request("complete", keep="0", done=0, **given) == [b"gone"]
-    assert lane.request("extend", **given) == [b"gone"]
-    assert lane.append(1, chunk=2) == [b"gone"]
-    assert lane.seal() == [b"gone"]
-    assert lane.cancel() == [b"gone"]
-    assert lane.reap() == [b"gone"]
-    assert lane.dump() == before
-
-
 def test_enqueue_begins_anew_where_only_the_hash_of_another_life_is_gone(lane: Lane):
     """What is left of that life belongs to no request: neither entries nor results are kept."""
     (token,) = lane.start(2, limit=1)
@@ -361,6 +330,11 @@ def test_enqueue_replaces_the_abandoned_life_that_it_names(lane: Lane):
     assert lane.client.pttl(lane.names[2]) == -1
     assert lane.client.exists(lane.names[6]) == 0
     assert min(int(token.g) for token in toks(tokens)) > 3
+
+
+def test_enqueue_stores_whose_dead_sub_requests_these_were(lane: Lane):
+    lane.start(3, parent="r0")
+    assert lane.hash()["parent"] == "r0"
 
 
 def test_enqueue_replaces_no_abandoned_life_of_which_a_slice_is_held(lane: Lane):

@@ -14,7 +14,7 @@ ALLOWED = SERVER | LUA | {"type", "unpack"}
 EXCEPTIONS = {
     "lib/create/backlog.lua": "its keys are the queue's, which all its scripts name the same",
     "lib/create/intend.lua": "as above; it also takes its requests from the script's arguments",
-    "lib/create/enqueue.lua": "it reads the 17 arguments that enqueue and submit have in common",
+    "lib/create/enqueue.lua": "it reads the bodies where they are, in the script's arguments",
     "lib/create/new_request.lua": "as enqueue",
 }
 HEADER = "lib/core/request_keys.lua"  # it declares the keys of a request

@@ -289,15 +289,6 @@ def test_tokens_are_named_beside_a_lease_that_expired(lane: Lane):
 # ------------------------------------------------------------------ what is not there, or not ours
 
 
-def test_a_request_that_does_not_exist_is_gone(lane: Lane):
-    assert glance(lane) == [b"gone"]
-
-
-def test_an_intent_that_was_given_up_is_gone(lane: Lane):
-    lane.abandon(5)
-    assert glance(lane) == [b"gone"]
-
-
 def test_the_request_of_another_queue_is_foreign(lane: Lane):
     """Unless any queue's is asked for."""
     lane.start(3)

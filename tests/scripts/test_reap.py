@@ -319,15 +319,6 @@ def test_reap_ends_a_cancelled_request_whose_last_holder_died(lane: Lane):
     assert (word, summary[0], summary[2:6]) == (b"ended", b"cancelled", [6, 0, 0, 6])
 
 
-def test_reap_after_the_end_and_of_a_missing_request_writes_nothing(lane: Lane):
-    """It says ended with the summary, or gone."""
-    assert lane.reap() == [b"gone"]
-    (token,) = lane.start(1)
-    lane.complete(lane.take(token))
-    with lane.unchanged():
-        assert lane.reap()[0] == b"ended"
-
-
 def test_everybody_dies_all_the_time_and_all_is_accounted_for(lane: Lane):
     """Every lease expires until all are dead or done: the counts add up, nothing runs too often."""
     tokens = lane.start(7, attempts=2, limit=2, backoff_min=0, backoff_max=0)

@@ -204,19 +204,13 @@ def test_nothing_is_requeued_after_the_deadline(lane: Lane):
 
 
 def test_requeue_after_the_end_changes_nothing(lane: Lane):
-    """It says how the request ended, and the dead keep their results."""
+    """The dead keep their results."""
     (token,) = lane.start(1)
     held = lane.take(token)
     lane.complete(held, others=[(held.ids[0], "dead", 0)])
     with lane.unchanged():
         word, summary = lane.requeue()
         assert (word, summary[0], summary[2:6]) == (b"ended", b"done", [1, 0, 1, 0])
-
-
-def test_requeue_of_a_missing_request_is_gone(lane: Lane):
-    """And nothing is written."""
-    assert lane.requeue(["1-0"]) == [b"gone"]
-    assert lane.dump() == {}
 
 
 @pytest.mark.parametrize("ids", [["x"], ["1"], ["1-1", "+"], ["1-1"] * 1001])

@@ -92,15 +92,6 @@ def test_a_move_back_to_the_queues_own_lanes(lane: Lane):
     assert lanes_of(move(lane, "")[1]) == [b"5"]
 
 
-def test_a_move_after_the_end_or_of_nothing_changes_nothing(lane: Lane):
-    """The summary, or gone."""
-    assert move(lane, "3") == [b"gone"]
-    assert lane.dump() == {}
-    lane.enqueue([])
-    with lane.unchanged():
-        assert move(lane, "3")[0] == b"ended"
-
-
 # ------------------------------------------------------------------ set_shards
 
 

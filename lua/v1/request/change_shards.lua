@@ -5,22 +5,16 @@
 local now = ARGV[1]  -- ms, "" = server time
 local shards = ARGV[2]  -- numbers with commas, "" = the queue's own lanes
 -- @include lib/core/now_ms.lua
--- @include lib/core/state.lua
--- @include lib/permits/permits.lua
--- @include lib/permits/mint.lua
--- @include lib/permits/requeue_all.lua
 -- @include lib/core/shards.lua
+-- @include lib/permits/requeue_all.lua
+-- @include lib/permits/change_policy.lua
 
 if not are_shards(shards) then
   return redis.error_reply("BADSHARDS numbers with commas between them are expected")
 end
-local state, over = load_unfinished()
-if over then
-  return over
-end
 now = now_ms(now)
-if shards == state.shards then
-  return {"ok", queued_tokens(now)}
+local state, reply = change_policy("shards", shards, now)
+if reply then
+  return reply
 end
-state.shards = shards
 return {"ok", change_lanes(state, now)}

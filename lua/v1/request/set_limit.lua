@@ -6,23 +6,18 @@ local now = ARGV[1]  -- ms, "" = server time
 local limit = tonumber(ARGV[2])  -- permits 1..10000
 -- @include lib/core/now_ms.lua
 -- @include lib/core/state.lua
--- @include lib/permits/permits.lua
 -- @include lib/permits/mint.lua
 -- @include lib/permits/resize.lua
+-- @include lib/permits/change_policy.lua
 
 if not limit or limit < 1 or limit > 10000 or limit % 1 ~= 0 then
   return redis.error_reply("BADLIMIT a whole number from 1 to 10000 is expected")
 end
-local state, over = load_unfinished()
-if over then
-  return over
-end
 now = now_ms(now)
-if limit == state.limit then
-  return {"ok", queued_tokens(now)}
+local state, reply = change_policy("limit", limit, now)
+if reply then
+  return reply
 end
-state.limit = limit
-redis.call("HSET", request, "policy", policy_text(state))
 resize(state, now)
 local tokens = mint(state, now)
 save_state(state)

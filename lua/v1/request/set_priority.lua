@@ -5,21 +5,15 @@
 local now = ARGV[1]  -- ms, "" = server time
 local priority = tonumber(ARGV[2])  -- lane 0..99
 -- @include lib/core/now_ms.lua
--- @include lib/core/state.lua
--- @include lib/permits/permits.lua
--- @include lib/permits/mint.lua
 -- @include lib/permits/requeue_all.lua
+-- @include lib/permits/change_policy.lua
 
 if not priority or priority < 0 or priority > 99 or priority % 1 ~= 0 then
   return redis.error_reply("BADPRIORITY a whole number from 0 to 99 is expected")
 end
-local state, over = load_unfinished()
-if over then
-  return over
-end
 now = now_ms(now)
-if priority == state.priority then
-  return {"ok", queued_tokens(now)}
+local state, reply = change_policy("priority", priority, now)
+if reply then
+  return reply
 end
-state.priority = priority
 return {"ok", change_lanes(state, now)}

@@ -3,7 +3,6 @@
 -- @include lib/permits/mint.lua
 -- @include lib/permits/queue_permit.lua
 local function change_lanes(state, now)
-  redis.call("HSET", request, "policy", policy_text(state))
   mint(state, now)  -- its tokens are left out, because all that is queued is queued again
   local tokens, all = {}, redis.call("HGETALL", permits)
   for i = 1, #all, 2 do

@@ -1,0 +1,124 @@
+"""A call of each script that it accepts: its keys, and its arguments by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fairlane.protocol import keys
+from tests.support.requests import HOUR, POLICY, T0, Lane, toks
+
+if TYPE_CHECKING:
+    from tests.support.requests import Held
+
+RUNNING, NEW, ENDED = "r1", "r2", "r3"
+ACTIVE, DELAYED, STATS = keys.active("req"), keys.delayed("req"), keys.stats("req")
+WORKERS, RECORD, TAKEN = keys.workers("req"), keys.worker("req", "w:1"), keys.taken("req", "w:1")
+BOUND = CONF, LOADS = keys.bound("req")
+LANES = keys.lanes("req")
+ENDING = [RUNNING, "done", 7, 3, 2, 1, 0, 9, 5, "why", HOUR]
+FIRST = f"{T0}-0"  # the entry of the first sub-request
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call that a script accepts: its keys, and its arguments by name."""
+
+    names: tuple[bytes, ...]
+    given: dict[str, Any]
+
+
+def three_requests(lane: Lane) -> Held:
+    """One runs with a lease and a dead sub-request, one is not there yet, one ended with a dead."""
+    ended = Lane(lane.driver, lane.client, request_id=ENDED)
+    held = ended.take(ended.start(1)[0])
+    ended.complete(held, others=[(held.ids[0], "dead", 0)])
+    held = lane.take(lane.start(20, limit=1, open_ms=HOUR)[0], count=1)
+    (token,) = toks(lane.complete(held, others=[(held.ids[0], "dead", 0)])[2])
+    lane.client.zadd(ACTIVE, {RUNNING: 1})
+    lane.client.zadd(DELAYED, {"3|r1#0.1": 1})
+    return lane.take(token, count=2)
+
+
+def accepted(lane: Lane, held: Held) -> dict[str, Call]:
+    """Each script with arguments that it accepts."""
+    running, new, ended = (keys.request_keys(name) for name in (RUNNING, NEW, ENDED))
+    proof = {"k": held.k, "fence": held.fence, "op": held.op}
+    born = {"born": lane.number("born"), "chain": lane.hash()["chain"], "before": "none"}
+    creation = {"queue": "req", "digest": "d1", "intent": lane.now, "open_ms": 0, "parent": ""}
+    creation |= dict.fromkeys(POLICY, 1) | {"shards": "", "over": 0, "bodies": [b"a"]}
+    page = {"after": "", "count": 1}
+    beat = {"id": "w:1", "started": 7, "ttl": HOUR}
+    return {
+        "abandon": Call(new, {"seen": 1, "ttl": HOUR}),
+        "acquire": Call(running, _shown(held, lane.new_op())),
+        "add_stats": Call((STATS,), {"numbers": ["5:ran:count", 1]}),
+        "admit": Call((*BOUND, ACTIVE), {"id": RUNNING, "chunk": 1, "count": 1, "pause": 1}),
+        "append": Call(running, _next_chunk(lane)),
+        "cancel": Call(running, {"reason": "enough"}),
+        "change_shards": Call(running, {"shards": "1,2"}),
+        "claim_dead": Call(
+            ended, {"id": NEW, "choice": "c0ffee", "expected": 0, "ids": lane.dead_ids()}
+        ),
+        "complete": Call(
+            running, proof | {"keep": "0", "done": 1, "verdicts": [FIRST, "0:d:1:0:0", "result"]}
+        ),
+        "confirm": Call(running, {}),
+        "discard": Call(running, born | {"reason": "why", "seen": 0, "ttl": HOUR}),
+        "drop_active": Call(
+            (ACTIVE, keys.completed("req"), *BOUND),
+            {"id": RUNNING, "seen": 1, "gone": "1", "most": 10},
+        ),
+        "drop_dead": Call(ended, {"id": "", "keep": 0, "ids": ["1-1"]}),
+        "enqueue": Call(new, creation),
+        "expire_leftovers": Call(running, {"ttl": HOUR}),
+        "expire_workers": Call((WORKERS,), {"ttl": HOUR}),
+        "extend": Call(running, proof),
+        "glance": Call(running, {"queue": "req", "grace": ""}),
+        "heartbeat": Call(
+            (WORKERS, RECORD, ACTIVE, DELAYED, CONF, TAKEN),
+            beat | {"lock_ms": 5, "holds": "", "taken_ttl": HOUR, "died": ""},
+        ),
+        "intend": Call((ACTIVE, CONF), {"ids": [NEW], "grace": 5, "above": 0}),
+        "list_dead": Call(running, page),
+        "pause": Call(running, {}),
+        "promote": Call((DELAYED, *LANES), {"most": 10}),
+        "push": Call((b"{t}:list",), {"ttl": HOUR, "words": ["a"]}),
+        "reap": Call(running, _expired()),
+        "register_worker": Call(
+            (WORKERS, RECORD, CONF), beat | {"late": 5, "host": "box", "pid": 42}
+        ),
+        "report_backlog": Call((ACTIVE, *BOUND), {"rows": [RUNNING, 1, 2, 3]}),
+        "requeue_dead": Call(running, {"op": "a" * 32, "ids": ["1-1"]}),
+        "reschedule_active": Call((ACTIVE,), {"rows": [RUNNING, 1, 2]}),
+        "restore_active": Call((ACTIVE,), {"id": NEW, "due": 7}),
+        "resume": Call(running, {}),
+        "retire": Call(
+            (ACTIVE, keys.logged("req"), keys.completed("req"), *BOUND),
+            {"longer": 1, "most": 10, "endings": ENDING},
+        ),
+        "seal": Call(running, {"chunks": 1, "chain": lane.hash()["chain"]}),
+        "set_limit": Call(running, {"limit": 2}),
+        "set_max_waiting": Call(BOUND, {"most": 10}),
+        "set_priority": Call(running, {"priority": 7}),
+        "set_shards": Call((CONF,), {"shards": "1,2", "since": ""}),
+    }
+
+
+def _shown(held: Held, op: str) -> dict[str, Any]:
+    """The arguments of acquire with a token that is stale."""
+    worker = {"worker": "w:1", "started": "7", "shared": ""}
+    return worker | {"k": held.k, "g": held.g, "op": op, "count": 1}
+
+
+def _expired() -> dict[str, Any]:
+    """The arguments of reap for all leases that have expired."""
+    return dict.fromkeys(("worker", "started", "k", "fence", "how"), "") | {
+        "queue": "req",
+        "missing": [],
+    }
+
+
+def _next_chunk(lane: Lane) -> dict[str, Any]:
+    chain = {"chain": "c2", "before": lane.hash()["chain"]}
+    return chain | {"chunk": 2, "open_ms": HOUR, "bodies": [b"a"]}

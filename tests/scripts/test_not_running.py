@@ -1,0 +1,62 @@
+"""A script of a request that is not there, or has ended, reports that and writes nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlane.protocol import keys
+from tests.scripts.calls import RUNNING, accepted, three_requests
+from tests.support.requests import listening
+
+if TYPE_CHECKING:
+    import redis
+
+    from tests.support.requests import Lane
+
+GONE = (
+    *(
+        "acquire",
+        "append",
+        "cancel",
+        "change_shards",
+        "claim_dead",
+        "complete",
+        "confirm",
+        "extend",
+    ),
+    *("glance", "pause", "reap", "requeue_dead", "resume", "seal", "set_limit", "set_priority"),
+)
+ENDED = ({*GONE} - {"claim_dead", "confirm", "extend"}) | {"discard"}
+
+
+def made(lane: Lane) -> dict[str, dict[str, Any]]:
+    """The arguments of each script for a request that ran in a database that is empty now."""
+    calls = accepted(lane, three_requests(lane))
+    lane.client.flushall()
+    return {name: call.given for name, call in calls.items()}
+
+
+@pytest.mark.parametrize("is_abandoned", [False, True], ids=["missing", "abandoned"])
+@pytest.mark.parametrize("script", GONE)
+def test_what_is_not_there_is_gone(lane: Lane, script: str, *, is_abandoned: bool):
+    """Neither an id that never was nor the marker of an abandoned intent is a request."""
+    given = made(lane)[script]
+    if is_abandoned:
+        lane.abandon(5)
+    with lane.unchanged():
+        assert lane.call(script, keys.request_keys(RUNNING), **given) == [b"gone"]
+
+
+@pytest.mark.parametrize("script", sorted(ENDED))
+def test_after_the_end_a_script_returns_the_summary(
+    lane: Lane, redis_client: redis.Redis, script: str
+):
+    """The end is not published again."""
+    given = made(lane)[script]
+    lane.complete(lane.take(lane.start(1)[0]))
+    with listening(redis_client, "done:{r1}") as heard, lane.unchanged():
+        word, summary = lane.call(script, keys.request_keys(RUNNING), **given)
+        assert (word, summary[:6]) == (b"ended", [b"done", lane.now, 1, 1, 0, 0])
+        assert heard() == []
