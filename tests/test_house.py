@@ -51,7 +51,7 @@ BANNED_MODULES = {"dill", "marshal", "pickle", "shelve"}
 BANNED_WORDS = {"cleaner", "job", "jobs", "payload", "payloads", "sweeper"}
 # Words about people are not used for machines. "At once" has two meanings. "Who" may be a person.
 BANNED_PHRASES = re.compile(
-    r"(?<![a-z])(?:told|tells?|telling|heard|hears?|silent(?:ly)?|knows|knocks?|remedies?|repaired"
+    r"(?<![a-z])(?:told|tells?|telling|heard|hears?|silent(?:ly)?|knows|knocks?|mends?|mended"
     r"|nobody|somebody|anybody|everybody|whoever|he|him|his"
     r"|at once|as good as|in vain|no matter)(?![a-z])",
     re.IGNORECASE,
@@ -71,8 +71,8 @@ BANNED_PHRASES_LEFT = {
     "lua": 0,
     "pyproject.toml": 0,
     "samples": 0,
-    "src": 84,
-    "tests": 1_302,
+    "src": 1,  # a file's tell()
+    "tests": 1_196,
 }
 MOST_FILES = 9  # of one folder, besides __init__.py
 MORE_FILES = {

@@ -41,7 +41,7 @@ CALL = _words("asking evalsha")
 CONFIRM = _words("wait waitaof")
 POP = _words("blmpop brpop llen lmpop rpop")
 SUBSCRIBE = _words("ssubscribe subscribe")
-# What `fairlane` tries and can do without: CONFIG GET tells passwords, too, and a script that is
+# What `fairlane` tries and can do without: CONFIG GET returns passwords, too, and a script that is
 # sent may be any script.
 WITHHELD = _words("config|get eval")
 
@@ -144,7 +144,7 @@ def rules(role: str, queue: str | None = None, *, server: Version = USUAL) -> li
     """What ACL SETUSER is to be given for a role, but for `on` and the password.
 
     `role` is one of ROLES, or several joined by a +. `queue` is the only one it may dispatch in;
-    None = every queue. (Requests are not told apart by their queues.) `server` is the version of
+    None = every queue. (The key of a request does not name its queue.) `server` is the version of
     the Redis: an older one refuses rules that name what it does not know. Raises InvalidArgument.
     """
     roles = [_role(name) for name in role.split("+")]

@@ -29,7 +29,7 @@ _STAGING_KEY = re.compile(
 
 
 def new_id() -> str:
-    """A request id that nobody has: 20 hex digits."""
+    """A request id that no other request has: 20 hex digits."""
     return secrets.token_hex(10)
 
 
@@ -232,7 +232,7 @@ def bound(queue: str) -> tuple[bytes, bytes]:
 
 
 def fleets(queue: str) -> bytes:
-    """Zset: fleet -> when it was told to stop, microseconds."""
+    """Zset: fleet -> when its stop was requested, in microseconds."""
     return _dispatch(queue, "fleets")
 
 

@@ -36,12 +36,12 @@ def unpacked(stored: Mapping[str, str]) -> dict[str, str]:
 
 
 def hmget(request_id: str, *names: str) -> Command:
-    """The command that reads these fields; `told` understands its reply."""
+    """The command that reads these fields; `parse_fields` reads its reply."""
     return Command(b"HMGET", keys.request_hash(request_id), *_stored(names))
 
 
 def parse_fields(names: Sequence[str], reply: Sequence[bytes | None]) -> list[str]:
-    """What `ask` for these names came to, in their order; "" for what is not there."""
+    """Returns the fields of hmget's reply in the order of these names; "" for what is not there."""
     stored = {
         name: value.decode("utf-8", "replace")
         for name, value in zip(_stored(names), reply, strict=True)

@@ -198,7 +198,7 @@ class Confirm:
     """One step, and behind it on the same connection WAIT for `replicas`: the reply is Confirmed.
 
     WAIT covers what this connection wrote, and with it everything that its server acknowledged
-    before, to anybody: so the step must be one that always writes, also when it is repeated.
+    before, to any client. So the step must always write, also when it is repeated.
     """
 
     __slots__ = ("replicas", "step")

@@ -149,7 +149,7 @@ def test_a_coroutine_from_a_sync_handler_is_a_failure(marker: Callable[..., Any]
 
     outcome = Runner(shape_of(handler), record_of_its_own()).run_slice(slice_of(b"x"), 0)
     said = outcome.verdicts[0].error
-    assert said.startswith("the handler returned a coroutine, which nobody awaits: make the")
+    assert said.startswith("the handler returned a coroutine, which is never awaited: make the")
     assert inspect.getcoroutinestate(made[0]) == inspect.CORO_CLOSED
 
 
@@ -161,7 +161,7 @@ def test_an_awaitable_that_is_no_coroutine_is_a_failure():
             yield
 
     outcome = Runner(shape_of(lambda _: Later()), record_of_its_own()).run_slice(slice_of(b"x"), 0)
-    assert "returned a Later, which nobody awaits" in outcome.verdicts[0].error
+    assert "returned a Later, which is never awaited" in outcome.verdicts[0].error
 
 
 def test_an_async_unit_that_is_closed_ends():

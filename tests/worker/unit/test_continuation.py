@@ -126,7 +126,7 @@ def test_who_may_not_read_the_lanes_completes():
     unit = unit_of_its_own()
     loop, _ = asked(unit)
     assert names_of(loop.throw(RedisUnfit("NOPERM"))) == ["complete"]
-    assert (unit.record.pending_acquire(), unit.at_once) == (None, False)
+    assert (unit.record.pending_acquire(), unit.may_continue) == (None, False)
     assert names_of(loop.send([b"ok", 3, MORE])) == ["insert_tokens", "pop"]
 
 
@@ -159,7 +159,7 @@ def test_sizes_of_requests_that_end_are_not_remembered(
     way.send(done(1))
     with pytest.raises(StopIteration):
         way.send(reply)
-    assert unit.sizer.knows("r1") is is_known
+    assert unit.sizer.has_measured("r1") is is_known
 
 
 def _slow(_: Unit, __: LeaseBoard) -> None: ...

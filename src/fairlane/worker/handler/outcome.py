@@ -233,7 +233,7 @@ def _refuse_awaitable(result: Any) -> None:
         with suppress(Exception):  # one that has begun may raise whatever it likes
             result.close()
     raise TypeError(
-        f"the handler returned {type_of(result)}, which nobody awaits: "
+        f"the handler returned {type_of(result)}, which is never awaited: "
         "make the handler an async def and await it there"
     )
 

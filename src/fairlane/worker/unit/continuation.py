@@ -35,7 +35,7 @@ def is_likely(unit: Unit, lease: Lease, lane: bytes) -> bool:
     """
     taken, outcome = lease.slice, lease.outcome
     return (
-        bool(lane and taken.waiting and unit.at_once)
+        bool(lane and taken.waiting and unit.may_continue)
         and outcome is not None
         and not outcome.is_over
         and not taken.durable
@@ -64,7 +64,7 @@ def settle_and_acquire(
         replies = None
     settled = following = None
     if replies is None:
-        unit.at_once = False
+        unit.may_continue = False
     else:
         both = library().complete_and_acquire.reply(replies)
         settled = library().complete.reply(both.completed)

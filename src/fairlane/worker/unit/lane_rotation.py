@@ -1,9 +1,9 @@
-"""Which lanes a unit asks next: the queue's own, or in turn those of each of its shards.
+"""Chooses the lanes that a unit pops next: the queue's own, or in turn those of its shards.
 
-One shard after the other, so that all of them are served however few workers there are. While one
-has work of some priority, only what is as urgent or more is taken from the others, so a token waits
-for at most one slice of each shard longer than it would in a queue that is not spread. A unit that
-has gone round in vain waits at a shard of its own for a moment, then at the next one.
+A unit pops from one shard after the other, so a few workers serve all of them. While one shard has
+work of some priority, the unit takes only what is as urgent or more from the others. So a token
+waits for at most one slice of each shard longer than in a queue without shards. After a round
+without a token, the unit waits at one shard for a moment, then at the next one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class LaneRotation:
         return len(self._shards) == 1
 
     def next(self, most: int) -> Pop:
-        """The pop of up to `most` tokens whose turn it is; `came` is to be told what it brought."""
+        """Returns the next pop, of up to `most` tokens; pass its reply to `came`."""
         self._look()
         shards = self._shards
         if len(shards) == 1:
@@ -52,7 +52,7 @@ class LaneRotation:
         return tokens.pop(self._queue, settings.SHARD_BLOCK_MS, self._worker, most, shard)
 
     def came(self, popped: Popped | None) -> None:
-        """What the last pop brought."""
+        """Notes what the last pop returned."""
         if len(self._shards) == 1:
             return
         if popped is not None:
@@ -65,7 +65,7 @@ class LaneRotation:
             self._misses, self._bound = 0, _LAST
 
     def ahead(self, lane: bytes, most: int) -> Pop:
-        """The pop of what is there now while a bunch from `lane` is handled: as urgent, or more."""
+        """Returns the pop of tokens as urgent as `lane` or more, which does not wait."""
         self._look()
         priority = keys.number_of(lane) % keys.LANES
         shard = self._shards[self._at % len(self._shards)]
@@ -83,7 +83,7 @@ class LaneRotation:
         return settings.SHARD_BLOCK_MS / 1000 if is_vain else 0.0
 
     def _look(self) -> None:
-        """Where there may be tokens now, as the supervisor has heard."""
+        """Reads from the board which shards may have tokens now."""
         known = self._record.shards
         if known != self._known:
             self._known, self._shards = known, tuple(known) or (0,)

@@ -149,7 +149,7 @@ def _begin_all(unit: Unit, raw: list[bytes], share: float) -> list[PendingAcquir
     """Puts acquires on the board; the requests that are known share the time."""
     tokens = [token for word in raw if (token := parse(word)) is not None]
     if len(tokens) > 1:
-        share /= max(1, sum([unit.sizer.knows(token.request_id) for token in tokens]))
+        share /= max(1, sum([unit.sizer.has_measured(token.request_id) for token in tokens]))
     pending = []
     for token in tokens:
         op, record = new_op(), unit.free.pop()

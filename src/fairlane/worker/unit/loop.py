@@ -88,8 +88,8 @@ def take(unit: Unit, popped: Popped, most: int, returned: FollowUps) -> Operatio
         alone = yield from work(unit, acquired, returned, prefetches=prefetches)
         if not alone:
             return
-        # The others wait in their lane. They would be shown in vain again and again, so for a
-        # while tokens are taken one by one.
+        # The others wait in their lane. Acquiring them together would fail again, so for a while
+        # tokens are taken one by one.
         unit.sizer.take_singly(len(alone))
         returned.put_back(alone[1:])
         yield from dispatch(unit, returned)

@@ -38,7 +38,7 @@ class Sizer:
 
     # Sub-requests of a slice.
 
-    def knows(self, request_id: str) -> bool:
+    def has_measured(self, request_id: str) -> bool:
         """True when this request was measured."""
         return request_id in self._requests
 

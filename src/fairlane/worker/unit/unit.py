@@ -24,7 +24,7 @@ class Unit:
     """One thread or task of a worker, which holds one lease or several.
 
     `spare` is where more leases than one stand. `is_alone`: no other unit is in its process, so it
-    may acquire while it handles. `at_once`: one server may have all keys, as far as is known.
+    may acquire while it handles. `may_continue`: one server may have all keys, as far as is known.
     """
 
     queue: str
@@ -35,7 +35,7 @@ class Unit:
     measures: Metrics
     spare: tuple[LeaseRecord, ...] = ()
     is_alone: bool = False
-    at_once: bool = True
+    may_continue: bool = True
     unsent: list[Command | Call] = field(default_factory=list)  # for shards that were away
     quiet_until: float = 0.0  # when it may be logged again that a node is away
     free: list[LeaseRecord] = field(init=False)  # records of no lease
