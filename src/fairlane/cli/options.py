@@ -78,7 +78,12 @@ def open_queue(redis: str | None, name: str | None = None, *, check: bool = True
     from fairlane.queue import Queue
 
     name = check_name("queue", settings.DEFAULT_QUEUE if name is None else name)
-    queue = Queue(CommandDriver(url_of(redis)), name)
+    try:
+        driver = CommandDriver(url_of(redis))
+    except InvalidArgument as error:
+        source = " (of FAIRLANE_REDIS)" if redis is None else ""
+        raise InvalidArgument(f"{error}{source}") from None
+    queue = Queue(driver, name)
     if check:
         queue.driver.check()
     return queue

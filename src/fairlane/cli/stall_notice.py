@@ -1,4 +1,4 @@
-"""The notice about a request that makes no progress: no worker serves its queue, most often."""
+"""The notice about a request that makes no progress: it is paused, or its queue has no worker."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ QUIET_S = 5.0  # after so long without progress
 AGAIN_S = 1.5  # a worker is missing if it is at two looks: a heartbeat may be late after an outage
 
 
-def missing_worker(now: Progress) -> Operation[str]:
-    """Returns how to start a worker if work waits and none serves its queue, else ""."""
+def what_is_missing(now: Progress) -> Operation[str]:
+    """Returns what lets a request go on if it is paused or no worker serves its queue, else ""."""
     from fairlane.operations.control.overview import unserved
 
-    if not now.left or now.state == "paused":
-        return ""
-    return (yield from unserved(now.queue))
+    if now.state == "paused":
+        return f"fairlane resume {now.id} lets it go on"
+    return (yield from unserved(now.queue)) if now.left else ""
 
 
 class StallNotice:
-    """Prints once that a request makes no progress because its queue has no worker.
+    """Prints once that a request makes no progress, because it is paused or has no worker.
 
     If it `reads` results, their reader also gets the notice for any other reason.
     """
@@ -60,7 +60,7 @@ class StallNotice:
 
             with known(self._id):
                 now = yield from progress(self._id)
-        missing = "" if now.ended else (yield from missing_worker(now))
+        missing = "" if now.ended else (yield from what_is_missing(now))
         if missing and not self._seen_missing:
             self._due, self._seen_missing = clock.mono_s() + AGAIN_S, True
         elif missing or (self._reads and not now.ended):

@@ -82,7 +82,7 @@ def read(url: str) -> Target:
     scheme = url.partition("://")[0]  # urlsplit refuses some passwords with a [
     if scheme not in SCHEMES:
         known = ", ".join(f"{name}://" for name in SCHEMES)
-        raise _invalid(url, f"it begins with one of {known}")
+        raise _invalid(url, f"it begins with one of {known}, as in redis://127.0.0.1:6379")
     if not url.isprintable():  # urlsplit drops some of these characters
         raise _invalid(url, "%20 for a space, %0A for a newline and so on is expected")
     family, _, kind = scheme.partition("+")

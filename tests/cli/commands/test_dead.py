@@ -148,7 +148,7 @@ def test_requeued_after_the_end_they_run_in_a_new_request(
     again = ended.id
     assert ended.err == (
         f"fairlane: 2 sub-requests will run again in the new request {again}, as request mine has "
-        "ended: its sub-requests 0 to 1 are index 0, 2 of request mine\n"
+        "ended: its sub-requests 0 to 1 have index 0, 2 in request mine\n"
     )
     assert "parent    mine\n" in program("status", again).out.decode()
     assert settle(redis_url, lambda _, body: body) == [b"1", b"other"]
@@ -231,8 +231,8 @@ def test_more_than_twenty_requeued_are_not_all_named(dead: Callable, program: Pr
     dead(b"other\n" * 23)
     ended = program("dead", "requeue", "mine", "--all")
     assert ended.err.endswith(
-        "its sub-requests 0 to 22 are index 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, "
-        "16, 17, 18, 19 and 3 more of request mine, in the order of its dead lines of fairlane "
+        "its sub-requests 0 to 22 have index 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, "
+        "16, 17, 18, 19 and 3 more in request mine, in the order of its dead lines of fairlane "
         "results mine --order done --json\n"
     )
 

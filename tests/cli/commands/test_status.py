@@ -51,11 +51,17 @@ def test_a_queue_with_more_to_show_has_its_rows(has: str, program: Program, redi
 @on_one_kind
 def test_a_request_that_no_worker_serves_says_so(program: Program, redis_client: Any):
     program("submit", "-", "--id", "mine", "--queue", "lonely", stdin=b"a\n")
-    row = "workers   no worker takes from queue lonely: start one with rq-worker --queue lonely"
+    row = (
+        "workers   no worker takes from queue lonely: "
+        "start one with rq-worker --handler module:function --queue lonely"
+    )
     assert row in program("status", "mine").out.decode().splitlines()
     seconds, _ = redis_client.time()
     redis_client.zadd(keys.workers("lonely"), {"host:1": int(seconds) * 1000})
     assert "no worker" not in program("status", "mine").out.decode()
+    program("pause", "mine")
+    row = "paused    fairlane resume mine lets it go on"
+    assert row in program("status", "mine").out.decode().splitlines()
 
 
 @on_one_kind

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     import redis
 
 on_one_kind = ON_ONE_KIND
-UNSERVED = "no worker takes from queue req: start one with rq-worker"
+UNSERVED = "no worker takes from queue req: start one with rq-worker --handler module:function"
 
 
 def answer(_: int, body: bytes) -> bytes:
@@ -102,7 +102,10 @@ def test_a_submission_that_times_out_names_the_missing_worker(
     submitted = ("submit", program.file(b"a\n"), "--queue", "slow", "--timeout", "50ms")
     ended = program(*submitted, *words)
     assert ended.code == 4
-    missing = "no worker takes from queue slow: start one with rq-worker --queue slow\n"
+    missing = (
+        "no worker takes from queue slow: "
+        "start one with rq-worker --handler module:function --queue slow\n"
+    )
     assert ended.err.endswith(f"it goes on; {missing}")
 
 

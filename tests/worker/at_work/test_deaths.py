@@ -91,7 +91,7 @@ def test_a_killed_workers_handlers_stop_and_another_takes_over(
     assert len(folder.noted("appends")) == appended
     assert sorted(result.attempt for result in request.results()) == [1, 1, 1, 1, 2, 2]
     assert {result.worker for result in request.results()} == {second.id}
-    assert f"worker {name} is dead: looked in 1 requests for what it held" in second.said()
+    assert f"worker {name} is dead: looked in 1 request for what it held" in second.said()
     check_told_once(request)
 
 
@@ -109,7 +109,7 @@ def test_a_killed_worker_starts_again_under_its_id(queue: Queue, workers: Worker
     second = workers.start("hold", id=name)
     assert request.wait(timeout=15) == "done"
     assert second.id == name
-    assert f"worker {name} was here before: looked in 1 requests" in second.said()
+    assert f"worker {name} was here before: looked in 1 request" in second.said()
     assert [result.attempt for result in request.results()] == [2, 1, 1]
     check_told_once(request)
 

@@ -318,9 +318,9 @@ def _will_run(request_id: str, run_by: str, count: int, indexes: list[int] | Non
     order = f"in the order of its dead lines of fairlane results {request_id} --order done --json"
     if not named:
         return f"{again}, {order}"
-    own = f"sub-requests 0 to {count - 1} are" if count > 1 else "sub-request 0 is"
+    own = f"sub-requests 0 to {count - 1} have" if count > 1 else "sub-request 0 has"
     more = f", {order}" if count > NAMED else ""
-    return f"{again}: its {own} {named} of request {request_id}{more}"
+    return f"{again}: its {own} {named} in request {request_id}{more}"
 
 
 def _first_of(indexes: list[int]) -> str:

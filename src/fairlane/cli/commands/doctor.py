@@ -90,8 +90,11 @@ class _Report:
             write_line("")
         for line in self._advice:
             write_line(line)
-        names = {"bad": "bad", "warn": "warnings", "fixed": "fixed", "left": "bad and left"}
+        from fairlane.common.text import plural
+
+        names = {"bad": "bad", "fixed": "fixed", "left": "bad and left"}
         counts = ", ".join(f"{self.count[key]:,} {name}" for key, name in names.items())
+        counts += f", {plural(self.count['warn'], 'warning')}"
         note(f"queue {queue}: {counts}")
 
 

@@ -128,7 +128,7 @@ def _state(request: Progress) -> str:
 
 def _show_request(request: Request, *, as_json: bool) -> None:
     from fairlane.cli.exit_status import dead_of, summary
-    from fairlane.cli.stall_notice import missing_worker
+    from fairlane.cli.stall_notice import what_is_missing
 
     progress, holders, retries, now_ms = request.queue.driver.run(_look(request.id))
     policy = {name: int(progress.detail[name]) for name in POLICY if name in progress.detail}
@@ -148,7 +148,8 @@ def _show_request(request: Request, *, as_json: bool) -> None:
     state = _state(progress)
     is_open = progress.is_open and state != "submitting"
     state += " (still being submitted)" if is_open else ""
-    missing = "" if progress.held else request.queue.driver.run(missing_worker(progress))
+    missing = request.queue.driver.run(what_is_missing(progress))
+    label = "paused" if progress.state == "paused" else "workers"
     rows = [
         ("request", progress.id),
         ("state", state + reason + dead),
@@ -157,7 +158,7 @@ def _show_request(request: Request, *, as_json: bool) -> None:
         *failure_rows(progress, *retries, now_ms),
         ("permits", f"{progress.held} held of {progress.limit}"),
         *(("", _holder(row)) for row in holders),
-        *([("workers", missing)] if missing else []),
+        *([(label, missing)] if missing else []),
         ("age", f"submitted {ago(age_ms)} ago{ended}"),
         ("policy", _policy(policy)),
         *_terms(progress, now_ms),
@@ -178,7 +179,10 @@ def _look(
 
 
 def _holder(row: dict[str, str]) -> str:
-    return f"{row['worker']} holds permit {row['permit']}, {row['owed']} sub-requests not settled"
+    from fairlane.common.text import plural
+
+    owed = plural(int(row["owed"]), "sub-request")
+    return f"{row['worker']} holds permit {row['permit']}, {owed} not settled"
 
 
 def _counts(progress: Progress) -> str:

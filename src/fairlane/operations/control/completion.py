@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from fairlane import settings
-from fairlane.errors import InvalidArgument, RequestLost, WaitTimeout
+from fairlane.errors import FairlaneError, InvalidArgument, RequestLost, WaitTimeout
 from fairlane.model import ENDED_STATES, Result
 from fairlane.operations.control.overview import unserved
 from fairlane.operations.control.request_state import not_found
@@ -62,11 +62,19 @@ def wait(request_id: str, clock: Any, timeout_s: float | None) -> Operation[str]
 def timed_out(
     request_id: str, queue: str, timeout_s: float, counts: str = ""
 ) -> Operation[WaitTimeout]:
-    """Returns the error for a wait that is over; it says so if no worker serves the queue."""
+    """Returns the error for a wait that is over; it names a pause and a queue without a worker."""
+    try:
+        (found,) = yield Batch(
+            [Command(b"HGET", keys.request_hash(request_id), b"state")], patience_s=0.0
+        )
+    except FairlaneError:  # the wait is over: whatever Redis would reply
+        found = None
+    is_paused = found == b"paused"
+    goes_on = f"fairlane resume {request_id} lets it go on" if is_paused else "it goes on"
     missing = yield from unserved(queue)
     more = f"; {missing}" if missing else ""
     return WaitTimeout(
-        f"request {request_id} had not ended after {timeout_s:g} s; it goes on{counts}{more}"
+        f"request {request_id} had not ended after {timeout_s:g} s; {goes_on}{counts}{more}"
     )
 
 

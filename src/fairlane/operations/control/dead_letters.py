@@ -111,7 +111,8 @@ def none_with(request_id: str, choice: DeadChoice, missing: list[Any]) -> DeadNo
     """Returns the error for what is named but not among the dead."""
     what = "fingerprint" if choice.fingerprints else "index"
     return DeadNotFound(
-        f"request {request_id} has no dead sub-request with {what} {join_names(missing)}"
+        f"request {request_id} has no dead sub-request with {what} "
+        f"{join_names(missing)}: it was never dead, or was requeued or dropped before"
     )
 
 

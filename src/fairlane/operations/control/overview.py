@@ -96,7 +96,10 @@ def unserved(queue: str) -> Operation[str]:
     beats = _beats(workers, time_ms(time))
     if not all(is_late(age_ms) for age_ms in beats.values()):
         return ""
-    return f"no worker takes from queue {queue}: start one with rq-worker{of_queue(queue)}"
+    return (
+        f"no worker takes from queue {queue}: "
+        f"start one with rq-worker --handler module:function{of_queue(queue)}"
+    )
 
 
 def _beats(workers: Sequence[bytes], now_ms: int) -> dict[str, int]:

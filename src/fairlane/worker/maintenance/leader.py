@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlane import settings
 from fairlane.common import clock
+from fairlane.common.text import plural
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import FairlaneError, RedisUnreachable
 from fairlane.operations.diagnosis.walk import Walk, primaries
@@ -233,7 +234,9 @@ class Maintenance:
                 _log.warning("worker %s is dead: %s", dead.worker, error)
             else:
                 _log.warning(
-                    "worker %s is dead: looked in %d requests for what it held", dead.worker, looked
+                    "worker %s is dead: looked in %s for what it held",
+                    dead.worker,
+                    plural(looked, "request"),
                 )
             self.on_death()
         return NEVER

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from fairlane import settings
 from fairlane.common import clock
 from fairlane.common.backoff import connection_delays
+from fairlane.common.text import plural
 from fairlane.errors import FairlaneError, WorkerRefused
 from fairlane.operations.lease.shards import served
 from fairlane.operations.maintenance import dead_workers, registry
@@ -89,9 +90,9 @@ class Heartbeat:
             touched = self._driver.run(dead_workers.take_over(self._queue, self._worker, former))
             self.on_process_death()
             _log.info(
-                "worker %s was here before: looked in %d requests for what it held",
+                "worker %s was here before: looked in %s for what it held",
                 self._worker,
-                touched,
+                plural(touched, "request"),
             )
 
     def leave(self) -> bool:
