@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from fairlane.cli.output import note
 from fairlane.common import clock
 from fairlane.drivers.sync.driver import SyncDriver
-from fairlane.protocol.steps import Message, NextChunk, Pause
+from fairlane.protocol.steps import Command, Message, NextChunk, Pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,8 +59,9 @@ class CommandDriver(SyncDriver):
         return super().run(each_step(operation, self._perform), *args, **options)
 
     def _perform(self, step: Step) -> Operation[Any]:
-        # How long a message is waited for says nothing about Redis.
-        self._begun = 0.0 if isinstance(step, Message) else clock.mono_s()
+        # How long Redis waits on purpose says nothing about an outage.
+        is_wait = isinstance(step, Message) or (isinstance(step, Command) and b"BLOCK" in step.args)
+        self._begun = 0.0 if is_wait else clock.mono_s()
         reply = yield step
         if self._since and not isinstance(step, NextChunk | Pause):
             self._answered()

@@ -203,9 +203,8 @@ def test_a_lease_settled_apart_is_left_to_expire_too():
     first = replied.leases[0]
     first.seconds = 0.0
     first.note(Outcome(1, 0.001, first.outcome.ids[:1], first.outcome.results[:2]))
-    step = loop.send(replied)
-    while argument(step, "keep") != b"1":
-        step = loop.send([b"ok", 0, []])
+    assert names_of(loop.send(replied)) == ["complete"]
+    assert argument(loop.send([[b"ok", 0, []]]), "keep") == b"1"
     step = loop.throw(away())
     assert names_of(step)[-1] == "pop"
     assert held(unit) == []

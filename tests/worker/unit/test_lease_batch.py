@@ -376,10 +376,14 @@ def test_a_durable_lease_is_confirmed_by_itself():
     assert held(unit) == []
 
 
-def test_a_slice_that_overstays_goes_on_in_parts_and_nobody_waits_for_it(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("given_back", [[b"ok", 1, []], RedisUnfit("a damaged key")], ids=str)
+def test_a_slice_that_overstays_goes_on_in_parts_and_no_lease_waits_for_it(
+    given_back: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    """What is done of it is settled, the leases behind it go back, and then it goes on."""
+    """What is done of it is settled, the leases behind it go back, and then it goes on.
+
+    If one of them cannot be given back, that costs no result of the slice.
+    """
     unit = unit_of()
     now = [0]
     for module in ("runner", "outcome"):
@@ -392,9 +396,9 @@ def test_a_slice_that_overstays_goes_on_in_parts_and_nobody_waits_for_it(
         return body
 
     loop, step = take(unit, 2, granted(b"1", b"2"), granted(b"x"))
-    back = loop.send(handle(step, slow, unit.record))
+    (back,) = loop.send(handle(step, slow, unit.record)).steps
     assert (argument(back, "done"), argument(back, "keep")) == (0, b"u")
-    part = loop.send([b"ok", 1, []])
+    part = loop.send([given_back])
     assert (argument(part, "done"), argument(part, "keep")) == (1, b"1")
     again = loop.send([b"ok", 1, []])
     (lease,) = again.leases.waiting

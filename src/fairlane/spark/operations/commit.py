@@ -15,7 +15,7 @@ from fairlane.errors import FairlaneError, RequestLost
 from fairlane.model import ENDED_STATES
 from fairlane.operations.batching import run_all, run_each
 from fairlane.operations.lease.follow_up import follow_up
-from fairlane.operations.submit.admission import read_bounds
+from fairlane.operations.submit.admission import Admission, read_bounds
 from fairlane.operations.submit.create import NewRequest, create
 from fairlane.protocol import keys
 from fairlane.protocol.request_hash import hmget, parse_fields
@@ -176,10 +176,11 @@ def _begin_all(group: list[Rolling], txn: Txn) -> Operation[None]:
     if not group:
         return
     yield from run_each([claim(rolling.share.id, txn) for rolling in group if rolling.is_own()])
-    requests = [
-        NewRequest(rolling.share.id, rolling.share.policy, rolling.digest, [], txn.open_ms)
-        for rolling in group
-    ]
+    requests = []
+    for rolling in group:
+        request_id, policy = rolling.share.id, rolling.share.policy
+        room = Admission(request_id, policy.queue, settings.MAX_WAIT_S)
+        requests.append(NewRequest(request_id, policy, rolling.digest, [], txn.open_ms, room))
     for created in (yield from create(requests)):
         if isinstance(created, FairlaneError):
             raise created

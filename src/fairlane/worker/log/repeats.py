@@ -46,7 +46,7 @@ class Outage:
         with self._changed:
             if not self._is_logged or clock.mono_s() < self._failed + _BACK_S:
                 return
-            self._next, self._is_logged = 0.0, False
+            self._is_logged = False
         _log.info("Redis answers again")
 
 

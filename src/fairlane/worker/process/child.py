@@ -23,7 +23,7 @@ from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import FairlaneError
 from fairlane.worker import termination
 from fairlane.worker.handler.runner import Runner
-from fairlane.worker.log.repeats import Repeats, is_redis_away
+from fairlane.worker.log.repeats import Repeats
 from fairlane.worker.metrics import Metrics
 from fairlane.worker.process import signals, stack_dump
 from fairlane.worker.unit.loop import serve
@@ -33,7 +33,6 @@ from fairlane.worker.unit.unit import Unit
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fairlane.drivers.driver import Driver
     from fairlane.worker.handler.handlers import Shape
     from fairlane.worker.lease_board import LeaseRecord
     from fairlane.worker.log.failures import Failures
@@ -191,16 +190,10 @@ def _serve(assignment: Assignment, unit: Unit) -> None:
         try:
             driver.run(serve(unit), handle=runner.run)
         except FairlaneError as error:
-            _report(assignment, driver, error)
+            assignment.repeats.failed(error)
             clock.sleep(1)
         except BaseException:  # noqa: BLE001  see there
             _fail(assignment)
-
-
-def _report(assignment: Assignment, driver: Driver[Any], error: FairlaneError) -> None:
-    """Logs why a unit begins anew; the supervisor itself logs that a single server is away."""
-    if not (driver.servers.is_one and is_redis_away(error)):
-        assignment.repeats.failed(error)
 
 
 def _fail(assignment: Assignment) -> NoReturn:
@@ -234,7 +227,7 @@ async def _serve_async(assignment: Assignment, units: list[Unit]) -> None:
             try:
                 await driver.run(serve(unit), handle=runner.run_async)
             except FairlaneError as error:
-                _report(assignment, driver, error)
+                assignment.repeats.failed(error)
                 await asyncio.sleep(1)
             except BaseException:  # noqa: BLE001  see there
                 _fail(assignment)

@@ -12,7 +12,7 @@ from fairlane.errors import FairlaneError, NodeAway
 from fairlane.protocol.steps import Call, Command, Operation, UntilHandled
 from fairlane.worker.unit.dispatch import FollowUps, dispatch
 from fairlane.worker.unit.leases import Acquired, acquire, forget, take_all
-from fairlane.worker.unit.settle import is_apart, settle_together
+from fairlane.worker.unit.settle import is_apart, observe, settle_together
 
 if TYPE_CHECKING:
     from fairlane.protocol.steps import Popped
@@ -50,7 +50,9 @@ def prefetch(unit: Unit, batch: LeaseBatch, done: list[Lease], lane: bytes) -> O
         if (yield UntilHandled(2 * unit.sizer.slice_s)):
             return acquired
         # The handler takes long now: no other lease waits for it, not even to be settled.
-        left = [*batch.take_done(), *acquired.leases, *take_all(batch.waiting)]
+        handled = batch.take_done()
+        observe(unit, handled)
+        left = [*handled, *acquired.leases, *take_all(batch.waiting)]
         if left:
             yield from settle_together(unit, left, returned)
         returned.put_back(acquired.alone)

@@ -38,17 +38,16 @@ def settle(
 ) -> Operation[list[Lease]]:
     """Settles leases that had their turn, and gives back those that would wait for too long.
 
-    Returns the others: one that goes on, and those that still wait. One lease is settled by itself,
-    as are those that need several calls; several share a round trip.
+    Returns the others: one that goes on, and those that still wait. The only lease of a unit is
+    settled alone, and so is one that needs several calls. The others share a round trip, in which
+    the error of one does not reach the rest.
     """
     is_only = len(done) + len(waiting) == 1
     singly = done if is_only else [lease for lease in done if is_apart(lease)]
     fits = 0 if singly or not waiting else _fitting(unit, done, len(waiting))
     together = [lease for lease in done if lease not in singly] if singly else done
     together = together + waiting[fits:]
-    if len(together) == 1:
-        singly = together + singly  # a confirmation takes longer
-    elif together:
+    if together:  # before those that may wait for a confirmation
         yield from settle_together(unit, together, returned)
     going_on = []
     for lease in singly:
