@@ -2,14 +2,14 @@
 -- producer that dies between the slots leaves a trace.
 -- Says: (max_waiting shards scores...)
 --   max_waiting = bound on what waits in the queue, 0 = none: the producer need not ask for room
---   scores = for each id its score, by this slot's clock and always whole, and the one before it as text,
---   because that may have a fraction ("0" = none)
+--   scores = two values for each id: the new score, a whole number by this slot's clock; and the former score as
+--   text, which may have a fraction ("0" = none)
 -- @flags grows
 local active = KEYS[1]  -- {queue}:active  zset  request -> when to look at it next, ms
 local conf = KEYS[2]  -- {queue}:conf  hash  max_waiting, shards, layout
 local now = ARGV[1]  -- ms, "" = server time
 local grace = tonumber(ARGV[2])  -- ms until the auditor looks
-local above = tonumber(ARGV[3])  -- a score the auditor has given up, or 0
+local above = tonumber(ARGV[3])  -- the score of an intent that the auditor gave up: the new one is higher; 0 = none
 local ids = 4  -- ARGV[4...]  requests, each once
 -- @include lib/core/now_ms.lua
 -- @include lib/create/intend.lua

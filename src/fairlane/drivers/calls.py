@@ -1,4 +1,4 @@
-"""Sends steps to Redis: a call until it is answered, a batch to many nodes; for both drivers."""
+"""Sends steps to Redis for both drivers: repeats calls, and sends batches to many nodes."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ D = TypeVar("D", bound="Driver[Any]")
 class Calls(Generic[D]):
     """The calls of one run. `on_sent` is called once the first turn of a batch is sent.
 
-    `until`: no call is repeated after this moment, in seconds of clock.mono_s; calls that take the
-    place of another one have no more time than that. `away_s`: as in Batch, for every batch.
+    `until`: no call is repeated after this moment, in seconds of clock.mono_s. Calls in place of
+    another step must end by the same moment. `away_s`: as in Batch, for every batch.
     """
 
     TURNS: ClassVar[type[BatchTurns]] = BatchTurns
@@ -57,7 +57,7 @@ class Calls(Generic[D]):
         return min((clock.mono_s() if began is None else began) + patience_s, self.until)
 
     def left_s(self, patience_s: float | None = None) -> float:
-        """Returns how long a call may be repeated that begins now."""
+        """Returns how long a call that begins now may be repeated."""
         return self.end_of(patience_s) - clock.mono_s()
 
     @property
@@ -84,11 +84,11 @@ class Calls(Generic[D]):
             except RedisUnfit as error:
                 if not error_mapping.crosses_slots(error):
                     raise
-                self.driver.is_cluster = True  # whatever INFO said, or said then
+                self.driver.is_cluster = True  # whatever INFO reported
         return None
 
     def batch(self, batch: Batch) -> Coroutine[Any, Any, list[Any]]:
-        """Performs a batch: one round trip, in a cluster one to all its nodes concurrently."""
+        """Performs a batch in one round trip; in a cluster in one to each node, concurrently."""
         turns = self.TURNS(self, batch)
         return turns.run() if self.driver.dialect is not None else self._first_batch(turns)
 

@@ -1,7 +1,7 @@
 -- Makes an entry wait in `retry` under consumer "-". So a permit's consumer always holds exactly what its lease
 -- still owes.
 local function orphan(id, due, count)
-  redis.call("ZADD", retries, due, id)  -- first, because an entry there is found whichever consumer has it
+  redis.call("ZADD", retries, due, id)  -- first: if XCLAIM fails, the entry is still found
   redis.call("XCLAIM", stream, stream, "-", 0, id, "RETRYCOUNT", count, "JUSTID")
 end
 
@@ -27,8 +27,7 @@ local function forget(consumer)
 end
 
 -- Gives back what a lease owes, uncharged. Any entry may have caused the end of its worker, so each comes back
--- alone. But what a living holder never began may come back together with others like it, if it was not charged
--- before: such an entry is due at the moment 0.
+-- alone. Entries that a live holder never began, and that were never charged, may come back together: they are due at 0.
 local function give_back(consumer, now, is_unbegun)
   for _, entry in ipairs(pending_of(consumer)) do
     local together = is_unbegun and entry[4] <= 1

@@ -10,8 +10,8 @@
 -- @include lib/lease/settles_all.lua
 -- @include lib/lease/settle_verdicts.lua
 
--- Returns what the holder did, or nil and the refusal. From args[first] on stand `done` ids and as many (head, body)
--- pairs; from `others` on the verdicts on what was not done.
+-- Returns what the holder did, or nil and the refusal. args[first] starts `done` ids, then `done`
+-- (head, body) pairs. args[others] starts the verdicts.
 local function read_work(args, first, done)
   local others = done and first + 3 * done
   if not done or done < 0 or done > 1000 or #args < others - 1 or (#args - others + 1) % 5 ~= 0 then

@@ -1,12 +1,12 @@
--- Settles results. They are stored and counted before XACK, because a later command may be refused. Then the
--- count is corrected to what XACK has acknowledged.
+-- Settles results. They are stored and counted before XACK: otherwise a refused command could lose an acknowledged
+-- result. Then the count is corrected to what XACK has acknowledged.
 -- `work` is what read_work returns.
 -- @include lib/entries/retry_queue.lua
 -- @include lib/lease/count_down.lua
 local MOST = 980  -- arguments of one call; the house rule is 1,000
 
--- Returns what the lease still owes: id -> delivery count. An id is taken out when it is settled, so that
--- neither a repeated call nor an id named twice, nor one of another lease, is ever counted.
+-- Returns what the lease still owes: id -> delivery count. A settled id is removed, so it
+-- counts once. An id of another lease is never among them.
 local function owed_by(consumer)
   local owed = {}
   for _, entry in ipairs(pending_of(consumer)) do

@@ -1,4 +1,4 @@
--- The leases a reap names, in bounded bites: about 1,000 entries a call, the rest at the next.
+-- Takes back the leases that a reap names. One call moves about 1,000 entries; later calls do the rest.
 -- @include lib/permits/permits.lua
 -- @include lib/permits/repair.lua
 -- @include lib/entries/inline_bodies.lua
@@ -23,7 +23,7 @@ local function is_named(permit, which)
     and (which.fence == "" or permit.fence == which.fence)
 end
 
--- Shortens each lease that ends later than a new one would, because the clock went back.
+-- Shortens each lease that ends later than a new one would, which happens after the clock went back.
 local function bound_leases(state, now)
   local latest = string.format("%d", now + state.lease_ms)
   for _, k in ipairs(redis.call("ZRANGEBYSCORE", leases, "(" .. latest, "+inf", "LIMIT", 0, 1000)) do
@@ -48,7 +48,7 @@ local function take_back(state, now, which)
       pour(state)
       local consumer = consumer_of(permit, k)
       local owed = pending_of(consumer)
-      if #owed == 1 and (permit.shared ~= "1" or which.is_one) then  -- its supervisor reports that it ran
+      if #owed == 1 and (permit.shared ~= "1" or which.is_one) then  -- is_one: its supervisor reports that the handler ran
         charge(state, now, owed[1], permit.worker, which.how)
       else
         give_back(consumer, now)

@@ -50,7 +50,7 @@ def set_max_waiting(queue: str, most: int) -> Operation[Bounds]:
 
 
 def recount(queue: str) -> Operation[None]:
-    """Reads how far requests are: a bounded number, in the order of their next audit."""
+    """Reads the progress of a bounded number of requests, soonest audit first."""
     bound = yield Command(b"HGET", keys.conf(queue), b"max_waiting")
     if not bound:
         return
@@ -71,7 +71,7 @@ def recount(queue: str) -> Operation[None]:
 
 def _row(name: str, state: str, *numbers: str) -> list[Arg]:
     chunks, total, done, dead = (int(number or 0) for number in numbers)
-    if state in ENDED_STATES:  # the chunks of a new life of the id have not been admitted
+    if state in ENDED_STATES:  # a new request of this id has not been admitted yet
         return [name, 0, total, total]
     return [name, chunks, total, done + dead]
 

@@ -104,12 +104,12 @@ class Adder:
 
 
 def by_ids(plan: WritePlan) -> bool:
-    """Returns True if any transaction may bring a row, because its id counts."""
+    """Returns True if rows are recognised by id. Then any transaction may add them."""
     return plan.mode == "dedupe"
 
 
 def is_abortable(plan: WritePlan) -> bool:
-    """Returns True if a failed write cancels its requests, because they are its alone."""
+    """Returns True if a failed write cancels its requests. No other write adds rows to them."""
     return not by_ids(plan) and plan.finalize
 
 
@@ -138,7 +138,7 @@ def begin_first(plan: WritePlan) -> None:
 def commit_live(plan: WritePlan, messages: Sequence[LiveMessage | None]) -> None:
     """Seals the written requests, if that is wanted.
 
-    Raises RequestEnded, after all others are sealed, for one that was cancelled before. Its
+    If a request was cancelled, seals all others first, and then raises RequestEnded. Its
     remaining rows do not run.
     """
     if plan.finalize:
@@ -201,7 +201,7 @@ class LiveWriter(DataSourceArrowWriter):
 
 
 class LiveStreamWriter(DataSourceStreamArrowWriter):
-    """Writes each micro-batch as a transaction, named by the stream and its number."""
+    """Writes each micro-batch as one transaction, named by the stream and its batch number."""
 
     def __init__(self, plan: WritePlan) -> None:
         self.plan = plan

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from fairlane.worker.lease_board import LeaseBoard
     from fairlane.worker.supervisor.lease_keeper import LeaseKeeper
 
-_LONG_S = 0.3  # for slices of 20 ms; several leases take about as long as one slice
-_SLICES = 5  # if slices are longer, as long as so many of them
+_LONG_S = 0.3  # a lease that waits longer is stalled, if slices take 20 ms
+_SLICES = 5  # if slices are longer, a lease is stalled after so many of them
 
 
 class StalledLeases:

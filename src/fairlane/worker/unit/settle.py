@@ -127,7 +127,7 @@ def _note_all(unit: Unit, leases: list[Lease], replies: Sequence[Any], returned:
 def _settle_singly(
     unit: Unit, lease: Lease, returned: FollowUps, *, is_only: bool
 ) -> Operation[list[Lease]]:
-    """Settles a lease; returns it, or that of the permit's next slice, if the unit goes on.
+    """Settles a lease. Returns the lease that the unit goes on with: this one or its permit's next.
 
     If its node is away, the lease expires. `is_only`: the unit has no other lease.
     """
@@ -166,7 +166,7 @@ def _settle_singly(
 
 
 def _complete(unit: Unit, lease: Lease, part: Part, *, keep: bool) -> Operation[Reply]:
-    """Settles, and waits until a durable request has it confirmed; counts what is not confirmed.
+    """Settles one part. For a durable request it waits for replicas, and counts what is missing.
 
     The call is repeated while the lease is held: a failover may take that long, and the work is
     done. Later the lease is lost anyway, because its node can't extend it.
@@ -201,7 +201,7 @@ def observe(unit: Unit, done: list[Lease]) -> None:
         entries, total_s = taken.entries, lease.seconds
         if taken.waiting:
             unit.sizer.observe_slice(taken.request_id, outcome.position, total_s)
-        asked = lease.asked if outcome.position == len(entries) else 0  # else it was stopped
+        asked = lease.asked if outcome.position == len(entries) else 0  # 0: the handler was stopped
         seconds += unit.sizer.potential_seconds(
             asked, outcome.position, taken.waiting, total_s, unit.token_s
         )
@@ -213,7 +213,7 @@ def observe(unit: Unit, done: list[Lease]) -> None:
 def _observe_settled(unit: Unit, lease: Lease, reply: Reply) -> None:
     """Learns the size of a slice behind which nothing waited, unless its request has ended.
 
-    Sizes are remembered of so many requests only.
+    Sizes are kept for a limited number of requests, so ended ones must not fill the table.
     """
     outcome = lease.outcome
     if outcome is not None and reply.is_ok and not lease.slice.waiting:
