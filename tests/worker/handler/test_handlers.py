@@ -258,12 +258,15 @@ def test_a_name_without_its_colon_is_refused(name: str):
     [
         (
             "nowhere.to_be_found:f",
-            "cannot be imported: ModuleNotFoundError: No module named 'nowhe",
+            r"cannot be imported: ModuleNotFoundError: No module named 'nowhere'[^(]*$",
         ),
         ("json:f", "cannot be imported: json has no f"),
         ("json:loads.f", r"cannot be imported: json has no loads\.f"),
         ("json:__all__", "is a list, not something to call"),
-        ("fairlane_test_bad:f", "cannot be imported: ValueError: not today"),
+        (
+            "fairlane_test_bad:f",
+            r"cannot be imported: ValueError: not today \(.*/fairlane_test_bad\.py:2\)$",
+        ),
         ("fairlane_test_exit:f", "cannot be imported: SystemExit: 3"),
         ("fairlane_test_syntax:f", "cannot be imported: SyntaxError"),
         ("fairlane_test_arity:f", "f takes 0 arguments"),
@@ -273,7 +276,7 @@ def test_a_handler_that_is_not_there_is_refused(
     name: str, sentence: str, module: typing.Callable[[str, str], None]
 ):
     """Missing module, missing attribute, a module that raises, a function that does not fit."""
-    module("fairlane_test_bad", "raise ValueError('not today')")
+    module("fairlane_test_bad", "\nraise ValueError('not today')")
     module("fairlane_test_exit", "raise SystemExit(3)")
     module("fairlane_test_syntax", "def f(:")
     module("fairlane_test_arity", "def f(): pass")
@@ -294,7 +297,9 @@ def test_a_missing_module_is_named_with_the_current_folder(
     for name in ("nope:price", "nope.shop:price"):
         with pytest.raises(HandlerNotFound, match=f"No module named 'nope': it is {folder}"):
             load(name)
-    with pytest.raises(HandlerNotFound, match=r"No module named 'fairlane_test_absent'$"):
+    with pytest.raises(
+        HandlerNotFound, match=r"No module named 'fairlane_test_absent' \(.*_needs\.py:1\)$"
+    ):
         load("fairlane_test_needs:f")
 
 

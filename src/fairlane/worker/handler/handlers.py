@@ -10,6 +10,7 @@ import inspect
 import os
 import signal
 import sys
+import traceback
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -191,7 +192,7 @@ def load(name: str) -> Handler:
     except (Exception, SystemExit) as error:  # whatever the module raises, or a script's end
         raise HandlerNotFound(
             f"handler {name!r} cannot be imported: {type(error).__name__}: {error}"
-            + _searched(module_name, error)
+            + (_searched(module_name, error) or _place(error))
         ) from error
     for part in path.split("."):
         if not hasattr(found, part):
@@ -212,6 +213,18 @@ def _searched(module_name: str, error: BaseException) -> str:
     if not missing or here not in sys.path or not f"{module_name}.".startswith(f"{missing}."):
         return ""
     return f": it is neither in the current folder, {here}, nor elsewhere on Python's path"
+
+
+def _place(error: BaseException) -> str:
+    """Returns the file and line that raised an error of an import; "" if no module did.
+
+    A SyntaxError names its own.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    frame = frames[-1] if frames else None
+    if frame is None or isinstance(error, SyntaxError) or frame.filename == importlib.__file__:
+        return ""
+    return f" ({frame.filename}:{frame.lineno})"
 
 
 def print_json(body: bytes, context: Context) -> bytes:
