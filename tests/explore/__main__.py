@@ -62,7 +62,8 @@ def chosen(words: list[str]) -> list[System]:
     found: list[System] = []
     for word in words or [group for group in GROUPS if group != "huge"]:
         if word not in GROUPS and word not in BY_NAME:
-            raise SystemExit(f"there is no system {word!r}; there are: {', '.join(BY_NAME)}")
+            names = "\n".join([*GROUPS, *BY_NAME])  # names have commas
+            raise SystemExit(f"there is no system {word!r}; there are:\n{names}")
         found += GROUPS.get(word) or [BY_NAME[word]]
     return found
 

@@ -264,6 +264,9 @@ def sound(folders: list[str]) -> list[str]:
 
 
 def main() -> int:
+    known = {"--all", "--fast", *(f"--{kind}" for kind in KINDS)}
+    if unknown := {word for word in sys.argv[1:] if word.startswith("-")} - known:
+        raise SystemExit(f"no option {min(unknown)}; there are: {' '.join(sorted(known))}")
     words = [word for word in sys.argv[1:] if not word.startswith("-")]
     kinds = {kind for kind in KINDS if f"--{kind}" in sys.argv} or set(KINDS)
     chosen = [
