@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-spark test test-heavy test-spark test-backends check explore mutants chaos compose bench clean
+.PHONY: help demo demo-spark test test-rest test-heavy test-spark test-backends check explore mutants chaos compose bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,8 +29,11 @@ demo-spark: $(VENV)/.spark $(VENV)/.server $(VENV)/.java ## see Spark write requ
 	$(VENV)/bin/python samples/spark_pipeline/pipeline.py
 
 test: $(VENV)/.dev $(VENV)/.server $(VENV)/.java ## run the tests
-	$(PYTEST) --numprocesses 3 --dist loadfile -m 'not heavy and not spark'
-	$(PYTEST) tests/spark --numprocesses 2 --dist loadfile -m 'spark and not heavy'
+	$(PYTEST) --numprocesses 4 --dist worksteal -m 'not rest and not heavy and not spark'
+	$(PYTEST) tests/spark --numprocesses 2 --dist worksteal -m 'spark and not rest and not heavy'
+
+test-rest: $(VENV)/.dev $(VENV)/.server $(VENV)/.java ## what `make test` leaves out and a merge requires
+	$(PYTEST) --numprocesses 3 --dist worksteal -m 'rest and not heavy'
 
 test-heavy: $(VENV)/.dev $(VENV)/.server $(VENV)/.java ## the tests that take minutes and are not in `make test`
 	$(PYTEST) -m heavy
@@ -45,7 +48,7 @@ check: $(VENV)/.dev ## format, lint, types and the tests that need no server: un
 	$(VENV)/bin/ruff format --check $(SOURCES)
 	$(VENV)/bin/ruff check $(SOURCES)
 	$(VENV)/bin/mypy
-	$(PYTEST) -q --numprocesses 2 --dist loadfile -m 'not server and not slow'
+	$(PYTEST) -q --numprocesses 3 --dist worksteal -m 'not server and not slow'
 
 explore: $(VENV)/.dev $(VENV)/.server ## check every state of many small systems: about half an hour
 	$(VENV)/bin/python -m tests.explore

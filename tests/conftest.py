@@ -134,10 +134,12 @@ def lane(driver: SyncDriver, redis_client: redis.Redis) -> Lane:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests that need a real server. Where back ends were chosen, keep only theirs."""
+    """Marks the tests that need a server, and those of the other kind. Keeps only chosen kinds."""
     others = []
     for item in items:
         kind = table.kind_of(item)
+        if kind and backends.is_other_kind(kind, item.path) and not _names_its_kind(item):
+            item.add_marker(pytest.mark.rest)
         if kind is not None or "redis_server" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.server)
         wanted = kind in backends.chosen() and backends.takes(kind, item.path)
@@ -147,6 +149,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=others)
         left_out = set(others)
         items[:] = [item for item in items if item not in left_out]
+
+
+def _names_its_kind(item: pytest.Item) -> bool:
+    """Returns whether `parametrize` names the kinds of server that this test runs on."""
+    marks = item.iter_markers("parametrize")
+    return any("redis_server" in str(mark.args[0]) for mark in marks)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -45,6 +45,32 @@ def test_where_less_is_enough_not_everything_runs():
     assert not backends.takes("single", TESTS / "chaos" / "test_x.py")
 
 
+@pytest.mark.parametrize(
+    ("file", "main"),
+    [
+        ("cli/test_x.py", ["single"]),
+        ("operations/lease/test_x.py", ["single"]),
+        ("scripts/test_x.py", ["cluster1"]),
+        ("spark/scripts/test_x.py", ["cluster1"]),
+        ("scripts/test_submit_at_once.py", ["single", "cluster1"]),
+        ("operations/submit/test_x.py", ["single", "cluster1"]),
+        ("drivers/wire/test_x.py", ["single", "cluster1"]),
+    ],
+)
+def test_a_file_s_subject_decides_the_kind_of_make_test(file: str, main: list[str]):
+    kinds = backends.USUAL
+    assert [kind for kind in kinds if not backends.is_other_kind(kind, TESTS / file)] == main
+
+
+def test_no_kind_that_others_name_is_the_other_kind():
+    found = {backends.is_other_kind(kind, TESTS / "cli" / "x.py") for kind in backends.OTHERS}
+    assert found == {False}
+
+
+def test_whatever_runs_on_both_kinds_is_there():
+    assert [name for name in backends.ON_BOTH_KINDS if not (TESTS / name).exists()] == []
+
+
 def report(kind: str | None, reason: str = "") -> Any:
     longrepr = ("test_x.py", 1, f"Skipped: {reason}") if reason else None
     return SimpleNamespace(user_properties=[(table.PROPERTY, kind)], longrepr=longrepr)

@@ -38,7 +38,11 @@ def check(report: Report) -> None:
 # ------------------------------------------------------------------ faults
 
 
-@pytest.mark.parametrize("redis_server", ["single", "cluster1"], indirect=True)
+@pytest.mark.parametrize(
+    "redis_server",
+    ["single", pytest.param("cluster1", marks=pytest.mark.rest)],
+    indirect=True,
+)
 @pytest.mark.slow
 @ON_LINUX
 def test_processes_are_killed(redis_server: Server, redis_url: str):
@@ -60,6 +64,7 @@ def test_workers_are_stopped_for_three_leases(redis_server: Server, redis_url: s
 
 @ON_SINGLE
 @pytest.mark.slow
+@pytest.mark.rest
 def test_redis_forgets_scripts_and_cuts_its_clients(redis_server: Server, redis_url: str):
     """Nothing even runs twice."""
     check(scenes.scripts(small(4_000, 6), redis_server))
@@ -85,6 +90,7 @@ def test_redis_is_killed_and_restarted():
 
 @ON_SINGLE
 @pytest.mark.slow
+@pytest.mark.rest
 def test_clocks_are_an_hour_off(redis_server: Server, redis_url: str):
     """Workers', either way; killed ones come back with another hour."""
     check(scenes.clocks(small(3_000, 4), redis_server))

@@ -39,7 +39,13 @@ def explore(
         return Explorer(world, system).run()
 
 
-@pytest.mark.parametrize("in_stream", [False, True], ids=["as it is", "in a stream"])
+@pytest.mark.parametrize(
+    "in_stream",
+    [
+        pytest.param(False, id="as it is"),
+        pytest.param(True, id="in a stream", marks=pytest.mark.rest),
+    ],
+)
 @pytest.mark.parametrize("system", SMALL, ids=lambda system: system.name)
 def test_a_small_system_holds_in_every_state(
     redis_server: Server,

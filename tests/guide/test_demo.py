@@ -84,6 +84,7 @@ def demo(redis_url: str, tmp_path: Path) -> Iterator[Demo]:
             os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.rest
 def test_the_urgent_request_overtakes(demo: Demo):
     out, talk = demo.run(700)
     assert demo.processes() == []
@@ -126,6 +127,7 @@ def test_an_interrupted_demo_leaves_nothing_behind(demo: Demo, number: signal.Si
         assert queue.status()["requests"] == []
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("redis_server", ["single"], indirect=True)
 def test_a_killed_demo_does_not_disturb_the_next(demo: Demo):
     with demo.start(1000) as process:

@@ -21,6 +21,7 @@ OTHER_WORDS = re.compile(r"\b(?:jobs?|tasks?|items?|payloads?|locks?)\b", re.IGN
 
 
 @pytest.mark.slow
+@pytest.mark.rest
 @ON_ONE_KIND
 def test_the_chapter_runs(redis_url: str, tmp_path: Path):
     (tmp_path / "samples").symlink_to(ROOT / "samples")

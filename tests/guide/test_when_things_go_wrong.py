@@ -31,6 +31,7 @@ class Told:
 
 
 @pytest.mark.slow
+@pytest.mark.rest
 @ON_ONE_KIND
 def test_the_chapter_runs(redis_url: str, tmp_path: Path):
     assert sum(block.is_background for block in blocks_of(PAGE)) == 2

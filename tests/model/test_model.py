@@ -31,6 +31,7 @@ def wire(redis_server: Server, redis_url: str) -> Iterator[Wire]:
         yield made
 
 
+@pytest.mark.rest
 @only
 def test_ten_thousand_steps_agree_with_the_model(wire: Wire):
     """The same ones each time; a failure prints the fewest steps that lead to it."""

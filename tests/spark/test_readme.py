@@ -17,6 +17,7 @@ END_S = 300.0
 
 
 @pytest.mark.spark
+@pytest.mark.rest
 @pytest.mark.timeout(2 * END_S)
 @pytest.mark.parametrize("redis_server", ["single"], indirect=True)
 def test_the_block_runs(redis_url: str, tmp_path: Path):

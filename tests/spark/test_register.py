@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.rest
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Any]:

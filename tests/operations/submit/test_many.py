@@ -138,6 +138,7 @@ def test_a_group_is_bounded_by_its_bytes(queue: Queue):
     assert many.submitted == ["r0"]
 
 
+@pytest.mark.rest
 @ON_SINGLE
 def test_5000_requests_are_worked_off_and_logged_exactly_once(queue: Queue, redis_client: Any):
     """Then the same call with the same ids changes nothing."""

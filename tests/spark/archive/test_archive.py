@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [
+    pytest.mark.rest,
     pytest.mark.parametrize("redis_server", backends.one(), indirect=True),
     pytest.mark.usefixtures("lean"),
 ]

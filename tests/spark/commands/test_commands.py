@@ -397,6 +397,7 @@ def test_ctrl_c_in_a_job_is_one_sentence(spark: Any, here: Here):
 
 
 @STARTS_JAVA
+@pytest.mark.rest
 @ON_ONE_KIND
 def test_ctrl_c_while_spark_starts_leaves_no_java(program: Program):
     program.file(b"a\n", "lines.txt")

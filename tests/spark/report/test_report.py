@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.rest
 TARGETS = {0: 200, None: 20_000}
 
 

@@ -15,7 +15,10 @@ from tests.support.requests import work_off
 if TYPE_CHECKING:
     from fairlane.drivers.sync.driver import SyncDriver
 
-pytestmark = pytest.mark.parametrize("redis_server", ["cluster1", "system_redis"], indirect=True)
+pytestmark = [
+    pytest.mark.rest,
+    pytest.mark.parametrize("redis_server", ["cluster1", "system_redis"], indirect=True),
+]
 
 
 @pytest.mark.parametrize(

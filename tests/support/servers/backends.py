@@ -1,6 +1,7 @@
 """The back ends on which the same tests run: which there are here, and how each is started.
 
-`make test` runs on USUAL: two kinds that differ in the program and in the topology.
+A test runs on USUAL: two kinds that differ in the program and in the topology. `make test` runs
+most tests on one of them, `make test-rest` on the other (`is_other_kind`).
 FAIRLANE_TESTS_SERVERS names others, as `FAIRLANE_TESTS_SERVERS=cluster3,sentinel`; then only what
 runs on a back end runs at all.
 """
@@ -31,6 +32,11 @@ TESTS = Path(__file__).resolve().parents[2]
 OPERATIONS = ("operations", "drivers", "spark/operations")
 SCRIPTS = ("scripts", "spark/scripts")
 EVERYTHING = (*SCRIPTS, *OPERATIONS, "worker", "cli")
+# Their subject differs by kind: the way to the server, or scripts of a server with all keys.
+ON_BOTH_KINDS = (
+    *("drivers", "operations/submit", "scripts/test_complete_and_acquire.py"),
+    *("scripts/test_submit_at_once.py", "test_aio.py", "test_support.py"),
+)
 # Where less is enough: what differs from `single` is the way to the server, or the server alone.
 FOLDERS = {
     "sentinel": (*OPERATIONS, "worker"),
@@ -171,6 +177,17 @@ def chosen() -> tuple[str, ...]:
 def takes(kind: str, path: Path) -> bool:
     """Return True if the tests of this file run on that kind when it is named."""
     return any(path.is_relative_to(TESTS / name) for name in FOLDERS.get(kind, EVERYTHING))
+
+
+def is_other_kind(kind: str, path: Path) -> bool:
+    """Returns whether `make test` leaves out the tests of this file on this kind of USUAL.
+
+    A cluster refuses keys that a script does not declare. So the scripts run on `cluster1`.
+    """
+    if kind not in USUAL or any(path.is_relative_to(TESTS / name) for name in ON_BOTH_KINDS):
+        return False
+    is_script = any(path.is_relative_to(TESTS / name) for name in SCRIPTS)
+    return kind == ("single" if is_script else "cluster1")
 
 
 def one() -> tuple[str, ...]:
