@@ -32,7 +32,7 @@ def made() -> Iterator[Lab]:
 def deaf(lab: Lab) -> set[str]:
     """Who does not hear whom."""
     pairs = [(one, other) for one in PLACES for other in PLACES if one != other]
-    return {f"{one}<{other}" for one, other in pairs if not lab.hears(one, other)}
+    return {f"{one}<{other}" for one, other in pairs if not lab.reaches(one, other)}
 
 
 def test_everybody_hears_everybody(made: Lab):

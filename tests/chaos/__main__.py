@@ -9,6 +9,7 @@ import sys
 from tests.chaos import cluster_scenes, dead_primary, partition, scenes
 from tests.chaos.scenes import Scale
 from tests.support.network.lab import why_not
+from tests.support.output import say
 
 # name -> sub-requests, faults, seconds
 LONG = {
@@ -38,11 +39,6 @@ RUNS = {
     "dead_primary": dead_primary,
     **dict.fromkeys(IN_LAB, partition),
 }
-
-
-def say(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
 
 
 def main() -> int:

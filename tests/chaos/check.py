@@ -39,10 +39,10 @@ class Ear:
     """Counts how often each request's end is published."""
 
     def __init__(self, client: redis.Redis) -> None:
-        self.heard: Counter[int] = Counter()
+        self.published: Counter[int] = Counter()
         self._client = client
         self._subscription = client.pubsub()
-        if is_sharded(client):  # there a pattern hears nothing
+        if is_sharded(client):  # there a pattern receives nothing
             for number in range(_CHANNELS):
                 self._subscription.ssubscribe(keys.done_channel(name_of(number)))
         else:
@@ -58,10 +58,9 @@ class Ear:
                 continue
             channel = message["channel"]
             if channel != _TRIED:
-                self.heard[int(channel[len("done:{c") : -1])] += 1
+                self.published[int(channel[len("done:{c") : -1])] += 1
 
     def close(self) -> None:
-        """Stop listening."""
         self._over.set()
         self._thread.join()
         self._subscription.close()
@@ -70,30 +69,26 @@ class Ear:
 
 @dataclass
 class Report:
-    """What was seen. `wrong` holds what must never be; the rest is told as it is."""
+    """Holds what was seen; `wrong` counts what must never be."""
 
     figures: dict[str, Any] = field(default_factory=dict)
     wrong: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     examples: list[str] = field(default_factory=list)
 
     def fault(self, what: str, example: object = "", count: int = 1) -> None:
-        """Something that must never be."""
         self.wrong[what] += count
         if len(self.examples) < 40 and self.wrong[what] <= _SHOWN:
             self.examples.append(f"{what}: {example}")
 
     def add(self, **figures: Any) -> Report:
-        """More figures; the report itself."""
         self.figures |= figures
         return self
 
     @property
     def is_good(self) -> bool:
-        """True when nothing is wrong."""
         return not any(self.wrong.values())
 
     def lines(self) -> Iterator[str]:
-        """For people."""
         for name, value in self.figures.items():
             shown = f"{value:,}" if isinstance(value, int) else str(value)
             yield f"  {name:<46} {shown}"
@@ -110,7 +105,7 @@ WRONG = (
     "counted twice",
     "dead",
     "completions other than one",
-    "limit overlapped by workers nobody stopped",
+    "limit overlapped by workers that were not stopped",
     "requests the script check objects to",
     "keys left without a TTL",
 )
@@ -130,7 +125,6 @@ class Check:
     moments: dict[int, list[int]] = field(default_factory=dict)  # request -> when it completed, ms
 
     def run(self) -> Report:
-        """All of it."""
         journal = read(self.fleet.journal, self.fleet.deaths)
         counted = {
             number: self._results(one)
@@ -159,7 +153,7 @@ class Check:
             return {}
         if progress.done + progress.dead != progress.total:
             self.report.fault("counted twice", progress)
-        self._told(one.number)
+        self._count_stored(one.number)
         found = {}
         expected = 0
         for result in request.results():
@@ -173,8 +167,8 @@ class Check:
             self.report.fault("lost", f"{one.number} ends at {expected}", one.plan.size - expected)
         return found
 
-    def _told(self, number: int) -> None:
-        """The results as they are stored: the product's reader would hide a second one."""
+    def _count_stored(self, number: int) -> None:
+        """Counts the stored results, because the product's reader would hide a second one."""
         seen: Counter[bytes] = Counter()
         moments = self.moments[number] = []
         first = b"-"
@@ -232,7 +226,7 @@ class Check:
             if above.times:
                 example = f"request {number}, limit {one.plan.limit}: {above}"
                 self.report.fault(
-                    "limit overlapped by workers nobody stopped", example, above.times
+                    "limit overlapped by workers that were not stopped", example, above.times
                 )
         if journal.unexplained:
             self.report.fault("executions that vanished", count=journal.unexplained)
@@ -279,15 +273,14 @@ class Check:
                 self.report.fault(
                     "completions other than one", f"{number} is logged {log[number]} x"
                 )
-            if self.ear is not None and self.ear.heard[number] != 1:
-                heard = f"{number} was published {self.ear.heard[number]} x"
-                self.report.fault("completions other than one", heard)
+            if self.ear is not None and self.ear.published[number] != 1:
+                example = f"{number} was published {self.ear.published[number]} x"
+                self.report.fault("completions other than one", example)
         for number in set(log) - set(self.load.requests):
             self.report.fault("unexpected", f"the end of a request {number}")
         self.report.figures["completions"] = sum(log.values())
 
     def _keys(self) -> None:
-        """Nothing is left over."""
         for key in self.client.scan_iter(count=1000):
             if _is_stray(self.client, key):
                 self.report.fault("keys left without a TTL", key)

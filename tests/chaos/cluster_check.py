@@ -1,4 +1,4 @@
-"""The checker of a cluster's runs: what a failover took, who was told of it, how long it took."""
+"""The checker of a cluster's runs: what a failover took, what its waiters got, and how long."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from tests.chaos.journal import Journal
     from tests.chaos.primaries import Primaries
-    from tests.chaos.waiters import Told, Waiters
+    from tests.chaos.waiters import Answer, Waiters
 
 ENDED = {"done", "cancelled"}
 AFTER_MS = 15_000.0  # a fault's stall is looked for within this
@@ -54,7 +54,6 @@ class Glimpses:
         self._thread = threading.Thread(target=self._work, daemon=True)
 
     def start(self) -> None:
-        """Begin."""
         self._thread.start()
 
     def close(self) -> None:
@@ -102,7 +101,7 @@ class ClusterCheck(Check):
         }
 
     def look_for_lost(self) -> None:
-        """Requests that were acknowledged and are gone, of those whose end nobody has seen."""
+        """Requests that were acknowledged and are gone, of those whose end was not seen."""
         seen = set(self.load.logged) | self.load.forgotten
         waiting = [
             number
@@ -130,7 +129,6 @@ class ClusterCheck(Check):
     # ------------------------------------------------------------------ at the end
 
     def run(self) -> Any:
-        """All of it."""
         report = super().run()
         self._submissions()
         self._gone()
@@ -151,51 +149,49 @@ class ClusterCheck(Check):
         }
 
     def _gone(self) -> None:
-        """What was acknowledged and is not there: who waited must have been told."""
-        gone = sorted(self.load.forgotten)
+        """Checks that every waiter for a request that is gone got that answer."""
+        gone, answers = sorted(self.load.forgotten), self.waiters.answers
         words: Counter[str] = Counter()
         for number in gone:
-            words[self.waiters.told[number].word if number in self.waiters.told else "-"] += 1
+            words[answers[number].word if number in answers else "-"] += 1
             try:
                 state = self.queue.request(name_of(number)).wait(timeout=5)
-                self.report.fault("gone, and waited for in vain", f"{number}: {state}")
+                self.report.fault("gone, and its waiter got no such answer", f"{number}: {state}")
             except RequestNotFound:
                 continue
             except WaitTimeout as error:
-                self.report.fault("gone, and waited for in vain", error)
+                self.report.fault("gone, and its waiter got no such answer", error)
         self.report.figures |= {
             "acknowledged submissions gone": len(gone),
-            "... what their waiters were told (-: nobody waited)": dict(words),
+            "... what their waiters got (-: none waited)": dict(words),
             "... logged as lost": len(self.load.lost & set(gone)),
         }
         if self.load.durable and gone:
             self.report.fault("acknowledged submissions gone, durable", gone[:5], len(gone))
 
     def _ends(self) -> None:
-        """What waiters were told, against what is there."""
-        told_all = self.waiters.told
-        words = Counter(one.word for one in told_all.values())
-        silent = [number for number, one in told_all.items() if not one.word]
-        if silent:
-            self.report.fault("waiters who were told nothing", silent[:5], len(silent))
-        taken_back = [n for n, one in told_all.items() if self._is_taken_back(n, one)]
+        """Compares the waiters' answers with what is there."""
+        answers = self.waiters.answers
+        words = Counter(one.word for one in answers.values())
+        unanswered = [number for number, one in answers.items() if not one.word]
+        if unanswered:
+            self.report.fault("waiters without an answer", unanswered[:5], len(unanswered))
+        taken_back = [n for n, one in answers.items() if self._is_taken_back(n, one)]
         for number in taken_back if self.load.durable else ():
-            self.report.fault("ends told and taken back, durable", number)
+            self.report.fault("ends reported and taken back, durable", number)
         if self.load.durable:
             self.report.figures["completions that no replica confirmed"] = self.fleet.unconfirmed
         self.report.figures |= {
-            "waiters were told": dict(words),
+            "waiters got": dict(words),
             "... ends, compared with the results at the end": sum(
-                1 for one in told_all.values() if one.digest
+                1 for one in answers.values() if one.digest
             ),
             "... ends taken back, and run again": len(taken_back),
-            "... the longest wait, s": round(
-                max((t.seconds for t in told_all.values()), default=0)
-            ),
+            "... the longest wait, s": round(max((t.seconds for t in answers.values()), default=0)),
             "... errors in between": dict(self.waiters.problems),
         }
 
-    def _is_taken_back(self, number: int, one: Told) -> bool:
+    def _is_taken_back(self, number: int, one: Answer) -> bool:
         if one.word not in ENDED or number in self.load.forgotten:
             return one.word in ENDED
         if not one.digest:

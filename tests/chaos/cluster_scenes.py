@@ -51,8 +51,7 @@ _WHOLE_EVERY_S = 0.25
 
 @dataclass
 class ClusterScene(Scene):
-    """One run on a cluster; made by `on_cluster`."""
-
+    check: ClusterCheck
     cluster: Cluster = field(kw_only=True)
     waiters: Waiters = field(kw_only=True)
     glimpses: Glimpses = field(kw_only=True)
@@ -67,7 +66,6 @@ class ClusterScene(Scene):
         self.glimpses.start()
 
     def tend(self) -> None:
-        """Start again who was killed, bring back who was away."""
         super().tend()
         self.nemesis.tend()
 
@@ -97,9 +95,8 @@ class ClusterScene(Scene):
         return bool(self.nemesis.is_whole())
 
     def finish(self) -> Report:
-        """Everybody comes back; then as ever, but that no end was taken back for good."""
+        """Brings every node back, then checks as ever, and that no end was taken back for good."""
         self.load.most = 0
-        assert isinstance(self.check, ClusterCheck)
         self.check.fed_until_ms = now_ms()
         self.nemesis.heal()
         self.cluster.wait_ok()
@@ -112,15 +109,11 @@ class ClusterScene(Scene):
         if now < self._looked + 1.0:
             return False
         self._looked = now
-        check = self.check
-        assert isinstance(check, ClusterCheck)
-        check.look_for_lost()
-        return super()._is_settled() and not check.unended()
+        self.check.look_for_lost()
+        return super()._is_settled() and not self.check.unended()
 
     def _unsettled(self) -> str:
-        check = self.check
-        assert isinstance(check, ClusterCheck)
-        left = {n: check.states([n])[n] for n in check.unended()[:20]}
+        left = {n: self.check.states([n])[n] for n in self.check.unended()[:20]}
         return f"; not ended: {left}"
 
     def _close_watchers(self) -> None:

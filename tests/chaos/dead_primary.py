@@ -57,68 +57,54 @@ class Sides:
 
     elsewhere: Load
     there: Load
-    durable: int = 0
 
     def start(self) -> None:
-        """Begin to submit."""
         for one in self.both:
             one.start()
 
     def close(self) -> None:
-        """End the threads."""
         for one in self.both:
             one.close()
 
     @property
     def both(self) -> tuple[Load, Load]:
-        """The two."""
         return self.elsewhere, self.there
 
     @property
     def is_in(self) -> bool:
-        """True when all is submitted."""
         return all(one.is_in for one in self.both)
 
     @property
     def is_done(self) -> bool:
-        """True when all of it has ended, too."""
         return all(one.is_done for one in self.both)
 
     @property
     def requests(self) -> dict[int, Any]:
-        """All requests by number."""
         return self.elsewhere.requests | self.there.requests
 
     @property
     def logged(self) -> dict[int, Any]:
-        """All endings by number."""
         return dict(self.elsewhere.logged) | dict(self.there.logged)
 
     @property
     def forgotten(self) -> set[int]:
-        """None, if all is well."""
         return self.elsewhere.forgotten | self.there.forgotten
 
     @property
     def problems(self) -> list[str]:
-        """Of both."""
         return self.elsewhere.problems + self.there.problems
 
     @property
     def count(self) -> int:
-        """Sub-requests that were submitted."""
         return self.elsewhere.count + self.there.count
 
     @property
     def ended(self) -> int:
-        """Sub-requests of requests that have ended."""
         return self.elsewhere.ended + self.there.ended
 
 
 @dataclass
 class Deaths:
-    """What was done to the cluster, and when."""
-
     cluster: Cluster
     done: Counter[str] = field(default_factory=Counter)
 
@@ -130,12 +116,10 @@ class Deaths:
 
     @cached_property
     def slots(self) -> frozenset[int]:
-        """The slots of the victim."""
         owners = enumerate(self.cluster.view().slots)
         return frozenset(slot for slot, owner in owners if owner == self.victim.id)
 
     def is_there(self, number: int) -> bool:
-        """Tell whether a request lives at the victim."""
         return slot_of(keys.request_hash(name_of(number))) in self.slots
 
     def kill(self) -> None:

@@ -37,12 +37,11 @@ _ports = count(LOWEST_PORT + os.getpid() % 1000 * 10)
 
 
 def free_port() -> int:
-    """A port nobody listens at; not one that the system gives to clients."""
+    """Returns a free port that the system does not give to clients."""
     return next(port for port in _ports if not is_open(port))
 
 
 def pause(seconds: float) -> None:
-    """Let time pass."""
     threading.Event().wait(seconds)
 
 
@@ -68,25 +67,20 @@ class Member:
 
     @property
     def id(self) -> str:
-        """The worker's id."""
         return f"{self.host}:{self.port}"
 
     @property
     def pid(self) -> int:
-        """The supervisor."""
         return self.process.pid
 
     @property
     def runs(self) -> bool:
-        """True until the supervisor has ended."""
         return self.process.poll() is None
 
     def says(self, text: str) -> bool:
-        """Tell whether its log holds this by now."""
         return text in self.log.read_text(errors="replace")
 
     def children(self) -> list[int]:
-        """The processes that run the handler."""
         try:
             text = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text()
         except OSError:
@@ -116,11 +110,9 @@ class Fleet:
 
     @property
     def journal(self) -> Path:
-        """Where the handlers write."""
         return self.folder / "journal"
 
     def start(self) -> None:
-        """Start every worker."""
         self.journal.mkdir(exist_ok=True)
         self.members = [self._start(place, free_port()) for place in range(self.size)]
 
@@ -197,7 +189,7 @@ class Fleet:
             os.kill(pid, signal.SIGSTOP)
 
         def go_on() -> None:
-            until = time.monotonic_ns()  # what goes on may end before we have told them all
+            until = time.monotonic_ns()  # what goes on may end before the last SIGCONT
             for pid in pids:
                 os.kill(pid, signal.SIGCONT)
             self.stops.append(Stop(member.pid, part, began, until))
@@ -243,7 +235,6 @@ class Fleet:
             self._look(member)
 
     def end(self) -> None:
-        """Nothing of the fleet runs any more."""
         for member in self.members:
             if member.runs:
                 os.killpg(member.pid, signal.SIGCONT)

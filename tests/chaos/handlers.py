@@ -2,7 +2,7 @@
 
 Kinds: e(cho), s(low: 2 to 20 ms), f(laky: fails at its first attempt), l(ong: 100 ms), w(aits:
 1.2 s) and h(eld: 4 s, more than its lease). The result is the body and the fence it was made
-under, so that the checker knows which of several executions was counted.
+under, so that the checker sees which of several executions was counted.
 """
 
 from __future__ import annotations
@@ -21,12 +21,10 @@ _journal = Writer()
 
 
 def body_of(kind: str, number: int, index: int) -> bytes:
-    """The body of one sub-request."""
     return b"%b%d.%d" % (kind.encode(), number, index)
 
 
 def name_of(number: int) -> str:
-    """The id of a request."""
     return f"c{number}"
 
 

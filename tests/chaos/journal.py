@@ -33,7 +33,6 @@ class Writer:
         os.register_at_fork(after_in_child=self._forked)
 
     def note(self, what: int, number: int, index: int, fence: int, attempt: int) -> None:
-        """One record, now."""
         if self._pid != os.getpid():
             self._open()
         record = _RECORD.pack(number, index, fence, attempt, what, time.monotonic_ns())
@@ -73,11 +72,10 @@ class Journal:
     by_request: dict[int, list[Execution]] = field(
         default_factory=lambda: defaultdict(list[Execution])
     )
-    unexplained: int = 0  # begun, not ended, and nobody killed the process
+    unexplained: int = 0  # begun, not ended, and its process was not killed
 
     @property
     def count(self) -> int:
-        """How many executions began."""
         return sum(map(len, self.by_request.values()))
 
 

@@ -27,8 +27,6 @@ _POLL_S = 0.05
 
 
 class Plan(NamedTuple):
-    """One request to be."""
-
     kind: str
     size: int
     limit: int
@@ -37,7 +35,7 @@ class Plan(NamedTuple):
 
 @dataclass
 class Submitted:
-    """One request that was submitted; `acked_ns` is when the producer was told so."""
+    """One request that was submitted; `acked_ns` is when that was acknowledged."""
 
     number: int
     plan: Plan
@@ -124,12 +122,10 @@ class Load:
 
     @property
     def is_in(self) -> bool:
-        """True when all is submitted."""
         return not any(thread.is_alive() for thread in self._threads)
 
     @property
     def is_done(self) -> bool:
-        """True when all of it has ended, too."""
         return self.is_in and len(self.forgotten | set(self.logged)) >= len(self.requests)
 
     def start(self) -> None:
@@ -143,7 +139,6 @@ class Load:
             thread.start()
 
     def close(self) -> None:
-        """End the threads."""
         self._over.set()
         for thread in [*self._threads, *([self._follower] if self._follower else [])]:
             thread.join(60)
@@ -176,7 +171,6 @@ class Load:
         return self.enlist(next(self._numbers), plan, place)
 
     def enlist(self, number: int, plan: Plan, place: int = 0) -> Submitted:
-        """A request that is to be sent, by anybody."""
         one = Submitted(number, plan, time.monotonic_ns(), place=place)
         self.requests[number] = one
         return one

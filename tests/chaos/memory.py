@@ -17,7 +17,7 @@ QUEUE = "req"
 
 
 class Known(NamedTuple):
-    """What producers and consumers had been told at one moment."""
+    """Holds what producers and consumers had received at one moment."""
 
     submitted: dict[int, int]  # request -> when its submission was acknowledged, ns
     logged: dict[str, int]  # entry of the completion log -> when it was read, ns
@@ -36,7 +36,6 @@ class Memory:
     completions: list[float] = field(default_factory=list)
 
     def known(self) -> Known:
-        """What was acknowledged until now."""
         submitted = {
             number: one.acked_ns
             for number, one in list(self.load.requests.items())
@@ -66,8 +65,8 @@ class Memory:
             if not is_there:
                 self.completions.append((killed - at) / 1e9)
 
-    def tell(self, report: Report, *, may_forget: bool) -> None:
-        """Into the report; what is lost is a fault unless the file may be that far behind."""
+    def add_to(self, report: Report, *, may_forget: bool) -> None:
+        """Adds the figures; a loss is a fault unless the file may be that far behind."""
         for what, lost in (("submissions", self.submissions), ("completions", self.completions)):
             report.figures[f"acknowledged {what} gone after a restart"] = len(lost)
             report.figures[f"... acknowledged at most s before: {what}"] = max(lost, default=0.0)

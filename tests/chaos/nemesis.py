@@ -24,8 +24,6 @@ READY_S = 60.0
 
 @dataclass
 class Nemesis:
-    """Hurts a fleet and its server."""
-
     fleet: Fleet
     server: Server
     client: Any
@@ -49,7 +47,7 @@ class Nemesis:
         hows = ("child", "child", "supervisor", "group")
         wait_until(
             lambda: self.fleet.kill(self._member(), how or self.fleet.rng.choice(hows)),
-            why="somebody to kill",
+            why="a process to kill",
         )
         self.fleet.tend()
 
@@ -65,7 +63,6 @@ class Nemesis:
     # ------------------------------------------------------------------ Redis
 
     def flush_scripts(self) -> None:
-        """The server forgets every script."""
         self.client.script_flush()
 
     def cut_clients(self) -> None:
@@ -95,7 +92,6 @@ class Nemesis:
         return False
 
     def close(self) -> None:
-        """End what was started here."""
         if self._again is not None:
             self._again.send_signal(signal.SIGKILL)
             self._again.wait()
@@ -103,6 +99,5 @@ class Nemesis:
     # ------------------------------------------------------------------ the wire
 
     def wire(self, command: str) -> None:
-        """A fault of the proxy."""
         assert self.proxy is not None
         self.proxy.do(command)

@@ -1,4 +1,4 @@
-"""How many handlers of one request really ran at once, and how often that was above its limit."""
+"""How many handlers of one request really ran concurrently, and how often above its limit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ class Overlap:
     most: int = 0
 
     def add(self, other: Overlap) -> None:
-        """Both."""
         self.times += other.times
         self.ns += other.ns
         self.longest = max(self.longest, other.longest)

@@ -136,7 +136,6 @@ class Eager:
         ready.wait(settings.PATIENCE_S)
 
     def close(self) -> None:
-        """All of it is acknowledged."""
         if self._thread is not None:
             self._thread.join()
 
@@ -200,7 +199,7 @@ def partition_durable(scale: Scale) -> Report:
 
 
 def far_side(scene: ClusterScene) -> dict[str, int]:
-    """What the client was told that was cut off again and again, and what is gone of it."""
+    """Counts what was acknowledged to the client that was cut off, and what of it is gone."""
     acked = [
         one for one in scene.load.requests.values() if one.place == _FAR_SUBMITTER and one.acked_ns
     ]
@@ -243,7 +242,7 @@ def cut_off(
 
 
 def _noting(scene: ClusterScene, kind: str, heal: Callable[[], None]) -> Callable[[], None]:
-    """The checker is told who was on the wrong side, and when: leases were valid on both sides."""
+    """Notes which worker was cut off, and when, because leases were valid on both sides."""
     began = time.monotonic_ns()
     worker = scene.fleet.members[0 if kind == "one link" else -1]
 

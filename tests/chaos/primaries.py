@@ -43,7 +43,6 @@ class Fault:
 
     @property
     def is_over(self) -> bool:
-        """The node is back, whatever it is now."""
         return self.back_ms > 0
 
 
@@ -60,7 +59,6 @@ class Move:
 
     @property
     def took_ms(self) -> float:
-        """So long."""
         return self.done_ms - self.at_ms
 
 
@@ -80,7 +78,7 @@ class Primaries:
         return self._hurt("kill", node, away_s, self.cluster.kill, self.cluster.restart)
 
     def stop(self, node: Node, away_s: float) -> Fault:
-        """SIGSTOP: it answers nobody, and its connections stay; SIGCONT."""
+        """Sends SIGSTOP, later SIGCONT; its connections stay without answers."""
         return self._hurt("stop", node, away_s, self.cluster.stop, self.cluster.cont)
 
     def cut(
@@ -130,11 +128,10 @@ class Primaries:
                 fault.back_ms = now_ms()
 
     def is_whole(self) -> bool:
-        """Nobody is away, every node agrees, and every replica is in step."""
+        """Returns True if every node is back and agrees, and every replica is in step."""
         return all(fault.is_over for fault in self.faults) and self.cluster.is_ok()
 
     def heal(self) -> None:
-        """Bring everybody back now."""
         for number, undo in list(self._back.items()):
             undo()
             self.faults[number].back_ms = now_ms()

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.support.output import say
 from tests.support.servers.server_process import HOST, _die_with_parent
 
 if TYPE_CHECKING:
@@ -121,14 +122,9 @@ async def _main(port: int) -> None:
     proxy = Proxy(port)
     server = await asyncio.start_server(proxy.accept, HOST, 0, backlog=512)
     loop = asyncio.get_running_loop()
-    _say(str(server.sockets[0].getsockname()[1]))
+    say(str(server.sockets[0].getsockname()[1]))
     while command := await loop.run_in_executor(None, sys.stdin.readline):
-        _say(await proxy.obey(command.strip()))
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+        say(await proxy.obey(command.strip()))
 
 
 # ------------------------------------------------------------------ the other side
@@ -144,11 +140,9 @@ class Running:
 
     @property
     def url(self) -> str:
-        """Redis through the proxy."""
         return f"redis://{HOST}:{self.port}"
 
     def do(self, command: str) -> None:
-        """One fault."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(command + "\n")

@@ -39,8 +39,6 @@ AOF = ("--appendonly", "yes", "--auto-aof-rewrite-percentage", "0")
 
 @dataclass
 class Scale:
-    """How much of everything."""
-
     sub_requests: int
     faults: int
     seconds: float  # at least so long, the faults spread over it
@@ -65,7 +63,6 @@ class Scene:
     _said: float = 0.0
 
     def begin(self) -> None:
-        """Start the workers, then the producers."""
         self.fleet.start()
         self.fleet.wait_ready()
         self.began = time.monotonic()
@@ -97,21 +94,19 @@ class Scene:
         return is_idle or now > last + _PATIENT_S or written(self.fleet.journal) >= ran
 
     def wait(self, condition: Callable[[], bool], timeout: float = SETTLE_S, why: str = "") -> None:
-        """Wait, tell about the progress, and start again who was killed."""
+        """Waits, shows the progress, and starts killed workers again."""
 
         def holds() -> bool:
-            self.tell()
+            self.show_progress()
             self.tend()
             return condition()
 
         wait_until(holds, timeout, every=0.05, why=why or "the work goes on")
 
     def tend(self) -> None:
-        """Start again who was killed."""
         self.fleet.tend()
 
-    def tell(self) -> None:
-        """A line of progress."""
+    def show_progress(self) -> None:
         if self.scale.loud and time.monotonic() - self._said > _SAID_EVERY_S:
             self._said = time.monotonic()
             sys.stderr.write(
@@ -123,7 +118,7 @@ class Scene:
             sys.stderr.flush()
 
     def finish(self) -> Report:
-        """Wait for the end of everything, drain the workers, and check."""
+        """Waits for the end of everything, drain the workers, and check."""
         at = time.monotonic()
         try:
             self.wait(lambda: self.load.is_in, 600, "everything is submitted")
@@ -148,15 +143,13 @@ class Scene:
         return report
 
     def _is_settled(self) -> bool:
-        """Every request was seen to end."""
         return self.load.is_done
 
     def _unsettled(self) -> str:
-        """What more is told of a run that does not settle."""
         return ""
 
     def _close_watchers(self) -> None:
-        """Whoever looks on beside the workers is done, before they are drained."""
+        """Ends what watches the run, before the workers are drained."""
 
 
 @contextlib.contextmanager
@@ -278,7 +271,7 @@ def _restart(sync: str, scale: Scale) -> Report:
 
         scene.spread(hurt)
         report = scene.finish()
-        memory.tell(report, may_forget=sync == "everysec")
+        memory.add_to(report, may_forget=sync == "everysec")
         return report
 
 
@@ -312,5 +305,5 @@ def recover(
         for _ in range(scale.faults):
             trials.run(next(ways))
             scene.wait(lambda: scene.load.is_done, why="the request ends")
-            scene.tell()
+            scene.show_progress()
         return scene.finish().add(**trials.figures())

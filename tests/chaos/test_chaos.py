@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,28 +10,14 @@ import pytest
 from tests.chaos import journal, scenes
 from tests.chaos.journal import BEGAN, ENDED, Execution
 from tests.chaos.overlap import over_limit
-from tests.chaos.scenes import Scale
+from tests.chaos.short_run import ON_LINUX, check, small
 from tests.chaos.stalls import longest_gap, shown
 from tests.worker.parts import ON_SINGLE
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.chaos.check import Report
     from tests.support.servers.server_process import Server
-
-ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="children are found in /proc")
-SEED = 7
-
-
-def small(sub_requests: int, faults: int, seconds: float = 0.0) -> Scale:
-    """A fleet of three, hurt so often."""
-    return Scale(sub_requests, faults, seconds, SEED, workers=3, loud=False)
-
-
-def check(report: Report) -> None:
-    """Nothing that must never be."""
-    assert report.is_good, "\n".join(report.lines())
 
 
 # ------------------------------------------------------------------ faults
@@ -99,7 +84,6 @@ def test_clocks_are_an_hour_off(redis_server: Server, redis_url: str):
 @ON_SINGLE
 @pytest.mark.slow
 def test_without_a_fault_nothing_runs_twice(redis_server: Server, redis_url: str):
-    """Every execution is a result."""
     report = scenes.calm(small(10_000, 0), redis_server)
     check(report)
     raised = report.figures["... that raised, as they should"]
@@ -128,11 +112,10 @@ def test_a_dead_workers_sub_request_runs_again_soon(redis_server: Server, redis_
 
 
 def ran(began: int, ended: int, place: int = 0) -> Execution:
-    """An execution between two moments."""
     return Execution(place, 1, 1, began, ended, False, False, 1, 2)
 
 
-def test_the_checker_sees_too_many_at_once():
+def test_the_checker_counts_concurrent_handlers_above_the_limit():
     """Two of three overlap beyond a limit of one; touching is no overlap."""
     found = over_limit([ran(0, 10), ran(10, 20), ran(15, 25)], 1)
     assert (found.times, found.most, found.ns, found.longest) == (1, 1, 5, 5)
@@ -152,7 +135,7 @@ def test_the_checker_finds_the_longest_gap():
 
 
 def test_an_execution_ends_with_the_process_that_was_killed(tmp_path: Path):
-    """At the kill of the process or of its supervisor; without one nobody can explain it."""
+    """It ends at the kill of its process or of its supervisor; else it is unexplained."""
     record = struct.Struct("<IIQHHQ")
     data = record.pack(5, 0, 1, 1, BEGAN, 100) + record.pack(5, 0, 1, 1, ENDED, 150)
     (tmp_path / "10-11-90").write_bytes(data + record.pack(5, 1, 1, 1, BEGAN, 160) + b"torn")

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
 from tests.chaos import cluster_scenes, dead_primary, partition
+from tests.chaos.short_run import ON_LINUX, check, small
 from tests.chaos.stalls import shown
-from tests.chaos.test_chaos import check, small
 from tests.support.network.lab import why_not
 
 pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.heavy]
-ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="children are found in /proc")
 PATIENT_S = 20.0  # of a machine that does other things, too: how long is measured by the long runs
 
 
@@ -26,7 +23,7 @@ def lab() -> None:
 @pytest.mark.timeout(180)
 @ON_LINUX
 def test_primaries_are_killed_and_stopped():
-    """What they took of what was acknowledged, if anything, was told to who waited for it."""
+    """Waiters for an acknowledged request that is gone receive that answer."""
     report = cluster_scenes.failover(small(1_500, 2, 30), soon_s=PATIENT_S)
     check(report)
     assert report.figures["faults"] == {"kill": 1, "stop": 1}
@@ -54,7 +51,7 @@ def test_slots_move_under_load():
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("durable", [0, 1])
 def test_a_primary_is_cut_off_with_a_worker_and_a_client(lab: None, durable: int):
-    """Both ways, and so that it only does not hear the others."""
+    """One cut is in both directions; another lets it send but receive nothing."""
     report = partition.partition(
         small(1_000, 2, 40), durable=durable, ways=("both", "in"), soon_s=PATIENT_S
     )

@@ -68,7 +68,6 @@ class Trials:
         return first.pid
 
     def figures(self) -> dict[str, str]:
-        """For the report."""
         return {
             f"runs again after, s: {name} ({len(found)})": (
                 f"median {statistics.median(found):.2f}, most {max(found):.2f}"

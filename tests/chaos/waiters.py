@@ -1,7 +1,7 @@
-"""Who waits for requests, and what they are told: an end and its results, or that it is lost.
+"""Threads that wait for requests, and their answers: an end and its results, or a loss.
 
-Each thread waits for the newest acknowledged request that nobody waits for yet. What it was told is
-kept, and compared at the end with what is there: an end that was told must not be taken back.
+Each thread waits for the newest acknowledged request that has no waiter. Its answer is kept, and
+compared at the end with what is there: an end that was reported must not be taken back.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fairlane.model import Result
     from tests.chaos.load import Load
 
-SILENT_S = 120.0  # who has heard nothing by then was left alone
+ANSWER_S = 120.0  # a waiter without an answer by then was forgotten
 _READ_MOST = 500  # results that a waiter reads
 _POLL_S = 0.02
 _CALL_S = 10.0  # one wait; then it looks whether the run is over
@@ -38,8 +38,8 @@ def digest_of(results: Iterable[Result]) -> str:
 
 
 @dataclass
-class Told:
-    """What one waiter was told of its request."""
+class Answer:
+    """Holds what one waiter received about its request."""
 
     word: str  # done, cancelled, RequestLost, RequestNotFound; "" = nothing yet
     seconds: float = 0.0  # it took
@@ -55,7 +55,7 @@ class Waiters:
     url: str
     count: int = 4
     enter: Callable[[int], None] = lambda _: None
-    told: dict[int, Told] = field(default_factory=dict)
+    answers: dict[int, Answer] = field(default_factory=dict)
     problems: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -67,7 +67,6 @@ class Waiters:
         ]
 
     def start(self) -> None:
-        """Begin."""
         for thread in self._threads:
             thread.start()
 
@@ -75,7 +74,7 @@ class Waiters:
         """Let each end with the request it waits for, if that ends soon."""
         self._over.set()
         for thread in self._threads:
-            thread.join(SILENT_S)
+            thread.join(ANSWER_S)
 
     def _work(self, place: int) -> None:
         self.enter(place)
@@ -102,9 +101,9 @@ class Waiters:
 
     def _wait(self, queue: Queue, number: int) -> None:
         began = time.monotonic()
-        one = self.told[number] = Told("")
+        one = self.answers[number] = Answer("")
         request = queue.request(name_of(number))
-        while time.monotonic() - began < SILENT_S:
+        while time.monotonic() - began < ANSWER_S:
             try:
                 word = request.wait(timeout=_CALL_S)
                 if self.load.requests[number].plan.size <= _READ_MOST:

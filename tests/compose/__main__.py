@@ -81,7 +81,6 @@ def _interrupt(number: int, _: object) -> NoReturn:
 
 
 def story(engine: Engine, project: str) -> None:
-    """Tell it from the first `up` to the last `down`."""
     image = find_image(engine, wanted_image())
     cluster = Cluster(engine, image, project, free_digits())
     say(f"compose: {' '.join(engine.compose())} {cluster.compose('version', '--short').strip()}")
@@ -144,7 +143,6 @@ def read_the_readme(cluster: Cluster, folder: Path) -> None:
 
 
 def show_nodes(cluster: Cluster) -> None:
-    """Print each primary and what it holds."""
     for node in cluster.primaries():
         with cluster.client(node.port) as client:
             say(f"  primary 127.0.0.1:{node.port}: {client.dbsize()} keys, slots {spans(node)}")
@@ -155,7 +153,6 @@ def spans(node: Node) -> str:
 
 
 def work(host: Host) -> None:
-    """Run the main request through the cluster, from outside."""
     sent = host.lines("some", MANY)
     with host.worker(free_id(), "shout"):
         say(f"$ rq-submit {sent.name} --priority 5 --limit 3 --id some --wait, beside rq-worker")
@@ -198,7 +195,7 @@ def survive(cluster: Cluster, host: Host) -> None:
 
 
 def stop_and_start(cluster: Cluster, host: Host) -> None:
-    """A cluster that comes back knows what it is and what it had."""
+    """Stops and starts the cluster: its topology and its requests must be there."""
     say("$ docker compose stop; docker compose up -d")
     cluster.compose("stop")
     cluster.compose("up", "--detach")
@@ -226,7 +223,6 @@ def run_container_tests(engine: Engine, image: str) -> None:
 
 
 def name_on(node: Node) -> str:
-    """Return a request id whose keys are on this node."""
     return next(name for n in range(10_000) if node.serves(f"{{{(name := f'lines-{n}')}}}"))
 
 

@@ -41,7 +41,6 @@ class Node(NamedTuple):
     slots: tuple[tuple[int, int], ...]
 
     def serves(self, key: str) -> bool:
-        """Tell whether a key's slot is this node's."""
         slot = key_slot(key.encode())
         return any(first <= slot <= last for first, last in self.slots)
 
@@ -57,12 +56,11 @@ class Cluster:
 
     @property
     def url(self) -> str:
-        """The URL a user of Fairlane would name."""
         return f"redis+cluster://{HOST}:{self.digits}0"
 
     @cached_property
     def env(self) -> dict[str, str]:
-        """The environment in which compose knows this project, its image and its ports."""
+        """Returns the environment that names this project, its image and its ports to compose."""
         return {
             **self.engine.env,
             "COMPOSE_PROJECT_NAME": self.project,
@@ -71,15 +69,12 @@ class Cluster:
         }
 
     def compose(self, *words: str, timeout: float = UP_S) -> str:
-        """Return what compose prints."""
         return run([*self.engine.compose(), "-f", str(FILE), *words], self.env, timeout)
 
     def logs(self, service: str) -> list[str]:
-        """Return what a service has said."""
         return self.engine.run("logs", self.container(service)).splitlines()
 
     def container(self, service: str) -> str:
-        """Return the id of a service's container."""
         return self.compose("ps", "--all", "--quiet", service).strip()
 
     def left_behind(self) -> list[str]:
@@ -98,7 +93,6 @@ class Cluster:
         raise EngineFailed("no node of the cluster answers")
 
     def primary_of(self, key: str) -> Node:
-        """Return the node that serves a key."""
         return next(node for node in self.nodes() if node.serves(key))
 
     def primaries(self) -> list[Node]:
@@ -126,19 +120,16 @@ class Cluster:
         return (primaries.count(True), primaries.count(False)) == (3, 3)
 
     def port(self, number: int) -> int:
-        """Return the port of a node."""
         return int(f"{self.digits}{number}")
 
     @contextlib.contextmanager
     def client(self, port: int) -> Iterator[redis.Redis]:
-        """A raw client of one node."""
         client = redis.Redis(host=HOST, port=port, retry=Retry(NoBackoff(), 0), socket_timeout=5)
         with contextlib.closing(client):
             yield client
 
 
 def service_of(port: int) -> str:
-    """Return the name of the service whose node listens at a port."""
     return f"node-{port % 10}"
 
 
@@ -161,7 +152,6 @@ def _is_free(port: int) -> bool:
 
 
 def _parse(nodes: dict[str, dict[str, object]]) -> list[Node]:
-    """Return what redis-py made of CLUSTER NODES."""
     found = []
     for address, said in nodes.items():
         flags = str(said["flags"]).split(",")

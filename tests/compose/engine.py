@@ -46,7 +46,7 @@ class EngineFailed(Exception):
 
 @dataclass(frozen=True)
 class Engine:
-    """A running engine: the environment that names it, and somewhere to tell what is done."""
+    """A running engine: the environment that names it, and where to print what is done."""
 
     env: Mapping[str, str]
     say: Callable[[str], None]
@@ -64,7 +64,6 @@ class Engine:
         return ""
 
     def can(self, *words: str) -> bool:
-        """Tell whether `docker WORDS` works."""
         return not self.failure(*words)
 
     def compose(self) -> list[str]:
@@ -117,7 +116,6 @@ def run_engine(say: Callable[[str], None]) -> Iterator[Engine]:
 
 
 def _install(missing: list[str], say: Callable[[str], None]) -> None:
-    """Install the Debian packages of the programs that are missing."""
     if not missing:
         return
     if os.geteuid() != 0 or not _which("apt-get"):

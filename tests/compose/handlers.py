@@ -8,7 +8,6 @@ SLOW_S = 0.02
 
 
 def shout(body: bytes) -> bytes:
-    """Work that is done at once."""
     return body.upper()
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 NOWHERE = "unix:///nowhere/engine.sock"
 
 
-def test_who_is_not_root_and_has_no_engine_is_told_so_in_a_sentence(
+def test_without_root_and_an_engine_the_program_prints_a_reason(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setenv("DOCKER_HOST", NOWHERE)
@@ -43,7 +43,7 @@ def test_what_is_missing_and_cannot_be_installed_is_named(
         engine._install(["dockerd", "docker-compose"], print)
 
 
-def test_an_engine_that_does_not_start_is_none_and_says_why(tmp_path: Path):
+def test_an_engine_that_does_not_start_is_an_error_with_its_log(tmp_path: Path):
     log = tmp_path / "engine.log"
     broken = tmp_path / "dockerd"
     broken.write_text("#!/bin/sh\necho 'no room here' $*\nexit 3\n")

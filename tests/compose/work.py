@@ -44,16 +44,13 @@ class Host:
         return path
 
     def submit(self, path: Path, *options: str) -> str:
-        """Submit a file's lines as one request and return its id."""
         return self.call("rq-submit", str(path), *options).strip()
 
     def done(self, request_id: str) -> int:
-        """Return how many sub-requests of a request are done."""
         said = json.loads(self.call("fairlane", "status", request_id, "--json"))
         return int(said["done"])
 
     def wait_for(self, request_id: str, least: int) -> None:
-        """Wait until so many sub-requests of a request are done."""
         why = f"{request_id} has {least} done"
         wait_until(lambda: self.done(request_id) >= least, DRAIN_S, every=0.1, why=why)
 

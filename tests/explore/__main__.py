@@ -27,6 +27,7 @@ from tests.explore.systems import (
     SMALL,
 )
 from tests.explore.world import World
+from tests.support.output import say
 from tests.support.servers import server_process
 
 GROUPS = {
@@ -52,13 +53,7 @@ class Patch:
             setattr(target, name, value)
 
 
-def say(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
-
-
 def chosen(words: list[str]) -> list[System]:
-    """The systems that were named."""
     found: list[System] = []
     for word in words or [group for group in GROUPS if group != "huge"]:
         if word not in GROUPS and word not in BY_NAME:
@@ -69,7 +64,6 @@ def chosen(words: list[str]) -> list[System]:
 
 
 def explored(path: str, system: System, total: Counter[str], *, in_stream: bool) -> None:
-    """Explores one system and prints what came of it."""
     protocol = (system.protocol or Fairlane)(in_stream=in_stream)
     with closing(World(path, protocol)) as world:
         install(protocol.library, Patch())

@@ -67,7 +67,6 @@ class StillRecord:
     def end_turn(self) -> None: ...
 
     def take_turn(self) -> bool:
-        """Nobody took its lease back."""
         return True
 
     def count(self, *_: Any, **__: Any) -> None: ...
@@ -81,9 +80,6 @@ class Fixed:
 
     def __init__(self, size: int, most: int = 1) -> None:
         self.size, self.most = size, most
-
-    def knows(self, _: str) -> bool:
-        return True
 
     def entries(self, *_: Any) -> int:
         return self.size
@@ -103,8 +99,6 @@ class Fixed:
 
 
 class NoMeasures:
-    """Measures that nobody sends."""
-
     def add(self, *_: Any) -> None: ...
 
     def due(self) -> list[Any]:
@@ -153,8 +147,6 @@ KINDS: dict[str, Kind] = {}
 
 
 def kind(name: str, *, again: bool = False) -> Callable[[Begin], Begin]:
-    """Registers the operation that actors of a kind run."""
-
     def register(begin: Begin) -> Begin:
         KINDS[name] = Kind(begin, again)
         return begin
@@ -219,7 +211,7 @@ def _until_ended(operation: Generator[Step, Any, Any]) -> Generator[Step, Any, N
 
 @kind("taker")
 def _take_over(role: Role, _: tuple[Any, ...]) -> Generator[Step, Any, Any]:
-    """Somebody holds a worker for dead, rightly or not."""
+    """Takes over from a worker that is believed dead, rightly or not."""
     return dead_workers.take_over(QUEUE, role.option("worker"), "1")
 
 
@@ -261,14 +253,14 @@ OPS = Ops()
 
 
 class Actor:
-    """One actor at one moment: what it was told, and how far a batch of its has come.
+    """One actor at one moment: its replies, and how far a batch of its has come.
 
     The same moment is the same object (see Cast); it remembers what comes next.
     """
 
     __slots__ = (
         *("role", "life", "replies", "partial", "argument", "is_over"),
-        *("step", "template", "doing", "fence", "result", "error", "told", "is_idle"),
+        *("step", "template", "doing", "fence", "result", "error", "following", "is_idle"),
     )
 
     step: Any
@@ -285,7 +277,7 @@ class Actor:
 
     def __init__(self, *identity: Any) -> None:
         self.role, self.life, self.replies, self.partial, self.argument, self.is_over = identity
-        self.told: dict[Any, Actor] = {}
+        self.following: dict[Any, Actor] = {}
         self.doing = self.fence = self.result = None
         self.error = ""
         self.is_idle = False  # a worker at its pop: what it did before is forgotten
@@ -302,20 +294,18 @@ class Cast:
         self._actors: dict[Any, Actor] = {}
 
     def first(self, role: Role, argument: tuple[Any, ...] = (), life: int = 0) -> Actor:
-        """An actor at its first step."""
         return self._fed(self._actor(role, life, (), (), argument, False))
 
     def gone(self, actor: Actor) -> Actor:
-        """It does nothing any more."""
         return self._actor(
             actor.role, actor.life, actor.replies, actor.partial, actor.argument, True
         )
 
     def after(self, actor: Actor, reply: Any) -> Actor:
         """The actor gets the reply to its step; a batch's only when all of it is there."""
-        found = actor.told.get(reply)
+        found = actor.following.get(reply)
         if found is None:
-            found = actor.told[reply] = self._fed(self._after(actor, reply))
+            found = actor.following[reply] = self._fed(self._after(actor, reply))
         return found
 
     def _after(self, actor: Actor, reply: Any) -> Actor:
@@ -336,10 +326,10 @@ class Cast:
     def _fed(self, actor: Actor) -> Actor:
         """Gives a producer its bodies; it never waits for room.
 
-        Unless it acts at once, no server has all keys: it takes the steps of a cluster.
+        Without `one_server` it takes the steps of a cluster, because no server has all keys.
         """
         others: tuple[type, ...] = (NextChunk, Pause, Subscribe, Message)
-        if not actor.role.option("at_once", False):
+        if not actor.role.option("one_server", False):
             others += (SingleServer,)
         while True:
             one = actor.step.steps[0] if isinstance(actor.step, Batch) else actor.step
@@ -381,23 +371,23 @@ class Cast:
         return actor
 
     def _revive(self, actor: Actor) -> None:
-        """Runs the operation up to its present step by telling it all replies again."""
+        """Runs the operation up to its present step by sending it all replies again."""
         role = actor.role
         OPS.prefix = sum(map(ord, role.name)) * 1000 + actor.life
         OPS.count = 0
         generator = KINDS[role.kind].begin(role, actor.argument)
-        knows: Any = "over"
+        position: Any = "over"
         try:
             actor.step = replay(generator, actor.replies)
-            knows = frames(generator)
+            position = frames(generator)
         except StopIteration as end:
             actor.step, actor.result = END, end.value
-        except Exception as error:  # noqa: BLE001  it ends by telling its caller what is wrong
+        except Exception as error:  # noqa: BLE001  its caller would get this error
             actor.step, actor.error = FAILED, type(error).__name__
             if not actor.error.startswith("Request"):
                 actor.error += f" {error}"
         name = (role.name, actor.life) if role.is_producer else role.name
-        text = repr((name, actor.is_over, plain(actor.partial), plain(actor.step), knows))
+        text = repr((name, actor.is_over, plain(actor.partial), plain(actor.step), position))
         actor.template = self.world.namer.template(text + actor.error)
         self._make_ready(actor)
 
@@ -416,13 +406,13 @@ class Cast:
 
     def ops_of(self, role: Role, life: int) -> list[str]:
         """The ops that a worker may draw in a life: for each token and a retry's, and to go on."""
-        most = 4 if role.kind == "bunch worker" or role.option("at_once", False) else 1
+        most = 4 if role.kind == "bunch worker" or role.option("one_server", False) else 1
         prefix = f"{sum(map(ord, role.name)) * 1000 + life:028x}"
         return [f"{prefix}{number:04x}" for number in range(1, most + 1)]
 
 
 def frames(generator: Any) -> list[Any]:
-    """Where the operation stands and what it knows: the line and locals of each of its frames."""
+    """Returns the position of the operation: the line and locals of each of its frames."""
     found = []
     while generator is not None and getattr(generator, "gi_frame", None) is not None:
         frame = generator.gi_frame

@@ -13,7 +13,7 @@ from fairlane.protocol.steps import Batch, Confirm
 from tests.explore.actors import FAILED, KEEPER, KINDS, Actor, Cast, Role, extension, ways
 from tests.explore.names import digest
 from tests.explore.protocol import T0
-from tests.explore.replies import Away, Full, Heard, Way
+from tests.explore.replies import Away, ConfirmReply, Full, Way
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -61,7 +61,7 @@ class System:
     faults: tuple[int, ...] = ()  # of Faults
     hows: tuple[str, ...] = ("all done",)
     extends: bool = False  # workers ask for more time
-    keepers: int = 1  # how many look after the queue at once
+    keepers: int = 1  # how many look after the queue concurrently
     passes: bool = True  # time does
     before: tuple[Role, ...] = ()  # act first, one after the other: the system begins after that
     protocol: type[Fairlane] | None = None  # what is promised; None = the product's usual
@@ -89,8 +89,6 @@ Event = tuple[str, State, bool]  # label, state afterwards, is it fair, that is,
 
 @dataclass
 class Report:
-    """What was seen."""
-
     system: str
     states: int = 0
     steps: int = 0
@@ -291,7 +289,6 @@ class Explorer:
             yield label, state._replace(stand=move.stand, ghost=None), True
 
     def _own_events(self, state: State, index: int, actor: Actor, number: int) -> Iterator[Event]:
-        """What one actor may do next."""
         if actor.is_over:
             return
         if actor.doing is not None:
@@ -328,12 +325,12 @@ class Explorer:
             if isinstance(actor.step, Confirm):
                 if state.faults.short:
                     less = state.faults._replace(short=state.faults.short - 1)
-                    short = self.cast.after(actor, Heard(reply, 0))
+                    short = self.cast.after(actor, ConfirmReply(reply, 0))
                     after = self._put(done._replace(faults=less), index, short)
                     yield f"{what} is not confirmed", after, False
                 done = done._replace(replica=stand if state.faults.failover else None)
-            heard = Heard(reply, 1) if isinstance(actor.step, Confirm) else reply
-            after = self._put(done, index, self.cast.after(actor, heard))
+            given = ConfirmReply(reply, 1) if isinstance(actor.step, Confirm) else reply
+            after = self._put(done, index, self.cast.after(actor, given))
             yield what, after, True
             if any(state.faults):
                 yield from self._faults(state, index, actor, done, after, what)
@@ -385,7 +382,7 @@ class Explorer:
             yield f"{what} finds its node away", missed, False
 
     def _dead(self, state: State, index: int, actor: Actor) -> State:
-        """A crash: somebody starts it again, or for a keeper another looks anew."""
+        """A crash: the actor starts again; a keeper is gone, because another looks anew."""
         if actor.role is KEEPER:
             return self._put(state, index, self.cast.gone(actor))
         return self._put(state, index, self._reborn(state, actor))
@@ -402,7 +399,6 @@ class Explorer:
         return State(state.stand, kept, state.clock, state.faults, state.ghost, state.replica)
 
     def _comes_again(self, actor: Actor) -> bool:
-        """What it wanted was refused: does it try again?"""
         role = actor.role
         return KINDS[role.kind].again or actor.life + 1 < role.option("comings", 1)
 

@@ -25,12 +25,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairlane.protocol.scripts import library
-from tests.explore.__main__ import Patch, say
+from tests.explore.__main__ import Patch
 from tests.explore.actors import install
 from tests.explore.explorer import Explorer, TooLarge, Violation
 from tests.explore.protocol import Fairlane
 from tests.explore.systems import GATE
 from tests.explore.world import World
+from tests.support.output import say
 from tests.support.servers import server_process
 
 if TYPE_CHECKING:
@@ -98,10 +99,10 @@ EXCEPTIONS = {
     ),
     ("lib/lease/acquire.lua", 'permit.kind == "h"'): "only a held permit has an op",
     ("lib/lease/acquire.lua", 'state.state ~= "active"'): (
-        "whoever makes a request inactive parks its queued permits: their tokens are stale before"
+        "what makes a request inactive parks its queued permits: their tokens are stale before"
     ),
     ("lib/entries/take_slice.lua", "#read == 0"): (
-        "never true: count is at most `fresh`, the number of entries that nobody has read"
+        "never true: count is at most `fresh`, the number of entries that were not read"
     ),
 }
 
@@ -283,7 +284,7 @@ def main() -> int:
         excused += not seen and why is not None
         if not seen and why is None:
             missed.append(mutant)
-        say(f"{mutant.name:90} {', '.join(seen) or why or 'NOBODY'}")
+        say(f"{mutant.name:90} {', '.join(seen) or why or 'NOTHING'}")
     say(
         f"{len(chosen)} mutants: {len(chosen) - len(missed) - excused} caught, {excused} excused, "
         f"{len(missed)} missed, in {time.perf_counter() - began:.0f} s"

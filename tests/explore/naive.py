@@ -2,7 +2,7 @@
 
 A producer creates the stream and the counter, then pushes `limit` tokens; a worker pops a token,
 reads one sub-request, works, lowers the counter, pushes the token back; who lowers it to 0 destroys
-everything and signals. What a dead worker held is put into the stream again by whoever notices.
+everything and signals. What a dead worker held is put into the stream again by any worker.
 Nothing expires, nothing can be repeated: each fault of the model breaks another promise.
 
 `handled` and `ended` are history for the explorer; the protocol itself never reads them.
@@ -81,7 +81,7 @@ return redis.status_reply("OK")
 
 
 class Taken(NamedTuple):
-    """What a worker works on, in the words the explorer knows."""
+    """What a worker works on, in the explorer's words."""
 
     k: str
     fence: bytes
@@ -128,8 +128,6 @@ def _work(role: Role, _: tuple[Any, ...]) -> Generator[Any, Any, Any]:
 
 
 class Facts(NamedTuple):
-    """What the explorer asks of one stand."""
-
     is_empty: bool
     has_stream: bool
     tokens: int
@@ -158,7 +156,6 @@ class Naive(Protocol):
         return raw, repr((list(bodies.values()), held, len(groups)))
 
     def facts(self, said: Sequence[Any]) -> Facts:
-        """Counts."""
         stream, _, lane, handled, ended = said
         return Facts(
             is_empty=not any(said),
@@ -188,12 +185,10 @@ class Naive(Protocol):
         return ()
 
     def pops(self, facts: Facts, most: int) -> Iterator[tuple[bytes, Command]]:
-        """One lane."""
         if facts.tokens:
             yield KEYS["lane"], Command(b"RPOP", KEYS["lane"], most)
 
     def is_goal(self, facts: Facts, actors: Sequence[Actor]) -> bool:
-        """The signal was sent."""
         return facts.ends > 0
 
 

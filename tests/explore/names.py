@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _TIME = r"1[67]\d{11}"
 _RENAMED = re.compile(
     rf"\bS(?P<score>{_TIME}(?:\.5)?)\b"  # a score of `active`: it is compared with others
-    rf"|\b(?P<entry>{_TIME}-\d+)\b"  # of a stream: told apart, and its number is told
+    rf"|\b(?P<entry>{_TIME}-\d+)\b"  # of a stream: distinct, and its number counts
     rf"|\b(?P<time>{_TIME})\b"
     r"|\b(?P<second>1[67]\d{8})\b"  # what TIME said
     # A generation, a fence or an op: compared for equality, never ordered.
@@ -87,11 +87,9 @@ class Namer:
         self._templates: dict[str, Template] = {}
 
     def number(self, static: object) -> int:
-        """A number that stands for a value."""
         return self._statics.setdefault(static, len(self._statics))
 
     def template(self, text: str) -> Template:
-        """A text taken apart."""
         found = self._templates.get(text)
         if found is None:
             names: list[str] = []
@@ -118,7 +116,6 @@ class Namer:
         return found
 
     def joined(self, parts: Sequence[Template]) -> Template:
-        """Several as one."""
         return Template(
             self.number(tuple(part.static for part in parts)),
             chain.from_iterable(part.names for part in parts),

@@ -23,7 +23,7 @@ QUEUE, REQUEST = "req", "r"
 TAKEN_BY = "w:1"  # whose notes are read by the worker that holds it for dead
 T0 = 1_700_000_000_000  # when all begins, ms
 LANES = (5, 9)
-FIRST_SEQ = 7_000_000  # so that a fence is told from every other number by its looks
+FIRST_SEQ = 7_000_000  # so that a fence looks like no other number
 # Written once and never read by a decision, or the same in every state.
 _DULL = {b"seq", b"last_ms", b"total", b"max_body", b"queue", b"digest"}
 _DEAD = {b"head", b"reason", b"out"}
@@ -33,8 +33,6 @@ _BY_A_PERSON = b"because"  # the reason that the canceller names
 
 
 class Facts(NamedTuple):
-    """What the explorer asks of one stand."""
-
     is_empty: bool
     state: bytes  # of the request; b"" = there is none
     fields: dict[bytes, bytes]
@@ -54,7 +52,6 @@ class Facts(NamedTuple):
 
     @property
     def is_over(self) -> bool:
-        """The request has ended."""
         return self.state in _OVER
 
     @property
@@ -73,7 +70,6 @@ class Facts(NamedTuple):
         return self.state in _STOPPED and self.fields.get(b"reason") != _BY_A_PERSON
 
     def number(self, name: bytes) -> int:
-        """A field of the request."""
         return int(self.fields.get(name, b"0"))
 
 
@@ -99,7 +95,7 @@ class Protocol(ABC):
 
     @abstractmethod
     def read(self, i: int, raw: Any) -> tuple[Any, str]:
-        """What key number i holds: all that tells it from others, and its canonical text."""
+        """What key number i holds: what distinguishes it, and its canonical text."""
 
     @abstractmethod
     def facts(self, said: Sequence[Any]) -> Any:
@@ -134,7 +130,7 @@ class Protocol(ABC):
 
     @abstractmethod
     def is_goal(self, facts: Any, actors: Sequence[Actor]) -> bool:
-        """Nobody waits for anything any more."""
+        """Returns True if no actor waits for anything any more."""
 
 
 class Fairlane(Protocol):
@@ -214,7 +210,6 @@ class Fairlane(Protocol):
         return _READERS.get(self._names[i][0], _read_plain)(raw)
 
     def facts(self, said: Sequence[Any]) -> Facts:
-        """One pass over the keys."""
         by_id: dict[str, dict[str, Any]] = {"": {}, REQUEST: {}}
         for (part, request_id), content in zip(self._names, said, strict=False):
             by_id.setdefault(request_id, {})[part] = content

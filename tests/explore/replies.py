@@ -45,7 +45,7 @@ class Away:
 
 
 @dataclass(frozen=True)
-class Heard:
+class ConfirmReply:
     """The reply to a Confirm: the step's own, and how many replicas have what it wrote."""
 
     reply: Any
@@ -72,18 +72,18 @@ def replay(generator: Generator[Step, Any, Any], replies: tuple[Any, ...]) -> An
         elif isinstance(reply, Way) and isinstance(step, Handle):
             step = generator.send(Handled(handled_in_turn(step.leases, reply.how)))
         else:
-            step = generator.send(_told(step, reply))
+            step = generator.send(_delivered(step, reply))
     return step
 
 
-def _told(step: Any, reply: Any) -> Any:
+def _delivered(step: Any, reply: Any) -> Any:
     """The reply as a driver brings it: a pop's is a Popped."""
     if isinstance(step, Batch):
-        return tuple(_told(one, part) for one, part in zip(step.steps, reply, strict=True))
+        return tuple(_delivered(one, part) for one, part in zip(step.steps, reply, strict=True))
     if isinstance(reply, Away):
         return RedisUnreachable("no answer")
-    if isinstance(reply, Heard):
-        return Confirmed(_told(step.step, reply.reply), reply.replicas, is_synced=True)
+    if isinstance(reply, ConfirmReply):
+        return Confirmed(_delivered(step.step, reply.reply), reply.replicas, is_synced=True)
     if not isinstance(step, Pop) or reply is None:
         return reply
     lane, found = reply

@@ -17,17 +17,17 @@ def producer(
     attempts: int = 2,
     deadline_ms: int = 0,
     name: str = "p",
-    at_once: bool = False,
+    one_server: bool = False,
     breaks: bool = False,
     comings: int = 1,
     durable: int = 0,
 ) -> Role:
-    """Submits chunks of so many sub-requests each; `at_once` where one server has all keys.
+    """Submits chunks of so many sub-requests each; `one_server` if one server has all keys.
 
     Its source `breaks` after them. A submission that is refused comes again, `comings` in all.
     """
     options = {"chunks": chunks, "limit": limit, "attempts": attempts, "deadline_ms": deadline_ms}
-    flags = {"at_once": at_once, "breaks": breaks, "comings": comings, "durable": durable}
+    flags = {"one_server": one_server, "breaks": breaks, "comings": comings, "durable": durable}
     return Role(name, "producer", (*options.items(), *flags.items()))
 
 
@@ -36,18 +36,18 @@ def changer(*changes: tuple[Any, ...]) -> Role:
     return Role("x", "changer", (("changes", changes),))
 
 
-def worker(number: int, most: int = 1, *, at_once: bool = False) -> Role:
-    """Takes slices of at most so many; goes on `at_once` where one server has all keys."""
-    return Role(f"w:{number}", "worker", (("slice", most), ("at_once", at_once)))
+def worker(number: int, most: int = 1, *, one_server: bool = False) -> Role:
+    """Takes slices of at most so many; goes on `one_server` if one server has all keys."""
+    return Role(f"w:{number}", "worker", (("slice", most), ("one_server", one_server)))
 
 
 def bunch_worker(number: int) -> Role:
-    """Takes two tokens at once."""
+    """Takes two tokens in one pop."""
     return Role(f"w:{number}", "bunch worker")
 
 
 W1, W2, W3 = worker(1), worker(2), worker(3)
-ON1, ON2 = worker(1, at_once=True), worker(2, at_once=True)
+ON1, ON2 = worker(1, one_server=True), worker(2, one_server=True)
 CANCEL = Role("c", "canceller")
 REQUEUE = Role("d", "requeuer")
 TAKER = Role("t", "taker", (("worker", "w:1"),))
@@ -63,7 +63,7 @@ SMALL = (  # a few seconds: in every test run
     System("a deadline", (producer(1, deadline_ms=20_000), W1)),
     System("open", (producer(1, 1), W1)),
     System("a failing handler", (producer(1), W1), hows=FAILS),
-    System("open, at once", (producer(1, 1, at_once=True), W1)),
+    System("open, one server", (producer(1, 1, one_server=True), W1)),
     System("goes on", (producer(2), ON1)),
 )
 MIDDLE = (
@@ -81,10 +81,10 @@ MIDDLE = (
     System("limit 1, then 2", (producer(2), W1, changer(("set_limit", 2)))),
     System("a deadline, a crash", (producer(1, deadline_ms=20_000), W1), CRASH),
     System("a crash", (producer(1), W1), CRASH),
-    System("at once, a lost reply", (producer(1, at_once=True), W1), LOST),
-    System("at once, a late copy", (producer(1, at_once=True), W1), COPY),
-    System("at once, a crash", (producer(1, at_once=True), W1), CRASH),
-    System("at once, by two", (producer(1, at_once=True), producer(1, name="q"), W1)),
+    System("one server, a lost reply", (producer(1, one_server=True), W1), LOST),
+    System("one server, a late copy", (producer(1, one_server=True), W1), COPY),
+    System("one server, a crash", (producer(1, one_server=True), W1), CRASH),
+    System("one server, by two", (producer(1, one_server=True), producer(1, name="q"), W1)),
     System("goes on, a crash", (producer(2), ON1), CRASH),
     System("goes on, a lost reply", (producer(2), ON1), LOST),
     System("goes on, a late copy", (producer(2), ON1), COPY),
@@ -118,7 +118,7 @@ LARGE = (
     System("two workers, a crash", (producer(1), W1, W2), CRASH),
     System("two producers", (producer(1), producer(1, name="q"), W1)),
     System("a crash and a lost reply", (producer(1), W1), (1, 1, 0)),
-    System("two tokens at once", (producer(2, limit=2), bunch_worker(1))),
+    System("two tokens together", (producer(2, limit=2), bunch_worker(1))),
     System("goes on, limit 2, then 1", (producer(3, limit=2), ON1, changer(("set_limit", 1)))),
     System("both go on", (producer(2), ON1, ON2)),
     System("one goes on, and one", (producer(2, limit=2), ON1, W2)),
@@ -193,11 +193,11 @@ HUGE = (  # only by name: most have more than three million states
     System("two crashes", (producer(1), W1), (2, 0, 0)),
     System("a crash and a late copy", (producer(1), W1), (1, 0, 1)),
     System("limit 2, a crash", (producer(2, limit=2), W1, W2), CRASH),
-    System("two at once, one fails", (producer(2, limit=2), bunch_worker(1)), hows=FAILS),
-    System("two at once, a crash", (producer(2, limit=2), bunch_worker(1)), CRASH),
-    System("two at once, and one", (producer(2, limit=2), bunch_worker(1), W2)),
-    System("two at once, a lost reply", (producer(2, limit=2), bunch_worker(1)), LOST),
-    System("two at once, a late copy", (producer(2, limit=2), bunch_worker(1)), COPY),
+    System("two together, one fails", (producer(2, limit=2), bunch_worker(1)), hows=FAILS),
+    System("two together, a crash", (producer(2, limit=2), bunch_worker(1)), CRASH),
+    System("two together, and one", (producer(2, limit=2), bunch_worker(1), W2)),
+    System("two together, a lost reply", (producer(2, limit=2), bunch_worker(1)), LOST),
+    System("two together, a late copy", (producer(2, limit=2), bunch_worker(1)), COPY),
     System("every ending of a handler", (producer(2), worker(1, 2)), hows=ALL),
     System("two producers, a crash", (producer(1), producer(1, name="q"), W1), CRASH),
 )

@@ -55,7 +55,7 @@ def test_a_small_system_holds_in_every_state(
 ):
     """Every interleaving and every fault of its budget, on the real scripts."""
     report = explore(redis_server, system, monkeypatch, in_stream=in_stream)
-    print(report)  # noqa: T201  how much was seen, for whoever reads along with -s
+    print(report)  # noqa: T201  how much was seen, for readers with -s
     assert report.states > 400
     assert report.ends > 100
 

@@ -49,6 +49,6 @@ def test_one_fault_breaks_a_promise(
 ):
     with pytest.raises(Violation) as found:
         explore(redis_server, promise, faults, workers)
-    print(found.value)  # noqa: T201  the way there, for whoever reads along with -s
+    print(found.value)  # noqa: T201  the way there, for readers with -s
     assert sentence in found.value.wrong[0]
     assert len(found.value.way) <= steps

@@ -176,7 +176,6 @@ class World:
         self.empty = self._stand(self._nothing)
 
     def has(self, key: Any) -> bool:
-        """True for a key that is part of this world."""
         return key in self._index
 
     def stands(self) -> Iterable[Stand]:
@@ -186,7 +185,6 @@ class World:
     # The wire.
 
     def one(self, *words: Any) -> Any:
-        """One command, now."""
         (reply,) = self._ask([hiredis.pack_command(words)], 1)
         if isinstance(reply, Exception):
             raise reply

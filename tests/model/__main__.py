@@ -9,15 +9,11 @@ import time
 
 from tests.model.runs import play
 from tests.model.wire import Wire
+from tests.support.output import say
 from tests.support.servers import server_process
 
 STEPS = 60  # of one example
 EXAMPLES = 500  # of one round; each has a seed of its own
-
-
-def say(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
 
 
 def main() -> int:

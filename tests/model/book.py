@@ -24,7 +24,6 @@ class Copy(NamedTuple):
 
     @property
     def text(self) -> str:
-        """As it stands in the lane."""
         return f"{self.id}#{self.k}.{self.g}"
 
 
@@ -51,7 +50,7 @@ class Load(NamedTuple):
 
 
 class Book:
-    """What is where. Nothing here knows Redis."""
+    """Holds what is where, without Redis."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -71,13 +70,14 @@ class Book:
 
     @property
     def live(self) -> dict[str, Request]:
-        """The requests that have not ended."""
         return {name: one for name, one in self.requests.items() if not one.has_ended}
 
     # ------------------------------------------------------------------ the request's slot
 
-    def told(self, name: str, request_id: str, reply: Any, given: dict[str, Any]) -> list[Token]:
-        """What a script of the request's slot must have said; returns the tokens to dispatch."""
+    def check_reply(
+        self, name: str, request_id: str, reply: Any, given: dict[str, Any]
+    ) -> list[Token]:
+        """Checks the reply of a script of the request's slot; returns the tokens to dispatch."""
         request = self.requests.get(request_id)
         if name == "enqueue":
             return self._enqueue(request_id, request, reply, **given)
@@ -95,13 +95,12 @@ class Book:
         else:
             own = {what: value for what, value in given.items() if what not in ("queue", "how")}
             tokens: list[Token] = getattr(request, name)(self.now, reply, **own)
-            self._hear(request_id, request)
+            self._publish(request_id, request)
             return tokens
         return []
 
     @staticmethod
     def _looked(name: str, request: Request | None, reply: Reply, given: dict[str, Any]) -> None:
-        """What people are shown."""
         if request is None:
             agree(reply, [b"gone"] if name == "confirm" else [], f"{name} of nothing")
         elif name == "confirm":
@@ -111,7 +110,7 @@ class Book:
         else:
             request.list_dead(reply, **given)
 
-    def _hear(self, request_id: str, request: Request) -> None:
+    def _publish(self, request_id: str, request: Request) -> None:
         self.published += [(f"done:{{{request_id}}}", word) for word in request.published]
         request.published.clear()
 
@@ -151,7 +150,7 @@ class Book:
         if reply[0] == b"ok":
             agree(reply.pop(), request.born, "when the request began")
         tokens = request.conclude(self.now, reply)
-        self._hear(request_id, request)
+        self._publish(request_id, request)
         return tokens
 
     def _from_outside(
@@ -188,14 +187,14 @@ class Book:
         return score
 
     def postpone(self, request_id: str, seen: float, due: float) -> int:
-        """Only while nobody has moved the entry."""
+        """Moves the entry unless it was moved meanwhile."""
         if self.active.get(request_id) != seen:
             return 0
         self.active[request_id] = due
         return 1
 
     def readmit(self, request_id: str, due: float) -> int:
-        """A request that nobody looks after is entered again."""
+        """Enters a request again that is not looked after."""
         if request_id in self.active:
             return 0
         self.active[request_id] = due
@@ -247,7 +246,6 @@ class Book:
         return len(due), rest[0][0] if rest else 0
 
     def filled(self) -> list[int]:
-        """The lanes that hold tokens, most urgent first."""
         return sorted(lane for lane, copies in self.lanes.items() if copies)
 
     def lost(self, request_id: str) -> Iterator[tuple[int, int]]:
@@ -276,7 +274,7 @@ class Book:
     def admit(self, request_id: str, chunk: int, count: int, pause: int) -> Reply:
         """Room for a chunk, once; where nothing waits there always is.
 
-        Nothing is counted that nobody would take off again.
+        Nothing is counted that would never be taken off again.
         """
         load = self.loads.get(request_id)
         known = load and chunk <= load.chunk
@@ -292,7 +290,7 @@ class Book:
         return [b"ok"]
 
     def report(self, request_id: str, chunks: int, total: int, settled: int) -> int:
-        """What somebody has read in the request's own slot; a later chunk is not forgotten."""
+        """Notes what was read in the request's own slot; a later chunk is not forgotten."""
         if not self.max_waiting:
             return 0
         before = self.loads.pop(request_id, Load(0, 0, 0))

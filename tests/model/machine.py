@@ -139,7 +139,6 @@ class QueueMachine(RuleBasedStateMachine):
         return pick((chosen if n < 90 else []) or IDS, n)
 
     def standing(self) -> list[Lease]:
-        """The leases that stand."""
         return [lease for lease in self.player.leases if self.owed(lease) is not None]
 
     def lease(self, n: int) -> Lease:
@@ -168,7 +167,6 @@ class QueueMachine(RuleBasedStateMachine):
 
     @initialize(chosen=options(), size=sizes)
     def begin(self, chosen: Options, size: int) -> None:
-        """There is a request."""
         self.submit_one("a", chosen, size, 0)
 
     @step(n=which, chosen=options(), size=sizes, open_ms=st.sampled_from((HOUR, 0, 2 * MINUTE, 0)))
@@ -253,7 +251,6 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(has_tokens)
     @step(count=most, worker=workers, chosen=fates, delay=delays)
     def work(self, count: int, worker: tuple[str, str], chosen: str, delay: int) -> None:
-        """A slice is taken and settled at once."""
         self.take_one(0, count, worker)
         for lease in self.standing()[-1:]:
             self.give_verdicts(lease, self.owed(lease) or [], chosen, delay, "0")
@@ -261,7 +258,7 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(has_copies)
     @step(n=which, count=most, worker=workers, g=st.sampled_from((0, 0, 0, 1)))
     def show(self, n: int, count: int, worker: tuple[str, str], g: int) -> None:
-        """A copy of any token there ever was, or one that nobody made."""
+        """A copy of any token there ever was, or one that was never made."""
         copy = pick(self.player.copies, n)
         proof = {"op": self.player.new_op(), "worker": worker[0], "started": worker[1]}
         proof["shared"] = "1" if n % 2 else ""
@@ -330,7 +327,6 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(has_held)
     @step(n=which)
     def extend(self, n: int) -> None:
-        """A holder asks for more time."""
         lease = pick(self.standing(), n)
         self.player.call("extend", lease.id, k=lease.k, fence=lease.fence, op=lease.op)
 
@@ -344,7 +340,6 @@ class QueueMachine(RuleBasedStateMachine):
 
     @step(ms=st.sampled_from((1_000, 1, 5_000, 30_000, MINUTE)))
     def pass_time(self, ms: int) -> None:
-        """So many ms."""
         self.player.pass_time(ms)
 
     @step(n=which, ms=st.sampled_from((0, 1, -1)))
@@ -432,7 +427,7 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(has_live)
     @step(n=which)
     def pause_or_resume(self, n: int) -> None:
-        """Somebody wants it to wait, or to go on."""
+        """Pauses a request, or resumes it."""
         name = self.some(n)
         request = self.book.requests.get(name)
         paused = request is not None and request.state == "paused"
@@ -441,13 +436,11 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(has_live)
     @step(n=which, limit=limits)
     def set_limit(self, n: int, limit: int) -> None:
-        """More workers, or fewer."""
         self.player.call("set_limit", self.some(n), limit=limit)
 
     @precondition(has_live)
     @step(n=which, priority=lanes)
     def set_priority(self, n: int, priority: int) -> None:
-        """Another lane."""
         self.player.call("set_priority", self.some(n), priority=priority)
 
     @precondition(has_dead)
@@ -463,7 +456,7 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(has_dead)
     @step(n=which, count=st.integers(1, 3), drops=st.booleans())
     def list_or_drop_dead(self, n: int, count: int, drops: bool) -> None:
-        """Somebody looks at a page of them, or does not want their bodies any more."""
+        """Lists a page of them, or drops their bodies."""
         name, chosen = self.buried(n, count)
         if drops:
             self.player.drop_dead(name, chosen)
@@ -476,7 +469,7 @@ class QueueMachine(RuleBasedStateMachine):
         n=which, what=st.sampled_from(("admit", "report_backlog", "bound")), count=st.integers(0, 9)
     )
     def bound(self, n: int, what: str, count: int) -> None:
-        """A bound on what waits is set; a producer asks for room; somebody counts."""
+        """Sets a bound on what waits, asks for room as a producer, or counts."""
         name = pick(IDS, n)
         request = self.book.requests.get(name)
         if what == "bound":

@@ -32,7 +32,7 @@ KEYS = {
 
 @dataclass(frozen=True)
 class Lease:
-    """What a worker knows of a slice it was given."""
+    """What a worker has of a slice."""
 
     id: str
     k: int
@@ -81,11 +81,10 @@ class Player:
         self.history: list[tuple[str, str, dict[str, Any]]] = []
         self.calls = self._ops = 0
         self._packed = {name: [self.wire.pack(*words) for words in reads(name)] for name in IDS}
-        wire.heard.clear()
+        wire.published.clear()
         wire.one("FLUSHALL")
 
     def new_op(self) -> str:
-        """An op nobody has used."""
         self._ops += 1
         return f"{self._ops:032x}"
 
@@ -100,7 +99,7 @@ class Player:
         reply = replies[len(before)]
         if isinstance(reply, Exception) and not str(reply).startswith("BADCHUNK"):
             raise Disagreement(f"{name} failed: {reply}")
-        tokens = self.book.told(name, request_id, reply, given)
+        tokens = self.book.check_reply(name, request_id, reply, given)
         self._compare(request_id, replies[len(before) + 1 :])
         self.outbox.append((request_id, tokens))
         self.copies += [Copy(request_id, token.k, token.g) for token in tokens]
@@ -120,8 +119,8 @@ class Player:
     def _compare(self, request_id: str, replies: list[Any]) -> None:
         agree(replies[0], [], f"what check finds wrong with {request_id}")
         compare(self.book, request_id, replies[1:])
-        agree(self.wire.heard, self.book.published, "what was published")
-        self.wire.heard.clear()
+        agree(self.wire.published, self.book.published, "what was published")
+        self.wire.published.clear()
         self.book.published.clear()
 
     def _send(self, packed: list[bytes]) -> list[Any]:
@@ -142,12 +141,12 @@ class Player:
     def _insertion(self, request_id: str, tokens: list[Token]) -> bytes:
         lanes = keys.lanes(QUEUE)
         names = [keys.delayed(QUEUE), *(lanes[token.lane] for token in tokens)]
-        told: list[Any] = []
+        flat: list[Any] = []
         for token in tokens:
             text = Copy(request_id, token.k, token.g).text
             later = [text, token.delay] if token.delay else []
-            told += (token.lane, 0, 1, *later) if later else (token.lane, 1, 0, text)
-        return self._script("insert_tokens", names, tokens=told)
+            flat += (token.lane, 0, 1, *later) if later else (token.lane, 1, 0, text)
+        return self._script("insert_tokens", names, tokens=flat)
 
     def _remember(self, request_id: str, given: dict[str, Any], reply: list[Any]) -> None:
         if all(lease.op != given["op"] for lease in self.leases):
@@ -159,7 +158,6 @@ class Player:
     # ------------------------------------------------------------------ the dispatch slot
 
     def flush(self) -> None:
-        """What is to be dispatched goes now."""
         if self.outbox:
             self._send([])
 
@@ -176,30 +174,29 @@ class Player:
         """The producer's first step; returns the score."""
         before = self.book.active.get(request_id, 0)
         score = self.book.intend(request_id, grace, above)
-        bound, _, *told = self.dispatch("intend", ids=[request_id], grace=grace, above=above)
-        said_so = [told[0], float(told[1]), bound]
-        agree(said_so, [score, before, self.book.max_waiting], "intent, the one before, the bound")
+        bound, _, *scores = self.dispatch("intend", ids=[request_id], grace=grace, above=above)
+        agree(
+            [scores[0], float(scores[1]), bound],
+            [score, before, self.book.max_waiting],
+            "intent, the one before, the bound",
+        )
         return score
 
     def set_max_waiting(self, most: int) -> None:
-        """A bound on what waits, or none."""
         reply = self.dispatch("set_max_waiting", most=most)
         agree(reply, self.book.set_max_waiting(most), "a bound")
 
     def admit(self, request_id: str, chunk: int, count: int) -> None:
-        """A producer asks for room."""
         given = {"chunk": chunk, "count": count, "pause": 1_000}
         reply = self.dispatch("admit", id=request_id, **given)
         agree(reply, self.book.admit(request_id, **given), "room")
 
     def report(self, request_id: str, chunks: int, total: int, settled: int) -> None:
-        """Somebody has counted."""
         rows = (request_id, chunks, total, settled)
         reply = self.dispatch("report_backlog", rows=rows)
         agree(reply, self.book.report(*rows), "what waits")
 
     def postpone(self, request_id: str, seen: float, due: float) -> None:
-        """The auditor's next look."""
         reply = self.dispatch("reschedule_active", rows=(request_id, seen, due))
         agree(reply, self.book.postpone(request_id, seen, due), "a postponed entry")
 
@@ -216,12 +213,10 @@ class Player:
         agree(reply, self.book.drop(request_id, seen, gone=gone), "a dropped entry")
 
     def promote(self) -> None:
-        """What is due goes to its lane."""
         self.flush()  # what comes to wait now may be due
         agree(self.dispatch("promote", most=1000), list(self.book.promote()), "promoted, next due")
 
     def retire(self, request_id: str) -> None:
-        """An ended request enters the log."""
         ending = [request_id, *self.book.requests[request_id].summary()]
         longer = KEEP_LOGGED_MS - 3_600_000
         reply = self.dispatch("retire", longer=longer, most=1000, endings=ending)
@@ -343,10 +338,12 @@ class Player:
     def _settle_accounts(self) -> None:
         for name, request in self.book.requests.items():
             self.retire(name)
-            told = [result.number for group in request.results for result in group]
-            agree(len(told), len(set(told)), f"results of {name}, each told once")
+            numbers = [result.number for group in request.results for result in group]
+            agree(len(numbers), len(set(numbers)), f"results of {name}, each reported once")
             agree(
-                len(told) + request.count("cancelled"), len(request.subs), f"the account of {name}"
+                len(numbers) + request.count("cancelled"),
+                len(request.subs),
+                f"the account of {name}",
             )
         for name in list(self.book.active):
             self.call("abandon", name, seen=self.book.active[name], ttl=DAY_MS)

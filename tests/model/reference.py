@@ -26,7 +26,7 @@ def _place(grave: bytes) -> tuple[int, ...]:
 
 
 class Request:
-    """Its sub-requests, its permits, and what has been told of it."""
+    """Its sub-requests, its permits, and what was reported of it."""
 
     def __init__(self, options: Options, now: int, digest: str, open_ms: int) -> None:
         self.options, self.born = options, now
@@ -43,14 +43,13 @@ class Request:
         self.moves: dict[str, tuple[int, int]] = {}
         self.subs: list[Sub] = []
         self.permits: dict[int, Permit] = {}
-        self.results: list[list[Result]] = []  # what one script told belongs together
+        self.results: list[list[Result]] = []  # what one script reported belongs together
         self.published: list[str] = []
 
     # ------------------------------------------------------------------ what is the case
 
     @property
     def has_ended(self) -> bool:
-        """Nothing of it will change any more."""
         return self.state in ("done", "cancelled")
 
     @property
@@ -68,7 +67,6 @@ class Request:
         return sorted(found, key=lambda sub: (sub.stamp, sub.index))
 
     def count(self, state: str) -> int:
-        """How many sub-requests are in a state."""
         return sum(sub.state == state for sub in self.subs)
 
     @property
@@ -85,20 +83,17 @@ class Request:
         return [sub for sub in self.subs if sub.state == "waiting" and sub.due <= now]
 
     def unblamed(self) -> list[Sub]:
-        """What somebody who lived gave back in its first attempt: it may come together."""
+        """Returns what a live worker gave back in its first attempt: it may come together."""
         return [sub for sub in self.subs if sub.state == "waiting" and sub.due == 0]
 
     def ready(self, now: int) -> int:
-        """How many sub-requests could run now."""
         return self.count("fresh") + len(self.due(now))
 
     def standing(self, state: str) -> list[Permit]:
-        """The permits in a state."""
         return [permit for permit in self.permits.values() if permit.state == state]
 
     @property
     def held(self) -> list[Permit]:
-        """The leases."""
         return self.standing("held")
 
     def is_overdue(self, now: int) -> bool:
@@ -106,7 +101,6 @@ class Request:
         return 0 < self.deadline <= now
 
     def summary(self) -> Reply:
-        """What the log is told."""
         return [
             *(self.state.encode(), self.born, len(self.subs), self.count("done")),
             *(self.count("dead"), self.count("cancelled"), self.ended, self.priority),
@@ -181,7 +175,6 @@ class Request:
         return self.left == 0 and not self.is_open
 
     def end(self, now: int) -> None:
-        """The one end."""
         word = "cancelled" if self.state == "cancelling" else "done"
         for sub in self.among("fresh", "held", "waiting"):
             sub.state = "cancelled"
@@ -209,7 +202,6 @@ class Request:
     # ------------------------------------------------------------------ submission
 
     def add(self, now: int, bodies: list[bytes]) -> None:
-        """A chunk."""
         self.stamp = max(now, self.stamp)
         for body in bodies:
             self.subs.append(Sub(len(self.subs), self.stamp, body))
@@ -277,7 +269,6 @@ class Request:
         count: int,
         shared: str,
     ) -> list[Token]:
-        """A token is shown."""
         permit = self.permits.get(k)
         if permit and permit.state == "held" and (permit.op, permit.g) == (op, g):
             return self._acquire_again(now, reply, permit)
@@ -295,7 +286,7 @@ class Request:
             return tokens
         agree(reply[0], b"ok", "a good token")
         taken = self._slice(now, count, reply[4])
-        self._told(now, reply, taken[0].attempt, taken)
+        self._agree_on_slice(now, reply, taken[0].attempt, taken)
         permit.fence, permit.op, permit.worker, permit.started = int(reply[1]), op, worker, started
         permit.is_shared = bool(shared)
         permit.state, permit.asleep = "held", False
@@ -331,7 +322,7 @@ class Request:
             return [next((sub for sub in same if [sub.id] == [one[0] for one in entries]), same[0])]
         return fresh[: min(count, -(-len(fresh) // self.limit))]
 
-    def _told(self, now: int, reply: Reply, attempt: int, subs: list[Sub]) -> None:
+    def _agree_on_slice(self, now: int, reply: Reply, attempt: int, subs: list[Sub]) -> None:
         options = self.options
         policy = [
             *(now, self.born, options.lease_ms, options.attempts, options.backoff_min),
@@ -345,7 +336,7 @@ class Request:
         permit.deadline = now + self.options.lease_ms
         owed = self.owed_by(permit.k)
         agree(reply[:2], [b"ok", b"%d" % permit.fence], "a repeated acquire")
-        self._told(now, reply, owed[0].attempt if owed else 1, owed)
+        self._agree_on_slice(now, reply, owed[0].attempt if owed else 1, owed)
         return self.repeated(now, [reply[5]])
 
     def complete(
@@ -365,18 +356,18 @@ class Request:
         if permit is None or not permit.is_held_by(fence, op):
             if permit and permit.settled == fence:
                 return self.repeated(now, reply, b"already")
-            agree(reply, [b"lost"], "a complete of somebody else")
+            agree(reply, [b"lost"], "a complete of another holder")
             return []
         owed = {sub.id: sub for sub in self.owed_by(k)}
-        told: list[Result] = []
+        results: list[Result] = []
         for sub_id, _, body in done:
             if sub := owed.pop(sub_id, None):
                 sub.state = "done"
-                told.append(Result(sub.index, "d", sub.attempt, permit.worker, body))
+                results.append(Result(sub.index, "d", sub.attempt, permit.worker, body))
         for sub_id, _, verdict, delay in others:
             if sub := owed.pop(sub_id, None):
-                self._settle(now, sub, verdict, delay, permit.worker, told)
-        self.results.append(told)
+                self._settle(now, sub, verdict, delay, permit.worker, results)
+        self.results.append(results)
         if keep == "1":
             permit.deadline = now + self.options.lease_ms
         else:
@@ -387,7 +378,7 @@ class Request:
         return self.conclude(now, reply, self.left)
 
     def _settle(
-        self, now: int, sub: Sub, verdict: str, delay: int, worker: str, told: list[Result]
+        self, now: int, sub: Sub, verdict: str, delay: int, worker: str, results: list[Result]
     ) -> None:
         if verdict == "timeout":
             self.timeouts += 1
@@ -396,22 +387,21 @@ class Request:
             sub.state, sub.due = "waiting", now
         elif verdict == "dead" or sub.attempt >= self.options.attempts:
             reason = {"dead": "rejected", "retry": "attempts", "timeout": "timeout"}[verdict]
-            self._bury(sub, sub.attempt, worker, reason, f"why {verdict}".encode(), told)
+            self._bury(sub, sub.attempt, worker, reason, f"why {verdict}".encode(), results)
         else:
             sub.state, sub.due, sub.spent = "waiting", now + delay, sub.attempt
 
     @staticmethod
     def _bury(
-        sub: Sub, attempt: int, worker: str, reason: str, error: bytes, told: list[Result]
+        sub: Sub, attempt: int, worker: str, reason: str, error: bytes, results: list[Result]
     ) -> None:
         sub.state, sub.reason = "dead", reason
-        told.append(Result(sub.index, "x", attempt, worker, error))
+        results.append(Result(sub.index, "x", attempt, worker, error))
 
     def extend(self, now: int, reply: Reply, *, k: int, fence: int, op: str) -> list[Token]:
-        """More time for the holder."""
         permit = self.permits.get(k)
         if permit is None or not permit.is_held_by(fence, op):
-            agree(reply, [b"lost"], "an extend of somebody else")
+            agree(reply, [b"lost"], "an extend of another holder")
             return []
         permit.deadline = now + self.options.lease_ms
         unwanted = self.state in ("cancelling", "expiring")
@@ -432,10 +422,10 @@ class Request:
         missing: list[tuple[int, int]],
     ) -> list[Token]:
         """Leases are taken back, what came too late is dead, lost tokens are made again."""
-        told: list[Result] = []
+        results: list[Result] = []
         before = self.state
         for permit in self._named(now, worker, started, k, fence):
-            self._take_back(now, permit, told, is_named=bool(worker and k))
+            self._take_back(now, permit, results, is_named=bool(worker and k))
         if self.is_open and self.open_until < now and self.state != "cancelling":
             self.stop("cancelling", "abandoned")
             self.was_left_open = True
@@ -443,8 +433,8 @@ class Request:
             self.stop("expiring", "deadline")
         if self.state == "expiring":
             for sub in self.among("waiting", "fresh"):
-                self._bury(sub, sub.spent, "-", "deadline", LATE, told)
-        self.results.append(told)
+                self._bury(sub, sub.spent, "-", "deadline", LATE, results)
+        self.results.append(results)
         again = []
         for number, g in missing:
             found = self.permits.get(number)
@@ -471,8 +461,10 @@ class Request:
             and fence in ("", str(permit.fence))
         ]
 
-    def _take_back(self, now: int, permit: Permit, told: list[Result], *, is_named: bool) -> None:
-        """Who died with one sub-request alone charges it; with more, nobody is charged."""
+    def _take_back(
+        self, now: int, permit: Permit, results: list[Result], *, is_named: bool
+    ) -> None:
+        """Charges the only sub-request of a worker that died; of several, none is charged."""
         owed = self.owed_by(permit.k)
         for sub in owed:
             sub.state, sub.due = "waiting", now
@@ -480,7 +472,7 @@ class Request:
             (sub,) = owed
             self.failures += 1
             if sub.attempt >= self.options.attempts:
-                self._bury(sub, sub.attempt, permit.worker, "died", DIED, told)
+                self._bury(sub, sub.attempt, permit.worker, "died", DIED, results)
             else:
                 sub.spent += 1
                 sub.due += self._death_delay(sub.spent)
@@ -514,7 +506,6 @@ class Request:
         return []
 
     def resume(self, now: int, reply: Reply) -> list[Token]:
-        """It goes on."""
         if self.state != "paused":
             return self.repeated(now, reply, b"ok", self.state.encode())
         self.state = "active"
@@ -566,11 +557,15 @@ class Request:
         return sorted(found, key=lambda sub: _place(sub.grave))
 
     def list_dead(self, reply: Reply, after: bytes, count: int) -> None:
-        """A page of them, without their bodies."""
         kept = [sub for sub in self.kept() if _place(sub.grave) > _place(after or b"0-0")]
-        told = {one.number: one for group in self.results for one in group}
+        result_of = {one.number: one for group in self.results for one in group}
         page = [
-            (sub.grave, sub.reason.encode(), told[sub.index].body, told[sub.index].worker.encode())
+            (
+                sub.grave,
+                sub.reason.encode(),
+                result_of[sub.index].body,
+                result_of[sub.index].worker.encode(),
+            )
             for sub in kept[:count]
         ]
         found = [(row[0], row[2], row[3], row[4]) for row in reply]
@@ -591,7 +586,7 @@ class Request:
             sub.state, sub.stamp, sub.spent = "fresh", self.stamp, 0
         agree(reply[:3], [b"ok", len(ids), len(found)], "the dead wait again")
         back = {sub.index for sub in found}
-        self.results = [[one for one in told if one.number not in back] for told in self.results]
+        self.results = [[one for one in group if one.number not in back] for group in self.results]
         tokens = tokens_of(reply[3])
         if len(found) == len(ids):
             self.mint(now, tokens)

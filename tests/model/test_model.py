@@ -81,7 +81,7 @@ def mutant(folder: Path, script: str, old: str, new: str) -> Path:
         "innocents are charged",
         "a release is charged",
         "a token is good for two",
-        "anybody may settle",
+        "any worker may settle",
         "other content is a repeat",
         "a limit is lowered and raised",
         "an entry that was moved is moved back",

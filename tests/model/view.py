@@ -130,18 +130,18 @@ def _owners(request: Request) -> dict[bytes, tuple[bytes, int]]:
 def _compare_results(request: Request, out: list[Any], dead: list[Any]) -> None:
     found = [result for _, fields in out for result in _results(fields)]
     expected: list[Result] = []
-    for told in request.results:
+    for group in request.results:
         start = len(expected)
-        expected += sorted(told)
-        found[start : start + len(told)] = sorted(found[start : start + len(told)])
+        expected += sorted(group)
+        found[start : start + len(group)] = sorted(found[start : start + len(group)])
     agree(found, expected, "the results")
     buried = {}
     for grave, fields in dead:
-        told_of = dict(zip(fields[::2], fields[1::2], strict=True))
-        index = int(told_of[b"head"].partition(b":")[0])
+        named = dict(zip(fields[::2], fields[1::2], strict=True))
+        index = int(named[b"head"].partition(b":")[0])
         agree(index in buried, False, f"{index} is dead twice")
         request.subs[index].grave = grave
-        buried[index] = (told_of[b"reason"].decode(), told_of[b"body"])
+        buried[index] = (named[b"reason"].decode(), named[b"body"])
     kept = {
         sub.index: (sub.reason, sub.body)
         for sub in request.subs

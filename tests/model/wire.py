@@ -24,7 +24,7 @@ class Wire:
 
     def __init__(self, server: Server, root: Path | None = None) -> None:
         self.scripts = Library(root) if root else library()
-        self.heard: list[tuple[str, str]] = []
+        self.published: list[tuple[str, str]] = []
         self._shas: dict[str, bytes] = {}
         self._reader = hiredis.Reader()
         self._socket = socket.socket(socket.AF_UNIX)
@@ -41,12 +41,10 @@ class Wire:
 
     @staticmethod
     def pack(*words: Any) -> bytes:
-        """A command as it is sent."""
         packed: bytes = hiredis.pack_command(words)
         return packed
 
     def script(self, name: str, names: Sequence[bytes], **given: Any) -> bytes:
-        """The packed call of a script."""
         script = getattr(self.scripts, name)
         sha = self._shas.get(name)
         if sha is None:
@@ -56,14 +54,13 @@ class Wire:
         return self.pack("EVALSHA", sha, len(call.keys), *call.keys, *call.args)
 
     def one(self, *words: Any) -> Any:
-        """One command, now."""
         (reply,) = self.ask([self.pack(*words)])
         if isinstance(reply, Exception):
             raise reply
         return reply
 
     def ask(self, packed: list[bytes]) -> list[Any]:
-        """The replies to packed commands; what was published meanwhile is added to `heard`."""
+        """The replies to packed commands; what was published meanwhile is added to `published`."""
         self._socket.sendall(b"".join(packed))
         replies: list[Any] = []
         while len(replies) < len(packed):
@@ -76,5 +73,5 @@ class Wire:
             elif not isinstance(reply, hiredis.PushNotification):
                 replies.append(reply)
             elif reply[0] == b"pmessage":
-                self.heard.append((reply[2].decode(), reply[3].decode()))
+                self.published.append((reply[2].decode(), reply[3].decode()))
         return replies

@@ -1,4 +1,4 @@
-"""The nouns of the model: sub-requests, permits, tokens. Nothing here knows Redis."""
+"""The nouns of the model: sub-requests, permits, tokens. None of them needs Redis."""
 
 from __future__ import annotations
 
@@ -102,12 +102,12 @@ class Permit:
         return self.state == "held" and (self.fence, self.op) == (fence, op)
 
     def park(self) -> None:
-        """Nobody works with it and no token is on its way."""
+        """Parks it: no worker holds it and no token is on its way."""
         self.state, self.asleep = "parked", False
 
 
 class Result(NamedTuple):
-    """What a reader of results is told about one sub-request."""
+    """What a reader of results receives about one sub-request."""
 
     number: int
     status: str

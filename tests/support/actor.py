@@ -28,7 +28,6 @@ class Actor:
         return self.loop.run_until_complete(what) if self.loop else what
 
     def run(self, operation: Operation[Any]) -> Any:
-        """Its result."""
         return self._wait(self.driver.run(operation))
 
     def check(self) -> Dialect:

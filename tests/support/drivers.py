@@ -30,7 +30,6 @@ def perform(
     patience_s: float = 0,
     timeout_s: float = settings.SOCKET_TIMEOUT_S,
 ) -> Any:
-    """One step."""
     return run(kind, url, once(step), patience_s=patience_s, timeout_s=timeout_s)
 
 

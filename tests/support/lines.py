@@ -54,13 +54,11 @@ async def echo(driver: AsyncDriver, *words: bytes) -> Any:
 
 async def until(holds: Callable[[], Any]) -> None:
     """Let the other tasks run until something holds; the test's own timeout is its end."""
-    while not holds():  # noqa: ASYNC110  the server tells no event
+    while not holds():  # noqa: ASYNC110  the server has no event to wait for
         await asyncio.sleep(0)
 
 
 class Writes:
-    """A transport that remembers what is written."""
-
     def __init__(self, transport: Any) -> None:
         self.transport = transport
         self.sent: list[bytes] = []
@@ -74,7 +72,6 @@ class Writes:
 
 
 def shared_by(driver: AsyncDriver) -> Any:
-    """The line to its one server."""
     lines = driver.servers._one
     assert lines is not None
     return lines.shared

@@ -30,7 +30,6 @@ class FakeRedis:
         self.calls: list[str] = []
 
     def call(self, name: str, *args: Any) -> Any:
-        """One command."""
         self.calls.append(name)
         return getattr(self, f"do_{name.lower()}")(*args)
 
@@ -104,9 +103,7 @@ class Lib:
         return self._found[name]
 
     def table(self, **fields: Any) -> Any:
-        """A Lua table with these fields."""
         return self.runtime.table_from(fields)
 
     def rows(self, found: Any) -> list[Any]:
-        """A Lua list as a Python list."""
         return list(found.values())

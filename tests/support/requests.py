@@ -39,7 +39,7 @@ def stored(client: redis.Redis, request_id: str) -> dict[str, str]:
 
 
 def waiting_bodies(client: redis.Redis, request_id: str) -> list[bytes]:
-    """The bodies of a request that nobody has taken from, wherever they wait."""
+    """The bodies of a request from which nothing was taken, wherever they wait."""
     stream, *_, few = keys.request_keys(request_id)
     text: Any = client.get(few)
     if text is None:
@@ -99,12 +99,10 @@ class Held:
 
     @property
     def ids(self) -> list[bytes]:
-        """The entries' ids."""
         return [entry_id for entry_id, _ in self.entries]
 
     @property
     def bodies(self) -> list[bytes]:
-        """The entries' bodies."""
         return [body for _, body in self.entries]
 
 
@@ -200,11 +198,9 @@ class Lane:
         return self.driver.run(once(Command(*words)))
 
     def later(self, ms: int) -> None:
-        """Move the lane's time on."""
         self.now += ms
 
     def new_op(self) -> str:
-        """An op nobody has used."""
         self._ops += 1
         return f"{self._ops:032x}"
 
@@ -241,7 +237,6 @@ class Lane:
         return toks(reply[1])
 
     def append(self, bodies: list[bytes] | int, *, chunk: int, **given: Any) -> list[Any]:
-        """Append a chunk."""
         chosen = numbered(bodies) if isinstance(bodies, int) else bodies
         before = self.hash().get("chain", "")
         given = {"chain": f"c{chunk}", "before": before, "open_ms": HOUR} | given
@@ -307,7 +302,6 @@ class Lane:
         return self.request("complete", **(given | changed))
 
     def extend(self, held: Held, **changed: Any) -> str:
-        """Ask for more time."""
         given = {"k": held.k, "fence": held.fence, "op": held.op} | changed
         return str(self.request("extend", **given)[0].decode())
 
@@ -334,23 +328,18 @@ class Lane:
         )
 
     def cancel(self, reason: str = "a person said so") -> list[Any]:
-        """Cancel the request."""
         return self.request("cancel", reason=reason)
 
     def pause(self) -> list[Any]:
-        """Pause the request."""
         return self.request("pause")
 
     def resume(self) -> list[Any]:
-        """Let a paused request go on."""
         return self.request("resume")
 
     def set_limit(self, limit: int | str) -> list[Any]:
-        """Change the limit."""
         return self.request("set_limit", limit=limit)
 
     def set_priority(self, priority: int | str) -> list[Any]:
-        """Change the lane."""
         return self.request("set_priority", priority=priority)
 
     def requeue(
@@ -375,11 +364,9 @@ class Lane:
         return stored(self.client, self.id)
 
     def change(self, name: str, value: object) -> None:
-        """Damages one number of the request's hash."""
         change_number(self.client, self.id, name, value)
 
     def number(self, name: str) -> int:
-        """One number of the request's hash."""
         return int(self.hash()[name])
 
     def pending(self) -> dict[str, int]:
@@ -388,7 +375,7 @@ class Lane:
         return {row["name"].decode(): row["pending"] for row in found}
 
     def results(self) -> dict[int, tuple[str, int, bytes]]:
-        """Index -> (status, attempt, body) of `out`; a result told twice fails."""
+        """Index -> (status, attempt, body) of `out`; a second result of an index fails."""
         found: dict[int, tuple[str, int, bytes]] = {}
         reply = self.raw("XRANGE", self.names[6], "-", "+")
         for _, fields in reply:
@@ -452,7 +439,6 @@ def is_sharded(client: Any) -> bool:
 
 
 def listeners(client: Any, channel: str) -> int:
-    """How many listen to a channel."""
     count = client.pubsub_shardnumsub if is_sharded(client) else client.pubsub_numsub
     return int(count(channel)[0][1])
 
@@ -472,7 +458,7 @@ def listening(client: redis.Redis, channel: str) -> Iterator[Callable[[], list[b
         (ear.ssubscribe if sharded else ear.subscribe)(channel)
         assert (get(timeout=10) or {})["type"].endswith("subscribe")
 
-        def heard() -> list[bytes]:
+        def received() -> list[bytes]:
             publish(client, channel, "the end")
             found: list[bytes] = []
             while True:
@@ -482,7 +468,7 @@ def listening(client: redis.Redis, channel: str) -> Iterator[Callable[[], list[b
                     return found
                 found.append(message["data"])
 
-        yield heard
+        yield received
 
 
 # ------------------------------------------------------------------ operations

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def cut_off(driver: SyncDriver, operation: Operation[Any], steps: int) -> bool:
-    """Runs so many steps, the last one without anybody hearing its reply; True: it was over."""
+    """Runs so many steps, and drops the reply to the last one; True: it was over."""
     try:
         step = next(operation)
         for _ in range(steps - 1):

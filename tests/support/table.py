@@ -17,13 +17,11 @@ if TYPE_CHECKING:
 PROPERTY = "backend"
 HEAD = ("back end", "version", "passed", "skipped", "failed", "why skipped or not run")
 MOST_REASONS = 3
-_TOLD = {"passed": "passed", "skipped": "skipped", "failed": "failed", "error": "failed"}
+_COUNTED_AS = {"passed": "passed", "skipped": "skipped", "failed": "failed", "error": "failed"}
 
 
 @dataclass
 class Row:
-    """What was counted on one back end."""
-
     counts: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
 
@@ -38,12 +36,12 @@ def kind_of(item: pytest.Item) -> str | None:
 def lines(stats: Mapping[str, Iterable[Any]]) -> list[str]:
     """The table, from what the terminal's reporter has collected."""
     rows: dict[str, Row] = defaultdict(Row)
-    for outcome, told in _TOLD.items():
+    for outcome, counted in _COUNTED_AS.items():
         for report in stats.get(outcome, ()):
             kind = dict(getattr(report, "user_properties", ())).get(PROPERTY)
             if kind:
-                rows[kind].counts[told] += 1
-                if told == "skipped":
+                rows[kind].counts[counted] += 1
+                if counted == "skipped":
                     rows[kind].reasons[_reason(report)] += 1
     return drawn([_cells(kind, rows[kind]) for kind in backends.chosen()])
 
@@ -52,7 +50,7 @@ def _cells(kind: str, row: Row) -> tuple[str, ...]:
     reason = backends.why_not(kind)
     why = [f"not run: {reason}"] if reason else _shortest(row.reasons)
     name = "-" if reason else backends.name_of(kind)
-    counts = [str(row.counts[told]) for told in ("passed", "skipped", "failed")]
+    counts = [str(row.counts[counted]) for counted in ("passed", "skipped", "failed")]
     return (kind, name, *counts, "; ".join(why) or "-")
 
 

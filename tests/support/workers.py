@@ -52,7 +52,6 @@ class Folder:
             os.close(file)
 
     def notes(self) -> list[list[str]]:
-        """All lines, as words."""
         try:
             text = (self.path / "notes").read_text()
         except FileNotFoundError:
@@ -73,7 +72,6 @@ class Folder:
         (self.path / name).touch()
 
     def is_open(self, name: str = "gate") -> bool:
-        """Tell whether a gate was opened."""
         return (self.path / name).exists()
 
     def pass_gate(self, name: str = "gate") -> None:
@@ -95,7 +93,6 @@ class Running:
 
     @property
     def pid(self) -> int:
-        """The supervisor."""
         return self.process.pid
 
     @property
@@ -131,7 +128,6 @@ class Running:
         return report
 
     def said(self) -> str:
-        """Its log."""
         return self.log.read_text()
 
     def send(self, number: signal.Signals) -> None:
@@ -201,9 +197,9 @@ class Workers:
         return made
 
     def hurry(self) -> None:
-        """Make whoever leads look at every unfinished request at its next beat.
+        """Makes the leader look at every unfinished request at its next beat.
 
-        And let anybody lead: the lock of a leader that was stopped would stand for 2.5 s.
+        Any worker may lead then: the lock of a leader that was stopped would stand for 2.5 s.
         """
         active = keys.active(self.queue.name)
         for name in self.client.zrange(active, 0, -1):
@@ -251,7 +247,7 @@ def broken(queue: Queue, request_id: str) -> list[str]:
 
 
 def check_told_once(request: Request) -> None:
-    """Assert that an ended request tells each of its sub-requests once, as its counts say."""
+    """Asserts that an ended request has one result of each sub-request, as its counts say."""
     progress = request.progress()
     entries = request.queue.driver.run(
         once(Command(b"XRANGE", keys.results(request.id), b"-", b"+"))
@@ -263,7 +259,7 @@ def check_told_once(request: Request) -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """Tell whether a process runs; one that waits to be buried does not."""
+    """Returns True if a process runs; a zombie does not."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

@@ -209,5 +209,5 @@ def test_a_node_of_a_cluster_is_known_by_its_mode_or_by_its_refusal(
 
         run(kind, url, operation())
         assert seen == [None, None, [1]]
-        scripts = [words for words in fake.heard if words[0] in {b"EVAL", b"EVALSHA"}]
+        scripts = [words for words in fake.received if words[0] in {b"EVAL", b"EVALSHA"}]
         assert len(scripts) == asked

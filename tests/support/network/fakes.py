@@ -49,7 +49,7 @@ class FakeServer:
     def __init__(self, say: Answer = lambda _: 1, version: str = "7.0.15", port: int = 0) -> None:
         self.say = say
         self.version = version
-        self.heard: list[list[bytes]] = []
+        self.received: list[list[bytes]] = []
         self.connections = 0
         self.delay_s = 0.0  # before each answer
         self.slots: list[tuple[int, FakeServer]] | None = None  # None = no cluster
@@ -59,11 +59,10 @@ class FakeServer:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def times(self, *words: bytes) -> int:
-        """How often a command that begins so was heard."""
-        return sum(heard[: len(words)] == list(words) for heard in self.heard)
+        """Returns how often a command that begins so was received."""
+        return sum(words_of[: len(words)] == list(words) for words_of in self.received)
 
     def close(self) -> None:
-        """Nobody is there any more."""
         for one in (self._listener, *self._lines):
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
@@ -83,7 +82,7 @@ class FakeServer:
             while data := line.recv(65_536):
                 reader.feed(data)
                 while (words := reader.gets()) is not False:
-                    self.heard.append(words)
+                    self.received.append(words)
                     pause.wait(self.delay_s)
                     line.sendall(resp(self._answer(words)))
 

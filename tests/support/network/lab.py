@@ -1,13 +1,13 @@
 """A network of the tests' own: namespaces on a bridge, whose links are cut one way or both.
 
 Each place of a lab is a network namespace with an address of its own; a process, or a thread, is
-in one of them. A cut is silent, as a broken wire is: packets are sent to a hardware address that
-nobody has. It holds from one place to another, so it may be made one way, and for any pair.
+in one of them. A cut is like a broken wire: packets are sent to a hardware address that
+no place has. It holds from one place to another, so it may be made one way, and for any pair.
 
     with make_lab(["a", "b"]) as lab:
-        lab.cut(["a"], ["b"])          # neither hears the other
-        lab.cut(["a"], ["b"], "out")   # b does not hear a
-        lab.unplug("a")                # nobody hears a, nor a anybody
+        lab.cut(["a"], ["b"])          # neither reaches the other
+        lab.cut(["a"], ["b"], "out")   # a does not reach b
+        lab.unplug("a")                # no packet leaves a or reaches it
 
 It needs Linux, iproute2, and the right to make namespaces (root); `why_not` says what is missing.
 """
@@ -32,20 +32,20 @@ from tests.support.wait import wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-NETWORK = "198.18"  # for measurements of networks (RFC 2544): nobody has it
+NETWORK = "198.18"  # for measurements of networks (RFC 2544): not in use
 NAMED = Path("/run/netns")
 WAYS = ("both", "out", "in")
 _CLONE_NEWNET = 0x40000000
-_NOBODY = "02:66:6c:ff:ff:ff"
+_NO_MAC = "02:66:6c:ff:ff:ff"
 _PREFIX = "fl"
 _UP_S = 10.0
-_HEARD_S = 0.2
+_PACKET_S = 0.2
 _CALLS = 3
 _labs = count()
 
 
 def _ip(*words: str, lines: Iterable[str] = ()) -> str:
-    """The program ip; `lines` are many of its commands at once. Raises CalledProcessError."""
+    """The program ip; `lines` are many of its commands in one call. Raises CalledProcessError."""
     given = "".join(f"{line}\n" for line in lines)
     words = (*words, "-batch", "-") if given else words
     done = subprocess.run(["ip", *words], input=given, capture_output=True, text=True, check=False)
@@ -103,7 +103,6 @@ class Place:
                 raise OSError(ctypes.get_errno(), f"can't enter {self.space}")
 
     def run_ip(self, *words: str, lines: Iterable[str] = ()) -> None:
-        """A command of ip there."""
         _ip(*(["-n", self.space] if self.space else []), *words, lines=lines)
 
 
@@ -119,11 +118,10 @@ class Lab:
         return self.places[name]
 
     def cut(self, some: Sequence[str], others: Sequence[str], ways: str = "both") -> None:
-        """From now on `others` do not hear `some` ("out"), or the reverse ("in"), or both."""
+        """Lets no packet from `some` reach `others` ("out"), or the reverse ("in"), or both."""
         self._set(some, others, ways, is_cut=True)
 
     def heal(self, some: Sequence[str], others: Sequence[str]) -> None:
-        """They hear each other again."""
         self._set(some, others, "both", is_cut=False)
 
     def unplug(self, name: str) -> None:
@@ -131,16 +129,15 @@ class Lab:
         _ip("-n", self.hub, "link", "set", self[name].device, "down")
 
     def plug(self, name: str) -> None:
-        """And put back."""
         _ip("-n", self.hub, "link", "set", self[name].device, "up")
 
     def others(self, some: Iterable[str]) -> list[str]:
         """Every place but these and this machine itself, which watches."""
         return [name for name in self.places if name not in {*some, "here"}]
 
-    def hears(self, listener: str, speaker: str) -> bool:
-        """Tell whether a packet gets from one to the other; no answer is needed."""
-        with self._ear(listener) as ear, self._ear(speaker) as mouth:
+    def reaches(self, receiver: str, sender: str) -> bool:
+        """Returns True if a packet gets from the sender to the receiver, without any answer."""
+        with self._ear(receiver) as ear, self._ear(sender) as mouth:
             for _ in range(_CALLS):
                 mouth.sendto(b"?", ear.getsockname())
                 with contextlib.suppress(TimeoutError):
@@ -156,7 +153,7 @@ class Lab:
                 place.enter()
             ear = socket.socket(type=socket.SOCK_DGRAM)
             ear.bind((place.host, 0))
-            ear.settimeout(_HEARD_S)
+            ear.settimeout(_PACKET_S)
             return ear
 
         with ThreadPoolExecutor(1) as thread:
@@ -176,7 +173,7 @@ class Lab:
     def _neighbour(self, name: str, *, is_cut: bool) -> str:
         """The command that says where packets for a place go."""
         place = self[name]
-        mac = _NOBODY if is_cut else place.mac
+        mac = _NO_MAC if is_cut else place.mac
         return f"neigh replace {place.host} lladdr {mac} dev {{device}} nud permanent"
 
 
@@ -201,8 +198,7 @@ def make_lab(names: Sequence[str]) -> Iterator[Lab]:
             lab.places[name] = Place(name, space, f"{net}.{at}", mac, f"{tag}{at}")
         for place in lab.places.values():
             _connect(lab, place)
-        everybody = list(lab.places)
-        lab.heal(everybody, everybody)
+        lab.heal(list(lab.places), list(lab.places))
         yield lab
     finally:
         _remove(tag)
