@@ -105,7 +105,7 @@ WRONG = (
     "counted twice",
     "dead",
     "completions other than one",
-    "limit overlapped by workers that were not stopped",
+    "limit overlapped by workers not stopped",
     "requests the script check objects to",
     "keys left without a TTL",
 )
@@ -225,9 +225,7 @@ class Check:
             overlap.add(above)
             if above.times:
                 example = f"request {number}, limit {one.plan.limit}: {above}"
-                self.report.fault(
-                    "limit overlapped by workers that were not stopped", example, above.times
-                )
+                self.report.fault("limit overlapped by workers not stopped", example, above.times)
         if journal.unexplained:
             self.report.fault("executions that vanished", count=journal.unexplained)
         if self.must_run_once and extra:

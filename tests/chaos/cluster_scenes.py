@@ -123,19 +123,14 @@ class ClusterScene(Scene):
 
 @contextlib.contextmanager
 def on_cluster(
-    name: str, scale: Scale, *, durable: int = 0, soon_s: float = SOON_S, **load: Any
+    name: str, scale: Scale, *, durable: int = 0, soon_s: float = SOON_S
 ) -> Iterator[ClusterScene]:
     """A cluster of 3 + 3, workers that do not run yet, and a load; `soon_s` as SOON_S."""
-    with contextlib.ExitStack() as later:
-        timeout_ms = int(NODE_TIMEOUT_S * 1000)
-        made = run_cluster(3, 3, *OPTIONS, node_timeout_ms=timeout_ms, appendonly=True)
-        cluster = later.enter_context(made)
-        rng = random.Random(scale.seed)
-        hurt = Primaries(cluster, rng)
-        given = {"submitters": 4} | load
-        yield later.enter_context(
-            scene_on(name, scale, cluster, hurt, durable=durable, soon_s=soon_s, **given)
-        )
+    timeout_ms = int(NODE_TIMEOUT_S * 1000)
+    with run_cluster(3, 3, *OPTIONS, node_timeout_ms=timeout_ms, appendonly=True) as cluster:
+        hurt = Primaries(cluster, random.Random(scale.seed))
+        with scene_on(name, scale, cluster, hurt, durable=durable, soon_s=soon_s) as scene:
+            yield scene
 
 
 @contextlib.contextmanager
@@ -148,8 +143,6 @@ def scene_on(
     durable: int,
     soon_s: float,
     fleet: dict[str, Any] | None = None,
-    waiters: int = 4,
-    lease_ms: int = LEASE_MS,
     **load: Any,
 ) -> Iterator[ClusterScene]:
     """A scene on a cluster that is there; `fleet` and what is left are for Fleet and Load."""
@@ -161,7 +154,8 @@ def scene_on(
         later.callback(made.end)
         given: dict[str, Any] = {
             "plan": quick,
-            "lease_ms": lease_ms,
+            "lease_ms": LEASE_MS,
+            "submitters": 4,
             "window": WINDOW,
             "durable": durable,
             "again_s": 1.0,
@@ -169,7 +163,7 @@ def scene_on(
         } | load
         source = Load(cluster.url, 1 << 40, scale.seed, **given)  # it ends with its time
         later.callback(source.close)
-        listeners = Waiters(source, cluster.url, waiters, source.enter)
+        listeners = Waiters(source, cluster.url, enter=source.enter)
         glimpses = Glimpses(cluster.url, enter=partial(source.enter, 0))
         check = ClusterCheck(
             queue, None, source, made,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tests.chaos import journal
 from tests.support.servers.server_process import HOST, _die_with_parent, is_open
 from tests.support.wait import wait_until
-from tests.support.workers import has_own_traceback
+from tests.support.workers import children_of, has_own_traceback
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,11 +81,7 @@ class Member:
         return text in self.log.read_text(errors="replace")
 
     def children(self) -> list[int]:
-        try:
-            text = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text()
-        except OSError:
-            return []
-        return [int(word) for word in text.split()]
+        return children_of(self.pid)
 
 
 @dataclass

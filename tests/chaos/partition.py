@@ -23,7 +23,7 @@ from fairlane.embedded import find_server
 from fairlane.operations.lease.shards import Shards, read_shards
 from fairlane.protocol import keys
 from fairlane.queue import Queue
-from tests.chaos.cluster_scenes import LEASE_MS, NODE_TIMEOUT_S, OPTIONS, SOON_S, scene_on
+from tests.chaos.cluster_scenes import NODE_TIMEOUT_S, OPTIONS, SOON_S, scene_on
 from tests.chaos.fleet import Stop
 from tests.chaos.handlers import name_of
 from tests.chaos.load import Plan, long_ones, quick
@@ -90,7 +90,7 @@ def lab_cluster(lab: Lab, *options: str) -> Iterator[Cluster]:
 
 @contextlib.contextmanager
 def in_lab(
-    name: str, scale: Scale, *, durable: int = 0, soon_s: float = SOON_S, **load: Any
+    name: str, scale: Scale, *, durable: int = 0, soon_s: float = SOON_S
 ) -> Iterator[tuple[ClusterScene, Lab]]:
     """A cluster in a lab; the last worker is the one that is cut off, as is the client FAR."""
     workers = [f"w{number}" for number in range(scale.workers)]
@@ -102,16 +102,15 @@ def in_lab(
         }
         given: dict[str, Any] = {
             "plan": mixed,
-            "submitters": 4,
             "enter": lambda place: lab[FAR if place == _FAR_SUBMITTER else NEAR].enter(),
             "patience_s": lambda place: (
                 _FAR_PATIENCE_S if place == _FAR_SUBMITTER else settings.PATIENCE_S
             ),
-        } | load
+        }
         hurt = Primaries(cluster, random.Random(scale.seed))
         with scene_on(
             name, scale, cluster, hurt,
-            durable=durable, soon_s=soon_s, fleet=fleet, lease_ms=LEASE_MS, **given,
+            durable=durable, soon_s=soon_s, fleet=fleet, **given,
         ) as scene:  # fmt: skip
             yield scene, lab
 

@@ -6,15 +6,12 @@ Without a name: all but the huge ones. A name may be `small`, `middle`, `large` 
 from __future__ import annotations
 
 import logging
-import pkgutil
 import sys
 from collections import Counter
-from contextlib import closing
-from typing import Any
+from typing import TYPE_CHECKING
 
-from tests.explore.actors import install
-from tests.explore.explorer import Explorer, System, TooLarge, Violation
-from tests.explore.protocol import Fairlane
+from tests.explore.explorer import TooLarge, Violation
+from tests.explore.runs import explore
 from tests.explore.systems import (
     BY_NAME,
     DURABLES,
@@ -26,9 +23,12 @@ from tests.explore.systems import (
     SHARED,
     SMALL,
 )
-from tests.explore.world import World
 from tests.support.output import say
 from tests.support.servers import server_process
+
+if TYPE_CHECKING:
+    from tests.explore.explorer import System
+    from tests.support.servers.server_process import Server
 
 GROUPS = {
     "small": SMALL,
@@ -42,17 +42,6 @@ GROUPS = {
 }
 
 
-class Patch:
-    """setattr with pytest's words; this process ends afterwards."""
-
-    def setattr(self, target: Any, name: Any, value: Any = None) -> None:
-        if isinstance(target, str):
-            path, attribute = target.rsplit(".", 1)
-            setattr(pkgutil.resolve_name(path), attribute, name)
-        else:
-            setattr(target, name, value)
-
-
 def chosen(words: list[str]) -> list[System]:
     found: list[System] = []
     for word in words or [group for group in GROUPS if group != "huge"]:
@@ -63,16 +52,13 @@ def chosen(words: list[str]) -> list[System]:
     return found
 
 
-def explored(path: str, system: System, total: Counter[str], *, in_stream: bool) -> None:
-    protocol = (system.protocol or Fairlane)(in_stream=in_stream)
-    with closing(World(path, protocol)) as world:
-        install(protocol.library, Patch())
-        try:
-            report = Explorer(world, system).run()
-        except (Violation, TooLarge) as found:
-            total["violations"] += 1
-            say(f"VIOLATION {found}")
-            return
+def explored(server: Server, system: System, total: Counter[str], *, in_stream: bool) -> None:
+    try:
+        report = explore(server, system, in_stream=in_stream)
+    except (Violation, TooLarge) as found:
+        total["violations"] += 1
+        say(f"VIOLATION {found}")
+        return
     say(str(report))
     total.update(systems=1, states=report.states, steps=report.steps, ends=report.ends)
     total["seconds"] += round(report.seconds)
@@ -88,7 +74,7 @@ def main() -> int:
             if in_stream and some:
                 say("the small and middle ones again, with streams from the start:")
             for system in some:
-                explored(f"{server.folder}/redis.sock", system, total, in_stream=in_stream)
+                explored(server, system, total, in_stream=in_stream)
     say(
         f"{total['systems']} systems: {total['states']:,} states, {total['steps']:,} steps, "
         f"{total['ends']:,} ends, {total['violations']} violations, {total['seconds']} s"

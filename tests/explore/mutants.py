@@ -25,12 +25,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairlane.protocol.scripts import library
-from tests.explore.__main__ import Patch
-from tests.explore.actors import install
-from tests.explore.explorer import Explorer, TooLarge, Violation
-from tests.explore.protocol import Fairlane
+from tests.explore.explorer import TooLarge, Violation
+from tests.explore.runs import explore
 from tests.explore.systems import GATE
-from tests.explore.world import World
 from tests.support.output import say
 from tests.support.servers import server_process
 
@@ -229,11 +226,8 @@ def caught_by_explorer(root: Path) -> str:
     with server_process.run_server("single") as server:
         try:
             for system in GATE:
-                protocol = (system.protocol or Fairlane)(root)
-                install(protocol.library, Patch())
-                world = World(f"{server.folder}/redis.sock", protocol, patience_s=20)
-                with contextlib.closing(world), contextlib.suppress(TooLarge):
-                    Explorer(world, system).run()
+                with contextlib.suppress(TooLarge):
+                    explore(server, system, root, patience_s=20)
         except Violation as found:
             return found.system
         except (TimeoutError, RuntimeError, ConnectionError) as error:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
-from tests.explore.actors import Cast, install
-from tests.explore.explorer import Explorer, Report, System, Violation
+from tests.explore.actors import Cast
+from tests.explore.explorer import Explorer, System, Violation
 from tests.explore.mutants import Mutant, find
 from tests.explore.protocol import QUEUE, Facts, Fairlane
+from tests.explore.runs import explore, world_of
 from tests.explore.systems import BY_NAME, LOST, QUICK, SMALL, W1, producer
-from tests.explore.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,20 +22,6 @@ if TYPE_CHECKING:
     from tests.support.servers.server_process import Server
 
 pytestmark = pytest.mark.parametrize("redis_server", ["single"], indirect=True)
-
-
-def explore(
-    server: Server,
-    system: System,
-    monkeypatch: pytest.MonkeyPatch,
-    root: Path | None = None,
-    *,
-    in_stream: bool = False,
-) -> Report:
-    protocol = (system.protocol or Fairlane)(root, in_stream=in_stream)
-    with contextlib.closing(World(f"{server.folder}/redis.sock", protocol)) as world:
-        install(protocol.library, monkeypatch)
-        return Explorer(world, system).run()
 
 
 @pytest.mark.parametrize(
@@ -50,11 +35,10 @@ def explore(
 def test_a_small_system_holds_in_every_state(
     redis_server: Server,
     system: System,
-    monkeypatch: pytest.MonkeyPatch,
     in_stream: bool,
 ):
     """Every interleaving and every fault of its budget, on the real scripts."""
-    report = explore(redis_server, system, monkeypatch, in_stream=in_stream)
+    report = explore(redis_server, system, in_stream=in_stream)
     print(report)  # noqa: T201  how much was seen, for readers with -s
     assert report.states > 400
     assert report.ends > 100
@@ -62,30 +46,24 @@ def test_a_small_system_holds_in_every_state(
 
 @pytest.mark.parametrize("system", QUICK, ids=lambda system: system.name)
 def test_producers_requeues_shards_and_replicas_hold_in_every_state(
-    redis_server: Server, system: System, monkeypatch: pytest.MonkeyPatch
+    redis_server: Server, system: System
 ):
     """The quick ones; `make explore` runs the others, which are larger."""
-    report = explore(redis_server, system, monkeypatch)
+    report = explore(redis_server, system)
     print(report)  # noqa: T201  how much was seen, for a reader of -s
     assert report.ends > 0
 
 
-def test_a_system_is_the_same_at_every_exploration(
-    redis_server: Server, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_system_is_the_same_at_every_exploration(redis_server: Server):
     """Nothing of the server's own (clock, ids, counts) gets into a state."""
-    one, other = (explore(redis_server, SMALL[0], monkeypatch) for _ in range(2))
+    one, other = (explore(redis_server, SMALL[0]) for _ in range(2))
     assert (one.states, one.steps, one.ends) == (other.states, other.steps, other.ends)
 
 
-def test_leases_expire_while_their_workers_live(
-    redis_server: Server, monkeypatch: pytest.MonkeyPatch
-):
+def test_leases_expire_while_their_workers_live(redis_server: Server):
     """A test of the test: a worker's slice is taken away though it works, and it says so late."""
-    protocol = Fairlane()
     replies = set()
-    with contextlib.closing(World(f"{redis_server.folder}/redis.sock", protocol)) as world:
-        install(protocol.library, monkeypatch)
+    with world_of(redis_server, Fairlane()) as world:
         Explorer(world, BY_NAME["one worker"]).run()
         for stand in world.stands():
             for (doing, _), move in stand.moves.items():
@@ -120,7 +98,6 @@ def mutant(path: str, gone: str) -> Mutant:
 def test_the_explorer_sees_a_guard_taken_out(
     redis_server: Server,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     path: str,
     gone: str,
     system: str,
@@ -128,7 +105,7 @@ def test_the_explorer_sees_a_guard_taken_out(
     """All of them: make mutants."""
     root = mutant(path, gone).write(tmp_path)
     with pytest.raises(Violation):
-        explore(redis_server, BY_NAME[system], monkeypatch, root)
+        explore(redis_server, BY_NAME[system], root)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +136,6 @@ def test_the_explorer_sees_a_guard_taken_out(
 def test_the_explorer_sees_a_missing_action(
     redis_server: Server,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     script: str,
     old: str,
     new: str,
@@ -170,7 +146,7 @@ def test_the_explorer_sees_a_missing_action(
     changed = text.splitlines()[line - 1].replace(old, new)
     root = Mutant(script, line, "action", old, changed).write(tmp_path)
     with pytest.raises(Violation):
-        explore(redis_server, BY_NAME[system], monkeypatch, root)
+        explore(redis_server, BY_NAME[system], root)
 
 
 class NoAudit(Fairlane):
@@ -183,27 +159,23 @@ class NoAudit(Fairlane):
                 yield label, argument
 
 
-def test_without_the_audit_a_lost_pop_is_never_made_good(
-    redis_server: Server, monkeypatch: pytest.MonkeyPatch
-):
+def test_without_the_audit_a_lost_pop_is_never_made_good(redis_server: Server):
     """A test of the test: with the audit the end stays in reach ("a lost reply")."""
-    protocol = NoAudit()
     system = System("a lost reply", (producer(1), W1), LOST)
-    with contextlib.closing(World(f"{redis_server.folder}/redis.sock", protocol)) as world:
-        install(protocol.library, monkeypatch)
-        with pytest.raises(Violation, match="the end can't be reached") as found:
-            Explorer(world, system).run()
+    with (
+        world_of(redis_server, NoAudit()) as world,
+        pytest.raises(Violation, match="the end can't be reached") as found,
+    ):
+        Explorer(world, system).run()
     assert found.value.way[-1] == "lost reply of w:1 BRPOP"
 
 
 @pytest.mark.parametrize(("notes", "first"), [(True, "HSET"), (False, "acquire")])
 def test_a_note_is_a_step_of_its_own_where_an_actor_reads_it(
-    redis_server: Server, monkeypatch: pytest.MonkeyPatch, notes: bool, first: str
+    redis_server: Server, notes: bool, first: str
 ):
     """Elsewhere it would only multiply the states."""
-    protocol = Fairlane()
-    with contextlib.closing(World(f"{redis_server.folder}/redis.sock", protocol)) as world:
-        install(protocol.library, monkeypatch)
+    with world_of(redis_server, Fairlane()) as world:
         cast = Cast(world, notes=notes)
         popped = cast.after(cast.first(W1), (keys.lanes(QUEUE)[5], (b"r#0.7000001",)))
         assert popped.doing is not None

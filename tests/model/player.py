@@ -9,7 +9,7 @@ from fairlane.protocol import keys
 from tests.model.book import DAY_MS, Book, Copy, Logged
 from tests.model.view import compare, reads
 from tests.model.words import Disagreement, agree
-from tests.support.requests import with_policy
+from tests.support.requests import head_of, with_policy
 
 if TYPE_CHECKING:
     from tests.model.wire import Wire
@@ -58,15 +58,11 @@ def said(name: str, given: dict[str, Any]) -> dict[str, Any]:
     done, others = given["done"], given["others"]
     verdicts: list[Any] = [sub_id for sub_id, _, _ in done]
     for sub_id, attempt, body in done:
-        verdicts += (_head(sub_id, "d", attempt), body)
+        verdicts += (head_of(sub_id, "d", attempt), body)
     for sub_id, attempt, verdict, delay in others:
-        verdicts += (sub_id, verdict, delay, _head(sub_id, "x", attempt), f"why {verdict}")
+        verdicts += (sub_id, verdict, delay, head_of(sub_id, "x", attempt), f"why {verdict}")
     proof = {key: given[key] for key in ("k", "fence", "op", "keep")}
     return proof | {"done": len(done), "verdicts": verdicts}
-
-
-def _head(sub_id: bytes, status: str, attempt: int) -> str:
-    return f"{sub_id.rpartition(b'-')[2].decode()}:{status}:{attempt}:0:0"
 
 
 class Player:

@@ -231,7 +231,6 @@ class Lane:
         return self.request("enqueue", **with_policy(given | options))
 
     def start(self, bodies: list[bytes] | int, **options: Any) -> list[Tok]:
-        """Create the request and return its tokens."""
         reply = self.enqueue(bodies, **options)
         assert reply[0] == b"ok"
         return toks(reply[1])
@@ -273,7 +272,6 @@ class Lane:
         return held
 
     def take(self, token: Tok, **given: Any) -> Held:
-        """Show a token and expect a slice."""
         held = self.acquire(token, **given)
         assert held.word == "ok", held.reply
         return held
@@ -305,27 +303,10 @@ class Lane:
         given = {"k": held.k, "fence": held.fence, "op": held.op} | changed
         return str(self.request("extend", **given)[0].decode())
 
-    def reap(
-        self,
-        worker: str = "",
-        started: str = "",
-        k: str = "",
-        fence: str = "",
-        how: str = "",
-        missing: list[str] | None = None,
-        queue: str | None = None,
-    ) -> list[Any]:
-        """Take leases back."""
-        return self.request(
-            "reap",
-            queue=self.queue if queue is None else queue,
-            worker=worker,
-            started=started,
-            k=k,
-            fence=fence,
-            how=how,
-            missing=missing or [],
-        )
+    def reap(self, **given: Any) -> list[Any]:
+        """Takes leases back, by default those that have expired."""
+        usual = dict.fromkeys(("worker", "started", "k", "fence", "how"), "")
+        return self.request("reap", **{"queue": self.queue, "missing": []} | usual | given)
 
     def cancel(self, reason: str = "a person said so") -> list[Any]:
         return self.request("cancel", reason=reason)

@@ -137,8 +137,7 @@ class Running:
 
     def send_all(self, number: signal.Signals) -> None:
         """Signal the supervisor and its children: each is in a process group of its own."""
-        found = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text()
-        for pid in [self.pid, *map(int, found.split())]:
+        for pid in [self.pid, *children_of(self.pid)]:
             os.kill(pid, number)
 
     def wait(self) -> int:
@@ -256,6 +255,15 @@ def check_told_once(request: Request) -> None:
     assert sorted(int(head.partition(b":")[0]) for head in heads) == list(range(progress.total))
     assert progress.state == "done"
     assert (progress.done + progress.dead, progress.left) == (progress.total, 0)
+
+
+def children_of(pid: int) -> list[int]:
+    """Returns the child processes of a process; none if it is gone."""
+    try:
+        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    except OSError:
+        return []
+    return [int(word) for word in text.split()]
 
 
 def is_alive(pid: int) -> bool:
