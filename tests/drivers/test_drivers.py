@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 @pytest.mark.any_command
 @both
 def test_a_command_brings_redis_reply_undecoded(kind: str, redis_url: str):
-    """Bytes, numbers, None."""
     assert perform(kind, redis_url, Command(b"SET", "{a}:0", "x", "PX", 60_000)) == b"OK"
     assert perform(kind, redis_url, Command(b"GET", "{a}:0")) == b"x"
     assert perform(kind, redis_url, Command(b"GET", "none")) is None
@@ -56,7 +55,7 @@ def test_a_command_brings_redis_reply_undecoded(kind: str, redis_url: str):
 @pytest.mark.any_command
 @both
 def test_a_batch_brings_its_replies_in_order(kind: str, redis_url: str):
-    """Also when the server knows none of its scripts, and whatever slots its keys are in."""
+    """Also when the server has none of its scripts, and whatever slots its keys are in."""
     names = (keys.active("req"), keys.conf("req"))
     steps: list[Command | Call] = [
         Command(b"EXISTS", "a"),
@@ -73,7 +72,6 @@ def test_a_batch_brings_its_replies_in_order(kind: str, redis_url: str):
 @pytest.mark.any_command
 @both
 def test_an_error_in_a_batch_is_raised_and_the_line_stays_in_step(kind: str, lane: Lane):
-    """The next call gets its own reply."""
     url = lane.driver.url
     steps = [Command(b"EXISTS", "a"), Command(b"GET", lane.names[5]), Command(b"EXISTS", "b")]
     lane.client.zadd(lane.names[5], {"1-0": 1})
@@ -89,8 +87,6 @@ def test_an_error_in_a_batch_is_raised_and_the_line_stays_in_step(kind: str, lan
 
 @both
 def test_an_operation_may_handle_the_error_of_a_step(kind: str, redis_url: str):
-    """It is thrown where the step was yielded."""
-
     def operation():
         try:
             yield library().promote((keys.delayed("req"), *keys.lanes("req")), most=0)
@@ -108,8 +104,7 @@ def test_a_step_that_is_none_of_theirs_is_a_type_error(kind: str, redis_url: str
 
 
 @both
-def test_nobody_there_is_unreachable_and_named_without_the_password(kind: str):
-    """The message says where, and keeps the secret."""
+def test_a_port_without_a_server_is_unreachable_and_named_without_the_password(kind: str):
     with pytest.raises(RedisUnreachable, match=r"redis://:\*\*\*@127.0.0.1:1 ") as raised:
         perform(kind, "redis://:secret@127.0.0.1:1", Command(b"TIME"))
     assert "secret" not in str(raised.value)
@@ -117,9 +112,8 @@ def test_nobody_there_is_unreachable_and_named_without_the_password(kind: str):
 
 @both
 def test_a_wrong_password_is_unfit_and_not_repeated(kind: str, redis_server: Backend):
-    """Patience would not help."""
     scheme, _, rest = redis_server.url.partition("://")
-    url = f"{scheme}://nobody:wrong@{rest.rpartition('@')[2]}"
+    url = f"{scheme}://stranger:wrong@{rest.rpartition('@')[2]}"
     with pytest.raises(RedisUnfit, match="user and password"):
         perform(kind, url, Command(b"TIME"), patience_s=600)
 
@@ -127,14 +121,12 @@ def test_a_wrong_password_is_unfit_and_not_repeated(kind: str, redis_server: Bac
 @both
 @pytest.mark.parametrize("url", ["http://x", "x", "", "redis+sentinel://h:1"])
 def test_a_url_that_is_none_is_refused(kind: str, url: str):
-    """Before anything is connected."""
     with pytest.raises(InvalidArgument):
         perform(kind, url, Command(b"TIME"))
 
 
 @both
 def test_an_evicting_server_is_refused(kind: str, redis_url: str, redis_client: redis.Redis):
-    """It would lose work; the message says what to set."""
     redis_client.config_set("maxmemory-policy", "allkeys-lru")
     try:
         with pytest.raises(RedisUnfit, match="noeviction"):
@@ -145,7 +137,6 @@ def test_an_evicting_server_is_refused(kind: str, redis_url: str, redis_client: 
 
 @pytest.mark.parametrize("version", ["6.0.9", "6.2.20"])
 def test_a_server_too_old_is_refused_in_one_sentence(version: str):
-    """With the oldest versions that will do."""
     with pytest.raises(RedisUnfit) as refused:
         check_fitness(f"redis_version:{version}", "here")
     assert str(refused.value) == (
@@ -155,7 +146,6 @@ def test_a_server_too_old_is_refused_in_one_sentence(version: str):
 
 
 def test_a_server_is_spoken_with_by_its_mode():
-    """A 32-bit program is refused."""
     with pytest.raises(RedisUnfit, match="32-bit"):
         check_fitness("redis_version:7.0.15\r\narch_bits:32", "here")
     assert check_fitness(b"redis_version:7.0.0\r\nredis_mode:standalone", "here") is Dialect.SINGLE
@@ -168,8 +158,6 @@ def test_a_server_is_spoken_with_by_its_mode():
 def test_a_call_is_repeated_while_its_connection_is_killed(
     kind: str, redis_url: str, redis_client: redis.Redis
 ):
-    """The same words go again on a new connection; the operation does not notice."""
-
     def operation():
         yield Command(b"TIME")
         redis_client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
@@ -195,7 +183,7 @@ def test_a_demoted_primary_is_waited_for_and_then_named_unreachable(
     demoted = threading.Event()
 
     def operation() -> Operation[list[Any]]:
-        yield Command(b"TIME")  # the driver saw a primary; else it would refuse at once
+        yield Command(b"TIME")  # the driver saw a primary; else it would refuse immediately
         redis_client.execute_command("REPLICAOF", "127.0.0.1", "1")
         demoted.set()
         names = (keys.active("req"), keys.conf("req"))
@@ -229,7 +217,6 @@ def errors(client: redis.Redis) -> int:
 
 
 def test_one_driver_serves_many_threads(lane: Lane):
-    """Each call has a connection to itself."""
     driver, count = lane.driver, 8
 
     def work(name: str) -> None:
@@ -247,7 +234,6 @@ def test_one_driver_serves_many_threads(lane: Lane):
 
 @both
 def test_an_operation_that_subscribes_leaves_no_subscription(kind: str, redis_url: str, lane: Lane):
-    """Its connection is closed at the end, whatever the end was."""
     from fairlane.errors import WaitTimeout
     from fairlane.operations.control.completion import wait
 
@@ -270,12 +256,10 @@ def test_an_operation_that_subscribes_leaves_no_subscription(kind: str, redis_ur
     ],
 )
 def test_a_password_is_never_shown(url: str, shown: str):
-    """The rest of the URL is."""
     assert hide_secret(url) == shown
 
 
 def test_progress_by_both_drivers_is_the_same(redis_url: str, lane: Lane):
-    """One operation, two drivers."""
     lane.start(3)
     first, second = (run(kind, redis_url, request_state.progress("r1")) for kind in KINDS)
     assert first == second
@@ -297,8 +281,6 @@ def test_no_number_reaches_the_packing_of_a_command(*, whole: bool):
 
 @both
 def test_each_primary_can_be_asked_by_name(kind: str, redis_url: str, lane: Lane):
-    """Whatever the keys; one that is no primary is refused."""
-
     def ask() -> Any:
         nodes = yield Nodes()
         found = []
@@ -320,7 +302,7 @@ def test_each_primary_can_be_asked_by_name(kind: str, redis_url: str, lane: Lane
         run(kind, redis_url, once(OnNode(("127.0.0.1", 1), Command(b"PING"))))
 
 
-# ------------------------------------------------------------------ several tokens at once
+# ------------------------------------------------------------------ several tokens in one pop
 
 
 def push(client: redis.Redis, lane: int, *tokens: str) -> bytes:
@@ -335,7 +317,6 @@ def push(client: redis.Redis, lane: int, *tokens: str) -> bytes:
 def test_a_pop_brings_the_oldest_tokens_of_the_most_urgent_lane(
     kind: str, redis_url: str, redis_client: redis.Redis, *, in_batch: bool
 ):
-    """As many as were asked for."""
     push(redis_client, 9, "later")
     lane = push(redis_client, 3, "a", "b", "c")
 
@@ -380,7 +361,6 @@ def test_a_pop_that_does_not_wait_brings_as_many_as_wanted(
 
 @both
 def test_a_lenient_batch_has_errors_for_replies(kind: str, lane: Lane):
-    """As ours, each in its place; what stands beside them is there, too."""
     lane.client.zadd(lane.names[5], {"1-0": 1})
     one, other = (keys.request_hash(name) for name in ("a", "b"))
     steps = [Command(b"HLEN", one), Command(b"HLEN", lane.names[5]), Command(b"HLEN", other)]
@@ -392,7 +372,6 @@ def test_a_lenient_batch_has_errors_for_replies(kind: str, lane: Lane):
 @pytest.mark.any_command
 @both
 def test_a_forgotten_script_of_a_lenient_batch_has_its_error_for_a_reply(kind: str, lane: Lane):
-    """The server knows no script; those beside it have theirs."""
     lane.client.set(lane.names[2], "text")  # req:{id}, that is a hash
     sound = keys.request_keys("another")
     lane.client.script_flush()
@@ -405,7 +384,6 @@ def test_a_forgotten_script_of_a_lenient_batch_has_its_error_for_a_reply(kind: s
 @pytest.mark.any_command
 @both
 def test_a_large_batch_is_sent_in_pieces(kind: str, redis_url: str, redis_client: redis.Redis):
-    """And its replies come in order."""
     steps = [Command(b"SET", f"{{a}}:{i}", "x" * 5000, "PX", 60_000) for i in range(40)]
     steps += [Command(b"STRLEN", f"{{a}}:{i}") for i in range(40)]
     assert perform(kind, redis_url, Batch(steps)) == [b"OK"] * 40 + [5000] * 40
@@ -449,8 +427,6 @@ def test_an_operation_runs_while_the_handler_does(kind: str, redis_url: str):
 @pytest.mark.any_command
 @both
 def test_an_error_beside_a_handler_does_not_take_its_outcome_along(kind: str, redis_url: str):
-    """Both are told."""
-
     def meanwhile() -> Operation[Any]:
         yield Command(b"EXISTS", "a")
         raise RedisUnreachable("no answer")
@@ -460,9 +436,7 @@ def test_an_error_beside_a_handler_does_not_take_its_outcome_along(kind: str, re
 
 
 @both
-def test_what_a_handlers_runner_raises_is_raised_at_once(kind: str, redis_url: str):
-    """Whatever goes on beside it, which is told that the handler is back."""
-
+def test_what_a_handlers_runner_raises_is_raised_immediately(kind: str, redis_url: str):
     def meanwhile() -> Operation[Any]:
         yield UntilHandled(20)
 
@@ -475,5 +449,4 @@ def test_what_a_handlers_runner_raises_is_raised_at_once(kind: str, redis_url: s
 
 @both
 def test_without_an_operation_beside_it_a_bunch_is_just_handled(kind: str, redis_url: str):
-    """In no other thread."""
     assert beside(kind, redis_url, None, lambda: "done") == Handled("done")

@@ -47,7 +47,6 @@ class Starting(FakeServer):
     ids=["one step", "a batch"],
 )
 def test_a_server_that_loads_is_waited_for(kind: str, step: Any, act: Callable[..., Actor]):
-    """As any later call waits for it."""
     with contextlib.closing(Starting()) as server:
         assert act(kind, server).run(once(step)) in (1, [1])
         assert server.times(b"INFO") == Starting.refusals + 1
@@ -94,7 +93,6 @@ def test_a_server_that_is_not_there_yet_is_waited_for(
 
 @both
 def test_patience_is_not_spent_twice(kind: str):
-    """The first contact and the call that waits for it have one patience together."""
     (port,) = free_ports(1)
     began = time.monotonic()
     with pytest.raises(RedisUnreachable):
@@ -105,7 +103,6 @@ def test_patience_is_not_spent_twice(kind: str):
 @both
 @pytest.mark.parametrize("step", [Command(b"GET", b"a"), Batch([Command(b"GET", b"a")])])
 def test_a_host_without_an_address_is_a_mistake(kind: str, step: Any):
-    """It is mistyped; no patience helps."""
     began = time.monotonic()
     with pytest.raises(RedisUnreachable, match="does not answer"):
         perform(kind, "redis://nowhere.invalid:6379", step, patience_s=LONG_S)
@@ -115,7 +112,6 @@ def test_a_host_without_an_address_is_a_mistake(kind: str, step: Any):
 @both
 @pytest.mark.parametrize("url", ["redis://:wrong@{}", "redis+cluster://{}"])
 def test_a_wrong_password_and_no_cluster_are_mistakes(kind: str, url: str):
-    """The server answers, and it will answer the same."""
     began = time.monotonic()
     with run_server("single") as server, pytest.raises(FairlaneError) as raised:
         perform(
@@ -127,7 +123,6 @@ def test_a_wrong_password_and_no_cluster_are_mistakes(kind: str, url: str):
 
 @both
 def test_a_check_makes_one_try_unless_it_has_patience(kind: str, act: Callable[..., Actor]):
-    """The command line reports immediately that Redis is off."""
     with contextlib.closing(Starting()) as server:
         actor = act(kind, server, patience_s=LONG_S)
         with pytest.raises(RedisUnreachable, match="does not answer"):
@@ -139,7 +134,6 @@ def test_a_check_makes_one_try_unless_it_has_patience(kind: str, act: Callable[.
 
 @both
 def test_a_driver_that_gives_up_waits_no_longer(kind: str, act: Callable[..., Actor]):
-    """A worker drains while its Redis is away."""
     with fake_servers(1) as (server,):
         actor = act(kind, server, patience_s=LONG_S)
         actor.driver.give_up = lambda: True

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ON_SINGLE = pytest.mark.parametrize("redis_server", backends.one(), indirect=True)
 
 
-def test_each_is_made_once_and_in_their_order_whoever_asks_for_which():
+def test_each_is_made_once_and_in_their_order_whichever_is_read_first():
     made: list[int] = []
 
     def makes() -> Iterator[Command]:

@@ -44,7 +44,7 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
 
 @both
 @pytest.mark.parametrize("write", WRITES)
-def test_a_write_is_refused_at_once(kind: str, write: str, pair: Pair):
+def test_a_write_is_refused_immediately(kind: str, write: str, pair: Pair):
     """However patient the caller is: it is no failover."""
     before = clock.mono_s()
     with pytest.raises(RedisUnfit, match=SENTENCE):
@@ -93,5 +93,4 @@ def test_the_command_line_reads_a_replica_and_does_not_write_to_it(pair: Pair, t
     ],
 )
 def test_only_a_plain_url_names_a_replica(role: str, url: str, found: bool):
-    """The others find the primary again."""
     assert fitness.names_replica(f"redis_version:7.0.0\r\nrole:{role}\r\n", url) is found

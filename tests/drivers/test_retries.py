@@ -57,10 +57,9 @@ def test_what_a_cluster_or_a_failover_says_is_waited_out(kind: str, error: str, 
 
 @pytest.mark.any_command
 @both
-def test_what_is_wrong_for_good_is_said_at_once(
+def test_what_is_wrong_for_good_is_not_repeated(
     kind: str, redis_url: str, redis_client: redis.Redis
 ):
-    """It is not sent a second time."""
     with pytest.raises(RedisUnfit, match="WRONGTYPE"):
         perform(kind, redis_url, refusing("WRONGTYPE for good"), patience_s=20)
     assert redis_client.get("{a}:asked") == b"1"
@@ -91,7 +90,7 @@ def blocked(client: redis.Redis) -> list[str]:
 
 
 @pytest.fixture
-def silent() -> Iterator[server_process.Server]:
+def stopped() -> Iterator[server_process.Server]:
     """A server that is there and says nothing: connections stand, and no reply comes."""
     with server_process.run_server("single") as server:
         yield server
@@ -100,18 +99,20 @@ def silent() -> Iterator[server_process.Server]:
 
 @pytest.mark.server
 @both
-def test_a_server_that_falls_silent_holds_nobody_for_ever(kind: str, silent: server_process.Server):
+def test_a_server_that_stops_answering_holds_up_no_call_for_ever(
+    kind: str, stopped: server_process.Server
+):
     """Neither a blocking pop nor a call; and when it speaks again, the next one is answered."""
     pop = Command(b"BRPOP", LANE, 1)
-    assert perform(kind, silent.url, pop, patience_s=0, timeout_s=5) is None
-    os.kill(silent.pid, signal.SIGSTOP)
+    assert perform(kind, stopped.url, pop, patience_s=0, timeout_s=5) is None
+    os.kill(stopped.pid, signal.SIGSTOP)
     for step in (pop, Command(b"TIME")):
         with pytest.raises(RedisUnreachable, match="does not answer"):
-            perform(kind, silent.url, step, patience_s=0, timeout_s=0.5)
-    os.kill(silent.pid, signal.SIGCONT)
-    assert perform(kind, silent.url, pop, patience_s=0, timeout_s=5) is None
+            perform(kind, stopped.url, step, patience_s=0, timeout_s=0.5)
+    os.kill(stopped.pid, signal.SIGCONT)
+    assert perform(kind, stopped.url, pop, patience_s=0, timeout_s=5) is None
 
 
 def test_a_pop_ends_before_its_connection_is_given_up():
-    """Else every idle pop would look like a server that fell silent."""
+    """Otherwise every idle pop would look like a server that stopped answering."""
     assert 0 < 2 * settings.BLOCK_MS / 1000 < settings.SOCKET_TIMEOUT_S

@@ -137,7 +137,6 @@ def test_no_mistyped_url_shows_a_part_of_its_password(kind: str, caplog: pytest.
 
 
 def test_there_are_enough_mistyped_urls():
-    """And most of them can't be read, so this is not about those that can."""
     unread = 0
     for url in URLS:
         with contextlib.suppress(FairlaneError):
@@ -149,7 +148,6 @@ def test_there_are_enough_mistyped_urls():
 
 
 def test_what_is_no_text_is_not_shown():
-    """A URL as bytes has a password, too."""
     with pytest.raises(FairlaneError) as raised:
         resolve_url(b"redis://u:TOPSECRET@127.0.0.1:1")  # type: ignore[arg-type]
     assert not leaks(f"{raised.value} {raised.value!r}")
@@ -178,7 +176,6 @@ def test_what_workers_are_given_shows_no_url(kind: type):
     ],
 )
 def test_what_is_wrong_is_still_shown(url: str, what: str):
-    """As far as it can't be a part of a password."""
     with pytest.raises(InvalidArgument) as raised:
         urls.read(url)
     assert what in str(raised.value)

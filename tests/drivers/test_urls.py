@@ -40,17 +40,14 @@ def test_a_password_is_decoded_everywhere_as_redis_py_does(text: str, end: str):
 
 
 def test_a_password_may_stand_without_a_user():
-    """As older servers have it."""
     assert read("redis+cluster://:p@a:1").options == {"password": "p"}
 
 
 def test_an_address_may_be_of_version_six():
-    """Its brackets belong to the URL."""
     assert read("redis+cluster://[::1]:7000,b:1").hosts == (("::1", 7000), ("b", 1))
 
 
 def test_the_sentinels_have_credentials_of_their_own():
-    """Not those of the servers they watch."""
     found = read("redis+sentinel://u:p@a:1/m?sentinel_username=s&sentinel_password=q")
     assert dict(found.guards) == {"username": "s", "password": "q"}
     assert found.options == {"username": "u", "password": "p"}
@@ -97,8 +94,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("url", REFUSED)
-def test_a_url_that_cannot_be_read_is_refused_at_once(url: str):
-    """Before anything is connected; the sentence shows what is expected."""
+def test_a_url_that_cannot_be_read_is_refused_before_a_connection(url: str):
     with pytest.raises(InvalidArgument) as raised:
         Servers(url, 1.0)
     assert REFUSED[url] in str(raised.value)
@@ -144,7 +140,7 @@ def test_a_password_of_any_shape_is_hidden(secret: Secret):
     assert hide_secret(secret.url) == secret.shown
 
 
-# Where nobody listens; TOP and SECRET are each a part of the password.
+# Where no server listens; TOP and SECRET are each a part of the password.
 NOWHERE = [
     "redis://u:TOP%40SECRET@127.0.0.1:1/0",
     "redis://u:TOP@SECRET@127.0.0.1:1/0",
@@ -172,7 +168,6 @@ NOWHERE = [
 @pytest.mark.parametrize("url", NOWHERE)
 @both
 def test_no_error_and_no_repr_shows_any_of_the_password(kind: str, url: str):
-    """What is said about a server that can't be reached, or a URL that can't be read."""
     said = []
     try:
         if kind == "sync":

@@ -23,7 +23,6 @@ def take_all(lane: Lane, tokens: list[Tok], **given: Any) -> list[Held]:
 
 
 def test_acquire_brings_fence_policy_and_bodies(lane: Lane):
-    """All a worker must know comes with the slice."""
     bodies = [b"0" * 600, b"1" * 600]
     (token,) = lane.start(bodies, limit=1, attempts=4, priority=9)
     lane.later(50)
@@ -37,7 +36,6 @@ def test_acquire_brings_fence_policy_and_bodies(lane: Lane):
 
 @pytest.mark.parametrize("size", [3, 900], ids=["few", "stream"])
 def test_acquire_says_how_many_have_not_been_delivered(lane: Lane, size: int):
-    """A worker that knows it takes many tokens of requests that end with their slice."""
     (token,) = lane.start([b"a" * size, b"b" * size, b"c" * size], limit=1)
     first = lane.take(token, count=2)
     assert (len(first.bodies), first.policy[9]) == (2, 1)
@@ -69,7 +67,6 @@ def test_a_permit_above_the_limit_is_refused_busy(lane: Lane):
 
 
 def test_fences_grow(lane: Lane):
-    """A later holder has a higher number than any before."""
     tokens = lane.start(12, limit=2)
     fences = []
     while tokens:
@@ -108,7 +105,6 @@ def test_fences_grow_whatever_the_clock_does(lane: Lane):
 
 
 def test_permits_rotate(lane: Lane):
-    """With one token a completed slice brings the next: a request's tokens go to the lane's end."""
     (token,) = lane.start(4, limit=1)
     seen = []
     for left in (3, 2, 1):
@@ -134,20 +130,18 @@ def test_a_slice_is_the_permits_share_of_what_is_ready(
 
 
 def test_the_share_is_counted_again_at_each_acquire(lane: Lane):
-    """Ten bodies, three permits: 4, 2, 2; the rest stays for who is first to come back."""
     tokens = lane.start(10)
     assert [len(lane.take(token).entries) for token in tokens] == [4, 2, 2]
 
 
 def test_a_worker_may_ask_for_less(lane: Lane):
-    """The slice's size in time is the worker's: it asks for a count."""
     (token,) = lane.start(10, limit=1)
     assert lane.take(token, count=3).bodies == [b"b0", b"b1", b"b2"]
 
 
 @pytest.mark.parametrize(("size", "most"), [(200_000, 21), (MIB, 4)])
 def test_the_bytes_of_a_slice_are_bounded(lane: Lane, size: int, most: int):
-    """About 4 MiB (and one bite of 1 MiB) come at once, however many fit the count."""
+    """About 4 MiB (and one bite of 1 MiB) come in one call, however many fit the count."""
     each = MIB // size or 1
     (token,) = lane.start([b"x" * size] * each, limit=1, open_ms=HOUR)
     chunks = 40 // each
@@ -160,7 +154,6 @@ def test_the_bytes_of_a_slice_are_bounded(lane: Lane, size: int, most: int):
 
 
 def test_a_single_large_body_does_not_shrink_a_slice_to_nothing(lane: Lane):
-    """Small bodies beside a large one still come many at a time."""
     (token,) = lane.start([b"x" * MIB] + [b"small"] * 99, limit=1)
     assert len(lane.take(token).entries) == 100
 
@@ -190,15 +183,13 @@ def test_acquire_twice_with_one_op_renews_the_deadline(lane: Lane):
 
 
 def test_acquire_twice_after_a_part_was_settled_brings_the_rest(lane: Lane):
-    """What is settled is not handed out again."""
     (token,) = lane.start(4, limit=1)
     held = lane.take(token, op="ab")
     lane.complete(held, held.ids[:3], keep=True)
     assert lane.take(token, op="ab").bodies == [b"b3"]
 
 
-def test_acquire_twice_of_a_retry_tells_its_attempt(lane: Lane):
-    """The second answer must not say that it is the first attempt."""
+def test_acquire_twice_of_a_retry_reports_its_attempt(lane: Lane):
     (token,) = lane.start(1)
     held = lane.take(token)
     reply = lane.complete(held, others=[(held.ids[0], "retry", 0)])
@@ -208,7 +199,6 @@ def test_acquire_twice_of_a_retry_tells_its_attempt(lane: Lane):
 
 
 def test_a_token_is_good_for_one_op_only(lane: Lane):
-    """A doubled token costs a stale acquire, and nothing is written."""
     tokens = lane.start(6)
     lane.take(tokens[0])
     with lane.unchanged():
@@ -216,7 +206,6 @@ def test_a_token_is_good_for_one_op_only(lane: Lane):
 
 
 def test_a_token_of_an_older_generation_is_stale(lane: Lane):
-    """After its permit was queued again, the first token is worth nothing."""
     (first,) = lane.start(2, limit=1)
     reply = lane.complete(lane.take(first, count=1))
     with lane.unchanged():
@@ -227,8 +216,7 @@ def test_a_token_of_an_older_generation_is_stale(lane: Lane):
 @pytest.mark.parametrize(
     "token", [Tok(5, "99", "1"), Tok(5, "x", "1"), Tok(5, "0", ""), Tok(5, "", "")]
 )
-def test_a_token_nobody_made_is_stale(lane: Lane, token: Tok):
-    """And nothing is written."""
+def test_a_token_that_was_never_made_is_stale(lane: Lane, token: Tok):
     lane.start(6)
     with lane.unchanged():
         assert lane.acquire(token).word == "stale"
@@ -255,7 +243,6 @@ def test_a_refusal_parks_the_permit_and_mints(lane: Lane):
 
 
 def test_a_refused_token_can_not_be_shown_again(lane: Lane):
-    """Its permit has a new generation: a repeat is stale."""
     sleeper = sleeper_of(lane)
     assert lane.acquire(sleeper).word == "empty"
     assert lane.acquire(sleeper).word == "stale"

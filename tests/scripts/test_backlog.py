@@ -54,13 +54,12 @@ def forget(lane: Lane) -> None:
 
 
 def test_without_a_bound_there_is_room_for_everything_and_nothing_is_counted(lane: Lane):
-    """The queue costs what it cost."""
     assert admit(lane, "r1", 1, 10**9) == [b"ok"]
     assert set(lane.dump()) == {ACTIVE}
 
 
 def test_a_chunk_of_a_request_that_is_over_takes_no_room(lane: Lane):
-    """Nobody would ever give it back; its append will hear that the request has ended."""
+    """Its room would never be given back, because its append reports the end."""
     set_bound(lane, 10)
     reply = lane.call("admit", (*BOUND, ACTIVE), id="over", chunk=2, count=4, pause=SECOND)
     assert (reply, waiting(lane), loads(lane)) == ([b"ok"], 0, {})
@@ -97,7 +96,6 @@ def test_where_nothing_waits_even_a_chunk_above_the_bound_goes_in(lane: Lane):
 
 
 def test_one_refusal_a_second_asks_for_a_recount(lane: Lane):
-    """However many producers are refused."""
     set_bound(lane, 1)
     admit(lane, "r1", 1, 1)
     assert [admit(lane, "r2", 1, 1)[3] for _ in range(3)] == [1, 0, 0]
@@ -122,7 +120,6 @@ def test_a_recount_that_lies_ahead_keeps_no_refusal_from_the_next(lane: Lane):
 
 
 def test_a_report_makes_room(lane: Lane):
-    """What is settled waits no more."""
     set_bound(lane, 10)
     admit(lane, "r1", 1, 6)
     admit(lane, "r2", 1, 4)
@@ -141,14 +138,12 @@ def test_a_report_that_is_older_than_a_chunk_does_not_forget_the_chunk(lane: Lan
 
 
 def test_the_same_report_twice_is_one_report(lane: Lane):
-    """And an older one behind it is healed by the next."""
     set_bound(lane, 100)
     admit(lane, "r1", 1, 10)
     assert [report(lane, ("r1", 1, 10, n)) for n in (4, 4, 2, 9, 10, 10)] == [6, 6, 8, 1, 0, 0]
 
 
 def test_a_request_that_ran_before_there_was_a_bound_counts_from_its_next_report(lane: Lane):
-    """Also when a chunk of it was admitted meanwhile."""
     set_bound(lane, 100)
     lane.client.zadd(ACTIVE, {"r1": 1, "r2": 1})
     admit(lane, "r2", 3, 7)
@@ -157,7 +152,6 @@ def test_a_request_that_ran_before_there_was_a_bound_counts_from_its_next_report
 
 
 def test_what_is_not_in_active_counts_no_more(lane: Lane):
-    """A report of it takes it out."""
     set_bound(lane, 100)
     admit(lane, "r1", 1, 10)
     lane.client.zrem(ACTIVE, "r1")
@@ -167,7 +161,6 @@ def test_what_is_not_in_active_counts_no_more(lane: Lane):
 
 
 def test_a_wrong_report_never_makes_the_sum_negative(lane: Lane):
-    """More settled than there are counts as none waiting."""
     set_bound(lane, 100)
     admit(lane, "r1", 1, 10)
     admit(lane, "r2", 1, 10)
@@ -176,7 +169,6 @@ def test_a_wrong_report_never_makes_the_sum_negative(lane: Lane):
 
 
 def test_without_a_bound_a_report_counts_nothing(lane: Lane):
-    """The leader need not know."""
     lane.client.zadd(ACTIVE, {"r1": 1})
     assert report(lane, ("r1", 1, 10, 3)) == 0
     assert loads(lane) == {}
@@ -186,7 +178,6 @@ def test_without_a_bound_a_report_counts_nothing(lane: Lane):
 
 
 def test_the_bound_may_be_raised_and_lowered(lane: Lane):
-    """What waits stays counted."""
     set_bound(lane, 10)
     admit(lane, "r1", 1, 10)
     set_bound(lane, 5)
@@ -197,7 +188,6 @@ def test_the_bound_may_be_raised_and_lowered(lane: Lane):
 
 
 def test_without_a_bound_what_was_counted_is_forgotten(lane: Lane):
-    """Twice is once."""
     set_bound(lane, 10)
     admit(lane, "r1", 1, 10)
     admit(lane, "r2", 1, 1)
@@ -220,8 +210,7 @@ def drop(lane: Lane, request_id: str, seen: int) -> int:
     return int(lane.call("drop_active", names, id=request_id, seen=seen, gone="1", most=10))
 
 
-def test_an_ended_request_makes_room_at_once(lane: Lane):
-    """Once, however often it is logged."""
+def test_an_ended_request_makes_room_immediately(lane: Lane):
     set_bound(lane, 10)
     admit(lane, "r1", 1, 6)
     admit(lane, "r2", 1, 4)
@@ -240,7 +229,6 @@ def test_a_new_life_of_an_id_is_not_taken_out_by_the_old_ending(lane: Lane):
 
 
 def test_a_dropped_intent_makes_room(lane: Lane):
-    """Only if it is still the one that was looked at."""
     set_bound(lane, 10)
     admit(lane, "r1", 1, 6)
     assert drop(lane, "r1", lane.now + 1) == 0
@@ -252,8 +240,7 @@ def test_a_dropped_intent_makes_room(lane: Lane):
 # ------------------------------------------------------------------ malformed, full
 
 
-def test_a_full_redis_admits_nobody_and_is_drained_all_the_same(lane: Lane):
-    """report, retire, drop and the bound itself go on."""
+def test_a_full_redis_admits_no_request_and_is_drained_all_the_same(lane: Lane):
     set_bound(lane, 10)
     admit(lane, "r1", 1, 6)
     admit(lane, "r2", 1, 4)

@@ -10,12 +10,11 @@ if TYPE_CHECKING:
     import redis
 
 
-def test_cancel_ends_a_request_that_nobody_holds(lane: Lane, redis_client: redis.Redis):
-    """One publish, all counted cancelled, and only the tombstone is left, with a TTL."""
+def test_cancel_ends_a_request_without_leases(lane: Lane, redis_client: redis.Redis):
     lane.start(6)
-    with listening(redis_client, "done:{r1}") as heard:
+    with listening(redis_client, "done:{r1}") as published:
         word, summary = lane.cancel("enough")
-        assert heard() == [b"cancelled"]
+        assert published() == [b"cancelled"]
     assert word == b"ended"
     assert (summary[0], summary[2:6], summary[8]) == (b"cancelled", [6, 0, 0, 6], b"enough")
     stored = lane.dump()
@@ -26,21 +25,19 @@ def test_cancel_ends_a_request_that_nobody_holds(lane: Lane, redis_client: redis
 def test_cancel_of_a_held_request_is_ended_by_the_last_complete(
     lane: Lane, redis_client: redis.Redis
 ):
-    """The slices that run are done; what nobody holds is counted cancelled."""
     tokens = lane.start(9)
     first, second = lane.take(tokens[0]), lane.take(tokens[1])
-    with listening(redis_client, "done:{r1}") as heard:
+    with listening(redis_client, "done:{r1}") as published:
         assert lane.cancel() == [b"ok", []]
         assert lane.hash()["state"] == "cancelling"
         assert lane.complete(first)[:1] == [b"ok"]
-        assert heard() == []
+        assert published() == []
         word, summary = lane.complete(second)
-        assert heard() == [b"cancelled"]
+        assert published() == [b"cancelled"]
     assert (word, summary[2:6]) == (b"ended", [9, 5, 0, 4])
 
 
 def test_cancel_mints_no_tokens_any_more(lane: Lane):
-    """Neither a completion nor a retry nor a reap brings one."""
     tokens = lane.start(9)
     first, second = lane.take(tokens[0]), lane.take(tokens[1])
     third = lane.take(tokens[2])
@@ -54,7 +51,6 @@ def test_cancel_mints_no_tokens_any_more(lane: Lane):
 
 
 def test_cancel_twice_keeps_the_first_reason(lane: Lane):
-    """And says the same again."""
     tokens = lane.start(9)
     held = lane.take(tokens[0])
     lane.cancel("first")
@@ -65,13 +61,11 @@ def test_cancel_twice_keeps_the_first_reason(lane: Lane):
 
 
 def test_cancel_of_an_open_request_does_not_count_the_open_one(lane: Lane):
-    """The +1 of the counter is no sub-request."""
     lane.start(2, open_ms=HOUR)
     assert lane.cancel()[1][2:6] == [2, 0, 0, 2]
 
 
 def test_cancel_counts_what_waits_for_a_retry(lane: Lane):
-    """A sub-request in `retry` is neither done nor dead."""
     (token,) = lane.start(3, limit=1)
     held = lane.take(token)
     lane.complete(held, held.ids[:1], [(held.ids[1], "retry", 9_000)])
@@ -79,7 +73,6 @@ def test_cancel_counts_what_waits_for_a_retry(lane: Lane):
 
 
 def test_a_chunk_that_comes_while_cancelling_is_refused(lane: Lane):
-    """The reply says that the request is being cancelled, and nothing is added."""
     tokens = lane.start(6, open_ms=HOUR)
     held = lane.take(tokens[0])
     lane.cancel()
@@ -90,7 +83,6 @@ def test_a_chunk_that_comes_while_cancelling_is_refused(lane: Lane):
 
 
 def test_a_keep_while_cancelling_keeps_the_slice(lane: Lane):
-    """The holder ends in its own time."""
     (token,) = lane.start(4, limit=1)
     held = lane.take(token, count=3)
     lane.cancel()
@@ -99,7 +91,6 @@ def test_a_keep_while_cancelling_keeps_the_slice(lane: Lane):
 
 
 def test_a_sleeper_is_parked_by_cancel(lane: Lane):
-    """Its token is stale; nothing sleeps on in a request that is ending."""
     first, second = lane.start(2, limit=2)
     one, two = lane.take(first), lane.take(second)
     (sleeper,) = toks(lane.complete(one, others=[(one.ids[0], "retry", 5_000)])[2])

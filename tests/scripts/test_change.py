@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 
 def test_a_paused_request_starts_nothing_and_goes_on_after_resume(lane: Lane):
-    """Its tokens are stale; as many come back as there is room and work for."""
     tokens = lane.start(9)
     assert lane.pause() == [b"ok", b"paused", []]
     assert lane.hash()["state"] == "paused"
@@ -31,7 +30,6 @@ def test_a_paused_request_starts_nothing_and_goes_on_after_resume(lane: Lane):
 
 
 def test_what_is_held_while_paused_ends_as_ever(lane: Lane):
-    """extend does not ask it to stop, its result counts, and no token comes of it."""
     held = lane.take(lane.start(9)[0])
     lane.pause()
     assert lane.extend(held) == "ok"
@@ -42,18 +40,17 @@ def test_what_is_held_while_paused_ends_as_ever(lane: Lane):
 
 
 def test_a_paused_request_ends_when_nothing_is_left(lane: Lane, redis_client: redis.Redis):
-    """It is done, once."""
     (token,) = lane.start(2, limit=1)
     held = lane.take(token)
     lane.pause()
-    with listening(redis_client, "done:{r1}") as heard:
+    with listening(redis_client, "done:{r1}") as published:
         word, summary = lane.complete(held)
-        assert heard() == [b"done"]
+        assert published() == [b"done"]
     assert (word, summary[0], summary[2:6]) == (b"ended", b"done", [2, 2, 0, 0])
 
 
 def test_pause_and_resume_twice_are_once(lane: Lane):
-    """The second resume tells the tokens again: the first answer may have been lost."""
+    """The second resume returns the tokens again, because the first reply may be lost."""
     lane.start(9)
     assert lane.resume()[:2] == [b"ok", b"active"]
     lane.pause()
@@ -66,7 +63,6 @@ def test_pause_and_resume_twice_are_once(lane: Lane):
 
 
 def test_a_retry_that_comes_due_while_paused_waits_for_resume(lane: Lane):
-    """Its sleeper is parked; resume brings it back, due at once when its time has passed."""
     (token,) = lane.start(1)
     held = lane.take(token)
     (sleeper,) = toks(lane.complete(held, others=[(held.ids[0], "retry", 5_000)])[2])
@@ -81,7 +77,6 @@ def test_a_retry_that_comes_due_while_paused_waits_for_resume(lane: Lane):
 
 
 def test_chunks_and_the_seal_come_while_paused(lane: Lane):
-    """They are stored, and run after resume."""
     lane.start(2, open_ms=HOUR)
     lane.pause()
     assert lane.append(4, chunk=2) == [b"ok", []]
@@ -91,14 +86,12 @@ def test_chunks_and_the_seal_come_while_paused(lane: Lane):
 
 
 def test_an_empty_request_ends_by_its_seal_though_paused(lane: Lane):
-    """Nothing is left of it."""
     lane.start(0, open_ms=HOUR)
     lane.pause()
     assert lane.seal()[0] == b"ended"
 
 
 def test_cancel_ends_a_paused_request(lane: Lane):
-    """And neither pause nor resume brings back what is cancelled."""
     held = lane.take(lane.start(9)[0])
     lane.pause()
     assert lane.cancel("enough") == [b"ok", []]
@@ -109,7 +102,6 @@ def test_cancel_ends_a_paused_request(lane: Lane):
 
 
 def test_the_deadline_passes_while_paused(lane: Lane):
-    """What waits is dead."""
     lane.start(3, deadline_ms=MINUTE)
     lane.pause()
     lane.later(MINUTE)
@@ -118,7 +110,6 @@ def test_the_deadline_passes_while_paused(lane: Lane):
 
 
 def test_what_expires_is_neither_paused_nor_resumed(lane: Lane):
-    """Resumed late, it starts nothing."""
     held = lane.take(lane.start(9, deadline_ms=20_000)[0])
     lane.pause()
     lane.later(20_000)
@@ -131,7 +122,6 @@ def test_what_expires_is_neither_paused_nor_resumed(lane: Lane):
 
 
 def test_a_paused_request_whose_producer_is_gone_is_abandoned(lane: Lane):
-    """As an active one."""
     lane.start(2, open_ms=HOUR)
     lane.pause()
     lane.later(HOUR + 1)
@@ -140,7 +130,6 @@ def test_a_paused_request_whose_producer_is_gone_is_abandoned(lane: Lane):
 
 
 def test_a_lease_that_dies_while_paused_waits_for_resume(lane: Lane):
-    """Its sub-requests are taken back; nothing is minted for them."""
     (token,) = lane.start(2, limit=1)
     lane.take(token)
     lane.pause()
@@ -153,8 +142,7 @@ def test_a_lease_that_dies_while_paused_waits_for_resume(lane: Lane):
 # ------------------------------------------------------------------ set_limit
 
 
-def test_a_raised_limit_mints_at_once(lane: Lane):
-    """Two more workers may come."""
+def test_a_raised_limit_mints_immediately(lane: Lane):
     lane.start(9, limit=1)
     word, more = lane.set_limit(3)
     assert (word, len(toks(more)), lane.number("limit")) == (b"ok", 2, 3)
@@ -169,7 +157,6 @@ def test_a_lowered_limit_parks_the_newest_tokens(lane: Lane):
 
 
 def test_what_is_held_above_a_lowered_limit_drains(lane: Lane):
-    """Each release leaves for good, until there is room below the limit again."""
     held = [lane.take(token, count=1) for token in lane.start(12, limit=4)]
     assert lane.set_limit(1) == [b"ok", []]
     assert [lane.complete(one)[2] for one in held[:3]] == [[], [], []]
@@ -204,7 +191,6 @@ def test_permits_that_left_come_back_when_the_limit_does(lane: Lane):
 
 
 def test_the_limit_falls_below_a_sleeper(lane: Lane):
-    """It sleeps on under another number."""
     one, two = (lane.take(token) for token in lane.start(2, limit=2))
     (sleeper,) = toks(lane.complete(two, others=[(two.ids[0], "retry", 5_000)])[2])
     assert sleeper.k == "1"
@@ -215,7 +201,6 @@ def test_the_limit_falls_below_a_sleeper(lane: Lane):
 
 
 def test_set_limit_twice_is_once(lane: Lane):
-    """The same again changes nothing and tells the tokens again."""
     lane.start(9, limit=1)
     first = toks(lane.set_limit(3)[1])
     with lane.unchanged():
@@ -225,7 +210,6 @@ def test_set_limit_twice_is_once(lane: Lane):
 
 
 def test_the_limit_of_a_paused_request_counts_after_resume(lane: Lane):
-    """Up and down."""
     lane.start(9, limit=3)
     lane.pause()
     assert lane.set_limit(5) == [b"ok", []]
@@ -234,7 +218,6 @@ def test_the_limit_of_a_paused_request_counts_after_resume(lane: Lane):
 
 
 def test_the_limit_of_a_cancelling_request_brings_no_tokens(lane: Lane):
-    """It is kept, and the request ends."""
     held = lane.take(lane.start(9, limit=2)[0])
     lane.cancel()
     assert lane.set_limit(9) == [b"ok", []]
@@ -242,7 +225,6 @@ def test_the_limit_of_a_cancelling_request_brings_no_tokens(lane: Lane):
 
 
 def test_the_greatest_limit_up_and_down(lane: Lane):
-    """Ten thousand permits in one call."""
     lane.start(1000, limit=1, open_ms=HOUR)
     for chunk in range(2, 11):
         lane.append(1000, chunk=chunk)
@@ -258,7 +240,6 @@ def test_the_greatest_limit_up_and_down(lane: Lane):
 
 
 def test_another_priority_moves_the_tokens(lane: Lane):
-    """The old ones are stale, and what is minted later goes to the new lane, too."""
     old = lane.start(9, limit=2)
     word, more = lane.set_priority(0)
     new = toks(more)
@@ -270,7 +251,6 @@ def test_another_priority_moves_the_tokens(lane: Lane):
 
 
 def test_a_sleepers_due_is_kept(lane: Lane):
-    """Three of its five seconds are left."""
     held = lane.take(lane.start(1)[0])
     lane.complete(held, others=[(held.ids[0], "retry", 5_000)])
     lane.later(2_000)
@@ -281,7 +261,6 @@ def test_a_sleepers_due_is_kept(lane: Lane):
 
 
 def test_set_priority_twice_is_once(lane: Lane):
-    """The same again changes nothing and tells the tokens again."""
     lane.start(9)
     first = lane.set_priority(7)
     with lane.unchanged():
@@ -290,15 +269,13 @@ def test_set_priority_twice_is_once(lane: Lane):
 
 
 def test_the_priority_of_a_paused_request_counts_after_resume(lane: Lane):
-    """Nothing is queued meanwhile."""
     lane.start(9)
     lane.pause()
     assert lane.set_priority(99) == [b"ok", []]
     assert {token.lane for token in toks(lane.resume()[2])} == {99}
 
 
-def test_the_summary_tells_the_last_priority(lane: Lane):
-    """The completion log shows what was in force at the end."""
+def test_the_summary_has_the_last_priority(lane: Lane):
     lane.start(1)
     lane.set_priority(8)
     assert lane.cancel()[1][7] == 8

@@ -60,12 +60,15 @@ BREAKS: dict[str, tuple[list[Any], str]] = {
     "a parked permit out of the list": (["HSET", TOK, 7, "p:"], "1 permits are parked, 0 are"),
     "a counter too high": (["INCR", COUNTER], "counter 7 is not 2 undelivered + 2 held"),
     "a counter too low": (["DECR", COUNTER], "counter 5 is not 2 undelivered + 2 held"),
-    "a total nobody submitted": ([("total", 7)], "does not match total 7"),
+    "a total too high": ([("total", 7)], "does not match total 7"),
     "a result counted twice": ([("done", 2)], "does not match total 6"),
     "an entry more": (["XADD", SUB, "*", "b", "x"], "6 entries, 3 pending and 2 undelivered"),
     "an entry acknowledged by hand": (["XACK", SUB, SUB, b"held"], "2 pending, 2 held and 1 to"),
     "a lease that owes more": (["ZADD", RETRY, 1, "1-1"], "3 pending, 2 held and 2 to retry"),
-    "a retry of nobody": (["ZADD", RETRY, 9e15, "1-1"], "consumer - has 1 entries, retry has 2"),
+    "a retry without an entry": (
+        ["ZADD", RETRY, 9e15, "1-1"],
+        "consumer - has 1 entries, retry has 2",
+    ),
     "an orphan out of retry": (
         ["XCLAIM", SUB, SUB, "-", 0, b"held", "JUSTID"],
         "consumer - has 2 entries, retry has 1",
@@ -82,7 +85,7 @@ BREAKS: dict[str, tuple[list[Any], str]] = {
     "a counter that is gone": (["DEL", COUNTER], f"not ended, but {COUNTER} is gone"),
     "a stream that is gone": (["DEL", SUB], f"not ended, but {SUB} is gone"),
 }
-# Of a small request that nobody has taken from yet.
+# Of a small request without a lease so far.
 APART: dict[str, tuple[list[Any], str]] = {
     "the few that are gone": (["DEL", FEW], f"not ended, but {FEW} is gone"),
     "a stream beside the few": (
@@ -122,7 +125,6 @@ LATE_BREAKS: dict[str, tuple[list[Any], str]] = {
 @pytest.mark.any_command
 @pytest.mark.parametrize("what", BREAKS)
 def test_check_names_what_is_broken_in_a_live_request(lane: Lane, what: str):
-    """One raw command breaks it, and one sentence says so."""
     held = busy(lane)
     command, sentence = BREAKS[what]
     damage(lane, [held[0] if word == b"held" else word for word in command])
@@ -132,7 +134,6 @@ def test_check_names_what_is_broken_in_a_live_request(lane: Lane, what: str):
 
 @pytest.mark.parametrize("what", APART)
 def test_check_names_what_is_broken_while_few_wait_apart(lane: Lane, what: str):
-    """They are in one place, and it is there."""
     lane.start(3)
     command, sentence = APART[what]
     lane.raw(*command)
@@ -143,7 +144,6 @@ def test_check_names_what_is_broken_while_few_wait_apart(lane: Lane, what: str):
 @pytest.mark.any_command
 @pytest.mark.parametrize("what", LATE_BREAKS)
 def test_check_names_what_is_broken_after_the_end(lane: Lane, what: str):
-    """Keys that are left, keys without a TTL, counts that do not add up."""
     ended(lane)
     command, sentence = LATE_BREAKS[what]
     damage(lane, command)
@@ -167,7 +167,6 @@ def test_every_sentence_of_check_is_provoked_here():
 
 @pytest.mark.parametrize("state", [None, "active", "cancelling", "done"])
 def test_check_says_nothing_of_a_sound_request_and_writes_nothing(lane: Lane, state: str | None):
-    """In every state, and of a request that is not there."""
     if state == "done":
         ended(lane)
     elif state:
@@ -181,6 +180,5 @@ def test_check_says_nothing_of_a_sound_request_and_writes_nothing(lane: Lane, st
 
 
 def test_check_with_an_unknown_argument_is_a_type_error(lane: Lane):
-    """A caller's slip is found before Redis is asked."""
     with pytest.raises(TypeError, match="takes no moment"):
         lane.call("check", lane.names, moment=1)

@@ -62,7 +62,6 @@ def test_the_last_call_makes_claims_final_and_notes_them(lane: Lane):
 
 
 def test_claimed_twice_is_once(lane: Lane):
-    """Each call, also the last one."""
     ids = ended(lane)
     for expected in (0, 4):
         assert claim(lane, ids, expected=expected) == [b"ok"]
@@ -81,7 +80,6 @@ def test_a_repeat_after_the_new_request_took_some_changes_nothing(lane: Lane):
 
 
 def test_the_dead_of_a_cancelled_request_are_claimed(lane: Lane):
-    """Its dead sub-requests are counted and kept as those of a request that is done."""
     (token,) = lane.start(20, limit=1)
     held = lane.take(token, count=2)
     lane.complete(held, others=[(name, "dead", 0) for name in held.ids])
@@ -117,8 +115,7 @@ def test_what_is_not_final_goes_to_the_next_that_claims_it(lane: Lane):
     assert "claimed:r2" not in lane.hash()
 
 
-def test_a_final_claim_is_nobody_elses(lane: Lane):
-    """Another one gets what is free, and nothing is final for it."""
+def test_a_final_claim_excludes_every_other(lane: Lane):
     ids = ended(lane)
     assert claim(lane, ids[:2], expected=2) == [b"ok"]
     assert claim(lane, ids, by="r3", expected=4) == [b"taken"]
@@ -127,7 +124,6 @@ def test_a_final_claim_is_nobody_elses(lane: Lane):
 
 
 def test_what_is_not_among_the_dead_is_not_claimed(lane: Lane):
-    """Nor is anything when none of them is left."""
     ids = ended(lane)
     lane.client.xdel(DEAD, ids[0])
     assert claim(lane, ids[:2], expected=2) == [b"taken"]
@@ -144,7 +140,6 @@ def test_nothing_is_claimed_before_the_end(lane: Lane):
 
 
 def test_a_full_redis_refuses_a_claim_and_writes_nothing(lane: Lane):
-    """The new request would be refused, too."""
     ids = ended(lane)
     with full(lane.client), lane.unchanged(), pytest.raises(RedisFull):
         claim(lane, ids, expected=4)
@@ -154,8 +149,7 @@ def test_a_full_redis_refuses_a_claim_and_writes_nothing(lane: Lane):
 # ------------------------------------------------------------------ drop_dead
 
 
-def test_what_nobody_has_claimed_is_dropped(lane: Lane):
-    """Before and after the end, also when Redis is full; counts and results stay."""
+def test_what_is_not_claimed_is_dropped(lane: Lane):
     ids = ended(lane)
     assert drop(lane, ids[:1]) == [b"ok", 1, 0]
     with full(lane.client):
@@ -167,7 +161,6 @@ def test_what_nobody_has_claimed_is_dropped(lane: Lane):
 
 
 def test_dropped_twice_is_once(lane: Lane):
-    """By a person, and for a new request."""
     ids = ended(lane)
     claim(lane, ids[:2], expected=2)
     assert drop(lane, ids[2:]) == [b"ok", 2, 0]
@@ -178,7 +171,6 @@ def test_dropped_twice_is_once(lane: Lane):
 
 
 def test_only_the_new_request_drops_what_it_has_claimed(lane: Lane):
-    """The reply to other callers counts what they did not get."""
     ids = ended(lane)
     claim(lane, ids[:2], expected=2)
     assert drop(lane, ids[:3]) == [b"ok", 1, 2]
@@ -200,7 +192,6 @@ def test_the_mark_goes_with_the_last_claim(lane: Lane):
 
 
 def test_what_is_kept_only_loses_its_claim(lane: Lane):
-    """Another new request may have it then."""
     ids = ended(lane)
     claim(lane, ids, expected=4)
     assert drop(lane, [ids[1], ids[2], ids[0], ids[3]], by="r2", keep=2) == [b"ok", 2, 0]
@@ -220,7 +211,6 @@ def test_a_mark_without_claims_goes(lane: Lane):
 
 
 def test_dropping_where_nothing_is_creates_nothing(lane: Lane):
-    """No request, or one without dead ones."""
     assert drop(lane, ["1-1"]) == [b"ok", 0, 0]
     assert drop(lane, ["1-1"], by="r2") == [b"ok", 0, 0]
     assert lane.dump() == {}

@@ -18,7 +18,6 @@ def proof_of(held: Held) -> dict[str, str]:
 
 
 def test_complete_counts_stores_and_returns_the_permit(lane: Lane):
-    """Results are in `out`, the entries are gone, and a new token goes round."""
     tokens = lane.start(6)
     held = lane.take(tokens[0])
     word, left, flat = lane.complete(held)
@@ -33,14 +32,13 @@ def test_complete_counts_stores_and_returns_the_permit(lane: Lane):
 
 
 def test_the_last_complete_ends_the_request_with_one_publish(lane: Lane, redis_client: redis.Redis):
-    """State, counts and times are set, and everything that is left has a TTL."""
     tokens = lane.start(2, limit=2)
     helds = [lane.take(token) for token in tokens]
-    with listening(redis_client, "done:{r1}") as heard:
+    with listening(redis_client, "done:{r1}") as published:
         assert lane.complete(helds[0])[:2] == [b"ok", 1]
         lane.later(500)
         word, summary = lane.complete(helds[1])
-        assert heard() == [b"done"]
+        assert published() == [b"done"]
     assert word == b"ended"
     assert summary == [b"done", lane.now - 500, 2, 2, 0, 0, lane.now, 5, b"", HOUR]
     stored = lane.dump()
@@ -51,13 +49,12 @@ def test_the_last_complete_ends_the_request_with_one_publish(lane: Lane, redis_c
 def test_a_repeated_final_complete_says_ended_and_publishes_nothing(
     lane: Lane, redis_client: redis.Redis
 ):
-    """The reply of the last complete was lost; its repeat changes nothing."""
     (token,) = lane.start(1)
     held = lane.take(token)
     lane.complete(held)
-    with lane.unchanged(), listening(redis_client, "done:{r1}") as heard:
+    with lane.unchanged(), listening(redis_client, "done:{r1}") as published:
         assert lane.complete(held)[0] == b"ended"
-        assert heard() == []
+        assert published() == []
 
 
 def test_a_repeated_complete_of_a_returned_permit_says_already(lane: Lane):
@@ -72,7 +69,6 @@ def test_a_repeated_complete_of_a_returned_permit_says_already(lane: Lane):
 
 
 def test_already_is_still_known_when_the_permit_is_held_again(lane: Lane):
-    """The permit has gone to somebody else meanwhile: his lease is left alone."""
     (token,) = lane.start(2, limit=1)
     first = lane.take(token, count=1)
     (token,) = toks(lane.complete(first)[2])
@@ -84,7 +80,6 @@ def test_already_is_still_known_when_the_permit_is_held_again(lane: Lane):
 
 @pytest.mark.parametrize("wrong", [{"fence": "99"}, {"op": "ff"}, {"k": "1"}, {"k": "x"}], ids=str)
 def test_who_is_not_the_holder_settles_nothing(lane: Lane, wrong: dict):
-    """k, fence and op must all be the lease's."""
     tokens = lane.start(6)
     held = lane.take(tokens[0])
     with lane.unchanged():
@@ -113,7 +108,6 @@ def test_a_late_complete_settles_nothing_of_the_next_holder(lane: Lane):
 
 
 def test_keep_settles_a_part_and_the_lease_goes_on(lane: Lane):
-    """The deadline is renewed, the rest is still the holder's."""
     (token,) = lane.start(4, limit=1)
     held = lane.take(token)
     lane.later(1_000)
@@ -125,7 +119,6 @@ def test_keep_settles_a_part_and_the_lease_goes_on(lane: Lane):
 
 
 def test_keep_twice_with_the_same_ids_counts_once(lane: Lane):
-    """A partial completion whose reply was lost is repeated."""
     (token,) = lane.start(4, limit=1)
     held = lane.take(token)
     lane.complete(held, held.ids[:2], keep=True)
@@ -136,7 +129,6 @@ def test_keep_twice_with_the_same_ids_counts_once(lane: Lane):
 
 
 def test_the_final_complete_after_a_keep_may_name_what_is_settled(lane: Lane):
-    """Naming all ids again settles the rest only."""
     (token,) = lane.start(4, limit=1)
     held = lane.take(token)
     lane.complete(held, held.ids[:2], keep=True)
@@ -146,7 +138,6 @@ def test_the_final_complete_after_a_keep_may_name_what_is_settled(lane: Lane):
 
 
 def test_a_keep_that_settles_the_last_ends_the_request(lane: Lane):
-    """Nothing is left to do: the lease goes with the request."""
     (token,) = lane.start(2, limit=1)
     held = lane.take(token)
     assert lane.complete(held, keep=True)[0] == b"ended"
@@ -165,7 +156,6 @@ def test_what_a_complete_leaves_over_comes_back_uncharged(lane: Lane):
 
 
 def test_entries_of_another_holder_are_skipped(lane: Lane):
-    """A complete acts only on what its own lease owes, whatever ids it names."""
     tokens = lane.start(6)
     mine, other = lane.take(tokens[0]), lane.take(tokens[1])
     lane.complete(mine, [mine.ids[0], other.ids[0]], keep=True)
@@ -174,7 +164,6 @@ def test_entries_of_another_holder_are_skipped(lane: Lane):
 
 
 def test_an_id_named_twice_counts_once(lane: Lane):
-    """One sub-request has one result."""
     (token,) = lane.start(3, limit=1)
     held = lane.take(token)
     lane.complete(held, [held.ids[0], held.ids[0]], keep=True)
@@ -183,7 +172,6 @@ def test_an_id_named_twice_counts_once(lane: Lane):
 
 
 def test_a_thousand_results_are_settled_in_one_call(lane: Lane):
-    """The most that one slice may hold."""
     (token,) = lane.start(1000, limit=1)
     held = lane.take(token)
     assert lane.complete(held)[0] == b"ended"
@@ -193,7 +181,6 @@ def test_a_thousand_results_are_settled_in_one_call(lane: Lane):
 
 
 def test_done_and_other_verdicts_go_in_one_call(lane: Lane):
-    """One slice, four fates."""
     (token,) = lane.start(4, limit=1)
     held = lane.take(token)
     others = [(held.ids[i], verdict, 0) for i, verdict in enumerate(("retry", "dead", "release"))]
@@ -204,7 +191,6 @@ def test_done_and_other_verdicts_go_in_one_call(lane: Lane):
 
 
 def test_out_and_dead_have_a_ttl_after_the_end(lane: Lane):
-    """They stay as long as the tombstone."""
     (token,) = lane.start(2, limit=1)
     held = lane.take(token)
     lane.complete(held, held.ids[:1], [(held.ids[1], "dead", 0)])
@@ -216,7 +202,6 @@ def test_out_and_dead_have_a_ttl_after_the_end(lane: Lane):
 
 
 def test_extend_renews_the_deadline(lane: Lane):
-    """The holder has a whole lease again."""
     tokens = lane.start(6)
     held = lane.take(tokens[0])
     lane.later(20_000)
@@ -224,8 +209,7 @@ def test_extend_renews_the_deadline(lane: Lane):
     assert lane.client.zscore(lane.names[4], "0") == lane.now + 30_000
 
 
-def test_extend_twice_is_as_good_as_once(lane: Lane):
-    """A repeat at the same moment writes the same."""
+def test_extend_twice_is_once(lane: Lane):
     tokens = lane.start(6)
     held = lane.take(tokens[0])
     lane.extend(held)
@@ -235,7 +219,6 @@ def test_extend_twice_is_as_good_as_once(lane: Lane):
 
 @pytest.mark.parametrize("wrong", [{"fence": "99"}, {"op": "ff"}, {"k": "1"}, {"k": "x"}], ids=str)
 def test_who_is_not_the_holder_extends_nothing(lane: Lane, wrong: dict):
-    """k, fence and op must all be the lease's."""
     tokens = lane.start(6)
     held = lane.take(tokens[0])
     with lane.unchanged():
@@ -256,8 +239,7 @@ def test_extend_after_complete_is_lost_and_after_the_end_ended(lane: Lane):
     assert not lane.client.exists(lane.names[4])
 
 
-def test_extend_tells_that_the_request_is_cancelled(lane: Lane):
-    """The lease is extended all the same: the holder may finish what it does."""
+def test_extend_reports_that_the_request_is_cancelled(lane: Lane):
     tokens = lane.start(6)
     held = lane.take(tokens[0])
     lane.cancel()
@@ -267,7 +249,6 @@ def test_extend_tells_that_the_request_is_cancelled(lane: Lane):
 
 
 def test_extend_with_an_argument_too_few_is_a_type_error(lane: Lane):
-    """The loader knows the signature: Redis is not asked."""
     with pytest.raises(TypeError, match="op"):
         lane.request("extend", k="0", fence="1")
     assert lane.acquire(Tok(5, "0", "1")).word == "gone"

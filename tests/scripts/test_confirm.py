@@ -14,7 +14,6 @@ def without_mark(lane: Lane) -> dict[str, str]:
 
 
 def test_confirm_writes_and_says_what_is_there(lane: Lane):
-    """The state and the digest over all chunks; nothing else changes."""
     lane.start(3)
     before = without_mark(lane)
     assert lane.request("confirm") == [b"ok", b"active", b"d1", lane.number("born"), 0]
@@ -40,7 +39,6 @@ def test_confirm_twice_within_a_millisecond_writes_twice(lane: Lane):
 
 
 def test_confirm_after_the_end_keeps_the_tombstones_ttl(lane: Lane):
-    """It says how it ended."""
     lane.start(3)
     lane.cancel()
     ttl = lane.client.pttl("req:{r1}")
@@ -49,7 +47,6 @@ def test_confirm_after_the_end_keeps_the_tombstones_ttl(lane: Lane):
 
 
 def test_a_full_redis_confirms(lane: Lane):
-    """What was submitted just before it was full, and what is being drained."""
     lane.start(3)
     lane.client.config_set("maxmemory", 100_000)
     try:

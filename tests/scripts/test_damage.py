@@ -1,4 +1,4 @@
-"""Keys that somebody deleted: the request can still end, by cancel and where possible by work."""
+"""Deleted keys: the request can still end, by cancel and where possible by work."""
 
 from __future__ import annotations
 
@@ -64,7 +64,6 @@ def test_a_request_without_its_permits_is_worked_off_all_the_same(damaged: Lane,
 
 
 def test_a_permit_is_not_given_away_while_its_lease_may_be_worked_under(damaged: Lane):
-    """Until the lease without a permit has expired nothing new is queued."""
     tokens = damaged.start(9, limit=1)
     damaged.take(tokens[0], count=1)
     damaged.client.delete(damaged.names[PERMITS])
@@ -113,7 +112,6 @@ def test_permits_are_not_counted_anew_when_none_is_missing(lane: Lane):
 
 
 def test_one_lost_permit_of_several_comes_back(damaged: Lane):
-    """The others go on with what they have."""
     tokens = damaged.start(9)
     slices = [damaged.take(token) for token in tokens[:2]]
     damaged.client.hdel(damaged.names[PERMITS], slices[0].k)
@@ -151,7 +149,6 @@ def test_a_token_of_a_request_without_its_stream_is_gone_and_writes_nothing(dama
 
 
 def test_a_request_without_its_stream_ends_by_cancel(damaged: Lane):
-    """At once, as nothing is held."""
     damaged.start(20)
     damaged.client.delete(damaged.names[STREAM])
     assert damaged.check() == ["not ended, but sub:{r1} is gone"]
@@ -178,8 +175,7 @@ def test_a_retry_of_a_request_without_its_stream_is_gone_and_writes_nothing(dama
         assert damaged.acquire(toks(flat)[0]).word == "gone"
 
 
-def test_what_nobody_began_of_a_request_without_its_stream_is_gone_too(damaged: Lane):
-    """It waits in `retry`, and goes on to."""
+def test_what_was_never_begun_of_a_request_without_its_stream_is_gone_too(damaged: Lane):
     (token,) = damaged.start(9, limit=1)
     _, _, flat = damaged.complete(damaged.take(token), [], is_unbegun=True)
     damaged.client.delete(damaged.names[STREAM])
@@ -199,7 +195,6 @@ def test_numbers_that_cannot_be_read_are_not_written_over(damaged: Lane, number:
 
 
 def test_a_lease_without_its_permit_stays_while_a_worker_is_taken_from(damaged: Lane):
-    """Whose it is nobody knows; it has its time."""
     token, *_ = damaged.start(20, limit=2)
     held = damaged.take(token, count=5)
     damaged.client.hdel(damaged.names[PERMITS], held.k)
@@ -228,7 +223,6 @@ def test_a_request_without_its_few_ends_by_cancel(damaged: Lane):
 
 
 def test_a_request_without_its_stream_ends_with_who_holds_a_slice_of_it(damaged: Lane):
-    """The holder's completion and the reaper find nothing to settle, and fail at nothing."""
     tokens = damaged.start(6)
     done, dead = damaged.take(tokens[0]), damaged.take(tokens[1])
     damaged.client.delete(damaged.names[STREAM])
@@ -239,7 +233,7 @@ def test_a_request_without_its_stream_ends_with_who_holds_a_slice_of_it(damaged:
 
 
 def test_a_request_without_its_stream_passes_its_deadline_and_can_be_cancelled(damaged: Lane):
-    """What is gone cannot be made dead: the state says so until somebody ends it."""
+    """What is gone cannot be made dead: the state stays `expiring` until it is cancelled."""
     damaged.start(20, deadline_ms=60_000)
     damaged.client.delete(damaged.names[STREAM])
     damaged.later(60_000)

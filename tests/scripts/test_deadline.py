@@ -15,12 +15,11 @@ if TYPE_CHECKING:
 def test_what_waits_at_the_deadline_is_dead_and_the_request_ends(
     lane: Lane, redis_client: redis.Redis
 ):
-    """Each with its reason, told to the readers of results; one publish."""
     lane.start(3, limit=1, deadline_ms=60_000)
     lane.later(60_000)
-    with listening(redis_client, "done:{r1}") as heard:
+    with listening(redis_client, "done:{r1}") as published:
         word, summary = lane.reap()
-        assert heard() == [b"done"]
+        assert published() == [b"done"]
     assert (word, summary[0], summary[2:6], summary[8]) == (
         b"ended", b"done", [3, 0, 3, 0], b"deadline",
     )  # fmt: skip
@@ -42,7 +41,6 @@ def test_nothing_is_taken_after_the_deadline(lane: Lane):
 
 
 def test_what_is_past_its_deadline_is_not_paused(lane: Lane):
-    """It says the state in force, and nothing is written; a moment before it is paused."""
     lane.start(3, deadline_ms=60_000)
     lane.later(60_000)
     with lane.unchanged():
@@ -52,7 +50,6 @@ def test_what_is_past_its_deadline_is_not_paused(lane: Lane):
 
 
 def test_a_moment_before_the_deadline_all_is_as_ever(lane: Lane):
-    """Reap says how long it is until then."""
     (token,) = lane.start(2, limit=1, deadline_ms=60_000)
     lane.later(59_000)
     assert lane.reap() == [b"ok", 1_000, []]
@@ -60,7 +57,6 @@ def test_a_moment_before_the_deadline_all_is_as_ever(lane: Lane):
 
 
 def test_what_is_held_at_the_deadline_may_end(lane: Lane):
-    """Its holder hears that it is not wanted; its result counts; what it fails is dead."""
     (token,) = lane.start(9, limit=3, deadline_ms=20_000)[:1]
     held = lane.take(token, count=3)
     lane.later(20_000)
@@ -76,7 +72,6 @@ def test_what_is_held_at_the_deadline_may_end(lane: Lane):
 
 
 def test_a_lease_that_dies_after_the_deadline_is_dead_too(lane: Lane):
-    """In the same reap that takes it back."""
     (token,) = lane.start(2, limit=1, deadline_ms=20_000)
     lane.take(token, count=2)
     lane.later(20_000)
@@ -87,7 +82,6 @@ def test_a_lease_that_dies_after_the_deadline_is_dead_too(lane: Lane):
 
 
 def test_an_open_request_past_its_deadline_ends_without_its_producer(lane: Lane):
-    """Who goes on appending is told that it ended."""
     lane.start(1, open_ms=HOUR, deadline_ms=1_000)
     lane.later(1_000)
     assert lane.reap()[0] == b"ended"
@@ -96,7 +90,7 @@ def test_an_open_request_past_its_deadline_ends_without_its_producer(lane: Lane)
 
 
 def test_many_are_made_dead_in_bounded_bites(lane: Lane):
-    """A thousand a call; 1 asks for the next call at once."""
+    """A thousand a call; 1 asks for the next call immediately."""
     lane.start(1000, open_ms=HOUR, deadline_ms=1_000)
     assert lane.append(1000, chunk=2)[0] == b"ok"
     assert lane.append(7, chunk=3)[0] == b"ok"
@@ -107,7 +101,6 @@ def test_many_are_made_dead_in_bounded_bites(lane: Lane):
 
 
 def test_retries_that_wait_are_dead_at_the_deadline(lane: Lane):
-    """Due or not."""
     (token,) = lane.start(1, deadline_ms=5_000)
     held = lane.take(token)
     lane.complete(held, others=[(held.ids[0], "retry", 50_000)])
@@ -117,7 +110,6 @@ def test_retries_that_wait_are_dead_at_the_deadline(lane: Lane):
 
 
 def test_cancel_wins_over_the_deadline(lane: Lane):
-    """What is cancelled is not dead."""
     lane.start(4, deadline_ms=1_000)
     lane.later(2_000)
     word, summary = lane.cancel()
@@ -125,7 +117,6 @@ def test_cancel_wins_over_the_deadline(lane: Lane):
 
 
 def test_a_cancelled_request_stays_cancelled_past_its_deadline(lane: Lane):
-    """What it holds ends when its holder says so or its lease does, and so says the reap."""
     (token,) = lane.start(20, limit=1, deadline_ms=1_000)
     held = lane.take(token, count=5)
     lane.cancel()
@@ -137,7 +128,6 @@ def test_a_cancelled_request_stays_cancelled_past_its_deadline(lane: Lane):
 
 
 def test_reap_after_the_end_says_the_same(lane: Lane):
-    """Twice is once."""
     lane.start(2, deadline_ms=1_000)
     lane.later(1_000)
     first = lane.reap()
@@ -146,7 +136,6 @@ def test_reap_after_the_end_says_the_same(lane: Lane):
 
 @pytest.mark.parametrize(("attempts", "last"), [(1, True), (2, False)])
 def test_a_timeout_is_a_retry_that_is_counted(lane: Lane, attempts: int, last: bool):
-    """On the last attempt it is dead with the reason timeout."""
     (token,) = lane.start(1, attempts=attempts)
     held = lane.take(token)
     word, *_, more = lane.complete(held, others=[(held.ids[0], "timeout", 0)])

@@ -42,14 +42,12 @@ def test_discard_leaves_a_marker_and_names_the_queued_tokens(lane: Lane):
 
 
 def test_discard_takes_a_request_whose_last_chunk_did_not_come_in(lane: Lane):
-    """Redis was full for that chunk."""
     lane.start(9, open_ms=HOUR)
     assert discard(lane, chain="c2", before="d1")[0] == b"ok"
     assert is_marked(lane)
 
 
 def test_discard_twice_is_gone(lane: Lane):
-    """A repeat after a lost reply finds nothing."""
     lane.start(9, open_ms=HOUR)
     born = lane.number("born")
     assert discard(lane)[0] == b"ok"
@@ -68,7 +66,6 @@ def test_discard_is_no_loss_to_the_auditor(lane: Lane):
 
 
 def test_discard_leaves_the_next_life_of_the_id(lane: Lane):
-    """Another producer of the same content began it while the reply was lost."""
     lane.start(9, open_ms=HOUR)
     born = lane.number("born")
     discard(lane)
@@ -79,7 +76,6 @@ def test_discard_leaves_the_next_life_of_the_id(lane: Lane):
 
 
 def test_discard_leaves_what_another_producer_sealed(lane: Lane):
-    """It was acknowledged."""
     lane.start(9, open_ms=HOUR)
     lane.seal()
     with lane.unchanged():
@@ -87,7 +83,6 @@ def test_discard_leaves_what_another_producer_sealed(lane: Lane):
 
 
 def test_discard_leaves_what_another_producer_is_ahead_with(lane: Lane):
-    """Its chunks are not this producer's."""
     lane.start(9, open_ms=HOUR)
     lane.append(1, chunk=2)
     with lane.unchanged():
@@ -95,7 +90,6 @@ def test_discard_leaves_what_another_producer_is_ahead_with(lane: Lane):
 
 
 def test_discard_cancels_what_is_held(lane: Lane):
-    """The request ends with the slice, and its id may then begin a new life."""
     first, *rest = lane.start(9, open_ms=HOUR, limit=2)
     held = lane.take(first, count=1)
     word, queued = discard(lane)

@@ -78,18 +78,16 @@ def readmit(lane: Lane, due: Any, request_id: str = "r1") -> int:
 
 
 def test_an_intent_is_newer_than_the_one_the_auditor_gave_up(lane: Lane):
-    """A producer that was told `late` gets in at its next try, whatever the clock does."""
+    """A producer that received `late` gets in at its next try, whatever the clock does."""
     assert intend(lane, above=lane.now + HOUR) == lane.now + HOUR + 1
 
 
 def test_an_intent_stands_in_active_until_the_auditor_looks(lane: Lane):
-    """Its score is when to look at it: now and the grace."""
     assert intend(lane) == lane.now + 30_000
     assert lane.client.zscore(ACTIVE, "r1") == lane.now + 30_000
 
 
 def test_intend_twice_is_newer_each_time(lane: Lane):
-    """Even in the same ms, and when the clock has gone back."""
     first = intend(lane)
     second = intend(lane)
     lane.later(-60_000)
@@ -98,8 +96,7 @@ def test_intend_twice_is_newer_each_time(lane: Lane):
     assert lane.client.zcard(ACTIVE) == 1
 
 
-def test_many_intents_are_told_in_their_order(lane: Lane):
-    """Each as if it had come alone, and the bound once; twice is newer."""
+def test_many_intents_are_returned_in_their_order(lane: Lane):
     lane.client.zadd(ACTIVE, {"r2": f"{lane.now + HOUR}.5"})
     lane.client.hset(CONF, "max_waiting", 7)
     soon, late = lane.now + 30_000, lane.now + HOUR
@@ -116,7 +113,6 @@ def test_intend_takes_400_requests(lane: Lane):
 
 
 def test_drop_takes_the_intent_it_has_seen(lane: Lane):
-    """Once; the second finds nothing."""
     seen = intend(lane)
     assert drop(lane, seen) == 1
     assert drop(lane, seen) == 0
@@ -125,14 +121,12 @@ def test_drop_takes_the_intent_it_has_seen(lane: Lane):
 
 @pytest.mark.parametrize("seen", [1, "", "x"])
 def test_drop_leaves_an_intent_it_has_not_seen(lane: Lane, seen: Any):
-    """An older score, or none at all."""
     intend(lane)
     with lane.unchanged():
         assert drop(lane, seen) == 0
 
 
 def test_drop_leaves_an_intent_that_was_renewed(lane: Lane):
-    """The producer has announced it again meanwhile."""
     seen = intend(lane)
     intend(lane)
     assert drop(lane, seen) == 0
@@ -142,19 +136,17 @@ def test_drop_leaves_an_intent_that_was_renewed(lane: Lane):
 @pytest.mark.parametrize("gone", ["0", "1"])
 @pytest.mark.parametrize("mark", ["", ".5"])
 def test_drop_logs_a_request_that_was_seen_to_exist_as_lost(lane: Lane, mark: str, gone: str):
-    """Only that: not an intent, nor a request that has ended; the log's readers understand it."""
     seen = f"{lane.now}{mark}"
     lane.client.zadd(ACTIVE, {"r1": seen})
     assert drop(lane, seen, gone=gone) == 1
     logged = lane.client.xrange(LOG[2])
     assert len(logged) == int(mark == ".5" and gone == "1")
     for log_id, fields in logged:
-        told = completion(log_id, dict(fields))
-        assert (told.id, told.state, told.total, told.ended_ms) == ("r1", "lost", 0, lane.now)
+        entry = completion(log_id, dict(fields))
+        assert (entry.id, entry.state, entry.total, entry.ended_ms) == ("r1", "lost", 0, lane.now)
 
 
 def test_drop_twice_logs_once(lane: Lane):
-    """Whoever takes the entry out of `active` logs it."""
     seen = f"{lane.now}.5"
     lane.client.zadd(ACTIVE, {"r1": seen})
     assert [drop(lane, seen), drop(lane, seen)] == [1, 0]
@@ -162,7 +154,6 @@ def test_drop_twice_logs_once(lane: Lane):
 
 
 def test_drop_logs_nothing_when_the_entry_was_renewed(lane: Lane):
-    """Somebody submits the request that was lost once more."""
     lane.client.zadd(ACTIVE, {"r1": lane.now + 30_000.5})
     renewed = intend(lane)
     assert renewed == lane.now + 30_001
@@ -175,7 +166,6 @@ def test_drop_logs_nothing_when_the_entry_was_renewed(lane: Lane):
 
 
 def test_postpone_moves_the_entry_it_has_seen(lane: Lane):
-    """Once; with the fraction that says that the request exists, to the half ms."""
     seen = intend(lane)
     due = f"{lane.now + 7}.5"
     assert postpone(lane, seen, due) == 1
@@ -187,20 +177,17 @@ def test_postpone_moves_the_entry_it_has_seen(lane: Lane):
 
 @pytest.mark.parametrize("seen", [1, "", "x"])
 def test_postpone_leaves_an_entry_it_has_not_seen(lane: Lane, seen: Any):
-    """A producer has renewed it, or somebody else has looked."""
     intend(lane)
     with lane.unchanged():
         assert postpone(lane, seen, lane.now + 7) == 0
 
 
 def test_postpone_brings_nothing_back(lane: Lane):
-    """The request has ended meanwhile, and its entry is gone."""
     assert postpone(lane, lane.now, lane.now + 7) == 0
     assert lane.dump() == {}
 
 
 def test_postpone_moves_each_entry_that_is_as_it_was_seen(lane: Lane):
-    """It returns how many; the others stay where they are."""
     seen = [intend(lane, name) for name in ("r1", "r2", "r3")]
     rows = ["r1", seen[0], 1.5, "r2", seen[1] + 1, 2.5, "r3", seen[2], 3, "r4", 0, 4]
     assert postpone_all(lane, *rows) == 2
@@ -225,7 +212,7 @@ def test_postpone_takes_three_hundred_rows(lane: Lane):
 # ------------------------------------------------------------------ readmit
 
 
-def test_readmit_lets_somebody_look_after_a_forgotten_request(lane: Lane):
+def test_readmit_puts_a_forgotten_request_back(lane: Lane):
     """Also when Redis is full, or it could never be drained. Twice is once."""
     due = f"{lane.now}.5"
     with full(lane.client):
@@ -236,7 +223,6 @@ def test_readmit_lets_somebody_look_after_a_forgotten_request(lane: Lane):
 
 
 def test_readmit_leaves_what_is_there(lane: Lane):
-    """A producer's intent, or what somebody else has put back and looked at."""
     intend(lane)
     with lane.unchanged():
         assert readmit(lane, 7) == 0
@@ -246,7 +232,6 @@ def test_readmit_leaves_what_is_there(lane: Lane):
 
 
 def test_tokens_go_to_their_lanes_in_the_order_they_are_popped(lane: Lane):
-    """First in, first out, in each lane by itself."""
     assert insert(lane, (5, "r1#0.1", 0), (5, "r1#1.2", 0), (0, "r2#0.1", 0)) == 3
     assert [lane.client.rpop(LANES[5]) for _ in range(3)] == [b"r1#0.1", b"r1#1.2", None]
     assert lane.client.rpop(LANES[0]) == b"r2#0.1"
@@ -274,9 +259,8 @@ def test_insert_never_touches_active(lane: Lane):
 
 
 def test_insert_takes_tokens_of_many_requests_and_lanes(lane: Lane):
-    """Those of a lane in one part; now and later side by side."""
-    told = [(5, "a#0.1", 0), (7, "b#0.1", 0), (5, "c#0.1", 400), (5, "d#0.1", 0), (7, "e#0.1", 9)]
-    assert insert(lane, *told) == 5
+    tokens = [(5, "a#0.1", 0), (7, "b#0.1", 0), (5, "c#0.1", 400), (5, "d#0.1", 0), (7, "e#0.1", 9)]
+    assert insert(lane, *tokens) == 5
     assert lane.client.lrange(LANES[5], 0, -1) == [b"d#0.1", b"a#0.1"]
     assert lane.client.lrange(LANES[7], 0, -1) == [b"b#0.1"]
     waiting = lane.client.zrange(DELAYED, 0, -1, withscores=True)
@@ -284,7 +268,6 @@ def test_insert_takes_tokens_of_many_requests_and_lanes(lane: Lane):
 
 
 def test_insert_without_tokens_is_nothing(lane: Lane):
-    """No lanes, or a lane with none."""
     assert insert(lane) == lane.call("insert_tokens", [DELAYED, LANES[5]], tokens=[5, 0, 0]) == 0
     assert lane.dump() == {}
 
@@ -317,7 +300,6 @@ def test_insert_refuses_tokens_that_do_not_fit_their_lanes(
 
 
 def test_promote_moves_due_tokens_only(lane: Lane):
-    """To the lane each came from; and says when the next is due."""
     insert(lane, (3, "a#0.1", 100), (9, "b#0.1", 200), (3, "c#0.1", 300))
     lane.later(200)
     assert promote(lane) == [2, lane.now + 100]
@@ -327,7 +309,6 @@ def test_promote_moves_due_tokens_only(lane: Lane):
 
 
 def test_promote_twice_moves_once(lane: Lane):
-    """A token that was moved is not there any more."""
     insert(lane, (3, "a#0.1", 100))
     lane.later(100)
     assert promote(lane) == [1, 0]
@@ -336,7 +317,6 @@ def test_promote_twice_moves_once(lane: Lane):
 
 
 def test_promote_moves_no_more_than_it_was_asked_for(lane: Lane):
-    """A bounded batch, the earliest first; the next due time tells that more is to be done."""
     insert(lane, *((3, f"a#{i}.1", 10 + i) for i in range(5)))
     lane.later(1_000)
     assert promote(lane, 2) == [2, lane.now - 1_000 + 12]
@@ -345,7 +325,6 @@ def test_promote_moves_no_more_than_it_was_asked_for(lane: Lane):
 
 
 def test_promote_keeps_the_order_of_due_times(lane: Lane):
-    """What was due first is popped first."""
     insert(lane, (3, "late#0.1", 20), (3, "early#0.1", 10))
     lane.later(20)
     promote(lane)
@@ -353,7 +332,6 @@ def test_promote_keeps_the_order_of_due_times(lane: Lane):
 
 
 def test_promote_handles_every_lane(lane: Lane):
-    """0 and 99 are lanes, too."""
     insert(lane, (0, "a#0.1", 1), (99, "b#0.1", 1))
     lane.later(1)
     promote(lane)
@@ -361,7 +339,6 @@ def test_promote_handles_every_lane(lane: Lane):
 
 
 def test_promote_wants_all_the_lanes(lane: Lane):
-    """A token of a lane that was not declared could not be moved."""
     with pytest.raises(InvalidArgument, match="BADBATCH"):
         lane.call("promote", (DELAYED, *LANES[:99]), most=10)
 
@@ -370,7 +347,6 @@ def test_promote_wants_all_the_lanes(lane: Lane):
 
 
 def test_retire_moves_an_ending_from_active_into_the_log(lane: Lane):
-    """One entry with what was said about it; the marker stays."""
     intend(lane)
     assert retire(lane) == 1
     ((_, fields),) = lane.client.xrange(LOG[2])
@@ -385,7 +361,6 @@ def test_retire_moves_an_ending_from_active_into_the_log(lane: Lane):
 
 
 def test_retire_twice_logs_once(lane: Lane):
-    """Whoever reads `ended` calls it; the marker decides."""
     assert retire(lane) == 1
     marker = lane.client.zscore(LOG[1], "r1|7")
     lane.later(1_000)
@@ -407,7 +382,7 @@ def test_retire_twice_leaves_a_new_life_of_the_id_in_active(lane: Lane):
     assert lane.client.zcard(ACTIVE) == 1
 
 
-def test_an_intent_tells_the_score_that_was_there(lane: Lane):
+def test_an_intent_returns_the_score_that_was_there(lane: Lane):
     """So that a refused submission can put it back."""
     first = intend(lane)
     assert intend_all(lane, ["r1"]) == [0, b"", first + 1, b"%d" % first]
@@ -420,7 +395,6 @@ def test_another_life_of_the_same_id_is_logged_again(lane: Lane):
 
 
 def test_many_endings_are_logged_in_one_call(lane: Lane):
-    """Those that are new, in their order; the entry of one that was logged before stays."""
     intend_all(lane, ["r1", "r2", "r3", "r4"])
     assert retire(lane, ending("r2")) == 1
     intend(lane, "r2")  # a new life of it
@@ -432,7 +406,6 @@ def test_many_endings_are_logged_in_one_call(lane: Lane):
 
 
 def test_markers_go_when_their_time_is_over(lane: Lane):
-    """A few at each ending, so that they do not pile up."""
     for i in range(3):
         retire(lane, ending(f"old{i}", retain_ms=0))
     lane.later(1_001)
@@ -441,7 +414,6 @@ def test_markers_go_when_their_time_is_over(lane: Lane):
 
 
 def test_more_markers_go_than_come(lane: Lane):
-    """Also when many endings come in one call."""
     for start in (0, 80):
         retire(lane, *(ending(f"old{i}", retain_ms=0) for i in range(start, start + 80)))
     lane.later(1_001)
@@ -450,7 +422,7 @@ def test_more_markers_go_than_come(lane: Lane):
 
 
 def test_the_log_is_capped(lane: Lane):
-    """It keeps about as many endings as it was told; whole nodes of 100 go."""
+    """It keeps about as many endings as `most`; whole nodes of 100 go."""
     for i in range(450):
         retire(lane, ending(f"r{i}"), most=100)
     assert 100 <= lane.client.xlen(LOG[2]) <= 250

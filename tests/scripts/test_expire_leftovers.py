@@ -19,7 +19,6 @@ def ended(lane: Lane) -> Lane:
 
 
 def test_what_an_ended_request_left_behind_goes(lane: Lane):
-    """The working keys at once, the others with the request's retention."""
     ended(lane)
     stream, counter, request, permits, leases, retries, results, _, few = lane.names
     for key in (request, results):
@@ -55,14 +54,12 @@ def test_an_intent_given_up_is_no_request(lane: Lane):
 
 
 def test_a_request_that_goes_on_is_left_alone(lane: Lane):
-    """Whatever the caller believes."""
     lane.take(lane.start(3)[0])
     with lane.unchanged():
         assert tidy(lane) == [b"alive"]
 
 
 def test_tidy_twice_does_it_once(lane: Lane):
-    """The second finds nothing to do."""
     lane.start(1)
     lane.client.delete(lane.names[2])
     assert tidy(lane)[1] > 0
@@ -71,6 +68,5 @@ def test_tidy_twice_does_it_once(lane: Lane):
 
 
 def test_tidy_of_nothing_writes_nothing(lane: Lane):
-    """No key comes into being."""
     assert tidy(lane) == [b"tidied", 0]
     assert lane.dump() == {}

@@ -39,7 +39,6 @@ def test_a_sub_request_that_is_named_twice_has_failed_once(lane: Lane):
 
 
 def test_a_sub_request_that_is_named_twice_and_released_first_has_not_failed(lane: Lane):
-    """Its first verdict settles it."""
     (token,) = lane.start(1, attempts=3)
     held = lane.take(token)
     lane.complete(held, others=[(held.ids[0], "release", 0), (held.ids[0], "retry", 0)])
@@ -94,7 +93,7 @@ def test_a_death_is_a_failed_attempt_and_says_how_the_process_ended(
     assert (dead["reason"], dead["error"]) == ("died", text)
 
 
-def test_a_death_that_charges_nobody_is_no_failed_attempt(lane: Lane):
+def test_a_death_that_charges_no_sub_request_is_no_failed_attempt(lane: Lane):
     (token,) = lane.start(3, limit=1)
     held = lane.take(token)
     lane.reap(worker="w:1", started="7", k=held.k, fence=held.fence, how="exit 7")

@@ -36,12 +36,10 @@ def test_a_library_file_has_no_free_names_but_the_keys_of_a_request(name: str):
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_has_no_free_names_but_its_keys_and_arguments(name: str):
-    """Everything else is declared in the script or in a file that it includes."""
     assert global_names(expand(ROOT, name)) <= ALLOWED | {"KEYS", "ARGV"}
 
 
 def test_every_use_of_a_free_name_is_found():
-    """In a nested function, after the end of a scope, as a write, and before its declaration."""
     text = """
     local function outer(given)
       local inner = function() return given + nested end

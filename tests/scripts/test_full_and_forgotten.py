@@ -44,7 +44,6 @@ def dispatch(lane: Lane, *tokens: Tok) -> None:
 
 
 def test_a_full_redis_refuses_what_is_new_and_writes_nothing(lane: Lane):
-    """enqueue, append and intend are refused before their first write."""
     lane.start(3, open_ms=HOUR)
     other = Lane(lane.driver, lane.client, request_id="r2")
     with full(lane.client):
@@ -62,7 +61,6 @@ def test_a_full_redis_refuses_what_is_new_and_writes_nothing(lane: Lane):
 
 
 def test_a_full_redis_can_be_drained(lane: Lane):
-    """acquire, insert_tokens, promote, extend, complete, seal and retire go on to the end."""
     tokens = lane.start(6, open_ms=HOUR)
     with full(lane.client):
         assert lane.seal()[0] == b"ok"
@@ -80,7 +78,6 @@ def test_a_full_redis_can_be_drained(lane: Lane):
 
 
 def test_a_full_redis_retries_reaps_and_buries(lane: Lane):
-    """What goes wrong while it is full goes on as ever."""
     first, second, third = lane.start(9)
     with full(lane.client):
         held = lane.take(first)
@@ -102,7 +99,6 @@ def test_a_full_redis_retries_reaps_and_buries(lane: Lane):
 
 
 def test_workers_live_on_a_full_redis(lane: Lane):
-    """register, beat, expire, unregister, abandon, postpone and drop are part of draining."""
     workers, record = keys.workers("req"), keys.worker("req", "w:1")
     lane.call("intend", (ACTIVE, CONF), ids=["r2"], grace=1, above=0)
     with full(lane.client):

@@ -37,7 +37,6 @@ def test_of_a_request_that_waits_nothing_is_expected(lane: Lane):
 
 
 def test_the_next_lease_that_expires_is_expected(lane: Lane):
-    """In so many ms; the first of several."""
     first, second, _ = lane.start(STREAM)
     lane.take(first, count=1)
     lane.later(1_000)
@@ -50,7 +49,6 @@ def test_the_next_lease_that_expires_is_expected(lane: Lane):
 
 
 def test_a_deadline_is_expected(lane: Lane):
-    """If it comes before the end of a lease; a paused request has one, too."""
     (token, *_) = lane.start(STREAM, deadline_ms=50_000)
     assert look(lane) == 50_000
     lane.take(token, count=1)
@@ -153,7 +151,6 @@ NEEDS = [
 
 @pytest.mark.parametrize("brought", NEEDS, ids=lambda made: made.__name__)
 def test_what_reap_acts_on_is_due_now(lane: Lane, brought: Callable[[Lane], None]):
-    """And reap does act: it changes the request."""
     brought(lane)
     assert look(lane) == 1
     before = lane.dump()
@@ -278,7 +275,6 @@ def test_a_sleeper_is_named_a_grace_after_it_was_due(lane: Lane):
 
 
 def test_tokens_are_named_beside_a_lease_that_expired(lane: Lane):
-    """The audit reaps and mints; neither waits for the other."""
     first, *_ = lane.start(STREAM)
     lane.take(first, count=1)
     lane.later(MINUTE)
@@ -290,14 +286,12 @@ def test_tokens_are_named_beside_a_lease_that_expired(lane: Lane):
 
 
 def test_the_request_of_another_queue_is_foreign(lane: Lane):
-    """Unless any queue's is asked for."""
     lane.start(3)
     assert glance(lane, queue="other") == [b"foreign"]
     assert glance(lane, queue="") == [b"ok", 0, []]
 
 
 def test_after_the_end_a_glance_returns_the_summary(lane: Lane):
-    """The same that reap returns."""
     lane.complete(lane.take(lane.start(3, limit=1)[0]))
     found = glance(lane, grace=0)
     assert found == lane.reap()
@@ -324,7 +318,7 @@ def test_a_lease_that_ends_later_than_it_can_is_due_now(lane: Lane):
 
 
 def test_a_token_that_was_queued_later_than_now_is_named(lane: Lane):
-    """The clock went back: it was queued before that, for who knows how long."""
+    """The clock went back: how long ago it was queued is unknown."""
     lane.start(1)
     lane.later(-10 * MINUTE)
     assert len(glance(lane, grace=5_000)[2]) == 3

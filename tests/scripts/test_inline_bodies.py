@@ -44,14 +44,12 @@ def test_few_small_bodies_wait_and_are_held_in_one_string(lane: Lane):
 
 
 @pytest.mark.parametrize("bodies", [[b"x"] * 11, [b"x" * 1025], [b"x" * 600] * 2])
-def test_more_or_bigger_ones_go_into_the_stream_at_once(lane: Lane, bodies: list[bytes]):
-    """More than ten, or more than 1,024 bytes together."""
+def test_more_or_bigger_ones_go_straight_into_the_stream(lane: Lane, bodies: list[bytes]):
     lane.start(bodies)
     assert has_stream(lane)
 
 
 def test_a_look_at_a_small_request_that_waits_changes_nothing(lane: Lane):
-    """There is no lease to take back, so it stays as small as it is."""
     lane.start(3, limit=1)
     with lane.unchanged():
         lane.later(60_000)
@@ -59,19 +57,16 @@ def test_a_look_at_a_small_request_that_waits_changes_nothing(lane: Lane):
 
 
 def test_ten_bodies_of_1024_bytes_together_are_few(lane: Lane):
-    """The most that waits apart."""
     lane.start([b"x" * 102] * 9 + [b"x" * 106])
     assert not has_stream(lane)
 
 
 def test_an_open_request_waits_in_the_stream(lane: Lane):
-    """More may follow."""
     lane.start(1, open_ms=HOUR)
     assert has_stream(lane)
 
 
 def test_what_is_not_taken_as_a_whole_goes_into_the_stream(lane: Lane):
-    """A limit of 2 shares three out; so does a smaller slice."""
     tokens = lane.start(3, limit=2)
     held = lane.take(tokens[0])
     assert (len(held.ids), has_stream(lane)) == (2, True)
@@ -82,7 +77,6 @@ def test_what_is_not_taken_as_a_whole_goes_into_the_stream(lane: Lane):
 
 
 def test_all_done_by_one_lease_ends_it_with_its_results(lane: Lane):
-    """Counts, results, log and TTLs are those of any request."""
     held = held_apart(lane)
     word, summary = lane.complete(held)
     assert (word, summary[0], summary[2:6]) == (b"ended", b"done", [3, 3, 0, 0])
@@ -99,7 +93,6 @@ def test_results_of_a_small_request_take_what_they_need(lane: Lane):
 
 
 def test_a_repeated_acquire_brings_the_same_from_the_string(lane: Lane):
-    """The reply was lost."""
     held = held_apart(lane)
     again = lane.acquire(Tok(5, held.k, held.g), op=held.op)
     assert (again.word, again.fence, again.ids) == ("ok", held.fence, held.ids)
@@ -109,7 +102,6 @@ def test_a_repeated_acquire_brings_the_same_from_the_string(lane: Lane):
 
 @pytest.mark.parametrize("verdict", ["retry", "dead", "release", "timeout"])
 def test_another_verdict_pours_them_into_the_stream(lane: Lane, verdict: str):
-    """One is done, one is not, and one is not named: it goes back."""
     held = held_apart(lane)
     word, *_ = lane.complete(held, held.ids[:1], [(held.ids[1], verdict, 0)])
     assert (word, has_stream(lane)) == (b"ok", True)
@@ -118,7 +110,6 @@ def test_another_verdict_pours_them_into_the_stream(lane: Lane, verdict: str):
 
 
 def test_a_partial_completion_pours_them_and_the_rest_is_done_later(lane: Lane):
-    """With keep the lease goes on."""
     held = held_apart(lane)
     assert lane.complete(held, held.ids[:1], keep=True)[:2] == [b"ok", 2]
     assert has_stream(lane)
@@ -127,7 +118,6 @@ def test_a_partial_completion_pours_them_and_the_rest_is_done_later(lane: Lane):
 
 
 def test_ids_that_are_not_all_of_the_lease_are_looked_up(lane: Lane):
-    """Twice the same, another order, or one of nobody: only what it owes is counted, once."""
     held = held_apart(lane)
     strange = [held.ids[1], held.ids[0], held.ids[0]]
     word, left, flat = lane.complete(held, strange)
@@ -139,7 +129,6 @@ def test_ids_that_are_not_all_of_the_lease_are_looked_up(lane: Lane):
 
 @pytest.mark.parametrize(("count", "attempt"), [(1, 2), (3, 1)])
 def test_a_lease_that_expires_gives_them_back(lane: Lane, count: int, attempt: int):
-    """One alone is charged; of several nobody."""
     held = held_apart(lane, count)
     with lane.unchanged():
         lane.reap()
@@ -153,7 +142,6 @@ def test_a_lease_that_expires_gives_them_back(lane: Lane, count: int, attempt: i
 
 @pytest.mark.parametrize("is_held", [False, True])
 def test_a_cancelled_small_request_counts_what_did_not_run(lane: Lane, is_held: bool):
-    """At once when they wait; with the slice when they are held."""
     if is_held:
         held = held_apart(lane)
         assert lane.cancel()[0] == b"ok"
@@ -167,7 +155,6 @@ def test_a_cancelled_small_request_counts_what_did_not_run(lane: Lane, is_held: 
 
 
 def test_past_the_deadline_they_are_dead(lane: Lane):
-    """The reaper makes them so, from the stream."""
     lane.start(3, deadline_ms=1_000)
     lane.later(1_000)
     word, summary = lane.reap()
@@ -175,7 +162,6 @@ def test_past_the_deadline_they_are_dead(lane: Lane):
 
 
 def test_pause_and_new_limits_leave_them_where_they_are(lane: Lane):
-    """They are about permits."""
     lane.start(3, limit=1)
     lane.pause()
     lane.set_limit(2)
@@ -193,7 +179,6 @@ def test_no_dead_to_requeue_makes_no_counter(lane: Lane):
 
 
 def test_lease_and_permit_deleted_they_wait_again(lane: Lane):
-    """Nobody holds them: the next reap pours them, and mints."""
     held_apart(lane)
     lane.checked = False
     lane.client.delete(lane.names[3], lane.names[4])
@@ -202,7 +187,7 @@ def test_lease_and_permit_deleted_they_wait_again(lane: Lane):
 
 
 def test_a_permit_deleted_alone_gives_them_back_when_its_lease_expires(lane: Lane):
-    """Whose they were is not known any more: they wait, as if nobody had taken them."""
+    """Their holder is unknown then: they wait as if they had never been taken."""
     held_apart(lane)
     lane.checked = False
     lane.client.delete(lane.names[3])

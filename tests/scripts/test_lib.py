@@ -41,14 +41,12 @@ def state_of(lib: Lib, **given: Any) -> Any:
 
 
 def test_now_is_the_number_a_caller_brings():
-    """And the server is not asked."""
     lib = Lib(("core/now_ms",), ("now_ms",))
     assert lib.now_ms("1700000000123") == 1_700_000_000_123
     assert lib.redis.calls == []
 
 
 def test_now_is_the_servers_time_in_ms():
-    """Microseconds are cut off, never rounded up."""
     lib = Lib(("core/now_ms",), ("now_ms",))
     lib.redis.time = (1_700_000_000, 999_999)
     assert lib.now_ms("") == 1_700_000_000_999
@@ -58,7 +56,6 @@ def test_now_is_the_servers_time_in_ms():
 
 
 def test_a_held_permit_reads_back_as_it_was_written():
-    """Also with a worker whose name has colons in it."""
     lib = Lib(("permits/permits",), ("read_permit", "write_held", "consumer_of"))
     fields = {"fence": "12", "g": "9", "op": "0aff", "started": "7", "owed": 3}
     fields |= {"shared": "1", "first": "5-0", "last": "5-2"}
@@ -69,7 +66,6 @@ def test_a_held_permit_reads_back_as_it_was_written():
 
 
 def test_a_permit_without_a_field_is_parked():
-    """Numbers that were never used cost nothing."""
     lib = Lib(("permits/permits",), ("read_permit",))
     assert lib.read_permit("0").kind == "p"
 
@@ -85,7 +81,6 @@ def test_parked_permits_come_back_last_in_first_out():
 
 
 def test_a_permit_above_a_lowered_limit_leaves_for_good():
-    """It is not parked: its field goes."""
     lib = minting()
     state = state_of(lib, limit=2)
     lib.redis.hashes["tok"] = {"2": "h:1:1:a:1:1::::w", "1": "h:2:2:b:1:1::::w"}
@@ -95,8 +90,7 @@ def test_a_permit_above_a_lowered_limit_leaves_for_good():
     assert state.free == "1"
 
 
-def test_unqueue_knows_the_sleeper_from_the_awake():
-    """Only awake ones are in the count."""
+def test_unqueue_distinguishes_the_sleeper_from_the_awake():
     lib = minting()
     state = state_of(lib, queued=2, sleeper="7")
     lib.unqueue(state, "1")
@@ -134,14 +128,12 @@ def test_mint_costs_what_it_mints(limit: int):
 
 @pytest.mark.parametrize("state", ["cancelling", "paused", "done"])
 def test_mint_makes_nothing_for_a_request_that_is_not_active(state: str):
-    """Neither awake nor asleep."""
     lib = minting()
     lib.redis.zsets["retry"] = {"1-0": NOW + 5}
     assert lib.rows(lib.mint(state_of(lib, state=state, fresh=9), NOW)) == []
 
 
 def test_mint_counts_due_retries_as_work():
-    """Fresh ones and those that are due now; not those of the future."""
     lib = minting()
     lib.redis.zsets["retry"] = {"1-0": NOW, "1-1": NOW - 1, "1-2": NOW + 1}
     assert lib.ready(state_of(lib, fresh=4), NOW) == 6
@@ -151,7 +143,6 @@ def test_mint_counts_due_retries_as_work():
 
 
 def test_one_sleeper_is_due_at_the_earliest_of_the_future_retries():
-    """And a second mint adds none."""
     lib = minting()
     lib.redis.zsets["retry"] = {"1-0": NOW + 900, "1-1": NOW + 300}
     state = state_of(lib)
@@ -161,14 +152,12 @@ def test_one_sleeper_is_due_at_the_earliest_of_the_future_retries():
 
 
 def test_no_sleeper_is_minted_without_room():
-    """All permits are held: whoever completes mints."""
     lib = minting()
     lib.redis.zsets["retry"] = {"1-0": NOW + 900}
     assert lib.rows(lib.mint(state_of(lib, held=3), NOW)) == []
 
 
 def test_work_wakes_the_sleeper_before_it_takes_another_permit():
-    """Its old token goes stale with the new g."""
     lib = minting()
     lib.redis.zsets["retry"] = {"1-0": NOW + 900}
     state = state_of(lib)
@@ -200,7 +189,6 @@ def test_queued_tokens_brings_every_queued_permit_with_what_is_left_of_its_delay
 
 @given(st.lists(st.integers(-5, 5), min_size=1, max_size=8))
 def test_entry_ids_grow_whatever_the_clock_does(steps: list[int]):
-    """Over any number of chunks and any jumps."""
     lib = Lib(("entries/add_entries",), ("add_entries",))
     bodies = lib.runtime.table("a", "bb")
     state = lib.table(last_ms=0, total=0, fresh=0, max_body=0)
@@ -215,7 +203,6 @@ def test_entry_ids_grow_whatever_the_clock_does(steps: list[int]):
 
 
 def test_a_chunk_of_a_thousand_is_no_error_and_one_more_is():
-    """The house rule, before anything is written."""
     lib = Lib(("entries/add_entries",), ("entry_error",))
     for count in (0, 1000):
         assert lib.entry_error(lib.runtime.table(*["x"] * count), 1) is None
@@ -235,7 +222,6 @@ def test_the_first_death_waits_for_nothing_later_ones_for_the_backoff():
 
 
 def test_the_census_counts_what_permits_really_are():
-    """Held, queued, sleeping, parked, in the parked list, owed, and in no state at all."""
     lib = Lib(("permits/permits", "check/count_state"), ("count_permits",))
     lib.redis.hashes["tok"] = {
         "0": "h:3:1:a:1:4::::w",
@@ -258,7 +244,6 @@ def test_the_census_counts_what_permits_really_are():
 
 
 def test_the_census_ends_in_a_parked_list_that_goes_in_a_circle():
-    """A broken list must be told, not followed for ever."""
     lib = Lib(("permits/permits", "check/count_state"), ("count_permits",))
     lib.redis.hashes["tok"] = {"0": "p:1", "1": "p:0"}
     seen = lib.count_permits(lib.table(sleeper="", high=2, limit=2, free="0"))

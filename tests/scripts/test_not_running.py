@@ -41,7 +41,6 @@ def made(lane: Lane) -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize("is_abandoned", [False, True], ids=["missing", "abandoned"])
 @pytest.mark.parametrize("script", GONE)
 def test_what_is_not_there_is_gone(lane: Lane, script: str, *, is_abandoned: bool):
-    """Neither an id that never was nor the marker of an abandoned intent is a request."""
     given = made(lane)[script]
     if is_abandoned:
         lane.abandon(5)
@@ -53,10 +52,9 @@ def test_what_is_not_there_is_gone(lane: Lane, script: str, *, is_abandoned: boo
 def test_after_the_end_a_script_returns_the_summary(
     lane: Lane, redis_client: redis.Redis, script: str
 ):
-    """The end is not published again."""
     given = made(lane)[script]
     lane.complete(lane.take(lane.start(1)[0]))
-    with listening(redis_client, "done:{r1}") as heard, lane.unchanged():
+    with listening(redis_client, "done:{r1}") as published, lane.unchanged():
         word, summary = lane.call(script, keys.request_keys(RUNNING), **given)
         assert (word, summary[:6]) == (b"ended", [b"done", lane.now, 1, 1, 0, 0])
-        assert heard() == []
+        assert published() == []

@@ -30,7 +30,6 @@ def test_what_is_pushed_is_popped_next(lane: Lane):
 
 @pytest.mark.parametrize("before", [[], ["first"]])
 def test_a_list_with_a_ttl_expires_as_a_whole(lane: Lane, before: list[str]):
-    """Also when it was there before."""
     for word in before:
         push(lane, word, ttl=900, key=WAKE)
     push(lane, "wake", ttl=60_000, key=WAKE)
@@ -45,6 +44,5 @@ def test_push_twice_makes_a_copy(lane: Lane):
 
 @pytest.mark.parametrize("ttl", [0, 60_000])
 def test_a_full_redis_lets_a_push_pass(lane: Lane, ttl: int):
-    """To a list that is there and to a new one, with a TTL and without."""
     with full(lane.client):
         assert [push(lane, "a", ttl=ttl), push(lane, "b", ttl=ttl)] == [1, 2]

@@ -22,7 +22,6 @@ def reaped(lane: Lane, **which: Any) -> tuple[int, list[Tok]]:
 
 
 def test_a_lease_that_stands_is_left_alone(lane: Lane):
-    """The reply says in how many ms to look again: at the earliest deadline."""
     tokens = lane.start(6)
     lane.take(tokens[0])
     lane.later(1)
@@ -60,7 +59,7 @@ def test_a_reap_of_a_worker_leaves_the_ends_of_other_leases_alone(lane: Lane):
 
 
 def test_an_expired_lease_with_one_entry_charges_it_an_attempt(lane: Lane):
-    """It was alone: it is to blame. It is delivered again at once, in its second attempt."""
+    """It was alone, so it is to blame; it is delivered again immediately."""
     (token,) = lane.start(3, limit=1)
     held = lane.take(token, count=1)
     lane.later(LEASE)
@@ -70,8 +69,8 @@ def test_an_expired_lease_with_one_entry_charges_it_an_attempt(lane: Lane):
     assert (again.ids, again.attempt) == (held.ids, 2)
 
 
-def test_an_expired_lease_in_hands_that_held_more_charges_nobody(lane: Lane):
-    """Whether it was this one that killed the worker is unknown: it comes back alone, uncharged."""
+def test_an_expired_lease_of_a_worker_that_held_more_charges_nothing(lane: Lane):
+    """Which of them killed the worker is unknown: it comes back alone, uncharged."""
     (token,) = lane.start(3, limit=1)
     held = lane.take(token, count=1, shared=True)
     lane.later(LEASE)
@@ -101,7 +100,7 @@ def test_a_retry_that_is_not_due_keeps_no_lease_from_being_shared(lane: Lane):
     assert lane.acquire(toks(flat)[0], shared=True).word == "ok"
 
 
-def test_an_expired_lease_with_many_charges_nobody(lane: Lane):
+def test_an_expired_lease_with_many_charges_nothing(lane: Lane):
     """Which of them killed the worker is unknown; each comes back alone, in its first attempt."""
     (token,) = lane.start(3, limit=1)
     held = lane.take(token)
@@ -150,12 +149,11 @@ def test_a_second_death_waits_for_the_backoff(lane: Lane):
 
 
 def test_a_death_in_the_last_attempt_is_dead_with_its_reason(lane: Lane, redis_client: redis.Redis):
-    """Out of attempts: kept as `died`, told to the readers, and the request ends."""
     (token,) = lane.start([b"poison"], attempts=2)
     (token,) = die(lane, token)
-    with listening(redis_client, "done:{r1}") as heard:
+    with listening(redis_client, "done:{r1}") as published:
         assert die(lane, token) == []
-        assert heard() == [b"done"]
+        assert published() == [b"done"]
     (dead,) = lane.dead()
     assert (dead["reason"], dead["body"], dead["worker"]) == ("died", "poison", "w:1")
     assert lane.results()[0][:2] == ("x", 2)
@@ -163,7 +161,6 @@ def test_a_death_in_the_last_attempt_is_dead_with_its_reason(lane: Lane, redis_c
 
 
 def test_reap_twice_takes_back_once(lane: Lane):
-    """The second finds nothing: nobody is charged twice."""
     (token,) = lane.start(1)
     lane.take(token)
     lane.later(LEASE)
@@ -174,7 +171,6 @@ def test_reap_twice_takes_back_once(lane: Lane):
 
 
 def test_reap_of_a_worker_takes_all_its_leases_and_no_other(lane: Lane):
-    """Also those that have not expired."""
     tokens = lane.start(6)
     lane.take(tokens[0], worker="w:1")
     other = lane.take(tokens[1], worker="w:2")
@@ -200,7 +196,6 @@ def test_reap_of_a_worker_compares_when_it_started(lane: Lane):
     "which", [{"fence": "99"}, {"started": "8"}, {"worker": "w:2"}, {"k": "2"}, {"k": "9"}], ids=str
 )
 def test_reap_of_one_permit_wants_every_proof(lane: Lane, which: dict[str, str]):
-    """Worker, start, permit and fence must be the lease's."""
     tokens = lane.start(6)
     held = lane.take(tokens[0])
     with lane.unchanged():
@@ -209,7 +204,6 @@ def test_reap_of_one_permit_wants_every_proof(lane: Lane, which: dict[str, str])
 
 
 def test_reap_of_one_permit_leaves_the_workers_other_permits(lane: Lane):
-    """A supervisor names the one handler that died."""
     tokens = lane.start(6)
     dead, alive = lane.take(tokens[0]), lane.take(tokens[1])
     reaped(lane, worker="w:1", started="7", k=dead.k, fence=dead.fence)
@@ -218,7 +212,6 @@ def test_reap_of_one_permit_leaves_the_workers_other_permits(lane: Lane):
 
 
 def test_reap_deletes_the_consumer_that_holds_nothing(lane: Lane):
-    """XINFO CONSUMERS shows who holds what, not who once did."""
     (token,) = lane.start(3, limit=1)
     lane.take(token)
     lane.later(LEASE)
@@ -227,7 +220,7 @@ def test_reap_deletes_the_consumer_that_holds_nothing(lane: Lane):
 
 
 def test_reap_takes_bounded_bites(lane: Lane):
-    """Over about 1,000 entries the rest is for the next call, which is asked for at once."""
+    """Over about 1,000 entries the rest is for the next call, for which the reply asks."""
     first = lane.enqueue(900, limit=4, open_ms=HOUR)
     tokens = toks(first[1])
     for chunk in (2, 3, 4):
@@ -256,7 +249,6 @@ def test_missing_tokens_are_made_again(lane: Lane):
 
 
 def test_a_missing_sleeper_keeps_its_due(lane: Lane):
-    """Made again, it does not run before its time."""
     (token,) = lane.start(1)
     held = lane.take(token)
     (sleeper,) = toks(lane.complete(held, others=[(held.ids[0], "retry", 5_000)])[2])
@@ -267,7 +259,6 @@ def test_a_missing_sleeper_keeps_its_due(lane: Lane):
 
 
 def test_a_wrong_guess_of_the_auditor_is_ignored(lane: Lane):
-    """Held, parked and newer permits are not queued again."""
     tokens = lane.start(6)
     held = lane.take(tokens[0])
     guesses = ["0", held.g, "1", "99", "9", "1"]
@@ -276,20 +267,18 @@ def test_a_wrong_guess_of_the_auditor_is_ignored(lane: Lane):
 
 
 def test_a_request_open_past_its_time_is_abandoned(lane: Lane, redis_client: redis.Redis):
-    """Its producer is dead: cancelled with that reason, one publish, all counted."""
     lane.start(4, open_ms=HOUR)
     lane.later(HOUR)
     assert lane.reap()[0] == b"ok"
     lane.later(1)
-    with listening(redis_client, "done:{r1}") as heard:
+    with listening(redis_client, "done:{r1}") as published:
         word, summary = lane.reap()
-        assert heard() == [b"cancelled"]
+        assert published() == [b"cancelled"]
     assert word == b"ended"
     assert (summary[0], summary[2:6], summary[8]) == (b"cancelled", [4, 0, 0, 4], b"abandoned")
 
 
 def test_an_abandoned_request_waits_for_who_holds_a_slice(lane: Lane):
-    """It ends with the last slice."""
     tokens = lane.start(6, open_ms=1_000)
     held = lane.take(tokens[0])
     lane.later(1_001)
@@ -301,7 +290,6 @@ def test_an_abandoned_request_waits_for_who_holds_a_slice(lane: Lane):
 
 
 def test_a_sealed_request_is_never_abandoned(lane: Lane):
-    """However long its work takes."""
     lane.start(2, open_ms=HOUR)
     lane.seal()
     lane.later(100 * HOUR)
@@ -310,7 +298,6 @@ def test_a_sealed_request_is_never_abandoned(lane: Lane):
 
 
 def test_reap_ends_a_cancelled_request_whose_last_holder_died(lane: Lane):
-    """Nobody is left to complete it."""
     tokens = lane.start(6)
     lane.take(tokens[0])
     lane.cancel()
@@ -319,8 +306,8 @@ def test_reap_ends_a_cancelled_request_whose_last_holder_died(lane: Lane):
     assert (word, summary[0], summary[2:6]) == (b"ended", b"cancelled", [6, 0, 0, 6])
 
 
-def test_everybody_dies_all_the_time_and_all_is_accounted_for(lane: Lane):
-    """Every lease expires until all are dead or done: the counts add up, nothing runs too often."""
+def test_every_lease_expires_and_all_is_accounted_for(lane: Lane):
+    """Until all are dead or done: the counts add up, and no body runs too often."""
     tokens = lane.start(7, attempts=2, limit=2, backoff_min=0, backoff_max=0)
     deliveries: dict[bytes, int] = {}
     while tokens:

@@ -326,10 +326,10 @@ def work_off(lane: Lane) -> None:
 
 def account(lane: Lane, total: int) -> None:
     """Every sub-request ended once."""
-    told, results = lane.hash(), lane.results()
-    counts = [int(told[name]) for name in ("done", "dead", "cancelled")]
+    stored, results = lane.hash(), lane.results()
+    counts = [int(stored[name]) for name in ("done", "dead", "cancelled")]
     statuses = [status for status, _, _ in results.values()]
-    assert (int(told["total"]), sum(counts)) == (total, total), told
+    assert (int(stored["total"]), sum(counts)) == (total, total), stored
     assert [statuses.count("d"), statuses.count("x")] == counts[:2]
     assert set(results) <= set(range(total))
     assert len(lane.dead_ids()) == counts[1]

@@ -39,7 +39,6 @@ def logged(lane: Lane) -> list[bytes]:
 
 
 def test_a_damaged_lane_holds_up_no_token_of_another(lane: Lane):
-    """Its own tokens stay where they are until it is a list again."""
     lane.client.set(LANES[3], "no list")
     lane.client.zadd(DELAYED, {"3|a#0.1": 1, "5|b#0.1": 2, "3|c#0.1": 3})
     with pytest.raises(RedisUnfit, match="WRONGTYPE"):
@@ -68,7 +67,6 @@ def test_no_token_is_lost_by_a_promoter_that_is_refused(command: str, guard: Gua
 @ON_SINGLE
 @pytest.mark.parametrize("command", ["xadd", "zadd"])
 def test_an_ending_that_the_log_refuses_is_logged_later(command: str, guard: Guard, lane: Lane):
-    """Once; until then it stands in `active`."""
     lane.driver = guard.driver
     lane.client.zadd(ACTIVE, {"r1": 1, "r2": 1})
     guard.refuse(command)
@@ -84,7 +82,6 @@ def test_an_ending_that_the_log_refuses_is_logged_later(command: str, guard: Gua
 @ON_SINGLE
 @pytest.mark.parametrize("command", ["xadd", "zrem"])
 def test_what_is_lost_and_not_logged_stays_in_active(command: str, guard: Guard, lane: Lane):
-    """Whoever takes it out next logs it, once."""
     lane.driver = guard.driver
     lane.client.zadd(ACTIVE, {"r1": 7.5})
     guard.refuse(command)

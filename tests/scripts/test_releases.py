@@ -27,7 +27,7 @@ OTHER = "-- of another release\n"
 
 @pytest.fixture
 def other(tmp_path: Path) -> Library:
-    """The same scripts with other texts, so that the server knows them by other names."""
+    """The same scripts with other texts, so that they have other names on the server."""
     root = tmp_path / "v1"
     shutil.copytree(library().root, root)
     for path in root.rglob("*.lua"):
@@ -45,7 +45,6 @@ def release(lane: Lane, scripts: Library) -> Any:
 
 @pytest.mark.any_command
 def test_a_request_goes_through_the_hands_of_two_releases(lane: Lane, other: Library):
-    """Each step by the other one: submitted, taken, settled in part, reaped, taken and done."""
     first, *_ = lane.start(20, limit=1)
     with release(lane, other):
         held = lane.take(first, count=8)
@@ -63,7 +62,7 @@ def test_a_request_goes_through_the_hands_of_two_releases(lane: Lane, other: Lib
     assert lane.scripts.acquire.sha(dialect) != other.acquire.sha(dialect)
 
 
-def test_a_worker_of_ours_says_which_layout_it_knows(lane: Lane, driver: SyncDriver):
+def test_a_worker_notes_the_layout_of_its_release(lane: Lane, driver: SyncDriver):
     """So that a later release sees what it must not change under its feet."""
     from fairlane.operations.maintenance import registry
 
@@ -77,7 +76,6 @@ def test_a_worker_of_ours_says_which_layout_it_knows(lane: Lane, driver: SyncDri
 def test_a_newer_layout_is_refused_before_anything_is_written(
     driver: SyncDriver, redis_client: redis.Redis
 ):
-    """By producers and by workers, in a sentence that says what to do."""
     from fairlane.operations.maintenance import registry
 
     redis_client.hset(CONF, "layout", "2")

@@ -44,7 +44,6 @@ def test_a_repeat_brings_every_queued_token_once(lane: Lane, name: str):
 
 @every_call
 def test_a_token_minted_since_is_repeated_too(lane: Lane, name: str):
-    """Only the tokens that were repeated before are left out."""
     first, *_ = begun(lane)
     CALLS[name](lane)
     held = lane.take(first, count=1)
@@ -54,7 +53,6 @@ def test_a_token_minted_since_is_repeated_too(lane: Lane, name: str):
 
 
 def test_a_token_minted_again_by_the_auditor_is_repeated_too(lane: Lane):
-    """Its generation is new."""
     first, *_ = begun(lane)
     lane.resume()
     _, _, again = lane.reap(missing=[first.k, first.g])
@@ -62,7 +60,6 @@ def test_a_token_minted_again_by_the_auditor_is_repeated_too(lane: Lane):
 
 
 def test_no_repeat_leaves_a_note_behind_the_end(lane: Lane):
-    """The hash of an ended request stays as the end left it."""
     begun(lane)
     lane.cancel()
     before = lane.client.hgetall(lane.names[2])

@@ -38,7 +38,6 @@ def finish(lane: Lane, token: Tok | None) -> list[Held]:
 
 
 def test_a_requeued_sub_request_runs_again_as_if_new(lane: Lane):
-    """Its index is the old one, its attempts begin anew, and its old outcome is gone."""
     token = bury(lane, 1, 4, of=6)
     assert sorted(lane.results()) == [1, 4]
     assert lane.requeue() == [b"ok", 2, 2, []]
@@ -56,7 +55,6 @@ def test_a_requeued_sub_request_runs_again_as_if_new(lane: Lane):
 
 
 def test_it_may_die_again_and_be_requeued_again(lane: Lane):
-    """Each time it has one outcome and one place among the dead."""
     (token,) = lane.start(1, open_ms=HOUR)
     for _ in range(3):
         held = lane.take(token)
@@ -70,7 +68,6 @@ def test_it_may_die_again_and_be_requeued_again(lane: Lane):
 
 
 def test_requeued_work_mints_what_there_is_room_for(lane: Lane):
-    """Nothing else is left: a held permit leaves room for one more."""
     one, two = (lane.take(token) for token in lane.start(2, limit=2))
     lane.complete(one, others=[(one.ids[0], "dead", 0)])
     word, looked, moved, tokens = lane.requeue()
@@ -80,7 +77,6 @@ def test_requeued_work_mints_what_there_is_room_for(lane: Lane):
 
 
 def test_requeue_twice_is_once(lane: Lane):
-    """The second finds nothing, and tells the tokens again: the first answer may be lost."""
     one, two = (lane.take(token) for token in lane.start(2, limit=2))
     lane.complete(one, others=[(one.ids[0], "dead", 0)])
     names = lane.dead_ids()
@@ -111,7 +107,6 @@ def test_a_repeat_of_a_call_says_what_the_first_one_did(lane: Lane):
 
 
 def test_the_last_calls_are_remembered(lane: Lane):
-    """Five of them, however many there were."""
     (token,) = lane.start(8, limit=1, open_ms=HOUR)
     held = lane.take(token)
     lane.complete(held, others=[(name, "dead", 0) for name in held.ids])
@@ -123,7 +118,6 @@ def test_the_last_calls_are_remembered(lane: Lane):
 
 
 def test_a_dead_one_that_is_named_twice_is_requeued_once(lane: Lane):
-    """Also when it is written in another way; nothing else is touched."""
     token = bury(lane, 1, 4, of=6)
     (first, _) = (name.decode() if isinstance(name, bytes) else name for name in lane.dead_ids())
     assert lane.requeue([first, first, "0" + first])[:3] == [b"ok", 3, 1]
@@ -146,7 +140,6 @@ def test_ids_grow_whatever_the_clock_does(lane: Lane):
 
 
 def test_only_what_is_named_is_requeued(lane: Lane):
-    """By its place among the dead, in any order."""
     bury(lane, 0, 2, 5, of=6)
     ids = lane.dead_ids()
     assert lane.requeue([ids[2], ids[0]])[:3] == [b"ok", 2, 2]
@@ -172,7 +165,6 @@ def test_a_call_moves_about_four_mebibytes(lane: Lane):
 
 
 def test_requeue_while_paused_waits_for_resume(lane: Lane):
-    """Then it starts."""
     one, two = (lane.take(token) for token in lane.start(2, limit=2))
     lane.complete(one, others=[(one.ids[0], "dead", 0)])
     lane.pause()
@@ -192,7 +184,6 @@ def test_what_is_on_its_way_to_its_end_takes_nothing_back(lane: Lane):
 
 
 def test_nothing_is_requeued_after_the_deadline(lane: Lane):
-    """Whether or not the reaper has come."""
     (token,) = lane.start(4, limit=1, deadline_ms=MINUTE)
     held = lane.take(token)
     (token,) = toks(lane.complete(held, others=[(held.ids[0], "dead", 0)])[2])
@@ -204,7 +195,6 @@ def test_nothing_is_requeued_after_the_deadline(lane: Lane):
 
 
 def test_requeue_after_the_end_changes_nothing(lane: Lane):
-    """The dead keep their results."""
     (token,) = lane.start(1)
     held = lane.take(token)
     lane.complete(held, others=[(held.ids[0], "dead", 0)])
@@ -215,14 +205,12 @@ def test_requeue_after_the_end_changes_nothing(lane: Lane):
 
 @pytest.mark.parametrize("ids", [["x"], ["1"], ["1-1", "+"], ["1-1"] * 1001])
 def test_bad_ids_are_refused_before_anything_is_written(lane: Lane, ids: list[str]):
-    """Too many of them as well."""
     bury(lane, 0)
     with lane.refuses("dead entries"):
         lane.requeue([lane.dead_ids()[0].decode(), *ids][-1001:])
 
 
 def test_a_full_redis_refuses_to_requeue_and_writes_nothing(lane: Lane):
-    """It is new work; it can be had later."""
     bury(lane, 0, 1)
     with full(lane.client), lane.unchanged(), pytest.raises(RedisFull):
         lane.requeue()
@@ -230,7 +218,6 @@ def test_a_full_redis_refuses_to_requeue_and_writes_nothing(lane: Lane):
 
 
 def test_a_dead_entry_remembers_its_result(lane: Lane):
-    """Whoever buries it: a verdict, the reaper, the deadline."""
     (token,) = lane.start(3, limit=1, attempts=1, deadline_ms=MINUTE)
     held = lane.take(token, count=2)
     (token,) = toks(lane.complete(held, others=[(held.ids[0], "dead", 0)])[2])
@@ -250,7 +237,6 @@ def test_a_dead_entry_remembers_its_result(lane: Lane):
 
 
 def test_the_dead_are_listed_without_their_bodies(lane: Lane):
-    """Page by page, in the order in which they died."""
     bury(lane, 0, 2, 3, of=9, limit=1)
     first = lane.list_dead(count=2)
     rest = lane.list_dead(after=first[-1][0], count=2)
@@ -261,14 +247,12 @@ def test_the_dead_are_listed_without_their_bodies(lane: Lane):
 
 
 def test_no_dead_ones_are_an_empty_page(lane: Lane):
-    """Of a request that has none, and of none at all."""
     assert lane.list_dead() == []
     lane.start(3)
     assert lane.list_dead() == []
 
 
 def test_a_page_looks_at_about_four_mebibytes(lane: Lane):
-    """Big bodies make small pages."""
     (token,) = lane.start([b"x" * MIB] * 6, limit=1)
     held = lane.take(token)
     lane.complete(held, others=[(entry_id, "dead", 0) for entry_id in held.ids], keep=True)
@@ -276,7 +260,6 @@ def test_a_page_looks_at_about_four_mebibytes(lane: Lane):
 
 
 def test_listing_works_after_the_end(lane: Lane):
-    """As long as results are kept."""
     (token,) = lane.start(1)
     held = lane.take(token)
     lane.complete(held, others=[(held.ids[0], "dead", 0)])

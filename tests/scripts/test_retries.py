@@ -14,7 +14,6 @@ def fail(lane: Lane, held: Held, delay: int, verdict: str = "retry") -> list[Tok
 
 
 def test_a_retry_waits_in_retry_and_a_sleeper_is_minted_with_its_delay(lane: Lane):
-    """Nothing else is to do: one token, due when the retry is."""
     (token,) = lane.start(1)
     held = lane.take(token)
     (sleeper,) = fail(lane, held, 5_000)
@@ -35,7 +34,6 @@ def test_no_sleeper_is_minted_while_other_work_is_ready(lane: Lane):
 
 
 def test_an_earlier_retry_moves_the_sleeper(lane: Lane):
-    """The sleeper is due at the earliest retry; its old token is stale."""
     first, second = lane.start(2, limit=2)
     one, two = lane.take(first), lane.take(second)
     (sleeper,) = fail(lane, one, 9_000)
@@ -47,7 +45,6 @@ def test_an_earlier_retry_moves_the_sleeper(lane: Lane):
 
 
 def test_a_later_retry_leaves_the_sleeper_where_it_is(lane: Lane):
-    """One sleeper is enough: it is due at the earliest."""
     first, second = lane.start(2, limit=2)
     one, two = lane.take(first), lane.take(second)
     (sleeper,) = fail(lane, one, 4_000)
@@ -59,7 +56,6 @@ def test_a_later_retry_leaves_the_sleeper_where_it_is(lane: Lane):
 
 
 def test_fresh_work_wakes_the_sleeper(lane: Lane):
-    """An append while only a retry waits: the sleeper's permit is the one that is queued."""
     (token,) = lane.start(1, limit=1, open_ms=HOUR)
     (sleeper,) = fail(lane, lane.take(token), 5_000)
     (awake,) = toks(lane.append([b"new"], chunk=2)[1])
@@ -80,7 +76,6 @@ def test_a_due_retry_is_delivered_alone_with_attempt_2(lane: Lane):
 
 
 def test_a_retry_is_not_delivered_before_its_time(lane: Lane):
-    """One ms early there is only fresh work."""
     (token,) = lane.start(2, limit=1)
     held = lane.take(token, count=1)
     (token,) = fail(lane, held, 1_000)
@@ -97,7 +92,6 @@ def test_a_retry_that_is_due_while_its_token_sleeps_is_no_broken_promise(lane: L
 
 
 def test_the_earliest_of_several_due_retries_comes_first(lane: Lane):
-    """In the order of their due times."""
     (token,) = lane.start(3, limit=1)
     held = lane.take(token)
     delays = [3_000, 1_000, 2_000]
@@ -114,7 +108,6 @@ def test_the_earliest_of_several_due_retries_comes_first(lane: Lane):
 
 
 def test_a_retry_on_the_last_attempt_is_dead(lane: Lane):
-    """Three attempts are three deliveries; then the body is kept with its reason."""
     (token,) = lane.start([b"poison"], attempts=3)
     for attempt in (1, 2):
         held = lane.take(token)
@@ -131,8 +124,7 @@ def test_a_retry_on_the_last_attempt_is_dead(lane: Lane):
     assert lane.results() == {0: ("x", 3, b"why retry")}
 
 
-def test_a_rejected_sub_request_is_dead_at_once(lane: Lane):
-    """The verdict dead asks for no more attempts."""
+def test_a_rejected_sub_request_is_dead_without_another_attempt(lane: Lane):
     (token,) = lane.start([b"bad"], attempts=3)
     held = lane.take(token)
     assert lane.complete(held, others=[(held.ids[0], "dead", 0)])[0] == b"ended"
@@ -141,7 +133,6 @@ def test_a_rejected_sub_request_is_dead_at_once(lane: Lane):
 
 
 def test_a_repeated_verdict_counts_once(lane: Lane):
-    """keep twice with the same dead and the same retry."""
     (token,) = lane.start(3, limit=1)
     held = lane.take(token)
     others = [(held.ids[0], "dead", 0), (held.ids[1], "retry", 1_000)]
@@ -155,7 +146,6 @@ def test_a_repeated_verdict_counts_once(lane: Lane):
 
 @pytest.mark.parametrize("times", [1, 5])
 def test_a_release_charges_no_attempt(lane: Lane, times: int):
-    """A drain may give an entry back as often as it likes: the attempts are still all there."""
     (token,) = lane.start(1, attempts=2)
     for _ in range(times):
         held = lane.take(token)
@@ -165,14 +155,12 @@ def test_a_release_charges_no_attempt(lane: Lane, times: int):
 
 
 def test_a_release_is_due_now_whatever_its_delay(lane: Lane):
-    """What is given back can run at once."""
     (token,) = lane.start(1)
     (again,) = fail(lane, lane.take(token), 60_000, "release")
     assert again.delay == 0
 
 
 def test_a_release_of_a_retry_keeps_its_attempt(lane: Lane):
-    """Given back in its second attempt, it is delivered in its second attempt."""
     (token,) = lane.start(1)
     (token,) = fail(lane, lane.take(token), 0)
     held = lane.take(token)
@@ -181,7 +169,6 @@ def test_a_release_of_a_retry_keeps_its_attempt(lane: Lane):
 
 
 def test_other_verdicts_on_foreign_entries_are_skipped(lane: Lane):
-    """Only the own lease's entries: another's are not buried, retried or released."""
     tokens = lane.start(6)
     mine, other = lane.take(tokens[0]), lane.take(tokens[1])
     others = [(other.ids[0], "dead", 0), (other.ids[1], "release", 0), (b"1-99", "retry", 0)]

@@ -23,7 +23,6 @@ def held_of(lane: Lane, size: int) -> Held:
 
 @HOWS
 def test_the_first_and_the_last_are_not_the_whole(lane: Lane, size: int):
-    """What lies between was not named: it goes back."""
     held = held_of(lane, size)
     word, left, flat = lane.complete(held, [held.ids[0], held.ids[3]])
     assert (word, left) == (b"ok", 2 if size < 100 else 4)
@@ -38,7 +37,6 @@ def test_the_first_and_the_last_are_not_the_whole(lane: Lane, size: int):
 def test_another_order_or_one_named_twice_is_looked_up(
     lane: Lane, size: int, order: tuple[int, ...]
 ):
-    """Each is counted once, whatever the order."""
     held = held_of(lane, size)
     before = lane.number("total")
     word, *rest = lane.complete(held, [held.ids[i] for i in order])
@@ -78,7 +76,6 @@ def test_a_whole_lease_reads_no_pending_list(lane: Lane, size: int):
 
 
 def test_a_lease_that_owes_nothing_is_settled_with_nothing(lane: Lane):
-    """After all of it was done with keep; and one that was granted nothing."""
     held = held_of(lane, 600)
     assert lane.complete(held, keep=True)[:2] == [b"ok", 2]
     assert lane.complete(held, [])[:2] == [b"ok", 2]

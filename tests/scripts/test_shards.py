@@ -35,18 +35,15 @@ def test_tokens_go_to_the_shards_in_turn(lane: Lane):
 
 
 def test_without_shards_a_lane_is_just_its_priority(lane: Lane):
-    """As it was before anything was spread."""
     assert lanes_of(lane.enqueue(2, limit=2)[1]) == [b"5", b"5"]
 
 
-def test_a_repeat_tells_the_lanes_of_the_shards(lane: Lane):
-    """All queued tokens again, each in its own."""
+def test_a_repeat_returns_the_lanes_of_the_shards(lane: Lane):
     lane.enqueue(2, limit=2, shards="3,4")
     assert sorted(lanes_of(lane.enqueue(2, limit=2, shards="9")[5])) == [b"305", b"405"]
 
 
 def test_a_returned_permit_goes_to_its_own_shard_again(lane: Lane):
-    """A slice is settled and more is ready: the same permit, the same shard."""
     first, _ = lane.start(12, limit=2, shards="3,4")
     held = lane.take(first, count=5)
     reply = lane.complete(held, held.ids)
@@ -54,7 +51,6 @@ def test_a_returned_permit_goes_to_its_own_shard_again(lane: Lane):
 
 
 def test_a_new_priority_stays_in_the_shards(lane: Lane):
-    """Only the lane within each changes."""
     lane.enqueue(2, limit=2, shards="3,4")
     assert sorted(lanes_of(lane.request("set_priority", priority=9)[1])) == [b"309", b"409"]
 
@@ -63,15 +59,13 @@ def test_a_new_priority_stays_in_the_shards(lane: Lane):
 
 
 def test_what_is_queued_moves_and_its_old_tokens_are_stale(lane: Lane):
-    """Each with a new generation, in the lanes of the new shards."""
     old = lane.start(2, limit=2)
     word, tokens = move(lane, "3,4")
     assert (word, sorted(lanes_of(tokens))) == (b"ok", [b"305", b"405"])
     assert lane.acquire(old[0]).word == "stale"
 
 
-def test_a_move_twice_tells_the_same_tokens(lane: Lane):
-    """And changes nothing more."""
+def test_a_move_twice_returns_the_same_tokens(lane: Lane):
     lane.start(2, limit=2)
     first = move(lane, "3,4")
     with lane.unchanged():
@@ -79,7 +73,6 @@ def test_a_move_twice_tells_the_same_tokens(lane: Lane):
 
 
 def test_what_is_held_stays_held_by_a_move(lane: Lane):
-    """Its permit goes to the new shard when it is given back."""
     (first,) = lane.start(12, limit=1)
     held = lane.take(first, count=5)
     assert move(lane, "6") == [b"ok", []]
@@ -87,7 +80,6 @@ def test_what_is_held_stays_held_by_a_move(lane: Lane):
 
 
 def test_a_move_back_to_the_queues_own_lanes(lane: Lane):
-    """No shards: the priority alone."""
     lane.start(1, limit=1, shards="3")
     assert lanes_of(move(lane, "")[1]) == [b"5"]
 
@@ -105,7 +97,6 @@ def test_what_is_no_longer_among_the_shards_is_left(lane: Lane):
 
 
 def test_the_same_shards_twice_change_nothing(lane: Lane):
-    """Nor does the question."""
     said = set_shards(lane, "1,7")
     with lane.unchanged():
         lane.now += 5
@@ -113,7 +104,6 @@ def test_the_same_shards_twice_change_nothing(lane: Lane):
 
 
 def test_nothing_was_ever_spread(lane: Lane):
-    """The question writes nothing."""
     assert set_shards(lane, "=") == [b"ok", b"", b"", b"0"]
     assert lane.dump() == {}
 

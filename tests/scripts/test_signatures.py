@@ -129,7 +129,6 @@ def test_a_declared_key_is_never_given_another_name(name: str):
 
 @script_of
 def test_keys_and_arguments_are_numbered_without_a_gap(name: str):
-    """KEYS[1], KEYS[2] ... and the rest begins right after them."""
     code = expand(ROOT, path_of(name))
     for kind in ("KEYS", "ARGV"):
         pattern = re.compile(rf"^local \w+ = .*?\b{kind}\[(\d+)\]", re.MULTILINE)
@@ -141,17 +140,15 @@ def test_keys_and_arguments_are_numbered_without_a_gap(name: str):
 
 @pytest.mark.parametrize("name", sorted({*REQUEST_NAMES} - APART))
 def test_request_scripts_take_the_keys_of_a_request_in_their_order(name: str):
-    """What `keys.request_keys` makes is what lib/core/request_keys.lua names."""
     header = expand(ROOT, "lib/core/request_keys.lua")
-    told = re.findall(r"^local (\w+) = KEYS\[\d\]  -- (\w+):\{id\}", header, re.MULTILINE)
-    assert tuple(name for name, _ in told) == script(name).keys[: len(told)]
+    declared = re.findall(r"^local (\w+) = KEYS\[\d\]  -- (\w+):\{id\}", header, re.MULTILINE)
+    assert tuple(name for name, _ in declared) == script(name).keys[: len(declared)]
     made = [key.decode().partition(":")[0] for key in keys.request_keys("x")]
-    assert [part for _, part in told] == made
+    assert [part for _, part in declared] == made
 
 
 @pytest.mark.parametrize("name", REQUEST_NAMES)
 def test_what_a_request_script_takes_besides_is_staging(name: str):
-    """And what `keys` makes for it has that form."""
     made = {
         "stage": keys.area("x", "t", "a"),
         "txn": keys.transaction("x", "t"),
@@ -167,7 +164,6 @@ def test_what_a_request_script_takes_besides_is_staging(name: str):
 
 @script_of
 def test_includes_resolve_once(name: str):
-    """Every include is there, and no local function twice."""
     text = expand(ROOT, path_of(name))
     assert "@include" not in text
     functions = re.findall(r"^local function (\w+)", text, re.MULTILINE)
@@ -180,7 +176,6 @@ KEYWORDS = {"and", "elseif", "function", "if", "in", "not", "or", "return", "unt
 
 @script_of
 def test_what_is_sent_has_all_it_calls_and_nothing_else(name: str):
-    """Functions that are included and never come to are left out; no other is missing."""
     sent = script(name).source(Dialect.SINGLE).decode()
     code = plain(sent)
     defined = re.findall(r"^local function (\w+)\(", code, re.MULTILINE)
@@ -216,7 +211,6 @@ def test_a_function_that_is_never_come_to_is_left_out():
 
 
 def test_every_lib_is_used():
-    """A file nobody includes is dead."""
     included = {found for path in ROOT.rglob("*.lua") for found in includes(path)}
     assert included == {path.relative_to(ROOT).as_posix() for path in (ROOT / "lib").rglob("*.lua")}
 
@@ -236,7 +230,6 @@ def test_flags_say_what_may_run_on_a_full_redis(name: str):
 
 @pytest.mark.parametrize("name", sorted(READING))
 def test_a_script_that_only_reads_calls_nothing_that_writes(name: str):
-    """The server refuses such a call as well, when it comes to it."""
     writes = re.compile(r"[HZL]?(SET|ADD|DEL|REM|PUSH|CLAIM|ACK|INCRBY|DECRBY|EXPIRE|UNLINK)$")
     code = plain(script(name).source(Dialect.SINGLE).decode())
     assert not [c[0] for c in calls_in(code) if writes.search(c[0].strip('"'))]
@@ -265,7 +258,6 @@ def test_a_wrong_missing_or_extra_name_is_a_type_error(name: str):
 
 @script_of
 def test_a_wrong_number_of_keys_is_a_type_error(name: str):
-    """One too few; and one too many, but where a script takes many."""
     made = script(name)
     words = dict.fromkeys(made.params, 0)
     with pytest.raises(TypeError, match="takes the keys"):
@@ -279,20 +271,17 @@ def test_a_wrong_number_of_keys_is_a_type_error(name: str):
 
 
 def test_the_rest_goes_behind_the_named_arguments():
-    """Bodies, verdicts, tokens: a list at the end."""
     given = {"now": 1, "chunk": 2, "chain": "c", "before": "b", "open_ms": 3}
     call = script("append")([b"k"] * 9, **given, bodies=[b"x", b"y"])
     assert list(call.args) == [1, 2, "c", "b", 3, b"x", b"y"]
 
 
 def test_there_is_no_script_that_is_not_a_file():
-    """A misspelt script is an AttributeError that names it."""
     with pytest.raises(AttributeError, match="enqeue"):
         _ = library().enqeue
 
 
 def test_two_scripts_never_share_a_name():
-    """Request and dispatch scripts are called by one name each."""
     assert len(NAMES) == len(set(NAMES))
     assert [made.name for made in library()] == NAMES
 
@@ -343,7 +332,6 @@ def test_a_reply_has_the_names_of_its_header(name: str):
 
 
 def test_a_word_that_the_header_lacks_is_an_error():
-    """As a wrong argument is: the script and its header differ."""
     with pytest.raises(TypeError, match=r"extend replied b'maybe': its header has ok \| cancelled"):
         script("extend").reply([b"maybe"])
 
@@ -359,7 +347,6 @@ def test_a_list_without_a_word_has_names_too():
 
 @pytest.mark.parametrize("header", ["Ok", "ok count", "ok | 1", "", "ok left, tokens"])
 def test_a_header_that_cannot_be_read_is_an_error(header: str):
-    """At the load of the script."""
     with pytest.raises(ValueError, match="broken"):
         Script("broken", f"-- Says: {header}\nreturn 1\n")
 
@@ -408,5 +395,4 @@ def test_unpack_never_goes_over_a_thousand(lane: Lane, watched: Library):
 
 
 def test_the_watched_unpack_would_be_noticed(watched: Library):
-    """Each of the watched scripts carries the guard."""
     assert all("unpack over 1,000" in made.source(Dialect.SINGLE).decode() for made in watched)

@@ -37,7 +37,6 @@ def test_a_slice_has_at_most_what_was_asked_for(lane: Lane):
 
 
 def test_permits_share_them_with_what_is_fresh(lane: Lane):
-    """Four that came back and three fresh ones are seven: each of three permits gets three."""
     first, second, third = lane.start([b"x" * 100] * 12, limit=3)
     held = lane.take(first, count=1000)
     taken = [len(held.ids), *(len(lane.take(token, count=1000).ids) for token in (second, third))]
@@ -46,7 +45,6 @@ def test_permits_share_them_with_what_is_fresh(lane: Lane):
 
 
 def test_bodies_bound_a_slice_of_them(lane: Lane):
-    """About four mebibytes, as of fresh ones."""
     (token,) = lane.start([b"x" * (1 << 20)] * 6, limit=1)
     held = lane.take(token, count=1000)
     (token,) = toks(back(lane, held, [])[2])
@@ -55,7 +53,6 @@ def test_bodies_bound_a_slice_of_them(lane: Lane):
 
 
 def test_one_of_several_leases_may_take_them(lane: Lane):
-    """Nobody has to be found out."""
     assert lane.acquire(given_back(lane), shared=True).word == "ok"
 
 
@@ -66,7 +63,7 @@ def test_the_same_acquire_again_is_answered_the_same(lane: Lane):
 
 
 def test_one_that_failed_before_comes_alone(lane: Lane):
-    """Given back in its second attempt it is due at once, and its death would count."""
+    """Given back in its second attempt it is due now, and its death would count."""
     (token,) = lane.start(3, limit=1)
     held = lane.take(token, count=1)
     (token,) = toks(lane.complete(held, others=[(held.ids[0], "retry", 0)])[2])
@@ -93,7 +90,7 @@ def test_after_a_death_each_comes_alone(lane: Lane):
 
 
 def test_what_lies_between_two_of_them_is_not_theirs(lane: Lane):
-    """0, 2 and 3 come together while somebody holds 1: each id that is named is looked up."""
+    """0, 2 and 3 come together while another lease has 1: each id that is named is looked up."""
     first, second, third = lane.start([b"x" * 100] * 18, limit=3)
     held, other = lane.take(first, count=1000), lane.take(second, count=1000)
     lane.take(third, count=1000)

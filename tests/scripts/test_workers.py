@@ -49,7 +49,6 @@ def unregister(lane: Lane, name: str = "w:1", started: int = 7) -> int:
 
 
 def test_register_enters_a_worker_with_a_ttl(lane: Lane):
-    """Its record says who it is, and goes by itself when nobody beats."""
     assert register(lane) == [b"ok"]
     assert lane.client.hgetall(record("w:1")) == {
         b"host": b"box",
@@ -62,7 +61,6 @@ def test_register_enters_a_worker_with_a_ttl(lane: Lane):
 
 
 def test_register_twice_by_the_same_life_is_ok(lane: Lane):
-    """The reply was lost, the call is repeated."""
     register(lane)
     before = lane.client.hgetall(record("w:1"))
     assert register(lane) == [b"ok"]
@@ -70,7 +68,6 @@ def test_register_twice_by_the_same_life_is_ok(lane: Lane):
 
 
 def test_register_refuses_a_name_that_beats_elsewhere(lane: Lane):
-    """It says where, and leaves the other alone."""
     register(lane)
     lane.later(LATE)
     before = lane.client.hgetall(record("w:1"))
@@ -78,7 +75,7 @@ def test_register_refuses_a_name_that_beats_elsewhere(lane: Lane):
     assert lane.client.hgetall(record("w:1")) == before
 
 
-def test_register_takes_over_a_name_that_has_fallen_silent(lane: Lane):
+def test_register_takes_over_a_name_without_heartbeats(lane: Lane):
     """A beat later than `late`; nothing of the former life stays in the record."""
     register(lane)
     beat(lane, holds="much")
@@ -102,7 +99,6 @@ def test_a_name_whose_last_beat_lies_ahead_is_free(lane: Lane):
 
 
 def test_a_beat_renews_the_worker(lane: Lane):
-    """Record, TTL and place in the registry."""
     register(lane)
     lane.client.pexpire(record("w:1"), 100_000)
     lane.later(1_000)
@@ -114,7 +110,6 @@ def test_a_beat_renews_the_worker(lane: Lane):
 
 
 def test_a_beat_twice_says_the_same(lane: Lane):
-    """Renewing twice at one moment is renewing once."""
     register(lane)
     assert beat(lane) == beat(lane)
 
@@ -131,7 +126,7 @@ def test_a_beat_brings_what_is_due_next(lane: Lane):
     lane.client.delete(keys.active("req"), keys.delayed("req"))
 
 
-def test_a_worker_whose_record_somebody_deleted_drains(lane: Lane):
+def test_a_worker_whose_record_was_deleted_drains(lane: Lane):
     """The registry still lists it: a person wants it to go."""
     register(lane)
     lane.client.delete(record("w:1"))
@@ -164,7 +159,7 @@ def test_a_worker_whose_name_has_another_life_is_replaced(lane: Lane):
         assert beat(lane, started=7) == [b"replaced"]
 
 
-def test_a_beat_reports_a_death_to_whoever_leads(lane: Lane):
+def test_a_beat_reports_a_death_to_the_leader(lane: Lane):
     """Each beat returns when the last death was reported; without another one that stays."""
     register(lane, "w:1")
     register(lane, "w:2")
@@ -202,7 +197,6 @@ def leaders(lane: Lane) -> list[int]:
 
 
 def test_one_worker_at_a_time_leads(lane: Lane):
-    """The first to beat has the maintenance lock and keeps it while it beats."""
     register(lane, "w:1")
     register(lane, "w:2")
     for _ in range(3):
@@ -210,8 +204,7 @@ def test_one_worker_at_a_time_leads(lane: Lane):
         lane.later(LOCK)
 
 
-def test_the_lock_goes_to_the_next_when_its_holder_falls_silent(lane: Lane):
-    """After lock_ms without a beat of its holder; and it stays with the new one."""
+def test_the_lock_goes_to_the_next_when_its_holder_stops_beating(lane: Lane):
     register(lane, "w:1")
     register(lane, "w:2")
     assert leaders(lane) == [1, 0]
@@ -248,7 +241,6 @@ def test_the_leader_brings_beats_that_lie_ahead_back_to_now(lane: Lane):
 
 
 def test_a_beat_brings_back_a_bounded_number(lane: Lane):
-    """A hundred a call."""
     register(lane)
     lane.client.zadd(WORKERS, {f"w:{i}": lane.now + i for i in range(2, 152)})
     for left in (50, 0):
@@ -257,7 +249,6 @@ def test_a_beat_brings_back_a_bounded_number(lane: Lane):
 
 
 def test_who_leaves_gives_the_lock_free(lane: Lane):
-    """The next need not wait for it to run out."""
     register(lane, "w:1")
     register(lane, "w:2")
     assert leaders(lane) == [1, 0]
@@ -266,7 +257,6 @@ def test_who_leaves_gives_the_lock_free(lane: Lane):
 
 
 def test_who_leaves_without_the_lock_leaves_it_where_it_is(lane: Lane):
-    """Another's lock is not touched."""
     register(lane, "w:1")
     register(lane, "w:2")
     assert leaders(lane) == [1, 0]
@@ -278,7 +268,6 @@ def test_who_leaves_without_the_lock_leaves_it_where_it_is(lane: Lane):
 
 
 def test_unregister_leaves_nothing_but_the_layout(lane: Lane):
-    """Once; the second finds no worker."""
     register(lane)
     lane.client.hset(taken("w:1"), "0.1", "r1#0.3")
     assert unregister(lane) == 1
@@ -288,7 +277,6 @@ def test_unregister_leaves_nothing_but_the_layout(lane: Lane):
 
 
 def test_unregister_leaves_another_life_alone(lane: Lane):
-    """The name was taken over: its new owner stays, and what that took."""
     register(lane, started=8)
     lane.client.hset(taken("w:1"), "0.1", "r1#0.3")
     with lane.unchanged():
@@ -297,7 +285,6 @@ def test_unregister_leaves_another_life_alone(lane: Lane):
 
 
 def test_expire_forgets_who_has_not_beaten_for_a_ttl(lane: Lane):
-    """It says whom; the others stay."""
     register(lane, "w:1")
     lane.later(TTL - 1)
     register(lane, "w:2")
@@ -309,6 +296,5 @@ def test_expire_forgets_who_has_not_beaten_for_a_ttl(lane: Lane):
 
 
 def test_expire_forgets_a_bounded_number(lane: Lane):
-    """A hundred a call."""
     lane.client.zadd(WORKERS, {f"w:{i}": 1 for i in range(150)})
     assert [len(expire(lane)), len(expire(lane)), len(expire(lane))] == [100, 50, 0]

@@ -50,7 +50,7 @@ def test_what_is_asked_in_one_turn_is_one_write(server: FakeServer):
     asyncio.run(scene())
 
 
-def test_of_very_much_the_server_hears_the_beginning_soon(server: FakeServer):
+def test_of_very_much_the_server_receives_the_beginning_soon(server: FakeServer):
     """It works on it while the others of the same turn ask; the rest goes when the turn ends."""
 
     async def scene() -> None:
@@ -65,9 +65,7 @@ def test_of_very_much_the_server_hears_the_beginning_soon(server: FakeServer):
     asyncio.run(scene())
 
 
-def test_the_line_is_made_once_for_all_who_want_it(server: FakeServer):
-    """However many ask while it is made."""
-
+def test_the_line_is_made_once_for_all_tasks(server: FakeServer):
     async def scene() -> None:
         async with connected(server) as driver:
             await driver.servers.close()
@@ -79,9 +77,7 @@ def test_the_line_is_made_once_for_all_who_want_it(server: FakeServer):
     asyncio.run(scene())
 
 
-def test_every_reply_goes_to_who_asked(server: FakeServer):
-    """Whoever asks next, and however much."""
-
+def test_every_reply_goes_to_its_caller(server: FakeServer):
     async def ask(driver: AsyncDriver, name: int) -> None:
         for i in range(20):
             words = [b"%d.%d.%d" % (name, i, k) for k in range(1 + (name + i) % 3)]
@@ -97,8 +93,6 @@ def test_every_reply_goes_to_who_asked(server: FakeServer):
 
 
 def test_each_node_of_a_cluster_has_a_line():
-    """And a batch is spread over them."""
-
     async def scene(servers: list[FakeServer]) -> None:
         async with connected(*servers) as driver:
             made = [one.connections for one in servers]
@@ -135,7 +129,6 @@ def test_what_is_long_has_a_line_of_its_own(server: FakeServer):
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # the loops that end leave lines behind
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_driver_may_go_on_in_another_event_loop(server: FakeServer):
-    """The lines of the one that is over are not used."""
     driver = AsyncDriver(f"redis://127.0.0.1:{server.port}", patience_s=0)
 
     async def scene(words: list[bytes], *, is_last: bool = False) -> None:
@@ -153,8 +146,6 @@ def test_a_driver_may_go_on_in_another_event_loop(server: FakeServer):
 
 @pytest.mark.any_command
 def test_forgotten_scripts_are_sent_whole(redis_url: str, redis_client: redis.Redis):
-    """Those of calls and of batches, by all at once."""
-
     def intend(name: str) -> Any:
         return library().intend(
             (keys.active("req"), keys.conf("req")), ids=[name], grace=1, above=0, now=1
@@ -209,8 +200,7 @@ def pops(count: int, seen: list[Any]) -> Operation[None]:
         seen.append(popped and popped.tokens)
 
 
-def test_a_pop_that_waits_holds_up_nobody(server: FakeServer):
-    """It has a line of its own."""
+def test_a_pop_that_waits_has_its_own_line(server: FakeServer):
     lane = server.say = Lane()
 
     async def scene() -> None:

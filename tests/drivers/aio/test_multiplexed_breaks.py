@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def test_who_is_cancelled_disturbs_nobody(server: FakeServer):
-    """Replies to him are thrown away, and those behind them go to those behind him."""
+def test_a_cancelled_task_disturbs_no_other(server: FakeServer):
+    """Its replies are thrown away, and those behind them go to the tasks behind it."""
     says = server.say = Says(hold=b"first")
 
     async def scene() -> None:
@@ -58,7 +58,7 @@ def test_who_is_cancelled_disturbs_nobody(server: FakeServer):
 
 
 def test_a_broken_line_repeats_all_that_was_on_it(server: FakeServer):
-    """The same words, on one new line; the driver is told of it once."""
+    """The same words, on one new line; the driver learns of it once."""
 
     async def scene() -> None:
         async with connected(server) as driver:
@@ -76,8 +76,8 @@ def test_a_broken_line_repeats_all_that_was_on_it(server: FakeServer):
     asyncio.run(scene())
 
 
-def test_without_patience_a_broken_line_is_told_to_each(server: FakeServer):
-    """Each has an error of his own, and the next call has a new line."""
+def test_without_patience_each_task_has_the_error_of_a_broken_line(server: FakeServer):
+    """Each error is an object of its own, and the next call has a new line."""
 
     async def scene() -> None:
         async with connected(server, patience_s=0) as driver:
@@ -99,7 +99,7 @@ def test_without_patience_a_broken_line_is_told_to_each(server: FakeServer):
 def test_an_error_that_spoils_the_line_leaves_the_others_their_answers(
     error: str, server: FakeServer
 ):
-    """Only what was refused is repeated, on a new line; nobody asks the old one any more."""
+    """Only what was refused is repeated, on a new line; the old one gets no more calls."""
     says = Says(hold=b"last")
 
     def refuse(words: list[bytes]) -> Any:
@@ -155,8 +155,6 @@ def test_a_line_is_given_up_once(server: FakeServer):
 
 @pytest.mark.parametrize("error", ["WRONGTYPE no list", "NOPERM no", "ERR unknown"])
 def test_an_error_of_a_call_alone_leaves_the_line_as_it_is(error: str, server: FakeServer):
-    """It is raised where it belongs."""
-
     async def scene() -> None:
         async with connected(server) as driver:
             made, says = server.connections, Says()
@@ -173,7 +171,7 @@ def test_an_error_of_a_call_alone_leaves_the_line_as_it_is(error: str, server: F
 
 
 def test_a_line_that_has_to_log_in_again_is_made_anew(server: FakeServer):
-    """The user's password was changed, perhaps: what was refused is told, the next call logs in."""
+    """The user's password was changed, perhaps: the refusal is raised, the next call logs in."""
 
     async def scene() -> None:
         async with connected(server) as driver:
@@ -188,7 +186,7 @@ def test_a_line_that_has_to_log_in_again_is_made_anew(server: FakeServer):
     asyncio.run(scene())
 
 
-def test_a_silent_server_is_left_by_all(server: FakeServer):
+def test_a_server_that_stops_answering_is_left_by_all(server: FakeServer):
     """None of them waits for longer than one answer may take."""
     says = server.say = Says(hold=b"0")
 
@@ -224,7 +222,7 @@ def test_a_loop_that_was_away_reads_before_it_gives_up(server: FakeServer):
     asyncio.run(scene())
 
 
-def test_an_idle_line_is_not_taken_for_a_silent_one(server: FakeServer):
+def test_an_idle_line_is_not_taken_for_one_without_answers(server: FakeServer):
     """The time counts from the moment when something was asked."""
     says = server.say = Says(hold=b"a")
 
@@ -241,8 +239,7 @@ def test_an_idle_line_is_not_taken_for_a_silent_one(server: FakeServer):
     asyncio.run(scene())
 
 
-def test_a_driver_that_is_closed_lets_those_who_wait_have_their_answers(server: FakeServer):
-    """Then the line closes, too."""
+def test_a_driver_that_is_closed_waits_for_the_answers_on_their_way(server: FakeServer):
     says = server.say = Says(hold=b"a")
 
     async def scene() -> None:
@@ -261,7 +258,7 @@ def test_a_driver_that_is_closed_lets_those_who_wait_have_their_answers(server: 
 
 
 def cut_at(server: FakeServer, word: bytes, *, after: threading.Event) -> Any:
-    """Answers until it hears this word: then it ends the connection."""
+    """Answers until it receives this word: then it ends the connection."""
 
     def say(words: list[bytes]) -> Any:
         if words[-1] == word:
@@ -274,7 +271,6 @@ def cut_at(server: FakeServer, word: bytes, *, after: threading.Event) -> Any:
 
 
 def test_what_was_answered_before_the_line_broke_is_not_sent_again(server: FakeServer):
-    """The rest of that batch is, on a new line."""
     has_come = threading.Event()
 
     async def scene() -> None:
@@ -290,8 +286,7 @@ def test_what_was_answered_before_the_line_broke_is_not_sent_again(server: FakeS
     asyncio.run(scene())
 
 
-def test_a_server_that_falls_silent_in_the_middle_is_left_with_what_it_said(server: FakeServer):
-    """What is missing is asked of a new line."""
+def test_after_half_a_reply_only_the_rest_is_sent_on_a_new_line(server: FakeServer):
     says = Says(hold=b"b")
 
     async def scene() -> None:
@@ -343,7 +338,7 @@ def intend() -> Any:
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_forgotten_script_may_be_repeated_while_nobody_knows_the_slots(
+def test_a_forgotten_script_may_be_repeated_while_the_slots_are_unknown(
     count: int, nodes: list[FakeServer]
 ):
     """It goes to the server that forgot it, whatever else is found out meanwhile."""
@@ -372,7 +367,6 @@ def test_a_forgotten_script_may_be_repeated_while_nobody_knows_the_slots(
 def test_a_forgotten_script_whose_repeat_breaks_off_is_repeated(
     count: int, nodes: list[FakeServer]
 ):
-    """As any other call is: nobody but us sees the error of a line."""
     left = [3]
 
     def say(words: list[bytes]) -> Any:
@@ -399,7 +393,7 @@ def test_a_forgotten_script_whose_repeat_breaks_off_is_repeated(
 
 
 def test_a_line_that_was_sound_all_the_time_is_used_again(nodes: list[FakeServer]):
-    """Its server did not answer somebody else: it is asked whether it does, and no line is lost."""
+    """Its server failed another caller: a ping is sent, and no line is lost."""
 
     async def scene() -> Any:
         async with connected(*nodes) as driver:
@@ -446,7 +440,7 @@ def slow_to_log_in(server: FakeServer) -> threading.Event:
 
 
 def test_a_driver_that_is_closed_makes_no_line_any_more(server: FakeServer):
-    """Whoever wanted one has gone; nobody would ever close it."""
+    """Its caller has gone: that line would never be closed."""
 
     async def scene() -> None:
         async with connected(server) as driver:
@@ -467,8 +461,8 @@ def test_a_driver_that_is_closed_makes_no_line_any_more(server: FakeServer):
     asyncio.run(scene())
 
 
-def test_who_waits_for_a_line_when_the_driver_is_closed_has_another_one(server: FakeServer):
-    """He is not cancelled: nobody cancelled him."""
+def test_a_task_that_waits_for_a_line_when_the_driver_is_closed_has_another_one(server: FakeServer):
+    """The task is not cancelled, because no caller cancelled it."""
 
     async def scene() -> None:
         async with connected(server) as driver:
@@ -484,9 +478,7 @@ def test_who_waits_for_a_line_when_the_driver_is_closed_has_another_one(server: 
 
 
 @pytest.mark.parametrize("first", ["the line", "the tasks"])
-def test_who_is_cancelled_together_with_the_line_he_waits_for_is_cancelled(
-    first: str, server: FakeServer
-):
+def test_a_task_is_cancelled_with_the_line_it_waits_for(first: str, server: FakeServer):
     """As at the end of asyncio.run, which cancels all there is in any order."""
 
     async def scene() -> None:
@@ -509,7 +501,7 @@ def test_who_is_cancelled_together_with_the_line_he_waits_for_is_cancelled(
 
 
 def test_one_asks_a_cluster_for_its_slots_on_behalf_of_all(nodes: list[FakeServer]):
-    """However many hear at once that a node is gone."""
+    """However many calls fail because a node is gone."""
 
     async def scene() -> None:
         async with connected(*nodes) as driver:
@@ -525,7 +517,7 @@ def test_one_asks_a_cluster_for_its_slots_on_behalf_of_all(nodes: list[FakeServe
 
 
 def test_a_line_whose_end_came_while_it_was_made_is_not_used(server: FakeServer):
-    """Whoever takes it over would hear nothing of that, and wait."""
+    """Its next caller would get no sign of the end, and wait."""
 
     async def scene() -> None:
         async with connected(server, timeout_s=2) as driver:

@@ -60,7 +60,6 @@ def test_a_name_leads_elsewhere_after_its_server_was_demoted(
 def test_a_sound_connection_stays_when_a_slot_has_moved(
     kind: str, act: Callable[..., Actor], servers: list[FakeServer]
 ):
-    """Its server is as good as before."""
     old, new = servers
     actor = act(kind, old, new)
     actor.run(once(Command(b"GET", HERE)))
@@ -91,13 +90,13 @@ def test_a_primary_that_is_cut_off_is_asked_last(
 
 
 @both
-def test_a_slow_node_is_not_silent_for_ever(
+def test_a_slow_node_is_tried_for_longer_each_time(
     kind: str,
     act: Callable[..., Actor],
     servers: list[FakeServer],
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """Each try that was too short makes the next one longer."""
+    """A try that was too short makes the next one longer."""
     monkeypatch.setattr(settings, "FIRST_RETRY_TIMEOUT_S", 0.02)
     slow, _ = servers
     actor = act(kind, slow)
@@ -165,7 +164,7 @@ def test_another_way_that_fails_costs_its_step_only(
 def test_a_batch_may_have_a_patience_of_its_own(
     kind: str, act: Callable[..., Actor], servers: list[FakeServer]
 ):
-    """Shorter than the driver's: what was answered is told soon."""
+    """Shorter than the driver's, because what was answered must not wait."""
     here, there = servers
     here.slots = there.slots = [(MIDDLE, there), (LAST, here)]
     there.say = lambda _: DOWN
@@ -181,7 +180,7 @@ def test_a_batch_may_have_a_patience_of_its_own(
 def test_a_lenient_batch_waits_for_the_rest_for_a_short_time_only(
     kind: str, act: Callable[..., Actor], servers: list[FakeServer], monkeypatch: Any
 ):
-    """What was answered is somebody's lease, which does not wait; with no answer it is patient."""
+    """A lease that was answered does not wait; with no answer the batch is patient."""
     monkeypatch.setattr(settings, "BATCH_REST_S", 0.2)
     here, there = servers
     here.slots = there.slots = [(MIDDLE, there), (LAST, here)]
@@ -220,30 +219,30 @@ def test_a_clock_is_read_where_the_step_beside_it_is_answered(
     assert new.times(b"ASKING") == (2 if word == "ASK" else 0)
 
 
-# ------------------------------------------------------------------ who is told what
+# ------------------------------------------------------------------ what is reported
 
 
 @both
-def test_only_a_broken_connection_is_told_as_one(
+def test_only_a_broken_connection_is_reported_as_one(
     kind: str, act: Callable[..., Actor], servers: list[FakeServer]
 ):
     """A token may have gone with it. Whether to go on is asked before every repeat."""
     server, _ = servers
     actor = act(kind, server)
     actor.run(once(Command(b"GET", HERE)))
-    told: list[str] = []
-    actor.driver.on_cut = lambda: told.append("cut")
+    reported: list[str] = []
+    actor.driver.on_cut = lambda: reported.append("cut")
 
     def give_up() -> bool:
-        told.append("asked")
+        reported.append("asked")
         return False
 
     actor.driver.give_up = give_up
     answers: list[Any] = [ON_THE_MOVE, DOWN, ON_THE_MOVE, 3]
     server.say = lambda _: answers.pop(0)
     assert actor.run(once(Command(b"GET", HERE))) == 3
-    assert told == ["asked"] * 3
-    del told[:]
+    assert reported == ["asked"] * 3
+    del reported[:]
 
     def cut(_: list[bytes]) -> Any:
         server.say = lambda _: 4
@@ -251,22 +250,21 @@ def test_only_a_broken_connection_is_told_as_one(
 
     server.say = cut
     assert actor.run(once(Command(b"GET", HERE))) == 4
-    assert told == ["cut", "asked"]
+    assert reported == ["cut", "asked"]
 
 
 @both
 def test_a_server_that_is_not_there_cuts_nothing(kind: str, act: Callable[..., Actor]):
-    """No answer was on its way."""
     with fake_servers(1) as (server,):
         actor = act(kind, server, patience_s=0.1)
         actor.check()
     with pytest.raises(RedisUnreachable):
         actor.run(once(Command(b"GET", HERE)))  # the connection broke
-    told: list[str] = []
-    actor.driver.on_cut = lambda: told.append("cut")
+    reported: list[str] = []
+    actor.driver.on_cut = lambda: reported.append("cut")
     with pytest.raises(RedisUnreachable):
         actor.run(once(Command(b"GET", HERE)))
-    assert told == []
+    assert reported == []
 
 
 # ------------------------------------------------------------------ versions

@@ -40,7 +40,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def driver(cluster: Cluster) -> Iterator[SyncDriver]:
-    """It knows the slots as they are before a test moves any."""
+    """It has the slots as they are before a test moves any."""
     with contextlib.closing(SyncDriver(cluster.url, patience_s=20)) as made:
         made.run(once(Command(b"EXISTS", "a")))
         yield made
@@ -97,7 +97,7 @@ def test_a_batch_finds_each_slot_where_it_is_now(kind: str, cluster: Cluster, dr
 
 @both
 def test_a_waiter_follows_its_request(kind: str, cluster: Cluster, driver: SyncDriver):
-    """The channel moves with the slot, and what is published there is heard."""
+    """The channel moves with the slot, and the waiter receives what is published there."""
     slot, channel = slot_of("done:{r1}"), keys.done_channel("r1")
     listening = threading.Event()
 
@@ -105,9 +105,9 @@ def test_a_waiter_follows_its_request(kind: str, cluster: Cluster, driver: SyncD
         yield Subscribe(channel)
         listening.set()
         for _ in range(100):
-            heard = yield Message(0.2)
-            if heard is not None:
-                return heard
+            message = yield Message(0.2)
+            if message is not None:
+                return message
         return None
 
     got: list[Any] = []
@@ -116,11 +116,11 @@ def test_a_waiter_follows_its_request(kind: str, cluster: Cluster, driver: SyncD
     assert listening.wait(20)
     cluster.move_slot(slot, other(cluster, slot))
 
-    def is_heard() -> bool:
+    def is_subscribed() -> bool:
         cluster.owner(slot).ask("SPUBLISH", channel, "done")
         return bool(got)
 
-    wait_until(is_heard, why="the waiter listens at the new node")
+    wait_until(is_subscribed, why="the waiter listens at the new node")
     waiter.join(20)
     assert got == [b"done"]
 
@@ -249,7 +249,7 @@ def test_shards_are_on_different_primaries(kind: str, cluster: Cluster, driver: 
 def test_a_script_is_loaded_where_its_slot_is_going(
     kind: str, cluster: Cluster, driver: SyncDriver
 ):
-    """The node that has the keys already has never heard of it."""
+    """The node that has the keys already has no copy of it."""
     key = keys.conf("elsewhere")
     slot = slot_of(key)
     driver.run(once(Command(b"HSET", key, b"max_waiting", 0)))

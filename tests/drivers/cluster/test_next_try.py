@@ -58,7 +58,6 @@ def test_the_pause_grows_with_the_try_up_to_a_bound(
 
 
 def test_a_call_that_cannot_wait_is_tried_sooner(now: list[float]):
-    """Its own pause counts; other calls have theirs."""
     server = hung(now, 2.0)
     assert pause_s(server, now, 1.0) == pytest.approx(1.0, abs=0.2)
     assert not server.may_try(AWAY_S, 1.0), "one caller makes the try"

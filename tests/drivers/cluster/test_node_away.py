@@ -67,7 +67,6 @@ def test_its_steps_are_given_up_and_not_sent_any_more(
     servers: list[FakeServer],
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """The others are answered; the first batch waits for a while, the next ones do not."""
     monkeypatch.setattr(settings, "AWAY_AGAIN_S", NEVER)
     servers[1].say = fault
     actor = act(kind, *servers)
@@ -119,7 +118,6 @@ def test_it_is_tried_again_until_it_answers(
     servers: list[FakeServer],
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """A try that fails is one try; when one succeeds, all is as before."""
     monkeypatch.setattr(settings, "AWAY_AGAIN_S", (0.0, 0.0))
     monkeypatch.setattr("fairlane.drivers.cluster.topology._SHARE", 0)
     servers[1].say = cut
@@ -141,7 +139,6 @@ def test_a_step_alone_is_given_up_too(
     servers: list[FakeServer],
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """And when nothing of a batch was answered, that is raised."""
     monkeypatch.setattr(settings, "AWAY_AGAIN_S", NEVER)
     servers[1].say = cut
     actor, step = act(kind, *servers), Command(b"GET", THERE)
@@ -154,7 +151,6 @@ def test_a_step_alone_is_given_up_too(
 def test_a_write_to_be_confirmed_is_given_up_too(
     kind: str, act: Callable[..., Actor], servers: list[FakeServer]
 ):
-    """It has the time of its step."""
     servers[1].say = cut
     actor, step = act(kind, *servers), Command(b"GET", THERE)
     step.away_s = AWAY_S
@@ -211,7 +207,6 @@ def test_a_replica_that_took_over_is_found(
 
 
 def test_a_single_server_is_waited_for_as_ever(kind: str, act: Callable[..., Actor]):
-    """There is nothing else to do meanwhile."""
     with fake_servers(1) as (server,):
         began = time.monotonic()
         server.say = lambda words: 2 if time.monotonic() > began + 3 * AWAY_S else cut(words)

@@ -64,8 +64,7 @@ def test_a_queue_behind_a_sentinel_takes_requests():
 
 
 @both
-def test_a_sentinel_nobody_runs_is_unreachable(kind: str):
-    """The sentence names the URL as it was given."""
+def test_a_sentinel_that_does_not_run_is_unreachable(kind: str):
     url = f"redis+sentinel://:secret@127.0.0.1:1,127.0.0.1:2/{NAME}"
     shown = f"redis\\+sentinel://:\\*\\*\\*@127.0.0.1:1,127.0.0.1:2/{NAME} "
     with pytest.raises(RedisUnreachable, match=shown) as raised:
@@ -117,7 +116,7 @@ def test_a_sentinel_with_an_unknown_certificate_is_no_refused_login():
 
 
 class FakeClock:
-    """A clock that only moves when it is told to."""
+    """A clock that only moves when a test moves it."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -136,7 +135,6 @@ def fake_clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
 
 @pytest.mark.parametrize("try_s", [0.0, 0.4, 2.0])
 def test_patience_ends_by_the_clock(fake_clock: FakeClock, try_s: float):
-    """What the tries took counts as well as the pauses between them."""
     began = fake_clock.now
     last_try = 0.0
     for pause in backoff.connection_delays(5.0):
@@ -148,7 +146,6 @@ def test_patience_ends_by_the_clock(fake_clock: FakeClock, try_s: float):
 
 
 def test_one_slow_try_may_use_up_all_patience(fake_clock: FakeClock):
-    """Then there is no second."""
     delays = backoff.connection_delays(5.0)
     fake_clock.now += 4.9  # the first try
     assert 0 < next(delays) <= 0.02
@@ -160,7 +157,6 @@ def test_one_slow_try_may_use_up_all_patience(fake_clock: FakeClock):
 
 
 def test_no_patience_is_one_try(fake_clock: FakeClock):
-    """Nothing is waited for."""
     assert list(backoff.connection_delays(0)) == []
 
 
@@ -190,7 +186,6 @@ def test_connections_do_not_run_out(redis_url: str, redis_client: redis.Redis):
 
 @pytest.mark.parametrize("redis_server", ["single"], indirect=True)
 def test_connections_of_an_event_loop_do_not_run_out(redis_url: str):
-    """Nor while two hundred are in use at once."""
     barrier = asyncio.Barrier(200)
 
     async def main() -> list[Any]:

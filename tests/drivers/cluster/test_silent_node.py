@@ -1,4 +1,4 @@
-"""A node of a cluster that fell silent is tried for a moment only, until it answers."""
+"""A node of a cluster that stopped answering is tried for a moment only, until it answers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def where(url: str) -> dict[str, Any]:
     return {"host": host, "port": int(port), "socket_timeout": LONG_S}
 
 
-def test_a_silent_node_is_left_soon(mute: dict[str, Any]):
+def test_a_node_without_answers_is_left_soon(mute: dict[str, Any]):
     lines = sync_connections.ServerConnections(redis.ConnectionPool(**mute), "there")
     lines.is_suspect = True
     with pytest.raises(redis.exceptions.TimeoutError):
@@ -44,7 +44,7 @@ def test_a_silent_node_is_left_soon(mute: dict[str, Any]):
     assert lines.is_suspect
 
 
-def test_a_silent_node_is_left_soon_by_asyncio(mute: dict[str, Any]):
+def test_a_node_without_answers_is_left_soon_by_asyncio(mute: dict[str, Any]):
     async def take() -> None:
         lines = aio_connections.ServerConnections(redis.asyncio.ConnectionPool(**mute), "there")
         lines.is_suspect = True
@@ -81,8 +81,7 @@ def test_one_that_answers_has_its_time_again_with_asyncio(redis_url: str):
 
 
 @pytest.mark.parametrize("redis_server", ["cluster1"], indirect=True)
-def test_who_did_not_answer_is_silent(redis_url: str):
-    """And only that node."""
+def test_only_the_node_that_did_not_answer_is_tried_briefly(redis_url: str):
     with contextlib.closing(SyncDriver(redis_url)) as driver:
         servers = driver.servers
         (node,) = complete(servers.slots()).nodes
@@ -91,6 +90,6 @@ def test_who_did_not_answer_is_silent(redis_url: str):
         assert (lines.is_suspect, other.is_suspect) == (True, False)
 
 
-def test_a_silent_node_costs_less_than_a_failover():
+def test_a_node_without_answers_costs_less_than_a_failover():
     """Than what is left of the five seconds when a node timeout of two and its vote are over."""
     assert settings.FIRST_RETRY_TIMEOUT_S < 1 < settings.FAILOVER_TIMEOUT_S

@@ -1,4 +1,4 @@
-"""A user who may not load scripts, on a server that does not have them: waited for, then told."""
+"""A user without the right to load scripts, on a server that lacks them: a wait, then an error."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def insertion(token: str) -> Any:
 
 @both
 def test_the_sentence_says_where_and_who_helps(kind: str, users: Users):
-    """In place of the server's own, which speaks of a command that nobody gave."""
+    """In place of the server's own, which names a command that no caller sent."""
     worker = users.add("worker")
     ports = {str(one.connection_pool.connection_kwargs["port"]) for one in users.servers}
     with pytest.raises(ScriptsNotLoaded) as raised:
@@ -69,9 +69,7 @@ def test_the_sentence_says_where_and_who_helps(kind: str, users: Users):
 
 
 @both
-def test_a_call_goes_on_when_somebody_loads_them(
-    kind: str, users: Users, redis_client: redis.Redis
-):
+def test_a_call_goes_on_when_they_are_loaded(kind: str, users: Users, redis_client: redis.Redis):
     """Loaded after the first refusal, which the server has noted."""
     worker, deployer = users.add("worker"), users.add("deployer")
     helper = threading.Thread(target=load_when_refused, args=(users.servers, deployer))
@@ -85,7 +83,7 @@ def test_a_call_goes_on_when_somebody_loads_them(
 def load_when_refused(servers: list[redis.Redis], deployer: str) -> None:
     wait_until(
         lambda: any(one.execute_command("ACL", "LOG") for one in servers),
-        why="somebody was refused EVAL",
+        why="EVAL was refused",
     )
     load(deployer)
 
@@ -116,7 +114,6 @@ def test_a_user_who_may_loads_them_as_ever(kind: str, users: Users, redis_client
 
 @both
 def test_a_right_that_is_missing_inside_a_script_is_another_sentence(kind: str, users: Users):
-    """Nobody waits for that."""
     url = users.add("worker", "+eval", "-lpush")
     with pytest.raises(RedisUnfit, match="`fairlane acl` lists what a role needs"):
         run(kind, url, once(insertion("a")), patience_s=600)

@@ -98,7 +98,6 @@ def test_replies_of_several_records_are_read_as_they_were_sent(server: Server):
 
 
 def test_a_cluster(security: Security):
-    """Its nodes tell the ports at which they speak TLS."""
     with run_cluster(3, 0, security=security) as cluster:
         for node in cluster.nodes:
             load_scripts(node.control)
@@ -117,7 +116,7 @@ def test_a_master_behind_a_sentinel(security: Security):
 
 
 @both
-def test_a_server_whose_signer_is_unknown_is_refused_at_once(kind: str, server: Server):
+def test_a_server_whose_signer_is_unknown_is_refused_immediately(kind: str, server: Server):
     """Patience would not help; the sentence names the option that does."""
     url = server.url.partition("?")[0]
     with pytest.raises(RedisUnfit, match=r"certificate verify failed.*ssl_ca_certs=FILE"):
@@ -137,8 +136,8 @@ def test_a_server_of_another_name_is_refused_unless_one_says_so(kind: str, tmp_p
 @both
 def test_a_server_that_speaks_no_tls_is_suspected(kind: str):
     """It answers nothing at all to one who does."""
-    with socket.create_server((HOST, 0)) as silent:
-        url = f"rediss://{HOST}:{silent.getsockname()[1]}"
+    with socket.create_server((HOST, 0)) as mute:
+        url = f"rediss://{HOST}:{mute.getsockname()[1]}"
         with pytest.raises(RedisUnreachable, match="does it speak TLS"):
             run(kind, url, once(Command(b"TIME")), patience_s=0, timeout_s=0.2)
 
@@ -178,8 +177,8 @@ def test_a_user_of_a_cluster_with_a_wrong_password_is_refused(kind: str, securit
             run(kind, url, once(Command(b"TIME")), patience_s=600)
 
 
-def test_a_line_that_nobody_waits_for_leaves_no_socket_behind(server: Server):
-    """TLS says goodbye and waits to hear it; where the event loop ends, nobody would be there."""
+def test_an_abandoned_line_leaves_no_socket_behind(server: Server):
+    """TLS waits for the other side's goodbye, which the end of the event loop would cut off."""
 
     async def scene() -> None:
         driver = AsyncDriver(server.url, patience_s=5)
