@@ -119,15 +119,6 @@ def test_a_recount_that_lies_ahead_keeps_no_refusal_from_the_next(lane: Lane):
 # ------------------------------------------------------------------ report
 
 
-def test_a_report_makes_room(lane: Lane):
-    set_bound(lane, 10)
-    admit(lane, "r1", 1, 6)
-    admit(lane, "r2", 1, 4)
-    assert report(lane, ("r1", 1, 6, 5), ("r2", 1, 4, 1)) == 4
-    assert admit(lane, "r1", 2, 6) == [b"ok"]
-    assert waiting(lane) == 10
-
-
 def test_a_report_that_is_older_than_a_chunk_does_not_forget_the_chunk(lane: Lane):
     """It was read before that chunk was written; what it says of settled ones still holds."""
     set_bound(lane, 100)

@@ -51,8 +51,7 @@ def test_cancel_mints_no_tokens_any_more(lane: Lane):
 
 
 def test_cancel_twice_keeps_the_first_reason(lane: Lane):
-    tokens = lane.start(9)
-    held = lane.take(tokens[0])
+    held = lane.begin(9)
     lane.cancel("first")
     with lane.unchanged():
         assert lane.cancel("second") == [b"ok", []]
@@ -66,28 +65,18 @@ def test_cancel_of_an_open_request_does_not_count_the_open_one(lane: Lane):
 
 
 def test_cancel_counts_what_waits_for_a_retry(lane: Lane):
-    (token,) = lane.start(3, limit=1)
-    held = lane.take(token)
+    held = lane.begin(3, limit=1)
     lane.complete(held, held.ids[:1], [(held.ids[1], "retry", 9_000)])
     assert lane.cancel()[1][2:6] == [3, 1, 0, 2]
 
 
 def test_a_chunk_that_comes_while_cancelling_is_refused(lane: Lane):
-    tokens = lane.start(6, open_ms=HOUR)
-    held = lane.take(tokens[0])
+    held = lane.begin(6, open_ms=HOUR)
     lane.cancel()
     assert lane.append(4, chunk=2)[0] == b"cancelling"
     assert lane.seal(1)[0] == b"cancelling"
     word, summary = lane.complete(held)
     assert (word, summary[2:6]) == (b"ended", [6, 2, 0, 4])
-
-
-def test_a_keep_while_cancelling_keeps_the_slice(lane: Lane):
-    (token,) = lane.start(4, limit=1)
-    held = lane.take(token, count=3)
-    lane.cancel()
-    assert lane.complete(held, held.ids[:1], keep=True) == [b"ok", 3, []]
-    assert lane.complete(held)[1][2:6] == [4, 3, 0, 1]
 
 
 def test_a_sleeper_is_parked_by_cancel(lane: Lane):

@@ -30,7 +30,7 @@ def test_a_paused_request_starts_nothing_and_goes_on_after_resume(lane: Lane):
 
 
 def test_what_is_held_while_paused_ends_as_ever(lane: Lane):
-    held = lane.take(lane.start(9)[0])
+    held = lane.begin(9)
     lane.pause()
     assert lane.extend(held) == "ok"
     assert lane.complete(held, held.ids[:1], keep=True) == [b"ok", 8, []]
@@ -40,8 +40,7 @@ def test_what_is_held_while_paused_ends_as_ever(lane: Lane):
 
 
 def test_a_paused_request_ends_when_nothing_is_left(lane: Lane, redis_client: redis.Redis):
-    (token,) = lane.start(2, limit=1)
-    held = lane.take(token)
+    held = lane.begin(2, limit=1)
     lane.pause()
     with listening(redis_client, "done:{r1}") as published:
         word, summary = lane.complete(held)
@@ -63,8 +62,7 @@ def test_pause_and_resume_twice_are_once(lane: Lane):
 
 
 def test_a_retry_that_comes_due_while_paused_waits_for_resume(lane: Lane):
-    (token,) = lane.start(1)
-    held = lane.take(token)
+    held = lane.begin(1)
     (sleeper,) = toks(lane.complete(held, others=[(held.ids[0], "retry", 5_000)])[2])
     assert lane.pause()[1] == b"paused"
     assert toks(lane.resume()[2])[0].delay == 5_000
@@ -85,14 +83,8 @@ def test_chunks_and_the_seal_come_while_paused(lane: Lane):
     assert lane.take(token).bodies == [b"b0", b"b1"]
 
 
-def test_an_empty_request_ends_by_its_seal_though_paused(lane: Lane):
-    lane.start(0, open_ms=HOUR)
-    lane.pause()
-    assert lane.seal()[0] == b"ended"
-
-
 def test_cancel_ends_a_paused_request(lane: Lane):
-    held = lane.take(lane.start(9)[0])
+    held = lane.begin(9)
     lane.pause()
     assert lane.cancel("enough") == [b"ok", []]
     assert lane.pause() == [b"ok", b"cancelling", []]
@@ -110,7 +102,7 @@ def test_the_deadline_passes_while_paused(lane: Lane):
 
 
 def test_what_expires_is_neither_paused_nor_resumed(lane: Lane):
-    held = lane.take(lane.start(9, deadline_ms=20_000)[0])
+    held = lane.begin(9, deadline_ms=20_000)
     lane.pause()
     lane.later(20_000)
     assert lane.resume() == [b"ok", b"active", []]
@@ -130,8 +122,7 @@ def test_a_paused_request_whose_producer_is_gone_is_abandoned(lane: Lane):
 
 
 def test_a_lease_that_dies_while_paused_waits_for_resume(lane: Lane):
-    (token,) = lane.start(2, limit=1)
-    lane.take(token)
+    lane.begin(2, limit=1)
     lane.pause()
     lane.later(30_000)
     assert lane.reap() == [b"ok", 0, []]
@@ -200,28 +191,12 @@ def test_the_limit_falls_below_a_sleeper(lane: Lane):
     assert (again.k, again.delay) == ("0", 5_000)
 
 
-def test_set_limit_twice_is_once(lane: Lane):
-    lane.start(9, limit=1)
-    first = toks(lane.set_limit(3)[1])
-    with lane.unchanged():
-        again = toks(lane.set_limit(3)[1])
-    assert set(first) < set(again)
-    assert len(again) == 3
-
-
 def test_the_limit_of_a_paused_request_counts_after_resume(lane: Lane):
     lane.start(9, limit=3)
     lane.pause()
     assert lane.set_limit(5) == [b"ok", []]
     assert lane.set_limit(2) == [b"ok", []]
     assert len(toks(lane.resume()[2])) == 2
-
-
-def test_the_limit_of_a_cancelling_request_brings_no_tokens(lane: Lane):
-    held = lane.take(lane.start(9, limit=2)[0])
-    lane.cancel()
-    assert lane.set_limit(9) == [b"ok", []]
-    assert lane.complete(held)[0] == b"ended"
 
 
 def test_the_greatest_limit_up_and_down(lane: Lane):
@@ -251,28 +226,13 @@ def test_another_priority_moves_the_tokens(lane: Lane):
 
 
 def test_a_sleepers_due_is_kept(lane: Lane):
-    held = lane.take(lane.start(1)[0])
+    held = lane.begin(1)
     lane.complete(held, others=[(held.ids[0], "retry", 5_000)])
     lane.later(2_000)
     (token,) = toks(lane.set_priority(9)[1])
     assert (token.lane, token.delay) == (9, 3_000)
     lane.later(3_000)
     assert lane.take(token).attempt == 2
-
-
-def test_set_priority_twice_is_once(lane: Lane):
-    lane.start(9)
-    first = lane.set_priority(7)
-    with lane.unchanged():
-        again = lane.set_priority(7)
-        assert sorted(toks(again[1])) == sorted(toks(first[1]))
-
-
-def test_the_priority_of_a_paused_request_counts_after_resume(lane: Lane):
-    lane.start(9)
-    lane.pause()
-    assert lane.set_priority(99) == [b"ok", []]
-    assert {token.lane for token in toks(lane.resume()[2])} == {99}
 
 
 def test_the_summary_has_the_last_priority(lane: Lane):

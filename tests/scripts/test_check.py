@@ -32,8 +32,7 @@ def busy(lane: Lane) -> list[bytes]:
 
 def ended(lane: Lane) -> None:
     """A request that has ended, with a result and a dead sub-request."""
-    (token,) = lane.start(2, limit=1)
-    held = lane.take(token)
+    held = lane.begin(2, limit=1)
     lane.complete(held, held.ids[:1], [(held.ids[1], "dead", 0)])
 
 
@@ -177,8 +176,3 @@ def test_check_says_nothing_of_a_sound_request_and_writes_nothing(lane: Lane, st
     with lane.unchanged():
         assert lane.check() == []
         assert lane.check() == []
-
-
-def test_check_with_an_unknown_argument_is_a_type_error(lane: Lane):
-    with pytest.raises(TypeError, match="takes no moment"):
-        lane.call("check", lane.names, moment=1)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.requests import HOUR, Held, Lane, Tok, listening, toks
+from tests.support.requests import HOUR, Held, Lane, listening, toks
 
 if TYPE_CHECKING:
     import redis
@@ -18,8 +18,7 @@ def proof_of(held: Held) -> dict[str, str]:
 
 
 def test_complete_counts_stores_and_returns_the_permit(lane: Lane):
-    tokens = lane.start(6)
-    held = lane.take(tokens[0])
+    held = lane.begin(6)
     word, left, flat = lane.complete(held)
     assert (word, left) == (b"ok", 4)
     assert [(token.lane, token.k, token.delay) for token in toks(flat)] == [(5, "0", 0)]
@@ -49,8 +48,7 @@ def test_the_last_complete_ends_the_request_with_one_publish(lane: Lane, redis_c
 def test_a_repeated_final_complete_says_ended_and_publishes_nothing(
     lane: Lane, redis_client: redis.Redis
 ):
-    (token,) = lane.start(1)
-    held = lane.take(token)
+    held = lane.begin(1)
     lane.complete(held)
     with lane.unchanged(), listening(redis_client, "done:{r1}") as published:
         assert lane.complete(held)[0] == b"ended"
@@ -59,8 +57,7 @@ def test_a_repeated_final_complete_says_ended_and_publishes_nothing(
 
 def test_a_repeated_complete_of_a_returned_permit_says_already(lane: Lane):
     """Counted once; the tokens come again, since the lost reply held one."""
-    tokens = lane.start(6)
-    held = lane.take(tokens[0])
+    held = lane.begin(6)
     (minted,) = toks(lane.complete(held)[2])
     with lane.unchanged():
         word, again = lane.complete(held)
@@ -69,8 +66,7 @@ def test_a_repeated_complete_of_a_returned_permit_says_already(lane: Lane):
 
 
 def test_already_is_still_known_when_the_permit_is_held_again(lane: Lane):
-    (token,) = lane.start(2, limit=1)
-    first = lane.take(token, count=1)
+    first = lane.begin(2, limit=1, count=1)
     (token,) = toks(lane.complete(first)[2])
     second = lane.take(token, worker="w:2")
     with lane.unchanged():
@@ -80,16 +76,14 @@ def test_already_is_still_known_when_the_permit_is_held_again(lane: Lane):
 
 @pytest.mark.parametrize("wrong", [{"fence": "99"}, {"op": "ff"}, {"k": "1"}, {"k": "x"}], ids=str)
 def test_who_is_not_the_holder_settles_nothing(lane: Lane, wrong: dict):
-    tokens = lane.start(6)
-    held = lane.take(tokens[0])
+    held = lane.begin(6)
     with lane.unchanged():
         assert lane.complete(held, **wrong) == [b"lost"]
 
 
 def test_a_complete_after_the_lease_was_taken_back_is_lost(lane: Lane):
     """A zombie must not believe that its results were counted."""
-    tokens = lane.start(6)
-    held = lane.take(tokens[0])
+    held = lane.begin(6)
     lane.later(30_000)
     lane.reap()
     with lane.unchanged():
@@ -98,8 +92,7 @@ def test_a_complete_after_the_lease_was_taken_back_is_lost(lane: Lane):
 
 def test_a_late_complete_settles_nothing_of_the_next_holder(lane: Lane):
     """The same worker got the same permit again: its old slice is still lost."""
-    (token,) = lane.start(2, limit=1)
-    old = lane.take(token)
+    old = lane.begin(2, limit=1)
     lane.later(30_000)
     (token,) = toks(lane.reap()[2])
     lane.take(token)
@@ -108,8 +101,7 @@ def test_a_late_complete_settles_nothing_of_the_next_holder(lane: Lane):
 
 
 def test_keep_settles_a_part_and_the_lease_goes_on(lane: Lane):
-    (token,) = lane.start(4, limit=1)
-    held = lane.take(token)
+    held = lane.begin(4, limit=1)
     lane.later(1_000)
     assert lane.complete(held, held.ids[:3], keep=True) == [b"ok", 1, []]
     assert lane.client.zscore(lane.names[4], "0") == lane.now + 30_000
@@ -119,8 +111,7 @@ def test_keep_settles_a_part_and_the_lease_goes_on(lane: Lane):
 
 
 def test_keep_twice_with_the_same_ids_counts_once(lane: Lane):
-    (token,) = lane.start(4, limit=1)
-    held = lane.take(token)
+    held = lane.begin(4, limit=1)
     lane.complete(held, held.ids[:2], keep=True)
     assert lane.complete(held, held.ids[:2], keep=True)[:2] == [b"ok", 2]
     assert lane.complete(held, held.ids[:3], keep=True)[:2] == [b"ok", 1]
@@ -129,8 +120,7 @@ def test_keep_twice_with_the_same_ids_counts_once(lane: Lane):
 
 
 def test_the_final_complete_after_a_keep_may_name_what_is_settled(lane: Lane):
-    (token,) = lane.start(4, limit=1)
-    held = lane.take(token)
+    held = lane.begin(4, limit=1)
     lane.complete(held, held.ids[:2], keep=True)
     assert lane.complete(held)[0] == b"ended"
     assert lane.number("done") == 4
@@ -138,16 +128,14 @@ def test_the_final_complete_after_a_keep_may_name_what_is_settled(lane: Lane):
 
 
 def test_a_keep_that_settles_the_last_ends_the_request(lane: Lane):
-    (token,) = lane.start(2, limit=1)
-    held = lane.take(token)
+    held = lane.begin(2, limit=1)
     assert lane.complete(held, keep=True)[0] == b"ended"
     assert lane.complete(held)[0] == b"ended"
 
 
 def test_what_a_complete_leaves_over_comes_back_uncharged(lane: Lane):
     """Without keep the lease is over: the rest is due now, first attempt still, each alone."""
-    (token,) = lane.start(3, limit=1)
-    held = lane.take(token)
+    held = lane.begin(3, limit=1)
     word, left, flat = lane.complete(held, held.ids[:1])
     assert (word, left, len(flat)) == (b"ok", 2, 3)
     assert lane.pending()["-"] == 2
@@ -163,26 +151,8 @@ def test_entries_of_another_holder_are_skipped(lane: Lane):
     assert set(lane.results()) == {0}
 
 
-def test_an_id_named_twice_counts_once(lane: Lane):
-    (token,) = lane.start(3, limit=1)
-    held = lane.take(token)
-    lane.complete(held, [held.ids[0], held.ids[0]], keep=True)
-    assert lane.number("done") == 1
-    assert set(lane.results()) == {0}
-
-
-def test_a_thousand_results_are_settled_in_one_call(lane: Lane):
-    (token,) = lane.start(1000, limit=1)
-    held = lane.take(token)
-    assert lane.complete(held)[0] == b"ended"
-    results = lane.results()
-    assert len(results) == 1000
-    assert all(results[i][2] == b"result of " + entry_id for i, entry_id in enumerate(held.ids))
-
-
 def test_done_and_other_verdicts_go_in_one_call(lane: Lane):
-    (token,) = lane.start(4, limit=1)
-    held = lane.take(token)
+    held = lane.begin(4, limit=1)
     others = [(held.ids[i], verdict, 0) for i, verdict in enumerate(("retry", "dead", "release"))]
     word, left, _ = lane.complete(held, held.ids[3:], others)
     assert (word, left) == (b"ok", 2)
@@ -191,8 +161,7 @@ def test_done_and_other_verdicts_go_in_one_call(lane: Lane):
 
 
 def test_out_and_dead_have_a_ttl_after_the_end(lane: Lane):
-    (token,) = lane.start(2, limit=1)
-    held = lane.take(token)
+    held = lane.begin(2, limit=1)
     lane.complete(held, held.ids[:1], [(held.ids[1], "dead", 0)])
     for name in (lane.names[2], lane.names[6], lane.names[7]):
         assert 0 < lane.client.pttl(name) <= HOUR
@@ -202,25 +171,15 @@ def test_out_and_dead_have_a_ttl_after_the_end(lane: Lane):
 
 
 def test_extend_renews_the_deadline(lane: Lane):
-    tokens = lane.start(6)
-    held = lane.take(tokens[0])
+    held = lane.begin(6)
     lane.later(20_000)
     assert lane.extend(held) == "ok"
     assert lane.client.zscore(lane.names[4], "0") == lane.now + 30_000
 
 
-def test_extend_twice_is_once(lane: Lane):
-    tokens = lane.start(6)
-    held = lane.take(tokens[0])
-    lane.extend(held)
-    with lane.unchanged():
-        assert lane.extend(held) == "ok"
-
-
 @pytest.mark.parametrize("wrong", [{"fence": "99"}, {"op": "ff"}, {"k": "1"}, {"k": "x"}], ids=str)
 def test_who_is_not_the_holder_extends_nothing(lane: Lane, wrong: dict):
-    tokens = lane.start(6)
-    held = lane.take(tokens[0])
+    held = lane.begin(6)
     with lane.unchanged():
         lane.later(1_000)
         assert lane.extend(held, **wrong) == "lost"
@@ -228,8 +187,7 @@ def test_who_is_not_the_holder_extends_nothing(lane: Lane, wrong: dict):
 
 def test_extend_after_complete_is_lost_and_after_the_end_ended(lane: Lane):
     """A keeper that comes too late must not bring a lease back."""
-    (token,) = lane.start(2, limit=1)
-    held = lane.take(token, count=1)
+    held = lane.begin(2, limit=1, count=1)
     (token,) = toks(lane.complete(held)[2])
     assert lane.extend(held) == "lost"
     assert lane.client.zcard(lane.names[4]) == 0
@@ -240,18 +198,11 @@ def test_extend_after_complete_is_lost_and_after_the_end_ended(lane: Lane):
 
 
 def test_extend_reports_that_the_request_is_cancelled(lane: Lane):
-    tokens = lane.start(6)
-    held = lane.take(tokens[0])
+    held = lane.begin(6)
     lane.cancel()
     lane.later(20_000)
     assert lane.extend(held) == "cancelled"
     assert lane.client.zscore(lane.names[4], "0") == lane.now + 30_000
-
-
-def test_extend_with_an_argument_too_few_is_a_type_error(lane: Lane):
-    with pytest.raises(TypeError, match="op"):
-        lane.request("extend", k="0", fence="1")
-    assert lane.acquire(Tok(5, "0", "1")).word == "gone"
 
 
 def test_a_settled_lease_leaves_no_consumer_behind(lane: Lane):

@@ -44,12 +44,3 @@ def test_confirm_after_the_end_keeps_the_tombstones_ttl(lane: Lane):
     ttl = lane.client.pttl("req:{r1}")
     assert lane.request("confirm") == [b"ok", b"cancelled", b"d1", lane.number("born"), 0]
     assert 0 < lane.client.pttl("req:{r1}") <= ttl
-
-
-def test_a_full_redis_confirms(lane: Lane):
-    lane.start(3)
-    lane.client.config_set("maxmemory", 100_000)
-    try:
-        assert lane.request("confirm")[0] == b"ok"
-    finally:
-        lane.client.config_set("maxmemory", 0)

@@ -72,21 +72,12 @@ def test_what_is_held_at_the_deadline_may_end(lane: Lane):
 
 
 def test_a_lease_that_dies_after_the_deadline_is_dead_too(lane: Lane):
-    (token,) = lane.start(2, limit=1, deadline_ms=20_000)
-    lane.take(token, count=2)
+    lane.begin(2, limit=1, deadline_ms=20_000, count=2)
     lane.later(20_000)
     assert lane.reap()[0] == b"stopped"
     lane.later(10_000)
     word, summary = lane.reap()
     assert (word, summary[2:6]) == (b"ended", [2, 0, 2, 0])
-
-
-def test_an_open_request_past_its_deadline_ends_without_its_producer(lane: Lane):
-    lane.start(1, open_ms=HOUR, deadline_ms=1_000)
-    lane.later(1_000)
-    assert lane.reap()[0] == b"ended"
-    assert lane.append(1, chunk=2)[0] == b"ended"
-    assert lane.seal()[0] == b"ended"
 
 
 def test_many_are_made_dead_in_bounded_bites(lane: Lane):
@@ -101,8 +92,7 @@ def test_many_are_made_dead_in_bounded_bites(lane: Lane):
 
 
 def test_retries_that_wait_are_dead_at_the_deadline(lane: Lane):
-    (token,) = lane.start(1, deadline_ms=5_000)
-    held = lane.take(token)
+    held = lane.begin(1, deadline_ms=5_000)
     lane.complete(held, others=[(held.ids[0], "retry", 50_000)])
     lane.later(5_000)
     assert lane.reap()[0] == b"ended"
@@ -117,8 +107,7 @@ def test_cancel_wins_over_the_deadline(lane: Lane):
 
 
 def test_a_cancelled_request_stays_cancelled_past_its_deadline(lane: Lane):
-    (token,) = lane.start(20, limit=1, deadline_ms=1_000)
-    held = lane.take(token, count=5)
+    held = lane.begin(20, limit=1, deadline_ms=1_000, count=5)
     lane.cancel()
     assert lane.reap()[:2] == [b"ok", 30_000]
     lane.later(2_000)
@@ -127,17 +116,9 @@ def test_a_cancelled_request_stays_cancelled_past_its_deadline(lane: Lane):
     assert (word, summary[0], summary[4], summary[5]) == (b"ended", b"cancelled", 0, 15)
 
 
-def test_reap_after_the_end_says_the_same(lane: Lane):
-    lane.start(2, deadline_ms=1_000)
-    lane.later(1_000)
-    first = lane.reap()
-    assert lane.reap() == first
-
-
 @pytest.mark.parametrize(("attempts", "last"), [(1, True), (2, False)])
 def test_a_timeout_is_a_retry_that_is_counted(lane: Lane, attempts: int, last: bool):
-    (token,) = lane.start(1, attempts=attempts)
-    held = lane.take(token)
+    held = lane.begin(1, attempts=attempts)
     word, *_, more = lane.complete(held, others=[(held.ids[0], "timeout", 0)])
     assert lane.number("timeouts") == 1
     assert (word == b"ended") is last

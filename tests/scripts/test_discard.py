@@ -47,14 +47,6 @@ def test_discard_takes_a_request_whose_last_chunk_did_not_come_in(lane: Lane):
     assert is_marked(lane)
 
 
-def test_discard_twice_is_gone(lane: Lane):
-    lane.start(9, open_ms=HOUR)
-    born = lane.number("born")
-    assert discard(lane)[0] == b"ok"
-    assert discard(lane, born=born, chain="d1") == [b"gone"]
-    assert is_marked(lane)
-
-
 def test_discard_is_no_loss_to_the_auditor(lane: Lane):
     """Its entry in `active` goes without a word in the log; a new life removes the marker."""
     lane.start(9, open_ms=HOUR)

@@ -107,18 +107,6 @@ def test_many_intents_are_returned_in_their_order(lane: Lane):
     assert again == [7, b"", soon + 1, b"%d" % soon, soon + 1, b"%d" % soon]
 
 
-def test_intend_takes_400_requests(lane: Lane):
-    assert len(intend_all(lane, [f"r{i}" for i in range(400)])) == 802
-    assert lane.client.zcard(ACTIVE) == 400
-
-
-def test_drop_takes_the_intent_it_has_seen(lane: Lane):
-    seen = intend(lane)
-    assert drop(lane, seen) == 1
-    assert drop(lane, seen) == 0
-    assert lane.dump() == {}
-
-
 @pytest.mark.parametrize("seen", [1, "", "x"])
 def test_drop_leaves_an_intent_it_has_not_seen(lane: Lane, seen: Any):
     intend(lane)
@@ -146,13 +134,6 @@ def test_drop_logs_a_request_that_was_seen_to_exist_as_lost(lane: Lane, mark: st
         assert (entry.id, entry.state, entry.total, entry.ended_ms) == ("r1", "lost", 0, lane.now)
 
 
-def test_drop_twice_logs_once(lane: Lane):
-    seen = f"{lane.now}.5"
-    lane.client.zadd(ACTIVE, {"r1": seen})
-    assert [drop(lane, seen), drop(lane, seen)] == [1, 0]
-    assert lane.client.xlen(LOG[2]) == 1
-
-
 def test_drop_logs_nothing_when_the_entry_was_renewed(lane: Lane):
     lane.client.zadd(ACTIVE, {"r1": lane.now + 30_000.5})
     renewed = intend(lane)
@@ -165,26 +146,11 @@ def test_drop_logs_nothing_when_the_entry_was_renewed(lane: Lane):
 # ------------------------------------------------------------------ postpone
 
 
-def test_postpone_moves_the_entry_it_has_seen(lane: Lane):
-    seen = intend(lane)
-    due = f"{lane.now + 7}.5"
-    assert postpone(lane, seen, due) == 1
-    assert lane.client.zscore(ACTIVE, "r1") == lane.now + 7.5
-    assert postpone(lane, seen, lane.now + 9) == 0
-    assert postpone(lane, due, due) == 1
-    assert lane.client.zscore(ACTIVE, "r1") == lane.now + 7.5
-
-
 @pytest.mark.parametrize("seen", [1, "", "x"])
 def test_postpone_leaves_an_entry_it_has_not_seen(lane: Lane, seen: Any):
     intend(lane)
     with lane.unchanged():
         assert postpone(lane, seen, lane.now + 7) == 0
-
-
-def test_postpone_brings_nothing_back(lane: Lane):
-    assert postpone(lane, lane.now, lane.now + 7) == 0
-    assert lane.dump() == {}
 
 
 def test_postpone_moves_each_entry_that_is_as_it_was_seen(lane: Lane):
@@ -194,11 +160,6 @@ def test_postpone_moves_each_entry_that_is_as_it_was_seen(lane: Lane):
     found = lane.client.zrange(ACTIVE, 0, -1, withscores=True)
     assert found == [(b"r1", 1.5), (b"r3", 3), (b"r2", seen[1])]
     assert postpone_all(lane, *rows) == 0
-
-
-def test_postpone_of_nothing_moves_nothing(lane: Lane):
-    assert postpone_all(lane) == 0
-    assert lane.dump() == {}
 
 
 def test_postpone_takes_three_hundred_rows(lane: Lane):
@@ -231,31 +192,11 @@ def test_readmit_leaves_what_is_there(lane: Lane):
 # ------------------------------------------------------------------ insert_tokens
 
 
-def test_tokens_go_to_their_lanes_in_the_order_they_are_popped(lane: Lane):
-    assert insert(lane, (5, "r1#0.1", 0), (5, "r1#1.2", 0), (0, "r2#0.1", 0)) == 3
-    assert [lane.client.rpop(LANES[5]) for _ in range(3)] == [b"r1#0.1", b"r1#1.2", None]
-    assert lane.client.rpop(LANES[0]) == b"r2#0.1"
-
-
 def test_a_delayed_token_waits_by_this_slots_own_clock(lane: Lane):
     """Its due time is this server's now and the delay; its lane is remembered."""
     assert insert(lane, (7, "r1#0.1", 5_000), (7, "r1#1.2", 0)) == 2
     assert lane.client.zrange(DELAYED, 0, -1, withscores=True) == [(b"7|r1#0.1", lane.now + 5_000)]
     assert lane.client.lrange(LANES[7], 0, -1) == [b"r1#1.2"]
-
-
-def test_insert_twice_makes_a_copy_awake_and_none_delayed(lane: Lane):
-    """A copy costs one stale acquire; a sleeping token has none."""
-    for _ in range(2):
-        insert(lane, (5, "r1#0.1", 0), (5, "r1#1.2", 900))
-    assert lane.client.llen(LANES[5]) == 2
-    assert lane.client.zcard(DELAYED) == 1
-
-
-def test_insert_never_touches_active(lane: Lane):
-    """Who dispatches a token may be late: the request may have been retired."""
-    insert(lane, (5, "r1#0.1", 0), (5, "r1#1.2", 900))
-    assert not lane.client.exists(ACTIVE)
 
 
 def test_insert_takes_tokens_of_many_requests_and_lanes(lane: Lane):
@@ -308,34 +249,12 @@ def test_promote_moves_due_tokens_only(lane: Lane):
     assert lane.client.zrange(DELAYED, 0, -1) == [b"3|c#0.1"]
 
 
-def test_promote_twice_moves_once(lane: Lane):
-    insert(lane, (3, "a#0.1", 100))
-    lane.later(100)
-    assert promote(lane) == [1, 0]
-    assert promote(lane) == [0, 0]
-    assert lane.client.llen(LANES[3]) == 1
-
-
 def test_promote_moves_no_more_than_it_was_asked_for(lane: Lane):
     insert(lane, *((3, f"a#{i}.1", 10 + i) for i in range(5)))
     lane.later(1_000)
     assert promote(lane, 2) == [2, lane.now - 1_000 + 12]
     assert lane.client.lrange(LANES[3], 0, -1) == [b"a#1.1", b"a#0.1"]
     assert promote(lane, 1000)[0] == 3
-
-
-def test_promote_keeps_the_order_of_due_times(lane: Lane):
-    insert(lane, (3, "late#0.1", 20), (3, "early#0.1", 10))
-    lane.later(20)
-    promote(lane)
-    assert lane.client.rpop(LANES[3]) == b"early#0.1"
-
-
-def test_promote_handles_every_lane(lane: Lane):
-    insert(lane, (0, "a#0.1", 1), (99, "b#0.1", 1))
-    lane.later(1)
-    promote(lane)
-    assert (lane.client.llen(LANES[0]), lane.client.llen(LANES[99])) == (1, 1)
 
 
 def test_promote_wants_all_the_lanes(lane: Lane):

@@ -14,7 +14,7 @@ def tidy(lane: Lane, ttl: Any = DAY) -> list[Any]:
 
 
 def ended(lane: Lane) -> Lane:
-    lane.complete(lane.take(lane.start(1)[0]))
+    lane.complete(lane.begin(1))
     return lane
 
 
@@ -54,19 +54,6 @@ def test_an_intent_given_up_is_no_request(lane: Lane):
 
 
 def test_a_request_that_goes_on_is_left_alone(lane: Lane):
-    lane.take(lane.start(3)[0])
+    lane.begin(3)
     with lane.unchanged():
         assert tidy(lane) == [b"alive"]
-
-
-def test_tidy_twice_does_it_once(lane: Lane):
-    lane.start(1)
-    lane.client.delete(lane.names[2])
-    assert tidy(lane)[1] > 0
-    assert tidy(lane) == [b"tidied", 0]
-    assert all(0 < lane.client.pttl(key) <= DAY for key in lane.client.scan_iter())
-
-
-def test_tidy_of_nothing_writes_nothing(lane: Lane):
-    assert tidy(lane) == [b"tidied", 0]
-    assert lane.dump() == {}

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 
 
 def test_a_failed_attempt_is_counted_with_its_text(lane: Lane):
-    (token,) = lane.start(1, attempts=3)
-    held = lane.take(token)
+    held = lane.begin(1, attempts=3)
     lane.later(50)
     lane.complete(held, others=[(held.ids[0], "retry", 1_000)])
     assert lane.number("failures") == 1
@@ -22,8 +21,7 @@ def test_a_failed_attempt_is_counted_with_its_text(lane: Lane):
 
 
 def test_a_completion_that_comes_twice_counts_a_failed_attempt_once(lane: Lane):
-    (token,) = lane.start(1, attempts=3)
-    held = lane.take(token)
+    held = lane.begin(1, attempts=3)
     others = [(held.ids[0], "retry", 0)]
     assert lane.complete(held, others=others)[0] == b"ok"
     assert lane.complete(held, others=others)[0] == b"already"
@@ -31,23 +29,20 @@ def test_a_completion_that_comes_twice_counts_a_failed_attempt_once(lane: Lane):
 
 
 def test_a_sub_request_that_is_named_twice_has_failed_once(lane: Lane):
-    (token,) = lane.start(1, attempts=3)
-    held = lane.take(token)
+    held = lane.begin(1, attempts=3)
     lane.complete(held, others=[(held.ids[0], "retry", 0), (held.ids[0], "dead", 0)])
     assert lane.number("failures") == 1
     assert lane.hash()["failure"].endswith("why retry")
 
 
 def test_a_sub_request_that_is_named_twice_and_released_first_has_not_failed(lane: Lane):
-    (token,) = lane.start(1, attempts=3)
-    held = lane.take(token)
+    held = lane.begin(1, attempts=3)
     lane.complete(held, others=[(held.ids[0], "release", 0), (held.ids[0], "retry", 0)])
     assert not {"failures", "failure"} & set(lane.hash())
 
 
 def test_every_failed_attempt_counts_and_the_last_one_is_kept(lane: Lane):
-    (token,) = lane.start(3, limit=1, attempts=1)
-    held = lane.take(token)
+    held = lane.begin(3, limit=1, attempts=1)
     verdicts = zip(held.ids, ("retry", "timeout", "dead"), strict=True)
     lane.complete(held, others=[(one, word, 0) for one, word in verdicts])
     assert lane.number("failures") == 3
@@ -55,15 +50,13 @@ def test_every_failed_attempt_counts_and_the_last_one_is_kept(lane: Lane):
 
 
 def test_success_and_what_is_given_back_leave_no_trace_of_failure(lane: Lane):
-    (token,) = lane.start(2, limit=1)
-    held = lane.take(token)
+    held = lane.begin(2, limit=1)
     lane.complete(held, done=held.ids[:1], others=[(held.ids[1], "release", 0)])
     assert not {"failures", "failure"} & set(lane.hash())
 
 
 def test_the_text_of_a_failure_is_bounded(lane: Lane):
-    (token,) = lane.start(1)
-    held = lane.take(token)
+    held = lane.begin(1)
     text = "a" * 1_000 + "b" * 5_000 + "c" * 700
     row = [held.ids[0], "retry", 0, b"0:x:1:0:0", text]
     lane.complete(held, done=[], verdicts=row)
@@ -94,7 +87,6 @@ def test_a_death_is_a_failed_attempt_and_says_how_the_process_ended(
 
 
 def test_a_death_that_charges_no_sub_request_is_no_failed_attempt(lane: Lane):
-    (token,) = lane.start(3, limit=1)
-    held = lane.take(token)
+    held = lane.begin(3, limit=1)
     lane.reap(worker="w:1", started="7", k=held.k, fence=held.fence, how="exit 7")
     assert "failures" not in lane.hash()

@@ -31,11 +31,6 @@ def look(lane: Lane) -> int:
 # ------------------------------------------------------------------ nothing to do
 
 
-def test_of_a_request_that_waits_nothing_is_expected(lane: Lane):
-    lane.start(3)
-    assert glance(lane) == glance(lane) == [b"ok", 0, []]
-
-
 def test_the_next_lease_that_expires_is_expected(lane: Lane):
     first, second, _ = lane.start(STREAM)
     lane.take(first, count=1)
@@ -62,7 +57,7 @@ def test_a_deadline_is_expected(lane: Lane):
 
 def test_a_deadline_of_a_request_that_is_cancelled_is_not_expected(lane: Lane):
     """It waits for its last lease only, before the deadline and after it."""
-    lane.take(lane.start(STREAM, deadline_ms=5_000)[0], count=1)
+    lane.begin(STREAM, deadline_ms=5_000, count=1)
     assert lane.cancel()[0] == b"ok"
     assert look(lane) == 30_000
     lane.later(6_000)
@@ -83,7 +78,7 @@ def test_the_end_of_an_open_requests_time_is_expected(lane: Lane):
 
 
 def expired(lane: Lane) -> None:
-    lane.take(lane.start(STREAM)[0])
+    lane.begin(STREAM)
     lane.later(MINUTE)
 
 
@@ -115,7 +110,7 @@ def permits_deleted(lane: Lane) -> None:
 def sleeper_deleted(lane: Lane) -> None:
     """The one permit that waits for a retry is gone."""
     lane.checked = False
-    held = lane.take(lane.start(1)[0])
+    held = lane.begin(1)
     lane.complete(held, others=[(held.ids[0], "retry", MINUTE)])
     lane.client.delete(PERMITS)
 
@@ -138,7 +133,7 @@ def lease_deleted(lane: Lane) -> None:
 
 def lease_deleted_while_cancelling(lane: Lane) -> None:
     lane.checked = False
-    lane.take(lane.start(STREAM)[0])
+    lane.begin(STREAM)
     lane.cancel()
     lane.client.delete(LEASES)
 
@@ -172,12 +167,12 @@ def waiting_in_a_stream(lane: Lane) -> None:
 
 
 def held(lane: Lane) -> None:
-    lane.take(lane.start(STREAM)[0])
+    lane.begin(STREAM)
 
 
 def held_whole(lane: Lane) -> None:
     """All entries of a small request in one lease, without a stream."""
-    lane.take(lane.start(3, limit=1)[0])
+    lane.begin(3, limit=1)
     assert lane.number("few") == 2
 
 
@@ -187,28 +182,28 @@ def paused(lane: Lane) -> None:
 
 
 def paused_and_held(lane: Lane) -> None:
-    lane.take(lane.start(STREAM, deadline_ms=HOUR)[0], count=1)
+    lane.begin(STREAM, deadline_ms=HOUR, count=1)
     lane.pause()
 
 
 def cancelling(lane: Lane) -> None:
-    lane.take(lane.start(STREAM)[0])
+    lane.begin(STREAM)
     lane.cancel()
 
 
 def cancelling_while_open(lane: Lane) -> None:
     """The end of its open time, which comes before that of its lease, is not awaited any more."""
-    lane.take(lane.start(STREAM, open_ms=500)[0])
+    lane.begin(STREAM, open_ms=500)
     lane.cancel()
 
 
 def open_and_idle(lane: Lane) -> None:
-    held = lane.take(lane.start(1, open_ms=HOUR)[0])
+    held = lane.begin(1, open_ms=HOUR)
     lane.complete(held)
 
 
 def asleep(lane: Lane) -> None:
-    held = lane.take(lane.start(1)[0])
+    held = lane.begin(1)
     lane.complete(held, others=[(held.ids[0], "retry", MINUTE)])
 
 
@@ -266,7 +261,7 @@ def test_what_is_held_or_parked_is_not_named(lane: Lane):
 
 
 def test_a_sleeper_is_named_a_grace_after_it_was_due(lane: Lane):
-    held = lane.take(lane.start(1)[0])
+    held = lane.begin(1)
     lane.complete(held, others=[(held.ids[0], "retry", MINUTE)])
     lane.later(MINUTE + 5_000)
     assert glance(lane, grace=5_000)[2] == []
@@ -275,8 +270,7 @@ def test_a_sleeper_is_named_a_grace_after_it_was_due(lane: Lane):
 
 
 def test_tokens_are_named_beside_a_lease_that_expired(lane: Lane):
-    first, *_ = lane.start(STREAM)
-    lane.take(first, count=1)
+    lane.begin(STREAM, count=1)
     lane.later(MINUTE)
     word, when, found = glance(lane, grace=0)
     assert (word, when, len(found)) == (b"ok", 1, 6)
@@ -292,7 +286,7 @@ def test_the_request_of_another_queue_is_foreign(lane: Lane):
 
 
 def test_after_the_end_a_glance_returns_the_summary(lane: Lane):
-    lane.complete(lane.take(lane.start(3, limit=1)[0]))
+    lane.complete(lane.begin(3, limit=1))
     found = glance(lane, grace=0)
     assert found == lane.reap()
     assert found[0] == b"ended"
@@ -309,8 +303,7 @@ def test_a_request_that_cannot_be_read_is_an_error(lane: Lane):
 
 def test_a_lease_that_ends_later_than_it_can_is_due_now(lane: Lane):
     """The clock went back: reap bounds it to one lease from now."""
-    (token, *_) = lane.start(STREAM)
-    lane.take(token, count=1)
+    lane.begin(STREAM, count=1)
     lane.client.zadd(LEASES, {"0": lane.now + 10 * MINUTE})
     assert look(lane) == 1
     lane.reap()

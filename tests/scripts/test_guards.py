@@ -30,8 +30,7 @@ def test_drop_logs_nothing_for_a_score_that_is_no_number(lane: Lane):
 
 def test_a_deadline_buries_what_was_given_back_in_bites_of_bytes_too(lane: Lane):
     """With bodies of 1 MiB a call buries 16, and says that there is more to do now."""
-    (token,) = lane.start([b"x" * MIB] + [b"y"] * 19, limit=1, deadline_ms=60_000)
-    held = lane.take(token)
+    held = lane.begin([b"x" * MIB] + [b"y"] * 19, limit=1, deadline_ms=60_000)
     lane.complete(held, [], [(entry_id, "release", 0) for entry_id in held.ids])
     assert lane.pending() == {"-": 20}
     lane.later(60_000)
@@ -52,8 +51,7 @@ def test_a_worker_leaves_though_its_record_has_expired(lane: Lane):
 
 def test_another_limit_lets_a_sleeper_sleep(lane: Lane):
     """Its token is on its way, and due when the retry is."""
-    (token,) = lane.start(1, limit=1)
-    held = lane.take(token)
+    held = lane.begin(1, limit=1)
     lane.complete(held, [], [(held.ids[0], "retry", 60_000)])
     assert lane.request("set_limit", limit=2) == [b"ok", []]
 

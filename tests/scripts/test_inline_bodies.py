@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -23,10 +23,9 @@ def has_stream(lane: Lane) -> bool:
     return stream in there
 
 
-def held_apart(lane: Lane, count: int = 3, **options: int) -> Held:
+def held_apart(lane: Lane, count: int = 3, **options: Any) -> Held:
     """A small request, all of it held by one lease."""
-    (token,) = lane.start(count, limit=1, **options)
-    held = lane.take(token)
+    held = lane.begin(count, limit=1, **options)
     assert (len(held.ids), has_stream(lane)) == (count, False)
     return held
 
@@ -49,13 +48,6 @@ def test_more_or_bigger_ones_go_straight_into_the_stream(lane: Lane, bodies: lis
     assert has_stream(lane)
 
 
-def test_a_look_at_a_small_request_that_waits_changes_nothing(lane: Lane):
-    lane.start(3, limit=1)
-    with lane.unchanged():
-        lane.later(60_000)
-        assert lane.reap()[0] == b"ok"
-
-
 def test_ten_bodies_of_1024_bytes_together_are_few(lane: Lane):
     lane.start([b"x" * 102] * 9 + [b"x" * 106])
     assert not has_stream(lane)
@@ -67,22 +59,11 @@ def test_an_open_request_waits_in_the_stream(lane: Lane):
 
 
 def test_what_is_not_taken_as_a_whole_goes_into_the_stream(lane: Lane):
-    tokens = lane.start(3, limit=2)
-    held = lane.take(tokens[0])
+    held = lane.begin(3, limit=2)
     assert (len(held.ids), has_stream(lane)) == (2, True)
     other = Lane(lane.driver, lane.client, request_id="r2")
-    (token,) = other.start(3, limit=1)
-    held = other.take(token, count=2)
+    held = other.begin(3, limit=1, count=2)
     assert (len(held.ids), has_stream(other)) == (2, True)
-
-
-def test_all_done_by_one_lease_ends_it_with_its_results(lane: Lane):
-    held = held_apart(lane)
-    word, summary = lane.complete(held)
-    assert (word, summary[0], summary[2:6]) == (b"ended", b"done", [3, 3, 0, 0])
-    assert {index: row[0] for index, row in lane.results().items()} == {0: "d", 1: "d", 2: "d"}
-    assert lane.complete(held)[0] == b"ended"
-    assert lane.check() == []
 
 
 def test_results_of_a_small_request_take_what_they_need(lane: Lane):
@@ -152,13 +133,6 @@ def test_a_cancelled_small_request_counts_what_did_not_run(lane: Lane, is_held: 
     done = 2 if is_held else 0
     assert (word, summary[0], summary[2:6]) == (b"ended", b"cancelled", [3, done, 0, 3 - done])
     assert lane.check() == []
-
-
-def test_past_the_deadline_they_are_dead(lane: Lane):
-    lane.start(3, deadline_ms=1_000)
-    lane.later(1_000)
-    word, summary = lane.reap()
-    assert (word, summary[0], summary[2:6]) == (b"ended", b"done", [3, 0, 3, 0])
 
 
 def test_pause_and_new_limits_leave_them_where_they_are(lane: Lane):

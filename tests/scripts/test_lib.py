@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,12 +39,6 @@ def state_of(lib: Lib, **given: Any) -> Any:
 # ------------------------------------------------------------------ now_ms
 
 
-def test_now_is_the_number_a_caller_brings():
-    lib = Lib(("core/now_ms",), ("now_ms",))
-    assert lib.now_ms("1700000000123") == 1_700_000_000_123
-    assert lib.redis.calls == []
-
-
 def test_now_is_the_servers_time_in_ms():
     lib = Lib(("core/now_ms",), ("now_ms",))
     lib.redis.time = (1_700_000_000, 999_999)
@@ -63,40 +56,6 @@ def test_a_held_permit_reads_back_as_it_was_written():
     found = lib.read_permit("4")
     assert dict(found.items()) == {**fields, "kind": "h", "worker": "[::1]:8080"}
     assert lib.consumer_of(found, "4") == "[::1]:8080/4"
-
-
-def test_a_permit_without_a_field_is_parked():
-    lib = Lib(("permits/permits",), ("read_permit",))
-    assert lib.read_permit("0").kind == "p"
-
-
-def test_parked_permits_come_back_last_in_first_out():
-    """A list through the fields; then numbers never used before."""
-    lib = minting()
-    state = state_of(lib, limit=9, high=3)
-    for k in ("2", "0", "1"):
-        lib.park(state, k)
-    assert [lib.unpark(state) for _ in range(5)] == ["1", "0", "2", "3", "4"]
-    assert (state.free, state.high) == ("", 5)
-
-
-def test_a_permit_above_a_lowered_limit_leaves_for_good():
-    lib = minting()
-    state = state_of(lib, limit=2)
-    lib.redis.hashes["tok"] = {"2": "h:1:1:a:1:1::::w", "1": "h:2:2:b:1:1::::w"}
-    lib.park(state, "2")
-    lib.park(state, "1")
-    assert lib.redis.hashes["tok"] == {"1": "p:"}
-    assert state.free == "1"
-
-
-def test_unqueue_distinguishes_the_sleeper_from_the_awake():
-    lib = minting()
-    state = state_of(lib, queued=2, sleeper="7")
-    lib.unqueue(state, "1")
-    assert (state.queued, state.sleeper) == (1, "7")
-    lib.unqueue(state, "7")
-    assert (state.queued, state.sleeper) == (1, "")
 
 
 # ------------------------------------------------------------------ mint
@@ -124,64 +83,6 @@ def test_mint_costs_what_it_mints(limit: int):
     lib.mint(state, NOW)
     assert lib.redis.calls.count("HSET") == 1
     assert len(lib.redis.calls) <= 3
-
-
-@pytest.mark.parametrize("state", ["cancelling", "paused", "done"])
-def test_mint_makes_nothing_for_a_request_that_is_not_active(state: str):
-    lib = minting()
-    lib.redis.zsets["retry"] = {"1-0": NOW + 5}
-    assert lib.rows(lib.mint(state_of(lib, state=state, fresh=9), NOW)) == []
-
-
-def test_mint_counts_due_retries_as_work():
-    lib = minting()
-    lib.redis.zsets["retry"] = {"1-0": NOW, "1-1": NOW - 1, "1-2": NOW + 1}
-    assert lib.ready(state_of(lib, fresh=4), NOW) == 6
-    state = state_of(lib, limit=9)
-    assert len(lib.rows(lib.mint(state, NOW))) == 6
-    assert (state.queued, state.sleeper) == (2, "")
-
-
-def test_one_sleeper_is_due_at_the_earliest_of_the_future_retries():
-    lib = minting()
-    lib.redis.zsets["retry"] = {"1-0": NOW + 900, "1-1": NOW + 300}
-    state = state_of(lib)
-    assert lib.rows(lib.mint(state, NOW)) == ["5", "0.1", 300]
-    assert (state.sleeper, state.sleep_due, state.queued) == ("0", NOW + 300, 0)
-    assert lib.rows(lib.mint(state, NOW)) == []
-
-
-def test_no_sleeper_is_minted_without_room():
-    lib = minting()
-    lib.redis.zsets["retry"] = {"1-0": NOW + 900}
-    assert lib.rows(lib.mint(state_of(lib, held=3), NOW)) == []
-
-
-def test_work_wakes_the_sleeper_before_it_takes_another_permit():
-    lib = minting()
-    lib.redis.zsets["retry"] = {"1-0": NOW + 900}
-    state = state_of(lib)
-    lib.mint(state, NOW)
-    state.fresh = 2
-    assert lib.rows(lib.mint(state, NOW)) == ["5", "0.2", 0, "5", "1.3", 0]
-    assert (state.sleeper, state.queued) == ("", 2)
-
-
-def test_queued_tokens_brings_every_queued_permit_with_what_is_left_of_its_delay():
-    """In the lane each was queued in; held, parked and `last` fields are no tokens."""
-    lib = minting()
-    lib.redis.hashes["tok"] = {
-        "0": f"q:4:{NOW}:5:0",
-        "1": f"q:5:{NOW}:9:{NOW + 700}",
-        "2": "h:3:1:a:1:1::::w",
-        "3": "p:",
-        "last0": "2",
-    }
-    assert lib.rows(lib.queued_tokens(NOW + 200)) == ["5", "0.4", 0, "9", "1.5", 500]
-    assert lib.redis.hashes["req"]["repeated"] == "5"
-    lib.redis.hashes["tok"]["0"] = f"q:6:{NOW}:5:0"
-    assert lib.rows(lib.queued_tokens(NOW + 200)) == ["5", "0.6", 0]
-    assert lib.rows(lib.queued_tokens(NOW + 200)) == []
 
 
 # ------------------------------------------------------------------ entries and deaths

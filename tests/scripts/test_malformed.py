@@ -74,6 +74,7 @@ MALFORMED: list[tuple[str, str, list[dict[str, Any]]]] = [
     ("report_backlog", "BADARGUMENT", each("rows", ["r1", 1, 2], ["r1", 1, 2, "x"])),
     ("report_backlog", "BADARGUMENT", each("rows", ["r1", 1, 2, 3] * 251)),
     ("requeue_dead", "an op of hex digits", [{"op": "x.*"}]),
+    ("requeue_dead", "dead entries", each("ids", ["x"], ["1"], ["1-1", "+"], ["1-1"] * 1001)),
     ("reschedule_active", "BADARGUMENT", each("rows", [RUNNING, 1, 2, "r2", 1, "x"])),
     ("reschedule_active", "BADARGUMENT", each("rows", [RUNNING, 1], [RUNNING, 1, 2, "r2"])),
     ("reschedule_active", "BADARGUMENT", each("rows", ["r2", 1, 2] * 301)),

@@ -53,7 +53,7 @@ def test_after_the_end_a_script_returns_the_summary(
     lane: Lane, redis_client: redis.Redis, script: str
 ):
     given = made(lane)[script]
-    lane.complete(lane.take(lane.start(1)[0]))
+    lane.complete(lane.begin(1))
     with listening(redis_client, "done:{r1}") as published, lane.unchanged():
         word, summary = lane.call(script, keys.request_keys(RUNNING), **given)
         assert (word, summary[:6]) == (b"ended", [b"done", lane.now, 1, 1, 0, 0])

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fairlane.protocol import keys
-from tests.scripts.test_full_and_forgotten import full
 
 if TYPE_CHECKING:
     from tests.support.requests import Lane
@@ -35,14 +34,3 @@ def test_a_list_with_a_ttl_expires_as_a_whole(lane: Lane, before: list[str]):
     push(lane, "wake", ttl=60_000, key=WAKE)
     assert 900 < lane.client.pttl(WAKE) <= 60_000
     assert lane.client.llen(WAKE) == len(before) + 1
-
-
-def test_push_twice_makes_a_copy(lane: Lane):
-    """A copy of a token costs one stale acquire."""
-    assert [push(lane, "r1#0.1"), push(lane, "r1#0.1")] == [1, 2]
-
-
-@pytest.mark.parametrize("ttl", [0, 60_000])
-def test_a_full_redis_lets_a_push_pass(lane: Lane, ttl: int):
-    with full(lane.client):
-        assert [push(lane, "a", ttl=ttl), push(lane, "b", ttl=ttl)] == [1, 2]

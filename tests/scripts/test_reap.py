@@ -50,8 +50,7 @@ def test_a_lease_that_ends_later_than_it_can_ends_a_lease_from_now(lane: Lane):
 
 def test_a_reap_of_a_worker_leaves_the_ends_of_other_leases_alone(lane: Lane):
     """Only a look at expired leases compares them with the clock."""
-    tokens = lane.start(6)
-    other = lane.take(tokens[0])
+    other = lane.begin(6)
     before = lane.raw(b"ZSCORE", lane.names[4], other.k)
     lane.later(-600_000)
     reaped(lane, worker="w:9", started="7")
@@ -60,8 +59,7 @@ def test_a_reap_of_a_worker_leaves_the_ends_of_other_leases_alone(lane: Lane):
 
 def test_an_expired_lease_with_one_entry_charges_it_an_attempt(lane: Lane):
     """It was alone, so it is to blame; it is delivered again immediately."""
-    (token,) = lane.start(3, limit=1)
-    held = lane.take(token, count=1)
+    held = lane.begin(3, limit=1, count=1)
     lane.later(LEASE)
     look, (token,) = reaped(lane)
     assert (look, token.delay) == (0, 0)
@@ -71,8 +69,7 @@ def test_an_expired_lease_with_one_entry_charges_it_an_attempt(lane: Lane):
 
 def test_an_expired_lease_of_a_worker_that_held_more_charges_nothing(lane: Lane):
     """Which of them killed the worker is unknown: it comes back alone, uncharged."""
-    (token,) = lane.start(3, limit=1)
-    held = lane.take(token, count=1, shared=True)
+    held = lane.begin(3, limit=1, count=1, shared=True)
     lane.later(LEASE)
     _, (token,) = reaped(lane)
     with lane.unchanged():
@@ -83,8 +80,7 @@ def test_an_expired_lease_of_a_worker_that_held_more_charges_nothing(lane: Lane)
 
 def test_a_shared_lease_whose_supervisor_names_it_is_charged(lane: Lane):
     """It was the one that ran when its process died."""
-    (token,) = lane.start(1, limit=1, attempts=1)
-    held = lane.take(token, shared=True)
+    held = lane.begin(1, limit=1, attempts=1, shared=True)
     word, summary = lane.reap(worker=held.worker, started=held.started, k=held.k, fence=held.fence)
     assert (word, summary[0], summary[2:6]) == (b"ended", b"done", [1, 0, 1, 0])
     ((_, fields),) = lane.client.xrange(lane.names[7])
@@ -93,8 +89,7 @@ def test_a_shared_lease_whose_supervisor_names_it_is_charged(lane: Lane):
 
 def test_a_retry_that_is_not_due_keeps_no_lease_from_being_shared(lane: Lane):
     """Only what is delivered now must be alone."""
-    (token,) = lane.start(2, limit=1)
-    held = lane.take(token, count=1)
+    held = lane.begin(2, limit=1, count=1)
     word, _, flat = lane.complete(held, others=[(held.ids[0], "retry", 1000)])
     assert word == b"ok"
     assert lane.acquire(toks(flat)[0], shared=True).word == "ok"
@@ -102,8 +97,7 @@ def test_a_retry_that_is_not_due_keeps_no_lease_from_being_shared(lane: Lane):
 
 def test_an_expired_lease_with_many_charges_nothing(lane: Lane):
     """Which of them killed the worker is unknown; each comes back alone, in its first attempt."""
-    (token,) = lane.start(3, limit=1)
-    held = lane.take(token)
+    held = lane.begin(3, limit=1)
     lane.later(LEASE)
     _, (token,) = reaped(lane)
     seen = []
@@ -119,8 +113,7 @@ def test_an_expired_lease_with_many_charges_nothing(lane: Lane):
 
 def test_only_what_a_partial_completion_left_is_taken_back(lane: Lane):
     """Two of three are done: the third was alone when the worker died, and is charged."""
-    (token,) = lane.start(3, limit=1)
-    held = lane.take(token)
+    held = lane.begin(3, limit=1)
     lane.complete(held, held.ids[:2], keep=True)
     lane.later(LEASE)
     _, (token,) = reaped(lane)
@@ -161,8 +154,7 @@ def test_a_death_in_the_last_attempt_is_dead_with_its_reason(lane: Lane, redis_c
 
 
 def test_reap_twice_takes_back_once(lane: Lane):
-    (token,) = lane.start(1)
-    lane.take(token)
+    lane.begin(1)
     lane.later(LEASE)
     _, (token,) = reaped(lane)
     with lane.unchanged():
@@ -182,22 +174,11 @@ def test_reap_of_a_worker_takes_all_its_leases_and_no_other(lane: Lane):
     assert lane.complete(other)[0] == b"ok"
 
 
-def test_reap_of_a_worker_compares_when_it_started(lane: Lane):
-    """A restarted worker has the same name: its new leases are its own."""
-    tokens = lane.start(6)
-    old = lane.take(tokens[0], started="7")
-    new = lane.take(tokens[1], started="8")
-    reaped(lane, worker="w:1", started="7")
-    assert lane.complete(old) == [b"lost"]
-    assert lane.complete(new)[0] == b"ok"
-
-
 @pytest.mark.parametrize(
     "which", [{"fence": "99"}, {"started": "8"}, {"worker": "w:2"}, {"k": "2"}, {"k": "9"}], ids=str
 )
 def test_reap_of_one_permit_wants_every_proof(lane: Lane, which: dict[str, str]):
-    tokens = lane.start(6)
-    held = lane.take(tokens[0])
+    held = lane.begin(6)
     with lane.unchanged():
         named = {"worker": "w:1", "started": "7", "k": held.k, "fence": held.fence} | which
         assert reaped(lane, **named) == (LEASE, [])
@@ -212,8 +193,7 @@ def test_reap_of_one_permit_leaves_the_workers_other_permits(lane: Lane):
 
 
 def test_reap_deletes_the_consumer_that_holds_nothing(lane: Lane):
-    (token,) = lane.start(3, limit=1)
-    lane.take(token)
+    lane.begin(3, limit=1)
     lane.later(LEASE)
     lane.reap()
     assert lane.pending() == {"-": 3}
@@ -249,8 +229,7 @@ def test_missing_tokens_are_made_again(lane: Lane):
 
 
 def test_a_missing_sleeper_keeps_its_due(lane: Lane):
-    (token,) = lane.start(1)
-    held = lane.take(token)
+    held = lane.begin(1)
     (sleeper,) = toks(lane.complete(held, others=[(held.ids[0], "retry", 5_000)])[2])
     lane.later(1_000)
     _, (again,) = reaped(lane, missing=[sleeper.k, sleeper.g])
@@ -259,8 +238,7 @@ def test_a_missing_sleeper_keeps_its_due(lane: Lane):
 
 
 def test_a_wrong_guess_of_the_auditor_is_ignored(lane: Lane):
-    tokens = lane.start(6)
-    held = lane.take(tokens[0])
+    held = lane.begin(6)
     guesses = ["0", held.g, "1", "99", "9", "1"]
     with lane.unchanged():
         assert reaped(lane, missing=guesses)[1] == []
@@ -279,8 +257,7 @@ def test_a_request_open_past_its_time_is_abandoned(lane: Lane, redis_client: red
 
 
 def test_an_abandoned_request_waits_for_who_holds_a_slice(lane: Lane):
-    tokens = lane.start(6, open_ms=1_000)
-    held = lane.take(tokens[0])
+    held = lane.begin(6, open_ms=1_000)
     lane.later(1_001)
     word, _, flat = lane.reap()
     assert (word, flat) == (b"stopped", [])
@@ -298,8 +275,7 @@ def test_a_sealed_request_is_never_abandoned(lane: Lane):
 
 
 def test_reap_ends_a_cancelled_request_whose_last_holder_died(lane: Lane):
-    tokens = lane.start(6)
-    lane.take(tokens[0])
+    lane.begin(6)
     lane.cancel()
     lane.later(LEASE)
     word, summary = lane.reap()
@@ -326,8 +302,7 @@ def test_every_lease_expires_and_all_is_accounted_for(lane: Lane):
 
 def test_reap_of_another_queue_is_none_of_its_business(lane: Lane):
     """A leftover intent must not make this queue's workers run that queue's request."""
-    (token,) = lane.start(1)
-    lane.take(token)
+    lane.begin(1)
     lane.later(60_000)
     with lane.unchanged():
         assert lane.reap(queue="other") == [b"foreign"]

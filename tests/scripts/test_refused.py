@@ -39,12 +39,12 @@ class Case(NamedTuple):
 
 
 def few_done(lane: Lane) -> Callable[[], Any]:
-    held = lane.take(lane.start(3, limit=1)[0])
+    held = lane.begin(3, limit=1)
     return lambda: lane.complete(held)
 
 
 def few_in_part(lane: Lane) -> Callable[[], Any]:
-    held = lane.take(lane.start(3, limit=1)[0])
+    held = lane.begin(3, limit=1)
     return lambda: lane.complete(held, held.ids[:1], [(held.ids[1], "retry", 0)])
 
 
@@ -143,7 +143,7 @@ def died(lane: Lane) -> Callable[[], Any]:
 
 
 def few_expired(lane: Lane) -> Callable[[], Any]:
-    lane.take(lane.start(3, limit=1)[0])
+    lane.begin(3, limit=1)
     lane.later(LEASE)
     return lane.reap
 

@@ -52,13 +52,6 @@ def test_a_token_minted_since_is_repeated_too(lane: Lane, name: str):
     assert CALLS[name](lane) == []
 
 
-def test_a_token_minted_again_by_the_auditor_is_repeated_too(lane: Lane):
-    first, *_ = begun(lane)
-    lane.resume()
-    _, _, again = lane.reap(missing=[first.k, first.g])
-    assert toks(lane.resume()[2]) == toks(again)
-
-
 def test_no_repeat_leaves_a_note_behind_the_end(lane: Lane):
     begun(lane)
     lane.cancel()

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
-from fairlane.errors import RedisFull
-from tests.scripts.test_full_and_forgotten import full
 from tests.support.requests import HOUR, MINUTE, Lane, toks
 
 if TYPE_CHECKING:
@@ -67,29 +63,9 @@ def test_it_may_die_again_and_be_requeued_again(lane: Lane):
     assert [lane.number(name) for name in ("done", "dead")] == [1, 0]
 
 
-def test_requeued_work_mints_what_there_is_room_for(lane: Lane):
-    one, two = (lane.take(token) for token in lane.start(2, limit=2))
-    lane.complete(one, others=[(one.ids[0], "dead", 0)])
-    word, looked, moved, tokens = lane.requeue()
-    assert (word, looked, moved, len(toks(tokens))) == (b"ok", 1, 1, 1)
-    assert lane.take(toks(tokens)[0]).bodies == [b"b0"]
-    assert lane.complete(two)[0] == b"ok"
-
-
-def test_requeue_twice_is_once(lane: Lane):
-    one, two = (lane.take(token) for token in lane.start(2, limit=2))
-    lane.complete(one, others=[(one.ids[0], "dead", 0)])
-    names = lane.dead_ids()
-    first = lane.requeue(names)
-    with lane.unchanged():
-        assert lane.requeue(names) == [b"ok", 1, 0, first[3]]
-    assert two.bodies == [b"b1"]
-
-
 def test_a_repeat_of_a_call_says_what_the_first_one_did(lane: Lane):
     """By its op; also after another call, and after the end of the request. Nothing is written."""
-    (token,) = lane.start(2, limit=1, open_ms=HOUR)
-    held = lane.take(token)
+    held = lane.begin(2, limit=1, open_ms=HOUR)
     lane.complete(held, others=[(name, "dead", 0) for name in held.ids])
     first, second = lane.dead_ids()
     reply = lane.requeue([first], op="aa")
@@ -107,8 +83,7 @@ def test_a_repeat_of_a_call_says_what_the_first_one_did(lane: Lane):
 
 
 def test_the_last_calls_are_remembered(lane: Lane):
-    (token,) = lane.start(8, limit=1, open_ms=HOUR)
-    held = lane.take(token)
+    held = lane.begin(8, limit=1, open_ms=HOUR)
     lane.complete(held, others=[(name, "dead", 0) for name in held.ids])
     ids = lane.dead_ids()
     for number, dead_id in enumerate(ids):
@@ -128,8 +103,7 @@ def test_a_dead_one_that_is_named_twice_is_requeued_once(lane: Lane):
 
 def test_ids_grow_whatever_the_clock_does(lane: Lane):
     """A requeue between chunks, with a clock that stands still or runs backwards."""
-    (token,) = lane.start(3, limit=1, open_ms=HOUR)
-    held = lane.take(token)
+    held = lane.begin(3, limit=1, open_ms=HOUR)
     lane.complete(held, others=[(held.ids[0], "dead", 0), (held.ids[2], "dead", 0)])
     lane.later(-5_000)
     assert lane.requeue()[2] == 2
@@ -184,8 +158,7 @@ def test_what_is_on_its_way_to_its_end_takes_nothing_back(lane: Lane):
 
 
 def test_nothing_is_requeued_after_the_deadline(lane: Lane):
-    (token,) = lane.start(4, limit=1, deadline_ms=MINUTE)
-    held = lane.take(token)
+    held = lane.begin(4, limit=1, deadline_ms=MINUTE)
     (token,) = toks(lane.complete(held, others=[(held.ids[0], "dead", 0)])[2])
     lane.take(token)
     lane.later(MINUTE)
@@ -194,32 +167,8 @@ def test_nothing_is_requeued_after_the_deadline(lane: Lane):
     assert lane.reap()[0] == b"ended"
 
 
-def test_requeue_after_the_end_changes_nothing(lane: Lane):
-    (token,) = lane.start(1)
-    held = lane.take(token)
-    lane.complete(held, others=[(held.ids[0], "dead", 0)])
-    with lane.unchanged():
-        word, summary = lane.requeue()
-        assert (word, summary[0], summary[2:6]) == (b"ended", b"done", [1, 0, 1, 0])
-
-
-@pytest.mark.parametrize("ids", [["x"], ["1"], ["1-1", "+"], ["1-1"] * 1001])
-def test_bad_ids_are_refused_before_anything_is_written(lane: Lane, ids: list[str]):
-    bury(lane, 0)
-    with lane.refuses("dead entries"):
-        lane.requeue([lane.dead_ids()[0].decode(), *ids][-1001:])
-
-
-def test_a_full_redis_refuses_to_requeue_and_writes_nothing(lane: Lane):
-    bury(lane, 0, 1)
-    with full(lane.client), lane.unchanged(), pytest.raises(RedisFull):
-        lane.requeue()
-    assert lane.requeue()[2] == 2
-
-
 def test_a_dead_entry_remembers_its_result(lane: Lane):
-    (token,) = lane.start(3, limit=1, attempts=1, deadline_ms=MINUTE)
-    held = lane.take(token, count=2)
+    held = lane.begin(3, limit=1, attempts=1, deadline_ms=MINUTE, count=2)
     (token,) = toks(lane.complete(held, others=[(held.ids[0], "dead", 0)])[2])
     lane.take(token)
     lane.later(MINUTE)
@@ -246,21 +195,7 @@ def test_the_dead_are_listed_without_their_bodies(lane: Lane):
     assert lane.list_dead(after=rest[-1][0]) == []
 
 
-def test_no_dead_ones_are_an_empty_page(lane: Lane):
-    assert lane.list_dead() == []
-    lane.start(3)
-    assert lane.list_dead() == []
-
-
 def test_a_page_looks_at_about_four_mebibytes(lane: Lane):
-    (token,) = lane.start([b"x" * MIB] * 6, limit=1)
-    held = lane.take(token)
+    held = lane.begin([b"x" * MIB] * 6, limit=1)
     lane.complete(held, others=[(entry_id, "dead", 0) for entry_id in held.ids], keep=True)
     assert [row[5] for row in lane.list_dead()] == [MIB] * 4
-
-
-def test_listing_works_after_the_end(lane: Lane):
-    (token,) = lane.start(1)
-    held = lane.take(token)
-    lane.complete(held, others=[(held.ids[0], "dead", 0)])
-    assert len(lane.list_dead()) == 1

@@ -14,8 +14,7 @@ def fail(lane: Lane, held: Held, delay: int, verdict: str = "retry") -> list[Tok
 
 
 def test_a_retry_waits_in_retry_and_a_sleeper_is_minted_with_its_delay(lane: Lane):
-    (token,) = lane.start(1)
-    held = lane.take(token)
+    held = lane.begin(1)
     (sleeper,) = fail(lane, held, 5_000)
     assert (sleeper.lane, sleeper.delay) == (5, 5_000)
     assert lane.client.zrange(lane.names[5], 0, -1, withscores=True) == [
@@ -66,8 +65,7 @@ def test_fresh_work_wakes_the_sleeper(lane: Lane):
 
 def test_a_due_retry_is_delivered_alone_with_attempt_2(lane: Lane):
     """Fresh work is ready too, but a death must be charged to the retried one alone."""
-    (token,) = lane.start(9, limit=1)
-    held = lane.take(token, count=1)
+    held = lane.begin(9, limit=1, count=1)
     (token,) = fail(lane, held, 1_000)
     lane.later(1_000)
     again = lane.take(token, count=1000)
@@ -75,25 +73,8 @@ def test_a_due_retry_is_delivered_alone_with_attempt_2(lane: Lane):
     assert lane.client.zcard(lane.names[5]) == 0
 
 
-def test_a_retry_is_not_delivered_before_its_time(lane: Lane):
-    (token,) = lane.start(2, limit=1)
-    held = lane.take(token, count=1)
-    (token,) = fail(lane, held, 1_000)
-    lane.later(999)
-    assert lane.take(token).bodies == [b"b1"]
-
-
-def test_a_retry_that_is_due_while_its_token_sleeps_is_no_broken_promise(lane: Lane):
-    """Between the due time and the promoter's push `check` has nothing to say."""
-    (token,) = lane.start(1)
-    fail(lane, lane.take(token), 5_000)
-    lane.later(5_000)
-    assert lane.check() == []
-
-
 def test_the_earliest_of_several_due_retries_comes_first(lane: Lane):
-    (token,) = lane.start(3, limit=1)
-    held = lane.take(token)
+    held = lane.begin(3, limit=1)
     delays = [3_000, 1_000, 2_000]
     others = [(i, "retry", delay) for i, delay in zip(held.ids, delays, strict=True)]
     (token,) = toks(lane.complete(held, others=others)[2])
@@ -124,17 +105,8 @@ def test_a_retry_on_the_last_attempt_is_dead(lane: Lane):
     assert lane.results() == {0: ("x", 3, b"why retry")}
 
 
-def test_a_rejected_sub_request_is_dead_without_another_attempt(lane: Lane):
-    (token,) = lane.start([b"bad"], attempts=3)
-    held = lane.take(token)
-    assert lane.complete(held, others=[(held.ids[0], "dead", 0)])[0] == b"ended"
-    (dead,) = lane.dead()
-    assert (dead["reason"], dead["body"]) == ("rejected", "bad")
-
-
 def test_a_repeated_verdict_counts_once(lane: Lane):
-    (token,) = lane.start(3, limit=1)
-    held = lane.take(token)
+    held = lane.begin(3, limit=1)
     others = [(held.ids[0], "dead", 0), (held.ids[1], "retry", 1_000)]
     assert lane.complete(held, others=others, keep=True)[:2] == [b"ok", 2]
     lane.later(10)
@@ -152,12 +124,6 @@ def test_a_release_charges_no_attempt(lane: Lane, times: int):
         assert held.attempt == 1
         (token,) = fail(lane, held, 0, "release")
     assert lane.take(token).attempt == 1
-
-
-def test_a_release_is_due_now_whatever_its_delay(lane: Lane):
-    (token,) = lane.start(1)
-    (again,) = fail(lane, lane.take(token), 60_000, "release")
-    assert again.delay == 0
 
 
 def test_a_release_of_a_retry_keeps_its_attempt(lane: Lane):

@@ -51,8 +51,7 @@ def test_another_order_or_one_named_twice_is_looked_up(
 )
 def test_ids_of_other_lengths_or_of_another_lease_are_looked_up(lane: Lane, order: tuple[int, ...]):
     """As many as are owed, and all but one are right: only what is its own is settled, once."""
-    (token,) = lane.start([b"x" * 600] * 13, limit=1)
-    before = lane.take(token, count=8)
+    before = lane.begin([b"x" * 600] * 13, limit=1, count=8)
     held = lane.take(toks(lane.complete(before)[2])[0], count=5)
     ids = before.ids + held.ids
     word, left, _ = lane.complete(held, [ids[i] for i in order])

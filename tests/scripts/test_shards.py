@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fairlane.protocol import keys
-from tests.support.requests import toks
 
 if TYPE_CHECKING:
     from tests.support.requests import Lane
@@ -34,15 +33,6 @@ def test_tokens_go_to_the_shards_in_turn(lane: Lane):
     assert lanes_of(tokens) == [b"705", b"105", b"1205", b"705", b"105"]
 
 
-def test_without_shards_a_lane_is_just_its_priority(lane: Lane):
-    assert lanes_of(lane.enqueue(2, limit=2)[1]) == [b"5", b"5"]
-
-
-def test_a_repeat_returns_the_lanes_of_the_shards(lane: Lane):
-    lane.enqueue(2, limit=2, shards="3,4")
-    assert sorted(lanes_of(lane.enqueue(2, limit=2, shards="9")[5])) == [b"305", b"405"]
-
-
 def test_a_returned_permit_goes_to_its_own_shard_again(lane: Lane):
     first, _ = lane.start(12, limit=2, shards="3,4")
     held = lane.take(first, count=5)
@@ -65,23 +55,10 @@ def test_what_is_queued_moves_and_its_old_tokens_are_stale(lane: Lane):
     assert lane.acquire(old[0]).word == "stale"
 
 
-def test_a_move_twice_returns_the_same_tokens(lane: Lane):
-    lane.start(2, limit=2)
-    first = move(lane, "3,4")
-    with lane.unchanged():
-        assert sorted(toks(move(lane, "3,4")[1])) == sorted(toks(first[1]))
-
-
 def test_what_is_held_stays_held_by_a_move(lane: Lane):
-    (first,) = lane.start(12, limit=1)
-    held = lane.take(first, count=5)
+    held = lane.begin(12, limit=1, count=5)
     assert move(lane, "6") == [b"ok", []]
     assert lanes_of(lane.complete(held, held.ids)[-1]) == [b"605"]
-
-
-def test_a_move_back_to_the_queues_own_lanes(lane: Lane):
-    lane.start(1, limit=1, shards="3")
-    assert lanes_of(move(lane, "")[1]) == [b"5"]
 
 
 # ------------------------------------------------------------------ set_shards

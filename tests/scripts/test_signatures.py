@@ -378,8 +378,7 @@ def test_unpack_never_goes_over_a_thousand(lane: Lane, watched: Library):
     lane.append(1000, chunk=2)
     assert len(tokens) == 1000
     one = Lane(lane.driver, lane.client, request_id="r2", scripts=watched)
-    (token,) = one.start(1000, limit=1)
-    held = one.take(token)
+    held = one.begin(1000, limit=1)
     assert one.complete(held, held.ids[:999], keep=True)[:2] == [b"ok", 1]
     one.later(30_000)
     one.reap()

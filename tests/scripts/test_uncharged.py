@@ -17,8 +17,7 @@ def back(lane: Lane, held: Held, done: list[bytes]) -> list[Any]:
 
 def given_back(lane: Lane, *done: int, size: int = 6, limit: int = 1) -> Tok:
     """A lease of `size` sub-requests of which these were done; the token for the others."""
-    (token, *_) = lane.start([b"b%d" % i for i in range(size)] + [b"x" * 1100], limit=limit)
-    held = lane.take(token, count=size)
+    held = lane.begin([b"b%d" % i for i in range(size)] + [b"x" * 1100], limit=limit, count=size)
     return toks(back(lane, held, [held.ids[i] for i in done])[2])[0]
 
 
@@ -31,11 +30,6 @@ def test_they_come_in_one_slice_before_what_is_fresh(lane: Lane):
     assert sorted(lane.results()) == list(range(6))
 
 
-def test_a_slice_has_at_most_what_was_asked_for(lane: Lane):
-    token = given_back(lane)
-    assert lane.take(token, count=4).bodies == [b"b0", b"b1", b"b2", b"b3"]
-
-
 def test_permits_share_them_with_what_is_fresh(lane: Lane):
     first, second, third = lane.start([b"x" * 100] * 12, limit=3)
     held = lane.take(first, count=1000)
@@ -45,8 +39,7 @@ def test_permits_share_them_with_what_is_fresh(lane: Lane):
 
 
 def test_bodies_bound_a_slice_of_them(lane: Lane):
-    (token,) = lane.start([b"x" * (1 << 20)] * 6, limit=1)
-    held = lane.take(token, count=1000)
+    held = lane.begin([b"x" * (1 << 20)] * 6, limit=1, count=1000)
     (token,) = toks(back(lane, held, [])[2])
     again = lane.take(token, count=1000)
     assert (len(held.ids), again.ids) == (4, held.ids)
@@ -64,19 +57,11 @@ def test_the_same_acquire_again_is_answered_the_same(lane: Lane):
 
 def test_one_that_failed_before_comes_alone(lane: Lane):
     """Given back in its second attempt it is due now, and its death would count."""
-    (token,) = lane.start(3, limit=1)
-    held = lane.take(token, count=1)
+    held = lane.begin(3, limit=1, count=1)
     (token,) = toks(lane.complete(held, others=[(held.ids[0], "retry", 0)])[2])
     (token,) = toks(back(lane, lane.take(token), [])[2])
     again = lane.take(token, count=1000)
     assert (again.attempt, again.ids) == (2, held.ids)
-
-
-def test_what_may_have_been_begun_comes_alone(lane: Lane):
-    """As from a supervisor whose process was killed."""
-    (token,) = lane.start(3, limit=1)
-    (token,) = toks(lane.complete(lane.take(token), [])[2])
-    assert lane.take(token, count=1000).bodies == [b"b0"]
 
 
 def test_after_a_death_each_comes_alone(lane: Lane):

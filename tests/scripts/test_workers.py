@@ -60,13 +60,6 @@ def test_register_enters_a_worker_with_a_ttl(lane: Lane):
     assert lane.client.zscore(WORKERS, "w:1") == lane.now
 
 
-def test_register_twice_by_the_same_life_is_ok(lane: Lane):
-    register(lane)
-    before = lane.client.hgetall(record("w:1"))
-    assert register(lane) == [b"ok"]
-    assert lane.client.hgetall(record("w:1")) == before
-
-
 def test_register_refuses_a_name_that_beats_elsewhere(lane: Lane):
     register(lane)
     lane.later(LATE)
@@ -107,11 +100,6 @@ def test_a_beat_renews_the_worker(lane: Lane):
     assert (found[b"renewed"], found[b"holds"]) == (b"%d" % lane.now, b"r1: 3")
     assert lane.client.pttl(record("w:1")) <= TTL
     assert lane.client.zscore(WORKERS, "w:1") == lane.now
-
-
-def test_a_beat_twice_says_the_same(lane: Lane):
-    register(lane)
-    assert beat(lane) == beat(lane)
 
 
 def test_a_beat_brings_what_is_due_next(lane: Lane):
@@ -254,14 +242,6 @@ def test_who_leaves_gives_the_lock_free(lane: Lane):
     assert leaders(lane) == [1, 0]
     unregister(lane, "w:1")
     assert beat(lane, "w:2")[1] == 1
-
-
-def test_who_leaves_without_the_lock_leaves_it_where_it_is(lane: Lane):
-    register(lane, "w:1")
-    register(lane, "w:2")
-    assert leaders(lane) == [1, 0]
-    unregister(lane, "w:2")
-    assert lane.client.hget(CONF, "lock") == b"w:1"
 
 
 # ------------------------------------------------------------------ unregister and expire

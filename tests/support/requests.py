@@ -276,6 +276,19 @@ class Lane:
         assert held.word == "ok", held.reply
         return held
 
+    def begin(
+        self,
+        bodies: list[bytes] | int,
+        *,
+        count: int = 1000,
+        worker: str = "w:1",
+        shared: bool = False,
+        **options: Any,
+    ) -> Held:
+        """Creates the request and takes a slice with its first token."""
+        token = self.start(bodies, **options)[0]
+        return self.take(token, count=count, worker=worker, shared=shared)
+
     def complete(
         self,
         held: Held,
