@@ -14,6 +14,7 @@ from fairlane.drivers.aio.driver import AsyncDriver
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import RedisUnreachable
 from fairlane.protocol.steps import Batch, Command, Hurry, Operation
+from tests.support.event_loop import in_event_loop
 from tests.support.lines import until
 from tests.support.network.fakes import FakeServer, Refusal, fake_servers
 from tests.support.requests import once
@@ -61,7 +62,8 @@ def test_ctrl_c_in_a_reply_drops_the_connection(step: Step, server: FakeServer):
         assert server.connections > made
 
 
-def test_a_cancellation_in_a_reply_drops_an_own_connection(server: FakeServer):
+@in_event_loop
+async def test_a_cancellation_in_a_reply_drops_an_own_connection(server: FakeServer):
     """A long call does not use the connection that all tasks share."""
     go, long = threading.Event(), b"x" * 100_000
 
@@ -69,25 +71,22 @@ def test_a_cancellation_in_a_reply_drops_an_own_connection(server: FakeServer):
         assert words[-1] != b"held" or go.wait(20)
         return words[-1]
 
-    async def scene() -> None:
-        server.say = hold
-        driver = AsyncDriver(f"redis://127.0.0.1:{server.port}")
-        try:
-            task = asyncio.create_task(driver.run(once(Command(b"ECHO", long, b"held"))))
-            await until(lambda: server.times(b"ECHO"))
-            for _ in range(100):  # the task waits for the reply by now
-                await asyncio.sleep(0)
-            made = server.connections
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            go.set()
-            assert await driver.run(once(Command(b"ECHO", long, b"next"))) == b"next"
-            assert server.connections == made + 1
-        finally:
-            await driver.close()
-
-    asyncio.run(scene())
+    server.say = hold
+    driver = AsyncDriver(f"redis://127.0.0.1:{server.port}")
+    try:
+        task = asyncio.create_task(driver.run(once(Command(b"ECHO", long, b"held"))))
+        await until(lambda: server.times(b"ECHO"))
+        for _ in range(100):  # the task waits for the reply by now
+            await asyncio.sleep(0)
+        made = server.connections
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        go.set()
+        assert await driver.run(once(Command(b"ECHO", long, b"next"))) == b"next"
+        assert server.connections == made + 1
+    finally:
+        await driver.close()
 
 
 def interrupted(server: FakeServer, first: Step) -> Operation[Any]:

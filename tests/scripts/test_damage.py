@@ -71,6 +71,14 @@ def test_a_permit_is_not_given_away_while_its_lease_may_be_worked_under(damaged:
     assert len(toks(damaged.reap()[2])) == 1
 
 
+def test_the_number_of_a_permit_whose_lease_stands_is_not_given_away(damaged: Lane):
+    """All permits are gone: the one that is under a lease must not be the first to come back."""
+    damaged.begin(9, limit=2, count=1)
+    damaged.client.delete(damaged.names[PERMITS])
+    damaged.later(LEASE - 1)
+    assert damaged.reap()[2] == []
+
+
 def test_a_sleeping_permit_is_not_counted_among_the_awake(damaged: Lane):
     """What a dropped lease gives back wakes it, instead of waiting for it."""
     tokens = damaged.start(2, limit=2)

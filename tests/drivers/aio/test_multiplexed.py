@@ -15,6 +15,7 @@ from fairlane.operations.lease import tokens
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Command, Operation
+from tests.support.event_loop import in_event_loop
 from tests.support.lines import (
     HERE,
     LAST,
@@ -36,45 +37,37 @@ if TYPE_CHECKING:
 # ------------------------------------------------------------------ one line
 
 
-def test_what_is_asked_in_one_turn_is_one_write(server: FakeServer):
+@in_event_loop
+async def test_what_is_asked_in_one_turn_is_one_write(server: FakeServer):
     """Calls and batches of many tasks, in the order in which they asked."""
-
-    async def scene() -> None:
-        async with connected(server) as driver:
-            writes = watched(driver)
-            asked = [echo(driver, b"%d" % i) for i in range(CALLS_PER_WRITE - 1)]
-            found = await asyncio.gather(*asked, echo(driver, b"x", b"y"))
-            assert found == [*(b"%d" % i for i in range(CALLS_PER_WRITE - 1)), [b"x", b"y"]]
-            assert len(writes.sent) == 1
-
-    asyncio.run(scene())
+    async with connected(server) as driver:
+        writes = watched(driver)
+        asked = [echo(driver, b"%d" % i) for i in range(CALLS_PER_WRITE - 1)]
+        found = await asyncio.gather(*asked, echo(driver, b"x", b"y"))
+        assert found == [*(b"%d" % i for i in range(CALLS_PER_WRITE - 1)), [b"x", b"y"]]
+        assert len(writes.sent) == 1
 
 
-def test_of_very_much_the_server_receives_the_beginning_soon(server: FakeServer):
+@in_event_loop
+async def test_of_very_much_the_server_receives_the_beginning_soon(server: FakeServer):
     """It works on it while the others of the same turn ask; the rest goes when the turn ends."""
-
-    async def scene() -> None:
-        async with connected(server) as driver:
-            writes, words = watched(driver), [b"%d" % i for i in range(5 * CALLS_PER_WRITE + 1)]
-            assert await asyncio.gather(*(echo(driver, word) for word in words)) == words
-            assert len(writes.sent) == 6
-            assert len(writes.sent[-1]) < len(writes.sent[0])
-            assert await asyncio.gather(*(echo(driver, word) for word in words[:3])) == words[:3]
-            assert len(writes.sent) == 7
-
-    asyncio.run(scene())
+    async with connected(server) as driver:
+        writes, words = watched(driver), [b"%d" % i for i in range(5 * CALLS_PER_WRITE + 1)]
+        assert await asyncio.gather(*(echo(driver, word) for word in words)) == words
+        assert len(writes.sent) == 6
+        assert len(writes.sent[-1]) < len(writes.sent[0])
+        assert await asyncio.gather(*(echo(driver, word) for word in words[:3])) == words[:3]
+        assert len(writes.sent) == 7
 
 
-def test_the_line_is_made_once_for_all_tasks(server: FakeServer):
-    async def scene() -> None:
-        async with connected(server) as driver:
-            await driver.servers.close()
-            made = server.connections
-            words = [b"%d" % i for i in range(40)]
-            assert await asyncio.gather(*(echo(driver, word) for word in words)) == words
-            assert server.connections == made + 1
-
-    asyncio.run(scene())
+@in_event_loop
+async def test_the_line_is_made_once_for_all_tasks(server: FakeServer):
+    async with connected(server) as driver:
+        await driver.servers.close()
+        made = server.connections
+        words = [b"%d" % i for i in range(40)]
+        assert await asyncio.gather(*(echo(driver, word) for word in words)) == words
+        assert server.connections == made + 1
 
 
 def test_every_reply_goes_to_its_caller(server: FakeServer):
@@ -109,21 +102,18 @@ def test_each_node_of_a_cluster_has_a_line():
         asyncio.run(scene(servers))
 
 
-def test_what_is_long_has_a_line_of_its_own(server: FakeServer):
+@in_event_loop
+async def test_what_is_long_has_a_line_of_its_own(server: FakeServer):
     """It would keep the others waiting while it is sent."""
-
-    async def scene() -> None:
-        async with connected(server) as driver:
-            writes = watched(driver)
-            long, many = b"x" * 100_000, [b"%d" % i for i in range(40)]
-            assert await echo(driver, long) == long
-            assert await echo(driver, long, b"y") == [long, b"y"]
-            assert await echo(driver, *many) == many
-            assert writes.sent == []
-            assert await echo(driver, b"z") == b"z"
-            assert len(writes.sent) == 1
-
-    asyncio.run(scene())
+    async with connected(server) as driver:
+        writes = watched(driver)
+        long, many = b"x" * 100_000, [b"%d" % i for i in range(40)]
+        assert await echo(driver, long) == long
+        assert await echo(driver, long, b"y") == [long, b"y"]
+        assert await echo(driver, *many) == many
+        assert writes.sent == []
+        assert await echo(driver, b"z") == b"z"
+        assert len(writes.sent) == 1
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # the loops that end leave lines behind
@@ -200,39 +190,33 @@ def pops(count: int, seen: list[Any]) -> Operation[None]:
         seen.append(popped and popped.tokens)
 
 
-def test_a_pop_that_waits_has_its_own_line(server: FakeServer):
+@in_event_loop
+async def test_a_pop_that_waits_has_its_own_line(server: FakeServer):
     lane = server.say = Lane()
-
-    async def scene() -> None:
-        async with connected(server) as driver:
-            seen: list[Any] = []
-            waiting = asyncio.create_task(driver.run(pops(1, seen)))
-            await until(lambda: server.times(b"BRPOP"))
-            assert await echo(driver, b"x") == b"x"
-            assert not waiting.done()
-            lane.found.append(b"t1")
-            lane.more.set()
-            await waiting
-            assert seen == [[b"t1"]]
-
-    asyncio.run(scene())
+    async with connected(server) as driver:
+        seen: list[Any] = []
+        waiting = asyncio.create_task(driver.run(pops(1, seen)))
+        await until(lambda: server.times(b"BRPOP"))
+        assert await echo(driver, b"x") == b"x"
+        assert not waiting.done()
+        lane.found.append(b"t1")
+        lane.more.set()
+        await waiting
+        assert seen == [[b"t1"]]
 
 
-def test_a_busy_run_pops_without_waiting_first(server: FakeServer):
+@in_event_loop
+async def test_a_busy_run_pops_without_waiting_first(server: FakeServer):
     """While it finds something; then it waits again. What was beside the pop is not repeated."""
     lane = server.say = Lane(b"t1", b"t2", b"t3")
-
-    async def scene() -> None:
-        async with connected(server) as driver:
-            seen: list[Any] = []
-            running = asyncio.create_task(driver.run(pops(5, seen)))
-            await until(lambda: server.times(b"BRPOP") == 2)
-            assert seen == [[b"t1"], [b"t2"], [b"t3"]]
-            assert server.times(b"LMPOP") == 3
-            lane.more.set()
-            await running
-            assert seen[3:] == [None, None]
-            assert (server.times(b"LMPOP"), server.times(b"BRPOP")) == (3, 3)
-            assert [server.times(b"ECHO", b"%d" % i) for i in range(5)] == [1] * 5
-
-    asyncio.run(scene())
+    async with connected(server) as driver:
+        seen: list[Any] = []
+        running = asyncio.create_task(driver.run(pops(5, seen)))
+        await until(lambda: server.times(b"BRPOP") == 2)
+        assert seen == [[b"t1"], [b"t2"], [b"t3"]]
+        assert server.times(b"LMPOP") == 3
+        lane.more.set()
+        await running
+        assert seen[3:] == [None, None]
+        assert (server.times(b"LMPOP"), server.times(b"BRPOP")) == (3, 3)
+        assert [server.times(b"ECHO", b"%d" % i) for i in range(5)] == [1] * 5

@@ -13,6 +13,7 @@ from fairlane.errors import RedisUnfit, RedisUnreachable
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Command
+from tests.support.event_loop import in_event_loop
 from tests.support.lines import (
     HERE,
     LAST,
@@ -32,71 +33,61 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def test_a_cancelled_task_disturbs_no_other(server: FakeServer):
+@in_event_loop
+async def test_a_cancelled_task_disturbs_no_other(server: FakeServer):
     """Its replies are thrown away, and those behind them go to the tasks behind it."""
     says = server.say = Says(hold=b"first")
-
-    async def scene() -> None:
-        async with connected(server) as driver:
-            made = server.connections
-            words = (b"first", b"second", b"third")
-            first, second, third = (asyncio.create_task(echo(driver, w)) for w in words)
-            pair = asyncio.create_task(echo(driver, b"a", b"b"))
-            await until(lambda: server.times(b"ECHO", b"first"))
-            second.cancel()
-            pair.cancel()
-            assert await asyncio.gather(second, pair, return_exceptions=True)
-            late = asyncio.create_task(echo(driver, b"late"))
-            says.go.set()
-            found = await asyncio.gather(first, third, late)
-            assert [*found] == [b"first", b"third", b"late"]
-            assert await echo(driver, b"next") == b"next"
-            assert server.connections == made
-            assert server.times(b"ECHO", b"second") == 1
-
-    asyncio.run(scene())
+    async with connected(server) as driver:
+        made = server.connections
+        words = (b"first", b"second", b"third")
+        first, second, third = (asyncio.create_task(echo(driver, w)) for w in words)
+        pair = asyncio.create_task(echo(driver, b"a", b"b"))
+        await until(lambda: server.times(b"ECHO", b"first"))
+        second.cancel()
+        pair.cancel()
+        assert await asyncio.gather(second, pair, return_exceptions=True)
+        late = asyncio.create_task(echo(driver, b"late"))
+        says.go.set()
+        found = await asyncio.gather(first, third, late)
+        assert [*found] == [b"first", b"third", b"late"]
+        assert await echo(driver, b"next") == b"next"
+        assert server.connections == made
+        assert server.times(b"ECHO", b"second") == 1
 
 
-def test_a_broken_line_repeats_all_that_was_on_it(server: FakeServer):
+@in_event_loop
+async def test_a_broken_line_repeats_all_that_was_on_it(server: FakeServer):
     """The same words, on one new line; the driver learns of it once."""
-
-    async def scene() -> None:
-        async with connected(server) as driver:
-            made, cuts = server.connections, []
-            driver.on_cut = lambda: cuts.append(1)
-            server.say = cut_once(server)
-            words = [b"%d" % i for i in range(20)]
-            found = await asyncio.gather(
-                *(echo(driver, w) for w in words), echo(driver, b"x", b"y")
-            )
-            assert found == [*words, [b"x", b"y"]]
-            assert (server.connections, len(cuts)) == (made + 1, 1)
-            assert server.times(b"ECHO", b"0") == 2
-
-    asyncio.run(scene())
+    async with connected(server) as driver:
+        made, cuts = server.connections, []
+        driver.on_cut = lambda: cuts.append(1)
+        server.say = cut_once(server)
+        words = [b"%d" % i for i in range(20)]
+        found = await asyncio.gather(*(echo(driver, w) for w in words), echo(driver, b"x", b"y"))
+        assert found == [*words, [b"x", b"y"]]
+        assert (server.connections, len(cuts)) == (made + 1, 1)
+        assert server.times(b"ECHO", b"0") == 2
 
 
-def test_without_patience_each_task_has_the_error_of_a_broken_line(server: FakeServer):
+@in_event_loop
+async def test_without_patience_each_task_has_the_error_of_a_broken_line(server: FakeServer):
     """Each error is an object of its own, and the next call has a new line."""
-
-    async def scene() -> None:
-        async with connected(server, patience_s=0) as driver:
-            server.say = cut_once(server)
-            asked = (echo(driver, b"%d" % i) for i in range(20))
-            found = await asyncio.gather(*asked, return_exceptions=True)
-            assert {type(error) for error in found} == {RedisUnreachable}
-            assert await echo(driver, b"next") == b"next"
-            shared = shared_by(driver)
-            server.say = cut_once(server)
-            waiting = [shared.ask(b"*1\r\n$1\r\nx\r\n") for _ in range(3)]
-            await asyncio.wait(waiting)
-            assert len({id(one.exception()) for one in waiting}) == 3
-
-    asyncio.run(scene())
+    async with connected(server, patience_s=0) as driver:
+        server.say = cut_once(server)
+        asked = (echo(driver, b"%d" % i) for i in range(20))
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        assert {type(error) for error in found} == {RedisUnreachable}
+        assert await echo(driver, b"next") == b"next"
+        shared = shared_by(driver)
+        server.say = cut_once(server)
+        waiting = [shared.ask(b"*1\r\n$1\r\nx\r\n") for _ in range(3)]
+        await asyncio.wait(waiting)
+        assert len({id(one.exception()) for one in waiting}) == 3
 
 
 @pytest.mark.parametrize("error", ["READONLY a replica", "LOADING the data", "MASTERDOWN x"])
-def test_an_error_that_spoils_the_line_leaves_the_others_their_answers(
+@in_event_loop
+async def test_an_error_that_spoils_the_line_leaves_the_others_their_answers(
     error: str, server: FakeServer
 ):
     """Only what was refused is repeated, on a new line; the old one gets no more calls."""
@@ -108,25 +99,23 @@ def test_an_error_that_spoils_the_line_leaves_the_others_their_answers(
             return Refusal(error)
         return says(words)
 
-    async def scene() -> None:
-        async with connected(server) as driver:
-            made, old = server.connections, shared_by(driver)
-            server.say = refuse
-            words = (b"good", b"bad", b"last")
-            good, bad, last = (asyncio.create_task(echo(driver, w)) for w in words)
-            assert [*await asyncio.gather(good, bad)] == [b"good", b"bad"]
-            assert server.connections == made + 1
-            assert not last.done()
-            assert shared_by(driver) is not old
-            says.go.set()
-            assert await last == b"last"
-            assert [server.times(b"ECHO", w) for w in words] == [1, 2, 1]
-            await until(lambda: is_closed(old))
-
-    asyncio.run(scene())
+    async with connected(server) as driver:
+        made, old = server.connections, shared_by(driver)
+        server.say = refuse
+        words = (b"good", b"bad", b"last")
+        good, bad, last = (asyncio.create_task(echo(driver, w)) for w in words)
+        assert [*await asyncio.gather(good, bad)] == [b"good", b"bad"]
+        assert server.connections == made + 1
+        assert not last.done()
+        assert shared_by(driver) is not old
+        says.go.set()
+        assert await last == b"last"
+        assert [server.times(b"ECHO", w) for w in words] == [1, 2, 1]
+        await until(lambda: is_closed(old))
 
 
-def test_a_line_is_given_up_once(server: FakeServer):
+@in_event_loop
+async def test_a_line_is_given_up_once(server: FakeServer):
     """What its last answers say of the server is no news, and the new line stays."""
     says, refused = Says(hold=b"long"), {b"bad", b"late"}
 
@@ -137,124 +126,104 @@ def test_a_line_is_given_up_once(server: FakeServer):
             return Refusal("READONLY a replica")
         return answer
 
-    async def scene() -> None:
-        async with connected(server) as driver:
-            made = server.connections
-            server.say = refuse
-            words = (b"bad", b"long", b"late")
-            bad, *others = (asyncio.create_task(echo(driver, word)) for word in words)
-            assert await bad == b"bad"
-            new = shared_by(driver)
-            says.go.set()
-            assert [*await asyncio.gather(*others)] == [b"long", b"late"]
-            assert shared_by(driver) is new
-            assert server.connections == made + 1
-
-    asyncio.run(scene())
+    async with connected(server) as driver:
+        made = server.connections
+        server.say = refuse
+        words = (b"bad", b"long", b"late")
+        bad, *others = (asyncio.create_task(echo(driver, word)) for word in words)
+        assert await bad == b"bad"
+        new = shared_by(driver)
+        says.go.set()
+        assert [*await asyncio.gather(*others)] == [b"long", b"late"]
+        assert shared_by(driver) is new
+        assert server.connections == made + 1
 
 
 @pytest.mark.parametrize("error", ["WRONGTYPE no list", "NOPERM no", "ERR unknown"])
-def test_an_error_of_a_call_alone_leaves_the_line_as_it_is(error: str, server: FakeServer):
-    async def scene() -> None:
-        async with connected(server) as driver:
-            made, says = server.connections, Says()
-            server.say = lambda words: Refusal(error) if words[-1] == b"bad" else says(words)
-            words = (b"a", b"bad", b"b")
-            found = await asyncio.gather(
-                *(echo(driver, word) for word in words), return_exceptions=True
-            )
-            assert (found[0], found[2]) == (b"a", b"b")
-            assert isinstance(found[1], Exception)
-            assert server.connections == made
-
-    asyncio.run(scene())
+@in_event_loop
+async def test_an_error_of_a_call_alone_leaves_the_line_as_it_is(error: str, server: FakeServer):
+    async with connected(server) as driver:
+        made, says = server.connections, Says()
+        server.say = lambda words: Refusal(error) if words[-1] == b"bad" else says(words)
+        words = (b"a", b"bad", b"b")
+        found = await asyncio.gather(
+            *(echo(driver, word) for word in words), return_exceptions=True
+        )
+        assert (found[0], found[2]) == (b"a", b"b")
+        assert isinstance(found[1], Exception)
+        assert server.connections == made
 
 
-def test_a_line_that_has_to_log_in_again_is_made_anew(server: FakeServer):
+@in_event_loop
+async def test_a_line_that_has_to_log_in_again_is_made_anew(server: FakeServer):
     """The user's password was changed, perhaps: the refusal is raised, the next call logs in."""
-
-    async def scene() -> None:
-        async with connected(server) as driver:
-            made = server.connections
-            server.say = lambda _: Refusal("NOAUTH Authentication required.")
-            with pytest.raises(RedisUnfit):
-                await echo(driver, b"a")
-            server.say = Says()
-            assert await echo(driver, b"b") == b"b"
-            assert server.connections == made + 1
-
-    asyncio.run(scene())
+    async with connected(server) as driver:
+        made = server.connections
+        server.say = lambda _: Refusal("NOAUTH Authentication required.")
+        with pytest.raises(RedisUnfit):
+            await echo(driver, b"a")
+        server.say = Says()
+        assert await echo(driver, b"b") == b"b"
+        assert server.connections == made + 1
 
 
-def test_a_server_that_stops_answering_is_left_by_all(server: FakeServer):
+@in_event_loop
+async def test_a_server_that_stops_answering_is_left_by_all(server: FakeServer):
     """None of them waits for longer than one answer may take."""
     says = server.say = Says(hold=b"0")
-
-    async def scene() -> None:
-        async with connected(server, patience_s=0, timeout_s=0.3) as driver:
-            asked = (echo(driver, b"%d" % i) for i in range(20))
-            found = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 10)
-            assert {type(error) for error in found} == {RedisUnreachable}
-            assert "Timeout reading" in str(found[-1])
-            says.go.set()
-            assert await echo(driver, b"next") == b"next"
-
-    asyncio.run(scene())
+    async with connected(server, patience_s=0, timeout_s=0.3) as driver:
+        asked = (echo(driver, b"%d" % i) for i in range(20))
+        found = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 10)
+        assert {type(error) for error in found} == {RedisUnreachable}
+        assert "Timeout reading" in str(found[-1])
+        says.go.set()
+        assert await echo(driver, b"next") == b"next"
 
 
-def test_a_loop_that_was_away_reads_before_it_gives_up(server: FakeServer):
+@in_event_loop
+async def test_a_loop_that_was_away_reads_before_it_gives_up(server: FakeServer):
     """It may be our own process that was stopped, and not the server."""
     says = server.say = Says(hold=b"a")
-
-    async def scene() -> None:
-        async with connected(server, patience_s=0, timeout_s=60) as driver:
-            shared = shared_by(driver)
-            task = asyncio.create_task(echo(driver, b"a"))
-            await until(lambda: server.times(b"ECHO", b"a"))
-            shared._last_byte_at -= 100
-            shared._check_timeout()
-            says.go.set()
-            assert await task == b"a"
-            assert shared_by(driver) is shared
-            await until(lambda: shared._timer is None)  # the second look is over
-            assert shared_by(driver) is shared
-
-    asyncio.run(scene())
+    async with connected(server, patience_s=0, timeout_s=60) as driver:
+        shared = shared_by(driver)
+        task = asyncio.create_task(echo(driver, b"a"))
+        await until(lambda: server.times(b"ECHO", b"a"))
+        shared._last_byte_at -= 100
+        shared._check_timeout()
+        says.go.set()
+        assert await task == b"a"
+        assert shared_by(driver) is shared
+        await until(lambda: shared._timer is None)  # the second look is over
+        assert shared_by(driver) is shared
 
 
-def test_an_idle_line_is_not_taken_for_one_without_answers(server: FakeServer):
+@in_event_loop
+async def test_an_idle_line_is_not_taken_for_one_without_answers(server: FakeServer):
     """The time counts from the moment when something was asked."""
     says = server.say = Says(hold=b"a")
-
-    async def scene() -> None:
-        async with connected(server, patience_s=0, timeout_s=60) as driver:
-            shared = shared_by(driver)
-            shared._last_byte_at -= 100
-            task = asyncio.create_task(echo(driver, b"a"))
-            await until(lambda: server.times(b"ECHO", b"a"))
-            assert shared.loop.time() - shared._last_byte_at < 50
-            says.go.set()
-            assert await task == b"a"
-
-    asyncio.run(scene())
+    async with connected(server, patience_s=0, timeout_s=60) as driver:
+        shared = shared_by(driver)
+        shared._last_byte_at -= 100
+        task = asyncio.create_task(echo(driver, b"a"))
+        await until(lambda: server.times(b"ECHO", b"a"))
+        assert shared.loop.time() - shared._last_byte_at < 50
+        says.go.set()
+        assert await task == b"a"
 
 
-def test_a_driver_that_is_closed_waits_for_the_answers_on_their_way(server: FakeServer):
+@in_event_loop
+async def test_a_driver_that_is_closed_waits_for_the_answers_on_their_way(server: FakeServer):
     says = server.say = Says(hold=b"a")
-
-    async def scene() -> None:
-        async with connected(server) as driver:
-            shared, made = shared_by(driver), server.connections
-            task = asyncio.create_task(echo(driver, b"a"))
-            await until(lambda: server.times(b"ECHO", b"a"))
-            await driver.close()
-            assert not is_closed(shared)
-            says.go.set()
-            assert await task == b"a"
-            assert is_closed(shared)
-            assert server.connections == made
-
-    asyncio.run(scene())
+    async with connected(server) as driver:
+        shared, made = shared_by(driver), server.connections
+        task = asyncio.create_task(echo(driver, b"a"))
+        await until(lambda: server.times(b"ECHO", b"a"))
+        await driver.close()
+        assert not is_closed(shared)
+        says.go.set()
+        assert await task == b"a"
+        assert is_closed(shared)
+        assert server.connections == made
 
 
 def cut_at(server: FakeServer, word: bytes, *, after: threading.Event) -> Any:
@@ -270,52 +239,43 @@ def cut_at(server: FakeServer, word: bytes, *, after: threading.Event) -> Any:
     return say
 
 
-def test_what_was_answered_before_the_line_broke_is_not_sent_again(server: FakeServer):
+@in_event_loop
+async def test_what_was_answered_before_the_line_broke_is_not_sent_again(server: FakeServer):
     has_come = threading.Event()
-
-    async def scene() -> None:
-        async with connected(server) as driver:
-            shared = shared_by(driver)
-            server.say = cut_at(server, b"c", after=has_come)
-            task = asyncio.create_task(echo(driver, b"a", b"b", b"c", b"d"))
-            await until(lambda: len(shared._replies) == 2)
-            has_come.set()
-            assert await task == [b"a", b"b", b"c", b"d"]
-            assert [server.times(b"ECHO", word) for word in (b"a", b"b", b"c")] == [1, 1, 2]
-
-    asyncio.run(scene())
+    async with connected(server) as driver:
+        shared = shared_by(driver)
+        server.say = cut_at(server, b"c", after=has_come)
+        task = asyncio.create_task(echo(driver, b"a", b"b", b"c", b"d"))
+        await until(lambda: len(shared._replies) == 2)
+        has_come.set()
+        assert await task == [b"a", b"b", b"c", b"d"]
+        assert [server.times(b"ECHO", word) for word in (b"a", b"b", b"c")] == [1, 1, 2]
 
 
-def test_after_half_a_reply_only_the_rest_is_sent_on_a_new_line(server: FakeServer):
+@in_event_loop
+async def test_after_half_a_reply_only_the_rest_is_sent_on_a_new_line(server: FakeServer):
     says = Says(hold=b"b")
-
-    async def scene() -> None:
-        async with connected(server, timeout_s=0.3) as driver:
-            server.say = says
-            asking = asyncio.create_task(echo(driver, b"a", b"b"))
-            await until(lambda: not shared_by(driver))
-            says.go.set()
-            assert await asking == [b"a", b"b"]
-            assert [server.times(b"ECHO", word) for word in (b"a", b"b")] == [1, 2]
-
-    asyncio.run(scene())
+    async with connected(server, timeout_s=0.3) as driver:
+        server.say = says
+        asking = asyncio.create_task(echo(driver, b"a", b"b"))
+        await until(lambda: not shared_by(driver))
+        says.go.set()
+        assert await asking == [b"a", b"b"]
+        assert [server.times(b"ECHO", word) for word in (b"a", b"b")] == [1, 2]
 
 
-def test_time_in_which_nothing_was_sent_yet_is_not_the_servers_silence(server: FakeServer):
+@in_event_loop
+async def test_time_in_which_nothing_was_sent_yet_is_not_the_servers_silence(server: FakeServer):
     """A handler that computes for long between a call and the end of its turn."""
-
-    async def scene() -> None:
-        async with connected(server, patience_s=0, timeout_s=60) as driver:
-            shared = shared_by(driver)
-            for word in (b"x", b"y"):
-                before = shared.loop.time()
-                asked = shared.ask(b"*2\r\n$4\r\nECHO\r\n$1\r\n%b\r\n" % word)
-                shared._last_byte_at = before - 100
-                await asyncio.sleep(0)  # the turn ends: it is sent
-                assert shared._last_byte_at >= before
-                assert await asked == word
-
-    asyncio.run(scene())
+    async with connected(server, patience_s=0, timeout_s=60) as driver:
+        shared = shared_by(driver)
+        for word in (b"x", b"y"):
+            before = shared.loop.time()
+            asked = shared.ask(b"*2\r\n$4\r\nECHO\r\n$1\r\n%b\r\n" % word)
+            shared._last_byte_at = before - 100
+            await asyncio.sleep(0)  # the turn ends: it is sent
+            assert shared._last_byte_at >= before
+            assert await asked == word
 
 
 # ------------------------------------------------------------------ lines that are made
@@ -338,29 +298,26 @@ def intend() -> Any:
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_forgotten_script_may_be_repeated_while_the_slots_are_unknown(
+@in_event_loop
+async def test_a_forgotten_script_may_be_repeated_while_the_slots_are_unknown(
     count: int, nodes: list[FakeServer]
 ):
     """It goes to the server that forgot it, whatever else is found out meanwhile."""
+    async with connected(*nodes) as driver:
 
-    async def scene() -> None:
-        async with connected(*nodes) as driver:
-
-            def say(words: list[bytes]) -> Any:
-                if words[0] == b"EVAL":
-                    return [0]
-                driver.servers.moved()
-                for one in nodes:
-                    one.slots = []
-                return Refusal("NOSCRIPT No matching script.")
-
+        def say(words: list[bytes]) -> Any:
+            if words[0] == b"EVAL":
+                return [0]
+            driver.servers.moved()
             for one in nodes:
-                one.say = say
-            steps = [intend() for _ in range(count)]
-            asked = once(steps[0] if count == 1 else Batch(steps))
-            assert await driver.run(asked) == ([0] if count == 1 else [[0]] * count)
+                one.slots = []
+            return Refusal("NOSCRIPT No matching script.")
 
-    asyncio.run(scene())
+        for one in nodes:
+            one.say = say
+        steps = [intend() for _ in range(count)]
+        asked = once(steps[0] if count == 1 else Batch(steps))
+        assert await driver.run(asked) == ([0] if count == 1 else [[0]] * count)
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -410,20 +367,17 @@ def test_a_line_that_was_sound_all_the_time_is_used_again(nodes: list[FakeServer
     assert is_closed(old)
 
 
-def test_what_an_old_line_says_at_its_end_is_no_news(server: FakeServer):
+@in_event_loop
+async def test_what_an_old_line_says_at_its_end_is_no_news(server: FakeServer):
     """Another one took its place: that one stays, and its server is not distrusted."""
-
-    async def scene() -> None:
-        async with connected(server) as driver:
-            lines, old = driver.servers._one, shared_by(driver)
-            assert lines is not None
-            await lines.close()
-            new = await lines.share()
-            assert new is not old
-            await driver.drop_shared(lines, old, ConnectionError("late"))
-            assert (shared_by(driver), new.is_open, old.is_open) == (new, True, False)
-
-    asyncio.run(scene())
+    async with connected(server) as driver:
+        lines, old = driver.servers._one, shared_by(driver)
+        assert lines is not None
+        await lines.close()
+        new = await lines.share()
+        assert new is not old
+        await driver.drop_shared(lines, old, ConnectionError("late"))
+        assert (shared_by(driver), new.is_open, old.is_open) == (new, True, False)
 
 
 def slow_to_log_in(server: FakeServer) -> threading.Event:
@@ -439,109 +393,96 @@ def slow_to_log_in(server: FakeServer) -> threading.Event:
     return gate
 
 
-def test_a_driver_that_is_closed_makes_no_line_any_more(server: FakeServer):
+@in_event_loop
+async def test_a_driver_that_is_closed_makes_no_line_any_more(server: FakeServer):
     """Its caller has gone: that line would never be closed."""
-
-    async def scene() -> None:
-        async with connected(server) as driver:
-            await driver.close()
-            gate = slow_to_log_in(server)
-            made, known = server.connections, server.times(b"CLIENT")
-            task = asyncio.create_task(echo(driver, b"y"))
-            await until(lambda: server.times(b"CLIENT") > known)
-            task.cancel()
-            await asyncio.wait([task])
-            await driver.close()
-            gate.set()
-            assert shared_by(driver) is None
-            assert server.connections == made + 1
-            assert await echo(driver, b"z") == b"z"
-            assert server.connections == made + 2
-
-    asyncio.run(scene())
+    async with connected(server) as driver:
+        await driver.close()
+        gate = slow_to_log_in(server)
+        made, known = server.connections, server.times(b"CLIENT")
+        task = asyncio.create_task(echo(driver, b"y"))
+        await until(lambda: server.times(b"CLIENT") > known)
+        task.cancel()
+        await asyncio.wait([task])
+        await driver.close()
+        gate.set()
+        assert shared_by(driver) is None
+        assert server.connections == made + 1
+        assert await echo(driver, b"z") == b"z"
+        assert server.connections == made + 2
 
 
-def test_a_task_that_waits_for_a_line_when_the_driver_is_closed_has_another_one(server: FakeServer):
+@in_event_loop
+async def test_a_task_that_waits_for_a_line_when_the_driver_is_closed_has_another_one(
+    server: FakeServer,
+):
     """The task is not cancelled, because no caller cancelled it."""
-
-    async def scene() -> None:
-        async with connected(server) as driver:
-            await driver.close()
-            gate, known = slow_to_log_in(server), server.times(b"CLIENT")
-            task = asyncio.create_task(echo(driver, b"y"))
-            await until(lambda: server.times(b"CLIENT") > known)
-            await driver.close()
-            gate.set()
-            assert await task == b"y"
-
-    asyncio.run(scene())
+    async with connected(server) as driver:
+        await driver.close()
+        gate, known = slow_to_log_in(server), server.times(b"CLIENT")
+        task = asyncio.create_task(echo(driver, b"y"))
+        await until(lambda: server.times(b"CLIENT") > known)
+        await driver.close()
+        gate.set()
+        assert await task == b"y"
 
 
 @pytest.mark.parametrize("first", ["the line", "the tasks"])
-def test_a_task_is_cancelled_with_the_line_it_waits_for(first: str, server: FakeServer):
+@in_event_loop
+async def test_a_task_is_cancelled_with_the_line_it_waits_for(first: str, server: FakeServer):
     """As at the end of asyncio.run, which cancels all there is in any order."""
-
-    async def scene() -> None:
-        async with connected(server, patience_s=60) as driver:
-            await driver.close()
-            gate, known = slow_to_log_in(server), server.times(b"CLIENT")
-            tasks = [asyncio.create_task(echo(driver, b"y")) for _ in range(5)]
-            await until(lambda: server.times(b"CLIENT") > known)
-            lines = driver.servers._one
-            assert lines is not None
-            making = lines._making._task
-            assert making is not None
-            for one in [making, *tasks] if first == "the line" else [*tasks, making]:
-                one.cancel()
-            found = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 20)
-            assert {type(error) for error in found} == {asyncio.CancelledError}
-            gate.set()
-
-    asyncio.run(scene())
+    async with connected(server, patience_s=60) as driver:
+        await driver.close()
+        gate, known = slow_to_log_in(server), server.times(b"CLIENT")
+        tasks = [asyncio.create_task(echo(driver, b"y")) for _ in range(5)]
+        await until(lambda: server.times(b"CLIENT") > known)
+        lines = driver.servers._one
+        assert lines is not None
+        making = lines._making._task
+        assert making is not None
+        for one in [making, *tasks] if first == "the line" else [*tasks, making]:
+            one.cancel()
+        found = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 20)
+        assert {type(error) for error in found} == {asyncio.CancelledError}
+        gate.set()
 
 
-def test_one_asks_a_cluster_for_its_slots_on_behalf_of_all(nodes: list[FakeServer]):
+@in_event_loop
+async def test_one_asks_a_cluster_for_its_slots_on_behalf_of_all(nodes: list[FakeServer]):
     """However many calls fail because a node is gone."""
-
-    async def scene() -> None:
-        async with connected(*nodes) as driver:
-            made = sum(one.connections for one in nodes)
-            asked = sum(one.times(b"CLUSTER") for one in nodes)
-            driver.servers.moved()
-            words = [b"%b%d" % (HERE, i) for i in range(100)]
-            assert await asyncio.gather(*(echo(driver, word) for word in words)) == words
-            assert sum(one.times(b"CLUSTER") for one in nodes) == asked + 1
-            assert sum(one.connections for one in nodes) <= made + 1
-
-    asyncio.run(scene())
+    async with connected(*nodes) as driver:
+        made = sum(one.connections for one in nodes)
+        asked = sum(one.times(b"CLUSTER") for one in nodes)
+        driver.servers.moved()
+        words = [b"%b%d" % (HERE, i) for i in range(100)]
+        assert await asyncio.gather(*(echo(driver, word) for word in words)) == words
+        assert sum(one.times(b"CLUSTER") for one in nodes) == asked + 1
+        assert sum(one.connections for one in nodes) <= made + 1
 
 
-def test_a_line_whose_end_came_while_it_was_made_is_not_used(server: FakeServer):
+@in_event_loop
+async def test_a_line_whose_end_came_while_it_was_made_is_not_used(server: FakeServer):
     """Its next caller would get no sign of the end, and wait."""
+    async with connected(server, timeout_s=2) as driver:
+        await driver.close()
+        lines = driver.servers._one
+        assert lines is not None
+        make = lines._new
 
-    async def scene() -> None:
-        async with connected(server, timeout_s=2) as driver:
-            await driver.close()
-            lines = driver.servers._one
-            assert lines is not None
-            make = lines._new
+        def ended() -> Any:
+            line, lines._new = make(), make  # type: ignore[method-assign]
+            connect = line.connect
 
-            def ended() -> Any:
-                line, lines._new = make(), make  # type: ignore[method-assign]
-                connect = line.connect
+            async def and_end() -> None:
+                await connect()
+                server._lines[-1].shutdown(socket.SHUT_WR)
+                reader = line._reader
+                assert reader is not None
+                await until(reader.at_eof)
 
-                async def and_end() -> None:
-                    await connect()
-                    server._lines[-1].shutdown(socket.SHUT_WR)
-                    reader = line._reader
-                    assert reader is not None
-                    await until(reader.at_eof)
+            line.connect = and_end
+            return line
 
-                line.connect = and_end
-                return line
-
-            lines._new = ended  # type: ignore[method-assign]
-            assert await echo(driver, b"x") == b"x"
-            assert server.times(b"ECHO", b"x") == 1
-
-    asyncio.run(scene())
+        lines._new = ended  # type: ignore[method-assign]
+        assert await echo(driver, b"x") == b"x"
+        assert server.times(b"ECHO", b"x") == 1

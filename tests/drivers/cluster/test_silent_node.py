@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import socket
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from fairlane.drivers.aio import connections as aio_connections
 from fairlane.drivers.sync import connections as sync_connections
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.drivers.sync.io import complete
+from tests.support.event_loop import in_event_loop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,15 +44,13 @@ def test_a_node_without_answers_is_left_soon(mute: dict[str, Any]):
     assert lines.is_suspect
 
 
-def test_a_node_without_answers_is_left_soon_by_asyncio(mute: dict[str, Any]):
-    async def take() -> None:
-        lines = aio_connections.ServerConnections(redis.asyncio.ConnectionPool(**mute), "there")
-        lines.is_suspect = True
-        with pytest.raises(redis.exceptions.TimeoutError):
-            await lines.take()
-        assert lines.is_suspect
-
-    asyncio.run(take())
+@in_event_loop
+async def test_a_node_without_answers_is_left_soon_by_asyncio(mute: dict[str, Any]):
+    lines = aio_connections.ServerConnections(redis.asyncio.ConnectionPool(**mute), "there")
+    lines.is_suspect = True
+    with pytest.raises(redis.exceptions.TimeoutError):
+        await lines.take()
+    assert lines.is_suspect
 
 
 @pytest.mark.parametrize("redis_server", ["single"], indirect=True)
@@ -66,18 +64,16 @@ def test_one_that_answers_has_its_time_again(redis_url: str):
 
 
 @pytest.mark.parametrize("redis_server", ["single"], indirect=True)
-def test_one_that_answers_has_its_time_again_with_asyncio(redis_url: str):
-    async def take() -> None:
-        lines = aio_connections.ServerConnections(
-            redis.asyncio.ConnectionPool(**where(redis_url)), "there"
-        )
-        lines.is_suspect = True
-        line = await lines.take()
-        assert not lines.is_suspect
-        assert line.socket_timeout == LONG_S
-        await line.disconnect()
-
-    asyncio.run(take())
+@in_event_loop
+async def test_one_that_answers_has_its_time_again_with_asyncio(redis_url: str):
+    lines = aio_connections.ServerConnections(
+        redis.asyncio.ConnectionPool(**where(redis_url)), "there"
+    )
+    lines.is_suspect = True
+    line = await lines.take()
+    assert not lines.is_suspect
+    assert line.socket_timeout == LONG_S
+    await line.disconnect()
 
 
 @pytest.mark.parametrize("redis_server", ["cluster1"], indirect=True)

@@ -16,6 +16,7 @@ from fairlane.errors import RedisUnfit, RedisUnreachable
 from fairlane.protocol.steps import Batch, Command
 from fairlane.queue import Queue
 from tests.support.drivers import both, run
+from tests.support.event_loop import in_event_loop
 from tests.support.requests import once, work_off
 from tests.support.security import Security, load_scripts, make_security
 from tests.support.servers.clusters import run_cluster
@@ -177,17 +178,14 @@ def test_a_user_of_a_cluster_with_a_wrong_password_is_refused(kind: str, securit
             run(kind, url, once(Command(b"TIME")), patience_s=600)
 
 
-def test_an_abandoned_line_leaves_no_socket_behind(server: Server):
+@in_event_loop
+async def test_an_abandoned_line_leaves_no_socket_behind(server: Server):
     """TLS waits for the other side's goodbye, which the end of the event loop would cut off."""
-
-    async def scene() -> None:
-        driver = AsyncDriver(server.url, patience_s=5)
-        try:
-            line: Any = await (await driver.servers.lines_for(None)).take()
-            socket_of_it = line._writer.transport._ssl_protocol._transport
-            await line.disconnect(nowait=True)
-            assert socket_of_it.is_closing()
-        finally:
-            await driver.close()
-
-    asyncio.run(scene())
+    driver = AsyncDriver(server.url, patience_s=5)
+    try:
+        line: Any = await (await driver.servers.lines_for(None)).take()
+        socket_of_it = line._writer.transport._ssl_protocol._transport
+        await line.disconnect(nowait=True)
+        assert socket_of_it.is_closing()
+    finally:
+        await driver.close()
