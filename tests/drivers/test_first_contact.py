@@ -12,8 +12,8 @@ import pytest
 from fairlane.drivers.driver import FirstContact
 from fairlane.errors import FairlaneError, RedisUnfit, RedisUnreachable
 from fairlane.protocol.steps import Batch, Command
-from tests.drivers.cluster.test_batch_state import LAST
-from tests.support.drivers import perform
+from tests.support.drivers import both, perform
+from tests.support.lines import LAST
 from tests.support.network.fakes import FakeServer, Refusal, fake_servers
 from tests.support.requests import once
 from tests.support.servers.server_process import free_ports, run_server
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from tests.support.actor import Actor
 
-both = pytest.mark.parametrize("kind", ["sync", "async"])
 LONG_S = 60.0  # a mistake that was waited out would be seen
 SOON_S = 20.0
 LOADING = "LOADING Redis is loading the dataset in memory"
@@ -42,9 +41,7 @@ class Starting(FakeServer):
 
 @both
 @pytest.mark.parametrize(
-    "step",
-    [Command(b"GET", b"a"), Batch([Command(b"GET", b"a")])],
-    ids=["one step", "a batch"],
+    "step", [Command(b"GET", b"a"), Batch([Command(b"GET", b"a")])], ids=["one step", "a batch"]
 )
 def test_a_server_that_loads_is_waited_for(kind: str, step: Any, act: Callable[..., Actor]):
     with contextlib.closing(Starting()) as server:

@@ -86,6 +86,9 @@ REFUSED = {
     "rediss://a:1?ssl_check_hostname=perhaps": "true or false",
     "rediss+cluster://a:1?ssl_ca_certs=nowhere.crt": "'nowhere.crt': there is no such file",
     "redis+cluster://u:p?q@a:1": "%3F for a ?",
+    "http://x": "is not valid",
+    "x": "is not valid",
+    "": "is not valid",
     "redis+tls://a:1": "it begins with one of redis://, rediss://",
     "redis://h:x": "is not valid",
     "redis://u:p@s/s@h:1": "%2F for a /",
@@ -111,6 +114,8 @@ class Secret(NamedTuple):
 
 
 SECRETS = [
+    Secret("redis://h:1/0", "redis://h:1/0"),
+    Secret("unix:///run/redis.sock", "unix:///run/redis.sock"),
     Secret("redis://u:TOP@SECRET@h:1/0", "redis://u:***@h:1/0"),
     Secret("redis://u:TOP/SECRET@h:1/0", "redis://u:***@h:1/0"),
     Secret("redis://:TOP/@:SECRET@h:1/0", "redis://:***@h:1/0"),

@@ -51,10 +51,7 @@ BREAKS: dict[str, tuple[list[Any], str]] = {
         [("queued", 1)],
         "2 permits are queued awake, the count says 1",
     ),
-    "a sleeper that does not sleep": (
-        [("sleeper", 9)],
-        "0 permits sleep, the sleeper is 9",
-    ),
+    "a sleeper that does not sleep": ([("sleeper", 9)], "0 permits sleep, the sleeper is 9"),
     "a permit in no state": (["HDEL", TOK, 1], "1 permits below 3 are in no state"),
     "a parked permit out of the list": (["HSET", TOK, 7, "p:"], "1 permits are parked, 0 are"),
     "a counter too high": (["INCR", COUNTER], "counter 7 is not 2 undelivered + 2 held"),
@@ -76,10 +73,7 @@ BREAKS: dict[str, tuple[list[Any], str]] = {
         [("limit", 1)],
         "2 permits are queued for 2 ready and 1 held",
     ),
-    "a sleeper while others are awake": (
-        [("sleeper", 1)],
-        "a permit sleeps while 2 are awake",
-    ),
+    "a sleeper while others are awake": ([("sleeper", 1)], "a permit sleeps while 2 are awake"),
     "nothing queued": ([("queued", 0)], "2 wait, there is room, and nothing is queued"),
     "a counter that is gone": (["DEL", COUNTER], f"not ended, but {COUNTER} is gone"),
     "a stream that is gone": (["DEL", SUB], f"not ended, but {SUB} is gone"),
@@ -106,18 +100,12 @@ LATE_BREAKS: dict[str, tuple[list[Any], str]] = {
         f"{key} for ever": (["PERSIST", key], f"ended, but {key} has no TTL")
         for key in (REQ, OUT, DEAD)
     },
-    "one too many": (
-        [("done", 2)],
-        "of 2 sub-requests 2 done 1 dead and 0 cancelled",
-    ),
+    "one too many": ([("done", 2)], "of 2 sub-requests 2 done 1 dead and 0 cancelled"),
     "cancelled, though it is done": (
         [("done", 0), "HSET", REQ, "cancelled", 1],
         "1 are cancelled, the request is done",
     ),
-    "one too few": (
-        [("dead", 0)],
-        "of 2 sub-requests 1 done 0 dead and 0 cancelled",
-    ),
+    "one too few": ([("dead", 0)], "of 2 sub-requests 1 done 0 dead and 0 cancelled"),
 }
 
 

@@ -75,10 +75,12 @@ def test_already_is_still_known_when_the_permit_is_held_again(lane: Lane):
 
 
 @pytest.mark.parametrize("wrong", [{"fence": "99"}, {"op": "ff"}, {"k": "1"}, {"k": "x"}], ids=str)
-def test_who_is_not_the_holder_settles_nothing(lane: Lane, wrong: dict):
+def test_another_than_the_holder_settles_and_extends_nothing(lane: Lane, wrong: dict):
     held = lane.begin(6)
     with lane.unchanged():
         assert lane.complete(held, **wrong) == [b"lost"]
+        lane.later(1_000)
+        assert lane.extend(held, **wrong) == "lost"
 
 
 def test_a_complete_after_the_lease_was_taken_back_is_lost(lane: Lane):
@@ -175,14 +177,6 @@ def test_extend_renews_the_deadline(lane: Lane):
     lane.later(20_000)
     assert lane.extend(held) == "ok"
     assert lane.client.zscore(lane.names[4], "0") == lane.now + 30_000
-
-
-@pytest.mark.parametrize("wrong", [{"fence": "99"}, {"op": "ff"}, {"k": "1"}, {"k": "x"}], ids=str)
-def test_who_is_not_the_holder_extends_nothing(lane: Lane, wrong: dict):
-    held = lane.begin(6)
-    with lane.unchanged():
-        lane.later(1_000)
-        assert lane.extend(held, **wrong) == "lost"
 
 
 def test_extend_after_complete_is_lost_and_after_the_end_ended(lane: Lane):

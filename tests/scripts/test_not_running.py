@@ -16,17 +16,9 @@ if TYPE_CHECKING:
     from tests.support.requests import Lane
 
 GONE = (
-    *(
-        "acquire",
-        "append",
-        "cancel",
-        "change_shards",
-        "claim_dead",
-        "complete",
-        "confirm",
-        "extend",
-    ),
-    *("glance", "pause", "reap", "requeue_dead", "resume", "seal", "set_limit", "set_priority"),
+    *("acquire", "append", "cancel", "change_shards", "claim_dead", "complete", "confirm"),
+    *("extend", "glance", "pause", "reap", "requeue_dead", "resume", "seal"),
+    *("set_limit", "set_priority"),
 )
 ENDED = ({*GONE} - {"claim_dead", "confirm", "extend"}) | {"discard"}
 

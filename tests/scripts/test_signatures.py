@@ -31,17 +31,8 @@ REQUEST_NAMES = sorted(
     path.stem for folder in ("request", "staging") for path in (ROOT / folder).glob("*.lua")
 )
 GROWING = {
-    *(
-        "append_partition",
-        "append_unique",
-        "admit",
-        "append",
-        "claim_dead",
-        "enqueue",
-        "intend",
-        "pin_manifest",
-    ),
-    *("requeue_dead", "append_staged", "stage", "submit"),
+    *("admit", "append", "append_partition", "append_staged", "append_unique", "claim_dead"),
+    *("enqueue", "intend", "pin_manifest", "requeue_dead", "stage", "submit"),
 }
 APART = {"stage", "unstage"}  # they have nothing to do with the request itself
 READING = {"check", "glance", "list_dead"}

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tests.support.network.fakes import FakeServer
 
-HERE, THERE = b"{d}", b"{b}"  # slots 11298 and 3300
+HERE, THERE = b"{d}", b"{b}"  # slots 11298, where the lanes of "req" are near, and 3300
 MIDDLE, LAST = 8_000, 16_383
 
 

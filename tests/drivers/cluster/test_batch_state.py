@@ -14,6 +14,8 @@ from fairlane.errors import RedisUnfit, RedisUnreachable
 from fairlane.operations.lease import tokens
 from fairlane.protocol.scripts import Dialect
 from fairlane.protocol.steps import Batch, Command
+from tests.support.drivers import both
+from tests.support.lines import HERE, LAST, MIDDLE, THERE
 from tests.support.network.fakes import FakeServer, Refusal, fake_servers
 from tests.support.requests import once
 
@@ -22,12 +24,8 @@ if TYPE_CHECKING:
 
     from tests.support.actor import Actor
 
-both = pytest.mark.parametrize("kind", ["sync", "async"])
 DOWN = Refusal("CLUSTERDOWN The cluster is down")
 ON_THE_MOVE = Refusal("TRYAGAIN Multiple keys request during rehashing of slot")
-LAST = 16_383
-HERE, THERE = b"{d}", b"{b}"  # slots 11298, where the lanes of "req" are near, and 3300
-MIDDLE = 8_000
 
 
 @pytest.fixture
@@ -91,10 +89,7 @@ def test_a_primary_that_is_cut_off_is_asked_last(
 
 @both
 def test_a_slow_node_is_tried_for_longer_each_time(
-    kind: str,
-    act: Callable[..., Actor],
-    servers: list[FakeServer],
-    monkeypatch: pytest.MonkeyPatch,
+    kind: str, act: Callable[..., Actor], servers: list[FakeServer], monkeypatch: pytest.MonkeyPatch
 ):
     """A try that was too short makes the next one longer."""
     monkeypatch.setattr(settings, "FIRST_RETRY_TIMEOUT_S", 0.02)

@@ -10,7 +10,7 @@ import pytest
 from fairlane import settings
 from fairlane.errors import NodeAway, RedisUnreachable
 from fairlane.protocol.steps import Batch, Command, Confirm
-from tests.drivers.cluster.test_batch_state import HERE, LAST, MIDDLE, THERE
+from tests.support.lines import HERE, LAST, MIDDLE, THERE
 from tests.support.network.fakes import FakeServer, Refusal, fake_servers
 from tests.support.requests import once
 from tests.support.wait import wait_until
@@ -33,6 +33,12 @@ def servers() -> Iterator[list[FakeServer]]:
         first, second = made
         first.slots = second.slots = [(MIDDLE, second), (LAST, first)]
         yield made
+
+
+@pytest.fixture
+def actor(kind: str, act: Callable[..., Actor], servers: list[FakeServer]) -> Actor:
+    """A driver of one kind that has both primaries in its URL."""
+    return act(kind, *servers)
 
 
 def cut(_: list[bytes]) -> Any:
@@ -61,15 +67,13 @@ def call_until_away(actor: Actor) -> None:
 
 @pytest.mark.parametrize("fault", [cut, refuse])
 def test_its_steps_are_given_up_and_not_sent_any_more(
-    kind: str,
     fault: Callable[[list[bytes]], Any],
-    act: Callable[..., Actor],
+    actor: Actor,
     servers: list[FakeServer],
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(settings, "AWAY_AGAIN_S", NEVER)
     servers[1].say = fault
-    actor = act(kind, *servers)
     began = time.monotonic()
     reply, error = actor.run(once(both_gets()))
     assert reply == 1
@@ -87,17 +91,12 @@ def test_its_steps_are_given_up_and_not_sent_any_more(
 
 @pytest.mark.parametrize("is_alone", [True, False], ids=["alone", "with others"])
 def test_its_error_says_if_a_step_was_sent(
-    kind: str,
-    act: Callable[..., Actor],
-    servers: list[FakeServer],
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    is_alone: bool,
+    actor: Actor, servers: list[FakeServer], monkeypatch: pytest.MonkeyPatch, *, is_alone: bool
 ):
     """A node that hangs may perform it later; what was given up before it was sent is lost."""
     monkeypatch.setattr(settings, "AWAY_AGAIN_S", NEVER)
     servers[1].say = cut
-    actor, batch = act(kind, *servers), both_gets()
+    batch = both_gets()
     if is_alone:
         batch = Batch([Command(b"GET", THERE)], lenient=True, away_s=AWAY_S)
 
@@ -113,15 +112,11 @@ def test_its_error_says_if_a_step_was_sent(
 
 
 def test_it_is_tried_again_until_it_answers(
-    kind: str,
-    act: Callable[..., Actor],
-    servers: list[FakeServer],
-    monkeypatch: pytest.MonkeyPatch,
+    actor: Actor, servers: list[FakeServer], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(settings, "AWAY_AGAIN_S", (0.0, 0.0))
     monkeypatch.setattr("fairlane.drivers.cluster.topology._SHARE", 0)
     servers[1].say = cut
-    actor = act(kind, *servers)
     call_until_away(actor)
     asked = servers[1].times(b"GET")
     _, error = actor.run(once(both_gets()))
@@ -134,36 +129,28 @@ def test_it_is_tried_again_until_it_answers(
 
 
 def test_a_step_alone_is_given_up_too(
-    kind: str,
-    act: Callable[..., Actor],
-    servers: list[FakeServer],
-    monkeypatch: pytest.MonkeyPatch,
+    actor: Actor, servers: list[FakeServer], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(settings, "AWAY_AGAIN_S", NEVER)
     servers[1].say = cut
-    actor, step = act(kind, *servers), Command(b"GET", THERE)
+    step = Command(b"GET", THERE)
     step.away_s = AWAY_S
     for one in (step, Batch([step], lenient=True, away_s=AWAY_S), step):
         with pytest.raises(NodeAway):
             actor.run(once(one))
 
 
-def test_a_write_to_be_confirmed_is_given_up_too(
-    kind: str, act: Callable[..., Actor], servers: list[FakeServer]
-):
+def test_a_write_to_be_confirmed_is_given_up_too(actor: Actor, servers: list[FakeServer]):
     servers[1].say = cut
-    actor, step = act(kind, *servers), Command(b"GET", THERE)
+    step = Command(b"GET", THERE)
     step.away_s = AWAY_S
     with pytest.raises(NodeAway):
         actor.run(once(Confirm(step, 1)))
 
 
-def test_what_is_patient_waits_for_it(
-    kind: str, act: Callable[..., Actor], servers: list[FakeServer]
-):
+def test_what_is_patient_waits_for_it(actor: Actor, servers: list[FakeServer]):
     """Also when others have given it up; and its answer says that the node is back."""
     servers[1].say = cut
-    actor = act(kind, *servers)
     assert isinstance(actor.run(once(both_gets()))[1], NodeAway)
     asked = servers[1].times(b"GET")
 
@@ -175,12 +162,9 @@ def test_what_is_patient_waits_for_it(
     assert actor.run(once(both_gets())) == [1, 2]
 
 
-def test_a_call_with_more_time_waits_though_others_gave_up(
-    kind: str, act: Callable[..., Actor], servers: list[FakeServer]
-):
+def test_a_call_with_more_time_waits_though_others_gave_up(actor: Actor, servers: list[FakeServer]):
     """A settlement outlasts a failover which is too long for an acquire."""
     servers[1].say = cut
-    actor = act(kind, *servers)
     assert isinstance(actor.run(once(both_gets()))[1], NodeAway)
     asked = servers[1].times(b"GET")
     servers[1].say = lambda words: 2 if servers[1].times(b"GET") > asked + 3 else cut(words)
@@ -190,16 +174,12 @@ def test_a_call_with_more_time_waits_though_others_gave_up(
 
 
 def test_a_replica_that_took_over_is_found(
-    kind: str,
-    act: Callable[..., Actor],
-    servers: list[FakeServer],
-    monkeypatch: pytest.MonkeyPatch,
+    actor: Actor, servers: list[FakeServer], monkeypatch: pytest.MonkeyPatch
 ):
     """The slots are asked for while the old node is away, though it is not tried again."""
     monkeypatch.setattr(settings, "AWAY_AGAIN_S", NEVER)
     monkeypatch.setattr(settings, "SLOTS_AGAIN_S", 0.0)
     servers[1].say = cut
-    actor = act(kind, *servers)
     actor.run(once(both_gets()))
     servers[0].slots = servers[1].slots = [(LAST, servers[0])]
     actor.run(once(both_gets()))
@@ -213,11 +193,9 @@ def test_a_single_server_is_waited_for_as_ever(kind: str, act: Callable[..., Act
         assert act(kind, server).run(once(both_gets())) == [2, 2]
 
 
-def test_an_error_of_a_step_is_still_its_own(
-    kind: str, act: Callable[..., Actor], servers: list[FakeServer]
-):
+def test_an_error_of_a_step_is_still_its_own(actor: Actor, servers: list[FakeServer]):
     """A node that refuses for good is not away."""
     servers[1].say = lambda _: Refusal("WRONGTYPE for good")
-    _, error = act(kind, *servers).run(once(both_gets()))
+    _, error = actor.run(once(both_gets()))
     assert not isinstance(error, RedisUnreachable)
     assert servers[1].times(b"GET") == 1

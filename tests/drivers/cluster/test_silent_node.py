@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from fairlane.drivers.aio import connections as aio_connections
 from fairlane.drivers.sync import connections as sync_connections
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.drivers.sync.io import complete
-from tests.support.event_loop import in_event_loop
+from tests.support.drivers import both
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,44 +37,46 @@ def where(url: str) -> dict[str, Any]:
     return {"host": host, "port": int(port), "socket_timeout": LONG_S}
 
 
-def test_a_node_without_answers_is_left_soon(mute: dict[str, Any]):
-    lines = sync_connections.ServerConnections(redis.ConnectionPool(**mute), "there")
+def suspect(kind: str, there: dict[str, Any]) -> Any:
+    """The connections to a server that did not answer last."""
+    if kind == "sync":
+        lines: Any = sync_connections.ServerConnections(redis.ConnectionPool(**there), "there")
+    else:
+        pool = redis.asyncio.ConnectionPool(**there)
+        lines = aio_connections.ServerConnections(pool, "there")
     lines.is_suspect = True
+    return lines
+
+
+def take(kind: str, lines: Any) -> Any:
+    """Takes a connection, and closes it."""
+    if kind == "sync":
+        line = complete(lines.take())
+        line.disconnect()
+        return line
+
+    async def take_and_close() -> Any:
+        line = await lines.take()
+        await line.disconnect()
+        return line
+
+    return asyncio.run(take_and_close())
+
+
+@both
+def test_a_node_without_answers_is_left_soon(kind: str, mute: dict[str, Any]):
+    lines = suspect(kind, mute)
     with pytest.raises(redis.exceptions.TimeoutError):
-        complete(lines.take())
+        take(kind, lines)
     assert lines.is_suspect
 
 
-@in_event_loop
-async def test_a_node_without_answers_is_left_soon_by_asyncio(mute: dict[str, Any]):
-    lines = aio_connections.ServerConnections(redis.asyncio.ConnectionPool(**mute), "there")
-    lines.is_suspect = True
-    with pytest.raises(redis.exceptions.TimeoutError):
-        await lines.take()
-    assert lines.is_suspect
-
-
+@both
 @pytest.mark.parametrize("redis_server", ["single"], indirect=True)
-def test_one_that_answers_has_its_time_again(redis_url: str):
-    lines = sync_connections.ServerConnections(redis.ConnectionPool(**where(redis_url)), "there")
-    lines.is_suspect = True
-    line = complete(lines.take())
+def test_one_that_answers_has_its_time_again(kind: str, redis_url: str):
+    lines = suspect(kind, where(redis_url))
+    assert take(kind, lines).socket_timeout == LONG_S
     assert not lines.is_suspect
-    assert line.socket_timeout == LONG_S
-    line.disconnect()
-
-
-@pytest.mark.parametrize("redis_server", ["single"], indirect=True)
-@in_event_loop
-async def test_one_that_answers_has_its_time_again_with_asyncio(redis_url: str):
-    lines = aio_connections.ServerConnections(
-        redis.asyncio.ConnectionPool(**where(redis_url)), "there"
-    )
-    lines.is_suspect = True
-    line = await lines.take()
-    assert not lines.is_suspect
-    assert line.socket_timeout == LONG_S
-    await line.disconnect()
 
 
 @pytest.mark.parametrize("redis_server", ["cluster1"], indirect=True)

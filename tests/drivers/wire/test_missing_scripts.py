@@ -82,8 +82,7 @@ def test_a_call_goes_on_when_they_are_loaded(kind: str, users: Users, redis_clie
 
 def load_when_refused(servers: list[redis.Redis], deployer: str) -> None:
     wait_until(
-        lambda: any(one.execute_command("ACL", "LOG") for one in servers),
-        why="EVAL was refused",
+        lambda: any(one.execute_command("ACL", "LOG") for one in servers), why="EVAL was refused"
     )
     load(deployer)
 
