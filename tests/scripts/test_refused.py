@@ -154,19 +154,15 @@ def overdue(lane: Lane) -> Callable[[], Any]:
     return lane.reap
 
 
-def cancelled(lane: Lane) -> Callable[[], Any]:
-    lane.start(MANY)
-    return lane.cancel
+def started(name: str, act: str, *args: Any, size: int = MANY, **given: Any) -> Any:
+    """A request that has just been submitted, and one call of it."""
 
+    def prepare(lane: Lane) -> Callable[[], Any]:
+        lane.start(size, open_ms=2 * HOUR if act in {"append", "seal"} else 0)
+        return lambda: getattr(lane, act)(*args, **given)
 
-def few_cancelled(lane: Lane) -> Callable[[], Any]:
-    lane.start(3)
-    return lane.cancel
-
-
-def paused(lane: Lane) -> Callable[[], Any]:
-    lane.start(MANY)
-    return lane.pause
+    prepare.__name__ = name
+    return prepare
 
 
 def resumed(lane: Lane) -> Callable[[], Any]:
@@ -185,16 +181,6 @@ def raised(lane: Lane) -> Callable[[], Any]:
     return lambda: lane.set_limit(5)
 
 
-def urgent(lane: Lane) -> Callable[[], Any]:
-    lane.start(MANY)
-    return lambda: lane.set_priority(0)
-
-
-def spread(lane: Lane) -> Callable[[], Any]:
-    lane.start(MANY)
-    return lambda: lane.request("change_shards", shards="1,2")
-
-
 def submitted(lane: Lane) -> Callable[[], Any]:
     return lambda: lane.enqueue(MANY)
 
@@ -206,16 +192,6 @@ def few_submitted(lane: Lane) -> Callable[[], Any]:
 def submitted_late(lane: Lane) -> Callable[[], Any]:
     lane.abandon(1)
     return lambda: lane.enqueue(MANY)
-
-
-def appended(lane: Lane) -> Callable[[], Any]:
-    lane.start(MANY, open_ms=2 * HOUR)
-    return lambda: lane.append(5, chunk=2)
-
-
-def sealed(lane: Lane) -> Callable[[], Any]:
-    lane.start(MANY, open_ms=2 * HOUR)
-    return lane.seal
 
 
 def requeued(lane: Lane) -> Callable[[], Any]:
@@ -255,17 +231,17 @@ CASES = [
     Case("extend", extended),
     *(Case("reap", made) for made in (expired, died, overdue)),
     Case("reap", few_expired, 3),
-    Case("cancel", cancelled),
-    Case("cancel", few_cancelled, 3),
-    Case("pause", paused),
+    Case("cancel", started("cancelled", "cancel")),
+    Case("cancel", started("few_cancelled", "cancel", size=3), 3),
+    Case("pause", started("paused", "pause")),
     Case("resume", resumed),
     *(Case("set_limit", made) for made in (limited, raised)),
-    Case("set_priority", urgent),
-    Case("change_shards", spread),
+    Case("set_priority", started("urgent", "set_priority", 0)),
+    Case("change_shards", started("spread", "request", "change_shards", shards="1,2")),
     *(Case("enqueue", made, is_worker=False) for made in (submitted, submitted_late)),
     Case("enqueue", few_submitted, 3, is_worker=False),
-    Case("append", appended, MANY + 5, is_worker=False),
-    Case("seal", sealed, is_worker=False),
+    Case("append", started("appended", "append", 5, chunk=2), MANY + 5, is_worker=False),
+    Case("seal", started("sealed", "seal"), is_worker=False),
     Case("requeue_dead", requeued, is_worker=False),
     Case("append_partition", joined, 3, is_worker=False),
     Case("append_unique", joined_by_id, 3, is_worker=False),
@@ -345,7 +321,7 @@ def test_a_command_that_is_refused_loses_nothing(
 ):
     """Once the right is back the request ends, with each sub-request counted once."""
     if not repeated and not case.is_worker:
-        pytest.skip("who submits repeats what was refused")
+        pytest.skip("a producer repeats what was refused")
     found = sorted(acl.commands_of(getattr(library(), case.script)))
     refused = []
     wrong = []

@@ -30,6 +30,11 @@ def register(lane: Lane, name: str = "w:1", **given: Any) -> list:
     )
 
 
+def register_two(lane: Lane) -> None:
+    register(lane, "w:1")
+    register(lane, "w:2")
+
+
 def beat(lane: Lane, name: str = "w:1", started: int = 7, **given: Any) -> list:
     names = (WORKERS, record(name), keys.active("req"), keys.delayed("req"), CONF, taken(name))
     given = {"ttl": TTL, "lock_ms": LOCK, "holds": "", "taken_ttl": TAKEN_TTL, "died": ""} | given
@@ -149,8 +154,7 @@ def test_a_worker_whose_name_has_another_life_is_replaced(lane: Lane):
 
 def test_a_beat_reports_a_death_to_the_leader(lane: Lane):
     """Each beat returns when the last death was reported; without another one that stays."""
-    register(lane, "w:1")
-    register(lane, "w:2")
+    register_two(lane)
     died = lane.now
     assert beat(lane, "w:2", died="1")[-1] == died
     for _ in range(2):
@@ -185,16 +189,14 @@ def leaders(lane: Lane) -> list[int]:
 
 
 def test_one_worker_at_a_time_leads(lane: Lane):
-    register(lane, "w:1")
-    register(lane, "w:2")
+    register_two(lane)
     for _ in range(3):
         assert leaders(lane) == [1, 0]
         lane.later(LOCK)
 
 
 def test_the_lock_goes_to_the_next_when_its_holder_stops_beating(lane: Lane):
-    register(lane, "w:1")
-    register(lane, "w:2")
+    register_two(lane)
     assert leaders(lane) == [1, 0]
     lane.later(LOCK)
     assert beat(lane, "w:2")[1] == 0
@@ -205,8 +207,7 @@ def test_the_lock_goes_to_the_next_when_its_holder_stops_beating(lane: Lane):
 
 def test_a_lock_that_ends_later_than_it_can_is_free(lane: Lane):
     """The clock went back just after the leader died: the next beat of another worker leads."""
-    register(lane, "w:1")
-    register(lane, "w:2")
+    register_two(lane)
     assert leaders(lane) == [1, 0]
     lane.later(-1)
     assert beat(lane, "w:2")[1] == 1
@@ -237,8 +238,7 @@ def test_a_beat_brings_back_a_bounded_number(lane: Lane):
 
 
 def test_who_leaves_gives_the_lock_free(lane: Lane):
-    register(lane, "w:1")
-    register(lane, "w:2")
+    register_two(lane)
     assert leaders(lane) == [1, 0]
     unregister(lane, "w:1")
     assert beat(lane, "w:2")[1] == 1
