@@ -12,6 +12,7 @@ from fairlane.drivers.wire import encoding
 from fairlane.drivers.wire.fitness import check_fitness
 from fairlane.errors import InvalidArgument, RedisUnfit, RedisUnreachable
 from fairlane.model import Policy
+from fairlane.operations.control import request_state
 from fairlane.operations.lease import tokens
 from fairlane.operations.submit.stream import submit
 from fairlane.protocol import keys
@@ -27,7 +28,7 @@ from fairlane.protocol.steps import (
     Popped,
     UntilHandled,
 )
-from tests.support.drivers import both, perform, run
+from tests.support.drivers import KINDS, both, perform, run
 from tests.support.requests import listeners, once, work_off
 from tests.support.wait import wait_until
 
@@ -232,6 +233,13 @@ def test_an_operation_that_subscribes_leaves_no_subscription(kind: str, redis_ur
     with pytest.raises(WaitTimeout):
         run(kind, redis_url, wait("r1", lambda: 0.0, 0))
     wait_until(lambda: listeners(lane.client, "done:{r1}") == 0)
+
+
+def test_progress_by_both_drivers_is_the_same(redis_url: str, lane: Lane):
+    lane.start(3)
+    first, second = (run(kind, redis_url, request_state.progress("r1")) for kind in KINDS)
+    assert first == second
+    assert first.total == 3
 
 
 @pytest.mark.parametrize("whole", [True, False])
