@@ -86,8 +86,6 @@ def test_results_time_out(run: Callable):
 
 
 def test_a_request_goes_all_the_way(run: Callable, driver: SyncDriver, lane: Lane):
-    """Submitted from an async iterable in three chunks, worked off, waited for, read in order."""
-
     async def body(queue: Queue) -> None:
         request = await queue.submit_request(bodies(2500), id="r1")
         assert (await request.progress()).total == 2500
@@ -120,8 +118,6 @@ def test_both_faces_submit_the_same_request(run: Callable, driver: SyncDriver):
 
 
 def test_a_producer_that_fails_leaves_a_marker_at_most(run: Callable, lane: Lane):
-    """Its error goes on to the caller."""
-
     async def body(queue: Queue) -> None:
         with pytest.raises(KeyError):
             await queue.submit_request(bodies(4000, fail_at=3500), id="r1")
@@ -133,8 +129,6 @@ def test_a_producer_that_fails_leaves_a_marker_at_most(run: Callable, lane: Lane
 
 
 def test_a_producer_that_is_cancelled_leaves_a_marker_at_most(run: Callable, lane: Lane):
-    """The task is cancelled while it waits for its source."""
-
     async def stuck() -> AsyncIterator[bytes]:
         for one in numbered(3500):
             yield one
@@ -166,8 +160,6 @@ def test_wait_returns_when_the_request_ends(run: Callable, driver: SyncDriver, l
 
 
 def test_wait_tells_what_went_wrong(run: Callable, lane: Lane):
-    """WaitTimeout, RequestNotFound, RequestLost."""
-
     async def body(queue: Queue) -> None:
         request = await queue.submit_request(numbered(3), id="r1")
         for timeout in (0, 0.02):
@@ -201,8 +193,6 @@ def test_wait_survives_a_broken_subscription(run: Callable, driver: SyncDriver, 
 
 
 def test_many_tasks_share_one_queue(run: Callable, driver: SyncDriver):
-    """Fifty submissions at once, each on a connection of its own; then all are done."""
-
     async def body(queue: Queue) -> list[str]:
         requests = await asyncio.gather(
             *(queue.submit_request([f"{i}"], id=f"r{i}") for i in range(50))
@@ -214,8 +204,6 @@ def test_many_tasks_share_one_queue(run: Callable, driver: SyncDriver):
 
 
 def test_the_log_cancel_and_status(run: Callable):
-    """completions(since) resumes; cancel tells whether it ended; status counts."""
-
     async def body(queue: Queue) -> None:
         for name in ("r1", "r2"):
             request = await queue.submit_request([name], id=name)
@@ -234,8 +222,6 @@ def test_the_log_cancel_and_status(run: Callable):
 
 
 def test_bad_input_is_refused(run: Callable, lane: Lane):
-    """Before anything is written."""
-
     async def body(queue: Queue) -> None:
         for options in ({"priority": 100}, {"limit": 0}, {"id": "{x}"}):
             with pytest.raises(InvalidArgument):

@@ -47,7 +47,6 @@ def test_a_server_of_each_kind(redis_server: server_process.Server, redis_client
 
 
 def test_children_of_a_run_under_nohup_do_not_ignore_signals():
-    """The run itself goes on after a SIGHUP."""
     words = [sys.executable, "-c", UNDER_NOHUP]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

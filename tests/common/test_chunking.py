@@ -30,7 +30,6 @@ async def one_by_one(bodies: Iterable[bytes]) -> AsyncIterator[bytes]:
 
 @given(st.lists(st.sampled_from([0, 1, 900, 300_000, MIB - 1, MIB]), max_size=40))
 def test_no_chunk_is_over_a_thousand_or_a_mebibyte(sizes: list[int]):
-    """And together they are what went in, in its order."""
     bodies = [b"x" * size for size in sizes]
     found = list(chunks(bodies))
     assert [body for chunk in found for body in chunk] == bodies
@@ -43,12 +42,10 @@ def test_no_chunk_is_over_a_thousand_or_a_mebibyte(sizes: list[int]):
     [(0, []), (1, [1]), (1000, [1000]), (1001, [1000, 1]), (2500, [1000, 1000, 500])],
 )
 def test_chunks_are_as_full_as_they_may_be(count: int, wanted: list[int]):
-    """A thousand small bodies each, the rest in the last."""
     assert [len(chunk) for chunk in chunks(b"x" for _ in range(count))] == wanted
 
 
 def test_the_chunker_is_flat_in_memory():
-    """200 MiB of bodies go through a few MiB."""
     tracemalloc.start()
     try:
         for chunk in chunks(b"%d" % i * 10_000 for i in range(4_000)):
@@ -60,14 +57,12 @@ def test_the_chunker_is_flat_in_memory():
 
 
 def test_text_becomes_utf8():
-    """A str is its bytes; the size that counts is that of the bytes."""
     assert list(chunks(["ü", b"\xff"])) == [["ü".encode(), b"\xff"]]
     with pytest.raises(InvalidArgument, match="1,048,578 bytes"):
         list(chunks(["ü" * (MIB // 2 + 1)]))
 
 
 def test_the_async_chunker_makes_the_same_chunks():
-    """From an async iterable and from an ordinary one."""
     bodies = [b"x" * (i % 7) for i in range(2_300)]
     wanted = list(chunks(bodies))
     assert asyncio.run(collect(bodies)) == wanted
@@ -89,7 +84,6 @@ def test_what_is_no_iterable_of_bodies_is_named(bodies: object):
     ids=lambda body: type(body).__name__,
 )
 def test_a_body_that_is_neither_bytes_nor_str_is_named_by_its_index(body: object):
-    """In both chunkers."""
     bodies = [b"a", b"b", body]
     with pytest.raises(InvalidArgument, match="sub-request 2 is a"):
         list(chunks(bodies))  # type: ignore[arg-type]

@@ -21,7 +21,6 @@ def made(values: list[int]) -> Distribution:
 
 @given(st.integers(0, 10**15))
 def test_a_value_lies_within_the_bounds_of_its_bucket(value: int):
-    """And no bucket is wider than a quarter of its smallest value."""
     low, high = bounds_of(bucket_of(value))
     assert low <= value <= high
     assert high - low <= low / 4
@@ -29,7 +28,6 @@ def test_a_value_lies_within_the_bounds_of_its_bucket(value: int):
 
 @given(st.integers(0, 10**15))
 def test_buckets_follow_each_other_without_a_gap(value: int):
-    """What comes after the last value of one is the first of the next."""
     _, high = bounds_of(bucket_of(value))
     assert bucket_of(high + 1) > bucket_of(high)
     assert bounds_of(bucket_of(high + 1))[0] == high + 1
@@ -37,7 +35,6 @@ def test_buckets_follow_each_other_without_a_gap(value: int):
 
 @given(VALUES, st.sampled_from([0.0, 0.5, 0.9, 0.99, 1.0]))
 def test_a_quantile_is_at_most_a_bucket_too_high(values: list[int], share: float):
-    """Never below the true one, never above the largest value."""
     exact = sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
     found = made(values).quantile(share)
     assert exact <= found <= min(max(values), exact + exact / 4 + 1)
@@ -45,11 +42,9 @@ def test_a_quantile_is_at_most_a_bucket_too_high(values: list[int], share: float
 
 @given(VALUES, VALUES)
 def test_merged_distributions_are_that_of_all_values(some: list[int], others: list[int]):
-    """Adding up loses nothing."""
     assert made(some).merge([made(others)]) == made(some + others)
 
 
 def test_of_nothing_everything_is_zero():
-    """No division by zero."""
     empty = Distribution()
     assert (empty.count, empty.mean, empty.quantile(0.5), empty.max) == (0, 0.0, 0, 0)

@@ -70,7 +70,7 @@ def test_the_error_of_another_socket_names_no_embedded_server(path: str):
 
 
 class Child:
-    """Another process that asks for the embedded server when told to."""
+    """Another process that asks for the embedded server when a line comes."""
 
     def __init__(self, home: Path) -> None:
         self.process = subprocess.Popen(
@@ -93,7 +93,6 @@ class Child:
         return int(self._line())
 
     def kill(self) -> None:
-        """End it as a crash would."""
         self.process.kill()
         self.process.communicate()
 
@@ -133,7 +132,7 @@ def end_server(folder: Path) -> None:
 
 
 def folder_is_served(folder: Path) -> bool:
-    """Tell whether a process holds the home's data."""
+    """Return True if a process holds the home's data."""
     return server._is_alive(find_place(folder))
 
 
@@ -483,7 +482,6 @@ def test_valkey_reads_what_redis_wrote_up_to_7_2(
 def test_data_stay_with_the_flavour_that_wrote_them(
     home: Path, tmp_path: Path, only_on_path: Callable[..., None]
 ):
-    """Also when a server of the other flavour is newer."""
     older = write_program(tmp_path / "1", "Redis server v=7.0.15 sha=0:0")
     write_program(tmp_path / "2", "Valkey server v=9.0.0", name="valkey-server")
     only_on_path(tmp_path / "1", tmp_path / "2")

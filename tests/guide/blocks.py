@@ -36,7 +36,7 @@ class Block(NamedTuple):
 
     @property
     def is_background(self) -> bool:
-        """Tell whether it goes on while the next blocks run."""
+        """Return True if it goes on while the next blocks run."""
         return self.text.startswith(IN_ANOTHER_SHELL)
 
     def words(self) -> list[str]:
@@ -58,7 +58,6 @@ def blocks_of(
 
 
 def lines_of(path: Path) -> list[str]:
-    """The lines of a file."""
     return path.read_text().splitlines()
 
 

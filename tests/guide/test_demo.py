@@ -40,7 +40,6 @@ class Demo:
     out: Path
 
     def start(self, files: int, *more: str) -> subprocess.Popen[str]:
-        """Start it."""
         script = str(ROOT / "samples" / "corpus" / "demo.py")
         return subprocess.Popen(
             [sys.executable, script, "--files", str(files), "--out", str(self.out), *more],
@@ -60,7 +59,7 @@ class Demo:
         return out, talk
 
     def processes(self) -> list[int]:
-        """Every process, but this one, that was told of this Redis."""
+        """Every other process with this Redis's URL in its environment."""
         mark = f"FAIRLANE_REDIS={self.url}".encode()
         return [pid for pid, env in _environments() if mark in env.split(b"\0")]
 
@@ -148,7 +147,7 @@ def test_a_demo_whose_workers_cannot_start_fails(demo: Demo):
 
 
 def bulk_done(demo: Demo) -> bool:
-    """Tell whether the running demo's bulk request has results."""
+    """Return True if the running demo's bulk request has results."""
     with Queue.from_url(demo.url, name=QUEUE) as queue:
         try:
             return any(request.done for request in queue.status()["requests"])

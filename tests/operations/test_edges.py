@@ -32,7 +32,6 @@ WRONG: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 @pytest.mark.parametrize("what", WRONG)
 def test_what_is_wrong_is_said_before_redis_is_asked(what: str):
-    """InvalidArgument, though there is no Redis at all."""
     call, said = WRONG[what]
     with Queue.from_url(NOWHERE) as queue, pytest.raises(InvalidArgument, match=said):
         call(queue)

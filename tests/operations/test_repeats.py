@@ -59,11 +59,9 @@ class Forgetful:
     scripts: set[str] = field(default_factory=set)
 
     def run(self, operation: Operation[Any], source: Any = None, handle: Any = None) -> Any:
-        """As the driver's."""
         return self.driver.run(self._losing(operation), source, handle)
 
     def do(self, step: Any) -> Any:
-        """One step."""
         return self.run(once(step))
 
     def _losing(self, operation: Operation[Any]) -> Operation[Any]:
@@ -99,7 +97,6 @@ class Forgetful:
 
 
 def put(driver: Any, bodies: int = 4, name: str = "r1", **options: Any) -> None:
-    """Submit a request."""
     given: dict[str, Any] = {"limit": 2, "attempts": 2, "backoff_ms": (0, 0), "lease_ms": 60_000}
     driver.run(submit(name, Policy(**(given | options))), iter([numbered(bodies)]))
 
@@ -177,12 +174,10 @@ def work_on(driver: Any) -> None:
 
 
 def expire(driver: Any, held: Slice) -> None:
-    """Its lease is over."""
     driver.client.zadd(keys.leases(held.request_id), {held.k: 1})
 
 
 def lose_tokens(driver: Any) -> None:
-    """The lanes are empty."""
     driver.client.delete(*keys.lanes("req"))
 
 
@@ -535,7 +530,6 @@ def play(scenario: Callable[[Any], None], driver: Any, client: Any, lose: int) -
 def test_a_lost_reply_changes_nothing(
     scenario: Callable[[Any], None], driver: SyncDriver, redis_client: Any
 ):
-    """Every reply, and each single one."""
     steps = play(scenario, driver, redis_client, -1).steps
     expected = outcome(driver, redis_client)
     assert steps > 0
@@ -559,7 +553,6 @@ def test_every_script_is_repeated_by_some_scenario(driver: SyncDriver, redis_cli
 
 
 def names(scripts: set[str]) -> set[str]:
-    """Without their folders."""
     return {name.rpartition("/")[2].removesuffix(".lua") for name in scripts}
 
 

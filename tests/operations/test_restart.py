@@ -93,7 +93,6 @@ def check_all_there(server: server_process.Server, submitted: list[str]) -> None
 
 
 def test_without_an_append_only_file_everything_since_the_snapshot_is_lost():
-    """And what the snapshot has is whole."""
     with server_process.run_server("single") as server:
         with Queue.from_url(server.url) as queue:
             queue.submit_request(numbered(20), id="saved")

@@ -57,7 +57,6 @@ def test_a_server_and_those_that_follow_it():
 
 
 def test_every_node_of_a_cluster_by_the_name_it_wants():
-    """Also replicas that CLUSTER SLOTS leaves out, and failed ones; none without an address."""
     slots = [[0, 8000, [b"one.example", 7000, b"a"]], [8001, 16383, [None, 7000, b"b"]]]
     one = ("one.example", 7000)
 

@@ -95,7 +95,7 @@ def writing(server: redis.Redis) -> set[str]:
 
 
 def test_the_drivers_add_only_what_is_known_of_them():
-    """And EVAL, which nobody needs where a deployer loads the scripts."""
+    """And EVAL, which is unused where a deployer loads the scripts."""
     sent = {word for module in modules("drivers") for word in commands_in(tree_of(module))}
     by_redis_py = {"client|setinfo", "client|setname", "select"}
     known = acl.CONNECTION - by_redis_py | acl.CALL | acl.CONFIRM | acl.POP | acl.SUBSCRIBE
@@ -204,7 +204,6 @@ def test_a_queue_that_is_named_is_the_only_one():
 
 @pytest.mark.parametrize("queue", ["q", None])
 def test_the_patterns_cover_every_key_and_channel(queue: str | None):
-    """Those of shards, too."""
     patterns = keys.every_key(queue)
     named = [*keys.request_keys("a:b"), keys.active("q"), keys.conf("q"), keys.stats("q")]
     named += [keys.area("a", "t", "0:1"), keys.transaction("a", "t"), keys.unique_ids("a")]

@@ -35,7 +35,6 @@ def do(name: str, request_id: str = "r1") -> Any:
 def test_paused_it_brings_nothing_and_resumed_it_runs_to_its_end(
     driver: SyncDriver, queue: Queue, lane: Lane
 ):
-    """The progress and the queue's status show it."""
     request = queue.submit_request(["a", "b", "c"], id="r1")
     assert request.pause() == "paused"
     assert (request.state(), request.progress().state) == ("paused", "paused")
@@ -49,7 +48,6 @@ def test_paused_it_brings_nothing_and_resumed_it_runs_to_its_end(
 
 
 def test_a_raised_limit_and_another_lane_are_dispatched(queue: Queue, lane: Lane):
-    """Each token stands in the lane that the request has now."""
     request = queue.submit_request(["a"] * 9, id="r1", limit=1)
     request.set_limit(3)
     assert lane.client.llen(keys.lanes("req")[5]) == 3
@@ -62,7 +60,6 @@ def test_a_raised_limit_and_another_lane_are_dispatched(queue: Queue, lane: Lane
 def test_cancelled_while_held_neither_pauses_nor_resumes(
     driver: SyncDriver, queue: Queue, lane: Lane
 ):
-    """The state that is in force comes back."""
     request = queue.submit_request(["a", "b"], id="r1", limit=1)
     held = take_slice(driver)
     assert held is not None
@@ -76,7 +73,6 @@ def test_cancelled_while_held_neither_pauses_nor_resumes(
 def test_what_has_ended_cannot_be_changed_and_is_logged(
     driver: SyncDriver, queue: Queue, lane: Lane, name: str
 ):
-    """Whoever reads `ended` retires."""
     queue.submit_request(["a"], id="r1")
     lane.cancel()
     assert lane.client.zcard(keys.active("req")) == 1
@@ -88,7 +84,6 @@ def test_what_has_ended_cannot_be_changed_and_is_logged(
 
 @each_change
 def test_a_missing_request_is_not_found(driver: SyncDriver, lane: Lane, name: str):
-    """Nothing is written."""
     with pytest.raises(RequestNotFound, match="no request r1"):
         driver.run(do(name))
     assert lane.dump() == {}
@@ -96,7 +91,6 @@ def test_a_missing_request_is_not_found(driver: SyncDriver, lane: Lane, name: st
 
 @pytest.mark.parametrize("limit", [0, 10_001, True, 1.5, "3", None])
 def test_a_bad_limit_is_refused_at_the_edge(queue: Queue, lane: Lane, limit: Any):
-    """With the sentence that submit has."""
     with pytest.raises(InvalidArgument, match=r"^limit .* a whole number from 1 to 10000") as mine:
         queue.request("r1").set_limit(limit)
     with pytest.raises(InvalidArgument) as its:
@@ -107,7 +101,6 @@ def test_a_bad_limit_is_refused_at_the_edge(queue: Queue, lane: Lane, limit: Any
 
 @pytest.mark.parametrize("priority", [-1, 100, False, "1"])
 def test_a_bad_priority_is_refused_at_the_edge(queue: Queue, priority: Any):
-    """With the sentence that submit has."""
     with pytest.raises(InvalidArgument, match=r"^priority .* a whole number from 0 to 99"):
         queue.request("r1").set_priority(priority)
 
@@ -116,7 +109,6 @@ def test_a_bad_priority_is_refused_at_the_edge(queue: Queue, priority: Any):
 def test_a_change_cut_off_anywhere_is_repeated(
     driver: SyncDriver, queue: Queue, lane: Lane, name: str
 ):
-    """The repeat brings the tokens that the first did not dispatch."""
     for steps in range(4):
         lane.client.flushall()
         queue.submit_request(["a"] * 6, id="r1", limit=1)
@@ -131,7 +123,6 @@ def test_a_change_cut_off_anywhere_is_repeated(
 
 
 def test_progress_tells_what_was_asked_for(driver: SyncDriver, queue: Queue, lane: Lane):
-    """And what was not, as 0 or nothing."""
     plain = queue.submit_request(["a"], id="r0").progress()
     assert (plain.deadline_ms, plain.time_limit_ms, plain.durable, plain.timeouts) == (0, 0, 0, 0)
     assert plain.parent == ""
@@ -145,8 +136,6 @@ def test_progress_tells_what_was_asked_for(driver: SyncDriver, queue: Queue, lan
 
 
 def test_the_asyncio_face_does_the_same(redis_url: str, lane: Lane):
-    """Pause, resume, limit, priority; and the errors."""
-
     async def body() -> None:
         async with aio.Queue.from_url(redis_url, patience_s=0) as queue:
             request = await queue.submit_request(["a"] * 9, id="r1", limit=1)

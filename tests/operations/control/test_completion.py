@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def waiting(queue: Queue, lane: Lane) -> Iterator[Callable[[], Any]]:
-    """Somebody waits for r1 in a thread, and has subscribed; the call brings what he got."""
+    """A waiter for r1 in a thread, which has subscribed; the call returns its outcome."""
     got: list[Any] = []
 
     def run() -> None:
@@ -59,7 +59,7 @@ def waiting(queue: Queue, lane: Lane) -> Iterator[Callable[[], Any]]:
 
 
 def is_waiting(lane: Lane) -> bool:
-    """Somebody has subscribed to the end of r1, and then read its state."""
+    """Return True if a waiter has subscribed to the end of r1, and then read its state."""
     listens = listeners(lane.client, "done:{r1}")
     return bool(listens) and "cmdstat_hmget" in lane.client.info("commandstats")
 
@@ -69,14 +69,13 @@ def is_waiting(lane: Lane) -> bool:
 
 @pytest.mark.parametrize("end", ["done", "cancelled"])
 def test_wait_for_what_has_ended_returns_at_once(queue: Queue, end: str):
-    """The message was published before anybody listened."""
+    """The message was published before the subscription."""
     queue.submit_request(numbered(3), id="r1")
     queue.request("r1").cancel() if end == "cancelled" else work_off(queue.driver)
     assert queue.request("r1").wait() == end
 
 
 def test_wait_returns_when_the_request_ends(queue: Queue, lane: Lane):
-    """The last complete wakes it."""
     queue.submit_request(numbered(3), id="r1")
     with waiting(queue, lane) as outcome:
         work_off(queue.driver)
@@ -96,7 +95,6 @@ def test_wait_asks_again_when_the_message_is_lost(
 
 
 def test_wait_ends_when_its_own_time_is_over(queue: Queue):
-    """WaitTimeout; the request goes on."""
     queue.submit_request([b"a"], id="r1")
     for timeout in (0, 0.02):
         with pytest.raises(WaitTimeout, match="goes on"):
@@ -105,7 +103,7 @@ def test_wait_ends_when_its_own_time_is_over(queue: Queue):
 
 
 def test_wait_for_what_vanishes_is_lost_and_never_silence(queue: Queue, lane: Lane):
-    """A failover took the slot: whoever waits is told."""
+    """A failover took the slot."""
     queue.submit_request([b"a"], id="r1")
     with waiting(queue, lane) as outcome:
         lane.client.delete(*lane.names)
@@ -146,7 +144,6 @@ def test_wait_survives_a_broken_subscription(queue: Queue, lane: Lane):
 
 @pytest.mark.parametrize("ask", ["wait", "state", "progress", "cancel"])
 def test_a_request_nobody_knows_is_not_found(queue: Queue, lane: Lane, ask: str):
-    """Neither an id that never was nor an abandoned intent is a request."""
     lane.abandon(1)
     for name in ("nobody", "r1"):
         with pytest.raises(RequestNotFound, match=name):
@@ -175,7 +172,6 @@ def end_three(queue: Queue) -> None:
 
 
 def test_completions_tell_how_requests_ended(queue: Queue):
-    """Oldest first, with counts, times and reason."""
     end_three(queue)
     found = list(queue.completions("0", follow=False))
     assert [(c.id, c.state, c.total, c.done, c.cancelled, c.reason) for c in found] == [
@@ -187,7 +183,6 @@ def test_completions_tell_how_requests_ended(queue: Queue):
 
 
 def test_completions_resume_after_the_one_seen_last(queue: Queue):
-    """Each is seen once, however often the reader restarts."""
     end_three(queue)
     seen, since = [], "0"
     while found := list(islice(queue.completions(since, follow=False), 1)):
@@ -197,7 +192,6 @@ def test_completions_resume_after_the_one_seen_last(queue: Queue):
 
 
 def test_completions_from_now_on_skip_what_was(queue: Queue, monkeypatch: pytest.MonkeyPatch):
-    """Without `since` the log is followed from its end."""
     monkeypatch.setattr(settings, "BLOCK_MS", 10)
     end_three(queue)
     follower = queue.completions()
@@ -212,7 +206,6 @@ def test_completions_from_now_on_skip_what_was(queue: Queue, monkeypatch: pytest
 
 
 def test_completions_of_a_silent_queue_are_none(queue: Queue):
-    """An empty log is no error."""
     assert list(queue.completions("0", follow=False)) == []
     assert list(queue.completions(follow=False)) == []
 
@@ -237,7 +230,6 @@ def test_endings_that_were_trimmed_before_they_were_read_are_an_error(
 
 
 def test_an_ending_that_was_read_may_be_the_oldest_that_is_left(queue: Queue, lane: Lane):
-    """Everything after it is there."""
     end_three(queue)
     _, second, third = queue.completions("0", follow=False)
     lane.client.xtrim(keys.completed("req"), maxlen=2, approximate=False)
@@ -262,7 +254,6 @@ def test_a_place_that_a_failover_took_back_is_an_error(queue: Queue, lane: Lane,
 
 
 def test_a_log_that_is_gone_is_an_error_to_its_reader(queue: Queue, lane: Lane):
-    """Not to one that begins with all that is kept."""
     end_three(queue)
     *_, last = queue.completions("0", follow=False)
     lane.client.delete(keys.completed("req"))
@@ -289,7 +280,6 @@ def test_completions_from_a_moment_on(queue: Queue, lane: Lane, monkeypatch: pyt
 
 
 def test_cancel_says_whether_the_request_has_ended(queue: Queue, lane: Lane):
-    """False while a slice is held; True after, however often; logged once."""
     queue.submit_request(numbered(5), id="r1")
     held = take_slice(queue.driver)
     assert held is not None
@@ -301,7 +291,6 @@ def test_cancel_says_whether_the_request_has_ended(queue: Queue, lane: Lane):
 
 
 def test_cancel_of_another_queues_request_is_logged_where_it_belongs(queue: Queue, lane: Lane):
-    """The request knows its queue; the caller need not."""
     other = type(queue)(queue.driver, "other")
     other.submit_request([b"a"], id="r1")
     assert queue.request("r1").cancel() is True
@@ -310,7 +299,6 @@ def test_cancel_of_another_queues_request_is_logged_where_it_belongs(queue: Queu
 
 
 def test_progress_counts_what_is_held_done_and_left(queue: Queue):
-    """At each moment."""
     queue.submit_request(numbered(5), id="r1", limit=2, priority=8)
     held = take_slice(queue.driver, count=2)
     assert held is not None
@@ -327,7 +315,6 @@ def test_progress_counts_what_is_held_done_and_left(queue: Queue):
 
 
 def test_holders_names_who_works_on_it(queue: Queue):
-    """Worker, permit, fence, and how many it owes."""
     queue.submit_request(numbered(5), id="r1", limit=2)
     held = take_slice(queue.driver, count=2)
     assert held is not None
@@ -336,7 +323,6 @@ def test_holders_names_who_works_on_it(queue: Queue):
 
 
 def test_status_counts_tokens_requests_and_endings(queue: Queue):
-    """One look at a queue."""
     end_three(queue)
     queue.submit_request(numbered(5), id="r4", priority=2)
     status = queue.status()
@@ -360,7 +346,6 @@ def test_names_that_can_not_be_part_of_a_key_are_refused(queue: Queue, name: Any
 def test_progress_reads_no_number_where_there_are_words(
     driver: SyncDriver, lane: Lane, reason: str
 ):
-    """A reason may look like anything."""
     lane.start(1)
     lane.cancel(reason)
     assert driver.run(request_state.progress("r1")).reason == reason

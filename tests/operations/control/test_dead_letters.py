@@ -97,7 +97,6 @@ def answers(request: Request) -> dict[int, tuple[str, bytes | None]]:
 
 
 def test_the_dead_come_with_all_that_is_known(queue: Queue, driver: SyncDriver):
-    """In the order in which they died; the same after the end."""
     request, held = running(queue)
     (one,) = request.dead()
     assert (one.index, one.attempt, one.reason, one.error) == (0, 1, "rejected", "bad port")
@@ -107,7 +106,7 @@ def test_the_dead_come_with_all_that_is_known(queue: Queue, driver: SyncDriver):
 
 
 def test_the_dead_are_read_in_pages(queue: Queue, monkeypatch: pytest.MonkeyPatch):
-    """Their bodies are never in memory all at once."""
+    """Their bodies must never be in memory together."""
     sizes = []
     read = dead_module.read_dead
 
@@ -123,7 +122,6 @@ def test_the_dead_are_read_in_pages(queue: Queue, monkeypatch: pytest.MonkeyPatc
 
 
 def test_failures_alike_are_one_group(queue: Queue, driver: SyncDriver):
-    """The most frequent first, each with examples and where it failed."""
     queue.submit_request(numbered(20), id="r1", limit=1)
     queue.submit_request(["x"], id="r2")
     texts = [RAISED.format(file="port", error=f"ValueError: bad port {i}") for i in range(2)]
@@ -145,7 +143,6 @@ def test_failures_alike_are_one_group(queue: Queue, driver: SyncDriver):
 def test_a_queue_tells_which_of_its_requests_have_dead_ones(
     queue: Queue, driver: SyncDriver, lane: Lane
 ):
-    """Unfinished ones first; not those of another queue, nor those whose dead are gone."""
     for name in ("old", "dropped", "fine"):
         queue.submit_request(["a", "b"], id=name)
         work_badly(driver, (lambda _: False) if name == "fine" else (lambda _: True))
@@ -166,7 +163,6 @@ def test_a_queue_tells_which_of_its_requests_have_dead_ones(
 def test_a_long_log_is_looked_at_from_its_newest_end(
     queue: Queue, driver: SyncDriver, lane: Lane, monkeypatch: pytest.MonkeyPatch
 ):
-    """What is left out is counted."""
     monkeypatch.setattr(dead_module, "PAGE", 2)
     monkeypatch.setattr(dead_module, "_LOOK_AT", 4)
     for number in range(7):
@@ -180,7 +176,6 @@ def test_a_long_log_is_looked_at_from_its_newest_end(
 
 @pytest.mark.parametrize("what", ["dead", "requeue_dead", "drop_dead"])
 def test_a_missing_request_is_not_found(queue: Queue, lane: Lane, what: str):
-    """Nothing is written."""
     ask = getattr(queue.request("r1"), what)
     with pytest.raises(RequestNotFound, match="no request r1"):
         list(ask())
@@ -191,7 +186,6 @@ def test_a_missing_request_is_not_found(queue: Queue, lane: Lane, what: str):
 
 
 def test_only_those_named_are_dropped(queue: Queue, lane: Lane):
-    """By index, by fingerprint, all; the counts stay."""
     request = ended(queue, numbered(5))
     assert request.drop_dead(indexes=[1, 3]) == 2
     assert [one.index for one in request.dead()] == [0, 2, 4]
@@ -205,7 +199,6 @@ def test_only_those_named_are_dropped(queue: Queue, lane: Lane):
 
 
 def test_what_is_not_among_the_dead_is_named_before_anything_happens(queue: Queue, lane: Lane):
-    """Indexes and fingerprints."""
     request = ended(queue)
     before = lane.dump()
     for call in (request.drop_dead, request.requeue_dead):
@@ -217,7 +210,6 @@ def test_what_is_not_among_the_dead_is_named_before_anything_happens(queue: Queu
 
 
 def test_of_many_that_are_missing_some_are_named(queue: Queue):
-    """Five, and how many more."""
     request = ended(queue)
     with pytest.raises(DeadNotFound, match=r"with index 3, 4, 5, 6, 7 and 1,992 more: it was"):
         request.requeue_dead(indexes=range(2000))
@@ -237,13 +229,11 @@ def test_of_many_that_are_missing_some_are_named(queue: Queue):
     ],
 )
 def test_a_choice_that_cannot_be_is_refused(queue: Queue, named: dict[str, Any]):
-    """Before Redis is asked."""
     with pytest.raises(InvalidArgument):
         queue.request("r1").requeue_dead(**named)
 
 
 def test_many_ids_are_kept_small():
-    """Sixteen bytes each, and they come back as they were."""
     chosen = Chosen()
     for number in range(10):
         chosen.add(b"1700000000000-%d" % number)
@@ -255,7 +245,6 @@ def test_many_ids_are_kept_small():
 
 
 def test_before_the_end_it_runs_in_its_own_request(queue: Queue, driver: SyncDriver, lane: Lane):
-    """One outcome each, and the counts are right."""
     request, held = running(queue)
     assert request.requeue_dead() is request
     reply = driver.run(once(leases.complete(held, [], [], [], keep=False)))
@@ -270,7 +259,6 @@ def test_before_the_end_it_runs_in_its_own_request(queue: Queue, driver: SyncDri
 
 
 def test_its_tokens_are_dispatched(queue: Queue, driver: SyncDriver):
-    """Though nothing else of the request waits."""
     request = queue.submit_request(["a", "b"], id="r1", limit=2)
     one, two = take_slice(driver), take_slice(driver)
     assert one is not None
@@ -286,7 +274,6 @@ def test_its_tokens_are_dispatched(queue: Queue, driver: SyncDriver):
 def test_a_thousand_and_more_take_several_calls(
     queue: Queue, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch
 ):
-    """Each is bounded."""
     monkeypatch.setattr(dead_module, "CALL", 10)
     request = queue.submit_request(numbered(36), id="r1", limit=2)
     one, two = take_slice(driver, count=34), take_slice(driver)
@@ -303,7 +290,6 @@ def test_a_thousand_and_more_take_several_calls(
 
 
 def test_a_request_that_is_being_cancelled_takes_nothing_back(queue: Queue, driver: SyncDriver):
-    """Later, after its end, a new one does."""
     request, held = running(queue)
     request.cancel()
     with pytest.raises(RequestEnded, match="when it has ended"):
@@ -314,7 +300,6 @@ def test_a_request_that_is_being_cancelled_takes_nothing_back(queue: Queue, driv
 
 
 def test_a_reader_sees_the_last_outcome_only(queue: Queue, driver: SyncDriver):
-    """One who began before the requeue and has it not handed out yet, too."""
     request = queue.submit_request(numbered(2), id="r1", limit=2)
     one, two = take_slice(driver), take_slice(driver)
     assert one is not None
@@ -333,7 +318,6 @@ def test_a_reader_sees_the_last_outcome_only(queue: Queue, driver: SyncDriver):
 
 
 def test_after_the_end_a_new_request_runs_them(queue: Queue, driver: SyncDriver):
-    """With the policy of its parent, which keeps their dead results."""
     options: dict[str, Any] = {
         "priority": 7, "limit": 9, "attempts": 2, "backoff_ms": (5, 6), "lease_ms": 7_000,
         "retain_ms": 7_200_000, "time_limit_ms": 900,
@@ -357,7 +341,6 @@ def test_after_the_end_a_new_request_runs_them(queue: Queue, driver: SyncDriver)
 
 
 def test_a_part_of_them_after_the_end(queue: Queue, driver: SyncDriver):
-    """The others stay dead; each choice is a request of its own."""
     request = ended(queue, numbered(4))
     one = request.requeue_dead(indexes=[2])
     (fingerprint,) = {found.fingerprint for found in request.dead()}
@@ -386,7 +369,6 @@ def test_cut_off_anywhere_a_repeat_goes_on(
     queue: Queue, driver: SyncDriver, lane: Lane, monkeypatch: pytest.MonkeyPatch, faulty: int,
     named: Iterable[int] | None,
 ):  # fmt: skip
-    """Every dead sub-request runs again, in one request; the answer is that of the first call."""
     monkeypatch.setattr(dead_module, "CALL", 2)
     bodies = [b"%d" % i + b"x" * (MIB // 2) for i in range(5)]
     request = ended(queue, bodies)
@@ -421,7 +403,6 @@ def cut_at_drop(driver: SyncDriver, choice: DeadChoice, drops: int) -> str:
 def test_cut_off_while_dropping_a_repeat_comes_to_the_same_request(
     queue: Queue, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch, kind: str, drops: int
 ):
-    """Also where some of those named are gone by then, or of a fingerprint all."""
     monkeypatch.setattr(dead_module, "CALL", 2)
     request = queue.submit_request(numbered(5), id="r1", limit=1)
     held = take_slice(driver)
@@ -461,7 +442,7 @@ def test_what_is_being_requeued_is_not_dropped(queue: Queue, driver: SyncDriver)
 def test_of_a_cancelled_request_the_rest_is_not_dropped(
     queue: Queue, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch
 ):
-    """Cut off while dropping, and cancelled by somebody: nobody would run what is still there."""
+    """Cut off while dropping, and then cancelled: no request would run what is still there."""
     monkeypatch.setattr(dead_module, "CALL", 1)
     request = ended(queue)
     choice = DeadChoice.of(indexes=range(3))
@@ -472,7 +453,6 @@ def test_of_a_cancelled_request_the_rest_is_not_dropped(
 
 
 def test_a_new_request_that_was_cancelled_is_not_taken_for_it(queue: Queue, driver: SyncDriver):
-    """Cut off before the dead ones are dropped, cancelled by somebody, and asked for again."""
     request = ended(queue)
     first = cut_at_drop(driver, DeadChoice(), 0)
     queue.request(first).cancel()
@@ -541,7 +521,6 @@ def test_a_choice_says_what_is_meant():
 
 
 def test_dropping_twice_is_once(queue: Queue, driver: SyncDriver):
-    """The second finds nothing."""
     ended(queue)
     assert [driver.run(drop_dead("r1")) for _ in range(2)] == [3, 0]
 
@@ -550,7 +529,6 @@ def test_dropping_twice_is_once(queue: Queue, driver: SyncDriver):
 
 
 def test_the_asyncio_face_does_the_same(redis_url: str, queue: Queue, driver: SyncDriver):
-    """Dead, requeue, drop."""
     ended(queue)
 
     async def body() -> str:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 def test_a_worker_without_a_late_beat_is_listed_with_the_age_of_it(
     queue: Queue, redis_client: redis.Redis
 ):
-    """A late one has an age only, and one whose record has expired is left out."""
     seconds, _ = redis_client.time()
     ages = {"w:1": 0, "w:2": 2 * settings.LATE_MS + 1_000, "w:3": settings.WORKER_TTL_MS + 1_000}
     redis_client.zadd(
@@ -46,7 +45,6 @@ def test_tokens_of_a_request_that_is_over_are_stale(queue: Queue):
 
 
 def test_tokens_of_a_paused_request_are_stale_until_it_goes_on(queue: Queue):
-    """Nothing of it starts meanwhile."""
     request = queue.submit_request([b"x"] * 4, limit=4)
     request.pause()
     assert queue.status()["lanes"] == {}
@@ -63,7 +61,6 @@ def test_tokens_in_a_lane_that_was_left_are_stale(queue: Queue):
 
 
 def test_foreign_words_in_a_lane_are_stale(queue: Queue, redis_client: redis.Redis):
-    """Whatever they are."""
     lane = keys.lane("req", 3)
     redis_client.rpush(lane, b"\xff", b"no token", b"#1.2", b"nobody#1.2")
     status = queue.status()
@@ -72,7 +69,6 @@ def test_foreign_words_in_a_lane_are_stale(queue: Queue, redis_client: redis.Red
 
 
 def test_stale_tokens_that_are_due_later_are_not_counted(queue: Queue, redis_client: redis.Redis):
-    """As those in the lanes."""
     redis_client.zadd(keys.delayed("req"), {"5|nobody#0.1": 9e12})
     status = queue.status()
     assert (status["delayed"], status["stale"]) == (0, 1)
@@ -110,7 +106,6 @@ def test_urgent_requests_come_first_however_many_others_there_are(
 
 
 def test_an_urgent_request_without_a_token_comes_first(queue: Queue):
-    """It is held, or paused."""
     queue.submit_many([[b"x"]] * 20, priority=7, limit=1)
     queue.submit_request([b"x"], id="held", priority=0)
     assert take_slice(queue.driver, count=1) is not None
@@ -120,6 +115,5 @@ def test_an_urgent_request_without_a_token_comes_first(queue: Queue):
 
 
 def test_a_request_that_has_ended_leaves_the_list_with_its_tokens_in_the_lane(queue: Queue):
-    """Its counts stay for its retention, but nothing of it is unfinished."""
     queue.submit_request([b"x"], id="over", priority=0).cancel("enough")
     assert queue.status()["requests"] == []

@@ -130,7 +130,6 @@ def others_of(lane: Lane) -> list[str]:
 def test_a_submission_that_was_cut_off_is_finished_by_any_other(
     queue: Queue, driver: SyncDriver, lane: Lane
 ):
-    """A part of the new request runs already; nothing of it runs again."""
     request = ended(queue, BIG)
     cut_before(driver, "append", 2)
     seen = work_off(driver)
@@ -147,7 +146,6 @@ def test_a_submission_that_was_cut_off_is_finished_by_any_other(
 def test_what_a_cancelled_request_settled_does_not_run_again(
     queue: Queue, driver: SyncDriver, lane: Lane, monkeypatch: pytest.MonkeyPatch
 ):
-    """Cut off half-way through the dropping, too; what it did not come to runs in another one."""
     monkeypatch.setattr(dead_module, "CALL", 2)
     request = ended(queue, numbered(7))
     cut_before(driver, "drop_dead", 2)
@@ -214,7 +212,6 @@ def twice(driver: SyncDriver, choice: DeadChoice) -> tuple[str, int]:
 def test_lost_replies_after_the_end_change_no_answer(
     queue: Queue, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch
 ):
-    """Nor does a repeat of the whole."""
     monkeypatch.setattr(dead_module, "CALL", 2)
     ended(queue, numbered(5))
     new_id, count = twice(driver, ALL)
@@ -224,7 +221,6 @@ def test_lost_replies_after_the_end_change_no_answer(
 
 
 def test_lost_replies_before_the_end_change_no_answer(queue: Queue, driver: SyncDriver):
-    """Though nothing is dead any more when the call comes again."""
     request, held = running(queue)
     assert twice(driver, ALL) == ("r1", 1)
     held.entries = held.entries[1:]
@@ -234,7 +230,6 @@ def test_lost_replies_before_the_end_change_no_answer(queue: Queue, driver: Sync
 
 
 def test_a_lost_reply_after_which_the_request_ended_is_found(queue: Queue, driver: SyncDriver):
-    """What was requeued has run by the time of the repeat."""
     request, held = running(queue)
     is_first = True
 

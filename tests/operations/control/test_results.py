@@ -70,7 +70,6 @@ def replay(window: InputOrder, entries: list[list[int]]) -> tuple[list[int], int
 
 @given(disorder(), st.integers(0, 12))
 def test_any_disorder_comes_out_in_order_exactly_once(entries: list[list[int]], most: int):
-    """Whatever the permutation, the chunking and the window; within the window's bound."""
     out, held = replay(InputOrder(most=most), entries)
     assert out == sorted(index for part in entries for index in part)
     assert held <= most + max(map(len, entries), default=0)
@@ -94,7 +93,6 @@ def test_a_result_told_twice_is_handed_out_once(entries: list[list[int]], most: 
 
 
 def test_what_comes_in_order_is_handed_out_at_once():
-    """Nothing is held back that need not be."""
     window = InputOrder(most=2)
     for index in range(9):
         window.add(b"1-0", [result(index)])
@@ -117,7 +115,6 @@ def shuffled(queue: Queue, count: int = 12, limit: int = 4) -> None:
 
 
 def test_results_come_in_input_order_when_they_are_done_in_another(queue: Queue):
-    """The default: line n of the output belongs to line n of the input."""
     shuffled(queue)
     found = list(queue.request("r1").results())
     assert [one.index for one in found] == list(range(12))
@@ -125,7 +122,6 @@ def test_results_come_in_input_order_when_they_are_done_in_another(queue: Queue)
 
 
 def test_results_come_in_the_order_they_were_done(queue: Queue):
-    """With order="done"; the last slice was done first."""
     shuffled(queue)
     found = [one.index for one in queue.request("r1").results("done")]
     assert sorted(found) == list(range(12))
@@ -151,7 +147,6 @@ def test_a_window_smaller_than_the_disorder_reads_again(
 
 
 def test_a_result_tells_all_that_is_known(queue: Queue):
-    """Index, status, attempt, body, worker, times."""
     queue.submit_request(["a"], id="r1")
     work_off(queue.driver)
     (found,) = queue.request("r1").results()
@@ -159,7 +154,6 @@ def test_a_result_tells_all_that_is_known(queue: Queue):
 
 
 def test_dead_and_cancelled_are_told_apart(queue: Queue):
-    """The dead are among the results with their error; the cancelled have none."""
     queue.submit_request(numbered(4), id="r1", limit=1)
     held = take_slice(queue.driver, count=2)
     assert held is not None
@@ -187,7 +181,6 @@ def test_a_result_of_none_is_none():
 
 
 def test_results_of_a_running_request_come_as_they_are_made(queue: Queue):
-    """The reader gets what is there, and goes on when there is more."""
     queue.submit_request(numbered(4), id="r1", limit=1)
     reader = queue.request("r1").results()
     found = []
@@ -202,7 +195,6 @@ def test_results_of_a_running_request_come_as_they_are_made(queue: Queue):
 
 @pytest.mark.parametrize("order", ["input", "done"])
 def test_many_pages_of_results_come_once_each(queue: Queue, order: str):
-    """More entries than a page of the reader has."""
     queue.submit_request(numbered(200), id="r1", limit=3)
     work_off(queue.driver, count=1)
     found = [one.index for one in queue.request("r1").results(order)]
@@ -211,7 +203,6 @@ def test_many_pages_of_results_come_once_each(queue: Queue, order: str):
 
 
 def test_results_of_an_empty_or_a_missing_request(queue: Queue):
-    """None at all, or RequestNotFound; an order that is none is refused."""
     queue.submit_request([], id="r1")
     assert list(queue.request("r1").results()) == []
     with pytest.raises(RequestNotFound, match="nobody"):
@@ -251,7 +242,6 @@ def test_an_ended_request_is_read_whole_however_short_the_timeout(queue: Queue):
 
 
 def test_a_window_of_the_default_size_holds_a_normal_disorder(queue: Queue, lane: Lane):
-    """No entry is read twice when the window is large enough."""
     lane.client.config_resetstat()
     shuffled(queue)
     list(queue.request("r1").results())
@@ -266,7 +256,6 @@ def test_a_window_of_the_default_size_holds_a_normal_disorder(queue: Queue, lane
 def test_results_that_vanish_while_they_are_read_are_an_error(
     queue: Queue, lane: Lane, order: str, part: str
 ):
-    """The results alone, or the whole request; the reader has a first page of them."""
     queue.submit_request(numbered(200), id="r1", limit=1)
     work_off(queue.driver, count=1)
     reader = queue.request("r1").results(order)
@@ -279,7 +268,6 @@ def test_results_that_vanish_while_they_are_read_are_an_error(
 @pytest.mark.parametrize("order", ["input", "done"])
 @pytest.mark.parametrize("lost", [0, 7, 11])
 def test_one_result_that_is_gone_is_an_error(queue: Queue, lane: Lane, order: str, lost: int):
-    """At the beginning, in the middle and at the end; the others are handed out before it."""
     queue.submit_request(numbered(12), id="r1", limit=1)
     work_off(queue.driver, count=1)
     entries = lane.client.xrange(keys.results("r1"))
@@ -306,7 +294,6 @@ def test_a_result_that_must_be_read_again_and_is_gone_is_an_error(
 
 
 def test_a_cancelled_sub_request_does_not_stand_for_a_lost_result(queue: Queue, lane: Lane):
-    """Four have no result, of which three were cancelled."""
     queue.submit_request(numbered(9), id="r1", limit=1)
     for _ in range(6):
         held = take_slice(queue.driver, count=1)
@@ -341,7 +328,6 @@ def test_an_outcome_that_was_requeued_does_not_stand_for_a_lost_result(queue: Qu
 
 
 def test_a_later_request_of_the_same_id_is_not_read_for_it(queue: Queue, lane: Lane):
-    """The reader began with another one."""
     queue.submit_request(numbered(4), id="r1", limit=1)
     held = take_slice(queue.driver, count=1)
     assert held is not None

@@ -81,7 +81,6 @@ def lane(lane: Lane) -> Lane:
 
 
 def test_a_healthy_server_has_nothing_to_be_repaired():
-    """Every check is ok, and says something."""
     checks = list(judge(Facts(HEALTHY, SETTINGS)))
     assert {check.severity for check in checks} == {"ok"}
     assert all(check.what and not check.remedy for check in checks)
@@ -102,7 +101,6 @@ def test_a_healthy_server_has_nothing_to_be_repaired():
     ],
 )
 def test_old_versions_and_holes_in_lua_are_named(version: str, state: str, remedy: str):
-    """With the first release of the same line, or the next, that has the hole repaired."""
     check = judged("version", redis_version=version)
     assert check.severity == state
     assert remedy in check.remedy
@@ -144,7 +142,6 @@ def test_valkey_has_versions_of_its_own(version: str, state: str):
 def test_settings_are_judged(
     name: str, info: dict[str, str], config: dict[str, str], state: str, words: str
 ):
-    """What is not well has a remedy."""
     check = judged(name, config, **info)
     assert check.severity == state
     assert words in check.what
@@ -166,7 +163,6 @@ def test_settings_nobody_may_read_are_said_to_be_so(aof: str):
     [("ok 16384", "ok"), ("fail 16384", "bad"), ("ok 16000", "warn"), ("fail 0", "bad")],
 )
 def test_a_cluster_is_judged(said: str, state: str):
-    """By its state and the slots that are served."""
     word, slots = said.split()
     cluster = {"cluster_state": word, "cluster_slots_ok": slots}
     check = list(judge(Facts(HEALTHY, SETTINGS, cluster)))[-1]
@@ -174,7 +170,6 @@ def test_a_cluster_is_judged(said: str, state: str):
 
 
 def test_info_is_read_as_it_is_sent():
-    """Sections and colons in values are no trouble."""
     assert read_info(b"# Server\r\nos:a:b\r\n\r\nempty:\r\n") == {"os": "a:b", "empty": ""}
 
 
@@ -182,14 +177,12 @@ def test_info_is_read_as_it_is_sent():
 
 
 def test_an_idle_queue_on_a_real_server(driver: SyncDriver):
-    """Nothing is bad; nothing is written."""
     checks = examined(driver)
     assert "bad" not in {check.severity for check in checks.values()}
     assert {"version", "eviction", "clock", "latency", "scripts", "workers"} <= set(checks)
 
 
 def test_it_only_reads(lane: Lane, driver: SyncDriver):
-    """Also where there is much to be repaired."""
     lane.later(-HOUR)
     lane.take(lane.start(3)[0])
     lane.client.zadd(ACTIVE, {"r1": 1, "gone": 1})
@@ -221,14 +214,12 @@ def limited(driver: SyncDriver, redis_client: redis.Redis) -> Iterator[SyncDrive
 
 
 def test_what_is_refused_is_said_and_the_rest_is_checked(limited: SyncDriver):
-    """INFO, CONFIG and SCRIPT are not for everybody."""
     checks = examined(limited)
     assert "INFO is refused" in checks["version"].what
     assert checks["workers"].severity == "ok"
 
 
 def test_a_queue_that_cannot_be_read_is_bad(lane: Lane, driver: SyncDriver):
-    """Its keys have other types; the server is judged all the same."""
     lane.client.set(ACTIVE, "text")
     checks = examined(driver)
     assert (checks["queue"].severity, "eviction" in checks) == ("bad", True)
@@ -276,7 +267,6 @@ FINE = (1_000_000, "7.2.11")
 
 
 def test_what_is_true_of_all_nodes_is_said_once():
-    """And what differs names the nodes."""
     checks = ask({("a", 1): FINE, ("b", 2): FINE, ("c", 3): (1_000_000, "7.2.10")})
     versions = [check for check in checks if check.check == "version"]
     assert [(check.severity, check.what.partition(": ")[0]) for check in versions] == [
@@ -287,7 +277,6 @@ def test_what_is_true_of_all_nodes_is_said_once():
 
 
 def test_a_primary_that_does_not_answer_is_bad_and_the_others_are_judged():
-    """Only when none answers there is nothing to say."""
     away = RedisUnreachable("Redis at b:2 does not answer")
     checks = ask({("a", 1): FINE, ("b", 2): away})
     assert [check.check for check in checks if check.severity == "bad"] == ["servers"]
@@ -296,7 +285,6 @@ def test_a_primary_that_does_not_answer_is_bad_and_the_others_are_judged():
 
 
 def test_a_server_that_refuses_time_and_ping_is_judged_all_the_same():
-    """Each is said to be not readable."""
     checks = {check.check: check for check in ask({None: (0, "7.2.11")})}
     for name in ("clock", "latency"):
         assert (checks[name].severity, "not readable" in checks[name].what) == ("warn", True)
@@ -308,7 +296,6 @@ def test_a_server_that_refuses_time_and_ping_is_judged_all_the_same():
     ("theirs", "words"), [(1_000_000, ""), (1_060_000, "ahead of"), (940_000, "behind")]
 )
 def test_clocks_are_compared(theirs: int, words: str):
-    """A minute is told, with its direction."""
     (check,) = [check for check in ask({None: (theirs, "7.2.11")}) if check.check == "clock"]
     assert check.severity == ("warn" if words else "ok")
     assert words in check.what
@@ -325,7 +312,6 @@ def test_round_trips_are_measured(seconds: float, state: str):
 
 
 def test_work_without_workers_is_bad(lane: Lane, driver: SyncDriver):
-    """And it says how to start one for this very queue."""
     Queue(driver, "slow").submit_request([b"x"])
     check = examined(driver, "slow")["workers"]
     assert (check.severity, "--queue slow" in check.remedy) == ("bad", True)
@@ -335,14 +321,12 @@ def test_work_without_workers_is_bad(lane: Lane, driver: SyncDriver):
 
 @pytest.mark.parametrize(("silent_ms", "state"), [(0, "ok"), (MINUTE, "warn")])
 def test_late_workers_are_named(lane: Lane, driver: SyncDriver, silent_ms: int, state: str):
-    """The others are counted."""
     lane.client.zadd(WORKERS, {"w:1": lane.now, "w:2": lane.now - silent_ms})
     check = examined(driver)["workers"]
     assert (check.severity, "w:2" in check.what) == (state, state == "warn")
 
 
 def test_workers_that_are_gone_are_removed_by_a_repair(lane: Lane, driver: SyncDriver):
-    """Any worker that runs would do that."""
     lane.client.zadd(WORKERS, {"w:1": lane.now, "w:2": 1})
     finding = examined(driver)["late"]
     assert (finding.severity, finding.is_left) == ("note", False)
@@ -353,7 +337,6 @@ def test_workers_that_are_gone_are_removed_by_a_repair(lane: Lane, driver: SyncD
 
 
 def test_a_request_that_no_leader_looks_after_is_reported(lane: Lane, driver: SyncDriver):
-    """It was due three minutes ago."""
     lane.later(-3 * MINUTE)
     lane.take(lane.start(3)[0])
     lane.client.zadd(ACTIVE, {"r1": lane.now - 5000})
@@ -363,7 +346,6 @@ def test_a_request_that_no_leader_looks_after_is_reported(lane: Lane, driver: Sy
 
 
 def test_delayed_tokens_that_nobody_promotes_are_told(lane: Lane, driver: SyncDriver):
-    """Any worker would."""
     lane.client.zadd(DELAYED, {"5|r1#0.1": lane.now - MINUTE})
     assert examined(driver)["upkeep"].severity == "warn"
     lane.client.delete(DELAYED)
@@ -381,7 +363,6 @@ def test_those_of_the_shards_are_told_too(lane: Lane, driver: SyncDriver, shard:
 
 @pytest.mark.parametrize(("ago", "is_told"), [(MINUTE, False), (HOUR // 2, True)])
 def test_a_request_left_open_is_told(lane: Lane, driver: SyncDriver, ago: int, is_told: bool):
-    """Its producer may have died; it has an hour."""
     lane.later(-ago)
     lane.start(1, open_ms=HOUR)
     lane.client.zadd(ACTIVE, {"r1": server_ms(lane.client)})
@@ -390,7 +371,6 @@ def test_a_request_left_open_is_told(lane: Lane, driver: SyncDriver, ago: int, i
 
 @pytest.mark.parametrize("is_held", [True, False])
 def test_requests_of_which_nothing_is_done_are_told(lane: Lane, driver: SyncDriver, is_held: bool):
-    """Held ones may hang; the others wait behind more urgent ones."""
     lane.later(-HOUR)
     (token,) = lane.start(2, limit=1, lease_ms=24 * HOUR)
     if is_held:
@@ -405,7 +385,6 @@ def test_requests_of_which_nothing_is_done_are_told(lane: Lane, driver: SyncDriv
 
 
 def test_lost_requests_are_told(lane: Lane, driver: SyncDriver):
-    """From the completion log."""
     lane.client.xadd(keys.completed("req"), {"id": "r9", "state": "lost"})
     lane.client.xadd(keys.completed("req"), {"id": "r8", "state": "done"})
     check = examined(driver)["endings"]
@@ -413,7 +392,6 @@ def test_lost_requests_are_told(lane: Lane, driver: SyncDriver):
 
 
 def test_a_request_that_cannot_be_read_is_bad(lane: Lane, driver: SyncDriver):
-    """The others are looked at."""
     lane.client.set("req:{r9}", "text")
     lane.client.zadd(ACTIVE, {"r9": lane.now - 2 * MINUTE})
     checks = examined(driver)

@@ -54,12 +54,12 @@ def walk(driver: SyncDriver, *, repair: bool = False, **given: Any) -> list[Find
 
 
 def told(found: list[Finding]) -> list[tuple[str, str]]:
-    """What was found of which request, without what is harmless."""
+    """What is bad: each check and its subject."""
     return [(one.check, one.subject) for one in found if one.severity == BAD]
 
 
 def is_found_and_fixed(driver: SyncDriver, *expected: tuple[str, str]) -> None:
-    """It is found and only told; then it is found and repaired; then it is not there any more."""
+    """It is found twice, then found and repaired, and then not found any more."""
     for _ in range(2):
         found = walk(driver)
         assert told(found) == [*expected]
@@ -77,7 +77,7 @@ def submitted(driver: SyncDriver, *ids: str, count: int = 3) -> None:
 
 
 def announced(lane: Lane) -> Lane:
-    """It stands in `active`, as if somebody had looked at it a moment ago."""
+    """It stands in `active`, as if it had been looked at a moment ago."""
     lane.client.zadd(ACTIVE, {lane.id: server_ms(lane.client) + 5000.5})
     return lane
 
@@ -98,12 +98,10 @@ def finished(lane: Lane) -> Lane:
 
 
 def test_an_empty_redis_has_nothing_to_find(driver: SyncDriver):
-    """And the walk comes to an end."""
     assert walk(driver) == []
 
 
 def test_whole_requests_are_not_complained_about(lane: Lane, driver: SyncDriver):
-    """Waiting, held, retried, open, ended, cancelled, and those of another queue."""
     queued(lane)
     submitted(driver, "held", "ended", "cancelled", count=2)
     held = take_slice(driver)
@@ -117,7 +115,6 @@ def test_whole_requests_are_not_complained_about(lane: Lane, driver: SyncDriver)
 
 
 def test_workers_that_go_on_meanwhile_are_not_found_fault_with(driver: SyncDriver):
-    """One slice is taken or settled between any two steps of the walk."""
     submitted(driver, *(f"r{i}" for i in range(8)), count=4)
     held: list[Any] = []
 
@@ -141,7 +138,6 @@ def test_workers_that_go_on_meanwhile_are_not_found_fault_with(driver: SyncDrive
 
 
 def test_a_wiped_dispatch_slot_is_rebuilt(lane: Lane, driver: SyncDriver):
-    """Requests go on, and those that had ended are in the log again."""
     queued(lane)
     other = Lane(driver, lane.client, request_id="r2")
     other.now = lane.now
@@ -159,7 +155,6 @@ def test_a_wiped_dispatch_slot_is_rebuilt(lane: Lane, driver: SyncDriver):
 
 
 def test_a_request_nobody_looks_after_is_put_into_active(lane: Lane, driver: SyncDriver):
-    """As one that exists and is due now."""
     queued(lane)
     lane.client.delete(ACTIVE)
     is_found_and_fixed(driver, ("forgotten", "r1"))
@@ -197,7 +192,6 @@ def test_an_unlogged_ending_is_logged_once(lane: Lane, driver: SyncDriver):
 
 @pytest.mark.parametrize("mark", ["", ".5"])
 def test_an_entry_without_a_request_is_dropped(lane: Lane, driver: SyncDriver, mark: str):
-    """One that was seen to exist is lost, and that is logged."""
     lane.client.zadd(ACTIVE, {"r1": f"{lane.now}{mark}"})
     is_found_and_fixed(driver, ("no request", "r1"))
     endings = driver.run(read_completions("req", "0", 0))
@@ -205,14 +199,12 @@ def test_an_entry_without_a_request_is_dropped(lane: Lane, driver: SyncDriver, m
 
 
 def test_an_intent_of_a_moment_ago_is_none_of_its_business(lane: Lane, driver: SyncDriver):
-    """Its producer is at work."""
     lane.client.zadd(ACTIVE, {"r1": server_ms(lane.client)})
     assert told(walk(driver, repair=True)) == []
     assert lane.client.zcard(ACTIVE) == 1
 
 
 def test_an_entry_of_an_ended_or_foreign_request_is_dropped(lane: Lane, driver: SyncDriver):
-    """The ending was logged before: the log keeps one entry."""
     finished(lane)
     walk(driver, repair=True)
     Lane(driver, lane.client, request_id="r2", queue="other").start(1)
@@ -223,7 +215,6 @@ def test_an_entry_of_an_ended_or_foreign_request_is_dropped(lane: Lane, driver: 
 
 
 def test_what_nothing_of_ours_wrote_is_taken_out(lane: Lane, driver: SyncDriver):
-    """A name that is none, and a member that would stop the promoter."""
     lane.client.zadd(ACTIVE, {b"a b": 5, b"\xff": 5})
     lane.client.zadd(DELAYED, {b"garbage": 5, b"500|r1#0.1": 5})
     found = walk(driver, repair=True)
@@ -251,7 +242,6 @@ def test_stale_tokens_are_only_counted(lane: Lane, driver: SyncDriver):
 
 
 def test_lost_tokens_are_minted_again(lane: Lane, driver: SyncDriver):
-    """One of three: the others stay what they are."""
     queued(lane)
     lane.client.rpop(HOME)
     is_found_and_fixed(driver, ("lost tokens", "r1"))
@@ -273,7 +263,6 @@ def test_a_token_in_a_workers_hands_is_not_lost(lane: Lane, driver: SyncDriver):
 
 
 def test_expired_leases_are_taken_back(lane: Lane, driver: SyncDriver):
-    """Those that expired long ago: nobody leads."""
     lane.take(lane.start(1)[0])
     announced(lane)
     is_found_and_fixed(driver, ("overdue", "r1"))
@@ -281,7 +270,6 @@ def test_expired_leases_are_taken_back(lane: Lane, driver: SyncDriver):
 
 
 def test_a_request_without_a_queued_permit_gets_one(lane: Lane, driver: SyncDriver):
-    """What the invariants say is told, and minting remedies it."""
     lane.start(1)
     announced(lane)
     lane.client.hset(keys.permits("r1"), "0", "p:")
@@ -305,7 +293,6 @@ def test_a_request_past_its_deadline_is_sound(lane: Lane, driver: SyncDriver):
 
 
 def test_what_cannot_be_repaired_is_left_to_a_person(lane: Lane, driver: SyncDriver):
-    """A count of what is left that is wrong: the walk reports it, and goes on."""
     queued(lane, 20)
     lane.client.incr("counter:{r1}")
     for repair in (False, True):
@@ -315,7 +302,6 @@ def test_what_cannot_be_repaired_is_left_to_a_person(lane: Lane, driver: SyncDri
 
 
 def test_what_outlived_the_end_goes(lane: Lane, driver: SyncDriver):
-    """A working key that is there again, and a tombstone that would stay for ever."""
     finished(lane)
     walk(driver, repair=True)
     lane.client.set("counter:{r1}", 1)
@@ -326,7 +312,6 @@ def test_what_outlived_the_end_goes(lane: Lane, driver: SyncDriver):
 
 
 def test_keys_without_a_request_expire_in_a_day(lane: Lane, driver: SyncDriver):
-    """Nothing is deleted."""
     held = lane.take(lane.start(3)[0])
     lane.complete(held, held.ids[:1], keep=True)
     lane.client.delete("req:{r1}")
@@ -338,7 +323,6 @@ def test_keys_without_a_request_expire_in_a_day(lane: Lane, driver: SyncDriver):
 
 @pytest.mark.parametrize("part", ["sub", "tok", "out"])
 def test_one_key_alone_is_known_by_what_it_holds(lane: Lane, driver: SyncDriver, part: str):
-    """Whichever of them is left."""
     held = lane.take(lane.start(3)[0])
     lane.complete(held, held.ids[:1], keep=True)
     for key in set(lane.client.scan_iter()):
@@ -348,7 +332,6 @@ def test_one_key_alone_is_known_by_what_it_holds(lane: Lane, driver: SyncDriver,
 
 
 def test_another_programs_keys_are_told_of_and_left_alone(lane: Lane, driver: SyncDriver):
-    """They are named like ours."""
     client = lane.client
     client.set("counter:{theirs}", 1)
     client.hset("tok:{theirs}", "a", "b")
@@ -364,7 +347,6 @@ def test_another_programs_keys_are_told_of_and_left_alone(lane: Lane, driver: Sy
 
 
 def test_other_queues_requests_are_left_alone(lane: Lane, driver: SyncDriver):
-    """Not even looked at, however broken."""
     other = Lane(driver, lane.client, queue="other")
     other.start(1)
     other.change("queued", 7)
@@ -376,7 +358,6 @@ def test_other_queues_requests_are_left_alone(lane: Lane, driver: SyncDriver):
 def test_a_request_that_cannot_be_read_is_told_and_the_others_are_repaired(
     lane: Lane, driver: SyncDriver
 ):
-    """One of its keys has another type."""
     submitted(driver, "r1", "r2", "r3")
     lane.client.delete(ACTIVE)
     lane.client.set("tok:{r2}", "text")
@@ -390,7 +371,7 @@ def test_a_request_that_cannot_be_read_is_told_and_the_others_are_repaired(
 
 
 def test_a_full_redis_is_repaired(lane: Lane, driver: SyncDriver):
-    """A request that nobody looks after could never be drained."""
+    """A request that is not in `active` could never be drained."""
     queued(lane)
     lane.client.delete(ACTIVE)
     lane.client.config_set("maxmemory", 1)
@@ -416,7 +397,6 @@ def test_a_refusal_is_told_with_the_finding(lane: Lane, driver: SyncDriver):
 
 
 def test_it_goes_page_by_page(lane: Lane, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch):
-    """Each page takes a bounded number of steps, and nobody is told twice."""
     monkeypatch.setattr(walking, "PAGE", 20)
     monkeypatch.setattr(dispatch_checks, "_PAGE", 20)
     names = {f"r{i}" for i in range(60)}
@@ -444,7 +424,7 @@ def test_it_goes_page_by_page(lane: Lane, driver: SyncDriver, monkeypatch: pytes
 
 
 def test_the_hourly_walk_only_rebuilds(lane: Lane, driver: SyncDriver):
-    """What nobody looks after is put back; lost tokens and leases are found by who looks then."""
+    """Lost tokens and leases are found by the look that follows."""
     lane.take(lane.start(3)[0])
     other = Lane(driver, lane.client, request_id="r2")
     other.now = lane.now
@@ -464,12 +444,10 @@ def test_the_hourly_walk_only_rebuilds(lane: Lane, driver: SyncDriver):
 
 
 def test_an_idle_hourly_walk_asks_for_keys_only(driver: SyncDriver):
-    """Nothing else."""
     assert watch(driver, Walk("req", thorough=False).page())[1] == ["Nodes", "SCAN"]
 
 
 def test_a_primary_that_fails_over_is_walked_under_its_new_name():
-    """And the ones that were walked are not walked again."""
     made = Walk("req", thorough=False)
 
     def page(*replies: Any) -> list[Any]:
@@ -497,13 +475,11 @@ def test_a_primary_that_fails_over_is_walked_under_its_new_name():
 
 
 def test_a_request_of_an_hour_in_submission_is_whole(lane: Lane, driver: SyncDriver):
-    """Open, between two chunks."""
     queued(lane, open_ms=HOUR)
     assert told(walk(driver)) == []
 
 
 def test_what_a_sink_keeps_is_given_an_end(driver: SyncDriver, lane: Lane):
-    """All of it has one, so a person took it away; whether its request is there or not."""
     lane.client.hset(keys.area("gone", "t", "0:1"), "rows", 1)
     lane.client.sadd(keys.unique_ids("gone"), "i1")
     lane.client.hset(keys.transaction("r1", "t"), "state", "pinned")

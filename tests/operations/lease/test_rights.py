@@ -51,7 +51,6 @@ def wanted_of(client: Any) -> list[str]:
 
 
 def test_every_user_of_the_tests_may_work(driver: SyncDriver, redis_client: redis.Redis):
-    """On whatever they run; and nothing is left of it."""
     driver.run(rights.check_rights("req", "w:1"))
     assert dump(redis_client) == {}
 
@@ -66,7 +65,6 @@ def test_a_worker_may_work_by_its_role_alone(weak: SyncDriver, redis_client: red
 @ON_SINGLE
 @pytest.mark.any_command
 def test_each_command_that_is_missing_is_named(weak: SyncDriver, redis_client: redis.Redis):
-    """Also those of two words; and nothing is written."""
     for name in wanted_of(redis_client):
         rules = [f"+{one}" for one in wanted_of(redis_client) if one != name]
         redis_client.execute_command("ACL", "SETUSER", "weak", "-@all", "+info", "+evalsha", *rules)
@@ -149,7 +147,6 @@ def test_a_command_that_was_renamed_is_named():
 @ON_SINGLE
 @pytest.mark.any_command
 def test_a_worker_without_a_right_does_not_begin(weak: SyncDriver, redis_client: redis.Redis):
-    """It is not in the registry, and the request waits for one that may work."""
     with Queue.from_url(weak.url.replace("weak:word@", "")) as queue:
         request = queue.submit_request([b"x"])
     rule(redis_client, "+eval", "-copy")

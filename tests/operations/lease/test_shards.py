@@ -69,7 +69,6 @@ def test_no_queue_can_have_the_name_of_a_shard(name: str):
 
 
 def test_requests_of_one_permit_spread():
-    """Each begins with another shard, always the same one."""
     spread = Shards((3, 4, 9))
     first = [spread.turned(f"r{i}") for i in range(300)]
     assert {text.split(",")[0] for text in first} == {"3", "4", "9"}
@@ -78,7 +77,6 @@ def test_requests_of_one_permit_spread():
 
 
 def test_shards_are_chosen_on_different_nodes():
-    """As many as there are, the same number of shards on each."""
     homes = {keys.delayed("req", n): n % 3 for n in range(1, 256)}
     for count, most in ((3, 1), (4, 2), (6, 2), (16, 6)):
         chosen = shards.choose("req", count, homes.__getitem__).numbers
@@ -89,7 +87,6 @@ def test_shards_are_chosen_on_different_nodes():
 
 @pytest.mark.parametrize("count", [-1, 17, 1.5, True, "3"])
 def test_a_number_of_shards_that_is_none_is_refused(queue: Queue, count: Any):
-    """Before anything is written."""
     with pytest.raises(InvalidArgument, match="shards are not possible"):
         queue.set_shards(count)
 
@@ -100,7 +97,6 @@ def test_a_number_of_shards_that_is_none_is_refused(queue: Queue, count: Any):
 def test_what_is_submitted_goes_to_the_shards(
     queue: Queue, driver: SyncDriver, redis_client: redis.Redis
 ):
-    """Permit after permit to the next one; none to the queue's own lanes."""
     spread_over(driver, 3, 4)
     queue.submit_request([b"x"] * 6, id="r1", limit=6)
     assert [len(tokens_of(redis_client, shard)) for shard in (0, 3, 4)] == [0, 3, 3]
@@ -108,7 +104,6 @@ def test_what_is_submitted_goes_to_the_shards(
 
 
 def test_submit_many_spreads_singles(queue: Queue, driver: SyncDriver, redis_client: redis.Redis):
-    """Requests of one permit go to all shards."""
     spread_over(driver, 3, 4)
     queue.submit_many([[b"x"]] * 40)
     counts = [len(tokens_of(redis_client, shard)) for shard in (0, 3, 4)]
@@ -121,7 +116,6 @@ def test_submit_many_spreads_singles(queue: Queue, driver: SyncDriver, redis_cli
 def test_a_status_counts_the_tokens_of_all_shards(
     queue: Queue, driver: SyncDriver, redis_client: redis.Redis
 ):
-    """By priority, wherever they are."""
     queue.submit_request([b"x"] * 2, limit=2, priority=7)
     spread_over(driver, 3, 4)
     queue.submit_request([b"x"] * 4, limit=4, priority=7)
@@ -131,7 +125,6 @@ def test_a_status_counts_the_tokens_of_all_shards(
 
 
 def test_delayed_tokens_are_promoted_in_every_shard(driver: SyncDriver, redis_client: redis.Redis):
-    """To the lanes of their own slot."""
     for shard in (0, 3, 4):
         redis_client.zadd(keys.delayed("req", shard), {"9|r1#0.1": 1})
     assert driver.run(registry.promote("req", (0, 3, 4))) == 3
@@ -156,7 +149,6 @@ def test_a_token_lost_from_a_shard_is_minted_there_again(
 
 
 def test_a_walk_looks_into_every_shard(queue: Queue, driver: SyncDriver, redis_client: redis.Redis):
-    """What is stale there is told of."""
     spread_over(driver, 3, 4)
     redis_client.lpush(keys.lane("req", 405), "gone#0.1")
     redis_client.zadd(keys.delayed("req", 3), {"what": 1})
@@ -215,7 +207,6 @@ def test_an_announced_request_keeps_a_left_shard(
 def test_what_is_stale_in_a_shard_goes_with_it(
     queue: Queue, driver: SyncDriver, redis_client: redis.Redis
 ):
-    """Nobody would ever pop it."""
     spread_over(driver, 3, 4)
     queue.submit_request([b"x"] * 4, id="r1", limit=4)
     spread_over(driver, 4)
@@ -264,7 +255,6 @@ def long_queued(client: Any) -> dict[Any, Any]:
 def test_a_damaged_request_does_not_keep_a_left_shard(
     queue: Queue, driver: SyncDriver, redis_client: redis.Redis
 ):
-    """Nor the others from their move."""
     for name in ("bad", "good"):
         queue.submit_request([b"x"] * 2, id=name, limit=2)
     redis_client.hset(keys.request_hash("bad"), "counts", "many")
@@ -326,7 +316,6 @@ def test_what_is_no_shard_of_ours_is_passed_over():
 def test_a_shard_that_fails_does_not_keep_the_others_from_their_promotion(
     driver: SyncDriver, redis_client: redis.Redis
 ):
-    """What it said is raised in the end."""
     redis_client.set(keys.delayed("req", 3), "text")
     redis_client.zadd(keys.delayed("req", 4), {"9|r1#0.1": 1})
     with pytest.raises(RedisUnfit, match="WRONGTYPE"):

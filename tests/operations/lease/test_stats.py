@@ -19,7 +19,6 @@ def send(driver: SyncDriver, priority: int, waited: dict, ran: dict, **counts: i
 
 
 def test_what_was_measured_comes_back_by_priority_and_in_all(driver: SyncDriver):
-    """Counts, sums and maxima exactly."""
     send(driver, 5, {100: 3}, {20: 2, 30: 1}, failed=1)
     send(driver, 0, {1: 1}, {5000: 1}, timeouts=2)
     send(driver, 5, {200: 1}, {10: 1})
@@ -36,7 +35,6 @@ def test_what_was_measured_comes_back_by_priority_and_in_all(driver: SyncDriver)
 
 
 def test_of_an_unused_queue_there_are_no_statistics(driver: SyncDriver):
-    """Nor after they were forgotten."""
     assert driver.run(read_stats("req")) == {}
     send(driver, 5, {1: 1}, {1: 1})
     driver.run(forget_stats("req"))
@@ -44,12 +42,10 @@ def test_of_an_unused_queue_there_are_no_statistics(driver: SyncDriver):
 
 
 def test_nothing_measured_is_nothing_sent():
-    """An idle process calls nobody."""
     assert tally("req", 5, {}, {}, {"failed": 0}) == []
 
 
 def test_any_number_of_values_fits_into_bounded_calls(driver: SyncDriver):
-    """Buckets, not values, are sent."""
     values = {1 << i: 1 for i in range(60)} | {3 << i: 1 for i in range(60)}
     assert send(driver, 5, values, values) == 1
     assert driver.run(read_stats("req"))[5].ran.count == len(values)

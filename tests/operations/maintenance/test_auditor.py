@@ -98,7 +98,6 @@ def test_a_lost_token_is_found_and_only_its_request_is_glanced_at(
 
 
 def test_each_lost_token_of_a_request_with_several_is_found(lane: Lane, driver: SyncDriver):
-    """Its others are in the lane, so it is among the sample."""
     submit(lane, bodies=9, limit=3)
     lose(lane, 2)
     assert driver.run(Audit("req").run(GRACE)) == 2
@@ -118,7 +117,6 @@ def test_a_token_that_was_queued_just_now_is_not_suspected(lane: Lane, driver: S
 def test_a_request_whose_only_token_is_delayed_waits(
     lane: Lane, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch
 ):
-    """It is not glanced at; once its token is lost from there, it is found."""
     monkeypatch.setattr(settings, "AUDIT_SAMPLE", 0)
     submit(lane, in_lane=False)
     (only,) = suspects(lane)
@@ -146,7 +144,6 @@ def test_a_token_that_is_promoted_during_the_audit_is_not_lost(lane: Lane, drive
 def test_tokens_in_the_lanes_of_shards_are_seen(
     lane: Lane, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch
 ):
-    """And one that is lost there is minted there again."""
     monkeypatch.setattr(settings, "AUDIT_SAMPLE", 0)
     driver.run(shards.set_shards("req", Shards((3, 4))))
     made = [other(lane, name) for name in ("r1", "r2")]
@@ -172,7 +169,6 @@ def test_a_token_in_a_shard_that_no_worker_looks_into_is_lost(lane: Lane, driver
 def test_long_lanes_and_lists_are_read_page_by_page(
     lane: Lane, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch
 ):
-    """A token on any page is seen, and the last page may be full."""
     monkeypatch.setattr(auditor, "_PAGE", 5)
     monkeypatch.setattr(settings, "AUDIT_SAMPLE", 0)
     made = submit_some(lane, 15, limit=1)
@@ -183,7 +179,6 @@ def test_long_lanes_and_lists_are_read_page_by_page(
 
 
 def test_an_idle_queue_costs_a_few_reads(driver: SyncDriver, redis_client: Any):
-    """No request is looked at, and nothing is written."""
     minted, steps = watch(driver, Audit("req").run(GRACE))
     assert (minted, glanced(steps)) == (0, 0)
     assert set(steps) <= {"ZCARD", "ZSCAN", "HMGET", "100 LLEN", "ZRANGE", "2 TIME"}
@@ -208,7 +203,6 @@ def test_an_expired_lease_is_found_without_a_note(
 
 
 def test_a_lease_that_goes_on_is_left_alone(lane: Lane, driver: SyncDriver):
-    """A glance is all that it costs."""
     lane.later(MINUTE)
     submit(lane, in_lane=False)
     (only,) = suspects(lane)
@@ -295,7 +289,6 @@ def test_of_very_many_requests_each_audit_compares_a_part(
     unfinished: int,
     audits: int,
 ):
-    """One after the other until each had its turn."""
     monkeypatch.setattr(settings, "AUDIT_PART", 10)
     submit_some(lane, unfinished, in_lane=False, limit=1)
     one = Audit("req")
@@ -329,7 +322,6 @@ def test_a_request_that_was_seen_to_exist_and_is_gone_is_logged_as_lost(
 
 
 def test_an_end_that_was_not_logged_is_logged_once(lane: Lane, driver: SyncDriver):
-    """Its finisher died before."""
     submit(lane, in_lane=False)
     (only,) = suspects(lane)
     lane.complete(lane.take(Tok(5, only.k, only.g)))
@@ -417,7 +409,7 @@ def test_requests_of_which_nothing_is_expected_are_glanced_at_once_and_then_in_t
 def test_a_worker_that_left_the_registry_is_still_known_by_what_it_took(
     lane: Lane, driver: SyncDriver
 ):
-    """It was silent for long; its lease may last longer than its record."""
+    """Its lease may last longer than its record."""
     (mine, *_) = lane.start(9, limit=3, lease_ms=HOUR)
     lane.client.zadd(ACTIVE, {"r1": float(SEEN)})
     insert(driver, "req", "r1", [b"5", b"1.2", 0])

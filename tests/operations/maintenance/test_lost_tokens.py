@@ -70,7 +70,6 @@ def test_a_lost_tokens_due_is_kept(lane: Lane, driver: SyncDriver):
 
 
 def test_tokens_that_stand_somewhere_are_left(old: Lane, driver: SyncDriver):
-    """One in the lane, one in `delayed`: only the third, which is nowhere, is minted again."""
     here, later, lost = old.start(3)
     old.client.lpush(HOME, token(here))
     old.client.zadd(DELAYED, {b"5|" + token(later): 9e12})
@@ -84,7 +83,6 @@ def test_tokens_that_stand_somewhere_are_left(old: Lane, driver: SyncDriver):
 
 
 def test_nothing_suspected_asks_nothing(driver: SyncDriver):
-    """Not one step."""
     assert watch(driver, remint_lost("req", [])) == (0, [])
 
 
@@ -126,7 +124,6 @@ def test_a_token_popped_meanwhile_costs_one_stale_token(old: Lane, driver: SyncD
 
 
 def test_few_tokens_are_asked_for_one_by_one(old: Lane, driver: SyncDriver):
-    """Up to twenty, in one round trip."""
     insert(driver, "req", "r1", old.enqueue(20, limit=20)[1])
     asked = remint_lost("req", suspects(old))
     assert watch(driver, asked) == (0, ["HMGET", "20 ZSCORE", "20 LPOS"])
@@ -136,7 +133,6 @@ def test_few_tokens_are_asked_for_one_by_one(old: Lane, driver: SyncDriver):
 def test_for_many_tokens_the_lane_is_read_page_by_page(
     old: Lane, driver: SyncDriver, others: int, pages: int
 ):
-    """A page holds a thousand, so no token is looked up alone, and the missing one is found."""
     insert(driver, "req", "r1", old.enqueue(21, limit=21)[1])
     assert pop_token(driver)
     if others:
@@ -180,7 +176,6 @@ def test_tokens_that_come_in_meanwhile_hide_none(old: Lane, driver: SyncDriver):
 
 
 def test_a_shard_that_is_away_keeps_no_token_of_another_from_being_found():
-    """Its suspects are passed over, and its error is returned."""
     away = NodeAway("Redis at h:1 has not answered")
     looking = lost_tokens.find_lost(
         "req", [Suspect("r1", "0", "1", 5), Suspect("r1", "1", "2", 305)]

@@ -151,7 +151,6 @@ def test_an_expired_record_is_not_taken_for_a_deleted_one(lane: Lane, silent_ms:
 def test_one_pass_looks_at_a_bounded_number(
     lane: Lane, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch
 ):
-    """The earliest first; the others' turn is the next pass."""
     monkeypatch.setattr(settings, "MAINTAIN_MOST", 5)
     lane.client.zadd(ACTIVE, {f"lost{i}": i + 1 for i in range(8)})
     assert driver.run(registry.look_after("req")) == 5
@@ -163,7 +162,6 @@ def test_one_pass_looks_at_a_bounded_number(
 def test_calm_requests_cost_a_glance_each_and_one_call_for_many(
     driver: SyncDriver, redis_client: Any, count: int
 ):
-    """None of them is looked at closely."""
     queue = Queue(driver)
     many = queue.submit_many([[b"x"]] * count, ids=[f"r{i}" for i in range(count)])
     assert len(many) == count
@@ -182,7 +180,6 @@ def test_calm_requests_cost_a_glance_each_and_one_call_for_many(
 def test_calm_requests_are_looked_at_later_the_more_there_are(
     lane: Lane, driver: SyncDriver, unfinished: int, least_ms: int, most_ms: int
 ):
-    """Two hundred a second or twice as many, and not sooner than after five seconds."""
     lane.start(3)
     lane.client.zadd(ACTIVE, {"r1": 1})
     later = {f"later{i}": 9e12 for i in range(unfinished - 1)}
@@ -201,7 +198,6 @@ def test_calm_requests_are_looked_at_later_the_more_there_are(
 def test_a_held_request_is_looked_at_when_its_lease_expires(
     lane: Lane, driver: SyncDriver, lease_ms: int, least_ms: int, most_ms: int
 ):
-    """Unless it is the turn of all others before."""
     lane.take(lane.start(3, lease_ms=lease_ms)[0])
     lane.client.zadd(ACTIVE, {"r1": 1, **{f"later{i}": 9e12 for i in range(50_000)}})
     before = server_ms(lane.client)
@@ -212,7 +208,6 @@ def test_a_held_request_is_looked_at_when_its_lease_expires(
 
 
 def test_what_needs_more_than_a_glance_is_reaped(old: Lane, driver: SyncDriver):
-    """Its expired lease is taken back; the others beside it cost their glance."""
     old.take(old.start(1)[0])
     calm = Lane(driver, old.client, request_id="r2")
     calm.now = server_ms(old.client)
@@ -231,7 +226,6 @@ def test_what_needs_more_than_a_glance_is_reaped(old: Lane, driver: SyncDriver):
 
 
 def test_what_is_not_due_is_not_looked_at(lane: Lane, driver: SyncDriver):
-    """Its score lies ahead."""
     lane.client.zadd(ACTIVE, {"later": lane.now + MINUTE})
     assert watch(driver, registry.look_after("req")) == (0, ["3 ZCARD"])
 
@@ -275,7 +269,6 @@ def test_an_intent_that_is_alive_after_all_is_not_dropped(
 
 
 def test_an_ending_is_logged_once_and_dropped(lane: Lane, driver: SyncDriver):
-    """Its finisher died before; a second look finds the marker."""
     lane.complete(lane.take(lane.start(1)[0]))
     for _ in range(2):
         assert look(lane, driver) is False
@@ -296,7 +289,6 @@ def test_another_queues_request_is_dropped_and_left_alone(
 
 
 def test_an_expired_lease_is_taken_back(old: Lane, driver: SyncDriver):
-    """And its token dispatched, as the next attempt."""
     old.take(old.start(1)[0])
     assert look(old, driver) is True
     assert old.client.zcard(keys.leases("r1")) == 0
@@ -310,7 +302,6 @@ def test_an_expired_lease_is_taken_back(old: Lane, driver: SyncDriver):
 def test_the_next_look_is_when_a_lease_expires_or_soon(
     lane: Lane, driver: SyncDriver, lease_ms: int, least: int, most: int
 ):
-    """The earlier of the two."""
     lane.take(lane.start(3, lease_ms=lease_ms)[0])
     assert look(lane, driver) is True
     assert least <= lane.client.zscore(ACTIVE, "r1") - lane.now <= most + 0.5
@@ -325,7 +316,6 @@ def test_a_request_nobody_holds_is_looked_at_soon_again(lane: Lane, driver: Sync
 
 @pytest.mark.parametrize("open_ms", [HOUR, 3 * HOUR])
 def test_a_request_left_open_is_cancelled(lane: Lane, driver: SyncDriver, open_ms: int):
-    """Once its time is over, and not before; the log says why."""
     lane.later(-2 * HOUR)
     lane.start(2, open_ms=open_ms)
     is_over = open_ms == HOUR
@@ -340,7 +330,6 @@ def test_a_request_left_open_is_cancelled(lane: Lane, driver: SyncDriver, open_m
 
 
 def test_a_request_that_was_there_and_is_gone_is_logged_as_lost(lane: Lane, driver: SyncDriver):
-    """By the look after the one that saw it; and only once."""
     lane.start(1)
     assert look(lane, driver) is True
     lane.client.delete(*lane.names)
@@ -353,7 +342,6 @@ def test_a_request_that_was_there_and_is_gone_is_logged_as_lost(lane: Lane, driv
 
 
 def test_a_lost_request_may_be_submitted_again(lane: Lane, driver: SyncDriver):
-    """Its id is free, whether it was told to be lost or not yet."""
     for is_told in (False, True):
         lane.start(1)
         look(lane, driver)
@@ -367,7 +355,6 @@ def test_a_lost_request_may_be_submitted_again(lane: Lane, driver: SyncDriver):
 
 
 def test_a_request_that_cannot_be_read_does_not_stop_the_others(lane: Lane, driver: SyncDriver):
-    """It is put off like them, and its error is returned."""
     for name in ("r1", "r2", "r3"):
         other = Lane(driver, lane.client, request_id=name)
         other.now = lane.now - MINUTE
@@ -386,7 +373,7 @@ def test_a_request_that_cannot_be_read_does_not_stop_the_others(lane: Lane, driv
 
 
 def test_an_unread_intent_stays_an_intent(lane: Lane, driver: SyncDriver):
-    """Nobody knows whether there is a request: its score stays whole."""
+    """An error proves neither that there is a request nor that there is none."""
     lane.client.set("req:{r1}", "text")
     lane.client.zadd(ACTIVE, {"r1": 1})
     driver.run(registry.look_after("req"))
@@ -425,7 +412,6 @@ def test_requests_that_do_not_answer_are_put_off_together():
 
 
 def test_a_node_that_is_away_costs_the_others_nothing():
-    """The error of one glance is its own; the others are put off as calm."""
     failed: dict[str, FairlaneError] = {}
     operation: Any = registry.look_after("req", failed=failed)
     operation.send(None)
@@ -437,7 +423,6 @@ def test_a_node_that_is_away_costs_the_others_nothing():
 
 @pytest.mark.parametrize(("bites", "reaps"), [(1, 1), (3, 3), (1000, 20)])
 def test_one_look_takes_back_all_of_a_request_in_bounded_bites(bites: int, reaps: int):
-    """While the reply says that there is more to do now."""
     operation = registry.look_at("req", "r1", "1", 5)
     step, told = operation.send(None), []
     with contextlib.suppress(StopIteration):

@@ -61,7 +61,6 @@ def everything(lane: Lane) -> dict[bytes, Any]:
 
 
 def test_a_submission_above_the_bound_is_refused_and_leaves_no_trace(queue: Queue, lane: Lane):
-    """One sentence with the numbers and what to do."""
     queue.set_max_waiting(10)
     queue.submit_request(numbered(8), id="r1")
     before = everything(lane)
@@ -89,7 +88,6 @@ def test_an_empty_request_needs_no_room(queue: Queue):
 
 
 def test_a_stream_that_meets_the_bound_is_taken_back(queue: Queue, lane: Lane):
-    """Without a wait nothing half-made is left."""
     queue.set_max_waiting(2500)
     queue.submit_request(numbered(10), id="r1")
     before = everything(lane)
@@ -99,7 +97,6 @@ def test_a_stream_that_meets_the_bound_is_taken_back(queue: Queue, lane: Lane):
 
 
 def test_the_same_again_is_found_however_full_the_queue_is(queue: Queue):
-    """While it runs and after its end; other content is refused as ever."""
     queue.set_max_waiting(10)
     queue.submit_request(numbered(10), id="r1")
     assert queue.submit_request(numbered(10), id="r1").state() == "active"
@@ -137,7 +134,6 @@ def test_what_is_settled_makes_room_at_the_next_refusal(queue: Queue):
 def test_a_full_queue_is_counted_once_a_second_not_by_every_producer(
     queue: Queue, lane: Lane, monkeypatch: pytest.MonkeyPatch
 ):
-    """A refusal that comes sooner believes the last count."""
     queue.set_max_waiting(10)
     queue.submit_request(numbered(10), id="r1")
     with pytest.raises(QueueFull):
@@ -161,7 +157,6 @@ def work_off_one(queue: Queue) -> None:
 
 
 def test_a_stream_waits_while_workers_catch_up(queue: Queue, redis_url: str):
-    """More than the bound goes through, and at no moment is more admitted than it."""
     queue.set_max_waiting(2000)
     seen, over = [], threading.Event()
 
@@ -193,7 +188,6 @@ def test_a_stream_waits_while_workers_catch_up(queue: Queue, redis_url: str):
 def test_a_wait_ends_after_its_time_and_takes_the_stream_back(
     queue: Queue, lane: Lane, pauses: list[float]
 ):
-    """The pauses double up to a second and add up to what was allowed."""
     queue.set_max_waiting(2000)
     before = everything(lane)
     with pytest.raises(QueueFull):
@@ -230,7 +224,6 @@ def test_every_chunk_may_wait_as_long(
 def test_a_submission_waits_for_a_full_redis_too(
     queue: Queue, lane: Lane, monkeypatch: pytest.MonkeyPatch, count: int
 ):
-    """At its first chunk, and in the middle of a stream."""
     waits: list[float] = []
 
     def make_room(seconds: float) -> None:
@@ -262,8 +255,6 @@ def test_a_submission_waits_for_a_full_redis_too(
 def test_ctrl_c_while_it_waits_leaves_nothing(
     queue: Queue, lane: Lane, monkeypatch: pytest.MonkeyPatch, count: int
 ):
-    """Before its first chunk is written, and in the middle, when the open request is cancelled."""
-
     def interrupt(_: float) -> None:
         raise KeyboardInterrupt
 
@@ -285,8 +276,6 @@ def test_a_wait_that_is_no_time_is_refused(queue: Queue, lane: Lane, seconds: An
 
 
 def test_the_asyncio_face_waits_and_bounds_alike(redis_url: str):
-    """The same operation; the pause lets others run."""
-
     async def both() -> None:
         async with aio.Queue.from_url(redis_url) as queue:
             assert await queue.set_max_waiting(2) == (2, 0)
@@ -305,7 +294,6 @@ def test_the_asyncio_face_waits_and_bounds_alike(redis_url: str):
 
 
 def test_a_bound_that_is_set_while_requests_run_counts_them(queue: Queue):
-    """And what they have settled already does not count."""
     queue.submit_request(numbered(10), id="r1")
     queue.submit_request(numbered(2500), id="r2")
     settled = take_slice(queue.driver, count=3)
@@ -318,7 +306,6 @@ def test_a_bound_that_is_set_while_requests_run_counts_them(queue: Queue):
 
 @pytest.mark.parametrize("most", [-1, 1.5, True, "7", None, 10**15 + 1], ids=repr)
 def test_a_bound_that_is_no_number_is_refused(queue: Queue, lane: Lane, most: Any):
-    """Before anything is written."""
     with pytest.raises(InvalidArgument, match="max_waiting"):
         queue.set_max_waiting(most)
     assert lane.dump() == {}
@@ -341,7 +328,6 @@ def test_the_count_follows_the_work_without_any_refusal(queue: Queue, lane: Lane
 
 
 def test_a_request_that_cannot_be_read_does_not_stop_the_count(queue: Queue, lane: Lane):
-    """Somebody wrote another thing over it: the others are counted."""
     queue.set_max_waiting(100)
     queue.submit_request(numbered(10), id="r1")
     lane.client.zadd(keys.active("req"), {"broken": 1})
@@ -354,7 +340,6 @@ def test_a_request_that_cannot_be_read_does_not_stop_the_count(queue: Queue, lan
 
 
 def test_a_request_that_vanished_counts_no_more(queue: Queue, lane: Lane):
-    """The auditor drops its entry, and what it counted."""
     queue.set_max_waiting(10)
     queue.submit_request(numbered(10), id="r1")
     lane.client.delete(*lane.names)
@@ -367,7 +352,6 @@ def test_a_request_that_vanished_counts_no_more(queue: Queue, lane: Lane):
 def test_a_bounded_submission_cut_off_anywhere_is_resumed_and_counted_once(
     driver: SyncDriver, lane: Lane, queue: Queue, after: int
 ):
-    """After any step; what was admitted and never written is counted until a recount knows."""
     queue.set_max_waiting(100)
     cut(driver, submit("r1", Policy()), THREE, after)
     assert driver.run(submit("r1", Policy()), iter(THREE)) == 5
@@ -392,7 +376,6 @@ def test_what_a_dead_producer_was_admitted_is_taken_back(
 
 
 def test_many_producers_never_pass_the_bound_together(redis_url: str, queue: Queue):
-    """Eight at once: as many as fit get in, the others are refused and leave nothing."""
     queue.set_max_waiting(100)
     outcomes: list[str] = []
 
@@ -419,7 +402,6 @@ def test_many_producers_never_pass_the_bound_together(redis_url: str, queue: Que
 
 
 def test_the_same_again_after_a_recount_counts_once(queue: Queue):
-    """The recount knows how many chunks there are, also of a request that has one."""
     queue.submit_request([b"a", b"b"], id="r1")
     queue.set_max_waiting(100)
     queue.driver.run(admission.recount("req"))

@@ -25,7 +25,6 @@ SOME = st.lists(st.binary(max_size=6), max_size=30)
 
 @given(SOME, st.lists(st.integers(0, 30), max_size=6))
 def test_chunks_make_no_difference(bodies: list[bytes], cuts: list[int]):
-    """However the bodies come."""
     digest = ContentId(Policy())
     last = 0
     for cut in sorted(cuts):
@@ -37,7 +36,6 @@ def test_chunks_make_no_difference(bodies: list[bytes], cuts: list[int]):
 
 @given(SOME, SOME)
 def test_other_bodies_have_another_id(one: list[bytes], other: list[bytes]):
-    """Where a body ends is part of it."""
     assume(one != other)
     assert content_id(one) != content_id(other)
 
@@ -47,7 +45,6 @@ def test_other_bodies_have_another_id(one: list[bytes], other: list[bytes]):
     [([b"ab"], [b"a", b"b"]), ([b"a", b""], [b"a"]), ([], [b""]), ([b"1:a"], [b"a"])],
 )
 def test_a_bodys_end_is_part_of_the_id(one: list[bytes], other: list[bytes]):
-    """No two lists of bodies run into each other."""
     assert content_id(one) != content_id(other)
 
 
@@ -64,7 +61,6 @@ def test_options_are_part_of_the_id(changed: dict):
 
 
 def test_the_id_is_the_same_in_every_process_and_release():
-    """A person may keep it; text is UTF-8."""
     expected = "dcaf2af4"
     code = "import fairlane; print(fairlane.content_id(['a', 'ä'], limit=4))"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -75,7 +71,6 @@ def test_the_id_is_the_same_in_every_process_and_release():
 
 @pytest.mark.parametrize("bodies", ["text", [7], None], ids=repr)
 def test_what_could_not_be_submitted_has_no_id(bodies: object):
-    """The same errors as submit_request."""
     with pytest.raises(InvalidArgument):
         content_id(bodies)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument):
@@ -83,7 +78,6 @@ def test_what_could_not_be_submitted_has_no_id(bodies: object):
 
 
 def test_a_content_submitted_twice_is_one_request(queue: Queue, lane: Lane):
-    """And other content, or the same with another option, is another."""
     for _ in range(2):
         queue.submit_request(numbered(2500), id=content_id(numbered(2500)), limit=3)
     assert len(work_off(queue.driver)) == 2500
@@ -93,7 +87,6 @@ def test_a_content_submitted_twice_is_one_request(queue: Queue, lane: Lane):
 
 
 def test_an_id_made_with_other_options_is_refused(queue: Queue, lane: Lane):
-    """Not taken for the same."""
     del lane
     queue.submit_request([b"a"], id=content_id([b"a"]))
     with pytest.raises(RequestExists):

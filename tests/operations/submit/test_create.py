@@ -100,7 +100,6 @@ def test_what_was_written_though_nobody_heard_is_found_on_a_full_redis(
 
 
 def test_what_a_full_redis_refused_leaves_nothing(driver: SyncDriver, lane: Lane):
-    """No intent, no keys."""
     with pytest.raises(RedisFull):
         refused(driver, chunk_of("r1", Policy()), way_of(driver))
     assert dump(lane.client) == {}

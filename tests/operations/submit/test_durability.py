@@ -80,7 +80,6 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_durable_submission_is_on_the_replica_when_it_is_acknowledged(queue: Queue, pair: Pair):
-    """Everything that the primary has, the tokens, too."""
     queue.submit_request(numbered(2500), id="r1", durable=1)
     with contextlib.closing(pair.replica.client()) as replica:
         assert stored(replica, "r1")["total"] == "2500"
@@ -90,7 +89,6 @@ def test_a_durable_submission_is_on_the_replica_when_it_is_acknowledged(queue: Q
 
 @pytest.mark.usefixtures("short")
 def test_a_silent_replica_is_named_and_the_request_goes_on(queue: Queue, pair: Pair):
-    """NotDurable says what is so and what is not; the work is done all the same."""
     with pair.frozen():
         with pytest.raises(NotDurable) as caught:
             queue.submit_request(numbered(3), id="r1", durable=1)
@@ -119,8 +117,6 @@ def test_the_same_again_confirms(queue: Queue, pair: Pair):
 
 
 def test_more_replicas_than_there_are_is_refused_at_once(queue: Queue, pair: Pair):
-    """Before anything is pulled or written."""
-
     pulled = []
 
     def bodies() -> Iterator[bytes]:
@@ -135,7 +131,6 @@ def test_more_replicas_than_there_are_is_refused_at_once(queue: Queue, pair: Pai
 
 
 def test_a_server_without_replicas_refuses_too(redis_server: Backend, redis_url: str):
-    """Also a node of a cluster: the one that has the request's slot is asked."""
     if redis_server.kind in WITH_REPLICAS:
         pytest.skip("every primary has a replica here")
     with (
@@ -146,7 +141,6 @@ def test_a_server_without_replicas_refuses_too(redis_server: Backend, redis_url:
 
 
 def test_the_asyncio_face_confirms_and_complains_alike(pair: Pair, short: None):
-    """The same operation, the other driver."""
     del short
 
     async def both() -> None:
@@ -159,7 +153,6 @@ def test_the_asyncio_face_confirms_and_complains_alike(pair: Pair, short: None):
 
 
 def test_a_durable_submission_cut_off_anywhere_is_resumed_and_confirmed(queue: Queue, pair: Pair):
-    """After any step; the pair is one server for the operation."""
     policy = Policy(durable=1)
     with contextlib.closing(pair.primary.client()) as client:
         after = 0
@@ -210,7 +203,6 @@ def servers_client(queue: Queue) -> Any:
 
 
 def test_a_waiter_is_told_an_end_that_the_replica_has(queue: Queue, pair: Pair):
-    """wait() returns when the replica has seen the end as well."""
     request = queue.submit_request(numbered(3), id="r1", durable=1)
     work_off(queue.driver)
     assert request.wait(10) == "done"
@@ -220,7 +212,6 @@ def test_a_waiter_is_told_an_end_that_the_replica_has(queue: Queue, pair: Pair):
 
 @pytest.mark.usefixtures("short")
 def test_an_end_that_no_replica_confirms_is_told_as_such(queue: Queue, pair: Pair):
-    """NotDurable; waiting again confirms."""
     request = queue.submit_request(numbered(3), id="r1", durable=1)
     with pair.frozen():
         work_off(queue.driver)
@@ -230,7 +221,6 @@ def test_an_end_that_no_replica_confirms_is_told_as_such(queue: Queue, pair: Pai
 
 
 def test_an_end_that_a_failover_took_back_is_waited_for_again(queue: Queue):
-    """It is not told: it is not so any more."""
     queue.submit_request([b"a"], id="r1", durable=1)
     assert queue.driver.run(durability.confirm_end("r1", 1, "done")) is False
     assert queue.driver.run(durability.confirm_end("r1", 1, "active")) is True
@@ -265,7 +255,6 @@ def test_settling_is_confirmed_whatever_it_says(queue: Queue, pair: Pair, short:
 
 
 def test_what_is_lost_is_not_waited_for(queue: Queue, pair: Pair):
-    """Nothing was written: a silent replica costs no second."""
     queue.submit_request(numbered(2), id="r1", durable=1)
     held = take_slice(queue.driver, count=1)
     assert held is not None
@@ -278,7 +267,7 @@ def test_what_is_lost_is_not_waited_for(queue: Queue, pair: Pair):
 
 
 def test_all_that_was_acknowledged_survives_the_primary(mortal: Pair):
-    """Killed while a producer submits and a worker works: submissions and ends that were told."""
+    """Killed while a producer submits and a worker works."""
     submitted, ended = [], []
 
     def go_on(queue: Queue) -> None:
@@ -360,7 +349,6 @@ def test_what_the_server_says_is_read():
 
 
 def test_a_disk_that_has_it_not_is_named():
-    """Enough replicas, but the server's own disk is late."""
     operation = durability.confirm_submission("r1", 1, "c1")
     operation.send(None)
     with pytest.raises(NotDurable, match=r"append-only file was not on disk within 2\.5 s"):
@@ -402,6 +390,5 @@ def test_only_replicas_that_follow_now_count():
 
 
 def test_a_confirmed_command_is_one_step(queue: Queue):
-    """Any command may be confirmed, not only a script."""
     found = queue.driver.run(once(Confirm(Command(b"SET", b"{r1}:x", b"1"), 1)))
     assert found == (b"OK", 1, True)

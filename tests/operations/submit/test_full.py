@@ -89,7 +89,6 @@ def overfill(client: Any) -> None:
 
 
 def test_a_full_redis_refuses_submissions_whole_and_is_worked_off(queue: Queue, client: Any):
-    """In one call and as a stream; then everything accepted is done."""
     accepted = fill(queue, client)
     before = dump(client)
     for _ in range(3):
@@ -108,7 +107,6 @@ def test_a_full_redis_refuses_submissions_whole_and_is_worked_off(queue: Queue, 
 
 
 def test_a_stream_that_fills_redis_is_taken_back(queue: Queue, client: Any):
-    """What was sent of it goes, its tokens too, but for a marker that expires; the rest stays."""
     first = queue.submit_request(numbered(10), id="first")
     before = dump(client)
     with pytest.raises(RedisFull):
@@ -140,7 +138,6 @@ def test_tokens_are_dispatched_one_key_at_a_time_on_a_full_redis(queue: Queue, c
 
 
 def test_a_draining_worker_is_woken_on_a_full_redis(queue: Queue, client: Any):
-    """And what no unit takes expires."""
     overfill(client)
     queue.driver.run(registry.wake("req", "w:1", 3))
     key = keys.wake("req", "w:1")
@@ -149,7 +146,6 @@ def test_a_draining_worker_is_woken_on_a_full_redis(queue: Queue, client: Any):
 
 
 def test_a_full_redis_is_looked_after(queue: Queue, client: Any):
-    """The auditor, the promoter, a cancel: all of it goes on."""
     accepted = fill(queue, client)
     accepted[0].cancel()
     lane = Lane(SyncDriver(queue.driver.url), client, request_id=accepted[1].id)
@@ -175,7 +171,6 @@ def test_many_retries_on_a_full_redis_wait_for_no_auditor(
 
 
 def test_a_real_worker_drains_a_full_redis(queue: Queue, client: Any, tmp_path: Path):
-    """It registers, beats and works to the end, while a producer that waits gets in."""
     accepted = fill(queue, client)
     late: list[Request] = []
 

@@ -63,7 +63,6 @@ def test_an_acknowledged_request_stays_listed_when_an_older_intent_is_undone(
 def test_an_undone_intent_leaves_the_place_that_was_there_before(
     driver: SyncDriver, lane: Lane, undo: Callable[..., Any], times: int
 ):
-    """A repeat after a lost reply changes nothing."""
     before = announced(driver)
     intent = announced(driver)
     for _ in range(times):

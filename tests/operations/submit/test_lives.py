@@ -103,7 +103,6 @@ every_way = pytest.mark.parametrize("way", [by_submit, in_three_steps, by_submit
 def test_an_abandoned_request_is_submitted_anew(
     queue: Queue, lane: Lane, way: Callable[[Queue], Any]
 ):
-    """It was never complete. All of it runs, and both endings are in the log."""
     abandon(lane)
     assert way(queue) == 5
     assert (lane.hash()["state"], lane.number("total"), lane.number("open")) == ("active", 5, 0)
@@ -117,7 +116,6 @@ def test_an_abandoned_request_is_submitted_anew(
 def test_an_abandoned_request_is_submitted_anew_by_asyncio(
     redis_url: str, queue: Queue, lane: Lane
 ):
-    """The same operation."""
     abandon(lane)
 
     async def anew() -> None:
@@ -136,7 +134,6 @@ def test_an_abandoned_request_makes_room_for_other_content(queue: Queue, lane: L
 
 
 def test_a_new_life_has_no_results_of_the_former(queue: Queue, lane: Lane):
-    """What was done before the abandonment is done once more, under the same index."""
     leave_open(queue.driver)
     held = take_slice(queue.driver, count=1)
     assert held is not None
@@ -193,7 +190,6 @@ def test_a_new_life_needs_room_in_its_queue(queue: Queue, lane: Lane):
 
 
 def test_while_a_slice_of_an_abandoned_request_is_held_it_is_refused(queue: Queue, lane: Lane):
-    """It is submitted anew when that slice has ended."""
     leave_open(queue.driver)
     held = take_slice(queue.driver, count=1)
     assert held is not None
@@ -228,7 +224,6 @@ def test_a_producer_that_was_abandoned_in_the_middle_learns_it(queue: Queue, lan
 def test_a_request_that_a_person_cancelled_stays_cancelled(
     queue: Queue, lane: Lane, way: Callable[[Queue], Any], reason: str
 ):
-    """Whatever the reason says: the submission is refused with it."""
     way(queue)
     lane.cancel(reason)
     for _ in range(2):
@@ -239,7 +234,6 @@ def test_a_request_that_a_person_cancelled_stays_cancelled(
 
 
 def test_a_request_that_was_cancelled_before_its_seal_is_refused(queue: Queue, lane: Lane):
-    """Every chunk is there, and a person cancelled it: no acknowledgement."""
     leave_open(queue.driver)
     lane.cancel("enough")
     with pytest.raises(RequestEnded, match="enough"):
@@ -247,8 +241,6 @@ def test_a_request_that_was_cancelled_before_its_seal_is_refused(queue: Queue, l
 
 
 def test_a_request_that_is_cancelled_just_before_its_seal_is_refused(queue: Queue, lane: Lane):
-    """The producer sent all chunks; the seal reports the cancellation."""
-
     def cancelled_at_the_end() -> Iterator[list[bytes]]:
         yield from THREE
         lane.cancel("enough")
@@ -305,7 +297,6 @@ def acting(operation: Any, steps: int, act: Callable[[], Any]) -> Any:
 
 
 def test_a_producer_that_fails_leaves_what_another_one_brought(queue: Queue, lane: Lane):
-    """The other one is ahead, and still sends."""
     with pytest.raises(Broke):
         queue.driver.run(
             submit("r1", Policy()), failing_after(THREE[:2], lambda: leave_open(queue.driver))
@@ -346,7 +337,6 @@ def test_taking_back_twice_leaves_the_next_life(queue: Queue, lane: Lane):
 
 
 def test_a_take_back_cut_off_anywhere_is_no_loss(driver: SyncDriver, queue: Queue, lane: Lane):
-    """The log never says that the request was lost, and the auditor drops what is left."""
     for steps in range(1, 30):
         lane.client.flushall()
         source = failing_after(THREE[:2], int)
@@ -428,7 +418,6 @@ def test_an_entry_that_an_auditor_gave_up_takes_its_intent_along(driver: SyncDri
 
 
 def test_numbered_bodies_of_many_requests_one_of_them_cancelled(queue: Queue, lane: Lane):
-    """submit_many names the request that was cancelled, and the others run."""
     queue.submit_request(numbered(2), id="r1")
     lane.cancel("enough")
     with pytest.raises(RequestEnded, match="r1 was cancelled"):
@@ -476,7 +465,6 @@ def left_open(driver: Any, bodies: list[bytes]) -> Iterator[list[bytes]]:
 def test_a_lost_reply_changes_nothing(
     scenario: Callable[[Any], None], driver: SyncDriver, redis_client: Any
 ):
-    """Every reply, and each single one."""
     steps = play(scenario, driver, redis_client, -1).steps
     expected = outcome(driver, redis_client)
     for lose in range(steps + 1):

@@ -60,7 +60,6 @@ def whole(queue: Queue, ids: list[str]) -> bool:
 
 
 def test_requests_come_back_in_their_order(queue: Queue, redis_client: Any):
-    """Empty ones are done, a large one goes in chunks, small ones together."""
     made = queue.submit_many(MIXED, ids=names(5), priority=7, limit=2)
     assert [request.id for request in made] == names(5)
     seen = [request.progress() for request in made]
@@ -77,7 +76,6 @@ def test_requests_come_back_in_their_order(queue: Queue, redis_client: Any):
 
 
 def test_it_is_what_one_by_one_would_have_been(queue: Queue, redis_client: Any):
-    """Whoever submits one of them alone finds it there, with all options."""
     options: dict[str, Any] = {
         "priority": 9, "limit": 4, "attempts": 2, "backoff_ms": (5, 7), "lease_ms": 2_000,
         "retain_ms": 7_200_000, "deadline_ms": 60_000, "time_limit_ms": 900,
@@ -93,7 +91,6 @@ def test_it_is_what_one_by_one_would_have_been(queue: Queue, redis_client: Any):
 
 
 def test_ids_are_made_when_none_are_given(queue: Queue):
-    """Each its own, as submit_request makes them; also across groups."""
     made = queue.submit_many([b"x"] for _ in range(2 * GROUP + 1))
     assert len({request.id for request in made}) == 2 * GROUP + 1
     assert {len(request.id) for request in made} == {20}
@@ -101,13 +98,11 @@ def test_ids_are_made_when_none_are_given(queue: Queue):
 
 
 def test_nothing_to_submit_is_nothing(queue: Queue, redis_client: Any):
-    """No request, no step."""
     assert queue.submit_many([]) == queue.submit_many(iter(()), ids=[]) == []
     assert redis_client.dbsize() == 0
 
 
 def test_a_group_takes_three_round_trips(queue: Queue):
-    """And a full one is sent before the next request is asked for."""
     steps: list[str] = []
     many = Many(Policy())
     for name in names(GROUP):
@@ -129,7 +124,6 @@ def test_a_group_takes_three_round_trips(queue: Queue):
 
 
 def test_a_group_is_bounded_by_its_bytes(queue: Queue):
-    """A mebibyte, as one call of a larger request."""
     many = Many(Policy())
     assert many.add("r0", [b"x" * 600_000]) is None
     full_group = many.add("r1", [b"x" * 600_000])
@@ -141,7 +135,6 @@ def test_a_group_is_bounded_by_its_bytes(queue: Queue):
 @pytest.mark.rest
 @ON_SINGLE
 def test_5000_requests_are_worked_off_and_logged_exactly_once(queue: Queue, redis_client: Any):
-    """Then the same call with the same ids changes nothing."""
     count = 5_000
     bodies = numbered(count)
     made = queue.submit_many(([body] for body in bodies), ids=names(count), priority=3, limit=1)
@@ -166,7 +159,6 @@ def test_5000_requests_are_worked_off_and_logged_exactly_once(queue: Queue, redi
 
 
 def test_a_repeat_changes_nothing(queue: Queue, redis_client: Any):
-    """Not the requests, and not when the auditor looks at them; tokens may come twice."""
     queue.submit_many(MIXED, ids=names(5))
     due = redis_client.zrange(ACTIVE, 0, -1, withscores=True)
     for _ in range(2):
@@ -212,7 +204,6 @@ def test_a_repeat_changes_nothing(queue: Queue, redis_client: Any):
 def test_what_is_wrong_is_refused_before_its_group_is_written(
     queue: Queue, redis_client: Any, requests: Any, ids: Any, says: str
 ):
-    """One sentence that says which request; what was submitted before is told."""
     with pytest.raises(InvalidArgument, match=says) as caught:
         queue.submit_many(requests, ids=ids)
     assert caught.value.submitted == ()
@@ -221,15 +212,12 @@ def test_what_is_wrong_is_refused_before_its_group_is_written(
 
 @pytest.mark.parametrize("options", [{"priority": 100}, {"limit": 0}, {"max_wait_s": -1}], ids=str)
 def test_bad_options_are_refused(queue: Queue, redis_client: Any, options: dict):
-    """As submit_request refuses them."""
     with pytest.raises(InvalidArgument):
         queue.submit_many([[b"a"]], **options)
     assert redis_client.dbsize() == 0
 
 
 def test_a_generator_that_raises_in_the_middle(queue: Queue, redis_client: Any):
-    """Its error goes on to the caller and tells how far it came; whole groups stay."""
-
     def requests() -> Iterator[list[bytes]]:
         for body in numbered(GROUP + 7):
             yield [body]
@@ -244,8 +232,6 @@ def test_a_generator_that_raises_in_the_middle(queue: Queue, redis_client: Any):
 
 
 def test_each_request_is_yielded_when_its_group_is_in_redis(queue: Queue, redis_client: Any):
-    """With its number of sub-requests, and also before the error that ends the submission."""
-
     def requests() -> Any:
         yield from ([b"a"] for _ in range(GROUP))
         yield [b"b", b"c"]
@@ -275,8 +261,6 @@ def test_each_request_needs_a_valid_limit(queue: Queue, limits: list[int], why: 
 
 
 def test_bodies_that_raise_in_the_middle_of_a_large_request(queue: Queue, redis_client: Any):
-    """That request is taken back, those before it stay."""
-
     def bodies() -> Iterator[bytes]:
         yield from numbered(3500)
         raise Broke
@@ -289,7 +273,6 @@ def test_bodies_that_raise_in_the_middle_of_a_large_request(queue: Queue, redis_
 
 
 def test_a_taken_id_does_not_keep_the_others_of_its_group(queue: Queue, redis_client: Any):
-    """RequestExists behind the group; what is there is left alone, and the next group unsent."""
     queue.submit_request([b"other"], id="r1")
     requests = [[body] for body in numbered(GROUP + 1)]
     with pytest.raises(RequestExists, match="r1") as caught:
@@ -304,7 +287,6 @@ def test_a_taken_id_does_not_keep_the_others_of_its_group(queue: Queue, redis_cl
 def test_a_key_that_cannot_be_read_does_not_keep_the_others_of_its_group(
     queue: Queue, redis_client: Any
 ):
-    """It is told behind the group, and what was submitted is named."""
     redis_client.rpush("req:{r1}", "another program's")
     requests = [[body] for body in numbered(4)]
     with pytest.raises(RedisUnfit) as caught:
@@ -315,7 +297,6 @@ def test_a_key_that_cannot_be_read_does_not_keep_the_others_of_its_group(
 
 
 def test_an_id_of_another_queue_is_refused_and_leaves_no_intent(queue: Queue, redis_client: Any):
-    """As for one."""
     other = type(queue)(queue.driver, "other")
     other.submit_request([b"a"], id="r0")
     with pytest.raises(RequestExists):
@@ -327,7 +308,6 @@ def test_an_id_of_another_queue_is_refused_and_leaves_no_intent(queue: Queue, re
 
 
 def test_a_bound_is_kept(queue: Queue, redis_client: Any):
-    """Each asks for room; what has none leaves nothing, and the error tells which have."""
     queue.driver.run(admission.set_max_waiting("req", 3))
     with pytest.raises(QueueFull) as caught:
         queue.submit_many([[b"a"], [b"b", b"c"], [b"d"], [b"e"]], ids=names(4))
@@ -341,7 +321,6 @@ def test_a_bound_is_kept(queue: Queue, redis_client: Any):
 
 
 def test_a_full_redis_refuses_a_group_whole(queue: Queue, redis_client: Any):
-    """Before anything of it is written; the groups before stay."""
     queue.submit_many([[b"a"]], ids=["r0"])
     before = dump(redis_client)
     with full(redis_client), pytest.raises(RedisFull) as caught:
@@ -354,7 +333,6 @@ def test_a_full_redis_refuses_a_group_whole(queue: Queue, redis_client: Any):
 def test_redis_that_fills_up_within_a_group_leaves_nothing_half_done(
     queue: Queue, redis_client: Any, lost: bool
 ):
-    """Those that are there stay and are told, if only the auditor is left to dispatch them."""
     many = Many(Policy())
     for i, name in enumerate(names(4)):
         many.add(name, [b"b%d" % i])
@@ -394,7 +372,6 @@ def test_redis_that_fills_up_within_a_group_leaves_nothing_half_done(
 
 
 def test_a_submission_that_waits_gets_in(queue: Queue, redis_client: Any):
-    """One by one, while somebody makes room."""
     redis_client.config_set("maxmemory", 100_000)
     try:
         operation = Many(Policy(), 60.0)
@@ -434,7 +411,6 @@ def group_of(count: int) -> Any:
 
 
 def test_a_group_cut_off_anywhere_heals_by_a_repeat(queue: Queue, redis_client: Any):
-    """After any step; everything is counted and logged once."""
     for after in range(10):
         redis_client.flushall()
         is_over = cut(queue.driver, group_of(3), [], after)
@@ -452,7 +428,6 @@ def test_a_group_cut_off_anywhere_heals_by_a_repeat(queue: Queue, redis_client: 
 
 
 def test_a_group_cut_off_anywhere_is_found_by_the_auditor(queue: Queue, redis_client: Any):
-    """Nobody repeats it: what was written is worked off, what was not is forgotten."""
     for after in range(3):
         redis_client.flushall()
         cut(queue.driver, group_of(3), [], after)
@@ -488,7 +463,6 @@ def test_a_late_group_starts_again(queue: Queue, redis_client: Any):
 
 
 def test_durable_requests_are_confirmed_one_by_one():
-    """What has too few replicas is refused before anything is written."""
     with run_pair() as pair, Queue.from_url(pair.primary.url) as queue:
         made = queue.submit_many([[b"a"], [b"b"]], ids=names(2), durable=1)
         with contextlib.closing(pair.replica.client()) as replica:
@@ -497,8 +471,6 @@ def test_durable_requests_are_confirmed_one_by_one():
 
 
 def test_the_asyncio_twin_submits_the_same(redis_url: str, redis_client: Any):
-    """From ordinary and async iterables, of requests and of bodies."""
-
     async def later(*bodies: bytes) -> AsyncIterator[bytes]:
         for body in bodies:
             yield body

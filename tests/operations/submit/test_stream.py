@@ -42,7 +42,6 @@ def clean(lane: Lane) -> bool:
 
 
 def test_one_chunk_is_one_sealed_request_with_its_tokens(queue: Queue, lane: Lane):
-    """It stands in active, its tokens in its lane."""
     queue.submit_request(["a", "b"], id="r1", priority=7, limit=9)
     assert lane.hash()["state"] == "active"
     assert (lane.number("total"), lane.number("open"), lane.number("chunks")) == (2, 0, 1)
@@ -52,7 +51,6 @@ def test_one_chunk_is_one_sealed_request_with_its_tokens(queue: Queue, lane: Lan
 
 
 def test_2500_lazy_bodies_are_three_chunks_and_sealed(queue: Queue, lane: Lane):
-    """And they come out as they went in, each once."""
     queue.submit_request((f"body {i}" for i in range(2500)), id="r1")
     assert (lane.number("total"), lane.number("open"), lane.number("chunks")) == (2500, 0, 3)
     assert clean(lane)
@@ -62,7 +60,6 @@ def test_2500_lazy_bodies_are_three_chunks_and_sealed(queue: Queue, lane: Lane):
 
 
 def test_bodies_are_pulled_as_they_are_sent(queue: Queue, lane: Lane):
-    """No more than two chunks and one body are read ahead of what Redis has."""
     ahead = []
 
     def watched() -> Iterator[bytes]:
@@ -84,7 +81,6 @@ def test_a_submission_returns_how_many_sub_requests_it_has(queue: Queue):
 
 
 def test_groups_of_bodies_are_sent_when_they_come(queue: Queue, lane: Lane):
-    """One group is held back until the next one comes; an empty one is none."""
     written: list[int] = []
 
     def groups() -> Iterator[list[str]]:
@@ -104,14 +100,12 @@ def test_what_is_no_group_of_bodies_is_refused(queue: Queue, groups: Any):
 
 
 def test_an_empty_request_is_done_and_logged(queue: Queue, lane: Lane):
-    """Nothing to do is done at once."""
     assert queue.submit_request([], id="r1").state() == "done"
     assert [c.id for c in queue.completions("0", follow=False)] == ["r1"]
     assert lane.client.zcard(keys.active("req")) == 0
 
 
 def test_submitting_twice_is_submitting_once(queue: Queue, lane: Lane):
-    """The same id and the same content: nothing doubled; also after the end."""
     for _ in range(2):
         queue.submit_request(numbered(5), id="r1")
     assert lane.number("total") == 5
@@ -140,7 +134,6 @@ def test_submitting_twice_is_submitting_once(queue: Queue, lane: Lane):
 def test_other_content_or_options_under_the_same_id_is_refused(
     queue: Queue, lane: Lane, other: dict
 ):
-    """RequestExists, and what is there is left alone."""
     queue.submit_request([b"a", b"b"], id="r1")
     before = {name: value for name, value in lane.dump().items() if name != b"{req}:active"}
     with pytest.raises(RequestExists, match="r1"):
@@ -160,7 +153,6 @@ def test_an_id_of_another_queue_is_refused_and_leaves_no_intent(queue: Queue, la
 
 
 def test_other_content_in_a_later_chunk_is_refused(driver: SyncDriver, lane: Lane):
-    """The chain of digests tells, also in the middle."""
     driver.run(submit("r1", Policy()), iter(THREE))
     for other in ([THREE[0], [b"x"], THREE[2]], [*THREE, [b"f"]], THREE[:2], [THREE[0]]):
         with pytest.raises(RequestExists):
@@ -170,7 +162,6 @@ def test_other_content_in_a_later_chunk_is_refused(driver: SyncDriver, lane: Lan
 
 @pytest.mark.parametrize("bodies", ["text", b"bytes", {"a": 1}, 7, None], ids=repr)
 def test_what_is_no_iterable_of_bodies_is_refused(queue: Queue, lane: Lane, bodies: object):
-    """Before anything is written."""
     with pytest.raises(InvalidArgument, match="iterable of bytes or str"):
         queue.submit_request(bodies, id="r1")  # type: ignore[arg-type]
     assert lane.dump() == {}
@@ -193,7 +184,6 @@ def test_what_is_no_iterable_of_bodies_is_refused(queue: Queue, lane: Lane, bodi
 def test_bad_options_are_refused_before_anything_is_written(
     queue: Queue, lane: Lane, options: dict, says: str
 ):
-    """InvalidArgument that names the option."""
     with pytest.raises(InvalidArgument, match=says):
         queue.submit_request([b"a"], **options)
     assert lane.dump() == {}
@@ -231,7 +221,6 @@ def left_of(lane: Lane) -> list[bytes]:
 
 @pytest.mark.parametrize("after", [0, 999, 1500, 2500, 4000])
 def test_a_producer_that_fails_midway_leaves_a_marker_at_most(queue: Queue, lane: Lane, after: int):
-    """Its error goes on to the caller; the request goes with its keys."""
     with pytest.raises(Broke):
         queue.submit_request(failing(after), id="r1")
     assert left_of(lane) in ([], [lane.names[2]])
@@ -241,7 +230,6 @@ def test_a_producer_that_fails_midway_leaves_a_marker_at_most(queue: Queue, lane
 
 
 def test_a_producer_that_fails_while_a_slice_is_held_leaves_it_its_end(queue: Queue, lane: Lane):
-    """Who works on it finishes; then the request ends cancelled."""
     held = []
 
     def bodies() -> Iterator[bytes]:
@@ -261,21 +249,17 @@ def test_a_producer_that_fails_while_a_slice_is_held_leaves_it_its_end(queue: Qu
 
 
 def test_a_body_too_large_is_refused_and_named(queue: Queue, lane: Lane):
-    """Also in the middle of a lazy submission: nothing is left."""
     with pytest.raises(InvalidArgument, match="sub-request 2 has 1,048,577 bytes"):
         queue.submit_request([b"a", b"b", b"x" * (2**20 + 1)], id="r1")
     assert lane.dump() == {}
 
 
 def test_a_body_that_is_no_body_is_refused_and_named(queue: Queue):
-    """The caller learns which one it was."""
     with pytest.raises(InvalidArgument, match="sub-request 1 is an int"):
         queue.submit_request([b"a", 7])  # type: ignore[list-item]
 
 
 def test_a_request_cancelled_while_it_is_submitted_says_so(queue: Queue, lane: Lane):
-    """The producer learns it at its next chunk."""
-
     def bodies() -> Iterator[bytes]:
         for body in numbered(5000):
             if body == b"b3500":
@@ -322,7 +306,6 @@ either_way = pytest.mark.parametrize("across", [False, True], ids=["in three ste
 def test_a_submission_cut_off_anywhere_is_resumed_by_the_next(
     driver: SyncDriver, lane: Lane, across: bool
 ):
-    """After any step: same total, every token there, everything counted once."""
     for _ in cuts(driver, lane, across):
         assert driver.run(submit("r1", Policy()), iter(THREE)) == 5
         assert (lane.number("total"), lane.number("open")) == (5, 0)
@@ -353,7 +336,6 @@ def broken_after(chunks_: int) -> Iterator[list[bytes]]:
 def test_a_resumed_submission_whose_producer_fails_leaves_nothing(
     driver: SyncDriver, lane: Lane, again: int
 ):
-    """Also when it fails while it comes to what Redis has already."""
     assert not cut(driver, submit("r1", Policy()), THREE, 7)
     assert lane.number("chunks") == 2
     with pytest.raises(Broke):
@@ -373,7 +355,6 @@ def test_resuming_what_was_cancelled_meanwhile_says_so(driver: SyncDriver, lane:
 
 @either_way
 def test_a_submission_resumes_while_workers_are_at_it(driver: SyncDriver, lane: Lane, across: bool):
-    """The first half may be done already when the second half comes."""
     for _ in cuts(driver, lane, across):
         first = work_off(driver)
         assert driver.run(submit("r1", Policy()), iter(THREE)) == 5
@@ -419,7 +400,6 @@ def test_an_intent_that_was_given_up_before_costs_a_second_try(queue: Queue, lan
 
 
 def test_a_shorter_submission_with_the_same_beginning_harms_nobody(driver: SyncDriver, lane: Lane):
-    """Another producer of the same id is ahead of it, and still sending."""
     assert not cut(driver, submit("r1", Policy()), THREE, 7)
     with pytest.raises(RequestExists):
         driver.run(submit("r1", Policy()), iter([*THREE[:1], [b"other"]]))
@@ -471,7 +451,6 @@ def test_the_digest_knows_where_one_body_ends():
 
 
 def test_the_digest_is_the_same_for_the_same_request():
-    """In any process, on any day."""
     first, second = Digest(Policy(limit=4)), Digest(Policy(limit=4))
     assert [first.add(c) for c in THREE] == [second.add(c) for c in THREE]
 

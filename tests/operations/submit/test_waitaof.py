@@ -70,7 +70,7 @@ def test_so_does_that_of_the_asyncio_face(shared: Pair, client: Any):
 
 
 def test_a_disk_that_is_late_is_told(shared: Pair, client: Any, monkeypatch: pytest.MonkeyPatch):
-    """The replica has it; without fsync the primary's own disk does not, as far as it knows."""
+    """The replica has the write; without an fsync the primary's own disk may lack it."""
     monkeypatch.setattr("fairlane.settings.SYNC_MS", 100)
     client.config_set("appendfsync", "no")
     with (
