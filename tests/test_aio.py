@@ -38,7 +38,7 @@ def run(redis_url: str) -> Callable[[Callable[[Queue], Awaitable[Any]]], Any]:
 
 async def until(holds: Callable[[], Any]) -> None:
     """Let the other tasks run until something holds; the test's own timeout is its end."""
-    while not holds():  # noqa: ASYNC110  the server tells no event
+    while not holds():  # noqa: ASYNC110  the server sends no event
         await asyncio.sleep(0)
 
 
@@ -159,14 +159,14 @@ def test_wait_returns_when_the_request_ends(run: Callable, driver: SyncDriver, l
     assert run(body) == "done"
 
 
-def test_wait_tells_what_went_wrong(run: Callable, lane: Lane):
+def test_wait_raises_what_went_wrong(run: Callable, lane: Lane):
     async def body(queue: Queue) -> None:
         request = await queue.submit_request(numbered(3), id="r1")
         for timeout in (0, 0.02):
             with pytest.raises(WaitTimeout):
                 await request.wait(timeout)
         with pytest.raises(RequestNotFound):
-            await queue.request("nobody").wait()
+            await queue.request("r0").wait()
         lane.client.config_resetstat()
         waiter = asyncio.create_task(request.wait(60))
         await until(lambda: "cmdstat_hmget" in lane.client.info("commandstats"))

@@ -32,7 +32,7 @@ def test_those_that_are_named_are_chosen_and_one_is_all_of_them(named: Any):
     assert backends.is_named()
 
 
-def test_a_back_end_nobody_knows_is_refused(named: Any):
+def test_an_unknown_back_end_is_refused(named: Any):
     named("cluster3,cluster9")
     with pytest.raises(ValueError, match="no such back end: cluster9"):
         backends.chosen()
@@ -76,7 +76,7 @@ def report(kind: str | None, reason: str = "") -> Any:
     return SimpleNamespace(user_properties=[(table.PROPERTY, kind)], longrepr=longrepr)
 
 
-def test_the_table_counts_and_tells_the_reasons(named: Any, monkeypatch: pytest.MonkeyPatch):
+def test_the_table_has_counts_and_reasons(named: Any, monkeypatch: pytest.MonkeyPatch):
     named("cluster3,tls_acl")
     monkeypatch.setattr(security, "why_not", lambda: "there is none")
     monkeypatch.setattr(backends, "name_of", lambda kind: "Redis 7.0.15")

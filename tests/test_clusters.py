@@ -91,7 +91,7 @@ def test_the_replica_takes_the_place_of_a_primary_that_is_gone(cluster: Cluster,
     assert cluster.primary_of(lost) is heir
 
 
-def test_a_restarted_node_knows_its_place(cluster: Cluster):
+def test_a_restarted_node_returns_to_its_place(cluster: Cluster):
     replica = cluster.replica_of(cluster.owner(SLOT))
     before = replica.pid
     cluster.restart(replica)

@@ -30,12 +30,12 @@ def made() -> Iterator[Lab]:
 
 
 def deaf(lab: Lab) -> set[str]:
-    """Who does not hear whom."""
+    """Which machines receive nothing from which others."""
     pairs = [(one, other) for one in PLACES for other in PLACES if one != other]
     return {f"{one}<{other}" for one, other in pairs if not lab.reaches(one, other)}
 
 
-def test_everybody_hears_everybody(made: Lab):
+def test_every_machine_reaches_every_other(made: Lab):
     assert deaf(made) == set()
 
 
@@ -55,7 +55,7 @@ def test_a_cut_may_be_one_way(made: Lab):
     made.heal(["a"], ["b"])
 
 
-def test_a_pulled_cable_cuts_off_from_everybody(made: Lab):
+def test_a_pulled_cable_cuts_off_from_every_other(made: Lab):
     made.unplug("c")
     alone = {f"c<{other}" for other in "ab"} | {f"{other}<c" for other in "ab"}
     assert deaf(made) == alone | {"c<here", "here<c"}

@@ -1,4 +1,4 @@
-"""Failures alike share a fingerprint, and a traceback tells its headline and its place."""
+"""Failures alike share a fingerprint; a traceback has a headline and a place."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 KEPT = 4096  # characters of a traceback that a worker keeps
 
 
-def told(function: Callable[[], object]) -> str:
+def traceback_of(function: Callable[[], object]) -> str:
     """The traceback of what the function raises."""
     try:
         function()
@@ -80,17 +80,17 @@ def raise_with_note() -> None:
         (raise_with_note, "KeyError: 'a'", "raise_with_note"),
     ],
 )
-def test_a_traceback_tells_its_headline_and_its_place(
+def test_a_traceback_has_a_headline_and_a_place(
     function: Callable[[], None], headline: str, place: str
 ):
-    failure = read_failure(told(function))
+    failure = read_failure(traceback_of(function))
     assert failure.headline == headline
     assert re.fullmatch(rf"test_fingerprint\.py:\d+ {place}", failure.where)
     assert failure.type == headline.partition(":")[0]
 
 
 def test_the_place_is_in_the_callers_own_code():
-    failure = read_failure(told(lambda: json.loads("{")))
+    failure = read_failure(traceback_of(lambda: json.loads("{")))
     assert failure.headline.startswith("json.decoder.JSONDecodeError: ")
     assert failure.file == "test_fingerprint.py"
 
@@ -104,13 +104,13 @@ def test_without_own_code_the_place_is_the_innermost():
 
 
 def test_a_syntax_error_has_a_line_but_no_function():
-    text = told(lambda: compile("a b", "given.py", "exec"))
+    text = traceback_of(lambda: compile("a b", "given.py", "exec"))
     assert read_failure(text).where == "given.py:1"
     assert read_failure(text).headline == "SyntaxError: invalid syntax"
 
 
 def test_an_exception_without_a_message():
-    text = told(lambda: (_ for _ in ()).throw(SystemExit()))
+    text = traceback_of(lambda: (_ for _ in ()).throw(SystemExit()))
     assert (read_failure(text).type, read_failure(text).message) == ("SystemExit", "")
 
 
@@ -134,7 +134,7 @@ def test_a_sentence_is_its_own_headline(text: str, headline: str):
 
 
 def test_a_traceback_whose_beginning_is_cut_off_says_the_same():
-    text = told(raise_after_two)
+    text = traceback_of(raise_after_two)
     whole = fingerprint_of("attempts", text)
     last = text.rindex('  File "')
     assert {fingerprint_of("attempts", text[start:]) for start in range(0, last, 7)} == {whole}
@@ -224,7 +224,7 @@ def test_other_words_are_another_failure(one: str, other: str):
 
 
 def test_the_reason_and_the_place_count_and_the_line_does_not():
-    port, host = told(lambda: parse_port("7")), told(lambda: parse_host("7"))
+    port, host = traceback_of(lambda: parse_port("7")), traceback_of(lambda: parse_host("7"))
     assert fingerprint_of("attempts", port) != fingerprint_of("attempts", host)
     assert fingerprint_of("attempts", port) != fingerprint_of("timeout", port)
     moved = re.sub(r"line \d+", "line 999", port)
@@ -253,6 +253,6 @@ def test_any_text_has_a_fingerprint(reason: str, text: str):
 
 @given(st.text(alphabet="abc 'x\"\n:|+-", max_size=60), st.integers(0, 10**12))
 def test_numbers_never_matter(words: str, number: int):
-    text = told(lambda: parse_port(f"{words} {number}"))
-    other = told(lambda: parse_port(f"{words} {number + 1}"))
+    text = traceback_of(lambda: parse_port(f"{words} {number}"))
+    other = traceback_of(lambda: parse_port(f"{words} {number + 1}"))
     assert fingerprint_of("attempts", text[-KEPT:]) == fingerprint_of("attempts", other[-KEPT:])

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from fairlane.embedded.server import ServerStatus
+
 pytestmark = pytest.mark.server
 
 RACERS = 6
@@ -150,10 +152,14 @@ def recall(folder: Path) -> object:
         return client.get("what")
 
 
+def status_of(folder: Path) -> ServerStatus:
+    status = embedded.status(folder)
+    assert status is not None
+    return status
+
+
 def pid_of(folder: Path) -> int:
-    told = embedded.status(folder)
-    assert told is not None
-    return told.pid
+    return status_of(folder).pid
 
 
 def kill_server(folder: Path) -> None:
@@ -204,13 +210,12 @@ def test_first_use_starts_a_server(home: Path):
             "port": "0",
         }
         assert {name: client.config_get(name)[name] for name in wanted} == wanted
-    told = embedded.status(home)
-    assert told is not None
+    status = status_of(home)
     found = embedded.find_server()
-    assert told.version == ".".join(map(str, found.version))
-    assert told.data == home / f"{found.flavour}-{found.version[0]}"
-    assert told.used_memory > 0
-    assert told.uptime >= 0
+    assert status.version == ".".join(map(str, found.version))
+    assert status.data == home / f"{found.flavour}-{found.version[0]}"
+    assert status.used_memory > 0
+    assert status.uptime >= 0
 
 
 def test_the_second_use_starts_none(home: Path):
@@ -244,7 +249,7 @@ def test_it_outlives_a_killed_starter(home: Path, start_child: Callable[[], Chil
     assert pid_of(home) == pid
 
 
-def test_it_hears_no_ctrl_c_of_its_starter(home: Path):
+def test_ctrl_c_of_its_starter_does_not_reach_it(home: Path):
     embedded.ensure(home)
     assert os.getsid(pid_of(home)) != os.getsid(0)
     assert os.getpgid(pid_of(home)) != os.getpgid(0)
@@ -271,7 +276,7 @@ def test_data_survive_a_killed_server(home: Path):
     assert pid_of(home) != pid
 
 
-def test_stale_socket_and_pid_fool_nobody(home: Path):
+def test_a_stale_socket_and_pid_stand_for_no_server(home: Path):
     run = home / "run"
     run.mkdir(parents=True)
     with contextlib.closing(sockets.socket(sockets.AF_UNIX)) as left_over:
@@ -331,9 +336,7 @@ def test_only_this_user_can_reach_it(home: Path):
     assert stat.S_ISSOCK(socket.stat().st_mode)
     assert mode_of(socket) == 0o700
     assert mode_of(socket.parent) == 0o700
-    told = embedded.status(home)
-    assert told is not None
-    assert mode_of(told.data) == 0o700
+    assert mode_of(status_of(home).data) == 0o700
 
 
 def test_a_long_path_gets_a_short_socket(tmp_path: Path, start_child_at: Callable[[Path], Child]):
@@ -371,8 +374,8 @@ def start_child_at() -> Iterator[Callable[[Path], Child]]:
 def test_a_planted_socket_folder_is_refused(tmp_path: Path):
     deep = tmp_path / ("deep" * 20) / ("er" * 20)
     planted = find_place(deep).socket.parent
-    with run_server() as somebody_elses:
-        planted.symlink_to(somebody_elses.folder)
+    with run_server() as foreign:
+        planted.symlink_to(foreign.folder)
         try:
             assert embedded.status(deep) is None
             with pytest.raises(RedisUnfit, match="not a folder of this user"):
@@ -441,9 +444,7 @@ def test_data_of_redis_7_are_carried_over_to_valkey(
     embedded.stop(home)
     newer = two_programs("valkey")
     assert recall(home) == "old"
-    told = embedded.status(home)
-    assert told is not None
-    assert told.data == home / f"valkey-{newer.version[0]}"
+    assert status_of(home).data == home / f"valkey-{newer.version[0]}"
 
 
 def test_redis_refuses_data_of_valkey(home: Path, two_programs: Callable[[str], ServerBinary]):
@@ -492,10 +493,9 @@ def test_data_stay_with_the_flavour_that_wrote_them(
 
 def test_spoilt_data_are_not_served(home: Path):
     remember(home, "spoilt")
-    told = embedded.status(home)
-    assert told is not None
+    data = status_of(home).data
     embedded.stop(home)
-    for path in told.data.rglob("appendonly*"):
+    for path in data.rglob("appendonly*"):
         if path.is_file():
             path.write_bytes(b"garbage\r\n" * 10)
     with pytest.raises(RedisUnfit, match=r"did not start; its log: [^0-9]") as refused:

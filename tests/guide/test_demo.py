@@ -69,7 +69,7 @@ def _environments() -> Iterator[tuple[int, bytes]]:
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
                 yield int(entry.name), (entry / "environ").read_bytes()
-            except OSError:  # it has just ended, or is somebody else's
+            except OSError:  # it has just ended, or belongs to another user
                 continue
 
 

@@ -143,10 +143,7 @@ def result(path: str, began: float, ended: float, **found: Any) -> Any:
 def rows() -> list[Row]:
     dead = SimpleNamespace(status="dead", body=None)
     bulk = [result("a", 1, 3), result("b", 2, 5), dead]
-    return [
-        Row.of("urgent-1", 0, 3, 2.0, [result("c", 3, 4)]),
-        Row.of("bulk-1", 50, 2, 0.0, bulk),
-    ]
+    return [Row.of("urgent-1", 0, 3, 2.0, [result("c", 3, 4)]), Row.of("bulk-1", 50, 2, 0.0, bulk)]
 
 
 def test_the_table_says_how_long_each_request_took():

@@ -17,7 +17,7 @@ PAGE = GUIDE / "02-when-things-go-wrong.md"
 FINGERPRINT = r"[0-9a-f]{10}"
 
 
-class Told:
+class Printed:
     """What the blocks printed, found by a command that is in one of them only."""
 
     def __init__(self, url: str, folder: Path) -> None:
@@ -35,19 +35,19 @@ class Told:
 @ON_ONE_KIND
 def test_the_chapter_runs(redis_url: str, tmp_path: Path):
     assert sum(block.is_background for block in blocks_of(PAGE)) == 2
-    told = Told(redis_url, tmp_path)
-    check_failures(told)
-    check_requeued(told)
-    check_changed(told)
-    check_repaired(told)
+    printed = Printed(redis_url, tmp_path)
+    check_failures(printed)
+    check_requeued(printed)
+    check_changed(printed)
+    check_repaired(printed)
 
 
-def check_failures(told: Told) -> None:
+def check_failures(printed: Printed) -> None:
     """Each of the four ways to die, with its reason."""
-    assert told.by("fairlane wait pays") == (
+    assert printed.by("fairlane wait pays") == (
         "done\nexit code 1\nanna 5 fee 20\nbert 10 fee 10\n\n\n\n\ngina 50 fee 2\nexit code 1\n"
     )
-    listed = told.by("fairlane dead list pays\n")
+    listed = printed.by("fairlane dead list pays\n")
     assert "pays  done  4 dead: 1 failed every attempt, 1 died, 1 rejected, 1 timed out\n" in listed
     for reason, error in (
         ("rejected", "twelve is no amount"),
@@ -57,41 +57,41 @@ def check_failures(told: Told) -> None:
     ):
         assert re.search(rf"^{FINGERPRINT}  1 dead \({reason}\): {error}", listed, re.MULTILINE)
     hung = r'0\.5 s\nStack \(most recent call first\):\n  File ".*bank\.py", .* in pay\n'
-    assert re.search(hung, told.by('queue.request("pays").dead()'))
+    assert re.search(hung, printed.by('queue.request("pays").dead()'))
 
 
-def check_requeued(told: Told) -> None:
+def check_requeued(printed: Printed) -> None:
     """The repaired handler does all but what can't be done."""
-    again = told.by("fairlane dead requeue").splitlines()
+    again = printed.by("fairlane dead requeue").splitlines()
     assert "parent    pays" in again
     assert sorted(again[-3:]) == ["dora 20 fee 5", "emil 25 fee 4", "fred 0 fee 100"]
-    assert told.by("fairlane dead drop") == "1\n"
+    assert printed.by("fairlane dead drop") == "1\n"
 
 
-def check_changed(told: Told) -> None:
+def check_changed(printed: Printed) -> None:
     """Paused, given more workers, and done though one of them was killed."""
-    assert "state     paused\n" in told.by("fairlane pause letters")
-    changed = told.by("fairlane resume letters")
+    assert "state     paused\n" in printed.by("fairlane pause letters")
+    changed = printed.by("fairlane resume letters")
     assert changed.startswith("limit 4, priority 9\nactive\n")
     assert "queue     night, priority 9\n" in changed
-    assert told.by("kill -9").startswith("done\n")
-    late = told.by("fairlane dead list reminders")
+    assert printed.by("kill -9").startswith("done\n")
+    late = printed.by("fairlane dead list reminders")
     assert "reminders\nexit code 1\n" in late
     assert re.search(rf"^{FINGERPRINT}  \d+ dead \(past the deadline\): ", late, re.MULTILINE)
-    lanes = [line.split()[0] for line in told.by("fairlane stats").splitlines()]
+    lanes = [line.split()[0] for line in printed.by("fairlane stats").splitlines()]
     assert lanes in (["LANE", "5", "9", "all"], ["LANE", "5", "9", "50", "all"])  # paused how soon?
 
 
-def check_repaired(told: Told) -> None:
+def check_repaired(printed: Printed) -> None:
     """What was deleted is back, what stood still moves, what was full has room."""
-    assert "queue day is empty: " in told.by("scan_iter")
-    found, repaired = told.by("fairlane doctor --queue day --repair").split("exit code 1\n")
+    assert "queue day is empty: " in printed.by("scan_iter")
+    found, repaired = printed.by("fairlane doctor --queue day --repair").split("exit code 1\n")
     assert re.search(r"^bad +forgotten +forgotten  is not in `active`", found, re.MULTILINE)
     assert re.search(r"^fixed +forgotten +forgotten ", repaired, re.MULTILINE)
     assert "requests  1 active\n" in repaired
-    judged = told.by("still bad")
+    judged = printed.by("still bad")
     assert re.search(r"^bad +workers +no worker beats, and 1 unfinished", judged, re.MULTILINE)
     assert re.search(r"^remedy +workers +start one: fairlane worker", judged, re.MULTILINE)
-    assert told.by("fairlane wait forgotten").startswith("done\nok      workers ")
-    assert told.by("--max-waiting 400").endswith("first\nexit code 5\n")
-    assert told.by("fairlane cancel first") == "cancelled\nsecond\n"
+    assert printed.by("fairlane wait forgotten").startswith("done\nok      workers ")
+    assert printed.by("--max-waiting 400").endswith("first\nexit code 5\n")
+    assert printed.by("fairlane cancel first") == "cancelled\nsecond\n"

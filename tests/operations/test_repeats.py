@@ -1,6 +1,6 @@
 """Every call may be repeated after a lost reply: the outcome is the same as without.
 
-A reply is lost as a driver loses it: the step is done, nobody hears of it, and it is done again.
+A reply is lost as a driver loses it: the step is done, its reply is lost, and it is done again.
 Each scenario runs once as it is, once with every reply lost, and once for each single reply.
 """
 
@@ -436,7 +436,7 @@ def rolls(driver: Any) -> None:
 
 
 def joins(driver: Any) -> None:
-    """Rows that join at once, by their ids and by their places."""
+    """Rows that join a request immediately, by their ids and by their places."""
     txn = Txn("t", seal=True)
     for name, is_by_id in (("r1", True), ("r2", False)):
         driver.run(begin_live(name, Policy(), txn, by_ids=is_by_id))
@@ -477,7 +477,7 @@ def outcome(plain: SyncDriver, client: Any) -> dict[str, Any]:
         "requests": {
             known(name): seen
             for name in sorted(ids)
-            if (seen := told(driver, client, name)) is not None
+            if (seen := seen_of(driver, client, name)) is not None
         },
         "log": sorted((known(end.id), end.state, end.total, end.done, end.dead) for end in log),
         "active": client.zrange(keys.active("req"), 0, -1),
@@ -503,7 +503,7 @@ def part_and_id(key: bytes) -> tuple[str, str]:
     return found[0], known(found[1])
 
 
-def told(driver: Any, client: Any, request_id: str) -> Any:
+def seen_of(driver: Any, client: Any, request_id: str) -> Any:
     """The counts and results of one request; each result once."""
     if not client.exists(keys.request_hash(request_id)):
         return None

@@ -41,7 +41,7 @@ def killed_and_started_again(
 
 
 def is_written(server: server_process.Server) -> bool:
-    """Tell whether the log has left Redis's own memory; where it is on disk is the kernel's."""
+    """Return True if the log has left Redis's own memory; where it is on disk is the kernel's."""
     with contextlib.closing(server.client()) as client:
         found = client.info("persistence")
         return bool(found["aof_buffer_length"] == 0 and found["aof_pending_bio_fsync"] == 0)

@@ -1,4 +1,4 @@
-"""Which servers `fairlane scripts` goes to: every address that a deployment tells, once."""
+"""Which servers `fairlane scripts` goes to: every address that a deployment reports, once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ f 10.0.0.6:7000@17000 handshake - 0 0 0 connected
 """
 
 
-def told(
+def places_of(
     primaries: list[Any], answer: Callable[[Any, tuple[Any, ...]], Any]
 ) -> list[ServerAddress]:
     """The places, when each At is answered so."""
@@ -48,7 +48,7 @@ def test_a_server_and_those_that_follow_it():
         b"slave0:ip=10.0.0.2,port=7000,state=online,offset=14,lag=0\r\n"
         b"slave1:ip=::1,port=7001,state=wait_bgsave,offset=0,lag=0\r\nslave_read_only:1\r\n"
     )
-    found = told([None], lambda node, words: info)
+    found = places_of([None], lambda node, words: info)
     assert found == [
         ServerAddress(None, "here"),
         ServerAddress(B, "10.0.0.2:7000"),
@@ -63,7 +63,7 @@ def test_every_node_of_a_cluster_by_the_name_it_wants():
     def answer(node: Any, words: tuple[Any, ...]) -> Any:
         return slots if b"SLOTS" in words else NODES
 
-    found = told([one, B], answer)
+    found = places_of([one, B], answer)
     assert [place.node for place in found] == [one, B, C, D]
 
 
@@ -73,6 +73,6 @@ def test_a_node_that_does_not_answer_is_not_the_only_one_to_ask():
             return RedisUnreachable("away")
         return [[0, 16383, [b"10.0.0.2", 7000, b"b"]]] if b"SLOTS" in words else NODES
 
-    assert {place.node for place in told([A, B], answer)} == {A, B, C, D}
+    assert {place.node for place in places_of([A, B], answer)} == {A, B, C, D}
     with pytest.raises(FairlaneError, match="away"):
-        told([A], answer)
+        places_of([A], answer)

@@ -21,12 +21,7 @@ if TYPE_CHECKING:
     import redis
 
 ROLES = sorted(acl.ROLES)
-STEPS = {
-    "Call": acl.CALL,
-    "Confirm": acl.CONFIRM,
-    "Pop": acl.POP,
-    "Subscribe": acl.SUBSCRIBE,
-}
+STEPS = {"Call": acl.CALL, "Confirm": acl.CONFIRM, "Pop": acl.POP, "Subscribe": acl.SUBSCRIBE}
 # What the library offers and no command of the command line does.
 API = {
     "producer": {"submit_many", "completions", "state"},
@@ -185,7 +180,7 @@ def test_every_rule_is_one_that_the_server_takes(role: str, server: redis.Redis)
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_nobody_may_eval_read_settings_or_empty_the_server(role: str):
+def test_no_role_may_eval_read_settings_or_empty_the_server(role: str):
     allowed = set(acl.rules(role))
     for name in ("eval", "eval_ro", "config|get", "config", "flushall", "keys", "acl", "debug"):
         assert f"+{name}" not in allowed
@@ -232,7 +227,7 @@ def test_what_is_no_version_is_refused(text: str):
         acl.version(text)
 
 
-def test_a_newer_server_is_told_more():
+def test_a_newer_server_gets_more_rules():
     assert "+waitaof" in acl.rules("producer", server=(7, 2, 1))
     assert "+waitaof" not in acl.rules("producer", server=(7, 0, 15))
 

@@ -193,6 +193,10 @@ class Lane:
         found = self.call("check", self.names, now=self.now if now is None else now)
         return [sentence.decode() for sentence in found]
 
+    def run(self, operation: Operation[Any], source: Iterator[Any] | None = None) -> Any:
+        """Run any operation."""
+        return self.driver.run(operation, source)
+
     def raw(self, *words: Any) -> Any:
         """Run any command; the reply is as Redis sent it."""
         return self.driver.run(once(Command(*words)))
@@ -518,6 +522,13 @@ def take_slice(driver: SyncDriver, queue: str = "req", count: int = 1000) -> Sli
         if held is not None:
             return held
     return None
+
+
+def next_slice(driver: SyncDriver, queue: str = "req", count: int = 1000) -> Slice:
+    """The same where there must be one."""
+    held = take_slice(driver, queue, count)
+    assert held is not None
+    return held
 
 
 def settle(driver: SyncDriver, held: Slice, queue: str = "req", answer: bytes = b"done ") -> bytes:

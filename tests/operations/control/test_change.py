@@ -12,10 +12,9 @@ from fairlane.errors import InvalidArgument, RequestEnded, RequestNotFound
 from fairlane.operations.control import change, request_state
 from fairlane.operations.maintenance import lost_tokens
 from fairlane.protocol import keys
-from tests.support.requests import cut, pop_token, settle, take_slice, work_off
+from tests.support.requests import cut, next_slice, pop_token, settle, work_off
 
 if TYPE_CHECKING:
-    from fairlane.drivers.sync.driver import SyncDriver
     from fairlane.queue import Queue
     from tests.support.requests import Lane
 
@@ -32,17 +31,15 @@ def do(name: str, request_id: str = "r1") -> Any:
     return getattr(change, name)(request_id, *CHANGES[name])
 
 
-def test_paused_it_brings_nothing_and_resumed_it_runs_to_its_end(
-    driver: SyncDriver, queue: Queue, lane: Lane
-):
+def test_paused_it_brings_nothing_and_resumed_it_runs_to_its_end(queue: Queue, lane: Lane):
     request = queue.submit_request(["a", "b", "c"], id="r1")
     assert request.pause() == "paused"
     assert (request.state(), request.progress().state) == ("paused", "paused")
     assert [one.state for one in queue.status()["requests"]] == ["paused"]
     assert not request.progress().ended
-    assert work_off(driver) == []
+    assert work_off(lane.driver) == []
     assert request.resume() == "active"
-    assert sorted(work_off(driver)) == [b"a", b"b", b"c"]
+    assert sorted(work_off(lane.driver)) == [b"a", b"b", b"c"]
     assert request.wait(5) == "done"
     assert lane.client.zcard(keys.active("req")) == 0
 
@@ -57,35 +54,30 @@ def test_a_raised_limit_and_another_lane_are_dispatched(queue: Queue, lane: Lane
     assert (found.limit, found.priority) == (3, 0)
 
 
-def test_cancelled_while_held_neither_pauses_nor_resumes(
-    driver: SyncDriver, queue: Queue, lane: Lane
-):
+def test_cancelled_while_held_neither_pauses_nor_resumes(queue: Queue, lane: Lane):
     request = queue.submit_request(["a", "b"], id="r1", limit=1)
-    held = take_slice(driver)
-    assert held is not None
+    held = next_slice(lane.driver)
     request.cancel()
     assert (request.pause(), request.resume()) == ("cancelling", "cancelling")
-    assert settle(driver, held) == b"ended"
+    assert settle(lane.driver, held) == b"ended"
     assert lane.hash()["state"] == "cancelled"
 
 
 @each_change
-def test_what_has_ended_cannot_be_changed_and_is_logged(
-    driver: SyncDriver, queue: Queue, lane: Lane, name: str
-):
+def test_what_has_ended_cannot_be_changed_and_is_logged(queue: Queue, lane: Lane, name: str):
     queue.submit_request(["a"], id="r1")
     lane.cancel()
     assert lane.client.zcard(keys.active("req")) == 1
     with pytest.raises(RequestEnded, match=r"r1 has ended \(cancelled\): it cannot be "):
-        driver.run(do(name))
+        lane.run(do(name))
     assert lane.client.zcard(keys.active("req")) == 0
     assert [one.id for one in queue.completions("0", follow=False)] == ["r1"]
 
 
 @each_change
-def test_a_missing_request_is_not_found(driver: SyncDriver, lane: Lane, name: str):
+def test_a_missing_request_is_not_found(lane: Lane, name: str):
     with pytest.raises(RequestNotFound, match="no request r1"):
-        driver.run(do(name))
+        lane.run(do(name))
     assert lane.dump() == {}
 
 
@@ -106,23 +98,21 @@ def test_a_bad_priority_is_refused_at_the_edge(queue: Queue, priority: Any):
 
 
 @pytest.mark.parametrize("name", ["resume", "set_limit", "set_priority"])
-def test_a_change_cut_off_anywhere_is_repeated(
-    driver: SyncDriver, queue: Queue, lane: Lane, name: str
-):
+def test_a_change_cut_off_anywhere_is_repeated(queue: Queue, lane: Lane, name: str):
     for steps in range(4):
         lane.client.flushall()
         queue.submit_request(["a"] * 6, id="r1", limit=1)
-        pop_token(driver)
+        pop_token(lane.driver)
         if name == "resume":
             queue.request("r1").pause()
-        over = cut(driver, do(name), [], steps)
-        driver.run(do(name))
-        assert len(work_off(driver, count=1)) == 6
+        over = cut(lane.driver, do(name), [], steps)
+        lane.run(do(name))
+        assert len(work_off(lane.driver, count=1)) == 6
         assert queue.request("r1").state() == "done"
     assert over
 
 
-def test_progress_tells_what_was_asked_for(driver: SyncDriver, queue: Queue, lane: Lane):
+def test_progress_reports_what_was_asked_for(queue: Queue, lane: Lane):
     plain = queue.submit_request(["a"], id="r0").progress()
     assert (plain.deadline_ms, plain.time_limit_ms, plain.durable, plain.timeouts) == (0, 0, 0, 0)
     assert plain.parent == ""
@@ -130,7 +120,7 @@ def test_progress_tells_what_was_asked_for(driver: SyncDriver, queue: Queue, lan
     (token,) = lane.start(1, **given)
     held = lane.take(token)
     lane.complete(held, others=[(held.ids[0], "timeout", 0)])
-    found = driver.run(request_state.progress("r1"))
+    found = lane.run(request_state.progress("r1"))
     assert found.deadline_ms == lane.now + 60_000
     assert (found.time_limit_ms, found.timeouts, found.parent) == (2_000, 1, "r0")
 

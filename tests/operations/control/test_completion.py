@@ -18,10 +18,10 @@ from fairlane.protocol.steps import Command, Message, Subscribe
 from tests.support.requests import (
     MINUTE,
     listeners,
+    next_slice,
     numbered,
     publish,
     settle,
-    take_slice,
     work_off,
 )
 from tests.support.wait import wait_until
@@ -29,7 +29,6 @@ from tests.support.wait import wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from fairlane.drivers.sync.driver import SyncDriver
     from fairlane.queue import Queue
     from tests.support.requests import Lane
 
@@ -68,7 +67,7 @@ def is_waiting(lane: Lane) -> bool:
 
 
 @pytest.mark.parametrize("end", ["done", "cancelled"])
-def test_wait_for_what_has_ended_returns_at_once(queue: Queue, end: str):
+def test_wait_for_what_has_ended_returns_immediately(queue: Queue, end: str):
     """The message was published before the subscription."""
     queue.submit_request(numbered(3), id="r1")
     queue.request("r1").cancel() if end == "cancelled" else work_off(queue.driver)
@@ -143,9 +142,9 @@ def test_wait_survives_a_broken_subscription(queue: Queue, lane: Lane):
 
 
 @pytest.mark.parametrize("ask", ["wait", "state", "progress", "cancel"])
-def test_a_request_nobody_knows_is_not_found(queue: Queue, lane: Lane, ask: str):
+def test_an_unknown_request_is_not_found(queue: Queue, lane: Lane, ask: str):
     lane.abandon(1)
-    for name in ("nobody", "r1"):
+    for name in ("r0", "r1"):
         with pytest.raises(RequestNotFound, match=name):
             getattr(queue.request(name), ask)()
 
@@ -171,7 +170,7 @@ def end_three(queue: Queue) -> None:
     work_off(queue.driver)
 
 
-def test_completions_tell_how_requests_ended(queue: Queue):
+def test_completions_report_how_requests_ended(queue: Queue):
     end_three(queue)
     found = list(queue.completions("0", follow=False))
     assert [(c.id, c.state, c.total, c.done, c.cancelled, c.reason) for c in found] == [
@@ -205,7 +204,7 @@ def test_completions_from_now_on_skip_what_was(queue: Queue, monkeypatch: pytest
     assert got[0].startswith("new")
 
 
-def test_completions_of_a_silent_queue_are_none(queue: Queue):
+def test_completions_of_an_unused_queue_are_none(queue: Queue):
     assert list(queue.completions("0", follow=False)) == []
     assert list(queue.completions(follow=False)) == []
 
@@ -281,8 +280,7 @@ def test_completions_from_a_moment_on(queue: Queue, lane: Lane, monkeypatch: pyt
 
 def test_cancel_says_whether_the_request_has_ended(queue: Queue, lane: Lane):
     queue.submit_request(numbered(5), id="r1")
-    held = take_slice(queue.driver)
-    assert held is not None
+    held = next_slice(queue.driver)
     assert queue.request("r1").cancel() is False
     settle(queue.driver, held)
     assert queue.request("r1").cancel() is True
@@ -300,8 +298,7 @@ def test_cancel_of_another_queues_request_is_logged_where_it_belongs(queue: Queu
 
 def test_progress_counts_what_is_held_done_and_left(queue: Queue):
     queue.submit_request(numbered(5), id="r1", limit=2, priority=8)
-    held = take_slice(queue.driver, count=2)
-    assert held is not None
+    held = next_slice(queue.driver, count=2)
     now = queue.request("r1").progress()
     assert (now.total, now.done, now.left, now.held, now.limit) == (5, 0, 5, 1, 2)
     assert (now.priority, now.queue, now.state, now.ended, now.is_open) == (
@@ -316,8 +313,7 @@ def test_progress_counts_what_is_held_done_and_left(queue: Queue):
 
 def test_holders_names_who_works_on_it(queue: Queue):
     queue.submit_request(numbered(5), id="r1", limit=2)
-    held = take_slice(queue.driver, count=2)
-    assert held is not None
+    held = next_slice(queue.driver, count=2)
     (row,) = queue.driver.run(request_state.holders("r1"))
     assert row == {"permit": held.k, "fence": held.fence.decode(), "owed": "2", "worker": "w:1"}
 
@@ -343,9 +339,7 @@ def test_names_that_can_not_be_part_of_a_key_are_refused(queue: Queue, name: Any
 @pytest.mark.parametrize(
     "reason", ["\u00b2", "7" * 5000, "5"], ids=["a raised two", "long", "a number"]
 )
-def test_progress_reads_no_number_where_there_are_words(
-    driver: SyncDriver, lane: Lane, reason: str
-):
+def test_progress_reads_no_number_where_there_are_words(lane: Lane, reason: str):
     lane.start(1)
     lane.cancel(reason)
-    assert driver.run(request_state.progress("r1")).reason == reason
+    assert lane.run(request_state.progress("r1")).reason == reason

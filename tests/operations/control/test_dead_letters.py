@@ -23,7 +23,7 @@ from fairlane.operations.lease import leases, tokens
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import SingleServer
-from tests.support.requests import cut, insert, numbered, once, take_slice, work_off
+from tests.support.requests import cut, insert, next_slice, numbered, once, take_slice, work_off
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -78,8 +78,7 @@ def ended(queue: Queue, bodies: Iterable[bytes] = (b"a", b"b", b"c"), **options:
 def running(queue: Queue, count: int = 3) -> tuple[Request, Slice]:
     """A request r1 with the first of its sub-requests dead and the others held."""
     request = queue.submit_request(numbered(count), id="r1", limit=1)
-    held = take_slice(queue.driver)
-    assert held is not None
+    held = next_slice(queue.driver)
     (entry_id, (_, _)), *_ = held.entries
     head = result_head(entry_id.rpartition(b"-")[2], b"x", 1, 0, 0)
     verdict = Verdict(entry_id, "dead", 0, head, "bad port")
@@ -96,13 +95,13 @@ def answers(request: Request) -> dict[int, tuple[str, bytes | None]]:
 # ------------------------------------------------------------------ looking
 
 
-def test_the_dead_come_with_all_that_is_known(queue: Queue, driver: SyncDriver):
+def test_the_dead_come_with_all_that_is_known(queue: Queue):
     request, held = running(queue)
     (one,) = request.dead()
     assert (one.index, one.attempt, one.reason, one.error) == (0, 1, "rejected", "bad port")
     assert (one.worker, one.body, len(one.fingerprint)) == ("w:1", b"b0", 10)
     assert one.died_ms == int(one.dead_id.split("-")[0])
-    driver.run(once(leases.complete(held, [], [], [], keep=False)))
+    queue.driver.run(once(leases.complete(held, [], [], [], keep=False)))
 
 
 def test_the_dead_are_read_in_pages(queue: Queue, monkeypatch: pytest.MonkeyPatch):
@@ -121,35 +120,32 @@ def test_the_dead_are_read_in_pages(queue: Queue, monkeypatch: pytest.MonkeyPatc
     assert sizes == [3, 3, 3, 0]
 
 
-def test_failures_alike_are_one_group(queue: Queue, driver: SyncDriver):
+def test_failures_alike_are_one_group(queue: Queue):
     queue.submit_request(numbered(20), id="r1", limit=1)
     queue.submit_request(["x"], id="r2")
     texts = [RAISED.format(file="port", error=f"ValueError: bad port {i}") for i in range(2)]
-    held = take_slice(driver)
-    assert held is not None
+    held = next_slice(queue.driver)
     for number, (entry_id, _) in enumerate(held.entries):
         head = result_head(entry_id.rpartition(b"-")[2], b"x", 1, 0, 0)
         error = "other words" if number == 5 else texts[number % 2]
         verdict = Verdict(entry_id, "dead", 0, head, error)
-        driver.run(once(leases.complete(held, [], [], [verdict], keep=True)))
-    first, second = driver.run(group_dead("r1"))
+        queue.driver.run(once(leases.complete(held, [], [], [verdict], keep=True)))
+    first, second = queue.driver.run(group_dead("r1"))
     assert (first.count, first.reason, first.indexes) == (19, "rejected", [0, 1, 2, 3, 4])
     assert (first.headline, first.where) == ("ValueError: bad port 0", "port.py:7 go")
     assert (second.count, second.headline, second.where) == (1, "other words", "")
     assert first.first_ms <= second.first_ms == second.last_ms <= first.last_ms
-    driver.run(once(leases.complete(held, [], [], [], keep=False)))
+    queue.driver.run(once(leases.complete(held, [], [], [], keep=False)))
 
 
-def test_a_queue_tells_which_of_its_requests_have_dead_ones(
-    queue: Queue, driver: SyncDriver, lane: Lane
-):
+def test_a_queue_lists_which_of_its_requests_have_dead_ones(queue: Queue, lane: Lane):
     for name in ("old", "dropped", "fine"):
         queue.submit_request(["a", "b"], id=name)
-        work_badly(driver, (lambda _: False) if name == "fine" else (lambda _: True))
+        work_badly(lane.driver, (lambda _: False) if name == "fine" else (lambda _: True))
     queue.request("dropped").drop_dead()
     running(queue)
     lane.client.xadd(keys.completed("req"), {"id": "lost", "state": "done", "dead": 3})
-    found = driver.run(queue_dead("req"))
+    found = lane.run(queue_dead("req"))
     assert found == {
         "requests": [
             {"id": "r1", "state": "active", "dead": 1, "reasons": {"rejected": 1}},
@@ -157,18 +153,18 @@ def test_a_queue_tells_which_of_its_requests_have_dead_ones(
         ],
         "more": 0,
     }
-    assert driver.run(queue_dead("other")) == {"requests": [], "more": 0}
+    assert lane.run(queue_dead("other")) == {"requests": [], "more": 0}
 
 
 def test_a_long_log_is_looked_at_from_its_newest_end(
-    queue: Queue, driver: SyncDriver, lane: Lane, monkeypatch: pytest.MonkeyPatch
+    queue: Queue, lane: Lane, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(dead_module, "PAGE", 2)
     monkeypatch.setattr(dead_module, "_LOOK_AT", 4)
     for number in range(7):
         queue.submit_request(["a", "b"], id=f"n{number}")
-        work_badly(driver)
-    found = driver.run(queue_dead("req"))
+        work_badly(lane.driver)
+    found = lane.run(queue_dead("req"))
     assert [row["id"] for row in found["requests"]] == ["n6", "n5", "n4", "n3"]
     assert found["more"] == 3
     assert lane.client.xlen(keys.completed("req")) == 7
@@ -244,12 +240,12 @@ def test_many_ids_are_kept_small():
 # ------------------------------------------------------------------ requeue before the end
 
 
-def test_before_the_end_it_runs_in_its_own_request(queue: Queue, driver: SyncDriver, lane: Lane):
+def test_before_the_end_it_runs_in_its_own_request(queue: Queue, lane: Lane):
     request, held = running(queue)
     assert request.requeue_dead() is request
-    reply = driver.run(once(leases.complete(held, [], [], [], keep=False)))
-    insert(driver, "req", "r1", reply[2])
-    assert sorted(work_off(driver)) == numbered(3)
+    reply = lane.run(once(leases.complete(held, [], [], [], keep=False)))
+    insert(lane.driver, "req", "r1", reply[2])
+    assert sorted(work_off(lane.driver)) == numbered(3)
     assert {index: status for index, (status, _) in answers(request).items()} == dict.fromkeys(
         range(3), "done"
     )
@@ -258,58 +254,50 @@ def test_before_the_end_it_runs_in_its_own_request(queue: Queue, driver: SyncDri
     assert lane.client.xlen(keys.dead("r1")) == 0
 
 
-def test_its_tokens_are_dispatched(queue: Queue, driver: SyncDriver):
+def test_its_tokens_are_dispatched(queue: Queue):
     request = queue.submit_request(["a", "b"], id="r1", limit=2)
-    one, two = take_slice(driver), take_slice(driver)
-    assert one is not None
-    assert two is not None
-    refuse(driver, one, lambda _: True)
-    assert take_slice(driver) is None
+    one, two = next_slice(queue.driver), next_slice(queue.driver)
+    refuse(queue.driver, one, lambda _: True)
+    assert take_slice(queue.driver) is None
     request.requeue_dead()
-    assert work_off(driver) == [b"a"]
-    refuse(driver, two, lambda _: False)
+    assert work_off(queue.driver) == [b"a"]
+    refuse(queue.driver, two, lambda _: False)
     assert request.state() == "done"
 
 
-def test_a_thousand_and_more_take_several_calls(
-    queue: Queue, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_thousand_and_more_take_several_calls(queue: Queue, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(dead_module, "CALL", 10)
     request = queue.submit_request(numbered(36), id="r1", limit=2)
-    one, two = take_slice(driver, count=34), take_slice(driver)
-    assert one is not None
-    assert two is not None
-    refuse(driver, one, lambda _: True)
-    while (more := take_slice(driver)) is not None:
-        refuse(driver, more, lambda _: True)
+    one, two = next_slice(queue.driver, count=34), next_slice(queue.driver)
+    refuse(queue.driver, one, lambda _: True)
+    while (more := take_slice(queue.driver)) is not None:
+        refuse(queue.driver, more, lambda _: True)
     dead = request.progress().dead
     assert dead + len(two.entries) == 36
-    assert driver.run(requeue_dead("r1")) == ("r1", dead)
+    assert queue.driver.run(requeue_dead("r1")) == ("r1", dead)
     assert request.progress().dead == 0
-    assert len(work_off(driver)) == dead
+    assert len(work_off(queue.driver)) == dead
 
 
-def test_a_request_that_is_being_cancelled_takes_nothing_back(queue: Queue, driver: SyncDriver):
+def test_a_request_that_is_being_cancelled_takes_nothing_back(queue: Queue):
     request, held = running(queue)
     request.cancel()
     with pytest.raises(RequestEnded, match="when it has ended"):
         request.requeue_dead()
-    refuse(driver, held, lambda _: False)
+    refuse(queue.driver, held, lambda _: False)
     assert request.state() == "cancelled"
     assert request.requeue_dead().progress().total == 1
 
 
-def test_a_reader_sees_the_last_outcome_only(queue: Queue, driver: SyncDriver):
+def test_a_reader_sees_the_last_outcome_only(queue: Queue):
     request = queue.submit_request(numbered(2), id="r1", limit=2)
-    one, two = take_slice(driver), take_slice(driver)
-    assert one is not None
-    assert two is not None
-    refuse(driver, two, lambda _: True)
+    one, two = next_slice(queue.driver), next_slice(queue.driver)
+    refuse(queue.driver, two, lambda _: True)
     early = request.results("done")
     assert next(early).status == "dead"
     request.requeue_dead()
-    work_off(driver)
-    refuse(driver, one, lambda _: False)
+    work_off(queue.driver)
+    refuse(queue.driver, one, lambda _: False)
     assert [(found.index, found.status) for found in early] == [(1, "done"), (0, "done")]
     assert {found.status for found in request.results()} == {"done"}
 
@@ -317,13 +305,13 @@ def test_a_reader_sees_the_last_outcome_only(queue: Queue, driver: SyncDriver):
 # ------------------------------------------------------------------ requeue after the end
 
 
-def test_after_the_end_a_new_request_runs_them(queue: Queue, driver: SyncDriver):
+def test_after_the_end_a_new_request_runs_them(queue: Queue):
     options: dict[str, Any] = {
         "priority": 7, "limit": 9, "attempts": 2, "backoff_ms": (5, 6), "lease_ms": 7_000,
         "retain_ms": 7_200_000, "time_limit_ms": 900,
     }  # fmt: skip
     request = queue.submit_request(numbered(4), id="r1", deadline_ms=60_000, **options)
-    work_badly(driver, lambda body: body in {b"b1", b"b3"})
+    work_badly(queue.driver, lambda body: body in {b"b1", b"b3"})
     again = request.requeue_dead()
     assert again.id != "r1"
     found = again.progress()
@@ -332,51 +320,49 @@ def test_after_the_end_a_new_request_runs_them(queue: Queue, driver: SyncDriver)
     kept = {name: found.detail[name] for name in ("attempts", "backoff_min", "backoff_max")}
     assert kept == {"attempts": "2", "backoff_min": "5", "backoff_max": "6"}
     assert (found.detail["lease_ms"], found.detail["retain_ms"]) == ("7000", "7200000")
-    assert sorted(work_off(driver)) == [b"b1", b"b3"]
+    assert sorted(work_off(queue.driver)) == [b"b1", b"b3"]
     assert again.wait(5) == "done"
     assert list(request.dead()) == []
     assert answers(request)[1] == ("dead", None)
     assert request.requeue_dead().id == again.id
-    assert driver.run(requeue_dead("r1", DeadChoice.of(indexes=[]))) == ("r1", 0)
+    assert queue.driver.run(requeue_dead("r1", DeadChoice.of(indexes=[]))) == ("r1", 0)
 
 
-def test_a_part_of_them_after_the_end(queue: Queue, driver: SyncDriver):
+def test_a_part_of_them_after_the_end(queue: Queue):
     request = ended(queue, numbered(4))
     one = request.requeue_dead(indexes=[2])
     (fingerprint,) = {found.fingerprint for found in request.dead()}
     two = request.requeue_dead(fingerprint=[fingerprint])
     assert (one.progress().total, two.progress().total) == (1, 3)
     assert one.id != two.id
-    assert sorted(work_off(driver)) == numbered(4)
+    assert sorted(work_off(queue.driver)) == numbered(4)
 
 
-def test_many_and_big_ones_go_in_chunks(
-    queue: Queue, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch
-):
+def test_many_and_big_ones_go_in_chunks(queue: Queue, monkeypatch: pytest.MonkeyPatch):
     """No step brings more than about 4 MiB."""
     monkeypatch.setattr(dead_module, "CALL", 3)
     bodies = [b"%02d" % i + b"x" * (MIB // 2 - 2) for i in range(11)]
     request = ended(queue, bodies)
     again = request.requeue_dead()
     assert again.progress().detail["chunks"] == "6"
-    assert sorted(work_off(driver)) == sorted(bodies)
+    assert sorted(work_off(queue.driver)) == sorted(bodies)
     assert list(request.dead()) == []
 
 
 @pytest.mark.parametrize("named", [None, range(5)], ids=["all", "indexes"])
 @pytest.mark.parametrize("faulty", range(0, 40, 3))
 def test_cut_off_anywhere_a_repeat_goes_on(
-    queue: Queue, driver: SyncDriver, lane: Lane, monkeypatch: pytest.MonkeyPatch, faulty: int,
+    queue: Queue, lane: Lane, monkeypatch: pytest.MonkeyPatch, faulty: int,
     named: Iterable[int] | None,
 ):  # fmt: skip
     monkeypatch.setattr(dead_module, "CALL", 2)
     bodies = [b"%d" % i + b"x" * (MIB // 2) for i in range(5)]
     request = ended(queue, bodies)
     choice = DeadChoice.of(indexes=named)
-    cut(driver, requeue_dead("r1", choice), [], faulty)
-    again, count = driver.run(requeue_dead("r1", choice))
+    cut(lane.driver, requeue_dead("r1", choice), [], faulty)
+    again, count = lane.run(requeue_dead("r1", choice))
     assert (again != "r1", count) == (True, 5)
-    assert sorted(work_off(driver)) == sorted(bodies)
+    assert sorted(work_off(lane.driver)) == sorted(bodies)
     assert queue.request(again).wait(5) == "done"
     assert list(request.dead()) == []
     assert len(lane.client.keys("req:*")) == 2
@@ -401,19 +387,18 @@ def cut_at_drop(driver: SyncDriver, choice: DeadChoice, drops: int) -> str:
 @pytest.mark.parametrize("kind", ["all", "indexes", "fingerprints"])
 @pytest.mark.parametrize("drops", [0, 1, 2])
 def test_cut_off_while_dropping_a_repeat_comes_to_the_same_request(
-    queue: Queue, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch, kind: str, drops: int
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, kind: str, drops: int
 ):
     monkeypatch.setattr(dead_module, "CALL", 2)
     request = queue.submit_request(numbered(5), id="r1", limit=1)
-    held = take_slice(driver)
-    assert held is not None
+    held = next_slice(queue.driver)
     heads = [(entry_id, entry_id.rpartition(b"-")[2]) for entry_id, _ in held.entries]
     verdicts = [
         Verdict(entry_id, "dead", 0, result_head(index, b"x", 1, 0, 0), ["early", "late"][i > 2])
         for i, (entry_id, index) in enumerate(heads)
     ]
-    reply = driver.run(once(leases.complete(held, [], [], verdicts, keep=False)))
-    driver.run(once(tokens.retire("req", "r1", reply[1])))
+    reply = queue.driver.run(once(leases.complete(held, [], [], verdicts, keep=False)))
+    queue.driver.run(once(tokens.retire("req", "r1", reply[1])))
     fingerprints = {one.fingerprint for one in request.dead()}
     assert len(fingerprints) == 2
     choice = {
@@ -421,59 +406,55 @@ def test_cut_off_while_dropping_a_repeat_comes_to_the_same_request(
         "indexes": DeadChoice.of(indexes=range(5)),
         "fingerprints": DeadChoice.of(fingerprints),
     }[kind]
-    new_id = cut_at_drop(driver, choice, drops)
+    new_id = cut_at_drop(queue.driver, choice, drops)
     for _ in range(2):
-        assert driver.run(requeue_dead("r1", choice)) == (new_id, 5)
+        assert queue.driver.run(requeue_dead("r1", choice)) == (new_id, 5)
     assert list(request.dead()) == []
-    assert sorted(work_off(driver)) == numbered(5)
+    assert sorted(work_off(queue.driver)) == numbered(5)
 
 
-def test_what_is_being_requeued_is_not_dropped(queue: Queue, driver: SyncDriver):
+def test_what_is_being_requeued_is_not_dropped(queue: Queue):
     """The new request was submitted with it, and no caller need drop it."""
     request = ended(queue)
     choice = DeadChoice.of(indexes=range(3))
-    new_id = cut_at_drop(driver, choice, 0)
+    new_id = cut_at_drop(queue.driver, choice, 0)
     with pytest.raises(RequestExists, match="1 dead sub-requests of request r1 are being requeued"):
         request.drop_dead(indexes=[0])
-    assert driver.run(requeue_dead("r1", choice)) == (new_id, 3)
+    assert queue.driver.run(requeue_dead("r1", choice)) == (new_id, 3)
     assert list(request.dead()) == []
 
 
 def test_of_a_cancelled_request_the_rest_is_not_dropped(
-    queue: Queue, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
 ):
     """Cut off while dropping, and then cancelled: no request would run what is still there."""
     monkeypatch.setattr(dead_module, "CALL", 1)
     request = ended(queue)
     choice = DeadChoice.of(indexes=range(3))
-    queue.request(cut_at_drop(driver, choice, 1)).cancel()
+    queue.request(cut_at_drop(queue.driver, choice, 1)).cancel()
     with pytest.raises(DeadNotFound, match="with index 2"):
-        driver.run(requeue_dead("r1", choice))
+        queue.driver.run(requeue_dead("r1", choice))
     assert [one.index for one in request.dead()] == [0, 1]
 
 
-def test_a_new_request_that_was_cancelled_is_not_taken_for_it(queue: Queue, driver: SyncDriver):
+def test_a_new_request_that_was_cancelled_is_not_taken_for_it(queue: Queue):
     request = ended(queue)
-    first = cut_at_drop(driver, DeadChoice(), 0)
+    first = cut_at_drop(queue.driver, DeadChoice(), 0)
     queue.request(first).cancel()
     again = request.requeue_dead()
     assert again.id != first
     assert again.progress().total == 3
-    assert sorted(work_off(driver)) == [b"a", b"b", b"c"]
+    assert sorted(work_off(queue.driver)) == [b"a", b"b", b"c"]
 
 
-def test_it_ends_while_it_is_being_requeued(
-    queue: Queue, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch
-):
+def test_it_ends_while_it_is_being_requeued(queue: Queue, monkeypatch: pytest.MonkeyPatch):
     """What was not moved before the end runs in a new request."""
     monkeypatch.setattr(dead_module, "CALL", 1)
     request = queue.submit_request(numbered(3), id="r1", limit=2)
-    one, two = take_slice(driver), take_slice(driver)
-    assert one is not None
-    assert two is not None
-    refuse(driver, one, lambda _: True)
-    while (more := take_slice(driver)) is not None:
-        refuse(driver, more, lambda _: True)
+    one, two = next_slice(queue.driver), next_slice(queue.driver)
+    refuse(queue.driver, one, lambda _: True)
+    while (more := take_slice(queue.driver)) is not None:
+        refuse(queue.driver, more, lambda _: True)
     operation, reply, calls = requeue_dead("r1"), None, 0
     try:
         while True:
@@ -481,10 +462,10 @@ def test_it_ends_while_it_is_being_requeued(
             if getattr(getattr(step, "script", None), "name", "") == "requeue_dead":
                 calls += 1
                 if calls == 2:
-                    work_off(driver)
-                    refuse(driver, two, lambda _: False)
+                    work_off(queue.driver)
+                    refuse(queue.driver, two, lambda _: False)
                     assert request.state() == "done"
-            reply = driver.run(once(step))
+            reply = queue.driver.run(once(step))
     except StopIteration as end:
         new_id, count = end.value
     assert (new_id != "r1", count) == (True, 2)
@@ -493,11 +474,11 @@ def test_it_ends_while_it_is_being_requeued(
 
 @pytest.mark.parametrize("is_cut", [True, False])
 def test_what_dies_while_it_is_being_requeued_runs_again_too(
-    queue: Queue, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch, is_cut: bool
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, is_cut: bool
 ):
     """The choice is made again after the end: nothing that no request runs may be dropped."""
     request, held = running(queue)
-    end = iter([lambda: refuse(driver, held, lambda body: body != b"b0")])
+    end = iter([lambda: refuse(queue.driver, held, lambda body: body != b"b0")])
     script = library().requeue_dead
 
     def dying(*args: Any, **given: Any) -> Any:
@@ -506,11 +487,11 @@ def test_what_dies_while_it_is_being_requeued_runs_again_too(
 
     monkeypatch.setattr(library(), "requeue_dead", dying, raising=False)
     if is_cut:
-        cut_at_drop(driver, DeadChoice(), 0)
+        cut_at_drop(queue.driver, DeadChoice(), 0)
         assert request.state() == "done"
-    again, count = driver.run(requeue_dead("r1"))
+    again, count = queue.driver.run(requeue_dead("r1"))
     assert (again != "r1", count) == (True, 3)
-    assert sorted(work_off(driver)) == numbered(3)
+    assert sorted(work_off(queue.driver)) == numbered(3)
     assert list(request.dead()) == []
 
 
@@ -520,15 +501,15 @@ def test_a_choice_says_what_is_meant():
     assert DeadChoice.of(indexes=[]) != DeadChoice()
 
 
-def test_dropping_twice_is_once(queue: Queue, driver: SyncDriver):
+def test_dropping_twice_is_once(queue: Queue):
     ended(queue)
-    assert [driver.run(drop_dead("r1")) for _ in range(2)] == [3, 0]
+    assert [queue.driver.run(drop_dead("r1")) for _ in range(2)] == [3, 0]
 
 
 # ------------------------------------------------------------------ the asyncio face
 
 
-def test_the_asyncio_face_does_the_same(redis_url: str, queue: Queue, driver: SyncDriver):
+def test_the_asyncio_face_does_the_same(redis_url: str, queue: Queue):
     ended(queue)
 
     async def body() -> str:
@@ -543,7 +524,7 @@ def test_the_asyncio_face_does_the_same(redis_url: str, queue: Queue, driver: Sy
             return again.id
 
     again = asyncio.run(body())
-    assert work_off(driver) == [b"b"]
+    assert work_off(queue.driver) == [b"b"]
     assert queue.request(again).state() == "done"
     assert [one.index for one in queue.request("r1").dead()] == [2]
 
@@ -551,8 +532,7 @@ def test_the_asyncio_face_does_the_same(redis_url: str, queue: Queue, driver: Sy
 def test_a_reason_that_looks_like_a_number_is_none(queue: Queue):
     """The new request is made from the numbers of the old one's hash, and from no words in it."""
     request = queue.submit_request(numbered(3), id="r1", limit=1, attempts=4)
-    held = take_slice(queue.driver, count=1)
-    assert held is not None
+    held = next_slice(queue.driver, count=1)
     refuse(queue.driver, held, lambda _: True, "bad port")
     assert request.cancel("\u00b2")
     again = request.requeue_dead()

@@ -62,14 +62,14 @@ def test_tokens_in_a_lane_that_was_left_are_stale(queue: Queue):
 
 def test_foreign_words_in_a_lane_are_stale(queue: Queue, redis_client: redis.Redis):
     lane = keys.lane("req", 3)
-    redis_client.rpush(lane, b"\xff", b"no token", b"#1.2", b"nobody#1.2")
+    redis_client.rpush(lane, b"\xff", b"no token", b"#1.2", b"gone#1.2")
     status = queue.status()
     assert (status["lanes"], status["stale"]) == ({}, 4)
     redis_client.delete(lane)
 
 
 def test_stale_tokens_that_are_due_later_are_not_counted(queue: Queue, redis_client: redis.Redis):
-    redis_client.zadd(keys.delayed("req"), {"5|nobody#0.1": 9e12})
+    redis_client.zadd(keys.delayed("req"), {"5|gone#0.1": 9e12})
     status = queue.status()
     assert (status["delayed"], status["stale"]) == (0, 1)
     redis_client.delete(keys.delayed("req"))

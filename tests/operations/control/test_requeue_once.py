@@ -15,7 +15,7 @@ from fairlane.operations.maintenance import lost_tokens
 from fairlane.protocol import keys
 from fairlane.protocol.steps import NextChunk, SingleServer
 from tests.operations.control.test_dead_letters import ended, running
-from tests.support.requests import cut, insert, numbered, once, settle, take_slice, work_off
+from tests.support.requests import cut, insert, next_slice, numbered, once, settle, work_off
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,29 +79,25 @@ def cut_before(driver: SyncDriver, name: str, count: int, choice: DeadChoice = A
 @pytest.mark.parametrize("others", [ALL, DeadChoice.of(indexes=[1, 3]), THREE], ids=str)
 @pytest.mark.parametrize("steps", range(24))
 def test_cut_off_anywhere_another_choice_runs_none_of_them_twice(
-    queue: Queue, driver: SyncDriver, lane: Lane, monkeypatch: pytest.MonkeyPatch, steps: int,
+    queue: Queue, lane: Lane, monkeypatch: pytest.MonkeyPatch, steps: int,
     others: DeadChoice,
 ):  # fmt: skip
     """A crash between any two steps; the next caller has another choice that overlaps with it."""
     monkeypatch.setattr(dead_module, "CALL", 2)
     request = ended(queue, numbered(5))
-    cut(driver, requeue_dead("r1", THREE), [], steps)
+    cut(lane.driver, requeue_dead("r1", THREE), [], steps)
     with contextlib.suppress(DeadNotFound):
-        driver.run(requeue_dead("r1", others))
-    driver.run(requeue_dead("r1"))
-    assert sorted(work_all(driver, lane)) == numbered(5)
+        lane.run(requeue_dead("r1", others))
+    lane.run(requeue_dead("r1"))
+    assert sorted(work_all(lane.driver, lane)) == numbered(5)
     assert list(request.dead()) == []
     assert not [name for name in lane.hash() if name.startswith("claimed:")]
 
 
 @pytest.mark.parametrize("steps", range(24))
 @pytest.mark.parametrize("second", [ALL, DeadChoice.of(indexes=[2, 3, 4])], ids=["all", "some"])
-def test_two_at_once_with_choices_that_overlap_run_each_once(
-    queue: Queue,
-    driver: SyncDriver,
-    monkeypatch: pytest.MonkeyPatch,
-    second: DeadChoice,
-    steps: int,
+def test_two_concurrent_requeues_with_choices_that_overlap_run_each_once(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, second: DeadChoice, steps: int
 ):
     """The second caller comes between any two steps of the first one."""
     monkeypatch.setattr(dead_module, "CALL", 2)
@@ -113,12 +109,12 @@ def test_two_at_once_with_choices_that_overlap_run_each_once(
         left -= 1
         if left == -1:
             with contextlib.suppress(DeadNotFound, RequestExists):
-                driver.run(requeue_dead("r1", second))
+                queue.driver.run(requeue_dead("r1", second))
 
     with contextlib.suppress(DeadNotFound, RequestExists):
-        drive(driver, THREE, interrupt)
-    driver.run(requeue_dead("r1"))
-    assert sorted(work_off(driver)) == numbered(5)
+        drive(queue.driver, THREE, interrupt)
+    queue.driver.run(requeue_dead("r1"))
+    assert sorted(work_off(queue.driver)) == numbered(5)
     assert list(request.dead()) == []
 
 
@@ -127,72 +123,65 @@ def others_of(lane: Lane) -> list[str]:
     return [key.decode()[5:-1] for key in lane.client.keys("req:*") if key != b"req:{r1}"]
 
 
-def test_a_submission_that_was_cut_off_is_finished_by_any_other(
-    queue: Queue, driver: SyncDriver, lane: Lane
-):
+def test_a_submission_that_was_cut_off_is_finished_by_any_other(queue: Queue, lane: Lane):
     request = ended(queue, BIG)
-    cut_before(driver, "append", 2)
-    seen = work_off(driver)
+    cut_before(lane.driver, "append", 2)
+    seen = work_off(lane.driver)
     assert 0 < len(seen) < 5
     assert len(list(request.dead())) == 5
     with pytest.raises(DeadNotFound):
-        driver.run(requeue_dead("r1", DeadChoice.of(indexes=[4])))
-    assert sorted(seen + work_off(driver)) == BIG
+        lane.run(requeue_dead("r1", DeadChoice.of(indexes=[4])))
+    assert sorted(seen + work_off(lane.driver)) == BIG
     (new_id,) = others_of(lane)
-    assert driver.run(requeue_dead("r1")) == (new_id, 5)
+    assert lane.run(requeue_dead("r1")) == (new_id, 5)
     assert list(request.dead()) == []
 
 
 def test_what_a_cancelled_request_settled_does_not_run_again(
-    queue: Queue, driver: SyncDriver, lane: Lane, monkeypatch: pytest.MonkeyPatch
+    queue: Queue, lane: Lane, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(dead_module, "CALL", 2)
     request = ended(queue, numbered(7))
-    cut_before(driver, "drop_dead", 2)
+    cut_before(lane.driver, "drop_dead", 2)
     (new_id,) = others_of(lane)
-    held = take_slice(driver, count=2)
-    assert held is not None
+    held = next_slice(lane.driver, count=2)
     queue.request(new_id).cancel()
     with pytest.raises(RequestEnded, match="is being cancelled"):
         request.requeue_dead()
-    settle(driver, held)
-    cut_before(driver, "drop_dead", 2)
-    again, count = driver.run(requeue_dead("r1"))
+    settle(lane.driver, held)
+    cut_before(lane.driver, "drop_dead", 2)
+    again, count = lane.run(requeue_dead("r1"))
     assert (again != new_id, count) == (True, 3)
-    assert sorted(work_off(driver)) == numbered(5)[2:]
+    assert sorted(work_off(lane.driver)) == numbered(5)[2:]
     assert list(request.dead()) == []
 
 
-def test_an_open_one_that_was_cancelled_keeps_none_from_running(
-    queue: Queue, driver: SyncDriver, lane: Lane
-):
+def test_an_open_one_that_was_cancelled_keeps_none_from_running(queue: Queue, lane: Lane):
     """Its submission was cut off, and the auditor gave it up."""
     request = ended(queue, BIG)
-    cut_before(driver, "append", 2)
-    seen = work_off(driver)
+    cut_before(lane.driver, "append", 2)
+    seen = work_off(lane.driver)
     (new_id,) = others_of(lane)
     assert queue.request(new_id).cancel("abandoned")
-    again, count = driver.run(requeue_dead("r1"))
+    again, count = lane.run(requeue_dead("r1"))
     assert (again != new_id, count) == (True, 5 - len(seen))
-    assert sorted(seen + work_off(driver)) == BIG
+    assert sorted(seen + work_off(lane.driver)) == BIG
     assert list(request.dead()) == []
 
 
-def test_a_full_redis_takes_back_nothing_that_may_have_run(
-    queue: Queue, driver: SyncDriver, lane: Lane
-):
+def test_a_full_redis_takes_back_nothing_that_may_have_run(queue: Queue, lane: Lane):
     """The submission of the new request stays open for a repeat."""
     ended(queue, BIG)
     operation = requeue_dead("r1")
     step = operation.send(None)
     while script_of(step) != "append":
-        step = operation.send(None if isinstance(step, SingleServer) else driver.run(once(step)))
-    seen = work_off(driver)
+        step = operation.send(None if isinstance(step, SingleServer) else lane.run(once(step)))
+    seen = work_off(lane.driver)
     with pytest.raises(RedisFull):
         operation.throw(RedisFull("full"))
     assert [queue.request(one).state() for one in others_of(lane)] == ["active"]
-    assert driver.run(requeue_dead("r1"))[1] == 5
-    assert sorted(seen + work_off(driver)) == BIG
+    assert lane.run(requeue_dead("r1"))[1] == 5
+    assert sorted(seen + work_off(lane.driver)) == BIG
 
 
 # ------------------------------------------------------------------ lost replies
@@ -209,27 +198,25 @@ def twice(driver: SyncDriver, choice: DeadChoice) -> tuple[str, int]:
     return drive(driver, choice, before)
 
 
-def test_lost_replies_after_the_end_change_no_answer(
-    queue: Queue, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch
-):
+def test_lost_replies_after_the_end_change_no_answer(queue: Queue, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(dead_module, "CALL", 2)
     ended(queue, numbered(5))
-    new_id, count = twice(driver, ALL)
+    new_id, count = twice(queue.driver, ALL)
     assert (new_id != "r1", count) == (True, 5)
-    assert driver.run(requeue_dead("r1")) == (new_id, 5)
-    assert sorted(work_off(driver)) == numbered(5)
+    assert queue.driver.run(requeue_dead("r1")) == (new_id, 5)
+    assert sorted(work_off(queue.driver)) == numbered(5)
 
 
-def test_lost_replies_before_the_end_change_no_answer(queue: Queue, driver: SyncDriver):
+def test_lost_replies_before_the_end_change_no_answer(queue: Queue):
     request, held = running(queue)
-    assert twice(driver, ALL) == ("r1", 1)
+    assert twice(queue.driver, ALL) == ("r1", 1)
     held.entries = held.entries[1:]
-    settle(driver, held)
-    assert work_off(driver) == [b"b0"]
+    settle(queue.driver, held)
+    assert work_off(queue.driver) == [b"b0"]
     assert request.progress().done == 3
 
 
-def test_a_lost_reply_after_which_the_request_ended_is_found(queue: Queue, driver: SyncDriver):
+def test_a_lost_reply_after_which_the_request_ended_is_found(queue: Queue):
     request, held = running(queue)
     is_first = True
 
@@ -237,11 +224,11 @@ def test_a_lost_reply_after_which_the_request_ended_is_found(queue: Queue, drive
         nonlocal is_first
         if script_of(step) == "requeue_dead" and is_first:
             is_first = False
-            reply = driver.run(once(step))
-            insert(driver, "req", "r1", reply[3])
+            reply = queue.driver.run(once(step))
+            insert(queue.driver, "req", "r1", reply[3])
             held.entries = held.entries[1:]
-            settle(driver, held)
-            work_off(driver)
+            settle(queue.driver, held)
+            work_off(queue.driver)
             assert request.state() == "done"
 
-    assert drive(driver, ALL, before) == ("r1", 1)
+    assert drive(queue.driver, ALL, before) == ("r1", 1)

@@ -19,13 +19,8 @@ from fairlane.protocol import keys
 from fairlane.protocol.server_info import read_info
 from fairlane.protocol.steps import Nodes, OnNode
 from fairlane.queue import Queue
-from tests.operations.maintenance.test_registry import (
-    ACTIVE,
-    DELAYED,
-    WORKERS,
-    server_ms,
-)
 from tests.support.requests import HOUR, MINUTE, Lane
+from tests.support.upkeep import ACTIVE, DELAYED, WORKERS, server_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,7 +54,7 @@ def judged(name: str, config: dict[str, str] | None = None, **info: str) -> Find
     return next(check for check in judge(facts) if check.check == name)
 
 
-def examined(driver: SyncDriver, queue: str = "req") -> dict[str, Finding]:
+def examined(driver: Lane | SyncDriver, queue: str = "req") -> dict[str, Finding]:
     """Every check of a real server and a queue, by name."""
     parts = examine(queue, clock.mono_s, clock.wall_ms)
     checks = [check for part in parts for check in driver.run(part)]
@@ -149,7 +144,7 @@ def test_settings_are_judged(
 
 
 @pytest.mark.parametrize("aof", ["0", "1"])
-def test_settings_nobody_may_read_are_said_to_be_so(aof: str):
+def test_settings_that_may_not_be_read_are_reported_so(aof: str):
     """A managed Redis refuses CONFIG: that alone is nothing bad."""
     info = HEALTHY | {"aof_enabled": aof, "connected_slaves": "1"}
     checks = {check.check: check for check in judge(Facts(info, None))}
@@ -182,12 +177,12 @@ def test_an_idle_queue_on_a_real_server(driver: SyncDriver):
     assert {"version", "eviction", "clock", "latency", "scripts", "workers"} <= set(checks)
 
 
-def test_it_only_reads(lane: Lane, driver: SyncDriver):
+def test_it_only_reads(lane: Lane):
     lane.later(-HOUR)
     lane.take(lane.start(3)[0])
     lane.client.zadd(ACTIVE, {"r1": 1, "gone": 1})
     before = lane.dump()
-    examined(driver)
+    examined(lane)
     assert lane.dump() == before
 
 
@@ -219,9 +214,9 @@ def test_what_is_refused_is_said_and_the_rest_is_checked(limited: SyncDriver):
     assert checks["workers"].severity == "ok"
 
 
-def test_a_queue_that_cannot_be_read_is_bad(lane: Lane, driver: SyncDriver):
+def test_a_queue_that_cannot_be_read_is_bad(lane: Lane):
     lane.client.set(ACTIVE, "text")
-    checks = examined(driver)
+    checks = examined(lane)
     assert (checks["queue"].severity, "eviction" in checks) == ("bad", True)
 
 
@@ -311,66 +306,66 @@ def test_round_trips_are_measured(seconds: float, state: str):
 # ------------------------------------------------------------------ the queue
 
 
-def test_work_without_workers_is_bad(lane: Lane, driver: SyncDriver):
-    Queue(driver, "slow").submit_request([b"x"])
-    check = examined(driver, "slow")["workers"]
+def test_work_without_workers_is_bad(lane: Lane):
+    Queue(lane.driver, "slow").submit_request([b"x"])
+    check = examined(lane, "slow")["workers"]
     assert (check.severity, "--queue slow" in check.remedy) == ("bad", True)
-    assert examined(driver)["workers"].severity == "ok"
+    assert examined(lane)["workers"].severity == "ok"
     lane.client.flushall()
 
 
-@pytest.mark.parametrize(("silent_ms", "state"), [(0, "ok"), (MINUTE, "warn")])
-def test_late_workers_are_named(lane: Lane, driver: SyncDriver, silent_ms: int, state: str):
-    lane.client.zadd(WORKERS, {"w:1": lane.now, "w:2": lane.now - silent_ms})
-    check = examined(driver)["workers"]
+@pytest.mark.parametrize(("late_ms", "state"), [(0, "ok"), (MINUTE, "warn")])
+def test_late_workers_are_named(lane: Lane, late_ms: int, state: str):
+    lane.client.zadd(WORKERS, {"w:1": lane.now, "w:2": lane.now - late_ms})
+    check = examined(lane)["workers"]
     assert (check.severity, "w:2" in check.what) == (state, state == "warn")
 
 
-def test_workers_that_are_gone_are_removed_by_a_repair(lane: Lane, driver: SyncDriver):
+def test_workers_that_are_gone_are_removed_by_a_repair(lane: Lane):
     lane.client.zadd(WORKERS, {"w:1": lane.now, "w:2": 1})
-    finding = examined(driver)["late"]
+    finding = examined(lane)["late"]
     assert (finding.severity, finding.is_left) == ("note", False)
     assert lane.client.zcard(WORKERS) == 2
-    driver.run(finding.apply())
+    lane.run(finding.apply())
     assert (finding.is_fixed, lane.client.zcard(WORKERS)) == (True, 1)
-    assert "late" not in examined(driver)
+    assert "late" not in examined(lane)
 
 
-def test_a_request_that_no_leader_looks_after_is_reported(lane: Lane, driver: SyncDriver):
+def test_a_request_that_no_leader_looks_after_is_reported(lane: Lane):
     lane.later(-3 * MINUTE)
     lane.take(lane.start(3)[0])
     lane.client.zadd(ACTIVE, {"r1": lane.now - 5000})
-    checks = examined(driver)
+    checks = examined(lane)
     assert (checks["overdue"].severity, checks["upkeep"].severity) == ("bad", "warn")
     assert "3 min ago" in checks["upkeep"].what
 
 
-def test_delayed_tokens_that_nobody_promotes_are_told(lane: Lane, driver: SyncDriver):
+def test_delayed_tokens_that_are_not_promoted_are_reported(lane: Lane):
     lane.client.zadd(DELAYED, {"5|r1#0.1": lane.now - MINUTE})
-    assert examined(driver)["upkeep"].severity == "warn"
+    assert examined(lane)["upkeep"].severity == "warn"
     lane.client.delete(DELAYED)
 
 
 @pytest.mark.parametrize("shard", [0, 2], ids=["of its own", "of a shard"])
-def test_those_of_the_shards_are_told_too(lane: Lane, driver: SyncDriver, shard: int):
+def test_delayed_tokens_of_shards_are_reported_too(lane: Lane, shard: int):
     """What stood in the queue's own lanes when it was spread counts as long as it is served."""
-    driver.run(set_shards("req", Shards((2, 3))))
+    lane.run(set_shards("req", Shards((2, 3))))
     delayed = keys.delayed("req", shard)
     lane.client.zadd(delayed, {"5|r1#0.1": lane.now - MINUTE})
-    assert examined(driver)["upkeep"].severity == "warn"
+    assert examined(lane)["upkeep"].severity == "warn"
     lane.client.delete(delayed)
 
 
-@pytest.mark.parametrize(("ago", "is_told"), [(MINUTE, False), (HOUR // 2, True)])
-def test_a_request_left_open_is_told(lane: Lane, driver: SyncDriver, ago: int, is_told: bool):
+@pytest.mark.parametrize(("ago", "is_reported"), [(MINUTE, False), (HOUR // 2, True)])
+def test_a_request_left_open_is_reported(lane: Lane, ago: int, is_reported: bool):
     lane.later(-ago)
     lane.start(1, open_ms=HOUR)
     lane.client.zadd(ACTIVE, {"r1": server_ms(lane.client)})
-    assert ("open" in examined(driver)) is is_told
+    assert ("open" in examined(lane)) is is_reported
 
 
 @pytest.mark.parametrize("is_held", [True, False])
-def test_requests_of_which_nothing_is_done_are_told(lane: Lane, driver: SyncDriver, is_held: bool):
+def test_requests_of_which_nothing_is_done_are_reported(lane: Lane, is_held: bool):
     lane.later(-HOUR)
     (token,) = lane.start(2, limit=1, lease_ms=24 * HOUR)
     if is_held:
@@ -378,23 +373,23 @@ def test_requests_of_which_nothing_is_done_are_told(lane: Lane, driver: SyncDriv
     lane.client.zadd(ACTIVE, {"r1": server_ms(lane.client)})
     lane.client.zadd(WORKERS, {"w:1": server_ms(lane.client)})
     name = "slow" if is_held else "waiting"
-    assert examined(driver)[name].severity == "warn"
+    assert examined(lane)[name].severity == "warn"
     if is_held:
         lane.complete(held, held.ids[:1], keep=True)
-        assert name not in examined(driver)
+        assert name not in examined(lane)
 
 
-def test_lost_requests_are_told(lane: Lane, driver: SyncDriver):
+def test_lost_requests_are_reported(lane: Lane):
     lane.client.xadd(keys.completed("req"), {"id": "r9", "state": "lost"})
     lane.client.xadd(keys.completed("req"), {"id": "r8", "state": "done"})
-    check = examined(driver)["endings"]
+    check = examined(lane)["endings"]
     assert (check.severity, check.what) == ("warn", "1 of the last 2 requests were lost: r9")
 
 
-def test_a_request_that_cannot_be_read_is_bad(lane: Lane, driver: SyncDriver):
+def test_a_request_that_cannot_be_read_is_bad(lane: Lane):
     lane.client.set("req:{r9}", "text")
     lane.client.zadd(ACTIVE, {"r9": lane.now - 2 * MINUTE})
-    checks = examined(driver)
+    checks = examined(lane)
     assert (checks["unreadable"].severity, checks["unreadable"].subject) == ("bad", "r9")
     lane.client.delete("req:{r9}")
 
@@ -404,22 +399,22 @@ def test_a_request_that_cannot_be_read_is_bad(lane: Lane, driver: SyncDriver):
 
 @pytest.mark.any_command
 @pytest.mark.parametrize(
-    ("size", "requests", "bodies", "is_told"),
+    ("size", "requests", "bodies", "is_reported"),
     [(4096, 100, 15, True), (4096, 99, 15, False), (4096, 100, 21, False), (2048, 100, 15, False)],
 )
 def test_many_small_streams_are_worth_smaller_blocks(
-    lane: Lane, driver: SyncDriver, size: int, requests: int, bodies: int, is_told: bool
+    lane: Lane, size: int, requests: int, bodies: int, is_reported: bool
 ):
     """One sentence, where it helps: a request of many fills its own."""
     before = lane.client.config_get("stream-node-max-bytes")["stream-node-max-bytes"]
     lane.client.config_set("stream-node-max-bytes", size)
     try:
-        Queue(driver).submit_many([b"x" * 100] * bodies for _ in range(requests))
-        check = examined(driver).get("small requests")
+        Queue(lane.driver).submit_many([b"x" * 100] * bodies for _ in range(requests))
+        check = examined(lane).get("small requests")
     finally:
         lane.client.config_set("stream-node-max-bytes", before)
     lane.client.flushall()
-    assert (check is not None) == is_told
+    assert (check is not None) == is_reported
     if check is not None:
         assert check.severity == "warn"
         assert check.what.startswith("100 of 100 requests")
@@ -435,14 +430,14 @@ GIB = 1 << 30
     [(48 << 20, 24 * HOUR, True), (48 << 20, 10 * MINUTE, False), (4 * GIB, 24 * HOUR, False)],
 )
 def test_results_that_will_outgrow_the_memory_are_warned_of(
-    lane: Lane, driver: SyncDriver, memory: int, retain_ms: int, is_warned: bool
+    lane: Lane, memory: int, retain_ms: int, is_warned: bool
 ):
     """A hundred requests a minute take 100 MiB before the first of them expires."""
     lane.client.config_set("maxmemory", memory)
     try:
-        for request in Queue(driver).submit_many([[b"x"]] * 100, retain_ms=retain_ms):
+        for request in Queue(lane.driver).submit_many([[b"x"]] * 100, retain_ms=retain_ms):
             request.cancel()
-        check = examined(driver).get("retention")
+        check = examined(lane).get("retention")
     finally:
         lane.client.config_set("maxmemory", 0)
     lane.client.flushall()
@@ -457,12 +452,10 @@ def test_results_that_will_outgrow_the_memory_are_warned_of(
         assert "--retain" in check.remedy
 
 
-def test_a_log_whose_requests_have_expired_says_nothing_of_what_they_keep(
-    lane: Lane, driver: SyncDriver
-):
+def test_a_log_whose_requests_have_expired_says_nothing_of_what_they_keep(lane: Lane):
     for i in range(200):
         lane.client.xadd("{req}:completed", {"id": f"r{i}", "state": "done"})
-    assert "retention" not in examined(driver)
+    assert "retention" not in examined(lane)
 
 
 def test_the_need_of_a_retention_counts_its_markers():

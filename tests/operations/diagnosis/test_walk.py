@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -16,20 +16,18 @@ from fairlane.operations.diagnosis.walk import Walk
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Nodes, OnNode
 from fairlane.queue import Queue
-from tests.operations.maintenance.test_registry import (
-    ACTIVE,
-    DELAYED,
-    HOME,
-    expected,
-    server_ms,
-    standing,
-    watch,
+from tests.support.requests import (
+    HOUR,
+    MINUTE,
+    Lane,
+    next_slice,
+    numbered,
+    settle,
+    take_slice,
+    work_off,
 )
-from tests.support.requests import HOUR, MINUTE, Lane, numbered, settle, take_slice, work_off
 from tests.support.requests import insert as dispatch
-
-if TYPE_CHECKING:
-    from fairlane.drivers.sync.driver import SyncDriver
+from tests.support.upkeep import ACTIVE, DELAYED, HOME, expected, server_ms, standing, watch
 
 LOGGED = keys.logged("req")
 
@@ -41,39 +39,39 @@ def lane(lane: Lane) -> Lane:
     return lane
 
 
-def walk(driver: SyncDriver, *, repair: bool = False, **given: Any) -> list[Finding]:
+def walk(lane: Lane, *, repair: bool = False, **given: Any) -> list[Finding]:
     """All that one walk finds."""
     made = Walk("req", **given)
     found: list[Finding] = []
     while not made.is_over:
-        page = driver.run(made.page())
+        page = lane.run(made.page())
         for finding in page if repair else ():
-            driver.run(finding.apply())
+            lane.run(finding.apply())
         found += page
     return found
 
 
-def told(found: list[Finding]) -> list[tuple[str, str]]:
+def bad_of(found: list[Finding]) -> list[tuple[str, str]]:
     """What is bad: each check and its subject."""
     return [(one.check, one.subject) for one in found if one.severity == BAD]
 
 
-def is_found_and_fixed(driver: SyncDriver, *expected: tuple[str, str]) -> None:
+def is_found_and_fixed(lane: Lane, *expected: tuple[str, str]) -> None:
     """It is found twice, then found and repaired, and then not found any more."""
     for _ in range(2):
-        found = walk(driver)
-        assert told(found) == [*expected]
+        found = walk(lane)
+        assert bad_of(found) == [*expected]
         assert all(one.is_left and one.remedy for one in found if one.severity == BAD)
-    found = walk(driver, repair=True)
-    assert told(found) == [*expected]
+    found = walk(lane, repair=True)
+    assert bad_of(found) == [*expected]
     assert not any(one.is_left for one in found), found
-    assert told(walk(driver)) == []
+    assert bad_of(walk(lane)) == []
 
 
-def submitted(driver: SyncDriver, *ids: str, count: int = 3) -> None:
+def submitted(lane: Lane, *ids: str, count: int = 3) -> None:
     """Whole requests, submitted just now."""
     for name in ids:
-        Queue(driver).submit_request(numbered(count), id=name)
+        Queue(lane.driver).submit_request(numbered(count), id=name)
 
 
 def announced(lane: Lane) -> Lane:
@@ -97,73 +95,72 @@ def finished(lane: Lane) -> Lane:
 # ------------------------------------------------------------------ nothing is wrong
 
 
-def test_an_empty_redis_has_nothing_to_find(driver: SyncDriver):
-    assert walk(driver) == []
+def test_an_empty_redis_has_nothing_to_find(lane: Lane):
+    assert walk(lane) == []
 
 
-def test_whole_requests_are_not_complained_about(lane: Lane, driver: SyncDriver):
+def test_whole_requests_are_not_complained_about(lane: Lane):
     queued(lane)
-    submitted(driver, "held", "ended", "cancelled", count=2)
-    held = take_slice(driver)
-    assert held is not None
-    assert Queue(driver).request("cancelled").cancel() is True
-    Queue(driver, "other").submit_request([b"x"], id="foreign")
+    submitted(lane, "held", "ended", "cancelled", count=2)
+    next_slice(lane.driver)
+    assert Queue(lane.driver).request("cancelled").cancel() is True
+    Queue(lane.driver, "other").submit_request([b"x"], id="foreign")
     found = Walk("req")
     while not found.is_over:
-        assert told(driver.run(found.page())) == []
+        assert bad_of(lane.run(found.page())) == []
     assert found.looked == 4
 
 
-def test_workers_that_go_on_meanwhile_are_not_found_fault_with(driver: SyncDriver):
-    submitted(driver, *(f"r{i}" for i in range(8)), count=4)
+def test_workers_that_go_on_meanwhile_are_not_found_fault_with(lane: Lane):
+    submitted(lane, *(f"r{i}" for i in range(8)), count=4)
     held: list[Any] = []
 
     def work(_: str) -> None:
         if held:
-            settle(driver, held.pop())
-        elif taken := take_slice(driver, count=1):
+            settle(lane.driver, held.pop())
+        elif taken := take_slice(lane.driver, count=1):
             held.append(taken)
 
     made = Walk("req")
     while not made.is_over:
-        found, _ = watch(driver, made.page(), work)
-        assert told(found) == []
+        found, _ = watch(lane.driver, made.page(), work)
+        assert bad_of(found) == []
     for taken in held:
-        settle(driver, taken)
-    work_off(driver)
-    assert told(walk(driver)) == []
+        settle(lane.driver, taken)
+    work_off(lane.driver)
+    assert bad_of(walk(lane)) == []
 
 
 # ------------------------------------------------------------------ the dispatch slot
 
 
-def test_a_wiped_dispatch_slot_is_rebuilt(lane: Lane, driver: SyncDriver):
+def test_a_wiped_dispatch_slot_is_rebuilt(lane: Lane):
     queued(lane)
-    other = Lane(driver, lane.client, request_id="r2")
+    other = Lane(lane.driver, lane.client, request_id="r2")
     other.now = lane.now
     finished(other)
     lane.client.delete(*lane.client.keys("{req}:*"))
-    found = walk(driver, repair=True)
-    assert sorted(told(found)) == [("forgotten", "r1"), ("lost tokens", "r1"), ("unlogged", "r2")]
+    found = walk(lane, repair=True)
+    assert sorted(bad_of(found)) == [("forgotten", "r1"), ("lost tokens", "r1"), ("unlogged", "r2")]
     assert not any(one.is_left for one in found)
     lane.now = server_ms(lane.client)
     assert standing(lane.client) == expected(lane)
-    assert work_off(driver) == [b"b0", b"b1", b"b2"]
-    (first, second) = driver.run(read_completions("req", "0", 0))
+    assert work_off(lane.driver) == [b"b0", b"b1", b"b2"]
+    (first, second) = lane.run(read_completions("req", "0", 0))
     assert {first.id, second.id} == {"r1", "r2"}
-    assert told(walk(driver)) == []
+    assert bad_of(walk(lane)) == []
 
 
-def test_a_request_nobody_looks_after_is_put_into_active(lane: Lane, driver: SyncDriver):
+def test_a_request_that_no_leader_looks_after_is_put_into_active(lane: Lane):
     queued(lane)
     lane.client.delete(ACTIVE)
-    is_found_and_fixed(driver, ("forgotten", "r1"))
+    is_found_and_fixed(lane, ("forgotten", "r1"))
     score = lane.client.zscore(ACTIVE, "r1")
     assert score % 1 == 0.5
     assert abs(score - server_ms(lane.client)) < 5000
 
 
-def test_a_request_that_ended_meanwhile_is_not_missed(lane: Lane, driver: SyncDriver):
+def test_a_request_that_ended_meanwhile_is_not_missed(lane: Lane):
     """Between the look at it and the look into `active`."""
     (token,) = lane.start(1)
     announced(lane)
@@ -174,81 +171,81 @@ def test_a_request_that_ended_meanwhile_is_not_missed(lane: Lane, driver: SyncDr
             lane.client.zrem(ACTIVE, "r1")
 
     made = Walk("req", thorough=False)
-    assert watch(driver, made.page(), end)[0] == []
+    assert watch(lane.driver, made.page(), end)[0] == []
     assert lane.client.zcard(ACTIVE) == 0
 
 
-def test_an_unlogged_ending_is_logged_once(lane: Lane, driver: SyncDriver):
+def test_an_unlogged_ending_is_logged_once(lane: Lane):
     """With its counts; one that has ended just now may be on its way to the log."""
     finished(lane)
-    is_found_and_fixed(driver, ("unlogged", "r1"))
-    (ending,) = driver.run(read_completions("req", "0", 0))
+    is_found_and_fixed(lane, ("unlogged", "r1"))
+    (ending,) = lane.run(read_completions("req", "0", 0))
     assert (ending.id, ending.state, ending.done) == ("r1", "done", 1)
-    young = Lane(driver, lane.client, request_id="r2")
+    young = Lane(lane.driver, lane.client, request_id="r2")
     young.now = server_ms(lane.client)
     finished(young)
-    assert told(walk(driver)) == []
+    assert bad_of(walk(lane)) == []
 
 
 @pytest.mark.parametrize("mark", ["", ".5"])
-def test_an_entry_without_a_request_is_dropped(lane: Lane, driver: SyncDriver, mark: str):
+def test_an_entry_without_a_request_is_dropped(lane: Lane, mark: str):
     lane.client.zadd(ACTIVE, {"r1": f"{lane.now}{mark}"})
-    is_found_and_fixed(driver, ("no request", "r1"))
-    endings = driver.run(read_completions("req", "0", 0))
+    is_found_and_fixed(lane, ("no request", "r1"))
+    endings = lane.run(read_completions("req", "0", 0))
     assert [(one.id, one.state) for one in endings] == ([("r1", "lost")] if mark else [])
 
 
-def test_an_intent_of_a_moment_ago_is_none_of_its_business(lane: Lane, driver: SyncDriver):
+def test_an_intent_of_a_moment_ago_is_none_of_its_business(lane: Lane):
     lane.client.zadd(ACTIVE, {"r1": server_ms(lane.client)})
-    assert told(walk(driver, repair=True)) == []
+    assert bad_of(walk(lane, repair=True)) == []
     assert lane.client.zcard(ACTIVE) == 1
 
 
-def test_an_entry_of_an_ended_or_foreign_request_is_dropped(lane: Lane, driver: SyncDriver):
+def test_an_entry_of_an_ended_or_foreign_request_is_dropped(lane: Lane):
     finished(lane)
-    walk(driver, repair=True)
-    Lane(driver, lane.client, request_id="r2", queue="other").start(1)
+    walk(lane, repair=True)
+    Lane(lane.driver, lane.client, request_id="r2", queue="other").start(1)
     lane.client.zadd(ACTIVE, {"r1": lane.now, "r2": lane.now})
-    is_found_and_fixed(driver, ("no request", "r1"), ("no request", "r2"))
+    is_found_and_fixed(lane, ("no request", "r1"), ("no request", "r2"))
     assert lane.client.zcard(ACTIVE) == 0
     assert lane.client.xlen(keys.completed("req")) == 1
 
 
-def test_what_nothing_of_ours_wrote_is_taken_out(lane: Lane, driver: SyncDriver):
+def test_what_nothing_of_ours_wrote_is_taken_out(lane: Lane):
     lane.client.zadd(ACTIVE, {b"a b": 5, b"\xff": 5})
     lane.client.zadd(DELAYED, {b"garbage": 5, b"500|r1#0.1": 5})
-    found = walk(driver, repair=True)
+    found = walk(lane, repair=True)
     assert {one.check for one in found} == {"no request", "unreadable"}
     assert [one.is_fixed for one in found] == [True] * 4
     assert not lane.client.exists(ACTIVE, DELAYED)
 
 
-def test_stale_tokens_are_only_counted(lane: Lane, driver: SyncDriver):
+def test_stale_tokens_are_only_counted(lane: Lane):
     """They cost a round trip each, and then they are gone."""
     queued(lane)
     lane.client.lpush(HOME, b"gone#0.1", b"r1#0.999", b"junk")
     lane.client.zadd(DELAYED, {b"5|gone#0.1": 9e12})
-    found = walk(driver)
+    found = walk(lane)
     assert sorted((one.check, one.subject) for one in found) == [
         ("stale", "delayed"),
         ("stale", "lane 5"),
     ]
     assert "3 tokens" in next(one.what for one in found if one.subject == "lane 5")
-    assert told(found) == []
+    assert bad_of(found) == []
     lane.client.delete(DELAYED)
 
 
 # ------------------------------------------------------------------ the request's slot
 
 
-def test_lost_tokens_are_minted_again(lane: Lane, driver: SyncDriver):
+def test_lost_tokens_are_minted_again(lane: Lane):
     queued(lane)
     lane.client.rpop(HOME)
-    is_found_and_fixed(driver, ("lost tokens", "r1"))
+    is_found_and_fixed(lane, ("lost tokens", "r1"))
     assert standing(lane.client) == expected(lane)
 
 
-def test_a_token_in_a_workers_hands_is_not_lost(lane: Lane, driver: SyncDriver):
+def test_a_token_in_a_workers_hands_is_not_lost(lane: Lane):
     """It was popped before the walk looked, and shown before the walk was done."""
     tokens = lane.start(1)
     announced(lane)
@@ -259,79 +256,79 @@ def test_a_token_in_a_workers_hands_is_not_lost(lane: Lane, driver: SyncDriver):
 
     made = Walk("req")
     while not made.is_over:
-        assert told(watch(driver, made.page(), show)[0]) == []
+        assert bad_of(watch(lane.driver, made.page(), show)[0]) == []
 
 
-def test_expired_leases_are_taken_back(lane: Lane, driver: SyncDriver):
+def test_expired_leases_are_taken_back(lane: Lane):
     lane.take(lane.start(1)[0])
     announced(lane)
-    is_found_and_fixed(driver, ("overdue", "r1"))
+    is_found_and_fixed(lane, ("overdue", "r1"))
     assert lane.client.zcard(keys.leases("r1")) == 0
 
 
-def test_a_request_without_a_queued_permit_gets_one(lane: Lane, driver: SyncDriver):
+def test_a_request_without_a_queued_permit_gets_one(lane: Lane):
     lane.start(1)
     announced(lane)
     lane.client.hset(keys.permits("r1"), "0", "p:")
     lane.change("queued", 0)
     lane.change("free", 0)
-    found = walk(driver)
-    assert told(found) == [("unsound", "r1")]
+    found = walk(lane)
+    assert bad_of(found) == [("unsound", "r1")]
     assert "nothing is queued" in found[0].what
-    is_found_and_fixed(driver, ("unsound", "r1"))
+    is_found_and_fixed(lane, ("unsound", "r1"))
     lane.now = server_ms(lane.client)
     assert standing(lane.client) == expected(lane)
 
 
-def test_a_request_past_its_deadline_is_sound(lane: Lane, driver: SyncDriver):
+def test_a_request_past_its_deadline_is_sound(lane: Lane):
     """Its token was refused and nothing of it starts any more: maintenance ends it."""
     (token,) = lane.start(1, deadline_ms=1000)
     announced(lane)
     lane.later(2000)
     assert lane.acquire(token).word == "paused"
-    assert told(walk(driver)) == []
+    assert bad_of(walk(lane)) == []
 
 
-def test_what_cannot_be_repaired_is_left_to_a_person(lane: Lane, driver: SyncDriver):
+def test_what_cannot_be_repaired_is_left_to_a_person(lane: Lane):
     queued(lane, 20)
     lane.client.incr("counter:{r1}")
     for repair in (False, True):
-        (found, *_) = walk(driver, repair=repair)
+        (found, *_) = walk(lane, repair=repair)
         assert (found.check, found.is_left) == ("unsound", True)
         assert ("under another id" in found.remedy) == repair
 
 
-def test_what_outlived_the_end_goes(lane: Lane, driver: SyncDriver):
+def test_what_outlived_the_end_goes(lane: Lane):
     finished(lane)
-    walk(driver, repair=True)
+    walk(lane, repair=True)
     lane.client.set("counter:{r1}", 1)
     lane.client.persist("req:{r1}")
-    is_found_and_fixed(driver, ("left over", "r1"))
+    is_found_and_fixed(lane, ("left over", "r1"))
     assert not lane.client.exists("counter:{r1}")
     assert lane.client.pttl("req:{r1}") > 0
 
 
-def test_keys_without_a_request_expire_in_a_day(lane: Lane, driver: SyncDriver):
+def test_keys_without_a_request_expire_in_a_day(lane: Lane):
     held = lane.take(lane.start(3)[0])
     lane.complete(held, held.ids[:1], keep=True)
     lane.client.delete("req:{r1}")
     before = set(lane.client.keys())
-    is_found_and_fixed(driver, ("orphan", "r1"))
+    is_found_and_fixed(lane, ("orphan", "r1"))
     assert set(lane.client.keys()) == before
     assert all(0 < lane.client.pttl(key) <= settings.MARKER_MS for key in before)
 
 
 @pytest.mark.parametrize("part", ["sub", "tok", "out"])
-def test_one_key_alone_is_known_by_what_it_holds(lane: Lane, driver: SyncDriver, part: str):
+def test_one_key_alone_is_known_by_what_it_holds(lane: Lane, part: str):
     held = lane.take(lane.start(3)[0])
     lane.complete(held, held.ids[:1], keep=True)
     for key in set(lane.client.scan_iter()):
         if not key.startswith(part.encode()):
             lane.client.delete(key)
-    is_found_and_fixed(driver, ("orphan", "r1"))
+    is_found_and_fixed(lane, ("orphan", "r1"))
 
 
-def test_another_programs_keys_are_told_of_and_left_alone(lane: Lane, driver: SyncDriver):
+def test_another_programs_keys_are_reported_and_left_alone(lane: Lane):
     client = lane.client
     client.set("counter:{theirs}", 1)
     client.hset("tok:{theirs}", "a", "b")
@@ -339,30 +336,28 @@ def test_another_programs_keys_are_told_of_and_left_alone(lane: Lane, driver: Sy
     client.zadd("lease:{z}", {"1": 1})
     client.set("req:{theirs}", "text")
     before = lane.dump()
-    found = walk(driver, repair=True)
-    assert told(found) == []
+    found = walk(lane, repair=True)
+    assert bad_of(found) == []
     assert {one.subject for one in found} == {"theirs", "alone", "z"}
     assert lane.dump() == before
     client.flushall()
 
 
-def test_other_queues_requests_are_left_alone(lane: Lane, driver: SyncDriver):
-    other = Lane(driver, lane.client, queue="other")
+def test_other_queues_requests_are_left_alone(lane: Lane):
+    other = Lane(lane.driver, lane.client, queue="other")
     other.start(1)
     other.change("queued", 7)
     before = other.dump()
-    assert walk(driver, repair=True) == []
+    assert walk(lane, repair=True) == []
     assert other.dump() == before
 
 
-def test_a_request_that_cannot_be_read_is_told_and_the_others_are_repaired(
-    lane: Lane, driver: SyncDriver
-):
-    submitted(driver, "r1", "r2", "r3")
+def test_a_request_that_cannot_be_read_is_reported_and_the_others_are_repaired(lane: Lane):
+    submitted(lane, "r1", "r2", "r3")
     lane.client.delete(ACTIVE)
     lane.client.set("tok:{r2}", "text")
-    found = walk(driver, repair=True)
-    assert sorted(told(found)) == [
+    found = walk(lane, repair=True)
+    assert sorted(bad_of(found)) == [
         *(("forgotten", f"r{i}") for i in (1, 2, 3)),
         ("unreadable", "r2"),
     ]
@@ -370,24 +365,24 @@ def test_a_request_that_cannot_be_read_is_told_and_the_others_are_repaired(
     lane.client.flushall()
 
 
-def test_a_full_redis_is_repaired(lane: Lane, driver: SyncDriver):
+def test_a_full_redis_is_repaired(lane: Lane):
     """A request that is not in `active` could never be drained."""
     queued(lane)
     lane.client.delete(ACTIVE)
     lane.client.config_set("maxmemory", 1)
     try:
-        found = walk(driver, repair=True)
+        found = walk(lane, repair=True)
     finally:
         lane.client.config_set("maxmemory", 0)
     assert [(one.check, one.is_left) for one in found] == [("forgotten", False)]
     assert lane.client.zscore(ACTIVE, "r1") % 1 == 0.5
 
 
-def test_a_refusal_is_told_with_the_finding(lane: Lane, driver: SyncDriver):
+def test_a_refusal_is_reported_with_the_finding(lane: Lane):
     """The log is no stream: an ending can't be written there; the walk goes on."""
     finished(lane)
     lane.client.set(keys.completed("req"), "text")
-    found = walk(driver, repair=True)
+    found = walk(lane, repair=True)
     assert [(one.check, one.is_left) for one in found] == [("unlogged", True)]
     assert "WRONGTYPE" in found[0].remedy
     lane.client.delete(keys.completed("req"))
@@ -396,12 +391,12 @@ def test_a_refusal_is_told_with_the_finding(lane: Lane, driver: SyncDriver):
 # ------------------------------------------------------------------ pages
 
 
-def test_it_goes_page_by_page(lane: Lane, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch):
+def test_it_goes_page_by_page(lane: Lane, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(walking, "PAGE", 20)
     monkeypatch.setattr(dispatch_checks, "_PAGE", 20)
     names = {f"r{i}" for i in range(60)}
     for name in names:
-        other = Lane(driver, lane.client, request_id=name)
+        other = Lane(lane.driver, lane.client, request_id=name)
         other.now = lane.now
         other.start(11)
     for i in range(0, 60, 2):
@@ -409,32 +404,32 @@ def test_it_goes_page_by_page(lane: Lane, driver: SyncDriver, monkeypatch: pytes
     found: list[Finding] = []
     made, pages = Walk("req"), 0
     while not made.is_over:
-        new, _ = watch(driver, made.page())
+        new, _ = watch(lane.driver, made.page())
         found += new
         pages += 1
     assert pages > 5
-    assert len(told(found)) == len(set(told(found)))
-    assert {name for kind, name in told(found) if kind == "orphan"} == {
+    assert len(bad_of(found)) == len(set(bad_of(found)))
+    assert {name for kind, name in bad_of(found) if kind == "orphan"} == {
         f"r{i}" for i in range(0, 60, 2)
     }
-    assert {name for kind, name in told(found) if kind == "forgotten"} == {
+    assert {name for kind, name in bad_of(found) if kind == "forgotten"} == {
         f"r{i}" for i in range(1, 60, 2)
     }
     lane.client.flushall()
 
 
-def test_the_hourly_walk_only_rebuilds(lane: Lane, driver: SyncDriver):
+def test_the_hourly_walk_only_rebuilds(lane: Lane):
     """Lost tokens and leases are found by the look that follows."""
     lane.take(lane.start(3)[0])
-    other = Lane(driver, lane.client, request_id="r2")
+    other = Lane(lane.driver, lane.client, request_id="r2")
     other.now = lane.now
     finished(other)
-    found = walk(driver, repair=True, thorough=False)
-    assert sorted(told(found)) == [("forgotten", "r1"), ("unlogged", "r2")]
+    found = walk(lane, repair=True, thorough=False)
+    assert sorted(bad_of(found)) == [("forgotten", "r1"), ("unlogged", "r2")]
     made = Walk("req", thorough=False)
     steps = []
     while not made.is_over:
-        steps += watch(driver, made.page())[1]
+        steps += watch(lane.driver, made.page())[1]
     of_requests = ["2 HMGET", "1 ZSCORE", "1 ZSCORE"]
     if steps.count("SCAN") > 1:  # they may live on two nodes of a cluster
         steps = [step for step in steps if step not in {"Nodes", "SCAN", "TIME"}]
@@ -443,8 +438,8 @@ def test_the_hourly_walk_only_rebuilds(lane: Lane, driver: SyncDriver):
         assert steps == ["Nodes", "SCAN", "TIME", *of_requests]
 
 
-def test_an_idle_hourly_walk_asks_for_keys_only(driver: SyncDriver):
-    assert watch(driver, Walk("req", thorough=False).page())[1] == ["Nodes", "SCAN"]
+def test_an_idle_hourly_walk_asks_for_keys_only(lane: Lane):
+    assert watch(lane.driver, Walk("req", thorough=False).page())[1] == ["Nodes", "SCAN"]
 
 
 def test_a_primary_that_fails_over_is_walked_under_its_new_name():
@@ -474,22 +469,22 @@ def test_a_primary_that_fails_over_is_walked_under_its_new_name():
     assert made.is_over
 
 
-def test_a_request_of_an_hour_in_submission_is_whole(lane: Lane, driver: SyncDriver):
+def test_a_request_of_an_hour_in_submission_is_whole(lane: Lane):
     queued(lane, open_ms=HOUR)
-    assert told(walk(driver)) == []
+    assert bad_of(walk(lane)) == []
 
 
-def test_what_a_sink_keeps_is_given_an_end(driver: SyncDriver, lane: Lane):
+def test_what_a_sink_keeps_is_given_an_end(lane: Lane):
     lane.client.hset(keys.area("gone", "t", "0:1"), "rows", 1)
     lane.client.sadd(keys.unique_ids("gone"), "i1")
     lane.client.hset(keys.transaction("r1", "t"), "state", "pinned")
     lane.client.hset(keys.area("kept", "t", "0:1"), "rows", 1)
     lane.client.pexpire(keys.area("kept", "t", "0:1"), HOUR)
     expected = [("orphan", "gone"), ("orphan", "gone"), ("orphan", "r1")]
-    assert sorted(told(walk(driver))) == expected
-    found = walk(driver, repair=True)
-    assert sorted(told(found)) == expected
+    assert sorted(bad_of(walk(lane))) == expected
+    found = walk(lane, repair=True)
+    assert sorted(bad_of(found)) == expected
     assert not any(one.is_left for one in found)
-    assert told(walk(driver)) == []
+    assert bad_of(walk(lane)) == []
     assert 0 < lane.client.pttl(keys.unique_ids("gone")) <= settings.PINNED_MS
     assert 0 < lane.client.pttl(keys.area("kept", "t", "0:1")) <= HOUR

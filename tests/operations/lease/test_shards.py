@@ -7,13 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane import settings
-from fairlane.errors import (
-    FairlaneError,
-    InvalidArgument,
-    NodeAway,
-    RedisUnfit,
-    RedisUnreachable,
-)
+from fairlane.errors import FairlaneError, InvalidArgument, NodeAway, RedisUnfit, RedisUnreachable
 from fairlane.operations.diagnosis.walk import Walk
 from fairlane.operations.lease import shards
 from fairlane.operations.lease.shards import ShardLayout, Shards
@@ -94,34 +88,30 @@ def test_a_number_of_shards_that_is_none_is_refused(queue: Queue, count: Any):
 # ------------------------------------------------------------------ submissions
 
 
-def test_what_is_submitted_goes_to_the_shards(
-    queue: Queue, driver: SyncDriver, redis_client: redis.Redis
-):
-    spread_over(driver, 3, 4)
+def test_what_is_submitted_goes_to_the_shards(queue: Queue, redis_client: redis.Redis):
+    spread_over(queue.driver, 3, 4)
     queue.submit_request([b"x"] * 6, id="r1", limit=6)
     assert [len(tokens_of(redis_client, shard)) for shard in (0, 3, 4)] == [0, 3, 3]
-    finish(driver, redis_client)
+    finish(queue.driver, redis_client)
 
 
-def test_submit_many_spreads_singles(queue: Queue, driver: SyncDriver, redis_client: redis.Redis):
-    spread_over(driver, 3, 4)
+def test_submit_many_spreads_singles(queue: Queue, redis_client: redis.Redis):
+    spread_over(queue.driver, 3, 4)
     queue.submit_many([[b"x"]] * 40)
     counts = [len(tokens_of(redis_client, shard)) for shard in (0, 3, 4)]
     assert counts[0] == 0
     assert sum(counts) == 40
     assert min(counts[1:]) > 8
-    finish(driver, redis_client)
+    finish(queue.driver, redis_client)
 
 
-def test_a_status_counts_the_tokens_of_all_shards(
-    queue: Queue, driver: SyncDriver, redis_client: redis.Redis
-):
+def test_a_status_counts_the_tokens_of_all_shards(queue: Queue, redis_client: redis.Redis):
     queue.submit_request([b"x"] * 2, limit=2, priority=7)
-    spread_over(driver, 3, 4)
+    spread_over(queue.driver, 3, 4)
     queue.submit_request([b"x"] * 4, limit=4, priority=7)
     status = queue.status()
     assert (status["lanes"], status["shards"]) == ({7: 6}, [3, 4])
-    finish(driver, redis_client)
+    finish(queue.driver, redis_client)
 
 
 def test_delayed_tokens_are_promoted_in_every_shard(driver: SyncDriver, redis_client: redis.Redis):
@@ -133,31 +123,29 @@ def test_delayed_tokens_are_promoted_in_every_shard(driver: SyncDriver, redis_cl
         redis_client.delete(keys.lanes("req", shard)[9])
 
 
-def test_a_token_lost_from_a_shard_is_minted_there_again(
-    queue: Queue, driver: SyncDriver, redis_client: redis.Redis
-):
+def test_a_token_lost_from_a_shard_is_minted_there_again(queue: Queue, redis_client: redis.Redis):
     """Its permit says in which lane it should be."""
-    spread_over(driver, 3, 4)
+    spread_over(queue.driver, 3, 4)
     queue.submit_request([b"x"] * 2, id="r1", limit=2)
     kept, lost = tokens_of(redis_client, 3), tokens_of(redis_client, 4)
     redis_client.delete(*keys.lanes("req", 4))
-    suspects = driver.run(lost_tokens.queued_long("r1", -1))
-    assert driver.run(lost_tokens.remint_lost("req", suspects)) == 1
+    suspects = queue.driver.run(lost_tokens.queued_long("r1", -1))
+    assert queue.driver.run(lost_tokens.remint_lost("req", suspects)) == 1
     assert tokens_of(redis_client, 3) == kept
     assert len(tokens_of(redis_client, 4)) == len(lost) == 1
-    finish(driver, redis_client)
+    finish(queue.driver, redis_client)
 
 
-def test_a_walk_looks_into_every_shard(queue: Queue, driver: SyncDriver, redis_client: redis.Redis):
-    spread_over(driver, 3, 4)
+def test_a_walk_looks_into_every_shard(queue: Queue, redis_client: redis.Redis):
+    spread_over(queue.driver, 3, 4)
     redis_client.lpush(keys.lane("req", 405), "gone#0.1")
     redis_client.zadd(keys.delayed("req", 3), {"what": 1})
     walk = Walk("req")
     found = []
     while not walk.is_over:
-        found += driver.run(walk.page())
+        found += queue.driver.run(walk.page())
     for finding in found:
-        driver.run(finding.apply())
+        queue.driver.run(finding.apply())
     assert [(one.check, one.subject) for one in found] == [
         ("unreadable", "what"),
         ("stale", "shard 4, lane 5"),
@@ -168,62 +156,56 @@ def test_a_walk_looks_into_every_shard(queue: Queue, driver: SyncDriver, redis_c
 # ------------------------------------------------------------------ changes
 
 
-def test_requests_are_moved_to_the_new_shards(
-    queue: Queue, driver: SyncDriver, redis_client: redis.Redis
-):
+def test_requests_are_moved_to_the_new_shards(queue: Queue, redis_client: redis.Redis):
     """Their old tokens stay, stale; a second pass finds nothing to do."""
     queue.submit_request([b"x"] * 4, id="r1", limit=4)
-    spread_over(driver, 3, 4)
-    assert [driver.run(shards.move("req")) for _ in range(2)] == [1, 0]
+    spread_over(queue.driver, 3, 4)
+    assert [queue.driver.run(shards.move("req")) for _ in range(2)] == [1, 0]
     assert [len(tokens_of(redis_client, shard)) for shard in (3, 4)] == [2, 2]
-    finish(driver, redis_client)
+    finish(queue.driver, redis_client)
 
 
 def test_shards_that_are_left_are_served_until_every_producer_must_know(
-    queue: Queue, driver: SyncDriver, redis_client: redis.Redis
+    queue: Queue, redis_client: redis.Redis
 ):
     """One that had learnt of them before may still submit."""
-    spread_over(driver, 3)
-    assert driver.run(shards.read_shards("req")).served == (3, 0)
-    driver.run(shards.move("req"))
-    assert driver.run(shards.read_shards("req")).served == (3, 0)
+    spread_over(queue.driver, 3)
+    assert queue.driver.run(shards.read_shards("req")).served == (3, 0)
+    queue.driver.run(shards.move("req"))
+    assert queue.driver.run(shards.read_shards("req")).served == (3, 0)
     age(redis_client)
-    driver.run(shards.move("req"))
-    assert driver.run(shards.read_shards("req")).served == (3,)
+    queue.driver.run(shards.move("req"))
+    assert queue.driver.run(shards.read_shards("req")).served == (3,)
 
 
-def test_an_announced_request_keeps_a_left_shard(
-    queue: Queue, driver: SyncDriver, redis_client: redis.Redis
-):
+def test_an_announced_request_keeps_a_left_shard(queue: Queue, redis_client: redis.Redis):
     """Its producer is on the way."""
-    spread_over(driver, 3)
+    spread_over(queue.driver, 3)
     age(redis_client)
     redis_client.zadd(keys.active("req"), {"coming": 1})
-    driver.run(shards.move("req"))
-    assert driver.run(shards.read_shards("req")).served == (3, 0)
+    queue.driver.run(shards.move("req"))
+    assert queue.driver.run(shards.read_shards("req")).served == (3, 0)
     redis_client.delete(keys.active("req"))
 
 
-def test_what_is_stale_in_a_shard_goes_with_it(
-    queue: Queue, driver: SyncDriver, redis_client: redis.Redis
-):
-    spread_over(driver, 3, 4)
+def test_what_is_stale_in_a_shard_goes_with_it(queue: Queue, redis_client: redis.Redis):
+    spread_over(queue.driver, 3, 4)
     queue.submit_request([b"x"] * 4, id="r1", limit=4)
-    spread_over(driver, 4)
-    driver.run(shards.move("req"))
+    spread_over(queue.driver, 4)
+    queue.driver.run(shards.move("req"))
     assert tokens_of(redis_client, 3)
     age(redis_client)
-    driver.run(shards.move("req"))
+    queue.driver.run(shards.move("req"))
     assert tokens_of(redis_client, 3) == []
-    finish(driver, redis_client)
+    finish(queue.driver, redis_client)
 
 
 @pytest.mark.parametrize("how", ["the leader audits", "doctor repairs"])
-def test_tokens_in_shards_that_nobody_knows_any_more_are_moved(
-    queue: Queue, driver: SyncDriver, redis_client: redis.Redis, how: str
+def test_tokens_in_shards_that_are_in_no_record_are_moved(
+    queue: Queue, redis_client: redis.Redis, how: str
 ):
     """The dispatch slot was wiped, or rolled back to before it was spread."""
-    spread_over(driver, 3, 4)
+    spread_over(queue.driver, 3, 4)
     queue.submit_request([b"x"] * 2, id="r1", limit=2)
     for name in (keys.conf("req"), keys.active("req")):
         redis_client.delete(name)
@@ -232,15 +214,15 @@ def test_tokens_in_shards_that_nobody_knows_any_more_are_moved(
         redis_client.hset(keys.permits("r1"), mapping=long_queued(redis_client))
         found = []
         while not walk.is_over:
-            found += driver.run(walk.page())
+            found += queue.driver.run(walk.page())
         for finding in found:
-            driver.run(finding.apply())
+            queue.driver.run(finding.apply())
         assert [one.check for one in found if one.subject == "r1"] == ["forgotten", "astray"]
     else:
-        suspects = driver.run(lost_tokens.queued_long("r1", -1))
-        assert driver.run(lost_tokens.remint_lost("req", suspects)) == 1
+        suspects = queue.driver.run(lost_tokens.queued_long("r1", -1))
+        assert queue.driver.run(lost_tokens.remint_lost("req", suspects)) == 1
     assert len(tokens_of(redis_client, 0)) == 2
-    finish(driver, redis_client)
+    finish(queue.driver, redis_client)
 
 
 def long_queued(client: Any) -> dict[Any, Any]:
@@ -252,40 +234,38 @@ def long_queued(client: Any) -> dict[Any, Any]:
     return found
 
 
-def test_a_damaged_request_does_not_keep_a_left_shard(
-    queue: Queue, driver: SyncDriver, redis_client: redis.Redis
-):
+def test_a_damaged_request_does_not_keep_a_left_shard(queue: Queue, redis_client: redis.Redis):
     for name in ("bad", "good"):
         queue.submit_request([b"x"] * 2, id=name, limit=2)
     redis_client.hset(keys.request_hash("bad"), "counts", "many")
-    spread_over(driver, 3)
-    assert driver.run(shards.move("req")) == 1
+    spread_over(queue.driver, 3)
+    assert queue.driver.run(shards.move("req")) == 1
     age(redis_client)
-    assert driver.run(shards.move("req")) == 0
-    assert driver.run(shards.read_shards("req")).served == (3,)
+    assert queue.driver.run(shards.move("req")) == 0
+    assert queue.driver.run(shards.read_shards("req")).served == (3,)
     redis_client.delete(*keys.request_keys("bad"))
     redis_client.zrem(keys.active("req"), "bad")
-    finish(driver, redis_client)
+    finish(queue.driver, redis_client)
 
 
 @pytest.mark.parametrize("fails", ["the read", "the move"])
 def test_a_request_whose_node_is_away_keeps_a_left_shard(
-    queue: Queue, driver: SyncDriver, redis_client: redis.Redis, fails: str
+    queue: Queue, redis_client: redis.Redis, fails: str
 ):
     """Its tokens may still be there; the others are moved all the same, on every page."""
     for name in ("away", "good"):
         queue.submit_request([b"x"] * 2, id=name, limit=2)
-    spread_over(driver, 3)
+    spread_over(queue.driver, 3)
     kind = Command if fails == "the read" else Call
-    assert without(driver, shards.move("req"), "away", kind) == 1
+    assert without(queue.driver, shards.move("req"), "away", kind) == 1
     age(redis_client)
-    assert without(driver, shards.move("req"), "away", kind) == 0
-    assert driver.run(shards.read_shards("req")).served == (3, 0)
-    driver.run(shards.move("req"))
+    assert without(queue.driver, shards.move("req"), "away", kind) == 0
+    assert queue.driver.run(shards.read_shards("req")).served == (3, 0)
+    queue.driver.run(shards.move("req"))
     age(redis_client)
-    driver.run(shards.move("req"))
-    assert driver.run(shards.read_shards("req")).served == (3,)
-    finish(driver, redis_client)
+    queue.driver.run(shards.move("req"))
+    assert queue.driver.run(shards.read_shards("req")).served == (3,)
+    finish(queue.driver, redis_client)
 
 
 def without(driver: SyncDriver, operation: Any, name: str, kind: type) -> Any:

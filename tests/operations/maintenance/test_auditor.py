@@ -15,7 +15,8 @@ from fairlane.operations.maintenance import auditor, registry
 from fairlane.operations.maintenance.auditor import Audit
 from fairlane.operations.submit import intents
 from fairlane.protocol import keys
-from tests.operations.maintenance.test_registry import (
+from tests.support.requests import HOUR, MINUTE, Lane, Tok, insert
+from tests.support.upkeep import (
     ACTIVE,
     DELAYED,
     HOME,
@@ -26,7 +27,6 @@ from tests.operations.maintenance.test_registry import (
     suspects,
     watch,
 )
-from tests.support.requests import HOUR, MINUTE, Lane, Tok, insert
 
 if TYPE_CHECKING:
     from fairlane.drivers.sync.driver import SyncDriver
@@ -83,51 +83,49 @@ def lose(lane: Lane, count: int = 1) -> None:
 
 
 def test_a_lost_token_is_found_and_only_its_request_is_glanced_at(
-    lane: Lane, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch
+    lane: Lane, monkeypatch: pytest.MonkeyPatch
 ):
     """Requests with a token in a lane wait for their turn."""
     monkeypatch.setattr(settings, "AUDIT_SAMPLE", 0)
     made = submit_some(lane, 20, limit=1)
     lose(made[7])
-    minted, steps = watch(driver, Audit("req").run(GRACE))
+    minted, steps = watch(lane.driver, Audit("req").run(GRACE))
     assert (minted, glanced(steps)) == (1, 1)
     (again,) = suspects(made[7])
     assert again.token.encode() in standing(lane.client)
     assert len(standing(lane.client)) == 20
-    assert watch(driver, Audit("req").run(GRACE))[0] == 0
+    assert watch(lane.driver, Audit("req").run(GRACE))[0] == 0
 
 
-def test_each_lost_token_of_a_request_with_several_is_found(lane: Lane, driver: SyncDriver):
+def test_each_lost_token_of_a_request_with_several_is_found(lane: Lane):
     submit(lane, bodies=9, limit=3)
     lose(lane, 2)
-    assert driver.run(Audit("req").run(GRACE)) == 2
+    assert lane.run(Audit("req").run(GRACE)) == 2
     lane.now = server_ms(lane.client)
     assert standing(lane.client) == expected(lane)
     assert len(expected(lane)) == 3
 
 
-def test_a_token_that_was_queued_just_now_is_not_suspected(lane: Lane, driver: SyncDriver):
+def test_a_token_that_was_queued_just_now_is_not_suspected(lane: Lane):
     """It may be on its way; after a death the grace is shorter."""
     lane.now = server_ms(lane.client) - 3_000
     submit(lane, in_lane=False)
-    assert driver.run(Audit("req").run(GRACE)) == 0
-    assert driver.run(Audit("req").run(1_000)) == 1
+    assert lane.run(Audit("req").run(GRACE)) == 0
+    assert lane.run(Audit("req").run(1_000)) == 1
 
 
-def test_a_request_whose_only_token_is_delayed_waits(
-    lane: Lane, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_request_whose_only_token_is_delayed_waits(lane: Lane, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(settings, "AUDIT_SAMPLE", 0)
     submit(lane, in_lane=False)
     (only,) = suspects(lane)
     lane.client.zadd(DELAYED, {f"5|{only.token}": 9e12})
-    minted, steps = watch(driver, Audit("req").run(GRACE))
+    minted, steps = watch(lane.driver, Audit("req").run(GRACE))
     assert (minted, glanced(steps)) == (0, 0)
     lane.client.delete(DELAYED)
-    assert driver.run(Audit("req").run(GRACE)) == 1
+    assert lane.run(Audit("req").run(GRACE)) == 1
 
 
-def test_a_token_that_is_promoted_during_the_audit_is_not_lost(lane: Lane, driver: SyncDriver):
+def test_a_token_that_is_promoted_during_the_audit_is_not_lost(lane: Lane):
     """`delayed` is read before the lanes."""
     submit(lane, in_lane=False)
     (only,) = suspects(lane)
@@ -135,47 +133,43 @@ def test_a_token_that_is_promoted_during_the_audit_is_not_lost(lane: Lane, drive
 
     def promote(name: str) -> None:
         if name == "100 LLEN":
-            driver.run(registry.promote("req"))
+            lane.run(registry.promote("req"))
 
-    assert watch(driver, Audit("req").run(GRACE), promote)[0] == 0
+    assert watch(lane.driver, Audit("req").run(GRACE), promote)[0] == 0
     assert standing(lane.client) == [only.token.encode()]
 
 
-def test_tokens_in_the_lanes_of_shards_are_seen(
-    lane: Lane, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch
-):
+def test_tokens_in_the_lanes_of_shards_are_seen(lane: Lane, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(settings, "AUDIT_SAMPLE", 0)
-    driver.run(shards.set_shards("req", Shards((3, 4))))
+    lane.run(shards.set_shards("req", Shards((3, 4))))
     made = [other(lane, name) for name in ("r1", "r2")]
     for one, place in zip(made, ("3", "4"), strict=True):
         submit(one, limit=1, shards=place)
-    minted, steps = watch(driver, Audit("req").run(GRACE))
+    minted, steps = watch(lane.driver, Audit("req").run(GRACE))
     assert (minted, glanced(steps)) == (0, 0)
     lane.client.delete(keys.lanes("req", 4)[5])
-    minted, steps = watch(driver, Audit("req").run(GRACE))
+    minted, steps = watch(lane.driver, Audit("req").run(GRACE))
     assert (minted, glanced(steps)) == (1, 1)
     assert lane.client.llen(keys.lanes("req", 3)[5]) == 1
     assert lane.client.llen(keys.lanes("req", 4)[5]) == 1
 
 
-def test_a_token_in_a_shard_that_no_worker_looks_into_is_lost(lane: Lane, driver: SyncDriver):
+def test_a_token_in_a_shard_that_no_worker_looks_into_is_lost(lane: Lane):
     """As `conf` was rolled back: the request is moved."""
     submit(lane, limit=1, shards="7")
-    assert driver.run(Audit("req").run(GRACE)) == 1
+    assert lane.run(Audit("req").run(GRACE)) == 1
     assert len(standing(lane.client)) == 1
     lane.client.delete(keys.lanes("req", 7)[5])
 
 
-def test_long_lanes_and_lists_are_read_page_by_page(
-    lane: Lane, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch
-):
+def test_long_lanes_and_lists_are_read_page_by_page(lane: Lane, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(auditor, "_PAGE", 5)
     monkeypatch.setattr(settings, "AUDIT_SAMPLE", 0)
     made = submit_some(lane, 15, limit=1)
-    minted, steps = watch(driver, Audit("req").run(GRACE))
+    minted, steps = watch(lane.driver, Audit("req").run(GRACE))
     assert (minted, glanced(steps), steps.count("LRANGE")) == (0, 0, 4)
     lose(made[14])
-    assert driver.run(Audit("req").run(GRACE)) == 1
+    assert lane.run(Audit("req").run(GRACE)) == 1
 
 
 def test_an_idle_queue_costs_a_few_reads(driver: SyncDriver, redis_client: Any):
@@ -188,27 +182,25 @@ def test_an_idle_queue_costs_a_few_reads(driver: SyncDriver, redis_client: Any):
 # ------------------------------------------------------------------ leases
 
 
-def test_an_expired_lease_is_found_without_a_note(
-    lane: Lane, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch
-):
+def test_an_expired_lease_is_found_without_a_note(lane: Lane, monkeypatch: pytest.MonkeyPatch):
     """Its request has no token in a lane; `active` would look at it much later."""
     monkeypatch.setattr(settings, "AUDIT_SAMPLE", 0)
     (token,) = [Tok(5, one.k, one.g) for one in (submit(lane, in_lane=False), suspects(lane))[1]]
     lane.take(token)
-    assert driver.run(Audit("req").run(GRACE)) == 0
+    assert lane.run(Audit("req").run(GRACE)) == 0
     assert lane.client.zcard(keys.leases("r1")) == 0
     lane.now = server_ms(lane.client)
     assert standing(lane.client) == expected(lane)
     assert lane.client.zscore(ACTIVE, "r1") < float(SEEN)
 
 
-def test_a_lease_that_goes_on_is_left_alone(lane: Lane, driver: SyncDriver):
+def test_a_lease_that_goes_on_is_left_alone(lane: Lane):
     lane.later(MINUTE)
     submit(lane, in_lane=False)
     (only,) = suspects(lane)
     lane.take(Tok(5, only.k, only.g))
     before = lane.dump()
-    minted, steps = watch(driver, Audit("req").run(GRACE))
+    minted, steps = watch(lane.driver, Audit("req").run(GRACE))
     assert (minted, glanced(steps), "reap" in steps) == (0, 1, False)
     assert lane.dump() == before
 
@@ -225,35 +217,35 @@ def held_beside_a_token(lane: Lane) -> None:
 
 
 def test_what_a_worker_has_held_for_two_audits_is_looked_at(
-    lane: Lane, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch
+    lane: Lane, monkeypatch: pytest.MonkeyPatch
 ):
     """Such a lease may have expired, though its request has other tokens in a lane."""
     monkeypatch.setattr(settings, "AUDIT_SAMPLE", 0)
     held_beside_a_token(lane)
     audits, glances = Audit("req"), []
     for _ in range(2):
-        _, steps = watch(driver, audits.run(GRACE))
+        _, steps = watch(lane.driver, audits.run(GRACE))
         glances.append((glanced(steps), "reap" in steps))
     assert glances == [(0, False), (1, True)]
     assert lane.client.zcard(keys.leases("r1")) == 0
 
 
 def test_what_a_worker_has_let_go_between_two_audits_is_not_looked_at(
-    lane: Lane, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch
+    lane: Lane, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(settings, "AUDIT_SAMPLE", 0)
     held_beside_a_token(lane)
     audits = Audit("req")
-    driver.run(audits.run(GRACE))
+    lane.run(audits.run(GRACE))
     lane.client.hset(keys.taken("req", "w:1"), "0.1", "ry#0.1")
-    assert glanced(watch(driver, audits.run(GRACE))[1]) == 0
+    assert glanced(watch(lane.driver, audits.run(GRACE))[1]) == 0
 
 
 # ------------------------------------------------------------------ some of many
 
 
 def test_the_sample_is_the_most_urgent_and_others_in_turn(
-    lane: Lane, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch
+    lane: Lane, monkeypatch: pytest.MonkeyPatch
 ):
     """After so many audits every request had its turn, and the turns begin again."""
     monkeypatch.setattr(settings, "AUDIT_SAMPLE", 4)
@@ -264,12 +256,12 @@ def test_the_sample_is_the_most_urgent_and_others_in_turn(
     for one in made:
         lose(one)
     audits = Audit("req")
-    found = [driver.run(audits.run(GRACE)) for _ in range(3)]
+    found = [lane.run(audits.run(GRACE)) for _ in range(3)]
     assert found == [0, 2, 2]
     lane.client.lpop(keys.lanes("req")[1])
     for one in (*urgent, *made):
         age(one)
-    assert driver.run(audits.run(GRACE)) == 1, "the most urgent are looked at each time"
+    assert lane.run(audits.run(GRACE)) == 1, "the most urgent are looked at each time"
 
 
 def age(lane: Lane) -> None:
@@ -283,78 +275,68 @@ def age(lane: Lane) -> None:
 
 @pytest.mark.parametrize(("unfinished", "audits"), [(9, 1), (10, 2), (25, 3)])
 def test_of_very_many_requests_each_audit_compares_a_part(
-    lane: Lane,
-    driver: SyncDriver,
-    monkeypatch: pytest.MonkeyPatch,
-    unfinished: int,
-    audits: int,
+    lane: Lane, monkeypatch: pytest.MonkeyPatch, unfinished: int, audits: int
 ):
     monkeypatch.setattr(settings, "AUDIT_PART", 10)
     submit_some(lane, unfinished, in_lane=False, limit=1)
     one = Audit("req")
-    found = [driver.run(one.run(GRACE)) for _ in range(audits)]
+    found = [lane.run(one.run(GRACE)) for _ in range(audits)]
     assert sum(found) == unfinished == len(standing(lane.client))
     assert all(0 < part < unfinished for part in found) or audits == 1
-    assert driver.run(one.run(GRACE)) == 0
+    assert lane.run(one.run(GRACE)) == 0
 
 
 # ------------------------------------------------------------------ what is no waiting request
 
 
-def test_an_intent_on_its_way_is_left_alone(lane: Lane, driver: SyncDriver):
+def test_an_intent_on_its_way_is_left_alone(lane: Lane):
     """It has its own time; no request exists yet."""
     lane.client.zadd(ACTIVE, {"r1": server_ms(lane.client) + 5_000})
     before = lane.dump()
-    assert driver.run(Audit("req").run(GRACE)) == 0
+    assert lane.run(Audit("req").run(GRACE)) == 0
     assert lane.dump() == before
     lane.client.delete(ACTIVE)
 
 
-def test_a_request_that_was_seen_to_exist_and_is_gone_is_logged_as_lost(
-    lane: Lane, driver: SyncDriver
-):
+def test_a_request_that_was_seen_to_exist_and_is_gone_is_logged_as_lost(lane: Lane):
     lane.client.zadd(ACTIVE, {"r1": float(intents.seen_to_exist(9 * 10**12))})
     for _ in range(2):
-        assert driver.run(Audit("req").run(GRACE)) == 0
-    (ending,) = driver.run(read_completions("req", "0", 0))
+        assert lane.run(Audit("req").run(GRACE)) == 0
+    (ending,) = lane.run(read_completions("req", "0", 0))
     assert (ending.id, ending.state) == ("r1", "lost")
     assert lane.client.zcard(ACTIVE) == 0
 
 
-def test_an_end_that_was_not_logged_is_logged_once(lane: Lane, driver: SyncDriver):
+def test_an_end_that_was_not_logged_is_logged_once(lane: Lane):
     submit(lane, in_lane=False)
     (only,) = suspects(lane)
     lane.complete(lane.take(Tok(5, only.k, only.g)))
     for _ in range(2):
-        assert driver.run(Audit("req").run(GRACE)) == 0
-    assert [one.state for one in driver.run(read_completions("req", "0", 0))] == ["done"]
+        assert lane.run(Audit("req").run(GRACE)) == 0
+    assert [one.state for one in lane.run(read_completions("req", "0", 0))] == ["done"]
     assert lane.client.zcard(ACTIVE) == 0
 
 
-def test_the_request_of_another_queue_is_dropped_and_left_alone(
-    lane: Lane, driver: SyncDriver, redis_client: Any
-):
-    foreign = Lane(driver, redis_client, queue="other")
+def test_the_request_of_another_queue_is_dropped_and_left_alone(lane: Lane, redis_client: Any):
+    foreign = Lane(lane.driver, redis_client, queue="other")
     foreign.now = lane.now
     foreign.enqueue(1)
     before = foreign.dump()
     redis_client.zadd(ACTIVE, {"r1": float(SEEN)})
-    assert driver.run(Audit("req").run(GRACE)) == 0
+    assert lane.run(Audit("req").run(GRACE)) == 0
     assert foreign.dump() == before
 
 
-def test_a_request_left_open_is_cancelled(lane: Lane, driver: SyncDriver):
+def test_a_request_left_open_is_cancelled(lane: Lane):
     lane.later(-2 * HOUR)
     submit(lane, in_lane=False, open_ms=HOUR)
-    driver.run(Audit("req").run(GRACE))
-    (ending,) = driver.run(read_completions("req", "0", 0))
+    lane.run(Audit("req").run(GRACE))
+    (ending,) = lane.run(read_completions("req", "0", 0))
     assert (ending.state, ending.reason) == ("cancelled", "abandoned")
 
 
 @pytest.mark.parametrize("damage", ["permits", "hash"])
-def test_a_request_that_cannot_be_read_keeps_no_other_from_its_tokens(
-    lane: Lane, driver: SyncDriver, damage: str
-):
+def test_a_request_that_cannot_be_read_keeps_no_other_from_its_tokens(lane: Lane, damage: str):
     """Its error is returned; nor does a name stop the audit that no release of ours wrote."""
     made = submit_some(lane, 3, in_lane=False, limit=1)
     bad = keys.permits("r1") if damage == "permits" else keys.request_hash("r1")
@@ -362,7 +344,7 @@ def test_a_request_that_cannot_be_read_keeps_no_other_from_its_tokens(
     lane.client.set(bad, "text")
     lane.client.zadd(ACTIVE, {"{": 2.5, b"\xff": 3.5})
     failed: dict[str, FairlaneError] = {}
-    assert driver.run(Audit("req").run(GRACE, failed)) == 2
+    assert lane.run(Audit("req").run(GRACE, failed)) == 2
     assert list(failed) == ["r1"]
     assert "WRONGTYPE" in str(failed["r1"])
     names = {token.partition(b"#")[0].decode() for token in standing(lane.client)}
@@ -370,9 +352,7 @@ def test_a_request_that_cannot_be_read_keeps_no_other_from_its_tokens(
     lane.client.delete(*keys.request_keys("r1"))
 
 
-def test_a_lane_that_cannot_be_read_is_no_proof_that_a_token_is_lost(
-    lane: Lane, driver: SyncDriver
-):
+def test_a_lane_that_cannot_be_read_is_no_proof_that_a_token_is_lost(lane: Lane):
     """Any request may wait there. What is found without it is done first."""
     alone = other(lane, "r2")
     submit(alone, in_lane=False, limit=1)
@@ -381,15 +361,15 @@ def test_a_lane_that_cannot_be_read_is_no_proof_that_a_token_is_lost(
     damaged = keys.lanes("req")[7]
     lane.client.set(damaged, "text")
     with pytest.raises(FairlaneError, match="WRONGTYPE"):
-        driver.run(Audit("req").run(GRACE))
+        lane.run(Audit("req").run(GRACE))
     names = [token.partition(b"#")[0] for token in standing(lane.client)]
     assert names == [b"r1"] * 3
     lane.client.delete(damaged)
-    assert driver.run(Audit("req").run(GRACE)) == 1
+    assert lane.run(Audit("req").run(GRACE)) == 1
 
 
-def test_requests_of_which_nothing_is_expected_are_glanced_at_once_and_then_in_turn(
-    lane: Lane, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch
+def test_requests_of_which_nothing_is_expected_are_first_all_glanced_at_and_then_in_turn(
+    lane: Lane, monkeypatch: pytest.MonkeyPatch
 ):
     """Thousands may be paused. Beside them a lost token is found as soon as ever."""
     monkeypatch.setattr(settings, "AUDIT_SAMPLE", 4)
@@ -397,30 +377,28 @@ def test_requests_of_which_nothing_is_expected_are_glanced_at_once_and_then_in_t
     for one in made:
         one.call("pause", one.names)
     looking = Audit("req")
-    found = [glanced(watch(driver, looking.run(GRACE))[1]) for _ in range(3)]
+    found = [glanced(watch(lane.driver, looking.run(GRACE))[1]) for _ in range(3)]
     assert found == [20, 4, 4]
     made[7].call("resume", made[7].names)
     lost = other(lane, "r20")
     submit(lost, in_lane=False, limit=1)
-    assert driver.run(looking.run(GRACE)) >= 1
+    assert lane.run(looking.run(GRACE)) >= 1
     assert any(token.startswith(b"r20#") for token in standing(lane.client))
 
 
-def test_a_worker_that_left_the_registry_is_still_known_by_what_it_took(
-    lane: Lane, driver: SyncDriver
-):
+def test_a_worker_that_left_the_registry_is_still_known_by_what_it_took(lane: Lane):
     """Its lease may last longer than its record."""
     (mine, *_) = lane.start(9, limit=3, lease_ms=HOUR)
     lane.client.zadd(ACTIVE, {"r1": float(SEEN)})
-    insert(driver, "req", "r1", [b"5", b"1.2", 0])
+    insert(lane.driver, "req", "r1", [b"5", b"1.2", 0])
     lane.take(mine)
     taken = keys.taken("req", "w:1")
     lane.client.hset(taken, "0.0", f"r1#{mine.k}.{mine.g}")
     lane.client.expire(taken, 600)
     lane.client.zadd(WORKERS, {"w:1": 1})
     looking = Audit("req")
-    driver.run(looking.run(GRACE))
+    lane.run(looking.run(GRACE))
     lane.client.delete(WORKERS)
     lane.client.zadd(keys.leases("r1"), {mine.k: 1})
-    driver.run(looking.run(GRACE))
+    lane.run(looking.run(GRACE))
     assert lane.client.zcard(keys.leases("r1")) == 0

@@ -10,7 +10,8 @@ from fairlane.errors import NodeAway
 from fairlane.operations.maintenance import lost_tokens, registry
 from fairlane.operations.maintenance.lost_tokens import Suspect, queued_long, remint_lost
 from fairlane.protocol import keys
-from tests.operations.maintenance.test_registry import (
+from tests.support.requests import MINUTE, Lane, Tok, insert, pop_token
+from tests.support.upkeep import (
     DELAYED,
     HOME,
     expected,
@@ -21,46 +22,31 @@ from tests.operations.maintenance.test_registry import (
     token,
     watch,
 )
-from tests.support.requests import MINUTE, Lane, Tok, insert, pop_token
 
 if TYPE_CHECKING:
     from fairlane.drivers.sync.driver import SyncDriver
 
 
-@pytest.fixture
-def lane(lane: Lane) -> Lane:
-    """The request `r1`, as of now."""
-    lane.now = server_ms(lane.client)
-    return lane
-
-
-@pytest.fixture
-def old(lane: Lane) -> Lane:
-    """The request `r1`, as of a minute ago: what is queued then has been queued for long."""
-    lane.later(-MINUTE)
-    return lane
-
-
-def test_what_was_queued_just_now_is_not_suspected(lane: Lane, driver: SyncDriver):
+def test_what_was_queued_just_now_is_not_suspected(lane: Lane):
     """Its token may be on its way."""
     lane.start(3)
-    assert driver.run(queued_long("r1")) == []
+    assert lane.run(queued_long("r1")) == []
 
 
-def test_what_sleeps_is_not_suspected_until_it_was_due(old: Lane, driver: SyncDriver):
+def test_what_sleeps_is_not_suspected_until_it_was_due(old: Lane):
     """The grace counts from the later of since and due."""
     held = old.take(old.start(1)[0])
     old.complete(held, others=[(held.ids[0], "retry", 2 * MINUTE)])
-    assert driver.run(queued_long("r1")) == []
+    assert old.run(queued_long("r1")) == []
     assert len(queued(old)) == 1
 
 
-def test_a_lost_tokens_due_is_kept(lane: Lane, driver: SyncDriver):
+def test_a_lost_tokens_due_is_kept(lane: Lane):
     """A retry does not run early because its token was lost."""
     held = lane.take(lane.start(1)[0])
     lane.complete(held, others=[(held.ids[0], "retry", MINUTE)])
     ((g, _, due),) = queued(lane).values()
-    assert driver.run(remint_lost("req", suspects(lane))) == 1
+    assert lane.run(remint_lost("req", suspects(lane))) == 1
     ((again, _, due_again),) = queued(lane).values()
     assert (int(again) > int(g), due_again) == (True, due)
     ((member, score),) = lane.client.zrange(DELAYED, 0, -1, withscores=True)
@@ -69,12 +55,12 @@ def test_a_lost_tokens_due_is_kept(lane: Lane, driver: SyncDriver):
     lane.client.delete(DELAYED)
 
 
-def test_tokens_that_stand_somewhere_are_left(old: Lane, driver: SyncDriver):
+def test_tokens_that_stand_somewhere_are_left(old: Lane):
     here, later, lost = old.start(3)
     old.client.lpush(HOME, token(here))
     old.client.zadd(DELAYED, {b"5|" + token(later): 9e12})
     before = queued(old)
-    assert driver.run(remint_lost("req", suspects(old))) == 1
+    assert old.run(remint_lost("req", suspects(old))) == 1
     after = queued(old)
     assert {k for k in before if before[k] != after[k]} == {lost.k}
     assert standing(old.client) == sorted([token(here), token(Tok(5, lost.k, after[lost.k][0]))])
@@ -86,22 +72,22 @@ def test_nothing_suspected_asks_nothing(driver: SyncDriver):
     assert watch(driver, remint_lost("req", [])) == (0, [])
 
 
-def test_a_token_promoted_meanwhile_is_seen(old: Lane, driver: SyncDriver):
+def test_a_token_promoted_meanwhile_is_seen(old: Lane):
     """`delayed` is asked first, as tokens move only from there to the lane."""
     (late,) = old.start(1)
     old.client.zadd(DELAYED, {b"5|" + token(late): 1})
-    told: list[str] = []
+    seen: list[str] = []
 
     def promote(name: str) -> None:
-        if told:
-            driver.run(registry.promote("req"))
-        told.append(name)
+        if seen:
+            old.run(registry.promote("req"))
+        seen.append(name)
 
-    assert watch(driver, remint_lost("req", suspects(old)), promote)[0] == 0
+    assert watch(old.driver, remint_lost("req", suspects(old)), promote)[0] == 0
     assert expected(old) == [token(late)]
 
 
-def test_a_token_popped_meanwhile_costs_one_stale_token(old: Lane, driver: SyncDriver):
+def test_a_token_popped_meanwhile_costs_one_stale_token(old: Lane):
     """It is in a worker's hands: that one is refused, its copy is not, and nothing runs twice."""
     (only,) = old.start(1)
     old.client.lpush(HOME, token(only))
@@ -109,43 +95,41 @@ def test_a_token_popped_meanwhile_costs_one_stale_token(old: Lane, driver: SyncD
 
     def pop(name: str) -> None:
         if name == "1 LPOS":
-            popped.append(pop_token(driver))
+            popped.append(pop_token(old.driver))
 
-    minted, steps = watch(driver, remint_lost("req", suspects(old)), pop)
+    minted, steps = watch(old.driver, remint_lost("req", suspects(old)), pop)
     assert (minted, steps) == (1, ["HMGET", "1 ZSCORE", "1 LPOS", "1 reap", "1 insert_tokens"])
     old.now = server_ms(old.client)
-    hand, copy = *popped, pop_token(driver)
+    hand, copy = *popped, pop_token(old.driver)
     assert hand
     assert copy
     assert old.acquire(Tok(5, hand.k, hand.g)).word == "stale"
     held = old.take(Tok(5, copy.k, copy.g))
     assert old.complete(held)[0] == b"ended"
-    assert pop_token(driver) is None
+    assert pop_token(old.driver) is None
 
 
-def test_few_tokens_are_asked_for_one_by_one(old: Lane, driver: SyncDriver):
-    insert(driver, "req", "r1", old.enqueue(20, limit=20)[1])
+def test_few_tokens_are_asked_for_one_by_one(old: Lane):
+    insert(old.driver, "req", "r1", old.enqueue(20, limit=20)[1])
     asked = remint_lost("req", suspects(old))
-    assert watch(driver, asked) == (0, ["HMGET", "20 ZSCORE", "20 LPOS"])
+    assert watch(old.driver, asked) == (0, ["HMGET", "20 ZSCORE", "20 LPOS"])
 
 
 @pytest.mark.parametrize(("others", "pages"), [(0, 1), (980, 2), (2400, 3)])
-def test_for_many_tokens_the_lane_is_read_page_by_page(
-    old: Lane, driver: SyncDriver, others: int, pages: int
-):
-    insert(driver, "req", "r1", old.enqueue(21, limit=21)[1])
-    assert pop_token(driver)
+def test_for_many_tokens_the_lane_is_read_page_by_page(old: Lane, others: int, pages: int):
+    insert(old.driver, "req", "r1", old.enqueue(21, limit=21)[1])
+    assert pop_token(old.driver)
     if others:
         old.client.rpush(HOME, *[b"other#0.%d" % i for i in range(others)])
-    minted, steps = watch(driver, remint_lost("req", suspects(old)))
+    minted, steps = watch(old.driver, remint_lost("req", suspects(old)))
     assert (minted, steps[1:2], steps[-2:]) == (1, ["21 ZSCORE"], ["1 reap", "1 insert_tokens"])
     assert steps[2:-2] == ["LRANGE"] * 2 * pages, "twice, for the one that is missing"
     assert set(expected(old)) <= set(standing(old.client))
 
 
-def test_tokens_that_change_ends_meanwhile_are_looked_for_again(old: Lane, driver: SyncDriver):
+def test_tokens_that_change_ends_meanwhile_are_looked_for_again(old: Lane):
     """A lease goes on in place of the next one, which slips past the reader; but hardly twice."""
-    insert(driver, "req", "r1", old.enqueue(30, limit=30)[1])
+    insert(old.driver, "req", "r1", old.enqueue(30, limit=30)[1])
     old.client.lpush(HOME, *[b"other#0.%d" % i for i in range(1500)])
     turns = 0
 
@@ -155,15 +139,15 @@ def test_tokens_that_change_ends_meanwhile_are_looked_for_again(old: Lane, drive
             for _ in range(5):
                 old.client.rpoplpush(HOME, HOME)
 
-    minted, steps = watch(driver, remint_lost("req", suspects(old)), change)
+    minted, steps = watch(old.driver, remint_lost("req", suspects(old)), change)
     assert (minted, steps[2:]) == (0, ["LRANGE"] * 3)
 
 
-def test_tokens_that_come_in_meanwhile_hide_none(old: Lane, driver: SyncDriver):
+def test_tokens_that_come_in_meanwhile_hide_none(old: Lane):
     """They push the others towards the reader, not past it; and pops take from the far end."""
     flat = old.enqueue(21, limit=21)[1]
     old.client.lpush(HOME, *[b"other#0.%d" % i for i in range(1060)])
-    insert(driver, "req", "r1", flat)
+    insert(old.driver, "req", "r1", flat)
     old.client.lpush(HOME, *[b"other#1.%d" % i for i in range(990)])
 
     def push(name: str) -> None:
@@ -171,7 +155,7 @@ def test_tokens_that_come_in_meanwhile_hide_none(old: Lane, driver: SyncDriver):
             old.client.lpush(HOME, *[b"other#2.%d" % i for i in range(50)])
             old.client.rpop(HOME, 50)
 
-    minted, steps = watch(driver, remint_lost("req", suspects(old)), push)
+    minted, steps = watch(old.driver, remint_lost("req", suspects(old)), push)
     assert (minted, steps) == (0, ["HMGET", "21 ZSCORE", *["LRANGE"] * 2])
 
 

@@ -11,119 +11,35 @@ from fairlane import settings
 from fairlane.errors import FairlaneError, RedisUnreachable
 from fairlane.operations.control.completion_log import read_completions
 from fairlane.operations.maintenance import registry
-from fairlane.operations.maintenance.lost_tokens import Suspect
 from fairlane.operations.submit import intents
 from fairlane.protocol import keys
-from fairlane.protocol.steps import Batch, Call, Command, Nodes, OnNode
 from fairlane.queue import Queue
-from tests.support.requests import HOUR, MINUTE, Lane, Tok, once, work_off
+from tests.support.requests import HOUR, MINUTE, Lane, Tok, work_off
+from tests.support.upkeep import (
+    ACTIVE,
+    DELAYED,
+    WORKERS,
+    expected,
+    name_of,
+    server_ms,
+    standing,
+    suspects,
+    watch,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import redis
 
     from fairlane.drivers.sync.driver import SyncDriver
-    from fairlane.protocol.steps import Operation, Step
-
-ACTIVE, DELAYED, WORKERS = keys.active("req"), keys.delayed("req"), keys.workers("req")
-HOME = keys.lanes("req")[5]
-STEPS = 200  # more than any of these operations may take
-
-
-def server_ms(client: Any) -> int:
-    """The server's own clock, which the operations go by."""
-    seconds, micros = client.time()
-    return int(seconds) * 1000 + int(micros) // 1000
-
-
-@pytest.fixture
-def lane(lane: Lane) -> Lane:
-    """The request `r1`, as of now."""
-    lane.now = server_ms(lane.client)
-    return lane
-
-
-@pytest.fixture
-def old(lane: Lane) -> Lane:
-    """The request `r1`, as of a minute ago: what is queued then has been queued for long."""
-    lane.later(-MINUTE)
-    return lane
-
-
-def name_of(step: Step) -> str:
-    """A script's name, a command, or the same of a batch and how many."""
-    match step:
-        case Call():
-            return str(step.script.name)
-        case Command():
-            return bytes(step.args[0]).decode()  # type: ignore[arg-type]
-        case Batch():
-            return f"{len(step.steps)} {name_of(step.steps[-1])}"
-        case OnNode():
-            return name_of(step.command)
-        case Nodes():
-            return "Nodes"
-    raise AssertionError(step)
-
-
-def watch(
-    driver: SyncDriver,
-    operation: Operation[Any],
-    meanwhile: Callable[[str], object] = lambda _: None,
-) -> tuple[Any, list[str]]:
-    """The result of an operation and its steps; `meanwhile` is called before each."""
-    told: list[str] = []
-    reply: Any = None
-    try:
-        while len(told) < STEPS:
-            step = operation.send(reply)
-            told.append(name_of(step))
-            meanwhile(told[-1])
-            reply = driver.run(once(step))
-    except StopIteration as end:
-        return end.value, told
-    raise AssertionError(f"it does not end: {told[:9]} ...")
-
-
-def queued(lane: Lane) -> dict[str, tuple[str, int, int]]:
-    """Permit -> (g, lane, due) of those that wait."""
-    found = {}
-    for k, text in lane.client.hgetall(keys.permits(lane.id)).items():
-        if text.startswith(b"q:"):
-            _, g, _, number, due = text.decode().split(":")
-            found[k.decode()] = (g, int(number), int(due))
-    return found
-
-
-def suspects(lane: Lane) -> list[Suspect]:
-    """Every permit that waits."""
-    return [Suspect(lane.id, k, g, number) for k, (g, number, _) in queued(lane).items()]
-
-
-def token(suspect: Suspect | Tok, request_id: str = "r1") -> bytes:
-    """What stands in a lane."""
-    return f"{request_id}#{suspect.k}.{suspect.g}".encode()
-
-
-def expected(lane: Lane) -> list[bytes]:
-    """The tokens that should be on their way."""
-    return sorted(token(one) for one in suspects(lane))
-
-
-def standing(client: Any) -> list[bytes]:
-    """The tokens in the lane."""
-    return sorted(client.lrange(HOME, 0, -1))
-
 
 # ------------------------------------------------------------------ drain or unknown
 
 
 @pytest.mark.parametrize(
-    ("silent_ms", "word"),
+    ("late_ms", "word"),
     [(0, b"drain"), (59_999, b"drain"), (60_000, b"unknown"), (HOUR, b"unknown")],
 )
-def test_an_expired_record_is_not_taken_for_a_deleted_one(lane: Lane, silent_ms: int, word: bytes):
+def test_an_expired_record_is_not_taken_for_a_deleted_one(lane: Lane, late_ms: int, word: bytes):
     """After a TTL of silence it went by itself, and its worker registers again."""
     names = (WORKERS, keys.worker("req", "w:1"))
     ttl = settings.WORKER_TTL_MS
@@ -138,7 +54,7 @@ def test_an_expired_record_is_not_taken_for_a_deleted_one(lane: Lane, silent_ms:
         late=2000,
     )
     lane.client.delete(names[1])
-    lane.later(silent_ms)
+    lane.later(late_ms)
     given = {"id": "w:1", "started": 7, "ttl": ttl, "lock_ms": 5000, "holds": ""}
     given |= {"taken_ttl": 600_000, "died": ""}
     rest = (ACTIVE, DELAYED, keys.conf("req"), keys.taken("req", "w:1"))
@@ -148,14 +64,12 @@ def test_an_expired_record_is_not_taken_for_a_deleted_one(lane: Lane, silent_ms:
 # ------------------------------------------------------------------ bounds
 
 
-def test_one_pass_looks_at_a_bounded_number(
-    lane: Lane, driver: SyncDriver, monkeypatch: pytest.MonkeyPatch
-):
+def test_one_pass_looks_at_a_bounded_number(lane: Lane, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(settings, "MAINTAIN_MOST", 5)
     lane.client.zadd(ACTIVE, {f"lost{i}": i + 1 for i in range(8)})
-    assert driver.run(registry.look_after("req")) == 5
+    assert lane.run(registry.look_after("req")) == 5
     assert lane.client.zrange(ACTIVE, 0, -1) == [b"lost5", b"lost6", b"lost7"]
-    assert driver.run(registry.look_after("req")) == 3
+    assert lane.run(registry.look_after("req")) == 3
 
 
 @pytest.mark.parametrize("count", [1, 250, 251])
@@ -178,7 +92,7 @@ def test_calm_requests_cost_a_glance_each_and_one_call_for_many(
     [(1, 5_000, 5_000), (1_000, 5_000, 5_000), (50_000, 125_000, 250_000)],
 )
 def test_calm_requests_are_looked_at_later_the_more_there_are(
-    lane: Lane, driver: SyncDriver, unfinished: int, least_ms: int, most_ms: int
+    lane: Lane, unfinished: int, least_ms: int, most_ms: int
 ):
     lane.start(3)
     lane.client.zadd(ACTIVE, {"r1": 1})
@@ -186,7 +100,7 @@ def test_calm_requests_are_looked_at_later_the_more_there_are(
     if later:
         lane.client.zadd(ACTIVE, later)
     before = server_ms(lane.client)
-    assert driver.run(registry.look_after("req")) == 1
+    assert lane.run(registry.look_after("req")) == 1
     found = lane.client.zscore(ACTIVE, "r1") - before
     assert least_ms - 1_000 <= found <= most_ms + 1_000
     lane.client.delete(ACTIVE)
@@ -196,24 +110,24 @@ def test_calm_requests_are_looked_at_later_the_more_there_are(
     ("lease_ms", "least_ms", "most_ms"), [(3_000, 3_000, 3_000), (600_000, 125_000, 250_000)]
 )
 def test_a_held_request_is_looked_at_when_its_lease_expires(
-    lane: Lane, driver: SyncDriver, lease_ms: int, least_ms: int, most_ms: int
+    lane: Lane, lease_ms: int, least_ms: int, most_ms: int
 ):
     lane.take(lane.start(3, lease_ms=lease_ms)[0])
     lane.client.zadd(ACTIVE, {"r1": 1, **{f"later{i}": 9e12 for i in range(50_000)}})
     before = server_ms(lane.client)
-    driver.run(registry.look_after("req"))
+    lane.run(registry.look_after("req"))
     found = lane.client.zscore(ACTIVE, "r1") - before
     assert least_ms - 2_500 <= found <= most_ms + 1_000
     lane.client.delete(ACTIVE)
 
 
-def test_what_needs_more_than_a_glance_is_reaped(old: Lane, driver: SyncDriver):
+def test_what_needs_more_than_a_glance_is_reaped(old: Lane):
     old.take(old.start(1)[0])
-    calm = Lane(driver, old.client, request_id="r2")
+    calm = Lane(old.driver, old.client, request_id="r2")
     calm.now = server_ms(old.client)
     calm.start(1)
     old.client.zadd(ACTIVE, {"r1": 1, "r2": 1})
-    _, steps = watch(driver, registry.look_after("req"))
+    _, steps = watch(old.driver, registry.look_after("req"))
     assert steps == [
         "3 ZCARD",
         "2 glance",
@@ -225,25 +139,26 @@ def test_what_needs_more_than_a_glance_is_reaped(old: Lane, driver: SyncDriver):
     assert old.client.zcard(keys.leases("r1")) == 0
 
 
-def test_what_is_not_due_is_not_looked_at(lane: Lane, driver: SyncDriver):
+def test_what_is_not_due_is_not_looked_at(lane: Lane):
     lane.client.zadd(ACTIVE, {"later": lane.now + MINUTE})
-    assert watch(driver, registry.look_after("req")) == (0, ["3 ZCARD"])
+    assert watch(lane.driver, registry.look_after("req")) == (0, ["3 ZCARD"])
 
 
 # ------------------------------------------------------------------ one look
 
 
-def look(lane: Lane, driver: SyncDriver, score: float = 1) -> bool:
+def look(lane: Lane, score: float = 1) -> bool:
     """One look at `r1`, whose score in `active` is this."""
     lane.client.zadd(ACTIVE, {"r1": score})
     lane.now = server_ms(lane.client)
-    return driver.run(registry.look_at("req", "r1", str(score), lane.now))
+    looked: bool = lane.run(registry.look_at("req", "r1", str(score), lane.now))
+    return looked
 
 
-def test_an_intent_without_a_request_is_abandoned_and_dropped(lane: Lane, driver: SyncDriver):
+def test_an_intent_without_a_request_is_abandoned_and_dropped(lane: Lane):
     """Marked first: a producer that is only slow starts over instead of being forgotten."""
     score = lane.now + 100
-    assert look(lane, driver, score) is False
+    assert look(lane, score) is False
     assert lane.client.zcard(ACTIVE) == 0
     assert lane.hash() == {"state": "abandoned", "seen": str(score)}
     assert 0 < lane.client.pttl("req:{r1}") <= settings.MARKER_MS
@@ -252,9 +167,7 @@ def test_an_intent_without_a_request_is_abandoned_and_dropped(lane: Lane, driver
 
 
 @pytest.mark.parametrize("what", ["renewed", "submitted"])
-def test_an_intent_that_is_alive_after_all_is_not_dropped(
-    lane: Lane, driver: SyncDriver, what: str
-):
+def test_an_intent_that_is_alive_after_all_is_not_dropped(lane: Lane, what: str):
     """The producer came back between the look and the verdict."""
 
     def come_back(name: str) -> None:
@@ -264,33 +177,31 @@ def test_an_intent_that_is_alive_after_all_is_not_dropped(
             lane.start(1, intent=500)
 
     lane.client.zadd(ACTIVE, {"r1": 500})
-    assert watch(driver, registry.look_at("req", "r1", "500", lane.now), come_back)[0] is False
+    assert watch(lane.driver, registry.look_at("req", "r1", "500", lane.now), come_back)[0] is False
     assert lane.client.zscore(ACTIVE, "r1") == (700 if what == "renewed" else 500)
 
 
-def test_an_ending_is_logged_once_and_dropped(lane: Lane, driver: SyncDriver):
+def test_an_ending_is_logged_once_and_dropped(lane: Lane):
     lane.complete(lane.take(lane.start(1)[0]))
     for _ in range(2):
-        assert look(lane, driver) is False
+        assert look(lane) is False
         assert lane.client.zcard(ACTIVE) == 0
         assert lane.client.xlen(keys.completed("req")) == 1
 
 
-def test_another_queues_request_is_dropped_and_left_alone(
-    lane: Lane, driver: SyncDriver, redis_client: redis.Redis
-):
+def test_another_queues_request_is_dropped_and_left_alone(lane: Lane, redis_client: redis.Redis):
     """Its own queue looks after it: not even its expired lease is touched here."""
-    other = Lane(driver, redis_client, queue="other")
+    other = Lane(lane.driver, redis_client, queue="other")
     other.now = lane.now - MINUTE
     other.take(other.start(3)[0])
     before = other.dump()
-    assert look(lane, driver) is False
+    assert look(lane) is False
     assert other.dump() == before
 
 
-def test_an_expired_lease_is_taken_back(old: Lane, driver: SyncDriver):
+def test_an_expired_lease_is_taken_back(old: Lane):
     old.take(old.start(1)[0])
-    assert look(old, driver) is True
+    assert look(old) is True
     assert old.client.zcard(keys.leases("r1")) == 0
     assert standing(old.client) == expected(old)
     old.now = server_ms(old.client)
@@ -300,70 +211,70 @@ def test_an_expired_lease_is_taken_back(old: Lane, driver: SyncDriver):
 
 @pytest.mark.parametrize(("lease_ms", "least", "most"), [(3000, 1000, 3000), (30_000, 5000, 5000)])
 def test_the_next_look_is_when_a_lease_expires_or_soon(
-    lane: Lane, driver: SyncDriver, lease_ms: int, least: int, most: int
+    lane: Lane, lease_ms: int, least: int, most: int
 ):
     lane.take(lane.start(3, lease_ms=lease_ms)[0])
-    assert look(lane, driver) is True
+    assert look(lane) is True
     assert least <= lane.client.zscore(ACTIVE, "r1") - lane.now <= most + 0.5
 
 
-def test_a_request_nobody_holds_is_looked_at_soon_again(lane: Lane, driver: SyncDriver):
+def test_a_request_that_is_not_held_is_looked_at_soon_again(lane: Lane):
     """Its tokens may have been lost."""
     lane.start(3)
-    assert look(lane, driver) is True
+    assert look(lane) is True
     assert lane.client.zscore(ACTIVE, "r1") - lane.now == settings.AUDIT_MS + 0.5
 
 
 @pytest.mark.parametrize("open_ms", [HOUR, 3 * HOUR])
-def test_a_request_left_open_is_cancelled(lane: Lane, driver: SyncDriver, open_ms: int):
+def test_a_request_left_open_is_cancelled(lane: Lane, open_ms: int):
     lane.later(-2 * HOUR)
     lane.start(2, open_ms=open_ms)
     is_over = open_ms == HOUR
-    assert look(lane, driver) is not is_over
+    assert look(lane) is not is_over
     ended = lane.client.xrange(keys.completed("req"))
-    told = [(entry[b"state"], entry[b"reason"]) for _, entry in ended]
-    assert told == ([(b"cancelled", b"abandoned")] if is_over else [])
+    reasons = [(entry[b"state"], entry[b"reason"]) for _, entry in ended]
+    assert reasons == ([(b"cancelled", b"abandoned")] if is_over else [])
     assert lane.hash()["state"] == ("cancelled" if is_over else "active")
 
 
 # ------------------------------------------------------------------ what can't be read, is lost
 
 
-def test_a_request_that_was_there_and_is_gone_is_logged_as_lost(lane: Lane, driver: SyncDriver):
+def test_a_request_that_was_there_and_is_gone_is_logged_as_lost(lane: Lane):
     lane.start(1)
-    assert look(lane, driver) is True
+    assert look(lane) is True
     lane.client.delete(*lane.names)
     score = lane.client.zscore(ACTIVE, "r1")
     for _ in range(2):
-        assert driver.run(registry.look_at("req", "r1", str(score), lane.now)) is False
-    (ending,) = driver.run(read_completions("req", "0", 0))
+        assert lane.run(registry.look_at("req", "r1", str(score), lane.now)) is False
+    (ending,) = lane.run(read_completions("req", "0", 0))
     assert (ending.id, ending.state, ending.total) == ("r1", "lost", 0)
     assert lane.client.zcard(ACTIVE) == 0
 
 
-def test_a_lost_request_may_be_submitted_again(lane: Lane, driver: SyncDriver):
-    for is_told in (False, True):
+def test_a_lost_request_may_be_submitted_again(lane: Lane):
+    for is_logged in (False, True):
         lane.start(1)
-        look(lane, driver)
+        look(lane)
         lane.client.delete(*lane.names)
-        if is_told:
-            look(lane, driver, lane.now + 7.5)
-        Queue(driver).submit_request([b"x"], id="r1")
+        if is_logged:
+            look(lane, lane.now + 7.5)
+        Queue(lane.driver).submit_request([b"x"], id="r1")
         assert lane.client.zscore(ACTIVE, "r1") % 1 == 0
-        assert work_off(driver) == [b"x"]
+        assert work_off(lane.driver) == [b"x"]
         lane.client.flushall()
 
 
-def test_a_request_that_cannot_be_read_does_not_stop_the_others(lane: Lane, driver: SyncDriver):
+def test_a_request_that_cannot_be_read_does_not_stop_the_others(lane: Lane):
     for name in ("r1", "r2", "r3"):
-        other = Lane(driver, lane.client, request_id=name)
+        other = Lane(lane.driver, lane.client, request_id=name)
         other.now = lane.now - MINUTE
         other.start(1)
     lane.client.delete("tok:{r2}")
     lane.client.set("tok:{r2}", "text")
     lane.client.zadd(ACTIVE, {"r1": 1, "r2": 2.5, "r3": 3, b"a b": 4})
     failed: dict[str, FairlaneError] = {}
-    assert driver.run(registry.look_after("req", failed=failed)) == 4
+    assert lane.run(registry.look_after("req", failed=failed)) == 4
     assert list(failed) == ["r2"]
     assert "WRONGTYPE" in str(failed["r2"])
     scores = dict(lane.client.zrange(ACTIVE, 0, -1, withscores=True))
@@ -372,16 +283,16 @@ def test_a_request_that_cannot_be_read_does_not_stop_the_others(lane: Lane, driv
     lane.client.delete(*keys.request_keys("r2"))
 
 
-def test_an_unread_intent_stays_an_intent(lane: Lane, driver: SyncDriver):
+def test_an_unread_intent_stays_an_intent(lane: Lane):
     """An error proves neither that there is a request nor that there is none."""
     lane.client.set("req:{r1}", "text")
     lane.client.zadd(ACTIVE, {"r1": 1})
-    driver.run(registry.look_after("req"))
+    lane.run(registry.look_after("req"))
     assert lane.client.zscore(ACTIVE, "r1") % 1 == 0
     lane.client.delete("req:{r1}")
 
 
-def test_what_was_renewed_meanwhile_is_not_put_off(lane: Lane, driver: SyncDriver):
+def test_what_was_renewed_meanwhile_is_not_put_off(lane: Lane):
     """A producer's new intent is newer than what the look has seen."""
     lane.start(1)
     lane.client.zadd(ACTIVE, {"r1": 1})
@@ -390,7 +301,7 @@ def test_what_was_renewed_meanwhile_is_not_put_off(lane: Lane, driver: SyncDrive
         if name == "reschedule_active":
             lane.client.zadd(ACTIVE, {"r1": 700})
 
-    assert watch(driver, registry.look_at("req", "r1", "1", lane.now), renew)[0] is True
+    assert watch(lane.driver, registry.look_at("req", "r1", "1", lane.now), renew)[0] is True
     assert lane.client.zscore(ACTIVE, "r1") == 700
 
 
@@ -424,18 +335,16 @@ def test_a_node_that_is_away_costs_the_others_nothing():
 @pytest.mark.parametrize(("bites", "reaps"), [(1, 1), (3, 3), (1000, 20)])
 def test_one_look_takes_back_all_of_a_request_in_bounded_bites(bites: int, reaps: int):
     operation = registry.look_at("req", "r1", "1", 5)
-    step, told = operation.send(None), []
+    step, steps = operation.send(None), []
     with contextlib.suppress(StopIteration):
         while True:
-            told.append(name_of(step))
-            more = told.count("reap") < bites
+            steps.append(name_of(step))
+            more = steps.count("reap") < bites
             step = operation.send([b"ok", 1 if more else 0, [b"5", b"0.1", 0]])
-    assert told == ["reap", "1 insert_tokens"] * reaps + ["reschedule_active"]
+    assert steps == ["reap", "1 insert_tokens"] * reaps + ["reschedule_active"]
 
 
-def test_an_end_between_the_reap_and_the_mark_is_left_to_the_next_look(
-    lane: Lane, driver: SyncDriver
-):
+def test_an_end_between_the_reap_and_the_mark_is_left_to_the_next_look(lane: Lane):
     """An empty request ends as it is submitted. Its producer died before it logged that."""
 
     def come(name: str) -> None:
@@ -444,8 +353,8 @@ def test_an_end_between_the_reap_and_the_mark_is_left_to_the_next_look(
 
     lane.client.zadd(ACTIVE, {"r1": lane.now})
     looking = registry.look_at("req", "r1", str(lane.now), lane.now)
-    assert watch(driver, looking, come)[0] is False
+    assert watch(lane.driver, looking, come)[0] is False
     assert lane.client.zscore(ACTIVE, "r1") is not None
-    assert look(lane, driver, lane.now) is False
+    assert look(lane, lane.now) is False
     assert lane.client.zscore(ACTIVE, "r1") is None
     assert lane.client.xlen(keys.completed("req")) == 1

@@ -19,14 +19,13 @@ from fairlane.operations.submit.stream import submit
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command, SingleServer
 from fairlane.queue import Queue
-from tests.operations.maintenance.test_registry import watch
-from tests.support.requests import cut, dump, numbered, once, settle, take_slice, work_off
+from tests.support.requests import cut, dump, next_slice, numbered, once, settle, work_off
+from tests.support.upkeep import watch
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from fairlane.drivers.sync.driver import SyncDriver
     from tests.support.requests import Lane
 
 THREE = [[b"a", b"b"], [b"c"], [b"d", b"e"]]
@@ -121,8 +120,7 @@ def test_what_is_settled_makes_room_at_the_next_refusal(queue: Queue):
     """A refused producer counts again before it believes that there is no room."""
     queue.set_max_waiting(10)
     queue.submit_request(numbered(10), id="r1")
-    held = take_slice(queue.driver, count=4)
-    assert held is not None
+    held = next_slice(queue.driver, count=4)
     settle(queue.driver, held)
     assert waiting(queue) == 10
     queue.submit_request(numbered(len(held.entries)), id="r2")
@@ -148,8 +146,7 @@ def test_a_full_queue_is_counted_once_a_second_not_by_every_producer(
 
 def work_off_one(queue: Queue) -> None:
     """Settle one slice."""
-    held = take_slice(queue.driver, count=1)
-    assert held is not None
+    held = next_slice(queue.driver, count=1)
     settle(queue.driver, held)
 
 
@@ -296,8 +293,7 @@ def test_the_asyncio_face_waits_and_bounds_alike(redis_url: str):
 def test_a_bound_that_is_set_while_requests_run_counts_them(queue: Queue):
     queue.submit_request(numbered(10), id="r1")
     queue.submit_request(numbered(2500), id="r2")
-    settled = take_slice(queue.driver, count=3)
-    assert settled is not None
+    settled = next_slice(queue.driver, count=3)
     settle(queue.driver, settled)
     assert queue.set_max_waiting(3000) == (3000, 2510 - len(settled.entries))
     assert queue.set_max_waiting(0) == (0, 0)
@@ -350,28 +346,26 @@ def test_a_request_that_vanished_counts_no_more(queue: Queue, lane: Lane):
 
 @pytest.mark.parametrize("after", range(20))
 def test_a_bounded_submission_cut_off_anywhere_is_resumed_and_counted_once(
-    driver: SyncDriver, lane: Lane, queue: Queue, after: int
+    lane: Lane, queue: Queue, after: int
 ):
     queue.set_max_waiting(100)
-    cut(driver, submit("r1", Policy()), THREE, after)
-    assert driver.run(submit("r1", Policy()), iter(THREE)) == 5
+    cut(lane.driver, submit("r1", Policy()), THREE, after)
+    assert lane.run(submit("r1", Policy()), iter(THREE)) == 5
     assert waiting(queue) == 5
-    assert sorted(work_off(driver, count=1)) == [b"a", b"b", b"c", b"d", b"e"]
+    assert sorted(work_off(lane.driver, count=1)) == [b"a", b"b", b"c", b"d", b"e"]
     assert waiting(queue) == 0
     assert lane.hash()["state"] == "done"
 
 
 @pytest.mark.parametrize("after", range(3, 8))
-def test_what_a_dead_producer_was_admitted_is_taken_back(
-    driver: SyncDriver, lane: Lane, queue: Queue, after: int
-):
+def test_what_a_dead_producer_was_admitted_is_taken_back(lane: Lane, queue: Queue, after: int):
     """With its intent, when the auditor drops that; or with its request, when that is cancelled."""
     queue.set_max_waiting(100)
-    cut(driver, submit("r1", Policy()), THREE, after)
+    cut(lane.driver, submit("r1", Policy()), THREE, after)
     if lane.client.exists("req:{r1}"):
         queue.request("r1").cancel()
     lane.client.zadd(keys.active("req"), {"r1": 1}, xx=True)
-    driver.run(registry.look_after("req"))
+    lane.run(registry.look_after("req"))
     assert waiting(queue) == 0
 
 
@@ -409,12 +403,12 @@ def test_the_same_again_after_a_recount_counts_once(queue: Queue):
     assert waiting(queue) == 2
 
 
-def test_without_a_bound_a_recount_asks_for_the_bound_only(queue: Queue, driver: SyncDriver):
+def test_without_a_bound_a_recount_asks_for_the_bound_only(queue: Queue):
     """The leader recounts at every look after requests."""
     queue.submit_request(numbered(3), id="r1")
-    assert watch(driver, admission.recount("req"))[1] == ["HGET"]
-    driver.run(admission.set_max_waiting("req", 100))
-    assert watch(driver, admission.recount("req"))[1] == [
+    assert watch(queue.driver, admission.recount("req"))[1] == ["HGET"]
+    queue.driver.run(admission.set_max_waiting("req", 100))
+    assert watch(queue.driver, admission.recount("req"))[1] == [
         "HGET",
         "ZRANGE",
         "1 HMGET",
@@ -442,16 +436,16 @@ def scripts_of(run: Callable[[Any], Any], operation: Any) -> list[str]:
     return names
 
 
-def test_without_a_bound_a_submission_costs_what_it_did(driver: SyncDriver, lane: Lane):
+def test_without_a_bound_a_submission_costs_what_it_did(lane: Lane):
     """With one it asks once for each chunk; one round trip in the dispatch slot."""
 
     def run(operation: Any) -> None:
-        driver.run(operation, iter(THREE))
+        lane.run(operation, iter(THREE))
 
-    driver.check()
-    begin = ["intend", "enqueue"] if driver.is_cluster else ["submit"]
+    lane.driver.check()
+    begin = ["intend", "enqueue"] if lane.driver.is_cluster else ["submit"]
     assert scripts_of(run, submit("r1", Policy())) == [*begin, "append", "append", "seal"]
-    driver.run(admission.set_max_waiting("req", 100))
+    lane.run(admission.set_max_waiting("req", 100))
     expected = [begin[0], "admit", "enqueue", "admit", "append", "admit", "append", "seal"]
     assert scripts_of(run, submit("r2", Policy())) == expected
     assert lane.client.hget(CONF, "waiting") == b"10"

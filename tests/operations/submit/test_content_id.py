@@ -61,12 +61,10 @@ def test_options_are_part_of_the_id(changed: dict):
 
 
 def test_the_id_is_the_same_in_every_process_and_release():
-    expected = "dcaf2af4"
     code = "import fairlane; print(fairlane.content_id(['a', 'ä'], limit=4))"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert told.stdout.strip() == fairlane.content_id([b"a", "ä"], limit=4)
-    assert told.stdout.startswith(expected)
-    assert len(told.stdout.strip()) == 40
+    printed = subprocess.check_output([sys.executable, "-c", code], text=True).strip()
+    assert printed == fairlane.content_id([b"a", "ä"], limit=4)
+    assert (printed[:8], len(printed)) == ("dcaf2af4", 40)
 
 
 @pytest.mark.parametrize("bodies", ["text", [7], None], ids=repr)

@@ -1,4 +1,4 @@
-"""How a request comes into being, at once or in three steps, and what is lost on the way."""
+"""How a request comes into being, in one step or in three steps, and what is lost on the way."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def refused(
 ) -> tuple[Any, list[str]]:
     """Runs it on a server that is full when this script comes, so many times.
 
-    `is_lost`: an earlier try had gone well, but nobody heard. Says what it came to, and what it did
-    since it was refused.
+    `is_lost`: an earlier try had gone well, but its reply was lost. Returns the result, and the
+    names of the steps since the refusal.
     """
     reply: Any = None
     error: Exception | None = None
@@ -89,39 +89,35 @@ def way_of(driver: SyncDriver) -> str:
     return "enqueue" if driver.is_cluster else "submit"
 
 
-def test_what_was_written_though_nobody_heard_is_found_on_a_full_redis(
-    driver: SyncDriver, lane: Lane
-):
+def test_what_was_written_though_its_reply_was_lost_is_found_on_a_full_redis(lane: Lane):
     """It is not refused: its caller would submit it again, under another id."""
-    total, names = refused(driver, chunk_of("r1", Policy()), way_of(driver), is_lost=True)
+    total, names = refused(lane.driver, chunk_of("r1", Policy()), way_of(lane.driver), is_lost=True)
     assert (total, names) == (2, ["confirm"])
     assert lane.hash()["state"] == "active"
     assert lane.client.zscore(keys.active("req"), "r1") is not None
 
 
-def test_what_a_full_redis_refused_leaves_nothing(driver: SyncDriver, lane: Lane):
+def test_what_a_full_redis_refused_leaves_nothing(lane: Lane):
     with pytest.raises(RedisFull):
-        refused(driver, chunk_of("r1", Policy()), way_of(driver))
+        refused(lane.driver, chunk_of("r1", Policy()), way_of(lane.driver))
     assert dump(lane.client) == {}
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_an_intent_that_was_taken_back_is_not_used_again(
-    driver: SyncDriver, lane: Lane, times: int
-):
+def test_an_intent_that_was_taken_back_is_not_used_again(lane: Lane, times: int):
     """Each try for room is announced anew: the auditor has to know of what is written."""
     policy = Policy()
-    _, (intent,) = driver.run(announce(policy, ["r1"]))
+    _, (intent,) = lane.run(announce(policy, ["r1"]))
     operation = chunk_of("r1", policy, max_wait_s=60, announced=intent)
-    total, names = refused(driver, operation, "enqueue")
+    total, names = refused(lane.driver, operation, "enqueue")
     first = ["confirm", "drop_active", "pause"]
-    rest = ["submit", "intend", "enqueue"] if driver.is_cluster else ["submit"]
+    rest = ["submit", "intend", "enqueue"] if lane.driver.is_cluster else ["submit"]
     assert (total, names[: len(first) + len(rest)]) == (2, [*first, *rest])
     assert lane.client.zscore(keys.active("req"), "r1") is not None
-    assert sorted(work_off(driver)) == [b"a", b"b"]
+    assert sorted(work_off(lane.driver)) == [b"a", b"b"]
     lane.client.flushall()
     total, names = refused(
-        driver, chunk_of("r1", policy, max_wait_s=60), way_of(driver), times=times
+        lane.driver, chunk_of("r1", policy, max_wait_s=60), way_of(lane.driver), times=times
     )
     assert total == 2
     assert lane.client.zscore(keys.active("req"), "r1") is not None

@@ -21,7 +21,7 @@ from fairlane.operations.submit.stream import submit
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command, Confirm, Confirmed, NextChunk
 from fairlane.queue import Queue
-from tests.support.requests import cut, numbered, once, stored, take_slice, work_off
+from tests.support.requests import cut, next_slice, numbered, once, stored, work_off
 from tests.support.servers import server_process
 from tests.support.servers.backends import WITH_REPLICAS
 from tests.support.servers.replicas import Pair, in_step, run_pair
@@ -88,7 +88,7 @@ def test_a_durable_submission_is_on_the_replica_when_it_is_acknowledged(queue: Q
 
 
 @pytest.mark.usefixtures("short")
-def test_a_silent_replica_is_named_and_the_request_goes_on(queue: Queue, pair: Pair):
+def test_a_replica_that_does_not_answer_is_named_and_the_request_goes_on(queue: Queue, pair: Pair):
     with pair.frozen():
         with pytest.raises(NotDurable) as caught:
             queue.submit_request(numbered(3), id="r1", durable=1)
@@ -116,7 +116,7 @@ def test_the_same_again_confirms(queue: Queue, pair: Pair):
             assert stored(replica, name)["total"] == str(len(bodies))
 
 
-def test_more_replicas_than_there_are_is_refused_at_once(queue: Queue, pair: Pair):
+def test_more_replicas_than_there_are_is_refused_immediately(queue: Queue, pair: Pair):
     pulled = []
 
     def bodies() -> Iterator[bytes]:
@@ -202,7 +202,7 @@ def servers_client(queue: Queue) -> Any:
 # ------------------------------------------------------------------ completion and end
 
 
-def test_a_waiter_is_told_an_end_that_the_replica_has(queue: Queue, pair: Pair):
+def test_a_waiter_receives_an_end_that_the_replica_has(queue: Queue, pair: Pair):
     request = queue.submit_request(numbered(3), id="r1", durable=1)
     work_off(queue.driver)
     assert request.wait(10) == "done"
@@ -211,7 +211,7 @@ def test_a_waiter_is_told_an_end_that_the_replica_has(queue: Queue, pair: Pair):
 
 
 @pytest.mark.usefixtures("short")
-def test_an_end_that_no_replica_confirms_is_told_as_such(queue: Queue, pair: Pair):
+def test_an_end_that_no_replica_confirms_is_not_durable(queue: Queue, pair: Pair):
     request = queue.submit_request(numbered(3), id="r1", durable=1)
     with pair.frozen():
         work_off(queue.driver)
@@ -233,8 +233,7 @@ def test_settling_is_confirmed_whatever_it_says(queue: Queue, pair: Pair, short:
     """ok, the end, already and ended: each has a write behind which WAIT waits."""
     del short
     queue.submit_request(numbered(2), id="r1", durable=1, limit=1)
-    held = take_slice(queue.driver, count=1)
-    assert held is not None
+    held = next_slice(queue.driver, count=1)
     assert held.durable == 1
     entry, (_, _) = held.entries[0]
     call = leases.complete(held, [entry], [b"0:d:1:0:0", b""], [], keep=False)
@@ -256,8 +255,7 @@ def test_settling_is_confirmed_whatever_it_says(queue: Queue, pair: Pair, short:
 
 def test_what_is_lost_is_not_waited_for(queue: Queue, pair: Pair):
     queue.submit_request(numbered(2), id="r1", durable=1)
-    held = take_slice(queue.driver, count=1)
-    assert held is not None
+    held = next_slice(queue.driver, count=1)
     held.fence = b"999"
     call = leases.complete(held, [], [], [], keep=False)
     assert queue.driver.run(durability.confirm_settled(call, "r1", 1)) == ([b"lost"], "")
@@ -330,7 +328,7 @@ def test_what_was_not_confirmed_may_be_lost(mortal: Pair):
 # ------------------------------------------------------------------ words
 
 
-def test_the_disk_is_asked_where_the_server_can_tell():
+def test_the_disk_is_asked_where_the_server_supports_it():
     """WAITAOF of Redis 7.2 with an append-only file, for its own disk."""
     assert fitness.has_waitaof("redis_version:7.2.0\r\naof_enabled:1\r\n")
     assert fitness.has_waitaof(b"redis_version:8.0.1\r\naof_enabled:1\r\n")

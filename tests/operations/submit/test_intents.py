@@ -43,62 +43,60 @@ def place(lane: Lane) -> float | None:
 
 @either_step
 def test_an_acknowledged_request_stays_listed_when_an_older_intent_is_undone(
-    driver: SyncDriver, lane: Lane, undo: Callable[..., Any]
+    lane: Lane, undo: Callable[..., Any]
 ):
     """The auditor gave the first intent up, and takes that score out last."""
-    first = announced(driver)
+    first = announced(lane.driver)
     lane.abandon(first.score)
-    older, newer = announced(driver), announced(driver)
+    older, newer = announced(lane.driver), announced(lane.driver)
     digest = Digest(Policy())
     digest.add([b"a"])
     new = NewRequest("r1", Policy(), digest, [b"a"])
-    assert driver.run(create_each([(new, newer)], 0.0)) == {}
-    driver.run(once(undo("req", "r1", older)))
-    driver.run(once(drop_active("req", "r1", str(first.score))))
+    assert lane.run(create_each([(new, newer)], 0.0)) == {}
+    lane.run(once(undo("req", "r1", older)))
+    lane.run(once(drop_active("req", "r1", str(first.score))))
     assert place(lane) == newer.score
 
 
 @either_step
 @pytest.mark.parametrize("times", [1, 2])
 def test_an_undone_intent_leaves_the_place_that_was_there_before(
-    driver: SyncDriver, lane: Lane, undo: Callable[..., Any], times: int
+    lane: Lane, undo: Callable[..., Any], times: int
 ):
-    before = announced(driver)
-    intent = announced(driver)
+    before = announced(lane.driver)
+    intent = announced(lane.driver)
     for _ in range(times):
-        driver.run(once(undo("req", "r1", intent)))
+        lane.run(once(undo("req", "r1", intent)))
     mark = 0.5 if undo is put_back else 0
     assert place(lane) == before.score + mark
 
 
-def test_a_mark_that_the_request_exists_comes_back_with_its_place(driver: SyncDriver, lane: Lane):
+def test_a_mark_that_the_request_exists_comes_back_with_its_place(lane: Lane):
     """If the request vanishes later, it is logged as lost."""
     lane.client.zadd(keys.active("req"), {"r1": 1000.5})
     for undo in (withdraw, put_back):
-        driver.run(once(undo("req", "r1", announced(driver))))
+        lane.run(once(undo("req", "r1", announced(lane.driver))))
         assert place(lane) == 1000.5
 
 
 @either_step
-def test_an_intent_is_undone_on_a_full_redis(
-    driver: SyncDriver, lane: Lane, undo: Callable[..., Any]
-):
+def test_an_intent_is_undone_on_a_full_redis(lane: Lane, undo: Callable[..., Any]):
     """Redis was full: that is why it is undone."""
-    before = announced(driver)
-    intent = announced(driver)
+    before = announced(lane.driver)
+    intent = announced(lane.driver)
     lane.client.config_set("maxmemory", 1)
     try:
-        driver.run(once(undo("req", "r1", intent)))
+        lane.run(once(undo("req", "r1", intent)))
     finally:
         lane.client.config_set("maxmemory", 0)
     assert int(place(lane) or 0) == before.score
 
 
-def test_an_intent_alone_is_taken_out_only_while_it_stands(driver: SyncDriver, lane: Lane):
+def test_an_intent_alone_is_taken_out_only_while_it_stands(lane: Lane):
     """Another producer announced the same id after it."""
-    intent = announced(driver)
-    newer = announced(driver)
-    driver.run(once(withdraw("req", "r1", intent)))
+    intent = announced(lane.driver)
+    newer = announced(lane.driver)
+    lane.run(once(withdraw("req", "r1", intent)))
     assert place(lane) == newer.score
-    driver.run(once(withdraw("req", "r1", Intent(newer.score, "0"))))
+    lane.run(once(withdraw("req", "r1", Intent(newer.score, "0"))))
     assert place(lane) is None

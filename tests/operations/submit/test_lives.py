@@ -19,10 +19,10 @@ from fairlane.operations.submit.stream import submit
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Call, Command, NextChunk
 from tests.operations import test_repeats
-from tests.operations.maintenance.test_registry import server_ms
 from tests.operations.test_repeats import ON_SINGLE, heal, outcome, play, take
-from tests.support.requests import cut, numbered, once, settle, take_slice, work_off
+from tests.support.requests import cut, next_slice, numbered, once, settle, take_slice, work_off
 from tests.support.stepping import apart
+from tests.support.upkeep import server_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -135,8 +135,7 @@ def test_an_abandoned_request_makes_room_for_other_content(queue: Queue, lane: L
 
 def test_a_new_life_has_no_results_of_the_former(queue: Queue, lane: Lane):
     leave_open(queue.driver)
-    held = take_slice(queue.driver, count=1)
-    assert held is not None
+    held = next_slice(queue.driver, count=1)
     settle(queue.driver, held)
     look(lane)
     assert lane.number("done") == 1
@@ -150,13 +149,11 @@ def test_a_new_life_has_no_results_of_the_former(queue: Queue, lane: Lane):
 def test_fences_grow_over_the_lives_of_an_id(queue: Queue, lane: Lane):
     """A late worker of the former life settles nothing of the new one."""
     leave_open(queue.driver)
-    held = take_slice(queue.driver, count=1)
-    assert held is not None
+    held = next_slice(queue.driver, count=1)
     lane.client.zadd(lane.names[4], {held.k: 1})
     look(lane)
     by_submit(queue)
-    newer = take_slice(queue.driver, count=1)
-    assert newer is not None
+    newer = next_slice(queue.driver, count=1)
     assert int(newer.fence) > int(held.fence)
     late = leases.complete(held, [held.entries[0][0]], [b"0:d:1:0:0", b"late"], [], keep=False)
     assert queue.driver.run(once(late)) == [b"lost"]
@@ -191,8 +188,7 @@ def test_a_new_life_needs_room_in_its_queue(queue: Queue, lane: Lane):
 
 def test_while_a_slice_of_an_abandoned_request_is_held_it_is_refused(queue: Queue, lane: Lane):
     leave_open(queue.driver)
-    held = take_slice(queue.driver, count=1)
-    assert held is not None
+    held = next_slice(queue.driver, count=1)
     look(lane)
     with pytest.raises(RequestEnded, match=r"is being cancelled \(abandoned\)"):
         by_submit(queue)
@@ -336,15 +332,15 @@ def test_taking_back_twice_leaves_the_next_life(queue: Queue, lane: Lane):
     assert sorted(work_off(queue.driver)) == BODIES
 
 
-def test_a_take_back_cut_off_anywhere_is_no_loss(driver: SyncDriver, queue: Queue, lane: Lane):
+def test_a_take_back_cut_off_anywhere_is_no_loss(queue: Queue, lane: Lane):
     for steps in range(1, 30):
         lane.client.flushall()
         source = failing_after(THREE[:2], int)
-        if cut_off_failing(driver, source, steps):
+        if cut_off_failing(lane.driver, source, steps):
             break
         for name, score in lane.client.zrange(keys.active("req"), 0, -1, withscores=True):
             lane.client.zadd(keys.active("req"), {name: 1 + score % 1})
-        driver.run(look_after("req"))
+        lane.run(look_after("req"))
         assert log(queue) == []
     else:
         raise AssertionError("it does not end")
@@ -400,19 +396,19 @@ def test_an_entry_that_an_auditor_gave_up_takes_no_new_life_along(queue: Queue, 
     assert lane.client.zscore(keys.active("req"), "r1") is not None
 
 
-def test_an_entry_that_an_auditor_gave_up_takes_its_intent_along(driver: SyncDriver, lane: Lane):
+def test_an_entry_that_an_auditor_gave_up_takes_its_intent_along(lane: Lane):
     """Two intents within a millisecond are equal, so it may have marked that of the new life."""
     lane.now = server_ms(lane.client)
     intent = lane.now + settings.INTENT_GRACE_MS
     held = lane.take(lane.start(2, open_ms=60_000, limit=1, lease_ms=3_000)[0])
     lane.client.hset(lane.names[2], "open_until", 1)
     lane.client.zadd(keys.active("req"), {"r1": intent})
-    assert driver.run(look_at("req", "r1", f"{intent}", lane.now))
+    assert lane.run(look_at("req", "r1", f"{intent}", lane.now))
     lane.now = server_ms(lane.client)
     born = lane.complete(held)[1][1]
     mark = lane.client.zscore(keys.active("req"), "r1")
     auditor = look_at("req", "r1", f"{mark:.1f}", lane.now)
-    advance(driver, auditor, next(auditor), iter(()), "drop_active")
+    advance(lane.driver, auditor, next(auditor), iter(()), "drop_active")
     assert mark % 1 == 0.5
     assert lane.enqueue(2, intent=intent, over=born)[0] == b"late"
 
@@ -484,36 +480,34 @@ def advance(
 
 
 def test_an_auditor_that_looked_at_a_former_life_leaves_the_place_of_the_next(
-    driver: SyncDriver, queue: Queue, lane: Lane
+    queue: Queue, lane: Lane
 ):
     """It read the intent of the new life, and takes the entry out when that has begun."""
     abandon(lane)
     producer, chunks = apart(submit("r1", Policy())), iter(THREE)
-    found = advance(driver, producer, next(producer), chunks, "enqueue")
-    following = producer.send(driver.run(once(found)))
-    begins = advance(driver, producer, following, chunks, "enqueue")
+    found = advance(lane.driver, producer, next(producer), chunks, "enqueue")
+    following = producer.send(lane.run(once(found)))
+    begins = advance(lane.driver, producer, following, chunks, "enqueue")
     score = lane.client.zscore(keys.active("req"), "r1")
     auditor = look_at("req", "r1", f"{score:.0f}", lane.now)
-    drops = advance(driver, auditor, next(auditor), iter(()), "drop_active")
-    advance(driver, producer, begins, chunks, "")
-    advance(driver, auditor, drops, iter(()), "")
+    drops = advance(lane.driver, auditor, next(auditor), iter(()), "drop_active")
+    advance(lane.driver, producer, begins, chunks, "")
+    advance(lane.driver, auditor, drops, iter(()), "")
     assert (lane.hash()["state"], lane.number("open")) == ("active", 0)
     assert lane.client.zscore(keys.active("req"), "r1") is not None
 
 
-def test_a_take_back_leaves_the_place_of_one_that_was_announced_before(
-    driver: SyncDriver, lane: Lane
-):
+def test_a_take_back_leaves_the_place_of_one_that_was_announced_before(lane: Lane):
     """The other producer's request comes to be between the discard and the end of the entry."""
     broken = apart(submit("r1", Policy()))
-    step = advance(driver, broken, next(broken), iter(THREE), "append")
+    step = advance(lane.driver, broken, next(broken), iter(THREE), "append")
     while not isinstance(step, NextChunk):
-        step = broken.send(driver.run(once(step)))
+        step = broken.send(lane.run(once(step)))
     other, chunks = apart(submit("r1", Policy())), iter(THREE)
-    begins = advance(driver, other, next(other), chunks, "enqueue")
-    drops = advance(driver, broken, broken.throw(Broke()), iter(()), "drop_active")
-    advance(driver, other, begins, chunks, "")
+    begins = advance(lane.driver, other, next(other), chunks, "enqueue")
+    drops = advance(lane.driver, broken, broken.throw(Broke()), iter(()), "drop_active")
+    advance(lane.driver, other, begins, chunks, "")
     with pytest.raises(Broke):
-        advance(driver, broken, drops, iter(()), "")
+        advance(lane.driver, broken, drops, iter(()), "")
     assert (lane.hash()["state"], lane.number("open")) == ("active", 0)
     assert lane.client.zscore(keys.active("req"), "r1") is not None

@@ -343,10 +343,10 @@ def test_redis_that_fills_up_within_a_group_leaves_nothing_half_done(
     with full(redis_client):
         refused = queue.driver.run(once(Batch(batch.steps[2:], lenient=True)))
         assert all(isinstance(error, RedisFull) for error in refused)
-        told = [RedisFull("lost"), RedisFull("lost")] if lost else replies
+        first = [RedisFull("lost"), RedisFull("lost")] if lost else replies
 
         def rest() -> Any:
-            step = group.send([*told, *refused])
+            step = group.send([*first, *refused])
             while True:
                 try:
                     reply = yield step

@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.common.chunking import chunks
-from fairlane.errors import (
-    InvalidArgument,
-    RedisFull,
-    RequestEnded,
-    RequestExists,
-    RequestLost,
-)
+from fairlane.errors import InvalidArgument, RedisFull, RequestEnded, RequestExists, RequestLost
 from fairlane.model import Policy
 from fairlane.operations.lease.tokens import drop_active
 from fairlane.operations.submit.digest import Digest
@@ -152,11 +146,11 @@ def test_an_id_of_another_queue_is_refused_and_leaves_no_intent(queue: Queue, la
     assert lane.client.zrange(keys.active("other"), 0, -1) == []
 
 
-def test_other_content_in_a_later_chunk_is_refused(driver: SyncDriver, lane: Lane):
-    driver.run(submit("r1", Policy()), iter(THREE))
+def test_other_content_in_a_later_chunk_is_refused(lane: Lane):
+    lane.run(submit("r1", Policy()), iter(THREE))
     for other in ([THREE[0], [b"x"], THREE[2]], [*THREE, [b"f"]], THREE[:2], [THREE[0]]):
         with pytest.raises(RequestExists):
-            driver.run(submit("r1", Policy()), iter(other))
+            lane.run(submit("r1", Policy()), iter(other))
     assert lane.number("total") == 5
 
 
@@ -299,28 +293,24 @@ def cuts(driver: SyncDriver, lane: Lane, across: bool) -> Iterator[int]:
         yield after
 
 
-either_way = pytest.mark.parametrize("across", [False, True], ids=["in three steps", "at once"])
+either_way = pytest.mark.parametrize("across", [False, True], ids=["in three steps", "in one step"])
 
 
 @either_way
-def test_a_submission_cut_off_anywhere_is_resumed_by_the_next(
-    driver: SyncDriver, lane: Lane, across: bool
-):
-    for _ in cuts(driver, lane, across):
-        assert driver.run(submit("r1", Policy()), iter(THREE)) == 5
+def test_a_submission_cut_off_anywhere_is_resumed_by_the_next(lane: Lane, across: bool):
+    for _ in cuts(lane.driver, lane, across):
+        assert lane.run(submit("r1", Policy()), iter(THREE)) == 5
         assert (lane.number("total"), lane.number("open")) == (5, 0)
         assert clean(lane)
-        assert sorted(work_off(driver, count=1)) == [b"a", b"b", b"c", b"d", b"e"]
+        assert sorted(work_off(lane.driver, count=1)) == [b"a", b"b", b"c", b"d", b"e"]
         assert lane.hash()["state"] == "done"
         assert lane.client.xlen(keys.completed("req")) == 1
 
 
 @either_way
-def test_a_submission_cut_off_anywhere_leaves_a_trace_or_nothing(
-    driver: SyncDriver, lane: Lane, across: bool
-):
+def test_a_submission_cut_off_anywhere_leaves_a_trace_or_nothing(lane: Lane, across: bool):
     """Whatever has keys stands in active: the auditor will find it."""
-    for _ in cuts(driver, lane, across):
+    for _ in cuts(lane.driver, lane, across):
         if lane.client.exists(*lane.names):
             assert lane.client.zscore(keys.active("req"), "r1") is not None
             assert clean(lane)
@@ -333,45 +323,43 @@ def broken_after(chunks_: int) -> Iterator[list[bytes]]:
 
 
 @pytest.mark.parametrize("again", [0, 1, 2, 3])
-def test_a_resumed_submission_whose_producer_fails_leaves_nothing(
-    driver: SyncDriver, lane: Lane, again: int
-):
-    assert not cut(driver, submit("r1", Policy()), THREE, 7)
+def test_a_resumed_submission_whose_producer_fails_leaves_nothing(lane: Lane, again: int):
+    assert not cut(lane.driver, submit("r1", Policy()), THREE, 7)
     assert lane.number("chunks") == 2
     with pytest.raises(Broke):
-        driver.run(submit("r1", Policy()), broken_after(again))
+        lane.run(submit("r1", Policy()), broken_after(again))
     gone = again > 1  # before its look-ahead was complete it had not looked at Redis
     assert len(left_of(lane)) == (1 if gone else 4)
     lane.client.flushall()
 
 
-def test_resuming_what_was_cancelled_meanwhile_says_so(driver: SyncDriver, lane: Lane):
+def test_resuming_what_was_cancelled_meanwhile_says_so(lane: Lane):
     """Not that the id is taken by other content: it is the same, but it has ended."""
-    assert not cut(driver, submit("r1", Policy()), THREE, 7)
+    assert not cut(lane.driver, submit("r1", Policy()), THREE, 7)
     lane.cancel("changed my mind")
     with pytest.raises(RequestEnded, match="changed my mind"):
-        driver.run(submit("r1", Policy()), iter(THREE))
+        lane.run(submit("r1", Policy()), iter(THREE))
 
 
 @either_way
-def test_a_submission_resumes_while_workers_are_at_it(driver: SyncDriver, lane: Lane, across: bool):
-    for _ in cuts(driver, lane, across):
-        first = work_off(driver)
-        assert driver.run(submit("r1", Policy()), iter(THREE)) == 5
-        assert sorted(first + work_off(driver)) == [b"a", b"b", b"c", b"d", b"e"]
+def test_a_submission_resumes_while_workers_are_at_it(lane: Lane, across: bool):
+    for _ in cuts(lane.driver, lane, across):
+        first = work_off(lane.driver)
+        assert lane.run(submit("r1", Policy()), iter(THREE)) == 5
+        assert sorted(first + work_off(lane.driver)) == [b"a", b"b", b"c", b"d", b"e"]
         assert lane.hash()["state"] == "done"
 
 
-def test_a_late_producer_starts_again_with_a_newer_intent(driver: SyncDriver, lane: Lane):
+def test_a_late_producer_starts_again_with_a_newer_intent(lane: Lane):
     """Between intent and enqueue the auditor gave it up."""
     operation = submit("r1", Policy())
     assert isinstance(operation.send(None), NextChunk)
     assert isinstance(operation.send([b"a"]), NextChunk)
     assert isinstance(operation.send(None), SingleServer)
-    intended = driver.run(once(operation.send(None)))  # as in a cluster
+    intended = lane.run(once(operation.send(None)))  # as in a cluster
     score = intended[2]
     lane.abandon(score)
-    driver.run(once(drop_active("req", "r1", str(score))))
+    lane.run(once(drop_active("req", "r1", str(score))))
     names: list[str] = []
 
     def rest() -> Any:
@@ -382,7 +370,7 @@ def test_a_late_producer_starts_again_with_a_newer_intent(driver: SyncDriver, la
                 names.append(getattr(getattr(step, "script", None), "name", "batch"))
                 reply = yield step
 
-    driver.run(rest())
+    lane.run(rest())
     assert names[:3] == ["enqueue", "intend", "enqueue"]  # and again within the same ms
     assert names[-2:] == ["enqueue", "batch"]
     assert lane.client.zscore(keys.active("req"), "r1") is not None
@@ -399,20 +387,17 @@ def test_an_intent_that_was_given_up_before_costs_a_second_try(queue: Queue, lan
     assert clean(lane)
 
 
-def test_a_shorter_submission_with_the_same_beginning_harms_nobody(driver: SyncDriver, lane: Lane):
-    assert not cut(driver, submit("r1", Policy()), THREE, 7)
+def test_a_shorter_submission_with_the_same_beginning_does_no_harm(lane: Lane):
+    assert not cut(lane.driver, submit("r1", Policy()), THREE, 7)
     with pytest.raises(RequestExists):
-        driver.run(submit("r1", Policy()), iter([*THREE[:1], [b"other"]]))
+        lane.run(submit("r1", Policy()), iter([*THREE[:1], [b"other"]]))
     assert (lane.number("open"), lane.number("chunks")) == (1, 2)
-    assert driver.run(submit("r1", Policy()), iter(THREE)) == 5
+    assert lane.run(submit("r1", Policy()), iter(THREE)) == 5
     assert clean(lane)
 
 
 def test_a_repeated_submission_does_not_keep_the_auditor_away(queue: Queue, lane: Lane):
-    """However often it comes: the auditor looks when it would have, and knows that it exists.
-
-    The bare score may be one that it has given up, and is about to take out.
-    """
+    """The bare score may be one that the auditor has given up, and is about to take out."""
     queue.submit_request(["a"], id="r1")
     due = lane.client.zscore(keys.active("req"), "r1")
     for _ in range(3):
@@ -440,7 +425,7 @@ def test_a_refused_repeat_leaves_the_running_request_to_its_auditor(queue: Queue
 # ------------------------------------------------------------------ digest
 
 
-def test_the_digest_knows_where_one_body_ends():
+def test_the_digest_depends_on_where_one_body_ends():
     """Lengths are in it: ab + c is not a + bc; and a chunk's end matters too."""
     policy = Policy()
     found = {

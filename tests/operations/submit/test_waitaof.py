@@ -69,7 +69,9 @@ def test_so_does_that_of_the_asyncio_face(shared: Pair, client: Any):
     assert asked(client) >= 1
 
 
-def test_a_disk_that_is_late_is_told(shared: Pair, client: Any, monkeypatch: pytest.MonkeyPatch):
+def test_a_disk_that_is_late_is_reported(
+    shared: Pair, client: Any, monkeypatch: pytest.MonkeyPatch
+):
     """The replica has the write; without an fsync the primary's own disk may lack it."""
     monkeypatch.setattr("fairlane.settings.SYNC_MS", 100)
     client.config_set("appendfsync", "no")

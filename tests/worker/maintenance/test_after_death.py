@@ -13,7 +13,7 @@ from fairlane.protocol import keys
 from fairlane.worker.lease_board import LeaseBoard
 from fairlane.worker.maintenance.duty import NEVER
 from fairlane.worker.supervisor.heartbeat import Heartbeat
-from tests.operations.maintenance.test_registry import HOME, server_ms
+from tests.support.upkeep import HOME, server_ms
 
 if TYPE_CHECKING:
     from fairlane.drivers.sync.driver import SyncDriver

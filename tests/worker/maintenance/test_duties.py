@@ -15,8 +15,8 @@ from fairlane.operations.maintenance.dead_workers import Late
 from fairlane.worker.lease_board import LeaseBoard
 from fairlane.worker.maintenance.duty import NEVER, Beat
 from fairlane.worker.maintenance.leader import Maintenance
-from tests.operations.maintenance.test_registry import ACTIVE
 from tests.support.requests import MINUTE
+from tests.support.upkeep import ACTIVE
 from tests.support.wait import wait_until
 from tests.worker.maintenance.test_leader import (
     HERE,

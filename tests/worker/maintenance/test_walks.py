@@ -13,7 +13,7 @@ from fairlane.errors import RedisUnreachable
 from fairlane.operations.diagnosis.walk import Walk
 from fairlane.worker.maintenance.duty import NEVER
 from fairlane.worker.maintenance.leader import Maintenance
-from tests.operations.maintenance.test_registry import ACTIVE
+from tests.support.upkeep import ACTIVE
 from tests.support.wait import wait_until
 from tests.worker.maintenance.test_duties import driver, lane, lead, now, quick, slow, upkeep
 
