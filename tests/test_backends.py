@@ -102,9 +102,7 @@ def program(name: str, flavour: str = "redis", major: int = 7) -> Any:
     return ServerBinary(Path(name), (major, 0, 0), flavour)
 
 
-def test_the_system_s_redis_is_the_second_program_where_there_are_two(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_the_systems_redis_is_the_second_program_of_two(monkeypatch: pytest.MonkeyPatch):
     """Else a system without the extra would run everything on it twice."""
     monkeypatch.setattr(server_process, "find_system_redis", lambda: program("redis"))
     monkeypatch.setattr(server_process, "find_server", lambda: program("redis"))

@@ -89,9 +89,7 @@ def test_the_world_check_passes_what_may_stay(redis_client: redis.Redis):
     ("key", "state"),
     [("stray", None), ("{req}:100", None), ("counter:{gone}", None), ("sub:{ended}", "done")],
 )
-def test_the_world_check_finds_what_must_not(
-    key: str, state: str | None, redis_client: redis.Redis
-):
+def test_the_world_check_finds_keys_left(key: str, state: str | None, redis_client: redis.Redis):
     if state:
         redis_client.hset("req:{ended}", "state", state)
         redis_client.expire("req:{ended}", 60)

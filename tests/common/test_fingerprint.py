@@ -71,7 +71,7 @@ def raise_with_note() -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "headline", "place"),
+    ("fail", "headline", "place"),
     [
         (lambda: parse_port("7"), "ValueError: bad port 7", "parse_port"),
         (raise_from_another, "RuntimeError: no", "raise_from_another"),
@@ -81,9 +81,9 @@ def raise_with_note() -> None:
     ],
 )
 def test_a_traceback_has_a_headline_and_a_place(
-    function: Callable[[], None], headline: str, place: str
+    fail: Callable[[], None], headline: str, place: str
 ):
-    failure = read_failure(traceback_of(function))
+    failure = read_failure(traceback_of(fail))
     assert failure.headline == headline
     assert re.fullmatch(rf"test_fingerprint\.py:\d+ {place}", failure.where)
     assert failure.type == headline.partition(":")[0]

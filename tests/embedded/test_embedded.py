@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     from fairlane.embedded.server import ServerStatus
 
+    Choose = Callable[[str], ServerBinary]
+
 pytestmark = pytest.mark.server
 
 RACERS = 6
@@ -48,9 +50,7 @@ sys.stdin.readline()
 
 
 @pytest.mark.parametrize("is_far", [False, True])
-def test_the_error_of_a_stopped_server_names_the_command_that_starts_it(
-    is_far: bool, tmp_path: Path
-):
+def test_the_error_of_a_stopped_server_names_the_command_to_start_it(is_far: bool, tmp_path: Path):
     """Also where its path is too long for a socket, which is elsewhere then."""
     home = tmp_path / ("long" * 30 if is_far else "home")
     url = embedded.ensure(home)
@@ -112,12 +112,12 @@ def home(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def start_child(home: Path) -> Iterator[Callable[[], Child]]:
-    """Start other processes that share the home; they are ended with the test."""
+def start_child(home: Path) -> Iterator[Callable[..., Child]]:
+    """Start other processes that share a home; they are ended with the test."""
     with contextlib.ExitStack() as stack:
 
-        def start() -> Child:
-            child = Child(home)
+        def start(folder: Path = home) -> Child:
+            child = Child(folder)
             stack.callback(child.kill)
             return child
 
@@ -225,7 +225,7 @@ def test_the_second_use_starts_none(home: Path):
     assert pid_of(home) == pid
 
 
-def test_two_processes_share_it(home: Path, start_child: Callable[[], Child]):
+def test_two_processes_share_it(home: Path, start_child: Callable[..., Child]):
     remember(home, "mine")
     child = start_child()
     child.go()
@@ -233,7 +233,7 @@ def test_two_processes_share_it(home: Path, start_child: Callable[[], Child]):
     assert recall(home) == "mine"
 
 
-def test_racing_starters_start_one(home: Path, start_child: Callable[[], Child]):
+def test_racing_starters_start_one(home: Path, start_child: Callable[..., Child]):
     racers = [start_child() for _ in range(RACERS)]
     for racer in racers:
         racer.go()
@@ -241,7 +241,7 @@ def test_racing_starters_start_one(home: Path, start_child: Callable[[], Child])
     assert not (home / "run" / "server.log.old").exists()  # the log of an earlier start
 
 
-def test_it_outlives_a_killed_starter(home: Path, start_child: Callable[[], Child]):
+def test_it_outlives_a_killed_starter(home: Path, start_child: Callable[..., Child]):
     child = start_child()
     child.go()
     pid = child.answer()
@@ -334,19 +334,18 @@ def test_only_this_user_can_reach_it(home: Path):
     embedded.ensure(home)
     socket = find_place(home).socket
     assert stat.S_ISSOCK(socket.stat().st_mode)
-    assert mode_of(socket) == 0o700
-    assert mode_of(socket.parent) == 0o700
-    assert mode_of(status_of(home).data) == 0o700
+    for path in (socket, socket.parent, status_of(home).data):
+        assert mode_of(path) == 0o700
 
 
-def test_a_long_path_gets_a_short_socket(tmp_path: Path, start_child_at: Callable[[Path], Child]):
+def test_a_long_path_gets_a_short_socket(tmp_path: Path, start_child: Callable[..., Child]):
     deep = tmp_path / ("deep" * 20) / ("er" * 20)
     try:
         remember(deep, "deep")
         socket = find_place(deep).socket
         assert len(os.fsencode(socket)) <= place_module.SOCKET_PATH_MAX
         assert mode_of(socket.parent) == 0o700
-        child = start_child_at(deep)
+        child = start_child(deep)
         child.go()
         assert child.answer() == pid_of(deep)
         assert embedded.stop(deep)
@@ -356,19 +355,6 @@ def test_a_long_path_gets_a_short_socket(tmp_path: Path, start_child_at: Callabl
         socket = find_place(deep).socket
         end_server(deep)
         shutil.rmtree(socket.parent)
-
-
-@pytest.fixture
-def start_child_at() -> Iterator[Callable[[Path], Child]]:
-    """Start other processes at any home."""
-    with contextlib.ExitStack() as stack:
-
-        def start(folder: Path) -> Child:
-            child = Child(folder)
-            stack.callback(child.kill)
-            return child
-
-        yield start
 
 
 def test_a_planted_socket_folder_is_refused(tmp_path: Path):
@@ -421,7 +407,7 @@ def test_newer_data_are_refused(home: Path):
 
 
 @pytest.fixture
-def two_programs(only_on_path: Callable[..., None]) -> Callable[[str], ServerBinary]:
+def two_programs(only_on_path: Callable[..., None]) -> Choose:
     """Leave the server program of one flavour: the system's Redis or the bundled Valkey."""
     found = {"redis": find_system_redis(), "valkey": find_bundled()}
     if None in found.values():
@@ -436,9 +422,7 @@ def two_programs(only_on_path: Callable[..., None]) -> Callable[[str], ServerBin
     return choose
 
 
-def test_data_of_redis_7_are_carried_over_to_valkey(
-    home: Path, two_programs: Callable[[str], ServerBinary]
-):
+def test_data_of_redis_7_are_carried_over_to_valkey(home: Path, two_programs: Choose):
     two_programs("redis")
     remember(home, "old")
     embedded.stop(home)
@@ -447,7 +431,7 @@ def test_data_of_redis_7_are_carried_over_to_valkey(
     assert status_of(home).data == home / f"valkey-{newer.version[0]}"
 
 
-def test_redis_refuses_data_of_valkey(home: Path, two_programs: Callable[[str], ServerBinary]):
+def test_redis_refuses_data_of_valkey(home: Path, two_programs: Choose):
     writer = two_programs("valkey")
     remember(home, "new")
     embedded.stop(home)
@@ -480,7 +464,7 @@ def test_valkey_reads_what_redis_wrote_up_to_7_2(
     assert any((folder / "appendonlydir").iterdir())
 
 
-def test_data_stay_with_the_flavour_that_wrote_them(
+def test_data_stay_with_their_flavour(
     home: Path, tmp_path: Path, only_on_path: Callable[..., None]
 ):
     older = write_program(tmp_path / "1", "Redis server v=7.0.15 sha=0:0")
@@ -536,9 +520,7 @@ def test_unfit_programs_are_passed_over(tmp_path: Path, only_on_path: Callable[.
     assert "--redis" in str(refused.value)
 
 
-def test_a_server_that_fails_says_why(
-    home: Path, tmp_path: Path, only_on_path: Callable[..., None]
-):
+def test_a_failing_server_says_why(home: Path, tmp_path: Path, only_on_path: Callable[..., None]):
     write_program(tmp_path / "bin", "Redis server v=7.2.0", run="echo no room on the moon; exit 1")
     only_on_path(tmp_path / "bin")
     with pytest.raises(RedisUnfit, match=r"Redis 7\.2\.0 .*did not start.*no room on the moon"):

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from fairlane.drivers.sync.driver import SyncDriver
     from fairlane.protocol.steps import Operation
 
+    Scenario = Callable[[Any], None]
+
 TWO = [[b"a", b"b"], [b"c"]]
 REPEATED = (Command, Call, Batch, SingleServer, Nodes, OnNode, Confirm)
 POPS = {b"BRPOP", b"RPOP"}
@@ -450,7 +452,7 @@ def joins(driver: Any) -> None:
 
 
 ON_SINGLE = pytest.mark.parametrize("redis_server", backends.one(), indirect=True)
-SCENARIOS: list[Callable[[Any], None]] = [
+SCENARIOS: list[Scenario] = [
     submits, submits_in_three_steps, submits_nothing, submits_a_stream, submits_twice,
     submits_many, submits_bounded, is_refused_by_the_bound, takes_back_a_stream,
     cancels, works, goes_on, fails, gives_back, expires, dies, lives, loses_its_tokens, is_late,
@@ -516,7 +518,7 @@ def seen_of(driver: Any, client: Any, request_id: str) -> Any:
     )
 
 
-def play(scenario: Callable[[Any], None], driver: Any, client: Any, lose: int) -> Forgetful:
+def play(scenario: Scenario, driver: Any, client: Any, lose: int) -> Forgetful:
     """The scenario on an empty server, with these replies lost."""
     client.flushall()
     forgetful = Forgetful(driver, client, lose)
@@ -527,9 +529,7 @@ def play(scenario: Callable[[Any], None], driver: Any, client: Any, lose: int) -
 # The scripts' own tests run each of them twice on every kind of server.
 @ON_SINGLE
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-def test_a_lost_reply_changes_nothing(
-    scenario: Callable[[Any], None], driver: SyncDriver, redis_client: Any
-):
+def test_a_lost_reply_changes_nothing(scenario: Scenario, driver: SyncDriver, redis_client: Any):
     steps = play(scenario, driver, redis_client, -1).steps
     expected = outcome(driver, redis_client)
     assert steps > 0

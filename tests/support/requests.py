@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from fairlane.errors import InvalidArgument
-from fairlane.model import result_head
+from fairlane.model import Verdict, result_head
 from fairlane.operations.lease import leases, tokens
 from fairlane.operations.lease.follow_up import follow_up
 from fairlane.protocol import keys
@@ -126,6 +126,11 @@ def once(step: Step) -> Operation[Any]:
 def head_of(entry_id: bytes, status: str = "d", attempt: int = 1) -> str:
     """The head of one result, as a worker writes it."""
     return f"{entry_id.rpartition(b'-')[2].decode()}:{status}:{attempt}:0:0"
+
+
+def dead(entry_id: bytes, error: str = "bad port", attempt: int = 1) -> Verdict:
+    """The verdict that kills a sub-request."""
+    return Verdict(entry_id, "dead", 0, head_of(entry_id, "x", attempt).encode(), error)
 
 
 def settlement(held: Held, done: list[bytes], others: list[tuple[bytes, str, int]]) -> list[Any]:

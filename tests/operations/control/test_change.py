@@ -81,20 +81,21 @@ def test_a_missing_request_is_not_found(lane: Lane, name: str):
     assert lane.dump() == {}
 
 
-@pytest.mark.parametrize("limit", [0, 10_001, True, 1.5, "3", None])
-def test_a_bad_limit_is_refused_at_the_edge(queue: Queue, lane: Lane, limit: Any):
-    with pytest.raises(InvalidArgument, match=r"^limit .* a whole number from 1 to 10000") as mine:
-        queue.request("r1").set_limit(limit)
-    with pytest.raises(InvalidArgument) as its:
-        queue.submit_request(["a"], limit=limit)
-    assert str(mine.value) == str(its.value)
+@pytest.mark.parametrize(
+    ("name", "span", "values"),
+    [
+        ("limit", "1 to 10000", [0, 10_001, True, 1.5, "3", None]),
+        ("priority", "0 to 99", [-1, 100, False, "1"]),
+    ],
+)
+def test_a_bad_value_is_refused(queue: Queue, lane: Lane, name: str, span: str, values: list[Any]):
+    for value in values:
+        with pytest.raises(InvalidArgument, match=f"^{name} .* number from {span}") as mine:
+            getattr(queue.request("r1"), f"set_{name}")(value)
+        with pytest.raises(InvalidArgument) as its:
+            queue.submit_request(["a"], **{name: value})
+        assert str(mine.value) == str(its.value)
     assert lane.dump() == {}
-
-
-@pytest.mark.parametrize("priority", [-1, 100, False, "1"])
-def test_a_bad_priority_is_refused_at_the_edge(queue: Queue, priority: Any):
-    with pytest.raises(InvalidArgument, match=r"^priority .* a whole number from 0 to 99"):
-        queue.request("r1").set_priority(priority)
 
 
 @pytest.mark.parametrize("name", ["resume", "set_limit", "set_priority"])

@@ -74,9 +74,22 @@ def test_wait_for_what_has_ended_returns_immediately(queue: Queue, end: str):
     assert queue.request("r1").wait() == end
 
 
-def test_wait_returns_when_the_request_ends(queue: Queue, lane: Lane):
+@pytest.mark.parametrize("is_early", [False, True], ids=["", "a message that is not the end"])
+def test_wait_returns_when_the_request_ends(queue: Queue, lane: Lane, is_early: bool):
+    """The state decides, not the message."""
     queue.submit_request(numbered(3), id="r1")
     with waiting(queue, lane) as outcome:
+        if is_early:
+            publish(lane.client, "done:{r1}", "done")
+        work_off(queue.driver)
+        assert outcome() == "done"
+
+
+def test_wait_survives_a_broken_subscription(queue: Queue, lane: Lane):
+    """The connection is killed: it subscribes anew and reads the state again."""
+    queue.submit_request([b"a"], id="r1")
+    with waiting(queue, lane) as outcome:
+        lane.client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
         work_off(queue.driver)
         assert outcome() == "done"
 
@@ -121,24 +134,6 @@ def test_wait_does_not_take_a_later_request_of_that_id_for_its_own(queue: Queue,
         error = outcome()
     assert isinstance(error, RequestLost)
     assert str(error) == "request r1 is gone: another request has its id by now"
-
-
-def test_wait_goes_on_after_a_message_that_was_not_the_end(queue: Queue, lane: Lane):
-    """The state decides, not the message."""
-    queue.submit_request([b"a"], id="r1")
-    with waiting(queue, lane) as outcome:
-        publish(lane.client, "done:{r1}", "done")
-        work_off(queue.driver)
-        assert outcome() == "done"
-
-
-def test_wait_survives_a_broken_subscription(queue: Queue, lane: Lane):
-    """The connection is killed: it subscribes anew and reads the state again."""
-    queue.submit_request([b"a"], id="r1")
-    with waiting(queue, lane) as outcome:
-        lane.client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
-        work_off(queue.driver)
-        assert outcome() == "done"
 
 
 @pytest.mark.parametrize("ask", ["wait", "state", "progress", "cancel"])

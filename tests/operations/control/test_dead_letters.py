@@ -15,7 +15,7 @@ from fairlane.errors import (
     RequestExists,
     RequestNotFound,
 )
-from fairlane.model import DeadChoice, Verdict, result_head
+from fairlane.model import DeadChoice
 from fairlane.operations.control import dead_letters as dead_module
 from fairlane.operations.control.dead_letters import Chosen, group_dead, queue_dead
 from fairlane.operations.control.requeue import drop_dead, requeue_dead
@@ -23,13 +23,23 @@ from fairlane.operations.lease import leases, tokens
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import SingleServer
-from tests.support.requests import cut, insert, next_slice, numbered, once, take_slice, work_off
+from tests.support.requests import (
+    cut,
+    dead,
+    head_of,
+    insert,
+    next_slice,
+    numbered,
+    once,
+    take_slice,
+    work_off,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from fairlane.drivers.sync.driver import SyncDriver
-    from fairlane.model import Slice
+    from fairlane.model import Slice, Verdict
     from fairlane.queue import Queue, Request
     from tests.support.requests import Lane
 
@@ -45,13 +55,11 @@ def refuse(
     pairs: list[Any] = []
     verdicts: list[Verdict] = []
     for entry_id, (_, body) in held.entries:
-        index = entry_id.rpartition(b"-")[2]
         if is_bad(body):
-            head = result_head(index, b"x", held.attempt, 0, 0)
-            verdicts.append(Verdict(entry_id, "dead", 0, head, error))
+            verdicts.append(dead(entry_id, error, held.attempt))
         else:
             ids.append(entry_id)
-            pairs += [result_head(index, b"d", held.attempt, 0, 0), b"done " + body]
+            pairs += [head_of(entry_id, attempt=held.attempt), b"done " + body]
     reply = driver.run(once(leases.complete(held, ids, pairs, verdicts, keep=False)))
     if reply[0] == b"ended":
         driver.run(once(tokens.retire("req", held.request_id, reply[1])))
@@ -79,10 +87,7 @@ def running(queue: Queue, count: int = 3) -> tuple[Request, Slice]:
     """A request r1 with the first of its sub-requests dead and the others held."""
     request = queue.submit_request(numbered(count), id="r1", limit=1)
     held = next_slice(queue.driver)
-    (entry_id, (_, _)), *_ = held.entries
-    head = result_head(entry_id.rpartition(b"-")[2], b"x", 1, 0, 0)
-    verdict = Verdict(entry_id, "dead", 0, head, "bad port")
-    queue.driver.run(once(leases.complete(held, [], [], [verdict], keep=True)))
+    queue.driver.run(once(leases.complete(held, [], [], [dead(held.entries[0][0])], keep=True)))
     return request, held
 
 
@@ -126,9 +131,7 @@ def test_failures_alike_are_one_group(queue: Queue):
     texts = [RAISED.format(file="port", error=f"ValueError: bad port {i}") for i in range(2)]
     held = next_slice(queue.driver)
     for number, (entry_id, _) in enumerate(held.entries):
-        head = result_head(entry_id.rpartition(b"-")[2], b"x", 1, 0, 0)
-        error = "other words" if number == 5 else texts[number % 2]
-        verdict = Verdict(entry_id, "dead", 0, head, error)
+        verdict = dead(entry_id, "other words" if number == 5 else texts[number % 2])
         queue.driver.run(once(leases.complete(held, [], [], [verdict], keep=True)))
     first, second = queue.driver.run(group_dead("r1"))
     assert (first.count, first.reason, first.indexes) == (19, "rejected", [0, 1, 2, 3, 4])
@@ -156,9 +159,7 @@ def test_a_queue_lists_which_of_its_requests_have_dead_ones(queue: Queue, lane: 
     assert lane.run(queue_dead("other")) == {"requests": [], "more": 0}
 
 
-def test_a_long_log_is_looked_at_from_its_newest_end(
-    queue: Queue, lane: Lane, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_long_log_is_read_from_its_end(queue: Queue, lane: Lane, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(dead_module, "PAGE", 2)
     monkeypatch.setattr(dead_module, "_LOOK_AT", 4)
     for number in range(7):
@@ -392,12 +393,9 @@ def test_cut_off_while_dropping_a_repeat_comes_to_the_same_request(
     monkeypatch.setattr(dead_module, "CALL", 2)
     request = queue.submit_request(numbered(5), id="r1", limit=1)
     held = next_slice(queue.driver)
-    heads = [(entry_id, entry_id.rpartition(b"-")[2]) for entry_id, _ in held.entries]
-    verdicts = [
-        Verdict(entry_id, "dead", 0, result_head(index, b"x", 1, 0, 0), ["early", "late"][i > 2])
-        for i, (entry_id, index) in enumerate(heads)
-    ]
-    reply = queue.driver.run(once(leases.complete(held, [], [], verdicts, keep=False)))
+    early = [dead(entry_id, "early") for entry_id, _ in held.entries[:3]]
+    late = [dead(entry_id, "late") for entry_id, _ in held.entries[3:]]
+    reply = queue.driver.run(once(leases.complete(held, [], [], early + late, keep=False)))
     queue.driver.run(once(tokens.retire("req", "r1", reply[1])))
     fingerprints = {one.fingerprint for one in request.dead()}
     assert len(fingerprints) == 2
@@ -424,9 +422,7 @@ def test_what_is_being_requeued_is_not_dropped(queue: Queue):
     assert list(request.dead()) == []
 
 
-def test_of_a_cancelled_request_the_rest_is_not_dropped(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_rest_of_a_cancelled_one_is_not_dropped(queue: Queue, monkeypatch: pytest.MonkeyPatch):
     """Cut off while dropping, and then cancelled: no request would run what is still there."""
     monkeypatch.setattr(dead_module, "CALL", 1)
     request = ended(queue)

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from fairlane.queue import Queue
 
 
-def test_a_worker_without_a_late_beat_is_listed_with_the_age_of_it(
-    queue: Queue, redis_client: redis.Redis
-):
+def test_a_worker_in_time_is_listed_with_its_beats_age(queue: Queue, redis_client: redis.Redis):
     seconds, _ = redis_client.time()
     ages = {"w:1": 0, "w:2": 2 * settings.LATE_MS + 1_000, "w:3": settings.WORKER_TTL_MS + 1_000}
     redis_client.zadd(

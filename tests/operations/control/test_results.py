@@ -10,12 +10,21 @@ from hypothesis import strategies as st
 
 from fairlane import results as results_module
 from fairlane.errors import InvalidArgument, RequestLost, RequestNotFound, WaitTimeout
-from fairlane.model import Result, Verdict, result_head
+from fairlane.model import Result
 from fairlane.operations.control.completion import parse_results, read_entries
 from fairlane.operations.lease import leases, tokens
 from fairlane.protocol import keys
 from fairlane.results import InputOrder, flow
-from tests.support.requests import next_slice, numbered, once, settle, take_slice, work_off
+from tests.support.requests import (
+    dead,
+    head_of,
+    next_slice,
+    numbered,
+    once,
+    settle,
+    take_slice,
+    work_off,
+)
 
 if TYPE_CHECKING:
     from fairlane.queue import Queue
@@ -114,23 +123,17 @@ def shuffled(queue: Queue, count: int = 12, limit: int = 4) -> None:
     work_off(queue.driver, count=1)
 
 
-def test_results_come_in_input_order_when_they_are_done_in_another(queue: Queue):
+def test_results_come_in_input_order_or_in_the_order_they_were_done(queue: Queue):
     shuffled(queue)
     found = list(queue.request("r1").results())
     assert [one.index for one in found] == list(range(12))
     assert [one.body for one in found] == [b"done " + body for body in numbered(12)]
+    indexes = [one.index for one in queue.request("r1").results("done")]
+    assert sorted(indexes) == list(range(12))
+    assert indexes[:8] == [6, 7, 4, 5, 2, 3, 0, 1]
 
 
-def test_results_come_in_the_order_they_were_done(queue: Queue):
-    shuffled(queue)
-    found = [one.index for one in queue.request("r1").results("done")]
-    assert sorted(found) == list(range(12))
-    assert found[:8] == [6, 7, 4, 5, 2, 3, 0, 1]
-
-
-def test_a_window_smaller_than_the_disorder_reads_again(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_window_below_the_disorder_reads_again(queue: Queue, monkeypatch: pytest.MonkeyPatch):
     """What did not fit is read from Redis when its turn comes."""
     read = []
 
@@ -157,17 +160,14 @@ def test_dead_and_cancelled_are_distinguished(queue: Queue):
     queue.submit_request(numbered(4), id="r1", limit=1)
     held = next_slice(queue.driver, count=2)
     first, second = (entry_id for entry_id, _ in held.entries)
-    head = result_head(b"0", b"d", 1, 0, 0)
-    dead = Verdict(second, "dead", 0, result_head(b"1", b"x", 1, 0, 0), "bad line")
     queue.request("r1").cancel()
-    reply = queue.driver.run(
-        once(leases.complete(held, [first], [head, b"ok"], [dead], keep=False))
-    )
+    call = leases.complete(held, [first], [head_of(first), b"ok"], [dead(second)], keep=False)
+    reply = queue.driver.run(once(call))
     queue.driver.run(once(tokens.retire("req", "r1", reply[1])))
     found = list(queue.request("r1").results())
     assert [(one.index, one.status, one.body, one.error) for one in found] == [
         (0, "done", b"ok", None),
-        (1, "dead", None, "bad line"),
+        (1, "dead", None, "bad port"),
     ]
     assert queue.request("r1").progress().cancelled == 2
 
@@ -277,7 +277,7 @@ def test_one_result_that_is_gone_is_an_error(queue: Queue, lane: Lane, order: st
     assert seen == (others[:lost] if order == "input" else others)
 
 
-def test_a_result_that_must_be_read_again_and_is_gone_is_an_error(
+def test_a_result_gone_before_its_second_read_is_an_error(
     queue: Queue, lane: Lane, monkeypatch: pytest.MonkeyPatch
 ):
     """It did not fit into the window; no later result takes its place."""
@@ -308,9 +308,7 @@ def test_an_outcome_that_was_requeued_does_not_stand_for_a_lost_result(queue: Qu
     """In the order "done" an index may come twice; it is counted once."""
     queue.submit_request(numbered(4), id="r1", limit=1)
     held = next_slice(queue.driver)
-    entry_id = held.entries[0][0]
-    dead = Verdict(entry_id, "dead", 0, result_head(b"0", b"x", 1, 0, 0), "bad line")
-    queue.driver.run(once(leases.complete(held, [], [], [dead], keep=True)))
+    queue.driver.run(once(leases.complete(held, [], [], [dead(held.entries[0][0])], keep=True)))
     reader = queue.request("r1").results("done")
     assert next(reader).status == "dead"
     queue.request("r1").requeue_dead()

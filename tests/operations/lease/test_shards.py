@@ -14,19 +14,20 @@ from fairlane.operations.lease.shards import ShardLayout, Shards
 from fairlane.operations.maintenance import lost_tokens, registry
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Call, Command
-from fairlane.queue import Queue
 from tests.support.requests import once, work_off
 
 if TYPE_CHECKING:
     import redis
 
     from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.operations.diagnosis.finding import Finding
+    from fairlane.queue import Queue
 
 LONG_AGO = 10_000
 
 
-def spread_over(driver: SyncDriver, *numbers: int) -> ShardLayout:
-    return driver.run(shards.set_shards("req", Shards(numbers)))
+def spread_over(queue: Queue, *numbers: int) -> ShardLayout:
+    return queue.driver.run(shards.set_shards("req", Shards(numbers)))
 
 
 def tokens_of(client: Any, shard: int) -> list[bytes]:
@@ -39,9 +40,21 @@ def age(client: Any) -> None:
     client.hset(keys.conf("req"), "shards_since", LONG_AGO)
 
 
-@pytest.fixture
-def queue(driver: SyncDriver) -> Queue:
-    return Queue(driver)
+def repaired(queue: Queue) -> list[Finding]:
+    """What a walk finds; then all of it is repaired."""
+    walk = Walk(queue.name)
+    found: list[Finding] = []
+    while not walk.is_over:
+        found += queue.driver.run(walk.page())
+    for finding in found:
+        queue.driver.run(finding.apply())
+    return found
+
+
+def served(queue: Queue) -> tuple[int, ...]:
+    """The shards that workers look into."""
+    numbers: tuple[int, ...] = queue.driver.run(shards.read_shards(queue.name)).served
+    return numbers
 
 
 # ------------------------------------------------------------------ names
@@ -89,29 +102,29 @@ def test_a_number_of_shards_that_is_none_is_refused(queue: Queue, count: Any):
 
 
 def test_what_is_submitted_goes_to_the_shards(queue: Queue, redis_client: redis.Redis):
-    spread_over(queue.driver, 3, 4)
+    spread_over(queue, 3, 4)
     queue.submit_request([b"x"] * 6, id="r1", limit=6)
     assert [len(tokens_of(redis_client, shard)) for shard in (0, 3, 4)] == [0, 3, 3]
-    finish(queue.driver, redis_client)
+    finish(queue, redis_client)
 
 
 def test_submit_many_spreads_singles(queue: Queue, redis_client: redis.Redis):
-    spread_over(queue.driver, 3, 4)
+    spread_over(queue, 3, 4)
     queue.submit_many([[b"x"]] * 40)
     counts = [len(tokens_of(redis_client, shard)) for shard in (0, 3, 4)]
     assert counts[0] == 0
     assert sum(counts) == 40
     assert min(counts[1:]) > 8
-    finish(queue.driver, redis_client)
+    finish(queue, redis_client)
 
 
 def test_a_status_counts_the_tokens_of_all_shards(queue: Queue, redis_client: redis.Redis):
     queue.submit_request([b"x"] * 2, limit=2, priority=7)
-    spread_over(queue.driver, 3, 4)
+    spread_over(queue, 3, 4)
     queue.submit_request([b"x"] * 4, limit=4, priority=7)
     status = queue.status()
     assert (status["lanes"], status["shards"]) == ({7: 6}, [3, 4])
-    finish(queue.driver, redis_client)
+    finish(queue, redis_client)
 
 
 def test_delayed_tokens_are_promoted_in_every_shard(driver: SyncDriver, redis_client: redis.Redis):
@@ -125,7 +138,7 @@ def test_delayed_tokens_are_promoted_in_every_shard(driver: SyncDriver, redis_cl
 
 def test_a_token_lost_from_a_shard_is_minted_there_again(queue: Queue, redis_client: redis.Redis):
     """Its permit says in which lane it should be."""
-    spread_over(queue.driver, 3, 4)
+    spread_over(queue, 3, 4)
     queue.submit_request([b"x"] * 2, id="r1", limit=2)
     kept, lost = tokens_of(redis_client, 3), tokens_of(redis_client, 4)
     redis_client.delete(*keys.lanes("req", 4))
@@ -133,19 +146,14 @@ def test_a_token_lost_from_a_shard_is_minted_there_again(queue: Queue, redis_cli
     assert queue.driver.run(lost_tokens.remint_lost("req", suspects)) == 1
     assert tokens_of(redis_client, 3) == kept
     assert len(tokens_of(redis_client, 4)) == len(lost) == 1
-    finish(queue.driver, redis_client)
+    finish(queue, redis_client)
 
 
 def test_a_walk_looks_into_every_shard(queue: Queue, redis_client: redis.Redis):
-    spread_over(queue.driver, 3, 4)
+    spread_over(queue, 3, 4)
     redis_client.lpush(keys.lane("req", 405), "gone#0.1")
     redis_client.zadd(keys.delayed("req", 3), {"what": 1})
-    walk = Walk("req")
-    found = []
-    while not walk.is_over:
-        found += queue.driver.run(walk.page())
-    for finding in found:
-        queue.driver.run(finding.apply())
+    found = repaired(queue)
     assert [(one.check, one.subject) for one in found] == [
         ("unreadable", "what"),
         ("stale", "shard 4, lane 5"),
@@ -159,70 +167,61 @@ def test_a_walk_looks_into_every_shard(queue: Queue, redis_client: redis.Redis):
 def test_requests_are_moved_to_the_new_shards(queue: Queue, redis_client: redis.Redis):
     """Their old tokens stay, stale; a second pass finds nothing to do."""
     queue.submit_request([b"x"] * 4, id="r1", limit=4)
-    spread_over(queue.driver, 3, 4)
+    spread_over(queue, 3, 4)
     assert [queue.driver.run(shards.move("req")) for _ in range(2)] == [1, 0]
     assert [len(tokens_of(redis_client, shard)) for shard in (3, 4)] == [2, 2]
-    finish(queue.driver, redis_client)
+    finish(queue, redis_client)
 
 
-def test_shards_that_are_left_are_served_until_every_producer_must_know(
-    queue: Queue, redis_client: redis.Redis
-):
+def test_left_shards_are_served_until_producers_must_know(queue: Queue, redis_client: redis.Redis):
     """One that had learnt of them before may still submit."""
-    spread_over(queue.driver, 3)
-    assert queue.driver.run(shards.read_shards("req")).served == (3, 0)
+    spread_over(queue, 3)
+    assert served(queue) == (3, 0)
     queue.driver.run(shards.move("req"))
-    assert queue.driver.run(shards.read_shards("req")).served == (3, 0)
+    assert served(queue) == (3, 0)
     age(redis_client)
     queue.driver.run(shards.move("req"))
-    assert queue.driver.run(shards.read_shards("req")).served == (3,)
+    assert served(queue) == (3,)
 
 
 def test_an_announced_request_keeps_a_left_shard(queue: Queue, redis_client: redis.Redis):
     """Its producer is on the way."""
-    spread_over(queue.driver, 3)
+    spread_over(queue, 3)
     age(redis_client)
     redis_client.zadd(keys.active("req"), {"coming": 1})
     queue.driver.run(shards.move("req"))
-    assert queue.driver.run(shards.read_shards("req")).served == (3, 0)
+    assert served(queue) == (3, 0)
     redis_client.delete(keys.active("req"))
 
 
 def test_what_is_stale_in_a_shard_goes_with_it(queue: Queue, redis_client: redis.Redis):
-    spread_over(queue.driver, 3, 4)
+    spread_over(queue, 3, 4)
     queue.submit_request([b"x"] * 4, id="r1", limit=4)
-    spread_over(queue.driver, 4)
+    spread_over(queue, 4)
     queue.driver.run(shards.move("req"))
     assert tokens_of(redis_client, 3)
     age(redis_client)
     queue.driver.run(shards.move("req"))
     assert tokens_of(redis_client, 3) == []
-    finish(queue.driver, redis_client)
+    finish(queue, redis_client)
 
 
 @pytest.mark.parametrize("how", ["the leader audits", "doctor repairs"])
-def test_tokens_in_shards_that_are_in_no_record_are_moved(
-    queue: Queue, redis_client: redis.Redis, how: str
-):
+def test_tokens_in_unrecorded_shards_are_moved(queue: Queue, redis_client: redis.Redis, how: str):
     """The dispatch slot was wiped, or rolled back to before it was spread."""
-    spread_over(queue.driver, 3, 4)
+    spread_over(queue, 3, 4)
     queue.submit_request([b"x"] * 2, id="r1", limit=2)
     for name in (keys.conf("req"), keys.active("req")):
         redis_client.delete(name)
     if how == "doctor repairs":
-        walk = Walk("req")
         redis_client.hset(keys.permits("r1"), mapping=long_queued(redis_client))
-        found = []
-        while not walk.is_over:
-            found += queue.driver.run(walk.page())
-        for finding in found:
-            queue.driver.run(finding.apply())
+        found = repaired(queue)
         assert [one.check for one in found if one.subject == "r1"] == ["forgotten", "astray"]
     else:
         suspects = queue.driver.run(lost_tokens.queued_long("r1", -1))
         assert queue.driver.run(lost_tokens.remint_lost("req", suspects)) == 1
     assert len(tokens_of(redis_client, 0)) == 2
-    finish(queue.driver, redis_client)
+    finish(queue, redis_client)
 
 
 def long_queued(client: Any) -> dict[Any, Any]:
@@ -238,14 +237,14 @@ def test_a_damaged_request_does_not_keep_a_left_shard(queue: Queue, redis_client
     for name in ("bad", "good"):
         queue.submit_request([b"x"] * 2, id=name, limit=2)
     redis_client.hset(keys.request_hash("bad"), "counts", "many")
-    spread_over(queue.driver, 3)
+    spread_over(queue, 3)
     assert queue.driver.run(shards.move("req")) == 1
     age(redis_client)
     assert queue.driver.run(shards.move("req")) == 0
-    assert queue.driver.run(shards.read_shards("req")).served == (3,)
+    assert served(queue) == (3,)
     redis_client.delete(*keys.request_keys("bad"))
     redis_client.zrem(keys.active("req"), "bad")
-    finish(queue.driver, redis_client)
+    finish(queue, redis_client)
 
 
 @pytest.mark.parametrize("fails", ["the read", "the move"])
@@ -255,17 +254,17 @@ def test_a_request_whose_node_is_away_keeps_a_left_shard(
     """Its tokens may still be there; the others are moved all the same, on every page."""
     for name in ("away", "good"):
         queue.submit_request([b"x"] * 2, id=name, limit=2)
-    spread_over(queue.driver, 3)
+    spread_over(queue, 3)
     kind = Command if fails == "the read" else Call
     assert without(queue.driver, shards.move("req"), "away", kind) == 1
     age(redis_client)
     assert without(queue.driver, shards.move("req"), "away", kind) == 0
-    assert queue.driver.run(shards.read_shards("req")).served == (3, 0)
+    assert served(queue) == (3, 0)
     queue.driver.run(shards.move("req"))
     age(redis_client)
     queue.driver.run(shards.move("req"))
-    assert queue.driver.run(shards.read_shards("req")).served == (3,)
-    finish(queue.driver, redis_client)
+    assert served(queue) == (3,)
+    finish(queue, redis_client)
 
 
 def without(driver: SyncDriver, operation: Any, name: str, kind: type) -> Any:
@@ -293,7 +292,7 @@ def test_what_is_no_shard_of_ours_is_passed_over():
     assert shards.served(b"900", b"\xff") == (0,)
 
 
-def test_a_shard_that_fails_does_not_keep_the_others_from_their_promotion(
+def test_a_shard_that_fails_does_not_keep_others_from_promotion(
     driver: SyncDriver, redis_client: redis.Redis
 ):
     redis_client.set(keys.delayed("req", 3), "text")
@@ -315,13 +314,13 @@ def test_a_grace_is_longer_than_any_producer_takes():
     assert settings.INTENT_GRACE_MS + settings.AUDIT_MS < 2 * 10_000
 
 
-def finish(driver: SyncDriver, client: Any) -> None:
+def finish(queue: Queue, client: Any) -> None:
     """Works off everything from the queue's own lanes."""
-    driver.run(shards.set_shards("req", Shards()))
-    driver.run(shards.move("req"))
+    queue.driver.run(shards.set_shards("req", Shards()))
+    queue.driver.run(shards.move("req"))
     for shard in (3, 4):
         client.delete(*keys.lanes("req", shard))
-    work_off(driver)
+    work_off(queue.driver)
     client.delete(keys.conf("req"))
 
 
@@ -334,8 +333,6 @@ def finish(driver: SyncDriver, client: Any) -> None:
     ],
     ids=["away", "no right", "damage"],
 )
-def test_a_move_that_is_refused_counts_unless_the_request_is_damaged(
-    error: FairlaneError, stays: bool
-):
+def test_a_refused_move_counts_unless_the_request_is_damaged(error: FairlaneError, stays: bool):
     """A left shard must not be forgotten while a request there can be moved later."""
     assert shards._may_be_moved_later(error) is stays

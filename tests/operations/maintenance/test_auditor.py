@@ -43,6 +43,12 @@ def lane(lane: Lane) -> Lane:
     return lane
 
 
+@pytest.fixture
+def no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The audit glances at no request that it does not suspect."""
+    monkeypatch.setattr(settings, "AUDIT_SAMPLE", 0)
+
+
 def other(lane: Lane, name: str) -> Lane:
     """Another request of the same moment."""
     made = Lane(lane.driver, lane.client, request_id=name)
@@ -82,11 +88,9 @@ def lose(lane: Lane, count: int = 1) -> None:
 # ------------------------------------------------------------------ lost tokens
 
 
-def test_a_lost_token_is_found_and_only_its_request_is_glanced_at(
-    lane: Lane, monkeypatch: pytest.MonkeyPatch
-):
+@pytest.mark.usefixtures("no_sample")
+def test_a_lost_token_is_found_and_only_its_request_is_glanced_at(lane: Lane):
     """Requests with a token in a lane wait for their turn."""
-    monkeypatch.setattr(settings, "AUDIT_SAMPLE", 0)
     made = submit_some(lane, 20, limit=1)
     lose(made[7])
     minted, steps = watch(lane.driver, Audit("req").run(GRACE))
@@ -114,8 +118,8 @@ def test_a_token_that_was_queued_just_now_is_not_suspected(lane: Lane):
     assert lane.run(Audit("req").run(1_000)) == 1
 
 
-def test_a_request_whose_only_token_is_delayed_waits(lane: Lane, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(settings, "AUDIT_SAMPLE", 0)
+@pytest.mark.usefixtures("no_sample")
+def test_a_request_whose_only_token_is_delayed_waits(lane: Lane):
     submit(lane, in_lane=False)
     (only,) = suspects(lane)
     lane.client.zadd(DELAYED, {f"5|{only.token}": 9e12})
@@ -139,8 +143,8 @@ def test_a_token_that_is_promoted_during_the_audit_is_not_lost(lane: Lane):
     assert standing(lane.client) == [only.token.encode()]
 
 
-def test_tokens_in_the_lanes_of_shards_are_seen(lane: Lane, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(settings, "AUDIT_SAMPLE", 0)
+@pytest.mark.usefixtures("no_sample")
+def test_tokens_in_the_lanes_of_shards_are_seen(lane: Lane):
     lane.run(shards.set_shards("req", Shards((3, 4))))
     made = [other(lane, name) for name in ("r1", "r2")]
     for one, place in zip(made, ("3", "4"), strict=True):
@@ -162,9 +166,9 @@ def test_a_token_in_a_shard_that_no_worker_looks_into_is_lost(lane: Lane):
     lane.client.delete(keys.lanes("req", 7)[5])
 
 
+@pytest.mark.usefixtures("no_sample")
 def test_long_lanes_and_lists_are_read_page_by_page(lane: Lane, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(auditor, "_PAGE", 5)
-    monkeypatch.setattr(settings, "AUDIT_SAMPLE", 0)
     made = submit_some(lane, 15, limit=1)
     minted, steps = watch(lane.driver, Audit("req").run(GRACE))
     assert (minted, glanced(steps), steps.count("LRANGE")) == (0, 0, 4)
@@ -182,11 +186,12 @@ def test_an_idle_queue_costs_a_few_reads(driver: SyncDriver, redis_client: Any):
 # ------------------------------------------------------------------ leases
 
 
-def test_an_expired_lease_is_found_without_a_note(lane: Lane, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.usefixtures("no_sample")
+def test_an_expired_lease_is_found_without_a_note(lane: Lane):
     """Its request has no token in a lane; `active` would look at it much later."""
-    monkeypatch.setattr(settings, "AUDIT_SAMPLE", 0)
-    (token,) = [Tok(5, one.k, one.g) for one in (submit(lane, in_lane=False), suspects(lane))[1]]
-    lane.take(token)
+    submit(lane, in_lane=False)
+    (only,) = suspects(lane)
+    lane.take(Tok(5, only.k, only.g))
     assert lane.run(Audit("req").run(GRACE)) == 0
     assert lane.client.zcard(keys.leases("r1")) == 0
     lane.now = server_ms(lane.client)
@@ -216,11 +221,9 @@ def held_beside_a_token(lane: Lane) -> None:
     lane.client.expire(keys.taken("req", "w:1"), 600)
 
 
-def test_what_a_worker_has_held_for_two_audits_is_looked_at(
-    lane: Lane, monkeypatch: pytest.MonkeyPatch
-):
+@pytest.mark.usefixtures("no_sample")
+def test_what_a_worker_has_held_for_two_audits_is_looked_at(lane: Lane):
     """Such a lease may have expired, though its request has other tokens in a lane."""
-    monkeypatch.setattr(settings, "AUDIT_SAMPLE", 0)
     held_beside_a_token(lane)
     audits, glances = Audit("req"), []
     for _ in range(2):
@@ -230,10 +233,8 @@ def test_what_a_worker_has_held_for_two_audits_is_looked_at(
     assert lane.client.zcard(keys.leases("r1")) == 0
 
 
-def test_what_a_worker_has_let_go_between_two_audits_is_not_looked_at(
-    lane: Lane, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(settings, "AUDIT_SAMPLE", 0)
+@pytest.mark.usefixtures("no_sample")
+def test_what_a_worker_has_let_go_between_two_audits_is_not_looked_at(lane: Lane):
     held_beside_a_token(lane)
     audits = Audit("req")
     lane.run(audits.run(GRACE))
@@ -244,9 +245,7 @@ def test_what_a_worker_has_let_go_between_two_audits_is_not_looked_at(
 # ------------------------------------------------------------------ some of many
 
 
-def test_the_sample_is_the_most_urgent_and_others_in_turn(
-    lane: Lane, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_sample_is_the_urgent_and_others_in_turn(lane: Lane, monkeypatch: pytest.MonkeyPatch):
     """After so many audits every request had its turn, and the turns begin again."""
     monkeypatch.setattr(settings, "AUDIT_SAMPLE", 4)
     urgent = [other(lane, name) for name in ("u0", "u1")]
@@ -317,12 +316,12 @@ def test_an_end_that_was_not_logged_is_logged_once(lane: Lane):
     assert lane.client.zcard(ACTIVE) == 0
 
 
-def test_the_request_of_another_queue_is_dropped_and_left_alone(lane: Lane, redis_client: Any):
-    foreign = Lane(lane.driver, redis_client, queue="other")
+def test_the_request_of_another_queue_is_dropped_and_left_alone(lane: Lane):
+    foreign = Lane(lane.driver, lane.client, queue="other")
     foreign.now = lane.now
     foreign.enqueue(1)
     before = foreign.dump()
-    redis_client.zadd(ACTIVE, {"r1": float(SEEN)})
+    lane.client.zadd(ACTIVE, {"r1": float(SEEN)})
     assert lane.run(Audit("req").run(GRACE)) == 0
     assert foreign.dump() == before
 

@@ -182,9 +182,7 @@ def test_a_stream_waits_while_workers_catch_up(queue: Queue, redis_url: str):
     assert max(most) <= 2000
 
 
-def test_a_wait_ends_after_its_time_and_takes_the_stream_back(
-    queue: Queue, lane: Lane, pauses: list[float]
-):
+def test_a_wait_ends_in_time_and_takes_a_stream_back(queue: Queue, lane: Lane, pauses: list[float]):
     queue.set_max_waiting(2000)
     before = everything(lane)
     with pytest.raises(QueueFull):
@@ -195,9 +193,7 @@ def test_a_wait_ends_after_its_time_and_takes_the_stream_back(
     assert everything(lane) == before
 
 
-def test_every_chunk_may_wait_as_long(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch, redis_url: str
-):
+def test_each_chunk_may_wait_as_long(queue: Queue, monkeypatch: pytest.MonkeyPatch, redis_url: str):
     """The time is for one refusal, not for the whole stream."""
     waits: list[float] = []
     monkeypatch.setattr(settings, "RECOUNT_MS", 0)
@@ -345,9 +341,7 @@ def test_a_request_that_vanished_counts_no_more(queue: Queue, lane: Lane):
 
 
 @pytest.mark.parametrize("after", range(20))
-def test_a_bounded_submission_cut_off_anywhere_is_resumed_and_counted_once(
-    lane: Lane, queue: Queue, after: int
-):
+def test_a_bounded_submission_cut_off_is_counted_once(lane: Lane, queue: Queue, after: int):
     queue.set_max_waiting(100)
     cut(lane.driver, submit("r1", Policy()), THREE, after)
     assert lane.run(submit("r1", Policy()), iter(THREE)) == 5

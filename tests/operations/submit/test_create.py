@@ -185,9 +185,7 @@ def slot_of(key: bytes) -> bytes:
         ("redis_mode:standalone", 1),  # a proxy before one, or an address that became one
     ],
 )
-def test_a_node_of_a_cluster_is_known_by_its_mode_or_by_its_refusal(
-    kind: str, mode: str, asked: int
-):
+def test_a_node_of_a_cluster_is_known_by_its_mode_or_its_refusal(kind: str, mode: str, asked: int):
     """Whatever the URL says of it; it is asked once."""
     with fake_servers(1) as (fake,):
         fake.say = refusing(fake, mode)

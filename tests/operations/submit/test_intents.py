@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from fairlane.drivers.sync.driver import SyncDriver
     from tests.support.requests import Lane
 
+    Undo = Callable[..., Any]
+
 
 def put_back(queue: str, request_id: str, intent: Intent) -> Any:
     """What undoes the intent of a producer that found a request that runs."""
@@ -43,7 +45,7 @@ def place(lane: Lane) -> float | None:
 
 @either_step
 def test_an_acknowledged_request_stays_listed_when_an_older_intent_is_undone(
-    lane: Lane, undo: Callable[..., Any]
+    lane: Lane, undo: Undo
 ):
     """The auditor gave the first intent up, and takes that score out last."""
     first = announced(lane.driver)
@@ -60,9 +62,7 @@ def test_an_acknowledged_request_stays_listed_when_an_older_intent_is_undone(
 
 @either_step
 @pytest.mark.parametrize("times", [1, 2])
-def test_an_undone_intent_leaves_the_place_that_was_there_before(
-    lane: Lane, undo: Callable[..., Any], times: int
-):
+def test_an_undone_intent_leaves_the_place_that_was_before(lane: Lane, undo: Undo, times: int):
     before = announced(lane.driver)
     intent = announced(lane.driver)
     for _ in range(times):
@@ -80,7 +80,7 @@ def test_a_mark_that_the_request_exists_comes_back_with_its_place(lane: Lane):
 
 
 @either_step
-def test_an_intent_is_undone_on_a_full_redis(lane: Lane, undo: Callable[..., Any]):
+def test_an_intent_is_undone_on_a_full_redis(lane: Lane, undo: Undo):
     """Redis was full: that is why it is undone."""
     before = announced(lane.driver)
     intent = announced(lane.driver)

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from fairlane.queue import Queue
     from tests.support.requests import Lane
 
+    Way = Callable[[Queue], Any]
+
 THREE = [[b"a", b"b"], [b"c"], [b"d", b"e"]]
 BODIES = [b"a", b"b", b"c", b"d", b"e"]
 OTHER = [[b"x"], [b"y"], [b"z"]]
@@ -44,6 +46,11 @@ class Broke(Exception):
 def whole(lane: Lane) -> bool:
     """The invariants of r1 hold now."""
     return lane.check(now="") == []  # type: ignore[arg-type]
+
+
+def is_listed(lane: Lane) -> bool:
+    """`active` has r1."""
+    return lane.client.zscore(keys.active("req"), "r1") is not None
 
 
 def log(queue: Queue) -> list[str]:
@@ -93,37 +100,30 @@ def by_submit_many(queue: Queue) -> Any:
     return queue.submit_many([BODIES], ids=["r1"])[0].progress().total
 
 
-every_way = pytest.mark.parametrize("way", [by_submit, in_three_steps, by_submit_many])
+def by_asyncio(queue: Queue) -> Any:
+    async def anew() -> int | None:
+        async with aio.Queue.from_url(queue.driver.url) as other:
+            return (await other.submit_request(BODIES, id="r1")).total
+
+    return asyncio.run(anew())
+
+
+every_way = pytest.mark.parametrize("way", [by_submit, in_three_steps, by_submit_many, by_asyncio])
 
 
 # ------------------------------------------------------------------ an abandoned request
 
 
 @every_way
-def test_an_abandoned_request_is_submitted_anew(
-    queue: Queue, lane: Lane, way: Callable[[Queue], Any]
-):
+def test_an_abandoned_request_is_submitted_anew(queue: Queue, lane: Lane, way: Way):
     abandon(lane)
     assert way(queue) == 5
     assert (lane.hash()["state"], lane.number("total"), lane.number("open")) == ("active", 5, 0)
     assert whole(lane)
-    assert lane.client.zscore(keys.active("req"), "r1") is not None
+    assert is_listed(lane)
     assert sorted(work_off(queue.driver, count=1)) == BODIES
     assert log(queue) == ["cancelled", "done"]
     assert lane.client.zcard(keys.active("req")) == 0
-
-
-def test_an_abandoned_request_is_submitted_anew_by_asyncio(
-    redis_url: str, queue: Queue, lane: Lane
-):
-    abandon(lane)
-
-    async def anew() -> None:
-        async with aio.Queue.from_url(redis_url) as other:
-            await other.submit_request(BODIES, id="r1")
-
-    asyncio.run(anew())
-    assert sorted(work_off(queue.driver)) == BODIES
 
 
 def test_an_abandoned_request_makes_room_for_other_content(queue: Queue, lane: Lane):
@@ -172,7 +172,7 @@ def test_the_former_ending_is_logged_before_the_new_life_begins(queue: Queue, la
             break
         assert lane.hash()["state"] == "cancelled" or log(queue) == ["cancelled"]
     assert log(queue) == ["cancelled"]
-    assert lane.client.zscore(keys.active("req"), "r1") is not None
+    assert is_listed(lane)
     assert sorted(work_off(queue.driver)) == BODIES
 
 
@@ -218,7 +218,7 @@ def test_a_producer_that_was_abandoned_in_the_middle_learns_it(queue: Queue, lan
 @every_way
 @pytest.mark.parametrize("reason", ["changed my mind", "abandoned"])
 def test_a_request_that_a_person_cancelled_stays_cancelled(
-    queue: Queue, lane: Lane, way: Callable[[Queue], Any], reason: str
+    queue: Queue, lane: Lane, way: Way, reason: str
 ):
     way(queue)
     lane.cancel(reason)
@@ -229,20 +229,17 @@ def test_a_request_that_a_person_cancelled_stays_cancelled(
     assert log(queue) == ["cancelled"]
 
 
-def test_a_request_that_was_cancelled_before_its_seal_is_refused(queue: Queue, lane: Lane):
-    leave_open(queue.driver)
-    lane.cancel("enough")
-    with pytest.raises(RequestEnded, match="enough"):
-        by_submit(queue)
-
-
-def test_a_request_that_is_cancelled_just_before_its_seal_is_refused(queue: Queue, lane: Lane):
+@pytest.mark.parametrize("is_repeat", [True, False], ids=["a repeat", "its own seal"])
+def test_a_request_cancelled_before_its_seal_is_refused(queue: Queue, lane: Lane, is_repeat: bool):
     def cancelled_at_the_end() -> Iterator[list[bytes]]:
         yield from THREE
         lane.cancel("enough")
 
+    if is_repeat:
+        leave_open(queue.driver)
+        lane.cancel("enough")
     with pytest.raises(RequestEnded, match="enough"):
-        queue.driver.run(submit("r1", Policy()), cancelled_at_the_end())
+        lane.run(submit("r1", Policy()), iter(THREE) if is_repeat else cancelled_at_the_end())
 
 
 # ------------------------------------------------------------------ two producers
@@ -266,7 +263,7 @@ def test_a_producer_that_fails_leaves_what_another_one_has_sealed(queue: Queue, 
             queue.driver.run(failing, failing_after(THREE, int))
         if acted:
             assert (lane.hash()["state"], lane.number("open")) == ("active", 0)
-            assert lane.client.zscore(keys.active("req"), "r1") is not None
+            assert is_listed(lane)
             assert sorted(work_off(queue.driver)) == BODIES
             assert log(queue) == ["done"]
     assert not acted  # the last turn had no such step
@@ -327,7 +324,7 @@ def test_taking_back_twice_leaves_the_next_life(queue: Queue, lane: Lane):
     with pytest.raises(Broke):
         queue.driver.run(twice(submit("r1", Policy())), failing_after(THREE, int))
     assert lives == [lane.number("born")]
-    assert lane.client.zscore(keys.active("req"), "r1") is not None
+    assert is_listed(lane)
     assert by_submit(queue) == 5
     assert sorted(work_off(queue.driver)) == BODIES
 
@@ -393,7 +390,7 @@ def test_an_entry_that_an_auditor_gave_up_takes_no_new_life_along(queue: Queue, 
     by_submit(queue)
     for score in ("1", "1.5"):
         queue.driver.run(once(drop_active("req", "r1", score)))
-    assert lane.client.zscore(keys.active("req"), "r1") is not None
+    assert is_listed(lane)
 
 
 def test_an_entry_that_an_auditor_gave_up_takes_its_intent_along(lane: Lane):
@@ -494,7 +491,7 @@ def test_an_auditor_that_looked_at_a_former_life_leaves_the_place_of_the_next(
     advance(lane.driver, producer, begins, chunks, "")
     advance(lane.driver, auditor, drops, iter(()), "")
     assert (lane.hash()["state"], lane.number("open")) == ("active", 0)
-    assert lane.client.zscore(keys.active("req"), "r1") is not None
+    assert is_listed(lane)
 
 
 def test_a_take_back_leaves_the_place_of_one_that_was_announced_before(lane: Lane):
@@ -510,4 +507,4 @@ def test_a_take_back_leaves_the_place_of_one_that_was_announced_before(lane: Lan
     with pytest.raises(Broke):
         advance(lane.driver, broken, drops, iter(()), "")
     assert (lane.hash()["state"], lane.number("open")) == ("active", 0)
-    assert lane.client.zscore(keys.active("req"), "r1") is not None
+    assert is_listed(lane)

@@ -284,9 +284,7 @@ def test_a_taken_id_does_not_keep_the_others_of_its_group(queue: Queue, redis_cl
     assert sorted(seen) == sorted([*numbered(GROUP)[:1], *numbered(GROUP)[2:], b"other"])
 
 
-def test_a_key_that_cannot_be_read_does_not_keep_the_others_of_its_group(
-    queue: Queue, redis_client: Any
-):
+def test_an_unreadable_key_does_not_keep_the_others_of_its_group(queue: Queue, redis_client: Any):
     redis_client.rpush("req:{r1}", "another program's")
     requests = [[body] for body in numbered(4)]
     with pytest.raises(RedisUnfit) as caught:
@@ -330,9 +328,7 @@ def test_a_full_redis_refuses_a_group_whole(queue: Queue, redis_client: Any):
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_redis_that_fills_up_within_a_group_leaves_nothing_half_done(
-    queue: Queue, redis_client: Any, lost: bool
-):
+def test_redis_full_within_a_group_leaves_nothing_half(queue: Queue, redis_client: Any, lost: bool):
     many = Many(Policy())
     for i, name in enumerate(names(4)):
         many.add(name, [b"b%d" % i])

@@ -125,9 +125,7 @@ def test_submitting_twice_is_submitting_once(queue: Queue, lane: Lane):
     ],
     ids=str,
 )
-def test_other_content_or_options_under_the_same_id_is_refused(
-    queue: Queue, lane: Lane, other: dict
-):
+def test_other_content_or_options_under_one_id_are_refused(queue: Queue, lane: Lane, other: dict):
     queue.submit_request([b"a", b"b"], id="r1")
     before = {name: value for name, value in lane.dump().items() if name != b"{req}:active"}
     with pytest.raises(RequestExists, match="r1"):
@@ -248,17 +246,11 @@ def test_a_body_too_large_is_refused_and_named(queue: Queue, lane: Lane):
     assert lane.dump() == {}
 
 
-def test_a_body_that_is_no_body_is_refused_and_named(queue: Queue):
-    with pytest.raises(InvalidArgument, match="sub-request 1 is an int"):
-        queue.submit_request([b"a", 7])  # type: ignore[list-item]
-
-
 def test_a_request_cancelled_while_it_is_submitted_says_so(queue: Queue, lane: Lane):
     def bodies() -> Iterator[bytes]:
-        for body in numbered(5000):
-            if body == b"b3500":
-                queue.request("r1").cancel("enough")
-            yield body
+        yield from numbered(3500)
+        queue.request("r1").cancel("enough")
+        yield from numbered(1500)
 
     with pytest.raises(RequestEnded, match="enough"):
         queue.submit_request(bodies(), id="r1")
@@ -270,10 +262,9 @@ def test_a_request_that_vanishes_while_it_is_submitted_is_lost(queue: Queue, lan
     """A half request is not made up from its second half."""
 
     def bodies() -> Iterator[bytes]:
-        for body in numbered(5000):
-            if body == b"b3500":
-                lane.client.delete(*lane.names)
-            yield body
+        yield from numbered(3500)
+        lane.client.delete(*lane.names)
+        yield from numbered(1500)
 
     with pytest.raises(RequestLost):
         queue.submit_request(bodies(), id="r1")
@@ -433,11 +424,6 @@ def test_the_digest_depends_on_where_one_body_ends():
         for chunk in ([b"ab", b"c"], [b"a", b"bc"], [b"abc"], [b"abc", b""], [])
     }
     assert len(found) == 5
-
-
-def test_the_digest_is_the_same_for_the_same_request():
-    first, second = Digest(Policy(limit=4)), Digest(Policy(limit=4))
-    assert [first.add(c) for c in THREE] == [second.add(c) for c in THREE]
 
 
 def test_the_digest_is_of_bytes_that_any_language_can_write():

@@ -69,9 +69,7 @@ def test_so_does_that_of_the_asyncio_face(shared: Pair, client: Any):
     assert asked(client) >= 1
 
 
-def test_a_disk_that_is_late_is_reported(
-    shared: Pair, client: Any, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_late_disk_is_reported(shared: Pair, client: Any, monkeypatch: pytest.MonkeyPatch):
     """The replica has the write; without an fsync the primary's own disk may lack it."""
     monkeypatch.setattr("fairlane.settings.SYNC_MS", 100)
     client.config_set("appendfsync", "no")
@@ -83,9 +81,7 @@ def test_a_disk_that_is_late_is_reported(
 
 
 @both
-def test_a_file_that_was_turned_off_meanwhile_confirms_nothing(
-    kind: str, shared: Pair, client: Any
-):
+def test_a_file_turned_off_meanwhile_confirms_nothing(kind: str, shared: Pair, client: Any):
     """The driver saw one when it looked at the server; since then WAITAOF is an error."""
 
     def operation() -> Any:
