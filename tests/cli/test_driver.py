@@ -12,7 +12,7 @@ from fairlane.cli.exit_status import naming_what_goes_on, wait_for
 from fairlane.errors import RedisUnreachable
 from fairlane.queue import Queue
 from tests.cli.program import Program, finish, next_message, settle
-from tests.operations.test_restart import AOF, killed_and_started_again
+from tests.support.servers.restart import AOF, killed_and_started_again
 from tests.support.servers.server_process import run_server
 
 

@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import pytest
+
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
@@ -19,12 +21,14 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
+GUIDE = ROOT / "docs" / "guide"
 CLUSTER = "On a Redis Cluster"  # its heading
 FAILING = "When a handler fails"
 SPARK = "On Spark"
 PUBLISHED = "redis+cluster://127.0.0.1:7000"  # where cluster-compose.yml makes one
 IN_ANOTHER_SHELL = "# in another shell"
 END_S = 60.0
+ON_ONE_KIND = pytest.mark.parametrize("redis_server", ["single"], indirect=True)
 _FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 

@@ -16,7 +16,7 @@ import pytest
 from samples.corpus.table import peak
 
 from fairlane import FairlaneError, Queue
-from tests.guide.blocks import ROOT, environment, lines_of
+from tests.guide.blocks import ON_ONE_KIND, ROOT, environment, lines_of
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def check_results(demo: Demo, name: str, limit: int, count: int) -> None:
     assert 1 <= peak(intervals) <= limit
 
 
-@pytest.mark.parametrize("redis_server", ["single"], indirect=True)
+@ON_ONE_KIND
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_demo_leaves_nothing_behind(demo: Demo, number: signal.Signals):
     with demo.start(1000) as process:
@@ -127,7 +127,7 @@ def test_an_interrupted_demo_leaves_nothing_behind(demo: Demo, number: signal.Si
 
 
 @pytest.mark.rest
-@pytest.mark.parametrize("redis_server", ["single"], indirect=True)
+@ON_ONE_KIND
 def test_a_killed_demo_does_not_disturb_the_next(demo: Demo):
     with demo.start(1000) as process:
         wait_until(lambda: bulk_done(demo), END_S, why="it works")
@@ -137,7 +137,7 @@ def test_a_killed_demo_does_not_disturb_the_next(demo: Demo):
     wait_until(lambda: demo.processes() == [], END_S, why="the killed demo's workers end")
 
 
-@pytest.mark.parametrize("redis_server", ["single"], indirect=True)
+@ON_ONE_KIND
 def test_a_demo_whose_workers_cannot_start_fails(demo: Demo):
     with demo.start(10, "--processes", "0") as process:
         _, talk = process.communicate(timeout=END_S)

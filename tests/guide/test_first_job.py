@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.guide.blocks import ROOT, Shells, blocks_of, environment, lines_of
+from tests.guide.blocks import GUIDE, ON_ONE_KIND, ROOT, Shells, blocks_of, environment, lines_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-GUIDE = ROOT / "docs" / "guide"
 PAGE = GUIDE / "01-first-job.md"
-ON_ONE_KIND = pytest.mark.parametrize("redis_server", ["single"], indirect=True)
 # The words of other queues that stand for something else here or for nothing (CONTRIBUTING.md).
 OTHER_WORDS = re.compile(r"\b(?:jobs?|tasks?|items?|payloads?|locks?)\b", re.IGNORECASE)
 

@@ -12,6 +12,7 @@ import pytest
 from tests.guide.blocks import (
     CLUSTER,
     FAILING,
+    ON_ONE_KIND,
     PUBLISHED,
     README,
     ROOT,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("redis_server", ["single"], indirect=True)
+@ON_ONE_KIND
 def test_every_block_of_the_readme_runs(redis_url: str, tmp_path: Path):
     others = [*blocks_of(README, CLUSTER), *blocks_of(README, SPARK)]  # the latter: tests/spark
     blocks = [block for block in blocks_of(README) if block not in others]
@@ -48,7 +49,7 @@ def test_every_block_of_the_readme_runs(redis_url: str, tmp_path: Path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("redis_server", ["single"], indirect=True)
+@ON_ONE_KIND
 def test_the_worker_logs_the_failure_that_the_readme_quotes(redis_url: str, tmp_path: Path):
     block = next(block for block in blocks_of(README, FAILING))
     quoted = re.search(r"The worker logs `(.*?)`, with the traceback", README.read_text())

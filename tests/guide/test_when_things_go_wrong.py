@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.guide.blocks import Shells, blocks_of, environment
-from tests.guide.test_first_job import GUIDE, ON_ONE_KIND
+from tests.guide.blocks import GUIDE, ON_ONE_KIND, Shells, blocks_of, environment
 
 if TYPE_CHECKING:
     from pathlib import Path

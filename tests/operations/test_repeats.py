@@ -7,32 +7,40 @@ Each scenario runs once as it is, once with every reply lost, and once for each 
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fairlane.errors import FairlaneError, RequestEnded
-from fairlane.model import Policy, Slice, Token, Verdict, result_head
-from fairlane.operations.control import change, completion, completion_log, request_state, requeue
+from fairlane.model import Policy, Slice, Verdict, result_head
+from fairlane.operations.control import change, completion, requeue
 from fairlane.operations.diagnosis.walk import Walk
 from fairlane.operations.lease import leases, shards, tokens
 from fairlane.operations.lease.shards import Shards
 from fairlane.operations.maintenance import dead_workers, registry
-from fairlane.operations.maintenance.auditor import Audit
 from fairlane.operations.submit import admission, intents
 from fairlane.operations.submit.many import Many
 from fairlane.operations.submit.stream import submit
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
-from fairlane.protocol.steps import Batch, Call, Command, Confirm, Nodes, OnNode, SingleServer
 from fairlane.queue import Queue
 from fairlane.spark.operations.commit import commit, seal
 from fairlane.spark.operations.direct_append import add, begin_live, by_id, by_place
 from fairlane.spark.operations.manifest import Share, Txn
 from fairlane.spark.operations.staging import Area, pack, stage, stage_all, unstage
-from tests.support.requests import dump, insert, numbered, once
-from tests.support.servers import backends
+from tests.support.lost_replies import (
+    ON_SINGLE,
+    expire,
+    heal,
+    lose_tokens,
+    outcome,
+    play,
+    put,
+    settle,
+    take,
+    work_on,
+)
+from tests.support.requests import insert, numbered
 from tests.support.servers.replicas import run_pair
 from tests.support.stepping import apart
 from tests.support.workers import broken
@@ -41,147 +49,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from fairlane.drivers.sync.driver import SyncDriver
-    from fairlane.protocol.steps import Operation
 
     Scenario = Callable[[Any], None]
 
 TWO = [[b"a", b"b"], [b"c"]]
-REPEATED = (Command, Call, Batch, SingleServer, Nodes, OnNode, Confirm)
-POPS = {b"BRPOP", b"RPOP"}
-
-
-@dataclass
-class Forgetful:
-    """A driver that loses replies: number `lose`, or every one (0), or none (-1)."""
-
-    driver: SyncDriver
-    client: Any
-    lose: int = -1
-    steps: int = 0
-    scripts: set[str] = field(default_factory=set)
-
-    def run(self, operation: Operation[Any], source: Any = None, handle: Any = None) -> Any:
-        return self.driver.run(self._losing(operation), source, handle)
-
-    def do(self, step: Any) -> Any:
-        return self.run(once(step))
-
-    def _losing(self, operation: Operation[Any]) -> Operation[Any]:
-        reply: Any = None
-        failure: Exception | None = None
-        while True:
-            try:
-                step = operation.send(reply) if failure is None else operation.throw(failure)
-            except StopIteration as end:
-                return end.value
-            reply = failure = None
-            try:
-                if self._is_lost(step):
-                    with contextlib.suppress(FairlaneError):
-                        yield step
-                reply = yield step
-            except Exception as error:  # noqa: BLE001  the operation decides what it means
-                failure = error
-
-    def _is_lost(self, step: Any) -> bool:
-        if not isinstance(step, REPEATED):
-            return False
-        inner = step.call if isinstance(step, SingleServer) else getattr(step, "step", step)
-        parts = step.steps if isinstance(step, Batch) else [inner]
-        self.scripts |= {part.script.name for part in parts if isinstance(part, Call)}
-        if self.lose == 0:  # a pop whose reply is always lost brings nothing, ever
-            return not any(isinstance(part, Command) and part.args[0] in POPS for part in parts)
-        self.steps += 1
-        return self.steps == self.lose
-
-
-# ------------------------------------------------------------------ what scenarios do
-
-
-def put(driver: Any, bodies: int = 4, name: str = "r1", **options: Any) -> None:
-    given: dict[str, Any] = {"limit": 2, "attempts": 2, "backoff_ms": (0, 0), "lease_ms": 60_000}
-    driver.run(submit(name, Policy(**(given | options))), iter([numbered(bodies)]))
-
-
-def pop(driver: Any) -> Token | None:
-    """The most urgent token, if there is one and its reply was not lost."""
-    lanes = [lane for shard in (0, 3, 7) for lane in keys.lanes("req", shard)]  # as in `spreads`
-    counts = driver.do(Batch([Command(b"LLEN", lane) for lane in lanes]))
-    lane = next((lane for lane, count in zip(lanes, counts, strict=True) if count), None)
-    raw = driver.do(Command(b"RPOP", lane)) if lane else None
-    return tokens.parse(raw) if raw else None
-
-
-def slice_of_a_token(driver: Any, count: int) -> Slice | None:
-    """A slice, if there is a token that is good for one."""
-    while (token := pop(driver)) is not None:
-        held: Slice | None
-        reply, held = driver.run(leases.acquire(token, "w:1", "7", count))
-        insert(driver, "req", token.request_id, reply.tokens if reply.has_tokens else [])
-        if held is not None:
-            return held
-    return None
-
-
-def take(driver: Any, count: int = 1) -> Slice:
-    """A slice, whatever becomes of tokens on the way to it."""
-    for _ in range(10):
-        held = slice_of_a_token(driver, count)
-        if held is not None:
-            return held
-        heal(driver)
-    raise AssertionError("no slice to be had")
-
-
-def settle(driver: Any, held: Slice, *, verdict: str = "", keep: bool = False) -> bytes:
-    """Settle all of it as done, or with a verdict; dispatch what comes back."""
-    ids = [entry_id for entry_id, _ in held.entries]
-    heads = [result_head(one.rpartition(b"-")[2], b"d", held.attempt, 0, 0) for one in ids]
-    pairs: list[Any] = [part for head in heads for part in (head, b"result")]
-    if verdict:
-        verdicts = [
-            Verdict(one, verdict, 0, result_head(one.rpartition(b"-")[2], b"x", 1, 0, 0), "why")
-            for one in ids
-        ]
-        call = leases.complete(held, [], [], verdicts, keep=keep)
-    else:
-        call = leases.complete(held, ids, pairs, [], keep=keep)
-    reply = driver.do(call)
-    if reply[0] == b"ended":
-        driver.do(tokens.retire("req", held.request_id, reply[1]))
-    elif reply[0] in {b"ok", b"already"}:
-        insert(driver, "req", held.request_id, reply[-1])
-    return bytes(reply[0])
-
-
-def heal(driver: Any) -> None:
-    """What maintenance does sooner or later."""
-    for name, score in driver.client.zrange(keys.active("req"), 0, -1, withscores=True):
-        due = 1 + score % 1  # a fraction says that it was seen to exist
-        driver.client.zadd(keys.active("req"), {name: due})
-    driver.run(registry.look_after("req"))
-    driver.run(registry.promote("req"))
-    driver.run(Audit("req").run(-1))
-
-
-def work_on(driver: Any) -> None:
-    """To the end of every request."""
-    for _ in range(20):
-        while (held := slice_of_a_token(driver, 1000)) is not None:
-            settle(driver, held)
-        if not driver.client.zcard(keys.active("req")):
-            return
-        heal(driver)
-    raise AssertionError("it does not end")
-
-
-def expire(driver: Any, held: Slice) -> None:
-    driver.client.zadd(keys.leases(held.request_id), {held.k: 1})
-
-
-def lose_tokens(driver: Any) -> None:
-    driver.client.delete(*keys.lanes("req"))
-
 
 # ------------------------------------------------------------------ the scenarios
 
@@ -239,6 +110,38 @@ def takes_back_a_stream(driver: Any) -> None:
 
     with contextlib.suppress(ZeroDivisionError):
         driver.run(submit("r1", Policy()), failing())
+
+
+def takes_back_what_is_held(driver: Any) -> None:
+    """While a slice is held it is cancelled; it ends with that slice."""
+    held: list[Slice] = []
+
+    def failing() -> Iterator[list[bytes]]:
+        yield from TWO
+        held.append(take(driver, 2))
+        raise ZeroDivisionError
+
+    with contextlib.suppress(ZeroDivisionError):
+        driver.run(submit("r1", Policy(limit=1)), failing())
+    settle(driver, held[0])
+
+
+def begins_a_new_life(driver: Any) -> None:
+    """Its first one was abandoned by its producer."""
+    for bodies in ([b"a", b"b"], [b"a"]):
+        operation = submit("r1", Policy())
+        with contextlib.suppress(ZeroDivisionError):
+            driver.run(operation, left_open(driver, bodies))
+    driver.run(submit("r1", Policy()), iter(TWO))
+
+
+def left_open(driver: Any, bodies: list[bytes]) -> Iterator[list[bytes]]:
+    """Its chunks never end in a seal; the auditor finds it open for too long."""
+    yield bodies
+    yield bodies
+    driver.client.hset(keys.request_hash("r1"), "open_until", 1)
+    heal(driver)
+    raise ZeroDivisionError
 
 
 def cancels(driver: Any) -> None:
@@ -451,79 +354,14 @@ def joins(driver: Any) -> None:
         driver.run(seal(name, "req"))
 
 
-ON_SINGLE = pytest.mark.parametrize("redis_server", backends.one(), indirect=True)
 SCENARIOS: list[Scenario] = [
     submits, submits_in_three_steps, submits_nothing, submits_a_stream, submits_twice,
     submits_many, submits_bounded, is_refused_by_the_bound, takes_back_a_stream,
-    cancels, works, goes_on, fails, gives_back, expires, dies, lives, loses_its_tokens, is_late,
-    leaves_an_intent, vanishes, ends_unlogged, changes, spreads, requeues,
-    requeues_after_the_end, drops_the_dead, checks_everything, tidies, rolls, joins,
+    takes_back_what_is_held, begins_a_new_life, cancels, works, goes_on, fails, gives_back,
+    expires, dies, lives, loses_its_tokens, is_late, leaves_an_intent, vanishes, ends_unlogged,
+    changes, spreads, requeues, requeues_after_the_end, drops_the_dead, checks_everything, tidies,
+    rolls, joins,
 ]  # fmt: skip
-
-
-# ------------------------------------------------------------------ what comes of it
-
-
-def outcome(plain: SyncDriver, client: Any) -> dict[str, Any]:
-    """All that a caller can see once the work is done; before that, everything is whole."""
-    driver: Any = Forgetful(plain, client)
-    ids = [key.decode()[5:-1] for key in client.scan_iter("req:{*}")]
-    for request_id in ids:
-        assert broken(Queue(driver), request_id) == []
-    work_on(driver)
-    for request_id in ids:  # the mark of an intent that stood for nothing is no request
-        if client.hget(keys.request_hash(request_id), "state") == b"abandoned":
-            client.delete(keys.request_hash(request_id))
-    log = driver.run(completion_log.read_completions("req", "0", 0))
-    return {
-        "requests": {
-            known(name): seen
-            for name in sorted(ids)
-            if (seen := seen_of(driver, client, name)) is not None
-        },
-        "log": sorted((known(end.id), end.state, end.total, end.done, end.dead) for end in log),
-        "active": client.zrange(keys.active("req"), 0, -1),
-        "waiting": int(client.hget(keys.conf("req"), "waiting") or 0),
-        "workers": client.zrange(keys.workers("req"), 0, -1),
-        "delayed": client.zcard(keys.delayed("req")),
-        "kept": sorted(part_and_id(key) for key in dump(client) if not key.startswith(b"{req}:")),
-    }
-
-
-def known(request_id: str) -> str:
-    """One of our ids, or a new one, which depends on when something died."""
-    return request_id if request_id in {"r1", "r2", "r3"} else "new"
-
-
-def part_and_id(key: bytes) -> tuple[str, str]:
-    """Which key of which request."""
-    found = keys.part_and_id(key)
-    if found is None:
-        staging = keys.staging_of(key)
-        assert staging is not None, key
-        found = key.decode().partition(":")[0], staging
-    return found[0], known(found[1])
-
-
-def seen_of(driver: Any, client: Any, request_id: str) -> Any:
-    """The counts and results of one request; each result once."""
-    if not client.exists(keys.request_hash(request_id)):
-        return None
-    seen = driver.run(request_state.progress(request_id))
-    pages = driver.run(completion.read_results(request_id, b"0", 0)).entries
-    results = sorted((one.index, one.status) for _, found in pages for one in found)
-    return (
-        *(seen.state, seen.total, seen.done, seen.dead, seen.cancelled, seen.left, seen.held),
-        *(seen.limit, seen.priority, results, client.xlen(keys.dead(request_id))),
-    )
-
-
-def play(scenario: Scenario, driver: Any, client: Any, lose: int) -> Forgetful:
-    """The scenario on an empty server, with these replies lost."""
-    client.flushall()
-    forgetful = Forgetful(driver, client, lose)
-    scenario(forgetful)
-    return forgetful
 
 
 # The scripts' own tests run each of them twice on every kind of server.

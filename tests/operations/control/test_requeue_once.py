@@ -14,7 +14,7 @@ from fairlane.operations.control.requeue import requeue_dead
 from fairlane.operations.maintenance import lost_tokens
 from fairlane.protocol import keys
 from fairlane.protocol.steps import NextChunk, SingleServer
-from tests.operations.control.test_dead_letters import ended, running
+from tests.support.dead_letters import ended, running
 from tests.support.requests import cut, insert, next_slice, numbered, once, settle, work_off
 
 if TYPE_CHECKING:

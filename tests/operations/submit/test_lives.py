@@ -18,8 +18,6 @@ from fairlane.operations.submit import admission
 from fairlane.operations.submit.stream import submit
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Call, Command, NextChunk
-from tests.operations import test_repeats
-from tests.operations.test_repeats import ON_SINGLE, heal, outcome, play, take
 from tests.support.requests import cut, next_slice, numbered, once, settle, take_slice, work_off
 from tests.support.stepping import apart
 from tests.support.upkeep import server_ms
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from fairlane.drivers.sync.driver import SyncDriver
-    from fairlane.model import Slice
     from fairlane.queue import Queue
     from tests.support.requests import Lane
 
@@ -416,53 +413,6 @@ def test_numbered_bodies_of_many_requests_one_of_them_cancelled(queue: Queue, la
     with pytest.raises(RequestEnded, match="r1 was cancelled"):
         queue.submit_many([[b"x"], numbered(2), [b"y"]], ids=["r0", "r1", "r2"])
     assert sorted(work_off(queue.driver)) == [b"x", b"y"]
-
-
-# ------------------------------------------------------------------ lost replies
-
-
-def takes_back_what_is_held(driver: Any) -> None:
-    """While a slice is held it is cancelled; it ends with that slice."""
-    held: list[Slice] = []
-
-    def failing() -> Iterator[list[bytes]]:
-        yield from ([b"a", b"b"], [b"c"])
-        held.append(take(driver, 2))
-        raise ZeroDivisionError
-
-    with contextlib.suppress(ZeroDivisionError):
-        driver.run(submit("r1", Policy(limit=1)), failing())
-    test_repeats.settle(driver, held[0])
-
-
-def begins_a_new_life(driver: Any) -> None:
-    """Its first one was abandoned by its producer."""
-    for bodies in ([b"a", b"b"], [b"a"]):
-        operation = submit("r1", Policy())
-        with contextlib.suppress(ZeroDivisionError):
-            driver.run(operation, left_open(driver, bodies))
-    driver.run(submit("r1", Policy()), iter([[b"a", b"b"], [b"c"]]))
-
-
-def left_open(driver: Any, bodies: list[bytes]) -> Iterator[list[bytes]]:
-    """Its chunks never end in a seal; the auditor finds it open for too long."""
-    yield bodies
-    yield bodies
-    driver.client.hset(keys.request_hash("r1"), "open_until", 1)
-    heal(driver)
-    raise ZeroDivisionError
-
-
-@ON_SINGLE
-@pytest.mark.parametrize("scenario", [takes_back_what_is_held, begins_a_new_life])
-def test_a_lost_reply_changes_nothing(
-    scenario: Callable[[Any], None], driver: SyncDriver, redis_client: Any
-):
-    steps = play(scenario, driver, redis_client, -1).steps
-    expected = outcome(driver, redis_client)
-    for lose in range(steps + 1):
-        play(scenario, driver, redis_client, lose)
-        assert outcome(driver, redis_client) == expected, f"reply {lose or 'every one'} was lost"
 
 
 def advance(

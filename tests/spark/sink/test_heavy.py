@@ -18,11 +18,11 @@ import pyspark
 
 from fairlane.errors import SparkMissing
 from fairlane.spark import requirements
-from tests.operations.test_restart import AOF, killed_and_started_again
 from tests.spark.sink.sinks import Crashing, areas, bodies_in, numbers, rows, write
 from tests.spark.sink.speculating import PARTITIONS, STALL_S
 from tests.support.requests import stored
 from tests.support.servers import server_process
+from tests.support.servers.restart import AOF, killed_and_started_again
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
