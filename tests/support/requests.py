@@ -202,6 +202,10 @@ class Lane:
         """Run any operation."""
         return self.driver.run(operation, source)
 
+    def is_whole(self) -> bool:
+        """Return True if the invariants of the request hold now."""
+        return not self.call("check", self.names, now="")
+
     def raw(self, *words: Any) -> Any:
         """Run any command; the reply is as Redis sent it."""
         return self.driver.run(once(Command(*words)))

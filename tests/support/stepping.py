@@ -36,6 +36,12 @@ def cut_off_after(driver: SyncDriver, operation: Operation[Any], script: str) ->
     operation.close()
 
 
+def script_of(step: Any) -> str:
+    """The script that a step calls; "" = it calls none."""
+    call = step.call if isinstance(step, SingleServer) else step
+    return str(getattr(getattr(call, "script", None), "name", ""))
+
+
 def _calls_of(step: Step) -> list[Call]:
     steps = step.steps if isinstance(step, Batch) else [step]
     return [call for call in steps if isinstance(call, Call)]

@@ -16,6 +16,7 @@ from fairlane.protocol import keys
 from fairlane.protocol.steps import NextChunk, SingleServer
 from tests.support.dead_letters import ended, running
 from tests.support.requests import cut, insert, next_slice, numbered, once, settle, work_off
+from tests.support.stepping import script_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,11 +43,6 @@ def drive(
             new_id, count = end.value
             return new_id, count
         reply = None if isinstance(step, SingleServer) else driver.run(once(step))
-
-
-def script_of(step: Any) -> str:
-    """The name of the script that a step runs, "" for another step."""
-    return str(getattr(getattr(step, "script", None), "name", ""))
 
 
 def work_all(driver: SyncDriver, lane: Lane) -> list[bytes]:

@@ -17,9 +17,10 @@ from fairlane.operations.maintenance import registry
 from fairlane.operations.submit import admission
 from fairlane.operations.submit.stream import submit
 from fairlane.protocol import keys
-from fairlane.protocol.steps import Command, SingleServer
+from fairlane.protocol.steps import Command
 from fairlane.queue import Queue
 from tests.support.requests import cut, dump, next_slice, numbered, once, settle, work_off
+from tests.support.stepping import script_of
 from tests.support.upkeep import watch
 from tests.support.wait import wait_until
 
@@ -240,7 +241,7 @@ def test_a_submission_waits_for_a_full_redis_too(
         lane.client.config_set("maxmemory", 0)
     assert waits[:4] == [0.05, 0.1, 0.2, 0.4]
     assert lane.number("total") == count
-    assert lane.check(now="") == []  # type: ignore[arg-type]
+    assert lane.is_whole()
     assert lane.client.exists(*keys.request_keys("r2")) == 0
 
 
@@ -420,11 +421,8 @@ def scripts_of(run: Callable[[Any], Any], operation: Any) -> list[str]:
             while True:
                 step = operation.send(reply)
                 reply = yield step
-                script = getattr(
-                    step.call if isinstance(step, SingleServer) else step, "script", None
-                )
-                if script is not None and reply is not None:
-                    names.append(script.name)
+                if script_of(step) and reply is not None:
+                    names.append(script_of(step))
 
     run(watched())
     return names

@@ -14,10 +14,11 @@ from fairlane.operations.submit.digest import Digest
 from fairlane.operations.submit.intents import announce
 from fairlane.operations.submit.stream import submit
 from fairlane.protocol import keys
-from fairlane.protocol.steps import Command, NextChunk, Pause, SingleServer
+from fairlane.protocol.steps import Command, NextChunk, Pause
 from tests.support.drivers import both, run
 from tests.support.network.fakes import FakeServer, Refusal, fake_servers
 from tests.support.requests import dump, once, work_off
+from tests.support.stepping import script_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,13 +30,6 @@ if TYPE_CHECKING:
     from tests.support.requests import Lane
 
 FULL = RedisFull("Redis is full")
-
-
-def script_of(step: Any) -> str:
-    """The script that a step calls; "" = it calls none."""
-    call = step.call if isinstance(step, SingleServer) else step
-    name: str = getattr(getattr(call, "script", None), "name", "")
-    return name
 
 
 def refused(

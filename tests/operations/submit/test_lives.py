@@ -17,9 +17,9 @@ from fairlane.operations.maintenance.registry import look_after, look_at
 from fairlane.operations.submit import admission
 from fairlane.operations.submit.stream import submit
 from fairlane.protocol import keys
-from fairlane.protocol.steps import Call, Command, NextChunk
+from fairlane.protocol.steps import Command, NextChunk
 from tests.support.requests import cut, next_slice, numbered, once, settle, take_slice, work_off
-from tests.support.stepping import apart
+from tests.support.stepping import apart, script_of
 from tests.support.upkeep import server_ms
 
 if TYPE_CHECKING:
@@ -40,11 +40,6 @@ class Broke(Exception):
     """What a source of bodies raises."""
 
 
-def whole(lane: Lane) -> bool:
-    """The invariants of r1 hold now."""
-    return lane.check(now="") == []  # type: ignore[arg-type]
-
-
 def is_listed(lane: Lane) -> bool:
     """`active` has r1."""
     return lane.client.zscore(keys.active("req"), "r1") is not None
@@ -63,11 +58,6 @@ def leave_open(driver: SyncDriver, chunks: list[list[bytes]] | None = None) -> N
         reply = next(source, None) if isinstance(step, NextChunk) else driver.run(once(step))
         step = operation.send(reply)
     operation.close()
-
-
-def script_of(step: Any) -> str:
-    """The script that a step calls; "" = it calls none."""
-    return str(step.script.name) if isinstance(step, Call) else ""
 
 
 def look(lane: Lane) -> None:
@@ -116,7 +106,7 @@ def test_an_abandoned_request_is_submitted_anew(queue: Queue, lane: Lane, way: W
     abandon(lane)
     assert way(queue) == 5
     assert (lane.hash()["state"], lane.number("total"), lane.number("open")) == ("active", 5, 0)
-    assert whole(lane)
+    assert lane.is_whole()
     assert is_listed(lane)
     assert sorted(work_off(queue.driver, count=1)) == BODIES
     assert log(queue) == ["cancelled", "done"]

@@ -30,24 +30,19 @@ if TYPE_CHECKING:
 THREE = [[b"a", b"b"], [b"c"], [b"d", b"e"]]
 
 
-def clean(lane: Lane) -> bool:
-    """The invariants of r1 hold now."""
-    return lane.check(now="") == []  # type: ignore[arg-type]
-
-
 def test_one_chunk_is_one_sealed_request_with_its_tokens(queue: Queue, lane: Lane):
     queue.submit_request(["a", "b"], id="r1", priority=7, limit=9)
     assert lane.hash()["state"] == "active"
     assert (lane.number("total"), lane.number("open"), lane.number("chunks")) == (2, 0, 1)
     assert lane.client.zscore(keys.active("req"), "r1") is not None
     assert lane.client.lrange(keys.lanes("req")[7], 0, -1) == [b"r1#1.2", b"r1#0.1"]
-    assert clean(lane)
+    assert lane.is_whole()
 
 
 def test_2500_lazy_bodies_are_three_chunks_and_sealed(queue: Queue, lane: Lane):
     queue.submit_request((f"body {i}" for i in range(2500)), id="r1")
     assert (lane.number("total"), lane.number("open"), lane.number("chunks")) == (2500, 0, 3)
-    assert clean(lane)
+    assert lane.is_whole()
     seen = work_off(queue.driver, count=300)
     assert sorted(seen) == sorted(b"body %d" % i for i in range(2500))
     assert lane.hash()["state"] == "done"
@@ -235,7 +230,7 @@ def test_a_producer_that_fails_while_a_slice_is_held_leaves_it_its_end(queue: Qu
     assert (lane.hash()["state"], lane.hash()["reason"]) == ("cancelling", "submission: Broke")
     assert held[0] is not None
     assert len(held[0].entries) == 10
-    assert clean(lane)
+    assert lane.is_whole()
     assert settle(lane.driver, held[0]) == b"ended"
     assert [end.state for end in queue.completions("0", follow=False)] == ["cancelled"]
 
@@ -255,7 +250,7 @@ def test_a_request_cancelled_while_it_is_submitted_says_so(queue: Queue, lane: L
     with pytest.raises(RequestEnded, match="enough"):
         queue.submit_request(bodies(), id="r1")
     assert lane.hash()["state"] == "cancelled"
-    assert clean(lane)
+    assert lane.is_whole()
 
 
 def test_a_request_that_vanishes_while_it_is_submitted_is_lost(queue: Queue, lane: Lane):
@@ -292,7 +287,7 @@ def test_a_submission_cut_off_anywhere_is_resumed_by_the_next(lane: Lane, across
     for _ in cuts(lane.driver, lane, across):
         assert lane.run(submit("r1", Policy()), iter(THREE)) == 5
         assert (lane.number("total"), lane.number("open")) == (5, 0)
-        assert clean(lane)
+        assert lane.is_whole()
         assert sorted(work_off(lane.driver, count=1)) == [b"a", b"b", b"c", b"d", b"e"]
         assert lane.hash()["state"] == "done"
         assert lane.client.xlen(keys.completed("req")) == 1
@@ -304,7 +299,7 @@ def test_a_submission_cut_off_anywhere_leaves_a_trace_or_nothing(lane: Lane, acr
     for _ in cuts(lane.driver, lane, across):
         if lane.client.exists(*lane.names):
             assert lane.client.zscore(keys.active("req"), "r1") is not None
-            assert clean(lane)
+            assert lane.is_whole()
 
 
 def broken_after(chunks_: int) -> Iterator[list[bytes]]:
@@ -365,7 +360,7 @@ def test_a_late_producer_starts_again_with_a_newer_intent(lane: Lane):
     assert names[:3] == ["enqueue", "intend", "enqueue"]  # and again within the same ms
     assert names[-2:] == ["enqueue", "batch"]
     assert lane.client.zscore(keys.active("req"), "r1") is not None
-    assert clean(lane)
+    assert lane.is_whole()
 
 
 def test_an_intent_that_was_given_up_before_costs_a_second_try(queue: Queue, lane: Lane):
@@ -375,7 +370,7 @@ def test_an_intent_that_was_given_up_before_costs_a_second_try(queue: Queue, lan
     assert queue.submit_request(["a", "b"], id="r1").progress().total == 2
     assert lane.client.zscore(keys.active("req"), "r1") > seen
     assert sorted(work_off(queue.driver)) == [b"a", b"b"]
-    assert clean(lane)
+    assert lane.is_whole()
 
 
 def test_a_shorter_submission_with_the_same_beginning_does_no_harm(lane: Lane):
@@ -384,7 +379,7 @@ def test_a_shorter_submission_with_the_same_beginning_does_no_harm(lane: Lane):
         lane.run(submit("r1", Policy()), iter([*THREE[:1], [b"other"]]))
     assert (lane.number("open"), lane.number("chunks")) == (1, 2)
     assert lane.run(submit("r1", Policy()), iter(THREE)) == 5
-    assert clean(lane)
+    assert lane.is_whole()
 
 
 def test_a_repeated_submission_does_not_keep_the_auditor_away(queue: Queue, lane: Lane):
