@@ -17,11 +17,11 @@ from fairlane.worker.unit.sizing import Sizer
 from fairlane.worker.unit.unit import Unit
 from tests.support.requests import once, pop_token
 from tests.support.requests import work_off as finish
-from tests.support.workers import broken, check_told_once
-from tests.worker.parts import ON_SINGLE, entries_of, granted, slice_of, unit_of_its_own, work_off
-from tests.worker.unit.test_loop import (
+from tests.support.worker_units import (
+    LANE,
     MORE,
     SUMMARY,
+    TOKENS,
     argument,
     done,
     names_of,
@@ -29,15 +29,14 @@ from tests.worker.unit.test_loop import (
     rest_of,
     take,
 )
+from tests.support.workers import broken, check_told_once
+from tests.worker.parts import ON_SINGLE, entries_of, granted, slice_of, unit_of_its_own, work_off
 
 if TYPE_CHECKING:
     import redis
 
     from fairlane.queue import Queue
     from tests.support.workers import Workers
-
-LANE = b"{req}:5"
-TOKENS = (b"5", b"1.4", 0)
 
 
 def asked(unit: Unit, **changed: Any) -> tuple[Any, Any]:
@@ -213,18 +212,25 @@ def test_a_durable_request_has_each_slice_confirmed():
     assert isinstance(way.send(done(1)), Confirm)
 
 
-def test_a_token_that_was_not_used_goes_out_with_the_next_pop():
-    """Somebody else's turn had come."""
+@pytest.mark.parametrize(
+    ("reply", "follows"),
+    [
+        pytest.param([[b"ok", 3, MORE]], ["insert_tokens", "pop"], id="a request had its turn"),
+        pytest.param([[b"ended", SUMMARY]], ["retire", "pop"], id="the request has ended"),
+        pytest.param([[b"ok", 3, []], [b"empty", MORE]], ["insert_tokens", "pop"], id="empty"),
+        pytest.param([[b"ok", 3, []], [b"busy", MORE]], ["insert_tokens", "pop"], id="busy"),
+        pytest.param([[b"ok", 3, []], [b"paused", MORE]], ["insert_tokens", "pop"], id="paused"),
+        pytest.param([[b"already", []], granted(b"y")], ["handle"], id="the call was repeated"),
+        pytest.param([[b"lost"]], ["pop"], id="lost"),
+        pytest.param([[b"gone"]], ["pop"], id="gone"),
+    ],
+)
+def test_what_a_reply_returns_is_dispatched_with_the_next_pop(reply: Any, follows: list[str]):
+    """No token is lost, and no lease is held unless one was granted."""
     unit = unit_of_its_own()
     loop, _ = asked(unit)
-    assert names_of(loop.send([[b"ok", 3, MORE]])) == ["insert_tokens", "pop"]
-    assert unit.record.held() is None
-
-
-def test_the_slice_that_ends_its_request_logs_the_ending():
-    """Though more had waited when it was taken."""
-    loop, _ = asked(unit_of_its_own())
-    assert names_of(loop.send([[b"ended", SUMMARY]])) == ["retire", "pop"]
+    assert names_of(loop.send(reply)) == follows
+    assert (unit.record.held() is not None) is (follows == ["handle"])
 
 
 def test_tokens_for_others_go_out_before_the_handler_runs():
@@ -236,33 +242,8 @@ def test_tokens_for_others_go_out_before_the_handler_runs():
     assert names_of(loop.send([1])) == ["handle"]
 
 
-@pytest.mark.parametrize("word", [b"empty", b"busy", b"paused"])
-def test_a_refusals_tokens_go_out_with_the_next_pop(word: bytes):
-    """It does not go on, and no token is lost."""
-    loop, _ = asked(unit_of_its_own())
-    step = loop.send([[b"ok", 3, []], [word, MORE]])
-    assert names_of(step) == ["insert_tokens", "pop"]
-
-
-def test_a_repeated_calls_answer_counts_like_the_first():
-    """The first one's reply was lost."""
-    loop, _ = asked(unit_of_its_own())
-    assert names_of(loop.send([[b"already", []], granted(b"y")])) == ["handle"]
-
-
-@pytest.mark.parametrize("word", [b"lost", b"gone"])
-def test_a_lost_lease_goes_nowhere(word: bytes):
-    """Its result is discarded, and the unit pops."""
-    unit = unit_of_its_own()
-    loop, _ = asked(unit)
-    assert names_of(loop.send([[word]])) == ["pop"]
-    assert unit.record.held() is None
-
-
-def test_a_slice_that_comes_too_late_is_given_back(monkeypatch: pytest.MonkeyPatch):
+def test_a_slice_that_comes_too_late_is_given_back(now: list[float]):
     """Redis was away for nine tenths of the lease: nothing of it is begun."""
-    now = [100.0]
-    monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: now[0])
     loop, _ = asked(unit_of_its_own())
     now[0] += 27.5
     step = loop.send([[b"ok", 3, []], granted(b"y", fence=9)])

@@ -16,21 +16,25 @@ from fairlane.worker.metrics import Metrics
 from fairlane.worker.unit import dispatch
 from fairlane.worker.unit.dispatch import FollowUps
 from fairlane.worker.unit.leases import acquire
-from fairlane.worker.unit.loop import serve
 from fairlane.worker.unit.sizing import Sizer
 from fairlane.worker.unit.unit import Unit
-from tests.worker.parts import granted, unit_of_its_own, unnoted
-from tests.worker.unit.test_lease_batch import echo, handle, held, popped, unit_of
-from tests.worker.unit.test_loop import (
+from tests.support.worker_units import (
     POPPED,
     TOKENS,
     argument,
     begin,
     done,
+    echo,
+    handle,
+    held,
     names_of,
+    popped,
+    quick_unit,
     rest_of,
+    show,
     take,
 )
+from tests.worker.parts import granted, unit_of_its_own, unnoted
 
 SHARDS = (3, 4)
 
@@ -73,8 +77,7 @@ def test_a_token_whose_node_is_away_is_put_off(away_s: float, delay_ms: int):
 def test_a_token_of_a_shard_is_put_off_in_its_shard():
     """The auditor looks for it there."""
     unit = spread_unit()
-    loop: Any = unnoted(serve(unit))
-    next(loop)
+    loop, _ = begin(unit)
     lane = keys.lane("req", 405)
     loop.send([Popped(lane, [b"r1#0.3"])])
     step = loop.throw(away())
@@ -85,10 +88,8 @@ def test_a_token_of_a_shard_is_put_off_in_its_shard():
 
 def test_of_several_tokens_those_of_the_node_are_put_off():
     """The leases of the others are worked on."""
-    unit = unit_of()
-    loop: Any = unnoted(serve(unit))
-    next(loop)
-    shown = loop.send([popped(3)])
+    unit = quick_unit()
+    loop, shown = show(unit, 3)
     assert shown.away_s == settings.AWAY_S
     step = loop.send([granted(b"x"), away(3.0), granted(b"y")])
     assert names_of(step) == ["insert_tokens"]
@@ -99,10 +100,8 @@ def test_of_several_tokens_those_of_the_node_are_put_off():
 
 def test_several_tokens_of_one_node_are_all_put_off():
     """A batch raises when nothing of it was answered."""
-    unit = unit_of()
-    loop: Any = unnoted(serve(unit))
-    next(loop)
-    loop.send([popped(2)])
+    unit = quick_unit()
+    loop, _ = show(unit, 2)
     step = loop.throw(away())
     assert names_of(step) == ["insert_tokens", "pop"]
     assert delayed(step.steps[0]) == [5, 0, 2, b"r0#0.3", 1_000, b"r1#0.3", 1_000]
@@ -125,23 +124,17 @@ def test_an_acquire_that_may_be_performed_later_is_left_to_the_supervisor(*, was
 
 def test_of_several_acquires_each_is_left():
     """Every one has a record of its own."""
-    unit, error = unit_of(), away()
+    unit, error = quick_unit(), away()
     error.was_sent = True
-    loop: Any = unnoted(serve(unit))
-    next(loop)
-    shown = loop.send([popped(3)])
+    loop, shown = show(unit, 3)
     ops = [argument(call, "op") for call in shown.steps]
     loop.send([error, granted(b"x"), error])
     left = {found for one in (unit.record, *unit.spare) if (found := one.abandoned_acquire())}
     assert left == {(b"r0#0.3", ops[0]), (b"r2#0.3", ops[2])}
 
 
-def test_it_is_logged_now_and_then(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
+def test_it_is_logged_now_and_then(now: list[float], caplog: pytest.LogCaptureFixture):
     """A node that is away may hold thousands of requests."""
-    now = [100.0]
-    monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: now[0])
     unit = unit_of_its_own()
     for at in (100.0, 105.0, 111.0):
         now[0] = at
@@ -166,11 +159,9 @@ def test_a_lease_that_cannot_be_settled_is_left_to_expire():
     ("used_s", "away_s"), [(0.0, 30.0), (12.0, 18.0), (29.5, settings.AWAY_S), (90.0, 2.0)]
 )
 def test_a_settlement_is_repeated_for_as_long_as_its_lease_is_held(
-    used_s: float, away_s: float, monkeypatch: pytest.MonkeyPatch
+    used_s: float, away_s: float, now: list[float]
 ):
     """The lease is 30 s; a failover takes less, and what comes later is refused anyway."""
-    now = [100.0]
-    monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: now[0])
     loop, _ = take(unit_of_its_own(), granted(b"x"))
     now[0] += used_s
     call: Any = loop.send(done(1))
@@ -180,10 +171,8 @@ def test_a_settlement_is_repeated_for_as_long_as_its_lease_is_held(
 
 def test_leases_of_a_bunch_that_cannot_be_settled_are_left_to_expire():
     """Those of the other nodes are settled."""
-    unit = unit_of()
-    loop: Any = unnoted(serve(unit))
-    next(loop)
-    loop.send([popped(2)])
+    unit = quick_unit()
+    loop, _ = show(unit, 2)
     step = loop.send([granted(b"x"), granted(b"y")])
     step = loop.send(handle(step, echo, unit.record))
     assert names_of(step) == ["complete"] * 2
@@ -194,10 +183,8 @@ def test_leases_of_a_bunch_that_cannot_be_settled_are_left_to_expire():
 
 def test_a_lease_settled_apart_is_left_to_expire_too():
     """A slice that goes on is settled in parts, after the others."""
-    unit = unit_of()
-    loop: Any = unnoted(serve(unit))
-    next(loop)
-    loop.send([popped(2)])
+    unit = quick_unit()
+    loop, _ = show(unit, 2)
     step = loop.send([granted(b"x", b"x2"), granted(b"y")])
     replied = handle(step, echo, unit.record)
     first = replied.leases[0]
@@ -216,7 +203,7 @@ def test_tokens_of_the_parts_that_were_settled_are_dispatched():
     loop, _ = take(unit, granted(b"x", b"y"))
     outcome = done(2)
     outcome.results[1] = outcome.results[3] = bytes(settings.FLUSH_BYTES + 1)
-    assert argument(loop.send(outcome), "keep") == b"1"  # type: ignore[arg-type]
+    assert argument(loop.send(outcome), "keep") == b"1"
     assert names_of(loop.send([b"ok", 1, [*TOKENS]])) == ["complete"]
     step: Any = loop.throw(away())
     assert names_of(step) == ["insert_tokens"]
@@ -229,8 +216,7 @@ def test_tokens_of_the_parts_that_were_settled_are_dispatched():
 
 def test_a_shard_that_is_away_does_not_keep_the_others_waiting():
     """The next pop asks another one, without a pause until all were asked in vain."""
-    loop: Any = unnoted(serve(spread_unit()))
-    step = next(loop)
+    loop, step = begin(spread_unit())
     assert (step.lenient, step.away_s) == (True, settings.SHARD_AWAY_S)
     pauses, asked = [], []
     for _ in range(4):
@@ -245,8 +231,7 @@ def test_a_shard_that_is_away_does_not_keep_the_others_waiting():
 
 def test_what_a_shard_did_not_take_goes_with_a_later_batch():
     """What the others took does not go again."""
-    loop: Any = unnoted(serve(spread_unit()))
-    step = next(loop)
+    loop, step = begin(spread_unit())
     lane = keys.lane("req", 305)
     loop.send([Popped(lane, [b"r1#0.3"])])
     tokens = [b"305", b"1.4", 0, b"405", b"2.5", 0]
@@ -263,8 +248,7 @@ def test_what_a_shard_did_not_take_goes_with_a_later_batch():
 
 def test_a_dispatch_that_is_refused_beside_a_pop_is_logged(caplog: pytest.LogCaptureFixture):
     """The tokens that were popped are worked on."""
-    loop: Any = unnoted(serve(spread_unit()))
-    next(loop)
+    loop, _ = begin(spread_unit())
     lane = keys.lane("req", 305)
     loop.send([Popped(lane, [b"r1#0.3"])])
     step = loop.send([b"busy", [b"305", b"1.4", 0]])
@@ -276,7 +260,7 @@ def test_a_dispatch_that_is_refused_beside_a_pop_is_logged(caplog: pytest.LogCap
 
 def test_a_dispatch_that_is_refused_beside_acquires_is_logged(caplog: pytest.LogCaptureFixture):
     """It was to go first; the leases are worked on."""
-    unit = unit_of()
+    unit = quick_unit()
     returned = FollowUps("req", popped(1).lane)
     returned.more.append(Command(b"RPUSH", b"l", b"t"))
     fetching: Any = unnoted(acquire(unit, [b"r1#0.3"], returned, 1.0, shared=True))

@@ -6,97 +6,53 @@ from typing import Any
 
 import pytest
 
-from fairlane.common import clock
 from fairlane.errors import FairlaneError, RedisUnfit, RedisUnreachable
 from fairlane.protocol import keys
 from fairlane.protocol.steps import (
     Batch,
-    Call,
     Confirm,
     Confirmed,
-    Handle,
-    Handled,
     Popped,
     SingleServer,
 )
-from fairlane.worker.handler.handlers import shape_of
-from fairlane.worker.handler.runner import Runner
-from fairlane.worker.lease_board import LeaseBoard, LeaseRecord
-from fairlane.worker.metrics import Metrics
-from fairlane.worker.unit.loop import serve
-from fairlane.worker.unit.sizing import Sizer
-from fairlane.worker.unit.unit import Unit
-from tests.worker.parts import granted, unnoted
-from tests.worker.unit.test_loop import MORE, SUMMARY, argument, names_of, not_begun, rest_of
-
-LANE = b"{req}:5"
-
-
-def unit_of(spare: int = 7, *, each_s: float = 0.001, **changed: Any) -> Unit:
-    """A unit that knows its handler: so many seconds a token."""
-    board = LeaseBoard(1, spare)
-    sizer = Sizer(20, 128)
-    sizer.observe_tokens(32, 32 * each_s)
-    own, *others = board.records
-    given: dict[str, Any] = {"spare": tuple(others)} | changed
-    return Unit("req", "w:1", "7", own, sizer, Metrics("req"), **given)
-
-
-def popped(count: int) -> Popped:
-    """So many tokens of as many requests."""
-    return Popped(LANE, [b"r%d#0.3" % i for i in range(count)])
-
-
-def take(unit: Unit, count: int, *replies: Any) -> tuple[Any, Any]:
-    """A unit that popped so many tokens, showed them and was answered; at the step after that."""
-    loop: Any = unnoted(serve(unit))
-    next(loop)
-    asked = loop.send([popped(count)])
-    assert names_of(asked) == ["acquire"] * count
-    return loop, loop.send([*replies])
-
-
-def handle(step: Any, handler: Any, own: LeaseRecord) -> Handled:
-    """What a driver answers to the step: the handler has run over the bunch."""
-    assert isinstance(step, Handle)
-    return Handled(Runner(shape_of(handler), own).run(step.leases))
-
-
-def echo(body: bytes) -> bytes:
-    """The body."""
-    return body
-
-
-def held(unit: Unit) -> list[str]:
-    """The requests of which leases are on the board."""
-    records = (unit.record, *unit.spare)
-    return sorted(one.request_id for record in records if (one := record.held()))
-
+from tests.support.worker_units import (
+    LANE,
+    MORE,
+    SUMMARY,
+    argument,
+    begin,
+    echo,
+    handle,
+    held,
+    names_of,
+    not_begun,
+    quick_unit,
+    rest_of,
+    show,
+    take,
+)
+from tests.worker.parts import granted
 
 # ------------------------------------------------------------------ popping
 
 
 def test_a_quick_unit_pops_as_many_as_it_has_records_for():
     """In one round trip."""
-    loop: Any = unnoted(serve(unit_of(spare=3)))
-    (pop,) = next(loop).steps
+    _, step = begin(quick_unit(spare=3))
+    (pop,) = step.steps
     assert (pop.most, pop.keys[0]) == (4, keys.wake("req", "w:1"))
 
 
 def test_one_token_is_used_by_itself():
     """Its lease is not shared, so that a death in it is charged."""
-    loop: Any = unnoted(serve(unit_of()))
-    next(loop)
-    call = loop.send([popped(1)])
-    assert isinstance(call, Call)
+    _, call = show(quick_unit(), 1)
     assert argument(call, "shared") == b""
 
 
 def test_the_words_that_wake_others_are_put_back():
     """One was pushed for each unit, and they came to one."""
-    unit = unit_of()
-    loop: Any = unnoted(serve(unit))
-    next(loop)
+    unit = quick_unit()
+    loop, _ = begin(unit)
     bell = keys.wake("req", "w:1")
     step = loop.send([Popped(bell, [b"wake"] * 3)])
     assert names_of(step) == ["push", "pop"]
@@ -109,10 +65,8 @@ def test_the_words_that_wake_others_are_put_back():
 
 def test_tokens_are_shown_in_one_round_trip_and_each_is_on_the_board_meanwhile():
     """With an op of its own: should the process die now, the supervisor asks again."""
-    unit = unit_of()
-    loop: Any = unnoted(serve(unit))
-    next(loop)
-    step = loop.send([popped(3)])
+    unit = quick_unit()
+    _, step = show(unit, 3)
     calls: Any = step.steps
     wanted = [
         record.pending_acquire()
@@ -127,9 +81,9 @@ def test_tokens_are_shown_in_one_round_trip_and_each_is_on_the_board_meanwhile()
 
 def test_what_is_refused_does_not_hold_up_the_others():
     """Tokens of all replies go out in one call, endings in another, before the handler runs."""
-    unit = unit_of()
+    unit = quick_unit()
     loop, step = take(
-        unit, 5, granted(b"x"), [b"stale"], [b"busy", MORE], [b"ended", SUMMARY],
+        unit, granted(b"x"), [b"stale"], [b"busy", MORE], [b"ended", SUMMARY],
         granted(b"y", tokens=(b"5", b"1.4", 0)),
     )  # fmt: skip
     assert names_of(step) == ["insert_tokens", "retire"]
@@ -140,8 +94,8 @@ def test_what_is_refused_does_not_hold_up_the_others():
 
 def test_a_request_that_is_broken_does_not_hold_up_the_others(caplog: pytest.LogCaptureFixture):
     """Its error is said, and nobody else's work waits for it."""
-    unit = unit_of()
-    loop, step = take(unit, 3, RedisUnfit("WRONGTYPE"), granted(b"x"), granted(b"y"))
+    unit = quick_unit()
+    loop, step = take(unit, RedisUnfit("WRONGTYPE"), granted(b"x"), granted(b"y"))
     assert held(unit) == ["r1", "r2"]
     settle = loop.send(handle(step, echo, unit.record))
     assert names_of(loop.send([RedisUnfit("WRONGTYPE"), [b"ok", 0, []]])) == ["pop"]
@@ -155,12 +109,10 @@ def test_a_request_that_is_broken_does_not_hold_up_the_others(caplog: pytest.Log
 
 def test_known_requests_share_the_time_of_a_bunch():
     """Ten of 0.5 ms each would be 5 ms; two tokens of it get as many as 10 ms allow."""
-    unit = unit_of()
+    unit = quick_unit()
     for name, each_s in (("r0", 0.0005), ("r1", 0.0005)):
         unit.sizer.observe_slice(name, 500, 500 * each_s)
-    loop: Any = unnoted(serve(unit))
-    next(loop)
-    step = loop.send([popped(3)])
+    _, step = show(unit, 3)
     counts = [argument(call, "count") for call in step.steps]
     assert counts == [20, 20, 1]
 
@@ -171,7 +123,7 @@ def test_tokens_are_as_long_as_what_waits_behind_them(
     count: int, waiting: int, monkeypatch: pytest.MonkeyPatch
 ):
     """30 us each: one that is used up is short, one with many behind it may fill the slice."""
-    unit = unit_of()
+    unit = quick_unit()
     now = [0]
     monkeypatch.setattr("fairlane.worker.handler.runner.perf_counter_ns", lambda: now[0])
 
@@ -179,9 +131,7 @@ def test_tokens_are_as_long_as_what_waits_behind_them(
         now[0] += 30_000
         return body
 
-    loop: Any = unnoted(serve(unit))
-    next(loop)
-    loop.send([popped(count)])
+    loop, _ = show(unit, count)
     answer = [granted(b"x", waiting=waiting) for _ in range(count)]
     step = loop.send(answer if count > 1 else answer[0])
     if count > 1:
@@ -200,13 +150,13 @@ def test_tokens_are_as_long_as_what_waits_behind_them(
 
 def test_leases_are_handled_in_turn_and_settled_in_one_round_trip():
     """In the order of their tokens; what comes back goes out with the next pop."""
-    unit, order = unit_of(), []
+    unit, order = quick_unit(), []
 
     def note(body: bytes) -> bytes:
         order.append(body)
         return body.upper()
 
-    loop, step = take(unit, 3, *(granted(body) for body in (b"a", b"b", b"c")))
+    loop, step = take(unit, *(granted(body) for body in (b"a", b"b", b"c")))
     settle = loop.send(handle(step, note, unit.record))
     assert order == [b"a", b"b", b"c"]
     assert names_of(settle) == ["complete"] * 3
@@ -222,7 +172,7 @@ def test_leases_are_handled_in_turn_and_settled_in_one_round_trip():
 
 def test_one_lease_at_a_time_has_its_turn():
     """Who died in it is charged, the others only waited."""
-    unit = unit_of()
+    unit = quick_unit()
     records = (unit.record, *unit.spare)
     seen = []
 
@@ -232,14 +182,14 @@ def test_one_lease_at_a_time_has_its_turn():
         )
         seen.append([turn for _, turn in on_board])
 
-    _, step = take(unit, 3, *(granted(b"x") for _ in range(3)))
+    _, step = take(unit, *(granted(b"x") for _ in range(3)))
     handle(step, note, unit.record)
     assert seen == [[0, 1, 1], [2, 0, 1], [2, 2, 0]]
 
 
 def test_a_handler_that_turns_slow_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch):
     """What is not begun goes back uncharged, in the round trip that settles what is done."""
-    unit = unit_of()
+    unit = quick_unit()
     now = [0]
     monkeypatch.setattr("fairlane.worker.handler.runner.perf_counter_ns", lambda: now[0])
 
@@ -247,7 +197,7 @@ def test_a_handler_that_turns_slow_keeps_nobody_waiting(monkeypatch: pytest.Monk
         now[0] += 100_000_000
         return body
 
-    loop, step = take(unit, 4, *(granted(b"x") for _ in range(4)))
+    loop, step = take(unit, *(granted(b"x") for _ in range(4)))
     settle = loop.send(handle(step, slow, unit.record))
     assert names_of(settle) == ["complete"] * 4
     assert [argument(call, "done") for call in settle.steps] == [1, 0, 0, 0]
@@ -260,7 +210,7 @@ def test_results_do_not_wait_for_the_end_of_a_bunch_that_takes_longer(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """After a slice's time they are settled, and the rest goes on if it fits another one."""
-    unit = unit_of()
+    unit = quick_unit()
     now = [0]
     monkeypatch.setattr("fairlane.worker.handler.runner.perf_counter_ns", lambda: now[0])
 
@@ -268,7 +218,7 @@ def test_results_do_not_wait_for_the_end_of_a_bunch_that_takes_longer(
         now[0] += 11_000_000
         return body
 
-    loop, step = take(unit, 3, *(granted(b"x") for _ in range(3)))
+    loop, step = take(unit, *(granted(b"x") for _ in range(3)))
     settle = loop.send(handle(step, medium, unit.record))
     assert [argument(call, "done") for call in settle.steps] == [1, 1]
     assert names_of(loop.send([[b"ok", 0, MORE]] * 2)) == ["insert_tokens"]
@@ -278,13 +228,13 @@ def test_results_do_not_wait_for_the_end_of_a_bunch_that_takes_longer(
 
 def test_a_drain_gives_back_what_is_not_begun():
     """Uncharged; what is in the handler is finished."""
-    unit = unit_of()
+    unit = quick_unit()
 
     def drain(body: bytes) -> bytes:
         unit.record._worker.is_draining = True
         return body
 
-    loop, step = take(unit, 3, *(granted(b"x") for _ in range(3)))
+    loop, step = take(unit, *(granted(b"x") for _ in range(3)))
     settle = loop.send(handle(step, drain, unit.record))
     assert [argument(call, "done") for call in settle.steps] == [1, 0, 0]
     assert names_of(loop.send([[b"ok", 0, MORE]] * 3)) == ["insert_tokens", "add_stats"]
@@ -292,13 +242,9 @@ def test_a_drain_gives_back_what_is_not_begun():
         loop.send([3, 1])
 
 
-def test_a_grant_that_comes_too_late_is_given_back(monkeypatch: pytest.MonkeyPatch):
+def test_a_grant_that_comes_too_late_is_given_back(now: list[float]):
     """No handler could be sure to be alone."""
-    now = [100.0]
-    monkeypatch.setattr(clock, "mono_s", lambda: now[0])
-    loop: Any = unnoted(serve(unit_of()))
-    next(loop)
-    loop.send([popped(2)])
+    loop, _ = show(quick_unit(), 2)
     now[0] += 28.0
     step = loop.send([granted(b"x"), granted(b"y")])
     step = loop.send(not_begun(step))
@@ -308,10 +254,10 @@ def test_a_grant_that_comes_too_late_is_given_back(monkeypatch: pytest.MonkeyPat
 
 def test_a_lease_that_the_supervisor_took_back_is_not_begun():
     """It waited for too long, or was lost: the others go on."""
-    unit = unit_of()
+    unit = quick_unit()
     seen: list[bytes] = []
     records = (unit.record, *unit.spare)
-    _, step = take(unit, 3, *(granted(b"%d" % i) for i in range(3)))
+    _, step = take(unit, *(granted(b"%d" % i) for i in range(3)))
     (stopped,) = [r for r in records if (one := r.held()) and one.request_id == "r1"]
     one = stopped.held()
     assert one is not None
@@ -325,8 +271,8 @@ def test_a_lease_that_the_supervisor_took_back_is_not_begun():
 
 def test_a_retry_is_worked_on_by_itself_after_the_bunch():
     """It is shown again, unshared; of several retries the others go back to their lane."""
-    unit = unit_of()
-    loop, step = take(unit, 3, [b"alone"], granted(b"x"), [b"alone"])
+    unit = quick_unit()
+    loop, step = take(unit, [b"alone"], granted(b"x"), [b"alone"])
     loop.send(handle(step, echo, unit.record))
     step = loop.send([b"ok", 1, MORE])
     assert names_of(step) == ["push", "insert_tokens"]
@@ -341,8 +287,8 @@ def test_a_retry_is_worked_on_by_itself_after_the_bunch():
 
 def test_after_retries_tokens_are_taken_one_by_one_for_a_while():
     """Or a crowd of retries would be shown in vain again and again."""
-    unit = unit_of()
-    loop, step = take(unit, 2, [b"alone"], [b"alone"])
+    unit = quick_unit()
+    loop, step = take(unit, [b"alone"], [b"alone"])
     assert names_of(step) == ["push"]
     loop.send([1])
     pops = [loop.send([b"stale"]), *(loop.send([None]) for _ in range(2))]
@@ -351,8 +297,8 @@ def test_after_retries_tokens_are_taken_one_by_one_for_a_while():
 
 def test_a_slice_without_entries_is_settled_like_any_other():
     """Somebody deleted what it should have held: no reason for the process to end."""
-    unit = unit_of()
-    loop, step = take(unit, 2, granted(), granted(b"x"))
+    unit = quick_unit()
+    loop, step = take(unit, granted(), granted(b"x"))
     settle = loop.send(handle(step, echo, unit.record))
     assert names_of(settle) == ["complete"] * 2
     assert names_of(loop.send([[b"ok", 0, []]] * 2))[-1] == "pop"
@@ -361,10 +307,10 @@ def test_a_slice_without_entries_is_settled_like_any_other():
 
 def test_a_durable_lease_is_confirmed_by_itself():
     """The others are settled together, and do not wait for replicas."""
-    unit = unit_of()
+    unit = quick_unit()
     durable = granted(b"x")
     durable[3] = [*durable[3][:-2], 2, 0]
-    loop, step = take(unit, 3, granted(b"a"), durable, granted(b"b"))
+    loop, step = take(unit, granted(b"a"), durable, granted(b"b"))
     settle = loop.send(handle(step, echo, unit.record))
     assert names_of(settle) == ["complete"] * 2
     step = loop.send([[b"ok", 0, []]] * 2)
@@ -384,7 +330,7 @@ def test_a_slice_that_overstays_goes_on_in_parts_and_no_lease_waits_for_it(
 
     If one of them cannot be given back, that costs no result of the slice.
     """
-    unit = unit_of()
+    unit = quick_unit()
     now = [0]
     for module in ("runner", "outcome"):
         monkeypatch.setattr(
@@ -395,7 +341,7 @@ def test_a_slice_that_overstays_goes_on_in_parts_and_no_lease_waits_for_it(
         now[0] += 300_000_000
         return body
 
-    loop, step = take(unit, 2, granted(b"1", b"2"), granted(b"x"))
+    loop, step = take(unit, granted(b"1", b"2"), granted(b"x"))
     (back,) = loop.send(handle(step, slow, unit.record)).steps
     assert (argument(back, "done"), argument(back, "keep")) == (0, b"u")
     part = loop.send([given_back])
@@ -415,10 +361,8 @@ def test_a_slice_that_overstays_goes_on_in_parts_and_no_lease_waits_for_it(
 @pytest.mark.parametrize("at", ["shown", "dispatched", "settled"])
 def test_when_redis_is_away_no_lease_stays_on_the_board(at: str):
     """They expire, and whoever leads takes them back; and all records can be used again."""
-    unit = unit_of()
-    loop: Any = unnoted(serve(unit))
-    next(loop)
-    step: Any = loop.send([popped(3)])
+    unit = quick_unit()
+    loop, step = show(unit, 3)
     if at != "shown":
         step = loop.send([granted(b"x", tokens=(b"5", b"1.4", 0)), granted(b"y"), [b"stale"]])
     if at == "settled":
@@ -433,8 +377,8 @@ def test_when_redis_is_away_no_lease_stays_on_the_board(at: str):
 
 def test_what_the_runner_raises_leaves_the_leases_on_the_board():
     """The process ends, and the supervisor takes them back."""
-    unit = unit_of()
-    loop, _ = take(unit, 2, granted(b"x"), granted(b"y"))
+    unit = quick_unit()
+    loop, _ = take(unit, granted(b"x"), granted(b"y"))
     with pytest.raises(RuntimeError, match="broken runner"):
         loop.throw(RuntimeError("broken runner"))
     assert len(held(unit)) == 2

@@ -2,104 +2,37 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from fairlane import settings
-from fairlane.common import clock
 from fairlane.errors import RedisUnreachable
 from fairlane.model import Verdict
 from fairlane.protocol import keys
 from fairlane.protocol.steps import (
-    Batch,
     Call,
-    Command,
-    Handle,
-    Handled,
-    Operation,
-    Pop,
     Popped,
-    SingleServer,
 )
-from fairlane.worker.handler.handlers import shape_of
 from fairlane.worker.handler.outcome import Outcome
-from fairlane.worker.handler.runner import Runner
 from fairlane.worker.lease_board import LeaseRecord
 from fairlane.worker.lease_memory import COUNTS
 from fairlane.worker.unit.loop import serve
+from tests.support.worker_units import (
+    MORE,
+    POPPED,
+    SUMMARY,
+    TOKENS,
+    argument,
+    begin,
+    done,
+    drain,
+    names_of,
+    not_begun,
+    rest_of,
+    take,
+)
 from tests.worker.parts import entries_of, granted, slice_of, unit_of_its_own, unnoted, work_off
-
-if TYPE_CHECKING:
-    from fairlane.worker.unit.unit import Unit
-
-POPPED = Popped(b"{req}:5", [b"r1#0.3"])
-SUMMARY = [b"done", 1, 3, 3, 0, 0, 9, 5, b"", 3_600_000]
-TOKENS = (b"5", b"1.4", 0)
-MORE = [b"5", b"2.9", 250]
-
-
-def names_of(step: Any) -> list[str]:
-    """What a step is made of: script names, commands, "handle"."""
-    match step:
-        case Batch():
-            return [name for part in step.steps for name in names_of(part)]
-        case SingleServer():
-            return names_of(step.call)
-        case Call():
-            return [step.script.name]
-        case Pop():
-            return ["pop"]
-        case Command():
-            return [bytes(step.args[0]).decode()]  # type: ignore[arg-type]
-        case Handle():
-            return ["handle"]
-    raise AssertionError(step)
-
-
-def argument(call: Call, name: str) -> Any:
-    """One named argument of a script call."""
-    found = call.args[call.script.params.index(name)]
-    return int(found) if name in {"count", "done"} else found
-
-
-def rest_of(call: Call) -> list[Any]:
-    """The arguments after the named ones."""
-    return list(call.args[len(call.script.params) :])
-
-
-def begin(unit: Unit) -> tuple[Operation[None], Any]:
-    """A unit that has popped nothing yet, at its first step."""
-    loop = unnoted(serve(unit))
-    return loop, next(loop)
-
-
-def take(unit: Unit, reply: list[Any]) -> tuple[Operation[None], Any]:
-    """A unit that popped a token, showed it and was answered; at the step after that."""
-    loop, _ = begin(unit)
-    asked = loop.send([POPPED])
-    assert names_of(asked) == ["acquire"]
-    return loop, loop.send(reply)
-
-
-def done(count: int, position: int | None = None, **changed: Any) -> Outcome:
-    """An outcome of `count` results."""
-    ids = [entry_id for entry_id, _ in entries_of(*[b"x"] * count)]
-    results: list[Any] = [b"head", b"body"] * count
-    return Outcome(count if position is None else position, 0.001, ids, results, **changed)
-
-
-def not_begun(step: Any) -> Handled:
-    """What a runner replies whose handler was called for none of the leases."""
-    assert isinstance(step, Handle)
-
-    def never(_: bytes) -> None:
-        raise AssertionError("the handler is called")
-
-    leases = Runner(shape_of(never), step.leases.waiting[0].record).run(step.leases)
-    assert [lease.outcome for lease in leases] == [None] * len(leases)
-    return Handled(leases)
-
 
 # ------------------------------------------------------------------ popping
 
@@ -198,10 +131,8 @@ def test_a_grant_without_tokens_goes_straight_to_the_handler():
     assert (lease.position, lease.slice.entries) == (0, entries_of(b"x"))
 
 
-def test_the_lease_is_on_the_board_while_it_is_held(monkeypatch: pytest.MonkeyPatch):
+def test_the_lease_is_on_the_board_while_it_is_held(now: list[float]):
     """From before the tokens go out until it is settled, with the send time of the acquire."""
-    now = [100.0]
-    monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: now[0])
     unit = unit_of_its_own()
     loop, _ = begin(unit)
     call = loop.send([POPPED])
@@ -210,7 +141,6 @@ def test_the_lease_is_on_the_board_while_it_is_held(monkeypatch: pytest.MonkeyPa
     held = unit.record.held()
     assert held is not None
     assert (held.request_id, held.k, held.fence) == ("r1", "0", 12)
-    assert isinstance(call, Call)
     assert held.op == argument(call, "op").decode()
     assert (held.taken, held.deadline) == (100.0, 130.0)
     loop.send([1])
@@ -226,35 +156,28 @@ def test_results_and_verdicts_are_settled_in_one_call():
     verdict = Verdict(b"1-9", "retry", 40, b"9:x:1:0:0", "why")
     loop, _ = take(unit_of_its_own(), granted(b"x", b"y", b"z", fence=12))
     call = loop.send(done(2, 3, verdicts=[verdict]))
-    assert isinstance(call, Call)
     named = {name: argument(call, name) for name in ("k", "fence", "keep", "done")}
     assert named == {"k": "0", "fence": b"12", "keep": b"u", "done": 2}
     ids = [entry_id for entry_id, _ in entries_of(b"x", b"y")]
     assert rest_of(call) == [*ids, *[b"head", b"body"] * 2, *verdict[:2], "40", *verdict[3:]]
 
 
-@pytest.mark.parametrize("reply", [[b"ok", 5, MORE], [b"already", MORE]])
-def test_what_a_settled_slice_returns_goes_out_with_the_next_pop(reply: list[Any]):
-    """One round trip for both; a repeated call's answer counts like the first."""
-    loop, _ = take(unit_of_its_own(), granted(b"x"))
-    loop.send(done(1))
-    assert names_of(loop.send(reply)) == ["insert_tokens", "pop"]
-
-
-def test_the_slice_that_ends_a_request_logs_the_ending():
-    """With the next pop."""
-    loop, _ = take(unit_of_its_own(), granted(b"x"))
-    loop.send(done(1))
-    assert names_of(loop.send([b"ended", SUMMARY])) == ["retire", "pop"]
-
-
-@pytest.mark.parametrize("word", [b"lost", b"gone"])
-def test_a_lost_leases_result_is_discarded(word: bytes):
-    """It is somebody else's now: nothing is dispatched, and the loop goes on."""
+@pytest.mark.parametrize(
+    ("reply", "follows"),
+    [
+        pytest.param([b"ok", 5, MORE], ["insert_tokens", "pop"], id="settled"),
+        pytest.param([b"already", MORE], ["insert_tokens", "pop"], id="the call was repeated"),
+        pytest.param([b"ended", SUMMARY], ["retire", "pop"], id="the request has ended"),
+        pytest.param([b"lost"], ["pop"], id="lost"),
+        pytest.param([b"gone"], ["pop"], id="gone"),
+    ],
+)
+def test_what_a_settled_slice_returns_goes_out_with_the_next_pop(reply: Any, follows: list[str]):
+    """In one round trip; the result of a lease that another unit holds is discarded."""
     unit = unit_of_its_own()
-    loop, _ = take(unit, granted(b"x", b"y"))
+    loop, _ = take(unit, granted(b"x"))
     loop.send(done(1))
-    assert names_of(loop.send([word])) == ["pop"]
+    assert names_of(loop.send(reply)) == follows
     assert unit.record.held() is None
 
 
@@ -303,7 +226,6 @@ def test_the_next_slice_is_as_long_as_this_one_taught():
     loop.send(done(1))
     loop.send([b"ok", 5, MORE])
     call = loop.send([1, Popped(b"{req}:5", [b"r1#2.9"])])
-    assert isinstance(call, Call)
     assert argument(call, "count") == 16
 
 
@@ -328,7 +250,6 @@ def test_an_acquire_is_on_the_board_while_it_is_on_its_way(reply: list[Any]):
     loop, _ = begin(unit)
     before = unit.record.pending_acquire()
     call = loop.send([POPPED])
-    assert isinstance(call, Call)
     assert (before, unit.record.pending_acquire()) == (None, (b"r1#0.3", argument(call, "op")))
     loop.send(reply)
     assert unit.record.pending_acquire() is None
@@ -368,13 +289,13 @@ def test_a_slice_that_takes_long_is_settled_in_parts():
     first = next(work).leases.waiting[0]  # type: ignore[union-attr]
     position = first.position
     part = work.send(done(1))
-    assert (names_of(part), argument(part, "keep")) == (["complete"], b"1")  # type: ignore[arg-type]
+    assert (names_of(part), argument(part, "keep")) == (["complete"], b"1")
     assert names_of(work.send([b"ok", 2, MORE])) == ["insert_tokens"]
     (again,) = work.send([1]).leases.waiting  # type: ignore[union-attr]
     assert (position, again.position) == (0, 1)
     assert again.slice is first.slice
     last = work.send(done(2, 3))
-    assert (names_of(last), argument(last, "keep")) == (["complete"], b"u")  # type: ignore[arg-type]
+    assert (names_of(last), argument(last, "keep")) == (["complete"], b"u")
     with pytest.raises(StopIteration) as end:
         work.send([b"ok", 0, []])
     assert end.value.value == []
@@ -400,7 +321,6 @@ def test_the_rest_of_a_slice_is_given_back(outcome: Outcome):
     work = work_off(unit_of_its_own(), slice_of(b"1", b"2"))
     next(work)
     call = work.send(outcome)
-    assert isinstance(call, Call)
     assert argument(call, "keep") == b"u"
     with pytest.raises(StopIteration) as end:
         work.send([b"ok", 1, MORE])
@@ -432,14 +352,10 @@ def test_a_part_that_is_refused_ends_the_slice(reply: list[Any]):
         work.send(reply)
     expected = {b"already": [["insert_tokens"]], b"ended": [["retire"]]}.get(reply[0], [])
     assert [names_of(step) for step in end.value.value] == expected
+    assert unit.record.held() is None
 
 
 # ------------------------------------------------------------------ draining
-
-
-def drain(unit: Unit) -> None:
-    """The worker takes nothing new."""
-    unit.record._worker.is_draining = True
 
 
 def test_a_draining_unit_pops_no_more():
@@ -487,11 +403,9 @@ def test_a_token_names_the_queue_its_tokens_return_to():
 
 
 def test_a_grant_that_comes_when_its_lease_has_all_but_expired_is_given_back(
-    monkeypatch: pytest.MonkeyPatch,
+    now: list[float],
 ):
     """Its handler could not be sure to be alone: it is not called."""
-    now = [100.0]
-    monkeypatch.setattr(clock, "mono_s", lambda: now[0])
     loop, _ = begin(unit_of_its_own())
     assert names_of(loop.send([POPPED])) == ["acquire"]
     now[0] += 28.0
@@ -500,5 +414,5 @@ def test_a_grant_that_comes_when_its_lease_has_all_but_expired_is_given_back(
     step = loop.send([1])
     step = loop.send(not_begun(step))
     assert names_of(step) == ["complete"]
-    assert argument(step, "done") == 0  # type: ignore[arg-type]
+    assert argument(step, "done") == 0
     assert names_of(loop.send([b"lost"])) == ["pop"]

@@ -12,9 +12,14 @@ from fairlane.protocol import keys
 from fairlane.protocol.steps import Batch, Popped
 from fairlane.worker.unit.loop import serve
 from tests.support.requests import pop_token
+from tests.support.worker_units import (
+    LANE,
+    done,
+    held,
+    names_of,
+    quick_unit,
+)
 from tests.worker.parts import granted, handled, is_note, unit_of_its_own
-from tests.worker.unit.test_lease_batch import LANE, held, unit_of
-from tests.worker.unit.test_loop import done, names_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,7 +54,7 @@ def test_a_token_is_noted_in_the_round_trip_that_shows_it():
 
 
 def test_all_tokens_of_a_bunch_are_one_note():
-    loop: Any = serve(unit_of())
+    loop: Any = serve(quick_unit())
     next(loop)
     step = loop.send([Popped(LANE, [b"r1#0.3", b"r2#1.4", b"r3#0.5"])])
     assert names_of(step) == ["HSET", "PEXPIRE", *["acquire"] * 3]

@@ -8,30 +8,33 @@ import pytest
 
 from fairlane.errors import RedisUnfit, RedisUnreachable
 from fairlane.protocol import keys
-from fairlane.protocol.steps import Batch, Handle, Handled, Popped, UntilHandled
+from fairlane.protocol.steps import Batch, Handle, Handled, UntilHandled
 from fairlane.worker.handler.handlers import shape_of
 from fairlane.worker.handler.runner import Runner
-from fairlane.worker.unit.loop import serve
-from tests.worker.parts import granted, unnoted
-from tests.worker.unit.test_lease_batch import LANE, echo, held, unit_of
-from tests.worker.unit.test_loop import MORE, SUMMARY, argument, names_of, rest_of
+from tests.support.worker_units import (
+    MORE,
+    SUMMARY,
+    argument,
+    begin,
+    echo,
+    held,
+    names_of,
+    popped,
+    quick_unit,
+    rest_of,
+)
+from tests.worker.parts import granted
 
 if TYPE_CHECKING:
     from fairlane.worker.unit.unit import Unit
 
 
-def popped(first: int, count: int, lane: bytes = LANE) -> Popped:
-    """So many tokens, of requests numbered from the first on."""
-    return Popped(lane, [b"r%d#0.3" % i for i in range(first, first + count)])
-
-
 def streaming(count: int = 4, **changed: Any) -> tuple[Unit, Any, Handle]:
     """A unit that popped as many as it wanted, and is to handle them."""
-    unit = unit_of(spare=2 * count - 1, is_alone=True, each_s=0.01 / count, **changed)
-    loop: Any = unnoted(serve(unit))
-    pop: Any = next(loop)
+    unit = quick_unit(spare=2 * count - 1, is_alone=True, each_s=0.01 / count, **changed)
+    loop, pop = begin(unit)
     assert pop.steps[-1].most == count
-    assert names_of(loop.send([popped(0, count)])) == ["acquire"] * count
+    assert names_of(loop.send([popped(count)])) == ["acquire"] * count
     step: Any = loop.send([granted(b"x") for _ in range(count)])
     assert names_of(step) == ["handle"]
     return unit, loop, step
@@ -46,7 +49,7 @@ def fetched(step: Handle, first: int, *replies: Any) -> Any:
     """What goes on meanwhile, until so many of the next are there; its result."""
     beside: Any = step.meanwhile
     next(beside)
-    asked = beside.send([[b"ok", 1, MORE]] * 0 + [popped(first, len(replies))])
+    asked = beside.send([[b"ok", 1, MORE]] * 0 + [popped(len(replies), first)])
     assert names_of(asked)[-len(replies) :] == ["acquire"] * len(replies)
     assert isinstance(beside.send([*replies]), UntilHandled)
     with pytest.raises(StopIteration) as end:
@@ -60,13 +63,13 @@ def fetched(step: Handle, first: int, *replies: Any) -> Any:
 @pytest.mark.parametrize("why", ["fewer than wanted", "other units", "slow", "durable", "a retry"])
 def test_nothing_is_fetched_ahead(why: str):
     """When nothing more is there to fetch, or somebody might wait for it."""
-    unit = unit_of(spare=7, is_alone=why != "other units", each_s=0.0025)
+    unit = quick_unit(spare=7, is_alone=why != "other units", each_s=0.0025)
     if why == "slow":
         unit.sizer.observe_tokens(1, 0.03)
-    loop: Any = unnoted(serve(unit))
-    most = next(loop).steps[-1].most
+    loop, pop = begin(unit)
+    most = pop.steps[-1].most
     count = max(2, most - (why == "fewer than wanted"))
-    loop.send([popped(0, count)])
+    loop.send([popped(count)])
     replies: list[Any] = [granted(b"x") for _ in range(count)]
     if why == "durable":
         replies[0][3] = [*replies[0][3][:-2], 1, 0]
@@ -79,9 +82,8 @@ def test_nothing_is_fetched_ahead(why: str):
 
 def test_a_single_token_of_an_idle_worker_goes_through_no_other_thread():
     """It is shown, handled and settled as ever."""
-    loop: Any = unnoted(serve(unit_of(is_alone=True)))
-    next(loop)
-    assert names_of(loop.send([popped(0, 1)])) == ["acquire"]
+    loop, _ = begin(quick_unit(is_alone=True))
+    assert names_of(loop.send([popped(1)])) == ["acquire"]
     assert names_of(loop.send(granted(b"x"))) == ["handle"]
 
 
@@ -108,7 +110,7 @@ def test_one_bunch_is_settled_while_the_next_is_handled_and_one_more_is_fetched(
     assert {call.keys[2] for call in step.steps[:4]} == {
         keys.request_hash(f"r{i}") for i in range(4)
     }
-    shown = beside.send([*[[b"ok", 1, MORE]] * 3, [b"ended", SUMMARY], popped(8, 4)])
+    shown = beside.send([*[[b"ok", 1, MORE]] * 3, [b"ended", SUMMARY], popped(4, 8)])
     assert names_of(shown) == ["insert_tokens", "retire", *["acquire"] * 4]
     more = granted(b"z", tokens=(b"5", b"1.4", 0))
     assert names_of(beside.send([3, 1, *[more] * 4])) == ["insert_tokens"]
@@ -201,10 +203,10 @@ def test_what_was_done_before_a_call_that_takes_long_is_settled_meanwhile():
 
 def test_with_every_record_in_hand_nothing_more_is_popped():
     """There would be no place for its lease; the next time there is."""
-    unit = unit_of(spare=3, is_alone=True, each_s=0.0025)
-    loop: Any = unnoted(serve(unit))
-    assert next(loop).steps[-1].most == 4
-    loop.send([popped(0, 4)])
+    unit = quick_unit(spare=3, is_alone=True, each_s=0.0025)
+    loop, pop = begin(unit)
+    assert pop.steps[-1].most == 4
+    loop.send([popped(4)])
     first: Any = loop.send([granted(b"x") for _ in range(4)])
     assert unit.free == []
     assert isinstance(next(first.meanwhile), UntilHandled)
@@ -238,7 +240,7 @@ def test_when_redis_is_away_what_was_handled_is_settled_if_it_can_be(at: str):
     beside: Any = second.meanwhile
     step = next(beside)
     if at != "settled":
-        step = beside.send([*[[b"ok", 1, []]] * 4, popped(8, 4)])
+        step = beside.send([*[[b"ok", 1, []]] * 4, popped(4, 8)])
     if at == "dispatched":
         step = beside.send([granted(b"z", tokens=(b"5", b"1.4", 0))] * 4)
     assert isinstance(step, Batch)

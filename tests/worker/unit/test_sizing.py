@@ -21,9 +21,21 @@ def test_a_request_never_seen_gets_one_sub_request():
     assert Sizer(20).entries("r1") == 1
 
 
-def test_a_fast_handler_gets_growing_slices_up_to_a_thousand():
-    """Each slice is at most 16 times the one before, and none is longer than 1,000."""
-    assert grown(Sizer(20), "r1", 1e-6, 5) == [1, 16, 256, 1000, 1000]
+@pytest.mark.parametrize(
+    ("slice_ms", "each_s", "expected"),
+    [
+        pytest.param(20, 1e-6, [1, 16, 256, 1000, 1000], id="fast: 16 times as long, up to 1,000"),
+        pytest.param(20, 0.0, [1, 16, 256, 1000, 1000], id="the clock did not move"),
+        pytest.param(20, 0.02, [1] * 5, id="one takes as long as a slice"),
+        pytest.param(20, 0.021, [1] * 5, id="one takes a little longer than a slice"),
+        pytest.param(20, 30.0, [1] * 5, id="slow"),
+        pytest.param(0, 0.0, [1] * 5, id="a slice time of zero means COUNT 1"),
+    ],
+)
+def test_slices_grow_as_far_as_the_handler_is_quick(
+    slice_ms: float, each_s: float, expected: list[int]
+):
+    assert grown(Sizer(slice_ms), "r1", each_s, 5) == expected
 
 
 def test_a_slice_is_as_long_as_the_time_allows():
@@ -35,12 +47,6 @@ def test_a_slice_may_take_a_little_longer_rather_than_be_half_as_long():
     """A handler that sleeps for 10 ms takes 10.7."""
     assert grown(Sizer(20), "r1", 0.0107)[-1] == 2
     assert grown(Sizer(20), "r1", 0.012)[-1] == 1
-
-
-@pytest.mark.parametrize("each_s", [0.02, 0.021, 0.5, 30.0])
-def test_a_slow_handler_gets_one_at_a_time(each_s: float):
-    """What takes as long as a slice should is delivered alone."""
-    assert set(grown(Sizer(20), "r1", each_s)) == {1}
 
 
 def test_a_handler_that_slows_down_is_believed_at_once():
@@ -57,16 +63,6 @@ def test_a_handler_that_speeds_up_is_believed_little_by_little():
     sizes.observe_slice("r1", 10, 0.1)
     sizes.observe_slice("r1", 10, 0.0)
     assert sizes.entries("r1") == 3  # 7 ms each: as long as 21 ms are not too many
-
-
-def test_a_slice_time_of_zero_means_one():
-    """Whoever wants the seed's COUNT 1 gets it, however fast the handler is."""
-    assert set(grown(Sizer(0), "r1", 0.0)) == {1}
-
-
-def test_a_clock_that_did_not_move_divides_nothing():
-    """A measure of zero seconds asks for the most that may be asked for."""
-    assert grown(Sizer(20), "r1", 0.0, 4) == [1, 16, 256, 1000]
 
 
 def test_nothing_worked_off_teaches_nothing():
@@ -106,28 +102,22 @@ def test_a_request_in_use_is_not_the_one_forgotten():
 # ------------------------------------------------------------------ how long a token is
 
 
-def test_a_token_of_a_small_request_is_as_long_as_its_slice_was():
-    """Nothing is left of it: so many such tokens fit into a slice's time."""
-    assert Sizer(20).potential_seconds(1, 1, 0, 3e-6, 0.005) == 3e-6
-
-
-def test_a_token_of_a_large_request_is_as_long_as_it_could_go_on():
-    """Its slice was short because nobody knew it yet; or others shared the time."""
-    assert Sizer(20).potential_seconds(1, 1, 10_000, 3e-6, 0.005) == pytest.approx(3e-3)
-    assert Sizer(20).potential_seconds(16, 16, 10_000, 16e-6, 0.0005) == 0.0005
-
-
-def test_a_token_is_no_longer_than_what_is_left_of_its_request():
-    assert Sizer(20).potential_seconds(4, 4, 16, 4e-6, 0.005) == pytest.approx(20e-6)
-
-
-def test_a_token_that_did_not_get_what_it_asked_for_is_as_long_as_its_slice_was():
-    """Others have taken the rest, or hold it."""
-    assert Sizer(20).potential_seconds(100, 7, 10_000, 7e-6, 0.005) == 7e-6
-
-
-def test_a_token_of_a_slow_handler_may_be_as_long_as_a_slice():
-    assert Sizer(20).potential_seconds(1, 1, 50, 0.002, 0.005) == 0.02
+@pytest.mark.parametrize(
+    ("wanted", "got", "waiting", "took_s", "share_s", "expected"),
+    [
+        pytest.param(1, 1, 0, 3e-6, 0.005, 3e-6, id="nothing is left of a small request"),
+        pytest.param(1, 1, 10_000, 3e-6, 0.005, 3e-3, id="a large request was not measured yet"),
+        pytest.param(16, 16, 10_000, 16e-6, 0.0005, 0.0005, id="other tokens shared the time"),
+        pytest.param(4, 4, 16, 4e-6, 0.005, 20e-6, id="no longer than what is left"),
+        pytest.param(100, 7, 10_000, 7e-6, 0.005, 7e-6, id="other units hold the rest"),
+        pytest.param(1, 1, 50, 0.002, 0.005, 0.02, id="as long as a slice of a slow handler"),
+    ],
+)
+def test_a_token_is_as_long_as_its_request_could_go_on(
+    wanted: int, got: int, waiting: int, took_s: float, share_s: float, expected: float
+):
+    found = Sizer(20).potential_seconds(wanted, got, waiting, took_s, share_s)
+    assert found == pytest.approx(expected)
 
 
 # ------------------------------------------------------------------ tokens of a pop
