@@ -245,7 +245,7 @@ def broken(queue: Queue, request_id: str) -> list[str]:
     return [sentence.decode() for sentence in found]
 
 
-def check_told_once(request: Request) -> None:
+def check_settled_once(request: Request) -> None:
     """Asserts that an ended request has one result of each sub-request, as its counts say."""
     progress = request.progress()
     entries = request.queue.driver.run(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def queue(redis_url: str, redis_client: redis.Redis) -> Iterator[Queue]:
-    """The queue `req`; at the end every request is whole, nothing is held, nobody is registered."""
+    """The queue `req`; at the end every request is whole, and nothing is held or registered."""
     with Queue.from_url(redis_url, patience_s=5) as made:
         yield made
         check_requests(made, redis_client)

@@ -58,7 +58,7 @@ def echo_noted(body: bytes, context: Context) -> bytes:
 
 
 def meet(body: bytes) -> str:
-    """Wait until as many units as the body says are at work at once; then say who this was."""
+    """Waits until as many units as the body says run concurrently; returns this unit's name."""
     folder = Folder.of_handler()
     folder.note("met", here())
     folder.wait_noted("met", int(body))
@@ -95,7 +95,7 @@ def describe(body: bytes, context: Context) -> str:
 
 
 def interval(body: bytes, context: Context) -> str:
-    """When it began and ended; the first wait until as many run at once as the body says."""
+    """When it began and ended; the first wait until as many run concurrently as the body says."""
     began = time.monotonic_ns()
     folder = Folder.of_handler()
     if context.index < int(body):
@@ -142,12 +142,12 @@ def append_first(body: bytes, context: Context) -> bytes:
 
 
 def until_cancelled(body: bytes, context: Context) -> bytes:
-    """Wait at the gate that the body names, or until told that the result is not wanted."""
+    """Wait at the gate that the body names, or until the result is not wanted."""
     folder = Folder.of_handler()
     folder.note("began", context.index, os.getpid(), context.attempt)
     gate = body.decode()
     wait_until(lambda: context.cancelled or folder.is_open(gate), 2 * END_S, why="gate or stop")
-    folder.note("told" if context.cancelled else "passed", context.index, os.getpid())
+    folder.note("cancelled" if context.cancelled else "passed", context.index, os.getpid())
     return b"by %d" % os.getpid()
 
 

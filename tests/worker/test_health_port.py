@@ -141,7 +141,7 @@ def test_healthz_says_all_of_the_report(ask: Ask):
 
 
 def test_healthz_of_a_worker_that_lost_redis_is_503(ask: Ask, report: dict[str, Any]):
-    """So that whoever balances or restarts can go by the status alone."""
+    """So that a balancer can go by the status alone."""
     report["healthy"] = False
     head, body = ask(b"GET /healthz HTTP/1.1\r\n\r\n")
     assert head.startswith(b"HTTP/1.0 503 Service Unavailable\r\n")
@@ -208,7 +208,7 @@ def test_a_connection_without_a_request_is_closed_after_its_time(
     assert read(port, selector, client) == b""
 
 
-def test_an_answer_that_is_not_read_waits_for_nobody(
+def test_an_answer_that_is_not_read_keeps_no_thread_waiting(
     port: HealthPort, report: dict[str, Any], selector: selectors.BaseSelector, ask: Ask,
     monkeypatch: pytest.MonkeyPatch,
 ):  # fmt: skip

@@ -208,7 +208,7 @@ class Interruption:
 
 
 def is_whole(held: Held | None) -> bool:
-    """Tell a lease that was written from a mixture of two."""
+    """Returns whether a lease was written as it is, and is no mixture of two."""
     leases = {
         None,
         ("first", 7, 130.0, 30.0),
@@ -298,7 +298,7 @@ def test_a_lease_of_several_waits_for_its_turn():
 
 @pytest.mark.parametrize("how", ["stop", "release"])
 def test_a_lease_that_was_taken_back_does_not_get_its_turn(how: str):
-    """Told, or gone already; the next lease on the same record does."""
+    """Stopped, or gone already; the next lease on the same record does."""
     (record,) = LeaseBoard(1).records
     record.hold("r1", "0", 7, OP, 100.0, 30.0, shared=True)
     if how == "stop":
@@ -371,8 +371,8 @@ def test_the_longest_call_fits():
         assert running_in(record).entry_id == b"18446744073709551615-18446744073709551615"
 
 
-def test_two_calls_for_one_entry_are_told_apart():
-    """Of one lease or of two: whoever decided about one must not mean the other."""
+def test_two_calls_for_one_entry_are_distinct():
+    """Of one lease or of two: a decision about one must not apply to the other."""
     record = record_of_its_own()
     numbers = set()
     for _ in range(2):
@@ -473,7 +473,7 @@ def test_an_extension_of_an_older_lease_is_not_the_newer_ones(fence: int):
 
 
 def test_a_stop_is_for_the_lease_it_names():
-    """It calls for attention and tells the handler."""
+    """It calls for attention, and the handler sees it."""
     record = record_of_its_own()
     held = hold(record)
     before = (record.attention, record.is_stopped)
@@ -545,7 +545,7 @@ def test_a_count_without_a_field_is_refused():
 
 
 def test_a_lease_that_has_all_but_expired_is_stopped(monkeypatch: pytest.MonkeyPatch):
-    """The handler is told by the clock alone: its supervisor may not reach Redis."""
+    """The handler sees it by the clock alone: its supervisor may not reach Redis."""
     record = LeaseBoard(1).records[0]
     record.hold("r1", "0", 7, OP, 100.0, 30.0)
     monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: 126.9)

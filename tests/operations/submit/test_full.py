@@ -17,7 +17,7 @@ from fairlane.queue import Queue
 from tests.support.requests import Lane, dump, numbered, work_off
 from tests.support.servers import server_process
 from tests.support.wait import wait_until
-from tests.support.workers import check_requests, check_told_once, workers_of
+from tests.support.workers import check_requests, check_settled_once, workers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -101,7 +101,7 @@ def test_a_full_redis_refuses_submissions_whole_and_is_worked_off(queue: Queue, 
     assert sorted(seen) == sorted(bodies() * len(accepted))
     for request in accepted:
         assert request.wait(5) == "done"
-        check_told_once(request)
+        check_settled_once(request)
     client.config_set("maxmemory", 0)  # results take as much room as the bodies did, for a day
     assert queue.submit_request(bodies(), id="late").state() == "active"
 
@@ -188,4 +188,4 @@ def test_a_real_worker_drains_a_full_redis(queue: Queue, client: Any, tmp_path: 
         assert late[0].wait(60) == "done"
     check_requests(queue, client)
     for request in [*accepted, *late]:
-        check_told_once(request)
+        check_settled_once(request)

@@ -1,4 +1,4 @@
-"""Redis is away: an idle worker still does what it is told."""
+"""Redis is away: an idle worker still follows its supervisor."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def pops(client: redis.Redis) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("concurrency", ["sync", "async"])
 def test_an_idle_worker_stops_though_redis_is_away(concurrency: str):
-    """Nobody waits two minutes for a pop that no longer matters."""
+    """No test waits two minutes for a pop that no longer matters."""
     program = PROGRAM
     if concurrency == "async":
         program = program.replace("bytes.upper", "handler").replace(

@@ -11,7 +11,7 @@ import pytest
 
 from fairlane.protocol import keys
 from tests.support.wait import wait_until
-from tests.support.workers import check_told_once, is_alive
+from tests.support.workers import check_settled_once, is_alive
 from tests.worker.parts import ON_SINGLE
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def numbers(count: int) -> list[bytes]:
 
 @ON_SINGLE
 def test_a_killed_processs_sub_request_runs_again(queue: Queue, workers: Workers, folder: Folder):
-    """As attempt 2, at once, in a process started anew; its result is told once."""
+    """As attempt 2, immediately, in a new process; it has one result."""
     request = queue.submit_request(numbers(5), limit=1)
     worker = workers.start("hold")
     index, pid, attempt = folder.wait_noted("began")[0]
@@ -46,14 +46,14 @@ def test_a_killed_processs_sub_request_runs_again(queue: Queue, workers: Workers
     said += f"in sub-request 0 of request {request.id} at attempt 1 of 5; "
     assert said + "its work is taken back\n" in worker.said()
     assert worker.health()["crashes"] == 1
-    check_told_once(request)
+    check_settled_once(request)
 
 
 @ON_SINGLE
 def test_only_the_body_that_kills_is_charged(queue: Queue, workers: Workers, folder: Folder):
     """Its slice's others run at attempt 1; it runs alone, and is dead when its attempts are over.
 
-    The first death charges nobody, as nobody knows which of the slice it was.
+    The first death is not charged, because any of the slice may have caused it.
     """
     bodies = numbers(200)
     bodies[150] = b"poison"
@@ -67,7 +67,7 @@ def test_only_the_body_that_kills_is_charged(queue: Queue, workers: Workers, fol
     assert folder.noted("died") == [["1"], ["1"], ["2"]]
     assert (request.progress().done, request.progress().dead) == (199, 1)
     worker.wait_health(restarts=3)
-    check_told_once(request)
+    check_settled_once(request)
 
 
 @ON_SINGLE
@@ -75,7 +75,7 @@ def test_only_the_body_that_kills_is_charged(queue: Queue, workers: Workers, fol
 def test_a_killed_workers_handlers_stop_and_another_takes_over(
     queue: Queue, workers: Workers, folder: Folder
 ):
-    """Its children die with it; its port refuses, so nobody waits for the lease of 30 s."""
+    """Its children die with it; its port refuses, so no worker waits for the lease of 30 s."""
     request = queue.submit_request(numbers(6), limit=2)
     first = workers.start("append_first", processes=2)
     pids = {int(pid) for _, pid, _ in folder.wait_noted("began", 2)}
@@ -92,13 +92,13 @@ def test_a_killed_workers_handlers_stop_and_another_takes_over(
     assert sorted(result.attempt for result in request.results()) == [1, 1, 1, 1, 2, 2]
     assert {result.worker for result in request.results()} == {second.id}
     assert f"worker {name} is dead: looked in 1 request for what it held" in second.said()
-    check_told_once(request)
+    check_settled_once(request)
 
 
 @ON_SINGLE
 @pytest.mark.slow
 def test_a_killed_worker_starts_again_under_its_id(queue: Queue, workers: Workers, folder: Folder):
-    """Once its former life's beat is late; and it takes back at once what that life held."""
+    """Once its former life's beat is late; and it takes back immediately what that life held."""
     request = queue.submit_request(numbers(3), limit=1)
     first = workers.start("hold")
     folder.wait_noted("began")
@@ -111,7 +111,7 @@ def test_a_killed_worker_starts_again_under_its_id(queue: Queue, workers: Worker
     assert second.id == name
     assert f"worker {name} was here before: looked in 1 request" in second.said()
     assert [result.attempt for result in request.results()] == [2, 1, 1]
-    check_told_once(request)
+    check_settled_once(request)
 
 
 # ------------------------------------------------------------------ stopped, deaf
@@ -139,7 +139,7 @@ def test_a_worker_that_was_stopped_for_too_long_is_refused(
     assert request.progress().done == 1
     first.send_all(signal.SIGCONT)
     wait_until(
-        lambda: late in [pid for word, _, pid, *_ in folder.notes() if word in ("told", "passed")],
+        lambda: late in [pid for _, pid in folder.noted("cancelled") + folder.noted("passed")],
         why="the stopped handler ends",
     )
     first.wait_health(slices=1)
@@ -148,7 +148,7 @@ def test_a_worker_that_was_stopped_for_too_long_is_refused(
     assert request.wait(timeout=10) == "done"
     assert [result.body for result in request.results()] == [b"by " + pid.encode()] * 2
     assert [result.worker for result in request.results()] == [second.id] * 2
-    check_told_once(request)
+    check_settled_once(request)
 
 
 @ON_SINGLE
@@ -170,18 +170,18 @@ def test_a_deaf_handler_keeps_its_lease(
     assert min(left) > 0
     assert float(result.body or 0) > 2.4, "no other thread ran meanwhile"
     assert (result.attempt, len(folder.noted("began"))) == (1, 1)
-    check_told_once(request)
+    check_settled_once(request)
 
 
 @ON_SINGLE
-def test_a_cancelled_requests_handler_is_told(queue: Queue, workers: Workers, folder: Folder):
+def test_a_cancelled_requests_handler_sees_it(queue: Queue, workers: Workers, folder: Folder):
     """At the next extension of its lease; its result is not wanted and not counted."""
     request = queue.submit_request([b"never"] * 5, limit=1, lease_ms=1000)
     workers.start("until_cancelled")
     folder.wait_noted("began")
     assert not request.cancel()
     assert request.wait(timeout=10) == "cancelled"
-    assert len(folder.noted("told")) == 1
+    assert len(folder.noted("cancelled")) == 1
     assert len(folder.noted("began")) == 1
     progress = request.progress()
     assert progress.done + progress.cancelled == 5
@@ -196,12 +196,12 @@ def test_a_stop_is_not_taken_for_one_of_the_next_request(
     workers.start("until_cancelled")
     folder.wait_noted("began")
     first.cancel()
-    folder.wait_noted("told")
+    folder.wait_noted("cancelled")
     second = queue.submit_request([b"gate"], limit=1, lease_ms=1000)
     folder.wait_noted("began", 2)
     before = time.monotonic()
     wait_until(lambda: folder.noted("passed") or time.monotonic() > before + 0.2, why="a while")
     folder.open_gate("gate")
     assert second.wait(timeout=10) == "done"
-    assert len(folder.noted("told")) == 1
+    assert len(folder.noted("cancelled")) == 1
     assert len(folder.noted("passed")) == 1

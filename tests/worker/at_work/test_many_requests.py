@@ -1,4 +1,4 @@
-"""Workers at many small requests: several leases at once, and every promise as with one."""
+"""Workers at many small requests: several leases of one unit, and every promise as with one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairlane.worker import Worker
 from fairlane.worker.lease_board import LeaseBoard
 from fairlane.worker.supervisor.stalled_leases import StalledLeases
 from tests.support.wait import wait_until
-from tests.support.workers import Folder, check_told_once
+from tests.support.workers import Folder, check_settled_once
 from tests.worker.parts import ON_SINGLE, OP
 
 if TYPE_CHECKING:
@@ -36,12 +36,12 @@ def many(queue: Queue, count: int, **options: Any) -> list[Request]:
 
 
 def check_each(requests: list[Request], attempts: set[int] | None = None) -> None:
-    """Assert that each was told once, with its own body's result."""
+    """Asserts that each has one result, which is of its own body."""
     for i, request in enumerate(requests):
         (result,) = request.results()
         assert (result.status, result.body) == ("done", b"%d" % i)
         assert result.attempt in (attempts or {1})
-        check_told_once(request)
+        check_settled_once(request)
 
 
 @pytest.mark.parametrize("handler", ["echo", "echo_async"])
@@ -55,7 +55,7 @@ def test_many_requests_are_worked_off_in_bunches(
     workers.run(handler, concurrency=concurrency)
     check_each(requests)
     assert [result.body for result in large.results()] == [b"%d" % i for i in range(3000)]
-    check_told_once(large)
+    check_settled_once(large)
     logged = [one.id for one in queue.completions("0", follow=False)]
     assert sorted(logged) == sorted([large.id, *(request.id for request in requests)])
 
@@ -67,7 +67,7 @@ def test_leases_of_one_sub_request_of_one_request(tokens: int, queue: Queue, wor
     request = queue.submit_request([b"%d" % i for i in range(1500)], limit=200)
     workers.run("echo", slice_ms=0, tokens=tokens)
     assert [result.body for result in request.results()] == [b"%d" % i for i in range(1500)]
-    check_told_once(request)
+    check_settled_once(request)
 
 
 # ------------------------------------------------------------------ deaths
@@ -99,7 +99,7 @@ def test_a_poison_body_among_many_quick_ones_is_charged_alone(
 
 @ON_SINGLE
 def test_processes_that_are_killed_at_any_time_lose_nothing(queue: Queue, own_folder: Folder):
-    """Four of them, in the middle of bunches; nobody's sub-request is told twice."""
+    """Four of them, in the middle of batches; no sub-request has two results."""
 
     def handler(body: bytes) -> bytes:
         if int(body) % 100 == 7 and not own_folder.noted(f"died{body.decode()}"):
@@ -163,7 +163,7 @@ def test_the_supervisor_gives_back_what_waits_for_long(monkeypatch: pytest.Monke
         now[0] = moment
         behind.look()
         assert keeper.given == []
-    assert not board.records[1].take_turn(), "it was told"
+    assert not board.records[1].take_turn(), "it was stopped"
     for _ in range(3):
         behind.look()
         assert keeper.given == ["r2"]
@@ -183,7 +183,7 @@ def test_what_waits_behind_long_slices_is_left_alone_for_longer(monkeypatch: pyt
         assert keeper.given == given
 
 
-def test_a_unit_that_is_idle_again_takes_many_tokens_at_once(queue: Queue, workers: Workers):
+def test_a_unit_that_is_idle_again_takes_many_tokens_in_one_call(queue: Queue, workers: Workers):
     """On every kind of server: by one pop, or by two."""
     requests = many(queue, 60)
     worker = workers.start("echo")

@@ -92,7 +92,7 @@ def test_a_primary_that_is_gone_costs_its_own_requests_only(
 
 
 def is_at(cluster: Cluster, node: Node, request: Any) -> bool:
-    """Tell whether a token of a request may be in a lane of this node."""
+    """Returns whether a token of a request may be in a lane of this node."""
     fields = OnCluster(cluster).client().hvals(keys.permits(request.id))
     lanes = (int(text.split(b":")[3]) for text in fields if text.startswith(b"q:"))
     shards = {lane // keys.LANES for lane in lanes}

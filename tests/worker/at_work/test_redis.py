@@ -21,7 +21,7 @@ from tests.support.prepared import ROOT
 from tests.support.servers import server_process
 from tests.support.servers.backends import at
 from tests.support.wait import wait_until
-from tests.support.workers import check_requests, check_told_once, workers_of
+from tests.support.workers import check_requests, check_settled_once, workers_of
 from tests.worker.parts import ON_SINGLE
 
 if TYPE_CHECKING:
@@ -68,10 +68,10 @@ def test_an_idle_worker_says_nothing_but_beats_and_pops(
     wait_until(lambda: _measured(queue) == 50, why="all measures are sent")
     dialect = Dialect.of(redis_client.info("server"))
     beat = f"EVALSHA {library().heartbeat.sha(dialect).decode()} "
-    told = list(commands_until(redis_client, beat, 4))
-    beats = [at for at, command in told if command.startswith(beat)]
-    pops = [at for at, command in told if command.startswith(POPS)]
-    assert [command for _, command in told if not command.startswith((beat, *POPS))] == []
+    sent = list(commands_until(redis_client, beat, 4))
+    beats = [at for at, command in sent if command.startswith(beat)]
+    pops = [at for at, command in sent if command.startswith(POPS)]
+    assert [command for _, command in sent if not command.startswith((beat, *POPS))] == []
     assert beats[-1] - beats[0] > 3 * 0.9, "one beat a second"
     assert len(pops) <= UNITS * 3, "each unit's pop blocks for two seconds"
 
@@ -110,7 +110,7 @@ def test_forgotten_scripts_and_cut_connections_cost_nothing(
     assert [result.body for result in results] == [b"%d" % i for i in range(2000)]
     assert {result.status for result in results} == {"done"}
     assert worker.health()["restarts"] == 0
-    check_told_once(request)
+    check_settled_once(request)
 
 
 def dispatch_and_pop() -> Operation[list[Any]]:
@@ -192,7 +192,7 @@ def test_workers_outlive_a_server_that_is_killed_and_started_again(tmp_path: Pat
             assert request.wait(timeout=40) == "done"
             results = list(request.results())
             assert [result.body for result in results] == [b"%d" % i for i in range(1500)]
-            check_told_once(request)
+            check_settled_once(request)
             assert [worker.health()["restarts"] for worker in pair] == [0, 0]
             later.close()
             check_requests(queue, client)

@@ -26,7 +26,7 @@ def turns(folder: Folder) -> list[str]:
 def test_a_later_lane_waits_until_the_earlier_ones_are_empty(
     queue: Queue, workers: Workers, folder: Folder
 ):
-    """However long that takes: nobody ages into another lane."""
+    """However long that takes: no request ages into another lane."""
     for name, lane in (("late", 9), ("early", 8)):
         queue.submit_request([b"x"] * 30, id=name, priority=lane, limit=2)
     workers.run("echo_noted", slice_ms=0)
@@ -61,9 +61,9 @@ def test_units_are_quiet_while_another_one_holds_the_last_sub_request(
         f"EVALSHA {script.sha(dialect).decode()} "
         for script in (library().heartbeat, library().acquire)
     )
-    told = [command for _, command in commands_until(redis_client, beat, 4)]
-    assert [command for command in told if command.startswith(acquire)] == []
-    pops = [command for command in told if command.startswith(POPS)]
+    sent = [command for _, command in commands_until(redis_client, beat, 4)]
+    assert [command for command in sent if command.startswith(acquire)] == []
+    pops = [command for command in sent if command.startswith(POPS)]
     assert len(pops) <= 3 * 3, "each unit's pop blocks for two seconds"
     assert redis_client.llen(keys.lanes("req")[5]) == 0
     folder.open_gate()

@@ -57,7 +57,7 @@ def id_at(cluster: Cluster, node: Node) -> str:
 
 
 def part(cluster: Cluster, primary: Node) -> Node:
-    """From now on its replica hears nothing of it; the replica."""
+    """Cuts a primary off from its replica, and returns the replica."""
     replica = cluster.replica_of(primary)
     wait_until(lambda: primary.ask("ROLE")[1] == replica.ask("ROLE")[4], why="it is in step")
     primary.ask("ACL", "SETUSER", "default", "-psync", "-sync")
@@ -78,7 +78,7 @@ def endings(queue: Queue, request_id: str) -> list[str]:
 def test_an_end_that_was_logged_and_taken_back_comes_again(
     cluster: Cluster, queue: Queue, client: Any, workers: Workers
 ):
-    """Nobody has it in `active` any more, and its tokens are gone: the leader looks for it."""
+    """It is no longer in `active`, and its tokens are gone: the leader looks for it."""
     dispatch = cluster.owner("{req}:0")
     primary = next(node for node in cluster.primaries() if node is not dispatch)
     request = queue.submit_request([b"x"] * 3, id=id_at(cluster, primary))

@@ -1,4 +1,4 @@
-"""Workers at work: every sub-request once, no more at once than the limit, in the right order."""
+"""Workers at work: every sub-request once, in order, and no more of them than the limit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.workers import check_told_once
+from tests.support.workers import check_settled_once
 from tests.worker.parts import ON_SINGLE
 
 if TYPE_CHECKING:
@@ -34,11 +34,11 @@ def test_two_processes_of_two_threads_work_off_a_request(queue: Queue, workers: 
     units = {(result.body or b"").decode() for result in results}
     assert len(units) == 4
     assert len({unit.partition("/")[0] for unit in units}) == 2
-    check_told_once(request)
+    check_settled_once(request)
 
 
 def test_an_async_handler_runs_as_ten_tasks(queue: Queue, workers: Workers):
-    """All in one process, at once."""
+    """All in one process, concurrently."""
     request = queue.submit_request([b"10"] * 300, limit=10)
     workers.run("meet_async", concurrency=10)
     results = list(request.results())
@@ -46,7 +46,7 @@ def test_an_async_handler_runs_as_ten_tasks(queue: Queue, workers: Workers):
     units = {(result.body or b"").decode() for result in results}
     assert len(units) == 10
     assert len({unit.partition("/")[0] for unit in units}) == 1
-    check_told_once(request)
+    check_settled_once(request)
 
 
 @pytest.mark.parametrize("handler", ["number_batch", "number_batch_async"])
@@ -54,24 +54,24 @@ def test_a_batch_handler_gets_slices(handler: str, queue: Queue, workers: Worker
     """One body at first, many once it is known to be fast; each result belongs to its body."""
     request = queue.submit_request(numbers(3000), limit=2)
     workers.run(handler, concurrency=2)
-    told = [(result.body or b"").split(b" of ") for result in request.results()]
-    assert [body for body, _ in told] == numbers(3000)
-    lengths = {int(length) for _, length in told}
+    found = [(result.body or b"").split(b" of ") for result in request.results()]
+    assert [body for body, _ in found] == numbers(3000)
+    lengths = {int(length) for _, length in found}
     assert min(lengths) == 1
     assert 16 <= max(lengths) <= 1000
-    check_told_once(request)
+    check_settled_once(request)
 
 
-def test_a_handler_is_told_what_it_works_on(queue: Queue, workers: Workers):
+def test_the_context_describes_the_sub_request(queue: Queue, workers: Workers):
     """The request's id, the place in the input, the attempt, a fence, and a deadline ahead."""
     request = queue.submit_request(numbers(20), id="its.own:id-1")
     workers.run("describe")
-    told = [(result.body or b"").decode().split() for result in request.results()]
-    assert [(one[0], one[1], one[2]) for one in told] == [
+    found = [(result.body or b"").decode().split() for result in request.results()]
+    assert [(one[0], one[1], one[2]) for one in found] == [
         ("its.own:id-1", str(i), "1") for i in range(20)
     ]
-    assert all(int(one[3]) > 0 for one in told)
-    assert {(one[4], one[5]) for one in told} == {("False", "True")}
+    assert all(int(one[3]) > 0 for one in found)
+    assert {(one[4], one[5]) for one in found} == {("False", "True")}
 
 
 def test_results_name_their_worker(queue: Queue, workers: Workers):
@@ -85,7 +85,7 @@ def test_results_name_their_worker(queue: Queue, workers: Workers):
 # ------------------------------------------------------------------ the limit
 
 
-def most_at_once(intervals: list[tuple[int, int]]) -> int:
+def most_concurrent(intervals: list[tuple[int, int]]) -> int:
     """The most that ran at one instant."""
     changes = [(end, -1) for _, end in intervals] + [(began, 1) for began, _ in intervals]
     most = now = 0
@@ -97,10 +97,10 @@ def most_at_once(intervals: list[tuple[int, int]]) -> int:
 
 @ON_SINGLE
 @pytest.mark.parametrize("limit", [1, 3, 7])
-def test_no_more_run_at_once_than_the_limit_and_as_many_do(
+def test_no_more_run_concurrently_than_the_limit_and_as_many_do(
     limit: int, queue: Queue, workers: Workers
 ):
-    """Eight processes of two workers take from one request; the handlers' own clocks tell."""
+    """Eight processes of two workers take from one request; the handlers' own clocks count."""
     request = queue.submit_request([b"%d" % limit] * 150, limit=limit)
     pair = [workers.start("interval", processes=4, until_idle=True) for _ in range(2)]
     assert [worker.wait() for worker in pair] == [0, 0]
@@ -110,8 +110,8 @@ def test_no_more_run_at_once_than_the_limit_and_as_many_do(
         began, ended = map(int, (result.body or b"").split())
         intervals.append((began, ended))
     assert len(intervals) == 150
-    assert most_at_once(intervals) == limit
-    check_told_once(request)
+    assert most_concurrent(intervals) == limit
+    check_settled_once(request)
 
 
 # ------------------------------------------------------------------ the order

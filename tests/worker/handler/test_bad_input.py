@@ -1,4 +1,4 @@
-"""Handlers and bodies that do what nobody should: what is to blame is charged, the others go on.
+"""Handlers and bodies that break rules: what is to blame is charged, the others go on.
 
 The workers run in the test's own process; their children are forked from it.
 """
@@ -20,7 +20,7 @@ import pytest
 
 from fairlane.protocol import keys
 from fairlane.worker import Worker
-from tests.support.workers import Folder, check_told_once
+from tests.support.workers import Folder, check_settled_once
 from tests.worker.handlers import spend_async
 from tests.worker.parts import ON_SINGLE
 
@@ -64,7 +64,7 @@ def handler_of(act: Callable[[], Any]) -> Callable[[bytes], Any]:
 
 
 def check_only_bad_is_dead(request: Request, client: Any, reason: bytes) -> str:
-    """Assert that it was charged, and nobody else; return its error."""
+    """Asserts that it alone was charged, and returns its error."""
     results = list(request.results())
     assert [result.index for result in results if result.status == "dead"] == [BAD]
     assert [result.attempt for result in results] == [
@@ -72,7 +72,7 @@ def check_only_bad_is_dead(request: Request, client: Any, reason: bytes) -> str:
     ]
     ((_, dead),) = client.xrange(keys.request_keys(request.id)[7])
     assert dead[b"reason"] == reason
-    check_told_once(request)
+    check_settled_once(request)
     return results[BAD].error or ""
 
 
@@ -94,7 +94,7 @@ def eat() -> Any:
     return bytes(1 << 60)
 
 
-def print_in_vain() -> Any:
+def print_when_closed() -> Any:
     """To a stream that is closed."""
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123
     sys.stdout.close()
@@ -114,7 +114,7 @@ FAILURES = {
     "too long": (lambda: bytes(1_048_577), "1,048,577 bytes: the most is 1,048,576"),
     "recursion": (recurse, "RecursionError"),
     "memory": (eat, "MemoryError"),
-    "closed stdout": (print_in_vain, "I/O operation on closed file"),
+    "closed stdout": (print_when_closed, "I/O operation on closed file"),
 }
 
 
@@ -192,7 +192,7 @@ def test_what_ends_its_process_is_charged_once_it_is_alone(
     act: Any, how: str, queue: Queue, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ):  # fmt: skip
-    """The first death, in a slice of several, charges nobody; the supervisor names the others."""
+    """The first death, in a slice of several, is not charged; the supervisor names the others."""
     monkeypatch.setattr("faulthandler.is_enabled", lambda: False)  # pytest's shows them elsewhere
     caplog.set_level("INFO")
     request = submit(queue)
@@ -246,7 +246,7 @@ def test_a_handler_that_closes_the_sockets_harms_only_itself(
     results = list(request.results())
     assert {result.attempt for result in results if result.index != BAD} == {1}
     assert {result.status for result in results if result.index != BAD} == {"done"}
-    check_told_once(request)
+    check_settled_once(request)
 
 
 def test_an_async_handler_that_closes_its_loops_files_is_charged(
@@ -277,7 +277,7 @@ def fork_and_return() -> bytes:
 
 
 def fork_and_exit() -> bytes:
-    """As a program would, that had never heard of a worker."""
+    """As a program would that runs outside of a worker."""
     pid = os.fork()
     if pid == 0:
         sys.exit(3)
@@ -314,7 +314,7 @@ def test_a_process_that_a_handler_forks_goes_no_further_than_the_handler(
     assert {(result.status, result.attempt) for result in results} == {("done", 1)}
     assert results[BAD].body == code
     assert worker._children.crashes == 0
-    check_told_once(request)
+    check_settled_once(request)
 
 
 def test_a_forked_process_does_not_go_on_with_the_event_loop(queue: Queue, folder: Folder):
@@ -335,7 +335,7 @@ def test_a_forked_process_does_not_go_on_with_the_event_loop(queue: Queue, folde
     assert [result.body for result in request.results()][BAD] == b"0"
     assert folder.noted("went") == []
     assert len({pid for _, pid in folder.noted("ran")}) == 1
-    check_told_once(request)
+    check_settled_once(request)
 
 
 def test_a_handler_may_start_a_process_of_its_own(queue: Queue):
@@ -377,7 +377,7 @@ def test_a_handler_that_ignores_every_signal_is_killed_all_the_same(
 
 
 def leave_thread() -> None:
-    """One that nobody could wait for."""
+    """One for which no test could wait."""
     threading.Thread(target=threading.Event().wait).start()
 
 
@@ -396,7 +396,7 @@ def disturb_memory() -> None:
 def test_what_a_handler_leaves_behind_keeps_no_worker_from_ending(
     act: Any, concurrency: int, queue: Queue
 ):
-    """The request is done, and the worker ends when it is told to."""
+    """The request is done, and the worker ends at a signal."""
     request = submit(queue, limit=concurrency)
     assert Worker(queue, handler_of(act), concurrency=concurrency).run(until_idle=True) == 0
     assert {result.status for result in request.results()} == {"done"}

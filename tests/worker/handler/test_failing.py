@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlane.protocol import keys
 from tests.support.wait import wait_until
-from tests.support.workers import check_told_once
+from tests.support.workers import check_settled_once
 
 if TYPE_CHECKING:
     import redis
@@ -39,7 +39,7 @@ def test_what_fails_always_is_dead_with_its_traceback(
     assert dead[b"worker"] == result.worker.encode()
     progress = request.progress()
     assert (progress.state, progress.done, progress.dead) == ("done", 0, 1)
-    check_told_once(request)
+    check_settled_once(request)
 
 
 def test_a_retry_waits_among_the_delayed_and_is_promoted(
@@ -62,11 +62,11 @@ def test_a_retry_waits_among_the_delayed_and_is_promoted(
 
 
 def test_others_go_on_while_a_retry_waits(queue: Queue, workers: Workers, folder: Folder):
-    """Even with one permit: a failed sub-request holds nobody up."""
+    """Even with one permit: a failed sub-request delays no other."""
     request = queue.submit_request([b"bad", *[b"good"] * 20], limit=1, backoff_ms=(1000, 1000))
     workers.run("fail_bad_first")
     ran = folder.noted("ran")
     assert [index for index, _ in ran[:1] + ran[-1:]] == ["0", "0"]
     assert len(ran) == 22
     assert [result.attempt for result in request.results()] == [2] + [1] * 20
-    check_told_once(request)
+    check_settled_once(request)

@@ -191,7 +191,6 @@ def test_a_handler_that_cannot_take_a_body_is_refused(
 
 
 def test_a_required_keyword_is_refused():
-    """Nobody gives it."""
     with pytest.raises(HandlerNotFound, match="needs_keyword needs the keyword argument colour: "):
         shape_of(needs_keyword)
 
@@ -307,7 +306,7 @@ def test_a_missing_module_is_named_with_the_current_folder(
 
 
 def context_of(index: int = 3, attempt: int = 2) -> Context:
-    """What a handler is told."""
+    """The description of a sub-request."""
     return Context("r1", index, attempt, 7, record_of_its_own())
 
 

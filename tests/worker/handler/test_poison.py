@@ -1,4 +1,4 @@
-"""What handlers and failures may do to a worker: it charges nobody else, and leaves nothing behind.
+"""What handlers and failures may do to a worker: it charges no other, and leaves nothing behind.
 
 The workers of these tests run in the test's own process; their children are forked from it.
 """
@@ -20,7 +20,7 @@ from fairlane.worker.handler.runner import Runner
 from fairlane.worker.lease_board import LeaseBoard
 from fairlane.worker.process.child import Assignment
 from fairlane.worker.process.pool import ProcessPool
-from tests.support.workers import Folder, broken, check_told_once, is_alive
+from tests.support.workers import Folder, broken, check_settled_once, is_alive
 from tests.worker.handlers import echo, spend_async
 from tests.worker.parts import ON_SINGLE, entries_of, slice_of, unit_of_its_own, work_off
 
@@ -43,7 +43,7 @@ def folder(tmp_path: Path) -> Folder:
 
 
 def poison(folder: Folder) -> Any:
-    """A handler: at first all units hold a body at once; the poison kills each process it is in."""
+    """A handler: at first all units hold a body; the poison kills each process it is in."""
 
     def handler(body: bytes, context: Context) -> bytes:
         is_first = not folder.noted("died")
@@ -80,7 +80,7 @@ def poison_async(folder: Folder) -> Any:
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 @ON_SINGLE
-def test_a_death_before_the_handler_is_called_charges_nobody(
+def test_a_death_before_the_handler_is_called_is_not_charged(
     queue: Queue, folder: Folder, monkeypatch: pytest.MonkeyPatch, *, is_async: bool
 ):
     """So a sub-request of one attempt is not dead without having run."""
@@ -100,16 +100,14 @@ def test_a_death_before_the_handler_is_called_charges_nobody(
     request = queue.submit_request([b"x"], attempts=1)
     Worker(queue, handler if is_async else echo).run(until_idle=True)
     assert [(result.status, result.attempt) for result in request.results()] == [("done", 1)]
-    check_told_once(request)
+    check_settled_once(request)
 
 
 @pytest.mark.parametrize("made", [poison, poison_async])
 @pytest.mark.parametrize("attempts", [1, 3])
 @ON_SINGLE
-def test_one_poison_body_charges_nobody_else(
-    made: Any, attempts: int, queue: Queue, folder: Folder
-):
-    """Eight are held when it kills for the first time: nobody knows which, and nobody is charged.
+def test_one_poison_body_is_charged_alone(made: Any, attempts: int, queue: Queue, folder: Folder):
+    """Eight are held when it kills for the first time: any may be the cause, and none is charged.
 
     Then one unit works alone, so that the poison is charged with each further death.
     """
@@ -127,7 +125,7 @@ def test_one_poison_body_charges_nobody_else(
     deaths = folder.noted("died")
     assert [int(attempt) for attempt, _ in deaths] == [1, *range(1, attempts + 1)]
     assert len({pid for _, pid in deaths}) == attempts + 1
-    check_told_once(request)
+    check_settled_once(request)
 
 
 @ON_SINGLE
@@ -148,7 +146,7 @@ def test_a_poison_body_in_a_slice_of_a_thousand_ends_alone(queue: Queue, folder:
     assert [result.index for result in results if result.status == "dead"] == [700]
     assert {result.attempt for result in results if result.index != 700} == {1}
     assert len(folder.noted("died")) == 3
-    check_told_once(request)
+    check_settled_once(request)
 
 
 def children_of(board: LeaseBoard) -> tuple[ProcessPool, tuple[Any, ...]]:
@@ -174,15 +172,15 @@ def test_one_unit_works_alone_until_its_process_has_lived_for_a_while(
     board = LeaseBoard(3)
     children, records = children_of(board)
     children.alone(records)
-    told = []
+    seen = []
     for second in (100.0, 105.0, 114.9, 115.0):
         now[0] = second
         if second == 105.0:
             children._start(0)
             children.running.clear()
         assert list(children.collect(restart=True)) == []
-        told.append(waiting(board))
-    assert told == [[False, True, True]] * 3 + [[False, False, False]]
+        seen.append(waiting(board))
+    assert seen == [[False, True, True]] * 3 + [[False, False, False]]
 
 
 # ------------------------------------------------------------------ a supervisor that fails
@@ -207,7 +205,7 @@ def test_one_worker_runs_twice(queue: Queue):
 def test_a_supervisor_that_fails_leaves_no_child_and_no_lease(
     queue: Queue, folder: Folder, monkeypatch: pytest.MonkeyPatch
 ):
-    """Nobody would extend what its children hold: they end, and it goes back uncharged."""
+    """Nothing would extend what its children hold: they end, and it goes back uncharged."""
 
     def hold(body: bytes) -> bytes:
         folder.note("began", os.getpid())
@@ -233,7 +231,7 @@ def test_a_supervisor_that_fails_leaves_no_child_and_no_lease(
     folder.open_gate()
     assert worker.run(until_idle=True) == 0
     assert [result.attempt for result in request.results()] == [1, 1]
-    check_told_once(request)
+    check_settled_once(request)
 
 
 # ------------------------------------------------------------------ what a handler starts
@@ -319,8 +317,8 @@ def test_the_tokens_of_every_part_go_out_before_the_handler_goes_on():
 
 
 @pytest.mark.usefixtures("_parts_of_ten_bytes")
-def test_an_ending_told_by_any_part_is_logged():
-    """The last part is told only that its lease is gone."""
+def test_an_ending_in_the_reply_to_any_part_is_logged():
+    """The reply to the last part is only that its lease is gone."""
     work = work_off(unit_of_its_own(), slice_of(b"1"))
     next(work)
     work.send(big(1, 1))

@@ -114,7 +114,7 @@ def test_a_clock_that_went_back_makes_no_negative_wait(run: Run):
 # ------------------------------------------------------------------ context
 
 
-def test_a_handler_that_asks_is_told_what_it_works_on(run: Run):
+def test_a_handler_may_ask_for_a_context(run: Run):
     """The request, the place in the input, the attempt, the fence and the deadline."""
     record = record_of_its_own()
     record.hold("r1", "0", 7, OP, 100.0, 30.0)
@@ -131,7 +131,7 @@ def test_a_handler_that_asks_is_told_what_it_works_on(run: Run):
 
 
 def test_a_batch_handler_gets_the_whole_slice_in_one_call(run: Run):
-    """And its results are told one by one."""
+    """And each result is reported by itself."""
     calls = []
 
     @batch_handler
@@ -170,7 +170,7 @@ def test_a_batch_handlers_context_is_that_of_the_first(run: Run):
     ],
 )
 def test_a_batch_of_the_wrong_length_fails_as_a_whole(run: Run, results: Any, said: str):
-    """Nobody knows which result belongs to which body: every entry comes back."""
+    """No result can be matched with its body: every entry comes back."""
     outcome = run(batch_handler(lambda bodies: results), slice_of(b"a", b"b", b"c"))
     assert (outcome.ids, failed(outcome), outcome.position) == ([], [0, 1, 2], 3)
     sentence = f"the batch handler returned {said} results for 3 bodies"
@@ -241,7 +241,7 @@ def test_draining_ends_the_slice_after_the_call(run: Run):
     assert (indexes(outcome.ids), outcome.position, outcome.is_over) == ([0, 1], 2, True)
 
 
-def test_a_stop_of_an_earlier_lease_is_heard_and_passed_over(run: Run):
+def test_a_stop_of_an_earlier_lease_changes_nothing(run: Run):
     """The slice goes on, and the byte that calls for attention is cleared."""
     record = held_record()
     earlier = record.held()
@@ -278,7 +278,7 @@ def test_a_stop_said_while_the_runner_listens_is_not_lost(
     assert (outcome.position, outcome.is_over) == (2, True)
 
 
-def test_a_long_slice_is_told_in_parts(monkeypatch: pytest.MonkeyPatch, run: Run):
+def test_a_long_slice_is_settled_in_parts(monkeypatch: pytest.MonkeyPatch, run: Run):
     """After a quarter of a second what is done so far is settled, and the lease goes on."""
     now = [0]
 
@@ -292,7 +292,7 @@ def test_a_long_slice_is_told_in_parts(monkeypatch: pytest.MonkeyPatch, run: Run
     assert outcome.seconds == pytest.approx(0.3)
 
 
-def test_big_results_are_told_in_parts(run: Run):
+def test_big_results_are_settled_in_parts(run: Run):
     """More than a mebibyte is not kept for one call."""
     outcome = run(lambda body: b"x" * 400_000, slice_of(*[b"x"] * 10))
     assert (outcome.position, outcome.is_over) == (3, False)

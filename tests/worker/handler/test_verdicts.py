@@ -127,7 +127,7 @@ def test_an_async_unit_can_still_be_cancelled():
     asyncio.run(scene())
 
 
-def test_an_exception_outside_of_python_code_is_just_told():
+def test_an_exception_outside_of_python_code_is_its_text():
     """A built-in has no frame of its own, and ours say nothing."""
     outcome = Runner(shape_of(bytes.fromhex), record_of_its_own()).run_slice(slice_of(b"x"), 0)
     assert outcome.verdicts[0].error.startswith("TypeError: fromhex() argument must be str")
@@ -135,7 +135,7 @@ def test_an_exception_outside_of_python_code_is_just_told():
 
 @pytest.mark.parametrize("marker", [lambda one: one, batch_handler], ids=["one", "batch"])
 def test_a_coroutine_from_a_sync_handler_is_a_failure(marker: Callable[..., Any]):
-    """A decorator that hides an `async def` is told so, and the coroutine is not left waiting."""
+    """A decorator may hide an `async def`; the coroutine is not left waiting."""
 
     async def hidden(body: Any) -> Any:
         return body
@@ -165,7 +165,7 @@ def test_an_awaitable_that_is_no_coroutine_is_a_failure():
 
 
 def test_an_async_unit_that_is_closed_ends():
-    """Whoever closes a coroutine that waits does not hear of a failure instead."""
+    """A closed coroutine that waits reports no failure instead."""
 
     async def forever(body: bytes) -> bytes:
         await asyncio.get_running_loop().create_future()
@@ -197,7 +197,7 @@ class Unreadable(Exception):
 
 
 @pytest.mark.parametrize("error", [Unspeakable(), Unreadable()], ids=repr)
-def test_an_exception_that_cannot_be_told_is_a_failure_all_the_same(run: Run, error: Exception):
+def test_an_exception_without_text_is_a_failure(run: Run, error: Exception):
     """Its name at least is."""
 
     def leak(body: bytes) -> bytes:
@@ -250,7 +250,7 @@ def test_a_retry_without_a_time_takes_the_backoff(run: Run):
     assert verdict.error == "the handler asked to be called again"
 
 
-def test_a_rejected_sub_request_is_dead_at_once(run: Run):
+def test_a_rejected_sub_request_is_dead_immediately(run: Run):
     """At its first attempt, with the reason as its error."""
     outcome = run(raising(Reject("no such customer")), slice_of(b"0", b"1"))
     (verdict,) = outcome.verdicts
@@ -259,7 +259,7 @@ def test_a_rejected_sub_request_is_dead_at_once(run: Run):
 
 
 @pytest.mark.parametrize("made", [lambda: Retry(after=-5), lambda: Reject("")])
-def test_what_a_handler_raises_wrongly_is_told_by_its_own_lines(run: Run, made: Callable[[], Any]):
+def test_a_wrong_wish_is_reported_with_the_handlers_own_lines(run: Run, made: Callable[[], Any]):
     """And not by those of the class that refuses it."""
 
     def handler(_: bytes) -> None:
@@ -276,7 +276,7 @@ def test_what_a_handler_raises_wrongly_is_told_by_its_own_lines(run: Run, made: 
     [Reject("not possible"), Retry(after=1, reason="not possible")],
     ids=["Reject", "Retry"],
 )
-def test_what_a_wish_was_raised_from_is_told_too(run: Run, error: Exception):
+def test_a_wish_includes_its_cause(run: Run, error: Exception):
     """`raise Reject("...") from error` keeps the traceback."""
 
     def handler(body: bytes) -> bytes:
@@ -334,7 +334,7 @@ def test_a_wish_of_a_strange_subclass_is_a_retry_after_the_backoff(run: Run):
 
 
 @pytest.mark.parametrize("error", [Reject("x"), ValueError("x")], ids=["Reject", "ValueError"])
-def test_a_handler_that_returns_an_exception_is_told_to_raise_it(run: Run, error: Exception):
+def test_a_returned_exception_is_a_failure_that_says_to_raise_it(run: Run, error: Exception):
     """Only a batch handler may return one."""
     (verdict,) = run(lambda _: error, slice_of(b"x")).verdicts
     name = type(error).__name__
@@ -370,9 +370,9 @@ def test_an_exception_in_a_batchs_results_is_what_became_of_its_body(run: Run):
     answers = [b"0", Reject("no"), Retry(after=3, reason="later"), ValueError("bad"), None]
     outcome = run(batch_handler(lambda bodies: answers), slice_of(*[b"x"] * 5))
     assert pairs(outcome) == [(b"0:d:1:500", b"0"), (b"4:n:1:500", b"")]
-    told = [(verdict.verdict, verdict.error) for verdict in outcome.verdicts]
+    verdicts = [(verdict.verdict, verdict.error) for verdict in outcome.verdicts]
     assert (failed(outcome), outcome.position) == ([1, 2, 3], 5)
-    assert told == [("dead", "no"), ("retry", "later"), ("retry", "ValueError: bad\n")]
+    assert verdicts == [("dead", "no"), ("retry", "later"), ("retry", "ValueError: bad\n")]
     assert outcome.verdicts[1].delay_ms == 3000
 
 
@@ -459,7 +459,7 @@ def test_what_a_cancelled_handler_still_says_does_not_count(handler: Any, said: 
 
 
 def test_a_handlers_own_timeout_is_a_failure_like_any_other():
-    """Nobody's limit was reached."""
+    """Neither limit of ours was reached."""
 
     async def impatient(body: bytes) -> bytes:
         async with asyncio.timeout(0.001):
@@ -489,7 +489,7 @@ def test_a_unit_can_be_ended_while_its_handlers_time_runs():
 @pytest.mark.parametrize(
     ("bodies", "verdict"), [([b"1"], "timeout"), ([b"1", b"2"], "release")], ids=["one", "two"]
 )
-def test_a_batch_of_several_that_takes_too_long_charges_nobody(bodies: list[bytes], verdict: str):
+def test_a_batch_of_several_that_takes_too_long_is_not_charged(bodies: list[bytes], verdict: str):
     """It may be their number alone: each comes back by itself, where its time does count."""
 
     @batch_handler
@@ -510,7 +510,7 @@ def test_a_time_limit_that_is_none_is_refused(seconds: Any):
 
 
 def test_a_call_with_a_limit_is_on_the_board_and_one_without_is_not(run: Run):
-    """For the supervisor, which ends what overstays: a sync handler at once, a task in a while."""
+    """Its supervisor ends a late sync handler immediately, and a late task after a while."""
     record = record_of_its_own()
     record.hold("r1", "0", 7, b"o" * 32, 100.0, 30.0)
     seen: list[Any] = []

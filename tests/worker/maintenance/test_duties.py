@@ -143,7 +143,7 @@ def test_upkeep_that_takes_long_delays_no_tick(
         keeper.tick()
         heartbeat._beaten = 0.0
         heartbeat.tick(often=False)
-    assert driver.told == ["heartbeat", "extend", "heartbeat", "heartbeat", "heartbeat"]
+    assert driver.called == ["heartbeat", "extend", "heartbeat", "heartbeat", "heartbeat"]
     assert extended(board)[0] > taken + 30
     assert slow.began.count(name) == 1
 

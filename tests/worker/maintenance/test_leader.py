@@ -56,11 +56,11 @@ def lane(driver: SyncDriver, redis_client: redis.Redis) -> Lane:
     return made
 
 
-def register(lane: Lane, name: str, silent_ms: int = 0, started: int = 7) -> None:
+def register(lane: Lane, name: str, late_ms: int = 0, started: int = 7) -> None:
     """A worker that beat for the last time so long ago."""
     given = {"host": "box", "pid": 1, "ttl": settings.WORKER_TTL_MS, "late": -1}
     names = (WORKERS, keys.worker("req", name), keys.conf("req"))
-    lane.call("register_worker", names, id=name, started=started, now=lane.now - silent_ms, **given)
+    lane.call("register_worker", names, id=name, started=started, now=lane.now - late_ms, **given)
 
 
 def note(lane: Lane, *tokens: Token | Tok, worker: str = "w:1", unit: str = "0.1") -> None:
@@ -91,7 +91,7 @@ def test_all_leases_of_a_dead_worker_are_taken(lane: Lane, driver: SyncDriver):
 
 
 def test_taking_over_ends_while_another_has_an_expired_lease(lane: Lane, driver: SyncDriver):
-    """That one is not named, so it stays: whoever looks after the request takes it."""
+    """That one is not named, so it stays: the leader that checks the request takes it."""
     first, second, _ = lane.start(3)
     lane.take(first, worker="w:1")
     lane.later(-MINUTE)
@@ -194,8 +194,8 @@ def test_only_the_dead_life_is_forgotten(
     assert lane.client.zrange(WORKERS, 0, -1) == stays
 
 
-def test_late_workers_are_named_and_silent_ones_forgotten(lane: Lane, driver: SyncDriver):
-    """The clock and the beats in one round trip; a record that has expired names nobody."""
+def test_late_workers_are_named_and_those_long_gone_are_forgotten(lane: Lane, driver: SyncDriver):
+    """The clock and the beats in one round trip; a record that has expired names none."""
     register(lane, "w:1")
     register(lane, "w:2", settings.LATE_MS + 1000)
     register(lane, "w:3", settings.WORKER_TTL_MS + 1000)
@@ -206,8 +206,8 @@ def test_late_workers_are_named_and_silent_ones_forgotten(lane: Lane, driver: Sy
     assert lane.client.zrange(WORKERS, 0, -1) == [b"w:2", b"w:1"]
 
 
-def test_nobody_late_costs_one_round_trip(lane: Lane, driver: SyncDriver):
-    """And names nobody."""
+def test_no_late_worker_costs_one_round_trip(lane: Lane, driver: SyncDriver):
+    """And names none."""
     register(lane, "w:1")
     assert watch(driver, dead_workers.late_workers("req")) == ([], ["2 ZRANGE"])
 
@@ -244,19 +244,19 @@ def test_another_machines_port_is_asked_by_its_address(monkeypatch: pytest.Monke
     """An address that is not a loopback means the same everywhere."""
     asked = []
 
-    def knock(address: tuple[str, int], timeout: float) -> socket.socket:
+    def connect(address: tuple[str, int], timeout: float) -> socket.socket:
         asked.append((address, timeout))
         raise ConnectionRefusedError
 
-    monkeypatch.setattr(socket, "create_connection", knock)
+    monkeypatch.setattr(socket, "create_connection", connect)
     assert refuses(Late("10.0.0.9:7101", "7", ELSEWHERE)) is True
     assert asked == [(("10.0.0.9", 7101), settings.PROBE_S)]
 
 
 def test_a_port_that_says_nothing_is_no_dead_worker():
     """It listens: its worker may be stopped, or very busy."""
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        port = silent.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         assert refuses(Late(f"127.0.0.1:{port}", "7", HERE)) is False
 
 
@@ -268,10 +268,10 @@ def test_a_port_that_cannot_be_reached_is_no_dead_worker(
 ):
     """Packets may be lost, names unknown, routes down."""
 
-    def knock(*_: object, **__: object) -> socket.socket:
+    def connect(*_: object, **__: object) -> socket.socket:
         raise error
 
-    monkeypatch.setattr(socket, "create_connection", knock)
+    monkeypatch.setattr(socket, "create_connection", connect)
     assert refuses(Late("10.0.0.9:7101", "7", ELSEWHERE)) is False
 
 
@@ -296,7 +296,7 @@ class FakeDriver:
 
     def __init__(self, **answers: Callable[[Call], Any]) -> None:
         self.answers = answers
-        self.told: list[str] = []
+        self.called: list[str] = []
 
     def run(self, operation: Operation[Any]) -> Any:
         """The result of an operation, with every reply made up."""
@@ -324,7 +324,7 @@ class FakeDriver:
             assert step.args[0] == b"HGET"
             return None
         assert isinstance(step, Call)
-        self.told.append(step.script.name)
+        self.called.append(step.script.name)
         return self.answers[step.script.name](step)
 
 
@@ -371,7 +371,7 @@ def test_a_lease_that_cannot_be_extended_does_not_stop_the_others(now: list[floa
     now[0] = 111.0
     keeper.tick()
     assert extended(board) == [141.0, 130.0, 141.0]
-    assert driver.told == ["extend", "extend", "extend"]
+    assert driver.called == ["extend", "extend", "extend"]
     assert not any(record.attention for record in board.records)
 
 

@@ -18,7 +18,7 @@ from fairlane.protocol import keys
 from fairlane.queue import Queue
 from fairlane.worker import Worker
 from tests.support.wait import wait_until
-from tests.support.workers import broken, check_told_once, is_alive
+from tests.support.workers import broken, check_settled_once, is_alive
 from tests.worker.handlers import echo
 from tests.worker.parts import ON_SINGLE
 
@@ -54,7 +54,7 @@ def test_a_signal_drains(number: signal.Signals, queue: Queue, workers: Workers,
     workers.run("hold")
     assert {result.attempt for result in request.results()} == {1}
     assert len(folder.noted("began")) == 10
-    check_told_once(request)
+    check_settled_once(request)
 
 
 @ON_SINGLE
@@ -74,11 +74,11 @@ def test_a_signal_in_the_middle_of_slices_wastes_nothing(
     workers.run("step", concurrency=2)
     assert len(folder.noted("ran")) == 1000
     assert {result.attempt for result in request.results()} == {1}
-    check_told_once(request)
+    check_settled_once(request)
 
 
 @ON_SINGLE
-def test_a_second_signal_stops_at_once_and_gives_back(
+def test_a_second_signal_stops_immediately_and_gives_back(
     queue: Queue, workers: Workers, folder: Folder
 ):
     """The handler is killed, the lease returned; the next delivery is attempt 1 still."""
@@ -99,7 +99,7 @@ def test_a_second_signal_stops_at_once_and_gives_back(
     workers.run("hold_once")
     began = [(index, attempt) for index, _, attempt in folder.noted("began")]
     assert sorted(began) == [("0", "1"), ("0", "1"), ("1", "1"), ("2", "1")]
-    check_told_once(request)
+    check_settled_once(request)
 
 
 def test_an_idle_worker_leaves_before_its_pops_time_out(queue: Queue, workers: Workers):
@@ -158,7 +158,7 @@ def test_a_worker_whose_registry_is_gone_registers_anew(
 
 
 def test_an_id_that_beats_elsewhere_is_refused(queue: Queue, monkeypatch: pytest.MonkeyPatch):
-    """After it was given the time to fall silent; the sentence says who has it."""
+    """Its notes must have stopped before; the sentence names its process."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         name = f"127.0.0.1:{free.getsockname()[1]}"
     other = queue.driver.run(registry.register_worker("req", name, "elsewhere b1 net:[1]", 12, "1"))
@@ -209,7 +209,7 @@ def test_a_worker_that_makes_no_sense_is_refused(given: dict[str, Any], sentence
 # ------------------------------------------------------------------ until idle
 
 
-def test_until_idle_ends_at_once_when_there_is_nothing(workers: Workers):
+def test_until_idle_ends_immediately_when_there_is_nothing(workers: Workers):
     """Exit 0."""
     workers.run("echo")
 
@@ -227,7 +227,7 @@ def test_until_idle_waits_for_retries(queue: Queue, workers: Workers, folder: Fo
     workers.run("fail_first")
     assert [(result.status, result.attempt) for result in request.results()] == [("done", 2)] * 2
     assert len(folder.noted("ran")) == 4
-    check_told_once(request)
+    check_settled_once(request)
 
 
 @ON_SINGLE

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     ("moments", "count"),
     [([0.1], 1), ([0.1, 0.1], 1), ([0.1, 0.39], 1), ([0.1, 0.41], 2), ([0.1, 0.3, 0.45], 2)],
 )
-def test_a_second_signal_that_comes_at_once_does_not_count(
+def test_a_second_signal_that_comes_immediately_does_not_count(
     moments: list[float], count: int, monkeypatch: pytest.MonkeyPatch
 ):
     """A terminal sends one, and a program that runs the worker hands its own on."""

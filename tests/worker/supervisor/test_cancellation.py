@@ -44,7 +44,7 @@ def test_a_running_handler_sees_within_a_second_that_its_request_is_cancelled(
     folder.wait_noted("began")
     before = time.monotonic()
     assert not request.cancel()
-    folder.wait_noted("told")
+    folder.wait_noted("cancelled")
     assert time.monotonic() - before < SOON_S
     assert request.wait(timeout=10) == "cancelled"
 
@@ -53,12 +53,12 @@ def test_a_running_handler_sees_within_a_second_that_its_request_is_cancelled(
 def test_a_running_handler_sees_soon_that_the_deadline_has_passed(
     queue: Queue, workers: Workers, folder: Folder
 ):
-    """Whoever leads stops the request at its next look, which is due at the deadline."""
+    """The leader stops the request at its next look, which is due at the deadline."""
     request = queue.submit_request([b"never"], limit=1, deadline_ms=3_000)
     ends_at = time.monotonic() + 3
     workers.start("until_cancelled")
     folder.wait_noted("began")
-    folder.wait_noted("told")
+    folder.wait_noted("cancelled")
     assert time.monotonic() - ends_at < SOON_S + 1  # the leader looks about once a second
     assert request.wait(timeout=10) == "done"
 
@@ -80,7 +80,7 @@ def test_a_running_handler_sees_that_its_producer_gave_the_request_up(
         if is_left_open:
             redis_client.hset(keys.request_hash("mine"), "open_until", 1)
             workers.hurry()
-            folder.wait_noted("told")
+            folder.wait_noted("cancelled")
         raise ValueError("no more")
 
     def lease_ends() -> float:
@@ -90,7 +90,7 @@ def test_a_running_handler_sees_that_its_producer_gave_the_request_up(
     workers.start("until_cancelled", slice_ms=0)
     with pytest.raises(ValueError, match="no more"):
         queue.submit_request(bodies(), id="mine", limit=1)
-    folder.wait_noted("told")
+    folder.wait_noted("cancelled")
     assert time.monotonic() - began[0] < SOON_S + is_left_open
 
 
@@ -261,7 +261,7 @@ def run_stopped(
     return asyncio.run(go()), runner
 
 
-def tell(record: LeaseRecord, held: Any) -> None:
+def stop_lease(record: LeaseRecord, held: Any) -> None:
     record.stop(held)
 
 
@@ -276,7 +276,7 @@ def test_what_was_cancelled_has_no_verdict_and_the_rest_is_not_begun(limit_s: fl
         return await forever(body) if body == b"b" else body
 
     outcome, _ = run_stopped(
-        handler if limit_s is None else Limited(handler), b"a", b"b", b"c", stop=tell
+        handler if limit_s is None else Limited(handler), b"a", b"b", b"c", stop=stop_lease
     )
     assert (outcome.position, outcome.is_over) == (1, True)
     assert (len(outcome.ids), outcome.verdicts) == (1, [])
@@ -301,7 +301,7 @@ def test_what_a_handler_raises_because_it_was_cancelled_is_no_verdict():
         finally:
             raise Reject("cleaned up")
 
-    outcome, _ = run_stopped(handler, b"a", stop=tell)
+    outcome, _ = run_stopped(handler, b"a", stop=stop_lease)
     assert (outcome.position, outcome.verdicts, outcome.is_over) == (0, [], True)
 
 
@@ -312,13 +312,13 @@ def test_what_a_handler_returns_though_it_was_cancelled_is_its_result():
         except asyncio.CancelledError:
             return b"saved"
 
-    outcome, _ = run_stopped(handler, b"a", stop=tell)
+    outcome, _ = run_stopped(handler, b"a", stop=stop_lease)
     assert outcome.results[1] == b"saved"
 
 
 def test_a_unit_goes_on_after_its_call_was_cancelled():
     """Nothing of the cancellation is left in its task."""
-    _, runner = run_stopped(forever, b"a", stop=tell)
+    _, runner = run_stopped(forever, b"a", stop=stop_lease)
     runner.record.release()
     runner.record.hold("r2", "0", 7, OP, time.monotonic(), LEASE_S)
 

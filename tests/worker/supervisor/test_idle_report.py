@@ -37,7 +37,7 @@ def found(queue: Queue) -> dict[str, str]:
     return {one.request_id: one.why for one in rows}
 
 
-def test_each_cause_is_told(queue: Queue, driver: SyncDriver, redis_client: redis.Redis):
+def test_each_cause_is_reported(queue: Queue, driver: SyncDriver, redis_client: redis.Redis):
     """By the request's own state; what has ended or never came is passed over."""
     paused = queue.submit_request([b"x"], id="pz")
     paused.pause()
@@ -57,10 +57,10 @@ def test_each_cause_is_told(queue: Queue, driver: SyncDriver, redis_client: redi
     open_one = queue.submit_request([b"x"], id="open")
     change_number(redis_client, "open", "fresh", 0)
     change_number(redis_client, "open", "open", 1)
-    redis_client.zadd(keys.active("req"), {"nobody": 1})
-    told = found(queue)
-    assert told.pop("late") in {"next retry in 39 s", "next retry in 40 s"}
-    assert told == {
+    redis_client.zadd(keys.active("req"), {"absent": 1})
+    reported = found(queue)
+    assert reported.pop("late") in {"next retry in 39 s", "next retry in 40 s"}
+    assert reported == {
         "pz": "paused: fairlane resume pz",
         "held": "held by another worker",
         "going": "cancelling: what is held must end first",
@@ -162,7 +162,7 @@ def test_nothing_is_said_when_nothing_is_known(scene: Any, answer: Any):
 def test_a_worker_says_what_it_waits_for_and_ends_when_that_has_ended(
     queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    """A paused request, which somebody resumes when it is said."""
+    """A paused request, which the test resumes when it is reported."""
     caplog.set_level(logging.INFO)
     monkeypatch.setattr("fairlane.worker.supervisor.idle_report._QUIET_S", 0.1)
     request = queue.submit_request([b"x"], id="pz")

@@ -1,4 +1,4 @@
-"""Handlers that take longer than they may: they are ended, charged, and hold nobody else up.
+"""Handlers that take longer than they may: they are ended and charged, and delay no other.
 
 The workers of most of these tests run in the test's own process; their children are forked from it.
 """
@@ -23,7 +23,7 @@ from fairlane.worker import Worker, batch_handler
 from fairlane.worker.handler import runner
 from fairlane.worker.process import pool
 from tests.support.wait import wait_until
-from tests.support.workers import Folder, broken, check_told_once, is_alive
+from tests.support.workers import Folder, broken, check_settled_once, is_alive
 from tests.worker.handlers import spend, spend_async
 from tests.worker.parts import ON_SINGLE
 
@@ -60,7 +60,7 @@ def bodies(count: int = 8) -> list[bytes]:
 
 
 def check_only_stuck_is_dead(request: Request, attempts: int, client: Any) -> str:
-    """Assert that it was charged, and nobody else; return its error."""
+    """Asserts that it alone was charged, and returns its error."""
     results = list(request.results())
     assert [result.index for result in results if result.status == "dead"] == [STUCK]
     assert [result.attempt for result in results] == [
@@ -71,7 +71,7 @@ def check_only_stuck_is_dead(request: Request, attempts: int, client: Any) -> st
     assert client.hget(keys.request_hash(request.id), "timeouts") == b"%d" % attempts
     error = results[STUCK].error or ""
     assert error.startswith(f"the handler took longer than its time limit of {LIMIT_S} s")
-    check_told_once(request)
+    check_settled_once(request)
     return error
 
 
@@ -153,7 +153,7 @@ def test_of_several_threads_only_the_one_that_overstays_is_charged(
 def test_a_batch_of_several_is_not_charged_and_its_stuck_body_alone_is(
     attempts: int, queue: Queue, folder: Folder, redis_client: redis.Redis
 ):
-    """The first time nobody knows which it was; then each comes alone."""
+    """The first time any may be the cause; then each comes alone."""
 
     @batch_handler
     def handler(found: list[bytes]) -> list[bytes]:
@@ -202,7 +202,7 @@ def test_a_handler_that_ends_in_time_is_left_alone(queue: Queue):
 
 
 def start_and_hang(folder: Folder, how: str) -> Any:
-    """A handler that starts a program, and never ends or dies at once."""
+    """A handler that starts a program, and never ends or dies immediately."""
 
     def handler(body: bytes) -> None:
         with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as program:
@@ -273,14 +273,14 @@ def _timeouts(request_id: str) -> Any:
 def test_a_killed_process_is_counted_as_a_timeout_and_not_as_a_crash(
     queue: Queue, workers: Workers
 ):
-    """On the health port; it is started again at once."""
+    """On the health port; it is started again immediately."""
     request = queue.submit_request([b"0"], attempts=2, backoff_ms=(10, 10), time_limit_ms=200)
     worker = workers.start("hold")
     assert request.wait(timeout=15) == "done"
     report = worker.wait_health(restarts=2, processes=1)
     counts = [report[name] for name in ("timeouts", "failed", "crashes", "done", "retries")]
     assert counts == [2, 2, 0, 0, 1]
-    wait_until(lambda: _measured(queue) == {"failed": 2, "timeouts": 2}, why="stats tell it")
+    wait_until(lambda: _measured(queue) == {"failed": 2, "timeouts": 2}, why="stats count it")
 
 
 def _measured(queue: Queue) -> dict[str, int]:
@@ -315,7 +315,7 @@ async def block(body: bytes) -> bytes:
 
 @pytest.mark.parametrize("concurrency", [1, 4])
 def test_an_async_handler_is_cancelled(concurrency: int, queue: Queue, redis_client: redis.Redis):
-    """Nobody is killed for it, and the other tasks of its loop go on."""
+    """No process is killed for it, and the other tasks of its loop go on."""
     request = queue.submit_request(
         bodies(40), limit=4, attempts=2, backoff_ms=(10, 20), time_limit_ms=int(LIMIT_S * 1000)
     )
@@ -341,7 +341,7 @@ def test_an_async_handler_that_cannot_be_cancelled_is_killed(
     assert worker._children.crashes == 0
 
 
-def test_of_several_tasks_in_a_loop_that_stands_still_nobody_is_charged_at_first(
+def test_of_several_tasks_in_a_loop_that_stands_still_none_is_charged_at_first(
     queue: Queue, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ):  # fmt: skip
@@ -357,7 +357,7 @@ def test_of_several_tasks_in_a_loop_that_stands_still_nobody_is_charged_at_first
 
     request = queue.submit_request(bodies(40), limit=4, attempts=1, time_limit_ms=1500)
     Worker(queue, handler, concurrency=4).run(until_idle=True)
-    check_told_once(request)
+    check_settled_once(request)
     results = list(request.results())
     assert [result.index for result in results if result.status == "dead"] == [STUCK]
     assert {result.attempt for result in results} == {1}

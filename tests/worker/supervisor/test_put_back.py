@@ -20,7 +20,7 @@ from fairlane.worker.process.child import Assignment
 from fairlane.worker.process.pool import Child, ProcessPool
 from fairlane.worker.supervisor.lease_keeper import LeaseKeeper
 from tests.support.requests import once, pop_token
-from tests.support.workers import Folder, broken, check_told_once
+from tests.support.workers import Folder, broken, check_settled_once
 from tests.worker.parts import ON_SINGLE, OP, record_of_its_own
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def popped(queue: Queue) -> Token:
 def test_what_a_dead_process_asked_for_goes_back(
     queue: Queue, redis_client: redis.Redis, *, reached: bool
 ):
-    """The lease, uncharged, if it was granted; the token, if nobody was shown it."""
+    """The lease, uncharged, if it was granted; the token, if no acquire used it."""
     request = queue.submit_request([b"x"], limit=1, lease_ms=30_000)
     board = LeaseBoard(1)
     keeper, token, op = keeper_of(queue, board), popped(queue), leases.new_op()
@@ -135,9 +135,7 @@ def _ended(taken: Any) -> Any:
     yield tokens.retire("req", taken.request_id, reply[1])
 
 
-def test_the_tokens_of_an_answer_that_nobody_heard_are_dispatched(
-    queue: Queue, redis_client: redis.Redis
-):
+def test_the_tokens_of_a_lost_reply_are_dispatched(queue: Queue, redis_client: redis.Redis):
     """Two more permits of the request wait for them."""
     request = queue.submit_request([b"x"] * 9, limit=3)
     board = LeaseBoard(3)
@@ -154,7 +152,7 @@ def test_the_tokens_of_an_answer_that_nobody_heard_are_dispatched(
 def test_a_token_of_an_ended_request_is_put_back_as_its_ending(
     queue: Queue, redis_client: redis.Redis
 ):
-    """Which nobody may have logged."""
+    """Which may not be logged yet."""
     request = queue.submit_request([b"x"], limit=1)
     board, token = LeaseBoard(1), popped(queue)
     queue.driver.run(once(library().cancel(keys.request_keys(request.id), reason="")))
@@ -185,7 +183,7 @@ class Deaf:
 def test_what_cannot_be_put_back_is_left_to_the_leader(
     error: Exception, runs: int, caplog: pytest.LogCaptureFixture
 ):
-    """Not one by one when nobody answers; a process that starts finds nothing on its records."""
+    """Not one by one when no server answers; a process that starts finds nothing on its records."""
     board, driver = LeaseBoard(3), Deaf(error)
     for record in board.records:
         record.begin_acquire(Token("r1", "0", "3"), OP)
@@ -295,17 +293,17 @@ def dying(folder: Folder, name: str) -> Callable[..., None]:
 
 
 @ON_SINGLE
-def test_leases_that_are_not_on_the_board_yet_go_back_at_once(
+def test_leases_that_are_not_on_the_board_yet_go_back_immediately(
     queue: Queue, folder: Folder, monkeypatch: pytest.MonkeyPatch
 ):
-    """All units have been granted theirs when the process dies; and nobody is charged."""
+    """All units have been granted theirs when the process dies; and none is charged."""
     monkeypatch.setattr(LeaseRecord, "hold", dying(folder, "hold"))
     request = queue.submit_request([b"%d" % i for i in range(UNITS)], limit=UNITS, lease_ms=20_000)
     worker = Worker(queue, echo, concurrency=UNITS)
     worker.run(until_idle=True)
     assert worker._children.crashes == 1
     assert {(one.status, one.attempt) for one in request.results()} == {("done", 1)}
-    check_told_once(request)
+    check_settled_once(request)
 
 
 @ON_SINGLE

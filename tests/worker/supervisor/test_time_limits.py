@@ -32,11 +32,11 @@ class Kept:
 @pytest.fixture
 def scene(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """A process with units that run calls; and what its supervisor would do."""
-    told: list[str] = []
+    calls: list[str] = []
     now = [100.0]
     monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: now[0])
-    monkeypatch.setattr(time_limits, "kill", lambda _: told.append("kill"))
-    monkeypatch.setattr(stack_dump, "ask", lambda *_: told.append("ask"))
+    monkeypatch.setattr(time_limits, "kill", lambda _: calls.append("kill"))
+    monkeypatch.setattr(stack_dump, "ask", lambda *_: calls.append("ask"))
 
     def make(untils: list[float], *, is_async: bool = False) -> Any:
         records = tuple(LeaseBoard(len(untils)).records)
@@ -51,7 +51,7 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
             now[0] = moment
             watch.look()
 
-        return child, watch, look, told, keeper.given
+        return child, watch, look, calls, keeper.given
 
     return make
 
@@ -79,7 +79,7 @@ def call(record: Any, entry_id: bytes, until: float) -> None:
 
 def test_a_process_is_asked_where_it_is_before_it_is_killed(scene: Any):
     """Once; and the supervisor does not wait for the answer."""
-    _, watch, look, told, _ = scene([101.0])
+    _, watch, look, calls, _ = scene([101.0])
     for moment, expected in [
         (100.9, []),
         (101.1, ["ask"]),
@@ -88,44 +88,44 @@ def test_a_process_is_asked_where_it_is_before_it_is_killed(scene: Any):
         (102.9, ["ask", "kill"]),
     ]:
         look(moment)
-        assert told == expected
+        assert calls == expected
         assert watch.is_waiting == (moment in {101.1, 102.0})
 
 
-def test_a_process_that_has_told_where_it_is_is_killed_at_once(
+def test_a_process_is_killed_when_its_stack_dump_is_complete(
     scene: Any, monkeypatch: pytest.MonkeyPatch
 ):
     """As soon as its answer has stopped growing."""
     sizes = iter([0, 10, 20, 20])
     monkeypatch.setattr(stack_dump, "size", lambda _: next(sizes))
-    _, _, look, told, _ = scene([101.0])
+    _, _, look, calls, _ = scene([101.0])
     for i in range(5):
-        assert told == ["ask"][:i]
+        assert calls == ["ask"][:i]
         look(101.1 + i / 100)
-    assert told == ["ask", "kill"]
+    assert calls == ["ask", "kill"]
 
 
 def test_a_call_that_ends_before_the_kill_saves_its_process(scene: Any):
     """And one that begins in the meantime has its own time."""
-    child, watch, look, told, _ = scene([101.0])
+    child, watch, look, calls, _ = scene([101.0])
     look(101.1)
     call(child.records[0], b"1-1", 103.0)
     look(102.5)
-    assert (told, watch.is_waiting, child.late) == (["ask"], False, [])
+    assert (calls, watch.is_waiting, child.late) == (["ask"], False, [])
     look(103.1)
-    assert told == ["ask", "ask"]
+    assert calls == ["ask", "ask"]
 
 
 def test_a_process_that_died_before_the_kill_is_forgotten(scene: Any):
-    """Nobody waits for its answer, and who gets its number is asked before anything else."""
-    child, watch, look, told, _ = scene([101.0])
+    """Its answer is not awaited; a process that gets its number is asked first."""
+    child, watch, look, calls, _ = scene([101.0])
     look(101.1)
     watch._children.running.clear()
     look(101.2)
     assert not watch.is_waiting
     watch._children.running[7] = child
     look(102.2)
-    assert told == ["ask", "ask"]
+    assert calls == ["ask", "ask"]
 
 
 @pytest.mark.parametrize(("ends", "late"), [(False, 1), (True, 0)], ids=["in it", "in another"])
@@ -198,7 +198,7 @@ def test_a_stack_is_the_handlers_part_of_its_thread(thread: int, expected: list[
     assert [line.rpartition(", ")[2] for line in found] == expected
 
 
-def test_a_crash_is_told_by_its_own_thread():
+def test_a_crash_is_reported_by_its_own_thread():
     """Whatever was asked before stands in front of it."""
     crashed = DUMP.replace("Current t", "T").replace("Thread", "Current thread", 1)
     text = f"{DUMP}Fatal Python error: Segmentation fault\n\n{crashed}\nExtension modules: x\n"
@@ -206,7 +206,7 @@ def test_a_crash_is_told_by_its_own_thread():
     assert stack_dump.crash_of(DUMP) == []
 
 
-def test_of_a_crash_the_innermost_call_in_the_handlers_own_file_is_told():
+def test_of_a_crash_the_innermost_call_in_the_handlers_own_file_is_reported():
     """What it called may be a library's; and a crash outside of any handler has no place."""
     lines = [
         '  File "/python/ctypes/__init__.py", line 519 in string_at',
@@ -241,10 +241,10 @@ def test_of_a_crash_the_innermost_call_in_the_handlers_own_file_is_told():
         ),
     ],
 )
-def test_a_death_is_told_in_one_line(
+def test_a_death_is_logged_in_one_line(
     status: int, count: int, said: str, caplog: pytest.LogCaptureFixture
 ):
-    """With what was held, and what follows when nobody knows which it was."""
+    """With what was held, and what follows when any may be the cause."""
     records = tuple(LeaseBoard(4).records)
     for i in range(count):
         records[i].hold(f"r{i}", "0", 7, b"o" * 32, 99.0, 30.0, i, 1, 2)
@@ -267,7 +267,7 @@ def test_a_death_at_the_last_attempt_is_logged_as_the_end_of_the_sub_request(
     )
 
 
-def test_several_late_tasks_are_told_in_one_line(scene: Any, caplog: pytest.LogCaptureFixture):
+def test_several_late_tasks_are_logged_in_one_line(scene: Any, caplog: pytest.LogCaptureFixture):
     """As no attempt is charged."""
     child, watch, look, _, _ = scene([101.0, 101.0, 101.0], is_async=True)
     look(101.1)

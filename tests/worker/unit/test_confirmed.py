@@ -60,7 +60,7 @@ def test_a_reply_that_may_have_written_nothing_is_confirmed_by_another_write(wor
 
 @pytest.mark.parametrize("word", [b"lost", b"gone"])
 def test_what_was_not_settled_is_not_confirmed(word: bytes):
-    """It is somebody else's now."""
+    """Another unit holds it now."""
     unit = unit_of_its_own()
     loop = work_off(unit, slice_of(b"x", durable=2))
     next(loop)

@@ -29,7 +29,7 @@ from tests.support.worker_units import (
     rest_of,
     take,
 )
-from tests.support.workers import broken, check_told_once
+from tests.support.workers import broken, check_settled_once
 from tests.worker.parts import ON_SINGLE, entries_of, granted, slice_of, unit_of_its_own, work_off
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def test_a_cluster_is_asked_once():
 
 
 def test_who_may_not_read_the_lanes_completes():
-    """Rules that somebody wrote by hand; or one of the lanes is no list. Nothing was done."""
+    """Rules written by hand; or one of the lanes is no list. Nothing was done."""
     unit = unit_of_its_own()
     loop, _ = asked(unit)
     assert names_of(loop.throw(RedisUnfit("NOPERM"))) == ["complete"]
@@ -254,7 +254,7 @@ def test_a_slice_that_comes_too_late_is_given_back(now: list[float]):
 
 
 def test_when_redis_is_away_the_lease_expires():
-    """Nothing is held any more; whoever leads takes it back."""
+    """Nothing is held any more; the leader takes it back."""
     unit = unit_of_its_own()
     loop, _ = asked(unit)
     with pytest.raises(RedisUnreachable):
@@ -262,20 +262,20 @@ def test_when_redis_is_away_the_lease_expires():
     assert unit.record.held() is None
 
 
-def test_what_is_measured_is_told_while_it_goes_on(monkeypatch: pytest.MonkeyPatch):
+def test_what_is_measured_is_reported_while_it_goes_on(monkeypatch: pytest.MonkeyPatch):
     """Though it never comes back to the pop."""
-    now, told = [100.0], []
+    now, sent = [100.0], []
     monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: now[0])
     loop, _ = asked(unit_of_its_own())
     for fence in range(9, 20):
         now[0] += 5.0
         step = loop.send([[b"ok", 3, []], granted(b"y", fence=fence, waiting=5)])
         if names_of(step) != ["handle"]:
-            told += names_of(step)
+            sent += names_of(step)
             step = loop.send([1] * len(step.steps))
         assert names_of(step) == ["handle"]
         assert names_of(loop.send(done(1, waited_ms=[5], ran_us=[900]))) == ["complete_and_acquire"]
-    assert set(told) == {"add_stats"}
+    assert set(sent) == {"add_stats"}
 
 
 def test_one_of_several_leases_is_completed():
@@ -313,15 +313,15 @@ def test_a_process_that_dies_in_it_strands_nothing(
     assert record.pending_acquire() is None
     assert redis_client.zcard(keys.leases(request.id)) == 0
     assert broken(queue, request.id) == []
-    told, *more = queue.driver.run(once(call))
-    assert (told[0] in {b"already", b"lost"}, more) == (True, [])
+    settled, *more = queue.driver.run(once(call))
+    assert (settled[0] in {b"already", b"lost"}, more) == (True, [])
     assert len(finish(queue.driver)) == (4 if reached else 6)
-    check_told_once(request)
+    check_settled_once(request)
 
 
 @ON_SINGLE
 @pytest.mark.parametrize("handler", ["slow_noted", "slow_noted_async"])
-def test_a_worker_goes_on_while_nobody_else_waits(
+def test_a_worker_goes_on_while_no_other_request_waits(
     handler: str, queue: Queue, redis_client: Any, workers: Workers
 ):
     """It asks the lanes far less often than it settles; every result is there once."""
@@ -332,7 +332,7 @@ def test_a_worker_goes_on_while_nobody_else_waits(
     pops = sum(stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("brpop", "blmpop"))
     assert stats["cmdstat_lrange"]["calls"] > 20
     assert pops < 20
-    check_told_once(request)
+    check_settled_once(request)
 
 
 @ON_SINGLE

@@ -215,7 +215,7 @@ def test_tokens_of_the_parts_that_were_settled_are_dispatched():
 
 
 def test_a_shard_that_is_away_does_not_keep_the_others_waiting():
-    """The next pop asks another one, without a pause until all were asked in vain."""
+    """The next pop asks another one, without a pause until none of them answered."""
     loop, step = begin(spread_unit())
     assert (step.lenient, step.away_s) == (True, settings.SHARD_AWAY_S)
     pauses, asked = [], []
@@ -280,7 +280,7 @@ def test_what_is_kept_for_a_shard_is_bounded():
 
 
 def test_any_other_error_of_a_dispatch_is_raised():
-    """It is no matter of patience."""
+    """Another try would not help."""
     unit = spread_unit()
     calls: list[Any] = [object(), object()]
     send: Any = dispatch.send(unit, calls)

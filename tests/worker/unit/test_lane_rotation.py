@@ -16,7 +16,7 @@ SHARDS = (3, 4, 9)
 
 
 def turns_of(*shards: int, unit: int = 0, units: int = 1) -> tuple[LaneRotation, LeaseBoard]:
-    """What a unit knows after its supervisor has heard of these shards."""
+    """The rotation of a unit whose supervisor has set these shards."""
     board = LeaseBoard(units)
     board.spread(shards or (0,))
     return LaneRotation("req", "w:1", board.records[unit]), board
@@ -102,7 +102,7 @@ def test_an_idle_unit_waits_at_one_shard_after_the_other():
 
 
 def test_units_begin_at_different_shards():
-    """So that somebody waits at each of them."""
+    """So that some unit waits at each of them."""
     firsts = {asked(turns_of(*SHARDS, unit=unit, units=30)[0].next(1))[0] for unit in range(30)}
     assert firsts == set(SHARDS)
 
@@ -131,7 +131,7 @@ def test_no_rhythm_leaves_a_shard_out(shards: tuple[int, ...], ahead: int):
 
 @pytest.mark.parametrize("left", [(), (3,), SHARDS])
 def test_a_change_is_noticed_at_the_next_pop(left: tuple[int, ...]):
-    """The supervisor hears of it from its beat."""
+    """The reply to a heartbeat names the shards."""
     turns, board = turns_of(*left)
     turns.next(1)
     turns.came(None)
@@ -164,7 +164,7 @@ def test_shards_that_do_not_answer_are_asked_in_turn_with_a_pause_after_a_round(
     assert pauses == [0, 0, 0] + [settings.SHARD_BLOCK_MS / 1000] * 3
 
 
-def test_a_shard_with_a_number_too_large_is_not_told():
+def test_a_shard_with_a_number_too_large_is_left_out():
     """Of a later release."""
     board = LeaseBoard(1)
     board.spread((7, 300))

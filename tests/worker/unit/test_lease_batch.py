@@ -93,7 +93,7 @@ def test_what_is_refused_does_not_hold_up_the_others():
 
 
 def test_a_request_that_is_broken_does_not_hold_up_the_others(caplog: pytest.LogCaptureFixture):
-    """Its error is said, and nobody else's work waits for it."""
+    """Its error is logged, and no other work waits for it."""
     unit = quick_unit()
     loop, step = take(unit, RedisUnfit("WRONGTYPE"), granted(b"x"), granted(b"y"))
     assert held(unit) == ["r1", "r2"]
@@ -187,7 +187,7 @@ def test_one_lease_at_a_time_has_its_turn():
     assert seen == [[0, 1, 1], [2, 0, 1], [2, 2, 0]]
 
 
-def test_a_handler_that_turns_slow_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch):
+def test_a_handler_that_turns_slow_keeps_no_lease_waiting(monkeypatch: pytest.MonkeyPatch):
     """What is not begun goes back uncharged, in the round trip that settles what is done."""
     unit = quick_unit()
     now = [0]
@@ -286,7 +286,7 @@ def test_a_retry_is_worked_on_by_itself_after_the_bunch():
 
 
 def test_after_retries_tokens_are_taken_one_by_one_for_a_while():
-    """Or a crowd of retries would be shown in vain again and again."""
+    """Or a crowd of retries would be refused again and again."""
     unit = quick_unit()
     loop, step = take(unit, [b"alone"], [b"alone"])
     assert names_of(step) == ["push"]
@@ -296,7 +296,7 @@ def test_after_retries_tokens_are_taken_one_by_one_for_a_while():
 
 
 def test_a_slice_without_entries_is_settled_like_any_other():
-    """Somebody deleted what it should have held: no reason for the process to end."""
+    """Its entries were deleted by hand: no reason for the process to end."""
     unit = quick_unit()
     loop, step = take(unit, granted(), granted(b"x"))
     settle = loop.send(handle(step, echo, unit.record))
@@ -360,7 +360,7 @@ def test_a_slice_that_overstays_goes_on_in_parts_and_no_lease_waits_for_it(
 
 @pytest.mark.parametrize("at", ["shown", "dispatched", "settled"])
 def test_when_redis_is_away_no_lease_stays_on_the_board(at: str):
-    """They expire, and whoever leads takes them back; and all records can be used again."""
+    """They expire, and the leader takes them back; and all records can be used again."""
     unit = quick_unit()
     loop, step = show(unit, 3)
     if at != "shown":

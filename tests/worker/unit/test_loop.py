@@ -105,7 +105,7 @@ def test_a_refusals_tokens_go_out_with_the_next_pop(word: bytes):
 
 
 def test_a_token_of_an_ended_request_has_the_ending_logged():
-    """Whoever reads `ended` retires, in case the finisher died before."""
+    """Each unit that reads `ended` retires, in case the finisher died before."""
     loop, step = take(unit_of_its_own(), [b"ended", SUMMARY])
     assert names_of(step) == ["retire", "pop"]
     call = step.steps[0]
@@ -221,7 +221,7 @@ def test_the_board_counts_what_became_of_the_verdicts(
 
 
 def test_the_next_slice_is_as_long_as_this_one_taught():
-    """1 ms for one sub-request at 20 ms a slice: 16 at once, the most a slice may grow."""
+    """1 ms for one sub-request at 20 ms a slice: 16, the most a slice may grow."""
     loop, _ = take(unit_of_its_own(), granted(b"x"))
     loop.send(done(1))
     loop.send([b"ok", 5, MORE])
@@ -235,7 +235,7 @@ def test_the_next_slice_is_as_long_as_this_one_taught():
     ids=["Redis is away", "anything else"],
 )
 def test_a_lease_stays_on_the_board_when_its_process_must_end(*, error: Exception, is_held: bool):
-    """The supervisor takes it back at once, and charges it; one whose Redis is away expires."""
+    """The supervisor takes it back immediately, and charges it; one whose Redis is away expires."""
     unit = unit_of_its_own()
     loop, _ = take(unit, granted(b"x"))
     with pytest.raises(type(error)):
@@ -271,7 +271,7 @@ def test_an_acquire_leaves_the_board_when_its_lease_is_there(monkeypatch: pytest
 
 @pytest.mark.parametrize(("bodies", "index"), [([b"x"], 0), ([b"x", b"y"], -2)])
 def test_the_only_sub_request_of_a_lease_is_on_the_board(bodies: list[bytes], index: int):
-    """So that a death can be told with the place of what it was in."""
+    """So that a death is logged with the place of its sub-request."""
     unit = unit_of_its_own()
     take(unit, granted(*bodies))
     held = unit.record.held()
@@ -314,7 +314,7 @@ def test_a_part_without_tokens_goes_straight_on():
 @pytest.mark.parametrize(
     "outcome",
     [done(1, is_over=True), Outcome(1, settings.SLICE_HARD_MS / 1000)],
-    ids=["told to stop", "a second long"],
+    ids=["stopped", "a second long"],
 )
 def test_the_rest_of_a_slice_is_given_back(outcome: Outcome):
     """When the unit is to stop, or has worked on one lease for long enough."""

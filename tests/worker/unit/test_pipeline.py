@@ -62,7 +62,7 @@ def fetched(step: Handle, first: int, *replies: Any) -> Any:
 
 @pytest.mark.parametrize("why", ["fewer than wanted", "other units", "slow", "durable", "a retry"])
 def test_nothing_is_fetched_ahead(why: str):
-    """When nothing more is there to fetch, or somebody might wait for it."""
+    """When nothing more is there to fetch, or another unit might wait for it."""
     unit = quick_unit(spare=7, is_alone=why != "other units", each_s=0.0025)
     if why == "slow":
         unit.sizer.observe_tokens(1, 0.03)
@@ -180,7 +180,7 @@ def test_what_was_fetched_does_not_wait_for_a_handler_that_takes_long():
 
 
 def test_what_was_done_before_a_call_that_takes_long_is_settled_meanwhile():
-    """Its results are told, and its permits are free."""
+    """Its results are stored, and its permits are free."""
     unit, loop, first = streaming()
     done = first.leases.take()
     done.record.take_turn()
@@ -257,7 +257,7 @@ def test_when_redis_is_away_what_was_handled_is_settled_if_it_can_be(at: str):
 
 
 def test_a_pop_that_is_refused_is_an_error_like_any_other():
-    """Somebody put something else where a lane should be: what was handled is settled."""
+    """A lane may be no list: what was handled is settled."""
     unit, loop, first = streaming()
     beside: Any = first.meanwhile
     next(beside)

@@ -17,7 +17,6 @@ def grown(sizes: Sizer, request_id: str, each_s: float, turns: int = 10) -> list
 
 
 def test_a_request_never_seen_gets_one_sub_request():
-    """Nobody knows yet how long one takes."""
     assert Sizer(20).entries("r1") == 1
 
 
@@ -49,7 +48,7 @@ def test_a_slice_may_take_a_little_longer_rather_than_be_half_as_long():
     assert grown(Sizer(20), "r1", 0.012)[-1] == 1
 
 
-def test_a_handler_that_slows_down_is_believed_at_once():
+def test_a_handler_that_slows_down_is_believed_immediately():
     """A slower measure counts in full, so that no slice is far too long twice."""
     sizes = Sizer(20)
     assert grown(sizes, "r1", 1e-5)[-1] > 900
@@ -133,7 +132,6 @@ def grown_tokens(sizes: Sizer, each_s: float, turns: int = 6, size: int = 0) -> 
 
 
 def test_a_worker_begins_with_one_token():
-    """Nobody knows yet how long its handler takes."""
     sizes = Sizer(20, 128)
     assert (sizes.tokens(128), sizes.is_quick) == (1, False)
 
