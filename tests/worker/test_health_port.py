@@ -194,11 +194,9 @@ def test_a_request_is_answered_while_many_connections_send_none(
 
 
 def test_a_connection_without_a_request_is_closed_after_its_time(
-    port: HealthPort, selector: selectors.BaseSelector, monkeypatch: pytest.MonkeyPatch
+    port: HealthPort, selector: selectors.BaseSelector, now: list[float]
 ):
     """Not before, and without an answer; no look waits for it."""
-    now = [100.0]
-    monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: now[0])
     client = connect(port)
     accept(port, selector)
     now[0] += health_port._CLIENT_S

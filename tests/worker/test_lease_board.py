@@ -116,7 +116,6 @@ def test_the_shards_of_a_queue_are_read_as_they_were_set():
 
 
 def test_a_unit_that_holds_nothing_is_not_on_the_board():
-    """A new board is empty."""
     board = LeaseBoard(3)
     assert board.held() == []
     assert board.counts() == dict.fromkeys(COUNTS, 0)
@@ -146,7 +145,6 @@ def test_the_longest_names_fit():
 
 
 def test_a_released_lease_is_gone():
-    """Given back is not held."""
     record = record_of_its_own()
     hold(record)
     record.release()
@@ -154,7 +152,6 @@ def test_a_released_lease_is_gone():
 
 
 def test_a_lease_is_seen_in_another_process():
-    """What a forked child writes, the supervisor reads."""
     board = LeaseBoard(2)
     pid = os.fork()
     if not pid:
@@ -260,7 +257,6 @@ def test_a_half_noted_acquire_is_not_seen(at: int, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("at", range(7))
 def test_a_half_noted_abandoned_acquire_is_not_seen(at: int, monkeypatch: pytest.MonkeyPatch):
-    """The supervisor reads it while the unit writes it."""
     record, seen = record_of_its_own(), []
     record.begin_acquire(Token("r1", "2", "17"), OP)
     interruption = Interruption(monkeypatch)
@@ -429,7 +425,6 @@ def test_a_call_is_not_seen_while_it_is_written(at: int, monkeypatch: pytest.Mon
 def test_a_call_that_ends_while_it_is_read_is_not_mixed_with_the_next(
     at: int, monkeypatch: pytest.MonkeyPatch
 ):
-    """The supervisor sees the one or the other."""
     record = record_of_its_own()
     hold(record)
     begin(record, b"1-1", 105.0)
@@ -445,20 +440,20 @@ def test_a_call_that_ends_while_it_is_read_is_not_mixed_with_the_next(
 # ------------------------------------------------------------------ extended, stop
 
 
-def test_an_extension_moves_the_deadline_for_both_sides():
-    """The supervisor and the handler's context see the later deadline."""
+@pytest.mark.parametrize(
+    ("extended_to", "deadline"),
+    [
+        pytest.param(150.0, 150.0, id="later"),
+        pytest.param(120.0, 130.0, id="earlier: both were granted, and the later one counts"),
+    ],
+)
+def test_an_extension_moves_the_deadline_for_both_sides(extended_to: float, deadline: float):
+    """The supervisor and the handler's context see the same deadline."""
     record = record_of_its_own()
     held = hold(record)
     assert record.deadline == 130.0
-    record.extended(held, 150.0)
-    assert held_by(record).deadline == record.deadline == 150.0
-
-
-def test_an_extension_never_brings_the_deadline_forward():
-    """The later of the two counts: both were granted."""
-    record = record_of_its_own()
-    record.extended(hold(record), 120.0)
-    assert held_by(record).deadline == record.deadline == 130.0
+    record.extended(held, extended_to)
+    assert held_by(record).deadline == record.deadline == deadline
 
 
 @pytest.mark.parametrize("fence", [7, 8])
@@ -539,7 +534,6 @@ def test_counts_add_up_over_units():
 
 
 def test_a_count_without_a_field_is_refused():
-    """Nothing is written over something else."""
     with pytest.raises(AttributeError):
         LeaseBoard(1).records[0].count(dones=1)
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
-from fairlane.common import clock
 from fairlane.worker.metrics import EVERY_S, Metrics
 from tests.worker.parts import ON_SINGLE
 
@@ -16,38 +13,30 @@ if TYPE_CHECKING:
     from tests.support.workers import Workers
 
 
-@pytest.fixture
-def seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The clock: set its only element."""
-    now = [100.0]
-    monkeypatch.setattr(clock, "mono_s", lambda: now[0])
-    return now
-
-
 def sent(calls: list[Any]) -> dict[str, int]:
     (call,) = calls
     return dict(zip(call.args[::2], call.args[1::2], strict=True))
 
 
-def test_measures_are_sent_once_a_second(seconds: list[float]):
+def test_measures_are_sent_once_a_second(now: list[float]):
     """All that came together since the last time, and nothing twice."""
     measures = Metrics("req")
     measures.add(5, [100, 100], [7, 9])
     assert measures.due() == []
-    seconds[0] += EVERY_S
+    now[0] += EVERY_S
     measures.add(5, [300], [8], failed=1, timeouts=2)
     found = sent(measures.due())
     assert found["5:waited:count"] == 3
     assert (found["5:ran:sum"], found["5:ran:max"]) == (24, 9)
     assert (found["5:failed"], found["5:timeouts"]) == (1, 2)
-    seconds[0] += EVERY_S
+    now[0] += EVERY_S
     assert measures.due() == []
 
 
-def test_an_idle_process_sends_nothing(seconds: list[float]):
+def test_an_idle_process_sends_nothing(now: list[float]):
     """However long it idles."""
     measures = Metrics("req")
-    seconds[0] += 1000
+    now[0] += 1000
     assert (measures.due(), measures.rest()) == ([], [])
 
 

@@ -163,10 +163,9 @@ def waiting(board: LeaseBoard) -> list[bool]:
 
 def test_one_unit_works_alone_until_its_process_has_lived_for_a_while(
     monkeypatch: pytest.MonkeyPatch,
+    now: list[float],
 ):
     """Ten seconds from its last start; then the others begin."""
-    now = [100.0]
-    monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: now[0])
     monkeypatch.setattr("fairlane.worker.process.pool.start", lambda *_: (0, 0))
     monkeypatch.setattr("fairlane.worker.process.stack_dump.make", lambda: -1)
     board = LeaseBoard(3)

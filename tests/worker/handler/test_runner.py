@@ -213,28 +213,18 @@ def held_record() -> LeaseRecord:
     return record
 
 
-def test_a_stop_ends_the_slice_after_the_call(run: Run):
-    """The lease is lost or the request cancelled: the rest is not begun."""
+@pytest.mark.parametrize("is_drain", [False, True], ids=["stopped", "draining"])
+def test_a_stop_or_a_drain_ends_the_slice_after_the_call(run: Run, *, is_drain: bool):
+    """What has run is settled, and the rest is not begun."""
     record = held_record()
+    held = record.held()
+    assert held is not None
 
     def handler(body: bytes) -> bytes:
-        held = record.held()
-        assert held is not None
-        if body == b"1":
-            record.stop(held)
-        return body
-
-    outcome = run(handler, slice_of(b"0", b"1", b"2", b"3"), record=record)
-    assert (indexes(outcome.ids), outcome.position, outcome.is_over) == ([0, 1], 2, True)
-
-
-def test_draining_ends_the_slice_after_the_call(run: Run):
-    """The worker is to leave: what has run is settled, the rest is given back."""
-    record = held_record()
-
-    def handler(body: bytes) -> bytes:
-        if body == b"1":
+        if body == b"1" and is_drain:
             record._worker.is_draining = True
+        elif body == b"1":
+            record.stop(held)
         return body
 
     outcome = run(handler, slice_of(b"0", b"1", b"2", b"3"), record=record)

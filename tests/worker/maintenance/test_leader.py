@@ -333,14 +333,6 @@ def beaten(leads: int = 0, active_due: int = 0, delayed_due: int = 0) -> list[An
     return [b"ok", leads, 1_000_000, active_due, delayed_due, 1_000_000, b"", b"", 0]
 
 
-@pytest.fixture
-def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The one number is the time; at 111 s a lease of 30 s, taken at 100 s, is to be extended."""
-    made = [100.0]
-    monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: made[0])
-    return made
-
-
 def keeper_of(driver: FakeDriver, board: LeaseBoard) -> LeaseKeeper:
     """A worker's leases, as if in Redis."""
     return LeaseKeeper(driver, "req", "w:1", "7", board)  # type: ignore[arg-type]

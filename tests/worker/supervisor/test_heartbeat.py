@@ -5,23 +5,15 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from fairlane.errors import RedisUnreachable
 from fairlane.protocol.scripts import library
 from fairlane.worker.lease_board import LeaseBoard
 from fairlane.worker.supervisor.heartbeat import Heartbeat
 
 if TYPE_CHECKING:
+    import pytest
+
     from fairlane.protocol.steps import Operation
-
-
-@pytest.fixture
-def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The one number is the time."""
-    made = [100.0]
-    monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: made[0])
-    return made
 
 
 class Emptied:

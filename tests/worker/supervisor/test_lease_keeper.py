@@ -61,14 +61,6 @@ class Counting:
         return str(call.keys[2].decode()[5:-1])
 
 
-@pytest.fixture
-def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The one number is the time; leases of 30 s are taken at 100 s."""
-    made = [100.0]
-    monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: made[0])
-    return made
-
-
 def extend_all(driver: Any, ids: list[str], now: list[float], at: float = 111.0) -> list[float]:
     """Hold a lease of each, let the keeper extend at that time; when each ends then."""
     now[0] = 100.0

@@ -245,11 +245,9 @@ def test_tokens_of_requests_that_ended_or_went_are_not_asked_for_again(queue: Qu
     [(RedisUnreachable("no answer"), True), (NodeAway("away"), True), (RedisUnfit("bad"), False)],
 )
 def test_an_acquire_that_was_given_up_is_asked_for_until_it_is_answered(
-    error: Exception, monkeypatch: pytest.MonkeyPatch, *, stays: bool
+    error: Exception, now: list[float], *, stays: bool
 ):
     """Once a second at most."""
-    now = [100.0]
-    monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: now[0])
     board, driver = LeaseBoard(1), Deaf(error)
     board.records[0].begin_acquire(Token("r1", "0", "3"), OP)
     board.records[0].end_acquire(is_abandoned=True)
