@@ -23,6 +23,8 @@ from tests.support.requests import once, stored, take_slice, waiting_bodies, wor
 from tests.support.stepping import cut_off, cut_off_after, drive
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import redis
 
     from fairlane.drivers.sync.driver import SyncDriver
@@ -37,13 +39,14 @@ Bodies = list[bytes]
 class Writer:
     """One run of a write: it stages under names of its own, then commits."""
 
-    def __init__(self, driver: SyncDriver, txn: str = "t1", *, final: bool = True) -> None:
-        self.driver = driver
-        self.txn = Txn(txn, final)
-        self.runs = 0
+    def __init__(
+        self, driver: SyncDriver, txn: str = "t1", *, final: bool = True, runs: int = 0
+    ) -> None:
+        """With `runs`, the areas have other names than those of a writer without."""
+        self.driver, self.txn, self.runs = driver, Txn(txn, final), runs
 
     def stage(self, request_id: str, partitions: list[Bodies], size: int = 3) -> Share:
-        """Stage each partition in chunks of `size`."""
+        """Stages each partition in chunks of `size`."""
         self.runs += 1
         areas = []
         for number, bodies in enumerate(partitions):
@@ -62,13 +65,13 @@ class Writer:
         return Share(request_id, Policy(), areas)
 
     def commit(self, *shares: Share) -> int:
-        """Commit to the end; return how many rows came in now."""
+        """Commits to the end; returns how many rows came in now."""
         return sum(one.added for one in self.driver.run(commit(shares, self.txn)))
 
 
 @pytest.fixture
 def writer(driver: SyncDriver) -> Writer:
-    """A write of the transaction t1, which seals."""
+    """Returns a write of the transaction t1, which seals."""
     return Writer(driver)
 
 
@@ -81,8 +84,31 @@ EXPECTED = [*PARTITIONS[0], *PARTITIONS[2]]
 
 
 def left(client: redis.Redis) -> list[bytes]:
-    """Areas that are still there."""
+    """Returns the areas that are still there."""
     return [*client.scan_iter(match=b"stage:*", count=1000)]
+
+
+def half_done(driver: SyncDriver, txn: str = "t1") -> tuple[Writer, Share]:
+    """Returns a writer and its share, whose commit was cut off behind the pin."""
+    writer = Writer(driver, txn)
+    share = writer.stage("r1", PARTITIONS)
+    cut_off_after(driver, commit([share], writer.txn), "pin_manifest")
+    return writer, share
+
+
+def runs_cut_off(
+    driver: SyncDriver, client: redis.Redis, *, final: bool = True
+) -> Iterator[tuple[Writer, Share, int]]:
+    """Yields a write whose commit was cut off behind 1, 2, ... steps, in an empty Redis."""
+    steps, is_over = 0, False
+    while not is_over:
+        steps += 1
+        client.flushall()
+        writer = Writer(driver, final=final)
+        share = writer.stage("r1", PARTITIONS)
+        is_over = cut_off(driver, commit([share], writer.txn), steps)
+        yield writer, share, steps
+    assert steps > 6
 
 
 def test_all_partitions_come_in_their_order_and_the_request_is_sealed(
@@ -114,78 +140,58 @@ def test_a_commit_without_rows_makes_a_request_that_is_done(writer: Writer, queu
     assert writer.commit(share) == 0
 
 
-def test_a_commit_cut_off_anywhere_is_completed_by_another_run(
+def test_a_commit_cut_off_anywhere_is_completed_by_another_run_of_the_write(
     driver: SyncDriver, redis_client: redis.Redis
 ):
-    """A driver dies behind any step; the whole write runs again, in another order, and commits."""
-    steps, is_over = 0, False
-    while not is_over:
-        steps += 1
-        redis_client.flushall()
-        first = Writer(driver)
-        is_over = cut_off(driver, commit([first.stage("r1", PARTITIONS)], first.txn), steps)
-        again = Writer(driver)
-        again.runs = 7
+    """The rows of that run come in another order."""
+    for _, _, steps in runs_cut_off(driver, redis_client):
+        again = Writer(driver, runs=7)
         again.commit(again.stage("r1", [bodies[::-1] for bodies in PARTITIONS]))
         found = waiting_bodies(redis_client, "r1")
         assert sorted(found) == sorted(EXPECTED), f"cut off behind step {steps}"
         assert stored(redis_client, "r1")["open"] == "0"
         kept = [area for area in left(redis_client) if b":8" in area]
         assert kept == [], "the losers of the second run go"
-    assert steps > 6
 
 
-def test_a_commit_cut_off_anywhere_is_completed_by_itself(
+def test_a_commit_cut_off_anywhere_is_completed_by_a_repeat(
     driver: SyncDriver, redis_client: redis.Redis
 ):
     """The same staging, as a stream's commit comes again."""
-    steps, is_over = 0, False
-    while not is_over:
-        steps += 1
-        redis_client.flushall()
-        writer = Writer(driver, final=False)
-        share = writer.stage("r1", PARTITIONS)
-        is_over = cut_off(driver, commit([share], writer.txn), steps)
+    for writer, share, _ in runs_cut_off(driver, redis_client, final=False):
         before = len(waiting_bodies(redis_client, "r1"))
         assert writer.commit(share) == 11 - before
         assert waiting_bodies(redis_client, "r1") == EXPECTED
         assert stored(redis_client, "r1")["open"] == "1"
-    assert steps > 6
 
 
 def test_two_concurrent_commits_bring_the_rows_in_once(
     driver: SyncDriver, redis_client: redis.Redis
 ):
-    """Step by step in turn: a driver that was thought dead goes on."""
-    one, other = Writer(driver), Writer(driver)
-    other.runs = 5
-    running = [
-        commit([one.stage("r1", PARTITIONS)], one.txn),
-        commit([other.stage("r1", PARTITIONS)], other.txn),
-    ]
-    replies: list[Any] = [None, None]
-    while any(running):
-        for i, operation in enumerate(running):
-            if operation is not None:
-                try:
-                    replies[i] = driver.run(once(operation.send(replies[i])))
-                except StopIteration:
-                    running[i] = None  # type: ignore[call-overload]
+    """Step by step in turn."""
+    writers = Writer(driver), Writer(driver, runs=5)
+    running = [commit([one.stage("r1", PARTITIONS)], one.txn) for one in writers]
+    replies: dict[Any, Any] = dict.fromkeys(running)
+    while running:
+        for operation in [*running]:
+            try:
+                replies[operation] = driver.run(once(operation.send(replies[operation])))
+            except StopIteration:
+                running.remove(operation)
     assert waiting_bodies(redis_client, "r1") == EXPECTED
 
 
 @pytest.mark.parametrize("size", [3, 1])
-def test_a_driver_that_was_thought_dead_goes_on(
+def test_a_commit_that_another_one_overtook_goes_on_and_adds_nothing(
     driver: SyncDriver, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch, size: int
 ):
-    """It stops anywhere, another one commits what it staged itself, and then the first wakes up."""
+    """It stops anywhere, another one commits what it staged itself, and then the first goes on."""
     monkeypatch.setattr(manifest, "WINDOW", size)
     steps, is_over = 0, False
     while not is_over:
         steps += 1
         redis_client.flushall()
-        one, other = Writer(driver), Writer(driver)
-        other.runs = 5
+        one, other = Writer(driver), Writer(driver, runs=5)
         slow = commit([one.stage("r1", PARTITIONS)], one.txn)
         try:
             reply = driver.run(once(next(slow)))
@@ -194,13 +200,17 @@ def test_a_driver_that_was_thought_dead_goes_on(
         except StopIteration:
             is_over = True
         other.commit(other.stage("r1", PARTITIONS))
-        while not is_over:
-            try:
-                reply = driver.run(once(slow.send(reply)))
-            except StopIteration:
-                break
-        assert waiting_bodies(redis_client, "r1") == EXPECTED, f"it slept behind step {steps}"
+        if not is_over:
+            finish(driver, slow, reply)
+        assert waiting_bodies(redis_client, "r1") == EXPECTED, f"it stopped behind step {steps}"
     assert steps > 6
+
+
+def finish(driver: SyncDriver, operation: Operation[Any], reply: Any) -> None:
+    """Runs an operation from the reply to a step on to its end."""
+    with contextlib.suppress(StopIteration):
+        while True:
+            reply = driver.run(once(operation.send(reply)))
 
 
 def test_a_run_after_the_end_changes_nothing(writer: Writer, redis_client: redis.Redis):
@@ -236,12 +246,10 @@ def test_a_repeat_reports_whether_it_is_the_same_write(
 def test_a_repeat_that_completes_a_commit_counts_what_it_added(
     driver: SyncDriver, redis_client: redis.Redis
 ):
-    first = Writer(driver)
-    cut_off_after(driver, commit([first.stage("r1", PARTITIONS)], first.txn), "pin_manifest")
+    half_done(driver)
     before = len(waiting_bodies(redis_client, "r1"))
     assert 0 <= before < 11
-    again = Writer(driver)
-    again.runs = 7
+    again = Writer(driver, runs=7)
     (brought,) = driver.run(commit([again.stage("r1", [numbered("z", 2)])], again.txn))
     assert brought == ("r1", 2, 11, 11 - before, False, True)
     assert waiting_bodies(redis_client, "r1") == EXPECTED
@@ -250,8 +258,7 @@ def test_a_repeat_that_completes_a_commit_counts_what_it_added(
 def test_a_manifest_of_a_version_without_checksums_is_rolled(
     driver: SyncDriver, redis_client: redis.Redis
 ):
-    first = Writer(driver)
-    cut_off_after(driver, commit([first.stage("r1", PARTITIONS)], first.txn), "pin_manifest")
+    first, _ = half_done(driver)
     record = keys.transaction("r1", "t1")
     manifest: Any = redis_client.hget(record, "manifest")
     lines = [line.rpartition(b",")[0] for line in manifest.splitlines()]
@@ -301,7 +308,7 @@ def test_an_empty_micro_batch_gives_the_request_more_time(
 def test_a_commit_raises_for_a_request_that_was_cancelled_meanwhile(
     writer: Writer, driver: SyncDriver
 ):
-    """A slice was held, so it was not over, and all came in: but none of the rest will run."""
+    """A slice was held, so it was not over, and all rows came in. But none of the rest will run."""
     share = writer.stage("r1", [numbered("a", 60)])
     held: list[Slice | None] = []
 
@@ -330,8 +337,7 @@ def test_a_foreign_request_is_refused_before_any_write(writer: Writer, queue: Qu
 
 def test_another_transaction_is_refused(driver: SyncDriver, redis_client: redis.Redis):
     """Also while the first one is half done: its rows would come in beside the others."""
-    first = Writer(driver)
-    cut_off_after(driver, commit([first.stage("r1", PARTITIONS)], first.txn), "pin_manifest")
+    first, _ = half_done(driver)
     other = Writer(driver, "t2")
     with pytest.raises(RequestExists, match=r"r1 exists.*same txn \(t1\) to go on"):
         other.commit(other.stage("r1", PARTITIONS))
@@ -342,74 +348,62 @@ def test_another_transaction_is_refused(driver: SyncDriver, redis_client: redis.
     assert waiting_bodies(redis_client, "r1") == EXPECTED
 
 
+def look_as_another(driver: SyncDriver) -> None:
+    """Looks at the request as a write of another transaction does."""
+    driver.run(look(Share("r1", Policy(), []), Txn("t2", seal=True)))
+
+
 def test_the_owner_of_a_request_is_recorded_before_it_exists(
     driver: SyncDriver, redis_client: redis.Redis
 ):
     """A driver dies anywhere: a write that finds the open request reports the txn that goes on."""
-    steps, found = 0, 0
-    while True:
-        steps += 1
-        redis_client.flushall()
-        first = Writer(driver)
-        is_over = cut_off(driver, commit([first.stage("r1", PARTITIONS)], first.txn), steps)
-        if is_over or stored(redis_client, "r1").get("open") == "0":
-            break
-        if redis_client.exists(keys.request_hash("r1")):
+    found = 0
+    for _ in runs_cut_off(driver, redis_client):
+        if stored(redis_client, "r1").get("open") == "1":
             found += 1
             with pytest.raises(RequestExists, match=r"\(t1\)"):
-                driver.run(look(Share("r1", Policy(), []), Txn("t2", seal=True)))
+                look_as_another(driver)
     assert found > 1
     with pytest.raises(RequestExists, match="other content"):  # complete: no going on
-        driver.run(look(Share("r1", Policy(), []), Txn("t2", seal=True)))
+        look_as_another(driver)
 
 
 def test_the_owner_of_another_life_is_not_named(driver: SyncDriver, redis_client: redis.Redis):
-    old = Writer(driver)
-    cut_off_after(driver, commit([old.stage("r1", PARTITIONS)], old.txn), "pin_manifest")
+    half_done(driver)
     redis_client.set(keys.owner("r1"), "another", px=DAY)
     with pytest.raises(RequestExists, match="or give the same txn to go on"):
-        driver.run(look(Share("r1", Policy(), []), Txn("t2", seal=True)))
+        look_as_another(driver)
 
 
 def test_of_two_concurrent_begins_the_winner_is_recorded(
     driver: SyncDriver, redis_client: redis.Redis
 ):
-    one, other = Writer(driver, "one"), Writer(driver, "other")
+    other = Writer(driver, "other")
     slow = commit([other.stage("r1", PARTITIONS)], other.txn)
     step, reply = next(slow), None
     while not isinstance(step, SingleServer):
         reply = driver.run(once(step))
         step = slow.send(reply)
-    shares = [one.stage("r1", PARTITIONS)]
-    fast = commit(shares, one.txn)
-    cut_off_after(driver, fast, "pin_manifest")
+    one, share = half_done(driver, "one")
     with pytest.raises(RequestExists):
-        finish(driver, slow, step)
-    one.commit(*shares)
+        finish(driver, slow, driver.run(once(step)))
+    one.commit(share)
     assert redis_client.get(keys.owner("r1")) == b"one"
 
 
-def finish(driver: SyncDriver, operation: Operation[Any], step: Step) -> None:
-    with contextlib.suppress(StopIteration):
-        while True:
-            step = operation.send(driver.run(once(step)))
-
-
+@pytest.mark.parametrize("is_final", [False, True], ids=["a stream", "a write"])
 def test_an_abandoned_request_is_refused_with_the_reason(
-    driver: SyncDriver, queue: Queue, redis_client: redis.Redis
+    driver: SyncDriver, queue: Queue, *, is_final: bool
 ):
-    for name, is_final in (("q:0", False), ("t1", True)):
-        redis_client.flushall()
-        first = Writer(driver, name, final=is_final)
-        share = first.stage("r1", PARTITIONS)
-        if is_final:
-            cut_off_after(driver, commit([share], first.txn), "pin_manifest")
-        else:
-            first.commit(share)
-        queue.request("r1").cancel("abandoned")  # as the auditor does
-        again = Writer(driver, name if is_final else "q:1", final=is_final)
-        with pytest.raises(RequestEnded, match="raise openFor, and choose another id"):
-            again.commit(again.stage("r1", PARTITIONS))
+    if is_final:
+        half_done(driver)
+    else:
+        first = Writer(driver, "q:0", final=False)
+        first.commit(first.stage("r1", PARTITIONS))
+    queue.request("r1").cancel("abandoned")  # as the auditor does
+    again = Writer(driver, "t1" if is_final else "q:1", final=is_final)
+    with pytest.raises(RequestEnded, match="raise openFor, and choose another id"):
+        again.commit(again.stage("r1", PARTITIONS))
 
 
 def test_a_sealed_request_takes_no_more(driver: SyncDriver):
@@ -427,8 +421,7 @@ def test_a_request_that_was_cancelled_meanwhile_raises_request_ended(
     monkeypatch.setattr(manifest, "WINDOW", 1)
     writer = Writer(driver)
     share = writer.stage("r1", PARTITIONS)
-    operation = commit([share], writer.txn)
-    assert not cut_off(driver, operation, 9)
+    assert not cut_off(driver, commit([share], writer.txn), 9)
     queue.request("r1").cancel("a person said so")
     with pytest.raises(RequestEnded, match="a person said so"):
         writer.commit(share)
@@ -449,9 +442,7 @@ def test_an_incomplete_area_is_refused_before_any_row_is_visible(
 
 
 def test_an_area_that_is_lost_after_the_pin_raises(driver: SyncDriver, redis_client: Any):
-    writer = Writer(driver)
-    share = writer.stage("r1", PARTITIONS)
-    cut_off_after(driver, commit([share], writer.txn), "pin_manifest")
+    writer, share = half_done(driver)
     assert redis_client.exists(keys.transaction("r1", "t1"))
     redis_client.unlink(*left(redis_client))
     with pytest.raises(RequestLost, match="write it again"):
@@ -459,15 +450,12 @@ def test_an_area_that_is_lost_after_the_pin_raises(driver: SyncDriver, redis_cli
 
 
 def test_abort_drops_what_was_staged_and_refuses_once_it_is_pinned(
-    driver: SyncDriver, redis_client: redis.Redis
+    writer: Writer, driver: SyncDriver, redis_client: redis.Redis
 ):
-    writer = Writer(driver)
     share = writer.stage("r1", PARTITIONS)
-    names = [area.name for area in share.areas]
-    assert driver.run(unstage("r1", "t1", names))
+    assert driver.run(unstage("r1", "t1", [area.name for area in share.areas]))
     assert left(redis_client) == []
-    share = writer.stage("r1", PARTITIONS)
-    cut_off_after(driver, commit([share], writer.txn), "pin_manifest")
+    writer, share = half_done(driver)
     assert redis_client.exists(keys.transaction("r1", "t1"))
     assert not driver.run(unstage("r1", "t1", [area.name for area in share.areas]))
     writer.commit(share)
@@ -480,7 +468,7 @@ def test_abort_drops_what_was_staged_and_refuses_once_it_is_pinned(
 def test_many_requests_come_in_together(
     driver: SyncDriver, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ):
-    """Cut off anywhere, too; more of them than one group."""
+    """More of them than one group, and the commit is cut off anywhere."""
     monkeypatch.setattr(commit_module, "GROUP", 3)
     names = [f"k{i}" for i in range(7)]
     rows = {name: [numbered(name, 4), numbered(f"{name}-", 2)] for name in names}
@@ -491,8 +479,7 @@ def test_many_requests_come_in_together(
         writer = Writer(driver)
         shares = [writer.stage(name, rows[name]) for name in names]
         is_over = cut_off(driver, commit(shares, writer.txn), steps)
-        again = Writer(driver)
-        again.runs = 50
+        again = Writer(driver, runs=50)
         again.commit(*(again.stage(name, rows[name]) for name in names))
         for name in names:
             assert waiting_bodies(redis_client, name) == [*rows[name][0], *rows[name][1]]

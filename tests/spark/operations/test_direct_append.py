@@ -29,9 +29,12 @@ from tests.support.requests import once, settle, stored, take_slice, waiting_bod
 from tests.support.stepping import drive
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import redis
 
     from fairlane.drivers.sync.driver import SyncDriver
+    from fairlane.model import Slice
     from fairlane.protocol.steps import Step
     from fairlane.queue import Queue
 
@@ -53,10 +56,25 @@ def test_rows_join_by_their_place_once(driver: SyncDriver, redis_client: redis.R
         driver.run(begin_live("r1", Policy(), Txn("t2", seal=True), by_ids=False))
 
 
+def begin(driver: SyncDriver, request_id: str = "r1", bodies: tuple[bytes, ...] = (b"a",)) -> None:
+    """Begins a request and adds these rows."""
+    driver.run(begin_live(request_id, Policy(), LIVE, by_ids=False))
+    if bodies:
+        call = by_place(request_id, 0, 0, pack([*bodies]), LIVE)
+        driver.run(add(request_id, "req", call, LIVE))
+
+
+def hold_and_cancel(driver: SyncDriver) -> Slice:
+    """Takes a slice of the request, which is then being cancelled."""
+    held = take_slice(driver)
+    assert held is not None
+    driver.run(cancel("r1", "not needed"))
+    return held
+
+
 def test_a_seal_of_a_cancelled_request_raises(driver: SyncDriver):
     """Else a write whose rows never run would look as if it had gone well."""
-    driver.run(begin_live("r1", Policy(), LIVE, by_ids=False))
-    driver.run(add("r1", "req", by_place("r1", 0, 0, pack([b"a"]), LIVE), LIVE))
+    begin(driver)
     driver.run(cancel("r1", "not needed"))
     for _ in range(2):
         with pytest.raises(RequestEnded, match=r"request r1 ended \(not needed\) before all rows"):
@@ -65,11 +83,8 @@ def test_a_seal_of_a_cancelled_request_raises(driver: SyncDriver):
 
 def test_a_seal_of_a_cancelling_request_raises(driver: SyncDriver):
     """A slice of it is still held, so it is not over."""
-    driver.run(begin_live("r1", Policy(), LIVE, by_ids=False))
-    driver.run(add("r1", "req", by_place("r1", 0, 0, pack([b"a", b"b"]), LIVE), LIVE))
-    held = take_slice(driver)
-    assert held is not None
-    driver.run(cancel("r1", "not needed"))
+    begin(driver, bodies=(b"a", b"b"))
+    held = hold_and_cancel(driver)
     with pytest.raises(RequestEnded, match="ended"):
         driver.run(seal("r1", "req"))
     settle(driver, held)
@@ -80,10 +95,9 @@ def test_a_seal_of_a_cancelling_request_raises(driver: SyncDriver):
 def test_all_requests_are_sealed_before_an_error_is_raised(
     driver: SyncDriver, redis_client: redis.Redis
 ):
-    """The others' rows run, however often this is repeated."""
+    """The rows of the others run, however often the seal is repeated."""
     for name in ("r1", "r2", "r3"):
-        driver.run(begin_live(name, Policy(), LIVE, by_ids=False))
-        driver.run(add(name, "req", by_place(name, 0, 0, pack([b"a"]), LIVE), LIVE))
+        begin(driver, name)
     driver.run(cancel("r1", ""))
     for _ in range(2):
         with pytest.raises(RequestEnded, match=r"request r1 ended \(cancelled\)"):
@@ -92,48 +106,44 @@ def test_all_requests_are_sealed_before_an_error_is_raised(
     assert work_off(driver) == [b"a", b"a"]
 
 
-def test_a_seal_raises_for_a_cancellation_during_the_seal(driver: SyncDriver):
-    """Behind the look and before the seal, while a slice is held."""
-    driver.run(begin_live("r1", Policy(), LIVE, by_ids=False))
-    driver.run(add("r1", "req", by_place("r1", 0, 0, pack([b"a", b"b"]), LIVE), LIVE))
-    held = take_slice(driver)
-    assert held is not None
-    steps = 0
+def before_the_second_step(action: Callable[[Step], object]) -> Callable[[Step], bool]:
+    """Returns a `see` for `drive` that acts before the operation's second step."""
+    steps: list[Step] = []
 
-    def see(_: Step) -> bool:
-        nonlocal steps
-        steps += 1
-        if steps == 2:
-            driver.run(cancel("r1", "not needed"))
+    def see(step: Step) -> bool:
+        steps.append(step)
+        if len(steps) == 2:
+            action(step)
         return False
 
+    return see
+
+
+def test_a_seal_raises_for_a_cancellation_during_the_seal(driver: SyncDriver):
+    """Behind the look and before the seal, while a slice is held."""
+    begin(driver, bodies=(b"a", b"b"))
+    held: list[Slice] = []
+    see = before_the_second_step(lambda _: held.append(hold_and_cancel(driver)))
     with pytest.raises(RequestEnded, match="not needed"):
         drive(driver, seal("r1", "req"), see)
-    settle(driver, held)
+    settle(driver, held[0])
     with pytest.raises(RequestEnded, match="not needed"):
         driver.run(seal("r1", "req"))
 
 
-def test_a_seal_whose_answer_was_lost_is_no_failure_when_a_cancellation_follows(driver: SyncDriver):
-    driver.run(begin_live("r1", Policy(), LIVE, by_ids=False))
-    driver.run(add("r1", "req", by_place("r1", 0, 0, pack([b"a"]), LIVE), LIVE))
-    steps = 0
+def test_a_seal_whose_reply_was_lost_is_no_failure_when_a_cancellation_follows(driver: SyncDriver):
+    begin(driver)
 
-    def see(step: Step) -> bool:
-        nonlocal steps
-        steps += 1
-        if steps == 2:
-            driver.run(once(step))  # the reply is lost, so the step goes out again
-            driver.run(cancel("r1", "not needed"))
-        return False
+    def lose_the_reply_and_cancel(step: Step) -> None:
+        driver.run(once(step))  # `drive` sends the step again
+        driver.run(cancel("r1", "not needed"))
 
-    drive(driver, seal("r1", "req"), see)
+    drive(driver, seal("r1", "req"), before_the_second_step(lose_the_reply_and_cancel))
 
 
 def test_a_cancellation_behind_the_seal_does_not_fail_a_repeat_of_the_seal(driver: SyncDriver):
     """A stream that starts anew seals again what it has sealed; its request may be over by then."""
-    driver.run(begin_live("r1", Policy(), LIVE, by_ids=False))
-    driver.run(add("r1", "req", by_place("r1", 0, 0, pack([b"a"]), LIVE), LIVE))
+    begin(driver)
     driver.run(seal("r1", "req"))
     driver.run(cancel("r1", "not needed"))
     driver.run(seal("r1", "req"))
@@ -154,25 +164,11 @@ def test_rows_join_by_their_id_once_from_any_transaction(
         driver.run(add("r1", "req", call, LIVE))
 
 
-def test_an_add_waits_while_too_many_sub_requests_wait(driver: SyncDriver):
-    driver.run(begin_live("r1", Policy(), LIVE, by_ids=False))
-    call = by_place("r1", 0, 0, pack([b"a"] * 9), LIVE)
-    operation = add("r1", "req", call, LIVE, max_waiting=3)
-    pauses = []
-
-    def see(step: Step) -> bool:
-        if isinstance(step, Pause):
-            pauses.append(step.seconds)
-            work_off(driver)
-        return isinstance(step, Pause)
-
-    assert drive(driver, operation, see) == 9
-    assert len(pauses) == 1
-
-
-def test_a_request_stays_open_while_an_add_waits(driver: SyncDriver, redis_client: redis.Redis):
+def test_an_add_waits_while_too_many_sub_requests_wait_and_keeps_the_request_open(
+    driver: SyncDriver, redis_client: redis.Redis
+):
     """However long: the auditor must not take it for abandoned."""
-    driver.run(begin_live("r1", Policy(), LIVE, by_ids=False))
+    begin(driver, bodies=())
     call = by_place("r1", 0, 0, pack([b"a"] * 9), LIVE)
     waits = []
 
@@ -190,7 +186,7 @@ def test_a_request_stays_open_while_an_add_waits(driver: SyncDriver, redis_clien
 
 
 def test_a_wait_for_room_ends_when_the_request_is_cancelled(driver: SyncDriver, queue: Queue):
-    driver.run(begin_live("r1", Policy(), LIVE, by_ids=False))
+    begin(driver, bodies=())
     operation = add("r1", "req", by_place("r1", 0, 0, pack([b"a"] * 9), LIVE), LIVE, max_waiting=3)
 
     def see(step: Step) -> bool:
@@ -207,7 +203,6 @@ NOTED = {"by_ids": False, "is_noted": True}
 def test_an_abort_cancels_the_begun_requests_that_are_not_sealed(
     driver: SyncDriver, queue: Queue, redis_client: redis.Redis
 ):
-    """Whichever task has begun them: no list of names is needed."""
     for name, policy in (("r1", Policy()), ("r2", Policy(priority=9)), ("r3", Policy())):
         driver.run(begin_live(name, policy, LIVE, **NOTED))
     with pytest.raises(RequestExists, match=r"\(t1\)"):

@@ -51,6 +51,13 @@ def test_pages_cover_a_piece(driver: SyncDriver, redis_client: redis.Redis):
     assert seen == ids[1:]
 
 
+def endings_in(driver: SyncDriver, logged: Any) -> list[Any]:
+    """Returns the endings in a part of the log."""
+    part = stream_ranges.StreamRange(logged.first, logged.last)
+    found, _ = driver.run(stream_ranges.endings("req", part))
+    return found
+
+
 def test_a_request_is_unfinished_or_in_the_log(driver: SyncDriver):
     world = World(driver)
     for n in range(4):
@@ -58,9 +65,7 @@ def test_a_request_is_unfinished_or_in_the_log(driver: SyncDriver):
     world.work_off(slices=4, most=2)
     ids, logged = driver.run(stream_ranges.unfinished("req"))
     assert logged is not None
-    found, _ = driver.run(
-        stream_ranges.endings("req", stream_ranges.StreamRange(logged.first, logged.last))
-    )
+    found = endings_in(driver, logged)
     assert sorted([*ids, *(one.id for one in found)]) == ["r0", "r1", "r2", "r3"]
     assert len(found) == logged.length
 
@@ -75,12 +80,8 @@ def test_a_request_that_ends_during_the_read_is_listed_once(driver: SyncDriver):
     reply = driver.run(once(next(look)))
     world.work_off(slices=1)  # r1 goes from `active` to the log
     ids, logged = driver.run(_rest(look, reply))
-    assert logged is not None
-    found, _ = driver.run(
-        stream_ranges.endings("req", stream_ranges.StreamRange(logged.first, logged.last))
-    )
     assert ids == ["r2"]
-    assert [one.id for one in found] == ["r0", "r1"]
+    assert [one.id for one in endings_in(driver, logged)] == ["r0", "r1"]
 
 
 def _rest(operation: Any, reply: Any):
