@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 # Most of the command line does not depend on the kind of server: one is enough.
 ON_ONE_KIND = pytest.mark.parametrize("redis_server", backends.one(), indirect=True)
-NOBODY = "redis://127.0.0.1:1"  # a port where nobody listens
+NO_SERVER = "redis://127.0.0.1:1"  # no server listens on this port
 END_S = 60.0
 
 

@@ -42,7 +42,7 @@ def test_other_lines_or_options_are_another_request(program: Program):
     assert len(ids) == 4
 
 
-def test_the_id_is_the_librarys(program: Program, redis_url: str):
+def test_the_id_is_that_of_the_library(program: Program, redis_url: str):
     """Lines are bodies: a program and a person may submit the same."""
     ended = program("submit", program.file(b"a\nb"), "--once", "--limit", 4)
     assert ended.id == content_id(["a", "b"], limit=4)
@@ -60,13 +60,18 @@ def test_a_file_of_requests_is_submitted_once_line_by_line(program: Program):
     assert len(settle(program.env["FAIRLANE_REDIS"], lambda _, body: body)) == 4
 
 
-@pytest.mark.parametrize("form", ["lines", "requests"])
-def test_a_pipe_is_refused(program: Program, redis_client: redis.Redis, form: str):
-    ended = program("submit", "-", "--once", "--format", form, stdin=b"1:a\n")
-    ended.refused(2, "--once", "standard input", "only once")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("-",), ("standard input", "only once")),
+        (("-", "--format", "requests"), ("standard input", "only once")),
+        (("input", "--id", "mine"), ("--id",)),
+    ],
+    ids=["a pipe", "a pipe of requests", "an own id"],
+)
+def test_once_is_refused_of(
+    words: tuple[str, ...], said: tuple[str, ...], program: Program, redis_client: redis.Redis
+):
+    program.file(b"1:a\n")
+    program("submit", *words, "--once", stdin=b"1:a\n").refused(2, "--once", *said)
     assert redis_client.dbsize() == 0
-
-
-def test_an_id_of_ones_own_is_refused(program: Program):
-    ended = program("submit", program.file(b"a\n"), "--once", "--id", "mine")
-    ended.refused(2, "--once", "--id")

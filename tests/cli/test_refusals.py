@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cli.program import NOBODY, ON_ONE_KIND, Program
+from tests.cli.program import NO_SERVER, ON_ONE_KIND, Program
 from tests.support.servers.server_process import run_server
 
 if TYPE_CHECKING:
@@ -30,11 +30,8 @@ def nothing_is_left(redis_client: redis.Redis) -> Iterator[None]:
 # ------------------------------------------------------------------ FILE
 
 
-def test_a_file_that_is_not_there(program: Program):
+def test_a_file_that_is_not_there_or_is_a_folder_is_refused(program: Program, tmp_path: Path):
     program("submit", "missing").refused(2, "missing", "no such file")
-
-
-def test_a_folder(program: Program, tmp_path: Path):
     program("submit", tmp_path).refused(2, "is a directory")
 
 
@@ -59,7 +56,7 @@ def test_a_line_that_is_too_long_is_named(content: bytes, line: int, program: Pr
     program("submit", path).refused(2, f"line {line} of {path}", "1,048,576 bytes")
 
 
-@pytest.mark.parametrize("before", [3, 5_000], ids=["at once", "after chunks were sent"])
+@pytest.mark.parametrize("before", [3, 5_000], ids=["before a chunk was sent", "after chunks"])
 @pytest.mark.parametrize("words", [(), ("--id", "mine")], ids=["no id", "own id"])
 def test_a_line_too_long_in_a_pipe_takes_the_request_back(
     before: int, words: tuple[str, ...], program: Program, redis_client: redis.Redis
@@ -123,23 +120,19 @@ def test_a_line_too_long_in_a_pipe_takes_the_request_back(
         (("--redis", "http://localhost"), "Redis URL 'http://localhost' is not valid"),
     ],
 )
-def test_a_bad_option(words: tuple[str, ...], why: str, program: Program):
+def test_a_wrong_option_is_refused(words: tuple[str, ...], why: str, program: Program):
     program("submit", program.file(b"a\nb\n"), *words).refused(2, why)
 
 
 def test_a_refused_submission_leaves_no_results_file(program: Program):
     program("submit", "missing", "--out", "results").refused(2, "missing")
-    program("submit", program.file(b"a\n"), "--out", "results", "--redis", NOBODY).refused(5)
+    program("submit", program.file(b"a\n"), "--out", "results", "--redis", NO_SERVER).refused(5)
     assert [path.name for path in program.folder.iterdir()] == ["input"]
 
 
 @pytest.mark.parametrize("name", ["wait", "results", "cancel", "status"])
-def test_an_unknown_request_is_not_found(name: str, program: Program):
-    program(name, "nobody").refused(3, "there is no request nobody")
-
-
-@pytest.mark.parametrize("name", ["wait", "results", "cancel", "status"])
-def test_an_id_that_cannot_be_one(name: str, program: Program):
+def test_an_unknown_request_is_not_found_and_an_invalid_id_is_refused(name: str, program: Program):
+    program(name, "absent").refused(3, "there is no request absent")
     program(name, "{x}").refused(2, "request id '{x}' is not valid")
 
 
@@ -150,12 +143,12 @@ def test_an_id_that_cannot_be_one(name: str, program: Program):
     "words", [("submit", "-"), ("wait", "x"), ("results", "x"), ("cancel", "x"), ("status",)]
 )
 def test_redis_that_is_off(words: tuple[str, ...], program: Program):
-    ended = program(*words, "--redis", NOBODY)
-    ended.refused(5, f"Redis at {NOBODY} does not answer", "is it running? --redis or FAIRLANE_")
+    ended = program(*words, "--redis", NO_SERVER)
+    ended.refused(5, f"Redis at {NO_SERVER} does not answer", "is it running? --redis or FAIRLANE_")
 
 
-def test_a_host_nobody_knows(program: Program):
-    program("status", "--redis", "redis://nobody.invalid:6379").refused(5, "does not answer")
+def test_a_host_without_an_address_is_exit_5(program: Program):
+    program("status", "--redis", "redis://absent.invalid:6379").refused(5, "does not answer")
 
 
 def test_a_wrong_password_is_not_repeated_to_the_screen(program: Program):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = ON_ONE_KIND
 OWN = ("submit", "input", "--id", "mine")
+REST = "done; no worker takes from queue req: start one with rq-worker --handler module:function\n"
 READERS = [("results", "mine"), (*OWN, "--out", "out")]
 WAITERS = [("wait", "mine"), (*OWN, "--wait"), (*OWN, "--watch")]
 
@@ -33,15 +34,17 @@ def submit(program: Program) -> None:
     program("submit", "-", "--id", "mine", stdin=b"a\nb\n")
 
 
-def test_results_time_out(program: Program, redis_url: str):
+def test_a_timeout_prints_the_progress_and_an_ended_request_has_none(
+    program: Program, redis_url: str
+):
     submit(program)
     settle(redis_url, answer, most=1)
     ended = program("results", "mine", "--order", "done", "--timeout", "300ms")
     assert (ended.code, ended.out.count(b"\n")) == (4, 1)
-    assert ended.err == (
-        "fairlane: request mine had not ended after 0.3 s; it goes on: 1/2 done; "
-        "no worker takes from queue req: start one with rq-worker --handler module:function\n"
-    )
+    assert ended.err == f"fairlane: request mine had not ended after 0.3 s; it goes on: 1/2 {REST}"
+    settle(redis_url, answer)
+    ended = program("results", "mine", "--timeout", "0")
+    assert (ended.code, ended.out, ended.err) == (0, b"a\nb\n", "")
 
 
 def test_a_timeout_ends_a_blocking_read(program: Program, redis_url: str, tmp_path: Path):
@@ -52,13 +55,6 @@ def test_a_timeout_ends_a_blocking_read(program: Program, redis_url: str, tmp_pa
         with pytest.raises(WaitTimeout, match=r"after 0\.1 s; it goes on: 0/2 done"):
             write_results(request, out, ndjson=False, timeout=0.1)
     assert time.monotonic() - began < 1.5
-
-
-def test_what_has_ended_does_not_time_out(program: Program, redis_url: str):
-    submit(program)
-    settle(redis_url, answer)
-    ended = program("results", "mine", "--timeout", "0")
-    assert (ended.code, ended.out, ended.err) == (0, b"a\nb\n", "")
 
 
 def test_a_request_that_vanished_before_the_notice_is_lost(
@@ -73,29 +69,28 @@ def test_a_request_that_vanished_before_the_notice_is_lost(
             queue.driver.run(notice.look())
 
 
-def test_a_timeout_leaves_no_file(program: Program):
+def test_a_timeout_leaves_no_file_and_must_be_a_time(program: Program):
     submit(program)
     program("results", "mine", "--out", "results", "--timeout", "50ms").refused(4, "it goes on")
     assert list(program.folder.iterdir()) == []
+    for timeout in ("never", "9999d"):
+        program("results", "mine", "--timeout", timeout).refused(2, timeout)
 
 
-@pytest.mark.parametrize("timeout", ["never", "9999d"])
-def test_a_timeout_that_cannot_be(timeout: str, program: Program):
-    program("results", "mine", "--timeout", timeout).refused(2, timeout)
-
-
-@pytest.mark.parametrize("reads", [True, False])
-def test_the_notice_is_printed_once(
-    reads: bool,
-    program: Program,
-    redis_url: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture,
-):
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Returns the time of the notices, in a list to be changed; they are due after 0.1 s."""
     monkeypatch.setattr(stall_notice, "QUIET_S", 0.1)
     monkeypatch.setattr(stall_notice, "AGAIN_S", 0.1)
     now = [0.0]
     monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: now[0])
+    return now
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_the_notice_is_printed_once(
+    reads: bool, now: list[float], program: Program, redis_url: str, capfd: pytest.CaptureFixture
+):
     submit(program)
     settle(redis_url, answer, most=1)
     with Queue.from_url(redis_url) as queue:
@@ -103,43 +98,36 @@ def test_the_notice_is_printed_once(
         for _ in range(5):
             queue.driver.run(notice.look())
             now[0] += 0.11
-    assert capfd.readouterr().err == (
-        f"fairlane: {'no result for 0.1 s: ' * reads}request mine is active with 1/2 done; "
-        "no worker takes from queue req: start one with rq-worker --handler module:function\n"
-    )
+    quiet = "no result for 0.1 s: " * reads
+    assert capfd.readouterr().err == f"fairlane: {quiet}request mine is active with 1/2 {REST}"
 
 
 @pytest.mark.parametrize("case", ["a late heartbeat", "a worker"])
 def test_a_wait_reports_no_worker_that_is_late_for_a_moment(
-    case: str, program: Program, redis_url: str, redis_client: redis.Redis,
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture,
+    case: str, now: list[float], program: Program, redis_url: str, redis_client: redis.Redis,
+    capfd: pytest.CaptureFixture,
 ):  # fmt: skip
-    monkeypatch.setattr(stall_notice, "QUIET_S", 0.1)
-    monkeypatch.setattr(stall_notice, "AGAIN_S", 0.1)
-    now = [0.0]
-    monkeypatch.setattr("fairlane.common.clock.mono_s", lambda: now[0])
     submit(program)
     with Queue.from_url(redis_url) as queue:
         notice = StallNotice("mine")
         for number in range(5):
             now[0] += 0.11
-            if case == "a worker" or (case == "a late heartbeat" and number):
+            if case == "a worker" or number:
                 beat(redis_client, "req")
             queue.driver.run(notice.look())
     assert capfd.readouterr().err == ""
 
 
 def test_a_wait_names_what_resumes_a_paused_request(
-    program: Program, redis_url: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+    now: list[float], program: Program, redis_url: str, capfd: pytest.CaptureFixture
 ):
-    monkeypatch.setattr(stall_notice, "QUIET_S", 0.0)
-    monkeypatch.setattr(stall_notice, "AGAIN_S", 0.0)
     submit(program)
     program("pause", "mine")
     with Queue.from_url(redis_url) as queue:
         notice = StallNotice("mine")
         for _ in range(5):
             queue.driver.run(notice.look())
+            now[0] += 0.11
         with pytest.raises(WaitTimeout, match=r"after 0 s; fairlane resume mine lets it go on"):
             queue.request("mine").wait(0)
     assert capfd.readouterr().err == (
@@ -160,10 +148,7 @@ def test_after_some_seconds_all_that_waits_reports_the_missing_worker_once(
         lines = iter(process.stderr.readline, b"")
         line = next(line for line in lines if b"no worker" in line).decode()
         quiet = "no result for 5 s: " if words in READERS else ""
-        assert line == (
-            f"fairlane: {quiet}request mine is active with 0/2 done; "
-            "no worker takes from queue req: start one with rq-worker --handler module:function\n"
-        )
+        assert line == f"fairlane: {quiet}request mine is active with 0/2 {REST}"
         settle(redis_url, answer)
         ended = finish(process)
     assert (ended.code, "no worker" in ended.err) == (0, False)

@@ -1,4 +1,4 @@
-"""`fairlane acl`: rules that a server takes, and no password that anybody could read."""
+"""`fairlane acl`: rules that a server takes, and no password in readable form."""
 
 from __future__ import annotations
 
@@ -29,42 +29,40 @@ def users_in(lines: bytes) -> dict[str, list[str]]:
     return {row[1]: row[2:] for row in rows}
 
 
-def test_all_roles_without_a_word(alone: Program):
+def test_without_arguments_every_role_is_printed(alone: Program):
     ended = alone("acl")
     assert ended.code == 0
     assert [*users_in(ended.out)] == [f"fairlane-{role}" for role in acl.ROLES]
     assert "no password for producer, worker, maintenance, monitor, deployer" in ended.err
     assert "the user default stays as it is" in ended.err
-
-
-def test_the_role_the_queue_and_the_name_that_are_asked_for(alone: Program):
-    ended = alone("acl", "worker", "--queue", "mail", "--user-prefix", "app1.")
-    ((name, found),) = users_in(ended.out).items()
-    assert name == "app1.worker"
-    assert found == ["on", PLACEHOLDER, *acl.rules("worker", "mail")]
-
-
-def test_joined_roles_are_one_user(alone: Program):
-    ((name, found),) = users_in(alone("acl", "producer+worker").out).items()
-    assert name == "fairlane-producer-worker"
-    assert found[2:] == acl.rules("producer+worker")
-
-
-def test_the_same_as_json(alone: Program):
     rows = [json.loads(line) for line in alone("acl", "--json", "--server", "7.2").out.splitlines()]
     assert [row["role"] for row in rows] == [*acl.ROLES]
     assert rows[0]["user"] == "fairlane-producer"
     assert rows[0]["rules"] == ["on", PLACEHOLDER, *acl.rules("producer", server=(7, 2))]
 
 
+def test_roles_are_users_of_the_given_queue_and_name(alone: Program):
+    ended = alone("acl", "worker", "--queue", "mail", "--user-prefix", "app1.")
+    assert users_in(ended.out) == {
+        "app1.worker": ["on", PLACEHOLDER, *acl.rules("worker", "mail")],
+    }
+    ((name, found),) = users_in(alone("acl", "producer+worker").out).items()
+    assert name == "fairlane-producer-worker"
+    assert found[2:] == acl.rules("producer+worker")
+
+
 # ------------------------------------------------------------------ passwords
+
+
+def digest(password: bytes) -> str:
+    return "#" + hashlib.sha256(password).hexdigest()
 
 
 def test_passwords_come_from_a_file_and_leave_as_hashes(alone: Program):
     ended = alone("acl", "--password-file", alone.file(SECRETS))
     found = users_in(ended.out)
-    assert found["fairlane-producer"][1] == "#" + hashlib.sha256(b"first secret").hexdigest()
-    assert found["fairlane-worker"][1] == "#" + hashlib.sha256(b"a=b#c").hexdigest()
+    assert found["fairlane-producer"][1] == digest(b"first secret")
+    assert found["fairlane-worker"][1] == digest(b"a=b#c")
     assert found["fairlane-monitor"][1] == PLACEHOLDER
     assert "secret" not in ended.out.decode() + ended.err
     assert "no password for maintenance, monitor, deployer" in ended.err
@@ -74,8 +72,8 @@ def test_passwords_come_from_the_environment(alone: Program):
     alone.env["FAIRLANE_PASSWORD_MONITOR"] = "seen"
     alone.env["FAIRLANE_PASSWORD_PRODUCER_WORKER"] = "both"
     found = users_in(alone("acl", "monitor", "producer+worker").out)
-    assert found["fairlane-monitor"][1] == "#" + hashlib.sha256(b"seen").hexdigest()
-    assert found["fairlane-producer-worker"][1] == "#" + hashlib.sha256(b"both").hexdigest()
+    assert found["fairlane-monitor"][1] == digest(b"seen")
+    assert found["fairlane-producer-worker"][1] == digest(b"both")
 
 
 @pytest.mark.parametrize(
@@ -85,16 +83,16 @@ def test_passwords_come_from_the_environment(alone: Program):
         (b"boss=secret\n", "line 1: ROLE=PASSWORD is expected"),
         (b"producer=\n", "line 1"),
         (b"producer=\xff\n", "no UTF-8 text"),
+        (None, "No such file"),
     ],
 )
-def test_a_file_that_is_wrong_is_told_by_its_line(content: bytes, why: str, alone: Program):
-    ended = alone("acl", "--password-file", alone.file(content))
+def test_a_password_file_that_is_wrong_or_missing_is_refused(
+    content: bytes | None, why: str, alone: Program
+):
+    path = alone.folder / "nothing" if content is None else alone.file(content)
+    ended = alone("acl", "--password-file", path)
     ended.refused(2, why)
     assert "secret" not in ended.err
-
-
-def test_a_file_that_is_missing(alone: Program):
-    alone("acl", "--password-file", alone.folder / "nothing").refused(2, "No such file")
 
 
 # ------------------------------------------------------------------ refused
@@ -103,16 +101,16 @@ def test_a_file_that_is_missing(alone: Program):
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("boss",), "there is no role 'boss'"),
-        (("worker+",), "there is no role ''"),
-        (("--queue", "a{b"), "queue 'a{b' is not valid"),
-        (("--server", "new"), "'new' is no version of Redis"),
-        (("--user-prefix", "a b"), "--user-prefix 'a b' is not valid"),
-        (("--format", "yaml"), "--format"),
+        ("boss", "there is no role 'boss'"),
+        ("worker+", "there is no role ''"),
+        ("--queue a{b", "queue 'a{b' is not valid"),
+        ("--server new", "'new' is no version of Redis"),
+        ("--user-prefix 'a b'", "--user-prefix 'a b' is not valid"),
+        ("--format yaml", "--format"),
     ],
 )
-def test_bad_words_are_one_sentence(words: tuple[str, ...], why: str, alone: Program):
-    alone("acl", *words).refused(2, why)
+def test_wrong_arguments_are_refused_in_one_sentence(words: str, why: str, alone: Program):
+    alone("acl", *shlex.split(words)).refused(2, why)
 
 
 # ------------------------------------------------------------------ on a server
@@ -143,7 +141,7 @@ def test_the_commands_are_what_redis_cli_takes(alone: Program):
         assert "+@all" not in found["commands"]
 
 
-def test_a_placeholder_gives_nobody_a_password(alone: Program):
+def test_a_server_refuses_a_placeholder_as_a_password(alone: Program):
     (line,) = alone("acl", "worker", "--format", "commands").out.decode().splitlines()
     with run_server("single") as server, closing(server.client()) as client:
         assert spoken(server.port, line).startswith(b"-ERR Error in ACL SETUSER modifier")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cli.program import NOBODY, ON_ONE_KIND, hold, settle
+from tests.cli.program import NO_SERVER, ON_ONE_KIND, hold, settle
 from tests.support.requests import change_number
 
 if TYPE_CHECKING:
@@ -27,9 +27,12 @@ def test_a_paused_request_waits_and_a_resumed_one_runs(program: Program, redis_u
     assert settle(redis_url, lambda _, body: body) == []
     assert b"state     paused\n" in program("status", "mine").out
     assert b"1 paused" in program("status").out
+    assert json.loads(program("pause", "mine", "--json").out)["state"] == "paused"
     for _ in range(2):
         ended = program("resume", "mine")
         assert (ended.code, ended.out, ended.err) == (0, b"active\n", "")
+    found = json.loads(program("resume", "mine", "--json").out)
+    assert (found["id"], found["state"], found["left"]) == ("mine", "active", 2)
     assert len(settle(redis_url, lambda _, body: body)) == 2
     assert program("wait", "mine").code == 0
 
@@ -70,13 +73,6 @@ def test_set_prints_what_is_in_force(program: Program, redis_client: redis.Redis
     assert redis_client.llen("{req}:1") == 2
 
 
-def test_json_is_the_requests_counts(program: Program):
-    program("submit", "-", "--id", "mine", stdin=b"a\nb\n")
-    assert json.loads(program("pause", "mine", "--json").out)["state"] == "paused"
-    found = json.loads(program("resume", "mine", "--json").out)
-    assert (found["id"], found["state"], found["left"]) == ("mine", "active", 2)
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -91,26 +87,23 @@ def test_json_is_the_requests_counts(program: Program):
 def test_bad_numbers_are_refused_before_redis_is_asked(
     words: tuple[str, ...], said: str, program: Program
 ):
-    program("set", "mine", *words, "--redis", NOBODY).refused(2, said)
+    program("set", "mine", *words, "--redis", NO_SERVER).refused(2, said)
 
 
 @pytest.mark.parametrize("words", COMMANDS)
-def test_a_typo_in_the_id_is_not_found(words: tuple[str, ...], program: Program):
+def test_only_a_request_that_exists_and_has_not_ended_can_be_changed(
+    words: tuple[str, ...], program: Program
+):
     program(words[0], "mien", *words[1:]).refused(3, "there is no request mien")
     program(words[0], "m{e", *words[1:]).refused(2, "request id 'm{e' is not valid")
-
-
-@pytest.mark.parametrize("words", COMMANDS)
-def test_what_has_ended_cannot_be_changed(words: tuple[str, ...], program: Program):
     program("submit", "-", "--id", "mine", stdin=b"a\n")
     program("cancel", "mine")
     program(words[0], "mine", *words[1:]).refused(1, "request mine has ended (cancelled)")
 
 
-def test_status_tells_what_was_asked_for(program: Program, redis_url: str):
-    program(
-        "submit", "-", "--id", "mine", "--deadline", "2h", "--time-limit", "90s", stdin=b"a\nb\n"
-    )
+def test_status_shows_the_deadline_and_the_time_limit(program: Program, redis_url: str):
+    words = ("--id", "mine", "--deadline", "2h", "--time-limit", "90s")
+    program("submit", "-", *words, stdin=b"a\nb\n")
     said = program("status", "mine").out.decode()
     assert "deadline  in 1h 59m\n" in said
     assert "per call  at most 1m 30s in the handler\n" in said

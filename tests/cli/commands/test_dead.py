@@ -13,7 +13,7 @@ from fairlane.cli.commands.dead import _ended
 from fairlane.model import DeadSubRequest
 from fairlane.queue import Queue
 from fairlane.worker import Reject, Worker
-from tests.cli.program import NOBODY, ON_ONE_KIND, Dead, settle
+from tests.cli.program import NO_SERVER, ON_ONE_KIND, Dead, settle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,7 +53,7 @@ def listed(program: Program, *words: str) -> list[dict]:
     return [json.loads(line) for line in ended.out.splitlines()]
 
 
-def test_no_dead_ones(program: Program):
+def test_a_request_without_dead_sub_requests_has_none_to_list_or_requeue(program: Program):
     ended = program("dead", "list")
     assert (ended.code, ended.out) == (0, b"")
     assert ended.err == (
@@ -82,7 +82,7 @@ def test_a_queues_requests_with_dead_ones(dead: Callable, program: Program):
     assert listed(program, "--queue", "slow") == []
 
 
-def test_failures_alike_are_told_once(dead: Callable, program: Program):
+def test_failures_alike_are_listed_once(dead: Callable, program: Program):
     dead(b"1\nother\n22\n3\n4\n5\n6\n")
     said = program("dead", "list", "mine").out.decode().splitlines()
     assert re.fullmatch(r"[0-9a-f]{10}  6 dead \(rejected\): ValueError: bad port b'1'", said[0])
@@ -231,16 +231,10 @@ def test_more_than_twenty_requeued_are_not_all_named(dead: Callable, program: Pr
     dead(b"other\n" * 23)
     ended = program("dead", "requeue", "mine", "--all")
     assert ended.err.endswith(
-        "its sub-requests 0 to 22 have index 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, "
-        "16, 17, 18, 19 and 3 more in request mine, in the order of its dead lines of fairlane "
-        "results mine --order done --json\n"
+        f"its sub-requests 0 to 22 have index {', '.join(map(str, range(20)))} and 3 more "
+        "in request mine, in the order of its dead lines of "
+        "fairlane results mine --order done --json\n"
     )
-
-
-def test_requeue_explains_the_numbers_of_the_new_request(program: Program):
-    said = " ".join(program("dead", "requeue", "--help").out.decode().split())
-    assert "from 0, in the order of `dead list ID --each`" in said
-    assert "If ID still runs, they run again in ID" in said
 
 
 def test_requeued_before_the_end_they_run_in_their_own(program: Program, redis_url: str):
@@ -274,23 +268,24 @@ def test_dropped_ones_are_forgotten_and_still_counted(dead: Callable, program: P
         (("--index", "one"), "not a valid integer"),
     ],
 )
-def test_which_ones_must_be_said(name: str, words: tuple[str, ...], said: str, program: Program):
-    program("dead", name, "mine", *words, "--redis", NOBODY).refused(2, said)
+def test_a_choice_that_is_not_one_is_refused(
+    name: str, words: tuple[str, ...], said: str, program: Program
+):
+    program("dead", name, "mine", *words, "--redis", NO_SERVER).refused(2, said)
+
+
+def test_an_id_that_is_missing_unknown_or_not_valid_is_refused(program: Program):
+    for words in (("list", "mien"), ("requeue", "mien", "--all"), ("drop", "mien", "--all")):
+        program("dead", *words).refused(3, "there is no request mien")
+    program("dead", "list", "m{e").refused(2, "request id 'm{e' is not valid")
+    program("dead", "list", "--each", "--redis", NO_SERVER).refused(2, "--each needs the ID")
 
 
 @pytest.mark.parametrize("name", ["requeue", "drop"])
-def test_what_is_not_dead_is_named(name: str, dead: Callable, program: Program):
+def test_an_index_or_fingerprint_that_is_not_dead_is_named(
+    name: str, dead: Callable, program: Program
+):
     dead(b"1\n")
     program("dead", name, "mine", "--index", 0, "--index", 9).refused(3, "with index 9")
     program("dead", name, "mine", "--fingerprint", "0123456789").refused(3, "0123456789")
     assert len(listed(program, "mine", "--each")) == 1
-
-
-def test_a_typo_in_the_id_is_not_found(program: Program):
-    for words in (("list", "mien"), ("requeue", "mien", "--all"), ("drop", "mien", "--all")):
-        program("dead", *words).refused(3, "there is no request mien")
-    program("dead", "list", "m{e").refused(2, "request id 'm{e' is not valid")
-
-
-def test_each_needs_an_id(program: Program):
-    program("dead", "list", "--each", "--redis", NOBODY).refused(2, "--each needs the ID")

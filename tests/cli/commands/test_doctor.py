@@ -7,7 +7,7 @@ import os
 import signal
 from typing import TYPE_CHECKING, Any
 
-from tests.cli.program import NOBODY, ON_ONE_KIND, Program, settle
+from tests.cli.program import NO_SERVER, ON_ONE_KIND, Program, settle
 from tests.support.servers.server_process import run_server
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def test_of_many_findings_of_one_kind_a_few_are_shown(program: Program, redis_cl
 
 
 @ON_ONE_KIND
-def test_another_queue_is_another_matter(program: Program, redis_client: redis.Redis):
+def test_damage_of_another_queue_is_not_reported(program: Program, redis_client: redis.Redis):
     program("submit", "-", "--queue", "slow", stdin=b"a\n")
     redis_client.delete("{slow}:active")
     assert program("doctor").code == 0
@@ -115,22 +115,16 @@ def test_an_unfit_server_is_reported_and_not_refused(alone: Program):
     assert b"remedy  eviction        CONFIG SET maxmemory-policy noeviction" in ended.out
 
 
-def test_a_cluster_named_as_one_server_is_told(alone: Program):
+def test_a_cluster_named_as_one_server_gets_the_url_of_a_cluster(alone: Program):
     with run_server("cluster1") as server:
         ended = alone("doctor", "--redis", server.node_url)
         assert (ended.code, b"redis+cluster://host:port" in ended.out) == (0, True)
         assert b"cluster state ok" in alone("doctor", "--redis", server.url).out
 
 
-def test_a_server_that_hangs_is_given_up(alone: Program):
+def test_a_server_that_hangs_or_is_not_there_is_exit_5(alone: Program):
     with run_server("single") as server:
         os.kill(server.pid, signal.SIGSTOP)
         alone("doctor", "--redis", server.url).refused(5, "does not answer")
-
-
-def test_nobody_answers(alone: Program):
-    alone("doctor", "--redis", NOBODY).refused(5, "does not answer")
-
-
-def test_a_queue_that_cannot_be(alone: Program):
-    alone("doctor", "--redis", NOBODY, "--queue", "a{b").refused(2, "is not valid")
+    alone("doctor", "--redis", NO_SERVER).refused(5, "does not answer")
+    alone("doctor", "--redis", NO_SERVER, "--queue", "a{b").refused(2, "is not valid")

@@ -18,19 +18,18 @@ ONE_SLOT = b"shards    none, one slot\n"
 ANY = b"queue     req\nwaiting   any number of sub-requests\n" + ONE_SLOT
 TWO = b"queue     req\nwaiting   2 of at most 1,000,000 sub-requests\n" + ONE_SLOT
 UNSPREAD: dict[str, object] = {"shards": [], "moving_from": []}
-
-
-def test_a_queue_has_no_bound_until_it_is_given_one(program: Program):
-    assert program("queue").out == ANY
-    expected = {"queue": "req", "max_waiting": None, "waiting": None} | UNSPREAD
-    assert json.loads(program("queue", "--json").out) == expected
+OUT_OF_RANGE = ("-1", 10**16, 10**20)
+RANGE = "is not valid: a whole number from 0 (no bound) to 1,000,000,0"
 
 
 def test_a_bound_is_set_shown_and_taken_away(program: Program, redis_client: redis.Redis):
+    assert program("queue").out == ANY
+    expected = {"queue": "req", "max_waiting": None, "waiting": None} | UNSPREAD
+    assert json.loads(program("queue", "--json").out) == expected
     program("submit", program.file(b"a\nb\n"))
     ended = program("queue", "--max-waiting", 1_000_000)
     assert ended.out == TWO
-    expected = {"queue": "req", "max_waiting": 1_000_000, "waiting": 2} | UNSPREAD
+    expected |= {"max_waiting": 1_000_000, "waiting": 2}
     assert json.loads(program("queue", "--json").out) == expected
     assert "waiting   2 of at most 1,000,000 sub-requests\n" in program("status").out.decode()
     found = json.loads(program("status", "--json").out)
@@ -50,18 +49,21 @@ def test_the_bound_is_that_queues_alone(program: Program):
     ended.refused(5, "queue slow has 2 waiting sub-requests", "--queue slow --max-waiting")
 
 
-@pytest.mark.parametrize("most", ["-1", 10**16, 10**20])
-def test_a_bound_out_of_its_range_is_told_the_range(program: Program, most: object):
-    said = f"--max-waiting {most} is not valid: a whole number from 0 (no bound) to 1,000,000,0"
-    program("queue", "--max-waiting", most).refused(2, said)
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        *((f"--max-waiting={most}", f"--max-waiting {most} {RANGE}") for most in OUT_OF_RANGE),
+        ("--max-waiting=x", "--max-waiting"),
+        ("--max-waiting=1.5", "--max-waiting"),
+        ("--shards=-1", "-1 shards are not possible"),
+        ("--shards=17", "17 shards are not possible"),
+    ],
+)
+def test_a_setting_out_of_its_range_is_refused(words: str, said: str, program: Program):
+    program("queue", words).refused(2, said)
 
 
-@pytest.mark.parametrize("most", ["x", "1.5"])
-def test_a_bound_that_is_no_number_is_a_usage_error(program: Program, most: object):
-    program("queue", "--max-waiting", most).refused(2, "--max-waiting")
-
-
-def test_a_refusal_says_how_long_there_was_no_room(program: Program):
+def test_a_refusal_reports_how_long_there_was_no_room(program: Program):
     program("queue", "--max-waiting", 1)
     program("submit", program.file(b"a\n"))
     ended = program("submit", program.file(b"b\n"), "--wait-for-room", "100ms")
@@ -89,20 +91,13 @@ def test_a_file_waits_for_room(program: Program, redis_url: str):
 @pytest.mark.parametrize("time", ["2h", "x", "-1s"])
 def test_a_wait_that_is_too_long_or_no_time_is_a_usage_error(program: Program, time: str):
     ended = program("submit", program.file(b"a\n"), f"--wait-for-room={time}")
-    assert ended.code == 2
-    assert ended.err.count("\n") == 1
+    assert (ended.code, ended.err.count("\n")) == (2, 1)
 
 
 def test_a_queue_is_spread_and_brought_together_again(program: Program):
-    """What it says is what there is; the shards that are left are named."""
     ended = program("queue", "--shards", 2)
     assert ended.out.endswith(b"shards    2: 1, 2; requests are being moved there\n")
     found = json.loads(program("queue", "--json").out)
     assert (found["shards"], found["moving_from"]) == ([1, 2], [0])
     found = json.loads(program("queue", "--shards", 0, "--json").out)
     assert (found["shards"], found["moving_from"]) == ([], [1, 2])
-
-
-@pytest.mark.parametrize("count", [-1, 17])
-def test_a_number_of_shards_out_of_range_is_refused(program: Program, count: int):
-    program("queue", "--shards", count).refused(2, f"{count} shards are not possible")

@@ -40,10 +40,15 @@ def test_plain_lines_are_the_bytes_themselves(program: Program, redis_url: str):
     ended = program("results", "mine")
     assert (ended.code, ended.err) == (0, "")
     assert ended.out == b"a!\n\n" + BINARY + b"\n" + "ü!".encode() + b"\n"
+    (program.folder / "link").symlink_to("target")
+    assert program("results", "mine", "--out", "link").code == 0
+    assert (program.folder / "link").is_symlink()
+    assert (program.folder / "target").read_bytes() == ended.out
+    assert program("results", "mine", "--out", "-").out == ended.out
 
 
-def test_json_tells_all(program: Program, redis_url: str):
-    submit(program, b"a", b"none", b"binary", b"dead", b"lines")
+def test_json_has_all_and_a_dead_one_has_an_empty_line(program: Program, redis_url: str):
+    submit(program, b"a", b"none", b"binary", b"dead", b"two")
     settle(redis_url, answer)
     ended = program("results", "mine", "--json")
     assert ended.code == 1
@@ -53,17 +58,15 @@ def test_json_tells_all(program: Program, redis_url: str):
         {"index": 1, **done, "result": None},
         {"index": 2, **done, "result_base64": base64.b64encode(BINARY).decode()},
         {"index": 3, "status": "dead", "attempt": 1, "result": None, "error": "it cannot be"},
-        {"index": 4, **done, "result": "two\nlines"},
+        {"index": 4, **done, "result": "two!"},
     ]
     assert "4 done, 1 dead, 0 cancelled of 5" in ended.err
-
-
-def test_a_dead_one_has_an_empty_line(program: Program, redis_url: str):
-    submit(program, b"a", b"dead", b"c")
-    settle(redis_url, answer)
     ended = program("results", "mine")
-    assert (ended.code, ended.out) == (1, b"a!\n\nc!\n")
+    assert (ended.code, ended.out) == (1, b"a!\n\n" + BINARY + b"\n\ntwo!\n")
     assert "line N is the result of input N" in ended.err
+    ended = program("results", "mine", "--order", "done", "--json")
+    assert sorted(row["index"] for row in rows(ended)) == [0, 1, 2, 3, 4]
+    assert program("results", "mine", "--order", "back").code == 2
 
 
 def test_cancelled_ones_have_empty_lines(program: Program, redis_url: str):
@@ -80,20 +83,13 @@ def test_cancelled_ones_have_empty_lines(program: Program, redis_url: str):
     ]
 
 
-def test_in_the_order_they_are_done(program: Program, redis_url: str):
-    submit(program, b"a", b"dead", b"c")
-    settle(redis_url, answer)
-    ended = program("results", "mine", "--order", "done", "--json")
-    assert sorted(row["index"] for row in rows(ended)) == [0, 1, 2]
-    assert program("results", "mine", "--order", "back").code == 2
-
-
 def test_a_newline_needs_json(program: Program, redis_url: str):
     submit(program, b"a", b"lines")
     settle(redis_url, answer)
     ended = program("results", "mine", "--out", "results")
     ended.refused(1, "result 1 contains a newline", "--json", ".ndjson", "stay in Redis")
     assert list(program.folder.iterdir()) == []
+    assert rows(program("results", "mine", "--json"))[1]["result"] == "two\nlines"
     assert program("results", "mine", "--out", "results.ndjson").code == 0
     assert (program.folder / "results.ndjson").read_bytes().count(b"\n") == 2
 
@@ -134,54 +130,30 @@ def test_a_result_that_is_gone_is_an_error_and_no_cancelled_one(
     assert not list(program.folder.iterdir())
 
 
-def test_out_follows_a_link(program: Program, redis_url: str):
-    submit(program, b"a")
-    settle(redis_url, answer)
-    (program.folder / "link").symlink_to("target")
-    assert program("results", "mine", "--out", "link").code == 0
-    assert (program.folder / "link").is_symlink()
-    assert (program.folder / "target").read_bytes() == b"a!\n"
-    assert program("results", "mine", "--out", "-").out == b"a!\n"
+GOES_ON = "no longer waiting; request mine goes on: fairlane wait mine"
+NO_FILE = "results was not written; request mine goes on: fairlane results mine --out results"
 
 
-def test_an_interrupted_reader_names_what_goes_on(program: Program, redis_client: redis.Redis):
-    program("submit", "-", "--id", "mine", stdin=b"a\n")
-    with program.start("results", "mine") as process:
-        reads = "cmd=xread"
-        wait_until(lambda: reads in str(redis_client.execute_command("CLIENT", "LIST")), why=reads)
-        process.send_signal(signal.SIGINT)
-        ended = finish(process)
-    ended.refused(130, "no longer waiting; request mine goes on: fairlane wait mine")
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_submission_leaves_no_file(
-    number: signal.Signals, program: Program, redis_client: redis.Redis
+@pytest.mark.parametrize(
+    ("words", "number", "said"),
+    [
+        (("submit", "input", "--id", "mine", "--out", "results"), signal.SIGINT, NO_FILE),
+        (("submit", "input", "--id", "mine", "--out", "results"), signal.SIGTERM, NO_FILE),
+        (("results", "mine", "--out", "results"), signal.SIGTERM, GOES_ON),
+        (("results", "mine"), signal.SIGINT, GOES_ON),
+    ],
+)
+def test_an_interrupted_command_leaves_no_file_and_names_what_goes_on(
+    words: tuple[str, ...], number: int, said: str, program: Program, redis_client: redis.Redis
 ):
-    words = ("submit", program.file(b"a\n"), "--id", "mine", "--out", "results")
+    program("submit", program.file(b"a\n"), "--id", "mine")
     with program.start(*words) as process:
-        assert process.stdout
-        process.stdout.readline()
-        wait_until(lambda: blocked(redis_client), why="it waits for results")
+        wait_until(lambda: redis_client.info("clients")["blocked_clients"], why="it waits")
         process.send_signal(number)
         ended = finish(process)
     assert ended.code == 130
-    assert "results was not written; request mine goes on" in ended.err
-    assert "fairlane results mine --out results" in ended.err
+    assert said in ended.err
     assert [path.name for path in program.folder.iterdir()] == ["input"]
-
-
-def test_terminated_results_leave_no_file(program: Program, redis_client: redis.Redis):
-    submit(program, b"a")
-    with program.start("results", "mine", "--out", "results") as process:
-        wait_until(lambda: blocked(redis_client), why="it waits for results")
-        process.send_signal(signal.SIGTERM)
-        finish(process).refused(130)
-    assert list(program.folder.iterdir()) == []
-
-
-def blocked(redis_client: redis.Redis) -> int:
-    return int(redis_client.info("clients")["blocked_clients"])
 
 
 def test_results_flow_while_the_request_runs(program: Program, redis_url: str):
@@ -206,7 +178,6 @@ def test_a_reader_that_has_seen_enough(program: Program, redis_url: str):
     assert (ended.code, ended.err) == (0, "")
 
 
-@pytest.mark.skipif(not hasattr(signal, "SIGPIPE"), reason="no pipes of that kind")
 def test_a_full_disk_is_one_sentence(program: Program, redis_url: str):
     submit(program, b"a")
     settle(redis_url, answer)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.protocol.scripts import Dialect, library
-from tests.cli.program import END_S, NOBODY, ON_ONE_KIND, Program, finish
+from tests.cli.program import END_S, NO_SERVER, ON_ONE_KIND, Program, finish
 from tests.support.security import load_scripts
 from tests.support.servers.clusters import run_cluster
 from tests.support.servers.replicas import run_pair
@@ -57,7 +57,7 @@ def looked(program: Program, *words: object, code: int = 0) -> dict[str, Any]:
 
 
 def next_line(process: subprocess.Popen[bytes]) -> dict[str, Any]:
-    """The next thing that a watching process has to say."""
+    """Returns the next report of a watching process."""
     assert process.stdout is not None
     found: dict[str, Any] = json.loads(process.stdout.readline())
     return found
@@ -81,8 +81,10 @@ def test_what_is_missing_is_named_and_loaded_once(deployer: Program, servers: li
     assert deployer("scripts", "verify").code == 0
 
 
-def test_they_are_the_texts_that_the_drivers_call(deployer: Program, servers: list[redis.Redis]):
-    """So nothing is sent whole any more by whoever calls."""
+def test_loaded_scripts_are_the_texts_that_the_drivers_call(
+    deployer: Program, servers: list[redis.Redis]
+):
+    """So no caller sends a script whole any more."""
     deployer("scripts", "load")
     before = called(servers)
     producer = Users(deployer.env["FAIRLANE_REDIS"], servers).add("producer", "+eval")
@@ -113,13 +115,19 @@ def test_the_same_as_json(deployer: Program):
 # ------------------------------------------------------------------ refused
 
 
-@pytest.mark.parametrize("word", ["load", "verify"])
-def test_nobody_answers(word: str, alone: Program):
-    alone("scripts", word, "--redis", NOBODY).refused(5, "does not answer")
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [("load", 5), ("verify", 5), *((f"load --watch {every}", 2) for every in ("0s", "soon", "2h"))],
+)
+def test_an_unreachable_redis_is_exit_5_and_a_wrong_time_exit_2(
+    words: str, code: int, alone: Program
+):
+    said = "does not answer" if code == 5 else ""
+    alone("scripts", *words.split(), "--redis", NO_SERVER).refused(code, said)
 
 
 @on_one_kind
-def test_a_user_who_may_not_is_told_so(
+def test_a_user_without_the_right_gets_one_sentence(
     program: Program, redis_url: str, servers: list[redis.Redis]
 ):
     worker = Users(redis_url, servers).add("worker")
@@ -132,11 +140,6 @@ def test_a_user_who_may_not_is_told_so(
         assert "primary  not known: " in said
     assert "refused a command" in said
     assert "sesame" not in said
-
-
-@pytest.mark.parametrize("every", ["0s", "soon", "2h"])
-def test_a_watch_without_a_sensible_time_is_refused(every: str, alone: Program):
-    alone("scripts", "load", "--watch", every, "--redis", NOBODY).refused(2)
 
 
 # ------------------------------------------------------------------ watching
@@ -153,9 +156,8 @@ def test_watching_loads_again_what_was_forgotten(deployer: Program, servers: lis
     assert (ended.code, ended.out) == (130, b"")
 
 
-def test_watching_goes_on_without_a_server(alone: Program):
-    """It says so once."""
-    alone.env["FAIRLANE_REDIS"] = NOBODY
+def test_watching_goes_on_without_a_server_and_reports_it_once(alone: Program):
+    alone.env["FAIRLANE_REDIS"] = NO_SERVER
     with alone.start("scripts", "load", "--watch", "100ms") as process:
         assert process.stderr is not None
         assert b"does not answer" in process.stderr.readline()
@@ -208,7 +210,7 @@ def test_behind_a_sentinel_both_have_them(alone: Program):
 @pytest.mark.slow
 @pytest.mark.server
 def test_every_node_of_a_cluster_has_them_and_gets_them_again(alone: Program):
-    """Of one primary and of one that was a replica: after a failover it takes calls at once."""
+    """One of them was a replica: after a failover it takes calls immediately."""
     with run_cluster(3, 3) as cluster:
         alone.env["FAIRLANE_REDIS"] = cluster.url
         found = looked(alone, "load")

@@ -10,7 +10,7 @@ from fairlane.operations.lease.stats import tally
 from tests.cli.program import ON_ONE_KIND, Program
 from tests.support.requests import once
 
-on_one_kind = ON_ONE_KIND
+pytestmark = ON_ONE_KIND
 
 
 def measure(redis_url: str) -> None:
@@ -19,14 +19,12 @@ def measure(redis_url: str) -> None:
             driver.run(once(call))
 
 
-@on_one_kind
-def test_nothing_measured_is_said(program: Program):
+def test_a_queue_without_measurements_reports_that(program: Program):
     ended = program("stats")
     assert ended.code == 0
     assert "nothing was measured in queue req yet" in ended.err
 
 
-@on_one_kind
 def test_a_line_for_each_lane_and_one_for_all(program: Program, redis_url: str):
     measure(redis_url)
     head, *rows = (line.split() for line in program("stats").out.decode().splitlines())
@@ -37,8 +35,7 @@ def test_a_line_for_each_lane_and_one_for_all(program: Program, redis_url: str):
     assert rows[0][-2:] == ["1.5", "ms"]
 
 
-@on_one_kind
-def test_the_same_as_json(program: Program, redis_url: str):
+def test_json_has_the_same_and_a_reset_begins_anew(program: Program, redis_url: str):
     measure(redis_url)
     found = json.loads(program("stats", "--json").out)
     lane = found["lanes"]["5"]
@@ -47,11 +44,6 @@ def test_the_same_as_json(program: Program, redis_url: str):
     assert lane["waited_ms"]["max"] == 90_000
     assert 100 <= lane["waited_ms"]["p90"] <= 125
     assert lane["ran_ms"]["sum"] == 150
-
-
-@on_one_kind
-def test_a_reset_begins_anew(program: Program, redis_url: str):
-    measure(redis_url)
     assert json.loads(program("stats", "--reset", "--json").out)["lanes"]["all"]["done"] == 100
     after = json.loads(program("stats", "--json").out)["lanes"]
     assert list(after) == ["all"]

@@ -28,6 +28,8 @@ from tests.support.servers.server_process import run_server
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
+    from subprocess import Popen
+
     import redis
 
 pytestmark = ON_ONE_KIND
@@ -45,41 +47,27 @@ def test_every_line_is_a_body(
     assert bodies_of(redis_client, ended.id) == lines
 
 
-def test_the_id_is_the_only_data(program: Program):
+def test_the_id_is_the_only_data_and_json_reports_what_was_submitted(program: Program):
     ended = program("submit", program.file(b"a\nb\n"))
     assert re.fullmatch(rb"[0-9a-f]{20}\n", ended.out)
-
-
-def test_json_says_what_was_submitted(program: Program):
     words = ("--json", "--id", "mine", "--priority", 7, "--limit", 2)
-    ended = program("submit", program.file(b"a\nb\n"), *words)
     expected = {"id": "mine", "sub_requests": 2, "priority": 7, "limit": 2}
-    assert json.loads(ended.out) == expected
+    for way in (program.file(b"a\nb\n"), "-"):  # of a pipe it comes when its lines are counted
+        assert json.loads(program("submit", way, *words, stdin=b"a\nb\n").out) == expected
 
 
 def test_every_option_reaches_the_request(program: Program, redis_client: redis.Redis):
-    words: tuple[object, ...] = ("--queue", "slow", "--priority", 99, "--limit", 10)
-    words += (
-        "--attempts",
-        2,
-        "--backoff",
-        "500ms..1.5m",
-        "--lease",
-        "2m",
-        "--retain",
-        "7d",
-        "--id",
-        "mine",
+    words = (
+        "--queue slow --priority 99 --limit 10 --attempts 2 --backoff 500ms..1.5m --lease 2m "
+        "--retain 7d --id mine"
     )
-    assert program("submit", program.file(b"a\n"), *words).code == 0
+    assert program("submit", program.file(b"a\n"), *words.split()).code == 0
     found = stored(redis_client, "mine")
     expected = {
-        "queue": "slow", "priority": 99, "limit": 10, "attempts": 2, "backoff_min": 500,
-        "backoff_max": 90_000, "lease_ms": 120_000, "retain_ms": 604_800_000,
+        "queue": "slow", "priority": "99", "limit": "10", "attempts": "2", "backoff_min": "500",
+        "backoff_max": "90000", "lease_ms": "120000", "retain_ms": "604800000",
     }  # fmt: skip
-    assert {name: found[name] for name in expected} == {
-        name: str(value) for name, value in expected.items()
-    }
+    assert {name: found[name] for name in expected} == expected
     assert redis_client.llen("{slow}:99") == 1
 
 
@@ -104,23 +92,18 @@ def test_the_same_again_finds_the_same_request(
     assert redis_client.xlen("sub:{mine}") == 2_500
 
 
-def test_other_content_under_a_taken_id_is_refused(program: Program):
-    program("submit", "-", "--id", "mine", stdin=b"a\n")
-    program("submit", program.file(b"b\n"), "--id", "mine").refused(
-        2, "mine exists with other content"
-    )
-
-
 def test_an_id_that_was_cancelled_is_refused_with_its_reason(program: Program):
-    """One sentence, and no id on standard output: nothing of it runs."""
+    """No id is on standard output: nothing of it runs. Other content is refused even before."""
     program("submit", "-", "--id", "mine", stdin=b"a\n")
+    ended = program("submit", program.file(b"b\n"), "--id", "mine")
+    ended.refused(2, "mine exists with other content")
     program("cancel", "mine", "--reason", "changed my mind")
     ended = program("submit", program.file(b"a\n"), "--id", "mine")
     ended.refused(1, "request mine was cancelled (changed my mind): choose another id")
 
 
 @pytest.mark.parametrize("words", [(), ("--wait",), ("--json", "--watch")])
-def test_an_empty_file_is_done_at_once(words: tuple[str, ...], program: Program):
+def test_an_empty_file_is_done_immediately(words: tuple[str, ...], program: Program):
     ended = program("submit", program.file(b""), *words)
     assert ended.code == 0
     assert ended.out.count(b"\n") == 1
@@ -129,12 +112,11 @@ def test_an_empty_file_is_done_at_once(words: tuple[str, ...], program: Program)
 
 def test_a_named_pipe_is_read_as_it_comes(program: Program, redis_client: redis.Redis):
     with program.start("submit", "/dev/stdin", stdin=-1) as process:
-        assert process.stdin
-        process.stdin.write(b"a\n" * 2_000)
-        process.stdin.flush()
+        write(process, b"a\n" * 2_000)
         found: Any = wait_until(lambda: redis_client.keys("req:*"), why="the request is there")
         request_id = found[0].decode()[5:-1]
         wait_until(lambda: stored(redis_client, request_id).get("open") == "1", why="it is open")
+        assert process.stdin
         process.stdin.close()
         process.stdin = None
         ended = finish(process)
@@ -148,10 +130,7 @@ def test_an_interrupted_pipe_takes_the_request_back(
     number: signal.Signals, program: Program, redis_client: redis.Redis
 ):
     with program.start("submit", "-", stdin=-1) as process:
-        assert process.stdin
-        process.stdin.write(b"a\n" * 5_000)
-        process.stdin.flush()
-        wait_until(lambda: has_two_chunks(redis_client), why="two chunks are there")
+        write_two_chunks(process, redis_client)
         process.send_signal(number)
         ended = finish(process)
     ended.refused(130, "interrupted: request", "was withdrawn, and nothing of it is left\n")
@@ -167,14 +146,10 @@ def test_an_interrupt_while_redis_hangs_says_what_is_not_certain(
     with run_server() as server, server.client() as client:
         program.env["FAIRLANE_REDIS"] = server.url
         with program.start("submit", "-", *words, stdin=-1) as process:
-            assert process.stdin
-            process.stdin.write(b"a\n" * 5_000)
-            process.stdin.flush()
-            wait_until(lambda: has_two_chunks(client), why="two chunks are there")
+            write_two_chunks(process, client)
             os.kill(server.pid, signal.SIGSTOP)
             try:
-                process.stdin.write(b"a\n" * 2_000)
-                process.stdin.flush()
+                write(process, b"a\n" * 2_000)
                 began = time.monotonic()
                 process.send_signal(signal.SIGINT)
                 ended = finish(process)
@@ -204,11 +179,6 @@ def test_a_pipe_prints_an_id_that_is_wanted_before_it_is_read(
     assert "standard input is empty" in ended.err
 
 
-def test_json_of_a_pipe_comes_when_its_lines_are_counted(program: Program):
-    ended = program("submit", "-", "--id", "mine", "--json", stdin=b"a\nb\n")
-    assert json.loads(ended.out)["sub_requests"] == 2
-
-
 # What is there under the id when a submission is interrupted, and what it says of that.
 BEFORE = {
     "nothing": "request mine was withdrawn, and nothing of it is left",
@@ -222,19 +192,15 @@ BEFORE = {
 def test_an_interrupt_says_what_is_left_under_an_own_id(
     before: str, program: Program, redis_url: str, redis_client: redis.Redis
 ):
-    lines = b"a\n" * 5_000
     if before == "all":
-        program("submit", "-", "--id", "mine", stdin=lines)
+        program("submit", "-", "--id", "mine", stdin=b"a\n" * 5_000)
     if before == "begun":
         begin_submission(redis_url)
     with program.start("submit", "-", "--id", "mine", "--watch", stdin=-1) as process:
-        assert process.stdin
         assert process.stderr
         assert process.stderr.readline().endswith(b"request mine: submitting, 0 lines read\n")
         if before in ("nothing", "held"):
-            process.stdin.write(lines)
-            process.stdin.flush()
-            wait_until(lambda: has_two_chunks(redis_client), why="two chunks are there")
+            write_two_chunks(process, redis_client)
         if before == "held":
             hold(redis_url)
         process.send_signal(signal.SIGINT)
@@ -245,13 +211,25 @@ def test_an_interrupt_says_what_is_left_under_an_own_id(
 
 
 def has_two_chunks(redis_client: redis.Redis) -> bool:
-    """Of the only request: its producer has received the reply to the first."""
+    """Returns True when the producer of the only request has the reply to its first chunk."""
     found: Any = redis_client.keys("req:*")
     fields = [stored(redis_client, key.decode()[5:-1]) for key in found]
     return any(int(one.get("total", 0)) > CHUNK_ENTRIES for one in fields)
 
 
-def test_waiting_times_out(program: Program, redis_client: redis.Redis):
+def write_two_chunks(process: Popen[bytes], redis_client: redis.Redis) -> None:
+    """Writes lines of several chunks to a started submission, and waits for two of them."""
+    write(process, b"a\n" * 5_000)
+    wait_until(lambda: has_two_chunks(redis_client), why="two chunks are there")
+
+
+def write(process: Popen[bytes], lines: bytes) -> None:
+    assert process.stdin
+    process.stdin.write(lines)
+    process.stdin.flush()
+
+
+def test_a_request_whose_wait_timed_out_goes_on(program: Program, redis_client: redis.Redis):
     ended = program("submit", program.file(b"a\n"), "--wait", "--timeout", "100ms")
     assert ended.code == 4
     assert "had not ended after 0.1 s; it goes on" in ended.err

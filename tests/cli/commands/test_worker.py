@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cli.program import NOBODY, ON_ONE_KIND, Program, finish, next_message
+from tests.cli.program import NO_SERVER, ON_ONE_KIND, Program, finish, next_message
 from tests.support.servers.server_process import run_server
 from tests.support.wait import wait_until
 
@@ -45,6 +45,7 @@ def test_the_whole_way_on_every_kind_of_server(program: Program):
     request = program("submit", program.file(content)).id
     ended = program("worker", "--handler", "mine:shout", "--concurrency", 2, "--until-idle")
     assert ended.code == 0, ended.err
+    assert "no --handler" not in ended.err
     assert program("wait", request, "--timeout", 5).out == b"done\n"
     assert program("results", request).out == content.upper()
     assert program("status", request).code == 0
@@ -52,10 +53,13 @@ def test_the_whole_way_on_every_kind_of_server(program: Program):
 
 
 @on_one_kind
-def test_the_default_handler_prints_json(program: Program):
-    program("submit", "-", "--id", "mine", stdin=b"a\n\xff\n")
-    ended = program("worker", "--until-idle")
+def test_a_worker_without_a_handler_prints_json_and_reports_that(program: Program):
+    program("submit", "-", "--id", "mine", "--queue", "later", stdin=b"a\n\xff\n")
+    ended = program("worker", "--queue", "later", "--until-idle")
     assert ended.code == 0
+    assert ended.err.splitlines()[0] == (
+        "fairlane: no --handler: prints each sub-request of queue later and marks it as done"
+    )
     rows = sorted((json.loads(line) for line in ended.out.splitlines()), key=lambda r: r["index"])
     assert [row["request"] for row in rows] == ["mine", "mine"]
     assert rows[0]["body"] == "a"
@@ -63,7 +67,7 @@ def test_the_default_handler_prints_json(program: Program):
 
 
 @on_one_kind
-def test_what_fails_is_dead_and_said(program: Program):
+def test_a_failure_is_logged_and_the_sub_request_is_dead(program: Program):
     program.file(HANDLERS, "mine.py")
     program("submit", "-", "--id", "mine", "--attempts", 1, stdin=b"ok\nfail\n")
     worker = program("worker", "--handler", "mine:shout", "--until-idle")
@@ -79,7 +83,7 @@ def test_what_fails_is_dead_and_said(program: Program):
 
 
 @on_one_kind
-def test_what_takes_too_long_is_ended_and_said(program: Program):
+def test_a_call_beyond_its_time_limit_is_ended_and_logged(program: Program):
     program.file(HANDLERS, "mine.py")
     program("submit", "-", "--id", "mine", "--attempts", 1, stdin=b"ok\nstuck\nno\n")
     words = ("--handler", "mine:refuse", "--time-limit", "500ms", "--until-idle")
@@ -119,7 +123,7 @@ def test_what_takes_too_long_is_ended_and_said(program: Program):
         (("--queue", "a{b"), "queue 'a{b'"),
     ],
 )
-def test_a_worker_that_cannot_be(
+def test_wrong_arguments_of_a_worker_are_refused(
     words: tuple[str, ...], why: str, program: Program, redis_client: redis.Redis
 ):
     program.file(HANDLERS, "mine.py")
@@ -138,7 +142,7 @@ def test_a_port_that_is_taken(program: Program):
 
 
 def test_a_worker_without_redis(alone: Program):
-    alone("worker", "--redis", NOBODY).refused(5, "does not answer")
+    alone("worker", "--redis", NO_SERVER).refused(5, "does not answer")
 
 
 @on_one_kind
@@ -172,23 +176,6 @@ def test_a_handler_may_set_up_its_own_logging(program: Program):
 
 
 @on_one_kind
-def test_a_worker_without_a_handler_says_that_it_prints_and_marks_as_done(program: Program):
-    program("submit", "-", "--queue", "later", stdin=b"a\n")
-    ended = program("worker", "--queue", "later", "--until-idle")
-    first = ended.err.splitlines()[0]
-    assert first == (
-        "fairlane: no --handler: prints each sub-request of queue later and marks it as done"
-    )
-    assert json.loads(ended.out)["body"] == "a"
-
-
-@on_one_kind
-def test_a_worker_with_a_handler_does_not_speak_of_printing(program: Program):
-    program.file(HANDLERS, "mine.py")
-    assert "no --handler" not in program("worker", "--handler", "mine:shout", "--until-idle").err
-
-
-@on_one_kind
 @pytest.mark.usefixtures("hangup")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_a_worker(
@@ -205,7 +192,6 @@ def test_a_signal_ends_a_worker(
 @pytest.mark.slow
 @pytest.mark.server
 def test_a_worker_that_drains_while_redis_is_away_reports_what_it_could_not_settle(alone: Program):
-    """Once: how many sub-requests, and what becomes of them."""
     alone.file(HANDLERS, "mine.py")
     with run_server() as server:
         alone.env["FAIRLANE_REDIS"] = server.url

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fairlane import settings
-from fairlane.cli.durations import eta
+from fairlane.cli.durations import ago, eta
 from fairlane.cli.progress import view
 from fairlane.cli.progress.view import Lines, Meter, Pace, Reading, describe, watch
 from fairlane.cli.submission.input_lines import open_source
@@ -25,7 +25,6 @@ from fairlane.queue import Queue
 from tests.cli.program import (
     ON_ONE_KIND,
     Dead,
-    Ended,
     Program,
     beat,
     finish,
@@ -52,17 +51,12 @@ def answer(_: int, body: bytes) -> bytes:
 
 
 @on_one_kind
-def test_wait_prints_the_final_state(program: Program, redis_url: str):
-    program("submit", "-", "--id", "mine", stdin=b"a\n")
-    settle(redis_url, answer)
-    ended = program("wait", "mine")
-    assert (ended.code, ended.out, ended.err) == (0, b"done\n", "")
-
-
-@on_one_kind
-def test_wait_counts_what_went_wrong(program: Program, redis_url: str):
+def test_wait_prints_the_final_state_and_counts_what_went_wrong(program: Program, redis_url: str):
+    program("submit", "-", "--id", "well", stdin=b"a\n")
     program("submit", "-", "--id", "mine", stdin=b"a\ndead\n")
     settle(redis_url, answer)
+    ended = program("wait", "well")
+    assert (ended.code, ended.out, ended.err) == (0, b"done\n", "")
     ended = program("wait", "mine", "--json")
     assert ended.code == 1
     assert ended.err == (
@@ -74,23 +68,18 @@ def test_wait_counts_what_went_wrong(program: Program, redis_url: str):
 
 
 @on_one_kind
-def test_wait_times_out(program: Program):
+def test_a_timeout_names_a_missing_worker_and_only_a_missing_one(
+    program: Program, redis_client: redis.Redis
+):
     program("submit", "-", "--id", "mine", stdin=b"a\n")
     program("wait", "mine", "--timeout", "0.05").refused(
         4, f"had not ended after 0.05 s; it goes on; {UNSERVED}"
     )
-
-
-@on_one_kind
-@pytest.mark.parametrize("words", [("wait",), ("results",)], ids=str)
-def test_a_timeout_of_a_queue_with_a_worker_names_no_missing_one(
-    words: tuple[str, ...], program: Program, redis_client: redis.Redis
-):
-    program("submit", "-", "--id", "mine", stdin=b"a\n")
     beat(redis_client, "req")
-    ended = program(*words, "mine", "--timeout", "0.05")
-    assert ended.code == 4
-    assert "no worker" not in ended.err
+    for word in ("wait", "results"):
+        ended = program(word, "mine", "--timeout", "0.05")
+        assert ended.code == 4
+        assert "no worker" not in ended.err
 
 
 @on_one_kind
@@ -110,7 +99,9 @@ def test_a_submission_that_times_out_names_the_missing_worker(
 
 
 @on_one_kind
-def test_an_interrupted_wait_says_how_to_look_again(program: Program, redis_client: redis.Redis):
+def test_an_interrupted_wait_names_the_command_that_goes_on(
+    program: Program, redis_client: redis.Redis
+):
     program("submit", "-", "--id", "mine", stdin=b"a\n")
     with program.start("wait", "mine") as process:
         wait_for_subscriber(redis_client)
@@ -119,11 +110,11 @@ def test_an_interrupted_wait_says_how_to_look_again(program: Program, redis_clie
 
 
 def wait_for_subscriber(redis_client: redis.Redis) -> None:
-    wait_until(lambda: listeners(redis_client, "done:{mine}"), why="somebody waits for the end")
+    wait_until(lambda: listeners(redis_client, "done:{mine}"), why="a command waits for the end")
 
 
 @on_one_kind
-def test_watch_says_lines_where_there_is_no_terminal(program: Program, redis_url: str):
+def test_watch_prints_lines_where_there_is_no_terminal(program: Program, redis_url: str):
     words = ("submit", program.file(b"a\ndead\n"), "--id", "mine", "--watch")
     with program.start(*words) as process:
         assert process.stderr
@@ -135,39 +126,37 @@ def test_watch_says_lines_where_there_is_no_terminal(program: Program, redis_url
     assert "request mine done: 1/2 done, 1 dead\n" in ended.err
 
 
-@on_one_kind
-def test_ctrl_c_detaches_from_a_watched_request(program: Program, redis_client: redis.Redis):
-    ended = interrupted(program, signal.SIGINT)
-    assert (ended.code, ended.out) == (130, b"mine\n")
-    assert ended.err == "fairlane: detached; request mine goes on: fairlane status mine\n"
-    assert redis_client.hget("req:{mine}", "state") == b"active"
+NO_FILE = "results was not written; request mine goes on: fairlane results mine --out results"
+DETACHED = "fairlane: detached; request mine goes on: fairlane status mine\n"
 
 
 @on_one_kind
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_to_a_watched_request_tells_how_to_get_its_file(
-    number: signal.Signals, program: Program, redis_client: redis.Redis
+@pytest.mark.parametrize(
+    ("number", "words", "said"),
+    [
+        (signal.SIGINT, (), DETACHED),
+        (signal.SIGTERM, (), DETACHED),
+        (signal.SIGHUP, (), DETACHED),
+        (signal.SIGINT, ("--out", "results"), f"fairlane: {NO_FILE}\n"),
+        (signal.SIGTERM, ("--out", "results"), f"fairlane: {NO_FILE}\n"),
+    ],
+)
+def test_a_signal_detaches_from_a_watched_request(
+    number: int, words: tuple[str, ...], said: str, program: Program, redis_client: redis.Redis
 ):
-    ended = interrupted(program, number, "--out", "results")
-    assert (ended.code, ended.out) == (130, b"mine\n")
-    assert ended.err == (
-        "fairlane: results was not written; request mine goes on: "
-        "fairlane results mine --out results\n"
-    )
+    given = ("submit", program.file(b"a\n"), "--id", "mine", "--watch", *words)
+    with program.start(*given) as process:
+        assert process.stderr
+        process.stderr.readline()
+        process.send_signal(number)
+        ended = finish(process)
+    assert (ended.code, ended.out, ended.err) == (130, b"mine\n", said)
     assert redis_client.hget("req:{mine}", "state") == b"active"
     assert [path.name for path in program.folder.iterdir()] == ["input"]
 
 
 @on_one_kind
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_terminated_watch_is_no_success(number: signal.Signals, program: Program):
-    ended = interrupted(program, number)
-    assert ended.code == 130
-    assert ended.err == "fairlane: detached; request mine goes on: fairlane status mine\n"
-
-
-@on_one_kind
-def test_an_interrupt_within_the_timeout_tells_how_to_get_the_file(
+def test_an_interrupt_within_the_timeout_reports_how_to_get_the_file(
     program: Program, redis_client: redis.Redis
 ):
     words = ("submit", program.file(b"a\n"), "--id", "mine", "--out", "results", "--timeout", "1m")
@@ -176,37 +165,26 @@ def test_an_interrupt_within_the_timeout_tells_how_to_get_the_file(
         process.send_signal(signal.SIGINT)
         ended = finish(process)
     assert ended.code == 130
-    assert "results was not written; request mine goes on" in ended.err
+    assert NO_FILE.partition(":")[0] in ended.err
 
 
-def interrupted(program: Program, number: signal.Signals, *words: str) -> Ended:
-    """What is left of a watched submission that got a signal, but for its first line."""
-    given = ("submit", program.file(b"a\n"), "--id", "mine", "--watch", *words)
-    with program.start(*given) as process:
-        assert process.stderr
-        process.stderr.readline()
-        process.send_signal(number)
-        return finish(process)
-
-
-@on_one_kind
-def test_watch_times_out(program: Program):
-    ended = program("submit", program.file(b"a\n"), "--watch", "--timeout", "50ms")
-    assert ended.code == 4
-    assert "it goes on" in ended.err.splitlines()[-1]
+@pytest.fixture
+def terminal(program: Program) -> Program:
+    """The program on a terminal with colours."""
+    pytest.importorskip("rich")
+    program.env |= {"TERM": "xterm-256color", "COLUMNS": "120"}
+    program.env.pop("NO_COLOR", None)
+    return program
 
 
 @on_one_kind
 @pytest.mark.parametrize("colour", [True, False])
 def test_watch_draws_a_bar_on_a_terminal(
-    colour: bool, program: Program, redis_url: str, redis_client: redis.Redis
+    colour: bool, terminal: Program, redis_url: str, redis_client: redis.Redis
 ):
-    pytest.importorskip("rich")
-    program.env |= {"TERM": "xterm-256color", "COLUMNS": "120"}
-    program.env.pop("NO_COLOR", None)
     if not colour:
-        program.env["NO_COLOR"] = "1"
-    drawn = draw(program, redis_url, redis_client)
+        terminal.env["NO_COLOR"] = "1"
+    drawn = draw(terminal, redis_url, redis_client)
     assert "2/2" in drawn
     assert "permits 0/3" in drawn
     assert ("\x1b[38;" in drawn) == colour
@@ -220,11 +198,9 @@ def test_watch_needs_no_rich(program: Program, redis_url: str, redis_client: red
 
 @on_one_kind
 def test_a_pipe_that_is_watched_draws_a_bar_until_it_is_read(
-    program: Program, redis_url: str, redis_client: redis.Redis
+    terminal: Program, redis_url: str, redis_client: redis.Redis
 ):
-    pytest.importorskip("rich")
-    program.env |= {"TERM": "xterm-256color", "COLUMNS": "120"}
-    drawn = draw(program, redis_url, redis_client, b"a\nb\n")
+    drawn = draw(terminal, redis_url, redis_client, b"a\nb\n")
     before, _, after = drawn.rpartition("lines read")
     assert "request mine" in before
     assert "submitting" in before
@@ -234,7 +210,7 @@ def test_a_pipe_that_is_watched_draws_a_bar_until_it_is_read(
 def draw(
     program: Program, redis_url: str, redis_client: redis.Redis, pipe: bytes | None = None
 ) -> str:
-    """What a terminal shows while a request, of a file or a pipe, is watched to its end."""
+    """Returns what a terminal shows while a file or a pipe is watched to its end."""
     screen, terminal = pty.openpty()
     file = program.file(b"a\nb\n") if pipe is None else "-"
     words = ("submit", file, "--id", "mine", "--watch")
@@ -356,13 +332,11 @@ def test_watch_shows_that_redis_is_away_and_that_it_is_back(alone: Program):
             assert next_message(process, "request mine") == away
             process.send_signal(signal.SIGINT)
             ended = finish(process)
-    assert ended.code == 130
-    assert ended.err == "fairlane: detached; request mine goes on: fairlane status mine\n"
+    assert (ended.code, ended.err) == (130, DETACHED)
 
 
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
 def test_the_bar_shows_that_redis_is_away(number: signal.Signals, alone: Program):
-    """Whether it hangs or is not there."""
     pytest.importorskip("rich")
     alone.env |= {"TERM": "xterm-256color", "COLUMNS": "120"}
     screen, terminal = pty.openpty()
@@ -421,8 +395,17 @@ def test_the_rate_is_that_of_the_last_seconds():
 @pytest.mark.parametrize(
     ("rate", "said"), [(None, "-:--:--"), (0.0, "-:--:--"), (0.25, "1:06:40"), (1e9, "0:00:00")]
 )
-def test_no_rate_no_eta(rate: float | None, said: str):
+def test_without_a_rate_there_is_no_eta(rate: float | None, said: str):
     assert eta(1_000, rate) == said
+
+
+@pytest.mark.parametrize(
+    ("ms", "said"),
+    [(0, "0 ms"), (999, "999 ms"), (1_000, "1s"), (90_000, "1m 30s"), (300_000, "5m"),
+     (86_400_000, "1d"), (90_061_000, "1d 1h"), (86_405_000, "1d")],
+)  # fmt: skip
+def test_durations_are_shown_in_two_units_at_most(ms: int, said: str):
+    assert ago(ms) == said
 
 
 class Shown(AbstractContextManager["Shown"]):
@@ -457,7 +440,7 @@ def test_a_large_file_is_shown_being_read(monkeypatch: pytest.MonkeyPatch, tmp_p
     ]
 
 
-def test_a_line_says_how_far_a_pipe_has_been_read(capsys: pytest.CaptureFixture[str]):
+def test_a_line_reports_how_far_a_pipe_has_been_read(capsys: pytest.CaptureFixture[str]):
     assert Lines().show_reading(Reading("request mine", "submitting", 1_200, None), 60.0) == 1.0
     said = "fairlane: request mine: submitting, 1,200 lines read, 60/s\n"
     assert capsys.readouterr().err == said

@@ -25,7 +25,7 @@ from fairlane.spark.commands.session import hushed, must_be_there, redis_for, sp
 from fairlane.spark.fleet.fleet import stop_fleet
 from fairlane.spark.fleet.stop_signal import KEPT_MS
 from fairlane.spark.spark_session import master_of
-from tests.cli.program import NOBODY, Ended, Program, settle
+from tests.cli.program import NO_SERVER, Ended, Program, settle
 from tests.spark.fleet import fleet_handlers as handlers
 from tests.spark.processes import having, is_java, workers_of
 from tests.spark.worlds import World
@@ -441,14 +441,14 @@ def test_a_wrong_argument_is_one_sentence_and_needs_no_spark(
     words: tuple, code: int, said: str, alone: Program
 ):
     alone.file(b"a\n", "r.txt")
-    alone.env["FAIRLANE_REDIS"] = NOBODY
+    alone.env["FAIRLANE_REDIS"] = NO_SERVER
     alone.env["JAVA_HOME"] = str(alone.folder)  # a start of Java would be reported
     alone("spark", *words).refused(code, said)
 
 
 def test_without_java_the_error_names_what_to_install(alone: Program):
     alone.file(b"a\n", "r.txt")
-    alone.env["FAIRLANE_REDIS"] = NOBODY
+    alone.env["FAIRLANE_REDIS"] = NO_SERVER
     alone.env["JAVA_HOME"] = str(alone.folder)
     refused(alone("spark", "submit", "r.txt"), 2, "JAVA_HOME")
 
@@ -476,7 +476,7 @@ def test_under_spark_submit_the_error_names_the_master_that_must_reach_redis(
     try:
         with pytest.raises(InvalidArgument, match="a Redis that spark://far:7077 can reach"):
             redis_for(None, None)
-        assert redis_for(None, NOBODY) == NOBODY
+        assert redis_for(None, NO_SERVER) == NO_SERVER
         must_be_there("no.txt", None)  # it may be a file of theirs
     finally:
         if before is None:
@@ -491,7 +491,7 @@ def test_a_missing_request_is_exit_3(program: Program):
 
 
 def test_no_redis_is_exit_5(alone: Program):
-    alone.env["FAIRLANE_REDIS"] = NOBODY
+    alone.env["FAIRLANE_REDIS"] = NO_SERVER
     alone("spark", "collect", "r1", "--out", "o", *LOCAL).refused(5, "127.0.0.1:1")
 
 
