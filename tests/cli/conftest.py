@@ -7,9 +7,20 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.cli.program import Program
+from tests.support.servers import backends
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Runs a test on one kind of server, because most do not depend on it; see ON_EVERY_KIND."""
+    named = {mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")}
+    if "redis_server" in metafunc.fixturenames and "redis_server" not in named:
+        metafunc.definition.add_marker(
+            pytest.mark.parametrize("redis_server", backends.one(), indirect=True)
+        )
 
 
 @pytest.fixture

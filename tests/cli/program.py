@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 
     from fairlane.protocol.steps import Operation, Step
 
-# Most of the command line does not depend on the kind of server: one is enough.
-ON_ONE_KIND = pytest.mark.parametrize("redis_server", backends.one(), indirect=True)
+ON_EVERY_KIND = pytest.mark.parametrize("redis_server", backends.chosen(), indirect=True)
 NO_SERVER = "redis://127.0.0.1:1"  # no server listens on this port
 END_S = 60.0
 

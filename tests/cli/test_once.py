@@ -8,13 +8,11 @@ import pytest
 
 from fairlane import content_id
 from fairlane.queue import Queue
-from tests.cli.program import ON_ONE_KIND, Program, settle
+from tests.cli.program import Program, settle
 from tests.support.requests import waiting_bodies
 
 if TYPE_CHECKING:
     import redis
-
-pytestmark = ON_ONE_KIND
 
 
 def test_the_file_twice_is_one_request(program: Program, redis_client: redis.Redis):

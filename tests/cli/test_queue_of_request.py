@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cli.program import ON_ONE_KIND, Program, settle
+from tests.cli.program import Program, settle
 
-pytestmark = ON_ONE_KIND
 COMMANDS = [
     ("status", "mine"),
     ("dead", "list", "mine"),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cli.program import NO_SERVER, ON_ONE_KIND, Program
+from tests.cli.program import NO_SERVER, Program
 from tests.support.servers.server_process import run_server
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     import redis
 
-pytestmark = ON_ONE_KIND
 MIB = 1 << 20
 
 

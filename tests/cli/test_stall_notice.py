@@ -12,14 +12,13 @@ from fairlane.cli.results.writer import write_results
 from fairlane.cli.stall_notice import StallNotice
 from fairlane.errors import RequestLost, WaitTimeout
 from fairlane.queue import Queue
-from tests.cli.program import ON_ONE_KIND, Program, beat, finish, settle
+from tests.cli.program import Program, beat, finish, settle
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import redis
 
-pytestmark = ON_ONE_KIND
 OWN = ("submit", "input", "--id", "mine")
 REST = "done; no worker takes from queue req: start one with rq-worker --handler module:function\n"
 READERS = [("results", "mine"), (*OWN, "--out", "out")]

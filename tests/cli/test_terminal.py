@@ -13,7 +13,7 @@ from fairlane.cli.registry import COMMANDS
 from fairlane.common import terminal
 from fairlane.protocol import keys
 from fairlane.queue import Queue
-from tests.cli.program import ON_ONE_KIND, Dead, settle
+from tests.cli.program import Dead, settle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from tests.cli.program import Ended, Program
 
-on_one_kind = ON_ONE_KIND
 # A window's title by C0, a colour by C1, DEL, a line that is written over, text from right to left.
 EVIL = "\x1b]0;owned\x07\x9b31m\x7f\rgone\nfairlane: all is well\u202eowned\u2066\u061c\u2028\t"
 COMMANDING = re.compile(
@@ -125,7 +124,6 @@ def commanding(ended: Ended) -> list[str]:
     return COMMANDING.findall(ended.out.decode("utf-8", "surrogateescape") + ended.err)
 
 
-@on_one_kind
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: ascii(" ".join(case.words))[1:40])
 def test_no_command_prints_what_commands_a_terminal(program: Program, case: Case):
@@ -139,7 +137,6 @@ def test_no_command_prints_what_commands_a_terminal(program: Program, case: Case
         assert commanding(program(*case.words, "--json")) == []
 
 
-@on_one_kind
 @pytest.mark.usefixtures("poisoned")
 def test_json_says_the_same_as_before_it_was_escaped(program: Program):
     """An escape in JSON is the character that it stands for."""
@@ -150,7 +147,6 @@ def test_json_says_the_same_as_before_it_was_escaped(program: Program):
     assert [row["body"] for row in rows] == [EVIL, EVIL]
 
 
-@on_one_kind
 def test_a_worker_prints_bodies_and_logs_without_commands(program: Program, redis_url: str):
     """The default handler prints each body as JSON, and log lines may have names from Redis."""
     with Queue.from_url(redis_url) as queue:

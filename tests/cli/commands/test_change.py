@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cli.program import NO_SERVER, ON_ONE_KIND, hold, settle
+from tests.cli.program import NO_SERVER, hold, settle
 from tests.support.requests import change_number
 
 if TYPE_CHECKING:
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from tests.cli.program import Program
 
-pytestmark = ON_ONE_KIND
 COMMANDS = [("pause",), ("resume",), ("set", "--limit", "2")]
 
 

@@ -13,14 +13,13 @@ from fairlane.cli.commands.dead import _ended
 from fairlane.model import DeadSubRequest
 from fairlane.queue import Queue
 from fairlane.worker import Reject, Worker
-from tests.cli.program import NO_SERVER, ON_ONE_KIND, Dead, settle
+from tests.cli.program import NO_SERVER, Dead, settle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.cli.program import Program
 
-pytestmark = ON_ONE_KIND
 RAISED = 'Traceback (most recent call last):\n  File "/own/port.py", line 7, in go\n{}\n'
 
 

@@ -7,7 +7,7 @@ import os
 import signal
 from typing import TYPE_CHECKING, Any
 
-from tests.cli.program import NO_SERVER, ON_ONE_KIND, Program, settle
+from tests.cli.program import NO_SERVER, ON_EVERY_KIND, Program, settle
 from tests.support.servers.server_process import run_server
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 ACTIVE = "{req}:active"
 
 
+@ON_EVERY_KIND
 def test_an_idle_queue_is_well(program: Program, redis_client: redis.Redis):
     ended = program("doctor")
     assert ended.code == 0
@@ -26,7 +27,6 @@ def test_an_idle_queue_is_well(program: Program, redis_client: redis.Redis):
     assert redis_client.dbsize() == 0
 
 
-@ON_ONE_KIND
 def test_what_is_bad_comes_with_its_remedy(program: Program):
     program("submit", "-", stdin=b"a\n")
     ended = program("doctor")
@@ -38,7 +38,6 @@ def test_what_is_bad_comes_with_its_remedy(program: Program):
     assert "1 bad" in ended.err
 
 
-@ON_ONE_KIND
 def test_damage_is_repaired_only_on_request(
     program: Program, redis_client: redis.Redis, redis_url: str
 ):
@@ -58,6 +57,7 @@ def test_damage_is_repaired_only_on_request(
     assert program("doctor").code == 0
 
 
+@ON_EVERY_KIND
 def test_what_a_person_must_do_is_left(program: Program, redis_client: redis.Redis):
     program("submit", "-", "--id", "mine", stdin=b"a\n")
     redis_client.delete("tok:{mine}")
@@ -68,7 +68,6 @@ def test_what_a_person_must_do_is_left(program: Program, redis_client: redis.Red
     redis_client.flushall()
 
 
-@ON_ONE_KIND
 def test_of_many_findings_of_one_kind_a_few_are_shown(program: Program, redis_client: redis.Redis):
     for i in range(13):
         program("submit", "-", "--id", f"r{i}", stdin=b"a\n")
@@ -81,7 +80,6 @@ def test_of_many_findings_of_one_kind_a_few_are_shown(program: Program, redis_cl
     assert "13 fixed, 0 bad and left" in program("doctor", "--repair").err
 
 
-@ON_ONE_KIND
 def test_damage_of_another_queue_is_not_reported(program: Program, redis_client: redis.Redis):
     program("submit", "-", "--queue", "slow", stdin=b"a\n")
     redis_client.delete("{slow}:active")
@@ -89,7 +87,6 @@ def test_damage_of_another_queue_is_not_reported(program: Program, redis_client:
     assert program("doctor", "--queue", "slow").code == 1
 
 
-@ON_ONE_KIND
 def test_a_lost_request_is_read_from_the_log(program: Program, redis_client: Any):
     redis_client.zadd(ACTIVE, {"mine": 1_700_000_000_000.5})
     assert b"mine  was there and is gone" in program("doctor", "--repair").out
@@ -97,7 +94,6 @@ def test_a_lost_request_is_read_from_the_log(program: Program, redis_client: Any
     assert entry[1][b"state"] == b"lost"
 
 
-@ON_ONE_KIND
 def test_every_check_is_one_json_value(program: Program):
     checks = [json.loads(line) for line in program("doctor", "--json").out.splitlines()]
     assert [check["check"] for check in checks][:2] == ["version", "eviction"]

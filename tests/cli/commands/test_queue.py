@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cli.program import ON_ONE_KIND, Program, finish, settle
+from tests.cli.program import Program, finish, settle
 
 if TYPE_CHECKING:
     import redis
 
-pytestmark = ON_ONE_KIND
 
 ONE_SLOT = b"shards    none, one slot\n"
 ANY = b"queue     req\nwaiting   any number of sub-requests\n" + ONE_SLOT

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.cli.program import ON_ONE_KIND, Dead, Ended, Program, finish, settle
+from tests.cli.program import Dead, Ended, Program, finish, settle
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     import redis
 
-pytestmark = ON_ONE_KIND
 BINARY = b"\xff\x00"
 
 

@@ -15,7 +15,7 @@ from fairlane.operations.lease import leases, tokens
 from fairlane.protocol import acl, keys
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Command
-from tests.cli.program import ON_ONE_KIND, Program
+from tests.cli.program import ON_EVERY_KIND, Program
 from tests.support.requests import once
 from tests.support.security import load_scripts
 from tests.support.servers.users import Users, forget_scripts, servers_of
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from fairlane.protocol.steps import Call
     from tests.support.servers.backends import Backend
 
-on_one_kind = ON_ONE_KIND
 HANDLER = b"""
 def shout(body):
     if body == b"fail":
@@ -65,6 +64,7 @@ class As:
         return ended.out
 
 
+@ON_EVERY_KIND
 def test_each_role_does_its_part_and_nothing_it_needs_is_refused(as_role: As):
     """Only the deployer may load a script."""
     as_role("deployer", "scripts", "load")
@@ -83,6 +83,7 @@ def test_each_role_does_its_part_and_nothing_it_needs_is_refused(as_role: As):
     assert "timeouts are not readable" in checks
 
 
+@ON_EVERY_KIND
 def test_maintenance_does_what_a_person_does(as_role: As):
     as_role("deployer", "scripts", "load")
     role = "maintenance"
@@ -103,6 +104,7 @@ def test_maintenance_does_what_a_person_does(as_role: As):
     as_role(role, "doctor")
 
 
+@ON_EVERY_KIND
 def test_maintenance_repairs_what_a_monitor_finds(as_role: As, redis_client: redis.Redis):
     """What --repair sends besides is sent only where there is damage."""
     as_role("deployer", "scripts", "load")
@@ -129,6 +131,7 @@ def refused(url: str, step: Command | Call) -> None:
         driver.run(once(step))
 
 
+@ON_EVERY_KIND
 def test_a_producer_cannot_work(as_role: As, users: Users, redis_client: redis.Redis):
     """Neither take nor complete, though it may run the scripts by name."""
     as_role("deployer", "scripts", "load")
@@ -152,6 +155,7 @@ def test_a_producer_cannot_work(as_role: As, users: Users, redis_client: redis.R
     assert redis_client.get("counter:{r1}") == b"50"
 
 
+@ON_EVERY_KIND
 @pytest.mark.parametrize("role", ["worker", "producer", "maintenance", "monitor"])
 def test_no_role_reaches_the_server_itself_or_foreign_keys(
     role: str, users: Users, redis_client: redis.Redis
@@ -169,6 +173,7 @@ def test_no_role_reaches_the_server_itself_or_foreign_keys(
     assert redis_client.exists("{other}:0")
 
 
+@ON_EVERY_KIND
 def test_a_monitor_writes_nothing_by_any_command(users: Users, redis_client: redis.Redis):
     rows = users.servers[0].execute_command("COMMAND").values()
     writing = {row["name"] for row in rows if "write" in row["flags"]}
@@ -185,6 +190,7 @@ def test_a_monitor_writes_nothing_by_any_command(users: Users, redis_client: red
     assert redis_client.dbsize() == 0
 
 
+@ON_EVERY_KIND
 def test_a_deployer_sees_no_key(users: Users):
     url = users.add("deployer")
     for words in ((b"EXISTS", b"{req}:active"), (b"SCAN", b"0"), (b"EVAL", b"return 1", b"0")):
@@ -194,9 +200,8 @@ def test_a_deployer_sees_no_key(users: Users):
 # ------------------------------------------------------------------ where something is refused
 
 
-@on_one_kind
 def test_a_refused_command_is_one_sentence(as_role: As, users: Users):
-    """Also of a user for one queue who names another."""
+    """Also if a user for one queue names another."""
     as_role("deployer", "scripts", "load")
     as_role("producer", "submit", "-", "--id", "r1", stdin=b"a\n")
     as_role.program.env["FAIRLANE_REDIS"] = users.add("monitor")
@@ -207,7 +212,6 @@ def test_a_refused_command_is_one_sentence(as_role: As, users: Users):
     ended.refused(5, "refused a command")
 
 
-@on_one_kind
 def test_the_doctor_reports_what_it_may_not_look_at(users: Users, program: Program):
     ended = program("doctor", "--redis", users.add("worker"))
     assert ended.code == 1

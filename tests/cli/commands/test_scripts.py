@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlane.protocol.scripts import Dialect, library
-from tests.cli.program import END_S, NO_SERVER, ON_ONE_KIND, Program, finish
+from tests.cli.program import END_S, NO_SERVER, ON_EVERY_KIND, Program, finish
 from tests.support.security import load_scripts
 from tests.support.servers.clusters import run_cluster
 from tests.support.servers.replicas import run_pair
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from tests.support.servers.backends import Backend
 
-on_one_kind = ON_ONE_KIND
 ALL = len([*library()])
 
 
@@ -66,6 +65,7 @@ def next_line(process: subprocess.Popen[bytes]) -> dict[str, Any]:
 # ------------------------------------------------------------------ on every kind of server
 
 
+@ON_EVERY_KIND
 def test_what_is_missing_is_named_and_loaded_once(deployer: Program, servers: list[redis.Redis]):
     ended = deployer("scripts", "verify")
     lines = ended.out.decode().splitlines()
@@ -81,6 +81,7 @@ def test_what_is_missing_is_named_and_loaded_once(deployer: Program, servers: li
     assert deployer("scripts", "verify").code == 0
 
 
+@ON_EVERY_KIND
 def test_loaded_scripts_are_the_texts_that_the_drivers_call(
     deployer: Program, servers: list[redis.Redis]
 ):
@@ -102,7 +103,6 @@ def called(servers: list[redis.Redis]) -> dict[str, int]:
     }
 
 
-@on_one_kind
 def test_the_same_as_json(deployer: Program):
     for row in looked(deployer, "verify", code=1).values():
         assert row["role"] in ("primary", "replica")
@@ -126,14 +126,13 @@ def test_an_unreachable_redis_is_exit_5_and_a_wrong_time_exit_2(
     alone("scripts", *words.split(), "--redis", NO_SERVER).refused(code, said)
 
 
-@on_one_kind
 def test_a_user_without_the_right_gets_one_sentence(
     program: Program, redis_url: str, servers: list[redis.Redis]
 ):
     worker = Users(redis_url, servers).add("worker")
     ended = program("scripts", "load", "--redis", worker)
     said = ended.out.decode() + ended.err
-    if redis_url.startswith("redis+cluster:"):  # nor who the others are
+    if redis_url.startswith("redis+cluster:"):  # nor the other nodes
         assert ended.code == 5
     else:
         assert ended.code == 1
@@ -145,7 +144,6 @@ def test_a_user_without_the_right_gets_one_sentence(
 # ------------------------------------------------------------------ watching
 
 
-@on_one_kind
 def test_watching_loads_again_what_was_forgotten(deployer: Program, servers: list[redis.Redis]):
     with deployer.start("scripts", "load", "--watch", "100ms", "--json") as process:
         assert len(next_line(process)["loaded"]) == ALL

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from contextlib import closing
+from typing import TYPE_CHECKING
 
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.operations.lease.stats import tally
-from tests.cli.program import ON_ONE_KIND, Program
 from tests.support.requests import once
 
-pytestmark = ON_ONE_KIND
+if TYPE_CHECKING:
+    from tests.cli.program import Program
 
 
 def measure(redis_url: str) -> None:

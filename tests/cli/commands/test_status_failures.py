@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, NoReturn
 
-from tests.cli.program import ON_ONE_KIND, Dead, Failed, settle
+from tests.cli.program import Dead, Failed, settle
 
 if TYPE_CHECKING:
     from tests.cli.program import Program
 
-pytestmark = ON_ONE_KIND
 RAISED = 'Traceback (most recent call last):\n  File "/own/port.py", line 7, in go\n{}\n'
 
 

@@ -14,7 +14,6 @@ import pytest
 from fairlane.queue import Queue
 from fairlane.settings import CHUNK_ENTRIES
 from tests.cli.program import (
-    ON_ONE_KIND,
     Program,
     begin_submission,
     bodies_of,
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from subprocess import Popen
 
     import redis
-
-pytestmark = ON_ONE_KIND
 
 
 @pytest.mark.parametrize("way", ["file", "pipe", "pipe with an id"])

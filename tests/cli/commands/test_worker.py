@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cli.program import NO_SERVER, ON_ONE_KIND, Program, finish, next_message
+from tests.cli.program import NO_SERVER, ON_EVERY_KIND, Program, finish, next_message
 from tests.support.servers.server_process import run_server
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     import redis
 
-on_one_kind = ON_ONE_KIND
 HANDLERS = b"""
 def shout(body):
     if body == b"fail":
@@ -39,6 +38,7 @@ def stream(body):
 """
 
 
+@ON_EVERY_KIND
 def test_the_whole_way_on_every_kind_of_server(program: Program):
     program.file(HANDLERS, "mine.py")
     content = b"".join(b"line %d\n" % number for number in range(2_000))
@@ -52,7 +52,6 @@ def test_the_whole_way_on_every_kind_of_server(program: Program):
     assert b"1 in the log" in program("status").out
 
 
-@on_one_kind
 def test_a_worker_without_a_handler_prints_json_and_reports_that(program: Program):
     program("submit", "-", "--id", "mine", "--queue", "later", stdin=b"a\n\xff\n")
     ended = program("worker", "--queue", "later", "--until-idle")
@@ -66,7 +65,6 @@ def test_a_worker_without_a_handler_prints_json_and_reports_that(program: Progra
     assert rows[1]["body_base64"] == "/w=="
 
 
-@on_one_kind
 def test_a_failure_is_logged_and_the_sub_request_is_dead(program: Program):
     program.file(HANDLERS, "mine.py")
     program("submit", "-", "--id", "mine", "--attempts", 1, stdin=b"ok\nfail\n")
@@ -82,7 +80,6 @@ def test_a_failure_is_logged_and_the_sub_request_is_dead(program: Program):
     assert "no such thing" in rows[1]["error"]
 
 
-@on_one_kind
 def test_a_call_beyond_its_time_limit_is_ended_and_logged(program: Program):
     program.file(HANDLERS, "mine.py")
     program("submit", "-", "--id", "mine", "--attempts", 1, stdin=b"ok\nstuck\nno\n")
@@ -97,7 +94,6 @@ def test_a_call_beyond_its_time_limit_is_ended_and_logged(program: Program):
     assert rows[2]["error"] == "not for us"
 
 
-@on_one_kind
 @pytest.mark.parametrize(
     ("words", "why"),
     [
@@ -132,7 +128,6 @@ def test_wrong_arguments_of_a_worker_are_refused(
     assert redis_client.dbsize() == 0
 
 
-@on_one_kind
 def test_a_port_that_is_taken(program: Program):
     program.file(HANDLERS, "mine.py")
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -145,7 +140,6 @@ def test_a_worker_without_redis(alone: Program):
     alone("worker", "--redis", NO_SERVER).refused(5, "does not answer")
 
 
-@on_one_kind
 def test_log_lines_of_a_handler_show_their_time_level_and_name(program: Program):
     program.file(
         b"import logging\n"
@@ -160,7 +154,6 @@ def test_log_lines_of_a_handler_show_their_time_level_and_name(program: Program)
     assert [line for line in lines if line is not noted and not line.startswith("fairlane: ")] == []
 
 
-@on_one_kind
 def test_a_handler_may_set_up_its_own_logging(program: Program):
     program.file(
         b"import logging\n"
@@ -175,7 +168,6 @@ def test_a_handler_may_set_up_its_own_logging(program: Program):
     assert "mine says worker" not in said, "our lines are written once, in our form"
 
 
-@on_one_kind
 @pytest.mark.usefixtures("hangup")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_a_worker(

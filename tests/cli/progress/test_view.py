@@ -23,7 +23,6 @@ from fairlane.errors import RedisUnreachable, RequestLost
 from fairlane.model import Policy, Progress
 from fairlane.queue import Queue
 from tests.cli.program import (
-    ON_ONE_KIND,
     Dead,
     Program,
     beat,
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
 
     import redis
 
-on_one_kind = ON_ONE_KIND
 UNSERVED = "no worker takes from queue req: start one with rq-worker --handler module:function"
 
 
@@ -50,7 +48,6 @@ def answer(_: int, body: bytes) -> bytes:
     return body
 
 
-@on_one_kind
 def test_wait_prints_the_final_state_and_counts_what_went_wrong(program: Program, redis_url: str):
     program("submit", "-", "--id", "well", stdin=b"a\n")
     program("submit", "-", "--id", "mine", stdin=b"a\ndead\n")
@@ -67,7 +64,6 @@ def test_wait_prints_the_final_state_and_counts_what_went_wrong(program: Program
     assert [found[name] for name in ("state", "sub_requests", "done", "dead")] == ["done", 2, 1, 1]
 
 
-@on_one_kind
 def test_a_timeout_names_a_missing_worker_and_only_a_missing_one(
     program: Program, redis_client: redis.Redis
 ):
@@ -82,7 +78,6 @@ def test_a_timeout_names_a_missing_worker_and_only_a_missing_one(
         assert "no worker" not in ended.err
 
 
-@on_one_kind
 @pytest.mark.parametrize("words", [("--wait",), ("--watch",), ("--out", "results")], ids=str)
 def test_a_submission_that_times_out_names_the_missing_worker(
     words: tuple[str, ...], program: Program, redis_client: redis.Redis
@@ -98,7 +93,6 @@ def test_a_submission_that_times_out_names_the_missing_worker(
     assert ended.err.endswith(f"it goes on; {missing}")
 
 
-@on_one_kind
 def test_an_interrupted_wait_names_the_command_that_goes_on(
     program: Program, redis_client: redis.Redis
 ):
@@ -113,7 +107,6 @@ def wait_for_subscriber(redis_client: redis.Redis) -> None:
     wait_until(lambda: listeners(redis_client, "done:{mine}"), why="a command waits for the end")
 
 
-@on_one_kind
 def test_watch_prints_lines_where_there_is_no_terminal(program: Program, redis_url: str):
     words = ("submit", program.file(b"a\ndead\n"), "--id", "mine", "--watch")
     with program.start(*words) as process:
@@ -130,7 +123,6 @@ NO_FILE = "results was not written; request mine goes on: fairlane results mine 
 DETACHED = "fairlane: detached; request mine goes on: fairlane status mine\n"
 
 
-@on_one_kind
 @pytest.mark.parametrize(
     ("number", "words", "said"),
     [
@@ -155,7 +147,6 @@ def test_a_signal_detaches_from_a_watched_request(
     assert [path.name for path in program.folder.iterdir()] == ["input"]
 
 
-@on_one_kind
 def test_an_interrupt_within_the_timeout_reports_how_to_get_the_file(
     program: Program, redis_client: redis.Redis
 ):
@@ -177,7 +168,6 @@ def terminal(program: Program) -> Program:
     return program
 
 
-@on_one_kind
 @pytest.mark.parametrize("colour", [True, False])
 def test_watch_draws_a_bar_on_a_terminal(
     colour: bool, terminal: Program, redis_url: str, redis_client: redis.Redis
@@ -190,13 +180,11 @@ def test_watch_draws_a_bar_on_a_terminal(
     assert ("\x1b[38;" in drawn) == colour
 
 
-@on_one_kind
 def test_watch_needs_no_rich(program: Program, redis_url: str, redis_client: redis.Redis):
     program.file(b"raise ImportError", "rich.py")
     assert "request mine done: 2/2 done" in draw(program, redis_url, redis_client)
 
 
-@on_one_kind
 def test_a_pipe_that_is_watched_draws_a_bar_until_it_is_read(
     terminal: Program, redis_url: str, redis_client: redis.Redis
 ):
@@ -247,7 +235,6 @@ GONE = (
 )
 
 
-@on_one_kind
 @pytest.mark.parametrize(
     "words", [("submit", "input", "--wait"), ("submit", "input", "--watch"), ("wait",)], ids=str
 )
@@ -265,7 +252,6 @@ def test_waiting_for_a_request_that_was_flushed_ends_with_one_sentence(
     assert (ended.code, ended.err.splitlines(keepends=True)[-1]) == (3, GONE)
 
 
-@on_one_kind
 def test_reading_results_of_a_request_that_was_flushed_ends_with_the_same_sentence(
     program: Program, redis_client: redis.Redis
 ):
@@ -277,7 +263,6 @@ def test_reading_results_of_a_request_that_was_flushed_ends_with_the_same_senten
     assert (ended.code, ended.err) == (3, GONE)
 
 
-@on_one_kind
 def test_a_watch_notices_that_another_request_has_the_id(
     program: Program, redis_url: str, redis_client: redis.Redis
 ):
@@ -299,7 +284,6 @@ def has_sent(redis_client: redis.Redis, *commands: str) -> bool:
     return any(client["cmd"] in commands for client in redis_client.client_list())
 
 
-@on_one_kind
 @pytest.mark.parametrize("words", [("--wait",), ("--watch",), ("--out", "results")], ids=str)
 def test_a_request_that_vanishes_before_the_first_look_was_there(
     words: tuple[str, ...], redis_url: str, redis_client: redis.Redis

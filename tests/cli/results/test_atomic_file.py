@@ -10,7 +10,7 @@ import pytest
 
 from fairlane.cli.results.atomic_file import open_results
 from fairlane.errors import InvalidArgument
-from tests.cli.program import ON_ONE_KIND, Program, finish, settle
+from tests.cli.program import Program, finish, settle
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +30,6 @@ def mode_of(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-@ON_ONE_KIND
 @pytest.mark.parametrize("name", SPECIAL)
 @pytest.mark.parametrize("command", ["submit", "results"])
 def test_a_stream_is_refused_and_stays_what_it_is(
@@ -112,7 +111,7 @@ def test_a_file_keeps_its_permissions(mode: int, tmp_path: Path):
     assert (mode_of(path), path.read_bytes()) == (mode, b"after")
 
 
-def test_nobody_else_reads_a_private_file_while_it_is_written(tmp_path: Path):
+def test_a_private_file_stays_private_while_it_is_written(tmp_path: Path):
     path = tmp_path / "out"
     path.touch(0o600)
     with open_results(str(path)):
@@ -125,7 +124,6 @@ def test_a_new_file_has_the_permissions_of_any_new_file(tmp_path: Path):
     assert mode_of(tmp_path / "out") == mode_of(tmp_path / "other")
 
 
-@ON_ONE_KIND
 def test_a_read_only_file_is_refused_before_anything_is_submitted(
     program: Program, redis_client: redis.Redis
 ):
@@ -136,7 +134,6 @@ def test_a_read_only_file_is_refused_before_anything_is_submitted(
     assert redis_client.dbsize() == 0
 
 
-@ON_ONE_KIND
 def test_a_submission_keeps_the_permissions(program: Program, redis_url: str):
     program.file(b"before\n", "results").chmod(0o600)
     with program.start("submit", program.file(b"a\n"), "--out", "results") as process:

@@ -34,7 +34,7 @@ def test_a_confirmed_submission_prints_its_id(durable: Program):
     assert durable("submit", durable.file(b"a\n"), "--durable", 1, "--id", "r1").out == b"r1\n"
 
 
-def test_a_silent_replica_is_named(durable: Program, pair: Pair):
+def test_a_replica_that_does_not_answer_is_reported(durable: Program, pair: Pair):
     with pair.frozen():
         ended = durable("submit", durable.file(b"b\n"), "--durable", 1, "--id", "r2")
     ended.refused(5, "request r2 is submitted and will run", "only 0 of 1 replica confirmed it")
@@ -48,7 +48,7 @@ def test_more_replicas_than_there_are_is_exit_5(durable: Program):
 
 
 @pytest.mark.parametrize("how", ["--wait", "--watch", "--out=results"])
-def test_an_end_is_confirmed_before_it_is_told(durable: Program, pair: Pair, how: str):
+def test_an_end_is_confirmed_before_it_is_reported(durable: Program, pair: Pair, how: str):
     name = f"w{how[2:5]}"
     process = durable.start("submit", durable.file(b"d\n"), "--durable", 1, "--id", name, how)
     assert process.stdout is not None

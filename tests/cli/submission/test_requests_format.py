@@ -16,13 +16,12 @@ from fairlane.cli.submission.request import SubmitOptions
 from fairlane.model import Policy
 from fairlane.operations.submit.create import GROUP
 from fairlane.queue import Queue
-from tests.cli.program import ON_ONE_KIND, Program, bodies_of, settle
+from tests.cli.program import Program, bodies_of, settle
 from tests.support.servers.server_process import run_server
 
 if TYPE_CHECKING:
     import redis
 
-pytestmark = ON_ONE_KIND
 WORDS = ("--format", "requests")
 SAMPLE = b"""# every line of this file is a request: its limit, then its sub-requests
 
@@ -136,14 +135,17 @@ class Interrupted(io.BytesIO):
     """A file whose second reading Ctrl-C interrupts after so many lines."""
 
     readings = 0
+    is_begun = False
 
     def seek(self, at: int, whence: int = 0) -> int:
         self.readings += 1
+        self.is_begun = False
         return super().seek(at, whence)
 
     def read(self, size: int | None = -1) -> bytes:
-        if self.readings > 1 and self.tell():
+        if self.readings > 1 and self.is_begun:
             raise KeyboardInterrupt
+        self.is_begun = True
         return super().read(size)
 
 
