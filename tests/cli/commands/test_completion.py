@@ -63,10 +63,7 @@ def test_bash_takes_what_is_printed(alone: Program):
     assert done.stdout.endswith(" rq-submit\n")
 
 
-def test_a_missing_shell_is_refused_in_plain_words(alone: Program):
-    ended = alone("completion")
-    ended.refused(2, "Choose from: bash, zsh, fish (see fairlane completion --help)")
-
-
-def test_another_shell_is_refused(alone: Program):
+def test_a_missing_shell_and_another_shell_are_refused(alone: Program):
+    choose = "Choose from: bash, zsh, fish (see fairlane completion --help)"
+    alone("completion").refused(2, choose)
     alone("completion", "ksh").refused(2, "'ksh' is not one of")

@@ -45,9 +45,10 @@ def test_every_line_is_a_request(way: str, program: Program, redis_client: redis
     assert bodies_of(redis_client, rows[1]["id"]) == [b"request 2-1", b"request 2-2"]
 
 
-def test_ids_are_numbered(program: Program):
-    ended = program("submit", program.file(SAMPLE), *WORDS, "--id", "mine")
-    assert ended.out == b"mine.1\nmine.2\nmine.3\n"
+def test_ids_are_numbered_and_waiting_for_all_has_one_timeout(program: Program):
+    words = (*WORDS, "--id", "mine", "--wait", "--timeout", "50ms")
+    ended = program("submit", program.file(SAMPLE), *words)
+    assert (ended.code, ended.out) == (4, b"mine.1\nmine.2\nmine.3\n")
 
 
 def test_waiting_waits_for_all(program: Program, redis_url: str):
@@ -56,11 +57,6 @@ def test_waiting_waits_for_all(program: Program, redis_url: str):
         assert [len(process.stdout.readline()) for _ in range(3)] == [21, 21, 21]
         assert len(settle(redis_url, lambda _, body: body)) == 6
         assert process.wait(30) == 0
-
-
-def test_waiting_for_all_has_one_timeout(program: Program):
-    ended = program("submit", program.file(SAMPLE), *WORDS, "--wait", "--timeout", "50ms")
-    assert (ended.code, ended.out.count(b"\n")) == (4, 3)
 
 
 @pytest.mark.parametrize("content", [b"", b"# nothing\n\n"])

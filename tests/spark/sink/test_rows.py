@@ -188,61 +188,33 @@ def test_a_row_becomes_a_stream_of_arrow():
 # ------------------------------------------------------------------ refusals
 
 
+KEYED = {"requestColumn": "key"}
+RANKED = {"priorityColumn": "p"}
+DEDUPE = {"idColumn": "i", "writeMode": "dedupe"}
+LONG = "x" * (settings.MAX_BODY + 1)
+TOO_LONG = 'row 1 of partition 4: "body" has 1,048,577 bytes: the most is 1,048,576'
+TWO_RANKS = 'request r1 has rows with 1 and with 2 in column "p"'
+
+
 @pytest.mark.parametrize(
-    ("batch", "given", "sentence"),
+    ("columns", "given", "sentence"),
     [
-        (batch_of(body=["a", None]), {}, 'row 1 of partition 4: "body" is null'),
-        (
-            batch_of(body=["a", "x" * (settings.MAX_BODY + 1)]),
-            {},
-            'row 1 of partition 4: "body" has 1,048,577 bytes: the most is 1,048,576',
-        ),
-        (
-            batch_of(key=["a", None], body=["1", "2"]),
-            {"requestColumn": "key"},
-            'row 1 of partition 4: "key" is null',
-        ),
-        (
-            batch_of(key=["a", "b c"], body=["1", "2"]),
-            {"requestColumn": "key"},
-            r"request id \(column \"key\"\) 'b c' is not valid",
-        ),
-        (
-            batch_of(body=["a", "b"], p=pa.array([1, None], pa.int32())),
-            {"priorityColumn": "p"},
-            '"p" is null',
-        ),
-        (
-            batch_of(body=["a", "b"], p=pa.array([1, 2], pa.int32())),
-            {"priorityColumn": "p"},
-            'request r1 has rows with 1 and with 2 in column "p"',
-        ),
-        (
-            batch_of(body=["a"], p=pa.array([100], pa.int32())),
-            {"priorityColumn": "p"},
-            "request r1: priority 100 is not valid",
-        ),
-        (
-            batch_of(body=["a"], p=pa.array([0], pa.int32())),
-            {"limitColumn": "p"},
-            "request r1: limit 0 is not valid",
-        ),
-        (
-            batch_of(body=["a", "b"], i=["1", None]),
-            {"idColumn": "i", "writeMode": "dedupe"},
-            '"i" is null',
-        ),
-        (
-            batch_of(body=["a"], i=["1" * 1025]),
-            {"idColumn": "i", "writeMode": "dedupe"},
-            "has 1,025 bytes",
-        ),
+        ({"body": ["a", None]}, {}, 'row 1 of partition 4: "body" is null'),
+        ({"body": ["a", LONG]}, {}, TOO_LONG),
+        ({"key": ["a", None], "body": ["1", "2"]}, KEYED, 'row 1 of partition 4: "key" is null'),
+        ({"key": ["a", "b c"], "body": ["1", "2"]}, KEYED, r"\(column \"key\"\) 'b c' is not"),
+        ({"body": ["a", "b"], "p": pa.array([1, None], pa.int32())}, RANKED, '"p" is null'),
+        ({"body": ["a", "b"], "p": pa.array([1, 2], pa.int32())}, RANKED, TWO_RANKS),
+        ({"body": ["a"], "p": pa.array([100], pa.int32())}, RANKED, "priority 100 is not valid"),
+        ({"body": ["a"], "p": [0]}, {"limitColumn": "p"}, "request r1: limit 0 is not valid"),
+        ({"body": ["a", "b"], "i": ["1", None]}, DEDUPE, '"i" is null'),
+        ({"body": ["a"], "i": ["1" * 1025]}, DEDUPE, "has 1,025 bytes"),
     ],
-    ids=str,
+    ids=map(str, range(10)),
 )
-def test_an_invalid_row_is_named(batch: Any, given: dict[str, str], sentence: str):
+def test_an_invalid_row_is_named(columns: dict[str, Any], given: dict[str, str], sentence: str):
     with pytest.raises(InvalidArgument, match=sentence):
-        read(batch, 1000, **given)
+        read(batch_of(**columns), 1000, **given)
 
 
 def test_rows_are_counted_over_the_batches():
