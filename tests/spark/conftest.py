@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane.errors import SparkMissing
-from fairlane.spark import requirements
+from tests.spark.processes import skip_without_java
+from tests.support.servers import backends
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,14 +45,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Runs a test with a session on one kind of server, unless its own mark names the kinds."""
+    named = {mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")}
+    if {"spark", "redis_server"} <= {*metafunc.fixturenames} and "redis_server" not in named:
+        metafunc.definition.add_marker(
+            pytest.mark.parametrize("redis_server", backends.one(), indirect=True)
+        )
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """Two cores, and a failed Spark task is tried twice again."""
-    try:
-        requirements.need_spark()
-        requirements.need_java()
-    except SparkMissing as missing:
-        pytest.skip(str(missing))
+    skip_without_java()
     from pyspark.sql import SparkSession
 
     from fairlane.spark.data_source import register
@@ -89,3 +95,12 @@ def lean(spark: Any) -> Iterator[None]:
     yield
     for name, value in before.items():
         spark.conf.set(name, value)
+
+
+@pytest.fixture
+def frame(spark: Any) -> Any:
+    """Returns rows of two partitions, each of two batches of Arrow, for the format "crashing"."""
+    from tests.spark.sink.sinks import COUNT, Crashing, numbers
+
+    spark.dataSource.register(Crashing)
+    return numbers(spark, COUNT, 2)

@@ -1,4 +1,4 @@
-"""The processes that a test looks for."""
+"""Java, and the processes that a test looks for."""
 
 from __future__ import annotations
 
@@ -6,10 +6,23 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
+from fairlane.errors import SparkMissing
 from fairlane.protocol import keys
+from fairlane.spark import requirements
 
 if TYPE_CHECKING:
     import redis
+
+
+def skip_without_java() -> None:
+    """Skips the test where there is no Spark or no Java, in one sentence."""
+    try:
+        requirements.need_spark()
+        requirements.need_java()
+    except SparkMissing as missing:
+        pytest.skip(str(missing))
 
 
 def workers_of(client: redis.Redis) -> list[int]:

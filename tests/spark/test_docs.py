@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairlane.errors import SparkMissing
-from fairlane.spark import requirements
 from fairlane.spark.sink.plan import MODES, OPTIONS
 from fairlane.spark.source.columns import COLUMNS
 from tests.guide.blocks import ROOT, blocks_of, environment
+from tests.spark.processes import skip_without_java
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,10 +28,7 @@ ON_ONE_KIND = pytest.mark.parametrize("redis_server", ["single"], indirect=True)
 @ON_ONE_KIND
 @pytest.mark.parametrize("language", ["python", "bash"])
 def test_the_page_runs(language: str, redis_url: str, tmp_path: Path):
-    try:
-        requirements.need_java()
-    except SparkMissing as missing:
-        pytest.skip(str(missing))
+    skip_without_java()
     text = "\n".join(block.text for block in blocks_of(PAGE) if block.language == language)
     words = [sys.executable, "-c", text] if language == "python" else ["bash", "-euc", text]
     python_path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])

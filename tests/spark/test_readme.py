@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairlane.errors import SparkMissing
-from fairlane.spark import requirements
 from tests.guide.blocks import README, SPARK, Shells, blocks_of, environment
+from tests.spark.processes import skip_without_java
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,10 +20,7 @@ END_S = 300.0
 @pytest.mark.timeout(2 * END_S)
 @pytest.mark.parametrize("redis_server", ["single"], indirect=True)
 def test_the_block_runs(redis_url: str, tmp_path: Path):
-    try:
-        requirements.need_java()
-    except SparkMissing as missing:
-        pytest.skip(str(missing))
+    skip_without_java()
     (tmp_path / "words.txt").write_text("one\ntwo\nthree\n")
     (block,) = blocks_of(README, SPARK)
     with Shells(tmp_path, environment(redis_url)) as shells:

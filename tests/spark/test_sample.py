@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlane.errors import SparkMissing
-from fairlane.spark import requirements
+from tests.spark.processes import skip_without_java
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = ROOT / "samples" / "spark_pipeline"
@@ -19,10 +18,7 @@ END_S = 600.0
 
 def run(url: str, out: Path, *words: str) -> str:
     """What it printed; it ended well."""
-    try:
-        requirements.need_java()
-    except SparkMissing as missing:
-        pytest.skip(str(missing))
+    skip_without_java()
     path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, str(SAMPLE / "pipeline.py"), "--out", str(out), *words],

@@ -12,6 +12,7 @@ from tests.support.requests import insert, once, take_slice
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+    from pathlib import Path
 
     from fairlane.drivers.sync.driver import SyncDriver
 
@@ -56,3 +57,10 @@ class World:
             self.driver.run(once(tokens.retire(self.queue.name, held.request_id, reply[1])))
         else:
             insert(self.driver, self.queue.name, held.request_id, reply[2])
+
+
+def forget_commit(checkpoint: Path) -> None:
+    """Leaves a query's checkpoint as if Spark had died before it noted the last batch."""
+    last = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    last.unlink()
+    last.with_name(f".{last.name}.crc").unlink()

@@ -16,8 +16,7 @@ from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import DataLost, InvalidArgument
 from fairlane.spark.archive import tables
 from fairlane.spark.archive.archive import Archived, archive
-from tests.spark.worlds import World
-from tests.support.servers import backends
+from tests.spark.worlds import World, forget_commit
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,11 +24,7 @@ if TYPE_CHECKING:
     import redis
     from pyspark.sql import SparkSession
 
-pytestmark = [
-    pytest.mark.rest,
-    pytest.mark.parametrize("redis_server", backends.one(), indirect=True),
-    pytest.mark.usefixtures("lean"),
-]
+pytestmark = [pytest.mark.rest, pytest.mark.usefixtures("lean")]
 
 
 @pytest.fixture
@@ -88,26 +83,15 @@ def ended(world: World, low: int, high: int) -> None:
 
 def check(spark: SparkSession, folder: Path, count: int) -> None:
     """The archive holds r0 to r<count - 1> once, and all that is of them."""
-    requests = tables.read_table(spark, str(folder), "requests")
-    results = tables.read_table(spark, str(folder), "results")
-    dead = tables.read_table(spark, str(folder), "dead")
-    assert requests is not None
-    assert results is not None
-    assert dead is not None
     ids = [f"r{n}" for n in range(count)]
-    assert sorted(row.id for row in requests.collect()) == sorted(ids)
-    found = sorted((row.request, row["index"]) for row in results.collect())
-    assert found == sorted((one, index) for one in ids for index in range(20))
-    found = sorted((row.request, row["index"]) for row in dead.collect())
-    assert found == sorted((one, index) for one in ids for index in (3, 11))
-
-
-def forget_commit(folder: Path) -> None:
-    """The last batch was written, but Spark died before it said so."""
-    commits = (folder / "_checkpoint" / "commits").glob("[0-9]*")
-    last = max(commits, key=lambda path: int(path.name))
-    last.unlink()
-    last.with_name(f".{last.name}.crc").unlink()
+    for name, columns, expected in (
+        ("requests", ["id"], [(one,) for one in ids]),
+        ("results", ["request", "index"], [(one, index) for one in ids for index in range(20)]),
+        ("dead", ["request", "index"], [(one, index) for one in ids for index in (3, 11)]),
+    ):
+        table = tables.read_table(spark, str(folder), name)
+        assert table is not None
+        assert sorted(map(tuple, table.select(*columns).collect())) == sorted(expected)
 
 
 def test_what_ended_is_archived_once(
@@ -124,32 +108,31 @@ def test_what_ended_is_archived_once(
     check(spark, archived, 7)
 
 
-def test_rows_are_what_the_queue_tells(
-    spark: SparkSession, redis_url: str, world: World, tmp_path: Path
-):
-    ended(world, 0, 1)
-    archive(spark, redis_url, str(tmp_path))
-    told = {one.index: one for one in world.queue.request("r0").results()}
-    rows = spark.read.parquet(str(tmp_path / "results")).collect()
+def test_rows_are_what_the_queue_reports(spark: SparkSession, world: World, archived: Path):
+    def read(name: str, where: str) -> list[Any]:
+        return list(spark.read.parquet(str(archived / name)).where(where).collect())
+
+    results = {one.index: one for one in world.queue.request("r0").results()}
+    rows = read("results", "request = 'r0'")
     assert len(rows) == 20
     for row in rows:
-        one = told[row["index"]]
+        one = results[row["index"]]
         body = None if row.result is None else bytes(row.result)
         assert (row.request, row.status, body, row.error) == ("r0", one.status, one.body, one.error)
         assert (row.attempt, row.worker, row.ran_ms) == (one.attempt, one.worker, one.ran_ms)
         assert (row.priority, str(row.date)) == (0, f"{row.settled:%Y-%m-%d}")
-    (row,) = spark.read.parquet(str(tmp_path / "requests")).collect()
+    (row,) = read("requests", "id = 'r0'")
     assert (row.id, row.limit, row.total, row.dead, row.results) == ("r0", 2, 20, 2, 20)
-    bodies = spark.read.parquet(str(tmp_path / "dead")).orderBy("index").collect()
-    assert [bytes(row.body) for row in bodies] == [b"3", b"11"]
-    (row,) = spark.read.parquet(str(tmp_path / "batches")).collect()
-    assert (row.batch, row.requests, row.results, row.dead, row.missing) == (0, 1, 20, 2, 0)
+    bodies = sorted(bytes(row.body) for row in read("dead", "request = 'r0'"))
+    assert bodies == [b"11", b"3"]
+    (row,) = read("batches", "batch = 0")
+    assert (row.batch, row.requests, row.results, row.dead, row.missing) == (0, 2, 40, 4, 0)
 
 
 def test_a_batch_whose_commit_was_lost_is_not_written_twice(
     spark: SparkSession, redis_url: str, archived: Path
 ):
-    forget_commit(archived)
+    forget_commit(archived / "_checkpoint")
     done = archive(spark, redis_url, str(archived), most=2)
     assert (done.batches, done.skipped) == (0, 1)
     check(spark, archived, 5)
@@ -199,17 +182,13 @@ def test_an_archive_that_stopped_within_a_batch_goes_on(
     check(spark, tmp_path, 3)
 
 
-def test_only_the_endings_when_that_is_wanted(
+def test_without_results_only_the_endings_are_archived(
     spark: SparkSession, redis_url: str, world: World, tmp_path: Path
 ):
     ended(world, 0, 2)
     done = archive(spark, redis_url, str(tmp_path), results=False)
     assert done == Archived(batches=1, requests=2)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "_checkpoint",
-        "batches",
-        "requests",
-    ]
+    assert {path.name for path in tmp_path.iterdir()} == {"_checkpoint", "batches", "requests"}
 
 
 def test_results_that_have_left_redis_are_counted_as_missing(
@@ -224,28 +203,27 @@ def test_results_that_have_left_redis_are_counted_as_missing(
     assert (rows["r1"].limit, rows["r1"].results) == (2, 20)
 
 
-def test_another_checkpoint_is_refused(
-    spark: SparkSession, redis_url: str, world: World, tmp_path: Path, archived: Path
+def test_an_invalid_queue_another_checkpoint_and_lost_endings_are_refused(
+    spark: SparkSession,
+    redis_url: str,
+    world: World,
+    tmp_path: Path,
+    archived: Path,
+    redis_client: redis.Redis,
 ):
-    folder, other = archived, tmp_path / "other"
+    with pytest.raises(InvalidArgument, match="queue 'a b' is not valid"):
+        archive(spark, redis_url, str(archived), queue="a b")
     with pytest.raises(InvalidArgument, match="holds other endings as batch 0"):
-        archive(spark, redis_url, str(folder), checkpoint=str(tmp_path / "new"))
-    ended(world, 5, 6)
-    with pytest.raises(InvalidArgument, match="does not hold the one before"):
-        archive(spark, redis_url, str(other), checkpoint=str(folder / "_checkpoint"))
-    assert archive(spark, redis_url, str(folder)).requests == 1
-    check(spark, folder, 6)
-
-
-def test_lost_endings_raise_an_error(
-    spark: SparkSession, redis_url: str, world: World, archived: Path, redis_client: redis.Redis
-):
+        archive(spark, redis_url, str(archived), checkpoint=str(tmp_path / "new"))
     ended(world, 5, 8)
+    checkpoint, other = str(archived / "_checkpoint"), str(tmp_path / "other")
+    with pytest.raises(InvalidArgument, match="does not hold the one before"):
+        archive(spark, redis_url, other, checkpoint=checkpoint)
+    check(spark, archived, 5)
     redis_client.xtrim("{req}:completed", maxlen=1, approximate=False)
     with pytest.raises(DataLost, match="has lost entries that were not read yet"):
         archive(spark, redis_url, str(archived))
-    done = archive(spark, redis_url, str(archived), fail_on_data_loss=False)
-    assert done.requests == 1
+    assert archive(spark, redis_url, str(archived), fail_on_data_loss=False).requests == 1
 
 
 @pytest.mark.heavy  # and what it interrupts is not this thread's again
@@ -263,8 +241,3 @@ def test_an_archive_that_follows_goes_on_until_an_interrupt(
     done = archive(spark, redis_url, str(tmp_path), follow=True, every_s=0.2, on_batch=more)
     assert (done.batches, done.requests) == (2, 2)
     check(spark, tmp_path, 2)
-
-
-def test_an_invalid_queue_is_refused(spark: SparkSession, redis_url: str, tmp_path: Path):
-    with pytest.raises(InvalidArgument, match="queue 'a b' is not valid"):
-        archive(spark, redis_url, str(tmp_path), queue="a b")

@@ -17,17 +17,16 @@ import pytest
 
 from fairlane.cli.main import run
 from fairlane.common import clock
-from fairlane.errors import InvalidArgument, SparkMissing
+from fairlane.errors import InvalidArgument
 from fairlane.protocol import keys
 from fairlane.queue import Queue
-from fairlane.spark import requirements
 from fairlane.spark.commands.session import hushed, must_be_there, redis_for, spark_session
 from fairlane.spark.fleet.fleet import stop_fleet
 from fairlane.spark.fleet.stop_signal import KEPT_MS
 from fairlane.spark.spark_session import master_of
 from tests.cli.program import NO_SERVER, Ended, Program, settle
 from tests.spark.fleet import fleet_handlers as handlers
-from tests.spark.processes import having, is_java, workers_of
+from tests.spark.processes import having, is_java, skip_without_java, workers_of
 from tests.spark.worlds import World
 from tests.support.wait import wait_until
 from tests.support.workers import is_alive
@@ -60,11 +59,7 @@ def alone(tmp_path: Path) -> Program:
 
 
 def made(folder: Path, url: str | None) -> Program:
-    try:
-        requirements.need_spark()
-        requirements.need_java()
-    except SparkMissing as missing:
-        pytest.skip(str(missing))
+    skip_without_java()
     program = Program(folder, url)
     program.env["PYTHONPATH"] = os.pathsep.join([program.env["PYTHONPATH"], str(ROOT)])
     return program
@@ -85,11 +80,9 @@ def quiet(ended: Ended) -> Ended:
 
 
 def refused(ended: Ended, code: int, *words: str) -> None:
-    assert ended.code == code, ended.err
-    assert ended.out == b""
+    assert (ended.code, ended.out) == (code, b""), ended.err
     last = ended.err.splitlines()[-1]
-    for word in words:
-        assert word in last
+    assert [word for word in words if word not in last] == []
 
 
 class Here:
@@ -139,17 +132,17 @@ def one_to_thousand(form: bytes) -> bytes:
     return b"".join(form % i for i in range(1000))
 
 
-@ON_ONE_KIND
 def test_lines_go_in_and_come_out_in_order(here: Here, redis_url: str):
-    source = here.file(one_to_thousand(b"line %d\n"), "lines.txt")
-    ended = here("submit", source, "--id", "r1", "--limit", 2)
+    """A line ends at a newline only."""
+    content = b"a\rb\nc\r\n" + one_to_thousand(b"line %d\n")
+    ended = here("submit", here.file(content, "lines.txt"), "--id", "r1", "--limit", 2)
     assert (ended.code, ended.out) == (0, b"r1\n"), ended.err
-    assert "submitted 1,000 sub-requests in 1 request in" in ended.err
+    assert "submitted 1,002 sub-requests in 1 request in" in ended.err
     settle(redis_url, lambda _, body: body.upper())
     out = here.path("out")
     ended = here("collect", "r1", "--out", out, "--format", "text")
     assert (ended.code, ended.out) == (0, f"{out}\n".encode()), ended.err
-    assert here.text_of("out") == one_to_thousand(b"LINE %d\n")
+    assert here.text_of("out") == content.upper()
     refused(here("collect", "r1", "--out", out), 2, "out is there already")
 
 
@@ -178,7 +171,7 @@ def test_a_command_in_a_process_of_its_own_is_quiet(program: Program):
 def test_ctrl_c_in_a_process_of_its_own_is_one_sentence(
     program: Program, redis_client: redis.Redis
 ):
-    """While rows are written; nothing of it is seen, and no Java is left."""
+    """While rows are written; no row is visible, and no Java is left."""
     program.file(b"line\n" * 5_000_000, "lines.txt")
     program.env["SPARK_CONF_DIR"] = str(program.folder)
     process = program.start("spark", "submit", "lines.txt", "--id", "r1", *LOCAL)
@@ -192,14 +185,6 @@ def test_ctrl_c_in_a_process_of_its_own_is_one_sentence(
     redis_client.flushdb()  # what was staged would be there for a day
 
 
-@ON_ONE_KIND
-def test_a_line_ends_at_a_newline_only(here: Here, redis_url: str):
-    source = here.file(b"a\rb\nc\r\nd", "lines.txt")
-    assert here("submit", source, "--id", "r1").code == 0
-    assert settle(redis_url, lambda _, body: body) == [b"a\rb", b"c\r", b"d"]
-
-
-@ON_ONE_KIND
 def test_a_result_of_several_lines_is_no_text(here: Here, redis_url: str):
     source = here.file(b"a\nb\nc\n", "lines.txt")
     assert here("submit", source, "--id", "r1").code == 0
@@ -212,8 +197,7 @@ def test_a_result_of_several_lines_is_no_text(here: Here, redis_url: str):
     assert found == ["a", "b\n!", "c\n!"]
 
 
-@ON_ONE_KIND
-def test_the_same_txn_again_adds_nothing(here: Here, redis_url: str):
+def test_the_same_txn_again_adds_nothing_and_new_rows_are_counted_apart(here: Here, redis_url: str):
     """Also without a request id, because a transaction belongs to its request."""
     source = here.file(b"a\nb\nc\n", "lines.txt")
     for words, names in (((), b"t1\n"), (("--id", "r2"), b"r2\n")):
@@ -223,14 +207,9 @@ def test_the_same_txn_again_adds_nothing(here: Here, redis_url: str):
         assert "submitted 3 sub-requests" in first.err
         assert "submitted 0 sub-requests" in again.err
     assert len(settle(redis_url, lambda _, body: body)) == 6
-
-
-@ON_ONE_KIND
-def test_new_rows_are_counted_apart_from_earlier_rows(here: Here):
-    source = here.file(b"a\nb\nc\n", "lines.txt")
     summaries = []
     for _ in range(2):
-        ended = here("submit", source, "--id", "r1", "--open", "--json")
+        ended = here("submit", source, "--id", "r3", "--open", "--json")
         assert ended.code == 0, ended.err
         summaries.append(json.loads(ended.out))
     assert [(row["sub_requests"], row["added"]) for row in summaries] == [(3, 3), (6, 3)]
@@ -238,7 +217,6 @@ def test_new_rows_are_counted_apart_from_earlier_rows(here: Here):
     assert ": 6 with the earlier ones" in ended.err
 
 
-@ON_ONE_KIND
 def test_a_request_for_each_key_and_a_column_as_body(here: Here, redis_url: str):
     rows = [("a", "x"), ("b", "y"), ("a", "z")]
     text = io.StringIO()
@@ -255,7 +233,6 @@ def test_a_request_for_each_key_and_a_column_as_body(here: Here, redis_url: str)
     assert sorted(settled) == [b"x", b"y", b"z"]
 
 
-@ON_ONE_KIND
 def test_whole_rows_and_what_is_not_done(here: Here, redis_url: str):
     lines = (json.dumps({"n": n, "t": f"t{n}"}) for n in range(3))
     source = here.file("\n".join(lines).encode(), "rows.json")
@@ -274,7 +251,6 @@ def test_whole_rows_and_what_is_not_done(here: Here, redis_url: str):
     assert sorted(row["status"] for row in found) == ["cancelled", "done", "done"]
 
 
-@ON_ONE_KIND
 def test_an_archive_goes_on_after_a_loss_with_skip_lost(
     here: Here, driver: SyncDriver, redis_client: redis.Redis
 ):
@@ -300,7 +276,6 @@ def test_an_archive_goes_on_after_a_loss_with_skip_lost(
 # ------------------------------------------------------------------ fleets and signals
 
 
-@ON_ONE_KIND
 def test_a_fleet_works_until_idle_and_reports_its_counts(here: Here, redis_url: str):
     with Queue.from_url(redis_url) as queue:
         request = queue.submit_request(b"a%d" % i for i in range(500))
@@ -324,7 +299,6 @@ class Later(threading.Thread):
         self.what()
 
 
-@ON_ONE_KIND
 @pytest.mark.parametrize("how", ["signal", "command"])
 def test_a_fleet_drains_after_a_signal(
     how: str, here: Here, redis_url: str, redis_client: redis.Redis
@@ -343,7 +317,6 @@ def test_a_fleet_drains_after_a_signal(
     assert 0 < redis_client.pttl(keys.fleets("req")) <= KEPT_MS
 
 
-@ON_ONE_KIND
 def test_a_second_ctrl_c_ends_a_fleet_that_holds_a_slice(
     here: Here, redis_url: str, redis_client: redis.Redis
 ):
@@ -370,7 +343,6 @@ def test_a_second_ctrl_c_ends_a_fleet_that_holds_a_slice(
         request.cancel("enough")
 
 
-@ON_ONE_KIND
 def test_ctrl_c_in_a_job_is_one_sentence(spark: Any, here: Here):
     """No traceback of a call that was torn apart; and Spark goes on being of use."""
     source = here.file(b"a\n", "lines.txt")
@@ -421,39 +393,35 @@ def mark_of(program: Program) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "said"),
     [
-        (("submit", "no.txt"), 2, "there is no such file"),
-        (("submit", "r.txt", "--limit", 0), 2, "limit"),
-        (("submit", "r.txt", "--priority", 100), 2, "priority"),
-        (("submit", "r.txt", "--id", "a b"), 2, "request id"),
-        (("submit", "r.txt", "--id", "a", "--key", "b"), 2, "--key"),
-        (("submit", "r.txt", "--format", "xml"), 2, "xml"),
-        (("collect", "a b", "--out", "o"), 2, "request id"),
-        (("work", "--handler", "no.such:thing"), 2, "no.such"),
-        (("work", "--handler", "json:loads", "--max-idle", "x"), 2, "--max-idle"),
-        (("report", "no", "--out", "o"), 2, "there is no such file"),
-        (("report", "r.txt", "--out", "o", "--targets", "x:5s"), 2, "priority"),
-        (("report", "r.txt", "--out", "o", "--since", "soon"), 2, "soon"),
+        ("submit no.txt", "there is no such file"),
+        ("submit r.txt --limit 0", "limit"),
+        ("submit r.txt --priority 100", "priority"),
+        ("submit r.txt --id a{b", "request id"),
+        ("submit r.txt --id a --key b", "--key"),
+        ("submit r.txt --format xml", "xml"),
+        ("collect a{b --out o", "request id"),
+        ("work --handler no.such:thing", "no.such"),
+        ("work --handler json:loads --max-idle x", "--max-idle"),
+        ("report no --out o", "there is no such file"),
+        ("report r.txt --out o --targets x:5s", "priority"),
+        ("report r.txt --out o --since soon", "soon"),
     ],
 )
-def test_a_wrong_argument_is_one_sentence_and_needs_no_spark(
-    words: tuple, code: int, said: str, alone: Program
-):
+def test_a_wrong_argument_is_one_sentence_and_needs_no_spark(words: str, said: str, alone: Program):
     alone.file(b"a\n", "r.txt")
     alone.env["FAIRLANE_REDIS"] = NO_SERVER
     alone.env["JAVA_HOME"] = str(alone.folder)  # a start of Java would be reported
-    alone("spark", *words).refused(code, said)
+    alone("spark", *words.split()).refused(2, said)
 
 
 def test_without_java_the_error_names_what_to_install(alone: Program):
     alone.file(b"a\n", "r.txt")
-    alone.env["FAIRLANE_REDIS"] = NO_SERVER
-    alone.env["JAVA_HOME"] = str(alone.folder)
+    alone.env |= {"FAIRLANE_REDIS": NO_SERVER, "JAVA_HOME": str(alone.folder)}
     refused(alone("spark", "submit", "r.txt"), 2, "JAVA_HOME")
 
 
-@ON_ONE_KIND
 def test_an_unknown_column_is_refused_with_the_existing_ones(here: Here):
     source = here.file(b"a,b\n1,2\n", "r.csv")
     for words in (("--body", "c"), ("--body", "a", "--key", "c")):
@@ -486,13 +454,10 @@ def test_under_spark_submit_the_error_names_the_master_that_must_reach_redis(
 
 
 @ON_ONE_KIND
-def test_a_missing_request_is_exit_3(program: Program):
+def test_a_missing_request_is_exit_3_and_no_redis_exit_5(program: Program):
     program("spark", "collect", "absent", "--out", "o").refused(3, "absent")
-
-
-def test_no_redis_is_exit_5(alone: Program):
-    alone.env["FAIRLANE_REDIS"] = NO_SERVER
-    alone("spark", "collect", "r1", "--out", "o", *LOCAL).refused(5, "127.0.0.1:1")
+    program.env["FAIRLANE_REDIS"] = NO_SERVER
+    program("spark", "collect", "r1", "--out", "o", *LOCAL).refused(5, "127.0.0.1:1")
 
 
 def test_the_group_names_its_commands_without_spark(alone: Program):
@@ -504,12 +469,11 @@ def test_the_group_names_its_commands_without_spark(alone: Program):
 
 def test_warnings_of_fairlane_are_lines_of_the_command(capfd: pytest.CaptureFixture[str]):
     """Only while it runs: the level of a program's logger is put back."""
-    logger = logging.getLogger("fairlane.spark")
-    before = logging.getLogger("fairlane").level, list(logging.getLogger("fairlane").handlers)
+    ours, logger = logging.getLogger("fairlane"), logging.getLogger("fairlane.spark")
+    before = ours.level, list(ours.handlers)
     with hushed():
         logger.warning("txn monday: 0 of 3 rows were added")
         logger.info("txn monday: 3 of 3 rows were added")
         logging.getLogger("py4j").error("a traceback")
     assert capfd.readouterr().err == "fairlane: txn monday: 0 of 3 rows were added\n"
-    after = logging.getLogger("fairlane").level, list(logging.getLogger("fairlane").handlers)
-    assert after == before
+    assert (ours.level, list(ours.handlers)) == before

@@ -23,7 +23,6 @@ def upper(body: bytes) -> bytes:
 
 
 def table_of_all(table: pa.Table) -> pa.Table:
-    """Say what was given, so that a test can see it."""
     text = pc.binary_join_element_wise(
         table.column("request"),
         pc.cast(table.column("index"), pa.string()),
@@ -76,7 +75,6 @@ CROWD = "crowd"
 
 
 def crowd(body: bytes) -> str:
-    """The same for a plain worker."""
     return Crowd(os.environ["FAIRLANE_REDIS"])(body)
 
 
@@ -122,7 +120,7 @@ def raises(body: bytes) -> bytes:
 
 
 def never(body: bytes) -> bytes:
-    """Wait for what never comes, as long as a test may take."""
+    """Does not return as long as a test may take."""
     threading.Event().wait(120)
     return body
 

@@ -56,6 +56,7 @@ class InThread(threading.Thread):
         self.given, self.options = given, options
         self.rows: list[Any] = []
         self.error: Exception | None = None
+        self.start()
 
     def run(self) -> None:
         try:
@@ -64,16 +65,19 @@ class InThread(threading.Thread):
             self.error = error
 
 
+def until_idle(spark: Any, handler: Any, queue: Queue, **options: Any) -> list[Any]:
+    """Runs a fleet until the queue is idle; returns the workers' rows."""
+    options = {"workers": 2, "until_idle": True} | options
+    return list(run_fleet(spark, handler, redis=queue.driver.url, **options).collect())
+
+
 def results_of(queue: Queue, request_id: str) -> list[Any]:
     return [(one.status, one.body) for one in queue.request(request_id).results()]
 
 
-@ON_ONE_KIND
 def test_a_plain_handler_works_on_all_and_each_worker_reports(spark: Any, queue: Queue):
     request = queue.submit_request((b"a%d" % i for i in range(2000)), limit=4)
-    rows = run_fleet(
-        spark, handlers.upper, redis=queue.driver.url, workers=2, until_idle=True
-    ).collect()
+    rows = until_idle(spark, handlers.upper, queue)
     assert results_of(queue, request.id) == [("done", b"A%d" % i) for i in range(2000)]
     assert len(rows) == len({row.worker for row in rows}) == 2
     assert sum(row.done for row in rows) == sum(row.taken for row in rows) == 2000
@@ -82,49 +86,42 @@ def test_a_plain_handler_works_on_all_and_each_worker_reports(spark: Any, queue:
     assert all(row.idle_ms >= 0 and row.busy_ms >= 0 for row in rows)
 
 
-@ON_ONE_KIND
 @pytest.mark.parametrize(
-    ("handler", "given", "result"),
+    ("handler", "given", "result", "error"),
     [
-        (handlers.table_of_all, "table", b"r1|%d|b%d"),
-        (handlers.frame_of_all, "pandas", b"b%d!%d"),
-        (handlers.row_of_all, "rows", b"r1 %d b%d"),
+        (handlers.table_of_all, "table", b"r1|%d|b%d", None),
+        (handlers.frame_of_all, "pandas", b"b%d!%d", None),
+        (handlers.row_of_all, "rows", b"r1 %d b%d", "a bad row"),
+        (handlers.one_fails, "table", None, "it is bad"),
     ],
 )
-def test_a_vectorised_handler_gets_index_body_and_request(
-    handler: Any, given: str, result: bytes, spark: Any, queue: Queue
+def test_a_vectorised_handler_gets_index_body_and_request_and_a_row_may_fail_alone(
+    handler: Any, given: str, result: bytes | None, error: str | None, spark: Any, queue: Queue
 ):
-    request = queue.submit_request((b"b%d" % i for i in range(300)), limit=2, id="r1")
-    run_fleet(
-        spark, handler, input=given, redis=queue.driver.url, workers=2, until_idle=True
-    ).collect()
-    assert results_of(queue, request.id) == [("done", result % (i, i)) for i in range(300)]
+    if result:
+        queue.submit_request((b"b%d" % i for i in range(300)), limit=2, id="r1")
+    if error:
+        failing = queue.submit_request([b"good", b"bad", b"fine"], attempts=1)
+    until_idle(spark, handler, queue, input=given)
+    if result:
+        assert results_of(queue, "r1") == [("done", result % (i, i)) for i in range(300)]
+    if error:
+        found = list(failing.results())
+        assert [one.status for one in found] == ["done", "dead", "done"]
+        assert error in (found[1].error or "")
 
 
-@ON_ONE_KIND
-def test_a_fleet_ends_when_it_is_idle(spark: Any, queue: Queue):
-    rows = run_fleet(
-        spark, handlers.upper, redis=queue.driver.url, workers=1, max_idle_s=0.5
-    ).collect()
-    assert [(row.ended, row.taken) for row in rows] == [("idle", 0)]
-    assert rows[0].idle_ms >= 400
-
-
-@ON_ONE_KIND
 def test_a_fleet_ends_after_its_time(spark: Any, queue: Queue):
-    rows = run_fleet(
-        spark, handlers.upper, redis=queue.driver.url, workers=1, max_idle_s=None, max_runtime_s=0.5
-    ).collect()
+    options: dict[str, Any] = {"workers": 1, "max_idle_s": None, "max_runtime_s": 0.5}
+    rows = run_fleet(spark, handlers.upper, redis=queue.driver.url, **options).collect()
     assert [row.ended for row in rows] == ["runtime"]
 
 
-@ON_ONE_KIND
 def test_a_fleet_is_stopped_by_its_name(spark: Any, queue: Queue, redis_client: redis.Redis):
-    """Also workers that wait for a core: 3 on 2 cores. A fleet that begins later is not meant."""
+    """Also workers that wait for a core: 3 on 2 cores. A later fleet goes on until it is idle."""
     url = queue.driver.url
     options: dict[str, Any] = {"redis": url, "name": "nightly", "max_idle_s": None}
     fleet = InThread(spark, handlers.upper, workers=3, **options)
-    fleet.start()
     wait_until(lambda: redis_client.zcard(keys.workers("req")) == 2, END_S, why="two work")
     stop_fleet("other", redis=url)
     request = queue.submit_request([b"a"])
@@ -133,10 +130,11 @@ def test_a_fleet_is_stopped_by_its_name(spark: Any, queue: Queue, redis_client: 
     fleet.join(END_S)
     assert [row.ended for row in fleet.rows] == ["stopped"] * 3
     again = run_fleet(spark, handlers.upper, workers=1, **(options | {"max_idle_s": 0.5}))
-    assert [row.ended for row in again.collect()] == ["idle"]
+    (row,) = again.collect()
+    assert (row.ended, row.taken) == ("idle", 0)
+    assert row.idle_ms >= 400
 
 
-@ON_ONE_KIND
 def test_another_thread_cancels_a_fleet_immediately(
     spark: Any, queue: Queue, redis_client: redis.Redis
 ):
@@ -144,11 +142,9 @@ def test_another_thread_cancels_a_fleet_immediately(
     request = queue.submit_request([b"a"], lease_ms=1000)
     options: dict[str, Any] = {"redis": queue.driver.url, "workers": 1, "max_idle_s": None}
     fleet = InThread(spark, handlers.never, name="nightly", **options)
-    fleet.start()
     wait_until(lambda: request.progress().held, END_S, why="its handler has it")
     cancel_fleet(spark, "other")
     other = InThread(spark, handlers.upper, name="other", **options)
-    other.start()
     wait_until(lambda: redis_client.zcard(keys.workers("req")) == 2, END_S, why="both work")
     workers = workers_of(redis_client)
     assert all(workers)
@@ -162,15 +158,11 @@ def test_another_thread_cancels_a_fleet_immediately(
     wait_until(lambda: not any(map(is_alive, workers)), END_S, why="Spark has killed them")
 
 
-@ON_ONE_KIND
 def test_limits_hold_across_spark_and_plain_workers(
     spark: Any, queue: Queue, redis_client: redis.Redis, plain_worker: Any
 ):
     request = queue.submit_request((b"x" for _ in range(1500)), limit=2)
-    url = queue.driver.url
-    rows = run_fleet(
-        spark, handlers.Crowd(url), redis=url, workers=2, until_idle=True, slice_ms=2
-    ).collect()
+    rows = until_idle(spark, handlers.Crowd(queue.driver.url), queue, slice_ms=2)
     counts = [int(body or b"0") for _, body in results_of(queue, request.id)]
     assert (len(counts), max(counts)) == (1500, 2)
     by_fleet = sum(row.done for row in rows)
@@ -193,32 +185,13 @@ def plain_worker(queue: Queue, redis_client: redis.Redis) -> Iterator[Any]:
         assert worker.wait(END_S) == 0
 
 
-@ON_ONE_KIND
-def test_a_row_may_fail_alone(spark: Any, queue: Queue):
-    bodies = [b"good", b"bad", b"fine"]
-    for handler, given, text in (
-        (handlers.one_fails, "table", "it is bad"),
-        (handlers.row_of_all, "rows", "a bad row"),
-    ):
-        request = queue.submit_request(bodies, attempts=1)
-        run_fleet(
-            spark, handler, input=given, redis=queue.driver.url, workers=1, until_idle=True
-        ).collect()
-        found = list(request.results())
-        assert [one.status for one in found] == ["done", "dead", "done"]
-        assert text in (found[1].error or "")
-
-
-@ON_ONE_KIND
 def test_a_killed_python_process_loses_nothing(
     spark: Any, queue: Queue, redis_client: redis.Redis, tmp_path: Path
 ):
     """Spark tries its task again; the processes of the killed worker are gone with it."""
     request = queue.submit_request((b"%d" % i for i in range(5000)), limit=2, lease_ms=2000)
-    fleet = InThread(
-        spark, handlers.Gated(tmp_path), redis=queue.driver.url, workers=2, until_idle=True
-    )
-    fleet.start()
+    url = queue.driver.url
+    fleet = InThread(spark, handlers.Gated(tmp_path), redis=url, workers=2, until_idle=True)
     held = wait_until(lambda: list(tmp_path.glob("in-*")), END_S, why="a handler is at the gate")
     supervisor, child = (int(part) for part in held[0].name.split("-")[1:])
     os.kill(supervisor, signal.SIGKILL)
@@ -230,7 +203,6 @@ def test_a_killed_python_process_loses_nothing(
     assert len(fleet.rows) == 2
 
 
-@ON_ONE_KIND
 def test_a_fleet_goes_on_without_a_worker_that_spark_gives_up(
     spark: Any, queue: Queue, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
@@ -238,7 +210,6 @@ def test_a_fleet_goes_on_without_a_worker_that_spark_gives_up(
     gated = queue.submit_request([b"0"], limit=1)
     url = queue.driver.url
     fleet = InThread(spark, handlers.Killing(tmp_path, 3), redis=url, workers=2, until_idle=True)
-    fleet.start()
     wait_until(lambda: [*tmp_path.glob("in-*")], END_S, why="one worker is at the gate")
     killing = queue.submit_request([b"kill"], limit=1, attempts=100, lease_ms=1000)
     wait_until(lambda: "goes on without a worker" in caplog.text, END_S, why="the other is lost")
@@ -250,21 +221,18 @@ def test_a_fleet_goes_on_without_a_worker_that_spark_gives_up(
     assert "spark.task.maxFailures" in caplog.text
 
 
-@ON_ONE_KIND
-def test_a_fleet_whose_workers_are_all_lost_says_so_in_one_sentence(
+def test_a_fleet_whose_workers_are_all_lost_raises_one_sentence(
     spark: Any, queue: Queue, tmp_path: Path
 ):
     request = queue.submit_request([b"kill"], limit=1, attempts=100, lease_ms=1000)
-    url = queue.driver.url
-    with pytest.raises(
-        FairlaneError, match=r"all workers of the fleet f were lost \(1\)"
-    ) as caught:
-        run_fleet(spark, handlers.Killing(tmp_path, 3), name="f", redis=url, workers=1)
+    url, handler = queue.driver.url, handlers.Killing(tmp_path, 3)
+    lost = r"all workers of the fleet f were lost \(1\)"
+    with pytest.raises(FairlaneError, match=lost) as caught:
+        run_fleet(spark, handler, name="f", redis=url, workers=1)
     assert "\n" not in str(caught.value)
     assert request.state() == "active"
 
 
-@ON_ONE_KIND
 def test_a_fleet_logs_the_open_requests_that_it_waits_for(
     spark: Any, queue: Queue, caplog: pytest.LogCaptureFixture
 ):
@@ -272,16 +240,11 @@ def test_a_fleet_logs_the_open_requests_that_it_waits_for(
     write(numbers(spark, 5, 1), url, request="lines", finalize="false")
     options: dict[str, Any] = {"until_idle": True, "max_idle_s": None, "workers": 1}
     fleet = InThread(spark, handlers.upper, redis=url, **options)
-    fleet.start()
     wait_until(lambda: "open requests are unfinished: lines." in caplog.text, END_S)
     stop_fleet(redis=url)
     fleet.join(END_S)
     assert [(row.ended, row.done) for row in fleet.rows] == [("stopped", 5)]
     assert caplog.text.count("open requests are unfinished") == 1
-
-
-def no_look() -> None:
-    """Nothing is looked at."""
 
 
 def test_workers_beyond_the_most_jobs_share_them(spark: Any):
@@ -293,7 +256,7 @@ def test_workers_beyond_the_most_jobs_share_them(spark: Any):
             raise OSError("Python worker exited unexpectedly (crashed)")
         return [("w", "h", 1, 1, 0, 0, 0, "idle")]
 
-    rows = shares.run_shares(spark, "f", "t", shares.MOST_SHARES + 1, begin, no_look)
+    rows = shares.run_shares(spark, "f", "t", shares.MOST_SHARES + 1, begin, lambda: None)
     assert sorted(begun) == [1] * (shares.MOST_SHARES - 1) + [2]
     assert (len(rows), rows.count(shares.LOST_ROW)) == (shares.MOST_SHARES + 1, 2)
 
@@ -303,10 +266,9 @@ def test_another_error_of_a_job_ends_the_fleet(spark: Any):
         raise OSError("the handler cannot be read")
 
     with pytest.raises(OSError, match="the handler cannot be read"):
-        shares.run_shares(spark, "f", "t", 3, begin, no_look)
+        shares.run_shares(spark, "f", "t", 3, begin, lambda: None)
 
 
-@ON_ONE_KIND
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -327,7 +289,6 @@ def test_a_wrong_argument_is_refused_before_any_task_runs(
         run_fleet(spark, handlers.upper, redis=redis_url, **options)
 
 
-@ON_ONE_KIND
 def test_a_handler_that_cannot_be_called_is_refused(spark: Any, redis_url: str):
     async def later(body: bytes) -> bytes:
         return body
@@ -337,18 +298,23 @@ def test_a_handler_that_cannot_be_called_is_refused(spark: Any, redis_url: str):
             run_fleet(spark, handler, input=given, redis=redis_url, workers=1)  # type: ignore[arg-type]
 
 
-def test_the_address_is_the_one_that_redis_sees():
-    assert own_address("redis://127.0.0.1:7000/0") == "127.0.0.1"
-    assert own_address("unix:///tmp/redis.sock") == "127.0.0.1"
-    assert own_address("redis+cluster://127.0.0.1:7000,127.0.0.1:7001") == "127.0.0.1"
-    assert own_address("redis://no.such.host.invalid:1") == "127.0.0.1"
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("redis://127.0.0.1:7000/0", "redis+cluster://127.0.0.1:7000,127.0.0.1:7001"),
+        *("unix:///tmp/redis.sock", "redis://no.such.host.invalid:1"),
+    ],
+)
+def test_the_address_is_the_one_that_redis_sees(url: str):
+    assert own_address(url) == "127.0.0.1"
 
 
 @ON_ONE_KIND
 def test_a_watch_ignores_stop_signals_from_before_the_fleet_began(queue: Queue):
     url = queue.driver.url
     stop_fleet("f", redis=url)
-    plan = FleetPlan(url, "req", "f", handlers.upper, began(queue), None, None, False, {})
+    began = int(queue.driver.run(stop_signal.now_us("req")))
+    plan = FleetPlan(url, "req", "f", handlers.upper, began, None, None, False, {})
     counts = {"held": 0, "slices": 0}
     with Watch(plan) as watch:
         assert watch.look(counts) is False
@@ -356,10 +322,6 @@ def test_a_watch_ignores_stop_signals_from_before_the_fleet_began(queue: Queue):
     with Watch(plan) as watch:
         assert watch.look(counts) is True
         assert watch.row()["ended"] == "stopped"
-
-
-def began(queue: Queue) -> int:
-    return int(queue.driver.run(stop_signal.now_us("req")))
 
 
 def test_a_table_has_the_columns_of_its_slice():

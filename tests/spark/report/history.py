@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 T0 = 1_795_200_000_000  # ms
+
+
+def date_of(ms: float) -> str:
+    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d}"
 
 
 @dataclass
@@ -39,7 +43,6 @@ class Asked:
     held: int = 0
     settled: int = 0
     ended_ms: int = 0
-    rows: list[dict[str, Any]] = field(default_factory=list)
 
 
 class History:
@@ -95,7 +98,7 @@ class History:
             "error": None,
             "started": ended_ms * 1000,
             "settled": ended_ms * 1000,
-            "date": f"{datetime.fromtimestamp(ended_ms / 1000, UTC):%Y-%m-%d}",
+            "date": date_of(ended_ms),
         }
         why = {"reason": "deadline", "error": "too late", "fingerprint": "d" * 10, "body": b""}
         died = {"died": row["settled"], **why}
@@ -124,7 +127,7 @@ class History:
         for row in rows:
             row["started"] += shift
             row["settled"] = settled * 1000
-            row["date"] = f"{datetime.fromtimestamp(settled / 1000, UTC):%Y-%m-%d}"
+            row["date"] = date_of(settled)
         self.results += rows
         one.settled += count
         if one.settled == one.count:
@@ -158,7 +161,7 @@ class History:
                     "worker": worker,
                     "body": b"",
                     "died": taken * 1000,
-                    "date": f"{datetime.fromtimestamp(taken / 1000, UTC):%Y-%m-%d}",
+                    "date": date_of(taken),
                 }
             )
         return {
@@ -195,7 +198,7 @@ class History:
                 "submitted": one.at_ms * 1000,
                 "ended": one.ended_ms * 1000,
                 "logged": one.ended_ms * 1000,
-                "date": f"{datetime.fromtimestamp(one.ended_ms / 1000, UTC):%Y-%m-%d}",
+                "date": date_of(one.ended_ms),
             }
             for at, one in enumerate(ended)
         ]

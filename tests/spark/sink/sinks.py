@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     import redis
 
+COUNT = 25_000  # rows of the fixture `frame`
+
 
 def numbers(spark: Any, count: int, partitions: int = 3) -> Any:
     """A frame of so many rows: id, and body `row <id>`."""
@@ -43,7 +45,6 @@ def rows(count: int) -> list[bytes]:
 
 
 def write(frame: Any, url: str, format: str = "fairlane", **options: Any) -> None:  # noqa: A002
-    """Writes a frame to the queue `req` at `url`."""
     writer = frame.write.format(format).option("redis", url).mode("append")
     for name, value in options.items():
         writer = writer.option(name, str(value))
@@ -94,7 +95,6 @@ class Crashing(FairlaneSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name of the format."""
         return "crashing"
 
     def _plan(self, schema: Any, *, is_stream: bool) -> Any:
@@ -103,57 +103,46 @@ class Crashing(FairlaneSource):
         return plan_of(options, schema, is_stream=is_stream)
 
     def writer(self, schema: Any, overwrite: bool) -> Any:
-        """A writer whose commit crashes."""
         plan = self._plan(schema, is_stream=False)
         kind = CrashingWriter if plan.mode == "staged" else FailingWriter
         return kind(plan, self.options["crash"])
 
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802  Spark's
-        """The same of a stream."""
         return CrashingStreamWriter(self._plan(schema, is_stream=True), self.options["crash"])
 
 
 class CrashingWriter(StagedWriter):
-    """See Crashing."""
-
     def __init__(self, plan: Any, crash: str) -> None:
         super().__init__(plan)
         self.how = crash
 
     def write(self, iterator: Iterator[Any]) -> Any:
-        """May fail in the middle."""
         return super().write(failing(iterator, self.how))
 
     def commit(self, messages: list[Any]) -> None:
-        """Crashes in the middle."""
         crash(self.plan, self.plan.txn, messages, self.how)
 
 
 class FailingWriter(LiveWriter):
-    """See Crashing; its commit does not crash."""
+    """Fails in a task; its commit does not crash."""
 
     def __init__(self, plan: Any, crash: str) -> None:
         super().__init__(plan)
         self.how = crash
 
     def write(self, iterator: Iterator[Any]) -> Any:
-        """May fail in the middle."""
         return super().write(failing(iterator, self.how))
 
 
 class CrashingStreamWriter(StagedStreamWriter):
-    """See Crashing."""
-
     def __init__(self, plan: Any, crash: str) -> None:
         super().__init__(plan)
         self.how = crash
 
     def write(self, iterator: Iterator[Any]) -> Any:
-        """May fail in the middle."""
         return super().write(failing(iterator, self.how))
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803  Spark's name
-        """Crashes in the middle."""
         crash(self.plan, stream_txn(query_of(messages), batchId), messages, self.how)
 
 

@@ -45,19 +45,14 @@ class Stalling(FairlaneSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name of the format."""
         return "stalling"
 
     def writer(self, schema: Any, overwrite: bool) -> Any:
-        """A writer one of whose tasks stalls."""
         return StallingWriter(plan_of(Options(self.options, OPTIONS), schema, is_stream=False))
 
 
 class StallingWriter(StagedWriter):
-    """See Stalling."""
-
     def write(self, iterator: Iterator[Any]) -> Any:
-        """Stalls in the middle of the last partition, at its first attempt."""
         return super().write(stalling(iterator))
 
 
@@ -71,7 +66,6 @@ def stalling(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def main() -> None:
-    """Write, and end."""
     master, url, count = sys.argv[1:]
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master(master)

@@ -18,7 +18,7 @@ from fairlane.spark.operations.staging import pack
 from fairlane.spark.options import Options
 from fairlane.spark.sink.direct import Added, LiveMessage, LiveStreamWriter, LiveWriter
 from fairlane.spark.sink.plan import OPTIONS, STREAM_OPTIONS, plan_of
-from tests.spark.sink.sinks import Crashing, bodies_in, numbers, rows, write
+from tests.spark.sink.sinks import COUNT, bodies_in, numbers, rows, write
 from tests.support.requests import stored, work_off
 from tests.support.servers import backends
 
@@ -28,20 +28,12 @@ if TYPE_CHECKING:
     from fairlane.drivers.sync.driver import SyncDriver
 
 pytestmark = pytest.mark.parametrize("redis_server", backends.one(), indirect=True)
-COUNT = 25_000
 DEDUPE = {"writeMode": "dedupe", "idColumn": "id"}
 MODES = pytest.mark.parametrize(
     "mode",
     [DEDUPE, {"writeMode": "pipelined"}, {"writeMode": "pipelined", "idColumn": "id"}],
     ids=["dedupe", "pipelined", "pipelined by id"],
 )
-
-
-@pytest.fixture
-def frame(spark: Any) -> Any:
-    """Rows of two partitions, each of two batches of Arrow."""
-    spark.dataSource.register(Crashing)
-    return numbers(spark, COUNT, 2)
 
 
 @MODES
@@ -53,12 +45,17 @@ def test_every_row_comes_in_once_though_a_task_failed_half_way(
     assert stored(redis_client, "r1")["open"] == "0"
 
 
-def test_a_request_for_each_key(spark: Any, redis_url: str, redis_client: redis.Redis):
+@pytest.mark.parametrize("mode", ["dedupe", "pipelined"])
+def test_each_key_has_a_request_of_its_own(
+    mode: str, spark: Any, redis_url: str, redis_client: redis.Redis
+):
     keyed = numbers(spark, 1000).selectExpr("concat('k', id % 7) AS k", "id", "body")
-    write(keyed, redis_url, requestColumn="k", **DEDUPE)
+    write(keyed, redis_url, requestColumn="k", writeMode=mode, idColumn="id")
     for key in range(7):
         found = bodies_in(redis_client, f"k{key}")
         assert sorted(found) == sorted(b"row %d" % i for i in range(key, 1000, 7))
+        assert stored(redis_client, f"k{key}")["open"] == "0"
+    assert [*redis_client.scan_iter(match="begun:*")] == []
 
 
 def test_dedupe_goes_on_from_the_rows_of_a_failed_write(
@@ -101,19 +98,12 @@ def test_a_request_that_was_cancelled_before_its_seal_raises(
     assert stored(redis_client, "b")["open"] == "0"
 
 
-def test_a_pipelined_write_that_failed_is_cancelled(frame: Any, redis_url: str, driver: SyncDriver):
-    with pytest.raises(Exception, match="disk of this executor"):
-        write(
-            frame, redis_url, "crashing", request="r1", crash="task:always", writeMode="pipelined"
-        )
-    assert Queue(driver).request("r1").state() == "cancelled"
-    assert "failed" in Queue(driver).request("r1").progress().reason
-
-
 @pytest.mark.parametrize(
-    "options", [{"requestColumn": "k"}, {"request": "k0", "priorityColumn": "p"}], ids=str
+    "options",
+    [{"requestColumn": "k"}, {"request": "k0", "priorityColumn": "p"}, {"request": "k0"}],
+    ids=str,
 )
-def test_of_a_pipelined_write_that_failed_no_request_stays_open(
+def test_of_a_pipelined_write_that_failed_every_request_is_cancelled(
     spark: Any,
     redis_url: str,
     driver: SyncDriver,
@@ -130,25 +120,9 @@ def test_of_a_pipelined_write_that_failed_no_request_stays_open(
     names = [key.decode()[5:-1] for key in redis_client.scan_iter(match="req:*")]
     assert len(names) == (3 if "requestColumn" in options else 1)
     for name in names:
-        assert Queue(driver).request(name).state() == "cancelled"
-
-
-def test_a_pipelined_write_leaves_no_list_of_its_requests(
-    spark: Any, redis_url: str, redis_client: redis.Redis
-):
-    keyed = numbers(spark, 30).selectExpr("concat('k', id % 3) AS k", "body")
-    write(keyed, redis_url, requestColumn="k", writeMode="pipelined")
-    assert [*redis_client.scan_iter(match="begun:*")] == []
-    assert stored(redis_client, "k1")["open"] == "0"
-
-
-def test_a_pipelined_write_begins_before_its_first_row(
-    spark: Any, redis_url: str, driver: SyncDriver
-):
-    """So another one of the same name is refused at planning."""
-    Queue(driver).submit_request([b"x"], id="r1")
-    with pytest.raises(Exception, match="request r1 exists"):
-        write(numbers(spark, 10), redis_url, request="r1", writeMode="pipelined")
+        request = Queue(driver).request(name)
+        assert request.state() == "cancelled"
+        assert "failed" in request.progress().reason
 
 
 def test_a_write_waits_for_the_workers(

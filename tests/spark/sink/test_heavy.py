@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.spark.processes import skip_without_java
+
 pytest.importorskip("pyspark")
 
 import pyspark
 
-from fairlane.errors import SparkMissing
-from fairlane.spark import requirements
-from tests.spark.sink.sinks import Crashing, areas, bodies_in, numbers, rows, write
+from tests.spark.sink.sinks import COUNT, areas, bodies_in, rows, write
 from tests.spark.sink.speculating import PARTITIONS, STALL_S
 from tests.support.requests import stored
 from tests.support.servers import server_process
@@ -30,15 +30,12 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.heavy, pytest.mark.spark]
 ROOT = Path(__file__).resolve().parents[3]
-COUNT = 25_000
 END_S = 180.0
 
 
 @pytest.mark.parametrize("crash", ["task:kill:{pid}", "kill:4:{pid}", "kill:9:{pid}"])
-def test_redis_that_goes_away_fails_the_write_and_the_next_run_completes_it(spark: Any, crash: str):
+def test_redis_that_goes_away_fails_the_write_and_the_next_run_completes_it(frame: Any, crash: str):
     """In the middle of the staging, before the pin, and behind it."""
-    spark.dataSource.register(Crashing)
-    frame = numbers(spark, COUNT, 2)
     options = (*AOF, "no")
     with server_process.run_server("single", *options) as server:
         how = crash.format(pid=server.pid)
@@ -105,30 +102,14 @@ def spark_cluster(folder: Path) -> Iterator[str]:
 @pytest.mark.timeout(400)
 def test_an_attempt_that_was_overtaken_brings_nothing_in(tmp_path: Path):
     """Both attempts at a partition have written; the rows of one come in."""
-    try:
-        requirements.need_spark()
-        requirements.need_java()
-    except SparkMissing as missing:
-        pytest.skip(str(missing))
+    skip_without_java()
     with server_process.run_server() as server, spark_cluster(tmp_path) as master:
-        command = [
-            sys.executable,
-            "-m",
-            "tests.spark.sink.speculating",
-            master,
-            server.url,
-            str(COUNT),
-        ]
+        words = ["-m", "tests.spark.sink.speculating", master, server.url, str(COUNT)]
         path = os.pathsep.join((str(ROOT), str(ROOT / "src")))
         found = subprocess.run(
-            command,
-            env={**os.environ, "PYTHONPATH": path},
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=END_S,
-            check=False,
-        )
+            [sys.executable, *words], env={**os.environ, "PYTHONPATH": path}, cwd=ROOT,
+            capture_output=True, text=True, timeout=END_S, check=False,
+        )  # fmt: skip
         assert found.returncode == 0, found.stderr[-3000:]
         with server.client() as client:
             assert bodies_in(client, "r1") == rows(COUNT)

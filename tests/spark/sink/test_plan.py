@@ -32,13 +32,8 @@ from fairlane.spark.sink.staged import StagedStreamWriter, StagedWriter
 from fairlane.spark.source.columns import struct_of
 
 BODY = StructType().add("body", StringType())
-WIDE = (
-    StructType()
-    .add("key", StringType())
-    .add("text", StringType())
-    .add("rank", IntegerType())
-    .add("share", DoubleType())
-)
+WIDE = StructType().add("key", StringType()).add("text", StringType())
+WIDE = WIDE.add("rank", IntegerType()).add("share", DoubleType())
 HERE = {"redis": "redis://127.0.0.1:1", "request": "r1"}
 
 
@@ -53,13 +48,10 @@ def test_a_column_called_body_is_the_body():
     assert (made.mode, made.finalize, made.batch_size) == ("staged", True, 1000)
 
 
-def test_options_are_read_in_any_case_of_letters():
+def test_options_and_columns_are_found_in_any_case_of_letters():
+    """As Spark finds them; the plan has the name that the frame has."""
     made = plan({"BODYCOLUMN": "text", "RequestColumn": "key", "request": ""}, WIDE)
     assert (made.body_column, made.request_column) == ("text", "key")
-
-
-def test_columns_are_found_in_any_case_of_letters():
-    """As Spark finds them; the plan has the name that the frame has."""
     schema = StructType().add("Body", StringType()).add("KEY", StringType())
     made = plan({"requestColumn": "key", "request": ""}, schema)
     assert (made.body_column, made.request_column) == ("Body", "KEY")
@@ -79,11 +71,6 @@ def test_a_path_is_refused_with_what_to_do():
         plan({"path": "id"})
     with pytest.raises(InvalidArgument, match="no path"):
         plan({"path": "id"}, is_stream=True)
-
-
-def test_the_option_is_not_called_as_the_save_mode():
-    with pytest.raises(InvalidArgument, match='"mode" is not known: did you mean writeMode'):
-        plan({"mode": "dedupe"})
 
 
 def test_a_write_without_options_says_that_a_table_keeps_none():
@@ -110,19 +97,18 @@ def test_a_view_is_not_written_to():
 
 
 def test_the_policy_is_that_of_the_options():
-    made = plan({"priority": "7", "limit": "2", "retain": "2h", "backoff": "1s..5m", "lease": "1m"})
+    same = {"limit": "2", "retain": "2h", "backoff": "1s..5m", "lease": "1m"}
+    made = plan({"priority": "7"} | same)
     policy = made.policy
     assert (policy.priority, policy.limit, policy.retain_ms) == (7, 2, 7_200_000)
     assert (policy.backoff_ms, policy.lease_ms) == ((1_000, 300_000), 60_000)
-    assert made.policy_of(3, None) == plan({"priority": "3", "limit": "2", **_same()}).policy
+    assert made.policy_of(3, None) == plan({"priority": "3"} | same).policy
 
 
-def _same() -> dict[str, str]:
-    return {"retain": "2h", "backoff": "1s..5m", "lease": "1m"}
-
-
-def test_a_stream_leaves_its_request_open():
+def test_a_stream_leaves_its_request_open_for_a_week():
     assert not plan({"checkpointLocation": "x"}, is_stream=True).finalize
+    assert plan({}, is_stream=True).open_ms == 7 * 24 * 3_600_000
+    assert plan({}).open_ms == 24 * 3_600_000
 
 
 @pytest.mark.parametrize(
@@ -135,6 +121,7 @@ def test_a_stream_leaves_its_request_open():
         ({"bodyFormat": "json", "bodyColumn": "text"}, WIDE, "exclude each other"),
         ({"requst": "r2"}, BODY, r'"requst" is not known: did you mean request\? The options are'),
         ({"zzzz": "r2"}, BODY, r'"zzzz" is not known\. The options are attempts, '),
+        ({"mode": "dedupe"}, BODY, '"mode" is not known: did you mean writeMode'),
         ({"request": ""}, BODY, '"requestColumn"'),
         ({"requestColumn": "key", "bodyColumn": "text"}, WIDE, "one of them is expected"),
         ({"request": "", "requestColumn": "kay", "bodyColumn": "text"}, WIDE, '"kay"'),
@@ -162,27 +149,29 @@ def test_wrong_options_are_refused_in_one_sentence(
         plan(given, schema)
 
 
-def test_a_stream_does_not_seal_the_one_request_it_fills():
+def test_a_stream_does_not_seal_the_one_request_it_fills_and_takes_no_txn():
     """Its second micro-batch would be refused; a request for each key may be sealed."""
     with pytest.raises(InvalidArgument, match=r"first micro-batch.*leave it out"):
         plan({"finalize": "true"}, is_stream=True)
     keyed = {"request": "", "requestColumn": "key", "bodyColumn": "text", "finalize": "true"}
     assert plan(keyed, WIDE, is_stream=True).finalize
+    with pytest.raises(InvalidArgument, match="not for streams"):
+        plan({"txn": "t1"}, is_stream=True)
 
 
-def test_a_stream_may_be_idle_for_a_week():
-    assert plan({}, is_stream=True).open_ms == 7 * 24 * 3_600_000
-    assert plan({}).open_ms == 24 * 3_600_000
-
-
-def test_json_takes_maps_whose_keys_have_a_text():
+def test_json_takes_maps_whose_keys_have_a_text_and_no_geometry():
     texts = StructType().add("m", ArrayType(MapType(DateType(), StringType())))
     assert plan({"bodyFormat": "json"}, texts).body_format == "json"
     key = StructType().add("a", StringType())
     nested = StructType().add("m", ArrayType(MapType(key, StringType())))
-    with pytest.raises(InvalidArgument, match='"m" has a map whose keys are struct<a:string>'):
-        plan({"bodyFormat": "json"}, nested)
-    assert plan({"bodyFormat": "arrow"}, nested).body_format == "arrow"
+    place = StructType().add("body", StringType()).add("place", GeometryType(4326))
+    for schema, error in (
+        (nested, '"m" has a map whose keys are struct<a:string>'),
+        (place, r'"place" holds geometry\(4326\).*bodyFormat arrow'),
+    ):
+        with pytest.raises(InvalidArgument, match=error):
+            plan({"bodyFormat": "json"}, schema)
+        assert plan({"bodyFormat": "arrow"}, schema).body_format == "arrow"
 
 
 @pytest.mark.parametrize("given", [{}, {"bodyFormat": "json"}, {"bodyFormat": "arrow"}], ids=str)
@@ -195,13 +184,6 @@ def test_an_interval_of_months_is_refused_by_its_column_and_type(given: dict[str
             plan(given, schema)
 
 
-def test_json_refuses_a_geometry_by_its_column():
-    schema = StructType().add("body", StringType()).add("place", GeometryType(4326))
-    with pytest.raises(InvalidArgument, match=r'"place" holds geometry\(4326\).*bodyFormat arrow'):
-        plan({"bodyFormat": "json"}, schema)
-    assert plan({"bodyFormat": "arrow"}, schema).body_format == "arrow"
-
-
 def test_the_error_of_an_interrupted_commit_names_the_txn_that_goes_on():
     """Of a write that was not given one, too."""
     given = {"patience": "0s"}
@@ -212,11 +194,6 @@ def test_the_error_of_an_interrupted_commit_names_the_txn_that_goes_on():
         LiveWriter(plan({**given, "writeMode": "pipelined", "txn": one.txn})).abort([])
     with pytest.raises(RedisUnreachable, match="start the stream again"):
         StagedStreamWriter(plan(given, is_stream=True)).commit([], 3)
-
-
-def test_a_stream_names_its_own_transactions():
-    with pytest.raises(InvalidArgument, match="not for streams"):
-        plan({"txn": "t1"}, is_stream=True)
 
 
 def test_a_request_cannot_be_overwritten():

@@ -10,24 +10,13 @@ pytest.importorskip("pyspark")
 
 from fairlane.protocol import keys
 from fairlane.queue import Queue
-from tests.spark.sink.sinks import Crashing, areas, bodies_in, numbers, rows, write
+from tests.spark.sink.sinks import COUNT, areas, bodies_in, numbers, rows, write
 from tests.support.requests import stored
-from tests.support.servers import backends
 
 if TYPE_CHECKING:
     import redis
 
     from fairlane.drivers.sync.driver import SyncDriver
-
-pytestmark = pytest.mark.parametrize("redis_server", backends.one(), indirect=True)
-COUNT = 25_000
-
-
-@pytest.fixture
-def frame(spark: Any) -> Any:
-    """Rows of two partitions, each of two batches of Arrow."""
-    spark.dataSource.register(Crashing)
-    return numbers(spark, COUNT, 2)
 
 
 def is_sealed(client: redis.Redis, request_id: str) -> bool:
@@ -72,47 +61,44 @@ def test_a_frame_without_rows_is_a_request_that_is_done(
 # ------------------------------------------------------------------ what is refused
 
 
-def test_two_terms_for_one_request_are_refused_before_any_row_is_visible(
-    spark: Any, redis_url: str, redis_client: redis.Redis
-):
-    """Each partition has one, so only the commit can detect it."""
-    split = numbers(spark, 100, 2).selectExpr("body", "CAST(id / 50 AS INT) AS p")
-    with pytest.raises(Exception, match="request r1 has rows with priority 0 and with priority 1"):
-        write(split, redis_url, request="r1", priorityColumn="p")
-    assert [*redis_client.scan_iter()] == []
-
-
-def test_a_null_body_fails_the_write_and_no_row_is_visible(
-    spark: Any, redis_url: str, redis_client: redis.Redis
-):
-    holes = numbers(spark, 100, 1).selectExpr("nullif(body, 'row 70') AS text")
-    with pytest.raises(Exception, match='row 70 of partition 0: "text" is null'):
-        write(holes, redis_url, request="r1", bodyColumn="text")
-    assert [*redis_client.scan_iter()] == []
-
-
 @pytest.mark.parametrize(
-    ("options", "sentence"),
+    ("columns", "options", "error"),
     [
-        ({"requst": "r1"}, "did you mean request"),
-        ({"request": "r1", "bodyColumn": "txt"}, "the columns are id, body"),
+        # Each partition has one priority, so only the commit can detect it.
+        (
+            ("body", "CAST(id / 50 AS INT) AS p"),
+            {"priorityColumn": "p"},
+            "request r1 has rows with priority 0 and with priority 1",
+        ),
+        (
+            ("nullif(body, 'row 70') AS text",),
+            {"bodyColumn": "text"},
+            'row 20 of partition 1: "text" is null',
+        ),
     ],
-    ids=str,
+    ids=["two priorities of one request", "a null body"],
 )
-def test_planning_refuses_wrong_options(
-    spark: Any, redis_url: str, options: dict[str, str], sentence: str
+def test_a_write_that_fails_shows_no_row(
+    columns: tuple[str, ...],
+    options: dict[str, str],
+    error: str,
+    spark: Any,
+    redis_url: str,
+    redis_client: redis.Redis,
 ):
-    with pytest.raises(Exception, match=sentence):
-        write(numbers(spark, 10), redis_url, **options)
+    with pytest.raises(Exception, match=error):
+        write(numbers(spark, 100, 2).selectExpr(*columns), redis_url, request="r1", **options)
+    assert [key for key in redis_client.scan_iter() if not key.startswith(b"stage:")] == []
 
 
+@pytest.mark.parametrize("mode", ["staged", "pipelined"])
 def test_a_request_that_exists_is_refused_at_planning(
-    spark: Any, redis_url: str, driver: SyncDriver, redis_client: redis.Redis
+    mode: str, spark: Any, redis_url: str, driver: SyncDriver, redis_client: redis.Redis
 ):
     Queue(driver).submit_request([b"x"], id="r1")
     before = redis_client.dbsize()
     with pytest.raises(Exception, match="request r1 exists"):
-        write(numbers(spark, 10), redis_url, request="r1")
+        write(numbers(spark, 10), redis_url, request="r1", writeMode=mode)
     assert redis_client.dbsize() == before
 
 

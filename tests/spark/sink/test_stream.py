@@ -10,14 +10,11 @@ pytest.importorskip("pyspark")
 
 from tests.spark.sink.sinks import Crashing, areas, bodies_in
 from tests.support.requests import stored
-from tests.support.servers import backends
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import redis
-
-pytestmark = pytest.mark.parametrize("redis_server", backends.one(), indirect=True)
 
 
 class Stream:

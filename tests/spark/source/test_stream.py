@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from fairlane.errors import DataLost, InvalidArgument
 from fairlane.spark.data_source import FairlaneSource
 from fairlane.spark.source import stream
-from tests.spark.worlds import World
+from tests.spark.worlds import World, forget_commit
 from tests.support.servers import backends
 
 if TYPE_CHECKING:
@@ -51,6 +51,22 @@ def rows_of(source: stream.StreamReader, start: Any, end: Any) -> list[dict[str,
     ]
 
 
+def ids_of(source: stream.StreamReader, start: Any, end: Any) -> list[str]:
+    return [row["id"] for row in rows_of(source, start, end)]
+
+
+def all_of(source: stream.StreamReader) -> tuple[Any, Any]:
+    """Returns the offsets before and behind all that is there."""
+    start = source.initialOffset()
+    return start, source.latestOffset(start, ReadAllAvailable())
+
+
+def batch_of(source: stream.StreamReader) -> tuple[Any, Any]:
+    """Returns the offsets before and behind the first batch, whose size an option limits."""
+    start = source.initialOffset()
+    return start, source.latestOffset(start, source.getDefaultReadLimit())
+
+
 def ended(world: World, *ids: str, count: int = 2) -> None:
     """Requests that come and end one after the other."""
     for one in ids:
@@ -68,12 +84,13 @@ def names(count: int) -> list[str]:
 def test_the_whole_log_is_between_its_beginning_and_its_end(redis_url: str, world: World):
     ended(world, *names(9))
     source = reader(redis_url)
-    start = source.initialOffset()
-    end = source.latestOffset(start, ReadAllAvailable())
-    assert [row["id"] for row in rows_of(source, start, end)] == names(9)
+    start, end = all_of(source)
+    assert ids_of(source, start, end) == names(9)
     assert source.latestOffset(end, ReadAllAvailable()) == end
     assert source.partitions(end, end) == []
     assert source.reportLatestOffset() == end
+    limited = reader(redis_url, maxOffsetsPerTrigger=2)  # a read of all rows ignores the option
+    assert ids_of(limited, *all_of(limited)) == names(9)
 
 
 def test_an_empty_log_has_a_beginning(redis_url: str, world: World):
@@ -82,8 +99,7 @@ def test_an_empty_log_has_a_beginning(redis_url: str, world: World):
     assert source.latestOffset(start, ReadAllAvailable()) == start
     assert source.reportLatestOffset() is None
     ended(world, "r1")
-    end = source.latestOffset(start, ReadAllAvailable())
-    assert [row["id"] for row in rows_of(source, start, end)] == ["r1"]
+    assert ids_of(source, start, source.latestOffset(start, ReadAllAvailable())) == ["r1"]
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 7, 100])
@@ -94,19 +110,11 @@ def test_a_batch_has_no_more_rows_than_it_may(redis_url: str, world: World, most
     assert limit == ReadMaxRows(most)
     at, seen = source.initialOffset(), []
     while (end := source.latestOffset(at, limit)) != at:
-        found = [row["id"] for row in rows_of(source, at, end)]
+        found = ids_of(source, at, end)
         assert 0 < len(found) <= most
         seen += found
         at = end
     assert seen == names(7)
-
-
-def test_a_read_of_all_rows_ignores_the_option(redis_url: str, world: World):
-    ended(world, *names(5))
-    source = reader(redis_url, maxOffsetsPerTrigger=2)
-    start = source.initialOffset()
-    end = source.latestOffset(start, ReadAllAvailable())
-    assert len(rows_of(source, start, end)) == 5
 
 
 def test_latest_begins_after_the_existing_entries(redis_url: str, world: World):
@@ -114,18 +122,14 @@ def test_latest_begins_after_the_existing_entries(redis_url: str, world: World):
     source = reader(redis_url, startingOffsets="latest")
     start = source.initialOffset()
     ended(world, "r2")
-    end = source.latestOffset(start, ReadAllAvailable())
-    assert [row["id"] for row in rows_of(source, start, end)] == ["r2"]
+    assert ids_of(source, start, source.latestOffset(start, ReadAllAvailable())) == ["r2"]
 
 
 def test_a_place_in_the_log_can_be_named(redis_url: str, world: World):
     ended(world, *names(4))
     second = list(world.queue.completions("0", follow=False))[1].log_id
-    place = json.dumps({"completions:req": second})
-    source = reader(redis_url, startingOffsets=place)
-    start = source.initialOffset()
-    end = source.latestOffset(start, ReadAllAvailable())
-    assert [row["id"] for row in rows_of(source, start, end)] == ["r2", "r3"]
+    source = reader(redis_url, startingOffsets=json.dumps({"completions:req": second}))
+    assert ids_of(source, *all_of(source)) == ["r2", "r3"]
 
 
 @pytest.mark.parametrize("text", ["first", "{}", '{"completions:req": "x"}', "[]", "5"])
@@ -137,8 +141,7 @@ def test_an_invalid_place_is_refused(redis_url: str, text: str):
 def test_the_same_offsets_give_the_same_rows(redis_url: str, world: World):
     ended(world, *names(8))
     source = reader(redis_url, maxOffsetsPerTrigger=5)
-    start = source.initialOffset()
-    end = source.latestOffset(start, source.getDefaultReadLimit())
+    start, end = batch_of(source)
     first = rows_of(source, start, end)
     ended(world, *(f"later{n}" for n in range(8)))
     again = reader(redis_url, minPartitions=4)
@@ -149,11 +152,11 @@ def test_the_same_offsets_give_the_same_rows(redis_url: str, world: World):
 def test_a_read_of_the_existing_entries_has_an_end(redis_url: str, world: World):
     ended(world, *names(3))
     source = reader(redis_url)
-    start = source.initialOffset()
+    source.initialOffset()
     source.prepareForTriggerAvailableNow()
     ended(world, "later")
-    end = source.latestOffset(start, ReadAllAvailable())
-    assert [row["id"] for row in rows_of(source, start, end)] == names(3)
+    start, end = all_of(source)
+    assert ids_of(source, start, end) == names(3)
     assert source.latestOffset(end, ReadAllAvailable()) == end
 
 
@@ -190,10 +193,8 @@ def test_an_entry_of_results_is_not_cut(redis_url: str, world: World):
     world.submit("r1", 300, limit=1)
     world.work_off()
     source = reader(redis_url, request="r1", maxOffsetsPerTrigger=10)
-    start = source.initialOffset()
-    end = source.latestOffset(start, source.getDefaultReadLimit())
-    assert len(rows_of(source, start, end)) >= 10
-    assert len(rows_of(source, start, source.latestOffset(start, ReadAllAvailable()))) == 300
+    assert len(rows_of(source, *batch_of(source))) >= 10
+    assert len(rows_of(source, *all_of(source))) == 300
 
 
 def test_another_request_of_the_same_id_is_not_read(
@@ -216,28 +217,24 @@ def test_another_request_of_the_same_id_is_not_read(
 # ------------------------------------------------------------------ what is gone
 
 
+def trim_log(redis_client: redis.Redis, count: int) -> None:
+    redis_client.xtrim(LOG, maxlen=count, approximate=False)
+
+
 def test_entries_that_left_before_their_read_raise(
     redis_url: str, world: World, redis_client: redis.Redis
 ):
     ended(world, *names(6))
     source = reader(redis_url, maxOffsetsPerTrigger=2)
-    start = source.initialOffset()
-    end = source.latestOffset(start, source.getDefaultReadLimit())
-    redis_client.xtrim(LOG, maxlen=4, approximate=False)
+    start, end = batch_of(source)
+    trim_log(redis_client, 5)  # the last one read is there
+    later = source.latestOffset(end, ReadAllAvailable())
+    assert ids_of(source, end, later) == names(6)[2:]
+    trim_log(redis_client, 4)
     with pytest.raises(DataLost, match="completions:req has lost entries"):
         source.partitions(start, end)
     with pytest.raises(DataLost, match="failOnDataLoss"):
         source.latestOffset(end, source.getDefaultReadLimit())
-
-
-def test_entries_that_were_read_may_leave(redis_url: str, world: World, redis_client: redis.Redis):
-    ended(world, *names(6))
-    source = reader(redis_url, maxOffsetsPerTrigger=2)
-    start = source.initialOffset()
-    end = source.latestOffset(start, source.getDefaultReadLimit())
-    redis_client.xtrim(LOG, maxlen=5, approximate=False)  # the last one read is there
-    later = source.latestOffset(end, ReadAllAvailable())
-    assert [row["id"] for row in rows_of(source, end, later)] == names(6)[2:]
 
 
 def test_entries_that_leave_during_their_read_raise(
@@ -245,30 +242,19 @@ def test_entries_that_leave_during_their_read_raise(
 ):
     ended(world, *names(6))
     source = reader(redis_url)
-    start = source.initialOffset()
-    end = source.latestOffset(start, ReadAllAvailable())
-    (part,) = source.partitions(start, end)
-    redis_client.xtrim(LOG, maxlen=2, approximate=False)
+    (part,) = source.partitions(*all_of(source))
+    lenient = reader(redis_url, failOnDataLoss="false")
+    start = lenient.initialOffset()
+    trim_log(redis_client, 2)
     with pytest.raises(DataLost):
         list(source.read(part))
-
-
-def test_without_fail_on_data_loss_a_query_reads_the_remaining_entries(
-    redis_url: str, world: World, redis_client: redis.Redis
-):
-    ended(world, *names(6))
-    source = reader(redis_url, failOnDataLoss="false")
-    start = source.initialOffset()
-    redis_client.xtrim(LOG, maxlen=2, approximate=False)
-    end = source.latestOffset(start, ReadAllAvailable())
-    assert [row["id"] for row in rows_of(source, start, end)] == ["r4", "r5"]
+    assert ids_of(lenient, start, lenient.latestOffset(start, ReadAllAvailable())) == ["r4", "r5"]
 
 
 def test_a_deleted_log_raises(redis_url: str, world: World, redis_client: redis.Redis):
     ended(world, "r1")
     source = reader(redis_url)
-    start = source.initialOffset()
-    end = source.latestOffset(start, ReadAllAvailable())
+    start, end = all_of(source)
     redis_client.delete(LOG)
     with pytest.raises(DataLost, match="the log is empty by now"):
         source.partitions(start, end)
@@ -285,7 +271,7 @@ def test_a_log_whose_end_a_failover_took_back_is_an_error(
     """The new primary's clock is behind, so new endings come before the place of the query."""
     ended(world, *names(3))
     source = reader(redis_url)
-    end = source.latestOffset(source.initialOffset(), ReadAllAvailable())
+    _, end = all_of(source)
     (_, fields), *_ = redis_client.xrevrange(LOG)
     ms = int(end["completions:req"].split("-")[0])
     redis_client.delete(LOG)
@@ -302,7 +288,7 @@ def test_results_whose_end_a_failover_took_back_are_an_error(
     world.submit("r1", 6, limit=1)
     world.work_off(slices=3, most=1)
     source = reader(redis_url, request="r1")
-    end = source.latestOffset(source.initialOffset(), ReadAllAvailable())
+    _, end = all_of(source)
     (first, fields), *_ = redis_client.xrange("out:{r1}")
     redis_client.delete("out:{r1}")
     with pytest.raises(DataLost, match="the results end at 0-0"):
@@ -318,10 +304,9 @@ def test_a_moment_can_be_named(redis_url: str, world: World, redis_client: redis
     first, *_ = list(world.queue.completions("0", follow=False))
     moment = int(first.log_id.split("-")[0]) - 5
     source = reader(redis_url, startingOffsets=json.dumps({"completions:req": str(moment)}))
-    start = source.initialOffset()
-    end = source.latestOffset(start, ReadAllAvailable())
-    assert [row["id"] for row in rows_of(source, start, end)] == names(3)
-    redis_client.xtrim(LOG, maxlen=2, approximate=False)
+    start, end = all_of(source)
+    assert ids_of(source, start, end) == names(3)
+    trim_log(redis_client, 2)
     with pytest.raises(DataLost):
         source.partitions(start, end)
     later = json.dumps({"completions:req": str(moment + 3_600_000)})
@@ -350,43 +335,23 @@ def run(spark: SparkSession, url: str, folder: Path, **options: Any) -> list[Any
 
 
 def test_a_query_goes_on_where_it_was(
-    spark: SparkSession, redis_url: str, world: World, tmp_path: Path
+    spark: SparkSession, redis_url: str, world: World, tmp_path: Path, redis_client: redis.Redis
 ):
+    """After a clean stop, after a batch that was not committed, and after a loss of entries."""
     ended(world, *names(5))
     batches, rows = run(spark, redis_url, tmp_path, maxOffsetsPerTrigger=2, minPartitions=3)
     assert [count for count in batches if count] == [2, 2, 1]
     assert sorted(row.id for row in rows) == names(5)
-    ended(world, "later")
-    _, rows = run(spark, redis_url, tmp_path)
-    assert sorted(row.id for row in rows) == sorted([*names(5), "later"])
-
-
-def test_a_batch_that_was_not_committed_is_replayed(
-    spark: SparkSession, redis_url: str, world: World, tmp_path: Path
-):
-    ended(world, *names(5))
-    run(spark, redis_url, tmp_path, maxOffsetsPerTrigger=2)
-    last = max(
-        (tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda path: int(path.name)
-    )
-    last.unlink()
-    last.with_name(f".{last.name}.crc").unlink()
-    ended(world, "later")
+    forget_commit(tmp_path / "checkpoint")
+    ended(world, "r5")
     _, rows = run(spark, redis_url, tmp_path, maxOffsetsPerTrigger=2)
-    assert sorted(row.id for row in rows) == sorted([*names(5), "later"])
-
-
-def test_lost_entries_end_a_query(
-    spark: SparkSession, redis_url: str, world: World, tmp_path: Path, redis_client: redis.Redis
-):
-    ended(world, *names(3))
-    run(spark, redis_url, tmp_path)
-    ended(world, "gone", "left")
-    redis_client.xtrim(LOG, maxlen=1, approximate=False)
+    assert sorted(row.id for row in rows) == names(6)
+    ended(world, "gone", "r7")
+    trim_log(redis_client, 1)
     with pytest.raises(Exception, match="has lost entries that were not read yet"):
         run(spark, redis_url, tmp_path)
     _, rows = run(spark, redis_url, tmp_path, failOnDataLoss="false")
-    assert sorted(row.id for row in rows) == sorted([*names(3), "left"])
+    assert sorted(row.id for row in rows) == [*names(6), "r7"]
 
 
 def test_results_stream_in_spark(spark: SparkSession, redis_url: str, world: World, tmp_path: Path):

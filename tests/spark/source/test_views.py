@@ -17,8 +17,6 @@ from tests.spark.worlds import World
 from tests.support.servers import backends
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import redis
     from pyspark.sql import SparkSession
 
@@ -238,11 +236,6 @@ def test_spark_shows_the_rows_of_every_view_unchanged(
         assert sorted(map(str, rows)) == sorted(map(str, read(redis_url, **options))), view
         assert len(rows) == count
         assert view != "results" or frame.rdd.getNumPartitions() > 1
-
-
-def test_views_in_sql(spark: SparkSession, redis_url: str, world: World):
-    world.submit("r1", 20)
-    world.work_off()
     spark.sql(
         f"""CREATE OR REPLACE TEMPORARY VIEW outcomes USING fairlane
             OPTIONS (redis "{redis_url}", request "r1", view "results")"""
@@ -299,27 +292,22 @@ def test_conditions_on_time_leave_the_same_rows(spark: SparkSession, redis_url: 
     )
 
 
-@pytest.fixture
-def no_pushdown(spark: SparkSession) -> Iterator[None]:
-    spark.conf.set(PUSHDOWN, "false")
-    yield
-    spark.conf.set(PUSHDOWN, "true")
-
-
-def test_conditions_checked_here_do_not_reach_spark(spark: SparkSession, redis_url: str):
-    assert spark.conf.get(PUSHDOWN) == "true"
-    plan = load(spark, redis_url).where("priority = 5")._jdf.queryExecution().executedPlan()
-    assert not re.search(r"\bFilter\b", plan.toString())
-
-
-def test_without_pushdown_conditions_hold_as_well(
-    spark: SparkSession, no_pushdown: None, redis_url: str, world: World
+def test_conditions_hold_with_and_without_pushdown(
+    spark: SparkSession, redis_url: str, world: World
 ):
+    """With it they are checked by the source, and do not reach Spark's plan."""
     for n in range(4):
         world.submit(f"r{n}", 3, priority=n)
     world.work_off()
-    frame = load(spark, redis_url).where("priority = 2")
-    assert [row.id for row in frame.collect()] == ["r2"]
+    assert spark.conf.get(PUSHDOWN) == "true"
+    plan = load(spark, redis_url).where("priority = 5")._jdf.queryExecution().executedPlan()
+    assert not re.search(r"\bFilter\b", plan.toString())
+    spark.conf.set(PUSHDOWN, "false")
+    try:
+        frame = load(spark, redis_url).where("priority = 2")
+        assert [row.id for row in frame.collect()] == ["r2"]
+    finally:
+        spark.conf.set(PUSHDOWN, "true")
 
 
 # ------------------------------------------------------------------ bad input
@@ -344,29 +332,22 @@ def test_bad_options_are_named(redis_url: str, options: dict[str, str], sentence
         planned(redis_url, **options)
 
 
-def test_unknown_columns_are_named(spark: SparkSession, redis_url: str):
-    with pytest.raises(Exception, match='the view completions has no column "body"'):
-        load(spark, redis_url, "id string, body string").collect()
-    with pytest.raises(Exception, match='column "priority" is int, not string'):
-        load(spark, redis_url, "id string, priority string").collect()
-
-
 def test_a_schema_selects_columns_in_any_case_of_letters(
-    spark: SparkSession, redis_url: str, world: World
+    spark: SparkSession, redis_url: str, world: World, capsys: pytest.CaptureFixture[str]
 ):
+    """A formatted plan shows which conditions and columns are read."""
     for n in range(3):
         world.submit(f"r{n}", 3, priority=n)
     world.work_off()
     frame = load(spark, redis_url, "Priority int, ID string").where("Id = 'r1'")
     assert [row.asDict() for row in frame.collect()] == [{"Priority": 1, "ID": "r1"}]
     assert load(spark, redis_url, "priority int, id string").where("id = 'r1'").count() == 1
-
-
-def test_a_formatted_plan_shows_which_conditions_and_columns_are_read(
-    spark: SparkSession, redis_url: str, capsys: pytest.CaptureFixture[str]
-):
     frame = load(spark, redis_url, "id string, priority int").where("priority = 2")
     frame.explain("formatted")
     plan = capsys.readouterr().out
     assert "PushedFilters: [IsNotNull(priority), EqualTo(priority,2)]" in plan
     assert "ReadSchema: struct<id:string,priority:int>" in plan
+    with pytest.raises(Exception, match='the view completions has no column "body"'):
+        load(spark, redis_url, "id string, body string").collect()
+    with pytest.raises(Exception, match='column "priority" is int, not string'):
+        load(spark, redis_url, "id string, priority string").collect()
