@@ -1,5 +1,5 @@
--- add_stats: adds what one worker process measured to the queue's statistics. A repeat after a lost
--- reply counts twice: these are measurements, the accounts are in each request.
+-- add_stats: adds what one worker process measured to the queue's statistics. A repeat after a lost reply counts
+-- twice. That does no harm: these are measurements, and the exact counts are in each request.
 -- Says: = fields
 -- @flags allow-oom
 local stats = KEYS[1]  -- {queue}:stats  hash  <priority>:<what> -> number; a name ending in max keeps the largest

@@ -1,6 +1,6 @@
--- admit: asks for room for one chunk of a request. Idempotent by the chunk's number. Where nothing waits
--- there is always room, also for a chunk above the bound. A refusal claims the next recount for its
--- caller when the last one is a second old, so that a hundred producers do not all recount.
+-- admit: asks for room for one chunk of a request. Idempotent by the chunk's number. If nothing waits, there is
+-- always room, also for a chunk above the bound. If the last recount is older than `pause`, a refusal asks only
+-- this caller for the next one, so that a hundred producers do not all recount.
 -- Says: ok | full waiting max_waiting recount
 --   recount = 1: the caller should recount and ask again
 -- @flags grows

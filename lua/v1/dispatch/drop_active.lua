@@ -1,6 +1,6 @@
--- drop_active: an entry leaves `active`, unless it was moved since. If its request was seen to exist and is gone
--- (reschedule_active leaves a fraction in the score, an intent is whole), that is logged
--- as `lost`: once, by the call that takes the entry out. If the log refuses it, the entry stays.
+-- drop_active: removes an entry from `active`, unless its score has changed since the caller read it. A fraction in the
+-- score marks a request that a check has found; an intent has a whole score. If such a request is gone, it is logged as
+-- `lost`: once, by the call that removes the entry. If the log refuses this, the entry stays.
 -- Says: = dropped
 --   dropped = 1, or 0 if the entry has another score
 -- @flags allow-oom

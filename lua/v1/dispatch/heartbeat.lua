@@ -1,4 +1,5 @@
--- heartbeat: renews a worker, hands the maintenance lock on and says what is due next: nothing else polls.
+-- heartbeat: renews a worker's record, renews or passes on the maintenance lock, and returns what is due next. So
+-- workers need no other poll.
 -- Says: ok leads now active_due delayed_due oldest_beat shards left died | drain | unknown | replaced
 --   active_due, delayed_due = 0: nothing is due; shards, left = as in set_shards
 --   died = when a beat last reported that tokens may be lost, 0 = never
@@ -27,7 +28,7 @@ end
 local mine = redis.call("HGET", worker, "started")
 now = now_ms(now)
 if not mine then
-  -- If its beat is fresh, the record was deleted. If it is old, the record only expired while Redis or the
+  -- If the last beat is recent, the record was deleted. If it is old, the record expired while Redis or the
   -- worker was away. A beat that lies far ahead is from before the clock went back.
   local beaten = tonumber(redis.call("ZSCORE", workers, id))
   return {beaten and math.abs(now - beaten) < ttl and "drain" or "unknown"}
@@ -44,12 +45,12 @@ if died == "1" then
 end
 local lock = redis.call("HMGET", conf, "lock", "lock_until", "shards", "left", "died")
 local ends = tonumber(lock[2] or 0)
--- After the clock went back a lock may end later than any beat can set it. It is void then, because its
+-- If the clock went back, the lock may end later than any beat could set it. Such a lock is void, because its
 -- holder may be dead.
 local leads = lock[1] == id or ends < now or ends > now + lock_ms
 if leads then
   redis.call("HSET", conf, "lock", id, "lock_until", now + lock_ms)
-  -- For the same reason no beat may lie ahead, because a dead worker's beat would become late too late.
+  -- For the same reason no beat may lie ahead of the clock: a worker that died would be detected too late.
   for _, other in ipairs(redis.call("ZRANGEBYSCORE", workers, "(" .. now, "+inf", "LIMIT", 0, 100)) do
     redis.call("ZADD", workers, now, other)
   end

@@ -1,5 +1,5 @@
--- insert_tokens: dispatches what mint returned, of one request or many. Never touches `active`. A token
--- twice costs one stale acquire.
+-- insert_tokens: dispatches the tokens that mint returned, for one request or many. Never touches `active`. If a token
+-- is inserted twice, that costs one stale acquire.
 -- Says: = tokens_inserted
 -- @flags allow-oom
 local delayed = KEYS[1]  -- {queue}:delayed  zset  <priority>|<token> -> due, ms
@@ -9,7 +9,7 @@ local tokens = 2  -- ARGV[2...]  parts: lane, how many now, how many later, thos
 -- @include lib/core/now_ms.lua
 local COUNT = "^%d%d?%d?$"  -- unpack stays below 1,000
 
--- Where each part begins and what it has, or nil when that is not what is there.
+-- Returns where each part begins and what is in it, or nil if ARGV does not consist of such parts.
 local function parts()
   local found, at = {}, tokens
   for i = 0, #KEYS - lanes do

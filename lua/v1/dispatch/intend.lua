@@ -1,5 +1,5 @@
--- intend: the producer's first step. The ids stand in `active` before the requests exist, so that a
--- producer that dies between the slots leaves a trace.
+-- intend: the producer's first step. It adds the ids to `active` before the requests exist, so that a producer that
+-- dies between its calls to the two slots leaves a trace.
 -- Says: (max_waiting shards scores...)
 --   max_waiting = bound on what waits in the queue, 0 = none: the producer need not ask for room
 --   scores = two values for each id: the new score, a whole number by this slot's clock; and the former score as

@@ -1,5 +1,5 @@
--- promote: due tokens go to their lanes, a bounded batch. A token leaves `delayed` only when its lane has
--- taken it; one that is refused holds up no other.
+-- promote: moves a bounded number of due tokens to their lanes. A token leaves `delayed` only after its lane has
+-- accepted it; a token that its lane refuses delays no other.
 -- Says: (moved next_due)
 --   next_due = 0: no token is left
 -- @flags allow-oom

@@ -1,5 +1,5 @@
--- push: puts words at the end of a list where the next pop takes them: tokens that were shown and are still
--- valid, and the words that wake a draining worker. If a token is pushed twice, that costs one stale acquire.
+-- push: puts words at the end of a list that the next pop takes from. They are tokens that a worker popped and that are
+-- still valid, or the words that wake a draining worker. If a token is pushed twice, that costs one stale acquire.
 -- Says: = length
 -- @flags allow-oom
 local list = KEYS[1]  -- {queue}:<priority>  list  tokens; or {queue}:wake:<host:port>  list  words

@@ -1,5 +1,5 @@
--- register_worker: enters a worker. A name that beats elsewhere is refused; a name whose beat is late is taken
--- over, and so is one whose beat lies as far ahead, because the clock went back.
+-- register_worker: registers a worker. If another process beats under its name, the name is refused. If the last beat of
+-- the name is late, the name is taken over. A beat as far ahead counts as late, because the clock went back.
 -- Says: ok | taken host pid
 -- @flags allow-oom
 local workers = KEYS[1]  -- {queue}:workers  zset  worker -> last beat, ms

@@ -1,5 +1,5 @@
--- report_backlog: how far requests are, as the caller has just read in their own slots. It replaces what was admitted
--- unless a later chunk was admitted since; requests that are not in `active` any more count no more.
+-- report_backlog: stores how much of each request is settled, as the caller has just read in the requests' own slots.
+-- Its size replaces the admitted size, unless a later chunk was admitted since. Requests that left `active` count no more.
 -- Says: = waiting
 -- @flags allow-oom
 local active = KEYS[1]  -- {queue}:active  zset  request -> when to look at it next, ms

@@ -1,5 +1,5 @@
--- restore_active: enters a request again that is missing in `active`. Also on a full Redis, because nothing of it
--- would be drained otherwise. An entry that was made meanwhile stays.
+-- restore_active: adds a request that is missing in `active` again. It must work on a full Redis too, because the
+-- request could not be drained otherwise. An entry that was made meanwhile stays.
 -- Says: = restored
 --   restored = 1, or 0 if it is there
 -- @flags allow-oom

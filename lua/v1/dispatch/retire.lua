@@ -1,5 +1,5 @@
--- retire: ended requests leave `active` and enter the completion log, each once. The marker in `logged`
--- decides that, for any caller and any number of calls.
+-- retire: moves ended requests from `active` to the completion log. The marker in `logged` keeps each of them to one
+-- log entry, for any caller and any number of calls.
 -- Says: = logged
 -- @flags allow-oom
 local active = KEYS[1]  -- {queue}:active  zset  request -> when to look at it next, ms
@@ -27,8 +27,8 @@ end
 now = now_ms(now)
 local bounded = redis.call("EXISTS", loads) == 1
 
--- Logs the ending whose id is ARGV[at]. Returns true if it is new to the log, else false and the error if the
--- log refused it. The marker comes first, because nothing may be logged twice. It goes again after an error.
+-- Logs the ending whose id is ARGV[at]. Returns true if the ending is new to the log; else false, and the error if the
+-- log refused it. The marker is written first, because no ending may be logged twice, and deleted after an error.
 local function log(at)
   local id, state, born, total, done, dead, cancelled, over, priority, reason, retain_ms = unpack(ARGV, at, at + 10)
   if redis.call("ZADD", logged, "NX", now + tonumber(retain_ms) + longer, id .. "|" .. born) == 0 then
@@ -60,7 +60,7 @@ end
 if #ended > 0 then
   redis.call("ZREM", active, unpack(ended))
 end
--- More markers go than may have come, or they would pile up.
+-- Deletes more markers than one call can add, because they would accumulate otherwise.
 local old = redis.call("ZRANGEBYSCORE", logged, "-inf", now, "LIMIT", 0, 10 + 2 * #ended)
 if #old > 0 then
   redis.call("ZREM", logged, unpack(old))

@@ -1,4 +1,4 @@
--- set_max_waiting: the bound on what waits in this queue; without one nothing is counted.
+-- set_max_waiting: sets or removes the bound on what waits in this queue. Without a bound nothing is counted.
 -- Says: = done
 -- @flags allow-oom
 local conf = KEYS[1]  -- {queue}:conf  hash  max_waiting, waiting, recounted

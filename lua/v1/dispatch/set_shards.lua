@@ -1,12 +1,12 @@
--- set_shards: where the tokens of requests submitted from now on go. The shards that are no longer among
--- them are `left`, and are served until every request has been moved; then they are forgotten.
+-- set_shards: sets the shards for the tokens of requests that are submitted from now on. Former shards are `left`:
+-- workers serve them until every request has been moved; then they are forgotten.
 -- Says: ok shards left since
 --   since = when the shards were set last, ms, 0 = never
 -- @flags allow-oom
 local conf = KEYS[1]  -- {queue}:conf  hash  shards, left, shards_since
 local now = ARGV[1]  -- ms, "" = server time
 local shards = ARGV[2]  -- numbers with commas, "" = the queue's own lanes, "=" = as they are
-local since = ARGV[3]  -- "", or when they were set: if this is still so, those that are left are not used any more
+local since = ARGV[3]  -- "", or when the shards were set: if they were not set again since, those that are `left` are forgotten
 -- @include lib/core/now_ms.lua
 -- @include lib/core/shards.lua
 

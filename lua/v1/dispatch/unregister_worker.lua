@@ -1,4 +1,4 @@
--- unregister_worker: a worker leaves of its own will; another life of the same name is left alone.
+-- unregister_worker: deletes the record of a worker that ends. The record of a later process of the same name stays.
 -- Says: = removed
 -- @flags allow-oom
 local workers = KEYS[1]  -- {queue}:workers  zset  worker -> last beat, ms

@@ -1,7 +1,7 @@
--- abandon: the auditor found an intent without a request, or with an abandoned life that a new one may follow. The mark
--- makes the producer's late enqueue start over, instead of creating a request that is not in `active`.
+-- abandon: gives up an intent that the auditor found without a request, or with an abandoned life that a new one may
+-- follow. Its mark makes the producer's late enqueue start over, instead of creating a request that is not in `active`.
 -- Says: ok | discarded | over | exists
---   discarded: its producer took it back, so nothing is lost; over: it has ended, and no other may follow
+--   discarded: its producer withdrew the request, so nothing is lost; over: it has ended, and no other life may follow
 -- @flags allow-oom
 -- @include lib/core/request_keys.lua
 local seen = tonumber(ARGV[1])  -- the intent's score

@@ -1,11 +1,12 @@
--- acquire: a worker shows a token and gets a permit, a lease and a slice of sub-requests.
--- Idempotent by op: a repeat returns the same reply. Once g matched, every refusal parks the permit and mints, so
+-- acquire: exchanges a token for a permit, a lease and a slice of sub-requests.
+-- Idempotent by op: a repeat returns the same reply. If g matches, every refusal parks the permit and mints, so
 -- that no refusal loses a token.
 -- Says: ok fence attempt policy entries tokens | empty tokens | busy tokens | paused tokens | stale | ended summary | gone
 --   | alone
 --   policy = now, born, lease_ms, attempts, backoff_min, backoff_max, priority, time_limit_ms, durable, and
 --   how many were not begun so far; entries = {id, {"b", body}}
---   alone: shared, but a retry is due, whose death must count: nothing has changed, ask again for it alone
+--   alone: shared, but a retry is due, and the death of its worker must be charged. Nothing has changed: the caller
+--   asks again, for this retry alone
 -- @flags allow-oom
 -- @include lib/core/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time

@@ -1,6 +1,6 @@
--- append: the next chunk of an open request. Idempotent by the chunk's number: a repeat is a dup,
--- checked before closed, because the repeat of the last append may arrive after the seal. The chunks before must be
--- the caller's, because the id may have begun a new life since.
+-- append: adds the next chunk to an open request. Idempotent by the chunk's number: the reply to a repeat is `dup`.
+-- `dup` is checked before `closed`, because the repeat of the last append may arrive after the seal. The chunks before
+-- this one must be the caller's, because the id may have begun a new life since.
 -- Says: ok tokens | dup tokens | conflict | closed | cancelling summary | ended summary | gone
 -- @flags grows
 -- @include lib/core/request_keys.lua

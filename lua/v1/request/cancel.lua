@@ -1,7 +1,7 @@
--- cancel: nothing more of this request starts; what is held ends with its slice, the rest is counted
--- cancelled.
+-- cancel: cancels a request. No further slice starts, slices that workers hold are finished, and all other sub-requests
+-- are counted as cancelled.
 -- Says: ok tokens | ended summary | gone
---   ok: something is still held
+--   ok: a worker still holds a slice
 -- @flags allow-oom
 -- @include lib/core/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time

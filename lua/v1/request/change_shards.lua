@@ -1,4 +1,4 @@
--- change_shards: what is queued goes into the lanes of other shards, due as it was; its old tokens go stale.
+-- change_shards: queues the queued permits again in lanes of other shards, due as before; their old tokens go stale.
 -- Says: ok tokens | ended summary | gone
 -- @flags allow-oom
 -- @include lib/core/request_keys.lua

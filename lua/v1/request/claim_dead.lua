@@ -1,9 +1,9 @@
 -- claim_dead: claims dead sub-requests of an ended request for the new request that is to run them.
 -- The group `requeue` of the stream `dead` holds the claims: its consumers are new requests. The last call
--- makes the claims final: they stay until the new request has all of them. Before that another caller may
--- claim the same ones, because the first caller may have died.
+-- makes the claims final: they stay until the new request has all of the sub-requests. Before that, another caller
+-- may claim the same ones, because the first caller may have died.
 -- Says: ok | taken | alive | gone
---   taken: the last call, and others have claimed some: nothing is final
+--   taken: in the last call, other requests have claimed some of them: no claim becomes final
 -- @flags grows
 -- @include lib/core/request_keys.lua
 local id = ARGV[1]  -- the new request

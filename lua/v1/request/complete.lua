@@ -1,6 +1,6 @@
--- complete: the holder settles what it worked on. Counts, results and dead letters follow only what
--- XACK acknowledged (or a few's whole). With keep the lease goes on; without it the permit returns and
--- what the lease still owes goes to `retry`, due now, uncharged: each to come alone, or all together.
+-- complete: settles sub-requests of a lease. Counts, results and dead letters follow only what XACK acknowledged (or
+-- the whole of a small request). With `keep` the lease goes on. Without it the permit is returned, and what the lease
+-- still owes goes to `retry`, due now and uncharged: each to be delivered alone, or all together.
 -- Says: ok left tokens | already tokens | lost | ended summary | gone
 -- @flags allow-oom
 -- @include lib/core/request_keys.lua

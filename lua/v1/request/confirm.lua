@@ -1,6 +1,6 @@
--- confirm: a write that always happens, for WAIT behind it to wait for. A repeated call that finds everything done
--- writes nothing, so WAIT would succeed immediately. The reply also names what is there, because a failover may
--- have taken some of it. Creates no key.
+-- confirm: always writes something, so that a WAIT sent after it has a write to wait for. A repeated call of another
+-- script may find everything done and write nothing; then WAIT would succeed immediately. The reply also names what
+-- is there, because a failover may have lost a part. Creates no key.
 -- Says: ok state chain born open | gone
 -- @flags allow-oom
 -- @include lib/core/request_keys.lua

@@ -1,15 +1,15 @@
--- discard: deletes an open request that its producer cannot complete. It must be the life that this producer wrote, and
--- it must hold only what this one sent, because another producer of the same id may be ahead or have begun a new life. The
--- request was never complete, so it is not logged, and a marker keeps the auditor from logging it as lost. While a slice
--- is held, the request is cancelled instead, and ends with the last slice.
+-- discard: deletes an open request that its producer cannot complete. The request must be the life that this producer
+-- wrote, with nothing but its chunks, because another producer of the id may be ahead or have begun a new life. The
+-- request was never complete, so it is not logged; a marker keeps the auditor from logging it as lost. If a worker holds
+-- a slice, the request is cancelled instead, and ends with the last slice.
 -- Says: ok queued | held queued | kept | ended summary | gone
---   queued = the tokens that were on their way, as mint returns them; kept: it is not such a request
+--   queued = the tokens that were on their way, as mint returns them; kept: the request is not such a life
 -- @flags allow-oom
 -- @include lib/core/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
 local born = tonumber(ARGV[2])  -- ms; when the life of this producer began
 local chain = ARGV[3]  -- hex digest over all chunks that it sent
-local before = ARGV[4]  -- the same without the last one, which may not have come in
+local before = ARGV[4]  -- the same without the last chunk, which may not have arrived
 local reason = ARGV[5]  -- words for people
 local seen = tonumber(ARGV[6])  -- intents up to this score are given up, because the entry in `active` is dropped
 local ttl = tonumber(ARGV[7])  -- ms the marker stays

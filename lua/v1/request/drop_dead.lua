@@ -1,6 +1,6 @@
--- drop_dead: dead sub-requests are forgotten with their bodies; counts and results stay. For a new
--- request that has final claims (claim_dead) only those that it has claimed; else, with the id "",
--- those on which no claim is final. When the new request has no claim left, its mark is deleted.
+-- drop_dead: forgets dead sub-requests and their bodies; counts and results stay. If `id` names a new request, which has
+-- final claims (claim_dead), only those are dropped that it has claimed. If `id` is "", those are dropped on which no
+-- claim is final. When the new request has no claim left, its mark is deleted.
 -- Says: ok dropped held
 --   held = how many stay, because other requests have claimed them
 -- @flags allow-oom

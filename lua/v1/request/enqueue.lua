@@ -1,6 +1,6 @@
--- enqueue: a request comes into being with its first chunk of sub-requests.
--- Idempotent by id and digest: the reply to a repeat is what is there already, so that the producer resumes.
--- An abandoned life of the id is replaced when the caller names it, because its ending must be in the log first.
+-- enqueue: creates a request with its first chunk of sub-requests.
+-- Idempotent by id and digest: the reply to a repeat describes what is there already, so that the producer resumes.
+-- An abandoned life of the id is replaced only if the caller names it in `over`, because its ending must be logged first.
 -- Says: ok tokens born | ended summary | exists chunks chain open summary tokens | conflict summary | late seen
 --   | abandoned summary
 -- @include lib/core/request_keys.lua
@@ -12,7 +12,7 @@ local intent = tonumber(ARGV[5])  -- the score this producer left in `active`
 local open_ms = tonumber(ARGV[6])  -- how long the request may stay open without a chunk; 0 = it is sealed
 local parent = ARGV[7]  -- the request whose dead sub-requests these were, or ""
 local shards = ARGV[8]  -- where its permits' tokens go in turn: numbers with commas, "" = the queue's own lanes
-local over = tonumber(ARGV[9])  -- when the abandoned life began that this one replaces; 0 = none
+local over = tonumber(ARGV[9])  -- the start time of the abandoned life that this one replaces; 0 = none
 local bodies = 10  -- ARGV[10...]  the first chunk
 -- @include lib/core/now_ms.lua
 -- @include lib/create/enqueue.lua

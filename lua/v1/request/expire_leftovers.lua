@@ -1,5 +1,5 @@
--- expire_leftovers: keys that have outlived their request get an end, for doctor --repair. Of an ended request the working
--- keys go and the others get its TTL; where there is no request at all each key gets `ttl`.
+-- expire_leftovers: gives keys that outlived their request an end, for doctor --repair. If the request has ended, its
+-- working keys are deleted, and the others get its TTL. If there is no request at all, each key gets `ttl`.
 -- Says: tidied key_count | alive
 --   alive: nothing was touched
 -- @flags allow-oom

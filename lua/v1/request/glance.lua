@@ -1,7 +1,7 @@
 -- glance: reports what maintenance a request needs, and changes nothing.
 -- Says: ok look_ms late_permits | ended summary | foreign | gone
---   look_ms = until a lease expires, the deadline or the end of an open request's time, at least 2;
---   1 = reap has something to do now; 0 = nothing is to be expected
+--   look_ms = ms until a lease expires, the deadline passes, or an open request is given up, at least 2;
+--   1 = reap has something to do now; 0 = nothing will be due
 --   late_permits = k, g and lane of each permit that was queued, and due, longer ago than the grace
 -- @flags no-writes
 -- @include lib/core/request_keys.lua
@@ -12,7 +12,8 @@ local grace = tonumber(ARGV[3])  -- ms; "" = no tokens are asked for
 -- @include lib/core/state.lua
 -- @include lib/permits/mint.lua
 
--- True when reap has to act on a lease, a deadline or damage. After the clock went back a lease may end later than it can.
+-- Returns true if reap must act: on a lease, a deadline or damage. A lease that ends later than a new one would is from
+-- before the clock went back.
 local function needs_reap(state, at, open_until, first)
   local last = first and tonumber(redis.call("ZRANGE", leases, -1, -1, "WITHSCORES")[2])
   if last and last > at + state.lease_ms then
@@ -34,8 +35,8 @@ local function needs_reap(state, at, open_until, first)
   return state.state == "active" and state.held + state.queued + sleeping == 0 and ready(state, at) > 0
 end
 
--- Returns k, g and lane of the permits that were queued, and due, before `at`. One that was queued later than
--- now was queued before the clock went back.
+-- Returns k, g and lane of the permits that were queued, and due, before `at`. A time in the future means that the
+-- permit was queued before the clock went back.
 local function queued_before(at, clock)
   local found, all = {}, redis.call("HGETALL", permits)
   for i = 1, #all, 2 do

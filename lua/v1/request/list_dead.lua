@@ -1,5 +1,4 @@
--- list_dead: the dead sub-requests that come after one of them, without their bodies, which may be
--- big.
+-- list_dead: returns the next dead sub-requests after the one in `after`, without their bodies, which may be big.
 -- Says: = rows
 --   rows = {id, head, reason, error, worker, bytes of the body}, empty = no more
 -- @flags no-writes

@@ -1,5 +1,5 @@
--- pause: nothing more of this request starts until resume; what is held ends with its slice. One that
--- is being cancelled or has passed its deadline stays so.
+-- pause: starts no further slice of this request until resume; slices that workers hold are finished. A request that is
+-- being cancelled, or has passed its deadline, stays so.
 -- Says: ok state tokens | ended summary | gone
 -- @flags allow-oom
 -- @include lib/core/request_keys.lua

@@ -1,10 +1,10 @@
--- reap: takes back leases. Which: all expired ones; or those of one dead worker (its start time is
--- compared too, as a restarted worker has the same name); or the one lease a supervisor names.
--- A lease that died owing one entry charges it an attempt. If it owes more, or is shared and not named, none is charged.
--- Also queues again the permits whose tokens the auditor found missing, and cancels a request
--- left open past its time, and makes dead what has not started by the deadline.
+-- reap: takes back leases: all expired ones, or those of one dead worker, or the one lease that a supervisor names.
+-- A worker's start time is compared too, because a restarted worker has the same name. If a lease owes one entry, that
+-- entry is charged an attempt. If it owes more, or is shared and not named, none is charged. reap also queues again the
+-- permits whose tokens the auditor found missing, cancels a request left open past its time, and makes dead what has
+-- not started by the deadline.
 -- Says: ok look_ms tokens | stopped look_ms tokens | ended summary | foreign | gone
---   look_ms = until the next lease expires or the deadline, at least 2; 1 = more to do now; 0 = nothing to expect
+--   look_ms = ms until the next lease expires or the deadline, at least 2; 1 = more to do now; 0 = nothing will be due
 -- @flags allow-oom
 -- @include lib/core/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
@@ -12,8 +12,8 @@ local worker = ARGV[2]  -- host:port, or "" for expired leases
 local started = ARGV[3]  -- ms; of that worker
 local k = ARGV[4]  -- one permit of that worker, or "" for all
 local fence = ARGV[5]  -- of that permit
-local queue = ARGV[6]  -- of the caller; another queue's request is none of its business
-local how = ARGV[7]  -- how that worker's process ended, for the error of what is charged; "" = not known
+local queue = ARGV[6]  -- of the caller; a request of another queue is refused as foreign
+local how = ARGV[7]  -- how that worker's process ended, for the error of the charged sub-request; "" = not known
 local missing = 8  -- ARGV[8...]  k, g pairs whose token is nowhere
 -- @include lib/core/now_ms.lua
 -- @include lib/core/state.lua

@@ -1,8 +1,8 @@
--- requeue_dead: dead sub-requests wait again, with their old index and all attempts before them. The entry of
--- `out` with their failure is deleted, because an index has one outcome.
+-- requeue_dead: makes dead sub-requests wait again, with their old index and with all attempts. Their failures in `out`
+-- are deleted, because an index must have one outcome.
 -- Says: ok looked moved tokens | ending | ended summary | gone
---   looked = at how many of the ids, as one call moves about 4 MiB
---   ending: it is being cancelled or past its deadline
+--   looked = how many of the ids this call has read: it stops after about 4 MiB of bodies
+--   ending: the request is being cancelled or past its deadline
 -- @flags grows
 -- @include lib/core/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
@@ -73,5 +73,5 @@ if moved > 0 then
 else
   save_state(state)
 end
--- An earlier call whose reply was lost may have moved what is not there: its tokens are returned again.
+-- Ids that are not in `dead` may have been moved by an earlier call whose reply was lost: its tokens are returned again.
 return {"ok", looked, moved, moved < looked and queued_tokens(now) or tokens}

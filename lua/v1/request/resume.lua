@@ -1,4 +1,4 @@
--- resume: a paused request goes on. One that is being cancelled or has passed its deadline does not.
+-- resume: continues a paused request. A request that is being cancelled, or has passed its deadline, stays so.
 -- Says: ok state tokens | ended summary | gone
 -- @flags allow-oom
 -- @include lib/core/request_keys.lua

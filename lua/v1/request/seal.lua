@@ -1,4 +1,4 @@
--- seal: no more chunks will come. The counter gives back the one it held for the open request.
+-- seal: ends the submission: no more chunks will come. The counter loses the one that it had for the open request.
 -- Says: ok tokens | conflict | cancelling summary | ended summary | gone
 -- @flags allow-oom
 -- @include lib/core/request_keys.lua

@@ -1,4 +1,5 @@
--- set_limit: at most so many leases from now on. What is held above a lower limit drains; a raised limit mints.
+-- set_limit: sets how many leases the request may have from now on. Leases above a lower limit are not taken back, but
+-- their permits are not used again. A higher limit mints tokens.
 -- Says: ok tokens | ended summary | gone
 -- @flags allow-oom
 -- @include lib/core/request_keys.lua

@@ -1,4 +1,4 @@
--- set_priority: what is queued goes into the new lane, due as it was; its old tokens go stale.
+-- set_priority: queues the queued permits again in the new lane, due as before; their old tokens go stale.
 -- Says: ok tokens | ended summary | gone
 -- @flags allow-oom
 -- @include lib/core/request_keys.lua

@@ -1,5 +1,5 @@
--- append_partition: adds the next rows of one partition of a transaction to an open request. Idempotent by their
--- place in the partition: rows below its mark were added before, perhaps by another caller.
+-- append_partition: adds the next rows of one partition of a transaction to an open request. Idempotent by the rows'
+-- place in the partition: rows below the partition's mark were added before, perhaps by another caller.
 -- Says: ok tokens added waiting | closed | ended summary | gone
 -- @flags grows
 -- @include lib/core/request_keys.lua

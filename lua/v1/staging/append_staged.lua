@@ -1,6 +1,6 @@
--- append_staged: one staged chunk of a pinned transaction moves into the open request, as append would bring it.
--- Idempotent by its position among all chunks of the manifest: a caller at another one gets the next position.
--- With the last one the request may be sealed, in the same step.
+-- append_staged: moves one staged chunk of a pinned transaction into the open request, as append would add it.
+-- Idempotent by the chunk's position among all chunks of the manifest: a caller at another position gets the next one.
+-- The call with the last chunk may also seal the request.
 -- Says: ok tokens position | at tokens position state | unpinned | missing | closed | ended summary | gone
 -- @flags grows
 -- @include lib/core/request_keys.lua
@@ -9,7 +9,7 @@ local staged = KEYS[11]  -- stage:{id}:<txn>:<area>  hash  chunk -> packed sub-r
 local now = ARGV[1]  -- ms, "" = server time
 local position = tonumber(ARGV[2])  -- how many chunks of the manifest come before this one
 local chunk = tonumber(ARGV[3])  -- its number in its area
-local link = ARGV[4]  -- words that say which chunk of all it is, for the chain of digests
+local link = ARGV[4]  -- text that identifies the chunk, for the chain of digests
 local last = ARGV[5]  -- "" | area: the last one of its area | seal: the last one of all, and the request is sealed
 local open_ms = tonumber(ARGV[6])  -- ms until the request may be taken for abandoned
 local ttl = tonumber(ARGV[7])  -- ms that the record stays

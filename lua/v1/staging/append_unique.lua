@@ -1,4 +1,4 @@
--- append_unique: sub-requests with ids of their own join an open request, each id once: the first wins.
+-- append_unique: adds sub-requests with ids of their own to an open request, each id once: the first one stays.
 -- A repeat adds nothing, also after the seal and after the end.
 -- Says: ok tokens added waiting | closed | ended summary | gone
 -- @flags grows

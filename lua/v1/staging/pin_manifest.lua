@@ -1,5 +1,5 @@
--- pin_manifest: decides which staging areas a transaction brings into its open request: the first manifest
--- stays. A caller that runs the transaction again gets what is pinned and how far it got.
+-- pin_manifest: fixes which staging areas a transaction adds to its open request: the first manifest stays. A caller
+-- that runs the transaction again gets the pinned manifest and how much of it was added.
 -- An empty manifest is not kept. Every call gives the open request more time.
 -- Says: pinned manifest position rolled state | closed | ended summary | gone
 -- @flags grows

@@ -1,5 +1,5 @@
--- stage: one chunk of sub-requests waits, packed, in a staging area of its request's slot, where no worker
--- gets it before append_staged. Idempotent by the chunk's number: a repeat is a dup. An area has one writer.
+-- stage: stores one packed chunk of sub-requests in a staging area in the slot of its request. No worker gets it before
+-- append_staged. Idempotent by the chunk's number: the reply to a repeat is `dup`. An area has one writer.
 -- Says: ok | dup
 -- @flags grows
 local staged = KEYS[1]  -- stage:{id}:<txn>:<area>  hash  chunk -> packed sub-requests; rows -> how many in all

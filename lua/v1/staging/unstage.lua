@@ -1,9 +1,9 @@
--- unstage: staging areas that will not be needed go, unless their transaction is pinned: then nothing happens.
+-- unstage: deletes staging areas that are not needed, unless their transaction is pinned: then nothing happens.
 -- Says: ok area_count | pinned
 -- @flags allow-oom
 local record = KEYS[1]  -- txn:{id}:<txn>  hash  manifest, position, rolled, state
 local areas = 2  -- KEYS[2...]  stage:{id}:<txn>:<area>
-local keep = ARGV[1]  -- "1": they are known not to be in the manifest, so they go in any case
+local keep = ARGV[1]  -- "1": the manifest does not name these areas, so they are deleted in any case
 
 if keep ~= "0" and keep ~= "1" then
   return redis.error_reply("BADARGUMENT unstage wants 0 or 1 for keep")

@@ -1,4 +1,4 @@
--- Counts for check: what the permits and the stream really hold, beside what the hash says.
+-- Counts for `check` what the permits and the stream really hold, so that it can compare them with the hash.
 -- @include lib/permits/permits.lua
 local function count_permits(state)
   local seen = {held = 0, queued = 0, sleeping = 0, parked = 0, listed = 0, owed = 0, lost = 0}

@@ -8,9 +8,9 @@ local function left_of(state)
   return state.left
 end
 
--- Ends a request, which happens only here: if nothing is left to do; or if nothing is held and it is cancelled, or
--- past its deadline with the rest of it dead. One script publishes the end, so that happens once; no key is left
--- without a TTL. The end is written before anything is deleted: if a command is refused, expire_leftovers does the rest.
+-- Ends a request if nothing is left to do, if it is cancelled and nothing is held, or if its deadline has passed and all
+-- the rest is dead. Only this function ends requests and publishes the end. It leaves no key without a TTL. It writes the
+-- end before it deletes anything: if Redis refuses a command in between, expire_leftovers does the rest.
 local function finish(state, now)
   local left = left_of(state)
   local cancelled = state.state == "cancelling" and state.held == 0
@@ -36,7 +36,7 @@ local function finish(state, now)
   return true
 end
 
--- Ends a mutating script: returns the request's end, or `...` and the tokens that are due now.
+-- Builds the reply of a script that changes a request: its end, or else `...` and the tokens that are due now.
 local function finish_or_mint(state, now, ...)
   if finish(state, now) then
     return {"ended", summary(state)}

@@ -1,5 +1,5 @@
--- The layout of the keys that this folder's scripts use, as a queue's `conf` names it. A release with a newer
--- layout writes its number there, and older releases refuse from then on.
+-- The number of the key layout that these scripts use. A release with a newer layout writes its number to a queue's
+-- `conf`, and older releases refuse that queue from then on.
 local LAYOUT = 1
 
 local function layout_error(found)

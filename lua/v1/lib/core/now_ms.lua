@@ -1,5 +1,5 @@
--- Returns the server's clock in ms, or the number that a test passes. Two nodes' clocks are never compared:
--- a deadline is only ever read in the slot that wrote it.
+-- Returns the server's clock in ms, or the number that a test passes. The clocks of two nodes are never compared:
+-- only the slot in which a time was written reads it.
 local function now_ms(now)
   if now ~= "" then
     return tonumber(now)

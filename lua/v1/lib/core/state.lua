@@ -1,6 +1,6 @@
--- The request's hash as a table. load_state() reads it once at the start of a script, save_state()
--- writes what scripts change once at its end; between them the table is the truth. Many numbers
--- share two fields, as each field costs more memory and time than all of these:
+-- The request's hash as a table. load_state() reads the hash once, at the start of a script. save_state() writes
+-- the changed values once, at its end. Between the two calls the table is the truth. Many numbers share two
+-- fields, because each field costs more memory and time than all of these:
 --   policy = limit:priority:attempts:backoff_min:backoff_max:lease_ms:retain_ms:time_limit_ms:durable:deadline:born:shards
 --   counts = seq:queued:high:fresh:total:done:dead:open:few:max_body:last_ms:sleep_due:sleeper:free
 local POLICY = "^(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):(%d+):([%d,]*)$"

@@ -1,6 +1,6 @@
--- What waits in a queue that has a bound: loads[id] = "<admitted>:<chunk>:<settled>", the sub-requests of
--- a request up to that chunk, and how many of them are settled by the last report. `waiting`
--- in conf is the sum of admitted - settled: a script that changes one must change the other.
+-- What waits in a queue that has a bound: loads[id] = "<admitted>:<chunk>:<settled>". These are the number of
+-- sub-requests up to the last admitted chunk, that chunk's number, and how many sub-requests were settled by the
+-- last report. `waiting` in conf is the sum of admitted - settled: a script that changes one must change the other.
 local function read_load(id)
   local text = redis.call("HGET", loads, id)
   if not text then

@@ -23,8 +23,8 @@ local function enqueue_error(new)
   return entry_error(ARGV, new.bodies)
 end
 
--- True for an abandoned life of the id, which makes room for a new one. The new life needs a later `born`, because
--- the log distinguishes endings by it, and higher fences.
+-- Returns true if the id's last life was abandoned, so that a new one may replace it. The new life needs higher fences,
+-- and a later `born`, because the log distinguishes endings by `born`.
 local function is_abandoned(state)
   return state and state.state == "cancelled" and redis.call("HEXISTS", request, "abandoned") == 1
 end
@@ -53,7 +53,7 @@ local function enqueue(new, now, intent, over)
   if former then
     state.born, state.seq = math.max(now, former.born + 1), former.seq
   end
-  store_bodies(state, now, new.bodies)  -- first, as a full Redis refuses here, before anything else is written
+  store_bodies(state, now, new.bodies)  -- first, because a full Redis must refuse before anything else is written
   if former or seen >= 0 then
     redis.call("DEL", request)  -- an abandoned life or marker, and its TTL
   end

@@ -1,4 +1,4 @@
--- Gives up the intents up to this score: enqueue refuses them, so that their producers must announce the request anew.
+-- Gives up the intents up to the score `seen`: enqueue then refuses them, and their producers must announce anew.
 -- An abandoned life has the mark in its own hash. If there is no request, a marker with a TTL is left.
 local function give_up(seen, ttl)
   local row = redis.call("HMGET", request, "seen", "state")

@@ -1,5 +1,5 @@
--- Appends list[first...] to the stream. An entry's id is <ms>-<index>: when it was submitted and which line of
--- the input it is, for no bytes more than an automatic id.
+-- Appends list[first...] to the stream. An entry's id is <ms>-<index>: when it was submitted, and which line of the
+-- input it is. Such an id is no longer than an automatic one.
 local MAX_ENTRIES = 1000
 
 local function entry_error(list, first)

@@ -1,5 +1,5 @@
--- Makes a sub-request dead that is out of attempts or rejected: adds its failure to the results, and keeps it for
--- requeue_dead with its body, its reason and the id of that entry of `out`. Then acknowledges it.
+-- Makes a sub-request dead that has no attempts left or was rejected. Adds its failure to `out`. Keeps it in `dead` for
+-- requeue_dead, with its body, its reason and the id of its entry in `out`. Then acknowledges it.
 -- `why` = head (of its result), reason (one word), error (text), worker.
 -- @include lib/lease/count_down.lua
 local function bury(state, id, why)

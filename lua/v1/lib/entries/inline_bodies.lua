@@ -1,7 +1,7 @@
--- A stream takes 4 KiB for its first entry, and time to make and to delete. So the few sub-requests of a small
--- request wait in one string, "<length>:<body>" each. They need no stream while all of them are granted to one
--- lease, and done by it in one call. `few` in the counts is 1 while they wait, 2 while one lease holds them: there
--- is no stream and no counter then. Any other call pours them into a stream first (0), as any other request has.
+-- A stream takes 4 KiB for its first entry, and time to make and to delete. So the few sub-requests of a small request
+-- wait in one string, "<length>:<body>" each. `few` in the counts is 1 while they wait, and 2 while one lease holds all
+-- of them. The request then has no stream and no counter, and the lease may settle all of them as done in one call. Any
+-- other call first pours them into a stream, as any other request has; then `few` is 0.
 -- @include lib/core/state.lua
 -- @include lib/permits/permits.lua
 local FEW, FEW_BYTES = 10, 1024

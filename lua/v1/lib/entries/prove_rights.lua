@@ -1,5 +1,5 @@
--- Runs the commands that must follow when entries are added, in a form that changes nothing. So if Redis
--- refuses one of them, it does so before the first entry is added.
+-- Runs, in a form that changes nothing, the commands that must follow when entries are added. So if Redis refuses one
+-- of these commands, it does so before the first entry is added.
 -- @include lib/permits/mint.lua
 local function prove(state, now)
   redis.call("HSET", request, "state", state.state)

@@ -1,13 +1,13 @@
--- What waits in `retry`: entry -> when it is due. What is due at 0 was given back uncharged.
+-- `retry` maps each entry that waits for another attempt to its due time. Entries due at 0 were given back uncharged.
 local SLICE_BYTES = 4 * 1024 * 1024  -- the most bodies of a slice
 
--- Returns the next retry that is due, and whether it may come together with others: such retries come first.
+-- Returns the next retry that is due, and whether it may be delivered together with others. Those come first.
 local function due_retry(state, now)
   local due = state.has_no_retries and {} or redis.call("ZRANGEBYSCORE", retries, "-inf", now, "WITHSCORES", "LIMIT", 0, 1)
   return due[1], due[2] == "0"
 end
 
--- Takes entries that may come together out of `retry`; returns nil if the stream was deleted.
+-- Takes from `retry` the entries that may be delivered together; returns nil if the stream was deleted.
 local function take_uncharged(state, consumer, count)
   local all = redis.call("ZCOUNT", retries, 0, 0)
   count = math.min(count, math.ceil((state.fresh + all) / state.limit))

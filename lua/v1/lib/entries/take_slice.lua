@@ -1,5 +1,6 @@
--- A slice is one due retry alone, because its death must count; or what holders gave back uncharged; or fresh
--- sub-requests: at most ceil(ready / limit), so that the permits share the rest, and at most about 4 MiB of bodies.
+-- A slice is one of three: a due retry alone, because the death of its worker must be charged; sub-requests that
+-- holders gave back uncharged; or fresh ones. It has at most ceil(ready / limit) sub-requests, so that other permits
+-- get their share, and about 4 MiB of bodies.
 -- @include lib/entries/take_retries.lua
 -- @include lib/entries/inline_bodies.lua
 -- @include lib/entries/retry_queue.lua
@@ -27,8 +28,7 @@ local function read_within(consumer, count, step)
   return entries
 end
 
--- Returns the entries and their attempt, or nil if the stream was deleted. Nothing is written before that is
--- certain.
+-- Returns the entries and the number of their attempt. Returns nil if the stream was deleted; nothing was written then.
 local function take_slice(state, now, consumer, count)
   local due, is_uncharged = due_retry(state, now)
   if is_uncharged then
@@ -53,7 +53,7 @@ local function take_slice(state, now, consumer, count)
   return entries, 1
 end
 
--- Returns what the consumer holds, with bodies, for a repeated acquire.
+-- Returns the entries that the consumer already holds, for a repeated acquire.
 local function taken_before(state, consumer)
   if state.few == 2 then
     return read_few(state) or {}, 1

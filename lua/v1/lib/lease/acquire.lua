@@ -45,11 +45,11 @@ local function acquire(state, now, claim)
     save_state(state)
     return {word, tokens}
   end
-  -- Not below the clock in µs: so a fence is new even if a failover has taken back the last ones.
+  -- Never below the clock in µs. So a fence is new even if a failover lost the last ones.
   state.seq = math.max(state.seq + 1, 1000 * now)
   permit = {fence = string.format("%d", state.seq), g = g, op = op, started = claim.started, worker = claim.worker,
     shared = claim.shared == "1" and "1" or ""}
-  -- The lease comes first, because reap drops a lease without a permit and gives back what it took.
+  -- The lease is written first: if a later command is refused, reap drops a lease without a permit and gives its slice back.
   redis.call("ZADD", leases, string.format("%d", now + state.lease_ms), k)
   local entries, attempt = take_slice(state, now, consumer_of(permit, k), claim.count)
   if not entries then  -- the stream was deleted: nothing can be taken, doctor names it

@@ -1,4 +1,4 @@
--- Past the deadline: what waits becomes dead, in bounded bites; the rest at the next call.
+-- After the deadline, makes dead what still waits: a bounded number a call, the rest in later calls.
 -- @include lib/entries/dead_letter.lua
 -- @include lib/entries/retry_queue.lua
 -- @include lib/entries/take_slice.lua

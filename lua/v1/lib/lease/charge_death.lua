@@ -3,8 +3,8 @@
 -- @include lib/entries/dead_letter.lua
 -- @include lib/entries/retry_queue.lua
 
--- The first death is followed immediately, later ones after the request's backoff, because a body that kills
--- its workers must not do so as fast as they can be started.
+-- Returns the delay before the next attempt: 0 after the first death, then the request's backoff. Otherwise a body that
+-- kills its workers would kill them as fast as they can be started.
 local function death_delay(state, attempt)
   if attempt <= 1 then
     return 0

@@ -1,11 +1,11 @@
 -- Counts sub-requests that are over. They leave both the counter and the stream's group, or neither.
 
--- Raises an error if XACK is refused, which must be known before a result is written. Acknowledges nothing.
+-- Raises an error if Redis refuses XACK, and acknowledges nothing. The check must come before a result is written.
 local function check_acknowledge()
   redis.call("XACK", stream, stream, "0-0")
 end
 
--- After a refused command: deletes what was written of sub-requests, because they will run again, and
+-- Called after a refused command. Deletes what was written about the sub-requests, because they will run again. Then
 -- raises the error. `stored`: entries of `out`; `kept`: an entry of `dead`, or nil.
 local function undo(refused, stored, kept)
   redis.call("XDEL", results, unpack(stored))

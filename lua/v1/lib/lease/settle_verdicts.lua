@@ -1,11 +1,11 @@
--- retry, timeout (a retry that is counted), dead and release, one entry each; a retry on the last
--- attempt is dead. `work` is what read_work returns.
+-- Settles the entries that are not done, each by its verdict: retry, timeout (a retry that is counted), dead or
+-- release. On the last attempt a retry makes the entry dead. `work` is what read_work returns.
 -- @include lib/entries/dead_letter.lua
 -- @include lib/entries/retry_queue.lua
 -- @include lib/core/note_failure.lua
 local REASONS = {retry = "attempts", timeout = "timeout", dead = "rejected"}
 
--- Notes those that failed. Only the first verdict on an id counts, as it settles the id.
+-- Notes the failed attempts. Only the first verdict on an id counts, because it settles the id.
 local function note_failures(now, owed, work)
   local args, seen, count, last = work.args, {}, 0, nil
   for i = work.others, #args, 5 do

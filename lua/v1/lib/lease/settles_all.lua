@@ -1,7 +1,7 @@
--- Returns true if these are all that the lease was granted, and nothing of it was settled before. What stands in
--- the stream between its first and its last entry is then its own. So it is enough that the ids lie there and grow;
--- ids of equal length are ordered as text is. An id that is named twice or does not exist is found that way. An id
--- of another lease is not.
+-- Returns true if the done ids are all entries of the lease, and none was settled before. A permit names its first and
+-- last entry only if no entry of another lease stands between them. So it is enough to check the number of ids, the
+-- first, the last, and that they grow; ids of equal length are ordered as text is. The check finds an id that is named
+-- twice or lies outside. An id that no entry has may pass: XACK does not acknowledge it.
 local function is_whole(permit, work)
   local args, first = work.args, work.first
   if work.done ~= permit.owed then
@@ -18,10 +18,10 @@ local function is_whole(permit, work)
   return args[first] == permit.first and before == permit.last
 end
 
--- Stores the results of a small request that one lease did in one call. A stream takes 4 KiB for its first entry
--- and gives nothing back. So the results are a copy, which takes what it needs. They are first written to the key
--- of the counter, which a small request does not use and pour overwrites. The bodies stay until the end, because
--- any of these calls may be refused.
+-- Stores the results of a small request that one lease did in one call. A stream takes 4 KiB for its first entry and
+-- returns nothing of them. A copy of it takes only what it needs. So the results are written to the key of the counter,
+-- which a small request does not use and pour overwrites, and are then copied to `out`. The bodies stay until the end,
+-- because Redis may refuse any of these calls.
 local function finish_few(state, worker, work)
   local first, count = work.first + work.done, work.done
   redis.call("UNLINK", counter)

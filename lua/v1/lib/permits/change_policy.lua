@@ -1,5 +1,5 @@
--- Changes one value of the policy of an unfinished request. Returns its state; or nil and the script's reply,
--- if the request has ended or the value is in force.
+-- Changes one value in the policy of an unfinished request, and returns the request's state. Returns nil and the
+-- script's reply if the request has ended or already has this value.
 -- @include lib/core/state.lua
 -- @include lib/permits/mint.lua
 local function change_policy(name, value, now)

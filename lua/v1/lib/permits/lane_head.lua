@@ -1,8 +1,8 @@
--- The next token of a lane. The holder of a permit of request `id` looks at it before its own token goes there.
+-- The next token of a lane. The holder of a permit of request `id` reads it before its own token goes to that lane.
 -- @include lib/permits/permits.lua
 -- @include lib/permits/queue_permit.lua
 
--- Returns the permit of the next token to be popped, if that is of this request and no copy of a former one.
+-- Returns the permit of `token`, the next one to be popped, if the token is of this request and not stale; else nil.
 local function permit_of_token(id, token)
   local other, g = string.match(string.sub(token, #id + 2), "^(%d+)%.(%d+)$")
   if not other or string.sub(token, 1, #id + 1) ~= id .. "#" then
@@ -13,7 +13,7 @@ local function permit_of_token(id, token)
   return permit.kind == "q" and permit.g == g and permit or nil
 end
 
--- Returns true if the lane is empty or its next token is of this request; then also the permit of that token.
+-- Returns true if the lane is empty, or true and the permit of its next token if that token is of this request.
 local function is_next(id, lane_key)
   local token = redis.call("LRANGE", lane_key, -1, -1)[1]
   if not token then
@@ -23,7 +23,8 @@ local function is_next(id, lane_key)
   return other ~= nil, other
 end
 
--- Does what popping the other's token and dispatching ours would do. The auditor looks for what was queued long ago.
+-- Has the same effect as popping the other permit's token and dispatching it again behind the rest. Its time is written
+-- anew, because the auditor looks for tokens that were queued long ago.
 local function rotate_own_token(other, at, lane_key)
   redis.call("LPUSH", lane_key, redis.call("LRANGE", lane_key, -1, -1)[1])
   redis.call("RPOP", lane_key)

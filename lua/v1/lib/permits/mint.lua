@@ -1,5 +1,5 @@
--- Every mutating script ends with mint. It queues as many permits as there is work and room for, and returns their
--- tokens for the caller to dispatch, flat: lane, "<k>.<g>", delay in ms (0 = now).
+-- Every script that changes a request ends with mint. It queues as many permits as there is work and room for. It returns
+-- their tokens for the caller to dispatch, three values for each: lane, "<k>.<g>", delay in ms (0 = now).
 -- @include lib/core/state.lua
 -- @include lib/permits/queue_permit.lua
 local function ready(state, now)
@@ -17,7 +17,8 @@ local function unpark(state)
   return k
 end
 
--- Queues one sleeper, due at the earliest retry, when no permit is awake and only future retries wait.
+-- Queues one sleeper, a permit whose token is due at the earliest retry. Called when no permit is awake and nothing
+-- waits but future retries.
 local function mint_sleeper(state, now, tokens)
   local first = redis.call("ZRANGE", retries, 0, 0, "WITHSCORES")
   local due = tonumber(first[2])
@@ -31,7 +32,7 @@ local function mint_sleeper(state, now, tokens)
   queue_permit(state, state.sleeper, now, due, tokens)
 end
 
--- Takes time for what it mints only: permits in use never exceed `limit`, so unpark always finds one below it.
+-- Takes time only for the tokens it mints. Permits in use never exceed `limit`, so unpark always finds one below it.
 local function mint(state, now)
   local tokens = {}
   if state.state ~= "active" or is_overdue(state, now) then

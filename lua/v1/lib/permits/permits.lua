@@ -4,7 +4,7 @@
 --     stream entries the first and last are named until some of them are settled
 --   p:<next>                               parked; `free` in req:{id} is the head of this list
 -- Numbers never used before (k >= high) are parked without a field, so a new request costs nothing.
--- Only a held one has a fence and an op, so a caller that shows these holds it.
+-- Only a held permit has a fence and an op, so a caller that passes both holds the permit.
 local function read_permit(k)
   local text = redis.call("HGET", permits, k)
   if not text then
@@ -23,8 +23,8 @@ local function read_permit(k)
   return {kind = kind}
 end
 
--- With `is_last` it also notes the fence as the last one of the permit. So once the permit is returned, a
--- repeat of this call gets "already", and a call whose lease was taken back gets "lost".
+-- With `is_last` it also notes the fence as the permit's last one. So after the permit is returned, a repeat of
+-- this call gets "already". A call whose lease was taken back gets "lost".
 local function write_held(k, permit, is_last)
   local text = string.format("h:%s:%s:%s:%s:%d:%s:%s:%s:%s", permit.fence, permit.g, permit.op,
     permit.started, permit.owed, permit.shared, permit.first, permit.last, permit.worker)
@@ -39,7 +39,7 @@ local function consumer_of(permit, k)
   return permit.worker .. "/" .. k
 end
 
--- A permit above a lowered limit leaves for good; the others go on top of the parked list.
+-- Deletes a permit that is above a lowered limit; puts any other on top of the parked list.
 local function park(state, k)
   if tonumber(k) < state.limit then
     redis.call("HSET", permits, k, "p:" .. state.free)

@@ -1,5 +1,5 @@
--- A queued permit and its token: its lane, its form in the hash, and what the caller gets, flat: lane, "<k>.<g>",
--- delay in ms (0 = now).
+-- Queues a permit: chooses its lane, writes it to the hash, and adds its token to the list that the caller gets, as three
+-- values: lane, "<k>.<g>", delay in ms (0 = now).
 
 -- Returns a lane's number: its priority, plus a hundred times the shard if the queue is spread over shards.
 local function lane_of(state, k)
@@ -44,9 +44,9 @@ local function all_queued(now, last)
   return tokens, newest
 end
 
--- Returns queued tokens once more for a call that is repeated, because the first reply may be lost. It repeats each
--- token once only, because calls may be repeated without end and a copy stays in its lane until it is popped.
--- `repeated` in the hash is the last g that was repeated. The auditor finds a token that is lost after that.
+-- Returns queued tokens once more to a call that is repeated, because the first reply may be lost. Each token is
+-- returned once more only, because a program may repeat calls without end, and every copy stays in its lane until it is
+-- popped. `repeated` in the hash is the highest g that was repeated. If a repeated token is lost, the auditor finds it.
 local function queued_tokens(now)
   local last = tonumber(redis.call("HGET", request, "repeated") or 0)
   local tokens, newest = all_queued(now, last)

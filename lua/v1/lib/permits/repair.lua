@@ -3,7 +3,7 @@
 -- @include lib/permits/resize.lua
 -- @include lib/entries/retry_queue.lua
 
--- Drops a lease that expired and whose permit is not held. Only the stream names its holder.
+-- Drops an expired lease whose permit is not held. Only a consumer of the stream still names the lease's holder.
 local function drop_lease(state, now, k)
   local pending = unless_gone(redis.pcall("XPENDING", stream, stream))
   for _, row in ipairs(pending[4] or {}) do
@@ -17,8 +17,8 @@ local function drop_lease(state, now, k)
   state.held = redis.call("ZCARD", leases)
 end
 
--- Counts the permits anew after that, or if there are fewer than the hash says. Does nothing while a lease without
--- its permit stands, because its number would be given away once more.
+-- Counts the permits anew after a lease was dropped, or if there are fewer permits than the counts in the request's
+-- hash. Does nothing while any lease lacks its permit, because that permit's number would be given out a second time.
 local function recount_permits(state)
   local least = state.queued + state.held + (state.sleeper ~= "" and 1 or 0)
   if not state.is_damaged and redis.call("HLEN", permits) >= least then
@@ -44,8 +44,8 @@ local function recount_permits(state)
   relink_parked(state)
 end
 
--- Counts done and dead anew after a command was refused in the middle of a script. The hash is then as it was
--- before, but the counter and the pending entries are exact.
+-- Counts done and dead anew after Redis refused a command in the middle of a script. Then the hash has the numbers of
+-- before the script, but the counter and the pending entries are exact.
 local function recount_entries(state)
   local left = state.few == 0 and tonumber(redis.call("GET", counter) or "")
   local over = left and state.total - (left - state.open)

@@ -1,4 +1,4 @@
--- Queues into its new lane what is queued, due as it was, after a change of the priority or the shards.
+-- After a change of the priority or the shards, queues all queued permits again in their new lanes, due as before.
 -- @include lib/core/state.lua
 -- @include lib/permits/mint.lua
 -- @include lib/permits/queue_permit.lua

@@ -1,5 +1,5 @@
--- What a new limit does to the permits: none at or above it is queued or in the parked list, and no
--- more are awake than there is room and work for. Held ones drain: release_permit lets them go.
+-- Fits the permits to a new limit. Afterwards no permit at or above the limit is queued or in the parked list, and no
+-- more permits are awake than there is room and work for. Held ones stay until they are released: see release_permit.
 -- `high` stays: numbers between a lowered limit and `high` have no field unless they are held, and
 -- come back into the parked list when the limit is raised again.
 -- @include lib/permits/permits.lua

@@ -1,6 +1,6 @@
--- Nothing more of the request starts: every queued permit is parked (its token goes stale), held ones
--- end with their slice. `word` is the state until then: cancelling (finish counts the rest in one
--- number) or expiring (reap makes the rest dead), which extend reports to the holders; or paused.
+-- Stops the request: no further slice starts. Every queued permit is parked, and its token goes stale; held permits
+-- end with their slice. `word` is the new state. After `cancelling`, finish counts the rest as cancelled, in one
+-- number. After `expiring`, reap makes the rest dead. extend reports both to the holders. The third state is `paused`.
 -- @include lib/core/state.lua
 -- @include lib/permits/permits.lua
 local function stop(state, word, reason)

@@ -1,4 +1,4 @@
--- Adds sub-requests to an open request that are not among its producer's numbered chunks.
+-- Adds sub-requests to an open request beside the numbered chunks of its producer.
 -- @include lib/core/state.lua
 -- @include lib/permits/mint.lua
 -- @include lib/permits/queue_permit.lua
@@ -12,8 +12,8 @@ local function grow(state, now, open_ms, bodies, is_sealed)
   return count
 end
 
--- Ends such a script: seals the request if that is wanted, and returns the tokens that are due now. What was just
--- added is not done, so this is never the request's end.
+-- Ends a script that added rows: seals the request if that is wanted, and returns the tokens that are due now. The added
+-- rows are not done yet, so the request never ends here.
 local function grown(state, now, is_sealed)
   state.open = is_sealed and 0 or state.open
   local tokens = mint(state, now)
@@ -24,8 +24,8 @@ local function grown(state, now, is_sealed)
   return tokens
 end
 
--- Returns the reply of a script that cannot add `wanted`, or the empty reply if nothing is left to add to a request
--- that is over. Nil = go on.
+-- Returns the early reply of a script: a refusal if the request cannot take the rows in `wanted`, or "nothing added" if
+-- the request is over and `wanted` is empty. Nil = go on.
 local function answer_early(state, over, wanted)
   if #wanted > 0 and (over or state.open == 0) then
     return over or {"closed"}

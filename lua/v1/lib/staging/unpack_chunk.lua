@@ -1,6 +1,6 @@
--- Sub-requests on their way through a staging area come packed, a chunk in one string: how many, the
--- length of each, then their bodies; all numbers little-endian, of four bytes. Their producer has
--- them in such columns, so nothing is done for each of them before it gets into the stream.
+-- Staged sub-requests come packed, a chunk in one string: their number, the length of each, then their bodies. All
+-- numbers are little-endian and have four bytes. The producer keeps its rows in such columns, so a row costs no
+-- work of its own before it is in the stream.
 -- @include lib/entries/add_entries.lua
 local function unpacked(text)
   local count = #text >= 4 and struct.unpack("<I4", text) or -1
