@@ -1,7 +1,7 @@
 """Fairlane: a request queue on Redis with priorities, concurrency limits and nothing lost.
 
-`Queue`, `Worker` and `submit_request` are what most programs need; `fairlane.aio` is the asyncio
-twin of the queue. Names are loaded at first use, so that importing the package costs nothing.
+`Queue`, `Worker` and `submit_request` are what most programs need; `fairlane.aio` has the queue for
+asyncio. Names are loaded at first use, so that importing the package costs nothing.
 """
 
 from __future__ import annotations

@@ -78,12 +78,12 @@ class Request:
             return
 
     async def cancel(self, reason: str = "cancelled by the caller") -> bool:
-        """Stops the request; True if it has ended already, False while slices are held."""
+        """Cancels the request; True if it has ended, False while workers still hold slices."""
         own = change.cancel(self.id, reason, queue=self.queue.name)
         return await self.queue.driver.run(own)
 
     async def pause(self) -> str:
-        """Starts nothing more of it until `resume`; see queue.Request.pause."""
+        """Starts no more sub-requests until `resume`; see queue.Request.pause."""
         return await self.queue.driver.run(change.pause(self.id))
 
     async def resume(self) -> str:
@@ -95,7 +95,7 @@ class Request:
         await self.queue.driver.run(change.set_limit(self.id, limit))
 
     async def set_priority(self, priority: int) -> None:
-        """Moves what has not started to the lane `priority`; see queue.Request.set_priority."""
+        """Moves tokens of the request to the lane `priority`; see queue.Request.set_priority."""
         await self.queue.driver.run(change.set_priority(self.id, priority))
 
     async def dead(self) -> AsyncIterator[DeadSubRequest]:
@@ -146,7 +146,7 @@ class Queue:
         name: str = settings.DEFAULT_QUEUE,
         patience_s: float = settings.PATIENCE_S,
     ) -> Queue:
-        """A queue on the Redis at `url`; see fairlane.queue.Queue.from_url."""
+        """Returns a queue on the Redis at `url`; see fairlane.queue.Queue.from_url."""
         return cls(AsyncDriver(resolve_url(url), patience_s=patience_s), name)
 
     async def submit_request(
@@ -240,7 +240,7 @@ class Queue:
             yield Request(self, request_id, total)
 
     def request(self, id: str) -> Request:  # noqa: A002  the word of the API
-        """Returns the request with this id; nothing is looked up yet."""
+        """Returns the request with this id, without a call to Redis."""
         return Request(self, id)
 
     async def completions(

@@ -7,19 +7,19 @@ FairlaneError
  │    ├── WorkerRefused   the worker's id or port is in use                exit 2
  │    └── SparkMissing    no Spark that fits, or no Java for it            exit 2
  ├── RequestNotFound      no such request                                  exit 3
- │    └── RequestLost     it, or some of its results, are gone             exit 3
+ │    └── RequestLost     the request, or some of its results, are gone    exit 3
  ├── DataLost             endings or results are gone and were not read    exit 1
- ├── DeadNotFound         no dead sub-request is what was named            exit 3
+ ├── DeadNotFound         no dead sub-request has that index or fingerprint exit 3
  ├── RequestEnded         the request ended: too late to add or change     exit 1
- ├── WaitTimeout          the caller's own time ran out                    exit 4
+ ├── WaitTimeout          the caller's timeout is over                     exit 4
  └── RedisError           exit 5
-      ├── RedisUnreachable  no answer, wrong address, wrong password
-      │    ├── ScriptsNotLoaded  and this user may not load them
-      │    └── NodeAway          one node of a cluster does not answer; the others may
-      ├── RedisUnfit        answers, but must not be used (version, policy, data)
-      ├── RedisFull         at maxmemory: nothing was written
-      ├── QueueFull         at the queue's own bound: nothing was written
-      └── NotDurable        written, but fewer replicas confirmed it than asked for
+       ├── RedisUnreachable  no answer, wrong address, wrong password
+       │    ├── ScriptsNotLoaded  a server lacks the scripts, and this user may not load them
+       │    └── NodeAway          one node of a cluster does not answer; the others may
+       ├── RedisUnfit        answers, but must not be used (version, policy, data)
+       ├── RedisFull         at maxmemory: nothing was written
+       ├── QueueFull         the queue's own bound is reached: nothing was written
+       └── NotDurable        written, but confirmed by fewer replicas than requested
 
 `exit_code` on each class is what the command line ends with.
 """
@@ -28,7 +28,7 @@ from __future__ import annotations
 
 
 class FairlaneError(Exception):
-    """The root of everything this package raises on purpose.
+    """The base class of every error that this package raises deliberately.
 
     `submitted`: the ids that were in Redis when submit_many raised this.
     """
@@ -52,11 +52,11 @@ class HandlerNotFound(InvalidArgument):
 
 
 class WorkerRefused(InvalidArgument):
-    """The worker's id beats in another process, or its port is taken."""
+    """Another process beats under the worker's id, or the worker's port is in use."""
 
 
 class SparkMissing(InvalidArgument):
-    """Spark, its version or Java does not fit; the sentence says what to install."""
+    """Spark, its version or Java does not fit; the message names what to install."""
 
 
 class RequestNotFound(FairlaneError, LookupError):
@@ -66,7 +66,7 @@ class RequestNotFound(FairlaneError, LookupError):
 
 
 class RequestLost(RequestNotFound):
-    """The request, or some of its results, was there and is gone: expired, rolled back, flushed."""
+    """The request, or some of its results, existed and is gone: expired, rolled back, flushed."""
 
 
 class DataLost(FairlaneError):
@@ -84,7 +84,7 @@ class RequestEnded(FairlaneError):
 
 
 class WaitTimeout(FairlaneError, TimeoutError):
-    """The request had not ended when the caller's time ran out; it goes on."""
+    """The request had not ended when the caller's timeout was over; the request goes on."""
 
     exit_code = 4
 
@@ -100,13 +100,13 @@ class RedisUnreachable(RedisError):
 
 
 class ScriptsNotLoaded(RedisUnreachable):
-    """A server has not the scripts of this release, and the user may not load them there."""
+    """A server lacks scripts of this release, and the user may not load them."""
 
 
 class NodeAway(RedisUnreachable):
-    """One node of a cluster does not answer, so this call was given up, or not even sent.
+    """One node of a cluster does not answer. The call was given up, or not even sent.
 
-    `away_s`: for how long the node has been away. `was_sent`: the node may perform the call later.
+    `away_s`: how long the node has not answered. `was_sent`: the node may perform the call later.
     """
 
     def __init__(self, text: str, away_s: float = 0.0) -> None:
@@ -132,7 +132,7 @@ class QueueFull(RedisError):
 
 
 class NotDurable(RedisError):
-    """It is written and goes on, but fewer replicas than asked for confirmed it in time."""
+    """The request is written and goes on, but too few replicas confirmed the write in time."""
 
 
 # Coded errors of the scripts (their first word) are bugs or bad input of the caller.

@@ -1,4 +1,4 @@
-"""The nouns: what is submitted, what a worker holds, what comes back. Data only."""
+"""The data classes: what is submitted, what a worker holds, what is returned."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def check_limit(limit: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """How a request is treated; durations in ms. Raises InvalidArgument as Lua would.
+    """The options of a request; durations in ms. Raises InvalidArgument as Lua would.
 
-    `deadline_ms` after its submission nothing of it starts any more, `time_limit_ms` is the most
-    one call of the handler may take, `durable` replicas must have what is acknowledged; 0 = none.
-    `parent` is the request whose dead sub-requests these were.
+    No sub-request starts later than `deadline_ms` after the submission. `time_limit_ms` is the
+    longest that one call of the handler may take. `durable` is how many replicas must confirm a
+    write; 0 = none. `parent` is the request whose dead sub-requests these were.
     """
 
     queue: str = settings.DEFAULT_QUEUE
@@ -85,7 +85,7 @@ class Token(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The token as it is written in a lane."""
+        """Returns the token as it is written in a lane."""
         return f"{self.request_id}#{self.k}.{self.g}"
 
 
@@ -94,10 +94,10 @@ Entry = tuple[bytes, tuple[bytes, bytes]]  # one delivered sub-request: (<ms>-<i
 
 @dataclass(slots=True)
 class Slice:
-    """The sub-requests one lease covers, and the proof of its holder.
+    """The sub-requests that one lease covers, and the proof that the caller holds the lease.
 
-    `taken_ms` is the moment of the acquire by the request slot's clock, the one in the entry ids;
-    `waiting` is how many sub-requests of the request no worker had begun then.
+    `taken_ms` is the time of the acquire by the request slot's clock, which also made the entry
+    ids. `waiting` is how many sub-requests of the request no worker had begun then.
     """
 
     request_id: str
@@ -117,9 +117,9 @@ class Slice:
 
 
 class Verdict(NamedTuple):
-    """What became of one entry that has no result: `retry`, `timeout`, `dead` or `release`.
+    """What became of an entry without a result: `retry`, `timeout`, `dead` or `release`.
 
-    `head` is the header of the result it gets if this makes it dead: see result_head.
+    If the verdict makes the entry dead, `head` is the header of its result: see result_head.
     """
 
     entry_id: bytes
@@ -130,16 +130,17 @@ class Verdict(NamedTuple):
 
 
 def result_head(index: bytes, status: bytes, attempt: int, waited_ms: int, ran_us: int) -> bytes:
-    """The header of one result in `out:{id}`; status d = done, n = done with None, x = dead."""
+    """Returns the header of a result in `out:{id}`; d = done, n = done with None, x = dead."""
     return b"%b:%b:%d:%d:%d" % (index, status, attempt, waited_ms, ran_us)
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One sub-request's outcome, as read back.
+    """The outcome of one sub-request, as it is read back.
 
-    `status` is "done" or "dead"; `body` is None when the handler returned None or the sub-request
-    is dead (then `error` says why); `waited_ms` from submission to the handler, `ran_ms` in it.
+    `status` is "done" or "dead". `body` is None if the handler returned None, or if the sub-request
+    is dead; then `error` gives the reason. `waited_ms` is the time from the submission to the call
+    of the handler, `ran_ms` the time in the handler.
     """
 
     index: int
@@ -154,9 +155,9 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class FailedAttempt:
-    """An attempt that failed: of which sub-request, when by the request's Redis, and why.
+    """One failed attempt: its sub-request, its time by the request's Redis, and its error.
 
-    `error` is a traceback or a sentence; a long one is kept without its middle.
+    `error` is a traceback or a sentence; the middle of a long one is left out.
     """
 
     index: int
@@ -167,13 +168,13 @@ class FailedAttempt:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Counts of one request at one moment; `held` of `limit` permits are with workers.
+    """Counts of one request at one moment; workers hold `held` of its `limit` permits.
 
     `state` is active, paused, cancelling, expiring (past its deadline), done or cancelled.
-    `timeouts` counts the handler calls that took longer than `time_limit_ms`; `deadline_ms` is a
-    moment by the request's Redis, `durable` a number of replicas, `parent` the request whose dead
-    sub-requests these were; 0 or "" = none. `failures` counts failed attempts, also those of
-    sub-requests that are done by now; `last_failure` is the last of them.
+    `timeouts` counts the handler calls that took longer than `time_limit_ms`. `deadline_ms` is a
+    time by the request's Redis, and `durable` a number of replicas. `parent` is the request whose
+    dead sub-requests these were. 0 or "" = none. `failures` counts failed attempts, also those of
+    sub-requests that are done by now; `last_failure` is the last failed attempt.
     """
 
     id: str
@@ -201,12 +202,12 @@ class Progress:
 
     @property
     def ended(self) -> bool:
-        """True once nothing of the request will run any more."""
+        """Returns True once no sub-request of the request will run any more."""
         return self.state in ENDED_STATES
 
     @property
     def left(self) -> int:
-        """Sub-requests that are neither done, dead nor cancelled."""
+        """Returns how many sub-requests are neither done, dead nor cancelled."""
         return self.total - self.done - self.dead - self.cancelled
 
 
@@ -214,8 +215,8 @@ class Progress:
 class DeadSubRequest:
     """A sub-request that was given up, with its body.
 
-    `attempt` is the delivery that was its last (0: none was made), `reason` one of attempts,
-    timeout, rejected, died, deadline; `error` a traceback or a sentence; `dead_id` its place.
+    `attempt` is the number of its last delivery (0: there was none). `reason` is attempts, timeout,
+    rejected, died or deadline; `error` a traceback or a sentence. `dead_id` is its id in `dead`.
     """
 
     index: int
@@ -228,20 +229,20 @@ class DeadSubRequest:
 
     @property
     def fingerprint(self) -> str:
-        """The hash that failures alike share."""
+        """Returns the hash that equal failures share."""
         return fingerprint_of(self.reason, self.error)
 
     @property
     def died_ms(self) -> int:
-        """When it was given up, by the request's Redis."""
+        """Returns when the sub-request was given up, by the clock of the request's Redis."""
         return int(self.dead_id.partition("-")[0])
 
 
 @dataclass(slots=True)
 class DeadGroup:
-    """Dead sub-requests of one request that failed alike; `where` is `file:line function` or "".
+    """Dead sub-requests of one request with equal failures; `where` is `file:line function` or "".
 
-    `indexes` are the first few of them; `first_ms` and `last_ms` are moments.
+    `indexes` are the first few of them. `first_ms` and `last_ms` are when the first and last died.
     """
 
     fingerprint: str
@@ -256,7 +257,7 @@ class DeadGroup:
 
 @dataclass(frozen=True, slots=True)
 class DeadChoice:
-    """Which dead sub-requests are meant: these fingerprints' or these indexes; None twice = all."""
+    """A choice of dead sub-requests: by fingerprints, by indexes, or all of them (both None)."""
 
     fingerprints: frozenset[str] | None = None
     indexes: frozenset[int] | None = None

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def resolve_url(url: str | None) -> str:
-    """Returns the URL given, or FAIRLANE_REDIS, or that of the embedded server, which it starts."""
+    """Returns `url`, or FAIRLANE_REDIS, or the URL of the embedded server, which it starts."""
     if url is not None and not isinstance(url, str):
         raise InvalidArgument(
             f"Redis URL of type {type(url).__name__} is not valid: text is expected"
@@ -49,9 +49,9 @@ def resolve_url(url: str | None) -> str:
 
 
 class Request:
-    """A request by its id; holds nothing that changes, so it is never stale.
+    """A request by its id. It keeps no state of the request, so it is never out of date.
 
-    `total` is how many sub-requests it was submitted with, None unless a submission returned it.
+    `total` is how many sub-requests were submitted; None unless a submission returned this object.
     """
 
     def __init__(self, queue: Queue, request_id: str, total: int | None = None) -> None:
@@ -84,12 +84,12 @@ class Request:
         """Yields every result, also while the request still runs, and ends with the request.
 
         `order` is "input" (a bounded window holds back early results) or "done". Dead sub-requests
-        are among the results; cancelled ones have none. A dead result that was handed out before
-        its requeue is not handed out again in input order. In the order "done" it follows with its
-        new outcome. A reader that begins after the end sees only the last outcome.
-        `timeout` bounds the seconds of the whole reading; a request that has ended is read to its
-        end. `before_read` is called before each read of Redis, at least every two seconds while
-        nothing comes: to flush what was written, say. Raises InvalidArgument, RequestNotFound,
+        are among the results; cancelled ones have no result. If a dead sub-request is requeued
+        after its result was yielded, the order "input" does not yield it again. The order "done"
+        yields it again with its new outcome. A reader that begins after the end sees only the last
+        outcome. `timeout` bounds the seconds of the whole reading; a request that has ended is read
+        to its end. `before_read` is called before each read of Redis, at least every two seconds
+        while no result comes; use it to flush output. Raises InvalidArgument, RequestNotFound,
         WaitTimeout, and RequestLost if results are gone before they are read.
         """
         items = flow(self.id, order, timeout)
@@ -107,31 +107,31 @@ class Request:
             return
 
     def cancel(self, reason: str = "cancelled by the caller") -> bool:
-        """Stops the request; True if it has ended already, False while slices are held."""
+        """Cancels the request; True if it has ended, False while workers still hold slices."""
         own = change.cancel(self.id, reason, queue=self.queue.name)
         return self.queue.driver.run(own)
 
     def pause(self) -> str:
-        """Starts nothing more of it until `resume`; held slices end. Returns the state now.
+        """Starts no more sub-requests until `resume`; slices that workers hold are finished.
 
-        That is `paused`, or `cancelling` or `expiring` when it is about to end anyway. Raises
+        Returns the state: `paused`, or `cancelling` or `expiring` if its end is near anyway. Raises
         RequestNotFound, RequestEnded.
         """
         return self.queue.driver.run(change.pause(self.id))
 
     def resume(self) -> str:
-        """Continues a paused request. Returns the state now: see pause; raises the same."""
+        """Continues a paused request. Returns its state; see pause, also for what it raises."""
         return self.queue.driver.run(change.resume(self.id))
 
     def set_limit(self, limit: int) -> None:
-        """Lets at most `limit` workers (1 to 10,000) take slices from now on; held slices end.
+        """Sets how many workers (1 to 10,000) may take slices; slices now held are finished.
 
         Raises InvalidArgument, RequestNotFound, RequestEnded.
         """
         self.queue.driver.run(change.set_limit(self.id, limit))
 
     def set_priority(self, priority: int) -> None:
-        """Moves what has not started to the lane `priority`, 0 to 99; raises as set_limit."""
+        """Moves waiting tokens to the lane `priority`, 0 to 99; raises the same as set_limit."""
         self.queue.driver.run(change.set_priority(self.id, priority))
 
     def dead(self) -> Iterator[DeadSubRequest]:
@@ -147,13 +147,13 @@ class Request:
         fingerprint: str | Iterable[str] | None = None,
         indexes: Iterable[int] | None = None,
     ) -> Request:
-        """Lets dead sub-requests run again, with all attempts: those named, or all of them.
+        """Runs dead sub-requests again, with all attempts: the chosen ones, or all of them.
 
-        Returns the request that runs them: before its end it is this one; after it a new one with
-        the same policy (but no deadline) and this one as its `parent`, and the dead results here
-        stay. A repeat after an error goes on where it was. Raises InvalidArgument,
-        RequestNotFound, DeadNotFound, RequestEnded (it is cancelling or expiring: try again when
-        it has ended).
+        Returns the request that runs them. Before the end that is this request. After the end it is
+        a new one, with the same policy but no deadline, and with this one as its `parent`. The dead
+        results here stay. A repeat after an error finishes what was begun. Raises InvalidArgument,
+        RequestNotFound, DeadNotFound, RequestEnded (it is cancelling or expiring: repeat the call
+        after its end).
         """
         choice = DeadChoice.of(fingerprint, indexes)
         run_by, _ = self.queue.driver.run(requeue.requeue_dead(self.id, choice))
@@ -165,7 +165,7 @@ class Request:
         fingerprint: str | Iterable[str] | None = None,
         indexes: Iterable[int] | None = None,
     ) -> int:
-        """Deletes dead sub-requests with their bodies: those named, or all. Returns how many.
+        """Deletes dead sub-requests and their bodies: the chosen ones, or all. Returns how many.
 
         Counts and results stay. Raises InvalidArgument, RequestNotFound, DeadNotFound.
         """
@@ -191,10 +191,10 @@ class Queue:
         name: str = settings.DEFAULT_QUEUE,
         patience_s: float = settings.PATIENCE_S,
     ) -> Queue:
-        """A queue on the Redis at `url` (default: FAIRLANE_REDIS, else the embedded server).
+        """Returns a queue on the Redis at `url` (default: FAIRLANE_REDIS, or the embedded server).
 
-        Nothing is connected yet. A call, also the first one, is repeated for `patience_s` seconds
-        while Redis does not answer, then raises RedisUnreachable.
+        It does not connect yet. While Redis does not answer, each call, also the first one, is
+        repeated for `patience_s` seconds; then the call raises RedisUnreachable.
         """
         return cls(SyncDriver(resolve_url(url), patience_s=patience_s), name)
 
@@ -216,11 +216,11 @@ class Queue:
     ) -> Request:
         """Submits one request: one sub-request for each of `bodies` (bytes, or text as UTF-8).
 
-        `bodies` may be lazy and endless-looking: it is sent in chunks of at most 1,000 and 1 MiB.
-        `priority` 0 (first) to 99, `limit` 1 to 10,000 workers. With an `id` of the
-        caller's the call is idempotent. A chunk for which there is no room (a full Redis, or the
-        queue's bound) waits up to `max_wait_s`. Raises InvalidArgument, RequestExists, RequestEnded
-        and RedisError; what `bodies` raises cancels the request and goes on to the caller.
+        `bodies` may be lazy and very long: it is sent in chunks of at most 1,000 and 1 MiB.
+        `priority` is 0 (first) to 99, `limit` 1 to 10,000 workers. If the caller passes an `id`,
+        the call is idempotent. A chunk for which there is no room (a full Redis, or the queue's
+        bound) waits up to `max_wait_s`. Raises InvalidArgument, RequestExists, RequestEnded and
+        RedisError. An error of `bodies` cancels the request and is raised again.
         """
         policy = Policy(
             queue=self.name,
@@ -246,10 +246,10 @@ class Queue:
         max_wait_s: float = 0.0,
         **options: Any,
     ) -> Request:
-        """Submits one request; each of `chunks` is a group of bodies that is sent when it comes.
+        """Submits one request; each of `chunks` is a group of bodies, sent as soon as it comes.
 
-        The first bodies of a slow source can run while the last are still to come: one group is
-        held back until the next one comes. `options` are those of submit_request; raises the same.
+        So the first bodies of a slow source run before the last ones exist. One group is held back
+        until the next one comes. `options` are those of submit_request; raises the same.
         With an `id`, a repeat must bring the same groups.
         """
         policy = Policy(queue=self.name, **options)
@@ -269,11 +269,11 @@ class Queue:
     ) -> list[Request]:
         """Submits many requests, 200 small ones in three round trips; returns them in order.
 
-        `requests` may be lazy. Each is what submit_request takes. The options are those of
-        submit_request and the same for all; `limit` may also be an iterable with one for each.
-        With `ids`, one for each, the call may be repeated until it succeeds. The error's
-        `submitted` holds the ids of those that are in Redis already. An invalid request is found
-        before anything of its group of 200 is written.
+        `requests` may be lazy; each of them is what submit_request takes. The options are those of
+        submit_request, and apply to all; `limit` may also be an iterable with one for each. With
+        `ids`, one for each request, the call may be repeated until it succeeds. After an error, the
+        error's `submitted` holds the ids that are in Redis already. An invalid request raises
+        before any request of its group of 200 is written.
         """
         return [*self.submit_each(requests, ids=ids, limit=limit, max_wait_s=max_wait_s, **options)]
 
@@ -288,8 +288,8 @@ class Queue:
     ) -> Iterator[Request]:
         """Does what submit_many does, and yields each request as soon as its group is in Redis.
 
-        Nothing is submitted before the first request is asked for. After an error, those that are
-        in Redis are yielded before the error is raised.
+        Nothing is submitted before the caller takes the first request. If an error is raised, the
+        requests that are in Redis are yielded first.
         """
         many = Many.of(self.name, limit, max_wait_s, ids, **options)
         with many.names_submitted():
@@ -311,16 +311,16 @@ class Queue:
             yield Request(self, request_id, total)
 
     def request(self, id: str) -> Request:  # noqa: A002  the word of the API
-        """Returns the request with this id; nothing is looked up yet."""
+        """Returns the request with this id, without a call to Redis."""
         return Request(self, id)
 
     def completions(self, since: str | None = None, *, follow: bool = True) -> Iterator[Completion]:
         """Yields endings from the durable log, oldest first, each with a `log_id` to resume after.
 
-        `since`: a `log_id` seen last, "0" for all that is kept, a moment in ms as text, None for
-        what ends from now on. With `follow` it waits for more and does not end. Raises
-        InvalidArgument, and DataLost when the log has lost endings after that place: it keeps about
-        100,000, and a failover may take back its end. Read on from an earlier `log_id` or "0".
+        `since` is a `log_id` seen last, "0" for all endings kept, a time in ms as text, or None for
+        endings from now on. With `follow` it waits for more and does not end. Raises
+        InvalidArgument, and DataLost if the log has lost endings after that place: it keeps about
+        100,000, and a failover may lose the newest. Then read on from an earlier `log_id` or "0".
         """
         after = (
             self.driver.run(completion_log.last_completion(self.name)) if since is None else since
@@ -346,9 +346,9 @@ class Queue:
         return self.driver.run(read_stats(self.name))
 
     def set_max_waiting(self, most: int) -> Bounds:
-        """Bounds how many sub-requests may wait in this queue, 0 = any number; counts them.
+        """Bounds how many sub-requests may wait in this queue (0 = any number); counts them now.
 
-        A submission above it waits as its `max_wait_s` says, then raises QueueFull. Returns
+        A submission above the bound waits as its `max_wait_s` says, then raises QueueFull. Returns
         (max_waiting, waiting). Raises InvalidArgument.
         """
         return self.driver.run(admission.set_max_waiting(self.name, most))
@@ -356,8 +356,8 @@ class Queue:
     def set_shards(self, count: int) -> ShardLayout:
         """Spreads this queue's lanes over `count` slots, on different primaries as far as possible.
 
-        0 = the queue's own lanes. Workers notice within a second, and so are requests moved that
-        are there already. Returns the shards now and those that are left. Raises InvalidArgument.
+        0 = the queue's own lanes. Workers read the change within a second; tokens of existing
+        requests are moved, too. Returns the shards now and the former ones. Raises InvalidArgument.
         """
         self.driver.servers.moved()  # the topology of a cluster is read again
         self.driver.run(shards.read_shards(self.name))

@@ -1,7 +1,7 @@
 """Reads a request's results while it runs, in completion or in input order.
 
-Input order holds back what came early. What does not fit into the window is not kept: only where
-it stands in Redis, a few bytes for a run of results, to be read again when its turn comes.
+Input order holds back early results in a bounded window. If a result does not fit, only its place
+in Redis is kept, a few bytes for a run of results. It is read again when its turn comes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fairlane.settings import BLOCK_MS
 WINDOW_RESULTS = 20_000
 WINDOW_BYTES = 64 << 20
 
-# What a face of the queue must do next: run an operation and send its result, or hand out results.
+# What Queue and aio.Queue must do next: run an operation and send its result, or yield results.
 Flow = Generator[Operation[Any] | list[Result], Any, None]
 
 
@@ -44,7 +44,7 @@ class InputOrder:
         self._spilled: list[tuple[int, int, bytes]] = []  # first index, last index, entry of `out`
 
     def add(self, entry_id: bytes, found: list[Result]) -> None:
-        """Takes one entry's results; keeps them, or only the id of their entry."""
+        """Takes the results of one entry of `out`; keeps them, or only the id of the entry."""
         if len(self._early) + len(found) <= self._most and self._bytes < self._most_bytes:
             self._keep(found)
             return
@@ -58,7 +58,7 @@ class InputOrder:
             self._bytes += len(result.body or b"")
 
     def ready(self) -> list[Result]:
-        """Returns the results whose turn it is; one index is handed out once."""
+        """Returns the results whose turn it is; each index is returned once."""
         out = []
         while self._early and self._early[0][0] <= self.next:
             index, _, result = heapq.heappop(self._early)
@@ -69,18 +69,18 @@ class InputOrder:
         return out
 
     def wanted(self) -> bytes | None:
-        """Returns the entry that must be read again now, or None."""
+        """Returns the id of the entry that must be read again now, or None."""
         if self._spilled and self._spilled[0][0] <= self.next:
             return self._spilled[0][2]
         return None
 
     def refill(self, found: list[Result]) -> None:
-        """Takes the wanted entry's results, of which only this run is due."""
+        """Takes the results of the wanted entry, of which only the current run is due."""
         first, last, _ = heapq.heappop(self._spilled)
         self._keep([result for result in found if max(first, self.next) <= result.index <= last])
 
     def skip_gap(self) -> int:
-        """At the end: goes to the next index that has a result; returns how many it passed over.
+        """At the end, goes to the next index that has a result; returns how many it skipped.
 
         0 = no result is left.
         """
@@ -91,7 +91,7 @@ class InputOrder:
 
 
 class DistinctIndexes:
-    """Counts the indexes among results, each once; it keeps one bit for each."""
+    """Counts distinct indexes among results, with one bit for each."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -122,7 +122,7 @@ def _runs(indexes: list[int]) -> Iterator[tuple[int, int]]:
 
 
 class ReadTime:
-    """The time a reader gives to all reads of a request's results together; None = no bound."""
+    """The time that a reader allows for all reads of a request's results; None = no bound."""
 
     def __init__(self, timeout_s: float | None) -> None:
         self.timeout_s = timeout_s or 0.0
@@ -133,7 +133,7 @@ class ReadTime:
         return max(1, int(min((self._end - clock.mono_s()) * 1000, BLOCK_MS)))
 
     def is_over(self) -> bool:
-        """True when no other read may begin."""
+        """Returns True if no other read may begin."""
         return clock.mono_s() >= self._end
 
     def lift(self) -> None:
@@ -142,9 +142,9 @@ class ReadTime:
 
 
 def flow(request_id: str, order: str, timeout_s: float | None = None) -> Flow:
-    """Yields what a face must do next to hand out every result: see Flow.
+    """Yields what the caller must do next to return every result: see Flow.
 
-    However short the timeout is, the results that are there are read once. Raises WaitTimeout, and
+    However short the timeout is, results that are there are read once. Raises WaitTimeout, and
     RequestLost if some results are gone.
     """
     if order not in {"input", "done"}:
@@ -203,7 +203,7 @@ def _drain(request_id: str, window: InputOrder, seen: DistinctIndexes) -> Flow:
 
 
 def _pass_gaps(request_id: str, window: InputOrder, seen: DistinctIndexes, end: ResultPage) -> Flow:
-    """Hands out what lies behind cancelled sub-requests. Raises RequestLost for any other gap."""
+    """Skips the indexes of cancelled sub-requests. Raises RequestLost for any other gap."""
     passed = 0
     while gap := window.skip_gap():
         passed += gap

@@ -1,4 +1,4 @@
-"""Every number and name that can be set, with its unit, default and danger."""
+"""Every number and name that can be set, with its unit and default, and the danger of a change."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ MAX_WAIT_S = 2_400.0  # a wait for room must end well before the open request is
 
 STAGE_MS = 24 * 3_600_000  # staged rows that were never pinned expire after this
 PINNED_MS = 7 * 24 * 3_600_000  # pinned rows and the record of their transaction expire after this
-SINK_OPEN_MS = 24 * 3_600_000  # a request that a sink fills may go without rows for so long
-STREAM_OPEN_MS = 7 * 24 * 3_600_000  # a request that a stream fills may, too
+SINK_OPEN_MS = 24 * 3_600_000  # a request that a sink fills may stay open so long without rows
+STREAM_OPEN_MS = 7 * 24 * 3_600_000  # ... and a request that a stream fills
 
 # ------------------------------------------------------------------ endings
 
@@ -52,22 +52,22 @@ SHARD_BLOCK_MS = 250  # one blocking pop at one of several shards, before the ne
 TOKENS_MOST = 128  # tokens that a unit pops in one call, when its handler is quick
 SLICE_MS = 20.0  # how long one lease's work should take; an urgent request waits that long
 SLICE_MOST = 1_000
-SLICE_HARD_MS = 1_000.0  # a slice that takes longer gives the rest back
-FLUSH_MS = 250.0  # a slice that takes longer than planned shows its results this often
+SLICE_HARD_MS = 1_000.0  # if a slice takes longer, its unit returns the rest
+FLUSH_MS = 250.0  # if a slice takes longer than planned, its results are sent this often
 FLUSH_BYTES = 1 << 20  # results of one complete call
 
 # ------------------------------------------------------------------ connections
 
 PATIENCE_S = 30.0  # how long one call is repeated while Redis does not answer
 CALL_PATIENCE_S = 120.0  # a worker repeats one call for so long; tombstones live longer
-SOCKET_TIMEOUT_S = 10.0  # above BLOCK_MS, or a blocking pop would count as a hung server
-HURRY_S = 0.5  # after Ctrl-C, what is left of an operation repeats its calls for so long
+SOCKET_TIMEOUT_S = 10.0  # above BLOCK_MS: otherwise a blocking pop would look like a hung server
+HURRY_S = 0.5  # after Ctrl-C, the rest of an operation repeats its calls for so long
 ASK_S = 1.0  # after Ctrl-C, the command line waits so long to learn whether a request was submitted
-KEEPER_TIMEOUT_S = 2.0  # a supervisor's call to Redis: it must get back to its leases
+KEEPER_TIMEOUT_S = 2.0  # of a supervisor's call: it must soon extend its other leases
 FAILOVER_TIMEOUT_S = 3.0  # instead of SOCKET_TIMEOUT_S, where another node may take over
-FIRST_RETRY_TIMEOUT_S = 0.5  # of a node that did not answer; doubles until the node answers
+FIRST_RETRY_TIMEOUT_S = 0.5  # of the first retry at a node that did not answer; then it doubles
 CONFIRM_MS = 1_000  # how long replicas may take to confirm a durable write
-SYNC_MS = 2_500  # how long the disk may take to, where the server reports it: everysec takes 2 s
+SYNC_MS = 2_500  # how long the disk may take to confirm, if it does: everysec takes 2 s
 
 # ------------------------------------------------------------------ nodes that are away
 
@@ -75,7 +75,7 @@ AWAY_S = 2.0  # a node without an answer for so long is away: acquires are given
 SHARD_AWAY_S = 10.0  # pops of its shard and tokens for it are given up after this
 AWAY_AGAIN_S = (0.5, 5.0)  # seconds between tries of a node that is away, growing
 SLOTS_AGAIN_S = 1.0  # while a node is away, a cluster is asked for its slots this often
-BATCH_REST_S = 5.0  # how long a lenient batch waits for the rest once some steps are answered
+BATCH_REST_S = 5.0  # how long a lenient batch waits for the other replies after the first ones
 
 # ------------------------------------------------------------------ beats and deaths
 
@@ -87,28 +87,28 @@ PROBE_S = 0.3  # how long a late worker's health port may take to answer
 WORKER_TTL_MS = 60_000
 TAKEN_TTL_MS = 600_000  # the notes of what a worker took outlive its last beat by this
 LOCK_MS = 2_500  # the leader's lock outlives its last beat by this
-# How long the token of a queued permit may be on its way; DEATH: after a process died that may have
-# had some.
+# How long the token of a queued permit may be on its way. DEATH: the same after the death of a
+# process that may have held tokens.
 TOKEN_GRACE_MS = 5_000
 DEATH_GRACE_MS = 1_000
 
 # ------------------------------------------------------------------ maintenance
 
-AUDIT_MS = 5_000  # the shortest time between two looks at an unfinished request
-LOOKS_PER_S = 200  # looks at requests of which nothing is expected: of more, each comes later
-MAINTAIN_MOST = 300  # requests looked at in one maintenance pass
+AUDIT_MS = 5_000  # the shortest time between two checks of an unfinished request
+LOOKS_PER_S = 200  # checks of requests that need nothing: the more there are, the later each comes
+MAINTAIN_MOST = 300  # requests checked in one maintenance pass
 AUDIT_S = 4.0  # how often lanes and unfinished requests are compared; recovery takes lease + this
-AUDIT_FIRST_S = 1.0  # after a worker begins to lead: until then it starts on its own work
-# The pause after an audit is so many times as long as the audit, but no longer than the most: an
-# audit that takes longer has waited for Redis.
+AUDIT_FIRST_S = 1.0  # the first audit after a worker begins to lead: it starts its own work first
+# The pause after an audit is so many times as long as the audit, up to a maximum: an audit that
+# takes very long has waited for Redis.
 AUDIT_REST_FACTOR = 20
 AUDIT_REST_MOST_S = 20.0
-AUDIT_SAMPLE = 400  # requests with a token in a lane whose others are looked for in one audit
-AUDIT_PART = 250_000  # unfinished requests of one audit; of more, each audit compares a part
-# A leader walks over all requests this long after it began, or after the slot was found wiped.
+AUDIT_SAMPLE = 400  # requests with a token in a lane that one audit checks for further lost tokens
+AUDIT_PART = 250_000  # unfinished requests of one audit; if there are more, each takes a part
+# A leader walks over all requests this long after it began, or after it found the slot wiped.
 REBUILD_S = 3600.0
 WIPED_S = 10.0
-PRIMARIES_S = 5.0  # how often the leader asks a cluster for its primaries: one may be new
+PRIMARIES_S = 5.0  # how often the leader reads the primaries of a cluster: one may be new
 
 # ------------------------------------------------------------------ the environment
 
@@ -119,7 +119,7 @@ _DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)(ms|s|m|h|d)?")
 
 
 def duration_ms(text: str) -> int:
-    """Milliseconds in `"500ms"`, `"1.5s"`, `"5m"`, `"24h"` or `"7d"`; a bare number is seconds."""
+    """Returns ms for `"500ms"`, `"1.5s"`, `"5m"`, `"24h"` or `"7d"`; a bare number is seconds."""
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         raise InvalidArgument(f"{text!r} is not a duration: write 500ms, 30s, 5m, 24h or 7d")
@@ -127,7 +127,7 @@ def duration_ms(text: str) -> int:
 
 
 def duration_range_ms(text: str) -> tuple[int, int]:
-    """Milliseconds in `"1s..5m"`, shortest and longest; one duration means both."""
+    """Returns ms for `"1s..5m"`, shortest and longest; one duration means both."""
     low, _, high = text.partition("..")
     shortest = duration_ms(low)
     longest = duration_ms(high) if high else shortest
@@ -137,5 +137,5 @@ def duration_range_ms(text: str) -> tuple[int, int]:
 
 
 def redis_url(given: str | None = None) -> str | None:
-    """The URL named by the caller or by FAIRLANE_REDIS; None means the embedded server."""
+    """Returns the URL of the caller or of FAIRLANE_REDIS; None means the embedded server."""
     return given or os.environ.get(REDIS_VARIABLE) or None

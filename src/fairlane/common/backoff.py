@@ -28,9 +28,9 @@ def _delays(end: float) -> Iterator[float]:
 
 
 def retry_delay_ms(attempt: int, backoff_min_ms: int, backoff_max_ms: int) -> int:
-    """Milliseconds until a failed sub-request runs again: doubling per attempt, with jitter.
+    """Returns the ms until a failed sub-request runs again: doubling per attempt, with jitter.
 
-    Between half of and the whole of min(backoff_max, backoff_min * 2^(attempt - 1)).
+    The value lies between a half of and the whole min(backoff_max, backoff_min * 2^(attempt - 1)).
     """
     ceiling = min(backoff_max_ms, backoff_min_ms * 2 ** min(attempt - 1, 30))
     return int(ceiling * random.uniform(0.5, 1.0))

@@ -13,7 +13,7 @@ Bodies = Iterable[Body] | AsyncIterable[Body]  # what an asyncio caller may subm
 
 
 class Chunker:
-    """Collects bodies; a full chunk comes out of `add`, the last one out of `rest`."""
+    """Collects bodies; `add` returns each full chunk, `rest` the last one."""
 
     def __init__(self) -> None:
         self._chunk: list[bytes] = []
@@ -21,7 +21,7 @@ class Chunker:
         self.count = 0
 
     def add(self, body: Body) -> list[bytes] | None:
-        """Takes one body (text becomes UTF-8); returns the chunk before it when that is full."""
+        """Adds one body (text becomes UTF-8); returns the chunk before it if that is full."""
         if isinstance(body, str):
             try:
                 body = body.encode()
@@ -45,7 +45,7 @@ class Chunker:
         return None
 
     def rest(self) -> list[bytes] | None:
-        """Returns what was added after the last full chunk, or None, and begins a new chunk."""
+        """Returns the bodies after the last full chunk, or None, and begins a new chunk."""
         rest, self._chunk, self._size = self._chunk, [], 0
         return rest or None
 
@@ -103,7 +103,7 @@ async def chunks_of_groups_async(
 
 
 def split(bodies: Iterable[Body]) -> tuple[list[bytes], Iterator[list[bytes]] | None]:
-    """The only chunk of a small request and None; of a larger one all its chunks, and [].
+    """Returns the only chunk of a small request and None; of a larger one [] and all its chunks.
 
     Raises InvalidArgument.
     """
@@ -118,7 +118,7 @@ def split(bodies: Iterable[Body]) -> tuple[list[bytes], Iterator[list[bytes]] | 
 
 
 def _one_chunk(bodies: Sequence[object]) -> list[bytes] | None:
-    """Bodies that fit into one chunk; None when they don't, or are no bodies."""
+    """Returns the bodies as one chunk; None if they do not fit, or are no bodies."""
     size, found = 0, []
     for body in bodies:
         if isinstance(body, str):
@@ -136,7 +136,7 @@ def _one_chunk(bodies: Sequence[object]) -> list[bytes] | None:
 async def split_async(
     bodies: Bodies,
 ) -> tuple[list[bytes], AsyncIterator[list[bytes]] | None]:
-    """The same of an async iterable (or an ordinary one)."""
+    """Returns the same as `split`, for an async iterable (or an ordinary one)."""
     if not isinstance(bodies, AsyncIterable):
         chunk, rest = split(bodies)
         return chunk, None if rest is None else _awaited(rest)

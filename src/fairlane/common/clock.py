@@ -1,4 +1,4 @@
-"""Time: `wall_ms` is for people and names, `mono_s` for durations. Deadlines live in Redis."""
+"""Time: `wall_ms` is for people and names, `mono_s` for durations. Redis keeps the deadlines."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import time
 
 
 def wall_ms() -> int:
-    """Milliseconds since 1970 by this machine's clock; never compared with a server's."""
+    """Returns the ms since 1970 by this machine's clock; never compared with a server's."""
     return time.time_ns() // 1_000_000
 
 
 def mono_s() -> float:
-    """Seconds of a clock that never goes back; only differences mean anything."""
+    """Returns the seconds of a clock that never goes back; use only differences."""
     return time.monotonic()
 
 
 def sleep(seconds: float) -> None:
-    """Sleeps; the one place, so that a test can pass the time."""
+    """Sleeps. Only this function does, so that a test can replace it."""
     time.sleep(seconds)

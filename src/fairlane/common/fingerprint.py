@@ -1,9 +1,9 @@
-"""What a failure is, apart from the one sub-request it happened to: failures alike share a hash.
+"""Failures that are alike share a fingerprint, a hash without the values of one sub-request.
 
 A failure's text is a Python traceback as a worker kept it (its beginning may be cut off), or one
-sentence; that of a call that took too long is followed by where it was. Two are alike when their
-reason, exception type, place (file and function, no line) and message without numbers, quoted
-words, hex and uuids are the same.
+sentence. The sentence of a call that took too long is followed by the place where the call was.
+Two failures are alike if they have the same reason, exception type, place (file and function, no
+line) and message, without numbers, quoted words, hex and uuids.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _VARIABLE = (
 
 
 class Failure(NamedTuple):
-    """What a text says: `headline` is its first line that matters, as `ValueError: bad port`.
+    """The parts of a failure's text: `headline` is its first line that matters, `ValueError: bad`.
 
-    `type`, `file` (without folders), `line` and `function` are empty where there is no traceback.
+    `type`, `file` (without folders), `line` and `function` are empty if there is no traceback.
     """
 
     headline: str
@@ -50,12 +50,12 @@ class Failure(NamedTuple):
 
     @property
     def where(self) -> str:
-        """The innermost frame of the caller's own code: `file:line function`, or nothing."""
+        """Returns the innermost frame of the caller's own code: `file:line function`, or ""."""
         return f"{self.file}:{self.line} {self.function}".rstrip() if self.file else ""
 
 
 def read_failure(text: str) -> Failure:
-    """Takes a failure's text apart."""
+    """Splits a failure's text into its parts."""
     lines = text.splitlines()
     if lines and lines[0].startswith(_TOO_LONG):
         return _too_long(lines[0], lines[1:])
@@ -84,7 +84,7 @@ def read_failure(text: str) -> Failure:
 
 
 def _too_long(headline: str, rest: list[str]) -> Failure:
-    """A call that was stopped: by what it then raised, or by the stack of a process killed."""
+    """Reads a call that was stopped: what it then raised, or the stack of a killed process."""
     if _STACK not in rest:
         inner = read_failure("\n".join(rest))
         return Failure(headline, "", headline, inner.file, inner.line, inner.function)
@@ -103,14 +103,14 @@ def _sentence(lines: list[str]) -> Failure:
 
 
 def without_values(message: str) -> str:
-    """The message with a word in place of everything that differs from case to case."""
+    """Returns the message with a placeholder for each part that differs from case to case."""
     for pattern, word in _VARIABLE:
         message = pattern.sub(word, message)
     return message
 
 
 def fingerprint_of(reason: str, text: str) -> str:
-    """The short hash of all failures like this one: 10 hex digits."""
+    """Returns the hash of all failures like this one: 10 hex digits."""
     failure = read_failure(text)
     message = without_values(failure.message[:_MESSAGE])
     parts = (reason, failure.type, failure.file, failure.function, message)

@@ -1,7 +1,7 @@
 """Distributions of durations in logarithmic buckets: a few numbers, and quantiles to within 12 %.
 
-Four buckets an octave, as in HdrHistogram with two significant bits: bucket 4n + s holds the
-values of n bits whose next two bits are s. They can be added up over workers, priorities and time.
+Each octave has four buckets, as in HdrHistogram with two significant bits: bucket 4n + s holds the
+n-bit values whose next two bits are s. Counts of workers, priorities and times can be added.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SUBS = 1 << _SUB_BITS
 
 
 def bucket_of(value: int) -> int:
-    """The bucket of a whole number >= 0."""
+    """Returns the bucket of a whole number >= 0."""
     bits = value.bit_length()
     if bits <= _SUB_BITS:
         return bits * _SUBS + value  # so small that each value has its own
@@ -26,7 +26,7 @@ def bucket_of(value: int) -> int:
 
 
 def bounds_of(bucket: int) -> tuple[int, int]:
-    """The smallest and the largest value of a bucket."""
+    """Returns the smallest and the largest value of a bucket."""
     bits, sub = divmod(bucket, _SUBS)
     if bits <= _SUB_BITS:
         return sub, sub
@@ -37,7 +37,7 @@ def bounds_of(bucket: int) -> tuple[int, int]:
 
 @dataclass(slots=True)
 class Distribution:
-    """How often, how much in all, the largest, and bucket -> count."""
+    """The number of values, their sum, the largest, and bucket -> count."""
 
     count: int = 0
     sum: int = 0
@@ -45,7 +45,7 @@ class Distribution:
     buckets: Counter[int] = field(default_factory=Counter)
 
     def add(self, counts: Mapping[int, int]) -> None:
-        """Takes values with how often each came."""
+        """Adds values; `counts` has how often each came."""
         for value, times in counts.items():
             self.count += times
             self.sum += value * times
@@ -53,7 +53,7 @@ class Distribution:
             self.buckets[bucket_of(value)] += times
 
     def merge(self, others: Iterable[Distribution]) -> Distribution:
-        """All of them as one; itself is changed and returned."""
+        """Adds the others to this one, and returns it."""
         for other in others:
             self.count += other.count
             self.sum += other.sum
@@ -63,11 +63,11 @@ class Distribution:
 
     @property
     def mean(self) -> float:
-        """The arithmetic mean; 0 of nothing."""
+        """Returns the arithmetic mean; 0 if there are no values."""
         return self.sum / self.count if self.count else 0.0
 
     def quantile(self, share: float) -> int:
-        """A value that `share` (0..1) of all do not exceed: the upper end of its bucket."""
+        """Returns a value that `share` (0..1) of all do not exceed: the upper end of its bucket."""
         wanted, seen = share * self.count, 0
         for bucket in sorted(self.buckets):
             seen += self.buckets[bucket]

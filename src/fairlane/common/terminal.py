@@ -1,4 +1,4 @@
-"""Text and JSON that cannot command a terminal: what came from Redis may hold anything."""
+"""Text and JSON that cannot command a terminal. Text from Redis may contain escape sequences."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import json
 import re
 from typing import Any
 
-# Control characters (C0, DEL, C1), the marks that turn the direction of text, line separators, and
-# halves of a pair, which no terminal can show.
+# Control characters (C0, DEL, C1), marks that change the direction of text, line separators, and
+# single surrogates, which no terminal can show.
 _COMMANDS = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )

@@ -1,4 +1,4 @@
-"""Many independent steps in bounded round trips; one bad key need not stop the others."""
+"""Sends many independent steps in bounded round trips; one bad key need not stop the others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOGETHER = 100  # steps of one round trip
 
 
 def run_all(steps: Sequence[Command | Call]) -> Operation[list[Any]]:
-    """Sends any number of steps, also none; returns their replies."""
+    """Sends any number of steps, or none; returns their replies."""
     replies: list[Any] = []
     for start in range(0, len(steps), TOGETHER):
         replies += yield Batch(steps[start : start + TOGETHER])
@@ -24,7 +24,7 @@ def run_all(steps: Sequence[Command | Call]) -> Operation[list[Any]]:
 
 
 def run_each(steps: Sequence[Command | Call]) -> Operation[list[Any]]:
-    """As `run_all`; the error of a step, a FairlaneError, is its reply. Raises RedisUnreachable."""
+    """As `run_all`; a failed step has its error as its reply. Raises RedisUnreachable."""
     replies: list[Any] = []
     for start in range(0, len(steps), TOGETHER):
         replies += yield Batch(steps[start : start + TOGETHER], lenient=True)
@@ -34,7 +34,7 @@ def run_each(steps: Sequence[Command | Call]) -> Operation[list[Any]]:
 def run_each_or_error(
     steps: Sequence[Command | Call], together: int = TOGETHER
 ) -> Operation[list[Any]]:
-    """As `run_each`, with RedisUnreachable as a reply too: other nodes may answer.
+    """As `run_each`, with RedisUnreachable as a reply too, because other nodes may answer.
 
     `together` is how many steps share a round trip.
     """

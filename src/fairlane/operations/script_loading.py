@@ -1,7 +1,7 @@
 """The scripts of this release on every server of a deployment: what is there, and loading it.
 
-A server keeps scripts in memory alone: one that was restarted, or that takes over, has those that
-a person loaded there. So they are loaded onto replicas, too.
+A server keeps scripts in memory only. After a restart it has none, and after a failover the new
+primary has only those that were loaded there. So scripts are loaded onto replicas, too.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ PRIMARY, REPLICA = "primary", "replica"
 
 
 class ServerAddress(NamedTuple):
-    """One server: the `node` of At, and how it is called."""
+    """One server: its `node` for OnNode, and its name for people."""
 
     node: Any
     name: str
 
 
 class ScriptStatus(NamedTuple):
-    """The scripts on one server: which are missing, and which were loaded just now.
+    """The scripts on one server: which are missing, and which were loaded by this call.
 
-    `error` says why it is not known; then both are empty.
+    `error` is the reason why they could not be read; then both are empty.
     """
 
     name: str
@@ -42,12 +42,12 @@ class ScriptStatus(NamedTuple):
 
     @property
     def is_well(self) -> bool:
-        """True when every script is there."""
+        """Returns True if every script is there."""
         return not self.missing and not self.error
 
 
 def everywhere(place: str) -> Operation[list[ServerAddress]]:
-    """The servers of the deployment, replicas and all; `place` names one that has no address.
+    """Returns the servers of the deployment with their replicas; `place` names the unnamed one.
 
     Raises RedisError if no node answers.
     """
@@ -63,7 +63,7 @@ def everywhere(place: str) -> Operation[list[ServerAddress]]:
 
 
 def _follower(name: str, text: str) -> Address | None:
-    """`slave0:ip=127.0.0.1,port=6380,state=online,...` of INFO as an address."""
+    """Reads the address in `slave0:ip=127.0.0.1,port=6380,state=online,...` of INFO."""
     if not name.startswith("slave") or "=" not in text:
         return None
     fields = dict(part.split("=", 1) for part in text.split(",") if "=" in part)
@@ -71,18 +71,18 @@ def _follower(name: str, text: str) -> Address | None:
 
 
 def _of_cluster(primaries: list[Any]) -> Operation[list[Address]]:
-    """The addresses of all nodes, primaries first."""
+    """Returns the addresses of all nodes, primaries first."""
     failure: FairlaneError = RedisUnreachable("no node of the cluster answers")
     for node in primaries:
         try:
-            # CLUSTER SLOTS has the names that nodes announce, but leaves out replicas
-            # that have nothing to copy yet.
+            # CLUSTER SLOTS has the names that nodes announce. It leaves out replicas that have
+            # nothing to copy yet.
             rows = yield OnNode(node, Command(b"CLUSTER", b"SLOTS"))
             listed = yield OnNode(node, Command(b"CLUSTER", b"NODES"))
         except FairlaneError as error:
             failure = error
             continue
-        # A node that does not know its own name is reached by the name we asked it under.
+        # If a node reports no name of its own, we use the name under which we reached it.
         named = {
             home[2]: ((home[0] or b"").decode() or node[0], home[1])
             for row in rows
@@ -106,7 +106,7 @@ def _listed(text: str, asked: Address) -> dict[bytes, Address]:
 
 
 def look(place: ServerAddress, *, load: bool) -> Operation[ScriptStatus]:
-    """What is missing on one server; with `load` it is loaded. Raises nothing that Redis does."""
+    """Returns what is missing on one server; with `load`, loads it. Raises no error of Redis."""
     role = ""
     try:
         info = read_info((yield OnNode(place.node, Command(b"INFO"))))
@@ -136,5 +136,5 @@ def _missing(place: ServerAddress, dialect: Dialect) -> Operation[list[Script]]:
 
 
 def count() -> int:
-    """How many scripts this release has."""
+    """Returns how many scripts this release has."""
     return len(list(library()))

@@ -1,1 +1,1 @@
-"""What stands in Redis, by name: keys, scripts, steps, the fields of a request and of a permit."""
+"""Names for what is stored in Redis: keys, scripts, steps, the fields of requests and permits."""

@@ -1,7 +1,7 @@
 """Least-privilege users of Redis: what each role may do, as ACL rules.
 
-What a script calls is read from its Lua. What is sent besides stands in ROLES; a test reads the
-source of the commands that a role is for, and names what is missing here and what is too much.
+The commands inside a script are read from its Lua. Other commands are listed in ROLES. A test reads
+the source of the commands that a role is for, and reports what is missing here and what is unused.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# What a driver sends besides what it is asked to. `client` and `select` are redis-py's own.
+# What a driver sends for itself, besides its steps. redis-py adds `client` and `select`.
 CONNECTION = _words("client|setinfo client|setname cluster|slots info ping select")
-# What it makes of a step; `asking` goes before one whose slot is on the move.
+# What a driver sends instead of a step; `asking` precedes a step whose slot is being moved.
 CALL = _words("asking evalsha")
 CONFIRM = _words("wait waitaof")
 POP = _words("blmpop brpop llen lmpop rpop")
 SUBSCRIBE = _words("ssubscribe subscribe")
-# What `fairlane` tries and can do without: CONFIG GET returns passwords, too, and a script that is
-# sent may be any script.
+# What `fairlane` tries, and can work without: CONFIG GET also returns passwords, and a user
+# that may load scripts may run any script.
 WITHHELD = _words("config|get eval")
 
 
 class Role(NamedTuple):
-    """One kind of user: the commands of `fairlane` it runs, its scripts, what it sends besides.
+    """One kind of user: its commands of `fairlane`, its scripts, and the other Redis commands.
 
     A deployer has no keys.
     """
@@ -141,11 +141,11 @@ ROLES = {
 
 
 def rules(role: str, queue: str | None = None, *, server: Version = USUAL) -> list[str]:
-    """What ACL SETUSER is to be given for a role, but for `on` and the password.
+    """Returns the rules of ACL SETUSER for a role, without `on` and the password.
 
-    `role` is one of ROLES, or several joined by a +. `queue` is the only one it may dispatch in;
-    None = every queue. (The key of a request does not name its queue.) `server` is the version of
-    the Redis: an older one refuses rules that name what it does not know. Raises InvalidArgument.
+    `role` is one of ROLES, or several joined by a +. The user may dispatch only in `queue`; None =
+    in every queue. (The key of a request does not name its queue.) `server` is the version of the
+    Redis: an older one refuses rules with commands that it lacks. Raises InvalidArgument.
     """
     roles = [_role(name) for name in role.split("+")]
     if queue is not None:
@@ -163,15 +163,15 @@ def rules(role: str, queue: str | None = None, *, server: Version = USUAL) -> li
 
 
 def commands_of(script: Script) -> set[str]:
-    """Returns the commands that a script calls, on a server alone or in a cluster.
+    """Returns the commands that a script calls, on a single server or in a cluster.
 
-    As an ACL names them: `hget`, `xgroup|create`.
+    Each is named as in an ACL: `hget`, `xgroup|create`.
     """
     return set[str]().union(*(commands_in(script, dialect) for dialect in Dialect))
 
 
 def commands_in(script: Script, dialect: Dialect) -> set[str]:
-    """Returns the commands in one dialect's text of a script, named as in `commands_of`."""
+    """Returns the commands in a script's text for one dialect, named as in `commands_of`."""
     found = set()
     for name, second in _CALL.findall(_COMMENT.sub("", script.source(dialect).decode())):
         command = name.lower()
@@ -180,12 +180,12 @@ def commands_in(script: Script, dialect: Dialect) -> set[str]:
 
 
 def has_command(server: Version, command: str) -> bool:
-    """True when a server of that version has this command."""
+    """Returns True if a server of that version has this command."""
     return server >= _SINCE.get(command, ())
 
 
 def version(text: str) -> Version:
-    """`7.0` or `7.0.15` as numbers. Raises InvalidArgument."""
+    """Returns the numbers of `7.0` or `7.0.15`. Raises InvalidArgument."""
     parts = text.split(".")
     if not 2 <= len(parts) <= 3 or not all(part.isdigit() for part in parts):  # noqa: PLR2004
         raise InvalidArgument(f"{text!r} is no version of Redis: name one such as 7.0 or 7.2")

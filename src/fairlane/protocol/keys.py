@@ -1,8 +1,8 @@
 """Every key name is made here and nowhere else.
 
-Two hash tags: `{queue}` for what dispatches tokens, `{id}` for what belongs to one request. A
-brace in a name would move a key to another slot, so names are checked here, too. The lanes of a
-queue may be spread over shards, each with a tag of its own: `{queue/3}`. Shard 0 is `{queue}`.
+There are two hash tags: `{queue}` for what dispatches tokens, `{id}` for what belongs to one
+request. A brace in a name would move a key to another slot, so this module checks names, too. The
+lanes of a queue may be spread over shards, each with a tag: `{queue/3}`. Shard 0 is `{queue}`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 _SHOWN_MOST = 60  # characters of a refused name
 REQUEST_PARTS = ("sub", "counter", "req", "tok", "lease", "retry", "out", "dead", "few")
 _PARTS = [part.encode() for part in REQUEST_PARTS]
-EVERY_REQUEST_KEY = b"*:{*}*"  # patterns for SCAN: this one brings those of staging, too
+EVERY_REQUEST_KEY = b"*:{*}*"  # patterns for SCAN: this one finds the keys of staging, too
 EVERY_REQUEST_HASH = b"req:{*}"
 EVERY_DONE_CHANNEL = "done:{*}"  # ... and for ACL rules
 _REQUEST_KEY = re.compile(rf"({'|'.join(REQUEST_PARTS)}):\{{({_NAME.pattern})\}}")
@@ -29,12 +29,12 @@ _STAGING_KEY = re.compile(
 
 
 def new_id() -> str:
-    """A request id that no other request has: 20 hex digits."""
+    """Returns a request id that no other request has: 20 hex digits."""
     return secrets.token_hex(10)
 
 
 def check_name(kind: str, name: str) -> str:
-    """`name` itself when it may be part of a key; `kind` names it in the error."""
+    """Returns `name` if it may be part of a key; `kind` names it in the error."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         shown = repr(name)
         if isinstance(name, str) and len(name) > _SHOWN_MOST:
@@ -47,25 +47,25 @@ def check_name(kind: str, name: str) -> str:
 
 @lru_cache(maxsize=4096)
 def request_keys(request_id: str) -> tuple[bytes, ...]:
-    """The nine keys of one request, in the order of lua/v1/lib/core/request_keys.lua."""
+    """Returns the nine keys of one request, in the order of lua/v1/lib/core/request_keys.lua."""
     tail = f":{{{request_id}}}".encode()
     return tuple([part + tail for part in _PARTS])
 
 
 def part_and_id(key: bytes) -> tuple[str, str] | None:
-    """Which of REQUEST_PARTS a key is, and of which request; None for a key of another shape."""
+    """Returns which of REQUEST_PARTS a key is, and its request; None for a key of another shape."""
     match = _REQUEST_KEY.fullmatch(key.decode("utf-8", "replace"))
     return (match[1], match[2]) if match else None
 
 
 def staging_of(key: bytes) -> str | None:
-    """Of which request (`begun`: transaction) a sink keeps this key; None for another shape."""
+    """Returns the request (`begun`: the transaction) of a sink's key; None for another shape."""
     match = _STAGING_KEY.fullmatch(key.decode("utf-8", "replace"))
     return (match[1] or match[2]) if match else None
 
 
 def every_key(queue: str | None) -> list[str]:
-    """Patterns of the keys of all requests, and of the dispatch slots of one queue, or of all."""
+    """Returns patterns for the keys of all requests, and for the slots of one queue or all."""
     dispatch = ["{*}"] if queue is None else [f"{{{queue}}}", f"{{{queue}/[0-9]*}}"]
     staging = ["begun:{*}", "ids:{*}", "stage:{*}:*", "txn:{*}*"]
     return [
@@ -106,17 +106,17 @@ def dead(request_id: str) -> bytes:
 
 
 def area(request_id: str, txn: str, name: str) -> bytes:
-    """`stage:{id}:<txn>:<area>`: what one writer of a transaction has brought, chunk by chunk."""
+    """`stage:{id}:<txn>:<area>`: what one writer of a transaction has staged, chunk by chunk."""
     return f"stage:{{{request_id}}}:{txn}:{name}".encode()
 
 
 def transaction(request_id: str, txn: str) -> bytes:
-    """`txn:{id}:<txn>`: what a transaction brings into a request, and how far it got."""
+    """`txn:{id}:<txn>`: the manifest of a transaction, and how much of it was added."""
     return f"txn:{{{request_id}}}:{txn}".encode()
 
 
 def owner(request_id: str) -> bytes:
-    """`txn:{id}`: the name of the transaction that began a request for itself alone."""
+    """`txn:{id}`: the name of the transaction that alone may write to the request."""
     return f"txn:{{{request_id}}}".encode()
 
 
@@ -137,25 +137,25 @@ def done_channel(request_id: str) -> bytes:
 
 @lru_cache(maxsize=1024)
 def lanes(queue: str, shard: int = 0) -> tuple[bytes, ...]:
-    """The 100 token lists of a queue, or of one of its shards, most urgent first."""
+    """Returns the 100 token lists of a queue, or of one of its shards, most urgent first."""
     tag = _tag(queue, shard)
     return tuple(f"{{{tag}}}:{priority}".encode() for priority in range(LANES))
 
 
 def lane(queue: str, number: int) -> bytes:
-    """A lane by the number that scripts know it by: its priority and a hundred times its shard."""
+    """Returns a lane's key by its number: its priority plus a hundred times its shard."""
     return lanes(queue, number // LANES)[number % LANES]
 
 
 @lru_cache(maxsize=1024)
 def from_lane_up(lane_key: bytes) -> tuple[bytes, ...]:
-    """The key of a lane, then those of the more urgent ones beside it."""
+    """Returns the key of a lane, then those of the more urgent lanes of the same shard."""
     stem, _, priority = lane_key.rpartition(b":")
     return (lane_key, *(b"%b:%d" % (stem, one) for one in range(int(priority))))
 
 
 def number_of(lane_key: bytes) -> int:
-    """The number of a lane."""
+    """Returns the number of a lane."""
     tag, _, priority = lane_key.rpartition(b":")
     shard = tag.rpartition(b"/")[2] if b"/" in tag else b"}"
     return int(shard[:-1] or 0) * LANES + int(priority)
@@ -171,7 +171,7 @@ def _dispatch(queue: str, name: str) -> bytes:
 
 
 def active(queue: str) -> bytes:
-    """Zset: request -> when to look at it next, ms. Written before the request exists."""
+    """Zset: request -> when to check it next, ms. Written before the request exists."""
     return _dispatch(queue, "active")
 
 
@@ -202,22 +202,22 @@ def worker(queue: str, worker_id: str) -> bytes:
 
 @lru_cache(maxsize=256)
 def taken(queue: str, worker_id: str) -> bytes:
-    """Hash with a TTL: unit of a worker -> the tokens that it took from the lanes last."""
+    """Hash with a TTL: unit of a worker -> the tokens that it last took from the lanes."""
     return _dispatch(queue, f"taken:{worker_id}")
 
 
 def wake(queue: str, worker_id: str, shard: int = 0) -> bytes:
-    """List with a short TTL: what a draining worker's blocking pops return with."""
+    """List with a short TTL: a word in it ends the blocking pops of a draining worker."""
     return _dispatch(_tag(queue, shard), f"wake:{worker_id}")
 
 
 def rights(queue: str, worker_id: str) -> bytes:
-    """String with a short TTL: what a starting worker tries its rights on."""
+    """String with a short TTL: a starting worker tries its rights on it."""
     return _dispatch(queue, f"rights:{worker_id}")
 
 
 def is_wake(key: bytes) -> bool:
-    """True for the list that wakes a worker."""
+    """Returns True for the list that wakes a worker."""
     return b"}:wake:" in key
 
 
@@ -227,7 +227,7 @@ def stats(queue: str) -> bytes:
 
 
 def bound(queue: str) -> tuple[bytes, bytes]:
-    """The hashes of the bound on what waits: `conf`, and request -> what it adds to that."""
+    """The hashes of the bound on what waits: `conf`, and request -> what it adds to the sum."""
     return _dispatch(queue, "conf"), _dispatch(queue, "load")
 
 

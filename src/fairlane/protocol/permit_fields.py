@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class QueuedPermit(NamedTuple):
-    """One whose token is on its way to the lane of this number; `due_ms` is 0 for now."""
+    """A permit whose token is on its way to the lane of this number; `due_ms` is 0 for now."""
 
     k: str
     g: str
@@ -19,7 +19,7 @@ class QueuedPermit(NamedTuple):
 
 
 class HeldPermit(NamedTuple):
-    """One under a lease, which owes so many sub-requests."""
+    """A permit under a lease, which still owes `owed` sub-requests."""
 
     k: str
     fence: str
@@ -28,7 +28,7 @@ class HeldPermit(NamedTuple):
 
 
 def queued(fields: Mapping[str, str]) -> Iterator[QueuedPermit]:
-    """Those that are queued."""
+    """Yields the queued permits."""
     for k, text in fields.items():
         if text.startswith("q:"):
             _, g, since, lane, due = text.split(":")
@@ -36,7 +36,7 @@ def queued(fields: Mapping[str, str]) -> Iterator[QueuedPermit]:
 
 
 def held(fields: Mapping[str, str]) -> Iterator[HeldPermit]:
-    """Those that are held."""
+    """Yields the held permits."""
     for k, text in fields.items():
         if text.startswith("h:"):
             _, fence, _, _, _, owed, _, _, _, worker = text.split(":", 9)

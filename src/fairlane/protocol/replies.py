@@ -1,11 +1,11 @@
-"""The second half of a script's signature: its header line `-- Says:` names what it replies.
+"""The second half of a script's signature: its header line `-- Says:` lists its replies.
 
 `-- Says: ok left tokens | already tokens | gone` lists the words that a reply may begin with, and
-the fields behind each. With such a Reply, `reply.left` is the first field of an `ok`, and
-`reply.is_gone` is True for `gone` only. A word or a field that the header lacks is an error.
+the fields after each word. With such a Reply, `reply.left` is the first field of an `ok`, and
+`reply.is_gone` is True for `gone` only. A word or a field that the header lacks raises an error.
 
 `(completed acquired?)` is a list without a word, whose last field may be missing. `scores...` takes
-all that follow. `= count` is a reply that is no list of fields: Redis's own value.
+all further values. `= count` is a single Redis value, not a list of fields.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _PLAIN = re.compile(r"= [a-z_]+$")
 _LIST = re.compile(r"\(([a-z_]+(?: [a-z_]+)*(?:\?|\.\.\.)?)\)$")
 _WORDS = re.compile(r"[a-z]+(?: [a-z_]+)*$")
 CANCELLED = frozenset({b"cancelling", b"cancelled"})  # states
-_TAKEN = {"count", "fields", "has_tokens", "index", "word"}  # names that a Reply has already
+_TAKEN = {"count", "fields", "has_tokens", "index", "word"}  # names that every Reply has
 
 
 class Summary(NamedTuple):
-    """How a request stands or has ended: `summary` of lua/v1/lib/core/state.lua."""
+    """The state of a request or its end: `summary` of lua/v1/lib/core/state.lua."""
 
     state: bytes
     born: int
@@ -46,11 +46,11 @@ class Summary(NamedTuple):
 
 
 class Reply(tuple[Any, ...]):
-    """One reply of a script; its class, which `Replies` makes, has the fields of its word."""
+    """One reply of a script. `Replies` makes a class for each word, with the fields of the word."""
 
     __slots__ = ()
     word: ClassVar[str] = ""
-    fields: ClassVar[tuple[str, ...]] = ()  # as the header has them
+    fields: ClassVar[tuple[str, ...]] = ()  # as the header names them
     is_ended: ClassVar[bool] = False
     is_stopped: ClassVar[bool] = False
     has_tokens: ClassVar[bool] = False  # to be dispatched
@@ -60,10 +60,10 @@ class Reply(tuple[Any, ...]):
 
 
 class Replies(dict[Any, type[Reply]]):
-    """What one script may reply: for each word the class of that reply."""
+    """The replies of one script: word -> the class of that reply."""
 
     def __init__(self, script: str, text: str) -> None:
-        """Reads the header of a script's text. Raises ValueError if it cannot be read."""
+        """Reads the header of a script's text. Raises ValueError if the header is malformed."""
         super().__init__()
         self.script = script
         self.untagged: type[Reply] | None = None

@@ -24,7 +24,7 @@ _HOME = {name: packed for packed, names in PACKED.items() for name in names}
 
 
 def unpacked(stored: Mapping[str, str]) -> dict[str, str]:
-    """A whole hash with each packed number under its own name."""
+    """Returns a whole hash with each packed number under its own name."""
     found = {name: value for name, value in stored.items() if name not in PACKED}
     for packed, names in PACKED.items():
         if packed in stored:
@@ -36,12 +36,12 @@ def unpacked(stored: Mapping[str, str]) -> dict[str, str]:
 
 
 def hmget(request_id: str, *names: str) -> Command:
-    """The command that reads these fields; `parse_fields` reads its reply."""
+    """Returns the command that reads these fields; `parse_fields` reads its reply."""
     return Command(b"HMGET", keys.request_hash(request_id), *_stored(names))
 
 
 def parse_fields(names: Sequence[str], reply: Sequence[bytes | None]) -> list[str]:
-    """Returns the fields of hmget's reply in the order of these names; "" for what is not there."""
+    """Returns the fields of hmget's reply in the order of these names; "" for a missing field."""
     stored = {
         name: value.decode("utf-8", "replace")
         for name, value in zip(_stored(names), reply, strict=True)
@@ -52,13 +52,13 @@ def parse_fields(names: Sequence[str], reply: Sequence[bytes | None]) -> list[st
 
 
 def read(request_id: str, *names: str) -> Operation[list[str]]:
-    """These fields as text, in their order; "" for what is not there."""
+    """Returns these fields as text, in their order; "" for a missing field."""
     reply = yield hmget(request_id, *names)
     return parse_fields(names, reply)
 
 
 def _stored(names: Sequence[str]) -> list[str]:
-    """The fields in which these are; the digest with the chain, which is the same at first."""
+    """Returns the stored fields to read. The digest needs the chain: both are equal at first."""
     found = dict.fromkeys(_HOME.get(name, name) for name in names)
     if "chain" in found or "chunks" in found:  # without a digest their defaults mean nothing
         found["digest"] = None
@@ -66,6 +66,6 @@ def _stored(names: Sequence[str]) -> list[str]:
 
 
 def as_text(flat: Any) -> dict[str, str]:
-    """A hash's reply as a dict of text; a body is never in it."""
+    """Returns a hash's reply as a dict of text; a body is never in a hash."""
     pairs = flat.items() if isinstance(flat, dict) else zip(flat[::2], flat[1::2], strict=True)
     return {name.decode(): value.decode("utf-8", "replace") for name, value in pairs}

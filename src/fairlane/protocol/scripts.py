@@ -1,15 +1,15 @@
 """Loads lua/ and turns each file into a typed call.
 
-A script's signature is its own first lines: `local fence = ARGV[3]  -- drawn at acquire` names the
+A script's first lines are its signature: `local fence = ARGV[3]  -- drawn at acquire` names the
 third argument `fence`. Lua runs these lines and the loader reads them, so they can't drift apart:
-`scripts.extend(keys, k=…, fence=…, op=…)` with a wrong name is a TypeError before Redis is touched.
-The line `-- Says:` names what the script replies, see replies.py.
+`scripts.extend(keys, k=…, fence=…, op=…)` with a wrong name is a TypeError before any call.
+The line `-- Says:` lists the script's replies, see replies.py.
 
-`-- @include lib/permits/mint.lua` is textual and happens once. Functions of it that the script does
-not use are left out, as each is made anew at every call. `-- @flags` says how the server may treat
-the script: `allow-oom` (it must run when Redis is full, or nothing could be drained), `no-writes`,
-or `grows` (refused when full). In a cluster the text says SPUBLISH, which stays on one node, where
-it says PUBLISH elsewhere.
+`-- @include lib/permits/mint.lua` inserts a text, each file once. Functions of it that the script
+does not use are left out, because Lua makes each of them anew at every call. `-- @flags` sets how
+the server may treat the script: `allow-oom` (it must run when Redis is full, because nothing could
+be drained otherwise), `no-writes`, or `grows` (refused when full). In a cluster SPUBLISH, which
+stays on one node, replaces PUBLISH in the text.
 """
 
 from __future__ import annotations
@@ -42,30 +42,30 @@ _PUBLISH, _SPUBLISH = 'redis.call("PUBLISH"', 'redis.call("SPUBLISH"'
 
 
 def is_in_cluster(info: Mapping[str, str]) -> bool:
-    """Whether INFO comes of a node of a cluster; Valkey has another name for it than Redis."""
+    """Returns True if INFO is from a cluster node; Valkey names the field differently."""
     return "cluster" in (info.get("redis_mode"), info.get("server_mode"))
 
 
 class Dialect(Enum):
-    """Which of a script's texts a server wants."""
+    """The two texts that each script has."""
 
     SINGLE = "single"
-    CLUSTER = "cluster"  # it publishes to sharded channels
+    CLUSTER = "cluster"  # its text publishes to sharded channels
 
     @classmethod
     def of(cls, info: Mapping[str, str]) -> Dialect:
-        """Returns what the server of this INFO wants, which its mode decides."""
+        """Returns the dialect for a server with this INFO; the server's mode decides."""
         return cls.CLUSTER if is_in_cluster(info) else cls.SINGLE
 
 
 def lua_folder() -> Path:
-    """The folder of the scripts: inside the installed package, or at the top of the checkout."""
+    """Returns the folder of the scripts: in the installed package, or in the checkout."""
     packaged = Path(__file__).parents[1] / "lua"
     return packaged if packaged.is_dir() else Path(__file__).parents[3] / "lua"
 
 
 def expand(root: Path, name: str, seen: set[str] | None = None) -> str:
-    """The text of one Lua file with its includes in place, each file once."""
+    """Returns the text of one Lua file with its includes in place, each file once."""
     seen = set() if seen is None else seen
     seen.add(name)
 
@@ -76,9 +76,9 @@ def expand(root: Path, name: str, seen: set[str] | None = None) -> str:
 
 
 def without_unused(text: str) -> str:
-    """The text without the functions at its top that what it runs never comes to.
+    """Returns the text without the top-level functions that it never calls.
 
-    A tenth of what a script costs is to make the functions it might call.
+    A tenth of a script's cost is making the functions that it might call.
     """
     functions = {match[1]: _COMMENT.sub("", match[0]) for match in _FUNCTION.finditer(text)}
     used: set[str] = set()
@@ -120,15 +120,15 @@ class Script:
         return tuple(found[i] for i in sorted(found))
 
     def source(self, dialect: Dialect) -> bytes:
-        """What EVAL sends."""
+        """Returns the text that EVAL sends."""
         return self._texts[dialect]
 
     def sha(self, dialect: Dialect) -> bytes:
-        """What EVALSHA sends."""
+        """Returns the digest that EVALSHA sends."""
         return self._shas[dialect]
 
     def __call__(self, keys: Sequence[bytes], **given: Any) -> Call:
-        """The step that runs this script; raises TypeError for a wrong, missing or extra name."""
+        """Returns the step that runs this script; TypeError for a wrong, missing or extra name."""
         if len(keys) < len(self.keys) or (len(keys) > len(self.keys) and not self.many_keys):
             raise TypeError(f"{self.name} takes the keys {', '.join(self.keys)}, got {len(keys)}")
         rest: Iterable[Arg] = given.pop(self.rest, ()) if self.rest else ()
@@ -145,7 +145,7 @@ class Script:
         return Call(self, keys, args)
 
     def reply(self, raw: Sequence[Any]) -> Reply:
-        """Returns what Redis replied to this script as a Reply, with the names of the header."""
+        """Returns the raw reply of this script as a Reply, with the names of the header."""
         kind = self.replies.untagged or self.replies[raw[0]]
         return kind(raw)
 
@@ -154,7 +154,7 @@ class Script:
 
 
 class Library:
-    """All scripts of one layout, as attributes; read from disk at first use, or all by `load`."""
+    """All scripts of one layout, as attributes; read from disk at first use, or all with `load`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -176,12 +176,12 @@ class Library:
         return (getattr(self, name) for name in sorted(self._paths))
 
     def load(self) -> None:
-        """Reads every script now, for a process that may outlive its release on disk."""
+        """Reads every script now, for a process that may outlive its installed release."""
         for _ in self:
             continue
 
 
 @lru_cache(maxsize=1)
 def library() -> Library:
-    """The scripts of this release."""
+    """Returns the scripts of this release."""
     return Library(lua_folder() / LAYOUT)

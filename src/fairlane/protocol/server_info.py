@@ -9,19 +9,19 @@ if TYPE_CHECKING:
 
 
 def read_info(text: bytes) -> dict[str, str]:
-    """The fields of INFO or CLUSTER INFO."""
+    """Returns the fields of INFO or CLUSTER INFO."""
     lines = text.decode("utf-8", "replace").splitlines()
     return dict(line.split(":", 1) for line in lines if ":" in line and line[0] != "#")
 
 
 def time_ms(reply: Sequence[bytes]) -> int:
-    """Returns the moment of a reply of TIME, in ms."""
+    """Returns the time in a reply of TIME, in ms."""
     seconds, micros = reply
     return int(seconds) * 1000 + int(micros) // 1000
 
 
 def release(info: dict[str, str]) -> tuple[str, tuple[int, ...]]:
-    """Which server it is: ("Redis" or "Valkey", its version)."""
+    """Returns the program of a server and its version: ("Redis" or "Valkey", numbers)."""
     name = "Valkey" if "valkey_version" in info else "Redis"
     text = info.get("valkey_version") or info.get("redis_version", "0")
     parts = (part for part in text.split(".") if part.isdigit())

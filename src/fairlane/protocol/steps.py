@@ -56,22 +56,22 @@ class Call:
 
 
 class TextCall(Call):
-    """A script call whose `args` are all bytes or str: nothing has to be made of them any more."""
+    """A script call whose `args` are all bytes or str, so that they need no conversion."""
 
     __slots__ = ()
 
 
 class Popped(NamedTuple):
-    """What a Pop brought, oldest first."""
+    """The tokens that a Pop took from one lane, oldest first."""
 
     lane: bytes
     tokens: list[bytes]
 
 
 class Pop(Command):
-    """Takes up to `most` from the first list of `keys` that has any: Popped, or None.
+    """Pops up to `most` tokens from the first list of `keys` that is not empty: Popped, or None.
 
-    It waits `block_ms` for the first of them; 0 = not at all.
+    If all lists are empty, it waits up to `block_ms` for a token; 0 = not at all.
     """
 
     __slots__ = ("keys", "most", "packed", "seconds")
@@ -81,7 +81,7 @@ class Pop(Command):
         super().__init__(*_pop_words(keys, self.seconds, most))
         self.keys = keys
         self.most = most
-        self.packed: bytes | None = None  # a driver's: what is sent
+        self.packed: bytes | None = None  # set by a driver: the bytes to send
         self.apart = self._one_by_one
 
     def _one_by_one(self) -> Operation[Popped | None]:
@@ -106,16 +106,16 @@ def _pop_words(keys: Sequence[bytes], seconds: float, most: int) -> tuple[Arg, .
 class Batch:
     """Independent steps in one round trip; replies in the same order.
 
-    Nothing may depend on the order of their effects: a step whose script the server has forgotten
-    runs again while the others go on. `lenient`: the error of a step is its reply, a FairlaneError;
-    else the first of them is raised. `patience_s`: how long what Redis does not answer is repeated,
-    instead of as long as the driver does: the whole batch waits for the slowest of its nodes. A
-    lenient one does so for 5 s only once some of it was answered.
+    Nothing may depend on the order of their effects: if the server has forgotten a step's script,
+    that step runs again later than the others. `lenient`: a step that fails has its error, a
+    FairlaneError, as its reply; otherwise the first error is raised. `patience_s`: how long steps
+    without a reply are repeated, instead of the driver's patience. The whole batch waits for its
+    slowest node; a lenient batch does so for only 5 s after its first replies.
 
     `away_s`: a node of a cluster that has not answered for so long is away. Its steps end with
     NodeAway and are not sent any more, except for a try now and then. A single server is waited for
     as long as without `away_s`, because there is nothing else to do meanwhile. A Call or Command
-    that is performed alone may have its own `away_s`; a Confirm has that of its step. `again_s`:
+    that is performed alone may have its own `away_s`; a Confirm uses that of its step. `again_s`:
     this batch tries such a node again after so many seconds, even if the usual pause is longer.
     """
 
@@ -140,8 +140,8 @@ class Batch:
 class LazySteps(Sequence["Command | Call"]):
     """The steps of a batch, `count` of them, each made when it is first asked for.
 
-    They are made in their order. To one server of today a driver sends them piece by piece: so it
-    works on the first ones while the next are made. (In a cluster all keys must be known first.)
+    The steps are made in their order. A driver sends them to a single server part by part, so that
+    the server runs the first ones while the next are made. (A cluster needs all keys first.)
     """
 
     def __init__(self, count: int, makes: Iterable[Command | Call]) -> None:
@@ -164,9 +164,9 @@ class LazySteps(Sequence["Command | Call"]):
 
 
 class SingleServer:
-    """One script whose keys are in several slots: a server that has all of them runs it.
+    """One script whose keys are in several slots: a single server, which has all keys, runs it.
 
-    The reply is None where there is none: of a cluster, nothing was asked.
+    In a cluster the script is not sent, and the reply is None.
     """
 
     __slots__ = ("call",)
@@ -176,7 +176,7 @@ class SingleServer:
 
 
 class Nodes:
-    """Asks which primaries there are: a list to take the `node` of At from. One server: [None]."""
+    """Returns the primaries, a list of values for the `node` of OnNode. A single server: [None]."""
 
     __slots__ = ()
 
@@ -184,7 +184,7 @@ class Nodes:
 class OnNode:
     """One command at one primary, whatever its keys: INFO, SCAN. The reply is Redis's, undecoded.
 
-    RedisUnreachable when the node is no primary of the cluster any more.
+    Raises RedisUnreachable if the node is no longer a primary of the cluster.
     """
 
     __slots__ = ("command", "node")
@@ -195,9 +195,9 @@ class OnNode:
 
 
 class Confirm:
-    """One step, and behind it on the same connection WAIT for `replicas`: the reply is Confirmed.
+    """One step, then WAIT for `replicas` on the same connection: the reply is Confirmed.
 
-    WAIT covers what this connection wrote, and with it everything that its server acknowledged
+    WAIT covers what this connection wrote, and everything that its server had acknowledged
     before, to any client. So the step must always write, also when it is repeated.
     """
 
@@ -209,9 +209,9 @@ class Confirm:
 
 
 class Confirmed(NamedTuple):
-    """What a Confirm came to: the step's own reply, and how many replicas have what it wrote.
+    """The reply to a Confirm: the step's own reply, and how many replicas have its write.
 
-    `is_synced` is False when the server can say whether its own disk has it, and it has not.
+    `is_synced` is False if the server reports that its own disk does not have the write.
     """
 
     reply: Any
@@ -220,7 +220,7 @@ class Confirmed(NamedTuple):
 
 
 class Pause:
-    """Lets `seconds` pass."""
+    """Waits for `seconds`."""
 
     __slots__ = ("seconds",)
 
@@ -229,7 +229,7 @@ class Pause:
 
 
 class Subscribe:
-    """Listens to a channel until the operation ends; the reply comes once it is confirmed."""
+    """Subscribes to a channel until the operation ends; the reply is the confirmation."""
 
     __slots__ = ("channel",)
 
@@ -253,18 +253,18 @@ class NextChunk:
 
 
 class Hurry:
-    """A person waits for the end, so the calls from here on are not repeated for long.
+    """Shortens the patience of all later calls, because a person waits after Ctrl-C.
 
-    Python raises KeyboardInterrupt anywhere: also inside an operation, where no driver sees it.
+    Python raises KeyboardInterrupt anywhere: also inside an operation, where no driver catches it.
     """
 
     __slots__ = ()
 
 
 class Handle:
-    """Runs the handler over leases in turn, and `meanwhile` an operation beside it.
+    """Runs the handler over leases in turn, and the operation `meanwhile` beside it.
 
-    `leases` are a worker's LeaseBatch, from which both may take. The reply is a Handled.
+    `leases` is a worker's LeaseBatch; both may take leases from it. The reply is a Handled.
     """
 
     __slots__ = ("leases", "meanwhile")
@@ -275,7 +275,7 @@ class Handle:
 
 
 class Handled(NamedTuple):
-    """What a Handle came to: leases that had their turn, and the operation's result or error."""
+    """The reply to a Handle: leases that were handled, and the operation's result or error."""
 
     leases: Any
     result: Any = None
@@ -283,9 +283,9 @@ class Handled(NamedTuple):
 
 
 class UntilHandled:
-    """In a `meanwhile`: waits until the handler has come back, for `timeout_s` at most.
+    """In a `meanwhile`: waits until the handler has returned, for `timeout_s` at most.
 
-    The reply is True when it has.
+    The reply is True if it has returned.
     """
 
     __slots__ = ("timeout_s",)

@@ -1,1 +1,1 @@
-"""What people do with requests: watch, wait, change, cancel, requeue the dead."""
+"""What people do with requests: watch, wait, change, cancel, requeue dead sub-requests."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def pause(request_id: str) -> Operation[str]:
     """Starts no more sub-requests until the request is resumed; returns the state now in force.
 
-    That is `paused`, or `cancelling` or `expiring` if the request is on its way to its end already,
+    The state is `paused`; `cancelling` or `expiring` if the end of the request is near anyway;
     or `active` if its deadline has just passed.
     Raises RequestNotFound, RequestEnded.
     """
@@ -30,7 +30,7 @@ def pause(request_id: str) -> Operation[str]:
 
 
 def resume(request_id: str) -> Operation[str]:
-    """Lets a paused request go on; returns the state now in force: see pause.
+    """Continues a paused request; returns the state now in force: see pause.
 
     Raises RequestNotFound, RequestEnded.
     """
@@ -40,7 +40,7 @@ def resume(request_id: str) -> Operation[str]:
 
 
 def set_limit(request_id: str, limit: int) -> Operation[None]:
-    """Lets at most `limit` workers hold slices from now on; what is held above that drains.
+    """Sets how many workers may hold slices from now on; leases above that are finished.
 
     Raises InvalidArgument, RequestNotFound, RequestEnded.
     """
@@ -50,7 +50,7 @@ def set_limit(request_id: str, limit: int) -> Operation[None]:
 
 
 def set_priority(request_id: str, priority: int) -> Operation[None]:
-    """Moves the tokens of a request to the lane `priority`; what is held ends as it is.
+    """Moves the tokens of a request to the lane `priority`; slices that are held are finished.
 
     Raises InvalidArgument, RequestNotFound, RequestEnded.
     """
@@ -60,9 +60,9 @@ def set_priority(request_id: str, priority: int) -> Operation[None]:
 
 
 def cancel(request_id: str, reason: str, *, queue: str | None = None) -> Operation[bool]:
-    """Stops a request; True when it has ended, False while slices are held. RequestNotFound.
+    """Cancels a request; True if it has ended, False while slices are held. RequestNotFound.
 
-    `queue` is where its tokens go if the request is written only after its hash was read.
+    `queue` is where its tokens go if a producer creates the request only after its hash was read.
     """
     if not isinstance(reason, str):
         raise InvalidArgument(f"reason {reason!r} is not valid: words are expected")
@@ -80,7 +80,7 @@ def cancel(request_id: str, reason: str, *, queue: str | None = None) -> Operati
 
 
 def _change(request_id: str, call: Call, change: str) -> Operation[Reply]:
-    """Runs the script and follows up its reply; raises RequestEnded with the name of the change."""
+    """Runs the script and follows up its reply. `change` names the change in a RequestEnded."""
     reply = yield from call.run()
     stored = yield Command(b"HGET", keys.request_hash(request_id), b"queue")
     if reply.is_gone or stored is None:

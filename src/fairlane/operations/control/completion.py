@@ -1,4 +1,4 @@
-"""Watching a request: its end, its results, the completion log."""
+"""Watches a request: its end, its results, the completion log."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fairlane.protocol.steps import Batch, Command, Message, Operation, Subscrib
 
 _WAITED = ("state", "born", "durable", "queue")
 _COUNTED = ("state", "born", "total", "done", "dead")
-PAGE = 64  # entries of `out` a page; one entry is what one complete call settled
+PAGE = 64  # entries of `out` a page; an entry is what one call of complete settled
 
 
 def state(request_id: str) -> Operation[str]:
-    """The state of a request now. Raises RequestNotFound."""
+    """Returns the state of a request now. Raises RequestNotFound."""
     found = yield Command(b"HGET", keys.request_hash(request_id), b"state")
     if found is None or found == b"abandoned":
         raise not_found(request_id)
@@ -28,12 +28,12 @@ def state(request_id: str) -> Operation[str]:
 
 
 def wait(request_id: str, clock: Any, timeout_s: float | None) -> Operation[str]:
-    """Returns the final state: subscribe first, then read, with a slow poll behind both.
+    """Returns the final state. It subscribes first, then reads the state, then polls it slowly.
 
-    So neither a message before the subscription nor a lost one can hang it. `clock` returns
-    seconds. A durable request's end is confirmed by its replicas before it is returned. Raises
-    WaitTimeout, RequestNotFound, RequestLost (it was there and is gone, or another request has its
-    id by now), NotDurable.
+    So neither a message before the subscription nor a lost message can make it wait for ever.
+    `clock` returns seconds. The replicas confirm the end of a durable request before it is
+    returned. Raises WaitTimeout, RequestNotFound, RequestLost (it existed and is gone, or another
+    request has its id by now), NotDurable.
     """
     if timeout_s is not None and not isinstance(timeout_s, (int, float)):
         raise InvalidArgument(f"timeout {timeout_s!r} is not valid: seconds are expected")
@@ -42,7 +42,7 @@ def wait(request_id: str, clock: Any, timeout_s: float | None) -> Operation[str]
     born = ""
     while True:
         seen, life, durable, queue = yield from read(request_id, *_WAITED)
-        if born and seen in {"", "abandoned"}:  # the auditor marks what it finds missing
+        if born and seen in {"", "abandoned"}:  # the auditor marks a missing request so
             raise vanished(request_id)
         if seen in {"", "abandoned"}:
             raise not_found(request_id)
@@ -62,12 +62,12 @@ def wait(request_id: str, clock: Any, timeout_s: float | None) -> Operation[str]
 def timed_out(
     request_id: str, queue: str, timeout_s: float, counts: str = ""
 ) -> Operation[WaitTimeout]:
-    """Returns the error for a wait that is over; it names a pause and a queue without a worker."""
+    """Returns the error for a timeout; it mentions a pause, and a queue without a worker."""
     try:
         (found,) = yield Batch(
             [Command(b"HGET", keys.request_hash(request_id), b"state")], patience_s=0.0
         )
-    except FairlaneError:  # the wait is over: whatever Redis would reply
+    except FairlaneError:  # the timeout is over, whatever Redis replies
         found = None
     is_paused = found == b"paused"
     goes_on = f"fairlane resume {request_id} lets it go on" if is_paused else "it goes on"
@@ -79,11 +79,11 @@ def timed_out(
 
 
 class ResultPage(NamedTuple):
-    """Some entries of `out`, and what the request's hash says of all of them.
+    """A page of entries of `out`, with the counts of the request's hash.
 
     `born` distinguishes the request from a later one with the same id. `is_last`: the request has
-    ended and no entry follows; `settled` then counts its results, `cancelled` its sub-requests
-    without one.
+    ended and no entry follows. Then `settled` counts its results, and `cancelled` its sub-requests
+    without a result.
     """
 
     entries: list[tuple[bytes, list[Result]]]
@@ -98,7 +98,7 @@ def read_results(
 ) -> Operation[ResultPage]:
     """Returns the next page of results after entry `after` of `out`.
 
-    Blocks up to `block_ms` when nothing new is there. `born` comes from the page before. Raises
+    Blocks up to `block_ms` if there is nothing new. `born` is that of the page before. Raises
     RequestNotFound, and RequestLost if the request of that page is gone.
     """
     # The hash is read before the results: a request that has ended has written all of them.
@@ -122,7 +122,7 @@ def read_results(
 
 
 def vanished(request_id: str) -> RequestLost:
-    """Returns the error for a request that was there and is gone."""
+    """Returns the error for a request that existed and is gone."""
     return RequestLost(
         f"request {request_id} is gone from Redis: a failover or a flush took it, "
         "or its retention is over"
@@ -130,19 +130,19 @@ def vanished(request_id: str) -> RequestLost:
 
 
 def replaced(request_id: str) -> RequestLost:
-    """Returns the error for a request whose id was submitted again, as a request of its own."""
+    """Returns the error for a request whose id another request has now."""
     return RequestLost(f"request {request_id} is gone: another request has its id by now")
 
 
 def read_entries(request_id: str, entry_ids: list[bytes]) -> Operation[list[list[Result]]]:
-    """The results of some entries of `out` again, in the order asked for."""
+    """Reads some entries of `out` again; returns their results in the order of the ids."""
     out = keys.results(request_id)
     replies = yield Batch([Command(b"XRANGE", out, entry, entry) for entry in entry_ids])
     return [parse_results(reply[0][1]) if reply else [] for reply in replies]
 
 
 def parse_results(fields: list[bytes]) -> list[Result]:
-    """One entry of `out`: worker, then (head, body) pairs; for a head see model.result_head."""
+    """Reads one entry of `out`: worker, then (head, body) pairs; see model.result_head."""
     found = []
     worker = ""
     for head, body in zip(fields[::2], fields[1::2], strict=True):

@@ -1,4 +1,4 @@
-"""The completion log: reads endings from a place in it, and detects when some may be missing."""
+"""Reads endings from a place in the completion log, and detects if some may be missing."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _ENTRY = re.compile(r"\d+(-\d+)?")
 def read_completions(queue: str, after: str, block_ms: int) -> Operation[list[Completion]]:
     """Returns endings logged after `after`: a log_id, "0" for all that is kept, or a moment in ms.
 
-    Raises InvalidArgument, and DataLost if endings after that place may have left the log, or if a
-    failover took that place back, because later endings may then be logged before it.
+    Raises InvalidArgument. Raises DataLost if endings after that place may have left the log, or if
+    a failover lost that place, because later endings may then be logged before it.
     """
     if not _ENTRY.fullmatch(after):
         raise InvalidArgument(f"{after!r} is no place in the completion log: a log_id is expected")
@@ -29,7 +29,7 @@ def read_completions(queue: str, after: str, block_ms: int) -> Operation[list[Co
     if block_ms:
         words += (b"BLOCK", block_ms)
     reply = yield Command(*words, b"STREAMS", keys.completed(queue), after)
-    # Only after the page was read: a place that is still in the log now was in it then.
+    # Checked after the page was read: a place that is in the log now was in it then.
     if "-" in after:
         why = yield from lost_behind(queue, after)
     else:
@@ -43,7 +43,7 @@ def read_completions(queue: str, after: str, block_ms: int) -> Operation[list[Co
 
 
 def last_completion(queue: str) -> Operation[str]:
-    """Where the completion log ends now: an entry id, "0-0" when it is empty."""
+    """Returns where the completion log ends now: an entry id, "0-0" if it is empty."""
     reply = yield Command(b"XREVRANGE", keys.completed(queue), "+", "-", b"COUNT", 1)
     return reply[0][0].decode() if reply else "0-0"
 
@@ -55,7 +55,7 @@ Entries = list[tuple[bytes, Any]]
 
 
 class Span(NamedTuple):
-    """All that is in a stream now: its first and last entry, and how many there are."""
+    """The present content of a stream: its first and last entry, and how many there are."""
 
     first: str
     last: str
@@ -63,21 +63,21 @@ class Span(NamedTuple):
 
 
 def place(entry_id: str) -> tuple[int, int]:
-    """An entry id as two numbers, which are in the order of the stream. Raises ValueError."""
+    """Returns an entry id as two numbers, ordered as the stream is. Raises ValueError."""
     ms, _, seq = entry_id.partition("-")
     return int(ms), int(seq or 0)
 
 
 def span(stream: bytes) -> Operation[Span | None]:
-    """What is in a stream now; None when it is empty or not there."""
+    """Returns the present content of a stream; None if it is empty or does not exist."""
     return span_of(*(yield Batch(ends(stream))))
 
 
 def lost_behind(queue: str, at: str) -> Operation[str]:
     """Returns why endings after the entry `at` may be missing from the log; "" if none can be.
 
-    The log loses entries at its old end only. So while it holds `at`, it holds all that followed.
-    `at` is an entry that was read, BEGIN for none.
+    The log loses entries at its old end only. So while it holds `at`, it holds all later entries.
+    `at` is an entry that was read, or BEGIN if none was read.
     """
     log = keys.completed(queue)
     if place(at) == place(BEGIN) or (yield Command(b"XRANGE", log, at, at)):
@@ -93,7 +93,7 @@ def lost_behind(queue: str, at: str) -> Operation[str]:
 
 
 def trimmed_before(queue: str, moment_ms: str) -> Operation[str]:
-    """Returns why endings after this moment may be missing from the log; "" if none can be.
+    """Returns why endings after this time may be missing from the log; "" if none can be.
 
     A log that is shorter than the limit was never trimmed.
     """
@@ -105,7 +105,7 @@ def trimmed_before(queue: str, moment_ms: str) -> Operation[str]:
 
 
 def ends(stream: bytes) -> list[Command]:
-    """Returns the three commands whose replies `span_of` takes."""
+    """Returns three commands; `span_of` takes their replies."""
     return [
         Command(b"XLEN", stream),
         Command(b"XRANGE", stream, "-", "+", b"COUNT", 1),

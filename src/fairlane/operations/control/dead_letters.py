@@ -1,4 +1,4 @@
-"""Dead sub-requests: one by one with their bodies, by how they failed, and over a queue."""
+"""Reads dead sub-requests: one by one with bodies, grouped by failure, or of a whole queue."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from fairlane.protocol.steps import Operation
 
 ALL = DeadChoice()
-CALL = 1000  # dead ones that one call names
-PAGE = 1000  # dead ones listed in one call without their bodies
+CALL = 1000  # dead sub-requests named in one call
+PAGE = 1000  # dead sub-requests listed in one call, without their bodies
 _PAGE_BYTES = 4 << 20  # bodies and errors read in one call
-_ERROR_BYTES = 16 << 10  # of one error at the most
+_ERROR_BYTES = 16 << 10  # the most of one error
 _EXAMPLES = 5  # indexes shown of a group
-_LOOK_AT = 10_000  # dead ones of one request that are sorted by reason; ended requests, too
+_LOOK_AT = 10_000  # dead sub-requests of one request that are sorted by reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +40,12 @@ class Listed:
 
     @property
     def fingerprint(self) -> str:
-        """The hash that failures alike share."""
+        """Returns the hash that equal failures share."""
         return fingerprint_of(self.reason, self.error)
 
 
 def list_dead(request_id: str, after: bytes) -> Operation[list[Listed]]:
-    """The next page after the dead entry `after` (b"" = the first page); empty at the end."""
+    """Returns the page after the dead entry `after` (b"" = the first page); empty at the end."""
     names = keys.request_keys(request_id)
     rows = yield library().list_dead(names, after=after, count=PAGE)
     return [
@@ -61,7 +61,7 @@ class Chosen:
         self._parts = array("Q")
 
     def add(self, dead_id: bytes) -> None:
-        """One more, later than those before."""
+        """Adds an id, which must be later than those before."""
         self._parts.extend(map(int, dead_id.split(b"-")))
 
     def __len__(self) -> int:
@@ -69,17 +69,17 @@ class Chosen:
 
     @property
     def digest(self) -> str:
-        """A hash of all of them."""
+        """Returns a hash of all ids."""
         return hashlib.sha256(self._parts.tobytes()).hexdigest()
 
     def ids(self, first: int, last: int) -> list[str]:
-        """The ids from place `first` up to before `last`."""
+        """Returns the ids from place `first` up to before `last`."""
         part = self._parts[2 * first : 2 * last]
         return [f"{ms}-{seq}" for ms, seq in zip(part[::2], part[1::2], strict=True)]
 
 
 def page_size(request_id: str) -> Operation[int]:
-    """How many dead ones are about 4 MiB. Raises RequestNotFound."""
+    """Returns how many dead sub-requests have about 4 MiB. Raises RequestNotFound."""
     state, biggest = yield from read(request_id, "state", "max_body")
     if state in {"", "abandoned"}:
         raise not_found(request_id)
@@ -87,7 +87,7 @@ def page_size(request_id: str) -> Operation[int]:
 
 
 def choose(request_id: str, choice: DeadChoice) -> Operation[tuple[Chosen, list[Any]]]:
-    """Returns the dead sub-requests that are meant, and what is named but not among the dead.
+    """Returns the chosen dead sub-requests, and the names in the choice that match none.
 
     Raises RequestNotFound.
     """
@@ -108,7 +108,7 @@ def choose(request_id: str, choice: DeadChoice) -> Operation[tuple[Chosen, list[
 
 
 def none_with(request_id: str, choice: DeadChoice, missing: list[Any]) -> DeadNotFound:
-    """Returns the error for what is named but not among the dead."""
+    """Returns the error for names in the choice that match no dead sub-request."""
     what = "fingerprint" if choice.fingerprints else "index"
     return DeadNotFound(
         f"request {request_id} has no dead sub-request with {what} "
@@ -122,7 +122,7 @@ def count_dead(request_id: str) -> Operation[int]:
 
 
 def read_dead(request_id: str, after: str) -> Operation[list[DeadSubRequest]]:
-    """The next page, with bodies, after the `dead_id` seen last ("" = the first page).
+    """Returns the next page, with bodies, after the `dead_id` seen last ("" = the first page).
 
     Empty at the end. Raises RequestNotFound.
     """
@@ -133,7 +133,7 @@ def read_dead(request_id: str, after: str) -> Operation[list[DeadSubRequest]]:
 
 
 def sub_request(entry_id: bytes, flat: list[bytes]) -> DeadSubRequest:
-    """One entry of `dead:{id}`."""
+    """Reads one entry of `dead:{id}`."""
     fields = dict(zip(flat[::2], flat[1::2], strict=True))
     _, _, attempt, *_ = fields[b"head"].split(b":")
     return DeadSubRequest(
@@ -148,7 +148,7 @@ def sub_request(entry_id: bytes, flat: list[bytes]) -> DeadSubRequest:
 
 
 def group_dead(request_id: str) -> Operation[list[DeadGroup]]:
-    """All dead sub-requests of a request by fingerprint, most first. Raises RequestNotFound."""
+    """Groups a request's dead sub-requests by fingerprint, most first. Raises RequestNotFound."""
     yield from page_size(request_id)
     groups: dict[str, DeadGroup] = {}
     after = b""
@@ -175,11 +175,11 @@ def _add(groups: dict[str, DeadGroup], one: Listed) -> None:
 
 
 def queue_dead(queue: str) -> Operation[dict[str, Any]]:
-    """Which requests of a queue have dead sub-requests: the unfinished, then the last to end.
+    """Returns which requests of a queue have dead sub-requests: unfinished first, then the newest.
 
-    {"requests": [{"id", "state", "dead", "reasons": {reason: count}}], "more"}. Looks at 1,000
-    unfinished and 10,000 ended requests and sorts 10,000 dead of each by reason; `more` says
-    how many requests were not looked at.
+    {"requests": [{"id", "state", "dead", "reasons": {reason: count}}], "more"}. Reads 1,000
+    unfinished and 10,000 ended requests, and sorts 10,000 dead of each by reason; `more` is how
+    many requests were not read.
     """
     ids, more = yield from _candidates(queue)
     found = []
@@ -197,7 +197,7 @@ def queue_dead(queue: str) -> Operation[dict[str, Any]]:
 
 
 def _candidates(queue: str) -> Operation[tuple[list[str], int]]:
-    """The requests that may have dead sub-requests, and how many were not looked at."""
+    """Returns the requests that may have dead sub-requests, and how many were left out."""
     active, names, logged = yield Batch(
         [
             Command(b"ZCARD", keys.active(queue)),

@@ -1,6 +1,6 @@
 """A queue at a glance: its tokens by lane, its workers, its most urgent requests.
 
-Only read. The cost is bounded, however many requests and tokens wait.
+It only reads. The cost is bounded, however many requests and tokens wait.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 MOST_READ = 5_000  # tokens, and entries of `active`
-_DELAYED = -1  # the place of tokens that are due later
+_DELAYED = -1  # stands for a priority: tokens that are due later
 _FIELDS = ("state", "queue", "priority", "born")
 
 Place = tuple[int, int]  # a shard; a priority, or _DELAYED
@@ -41,13 +41,13 @@ class _Waiting(NamedTuple):
 
 
 def queue_status(queue: str, most: int = 1000) -> Operation[dict[str, Any]]:
-    """Counts of one queue: tokens by lane, delayed tokens, workers, unfinished requests.
+    """Returns counts of one queue: tokens by lane, delayed tokens, workers, unfinished requests.
 
     `requests` are the `most` most urgent ones among the requests of the first MOST_READ tokens and
     the first MOST_READ entries of `active`; `more` is how many others are unfinished. `lanes` and
-    `delayed` leave out tokens of which nothing can start; `stale` is how many those are.
-    `workers` have no late beat; `beats` is the age of each last beat in ms, until the record
-    expires. `waiting` is counted only in a queue with a bound, `max_waiting`; else both are None.
+    `delayed` leave out stale tokens, which can start nothing; `stale` counts those. `workers` are
+    those without a late beat; `beats` is the age of each last beat in ms, until the record expires.
+    `waiting` is counted only in a queue with a bound, `max_waiting`; else both are None.
     """
     spread = yield from read_shards(queue)
     waiting = yield from _waiting(queue, spread.served)
@@ -85,7 +85,7 @@ def queue_status(queue: str, most: int = 1000) -> Operation[dict[str, Any]]:
 def unserved(queue: str) -> Operation[str]:
     """Returns the remedy for a queue without a worker; "" if it has one.
 
-    It is "" too if the workers cannot be read: what the caller reports besides is more important.
+    Also "" if the workers cannot be read, because the caller reports something more important.
     """
     key = keys.workers(queue)
     asked = [Command(b"ZRANGE", key, 0, -1, b"WITHSCORES"), Command(b"TIME")]
@@ -117,7 +117,7 @@ def _beats(workers: Sequence[bytes], now_ms: int) -> dict[str, int]:
 def _most_urgent(
     queue: str, waiting: _Waiting, names: Iterable[bytes], most: int
 ) -> Operation[list[Progress]]:
-    """Returns the unfinished requests of these tokens and of these names, the most urgent first."""
+    """Returns the unfinished requests among these tokens and names, the most urgent first."""
     listed = [name.decode("utf-8", "replace") for name in names]
     parsed = (parse(token) for tokens in waiting.tokens.values() for token in tokens)
     ids = list(dict.fromkeys([*(token.request_id for token in parsed if token), *listed]))
@@ -175,17 +175,17 @@ def _first(queue: str, place: Place, most: int) -> Command:
 
 
 def _texts(place: Place, reply: list[bytes]) -> list[bytes]:
-    """Returns tokens in their order; a delayed one has its lane in front."""
+    """Returns tokens in their order; a delayed one begins with its lane."""
     if place[1] == _DELAYED:
         return [member.partition(b"|")[2] for member in reply]
     return reply[::-1]
 
 
 def _stale(queue: str, waiting: _Waiting) -> Operation[Counter[int]]:
-    """Counts, by priority, the tokens read whose permits wait for no token, or for another one.
+    """Counts stale tokens by priority: those whose permits wait for no token, or for another one.
 
-    A token may be popped between the two reads. So the suspects are looked for again: a token that
-    is still there was there when its permit was read.
+    A token may be popped between the two reads. So the suspects are read again: a token that is
+    still in its lane was there when its permit was read.
     """
     placed = [(place, token) for place, tokens in waiting.tokens.items() for token in tokens]
     suspects = yield from _not_wanted(placed)
@@ -197,7 +197,7 @@ def _stale(queue: str, waiting: _Waiting) -> Operation[Counter[int]]:
 
 
 def _not_wanted(placed: list[tuple[Place, bytes]]) -> Operation[list[tuple[Place, bytes]]]:
-    """Returns the tokens whose permit is not queued for them and for this place."""
+    """Returns the tokens whose permits are not queued for them, or not at this place."""
     parsed = [parse(token) for _, token in placed]
     asked = [token for token in parsed if token is not None]
     steps = [Command(b"HGET", keys.permits(token.request_id), token.k) for token in asked]

@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 
 def number(fields: dict[str, str], name: str) -> int:
-    """A number of a request's hash, 0 when it is missing. Not all that looks like one is one."""
+    """Returns a number of a request's hash, 0 if it is missing or no number."""
     return int(fields.get(name) or 0)
 
 
 def not_found(request_id: str) -> RequestNotFound:
-    """Returns the error for an id without a request, or whose retention is over."""
+    """Returns the error for an id whose request does not exist, or is no longer kept."""
     return RequestNotFound(
         f"there is no request {request_id} (an ended one is kept only for its retention)"
     )
 
 
 def progress(request_id: str) -> Operation[Progress]:
-    """The counts of a request now. Raises RequestNotFound."""
+    """Returns the counts of a request now. Raises RequestNotFound."""
     fields, held = yield Batch(
         [
             Command(b"HGETALL", keys.request_hash(request_id)),
@@ -42,7 +42,7 @@ def progress(request_id: str) -> Operation[Progress]:
 
 
 def progress_of(request_id: str, fields: Any, held: int) -> Progress | None:
-    """The counts in a request's hash; None when there is no such request."""
+    """Returns the counts in a request's hash; None if there is no such request."""
     detail = unpacked(as_text(fields)) if fields else {}
     if not detail or detail.get("state") == "abandoned":
         return None
@@ -73,7 +73,7 @@ def progress_of(request_id: str, fields: Any, held: int) -> Progress | None:
 
 
 def _failed_attempt(text: str) -> FailedAttempt | None:
-    """Reads what lib/core/note_failure.lua wrote; None for nothing."""
+    """Reads what lib/core/note_failure.lua wrote; None if that is empty."""
     if not text:
         return None
     at_ms, head, error = text.split(" ", 2)
@@ -91,8 +91,8 @@ def waiting_retries(request_id: str) -> Operation[tuple[int, int]]:
 
 
 def moment(request_id: str) -> Operation[int]:
-    """Returns the time of the request's Redis in ms: all its moments are of that clock."""
-    # TIME goes where the step with a key goes.
+    """Returns the time of the request's Redis in ms; all times of the request are by that clock."""
+    # A step without a key, as TIME, goes to the node of the step with a key.
     ask = [Command(b"EXISTS", keys.request_hash(request_id)), Command(b"TIME")]
     _, time = yield Batch(ask)
     return time_ms(time)
@@ -109,7 +109,7 @@ def holders(request_id: str) -> Operation[list[dict[str, str]]]:
 
 
 def completion(log_id: bytes, fields: Any) -> Completion:
-    """One entry of the completion log."""
+    """Reads one entry of the completion log."""
     text = as_text(fields)
     return Completion(
         log_id=log_id.decode(),
@@ -127,7 +127,7 @@ def completion(log_id: bytes, fields: Any) -> Completion:
 
 
 def asks_of_progress(ids: Sequence[str]) -> list[Command]:
-    """Returns the two commands for each request whose replies `progress_of` takes."""
+    """Returns two commands for each request; `progress_of` takes their replies."""
     return [
         command
         for one in ids

@@ -1,4 +1,4 @@
-"""Dead sub-requests run again: in their own request before its end, in a new one after it."""
+"""Runs dead sub-requests again: in their own request before its end, in a new one after it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def drop_dead(request_id: str, choice: DeadChoice = ALL) -> Operation[int]:
-    """Forgets dead sub-requests and their bodies; returns how many. Counts and results stay.
+    """Deletes dead sub-requests and their bodies; returns how many. Counts and results stay.
 
     Raises RequestNotFound, DeadNotFound, RequestExists (an interrupted requeue has claimed some).
     """
@@ -45,11 +45,12 @@ def drop_dead(request_id: str, choice: DeadChoice = ALL) -> Operation[int]:
 
 
 def requeue_dead(request_id: str, choice: DeadChoice = ALL) -> Operation[tuple[str, int]]:
-    """Dead sub-requests wait again with all attempts before them: (id of the request, how many).
+    """Makes dead sub-requests wait again with all attempts: (id of the request, how many).
 
-    Before the end it is the request itself. After it a new request with the same policy and the
-    old one as its parent, which keeps their dead results: see requeue_ended.
-    Raises RequestNotFound, DeadNotFound, RequestEnded (it is on its way to its end: try later).
+    Before the end of the request they wait in the request itself. After it, they wait in a new
+    request with the same policy and the old one as its parent; the old one keeps their dead
+    results: see requeue_ended. Raises RequestNotFound, DeadNotFound, RequestEnded (its end is near:
+    try later).
     """
     state = yield Command(b"HGET", keys.request_hash(request_id), b"state")
     if (state or b"").decode() in ENDED_STATES:
@@ -61,7 +62,7 @@ def requeue_dead(request_id: str, choice: DeadChoice = ALL) -> Operation[tuple[s
 
 
 def _requeue(request_id: str, choice: DeadChoice, chosen: Chosen) -> Operation[tuple[str, int]]:
-    """Makes what is chosen wait again; chooses once more if the request has ended meanwhile."""
+    """Requeues the chosen ones; chooses once more if the request has ended meanwhile."""
     moved: int = 0
     first: int = 0
     while first < len(chosen):
@@ -79,7 +80,7 @@ def _requeue(request_id: str, choice: DeadChoice, chosen: Chosen) -> Operation[t
         if calls := follow_up(stored.decode(), (request_id, reply)):
             yield Batch(calls)
         if reply.is_ended:
-            # More may have died before the end, and of those named some wait again.
+            # More may have died before the end, and some of the chosen ones wait again.
             new_id, count = yield from requeue_ended(request_id, choice, may_miss=True)
             return new_id, moved + count
         first += reply.looked

@@ -1,9 +1,9 @@
-"""Dead sub-requests of an ended request run again in a new one, each in one new request only.
+"""Runs dead sub-requests of an ended request again in a new one, each in only one new request.
 
-In the slot of the ended request they are first claimed for the new request, whose id depends on
-exactly these sub-requests. Then the new request is submitted, then they are dropped. A final claim
-lasts until the new request has them. So after a crash the next caller, whatever its choice,
-finishes what was begun before it chooses.
+First they are claimed for the new request, in the slot of the ended one. The id of the new request
+depends on exactly these sub-requests. Then the new request is submitted; last they are dropped. A
+final claim lasts until the new request has them. So after a crash, the next caller first finishes
+what was begun, whatever its own choice is.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _FINAL = "claimed:"
 def requeue_ended(
     parent: str, choice: DeadChoice, *, may_miss: bool = False
 ) -> Operation[tuple[str, int]]:
-    """Requeues what is chosen; returns the id of the new request and how many it has.
+    """Requeues the choice; returns the id of the new request and how many sub-requests it has.
 
     If nothing of the choice is left, a repeat returns what the call before it returned. With
-    `may_miss` some of those named need not be among the dead. Raises RequestNotFound, DeadNotFound,
-    RequestEnded, RequestExists (another caller is submitting it).
+    `may_miss`, names in the choice may match no dead sub-request. Raises RequestNotFound,
+    DeadNotFound, RequestEnded, RequestExists (another caller is submitting the new request).
     """
     while True:
         stored = as_text((yield Command(b"HGETALL", keys.request_hash(parent))))
@@ -64,9 +64,9 @@ def requeue_ended(
 
 
 def _begun(stored: dict[str, str], choice: DeadChoice) -> Operation[tuple[str, int] | None]:
-    """Returns the new request of an earlier call with the same choice, and how many it has.
+    """Returns the new request of an earlier call with the same choice, and its size.
 
-    None if there is none, or it was cancelled.
+    None if there is none, or if it was cancelled.
     """
     new_id = stored.get("requeued:" + _hash_of(choice))
     if new_id is None:
@@ -76,7 +76,7 @@ def _begun(stored: dict[str, str], choice: DeadChoice) -> Operation[tuple[str, i
 
 
 def _new_id(parent: str, choice: DeadChoice, chosen: Chosen) -> Operation[str]:
-    """Returns an id that depends on the choice and on what was chosen, and was not cancelled."""
+    """Returns an id of no cancelled request; it depends on the choice and the chosen ones."""
     n = 0
     while True:
         text = f"{parent}\n{_hash_of(choice)}\n{chosen.digest}\n{n}"
@@ -93,7 +93,7 @@ def _hash_of(choice: DeadChoice) -> str:
 
 
 def _claim(parent: str, new_id: str, choice: DeadChoice, chosen: Chosen) -> Operation[bool]:
-    """Makes final claims on all that is chosen; False if another caller has claimed some of it."""
+    """Claims all chosen ones, finally; False if another caller has claimed some of them."""
     count = len(chosen)
     for first in range(0, count, dead_letters.CALL):
         is_last = first + dead_letters.CALL >= count
@@ -113,7 +113,7 @@ def _claim(parent: str, new_id: str, choice: DeadChoice, chosen: Chosen) -> Oper
 
 
 def _finish(parent: str, stored: dict[str, str], new_id: str) -> Operation[None]:
-    """Completes a new request with all that is claimed for it, and then drops that here."""
+    """Gives a new request all that is claimed for it, and then drops that from the old one."""
     chosen = yield from _claimed(parent, new_id)
     state, is_open, chain = yield from read(new_id, "state", "open", "chain")
     if state == "cancelling":
@@ -128,13 +128,13 @@ def _finish(parent: str, stored: dict[str, str], new_id: str) -> Operation[None]
     if len(chosen) and (state in {"", "abandoned"} or is_open == "1"):
         size = yield from page_size(parent)
         yield from _submit(parent, new_id, policy, _Bodies(parent, chosen, size))
-    elif len(chosen) and policy.durable:  # an earlier call may have ended before that
+    elif len(chosen) and policy.durable:  # an earlier call may have ended before it confirmed
         yield from confirm_submission(new_id, policy.durable, chain)
     yield from _release(parent, new_id, chosen, frozenset())
 
 
 def _claimed(parent: str, new_id: str) -> Operation[Chosen]:
-    """Returns what is claimed for a new request, in the order of the dead."""
+    """Returns what is claimed for a new request, in the order of `dead`."""
     chosen, after = Chosen(), b"-"
     key = keys.dead(parent)
     while (yield Command(b"EXISTS", key)):
@@ -148,10 +148,10 @@ def _claimed(parent: str, new_id: str) -> Operation[Chosen]:
 
 
 def _give_back(parent: str, new_id: str, chosen: Chosen) -> Operation[None]:
-    """Frees what a cancelled request did not settle, to be requeued again; drops the rest.
+    """Frees the claims of a cancelled request on what it did not settle; drops the rest.
 
-    The index of a sub-request in that request is its place among the claims, because claims are
-    dropped from the last one on.
+    The index of a sub-request in the cancelled request is its place among the claims, because
+    claims are dropped from the last one on.
     """
     settled: set[int] = set()
     after, is_last = b"0-0", False
@@ -165,7 +165,7 @@ def _give_back(parent: str, new_id: str, chosen: Chosen) -> Operation[None]:
 
 
 def _release(parent: str, new_id: str, chosen: Chosen, kept: frozenset[int]) -> Operation[None]:
-    """Ends the claims, the last one first, and drops all but those at the places `kept`."""
+    """Ends the claims, the last one first; drops all dead sub-requests but those at `kept`."""
     for last in range(max(1, len(chosen)), 0, -dead_letters.CALL):  # once also when none is left
         first = max(0, last - dead_letters.CALL)
         ids = chosen.ids(first, last)
@@ -178,7 +178,7 @@ def _release(parent: str, new_id: str, chosen: Chosen, kept: frozenset[int]) -> 
 
 def _submit(parent: str, new_id: str, policy: Policy, bodies: _Bodies) -> Operation[None]:
     try:
-        # Not taken back when Redis is full: what has run of it would run again.
+        # Not withdrawn if Redis is full: sub-requests that have run would run again.
         yield from _feed(submit(new_id, policy, takes_back=False), bodies.pull)
     except RequestExists:
         (is_open,) = yield from read(new_id, "open")
@@ -205,7 +205,7 @@ def _policy_of(parent: str, fields: dict[str, str]) -> Policy:
 
 
 class _Bodies:
-    """The bodies of the chosen ones as chunks, read a page at a time."""
+    """The bodies of the chosen sub-requests as chunks, read a page at a time."""
 
     def __init__(self, request_id: str, chosen: Chosen, size: int) -> None:
         self._id, self._chosen, self._next, self._size = request_id, chosen, 0, size
@@ -214,7 +214,7 @@ class _Bodies:
         self._is_over = False
 
     def pull(self) -> Operation[list[bytes] | None]:
-        """The next chunk, None at the end."""
+        """Returns the next chunk, None at the end."""
         while not self._ready and not self._is_over:
             yield from self._read()
         return self._ready.pop(0) if self._ready else None
@@ -243,7 +243,7 @@ class _Bodies:
 def _feed(
     operation: Operation[int], pull: Callable[[], Operation[list[bytes] | None]]
 ) -> Operation[int]:
-    """Runs an operation that pulls chunks; here they come from another operation."""
+    """Runs an operation that pulls chunks; here the chunks come from another operation."""
     try:
         step = next(operation)
         while True:

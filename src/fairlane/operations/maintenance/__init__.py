@@ -1,1 +1,1 @@
-"""What keeps a queue whole: the registry of workers, the auditor, lost tokens, dead workers."""
+"""Keeps a queue whole: the registry of workers, the auditor, lost tokens, dead workers."""

@@ -1,10 +1,10 @@
-"""The audit: finds lost tokens and forgotten leases without a look at every request.
+"""The audit: finds lost tokens and forgotten leases without a check of every request.
 
 It compares the unfinished requests with the lanes. Both are lists of names, so the comparison is
 cheap for hundreds of thousands of requests. A request with a token in a lane waits for its turn.
-The others are few: workers hold them, they wait for something else, or their tokens are lost. Only
-these are glanced at, and with them the requests that a worker has held for long, and a sample of
-the rest, because a request with several tokens may have lost some of them.
+The others are few: workers hold them, they wait for something else, or their tokens are lost. The
+audit glances only at these, at requests that a worker has held for long, and at a sample of the
+rest, because a request with several tokens may have lost some of them.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ if TYPE_CHECKING:
     from fairlane.protocol.replies import Reply
 
 _PAGE = 2000  # entries of one reply
-_CALM_MS = 60_000  # a request of which nothing is expected for longer is calm
+_CALM_MS = 60_000  # a request for which nothing is due within this time is calm
 
 
 class Audit:
-    """The audits of one queue, one after the other; each remembers a little for the next."""
+    """The audits of one queue in turn; each keeps a little for the next."""
 
     def __init__(self, queue: str) -> None:
         self._queue = queue
-        self._taken: frozenset[bytes] = frozenset()  # tokens that workers had taken last time
+        self._taken: frozenset[bytes] = frozenset()  # tokens that workers held at the last audit
         self._count = 0
-        self._sampled = 0  # requests with a token in a lane, up to where the last sample went
-        self._calm: dict[bytes, float] = {}  # absent, and when something is to be expected, ms
-        self._workers: set[bytes] = set()  # that had taken something
+        self._sampled = 0  # how many requests with a token in a lane the samples have gone through
+        self._calm: dict[bytes, float] = {}  # request in no lane -> when something is due, ms
+        self._workers: set[bytes] = set()  # workers that held tokens
 
     def run(self, grace_ms: int, failed: dict[str, FairlaneError] | None = None) -> Operation[int]:
         """Audits once; returns how many lost tokens it minted again.
 
         A permit whose token has been on its way for less than `grace_ms` is not suspected. A
-        request that can't be read is put into `failed` with its error, and the audit goes on.
-        Raises the error of a lane that can't be read, after what can be found without it.
+        request that can't be read is put into `failed` with its error, and the audit goes on. The
+        error of a lane that can't be read is raised at the end.
         """
         failed = {} if failed is None else failed
         unfinished = yield from self._unfinished()
         waiting, unread = yield from self._waiting()
         held = yield from self._held_for_long()
-        # Any request may wait in a lane that was not read.
+        # A request that seems absent may wait in a lane that was not read.
         absent = set[bytes]() if unread else unfinished.difference(waiting)
         now = yield from self._now()
         chosen = [*self._due(absent, now), *held, *self._sample(waiting)]
@@ -81,19 +81,19 @@ class Audit:
         return int(seconds) * 1000
 
     def _due(self, absent: set[bytes], now: int) -> list[bytes]:
-        """Returns the absent requests of which something may be expected, and a few calm ones.
+        """Returns the absent requests for which something may be due, and a few calm ones.
 
         Thousands of requests may be paused, or open and idle. A calm request that was in a lane
-        since does not count as calm any more.
+        since then is not calm any more.
         """
         self._calm = {name: due for name, due in self._calm.items() if name in absent}
         calm = [name for name, due in self._calm.items() if due > now]
-        for name in calm[: settings.AUDIT_SAMPLE]:  # the longest known ones come first
+        for name in calm[: settings.AUDIT_SAMPLE]:  # those that are calm for longest come first
             del self._calm[name]
         return [name for name in absent if self._calm.get(name, 0) <= now]
 
     def _note_calm(self, name: str, reply: Reply, now: int) -> None:
-        """Notes a request of which nothing is expected for long: no lease, no token on its way."""
+        """Notes a request for which nothing is due for long: no lease, no token on its way."""
         if not reply.is_ok or reply.late_permits:
             return
         look_ms = reply.look_ms
@@ -101,9 +101,9 @@ class Audit:
             self._calm[name.encode()] = now + look_ms if look_ms else math.inf
 
     def _look_at(self, name: str, *, is_gone: bool) -> Operation[None]:
-        """Looks closely at a request that needs a reap, whose end is not logged, or that is gone.
+        """Checks a request that needs a reap, whose end is not logged, or that is gone.
 
-        An intent whose request is not there yet has its own time, see look_after.
+        An intent whose request does not exist yet has its own time, see look_after.
         """
         active = keys.active(self._queue)
         score, (seconds, _) = yield Batch([Command(b"ZSCORE", active, name), Command(b"TIME")])
@@ -111,9 +111,9 @@ class Audit:
             yield from look_at(self._queue, name, score.decode(), int(seconds) * 1000)
 
     def _unfinished(self) -> Operation[set[bytes]]:
-        """Returns the unfinished requests; if there are very many, one part of them after another.
+        """Returns the unfinished requests; if there are very many, a part of them in each audit.
 
-        An entry that moves while the pages are read may be missing: the next audit has it.
+        An entry that moves while the pages are read may be missing: the next audit finds it.
         """
         active = keys.active(self._queue)
         parts = 1 + (yield Command(b"ZCARD", active)) // settings.AUDIT_PART
@@ -127,8 +127,8 @@ class Audit:
     def _waiting(self) -> Operation[tuple[list[bytes], list[FairlaneError]]]:
         """Returns the requests with a token in a lane, by urgency, then those in `delayed`.
 
-        And the errors of what could not be read: a shard may be away. `delayed` is read before the
-        lanes, because tokens move only in that direction.
+        Also returns the errors of reading, because a shard may be unreachable. `delayed` is read
+        before the lanes, because tokens move only in that direction.
         """
         spread = yield from read_shards(self._queue)
         later, found = list[bytes](), list[bytes]()
@@ -156,8 +156,8 @@ class Audit:
         return [(i, lane) for i, lane in enumerate(lanes) if lengths[i] != 0]
 
     def _held_for_long(self) -> Operation[list[bytes]]:
-        """Returns the requests of tokens that a worker has, and had at the last audit already."""
-        # A worker without beats leaves the registry after a while, but its leases may last longer.
+        """Returns the requests of tokens that a worker has held since the last audit or longer."""
+        # A worker without heartbeats leaves the registry, but its leases may last longer.
         self._workers.update((yield Command(b"ZRANGE", keys.workers(self._queue), 0, -1)))
         workers, now = list(self._workers), set[bytes]()
         asked = [Command(b"HGETALL", self._taken_key(name)) for name in workers]
@@ -190,7 +190,7 @@ def _pages(command: bytes, key: bytes) -> Operation[list[list[bytes]]]:
 
 
 def _request_ids(raw: Iterable[bytes]) -> Iterator[str]:
-    """Yields the names that can be ids of requests."""
+    """Yields the names that are valid ids of requests."""
     for name in raw:
         try:
             yield keys.check_name("request id", name.decode("utf-8", "replace"))

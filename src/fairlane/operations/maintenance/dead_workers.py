@@ -1,4 +1,4 @@
-"""Workers that may be dead: which are late, and what becomes of a dead worker's leases."""
+"""Finds workers that may be dead, and takes back the leases of a dead worker."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Late(NamedTuple):
 
 
 def is_late(age_ms: float) -> bool:
-    """True when a worker's last beat is so old that the worker is stopped, cut off or dead."""
+    """Returns True if the last heartbeat is so old that the worker is stopped, cut off or dead."""
     return age_ms > 2 * settings.LATE_MS
 
 
 def late_workers(queue: str) -> Operation[list[Late]]:
-    """Returns at most 100 workers whose beat is old; forgets those without a beat for a TTL."""
+    """Returns at most 100 workers whose beat is old; forgets workers without a beat for a TTL."""
     time, beats = yield Batch(
         [Command(b"TIME"), Command(b"ZRANGE", keys.workers(queue), 0, 99, b"WITHSCORES")]
     )
@@ -59,12 +59,12 @@ def late_workers(queue: str) -> Operation[list[Late]]:
 
 
 def take_over(queue: str, worker: str, started: str) -> Operation[int]:
-    """Takes back what a dead worker had taken, then forgets it; returns requests looked at.
+    """Takes back what a dead worker held, then forgets the worker; returns how many requests.
 
-    Its leases are taken back, and tokens that it had not shown are minted again. That costs a call
-    for each request that it held, because a worker notes the tokens that it takes before it shows
-    them. A request that can't be read is passed over: the audit finds its expired lease. Raises the
-    error of a shard that takes no tokens, after the worker is forgotten.
+    Takes back its leases, and mints again the tokens that it popped and had not used. That costs a
+    call for each request that the worker held: it notes in Redis which tokens it takes before it
+    uses them. A request that can't be read is skipped: the audit finds its expired lease. The error
+    of a shard that takes no tokens is raised after the worker is forgotten.
     """
     fields = yield Command(b"HGETALL", keys.taken(queue, worker))
     wanted: dict[str, list[str]] = {}
@@ -81,13 +81,13 @@ def take_over(queue: str, worker: str, started: str) -> Operation[int]:
         replies = dict(zip(part, (yield from call_each(calls)), strict=True))
         try:
             yield from settle_reaps(queue, replies)
-        except FairlaneError as failure:  # of a shard that takes no tokens: they are minted again
+        except FairlaneError as failure:  # of a shard that takes no tokens: the audit mints again
             error = error or failure
         for name, reply in replies.items():
             if isinstance(reply, FairlaneError):
                 continue
             if goes_on(reply) and reply.look_ms == NOW:
-                todo.append(name)  # it held more than one bite
+                todo.append(name)  # the worker held more than one call takes back
     yield from unregister_worker(queue, worker, started)
     if error is not None:
         raise error

@@ -1,4 +1,4 @@
-"""Finds permits that have waited for long for a token that is in no lane, and mints it again."""
+"""Finds permits whose tokens are in no lane for too long, and mints these tokens again."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from fairlane.protocol.steps import Batch, Command, Operation
 if TYPE_CHECKING:
     from fairlane.protocol.replies import Reply
 
-_FEW = 20  # tokens looked up one by one
+_FEW = 20  # up to so many tokens are looked up one by one
 _PAGE = 1000  # tokens of a lane read in one call
 
 
 class Suspect(NamedTuple):
-    """A permit whose token has been on its way for long."""
+    """A permit whose token has been on its way for too long."""
 
     request_id: str
     k: str
@@ -31,16 +31,16 @@ class Suspect(NamedTuple):
 
     @property
     def token(self) -> str:
-        """What should be in its lane."""
+        """Returns the token that should be in the lane."""
         return Token(self.request_id, self.k, self.g).text
 
     @property
     def shard(self) -> int:
-        """Where its lane is; 0 = among the queue's own."""
+        """Returns the shard of the lane; 0 = the queue's own lanes."""
         return self.lane // keys.LANES
 
     def place_in_delayed(self, queue: str) -> tuple[bytes, str]:
-        """The key and the member it is under if it is due later."""
+        """Returns the key of `delayed` and the member for this token if it is due later."""
         shard, priority = divmod(self.lane, keys.LANES)
         return keys.delayed(queue, shard), f"{priority}|{self.token}"
 
@@ -48,7 +48,7 @@ class Suspect(NamedTuple):
 def queued_long(
     request_id: str, grace_ms: int = settings.TOKEN_GRACE_MS
 ) -> Operation[list[Suspect]]:
-    """Returns the permits that were queued, and due, a grace ago and still are."""
+    """Returns the permits that were queued, and due, at least a grace ago and still are."""
     return suspects_of(request_id, (yield from glance("", request_id, grace_ms).run()))
 
 
@@ -64,11 +64,11 @@ def suspects_of(request_id: str, reply: Reply) -> list[Suspect]:
 def remint_lost(
     queue: str, suspects: list[Suspect], failed: dict[str, FairlaneError] | None = None
 ) -> Operation[int]:
-    """Mints those tokens again that are in no lane, the most urgent first; returns how many.
+    """Mints again the tokens that are in no lane, the most urgent first; returns how many.
 
-    A wrong guess (a worker has just popped the token) costs one stale token. With `failed`, a
-    request that can't be read is put there with its error and the others get their tokens. Raises
-    the error of a shard that does not answer, after the others.
+    If a worker has just popped the token, that costs one stale token. With `failed`, a request that
+    can't be read is put there with its error, and the others get their tokens. The error of a shard
+    that does not answer is raised last.
     """
     if not suspects:
         return 0
@@ -80,7 +80,7 @@ def remint_lost(
     count = sum(
         len(lost[name]) for name, reply in replies.items() if not _note_error(name, reply, failed)
     )
-    for name in astray:  # in a shard that no worker looks into, because `conf` was rolled back
+    for name in astray:  # in a shard that no worker serves, because `conf` was rolled back
         try:
             yield from move_one(queue, name, spread.present)
             count += 1
@@ -92,7 +92,7 @@ def remint_lost(
 
 
 def _note_error(name: str, reply: Any, failed: dict[str, FairlaneError] | None) -> bool:
-    """Notes a reply that is an error in `failed`, or raises it without that; True for an error."""
+    """Returns True for an error, which it notes in `failed`, or raises if that is None."""
     if not isinstance(reply, FairlaneError):
         return False
     if failed is None:
@@ -104,9 +104,9 @@ def _note_error(name: str, reply: Any, failed: dict[str, FairlaneError] | None) 
 def remint(
     queue: str, lost: dict[str, list[Suspect]], errors: list[FairlaneError] | None = None
 ) -> Operation[dict[str, Reply | FairlaneError]]:
-    """Mints the tokens of these permits again; returns the reply, or the error, of each request.
+    """Mints the tokens of these permits again; returns each request's reply or error.
 
-    The error of a shard that takes no tokens is added to `errors`, or raised where there is none.
+    The error of a shard that takes no tokens is added to `errors`, or raised if that is None.
     """
     names = sorted(lost, key=lambda name: min(one.lane % keys.LANES for one in lost[name]))
     replies: dict[str, Reply | FairlaneError] = {}
@@ -131,9 +131,9 @@ def _pairs(permits: list[Suspect]) -> list[str]:
 def find_lost(
     queue: str, suspects: list[Suspect]
 ) -> Operation[tuple[dict[str, list[Suspect]], list[FairlaneError]]]:
-    """Returns the suspects whose tokens are in no lane, by request; and what could not be read.
+    """Returns the suspects whose tokens are in no lane, by request; and the errors of reading.
 
-    `delayed` is asked before the lane: a token moves only in that direction, so one that is
+    `delayed` is read before the lane: a token moves only in that direction, so a token that is
     missing in both was in neither.
     """
     asked = [Command(b"ZSCORE", *suspect.place_in_delayed(queue)) for suspect in suspects]
@@ -155,9 +155,9 @@ def find_lost(
 
 
 def still_lost(queue: str, suspects: list[Suspect]) -> Operation[dict[str, list[Suspect]]]:
-    """Those of the suspects whose tokens are nowhere, by request.
+    """Returns the suspects whose tokens are in no lane and not in `delayed`, by request.
 
-    Each is checked a second time at the end: a worker that had its token has shown it by then.
+    Each permit is read again at the end: a worker that had its token has acquired with it by then.
     """
     lost, errors = yield from find_lost(queue, suspects)
     if errors:
@@ -174,8 +174,8 @@ def still_lost(queue: str, suspects: list[Suspect]) -> Operation[dict[str, list[
 def _present(lane: bytes, tokens: set[bytes]) -> Operation[set[bytes]]:
     """Returns the tokens that are in the lane: by LPOS for a few, by reading all of it for many.
 
-    Reading goes from the end where tokens come in, so that none can slip past the reader; but a
-    lease that goes on may put the next token at that end. So what was not seen is looked for twice.
+    It reads from the end at which tokens come in, so that no token moves past the reader. But a
+    lease that goes on may put its next token at that end. So it reads twice if some are missing.
     """
     if len(tokens) <= _FEW:
         asked = sorted(tokens)

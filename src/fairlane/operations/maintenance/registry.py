@@ -1,4 +1,4 @@
-"""Keeps a queue whole: beats, promoter, reaper. All of it may run twice."""
+"""Keeps a queue whole: heartbeats, promoter, reaper. All of it may run twice."""
 
 from __future__ import annotations
 
@@ -27,17 +27,18 @@ _GLANCES = 250  # requests of one batch
 _ROWS = 300  # of one call
 _CALLS = 20  # of one batch; each has hundreds of tokens
 NOW = 1  # `look_ms` of a reply: there is something to do now
-_BITES = 20  # reaps of one request at one look; a bite is about 1,000 entries
+_BITES = 20  # reaps of one request in one check; each takes back about 1,000 entries
 
 
 def register_worker(
     queue: str, worker: str, host: str, pid: int, started: str
 ) -> Operation[tuple[Reply, str]]:
-    """Enters a worker; returns the reply, `taken` if the name beats elsewhere, and a former life.
+    """Registers a worker; returns the reply, and the start of an earlier process with its name.
 
-    `host` is where it runs, see worker/host_identity.py. The former life is the start of the one
-    that had the name before in the same place, empty if there was none. A life elsewhere, even on a
-    host with the same name, may be alive and only late: its leases are left to expire.
+    The reply is `taken` if another process beats under the name. `host` is where the worker runs,
+    see worker/host_identity.py. The start is "" if no earlier process had the name in the same
+    place. A process elsewhere, even on a host with the same name, may be alive and only late, so
+    its leases are left to expire.
     """
     former, home = yield Command(b"HMGET", keys.worker(queue, worker), b"started", b"host")
     if home != host.encode():
@@ -64,7 +65,7 @@ def unregister_worker(queue: str, worker: str, started: str) -> Operation[int]:
 
 
 def wake(queue: str, worker: str, units: int, shards: Sequence[int] = (0,)) -> Operation[None]:
-    """Wakes a draining worker's units from their blocking pops; what is left over expires."""
+    """Ends the blocking pops of a draining worker's units; words that are not popped expire."""
     calls: list[Call] = []
     for shard in shards:
         key = keys.wake(queue, worker, shard)
@@ -75,10 +76,10 @@ def wake(queue: str, worker: str, units: int, shards: Sequence[int] = (0,)) -> O
 def heartbeat(
     queue: str, worker: str, started: str, holds: str, *, died: bool = False
 ) -> Operation[Reply]:
-    """Renews a worker; returns the reply of heartbeat.lua.
+    """Renews a worker's record; returns the reply of heartbeat.lua.
 
-    `died`: a process or a connection was lost, and tokens may be lost with it, so the leader looks
-    for them.
+    `died`: a process died or a connection broke, and tokens may be lost with it, so the leader
+    looks for them.
     """
     names = (
         *(keys.workers(queue), keys.worker(queue, worker)),
@@ -99,9 +100,9 @@ def heartbeat(
 
 
 def count_cancels(queue: str) -> Operation[bytes | None]:
-    """Returns how many requests of the queue were stopped while they were worked on."""
+    """Returns how many requests of the queue were stopped while workers held slices of them."""
     step = Command(b"HGET", keys.conf(queue), b"cancels")
-    step.away_s = settings.BEAT_MS / 1000  # leases at other nodes are not to wait for this one
+    step.away_s = settings.BEAT_MS / 1000  # leases at other nodes must not wait for this node
     count: bytes | None = yield step
     return count
 
@@ -109,7 +110,7 @@ def count_cancels(queue: str) -> Operation[bytes | None]:
 def promote(queue: str, shards: Sequence[int] = (0,)) -> Operation[int]:
     """Moves every due token to its lane; returns how many.
 
-    Raises the error of a shard after the others.
+    The error of a shard is raised after the other shards were served.
     """
     moved, todo, failure = 0, list(shards), None
     while todo:
@@ -134,12 +135,12 @@ def promote(queue: str, shards: Sequence[int] = (0,)) -> Operation[int]:
 
 
 def look_after(queue: str, *, failed: dict[str, FairlaneError] | None = None) -> Operation[int]:
-    """Looks at the requests that are due to be looked at, a bounded number; returns how many.
+    """Checks the requests whose check is due, a bounded number; returns how many.
 
-    A glance is enough for most: only a request that needs more is looked at closely. The more
-    requests are unfinished, the later a request of which nothing is expected is looked at again,
-    because workers' notes and the audit lead to what is wrong with it. A request that can't be read
-    is put off like the others, and its error is put into `failed`.
+    A glance is enough for most requests; only one that needs more is looked at closely. The more
+    requests are unfinished, the later a request that needs nothing is checked again: workers' notes
+    and the audit lead to damage sooner. A request that can't be read is postponed like the others,
+    and its error is put into `failed`.
     """
     now, names, scores, unfinished = yield from _due(queue)
     failed = {} if failed is None else failed
@@ -164,9 +165,9 @@ def look_after(queue: str, *, failed: dict[str, FairlaneError] | None = None) ->
 
 
 def _until_next(name: str, look_ms: int, calm_ms: int) -> int:
-    """Returns the milliseconds until the next look, by what a glance reports.
+    """Returns the ms until the next check, from the `look_ms` of a glance.
 
-    If there are many requests, it varies: those submitted together must not all come due together.
+    With many requests the time varies, so that those submitted together are not all due together.
     """
     if calm_ms > settings.AUDIT_MS:
         calm_ms = calm_ms * (256 + crc32(name.encode()) % 256) // 512
@@ -174,21 +175,19 @@ def _until_next(name: str, look_ms: int, calm_ms: int) -> int:
 
 
 def _not_before(score: str, now: int, due_ms: int) -> int:
-    """Returns when to look next; that must not be before an intent that the entry may stand for.
+    """Returns when to check next. That must not be before an intent in the same entry.
 
     The intent may be that of a new life, whose request is written only after the present one ended.
-    A look that then gives up the entry must give up the intent, too. No intent lies farther ahead
+    A check that then gives up the entry must give up the intent, too. No intent lies farther ahead
     of `now` than a grace, and `now` is cut to seconds.
     """
     return max(due_ms, min(int(float(score)), now + settings.INTENT_GRACE_MS + 1000))
 
 
 def _due(queue: str) -> Operation[tuple[int, list[str], dict[str, str], int]]:
-    """Returns the dispatch slot's time in ms, what is due, and how many are unfinished.
+    """Returns the dispatch slot's time in ms, the due names, all scores, and the size of `active`.
 
-    What is due: the names of requests, and the scores of all entries.
-
-    An entry that no release of ours wrote is taken out.
+    An entry that no release of ours wrote is removed.
     """
     most = settings.MAINTAIN_MOST
     active = keys.active(queue)
@@ -219,6 +218,7 @@ def glances(
     """Returns what the script glance reports of each request, or its error.
 
     With `grace_ms` each reply names the permits whose tokens have been on their way for longer.
+    With `grace_ms`, each reply names the permits whose tokens have been on their way for longer.
     """
     ids = list(names)
     replies = yield from call_each([glance(queue, name, grace_ms) for name in ids], _GLANCES)
@@ -226,26 +226,27 @@ def glances(
 
 
 def glance(queue: str, request_id: str, grace_ms: int | None = None) -> Call:
-    """Returns the call that reports what a request needs, and changes nothing."""
+    """Returns the call that reports what maintenance a request needs, and changes nothing."""
     grace = "" if grace_ms is None else grace_ms
     return library().glance(keys.request_keys(request_id), queue=queue, grace=grace)
 
 
 def look_at(queue: str, request_id: str, score: str, now: int) -> Operation[bool]:
-    """Looks at an unfinished request: expired leases, an unlogged end, a lost producer.
+    """Checks an unfinished request: expired leases, an unlogged end, a lost producer.
 
-    `score` is what stands in `active`, `now` the dispatch slot's time in ms. True if it goes on.
+    `score` is the request's score in `active`, `now` the dispatch slot's time in ms. Returns True
+    if the request goes on.
     """
     reply = yield from reap_all(queue, request_id)
     is_lost = False
     if reply.is_gone or (reply.is_ended and reply.summary.state == b"cancelled"):
         names = keys.request_keys(request_id)
         marked = yield from library().abandon(names, seen=score, ttl=settings.MARKER_MS).run()
-        has_come = reply.is_gone and marked.is_over  # and it has ended since
-        if has_come or marked.is_exists:  # a producer was quicker: the next look is about it
+        has_come = reply.is_gone and marked.is_over  # a request came and has ended since
+        if has_come or marked.is_exists:  # a producer was quicker: the next check is about it
             return False
         is_lost = reply.is_gone and marked.is_ok
-    if not goes_on(reply):  # gone, ended, or the request of another queue
+    if not goes_on(reply):  # gone, ended, or a request of another queue
         yield drop_active(queue, request_id, score, gone=is_lost)
         return False
     look = min(reply.look_ms or settings.AUDIT_MS, settings.AUDIT_MS)
@@ -255,15 +256,15 @@ def look_at(queue: str, request_id: str, score: str, now: int) -> Operation[bool
 
 
 def goes_on(reply: Reply) -> bool:
-    """True if a reply of reap says that the request has not ended; then it has `look_ms`."""
+    """Returns True if a reply of reap shows that the request goes on; then it has `look_ms`."""
     return bool(reply.is_ok or reply.is_stopped)
 
 
 def reap_all(queue: str, request_id: str) -> Operation[Reply]:
-    """Takes back every lease that has expired, bite by bite; returns the last reply, settled.
+    """Takes back every expired lease, in bounded calls; returns the last reply, followed up.
 
-    What is left after twenty bites, about half a second, waits for the next look. That is due
-    immediately, and other requests have their turn before.
+    After twenty calls, about half a second, the rest waits for the next check. That is due
+    immediately, but other requests come first.
     """
     for _ in range(_BITES):
         reply = yield from reap(queue, request_id).run()
@@ -274,24 +275,24 @@ def reap_all(queue: str, request_id: str) -> Operation[Reply]:
 
 
 def _postpone_all(queue: str, rows: list[Arg]) -> Operation[None]:
-    """Sets when to look at requests next; each row is a request, the score seen, and the next one.
+    """Sets when to check requests next; a row is a request, the score read, and the new score.
 
-    The score of a request that exists has a fraction: an intent is always a whole number.
+    The score of a request that exists has a fraction; the score of an intent is a whole number.
     """
     for start in range(0, len(rows), 3 * _ROWS):
         yield reschedule_active(queue, rows[start : start + 3 * _ROWS])
 
 
 def settle_reap(queue: str, request_id: str, reply: Reply) -> Operation[None]:
-    """Dispatches what a reap minted, or logs the ending it found."""
+    """Dispatches the tokens that a reap minted, or logs the end that it found."""
     yield from settle_reaps(queue, {request_id: reply})
 
 
 def settle_reaps(queue: str, replies: Mapping[str, Reply | FairlaneError]) -> Operation[None]:
-    """Dispatches what the reaps of many requests minted, and logs the endings they found.
+    """Dispatches the tokens that the reaps of many requests minted, and logs the ends they found.
 
-    `replies` is by request; an error among them, a FairlaneError, is passed over. Raises the error
-    of a shard that takes no tokens, after the others have theirs.
+    `replies` is by request; errors among them are skipped. The error of a shard that takes no
+    tokens is raised after the other shards have theirs.
     """
     settled = [
         (request_id, reply)
