@@ -1,4 +1,4 @@
-"""The health port: a worker's id is its address. A port that refuses means the worker is dead."""
+"""The health port. A worker's id is its address; a port that refuses proves the worker dead."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def own_address(worker: str) -> tuple[str, int]:
     """Returns the host and port that a worker with this id listens on. Raises InvalidArgument.
 
     Other workers connect to that address to find out whether the worker lives. So 0.0.0.0 and ::
-    are refused, because each machine takes them for itself.
+    are refused, because on each machine they mean that machine.
     """
     host, port = split_id(worker)
     if not host.strip("0.:"):
@@ -80,7 +80,7 @@ class _Client:
 class HealthPort:
     """Answers GET /healthz and /metrics on the worker's own address.
 
-    No client is ever waited for. A connection that sends no request is closed after a second, or
+    No client delays the worker. A connection that sends no request is closed after a second, or
     earlier if many newer ones come.
     """
 

@@ -17,11 +17,12 @@ class Turn(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A lease as the supervisor sees it; times in seconds of time.monotonic().
+    """A lease as the supervisor reads it; times in seconds of time.monotonic().
 
-    `version` is the record's: no other lease of this unit has it. (A fence differs among the leases
-    of one request only.) `index` is that of the only sub-request it covers, and it is at `attempt`
-    of `attempts`; for several it is minus their number, and the others are 0.
+    `version` is the version of the record; no other lease of this unit has it. (Fences differ only
+    among the leases of one request.) If the lease covers one sub-request, `index` is its index, and
+    it is at `attempt` of `attempts`. If it covers several, `index` is minus their number, and the
+    others are 0.
     """
 
     unit: int
@@ -40,17 +41,17 @@ class Held:
 
     @property
     def has_its_turn(self) -> bool:
-        """True from the moment its handler is called until the last call has ended."""
+        """Returns True from the first call of its handler until the last call has ended."""
         return self.turn == Turn.NOW
 
     @property
     def waits(self) -> bool:
-        """True while it waits for other leases of its unit."""
+        """Returns True while the lease waits for other leases of its unit."""
         return self.turn == Turn.LATER
 
     @property
     def count(self) -> int:
-        """The number of sub-requests it covers."""
+        """Returns the number of sub-requests that the lease covers."""
         return max(1, -self.index)
 
     @property
@@ -64,8 +65,8 @@ class Held:
 class Running:
     """A call of a handler that has a time limit; times in seconds of time.monotonic().
 
-    `number` is that of no other call of this unit. `entry_id` is what it works on, or b""
-    for a batch of several. `thread` is the identity of the thread it runs in.
+    `number` is unique among the calls of this unit. `entry_id` is the entry it works on, or b""
+    for a batch of several. `thread` is the identity of its thread.
     """
 
     unit: int

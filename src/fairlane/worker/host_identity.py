@@ -1,7 +1,7 @@
 """Where this worker runs: on which machine, since which boot, and in which network namespace.
 
-Two containers may have one hostname, and each has a loopback interface of its own. So a refused
-port at a loopback address proves a death only where all three are equal.
+Two containers may have the same hostname, and each has a loopback interface of its own. So a
+refused port at a loopback address proves a death only if all three are equal.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fairlane.worker.health_port import split_id
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _NETWORK = Path("/proc/self/ns/net")  # a link to `net:[<number>]`, unique since the boot
-_UNKNOWN = secrets.token_hex(8)  # equal to that of no other worker
+_UNKNOWN = secrets.token_hex(8)  # differs from that of every other worker
 
 
 def whereabouts() -> str:
@@ -36,7 +36,7 @@ def hostname_of(place: str) -> str:
 
 
 def is_loopback(worker: str) -> bool:
-    """Returns True if the address in a worker's id means another worker on each machine.
+    """Returns True if the address in a worker's id means a different worker on each machine.
 
     A hostname may have such an address, too: many systems give their own name to 127.0.1.1. Raises
     OSError for a name that is unknown, InvalidArgument.

@@ -1,11 +1,12 @@
 """The leases of a worker's processes: a page of shared memory, one record a unit.
 
 A unit (one thread or task of a child process) writes its lease there before the handler runs. The
-supervisor reads the lease and extends it. So a handler that keeps the interpreter lock for long
-does not keep its lease from being extended, and the page costs no system call.
+supervisor reads the lease and extends it, even if the handler keeps the interpreter lock for long.
+The page costs no system call.
 
-A unit that takes several tokens in one call has a record for each of their leases: its own, where
-its counts are, and spare ones. One of these leases has its turn, the others wait or are handled.
+A unit that takes several tokens in one call has a record for each of their leases: its own record,
+which also has its counts, and spare ones. One of these leases has its turn; the others wait, or
+were handled.
 """
 
 from __future__ import annotations
@@ -51,10 +52,10 @@ class LeaseRecord:
         self, request_id: str, k: str, fence: int, op: bytes, taken: float, lease_s: float,
         index: int = -1, attempt: int = 0, attempts: int = 0, *, shared: bool = False,
     ) -> None:  # fmt: skip
-        """Writes a lease; `taken` is when the acquire was sent, which is never too late.
+        """Writes a lease; `taken` is when the acquire was sent, so the deadline is never too late.
 
-        `index`, `attempt` and `attempts`: of its only sub-request; for several, `index` is minus
-        their number. `shared`: it waits for others.
+        `index`, `attempt` and `attempts` are of its only sub-request; for several, `index` is minus
+        their number. `shared`: the lease waits for others.
         """
         fields = self._fields
         version = fields.version | 1
@@ -74,14 +75,14 @@ class LeaseRecord:
         fields.version = version + 1
 
     def release(self) -> None:
-        """Removes the lease, which was given back."""
+        """Removes the lease, because it was given back."""
         self._fields.is_held = False
 
     def take_turn(self) -> bool:
         """Notes that the handler is called now; returns False if the lease must not begin.
 
-        The supervisor gives back a lease that waits for long, but it marks it as stopped before. A
-        unit notes the turn before it reads that mark, so a lease that runs is not given back.
+        The supervisor marks a lease that waits for long as stopped, and then gives it back. A unit
+        notes the turn before it reads that mark, so a lease that runs is never given back.
         """
         fields = self._fields
         fields.turn = Turn.NOW
@@ -89,7 +90,7 @@ class LeaseRecord:
         return is_wanted and not self.is_stopped  # it has expired while the process was paused
 
     def end_turn(self) -> None:
-        """Notes that its sub-requests were worked on; the lease is not settled yet."""
+        """Notes that the lease's sub-requests were worked on; the lease is not settled yet."""
         self._fields.turn = Turn.OVER
 
     def begin(
@@ -120,8 +121,8 @@ class LeaseRecord:
     def begin_acquire(self, token: Token, op: bytes) -> None:
         """Notes an acquire that goes out: only the unit has its op.
 
-        If the process dies before the answer, the supervisor asks again. A token that is longer
-        than any of ours, or has a NUL, is not for us and not noted.
+        If the process dies before the reply, the supervisor sends the acquire again. A token that
+        is longer than any of ours, or has a NUL, is no token of ours and is not noted.
         """
         fields, shown = self._fields, token.text.encode()
         if len(shown) <= TOKEN_MOST and b"\0" not in shown:
@@ -130,9 +131,9 @@ class LeaseRecord:
             fields.is_acquiring = True
 
     def end_acquire(self, *, is_abandoned: bool = False) -> None:
-        """Removes the acquire: its answer is on the board, or it was given up.
+        """Removes the acquire: its reply is on the board, or it was given up.
 
-        Its node may grant an abandoned one later. The supervisor asks again, for one of a record.
+        A node may grant an abandoned acquire later. So the supervisor sends it again, one a record.
         """
         fields = self._fields
         if is_abandoned and not fields.has_abandoned:
@@ -148,12 +149,12 @@ class LeaseRecord:
             setattr(counts, name, getattr(counts, name) + amount)
 
     def count_failed(self, attempt: int, attempts: int) -> None:
-        """Counts an attempt that failed with its process."""
+        """Counts an attempt that failed because its process died."""
         is_last = attempt >= attempts
         self.count(failed=1, retries=not is_last, dead=is_last)
 
     def note_connection_loss(self) -> None:
-        """Notes that a reply was lost on its way; a pop's may have brought a token."""
+        """Notes that a reply was lost; the reply to a pop may have brought a token."""
         self._worker.has_lost_connection = True
 
     def clear_attention(self) -> None:
@@ -164,7 +165,7 @@ class LeaseRecord:
 
     @property
     def attention(self) -> bool:
-        """True if a lease was stopped since the last `clear_attention`, or the worker drains.
+        """Returns True if a lease was stopped since `clear_attention`, or if the worker drains.
 
         The unit reads it after each call of the handler, so it must be cheap.
         """
@@ -172,9 +173,9 @@ class LeaseRecord:
 
     @property
     def is_stopped(self) -> bool:
-        """True when the lease held now was lost, has all but expired, or its request is cancelled.
+        """Returns True if the lease held now is lost or nearly expired, or its request cancelled.
 
-        The clock is enough: a supervisor that cannot reach Redis may be unable to report it.
+        The clock is read too, because a supervisor that cannot reach Redis cannot report the end.
         """
         if not self._fields.is_held:
             return False
@@ -182,33 +183,33 @@ class LeaseRecord:
 
     @property
     def is_unwanted(self) -> bool:
-        """True when Redis reported that the lease held now is lost or its request cancelled."""
+        """Returns True if Redis reported the lease as lost, or its request as cancelled."""
         fields = self._fields
         return bool(fields.is_held and fields.stopped_version == self._version)
 
     @property
     def is_draining(self) -> bool:
-        """True when the worker takes nothing new."""
+        """Returns True if the worker takes no new work."""
         return bool(self._worker.is_draining)
 
     @property
     def deadline(self) -> float:
-        """When the lease held now ends unless it is extended again."""
+        """Returns when the lease held now ends unless it is extended again."""
         return self._extension(self._version, self._deadline)
 
     @property
     def is_holding(self) -> bool:
-        """True while this unit holds a lease."""
+        """Returns True while this unit holds a lease."""
         return bool(self._fields.is_held)
 
     @property
     def is_waiting(self) -> bool:
-        """True while this unit must not begin: its process died with several leases before."""
+        """Returns True while the unit must wait, because several leases died with its process."""
         return bool(self._fields.is_waiting)
 
     @property
     def shards(self) -> bytes:
-        """The numbers of the queue's shards, one byte each; none = its own lanes."""
+        """Returns the numbers of the queue's shards, one byte each; none = its own lanes."""
         count = self._worker.shard_count
         return bytes(self._worker.shards[:count]) if count else b""
 
@@ -250,17 +251,17 @@ class LeaseRecord:
                 (fields.least_backoff_ms, fields.most_backoff_ms), fields.thread,
             )  # fmt: skip
             if fields.number == number:
-                # A call of another version was that of a process that died in it.
+                # A call of another version was that of a process that died during the call.
                 return running if fields.version == version else None
         return None
 
     def pending_acquire(self) -> tuple[bytes, bytes] | None:
-        """Returns the token and the op of an acquire without an answer; of a dead process only."""
+        """Returns the token and op of an acquire without a reply; only of a dead process."""
         fields = self._fields
         return (fields.acquire_token, fields.acquire_op) if fields.is_acquiring else None
 
     def abandoned_acquire(self) -> tuple[bytes, bytes] | None:
-        """Returns the same of an acquire that was given up, until `forget_abandoned`."""
+        """Returns the token and op of an acquire that was given up, until `forget_abandoned`."""
         fields = self._fields
         return (fields.abandoned_token, fields.abandoned_op) if fields.has_abandoned else None
 
@@ -269,7 +270,7 @@ class LeaseRecord:
         self._fields.has_abandoned = False
 
     def wait(self, *, begin: bool) -> None:
-        """Makes the unit wait with its first pop, or lets it begin."""
+        """Makes the unit wait before its first pop, or lets it begin."""
         self._fields.is_waiting = not begin
 
     def extended(self, held: Held, deadline: float) -> None:
@@ -285,7 +286,7 @@ class LeaseRecord:
         return max(deadline, extended)
 
     def stop(self, held: Held) -> None:
-        """Marks the lease as lost or not wanted; a no-op for a unit that has another by now."""
+        """Marks the lease as lost or unwanted; a no-op if the unit has another lease by now."""
         self._fields.stopped_version = held.version
         self._fields.attention = True
 
@@ -297,7 +298,7 @@ class LeaseRecord:
 class LeaseBoard:
     """All records; made before the processes are forked, and shared by them.
 
-    The first of `records` are the units' own, the last `spare` ones for more leases of theirs.
+    The first of `records` are the units' own, the last `spare` ones are for their further leases.
     """
 
     def __init__(self, units: int, spare: int = 0) -> None:
@@ -314,11 +315,11 @@ class LeaseBoard:
 
     @property
     def is_draining(self) -> bool:
-        """True after `drain`."""
+        """Returns True after `drain`."""
         return bool(self._worker.is_draining)
 
     def spread(self, shards: Sequence[int]) -> None:
-        """Sets where there may be tokens. A unit that reads a half-written list pops nothing."""
+        """Sets the shards that may have tokens. A unit that reads a half-written list pops none."""
         numbers = [shard for shard in shards if shard < _SHARD_NUMBERS][:SHARDS_MOST]
         count = 0 if numbers == [0] else len(numbers)
         self._worker.shards[:count] = numbers[:count]
@@ -336,11 +337,11 @@ class LeaseBoard:
         return [held for held in leases if held is not None]
 
     def abandoned(self) -> list[LeaseRecord]:
-        """Returns the records with an acquire that was given up."""
+        """Returns the records whose acquire was given up."""
         return [*self._with("has_abandoned")]
 
     def _with(self, flag: str) -> Iterable[LeaseRecord]:
-        """Returns the records with this flag, which are few of thousands."""
+        """Returns the records with this flag: few among thousands."""
         at = sizeof(WorkerFields) + getattr(RecordFields, flag).offset
         return compress(self.records, self._page[at :: sizeof(RecordFields)])
 

@@ -19,9 +19,9 @@ EVERY_S = 1.0
 
 
 class Metrics:
-    """Shared by the threads of a process: each value measured, and how often it came.
+    """The measurements of one process, shared by its threads: value -> how often it came.
 
-    The failures that could not be reported yet go along.
+    Failures that could not be reported yet are sent along.
     """
 
     def __init__(self, queue: str, failures: Failures | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Ends a worker's process immediately, so that nothing of its parent's runs on the way."""
+"""Ends a worker's process immediately, so that no code of its parent's runs in it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import traceback
 from contextlib import suppress
 from typing import NoReturn
 
-# True in a process that a handler forked. It is a flag because it is read after every call: to ask
-# the system for the process's id would take as long as the call's other costs together.
+# True in a process that a handler forked. A flag, because it is read after every call: a system
+# call for the process's id would take as long as all other costs of a call.
 is_fork = False
 _FLUSH_S = 0.2
 _flushing: threading.Thread | None = None
@@ -29,14 +29,14 @@ def _mark() -> None:
 
 
 def flush() -> None:
-    """Writes out what was printed; skips a stream that is closed or gone."""
+    """Writes buffered output; skips a stream that is closed or gone."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):  # also an object that the handler put in its place
             stream.flush()
 
 
 def flush_before_fork() -> None:
-    """Writes out what was printed, which the new process would print once more.
+    """Writes buffered output, because the new process would print it a second time.
 
     In a thread, for a bounded time: a supervisor must not wait for the reader of its output.
     """
@@ -56,9 +56,9 @@ def leave(code: int) -> NoReturn:
 
 
 def leave_fork(error: BaseException | None) -> NoReturn:
-    """Ends a process that a handler forked and that left the handler, by `error` if it is given.
+    """Ends a process that a handler forked and that returned from the handler or raised `error`.
 
-    It must not go on, because the lease and the sockets belong to the process it was forked from.
+    It must not go on, because the lease and the sockets belong to the process that forked it.
     Its exit code is the one that Python would have given it.
     """
     code = 0

@@ -1,1 +1,1 @@
-"""The handler: how it is found, called, and what its calls come to."""
+"""The handler: finds it, calls it, and collects the outcomes of its calls."""

@@ -1,4 +1,4 @@
-"""What a handler may raise to say what becomes of its sub-request."""
+"""The exceptions by which a handler decides what becomes of its sub-request."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ LONGEST_S = 86_400
 
 
 class Retry(Exception):
-    """Raised by a handler: call it again. It counts as an attempt, so after the last one it's dead.
+    """Raised by a handler to be called again. Counts as an attempt: after the last one it is dead.
 
-    `after` is the pause in seconds, 0 to a day; None leaves it to the request's backoff. `reason`
-    is kept as the error's text. Raises InvalidArgument.
+    `after` is the pause in seconds, 0 to a day; None uses the request's backoff. `reason` is kept
+    as the error's text. Raises InvalidArgument.
     """
 
     after: float | None = None
@@ -32,7 +32,7 @@ class Retry(Exception):
 
 
 class Reject(Exception):
-    """Raised by a handler: this sub-request is dead, however many attempts are left.
+    """Raised by a handler to make the sub-request dead, however many attempts are left.
 
     `reason` is kept as the error's text. Raises InvalidArgument.
     """
@@ -58,11 +58,11 @@ class TimedOut(Exception):
 
 
 def too_long(limit_s: float) -> str:
-    """The error's text for a handler that was stopped."""
+    """Returns the error's text for a handler that was stopped."""
     return f"the handler took longer than its time limit of {limit_s:g} s"
 
 
 def is_seconds(value: object) -> bool:
-    """True for a number of seconds from 0 to a day."""
+    """Returns True for a number of seconds from 0 to a day."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return is_number and 0 <= value <= LONGEST_S  # type: ignore[operator]

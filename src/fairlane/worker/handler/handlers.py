@@ -1,4 +1,4 @@
-"""What a handler is: found by name, inspected once, then called as its signature asks."""
+"""Finds a handler by its name, inspects it once, and calls it as its signature requires."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _BY_PLACE = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_
 
 @dataclass(slots=True)
 class Context:
-    """What a handler may know about the sub-request it works on.
+    """What a handler can read about its sub-request and its lease.
 
     `id` of the request, `index` of the sub-request in the input, `attempt` from 1, `fence` (grows;
-    give it to systems that must refuse a worker that was paused for too long). A batch handler's
+    pass it to systems that must refuse a worker that was paused for too long). A batch handler's
     context describes the first of its sub-requests.
     """
 
@@ -44,23 +44,23 @@ class Context:
 
     @property
     def indexes(self) -> list[int]:
-        """The index of each sub-request of this call: a batch handler has several."""
+        """Returns the index of each sub-request of this call; a batch handler has several."""
         return [int(entry[0].partition(b"-")[2]) for entry in self._entries] or [self.index]
 
     @property
     def deadline(self) -> float:
-        """When the lease ends unless it is extended, in seconds of time.monotonic()."""
+        """Returns when the lease ends unless it is extended, in seconds of time.monotonic()."""
         return float(self._record.deadline)
 
     @property
     def cancelled(self) -> bool:
-        """True when the result is not wanted: the request was cancelled or the lease lost."""
+        """Returns True if the result is not wanted: the request is cancelled or the lease lost."""
         return bool(self._record.is_stopped)
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How a handler wants to be called."""
+    """How a handler must be called."""
 
     call: Handler
     is_async: bool
@@ -69,7 +69,7 @@ class Shape:
     time_limit_s: float = 0.0  # of one call; 0 = none
 
     def limited(self, seconds: float | None) -> Shape:
-        """The same handler with this limit, if it is smaller than its own.
+        """Returns the same handler with this limit, if it is smaller than the handler's own.
 
         Raises InvalidArgument.
         """
@@ -80,16 +80,16 @@ class Shape:
 
 
 def batch_handler(function: F) -> F:
-    """Marks a handler that takes a whole slice: a list of bodies in, a list of results out."""
+    """Marks a handler that takes a whole slice: a list of bodies, for a list of results."""
     function.fairlane_batch = True  # type: ignore[attr-defined]
     return function
 
 
 def time_limit(seconds: float) -> Callable[[F], F]:
-    """Marks a handler: one call may take so long, above 0 and at most a day.
+    """Marks a handler with the longest time of one call, above 0 and at most a day.
 
-    What takes longer is ended and fails with the word `timeout`: an async handler is cancelled,
-    the process of a sync one is killed. Raises InvalidArgument.
+    A call that takes longer is ended and fails with the reason `timeout`: an async handler is
+    cancelled, and the process of a sync handler is killed. Raises InvalidArgument.
     """
     limit_s = check_time_limit(seconds)
 
@@ -101,7 +101,7 @@ def time_limit(seconds: float) -> Callable[[F], F]:
 
 
 def check_time_limit(seconds: float) -> float:
-    """A time limit in seconds, above 0 and at most a day. Raises InvalidArgument."""
+    """Returns a time limit in seconds, above 0 and at most a day. Raises InvalidArgument."""
     if not is_seconds(seconds) or not seconds:
         raise InvalidArgument(
             f"time limit {seconds!r} is not valid: "
@@ -111,7 +111,7 @@ def check_time_limit(seconds: float) -> float:
 
 
 def shape_of(handler: Handler) -> Shape:
-    """Looks at a handler once. Raises HandlerNotFound when it can't be called with a body."""
+    """Inspects a handler. Raises HandlerNotFound if it can't be called with a body."""
     if not callable(handler):
         raise HandlerNotFound(f"handler {handler!r} is {type_of(handler)}, not something to call")
     called = _called(handler)
@@ -137,7 +137,7 @@ def shape_of(handler: Handler) -> Shape:
 
 
 def _fit(handler: Handler, parameters: list[inspect.Parameter]) -> tuple[inspect.Parameter, bool]:
-    """The parameter that takes the body, and whether another takes the context."""
+    """Returns the parameter that takes the body, and whether another takes the context."""
     by_place = [one for one in parameters if one.kind in _BY_PLACE]
     required = [one for one in by_place if one.default is one.empty]
     takers = by_place or [one for one in parameters if one.kind is one.VAR_POSITIONAL]
@@ -159,7 +159,7 @@ def _fit(handler: Handler, parameters: list[inspect.Parameter]) -> tuple[inspect
 
 
 def _called(handler: Handler) -> Handler:
-    """The function that runs in the end: behind a partial, or the __call__ of an object."""
+    """Returns the function that runs in the end: behind a partial, or an object's __call__."""
     while isinstance(handler, functools.partial):
         handler = handler.func
     if inspect.isroutine(handler) or isinstance(handler, type):
@@ -180,7 +180,7 @@ def _name(handler: Handler) -> str:
 
 
 def load(name: str) -> Handler:
-    """The handler named `module:function`, found on sys.path. Raises HandlerNotFound."""
+    """Returns the handler `module:function`, found on sys.path. Raises HandlerNotFound."""
     module_name, _, path = name.partition(":")
     if not module_name or not path:
         raise HandlerNotFound(f"handler {name!r} is not valid: write module:function")
@@ -228,9 +228,9 @@ def _place(error: BaseException) -> str:
 
 
 def print_json(body: bytes, context: Context) -> bytes:
-    """The default handler: the sub-request as an object, printed as one line of JSON and returned.
+    """The default handler: prints the sub-request as an object, one line of JSON, and returns it.
 
-    Keys: request, index, attempt, and body (or body_base64 when it is not UTF-8).
+    Keys: request, index, attempt, and body (or body_base64 if it is not UTF-8).
     """
     shown: dict[str, Any] = {
         "request": context.id,

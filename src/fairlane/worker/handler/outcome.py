@@ -1,4 +1,4 @@
-"""What the calls of one run came to: results, and verdicts on those that have none."""
+"""Collects the outcome of one run of the handler: results, and verdicts for all other entries."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ if TYPE_CHECKING:
 _FLUSH_NS = int(settings.FLUSH_MS * 1e6)
 _ERROR_TEXT = 4096  # characters of an error's text that are kept
 _ERROR_HEAD = 1024  # ... of its beginning, when it is longer than that
-# Whose frames say nothing to the handler's author: before its own, and what it raised in.
+# Code whose frames mean nothing to the handler's author: before the handler's frames, or above.
 _RUNNER, _RAISED = f"{__package__}.runner", f"{__package__}.errors"
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What a run of the handler over (a part of) a slice came to."""
+    """The outcome of one run of the handler over a slice or a part of it."""
 
     position: int  # of the first entry not handled
     seconds: float = 0.0
     ids: list[bytes] = field(default_factory=list)
     results: list[Arg] = field(default_factory=list)  # (head, body) pairs, flat
     verdicts: list[Verdict] = field(default_factory=list)
-    is_over: bool = False  # stop here and give the rest back
+    is_over: bool = False  # the unit must stop here and give back the rest
     timeouts: int = 0  # calls whose time ran out
     waited_ms: list[int] = field(default_factory=list)  # of each result
     ran_us: list[int] = field(default_factory=list)
     size: int = 0  # bytes of the results
 
     def parts(self) -> Iterator[tuple[list[bytes], list[Arg], list[Verdict]]]:
-        """What is to be settled, in calls of bounded size; at least one."""
+        """Yields what must be settled, in calls of bounded size; at least one."""
         first = size = 0
         for i in range(len(self.ids)):
             size += len(self.results[2 * i + 1])  # type: ignore[arg-type]
@@ -57,8 +57,8 @@ class Outcome:
 class OutcomeBuilder:
     """Collects the outcome of one run, which began at `began` ns of the performance counter.
 
-    `limit_s` is for a sync handler's calls, which run on after their time is over.
-    Failed attempts are reported to `failures`.
+    `limit_s` is the time limit of a sync handler: its late calls run on. Failed attempts are
+    reported to `failures`.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class OutcomeBuilder:
         self.is_over = False
 
     def add(self, entry: Entry, result: Any, ran_ns: int) -> None:
-        """A result; one that can't be stored is the handler's mistake."""
+        """Adds a result; a result that can't be stored is a failure of the handler."""
         if self._limit_s and (late := self.late(ran_ns)):
             self.fail(entry, late)
             return
@@ -106,9 +106,9 @@ class OutcomeBuilder:
         self._position += 1
 
     def add_all(self, entries: list[Entry], results: Any, ran_ns: int) -> None:
-        """A batch handler's results: as many as there were bodies, or the whole batch failed.
+        """Adds a batch handler's results; if there are not as many as bodies, the batch failed.
 
-        An exception among them is what became of its own body.
+        An exception in the list is the failure of its own body.
         """
         try:
             _check_count(results, len(entries))
@@ -124,9 +124,9 @@ class OutcomeBuilder:
                 self.add(entry, result, each)
 
     def late(self, ran_ns: int, error: BaseException | None = None) -> TimedOut | None:
-        """What a call comes to that ended by itself, but after its time; None for one in time.
+        """Returns the error of a call that ended, but after its time limit; None if in time.
 
-        The supervisor's question interrupts what waits in foreign code, which may then return.
+        The supervisor's signal for the stacks interrupts waits in foreign code, which may return.
         """
         if not self._limit_s or ran_ns <= self._limit_s * 1e9:
             return None
@@ -135,7 +135,7 @@ class OutcomeBuilder:
         return late
 
     def fail(self, entry: Entry, error: BaseException, ran_ns: int = 0) -> None:
-        """The handler raised: again after the backoff or when it says, dead if it rejects."""
+        """Adds a failure: retried after the backoff or the handler's pause, dead if rejected."""
         error = self.late(ran_ns, error) or error
         if isinstance(error, TimedOut):
             self._timeouts += 1
@@ -148,9 +148,9 @@ class OutcomeBuilder:
             self._settle(entry, "retry", None, _text_of(error))
 
     def fail_all(self, entries: list[Entry], error: BaseException) -> None:
-        """A batch failed: no sub-request is known to be the cause, so each comes back alone.
+        """Adds the failure of a batch. Its cause is unknown, so each entry comes back alone.
 
-        When its time ran out, that may be through their number alone: so none is charged.
+        If the time ran out, the number of entries alone may be the cause: so none is charged.
         """
         if isinstance(error, TimedOut) and len(entries) > 1:
             self._timeouts += 1
@@ -163,7 +163,7 @@ class OutcomeBuilder:
     def _settle(
         self, entry: Entry, verdict: str, after_s: float | None, text: str, ran_us: int = 0
     ) -> None:
-        """No result: `after_s` is the pause before another attempt, None for the backoff's."""
+        """Adds a verdict; `after_s` is the pause before another attempt, None for the backoff."""
         taken = self._taken
         submitted, _, index = entry[0].partition(b"-")
         waited = max(0, taken.taken_ms - int(submitted))
@@ -181,11 +181,11 @@ class OutcomeBuilder:
         self._position += 1
 
     def is_time(self, now: int) -> bool:
-        """It took long or grew big: what is done so far should be settled."""
+        """Returns True if the run took long or grew big, so that it should be settled now."""
         return self._bytes > settings.FLUSH_BYTES or now - self._began > _FLUSH_NS
 
     def outcome(self, now: int) -> Outcome:
-        """All of it."""
+        """Returns the outcome of the whole run."""
         return Outcome(
             self._position,
             (now - self._began) / 1e9,
@@ -204,7 +204,7 @@ class OutcomeBuilder:
 
 
 def _stored(result: Any) -> tuple[bytes, bytes]:
-    """What a handler returned as (status, bytes). Raises TypeError, ValueError with a sentence."""
+    """Returns a handler's result as (status, bytes). Raises TypeError or ValueError with a text."""
     if type(result) is bytes:
         status, body = b"d", result
     elif isinstance(result, str):
@@ -226,7 +226,7 @@ _EXPECTED = "bytes, str or None is expected"
 
 
 def _refuse_awaitable(result: Any) -> None:
-    """Raises TypeError for a coroutine (which is closed) or anything else to be awaited."""
+    """Raises TypeError for a coroutine (which it closes) or another awaitable."""
     if not isinstance(result, Awaitable):
         return
     if isinstance(result, Coroutine):
@@ -257,23 +257,23 @@ def _encoded(text: str) -> bytes:
 
 
 def _reason_of(error: Retry | Reject) -> str:
-    """Its reason, and what it was raised from."""
+    """Returns the error's reason, and the exception it was raised from."""
     try:
         text = str(error)
-    except BaseException:  # noqa: BLE001  a subclass may do what it likes
+    except BaseException:  # noqa: BLE001  a subclass may raise anything
         text = type(error).__name__
     return text if error.__cause__ is None else f"{text}\n{_text_of(error.__cause__)}"
 
 
 def _pause_of(error: Retry) -> float | None:
-    """Seconds, or None for the backoff, as for what a subclass made of it that is no pause."""
+    """Returns the pause in seconds; None for the backoff, also if a subclass has no valid pause."""
     after: Any = getattr(error, "after", None)
     return float(after) if is_seconds(after) else None
 
 
 def _text_of(error: BaseException) -> str:
-    """The traceback, from the handler's own first frame on."""
-    if isinstance(error, TimedOut):  # where it was is in what it was raised from
+    """Returns the traceback, from the handler's own first frame on."""
+    if isinstance(error, TimedOut):  # its cause has the place where the handler was
         cause = error.__cause__
         return str(error) if cause is None else f"{error}\n{_text_of(cause)}"
     trace: TracebackType | None = error.__traceback__
@@ -283,7 +283,7 @@ def _text_of(error: BaseException) -> str:
         report = traceback.TracebackException(type(error), error, trace, compact=True)
         report.stack = traceback.StackSummary.from_list(_others(trace, report.stack))
         return "".join(report.format())
-    except BaseException:  # noqa: BLE001  the handler's own classes take part in this
+    except BaseException:  # noqa: BLE001  methods of the handler's own classes run here
         return f"{type(error).__name__}, which has no text\n"
 
 
@@ -298,7 +298,7 @@ def _others(
 
 
 def _sendable(text: str) -> str:
-    """Not too long, and with an escape for what has no UTF-8, as a lone surrogate."""
+    """Returns the text, not too long, with an escape for what has no UTF-8, as a lone surrogate."""
     if len(text) > _ERROR_TEXT:
         cut = "\n[...]\n"
         text = text[:_ERROR_HEAD] + cut + text[-(_ERROR_TEXT - _ERROR_HEAD - len(cut)) :]

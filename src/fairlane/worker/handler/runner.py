@@ -1,4 +1,4 @@
-"""Runs a handler over a slice: one call an entry, or one call for all of it."""
+"""Runs a handler over a slice: one call for each entry, or one call for all of it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fairlane.worker.log.failures import Failures
     from fairlane.worker.unit.leases import Lease, LeaseBatch
 
-GRACE_S = 1.5  # a task that was cancelled has this long until its process is killed
+GRACE_S = 1.5  # so long after a task was cancelled, its process is killed
 
 
 class Runner:
@@ -37,7 +37,7 @@ class Runner:
 
     @property
     def is_calling(self) -> bool:
-        """True while an async handler is awaited."""
+        """Returns True while an async handler is awaited."""
         return self._task is not None
 
     def cancel_unwanted(self) -> None:
@@ -64,15 +64,15 @@ class Runner:
         return batch.take_done()
 
     async def run_async(self, batch: LeaseBatch) -> list[Lease]:
-        """The same for an async handler."""
+        """Does the same for an async handler."""
         for lease in self._turns(batch):
             lease.note(await self.run_slice_async(lease.slice, lease.position))
         return batch.take_done()
 
     def _turns(self, batch: LeaseBatch) -> Iterator[Lease]:
-        """Yields each lease that has its turn, while its record is ours, until it is time.
+        """Yields each lease when its turn comes, while its record is ours, until it is time.
 
-        The only lease of a unit keeps its turn until it is settled: a death is charged to it.
+        The only lease of a unit keeps its turn until it is settled, so that a death is charged.
         """
         own, is_alone = self.record, batch.is_alone
         is_time = None if is_alone else _Time(batch.slice_s)
@@ -120,7 +120,7 @@ class Runner:
         return tally.outcome(now)
 
     async def run_slice_async(self, taken: Slice, position: int) -> Outcome:
-        """The same for an async handler."""
+        """Does the same for an async handler."""
         now = perf_counter_ns()
         tally = OutcomeBuilder(taken, position, now, failures=self._failures)
         if self.shape.is_batch:
@@ -207,7 +207,8 @@ class Runner:
         tally.is_over = self.record.is_draining or self.record.is_stopped
         return tally.is_over
 
-    # Time limits. Each call is on the board while it runs: the supervisor ends what overstays.
+    # Time limits. Each call is on the board while it runs: the supervisor ends a call that takes
+    # too long.
 
     def _limit_s(self, taken: Slice) -> float:
         """The smaller of the handler's and the request's limits; 0 = there is none."""
@@ -232,9 +233,9 @@ class Runner:
     async def _within(
         self, limit_s: float, taken: Slice, entry: Entry | None, called: Awaitable[Any]
     ) -> Any:
-        """Awaits a call of the handler. Raises TimedOut from what its cancellation raised in it.
+        """Awaits a handler call. Raises TimedOut from the error that the cancellation raised.
 
-        One that goes on regardless, or never lets go of the loop, is killed with its process.
+        If the call goes on regardless, or blocks the loop, its process is killed.
         """
         self._begin(taken, entry, limit_s, GRACE_S)
         task = asyncio.current_task()
@@ -247,20 +248,20 @@ class Runner:
             raise
         finally:
             self.record.rest()
-        if timer.expired():  # it was cancelled, and answered something all the same
+        if timer.expired():  # the handler was cancelled, and returned a result all the same
             raise TimedOut(limit_s)
         return result
 
 
 class _Time:
-    """Says when leases that were handled should be settled, which began now."""
+    """Decides when leases that were handled should be settled; starts now."""
 
     def __init__(self, slice_s: float) -> None:
         self._until = perf_counter_ns() + int(slice_s * 1e9)
         self._bytes = 0
 
     def after(self, lease: Lease) -> bool:
-        """True when it took long, grew big, or this one has to go on or to stop."""
+        """Returns True if it took long or grew big, or if this lease must go on or stop."""
         outcome = lease.outcome
         if outcome is not None:
             self._bytes += outcome.size
@@ -285,7 +286,7 @@ def _batch_outcome(
 
 
 def _cancelled(error: BaseException) -> BaseException:
-    """Of asyncio's TimeoutError the CancelledError behind it, which was where the handler was."""
+    """Returns the CancelledError behind asyncio's TimeoutError: it shows where the handler was."""
     if not isinstance(error, TimeoutError):
         return error
     behind = error.__cause__ or error.__context__  # Python 3.11.2 raises it without `from`
@@ -293,7 +294,7 @@ def _cancelled(error: BaseException) -> BaseException:
 
 
 def _ends_unit(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
-    """True when an async unit itself is being ended, and not just what its handler awaited."""
+    """Returns True if the async unit itself is being ended, not only what its handler awaited."""
     if isinstance(error, asyncio.CancelledError):
         return task is not None and task.cancelling() > 0
     if not isinstance(error, GeneratorExit):

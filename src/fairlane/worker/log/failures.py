@@ -1,8 +1,8 @@
 """Logs what calls of the handler raised: the first failure of a kind whole, later ones counted.
 
-The processes of a worker write a line for each failure to a pipe, and the supervisor logs. So one
-kind is logged once for all processes. A full pipe stops no handler, because the write does not
-block: what found no room is counted, and goes with the next failure, the next flush or at the end.
+The processes of a worker write a line for each failure to a pipe, and the supervisor logs it. So
+one kind is logged once for all processes. A full pipe stops no handler, because the write does not
+block. A failure that found no room is counted, and reported with the next failure or flush.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _kind_of = lru_cache(maxsize=128)(lambda text: fingerprint_of("", text))
 
 @dataclass(slots=True)
 class _Count:
-    """What is not logged yet of one kind."""
+    """The failures of one kind that are not logged yet."""
 
     headline: str = ""
     failed: int = 0
@@ -59,10 +59,10 @@ class Failures:
         # In a process of the handlers.
         self._lock = threading.Lock()
         self._unsent: dict[str, list[Any]] = {}  # one line for each kind
-        self._sent: set[str] = set()  # kinds whose first failure went whole
+        self._sent: set[str] = set()  # kinds whose first failure was sent with its traceback
         # In the supervisor.
         self._rest = b""
-        self._kinds: dict[str, _Count] = {}  # the one seen last is the last
+        self._kinds: dict[str, _Count] = {}  # the kind that came last is the last
         self._others = _Count("failures of other kinds")
         self._next, self._left = clock.mono_s() + _EVERY_S, _LINES
 
@@ -121,7 +121,7 @@ class Failures:
     def _write(self, line: list[Any]) -> bool:
         """Writes a line if there is room; a text too long for one write loses its middle."""
         packed, half = _packed(line), select.PIPE_BUF // 2
-        while len(packed) > select.PIPE_BUF:  # a longer one could be torn
+        while len(packed) > select.PIPE_BUF:  # a longer write could be interrupted by another
             half -= half // 8 + 1
             packed = _packed([*line[:-1], f"{line[-1][:half]}\n[...]\n{line[-1][-half:]}"])
         try:
@@ -132,7 +132,7 @@ class Failures:
     # In the supervisor.
 
     def look(self, *, is_last: bool = False) -> None:
-        """Logs what was reported, and now and then, and if it is the last look, the counts."""
+        """Logs what was reported; now and then, and at the last look, also the counts."""
         for _ in range(_READS):
             try:
                 part = os.read(self._out, _PIPE)
@@ -163,7 +163,7 @@ class Failures:
             self._others.add(oldest.failed, oldest.dead)
 
     def _log_counts(self) -> None:
-        """Logs how often each kind came since it was logged last, the most frequent ones first."""
+        """Logs how often each kind came since it was last logged, the most frequent first."""
         counts = [count for count in self._kinds.values() if count.failed]
         counts.sort(key=lambda count: -count.failed)
         for count in counts[_LINES:]:
@@ -190,7 +190,7 @@ def _log_first(
     index: int, request_id: str, attempt: int, attempts: int, delay_ms: int | None,
     is_rejected: bool, text: str,
 ) -> None:  # fmt: skip
-    """Logs a failure with its traceback, whose lines may hold anything."""
+    """Logs a failure with its traceback; the traceback's lines may contain anything."""
     then = "it is dead" if delay_ms is None else f"the next is due in {delay_ms / 1000:.1f} s"
     what = "was rejected by the handler" if is_rejected else "failed"
     message = "sub-request %d of request %s %s at attempt %d of %d, %s: %s"

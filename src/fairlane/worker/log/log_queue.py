@@ -1,7 +1,7 @@
 """Writes the supervisor's log in a thread, because a slow reader must not stop the supervisor.
 
 The supervisor shares its stderr with the processes of the handlers. If one of them fills the pipe,
-each further write blocks until it is read. A supervisor that waited would extend no lease.
+each further write blocks until a reader empties it. A supervisor that waited would extend no lease.
 O_NONBLOCK is no remedy, because it would change the writes of all processes that share the pipe.
 """
 
@@ -23,10 +23,10 @@ _LAST_S = 10.0  # ... and in any case after this time
 
 
 class LogQueue(logging.Filter):
-    """While entered, a thread passes the records of this process's worker to their handlers.
+    """While entered, a thread writes this process's log records with their own handlers.
 
     A record that finds the queue full is dropped and counted; the count is logged when there is
-    room again. At the end what waits is written, if that is possible in bounded time.
+    room again. At the end the remaining records are written, if that is possible in bounded time.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class LogQueue(logging.Filter):
             self._thread.join(_STUCK_S)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Takes a record, so that it goes no further in this thread."""
+        """Puts a record into the queue, so that this thread does not write it."""
         if os.getpid() != self._pid:  # a handler's process, which has no thread of this queue
             return True
         with self._changed:
@@ -67,7 +67,7 @@ class LogQueue(logging.Filter):
         return False
 
     def _note_dropped(self) -> None:
-        """Logs how many records were dropped, in their place."""
+        """Logs how many records were dropped, at their place in the log."""
         if self._dropped:
             text = "%d lines of this log were dropped: its reader is slow"
             given = ("", 0, text, (self._dropped,), None)

@@ -1,4 +1,4 @@
-"""Logs what fails again and again during an outage, but not each time."""
+"""Logs a failure that repeats during an outage, but not each time."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _MOST = 100  # texts that are remembered; a text may name a request, so there ma
 
 
 def is_redis_away(error: FairlaneError) -> bool:
-    """Returns True if all of Redis is away, not only one node: the other calls fail, too."""
+    """Returns True if all of Redis is unreachable, not only one node: then all calls fail."""
     return isinstance(error, RedisUnreachable) and not isinstance(error, NodeAway)
 
 
 class Outage:
-    """Logs for all of a process that Redis does not answer, at most once a minute, and its end.
+    """Logs for a whole process that Redis does not answer, at most once a minute, and its end.
 
     Any thread may call it.
     """
@@ -51,9 +51,9 @@ class Outage:
 
 
 class Repeats:
-    """Logs a text that was logged in this outage only when 30 s have passed since then.
+    """Logs a text again in the same outage only if 30 s have passed since it was logged.
 
-    That all of Redis is away is logged by `outage`. Any thread may call it.
+    If all of Redis is unreachable, `outage` logs that. Any thread may call it.
     """
 
     def __init__(self, outage: Outage | None = None) -> None:

@@ -1,4 +1,4 @@
-"""A duty: work that is repeated whenever it is due, in a thread of its own."""
+"""A duty: work that is repeated when it is due, in its own thread."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NEVER = float("inf")
 
 
 class Beat(NamedTuple):
-    """What a beat returned: times of the server's clock in ms, 0 = nothing is due."""
+    """The reply to a heartbeat: times of the server's clock in ms, 0 = nothing is due."""
 
     now_ms: int
     active_due: int
@@ -32,14 +32,14 @@ class Beat(NamedTuple):
 
 
 class Duty:
-    """Runs `run` when it is due; the thread begins when the first moment is set.
+    """Runs `run` when it is due; the thread begins when the first time is set.
 
-    `next_due` returns when the duty is due by a beat, in seconds of clock.mono_s. A beat may make
-    it due sooner; if the duty `follows_beats`, a beat may also put it off.
+    `next_due` returns when a beat makes the duty due, in seconds of clock.mono_s. A beat may make
+    it due sooner. If the duty `follows_beats`, a beat may also make it due later.
 
     `run` returns when the duty is due again; NEVER = at the next `due` or `set`. It must be safe to
-    run twice. What it raises is logged and the thread goes on, because no other worker does this
-    duty while this worker leads.
+    run twice. Its errors are logged and the thread goes on, because no other worker does this duty
+    while this worker leads.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Duty:
 
     @property
     def at(self) -> float:
-        """When it is due next, in seconds of clock.mono_s; NEVER if it is not."""
+        """Returns when the duty is due next, in seconds of clock.mono_s; NEVER if it is not."""
         return self._at
 
     def next(self, beat: Beat) -> None:
@@ -74,7 +74,7 @@ class Duty:
             self.due(at)
 
     def set(self, at: float) -> None:
-        """Makes it due at this moment, and no other."""
+        """Makes the duty due at this time, and at no other."""
         with self._changed:
             self._at = at
             if self._thread is None and at < NEVER and not self._is_closed:
@@ -83,23 +83,23 @@ class Duty:
             self._changed.notify()
 
     def due(self, at: float) -> None:
-        """Makes it due at this moment, unless it is due before."""
+        """Makes the duty due at this time, unless it is due earlier."""
         if at < self._at:
             self.set(at)
 
     def close(self) -> None:
-        """Ends the thread, at the latest after the call that it is in."""
+        """Ends the thread; a call that runs now is finished first."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
 
     def join(self, seconds: float) -> None:
-        """Waits for the end of the thread, but for no longer than this."""
+        """Waits for the end of the thread, for so many seconds at most."""
         if self._thread is not None:
             self._thread.join(max(0.0, seconds))
 
     def pause(self, seconds: float) -> bool:
-        """Makes `work` pause for this time; returns True if the duty was closed meanwhile."""
+        """Pauses the duty's `run` for this time; returns True if the duty was closed meanwhile."""
         with self._changed:
             return self._changed.wait_for(lambda: self._is_closed, seconds)
 
@@ -116,7 +116,7 @@ class Duty:
             self.due(again)
 
     def _wait(self) -> bool:
-        """Waits until it is due; returns False once it is closed."""
+        """Waits until the duty is due; returns False once it is closed."""
         with self._changed:
             while not self._is_closed and self._at > clock.mono_s():
                 left = self._at - clock.mono_s()

@@ -1,16 +1,16 @@
-"""What the leading worker does for the whole queue: one duty for each thing, each in its thread.
+"""The duties of the leading worker for the whole queue, each in its own thread.
 
-To look after thousands of requests or to try dead workers' ports takes time, and the leases of this
-worker can't wait for it. Nor does one duty wait for another: a node that does not answer holds up
-the looks at its own requests, but no retry of others and no take-over. Every operation may run
-twice, so the lead may change hands in the middle.
+To check thousands of requests, or to try the ports of dead workers, takes time, and the leases of
+this worker can't wait for that. Nor does one duty wait for another: a node that does not answer
+delays the checks of its own requests, but no retry of other nodes and no take-over. Every operation
+may run twice, so the lead may change hands in the middle.
 
-Every hour the leader walks over all requests and puts those that are missing in the dispatch slot
-back there (a failover or a person may have taken it). The first walk is an hour after the lead
-began, or ten seconds after a beat found that the slot was wiped. It goes page by page and rests as
-long as it works. In a cluster a failover may take back what another primary has already: an end
-that was logged, an intent whose request exists. So there the first walk is soon after the lead
-began, and another one follows each new primary.
+Every hour the leader walks over all requests. It puts requests that are missing in the dispatch
+slot back there, because a failover or a person may have removed them. The first walk is an hour
+after the lead began, or ten seconds after a beat found that the slot was wiped. The walk goes page
+by page, and its pauses are as long as its work. In a cluster, one primary may lose in a failover
+what depends on another's data: an end that was logged, an intent whose request exists. So there the
+first walk is soon after the lead began, and another one follows each new primary.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger("fairlane.worker")
 _PROBERS = 16
 _AGAIN_S = 60.0  # after a walk that failed
-_LAPSE_S = 60.0  # without a beat that reports it, one leads no more
+_LAPSE_S = 60.0  # so long after the last beat that reported the lead, the lead is over
 _AUDIT_REST_AFTER_DEATH = 4  # as settings.AUDIT_REST_FACTOR, for the audits that follow deaths
 _QUIET_S = 60.0  # between two log lines about requests whose nodes are away
-_LOGGED_MOST = 1000  # requests whose errors are logged
+_LOGGED_MOST = 1000  # requests whose errors are remembered as logged
 
 
 class Maintenance:
-    """The duties of one worker; its beats report what is due, and whether it leads."""
+    """The duties of one worker. Its beats report what is due, and whether this worker leads."""
 
     def __init__(
         self,
@@ -67,16 +67,16 @@ class Maintenance:
         self._shards: tuple[int, ...] = (0,)
         self._is_moving = False
         self._leads = False
-        self._led_at = -NEVER  # when a beat reported last that this worker leads
+        self._led_at = -NEVER  # when a beat last reported that this worker leads
         self._rebuild_at = NEVER
         self._primaries: set[Any] = set()
         self._failed: set[str] = set()
         self._quiet_until = -NEVER
         self._tokens = Audit(queue)
-        self._rested_at = -NEVER  # no audit begins before this moment
+        self._rested_at = -NEVER  # no audit begins before this time
         self._audited_at = -NEVER  # when the next regular audit is due
         self._died_ms = 0  # the last death that a beat reported, in ms of the server's clock
-        self._grace_ends = NEVER  # when its tokens are looked for
+        self._grace_ends = NEVER  # when tokens that were lost with this death are looked for
         self.on_death: Callable[[], None] = lambda: None  # reports a death with the next beat
         duty = partial(Duty, outage=outage)
         self.promote = duty("promoter", self._next_promote, self._promote, follows_beats=True)
@@ -94,7 +94,7 @@ class Maintenance:
         self._shards, self._is_moving = tuple(numbers), is_moving
 
     def on_beat_as_leader(self, beat: Beat) -> None:
-        """Sets when each duty is due, by a beat that reported that this worker leads."""
+        """Sets when each duty is due, after a beat that reported that this worker leads."""
         now = clock.mono_s()
         if now - self._led_at > _LAPSE_S:  # the lead has just begun
             is_one = self._driver.servers.is_one
@@ -105,11 +105,11 @@ class Maintenance:
         self._leads, self._led_at = True, now
 
     def on_beat_as_follower(self, beat: Beat) -> None:
-        """Stops the duties of the leader, by a beat that reported that another worker leads.
+        """Stops the duties of the leader, after a beat that reported that another worker leads.
 
-        A worker may just have died, perhaps the leader. Every worker tries its port then, as the
-        next beat of the leader may be a second away. Once: a port that accepts is left to the
-        leader.
+        A late worker may be dead, and may be the leader. Then every worker tries its port, because
+        the next beat of the leader may be a second away. It does so once: if the port accepts, the
+        leader does the rest.
         """
         self._leads = False
         for duty in self._of_leader:
@@ -122,23 +122,23 @@ class Maintenance:
             self.take_over.due(clock.mono_s())
 
     def audit_after_death(self, at: float) -> None:
-        """Tokens may have been lost with a process: audits from this moment on, in seconds.
+        """Makes audits due from this time on, in seconds: a process may have died with tokens.
 
-        That is a grace after the death, when the tokens that are on their way have arrived.
+        The time is a grace after the death; then tokens that are on their way have arrived.
         """
         self._grace_ends = at
         self.audit.due(max(at, self._rested_at))
 
     def on_registry_lost(self) -> None:
-        """Makes a walk due soon: no trace of this worker was left, so the slot may be wiped.
+        """Makes a walk due soon: this worker's record was gone, so the slot may be wiped.
 
-        Every worker detects that; the one that leads by then walks.
+        Every worker detects that; the worker that leads by then walks.
         """
         self._led_at = clock.mono_s()
         self._rebuild_at = min(self._rebuild_at, self._led_at + settings.WIPED_S)
 
     def close(self) -> None:
-        """Ends the threads, at the latest after the calls they are in."""
+        """Ends the threads; the calls they are in are finished first."""
         for duty in self._duties:
             duty.close()
         ends = clock.mono_s() + settings.SOCKET_TIMEOUT_S
@@ -148,7 +148,7 @@ class Maintenance:
     # When a duty is due by a beat.
 
     def _next_promote(self, beat: Beat) -> float:
-        """No beat reads what is due in the slots of shards, so each beat makes it due there."""
+        """Makes it due with each beat if there are shards, because no beat reads their slots."""
         return beat.moment(beat.delayed_due) if self._shards == (0,) else clock.mono_s()
 
     def _next_look(self, beat: Beat) -> float:
@@ -163,13 +163,13 @@ class Maintenance:
     def _next_audit(self, beat: Beat) -> float:
         if beat.died_ms != self._died_ms:
             self._died_ms = beat.died_ms
-            # A clock that was set back must not put the audit off.
+            # After a clock was set back, the audit must not be postponed.
             left_ms = settings.DEATH_GRACE_MS - max(0, beat.now_ms - beat.died_ms)
             self.audit_after_death(clock.mono_s() + max(0, left_ms) / 1000)
         return self._audited_at if beat.active_due else NEVER
 
     def _next_primaries(self, _: Beat) -> float:
-        """In a cluster they are read when the lead begins, and then every few seconds."""
+        """Makes the read of the primaries due when the lead begins, and then every few seconds."""
         if self._leads or self._driver.servers.is_one:
             return NEVER
         self._primaries = set()
@@ -193,7 +193,7 @@ class Maintenance:
         return NEVER
 
     def _look(self) -> float:
-        """Looks at a bounded number that are due: after each beat, as looks take time of Redis."""
+        """Checks a bounded number of due requests after each beat, because checks cost time."""
         failed: dict[str, FairlaneError] = {}
         self._driver.run(registry.look_after(self._queue, failed=failed))
         self._log_once(failed)
@@ -203,7 +203,7 @@ class Maintenance:
     def _audit(self) -> float:
         began = clock.mono_s()
         self._audited_at = NEVER  # no beat makes it due while it runs
-        # One death after the other would put off the end of the grace again and again.
+        # Otherwise one death after the other would postpone the end of the grace for ever.
         is_after_death = self._grace_ends < NEVER
         if self._grace_ends <= began:
             self._grace_ends = NEVER
@@ -217,9 +217,9 @@ class Maintenance:
             ended = clock.mono_s()
             took = min(ended - began, settings.AUDIT_REST_MOST_S / settings.AUDIT_REST_FACTOR)
             self._audited_at = ended + max(settings.AUDIT_S, settings.AUDIT_REST_FACTOR * took)
-            # Deaths may follow each other without end, and an audit may be of very many requests.
+            # Deaths may follow each other for ever, and an audit may cover very many requests.
             self._rested_at = ended + _AUDIT_REST_AFTER_DEATH * took
-            if is_after_death and not is_over:  # Redis may have died with those tokens
+            if is_after_death and not is_over:  # Redis may have died with the tokens it had
                 self.audit_after_death(ended + settings.DEATH_GRACE_MS / 1000)
             self._log_once(failed)
         return max(self._grace_ends, self._rested_at) if self._grace_ends < NEVER else NEVER
@@ -230,7 +230,7 @@ class Maintenance:
                 looked = self._driver.run(
                     dead_workers.take_over(self._queue, dead.worker, dead.started)
                 )
-            except FairlaneError as error:  # the other dead workers come after it
+            except FairlaneError as error:  # the other dead workers are handled after it
                 _log.warning("worker %s is dead: %s", dead.worker, error)
             else:
                 _log.warning(
@@ -242,9 +242,9 @@ class Maintenance:
         return NEVER
 
     def _look_for_new_primaries(self) -> float:
-        """After a failover a walk is due, and an audit."""
+        """Makes a walk and an audit due if the cluster has a new primary."""
         self.primaries.due(clock.mono_s() + settings.PRIMARIES_S)  # also if this look fails
-        self._driver.servers.moved()  # so that the cluster is asked
+        self._driver.servers.moved()  # so that the slots are read from the cluster again
         known, self._primaries = self._primaries, set(self._driver.run(primaries()))
         new = self._primaries - known
         if known and new:
@@ -255,7 +255,7 @@ class Maintenance:
         return NEVER
 
     def _walk(self) -> float:
-        """Walks once; a walk that fails is begun again soon."""
+        """Walks once; a failed walk is repeated soon."""
         walk = Walk(self._queue, thorough=False)
         try:
             while not walk.is_over:
@@ -266,14 +266,14 @@ class Maintenance:
                     _log.warning("walk: request %s %s: %s", *shown)
                 if self.walk.pause(clock.mono_s() - began):
                     break
-        except Exception as error:  # noqa: BLE001  whatever it was, no other worker would go on
+        except Exception as error:  # noqa: BLE001  no other worker would go on with the walk
             is_bug = not isinstance(error, FairlaneError)
             _log.warning("walk: %s; trying again in a minute", error, exc_info=is_bug)
             self._rebuild_at = clock.mono_s() + _AGAIN_S
         return NEVER
 
     def _log_once(self, failed: dict[str, FairlaneError]) -> None:
-        """Logs what is wrong with a request, once: it will be the same at the next look."""
+        """Logs an error of a request only once: it would be the same at the next check."""
         away = [error for error in failed.values() if isinstance(error, RedisUnreachable)]
         now = clock.mono_s()
         if away and now >= self._quiet_until:

@@ -1,1 +1,1 @@
-"""The child processes that run the units: started, watched, ended."""
+"""The child processes that run the units: starts, watches and ends them."""

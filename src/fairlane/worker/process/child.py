@@ -41,12 +41,12 @@ _log = logging.getLogger("fairlane.worker")
 _PR_SET_PDEATHSIG = 1
 _PATIENT_S = 0.1
 _LOOK_S = 0.2  # between looks for calls that are to be cancelled
-_SWITCH_S = 0.001  # the thread that speaks with Redis has little to do, but must not wait long
+_SWITCH_S = 0.001  # the thread that talks to Redis has little to do, but must not wait long
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What a child gets before the fork."""
+    """The work and the records that a child gets before the fork."""
 
     url: str = field(repr=False)  # with its password
     queue: str
@@ -55,18 +55,18 @@ class Assignment:
     shape: Shape
     slice_ms: float
     own: tuple[LeaseRecord, ...]  # one for each unit
-    spare: tuple[LeaseRecord, ...] = ()  # shared out evenly
+    spare: tuple[LeaseRecord, ...] = ()  # divided equally among the units
     tokens: int = 1  # the most leases of a unit
     failures: Failures | None = None
     repeats: Repeats = field(default_factory=Repeats, repr=False, compare=False)
 
     @property
     def records(self) -> tuple[LeaseRecord, ...]:
-        """All on which this child may have leases, the units' own first."""
+        """Returns all records on which this child may have leases, the units' own first."""
         return self.own + self.spare
 
     def units(self) -> list[Unit]:
-        """The units of this child; they share what they learn about requests."""
+        """Returns the units of this child; they share what they learn about requests."""
         sizer, measures = Sizer(self.slice_ms, self.tokens), Metrics(self.queue, self.failures)
         count = len(self.own)
         is_alone = count == 1 and self.tokens > 1
@@ -80,9 +80,9 @@ class Assignment:
 
 
 def start(assignment: Assignment, close: Callable[[], None], file: int) -> tuple[int, int]:
-    """Forks a child that works until the board says drain: (its pid, the pipe that ties it to us).
+    """Forks a child that works until the board drains: (its pid, the pipe that ties it to us).
 
-    `close` lets go, in the child, of what belongs to the parent; `file` is for its stacks.
+    In the child, `close` closes what belongs to the parent. `file` is for the child's stacks.
     """
     termination.flush_before_fork()
     ours, theirs = os.pipe()
@@ -112,13 +112,13 @@ def start(assignment: Assignment, close: Callable[[], None], file: int) -> tuple
 
 
 def _lead_group(pid: int) -> None:
-    """Makes a child the first of a process group, with which the programs of its handlers end.
+    """Makes a child the leader of a process group, so that its handlers' programs end with it.
 
-    The supervisor ends the group. If the supervisor is killed, its processes die and the programs
-    they started stay. A terminal's Ctrl-C goes to the supervisor alone, which decides. A handler
-    that reads from the terminal gets an error, instead of being stopped for ever.
+    The supervisor ends the group. If the supervisor is killed, its processes die, but the programs
+    that they started stay. A terminal's Ctrl-C goes only to the supervisor, which decides. A
+    handler that reads from the terminal gets an error, instead of being stopped for ever.
     """
-    with suppress(OSError):  # the other one of parent and child was faster
+    with suppress(OSError):  # parent and child both do this: the other one was faster
         os.setpgid(pid, pid)
     if not pid:
         for number in (signal.SIGTTIN, signal.SIGTTOU):
@@ -128,14 +128,14 @@ def _lead_group(pid: int) -> None:
 def _tie(parent: int, pipe: int) -> None:
     """Makes this process die with its parent, because no handler may outlive a killed worker.
 
-    Linux kills it when the parent dies; elsewhere a thread sees the pipe close.
+    Linux kills it when the parent dies; on other systems a thread detects that the pipe closes.
     """
     signals.leave_to_parent()
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     else:
         threading.Thread(target=_watch, args=(pipe,), daemon=True).start()
-    if os.getppid() != parent:  # it died before we were tied
+    if os.getppid() != parent:  # the parent died before we were tied to it
         os._exit(1)
 
 
@@ -197,10 +197,10 @@ def _serve(assignment: Assignment, unit: Unit) -> None:
 
 
 def _fail(assignment: Assignment) -> NoReturn:
-    """Ends the process after an error that a unit must not meet, as a socket its handler closed.
+    """Ends the process after an error outside the handler, as a socket that a handler closed.
 
     The whole process ends while the unit's lease is on the board. So the lease is taken back and
-    charged, and every unit begins anew in the next process.
+    charged, and every unit starts anew in the next process.
     """
     try:
         _log.exception("a unit of worker %s failed", assignment.worker)
@@ -244,7 +244,7 @@ async def _serve_async(assignment: Assignment, units: list[Unit]) -> None:
 
 
 async def _cancel_unwanted(runners: list[Runner]) -> None:
-    """Cancels the calls whose results are not wanted any more, a moment after the board says so."""
+    """Cancels calls whose results are not wanted, a moment after the board shows it."""
     while True:
         await asyncio.sleep(_LOOK_S)
         for runner in runners:
@@ -252,12 +252,12 @@ async def _cancel_unwanted(runners: list[Runner]) -> None:
 
 
 def _end_loop(loop: Any) -> None:
-    """Makes the loop end this process next, which a handler forked.
+    """Makes the loop of a process that a handler forked end that process next.
 
-    The other tasks and their sockets belong to the process that forked it.
+    The other tasks and their sockets belong to the process that was forked.
     """
     loop.call_soon(termination.leave, 0)
-    if ready := getattr(loop, "_ready", None):  # before what is due already
+    if ready := getattr(loop, "_ready", None):  # before all callbacks that are due already
         ready.rotate(1)
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("fairlane.worker")
 _STEADY_S = 10.0  # a process that lived this long starts again immediately
-_SLOWEST_S = 5.0  # others after a growing pause, because a body that kills must not kill too fast
+_SLOWEST_S = 5.0  # others after a growing pause, because a body may kill each process it gets
 _NAMED_MOST = 3  # leases that are named when a process dies
 # Logged when several leases were held.
 ALONE = f"no attempt is charged, and one of its units works alone for {_STEADY_S:g} s"
@@ -32,14 +32,14 @@ class Child:
     """One process."""
 
     pid: int
-    index: int  # of its assignment
+    index: int  # the number of its assignment
     records: tuple[LeaseRecord, ...]
     pipe: int
     stacks: int
     born: float
-    asked: list[Running] = field(default_factory=list)  # calls for which it was asked where it is
-    late: list[Running] = field(default_factory=list)  # it was killed for these calls
-    how: str = ""  # it ended, as `signal 9 (SIGKILL)`, with the place in the code if it is known
+    asked: list[Running] = field(default_factory=list)  # calls whose stacks it was asked for
+    late: list[Running] = field(default_factory=list)  # calls for which it was killed
+    how: str = ""  # its end, as `signal 9 (SIGKILL)`, with the place in the code if known
 
 
 class ProcessPool:
@@ -62,7 +62,7 @@ class ProcessPool:
     def alone(self, records: tuple[LeaseRecord, ...]) -> None:
         """Lets one unit begin after a process died with several leases, and the others later.
 
-        The cause is unknown, so the body that kills must soon be alone, to be charged.
+        The cause is unknown. A body that kills must soon be alone in its process, to be charged.
         """
         own = [assignment.records for assignment in self._assignments]
         index = own.index(records)
@@ -91,7 +91,7 @@ class ProcessPool:
             stack_dump.close(child.stacks)
 
     def collect(self, *, restart: bool) -> Iterator[Child]:
-        """Yields each process that has died; starts it again when due."""
+        """Yields each process that has died; starts it again when that is due."""
         for pid in list(self.running):
             try:
                 ended, status = os.waitpid(pid, os.WNOHANG)
@@ -125,7 +125,7 @@ class ProcessPool:
         os.close(child.pipe)
         if status or restart:
             kill_group(pid)
-        if not child.late:  # the question may be what ended it, before it could be killed
+        if not child.late:  # the signal for its stacks may have ended it before the kill
             running = [record.running() for record in child.records]
             child.late = [call for call in child.asked if call in running]
         lived = clock.mono_s() - child.born
@@ -150,7 +150,7 @@ class ProcessPool:
 
     @property
     def is_over(self) -> bool:
-        """True when nothing runs and nothing will be started again."""
+        """Returns True if nothing runs and nothing will be started again."""
         return not self.running and not self._due
 
     def kill(self) -> None:
@@ -167,26 +167,26 @@ class ProcessPool:
 
 
 def kill(pid: int) -> None:
-    """Kills a process with the programs its handlers started; a no-op if it is gone."""
+    """Kills a process and the programs that its handlers started; a no-op if it is gone."""
     kill_group(pid)
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
 
 
 def kill_group(pid: int) -> None:
-    """Kills what is left of the group of which a process was the first."""
+    """Kills the rest of the group that a process led."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 
 
 def _where(child: Child) -> str:
-    """Returns where in the handler's code a process crashed, if it could write that."""
+    """Returns where in the handler's code a process crashed, if the process wrote that."""
     where = stack_dump.own_frame(stack_dump.crash_of(stack_dump.read(child.stacks)))
     return f", at {where}" if where else ""
 
 
 def _log_crash(child: Child, status: int) -> None:
-    """Logs how a process ended, in what, and where."""
+    """Logs how a process ended, during which work, and where in the code."""
     all_held = [held for record in child.records if (held := record.held())]
     running = [held for held in all_held if held.has_its_turn]
     names = [held.what for held in running]

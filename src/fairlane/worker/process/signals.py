@@ -1,8 +1,8 @@
 """How the supervisor, its processes and the processes that these fork handle signals.
 
-The supervisor counts SIGTERM, SIGINT and, unless `nohup` ignores it, SIGHUP. A pipe wakes it, and
-it passes Ctrl-Z on. Its processes leave the decision to it. What a handler forks handles signals as
-any Python program does.
+The supervisor counts SIGTERM, SIGINT and, unless `nohup` ignores it, SIGHUP. A pipe wakes the
+supervisor. Ctrl-Z also stops its processes. The processes leave these decisions to the supervisor.
+A process that a handler forks handles signals as any Python program does.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fairlane.common import clock
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_APART_S = 0.3  # of two that count
+_APART_S = 0.3  # the least time between two signals that both count
 _PYTHONS_OWN: dict[int, Any] = {
     signal.SIGTERM: signal.SIG_DFL,
     signal.SIGINT: signal.default_int_handler,
@@ -28,10 +28,10 @@ _PYTHONS_OWN: dict[int, Any] = {
 
 
 class Signals:
-    """While entered, signals are counted instead of ending the process; only in the main thread.
+    """While entered, counts signals instead of ending the process; only in the main thread.
 
-    One stop may come as two signals: from a terminal, and from a program that passes its own on.
-    So a signal that follows another immediately does not count.
+    One stop may send two signals: one from a terminal, and one from a program that passes its own
+    on. So a signal that follows another immediately does not count.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Signals:
         self.pipe.setblocking(False)
         self._wake.setblocking(False)
         self._before: dict[int, Any] = {}
-        self.groups: Iterable[int] = ()  # of processes that are stopped with us, and go on
+        self.groups: Iterable[int] = ()  # of processes that are stopped and continued with us
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
@@ -69,14 +69,14 @@ class Signals:
             self._counted = now
 
     def _stop(self, *_: object) -> None:
-        """Ctrl-Z reaches this process alone, but its leases must not run out while others work."""
+        """Stops all groups on Ctrl-Z, so that no process works on while its leases run out."""
         groups = list(self.groups)
         for number in (signal.SIGSTOP, signal.SIGCONT):
             for group in groups:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(group, number)
             if number == signal.SIGSTOP:
-                os.kill(os.getpid(), number)  # comes back when we go on
+                os.kill(os.getpid(), number)  # returns when this process is continued
 
     def clear(self) -> None:
         """Empties the pipe."""

@@ -1,7 +1,8 @@
-"""Reads where a process was that crashed or had to be killed: the Python stacks of its threads.
+"""Reads the Python stacks of a process that crashed or had to be killed.
 
-The process writes them in a signal handler in C that needs neither the interpreter nor its lock. So
-that works for a handler stuck in foreign code, too. The file is in memory; the supervisor reads it.
+The process writes its stacks in a signal handler in C that needs neither the interpreter nor its
+lock. So this works even if a handler hangs in foreign code. The file is in memory; the supervisor
+reads it.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ import signal
 import tempfile
 from pathlib import Path
 
-# Other programs rarely use it; elsewhere than on Linux there are no real-time signals.
+# A signal that other programs rarely use; only Linux has real-time signals.
 _SIGNAL = signal.SIGRTMIN + 9 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
 _MOST = 1 << 16  # bytes of a file that are looked at
 _LINES = 30  # of one stack
-_CUT = "  ..."  # what is written for the rest of a stack of more than a hundred calls
+_CUT = "  ..."  # stands for the rest of a stack of more than a hundred calls
 _NEXT = re.compile(r"(?:Current t|T)hread 0x([0-9a-f]+)\b.*")
 _FRAME = re.compile(r'File "(.+)", line (\d+) in (.+)')
 _RUNNER = f'File "{Path(__file__).parents[1] / "handler" / "runner.py"}"'
@@ -46,16 +47,16 @@ def close(file: int) -> None:
 
 
 def prepare(file: int) -> None:
-    """Makes this process write its stacks when it is asked, and when it crashes."""
+    """Makes this process write its stacks when it gets the signal, and when it crashes."""
     if file < 0:
         return
     faulthandler.register(_SIGNAL, file=file, all_threads=True)
-    if not faulthandler.is_enabled():  # else the handler's author wants to see crashes elsewhere
+    if not faulthandler.is_enabled():  # else the handler's author wants crash reports elsewhere
         faulthandler.enable(file=file, all_threads=True)
 
 
 def ask(pid: int, file: int) -> None:
-    """Has a process write its stacks anew; one that did not `prepare` is ended by this."""
+    """Makes a process write its stacks anew; the signal ends a process that did not `prepare`."""
     if file >= 0:
         os.ftruncate(file, 0)
     with contextlib.suppress(ProcessLookupError):

@@ -1,1 +1,1 @@
-"""The supervisor: it keeps leases alive and enforces time limits, and runs no handler."""
+"""The supervisor: keeps leases alive and enforces time limits, and runs no handler."""

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from fairlane.protocol.steps import Call, Operation
 
 AT_MOST = 100  # leases of one call
-AGAIN_S = 1.0  # between tries of a node that is away and has leases, which cannot wait long
+AGAIN_S = 1.0  # between tries of an unreachable node that has leases, because these expire soon
 
 
 def send_all(calls: list[Call], again_s: float = AGAIN_S) -> Operation[list[Any]]:

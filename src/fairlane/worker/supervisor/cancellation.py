@@ -1,11 +1,11 @@
-"""Notices within a second that a request was stopped while its handlers run.
+"""Detects within a second that a request was stopped while its handlers run.
 
 A lease is extended when a third of it is used up, which is too late for a handler that waits to be
-cancelled. So a cancel counts up in the queue's `conf`. A discard by its producer does so, too, and
-a reap that finds that its deadline has passed or that it was left open. A supervisor reads that
-count about twice a second, but only while a lease is held for long: one command, however many
-leases it has. If the count has changed, all leases are extended, and each reply says whether its
-lease is still wanted.
+cancelled. So a count in the queue's `conf` grows with each cancel, with each discard by a producer,
+and with each reap that stops a request after its deadline or because it was left open. A supervisor
+reads that count about twice a second, but only while a lease is held for long: one command, however
+many leases it has. If the count has changed, all leases are extended, and each reply reports
+whether its lease is still wanted.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from fairlane.drivers.sync.driver import SyncDriver
     from fairlane.worker.held import Held
 
-_YOUNG_S = 0.25  # leases of quick handlers end before that
+_YOUNG_S = 0.25  # leases of quick handlers end earlier than this
 _EVERY_S = 0.4
 _AGAIN_S = 5.0  # after Redis has not answered
 
 
 class CancellationWatch:
-    """The count of cancelled requests of a queue, as one worker saw it last."""
+    """The count of cancelled requests of a queue, as one worker last read it."""
 
     def __init__(self, driver: SyncDriver, queue: str) -> None:
         self._driver, self._queue = driver, queue

@@ -1,4 +1,4 @@
-"""Keeps a worker in its queue's registry: it registers, beats and leaves."""
+"""Keeps a worker in its queue's registry: registers it, sends heartbeats and unregisters it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _UNHEALTHY_S = 10.0
 class Heartbeat:
     """The registration and the beats of one worker.
 
-    `outage` logs what fails again and again; an answered beat ends the outage.
+    `outage` logs repeated failures; a beat with a reply ends the outage.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Heartbeat:
         self.started = str(clock.wall_ms())
         self.must_drain = False
         self.is_idle = False
-        self.is_away = False  # Redis did not answer the last beat
+        self.is_away = False  # True if Redis did not answer the last beat
         self._beaten = self._answered = clock.mono_s()
         self._leads = self._has_died = False
         self._shards: tuple[int, ...] = (0,)
@@ -58,14 +58,14 @@ class Heartbeat:
 
     @property
     def is_healthy(self) -> bool:
-        """True while Redis answers the beats."""
+        """Returns True while Redis answers the beats."""
         return clock.mono_s() - self._answered < _UNHEALTHY_S
 
     def register(self) -> None:
-        """Enters the registry. Raises WorkerRefused if the id beats in another process.
+        """Registers the worker. Raises WorkerRefused if the id beats in another process.
 
-        A worker that was killed a moment ago still looks alive, so this waits until a beat of the
-        other life would be late.
+        A worker that was killed a moment ago still seems alive. So this waits until a beat of the
+        other process would be late.
         """
         for pause in connection_delays(settings.LATE_MS / 1000 + 1):
             reply, former = self._driver.run(self._registration())
@@ -85,7 +85,7 @@ class Heartbeat:
         )
 
     def _succeed(self, former: str) -> None:
-        """Takes back what a former life of this name held: its port is ours, so it is dead."""
+        """Takes back leases of an earlier process of this name, which is dead: its port is ours."""
         if former and former != self.started:
             touched = self._driver.run(dead_workers.take_over(self._queue, self._worker, former))
             self.on_process_death()
@@ -96,7 +96,7 @@ class Heartbeat:
             )
 
     def leave(self) -> bool:
-        """Leaves the registry; False if Redis is away: then the record expires."""
+        """Unregisters the worker; False if Redis is unreachable: then the record expires."""
         self._maintenance.close()
         try:
             self._driver.run(registry.unregister_worker(self._queue, self._worker, self.started))
@@ -111,10 +111,10 @@ class Heartbeat:
             units = self._board.units
             self._driver.run(registry.wake(self._queue, self._worker, units, self._shards))
         except FairlaneError:
-            return  # then they time out
+            return  # then the pops time out
 
     def on_process_death(self) -> None:
-        """Reports with a beat now that a process died or lost its connection.
+        """Sends a beat now that reports that a process died or lost its connection.
 
         A token may have been lost with the reply to its pop, so the leader looks for it.
         """
@@ -124,18 +124,18 @@ class Heartbeat:
     def _cut(self) -> None:
         """Notes that a call's connection broke.
 
-        If the server cut or lost all connections, tokens went with the replies to pops. It is
-        enough that the leader reports it, with its next beat.
+        If the server cut or lost all connections, tokens went with the replies to pops. The next
+        beat of the leader is soon enough to report it.
         """
         self._has_died = self._has_died or self._leads
 
     @property
     def until_beat_s(self) -> float:
-        """Seconds until the next beat is due."""
+        """Returns the seconds until the next beat is due."""
         return max(0.0, self._beaten + settings.BEAT_MS / 1000 - clock.mono_s())
 
     def tick(self, *, often: bool) -> None:
-        """Beats if a beat is due. Raises no error of Redis."""
+        """Sends a beat if one is due. Raises no error of Redis."""
         if clock.mono_s() - self._beaten < (_OFTEN_S if often else settings.BEAT_MS / 1000):
             return
         try:

@@ -1,4 +1,4 @@
-"""Logs why a worker waits that is to end when its queue is idle."""
+"""Logs what a worker with `--until-idle` still waits for."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from fairlane.worker.lease_board import LeaseBoard
 
 _log = logging.getLogger("fairlane.worker")
-_QUIET_S = 5.0  # without work before the cause is read, and between two reads
+_QUIET_S = 5.0  # without work for so long, the cause is read; also the time between two reads
 _SHOWN = 5  # requests named
 
 
 class IdleReport:
-    """Reads now and then why nothing happens, and logs it if the cause is a new one."""
+    """Reads now and then why nothing happens, and logs a new cause."""
 
     def __init__(self, driver: SyncDriver, queue: str, board: LeaseBoard) -> None:
         self._driver, self._queue, self._board = driver, queue, board
         self._quiet_since = clock.mono_s()
-        self._slices = 0  # settled by then
+        self._slices = 0  # how many were settled at the last look
         self._logged: list[tuple[str, str, int]] = []
 
     def look(self) -> None:
@@ -38,7 +38,7 @@ class IdleReport:
         try:
             found, more = self._driver.run(waiting(self._queue))
         except FairlaneError:
-            return  # the beat logs it
+            return  # the heartbeat logs this error
         causes = [(one.request_id, one.kind, one.due_ms) for one in found]
         if not found or causes == self._logged:
             return

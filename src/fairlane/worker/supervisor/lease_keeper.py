@@ -1,4 +1,4 @@
-"""Extends a worker's leases, and takes back those of its processes that die."""
+"""Extends a worker's leases, and takes back the leases of its processes that die."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from fairlane.worker.lease_board import LeaseBoard, LeaseRecord
 
 _log = logging.getLogger("fairlane.worker")
-_EXTEND_AT = 1 / 3  # of the lease is used up
+_EXTEND_AT = 1 / 3  # a lease is extended when so much of it is used up
 _QUIET_S = 10.0  # between two lines of the log about a node that is away
 
 
 class LeaseKeeper:
-    """The leases of one worker, which began at `started`; `outage` as of its heartbeat."""
+    """The leases of one worker, which began at `started`; `outage` is that of its heartbeat."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class LeaseKeeper:
         self._quiet_until = 0.0
         self._cancels = CancellationWatch(driver, queue)
         self._outage = outage or Repeats()
-        # By unit and version, while Redis is away: what could not be taken back, or settled.
+        # By unit and version: leases that could not be taken back, or settled, without Redis.
         self._left: dict[tuple[int, int], Held] = {}
         self._unsettled: dict[tuple[int, int], Held] = {}
         self.unanswered = UnansweredAcquires(driver, queue, worker, started, board)
@@ -61,7 +61,7 @@ class LeaseKeeper:
     def _extend(self, all_held: list[Held], *, only_due: bool = True) -> None:
         """Extends the leases of which a third is used up; a failure does not stop the others.
 
-        It uses few round trips, because a slow Redis must not hold up the beat once for each lease.
+        It uses few round trips, because many of them to a slow Redis would delay the heartbeat.
         """
         now = clock.mono_s()
         due = [
@@ -73,9 +73,9 @@ class LeaseKeeper:
             some = due[first : first + AT_MOST]
             try:
                 self._extend_all(some)
-            except NodeAway as error:  # one node has all of these leases
+            except NodeAway as error:  # this node has all of these leases
                 self._warn(some, error)
-            except RedisUnreachable as error:  # no node answers: the others would wait as long
+            except RedisUnreachable as error:  # no node answers: other calls would wait as long
                 self._warn(due[first:], error)
                 break
 
@@ -84,7 +84,7 @@ class LeaseKeeper:
         calls = [extend(held.request_id, held.k, str(held.fence), held.op) for held in some]
         replies = self._driver.run(send_all(calls))
         for held, call, raw in zip(some, calls, replies, strict=True):
-            if isinstance(raw, FairlaneError):  # the others' leases are extended
+            if isinstance(raw, FairlaneError):  # an error of one lease: the others are extended
                 self._warn([held], raw)
                 continue
             reply, record = call.reply(raw), self._board.records[held.unit]
@@ -94,9 +94,9 @@ class LeaseKeeper:
                 record.stop(held)
 
     def _warn(self, some: list[Held], error: FairlaneError) -> None:
-        """Logs that leases were not extended: their records' own deadlines stop their handlers.
+        """Logs that leases were not extended; their handlers stop at the deadlines on the board.
 
-        A node that is away is tried at every tick, so it is logged only every 10 seconds.
+        An unreachable node is tried at every tick, so this is logged only every 10 seconds.
         """
         now = clock.mono_s()
         if isinstance(error, NodeAway):
@@ -129,7 +129,7 @@ class LeaseKeeper:
         return False
 
     def _charge(self, held: Held, how: str) -> None:
-        """Has reap charge the death of its process to a lease, unless it owes several entries."""
+        """Calls reap, which charges a death to a lease unless it owes several entries."""
         self._board.records[held.unit].release()
         call = reap(
             self._queue, held.request_id, worker=self._worker, started=self._started,
@@ -142,8 +142,8 @@ class LeaseKeeper:
     ) -> None:
         """Returns leases to Redis, uncharged except for these verdicts.
 
-        `is_dead`: their process is dead. A living process has not begun them and must release its
-        records itself, because they may hold other leases by now.
+        `is_dead`: their process is dead. A living process has not begun these leases. It must
+        release its records itself, because they may hold other leases by now.
         """
         for start in range(0, len(all_held), AT_MOST):
             some = all_held[start : start + AT_MOST]
@@ -158,16 +158,16 @@ class LeaseKeeper:
             ])  # fmt: skip
 
     def note_unsettled(self, *, is_away: bool) -> None:
-        """Notes what a draining worker holds while Redis is away, where nothing can be settled."""
+        """Notes what a draining worker holds and cannot settle, because Redis is unreachable."""
         if not is_away:
             self._unsettled.clear()
         for held in self._board.held() if is_away else ():
             self._unsettled[held.unit, held.version] = held
 
     def report_left(self, *, is_away: bool = False) -> None:
-        """Logs what was not settled, or taken back, while Redis was away, and what becomes of it.
+        """Logs what could not be settled or taken back without Redis, and what becomes of it.
 
-        `is_away`: Redis has not answered since it was noted.
+        `is_away`: Redis has not answered since then.
         """
         left = {**self._left, **(self._unsettled if is_away else {})}
         self._left.clear()
@@ -185,14 +185,14 @@ class LeaseKeeper:
         )
 
     def timed_out(self, request_id: str) -> None:
-        """Counts a call that was killed in the queue's statistics, if Redis answers."""
+        """Counts a killed call as a timeout in the queue's statistics, if Redis answers."""
         try:
             self._driver.run(tally_timeout(self._queue, request_id))
         except FairlaneError:
             return
 
     def _take_back(self, some: list[Held], calls: list[Call]) -> None:
-        """Takes leases back; one that fails expires, and the leader takes it back."""
+        """Takes leases back; if that fails, a lease expires, and the leader takes it back."""
         try:
             replies = self._driver.run(send_all(calls))
         except FairlaneError as error:

@@ -1,4 +1,4 @@
-"""Gives back the leases that wait in a process behind a handler that suddenly takes long.
+"""Gives back leases that wait in a process behind a handler that suddenly takes long.
 
 A unit takes several leases only while its handler is quick. But the next body may take long, and
 another worker may be idle.
@@ -19,7 +19,7 @@ _SLICES = 5  # if slices are longer, a lease is stalled after so many of them
 
 
 class StalledLeases:
-    """The leases of one worker that were not begun; its slices take `slice_ms`."""
+    """The leases of one worker that have not begun; its slices take `slice_ms`."""
 
     def __init__(self, board: LeaseBoard, keeper: LeaseKeeper, slice_ms: float = 0) -> None:
         self._board, self._keeper = board, keeper

@@ -1,7 +1,7 @@
-"""Kills the processes whose handlers run for longer than they may.
+"""Kills the processes whose handlers run for longer than their time limit.
 
 An async handler is cancelled by its own unit. Its process is killed only if that did not help,
-because it swallowed the cancellation or never let go of the event loop.
+because the handler caught the cancellation or blocked the event loop.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ class TimeLimits:
         self._children = children
         self._keeper = keeper
         self._is_async = is_async
-        # pid -> when it was asked for its stacks, and how many bytes there were at the last look
+        # pid -> when it got the signal for its stacks, and how many bytes it had written by then
         self._asked: dict[int, tuple[float, int]] = {}
 
     def look(self) -> None:
-        """Asks a process that overstays for its stacks, and kills it soon after; never waits."""
+        """Makes a late process write its stacks, and kills it soon after; never waits."""
         now = clock.mono_s()
-        # The pid of a process that has died may be another process's.
+        # After a process has died, another process may have its pid.
         running = self._children.running
         self._asked = {pid: asked for pid, asked in self._asked.items() if pid in running}
         for pid, child in running.items():
-            if child.late:  # killed, but the system has not let go of it yet
+            if child.late:  # killed, but not collected yet
                 continue
             late = [call for record in child.records if (call := _overdue(record, now))]
             child.asked = late
@@ -58,7 +58,7 @@ class TimeLimits:
                 kill(pid)
 
     def _has_dumped(self, child: Child, now: float) -> bool:
-        """Returns True if its stacks are there and grow no more, or if its time is up."""
+        """Returns True if the stacks are written and grow no more, or if their time is up."""
         asked, before = self._asked[child.pid]
         size = stack_dump.size(child.stacks)
         self._asked[child.pid] = (asked, size)
@@ -66,13 +66,13 @@ class TimeLimits:
 
     @property
     def is_waiting(self) -> bool:
-        """True between question and kill."""
+        """Returns True between the signal and the kill."""
         return bool(self._asked)
 
     def settle(self, child: Child) -> bool:
-        """Charges the calls of a killed process that overstayed, and gives back all else uncharged.
+        """Charges the late calls of a killed process, and gives back all else uncharged.
 
-        Returns True if none was charged: if one event loop with several tasks stands still, the
+        Returns True if none was charged: if one event loop with several tasks is blocked, the
         cause is unknown.
         """
         all_held = [held for record in child.records if (held := record.held())]
@@ -85,7 +85,7 @@ class TimeLimits:
         for held in all_held:
             record = next(record for record in child.records if record.unit == held.unit)
             running = late.get(held.unit)
-            # It may have ended its call and begun another one before the kill.
+            # The process may have ended its call and begun another one before the kill.
             if running is None or record.running() != running:
                 self._keeper.give_back([held])
                 continue

@@ -1,7 +1,7 @@
-"""Acquires whose reply a unit did not receive: Redis may have granted them.
+"""Handles acquires whose reply a unit did not receive: Redis may have granted them.
 
-The unit's op is on the lease board, so the supervisor sends the same acquire again and gives back
-what it is granted.
+The op of each acquire is on the lease board. So the supervisor sends the same acquire again, and
+gives back the lease that it gets.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _log = logging.getLogger("fairlane.worker")
 
 
 class UnansweredAcquires:
-    """Returns to Redis what unanswered acquires were granted."""
+    """Returns leases to Redis that were granted to acquires without a reply."""
 
     def __init__(
         self, driver: SyncDriver, queue: str, worker: str, started: str, board: LeaseBoard
@@ -42,10 +42,10 @@ class UnansweredAcquires:
         self._next_at = 0.0
 
     def put_back(self, records: Sequence[LeaseRecord]) -> None:
-        """Gives back what was or would be granted to acquires of processes that died.
+        """Gives back leases that were or would be granted to acquires of processes that died.
 
-        The reply did not reach the board, so the same acquire is sent again. The first one is
-        stale if it arrives later.
+        The reply did not reach the board, so the same acquire is sent again. If the first one
+        arrives later, it is stale.
         """
         is_away = False
         for record in records:
@@ -56,7 +56,7 @@ class UnansweredAcquires:
                 continue
             try:
                 self._driver.run(self._put_back(token, wanted[1]))
-            except FairlaneError as error:  # then the leader finds it
+            except FairlaneError as error:  # then the leader finds the token
                 what = f"request {token.request_id}"
                 _log.warning("could not put back a token of %s: %s", what, error)
                 is_away = is_redis_away(error)
@@ -75,7 +75,7 @@ class UnansweredAcquires:
                 if isinstance(answer, FairlaneError):
                     raise answer
                 self._driver.run(answer)
-            except RedisUnreachable:  # it is asked again
+            except RedisUnreachable:  # it is sent again later
                 continue
             except FairlaneError as error:
                 _log.warning("could not give back what was granted late: %s", error)

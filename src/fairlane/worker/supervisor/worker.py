@@ -1,6 +1,6 @@
 """The worker itself: registers, forks the processes, keeps their leases alive, drains.
 
-It runs no handler, so nothing a handler does can stop it from extending leases and beating.
+The supervisor runs no handler, so no handler can stop it from extending leases and sending beats.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("fairlane.worker")
 _TICK_S = 0.2
 _LONGEST_SLICE_MS = 10_000
-_SPARE_MOST = 255  # records of one process for more leases than one a unit
+_SPARE_MOST = 255  # spare records of one process, for more than one lease a unit
 
 
 class Worker:
@@ -50,8 +50,9 @@ class Worker:
     the health port ([host]:port for IPv6); None takes a free port of 127.0.0.1. `slice_ms` is how
     long one lease's work should take; 0 means one sub-request a lease. `tokens` is the most
     leases that one unit holds while the handler is quick; 1 means one lease at a time.
-    `time_limit_s` is the most one call of the handler may take; the smallest counts of this, the
-    handler's own (see time_limit) and the request's. Raises InvalidArgument, HandlerNotFound.
+    `time_limit_s` is the longest time of one call of the handler. The smallest of three limits
+    counts: this, the handler's own (see time_limit) and the request's. Raises InvalidArgument,
+    HandlerNotFound.
     """
 
     def __init__(
@@ -83,9 +84,9 @@ class Worker:
         self.id = "{}:{}".format(*own_address(id or "127.0.0.1:0"))
         self._shape = shape_of(handler).limited(time_limit_s)
         self._concurrency, self._processes, self._slice_ms = concurrency, processes, slice_ms
-        # Each lease of a bunch stands on a record of its own.
+        # Each lease of a unit that holds several stands on a record of its own.
         self._tokens = tokens
-        # One unit alone fetches a bunch while it handles another.
+        # Only a process with one unit fetches further leases while it handles the first ones.
         each = 2 * (tokens - 1) if concurrency == 1 else tokens - 1
         self._spare = min(each * concurrency, _SPARE_MOST)
         self._board = self._new_board()
@@ -95,7 +96,7 @@ class Worker:
         return LeaseBoard(self._concurrency * self._processes, self._spare * self._processes)
 
     def stop(self) -> None:
-        """Drains: finishes what is held, takes nothing new. From any thread or signal handler."""
+        """Drains: finishes what is held, takes nothing new. For any thread or signal handler."""
         self._board.drain()
 
     def run(
@@ -103,11 +104,11 @@ class Worker:
     ) -> int:
         """Works until SIGTERM, SIGHUP, SIGINT or `stop`, or until no request is unfinished.
 
-        `watch` is called several times a second, and once at the end, with the counts so far; what
-        it answers True to, drains. It must not take long: leases are extended in between. Returns
-        0. A second signal stops immediately and gives back what is held, uncharged. Raises
-        WorkerRefused (port taken, id in use) and RedisError, among them RedisUnfit if the user of
-        Redis lacks a right that a worker needs.
+        `watch` is called several times a second, and once at the end, with the counts so far. If it
+        returns True, the worker drains. It must not take long, because leases are extended between
+        its calls. Returns 0. A second signal stops immediately and gives back what is held,
+        uncharged. Raises WorkerRefused (port taken, id in use) and RedisError; one is RedisUnfit,
+        if the user of Redis lacks a right that a worker needs.
         """
         self._watch = watch
         library().load()  # before the first fork: later the files may be another release's
@@ -143,7 +144,7 @@ class Worker:
             port.close()
 
     def _join(self, driver: SyncDriver) -> None:
-        """Makes what keeps this worker and its leases alive."""
+        """Makes the parts that keep this worker and its leases alive."""
         name, outage = self.queue.name, Repeats()
         self._heartbeat = Heartbeat(driver, name, self.id, self._board, outage)
         started = self._heartbeat.started
@@ -224,7 +225,7 @@ class Worker:
             self._heartbeat.wake()
 
     def _look(self) -> None:
-        """Passes the counts to `watch`, which may make the worker drain."""
+        """Passes the counts to `watch`, which may drain the worker."""
         if self._watch is not None:
             counts = self._board.counts()
             if self._watch({**counts, "held": len(self._board.held())}):
@@ -234,7 +235,7 @@ class Worker:
         return self._keeper.take_back_dead_process(child.records, child.how)
 
     def _stop_now(self) -> None:
-        """Kills the processes and gives back what they held: nothing lost, no attempt charged."""
+        """Kills the processes and gives back what they held: nothing is lost or charged."""
         held = self._board.held()
         _log.info("worker %s stops now and gives back %s", self.id, plural(len(held), "lease"))
         self._children.kill()

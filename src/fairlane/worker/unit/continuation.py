@@ -1,7 +1,7 @@
-"""A lease that goes on: settled, and its permit's next slice acquired, in one round trip.
+"""Settles a lease and acquires its permit's next slice in one round trip.
 
-Only where one server has all keys, and only if no other lane has its turn: the script looks at the
-lanes. For handlers that are slow enough to take tokens one by one; quick ones share round trips.
+Only on a single server, which has all keys, and only if no other lane has its turn: the script
+reads the lanes. For slow handlers, which take tokens one by one; quick ones share round trips.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 
 def is_likely(unit: Unit, lease: Lease, lane: bytes) -> bool:
-    """True if there will be a next slice, and a pop would take one token.
+    """Returns True if a next slice is likely, and a pop would take one token.
 
-    A durable request has each slice confirmed before the next. `lane` is the key of the list that
+    A durable request must confirm each slice before the next. `lane` is the key of the list that
     the lease's token came from.
     """
     taken, outcome = lease.slice, lease.outcome
@@ -54,7 +54,7 @@ def settle_and_acquire(
     """
     taken, record = lease.slice, lease.record
     sent, op, asked = clock.mono_s(), new_op(), unit.sizer.entries(taken.request_id)
-    # If this process dies before the answer, the supervisor asks again.
+    # If this process dies before the reply, the supervisor sends the acquire again.
     record.begin_acquire(going_on(taken), op)
     try:
         replies = yield complete_and_acquire(
@@ -72,7 +72,7 @@ def settle_and_acquire(
             acquired = library().acquire.reply(both.acquired)
             following = slice_of(going_on(taken), op, acquired)
             if following is not None:
-                record.release()  # the record must never show half of one lease and half of another
+                record.release()  # a reader must never get half of one lease and half of another
                 hold(record, following, sent)
             returned.add(taken.request_id, acquired)
     record.end_acquire()

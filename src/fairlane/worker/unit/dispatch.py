@@ -1,9 +1,9 @@
-"""How a unit dispatches what replies ask for, and what it does with tokens of a node that is away.
+"""Dispatches the tokens in replies, and postpones the tokens of an unreachable node.
 
-A node that does not answer must delay its own requests only. So a token of such a request is put
-off: it waits in `delayed` for about as long as its node has been away so far, and then comes back
-to its lane. It is neither lost nor popped again and again. A shard that is away takes no tokens:
-the calls for it are kept, and are sent with a later batch.
+A node that does not answer must delay only its own requests. So a token of such a request waits in
+`delayed` for about as long as its node has been unreachable so far, and then returns to its lane.
+It is neither lost nor popped again and again. An unreachable shard takes no tokens: the calls for
+it are kept, and are sent with a later batch.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from fairlane.worker.unit.unit import Unit
 
 _log = logging.getLogger("fairlane.worker")
-_KEPT = 200  # calls for shards that are away; more are left to the auditor
+_KEPT = 200  # calls for unreachable shards; the auditor finds the tokens of further ones
 _QUIET_S = 10.0  # between two such lines of the log
 _LEAST_MS, _MOST_MS = 1_000, 15_000
 
 
 @dataclass(slots=True)
 class FollowUps:
-    """What replies ask to dispatch, of many requests, in few calls."""
+    """What the replies of many requests ask to dispatch, in few calls."""
 
     queue: str
     lane: bytes = b""  # the key of the list the tokens came from
@@ -43,14 +43,14 @@ class FollowUps:
     more: list[Command | Call] = field(default_factory=list)
 
     def add(self, request_id: str, reply: Reply) -> None:
-        """Adds what a reply brought: tokens, or the end of its request."""
+        """Adds what a reply contains: tokens, or the end of its request."""
         if reply.is_ended:
             self.endings.append((request_id, reply.summary))
         elif reply.has_tokens and (minted := reply.tokens):
             self.minted.append((request_id, minted))
 
     def put_back(self, rest: Iterable[Token]) -> None:
-        """Adds tokens that are still good: they are the next of their lane again."""
+        """Adds tokens that are still valid: they become the next ones of their lane again."""
         if names := [token.text for token in rest]:
             self.more += tokens.push(self.lane, names)
 
@@ -67,13 +67,13 @@ class FollowUps:
 
 
 def dispatch(unit: Unit, returned: FollowUps) -> Operation[None]:
-    """Sends what is to be dispatched, if there is anything."""
+    """Sends the calls of `returned`, if there are any."""
     if calls := returned.calls():
         yield from send(unit, calls)
 
 
 def send(unit: Unit, calls: Sequence[Command | Call]) -> Operation[None]:
-    """Sends these calls. Those for a shard that is away are kept, and do not delay the others."""
+    """Sends calls. Those for an unreachable shard are kept, and do not delay the others."""
     if unit.turns.is_one:
         yield Batch(calls)
         return
@@ -84,7 +84,7 @@ def send(unit: Unit, calls: Sequence[Command | Call]) -> Operation[None]:
 
 
 def ask_all(batch: Batch) -> Operation[Sequence[Any]]:
-    """Returns the replies to a lenient batch, also when none of its nodes answers."""
+    """Returns the replies to a lenient batch, also if none of its nodes answers."""
     try:
         replies: Sequence[Any] = yield batch
     except NodeAway as error:
@@ -93,7 +93,7 @@ def ask_all(batch: Batch) -> Operation[Sequence[Any]]:
 
 
 def keep_unsent(unit: Unit, calls: Iterable[Command | Call], replies: Iterable[Any]) -> None:
-    """Keeps, for a later batch, those calls whose node is away."""
+    """Keeps, for a later batch, the calls whose node is unreachable."""
     pairs = zip(calls, replies, strict=True)
     unit.unsent += [call for call, reply in pairs if isinstance(reply, NodeAway)]
     del unit.unsent[:-_KEPT]
@@ -106,13 +106,13 @@ def refusals(replies: Iterable[Any]) -> list[FairlaneError]:
 
 
 def log_refusals(replies: Iterable[Any]) -> None:
-    """Logs which dispatches failed beside a pop or an acquire, whose tokens must not be lost."""
+    """Logs dispatches that failed beside a pop or an acquire, whose own tokens must not be lost."""
     for error in refusals(replies):
         _log.warning("could not dispatch what a reply asked for: %s", error)
 
 
 def put_off(unit: Unit, token: Token, lane: bytes, error: NodeAway) -> tokens.Minted:
-    """Returns the entry that dispatches a token again later, because its request's node is away.
+    """Returns the entry that dispatches a token later, because its request's node is unreachable.
 
     `lane` is the key of the list that the token came from.
     """
@@ -123,7 +123,7 @@ def put_off(unit: Unit, token: Token, lane: bytes, error: NodeAway) -> tokens.Mi
 
 
 def note_away(unit: Unit, what: str, error: NodeAway) -> None:
-    """Logs what happens because a node is away, but not each time, as it may happen very often."""
+    """Logs what happens because a node is unreachable; not each time, as that may be very often."""
     now = clock.mono_s()
     if now >= unit.quiet_until:
         unit.quiet_until = now + _QUIET_S

@@ -1,7 +1,7 @@
-"""Chooses the lanes that a unit pops next: the queue's own, or in turn those of its shards.
+"""Chooses the lanes that a unit pops next: the queue's own lanes, or those of its shards in turn.
 
-A unit pops from one shard after the other, so a few workers serve all of them. While one shard has
-work of some priority, the unit takes only what is as urgent or more from the others. So a token
+A unit pops from one shard after the other, so a few workers serve all of them. If one shard has
+work of some priority, the unit takes only equally or more urgent work from the others. So a token
 waits for at most one slice of each shard longer than in a queue without shards. After a round
 without a token, the unit waits at one shard for a moment, then at the next one.
 """
@@ -23,19 +23,19 @@ _LAST = keys.LANES - 1
 
 
 class LaneRotation:
-    """The order in which one unit asks."""
+    """The order in which one unit pops from the shards."""
 
     def __init__(self, queue: str, worker: str, record: LeaseRecord) -> None:
         self._queue, self._worker, self._record = queue, worker, record
         self._at = crc32(f"{worker}/{record.unit}".encode())
         self._known = b""
         self._shards: tuple[int, ...] = (0,)
-        self._bound = _LAST  # nothing less urgent than this is taken
+        self._bound = _LAST  # less urgent lanes than this are not popped
         self._misses = 0
 
     @property
     def is_one(self) -> bool:
-        """True when the queue is not spread: there is one set of lanes."""
+        """Returns True if the queue is not spread over shards."""
         self._look()
         return len(self._shards) == 1
 
@@ -46,7 +46,7 @@ class LaneRotation:
         if len(shards) == 1:
             return tokens.pop(self._queue, settings.BLOCK_MS, self._worker, most, shards[0])
         shard = shards[self._at % len(shards)]
-        self._at += 1  # also when no answer comes: the node may be away, and others are not
+        self._at += 1  # also if no reply comes: this node may be unreachable, and others not
         if self._misses < len(shards):
             return tokens.pop_ahead(self._queue, self._bound, most, shard)
         return tokens.pop(self._queue, settings.SHARD_BLOCK_MS, self._worker, most, shard)
@@ -61,7 +61,7 @@ class LaneRotation:
                 self._bound = keys.number_of(popped.lane) % keys.LANES
             return
         self._misses += 1
-        if self._misses >= len(self._shards) and self._bound < _LAST:  # nothing so urgent anywhere
+        if self._misses >= len(self._shards) and self._bound < _LAST:  # no shard has so urgent work
             self._misses, self._bound = 0, _LAST
 
     def ahead(self, lane: bytes, most: int) -> Pop:
@@ -69,13 +69,13 @@ class LaneRotation:
         self._look()
         priority = keys.number_of(lane) % keys.LANES
         shard = self._shards[self._at % len(self._shards)]
-        self._at += 1  # as in next: else the two together might pass a shard over for ever
+        self._at += 1  # as in next: otherwise the two together might always skip one shard
         return tokens.pop_ahead(self._queue, priority, most, shard)
 
     def failed(self) -> float:
-        """Notes that the last pop was not answered; returns the seconds until the next one.
+        """Notes that the last pop had no reply; returns the seconds until the next one.
 
-        The other shards are asked immediately. After a round without a token there is a pause, as
+        The other shards are tried immediately. After a round without a token there is a pause, as
         long as a pop would wait.
         """
         is_vain = self._misses >= len(self._shards)

@@ -1,4 +1,4 @@
-"""Leases of one unit: acquired in one round trip, handled in turn."""
+"""The leases of one unit: acquired in one round trip, handled in turn."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ _log = logging.getLogger("fairlane.worker")
 
 @dataclass(slots=True, eq=False)
 class Lease:
-    """A lease of a unit, and how far its slice was handled.
+    """A lease of a unit, and how much of its slice was handled.
 
     `position` is that of the first entry that is not settled, after `seconds` of work. `outcome` is
-    what the last run came to; None: the handler was not called since the lease was settled last.
+    that of the last run; None: the handler was not called since the lease was last settled.
     `goes_on`: the handler should go on with this lease after that part is settled.
     """
 
     slice: Slice
     record: LeaseRecord
-    asked: int = 0  # the most entries it was to have; 0 = not known
+    asked: int = 0  # the most entries that the acquire asked for; 0 = unknown
     position: int = 0
     seconds: float = 0.0
     outcome: Outcome | None = None
     goes_on: bool = False
 
     def note(self, outcome: Outcome) -> None:
-        """Notes what a run of the handler came to."""
+        """Notes the outcome of a run of the handler."""
         self.outcome = outcome
         self.seconds += outcome.seconds
         is_part = outcome.position < len(self.slice.entries) and not outcome.is_over
@@ -57,16 +57,16 @@ class Lease:
 class LeaseBatch:
     """Leases that are handled one after the other; their unit may take back those not begun.
 
-    Each is taken by one thread, whichever is first: a list's pop and append are atomic.
+    Only one thread gets each lease: a list's pop and append are atomic.
     `is_alone`: it is the only lease of its unit, so a death is charged to it.
     """
 
     __slots__ = ("done", "is_alone", "slice_s", "waiting")
 
     def __init__(self, leases: Sequence[Lease], slice_s: float, *, is_alone: bool) -> None:
-        self.waiting = list(leases)  # not begun so far
-        self.done: list[Lease] = []  # they had their turn, and are not settled
-        self.slice_s = slice_s  # after so much time the handled leases should be settled
+        self.waiting = list(leases)  # not begun yet
+        self.done: list[Lease] = []  # handled, and not settled
+        self.slice_s = slice_s  # after so much time, handled leases should be settled
         self.is_alone = is_alone
 
     def take(self) -> Lease | None:
@@ -77,12 +77,12 @@ class LeaseBatch:
             return None
 
     def take_done(self) -> list[Lease]:
-        """Removes and returns the leases that had their turn, which the caller settles."""
+        """Removes and returns the leases that were handled; the caller settles them."""
         return take_all(self.done)
 
 
 def take_all(leases: list[Lease]) -> list[Lease]:
-    """Removes and returns all of these leases, while another thread may take some."""
+    """Removes and returns all of these leases, even if another thread takes some meanwhile."""
     taken: list[Lease] = []
     try:
         while leases:
@@ -94,7 +94,7 @@ def take_all(leases: list[Lease]) -> list[Lease]:
 
 @dataclass(slots=True)
 class Acquired:
-    """What tokens came to: leases, and tokens of retries that must be acquired alone."""
+    """What tokens were exchanged for: leases; and tokens of retries that must be acquired alone."""
 
     lane: bytes
     leases: list[Lease] = field(default_factory=list)
@@ -103,21 +103,21 @@ class Acquired:
 
 @dataclass(slots=True)
 class PendingAcquire:
-    """An acquire whose reply is on its way."""
+    """An acquire whose reply has not come yet."""
 
     token: Token
     op: bytes
     record: LeaseRecord
-    count: int  # the most entries it is to have
+    count: int  # the most entries that it asks for
 
 
 def acquire(
     unit: Unit, raw: list[bytes], returned: FollowUps, share: float, *, shared: bool
 ) -> Operation[Acquired]:
-    """Acquires leases with these tokens; before them it sends what there is to dispatch.
+    """Acquires leases with these tokens; sends what there is to dispatch before them.
 
     `share` of a slice's time is what the tokens should take. `shared`: the unit will hold several
-    leases. Words that are no tokens are passed over. Raises what Redis does; then none is held.
+    leases. Words that are no tokens are skipped. Raises errors of Redis; then no lease is held.
     """
     sent, pending = clock.mono_s(), _begin_all(unit, raw, share)
     if not pending:
@@ -136,7 +136,7 @@ def acquire(
         steps = LazySteps(first + len(pending), chain(steps, calls))
     try:
         replies = yield from ask_all(Batch(steps, lenient=True, away_s=settings.AWAY_S))
-        if count:  # a full Redis may refuse the notes
+        if count:  # a full Redis may refuse to note the tokens
             keep_unsent(unit, before, replies[:count])
             log_refusals(replies[:count])
         return _note_all(unit, pending, replies[first:], sent, returned, shared=shared)
@@ -146,14 +146,14 @@ def acquire(
 
 
 def _begin_all(unit: Unit, raw: list[bytes], share: float) -> list[PendingAcquire]:
-    """Puts acquires on the board; the requests that are known share the time."""
+    """Puts acquires on the board; requests with a known pace share the time."""
     tokens = [token for word in raw if (token := parse(word)) is not None]
     if len(tokens) > 1:
         share /= max(1, sum([unit.sizer.has_measured(token.request_id) for token in tokens]))
     pending = []
     for token in tokens:
         op, record = new_op(), unit.free.pop()
-        # If this process dies before the answer, the supervisor asks again.
+        # If this process dies before the reply, the supervisor sends the acquire again.
         record.begin_acquire(token, op)
         count = unit.sizer.entries(token.request_id, share)
         pending.append(PendingAcquire(token, op, record, count))
@@ -198,7 +198,7 @@ def _note_all(
 
 
 def hold(record: LeaseRecord, taken: Slice, sent: float, *, shared: bool = False) -> None:
-    """Puts a lease on the board; `sent` is when it was asked for, in seconds of clock.mono_s."""
+    """Puts a lease on the board; `sent` is when the acquire was sent, by clock.mono_s."""
     only = (-len(taken.entries), 0, 0)
     if len(taken.entries) == 1:
         only = (int(taken.entries[0][0].partition(b"-")[2]), taken.attempt, taken.attempts)
@@ -209,14 +209,14 @@ def hold(record: LeaseRecord, taken: Slice, sent: float, *, shared: bool = False
 
 
 def release(unit: Unit, leases: Iterable[Lease]) -> None:
-    """Removes leases that are settled, or whose node is away, from the board."""
+    """Removes leases from the board that are settled, or whose node is unreachable."""
     for lease in leases:
         lease.record.release()
         unit.free.append(lease.record)
 
 
 def forget(unit: Unit, records: Iterable[LeaseRecord]) -> None:
-    """Removes leases from the board because Redis is away: they expire, and the leader reaps."""
+    """Removes leases from the board without Redis: they expire, and the leader takes them back."""
     for record in records:
         record.release()
         if record not in unit.free:

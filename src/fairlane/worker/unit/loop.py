@@ -43,7 +43,7 @@ def serve(unit: Unit) -> Operation[None]:
 
 
 def _outgoing(unit: Unit, returned: FollowUps) -> list[Command | Call]:
-    """Returns the calls to dispatch, those first that were kept for shards that were away."""
+    """Returns the calls to dispatch; those that were kept for unreachable shards come first."""
     unsent, unit.unsent = unit.unsent, []
     return [*unsent, *returned.calls()]
 
@@ -51,7 +51,8 @@ def _outgoing(unit: Unit, returned: FollowUps) -> list[Command | Call]:
 def _pop(unit: Unit, outgoing: list[Command | Call], most: int) -> Operation[Popped | None]:
     """Dispatches these steps, and pops up to `most` tokens in the same round trip.
 
-    A queue's own lanes are waited for. If one of several shards is away, the next one has its turn.
+    The pop waits at the queue's own lanes. If one of several shards is unreachable, the next one
+    has its turn.
     """
     steps = [*outgoing, unit.turns.next(most)]
     popped: Popped | None
@@ -75,12 +76,12 @@ def _pop(unit: Unit, outgoing: list[Command | Call], most: int) -> Operation[Pop
 
 
 def take(unit: Unit, popped: Popped, most: int, returned: FollowUps) -> Operation[None]:
-    """Works on what a pop of up to `most` tokens brought."""
+    """Works on the tokens of a pop of up to `most`."""
     raw, returned.lane = popped.tokens, popped.lane
     if b"#" not in raw[0] and keys.is_wake(popped.lane):  # no word there is like a token
         _wake_others(popped, returned)
         return
-    # As many as were wanted: there may be more, so it is worth while to prefetch.
+    # If the pop brought as many as were wanted, there may be more, so prefetch is worth it.
     prefetches = unit.is_alone and unit.sizer.is_quick and len(raw) == most > 1
     share = SHARE if prefetches else 1.0
     while raw:
@@ -101,8 +102,8 @@ def work(
 ) -> Operation[list[Token]]:
     """Handles leases in turn and settles them, until none is left.
 
-    With `prefetches` more are acquired meanwhile. Returns tokens that must be acquired alone.
-    Raises what Redis does, after what was handled is settled, if it can be.
+    With `prefetches`, further leases are acquired meanwhile. Returns tokens that must be acquired
+    alone. Errors of Redis are raised after handled work is settled, if that is possible.
     """
     leases, acquired.leases = acquired.leases, []
     alone = acquired.alone
@@ -111,7 +112,7 @@ def work(
     prefetches = prefetches and not alone and may_prefetch(unit, leases, done)
     try:
         while leases:
-            if calls := returned.calls():  # before anything else, above all the handler
+            if calls := returned.calls():  # before anything else, above all before the handler
                 yield from send(unit, calls)
             is_alone = len(leases) == 1 and not prefetches
             batch = LeaseBatch(leases, unit.sizer.slice_s, is_alone=is_alone)
@@ -119,7 +120,7 @@ def work(
             done, acquired, error = yield Handle(batch, beside)
             leases = take_all(batch.waiting) if batch.waiting else []
             observe(unit, done)
-            if error is not None:  # what was not begun is given back
+            if error is not None:  # leases that were not begun are given back
                 done, leases, prefetches, failure = done + leases, [], False, error
             elif prefetches:
                 returned.lane, prefetches, alone = acquired.lane, not leases, acquired.alone
@@ -137,5 +138,5 @@ def work(
 
 
 def _wake_others(popped: Popped, returned: FollowUps) -> None:
-    """Puts back the words that wake other units of a worker that drains; one word is for us."""
+    """Puts back the words for other units of a draining worker; one word is for this unit."""
     returned.more += tokens.push(popped.lane, popped.tokens[1:], 2 * settings.BLOCK_MS)

@@ -1,6 +1,6 @@
-"""While the handler works on leases, the ones before are settled and the next ones acquired.
+"""While the handler works on some leases, settles the ones before and acquires the next ones.
 
-So neither Redis nor the handler waits for the other. Only for handlers that are quick: a token must
+So neither Redis nor the handler waits for the other. Only for quick handlers, because a token must
 not wait in a worker for longer than about a slice.
 """
 
@@ -23,7 +23,7 @@ SHARE = 0.5  # of a slice's time: some leases are handled while others wait
 
 
 def may_prefetch(unit: Unit, leases: list[Lease], done: list[Lease]) -> bool:
-    """True if more leases may be acquired while these are handled, and those `done` are settled."""
+    """Returns True if more leases may be acquired, while these are handled and `done` settled."""
     return (
         bool(leases)
         and unit.is_alone
@@ -37,7 +37,7 @@ def may_prefetch(unit: Unit, leases: list[Lease], done: list[Lease]) -> bool:
 def prefetch(unit: Unit, batch: LeaseBatch, done: list[Lease], lane: bytes) -> Operation[Acquired]:
     """Settles what was handled before, and acquires the next from this lane or a more urgent one.
 
-    From no later lane: the earlier one's requests may be in our own hands, and be back in a moment.
+    It acquires from no later lane: the tokens of this lane may be in our hands, and return soon.
     """
     returned, acquired = FollowUps(unit.queue, lane), Acquired(lane)
     left: list[Lease] = []
@@ -49,7 +49,7 @@ def prefetch(unit: Unit, batch: LeaseBatch, done: list[Lease], lane: bytes) -> O
         yield from dispatch(unit, returned)
         if (yield UntilHandled(2 * unit.sizer.slice_s)):
             return acquired
-        # The handler takes long now: no other lease waits for it, not even to be settled.
+        # The handler takes long now. No other lease may wait for it, not even to be settled.
         handled = batch.take_done()
         observe(unit, handled)
         left = [*handled, *acquired.leases, *take_all(batch.waiting)]
@@ -64,7 +64,7 @@ def prefetch(unit: Unit, batch: LeaseBatch, done: list[Lease], lane: bytes) -> O
 
 
 def _settle_and_pop(unit: Unit, done: list[Lease], returned: FollowUps) -> Operation[Popped | None]:
-    """Settles, and pops as many tokens as there is room for."""
+    """Settles leases, and pops as many tokens as there is room for."""
     others: list[Command | Call] = [*unit.measures.due()]
     room = len(unit.free) + len(done)
     if room:
@@ -73,7 +73,7 @@ def _settle_and_pop(unit: Unit, done: list[Lease], returned: FollowUps) -> Opera
         return None
     replies = yield from settle_together(unit, done, returned, *others)
     popped: Any = replies[-1] if room else None
-    if isinstance(popped, NodeAway):  # the next pop waits for it, or asks another shard
+    if isinstance(popped, NodeAway):  # the next pop waits for this node, or tries another shard
         return None
     if isinstance(popped, Exception):
         yield from dispatch(unit, returned)

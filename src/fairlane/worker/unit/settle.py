@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fairlane.worker.unit.dispatch import FollowUps
     from fairlane.worker.unit.unit import Unit
 
-    Run = tuple[Slice, Outcome, Reply | None]  # no reply: it is not settled, as far as is known
+    Run = tuple[Slice, Outcome, Reply | None]  # no reply: it may not be settled
 
 _log = logging.getLogger("fairlane.worker")
 _NOTHING: Part = ([], [], [])
@@ -36,18 +36,18 @@ _NOTHING: Part = ([], [], [])
 def settle(
     unit: Unit, done: list[Lease], waiting: list[Lease], returned: FollowUps
 ) -> Operation[list[Lease]]:
-    """Settles leases that had their turn, and gives back those that would wait for too long.
+    """Settles leases that were handled, and gives back those that would wait for too long.
 
     Returns the others: one that goes on, and those that still wait. The only lease of a unit is
-    settled alone, and so is one that needs several calls. The others share a round trip, in which
-    the error of one does not reach the rest.
+    settled alone, and so is a lease that needs several calls. The others share a round trip; the
+    error of one lease does not affect the rest.
     """
     is_only = len(done) + len(waiting) == 1
     singly = done if is_only else [lease for lease in done if is_apart(lease)]
     fits = 0 if singly or not waiting else _fitting(unit, done, len(waiting))
     together = [lease for lease in done if lease not in singly] if singly else done
     together = together + waiting[fits:]
-    if together:  # before those that may wait for a confirmation
+    if together:  # before the leases that may wait for a confirmation
         yield from settle_together(unit, together, returned)
     going_on = []
     for lease in singly:
@@ -58,7 +58,7 @@ def settle(
 
 
 def is_apart(lease: Lease) -> bool:
-    """True if a lease that was handled needs more than one call: it is to be kept or confirmed."""
+    """Returns True if a handled lease needs several calls: it goes on, or must be confirmed."""
     outcome = lease.outcome
     if outcome is None:
         return False
@@ -106,7 +106,7 @@ def _note_all(unit: Unit, leases: list[Lease], replies: Sequence[Any], returned:
     read = library().complete.reply
     for lease, raw in zip(leases, replies, strict=True):
         taken, outcome, reply = lease.slice, lease.outcome, None
-        if isinstance(raw, NodeAway):  # then the lease expires
+        if isinstance(raw, NodeAway):  # the lease expires
             note_away(unit, f"left a lease of request {taken.request_id} to expire", raw)
         elif isinstance(raw, Exception):
             _log.warning("could not settle a lease of request %s: %s", taken.request_id, raw)
