@@ -35,7 +35,7 @@ class BatchTurns:
         self._state = BatchState(batch, driver.place, driver.may_pass, self._away_s)
 
     async def run(self, first: Awaitable[None] | None = None) -> list[Any]:
-        """Returns the replies. `first`: what is awaited in place of the first turn."""
+        """Returns the replies. `first`: an awaitable that replaces the first turn."""
         driver, state, delays = self._driver, self._state, None
         await (first or self._turn())
         while True:
@@ -57,7 +57,7 @@ class BatchTurns:
         return state.result(is_replica=driver.is_replica)
 
     async def _turn(self) -> None:
-        """Sends what is left to its nodes, then reads the replies."""
+        """Sends unanswered steps to their nodes, then reads the replies."""
         servers, state = self._driver.servers, self._state
         sent: list[Sent] = []
         try:
@@ -71,7 +71,7 @@ class BatchTurns:
             while sent:
                 await self._receive(*sent[0])
                 del sent[0]
-        finally:  # interrupted in the middle of the replies: the rest of them is unread
+        finally:  # after an interrupt, the other replies are unread
             for _, _, line in sent:
                 await self._abandon(line)
 
@@ -108,7 +108,7 @@ class BatchTurns:
         return None
 
     async def _fail(self, part: NodePart, lines: Any, line: Any, error: Exception) -> None:
-        """Drops a broken connection; its steps are sent again, unless their server is away."""
+        """Drops a broken connection; its steps are sent again if the server is reachable."""
         await self._driver.drop(lines, line, error)
         self._state.broke(part.indexes, error)
         self._state.give_up_if_away(part.indexes, lines)
@@ -161,7 +161,7 @@ class BatchTurns:
     async def _refused(
         self, error: Exception, step: Command | Call, part: NodePart, lines: Any
     ) -> Any:
-        """Returns the error of a step; a script that the server lacks is sent whole."""
+        """Returns the error of a step; if the server lacks the script, sends its text instead."""
         if error_mapping.is_forgotten(error):
             return await self._send_whole(step, part, lines)
         if self._driver.may_pass(error) and not error_mapping.is_on_the_move(error):

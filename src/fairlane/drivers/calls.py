@@ -30,8 +30,8 @@ D = TypeVar("D", bound="Driver[Any]")
 class Calls(Generic[D]):
     """The calls of one run. `on_sent` is called once the first turn of a batch is sent.
 
-    `until`: no call is repeated after this moment, in seconds of clock.mono_s. Calls in place of
-    another step must end by the same moment. `away_s`: as in Batch, for every batch.
+    `until`: no call is repeated after this time, in seconds of clock.mono_s. The calls that replace
+    another step must end by the same time. `away_s`: as in Batch, for every batch.
     """
 
     TURNS: ClassVar[type[BatchTurns]] = BatchTurns
@@ -44,15 +44,15 @@ class Calls(Generic[D]):
         self._io = driver.servers.IO
 
     def hurry(self) -> None:
-        """Bounds what follows an interrupt, because a person waits for the end of this run.
+        """Bounds all later calls after an interrupt, because a person waits for the end of the run.
 
-        Its calls are not repeated for long, and a server that hangs is left after a short try.
+        The calls are not repeated for long, and a server that hangs gets only a short try.
         """
         self.until = min(self.until, clock.mono_s() + settings.HURRY_S)
         self.driver.servers.doubt()
 
     def end_of(self, patience_s: float | None, began: float | None = None) -> float:
-        """Returns when a call is last repeated. That and `began` are seconds of clock.mono_s."""
+        """Returns the last time at which a call is repeated, like `began` by clock.mono_s."""
         patience_s = self.driver.patience_s if patience_s is None else patience_s
         return min((clock.mono_s() if began is None else began) + patience_s, self.until)
 
@@ -128,7 +128,7 @@ class Calls(Generic[D]):
                 if pause is None or driver.give_up():
                     raise driver.error_of(error, away_s, step) from None
                 await self._io.sleep(pause)
-            except BaseException:  # interrupted in the middle of a reply: the rest of it is unread
+            except BaseException:  # interrupted in the middle of a reply: the rest is unread
                 if line is not None:
                     await self._io.abandon(line)
                 raise

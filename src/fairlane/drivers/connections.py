@@ -43,7 +43,7 @@ class ConnectionSet(ServerHealth):
         return None
 
     async def take(self) -> Any:
-        """Returns a connection, made if none is idle. One of a Sentinel looks up its master."""
+        """Returns an idle connection, or a new one. A new one of a Sentinel looks up the master."""
         if self.is_suspect:
             await self._probe()
         if self.may_be_plain:
@@ -65,7 +65,7 @@ class ConnectionSet(ServerHealth):
         return self.IO.connection_class(self._pool.connection_class)(**options)
 
     async def _probe(self) -> None:
-        """Returns when the server answers; raises soon when it does not."""
+        """Returns if the server answers; raises soon if it does not."""
         io, line = self.IO, self._made(self.briefly(self._pool.connection_kwargs))
         try:
             await io.connect(line)

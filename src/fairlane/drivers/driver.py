@@ -1,4 +1,4 @@
-"""The base of both drivers: first contact, what an error means, and which connections it ends."""
+"""The base of both drivers: the first connection, errors, and which connections an error ends."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ S = TypeVar("S", bound=ServerSet[Any])  # a driver's Servers
 
 
 class Driver(Generic[S]):
-    """A driver; each kind of I/O names its servers in SERVERS, and what performs steps in RUNNER.
+    """A driver. Each kind of I/O names its servers in SERVERS, and its step runner in RUNNER.
 
-    `patience_s`: how long an unanswered call is repeated; `timeout_s`: how long the driver waits
-    for one reply; `give_up` is called before each repeat: True ends the call. With
-    `checks_fitness` = False the driver sends no INFO first and refuses no server as unfit.
+    `patience_s`: how long a call without a reply is repeated; `timeout_s`: how long the driver
+    waits for one reply. `give_up` is called before each repeat; if it returns True, the call ends.
+    With `checks_fitness` = False the driver sends no INFO first and refuses no server as unfit.
     """
 
     SERVERS: type[S]
@@ -113,9 +113,9 @@ class Driver(Generic[S]):
         return info
 
     async def drop(self, lines: Any, line: Any, error: Exception) -> None:
-        """Closes a connection after an error, and the idle ones to its server if they fail, too.
+        """Closes a connection after an error, and the server's idle ones if they would fail, too.
 
-        They fail if the connection broke, or if the server was demoted or is cut off.
+        They would fail if the connection broke, or if the server was demoted or is cut off.
         """
         if line is not None:
             await self.servers.IO.disconnect(line)
@@ -162,7 +162,7 @@ class Driver(Generic[S]):
     def error_of(
         self, error: Exception, away_s: float | None, step: Command | Call | None = None
     ) -> FairlaneError:
-        """Returns our error for a call, of `step` if that is given, that is not repeated."""
+        """Returns our error for a call that is not repeated; `step` is its step, if given."""
         if away_s is not None:
             return given_up(error, self.place, away_s)
         return error_mapping.translate(
@@ -177,9 +177,9 @@ class Driver(Generic[S]):
 class FirstContact:
     """Decides, without I/O, how long a driver tries to reach its servers for the first time.
 
-    A call of a worker or of the API waits for a Redis that starts, loads or refuses connections for
-    as long as it would later: `patience_s`. The command line makes one try with patience 0, because
-    a person waits and the address may be wrong. A mistake is never waited out: a wrong password, a
+    A call of a worker or of the API waits `patience_s` for a Redis that starts, loads or refuses
+    connections, as a later call does. The command line makes one try with patience 0, because a
+    person waits and the address may be wrong. No driver waits after a mistake: a wrong password, a
     host name without an address, a server that is no cluster.
     """
 

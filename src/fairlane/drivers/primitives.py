@@ -1,7 +1,7 @@
-"""The I/O that the shared part of the drivers asks for; `sync` and `aio` each perform it.
+"""The I/O that the shared part of the drivers needs; `sync` and `aio` each implement it.
 
 The shared part is written as coroutines. The blocking primitives never wait for an event loop, so a
-coroutine over them runs to its end in one go.
+coroutine over them runs to its end without a pause.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Primitives(Protocol):
-    """What one kind of I/O does with a connection of redis-py."""
+    """Operations of one kind of I/O on a connection of redis-py."""
 
     def connection_class(self, kind: Any) -> Any:
         """Returns the class to make connections of, for a pool's class."""
@@ -53,7 +53,7 @@ class Primitives(Protocol):
         """Closes a connection with unread replies, after Ctrl-C or a cancellation."""
 
     def sleep(self, seconds: float) -> Awaitable[None]:
-        """Lets `seconds` pass."""
+        """Waits for `seconds`."""
 
     def task(self) -> asyncio.Task[Any] | None:
         """Returns the task that runs this, if it may be cancelled."""

@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
 
 class StepRunner(ABC):
-    """The calls of one run, its subscription, and what else answers its steps.
+    """The calls of one run, its subscription, and the functions that answer its other steps.
 
-    `source` answers NextChunk, `handle` Handle. Only an operation that runs beside
-    a handler has the others: `handled` is set when the handler has returned, `on_sent` as in Calls.
+    `source` answers NextChunk, `handle` answers Handle. Only an operation that runs beside a
+    handler has `handled`, which is set when the handler has returned, and `on_sent`, as in Calls.
     """
 
     CALLS: ClassVar[type[Calls[Any]]] = Calls

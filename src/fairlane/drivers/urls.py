@@ -29,7 +29,7 @@ SCHEMES = (
 )
 # A sentinel has no db, and its credentials differ from those of the servers it watches.
 OF_KEYS = frozenset({"db", "username", "password"})
-# Up to the last @, because a password may hold anything; also one without a user.
+# Up to the last @, because a password may contain any character; a user may be missing.
 _SECRET = re.compile(r"(://(?:[^:@/]*:)?).*@")
 _HOSTS = r"[\w.-]+(?::\d+)?(?:,[\w.-]+(?::\d+)?)*"
 # These hold no password: hosts with a master and a database.
@@ -122,7 +122,7 @@ def _one(url: str, *, is_secure: bool) -> Target:
 
 
 def _is_plain(rest: str) -> bool:
-    """Returns False where redis-py would connect to a part of the password, and name it."""
+    """Returns False if redis-py would take a part of the password for the host, and show it."""
     try:
         parts = urlsplit(rest)
         _ = parts.port  # raises if it is no number
@@ -154,7 +154,7 @@ def _sentinel(url: str, place: str, target: Target) -> Target:
 def _hosts(url: str, text: str) -> tuple[Address, ...]:
     try:
         return tuple(address(part) for part in text.split(","))
-    except InvalidArgument:  # whose text has the node, which may be a part of the password
+    except InvalidArgument:  # its text has the node, which may be a part of the password
         raise _invalid(url, "host:port is expected for each node") from None
 
 
@@ -203,7 +203,7 @@ _OPTIONS: dict[str, Callable[[str], Any]] = {
 
 
 def _options(url: str, query: str, *, is_secure: bool) -> dict[str, Any]:
-    """Reads the options of a URL; none changes how this package speaks to Redis."""
+    """Reads the options of a URL; none of them changes how this package uses Redis."""
     options: dict[str, Any] = {}
     is_sound = _SOUND.fullmatch(url.partition("?")[0]) is not None
     for name, value in parse_qsl(query, keep_blank_values=True):

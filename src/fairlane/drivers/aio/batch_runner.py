@@ -44,7 +44,7 @@ class BatchRunner(BatchTurns):
         `replies`: those of that turn, or the error that broke the connection; `began`: when it was
         sent, by clock.mono_s.
         """
-        self.until = self._calls.end_of(self._patience_s, began)  # that try counts, too
+        self.until = self._calls.end_of(self._patience_s, began)  # the first turn counts, too
         steps = self._state.steps
         key = None if self._driver.servers.is_one else slot_map.key_of(steps[0])
         part = NodePart(key, [*range(len(steps))])

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from fairlane.drivers.aio.driver import AsyncDriver
 
-_MOST_STEPS = 16  # of a batch on the shared connection; a long one is sent in pieces
+_MOST_STEPS = 16  # of a batch on the shared connection; a longer batch has its own connection
 _MOST_BYTES = 1 << 16  # other tasks wait while these are sent
-_SOON_S = 0.1  # a pop with a reply within it hardly waited
+_SOON_S = 0.1  # a pop whose reply came within this time hardly waited
 
 
 class AsyncCalls(Calls["AsyncDriver"]):
@@ -74,8 +74,8 @@ class AsyncCalls(Calls["AsyncDriver"]):
     async def _pop(self, batch: Batch, pop: Pop) -> list[Any]:
         """Performs a batch that ends in a pop that may wait.
 
-        A run that was busy first sends the pop without a timeout, together with the other steps.
-        Only if there is no token, the pop waits on its own connection.
+        If the last pop of this run did not wait, the pop is first sent without a timeout, together
+        with the other steps. Only if there is no token, it waits on its own connection.
         """
         replies: list[Any] = [None]
         if self._is_busy:

@@ -61,7 +61,7 @@ class ServerConnections(ConnectionSet):
             if (shared := self.shared) is not None:  # it was usable all the time
                 return shared
         line = await self._fresh()
-        if _has_ended(line):  # a protocol that takes it over would not receive the EOF
+        if _has_ended(line):  # another protocol that took it over would not get the EOF
             await line.disconnect(nowait=True)
             raise redis.exceptions.ConnectionError("Connection closed by server.")
         if self._shared is not None:
@@ -90,7 +90,7 @@ class ServerConnections(ConnectionSet):
         self._idle.clear()
 
     async def close(self) -> None:
-        """Closes the idle connections. The shared one closes after its last reply."""
+        """Closes the idle connections. The shared one closes after its last reply has come."""
         if (shared := self._shared) is not None:
             self._shared = None
             shared.retire()
@@ -98,7 +98,7 @@ class ServerConnections(ConnectionSet):
         await super().close()
 
     async def stop(self) -> None:
-        """Closes the connections, also one that is being made."""
+        """Closes the connections, and stops a connection that is being made."""
         await self._making.stop()
         await self.close()
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class LoopRunner(StepRunner):
-    """Awaits the handler and the source."""
+    """Awaits the handler and the source of chunks."""
 
     CALLS = AsyncCalls
 
@@ -34,7 +34,7 @@ class LoopRunner(StepRunner):
         handled = asyncio.Event()
         meanwhile = asyncio.create_task(self.driver.start(step.meanwhile, None, None, handled))
         try:
-            for _ in range(2):  # its first steps are sent before the handler may block the loop
+            for _ in range(2):  # so its first steps are sent before the handler may block the loop
                 await asyncio.sleep(0)
             leases = await self._handle(step.leases)
         except BaseException:
@@ -47,7 +47,7 @@ class LoopRunner(StepRunner):
             return Handled(leases, None, error)
 
     async def wait_until_handled(self, timeout_s: float) -> bool:
-        """Lets the task of the handler run."""
+        """Lets the task of the handler run; returns True if the handler has returned."""
         try:
             async with asyncio.timeout(timeout_s):
                 return await self._handled.wait()  # type: ignore[no-any-return]
@@ -88,7 +88,7 @@ class AsyncDriver(Driver[Servers]):
     ) -> None:
         """Drops the shared connection after an error, once for all tasks with a call on it.
 
-        It takes no more calls. If it is not broken, waiting calls still get their replies.
+        The connection takes no more calls. If it is not broken, waiting calls still get replies.
         """
         is_cut = not isinstance(error, redis.exceptions.ResponseError)
         if is_cut and not shared.is_cut:

@@ -42,7 +42,7 @@ class AsyncIO:
         return sending
 
     def send_command(self, line: Any, *words: Any) -> Awaitable[None]:
-        """Awaits the same for one command."""
+        """Awaits the same as `send`, for one command."""
         sending: Awaitable[None] = line.send_command(*words)
         return sending
 
@@ -75,7 +75,7 @@ class AsyncIO:
         return closing
 
     def abandon(self, line: Any) -> Awaitable[None]:
-        """Aborts the transport: a cancelled task must not wait."""
+        """Aborts the transport without waiting, because the task was cancelled."""
         closing: Awaitable[None] = line.disconnect(nowait=True)
         return closing
 

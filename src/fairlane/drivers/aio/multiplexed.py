@@ -20,7 +20,7 @@ from fairlane.drivers.wire.missing_scripts import name_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-CALLS_PER_WRITE = 8  # the server works on them while other tasks of the same turn call
+CALLS_PER_WRITE = 8  # the server runs these while other tasks of the same turn make calls
 _BUFFER = 1 << 16
 _AGAIN_S = 0.05  # a loop that was blocked first reads the bytes that have come meanwhile
 
@@ -28,7 +28,7 @@ _AGAIN_S = 0.05  # a loop that was blocked first reads the bytes that have come 
 class MultiplexedConnection(asyncio.BufferedProtocol):
     """Sends calls, and resolves the future of each in order.
 
-    `timeout_s`: it breaks if a call waits and no byte comes for so long; None = never.
+    `timeout_s`: if a call waits and no byte comes for so long, the connection breaks; None = never.
     """
 
     def __init__(self, line: Any, timeout_s: float | None) -> None:
@@ -62,9 +62,9 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------ asking
 
     def ask(self, packed: bytes, count: int = 0) -> asyncio.Future[Any]:
-        """Sends one command, or with a `count` so many, and returns the future of its replies.
+        """Sends one command, or `count` commands, and returns the future of the reply or replies.
 
-        An error of the server is a reply; the future raises if the connection breaks first. The
+        An error of the server is a reply. The future raises if the connection breaks first. The
         replies to a cancelled call are dropped, and other calls are not affected.
         """
         future: asyncio.Future[Any] = asyncio.Future(loop=self.loop)
@@ -152,11 +152,11 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
                     await self._gone.wait()
 
     def eof_received(self) -> None:
-        """Breaks it: the server closed the connection."""
+        """Breaks the connection: the server closed it."""
         self._break(partial(redis.ConnectionError, "Connection closed by server."))
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Fails waiting calls, if any; it broke or was closed."""
+        """Fails waiting calls, if any: the connection broke or was closed."""
         self._gone.set()
         if error is None:
             return self.eof_received()

@@ -1,1 +1,1 @@
-"""Where steps go, without I/O: slots, nodes, and a batch that goes to several of them."""
+"""Decides where steps go, without I/O: slots, nodes, and a batch that goes to several nodes."""

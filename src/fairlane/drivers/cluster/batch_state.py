@@ -1,7 +1,7 @@
 """Keeps the state of a batch, without I/O: its unanswered steps, their routes and the replies.
 
-In a cluster the steps of a batch go to several nodes, and any of them may be refused because its
-slot is elsewhere or on the move. An answered step is never sent again; the others are, in turns.
+In a cluster the steps of a batch go to several nodes. A node may refuse a step because its slot is
+elsewhere or is being moved. An answered step is never sent again; the others are, in turns.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class NodePart(NamedTuple):
 
     place: bytes | slot_map.Address | None
     indexes: list[int]
-    asking: bool = False  # the slot is on its way there: ASKING goes before each step
+    asking: bool = False  # the slot is being moved to this node: ASKING goes before each step
 
 
 class BatchState:
     """The state of one batch. `may_pass` returns True for an error that may pass.
 
-    `away_s`: as in Batch; None where one server has all keys.
+    `away_s`: as in Batch; None for a single server.
     """
 
     def __init__(
@@ -56,14 +56,14 @@ class BatchState:
         self._hops = 0
         self._rest_until: float | None = None
         self._away_s, self._again_s = away_s, batch.again_s
-        self._sent: set[int] = set()  # those that a node may have performed without an answer
+        self._sent: set[int] = set()  # steps that a node may have performed without a reply
         if self._away_s is not None:
             self._rest_until = clock.mono_s() + self._away_s
         self._is_late = False
-        self._apart: list[int] = []  # steps whose keys are on the move, and that have another way
+        self._apart: list[int] = []  # steps with `apart` whose slot is being moved
         self._keys: list[bytes | None] = []  # in a cluster, of each step
         self._first: int | None = None  # the first step with a key ...
-        self._beside: list[int] = []  # ... and those without, which go where it goes
+        self._beside: list[int] = []  # ... and the steps without a key, which go to the same node
 
     @property
     def is_over(self) -> bool:
@@ -120,7 +120,7 @@ class BatchState:
         return True
 
     def give_up_if_away(self, indexes: list[int], server: ServerHealth | None) -> None:
-        """Gives up those of these steps that are not answered if the server is away by now."""
+        """Gives up the unanswered ones of these steps if the server is unreachable by now."""
         if server is not None and self._away_s is not None and server.is_away(self._away_s):
             self._give_up([index for index in indexes if index in self._left], server)
 
@@ -140,7 +140,7 @@ class BatchState:
         return error
 
     def other_ways(self) -> Iterator[tuple[int, Operation[Any]]]:
-        """Yields each step that the last turn found on the move, and the operation to run instead.
+        """Yields each step whose slot is being moved, and the operation to run in its place.
 
         Their results go into `replies`. The next turn follows without a pause, even if these
         operations have used up all patience.
@@ -153,7 +153,7 @@ class BatchState:
                 yield index, other()
 
     def is_enough(self) -> bool:
-        """True when the batch has waited long enough for what is left.
+        """Returns True if the batch has waited long enough for the rest.
 
         Once some steps of a lenient batch are answered, it waits for BATCH_REST_S more, because
         their leases or tokens must not wait. A batch with an `away_s` waits for `away_s` in all.
@@ -175,7 +175,7 @@ class BatchState:
     def result(self, *, is_replica: bool = False) -> list[Any]:
         """Returns the replies. Raises the first error, unless the batch is lenient: it is a reply.
 
-        A batch of which no step was answered raises in any case.
+        If no step of the batch was answered, it raises in any case.
         """
         for index in self._left:
             self.replies[index] = self._error(index)
@@ -199,7 +199,7 @@ class BatchState:
 
     def _ours(self, index: int, *, is_replica: bool = False) -> FairlaneError:
         error = self.replies[index]
-        if isinstance(error, FairlaneError):  # of the operation run instead
+        if isinstance(error, FairlaneError):  # of the operation that ran in the step's place
             return error
         step = self.steps[index]
         return error_mapping.translate(error, self._place, is_replica=is_replica, step=step)

@@ -70,7 +70,7 @@ class SlotMap:
         ranges = sorted((row[0], row[1], row[2]) for row in reply)
         self._starts = [first for first, _, _ in ranges]
         self._ends = [last for _, last, _ in ranges]
-        # A node without a name of its own is reached by the name that we asked it under.
+        # If a node reports no name of its own, we use the name under which we reached it.
         self._homes: list[Address] = [
             ((home[0] or b"").decode() or asked, home[1]) for _, _, home in ranges
         ]

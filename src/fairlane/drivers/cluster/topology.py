@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fairlane.drivers.cluster import slot_map
 
 _TRIES = 3
-_SHARE = 10  # the pause after a slow try of a node that is away: so many times as long, or the most
+_SHARE = 10  # the pause after a slow try is so many times as long as the try, up to the maximum
 BRIEF = ("socket_timeout", "socket_connect_timeout")
 
 
@@ -30,10 +30,10 @@ class ServerHealth:
     """Tracks whether a server answers."""
 
     place = ""
-    may_be_plain = False  # the URL wants TLS, and the server may answer without it
+    may_be_plain = False  # the URL requires TLS, and the server may answer without it
     is_suspect = False  # its last call was not answered, so the next connection is a short try
     _try_s = 0.0
-    _away_since = 0.0  # its first call without an answer, by clock.mono_s; 0 = it has answered
+    _away_since = 0.0  # the first call without a reply, by clock.mono_s; 0 = the server answers
     _tried_at = _again_at = _noted_at = 0.0
 
     def briefly(self, options: dict[str, Any]) -> dict[str, Any]:
@@ -51,7 +51,7 @@ class ServerHealth:
         self.is_suspect, self._try_s = False, 0.0
 
     def note_silence(self) -> None:
-        """Notes a call without a reply. The longer the server is away, the later the next try.
+        """Notes a call without a reply. The longer there was none, the later is the next try.
 
         A server that hangs makes each try slow, so the pause also grows with the time of the try.
         """
@@ -134,12 +134,12 @@ class Topology(Generic[L]):
         self._one: L | None = None
         self._nodes: dict[slot_map.Address, L] = {}
         self._map: slot_map.SlotMap | None = None
-        self._last_map: slot_map.SlotMap | None = None  # the same, also when it may be wrong by now
+        self._last_map: slot_map.SlotMap | None = None  # the last one read, even if outdated
         self._seeds: list[slot_map.Address] = []
-        self._suspects: dict[slot_map.Address, bool] = {}  # asked last, the latest last of all
+        self._suspects: dict[slot_map.Address, bool] = {}  # nodes to ask last, newest at the end
         self._asked_at = 0.0  # when the slots were last read, by clock.mono_s
         self._guards: list[Any] = []
-        self.nodes: list[slot_map.Address | None] = [None]  # as At wants them, once asked for
+        self.nodes: list[slot_map.Address | None] = [None]  # for OnNode, once they were read
         if target.kind == "cluster":
             self._seeds = [*target.hosts]
             if target.is_secure:
@@ -160,7 +160,7 @@ class Topology(Generic[L]):
 
     @property
     def is_one(self) -> bool:
-        """True when every key lives on the same server."""
+        """Returns True if every key is on the same server."""
         return self._one is not None
 
     @property
@@ -175,24 +175,24 @@ class Topology(Generic[L]):
 
     @property
     def homes(self) -> Callable[[bytes], slot_map.Address | None]:
-        """Returns a lookup of a key's node in the last slot map, which stays as it is now."""
+        """Returns a lookup of a key's node in the present slot map; later maps do not change it."""
         last_map = self._last_map
         return last_map.home if last_map is not None else lambda _: None
 
     def moved(self) -> None:
-        """Makes the next call read the slots: a node disowned one or did not answer."""
+        """Makes the next call read the slots, because a node refused one or did not answer."""
         self._map = None
 
     def look_again(self) -> None:
-        """Makes the next call read the slots if they are old: a replica may have taken over."""
+        """Makes the next call read the slots if they are old, because a replica may lead now."""
         if clock.mono_s() - self._asked_at > settings.SLOTS_AGAIN_S:
             self._map = None
 
     def failed(self, lines: L) -> None:
-        """Notes that a server did not answer: it is the last to be asked for the slots.
+        """Notes that a server did not answer: the slots are read from it last.
 
-        Its next connection is a short try: while it hangs and no replica has taken over, each try
-        would cost the whole timeout.
+        Its next connection is a short try. Otherwise each try would cost the whole timeout while
+        the server hangs and no replica has taken over.
         """
         self.distrust(lines)
         if lines is not self._one:
@@ -204,9 +204,9 @@ class Topology(Generic[L]):
             lines.is_suspect = True
 
     def distrust(self, lines: L) -> None:
-        """Makes a server the last to be asked for the slots.
+        """Makes a server the last from which the slots are read.
 
-        It may be cut off from the others: it answers, but its map may be wrong.
+        It may be cut off from the others: then it answers, but its map may be wrong.
         """
         self._map = None
         lines.note_silence()
@@ -237,22 +237,22 @@ class Topology(Generic[L]):
         return next((node for node in nodes if node not in self._suspects), nodes[0])
 
     def tries(self) -> Iterator[bool]:
-        """Yields once for each try to ask any server, in a cluster another one each time.
+        """Yields once for each try to reach any server, in a cluster a different one each time.
 
-        True for the last try.
+        Yields True for the last try.
         """
         count = 1 if self.is_one else _TRIES
         return (left == 1 for left in range(count, 0, -1))
 
     def lines_at(self, node: slot_map.Address) -> L:
-        """Returns the connections to a node, whatever it is."""
+        """Returns the connections to a node, also to one that is no primary."""
         if node not in self._nodes:
             pool = self.KINDS.pool(host=node[0], port=node[1], **self._options)
             self._nodes.setdefault(node, self.KINDS.lines(pool, f"{node[0]}:{node[1]}"))
         return self._nodes[node]
 
     def _to_ask(self) -> list[slot_map.Address]:
-        """Returns the nodes to ask for the slots: those in use first, those that failed last."""
+        """Returns the nodes to read the slots from: those in use first, those that failed last."""
         known = [*self._nodes, *self._seeds, *(node for node in self.nodes if node)]
         fine = [node for node in known if node not in self._suspects]
         return list(dict.fromkeys([*fine, *self._suspects, *known]))

@@ -1,4 +1,4 @@
-"""A blocking driver whose OnNode goes to any server of a deployment, also to replicas."""
+"""A blocking driver whose OnNode reaches any server of a deployment, also replicas."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class AnyNodeServers(Servers):
-    """The servers behind a URL; an address may be that of any of them."""
+    """The servers behind a URL; an address may be that of any server of the deployment."""
 
     async def lines_for(self, key: bytes | slot_map.Address | None) -> ServerConnections:
         """Returns the connections to the server of this key, or to the one at this address."""

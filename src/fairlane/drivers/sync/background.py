@@ -12,7 +12,7 @@ from fairlane.protocol.steps import Handled
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_SENT_S = 0.02  # a handler need not wait for a Redis that is away
+_SENT_S = 0.02  # the longest wait for the first steps: Redis may be unreachable
 
 
 class OneShotEvent:
@@ -32,7 +32,7 @@ class OneShotEvent:
     def wait(self, timeout_s: float = -1) -> bool:
         """Returns True if it was given within `timeout_s`; -1 = no limit.
 
-        May be waited for successfully once.
+        Only one call may wait successfully.
         """
         return self._lock.acquire(timeout=timeout_s)
 
@@ -59,7 +59,7 @@ class BackgroundRunner:
         def call() -> None:
             try:
                 result[0] = run(sent, handled)
-            except BaseException as error:  # noqa: BLE001  raised where it can be dealt with
+            except BaseException as error:  # noqa: BLE001  raised in the thread of the caller
                 result[1] = error
             sent.give()
             done.give()

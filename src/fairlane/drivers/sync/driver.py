@@ -34,7 +34,7 @@ class BlockingRunner(StepRunner):
         return self.driver.background.handle(handle, run)  # type: ignore[no-any-return]
 
     async def wait_until_handled(self, timeout_s: float) -> bool:
-        """Blocks this thread, beside the handler's."""
+        """Blocks the thread of the `meanwhile`, which runs beside the handler's."""
         is_handled: bool = self._handled.wait(timeout_s)
         return is_handled
 
@@ -50,7 +50,7 @@ class SyncDriver(Driver[Servers]):
 
     @cached_property
     def background(self) -> BackgroundRunner:
-        """Runs what goes on beside a handler."""
+        """Returns the runner of operations that run beside a handler."""
         return BackgroundRunner()
 
     def run(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def complete(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine over BlockingIO and returns its result: it ends without an event loop."""
+    """Runs a coroutine over BlockingIO, which needs no event loop, and returns its result."""
     try:
         coroutine.send(None)
     except StopIteration as end:

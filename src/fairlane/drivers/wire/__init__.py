@@ -1,1 +1,1 @@
-"""Bytes and errors: how steps are encoded, what a server's error means, whether it is fit."""
+"""Encodes steps as bytes, explains a server's errors, and checks whether the server is fit."""

@@ -25,8 +25,8 @@ _ASKING = b"*1\r\n$6\r\nASKING\r\n"
 def connection_options(timeout_s: float) -> dict[str, Any]:
     """Returns the options of each connection: no hidden retries, replies undecoded.
 
-    redis-py's own retries would run a slow script several times for one call; ours repeat a call
-    with the same op id, so that the repeat is recognised.
+    redis-py's own retries would run a slow script several times for one call. Our retries repeat a
+    call with the same op id, so that a script recognises the repeat.
     """
     return {
         "retry": Retry(NoBackoff(), 0),
@@ -82,8 +82,8 @@ def words(
 ) -> tuple[bytes | str, ...]:
     """Returns a step as a command: EVALSHA, or with `whole` EVAL and the script's text.
 
-    Numbers become text here: hiredis asks Python for their text while it packs, Python may answer
-    with a pending Ctrl-C instead, and hiredis then reads the text that is not there.
+    Numbers become text here, because hiredis asks Python for their text while it packs. If Python
+    raises a pending Ctrl-C then, hiredis reads a text that does not exist.
     """
     if isinstance(step, Command):
         return tuple(_ready(step.args))
@@ -130,8 +130,8 @@ def message(reply: list[Any]) -> Any:
 def confirmation(replicas: int, *, waits_for_disk: bool) -> list[Command]:
     """Returns the commands that follow a write to confirm it.
 
-    WAITAOF is asked for the primary's own disk alone: replicas may have no append-only file, and
-    would never answer. Tested on Valkey, which has it as Redis 7.2 and newer do.
+    WAITAOF is asked only for the primary's own disk: replicas may have no append-only file, and
+    would never answer. Tested on Valkey; Redis 7.2 and newer have the same command.
     """
     commands = [Command(b"WAIT", replicas, settings.CONFIRM_MS)]
     if waits_for_disk:
@@ -145,7 +145,7 @@ def disk_may_be_missing(answers: list[Any]) -> Iterator[None]:
     try:
         yield
     except redis.exceptions.ResponseError:
-        if not answers:  # it was WAIT
+        if not answers:  # the error was that of WAIT
             raise
         answers.append((0, 0))
 

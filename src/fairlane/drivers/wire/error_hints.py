@@ -11,18 +11,18 @@ from fairlane.protocol.steps import Call
 if TYPE_CHECKING:
     from fairlane.protocol.steps import Command
 
-# The text of our own error for a server that answers a plain PING where TLS was expected.
+# The text of our own error for a server that answers a plain PING although the URL requires TLS.
 NO_TLS = "answers without TLS"
-# A right is missing; as Redis 7.0 says it of a command inside a script, and Redis 7.2 and Valkey.
+# A right is missing: the texts of Redis 7.0 for a command inside a script, of Redis 7.2 and Valkey.
 _RIGHTS = ("NOPERM", "The user executing the script", "ACL failure in script")
 _LOGIN = ("NOAUTH", "WRONGPASS", "invalid username-password", "AUTH failed", "AuthenticationError")
 _FINAL = (*_RIGHTS, *_LOGIN, NO_TLS)
-# What OpenSSL says of certificates, of keys and of a server that does not speak TLS.
+# The texts of OpenSSL about certificates, keys and a server without TLS.
 _INSECURE = re.compile(
     r"CERTIFICATE_VERIFY_FAILED|WRONG_VERSION_NUMBER|record layer failure|RECORD_LAYER_FAILURE"
     r"|_ALERT_|PEM lib|\[X509|doesn't match|KEY_VALUES_MISMATCH"
 )
-# redis-py's error for a master that no Sentinel names; behind it stand the objects of its clients.
+# redis-py's error for a master that no Sentinel has; its text ends with objects of the clients.
 _NO_MASTER = re.compile(r"(No master found for '[^']*') : .*", re.DOTALL)
 # The sockets of embedded servers (embedded/home.py), but not a system's own /run/redis.sock.
 _EMBEDDED = re.compile(
@@ -67,12 +67,12 @@ def why_unanswered(text: str, place: str) -> str:
     if found := _NO_MASTER.match(text):
         return f"{found[1]}, and a Sentinel did not answer; is it running?"
     made = _CONNECTING.match(text)
-    why = text[made.end() :] if made and made[1] in place else text  # the place is named before it
+    why = text[made.end() :] if made and made[1] in place else text  # the place comes before it
     return why.rstrip(".") + _hint(text, place)
 
 
 def _hint(text: str, place: str) -> str:
-    """Returns what may be wrong, to follow the error's own words; empty if nothing is likely."""
+    """Returns a likely cause, to follow the error's own words; empty if none is likely."""
     is_embedded = _EMBEDDED.search(place) is not None
     is_cut = any(word in text for word in _CUT)
     is_off = any(word in text for word in ("refused", "No such file", "not known"))
@@ -93,7 +93,7 @@ def _hint(text: str, place: str) -> str:
 
 
 def other_type(step: Command | Call | None) -> str:
-    """Returns the reason for WRONGTYPE. A script does not report which of its keys it was."""
+    """Returns the reason for WRONGTYPE. A script does not report which of its keys caused it."""
     tags = " or ".join(_tags(step)) or "this call"
     return (
         f"holds data of another type than Fairlane's under a key of {tags} (WRONGTYPE), perhaps "

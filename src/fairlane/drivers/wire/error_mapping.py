@@ -96,7 +96,7 @@ def is_cut_off(error: Exception) -> bool:
 
 
 def spoils_connections(error: Exception, *, in_cluster: bool) -> bool:
-    """Returns True if the server refuses every call: its name may lead to another server by now.
+    """Returns True if the server refuses every call: its name may mean another server by now.
 
     In a cluster, MOVED is about a slot and not about the server.
     """

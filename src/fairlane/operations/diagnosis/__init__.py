@@ -1,1 +1,1 @@
-"""What is wrong with a server, a queue or a request, and its repair."""
+"""Finds what is wrong with a server, a queue or a request, and repairs it."""

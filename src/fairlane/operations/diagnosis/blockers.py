@@ -1,4 +1,4 @@
-"""Why no work of a queue can start now, request by request. Only read, and bounded."""
+"""Finds why no work of a queue can start now, by request. Only reads; the cost is bounded."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from fairlane.protocol.request_hash import hmget, parse_fields
 from fairlane.protocol.server_info import time_ms
 from fairlane.protocol.steps import Batch, Command, Operation
 
-_MOST = 20  # requests looked at
+_MOST = 20  # requests read
 _FIELDS = ("state", "open", "fresh")
 
 
 class Waits(NamedTuple):
-    """One unfinished request; `kind` and `due_ms` are the same while nothing has changed."""
+    """An unfinished request and what it waits for; if `kind` and `due_ms` are equal, so is that."""
 
     request_id: str
     kind: str
@@ -25,9 +25,9 @@ class Waits(NamedTuple):
 
 
 def waiting(queue: str, most: int = _MOST) -> Operation[tuple[list[Waits], int]]:
-    """What the unfinished requests wait for, of `most` at most, and how many more there are.
+    """Returns what at most `most` unfinished requests wait for, and how many more there are.
 
-    Raises FairlaneError when they can't be read.
+    Raises FairlaneError if they can't be read.
     """
     names, count = yield Batch(
         [

@@ -1,4 +1,4 @@
-"""The second half of a walk: what is in the dispatch slot and should not be, page by page."""
+"""The second half of a walk: finds, page by page, what should not be in the dispatch slot."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ _MEMBER = re.compile(rb"(\d{1,2})\|(.+)")
 
 
 class Dispatch:
-    """Goes over `active`, `delayed` and the lanes of one queue."""
+    """Checks `active`, `delayed` and the lanes of one queue."""
 
     def __init__(self, queue: str) -> None:
         self.queue = queue
         self._cursor = b"0"
         self._lane = self._first = self._tokens = 0
-        self._shards: list[int] | None = None  # those that were not looked at, once they are known
+        self._shards: list[int] | None = None  # shards not checked yet, once they are known
         self._phases = [self._active, self._delayed, self._lanes]
 
     @property
     def is_over(self) -> bool:
-        """True once there is nothing left to look at."""
+        """Returns True if there is nothing left to check."""
         return not self._phases
 
     def page(self) -> Operation[list[Finding]]:
-        """Looks at the next page."""
+        """Checks the next page."""
         found: list[Finding] = []
         is_done = yield from self._phases[0](found)
         if is_done:
@@ -48,19 +48,19 @@ class Dispatch:
         return found
 
     def _scan(self, key: bytes) -> Operation[tuple[list[Any], int]]:
-        """The next page of a sorted set, flat member and score, and the time there in ms."""
+        """Returns the next page of a sorted set, as flat member and score, and the time in ms."""
         asked = [Command(b"ZSCAN", key, self._cursor, b"COUNT", _PAGE), Command(b"TIME")]
         (cursor, found), (seconds, _) = yield Batch(asked)
         self._cursor = bytes(cursor)
         return found, int(seconds) * 1000
 
     def _active(self, findings: list[Finding]) -> Operation[bool]:
-        """Entries that stand for no request which goes on."""
+        """Finds entries that belong to no unfinished request."""
         found, now = yield from self._scan(keys.active(self.queue))
         late = [
             (name, score)
             for name, score in zip(found[::2], found[1::2], strict=True)
-            if now - float(score) > GRACE_MS  # else a leader is at it, or will be
+            if now - float(score) > GRACE_MS  # otherwise a leader handles it now, or soon
         ]
         ids = [name.decode("utf-8", "replace") for name, _ in late]
         asked = [Command(b"HMGET", keys.request_hash(one), b"state", b"queue") for one in ids]
@@ -94,7 +94,7 @@ class Dispatch:
         yield from look_at(self.queue, request_id, score, now)
 
     def _delayed(self, findings: list[Finding]) -> Operation[bool]:
-        """What no promoter can read would stop it; what is stale is only in the way."""
+        """Finds members that would stop a promoter, because it cannot read them, and stale ones."""
         if self._shards is None:
             self._shards = list((yield from read_shards(self.queue)).served)
         delayed = keys.delayed(self.queue, self._shards[0])
@@ -114,7 +114,7 @@ class Dispatch:
         return self._cursor == b"0"
 
     def _lanes(self, findings: list[Finding]) -> Operation[bool]:
-        """Tokens of requests that are gone, or of permits that have other tokens now."""
+        """Finds tokens of requests that are gone, or of permits that have other tokens now."""
         shards = self._shards or [0]
         lane = keys.lanes(self.queue, shards[0])[self._lane]
         page = yield Command(b"LRANGE", lane, self._first, self._first + _PAGE - 1)
@@ -132,7 +132,7 @@ class Dispatch:
         return True
 
     def _count(self, tokens: list[bytes]) -> Operation[None]:
-        """Counts the stale ones."""
+        """Counts the stale tokens."""
         read = [token for token in map(parse, tokens) if token is not None]
         asked = [Command(b"HGET", keys.permits(one.request_id), one.k) for one in read]
         permits = yield from run_each(asked)

@@ -1,7 +1,7 @@
-"""What is wrong here? Runs the checks of the servers, then of the queue, then of each request.
+"""Runs the checks of the servers, then of the queue, then of each request.
 
-Every check only reads. Those of servers and queues send plain commands, so they work on a Redis
-that is not fit for a queue. If a command is refused, the others run.
+Every check only reads. The checks of servers and queues send plain commands, so they work on a
+Redis that is unfit for a queue. If a command is refused, the other checks still run.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def examine(
 ) -> Iterator[Operation[list[Finding]]]:
     """Yields the parts of an examination: the servers, the queue, then every page of requests.
 
-    The caller runs each part before it takes the next. `clock` is in seconds, `wall_ms` this
+    The caller runs each part before it takes the next. `clock` is in seconds, `wall_ms` is this
     machine's time. The first part raises RedisUnreachable if no server answers.
     """
     yield examine_servers(clock, wall_ms)
@@ -51,7 +51,7 @@ def examine(
 def examine_servers(
     clock: Callable[[], float], wall_ms: Callable[[], int]
 ) -> Operation[list[Finding]]:
-    """Runs the checks of every server. Raises RedisUnreachable when none answers."""
+    """Runs the checks of every server. Raises RedisUnreachable if none answers."""
     found: dict[str, dict[tuple[str, str], tuple[Finding, list[Any]]]] = {}
     nodes = yield Nodes()
     unanswered = 0
@@ -75,7 +75,7 @@ def examine_servers(
 
 
 def examine_queue(queue: str) -> Operation[list[Finding]]:
-    """Runs the checks of one queue as a whole; one that fails is a finding, too."""
+    """Runs the checks of one queue as a whole; a check that fails is a finding, too."""
     nodes = yield Nodes()
     found = []
     try:
@@ -104,7 +104,7 @@ def _unread(check: str, what: str, error: FairlaneError) -> Finding:
 
 
 def _of_nodes(check: Finding, there: list[Any], count: int) -> Finding:
-    """The check of some nodes; it names them unless it is true of all."""
+    """Returns a check with the nodes it is about, unless it is about all of them."""
     if len(there) == count:
         return check
     shown = ", ".join(f"{host}:{port}" for host, port in there)
@@ -134,7 +134,7 @@ def _node(
 
 
 def _ask(node: Any, *words: bytes) -> Operation[Any]:
-    """A node's answer; None when it refuses. Raises RedisUnreachable."""
+    """Returns a node's reply; None if the node refuses. Raises RedisUnreachable."""
     try:
         return (yield OnNode(node, Command(*words)))
     except RedisUnreachable:
@@ -179,7 +179,7 @@ def _latency(node: Any, clock: Callable[[], float]) -> Operation[Finding]:
         taken.append((clock() - began) * 1000)
     taken.sort()
     middle, longest = taken[len(taken) // 2], taken[-1]
-    # Rounded to 1 ms, so that equal nodes share one line.
+    # Rounded to 1 ms, so that nodes with equal values share one line.
     shown = f"a round trip takes {_ms(middle)}, at most {_ms(longest)}"
     if middle <= _FAST_MS and longest <= _SLOW_MS:
         return Finding("latency", OK, shown)

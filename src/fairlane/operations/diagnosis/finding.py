@@ -1,4 +1,4 @@
-"""What a check found, how bad it is, and the operation that repairs it."""
+"""The result of a check: what it found, how bad that is, and the operation that repairs it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ OK, NOTE, WARN, BAD = "ok", "note", "warn", "bad"
 
 @dataclass(slots=True)
 class Finding:
-    """The result of one check: `what` is a sentence's rest, about a `subject` if there are many.
+    """The result of one check. `what` is a sentence without its subject; `subject` may name that.
 
     `severity` is ok, note (harmless), warn (can wait) or bad (needs a repair or a person). `remedy`
-    is what `repair` does, or what a person does if there is no repair.
+    describes what `repair` does, or what a person must do if there is no repair.
     """
 
     check: str
@@ -31,13 +31,13 @@ class Finding:
 
     @property
     def is_left(self) -> bool:
-        """Returns True if it still needs a repair or a person."""
+        """Returns True if the finding still needs a repair or a person."""
         return self.severity == BAD and not self.is_fixed
 
     def apply(self) -> Operation[None]:
-        """Runs the repair; a refusal becomes the remedy. Raises RedisUnreachable.
+        """Runs the repair; if that is refused, the error becomes the remedy.
 
-        A repair may run twice, and while workers do the same.
+        Raises RedisUnreachable. A repair may run twice, and while workers do the same.
         """
         if self.repair is None:
             return
@@ -53,5 +53,5 @@ class Finding:
 
 
 def once(step: Command | Call) -> Operation[Any]:
-    """Makes a repair of one step."""
+    """Makes a repair from one step."""
     return (yield step)

@@ -1,4 +1,4 @@
-"""The checks of a queue as a whole: its workers, what is due, what was lost. Bounded."""
+"""The checks of a whole queue: its workers, what is due, what was lost. Their cost is bounded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fairlane.protocol.steps import Operation
 
 _ENDINGS = 100
-_OVERDUE_MS = 30_000  # a leader looks after what is due within seconds
+_OVERDUE_MS = 30_000  # a leader handles what is due within seconds
 
 
 def workers(queue: str, _: Sequence[Any]) -> Operation[list[Finding]]:
@@ -59,7 +59,7 @@ def workers(queue: str, _: Sequence[Any]) -> Operation[list[Finding]]:
 
 
 def upkeep(queue: str, _: Sequence[Any]) -> Operation[list[Finding]]:
-    """Finds that no leader looks after what is due in `active` and in every `delayed`."""
+    """Finds that no leader handles what is due in `active` and in every `delayed`."""
     spread = yield from read_shards(queue)
     due_keys = [keys.active(queue), *(keys.delayed(queue, shard) for shard in spread.served)]
     asked = [Command(b"ZRANGE", key, 0, 0, b"WITHSCORES") for key in due_keys]
@@ -72,7 +72,7 @@ def upkeep(queue: str, _: Sequence[Any]) -> Operation[list[Finding]]:
 
 
 def endings(queue: str, _: Sequence[Any]) -> Operation[list[Finding]]:
-    """Finds requests that vanished of late."""
+    """Finds requests that vanished recently."""
     log = yield Command(b"XREVRANGE", keys.completed(queue), b"+", b"-", b"COUNT", _ENDINGS)
     lost = []
     for _entry, fields in log:

@@ -1,6 +1,6 @@
-"""The checks of requests: each takes a page of them, and returns a finding for each damage.
+"""The checks of requests: each takes a page of requests, and returns a finding for each damage.
 
-Lost tokens are the exception, because the lanes are read once for many requests: see `Walk`.
+Lost tokens are not checked here, because the lanes are read once for many requests: see `Walk`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from fairlane.protocol.steps import Batch, Command
 if TYPE_CHECKING:
     from fairlane.protocol.steps import Operation
 
-GRACE_MS = 60_000  # maintenance repairs sooner, if a worker runs
-_LONG_MS = 600_000  # without anything done
+GRACE_MS = 60_000  # if a worker runs, maintenance repairs sooner
+_LONG_MS = 600_000  # so long without progress
 FIELDS = ("state", "queue", "born", "ended", "open", "last_ms", "fresh")
 
 
@@ -37,11 +37,11 @@ class Row(NamedTuple):
 
     @property
     def is_over(self) -> bool:
-        """True for a tombstone."""
+        """Returns True for a tombstone."""
         return self.state in ENDED_STATES
 
     def number(self, name: str) -> int:
-        """A number of the hash; 0 when it is missing."""
+        """Returns a number of the hash; 0 if it is missing."""
         return int(self.values[name] or 0)
 
 
@@ -54,7 +54,7 @@ class Page(NamedTuple):
 
     @property
     def live(self) -> list[Row]:
-        """The requests that have not ended."""
+        """Returns the requests that have not ended."""
         return [row for row in self.rows if not row.is_over]
 
 
@@ -66,7 +66,7 @@ def forgotten(page: Page) -> Operation[list[Finding]]:
     )
     missing = [name for name, score in zip(live, scores, strict=True) if score is None]
     asked = [Command(b"HGET", keys.request_hash(name), b"state") for name in missing]
-    states = yield from run_all(asked)  # it may have ended meanwhile
+    states = yield from run_all(asked)  # a request may have ended meanwhile
     return [
         Finding(
             *("forgotten", BAD, "is not in `active`", "put it there", name),
@@ -79,13 +79,13 @@ def forgotten(page: Page) -> Operation[list[Finding]]:
 
 def _restore(queue: str, name: str) -> Operation[None]:
     active = keys.active(queue)
-    # TIME goes where the step with a key goes: it is that clock which counts in `active`.
+    # TIME goes to the node of the step with a key: `active` uses that node's clock.
     _, (seconds, _) = yield Batch([Command(b"EXISTS", active), Command(b"TIME")])
     yield library().restore_active((active,), id=name, due=seen_to_exist(int(seconds) * 1000))
 
 
 def unlogged(page: Page) -> Operation[list[Finding]]:
-    """Finds ends without a marker: the completion log does not have them."""
+    """Finds ends without a marker, which the completion log does not have."""
     ended = [row for row in page.rows if row.is_over]
     old = [row for row in ended if page.now - row.number("ended") > settings.TOKEN_GRACE_MS]
     logged = keys.logged(page.queue)
@@ -94,7 +94,7 @@ def unlogged(page: Page) -> Operation[list[Finding]]:
     return [
         Finding(
             *("unlogged", BAD, f"is {row.state}, unlogged", "log its end", row.id),
-            reap_all(page.queue, row.id),  # it reads the end, too
+            reap_all(page.queue, row.id),  # reports the end, too
         )
         for row, marker in zip(old, markers, strict=True)
         if marker is None
@@ -102,7 +102,7 @@ def unlogged(page: Page) -> Operation[list[Finding]]:
 
 
 def unsound(page: Page) -> Operation[list[Finding]]:
-    """Finds requests whose invariants do not hold; a request that nothing moves is one."""
+    """Finds requests whose invariants do not hold, also those that nothing would continue."""
     asked = [library().check(keys.request_keys(row.id)) for row in page.rows]
     replies = yield from run_each(asked)
     found = []
@@ -120,7 +120,7 @@ def unsound(page: Page) -> Operation[list[Finding]]:
 
 
 def unreadable(name: str, error: FairlaneError) -> Finding:
-    """Returns the finding of a request that no script can read; a repair can't either."""
+    """Returns the finding for a request that no script can read, and so no repair can."""
     return Finding("unreadable", BAD, f"can't be read: {error}", "look at its keys", name)
 
 
@@ -135,7 +135,7 @@ def _make_sound(queue: str, row: Row) -> Operation[None]:
 
 
 def overdue(page: Page) -> Operation[list[Finding]]:
-    """Finds leases that expired long ago, and no leader takes them back."""
+    """Finds leases that expired long ago and that no leader has taken back."""
     live = [row.id for row in page.live]
     asked = [Command(b"ZCOUNT", keys.leases(name), b"-inf", page.now - GRACE_MS) for name in live]
     found = []
@@ -148,7 +148,7 @@ def overdue(page: Page) -> Operation[list[Finding]]:
 
 
 def idle(page: Page) -> Operation[list[Finding]]:
-    """Finds requests whose producer or handler may be gone: nothing was done for long."""
+    """Finds requests without progress for long, whose producer or handler may be gone."""
     found = _unfed(page)
     before = page.now - _LONG_MS
     old = [row for row in page.live if row.state == "active" and row.number("born") < before]
@@ -169,7 +169,7 @@ def idle(page: Page) -> Operation[list[Finding]]:
             remedy = "fairlane status ID names the workers; a handler may hang"
             what = f"is held, and nothing was done for {format_duration(_LONG_MS)}"
             found.append(Finding("slow", WARN, what, remedy, row.id))
-        elif (yield Command(b"EXISTS", keys.workers(page.queue))):  # else `workers` is bad
+        elif (yield Command(b"EXISTS", keys.workers(page.queue))):  # otherwise `workers` is bad
             remedy = "workers are busy with more urgent lanes: add workers, or lower their limits"
             what = f"waits, and nothing was done for {format_duration(_LONG_MS)}"
             found.append(Finding("waiting", WARN, what, remedy, row.id))

@@ -1,6 +1,6 @@
 """The checks of a server: version, eviction, memory, persistence, replicas, timeouts.
 
-Each takes the facts of one node and returns one Finding or none, without I/O.
+Each takes the facts of one node and returns one Finding or None, without I/O.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ _SAFE = {
 }
 _FULL, _NEARLY = 0.95, 0.80
 _MIB = 1 << 20
-_NODE_BYTES = 4096  # what a stream reserves at first by default
+_NODE_BYTES = 4096  # what a stream allocates at first by default
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What one node answered. `config` is None if this user may not read it."""
+    """What one node reported. `config` is None if this user may not read it."""
 
     info: dict[str, str]
     config: dict[str, str] | None
     cluster: dict[str, str] = field(default_factory=dict)
 
     def number(self, name: str) -> int:
-        """A number of INFO, 0 when it is missing."""
+        """Returns a number of INFO, 0 if it is missing."""
         text = self.info.get(name, "0")
         return int(float(text)) if text.replace(".", "", 1).lstrip("-").isdigit() else 0
 
     def setting(self, name: str) -> str | None:
-        """A setting; None when it can't be read."""
+        """Returns a setting; None if it can't be read."""
         return None if self.config is None else self.config.get(name)
 
 
 def judge(facts: Facts) -> Iterator[Finding]:
-    """Returns what the facts of one node mean."""
+    """Yields the findings that follow from the facts of one node."""
     for check in SERVER:
         found = check(facts)
         if found is not None:
@@ -131,7 +131,7 @@ def _persistence(facts: Facts) -> Finding:
 
 
 def _writes(facts: Facts) -> Finding | None:
-    """Whether the last snapshot and the last append reached the disk."""
+    """Checks whether the last snapshot and the last append reached the disk."""
     failed = [
         name
         for name in ("rdb_last_bgsave_status", "aof_last_write_status", "aof_last_bgrewrite_status")

@@ -1,6 +1,6 @@
-"""What the requests of a queue take: blocks of streams, results that are kept.
+"""Checks the memory that requests of a queue take: blocks of streams, results that are kept.
 
-Only read, and bounded.
+It only reads, and its cost is bounded.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from fairlane.protocol.steps import Operation
 
 GOOD_BYTES = 2048  # docs/sizing.md says why
-_MOST = 500  # requests looked at
-_MANY = 100  # of them small
-_SMALL = 20  # sub-requests
-_ENDINGS = 100  # ended requests looked at, the last ones
-_STEPS = 4  # for each of them
+_MOST = 500  # requests read
+_MANY = 100  # so many small ones are a finding
+_SMALL = 20  # sub-requests of a small one
+_ENDINGS = 100  # how many of the last ended requests are read
+_STEPS = 4  # for each ended request
 _MARKER_BYTES = 150
-_RATE_OVER_S = 60.0  # at least: a burst is no rate
+_RATE_OVER_S = 60.0  # the shortest time for a rate: a burst is no rate
 _SLOW_RATE = 10  # requests a second; below it a rate has a decimal
 
 
 def small_requests(queue: str, nodes: Sequence[Any]) -> Operation[list[Finding]]:
-    """Finds many requests that take more than they hold; the first node has the setting."""
+    """Finds many requests that take more memory than their content; `nodes[0]` has the setting."""
     name = b"stream-node-max-bytes"
     try:
         _, size = yield OnNode(nodes[0], Command(b"CONFIG", b"GET", name))
@@ -59,20 +59,20 @@ def small_requests(queue: str, nodes: Sequence[Any]) -> Operation[list[Finding]]
 
 
 class Left(NamedTuple):
-    """What one ended request leaves: for how many ms, and how many bytes."""
+    """What one ended request leaves: how many bytes, and for how many ms."""
 
     retain_ms: int
     size: int
 
     @property
     def byte_seconds(self) -> float:
-        """What a request a second of this kind takes in the end; its marker stays longer."""
+        """Returns the memory that one such request a second takes in the end, with its marker."""
         marker = (self.retain_ms + marker_ms(self.retain_ms)) * _MARKER_BYTES
         return (self.retain_ms * self.size + marker) / 1000
 
 
 def retention(queue: str, nodes: Sequence[Any]) -> Operation[list[Finding]]:
-    """Warns where ended requests, at the rate of late, outgrow the memory before they expire."""
+    """Warns if ended requests, at the recent rate, fill the memory before they expire."""
     rate, ended = yield from _endings(queue)
     left = yield from _left_by(ended)
     if not left:
@@ -96,7 +96,7 @@ def retention(queue: str, nodes: Sequence[Any]) -> Operation[list[Finding]]:
 
 
 def _endings(queue: str) -> Operation[tuple[float, list[str]]]:
-    """How many requests end a second, and the last of them."""
+    """Returns how many requests end a second, and the last of them."""
     log = keys.completed(queue)
     count, first, last, (seconds, _) = yield Batch(
         [
@@ -115,7 +115,7 @@ def _endings(queue: str) -> Operation[tuple[float, list[str]]]:
 
 
 def _left_by(ended: Sequence[str]) -> Operation[list[Left]]:
-    """What these requests left, as far as it has not expired and may be read."""
+    """Returns what these requests left, as far as it has not expired and may be read."""
     steps: list[Command] = []
     for name in ended:
         kept = (keys.request_hash(name), keys.results(name), keys.dead(name))
@@ -133,7 +133,7 @@ def _left_by(ended: Sequence[str]) -> Operation[list[Left]]:
 
 
 def _memory(nodes: Sequence[Any]) -> Operation[int]:
-    """How many bytes all nodes may use: each its maxmemory, or all of its machine."""
+    """Returns how many bytes all nodes may use: each its maxmemory, or all of its machine."""
     total = 0
     for node in nodes:
         facts = Facts(read_info((yield OnNode(node, Command(b"INFO", b"memory")))), None)

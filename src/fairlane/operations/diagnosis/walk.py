@@ -1,7 +1,7 @@
-"""Goes through all of Redis, page by page, and checks the requests and the keys of a queue.
+"""Checks all requests and keys of a queue, page by page.
 
-`Walk` goes over every key of every primary, then over the dispatch slot. It keeps no more than a
-page in memory, and may run while workers do.
+`Walk` reads every key of every primary, then the dispatch slot. It keeps no more than a page in
+memory, and may run while workers do.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ _FEW = re.compile(rb"\d{1,4}:")
 
 
 def primaries() -> Operation[list[Any]]:
-    """The primaries of a cluster now, by their addresses; one server: [None]."""
+    """Returns the addresses of a cluster's primaries now; for a single server [None]."""
     found: list[Any] = yield Nodes()
     return found
 
 
 class Walk:
-    """One way through everything that belongs to a queue.
+    """One walk over everything that belongs to a queue.
 
-    Without `thorough` it only finds what the dispatch slot must have of the requests: `active` and
-    the completion log. It repairs nothing: `Finding.apply` does.
+    Without `thorough` it checks only what the dispatch slot must have of the requests: `active` and
+    the completion log. A walk repairs nothing: `Finding.apply` does.
     """
 
     def __init__(self, queue: str, *, thorough: bool = True) -> None:
         self.queue, self.thorough = queue, thorough
-        self.looked = 0  # requests of this queue
+        self.looked = 0  # how many requests of this queue were checked
         self._nodes: list[Any] | None = None
         self._walked: list[Any] = []
         self._cursor = b"0"
@@ -62,11 +62,11 @@ class Walk:
 
     @property
     def is_over(self) -> bool:
-        """True once there is nothing left to look at."""
+        """Returns True if there is nothing left to check."""
         return self._nodes == [] and (not self.thorough or self._dispatch.is_over)
 
     def page(self) -> Operation[list[Finding]]:
-        """Looks at the next page. Raises RedisUnreachable; the same page is next then."""
+        """Checks the next page. After RedisUnreachable, the next call checks the same page."""
         if self._nodes != []:
             return (yield from self._requests())
         return (yield from self._dispatch.page())
@@ -101,7 +101,7 @@ class Walk:
         return found
 
     def _scan(self) -> Operation[tuple[Any, bytes | None, list[bytes]]]:
-        """A node, its next cursor, a page of its keys. A primary that is one no more is left."""
+        """Returns a node, its next cursor, and a page of its keys; skips former primaries."""
         if self._nodes is None:
             self._nodes = yield Nodes()
         pattern = keys.EVERY_REQUEST_KEY if self.thorough else keys.EVERY_REQUEST_HASH
@@ -120,7 +120,7 @@ class Walk:
         return node, bytes(cursor), found
 
     def _step(self, node: Any, cursor: bytes) -> None:
-        """The page is done: on with the next one, or the next node."""
+        """Ends a page: moves on to the next page, or to the next node."""
         self._cursor = cursor
         if cursor == b"0":
             self._walked.append(node)
@@ -129,7 +129,7 @@ class Walk:
     # Tokens.
 
     def _lost_tokens(self, live: Iterable[Row]) -> Operation[list[Finding]]:
-        """Finds permits whose tokens are nowhere; looks when there are many, and at the end."""
+        """Finds permits whose tokens are nowhere; reads when there are many, and at the end."""
         for row in live:
             try:
                 self._suspects += yield from queued_long(row.id)
@@ -161,15 +161,15 @@ class Walk:
 
 
 def _rows(ids: list[str]) -> Operation[tuple[list[Row], list[Finding]]]:
-    """The requests of these ids, whatever their queue, and what is none.
+    """Returns the requests of these ids, whatever their queue, and findings for broken hashes.
 
-    An intent given up is neither.
+    An intent that was given up is neither.
     """
     replies = yield from run_each([hmget(name, *FIELDS) for name in ids])
     rows, strays = [], []
     for name, reply in zip(ids, replies, strict=True):
         if isinstance(reply, FairlaneError):
-            # If other keys show that it is a request of ours, it is reported as an orphan, too.
+            # If other keys show that this is a request of ours, it is reported as an orphan, too.
             what = f"req:{{{name}}} can't be read: another program's, maybe"
             strays.append(Finding("stray", NOTE, what, subject=name))
             continue
@@ -183,7 +183,7 @@ def _rows(ids: list[str]) -> Operation[tuple[list[Row], list[Finding]]]:
 
 
 def _endless(staged: list[bytes]) -> Operation[list[Finding]]:
-    """What a sink keeps is to expire, whether its request is there or not."""
+    """Finds keys of a sink without a TTL: they must expire, with or without their request."""
     ttls = yield from run_all([Command(b"PTTL", key) for key in staged])
     found = []
     for key, ttl in zip(staged, ttls, strict=True):
@@ -195,7 +195,7 @@ def _endless(staged: list[bytes]) -> Operation[list[Finding]]:
 
 
 def _orphans(parts: dict[str, set[str]], known: set[str]) -> Operation[list[Finding]]:
-    away = [name for name in parts if "req" not in parts[name]]  # it came on another page
+    away = [name for name in parts if "req" not in parts[name]]  # the hash came on another page
     asked = [Command(b"HGET", keys.request_hash(name), b"state") for name in away]
     states = yield from run_each(asked)
     known |= {
@@ -224,7 +224,7 @@ def _orphans(parts: dict[str, set[str]], known: set[str]) -> Operation[list[Find
 
 
 def _are_ours(name: str) -> Operation[bool]:
-    """Do these keys look like ours? Other programs may name theirs counter:{x} as well."""
+    """Returns True if these keys are ours. Other programs may name theirs counter:{x} as well."""
     stream, _, _, permits, _, retries, results, dead, few = keys.request_keys(name)
     asked = [
         Command(b"XINFO", b"GROUPS", stream),

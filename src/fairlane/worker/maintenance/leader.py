@@ -148,7 +148,7 @@ class Maintenance:
     # When a duty is due by a beat.
 
     def _next_promote(self, beat: Beat) -> float:
-        """Makes it due with each beat if there are shards, because no beat reads their slots."""
+        """Makes promotion due with each beat if there are shards: no beat reads their slots."""
         return beat.moment(beat.delayed_due) if self._shards == (0,) else clock.mono_s()
 
     def _next_look(self, beat: Beat) -> float:

@@ -47,7 +47,7 @@ class LeaseKeeper:
         self._quiet_until = 0.0
         self._cancels = CancellationWatch(driver, queue)
         self._outage = outage or Repeats()
-        # By unit and version: leases that could not be taken back, or settled, without Redis.
+        # By unit and version, while Redis is unreachable: leases not taken back, and not settled.
         self._left: dict[tuple[int, int], Held] = {}
         self._unsettled: dict[tuple[int, int], Held] = {}
         self.unanswered = UnansweredAcquires(driver, queue, worker, started, board)
