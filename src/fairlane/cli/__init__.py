@@ -31,6 +31,6 @@ def _run(called_as: str, name: str | None = None) -> None:
         from fairlane.cli.main import run
 
         status = run(called_as, name)
-    except KeyboardInterrupt:  # before there was anything to interrupt
+    except KeyboardInterrupt:  # before the command began
         status = 130
     sys.exit(status)

@@ -1,4 +1,4 @@
-"""The driver of the commands: it prints when Redis does not answer, and when it answers again."""
+"""The driver of the commands. It prints when Redis does not answer, and when it answers again."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class CommandDriver(SyncDriver):
         return super().run(each_step(operation, self._perform), *args, **options)
 
     def _perform(self, step: Step) -> Operation[Any]:
-        # How long Redis waits on purpose says nothing about an outage.
+        # A wait that Redis makes on purpose, as in a blocking pop, is no sign of an outage.
         is_wait = isinstance(step, Message) or (isinstance(step, Command) and b"BLOCK" in step.args)
         self._begun = 0.0 if is_wait else clock.mono_s()
         reply = yield step
@@ -68,7 +68,7 @@ class CommandDriver(SyncDriver):
         return reply
 
     def _on_repeat(self) -> bool:
-        """Notes that a call is repeated; returns False, because it must be."""
+        """Notes that a call is repeated; returns False: the driver must not give up."""
         now = clock.mono_s()
         self._since = self._since or self._begun or now
         if not self._is_noted and now - self._since >= AWAY_S:

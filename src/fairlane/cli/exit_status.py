@@ -20,7 +20,7 @@ CHILDREN = 3  # ids of new requests that a sentence names
 
 
 def judge(progress: Progress, dead: str) -> int:
-    """Returns 0 when everything is done; else 1, and says how much is not; `dead` is of dead_of."""
+    """Returns 0 if everything is done; else 1, after a line of counts; `dead` is from dead_of."""
     if progress.state == "done" and not progress.dead:
         return 0
     why = f" ({progress.reason})" if progress.reason else ""
@@ -33,7 +33,7 @@ def judge(progress: Progress, dead: str) -> int:
 
 
 def dead_of(queue: Queue, progress: Progress) -> str:
-    """Returns where to find the dead of a request, or what became of them; "" if none died."""
+    """Returns how to list a request's dead sub-requests, or what became of them, or "" if none."""
     from fairlane.operations.control.dead_letters import count_dead
 
     if not progress.dead:
@@ -65,12 +65,12 @@ def children_of(progress: Progress) -> list[str]:
 
 @contextmanager
 def known(request_id: str) -> Iterator[None]:
-    """Raises RequestLost instead of RequestNotFound: the request was in Redis before."""
+    """Raises RequestLost instead of RequestNotFound, because the request was in Redis before."""
     from fairlane.operations.control.completion import vanished
 
     try:
         yield
-    except RequestLost:  # its sentence says more
+    except RequestLost:  # its text has more details
         raise
     except RequestNotFound:
         raise vanished(request_id) from None
@@ -96,7 +96,7 @@ def wait_for(request: Request, timeout: float | None) -> None:
 def naming_what_goes_on(
     request_id: str, what: str = "no longer waiting", again: str = "", resume: str = ""
 ) -> Iterator[None]:
-    """Adds to Ctrl-C and to an outage that the request goes on, and the command to type then.
+    """Adds to Ctrl-C and to an outage that the request goes on, and the command to continue with.
 
     That is `again`, or else `fairlane wait`; after an outage it is `resume`, if that is given.
     """

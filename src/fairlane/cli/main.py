@@ -1,4 +1,4 @@
-"""Runs one command and turns whatever happens into an exit code and one sentence."""
+"""Runs one command, and turns its end or error into an exit code and one sentence."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from fairlane.errors import FairlaneError
 
 USAGE = 2
 INTERRUPTED = 130
-WATCH = (  # of commands without that option
+WATCH = (  # the hint for --watch of a command without that option
     ": rq-submit FILE --id ID --watch shows progress, and fairlane wait ID waits for the end"
 )
-NEAR = 0.8  # how much an option that is suggested resembles the one given, from 0 to 1
+NEAR = 0.8  # how similar a suggested option must be to the one given, from 0 to 1
 
 
 def run(called_as: str, name: str | None = None) -> int:  # noqa: PLR0911  one for each way to end
@@ -37,7 +37,7 @@ def run(called_as: str, name: str | None = None) -> int:  # noqa: PLR0911  one f
     except (KeyboardInterrupt, EOFError) as error:
         note(str(error) or "interrupted")
         return INTERRUPTED
-    except BrokenPipeError:  # the reader of our output has gone away
+    except BrokenPipeError:  # the reader of our output is gone
         _forget_stdout()
         return 0
     except OSError as error:

@@ -109,7 +109,7 @@ def open_request(redis: str | None, queue: str | None, request_id: str) -> Itera
 
 
 def url_of(redis: str | None) -> str:
-    """Returns the URL of the Redis named, else of the embedded server, which a notice names."""
+    """Returns the URL named, or that of the embedded server, which a notice names."""
     from fairlane.queue import resolve_url
 
     url = resolve_url(redis)

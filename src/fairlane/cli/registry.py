@@ -1,4 +1,4 @@
-"""The click group: a command's file is read when the command is called, or all for --help."""
+"""The click group: imports a command's file when the command is called, or all for --help."""
 
 from __future__ import annotations
 

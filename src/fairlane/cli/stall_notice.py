@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fairlane.protocol.steps import Operation, Step, T
 
 QUIET_S = 5.0  # after so long without progress
-AGAIN_S = 1.5  # a worker is missing if it is at two looks: a heartbeat may be late after an outage
+AGAIN_S = 1.5  # a worker is missing if two looks find none: after an outage a heartbeat may be late
 
 
 def what_is_missing(now: Progress) -> Operation[str]:

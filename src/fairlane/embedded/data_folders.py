@@ -1,6 +1,6 @@
-"""Which data the embedded server serves: one folder per flavour and major version.
+"""Chooses the data that the embedded server serves: a folder for each flavour and major version.
 
-A server that finds data of a newer version may start with none of them, so such data are refused.
+A server that reads data of a newer version may start without any of it, so such data are refused.
 Data of an older version are copied to the newer server's own folder. Valkey reads what Redis up to
 7.2 wrote; no Redis reads what Valkey wrote.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _DATA_FOLDER = re.compile(r"(redis|valkey)-(\d+)")
 _HEAD = re.compile(rb"REDIS(\d{4})")
 _VALKEY_READS = (7, 11)
-"""The newest major version of Redis, and format of its files, that Valkey reads: Redis 7.2's."""
+"""The newest Redis whose data Valkey reads, 7.2: its major version and its files' format."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

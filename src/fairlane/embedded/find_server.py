@@ -1,4 +1,4 @@
-"""Which server program to run: the newest of those this machine has."""
+"""Finds the server program to run: the newest one on this machine."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class ServerBinary:
 
 
 def find_server() -> ServerBinary:
-    """Find the newest server program, wherever it stands on PATH or in a Python package."""
+    """Find the newest server program, on PATH or in a Python package."""
     return fit_servers()[0]
 
 
 def fit_servers() -> list[ServerBinary]:
-    """Return every fit server program, the newest first; the first on PATH wins a tie."""
+    """Return every fit server program, the newest first; of equal ones the first on PATH."""
     fit = [server for path in _programs() if (server := identify(path))]
     if not fit:
         raise RedisUnfit(NO_SERVER)

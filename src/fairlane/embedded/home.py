@@ -1,4 +1,4 @@
-"""Where the embedded server lives: its folders, its socket, its locks.
+"""The places of the embedded server: its folders, its socket, its locks.
 
 <home>/run/         mode 0700: socket, locks, pid, log
 <home>/redis-7/     mode 0700: what servers of that flavour and major version wrote
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SOCKET_PATH_MAX = 103 if sys.platform == "darwin" else 107
 """Bytes of a unix socket's path; a longer one cannot be bound."""
 
-_SHORTEST = "/tmp"  # noqa: S108 - `make_private` sees to whose folder it is there
+_SHORTEST = "/tmp"  # noqa: S108 - `make_private` checks the owner of the folder there
 _PRIVATE = 0o700
 
 
@@ -53,12 +53,12 @@ class Home:
 
     @property
     def log(self) -> Path:
-        """What the server wrote since its last start."""
+        """The log of the server since its last start."""
         return self.run / "server.log"
 
     @property
     def socket(self) -> Path:
-        """The socket's path: in the home, or, when that is too long, where the start noted it."""
+        """The socket's path: in the home; if that is too long, the path that the start noted."""
         near = self.run / "redis.sock"
         if _fits(near):
             return near
@@ -71,14 +71,14 @@ class Home:
         return self.run / "socket-path"
 
     def _far_socket(self) -> Path:
-        """Return a short path, the same for this user and home wherever it is computed."""
+        """Return a short path that is always the same for this user and home."""
         digest = hashlib.sha256(os.fsencode(self.home)).hexdigest()[:12]
         folder = f"fairlane-{os.geteuid()}-{digest}"
         near = Path(tempfile.gettempdir(), folder, "redis.sock")
         return near if _fits(near) else Path(_SHORTEST, folder, "redis.sock")
 
     def is_ours(self) -> bool:
-        """Return whether the socket's folder is this user's: no other user may answer there."""
+        """Return whether this user owns the socket's folder: no other user may answer there."""
         try:
             facts = self.socket.parent.lstat()
         except FileNotFoundError:
@@ -117,7 +117,7 @@ def find_place(data_home: Path | None) -> Home:
 def is_first_use_today(data_home: Path | None = None) -> bool:
     """Returns True once a day, after the server was started.
 
-    A file keeps the day as its time of change. If it cannot be written, each use is the first.
+    The time of change of a file holds the day. If it cannot be written, each use is the first.
     """
     mark = find_place(data_home).run / "noticed"
     today = dt.date.today()  # noqa: DTZ011  the local day of the notice's reader
@@ -151,7 +151,7 @@ def _is_own_folder(facts: os.stat_result) -> bool:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[int]:
-    """Hold an advisory lock; never unlocked by name, for a child may have inherited it."""
+    """Hold an advisory lock; never unlocked explicitly, because a child may have inherited it."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)

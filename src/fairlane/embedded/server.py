@@ -1,8 +1,8 @@
 """Start, ask and stop the embedded server.
 
-Two advisory locks keep it to one a home. ``start.lock`` is held while a process starts or stops it.
-``alive.lock`` is inherited by the server process itself, so it is held exactly as long as that
-process lives: a pid or a socket that a crash has left is never taken for a server.
+Two advisory locks allow only one server for each home. ``start.lock`` is held while a process
+starts or stops the server. The server process inherits ``alive.lock``, so the lock is held exactly
+as long as that process lives: a pid or a socket that a crash has left proves no server.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fairlane.embedded.find_server import ServerBinary
 
 READY_S = 10.0
-"""How long a server may take to answer after its start, and to go after a stop."""
+"""The longest time from a start to the first reply, and from a stop to the end."""
 
 _POLL_S = 0.01
 _STAMP = re.compile(r"^\d+:[A-Z] \d+ \w+ \d+ [\d:.]+ [.*#-] ")  # pid, role, date, level
@@ -214,7 +214,7 @@ def status(data_home: Path | None = None) -> ServerStatus | None:
 
 
 def stop(data_home: Path | None = None) -> bool:
-    """Shut the server down with its data on disk; false when none was running."""
+    """Shut the server down with its data on disk; False if none was running."""
     from redis import exceptions
 
     place = find_place(data_home)

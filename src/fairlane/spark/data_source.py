@@ -1,4 +1,4 @@
-"""The format "fairlane": which part of this package does what Spark asks for."""
+"""The format "fairlane": passes each request of Spark to the part that performs it."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Bar(AbstractContextManager["Bar"]):
         self._columns.stop()
 
     def show(self, now: Progress, rate: float | None) -> float:
-        """Draws the bar; returns after how many seconds to look again."""
+        """Draws the bar; returns the seconds until the next look."""
         text = [f"{now.done:,}/{now.total:,}", f"{now.dead:,} dead" if now.dead else ""]
         text += [
             "-/s" if rate is None else f"{rate:,.0f}/s",
@@ -65,7 +65,7 @@ class Bar(AbstractContextManager["Bar"]):
         return BAR_S
 
     def show_reading(self, now: Reading, rate: float | None) -> float:
-        """Draws the bar; returns after how many seconds to look again."""
+        """Draws the bar; returns the seconds until the next look."""
         self._columns.update(
             self._task,
             description=printable(now.title),

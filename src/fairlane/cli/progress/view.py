@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from fairlane.queue import Request
 
 RATE_OVER_S = 10.0  # the rate is that of the last so many seconds
-AWAY_AGAIN_S = 0.5  # between tries while Redis does not answer
-FIRST_S = 0.5  # a file that is read sooner is not shown being read
-LINES_S = (1.0, 30.0)  # a line's distance from the one before: first, and in the end
+AWAY_AGAIN_S = 0.5  # between two tries while Redis does not answer
+FIRST_S = 0.5  # reading a file is shown only if it takes longer than this
+LINES_S = (1.0, 30.0)  # the time between two lines: at first, and later
 
 
 class View(Protocol):
@@ -79,7 +79,7 @@ class Meter(AbstractContextManager["Meter"]):
         self._opened.close()
 
     def look(self, lines: int) -> None:
-        """Shows that so many lines have been read, if it is time."""
+        """Shows how many lines have been read, if it is time."""
         now = time.monotonic()
         if now < self._due:
             return

@@ -1,1 +1,1 @@
-"""Results on stdout or in a file, and how long their reader waits."""
+"""Writes results to stdout or to a file."""

@@ -1,4 +1,4 @@
-"""The file of `--out`: whole or not there.
+"""The file of `--out`: it appears complete, or not at all.
 
 It is written as a hidden file with a name of its own beside the final one and renamed at the end,
 so that nothing half done is taken for whole and two commands with the same --out share nothing.
@@ -51,7 +51,7 @@ def open_results(name: str | None) -> Iterator[BinaryIO | None]:
 
 
 def _find(name: str) -> tuple[Path, os.stat_result | None]:
-    """Returns the file that `name` leads to, and its facts.
+    """Returns the file that `name` leads to, and its stat result.
 
     Raises InvalidArgument, OSError, ValueError.
     """

@@ -33,7 +33,7 @@ def write_results(
     encode: Callable[[Result], bytes] = as_ndjson if ndjson else as_line
 
     def before_read() -> None:
-        if out is None:  # the reader of stdout gets what there is before the next read blocks
+        if out is None:  # the reader of stdout gets all lines before the next read blocks
             target.flush()
         if notice is not None:
             request.queue.driver.run(notice.look())

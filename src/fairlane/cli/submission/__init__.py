@@ -1,1 +1,1 @@
-"""`rq-submit`: its input, the request it makes of it, and the format of many requests."""
+"""`rq-submit`: reads its input, and submits it as one request or as many."""

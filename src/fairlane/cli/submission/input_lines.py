@@ -18,14 +18,14 @@ from fairlane.cli.output import note
 from fairlane.errors import InvalidArgument
 from fairlane.settings import MAX_BODY
 
-BLOCK = 1 << 20  # never more than the longest line: a line inside one block is short enough
+BLOCK = 1 << 20  # at most the longest line, so that a line inside one block is short enough
 Read = Callable[[int], bytes]
 Look = Callable[[int], object]  # called with how many lines have been read
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """An open FILE: how it is called in messages, and whether it can be read twice."""
+    """An open FILE: its name in messages, and whether it can be read twice."""
 
     name: str
     stream: BinaryIO

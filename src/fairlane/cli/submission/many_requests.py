@@ -46,11 +46,11 @@ def submit_each(wish: SubmitOptions, source: Source, connect: Callable[[], Queue
 
 
 class _Sending:
-    """Many requests on their way; the id of each is printed when its group is in Redis."""
+    """Many requests that are being submitted; each id is printed when its group is in Redis."""
 
     def __init__(self, queue: Queue, wish: SubmitOptions) -> None:
         self._queue, self._wish = queue, wish
-        self._coming: dict[str, int] = {}  # id -> limit of each that is not printed yet
+        self._coming: dict[str, int] = {}  # id -> limit of each request that is not printed yet
         self._count = 0
 
     def all(self, lines: Iterable[RequestLine]) -> list[Request]:
@@ -89,7 +89,7 @@ class _Sending:
         from fairlane.queue import Queue
 
         printed = f"{self._count:,} of the requests were submitted and go on"
-        if self._wish.id is not None:  # they may have been there before
+        if self._wish.id is not None:  # the requests may have existed before
             return f"interrupted: {printed}; repeat the same to submit the others"
         with impatient(self._queue.driver.url) as driver:
             queue = Queue(driver, self._queue.name)

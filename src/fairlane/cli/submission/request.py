@@ -1,4 +1,4 @@
-"""What both formats of `rq-submit` do: send a request, print its id, wait for its end."""
+"""Shared by both formats of `rq-submit`: sends a request, prints its id, waits for its end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fairlane.model import Policy
     from fairlane.queue import Request
 
-NO_OPTIONS = {"queue", "parent"}  # of a policy: a queue has its name, and a requeue its parent
+NO_OPTIONS = {"queue", "parent"}  # parts of a policy that submit_request has no option for
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class SubmitOptions:
 
 
 def end_like_interrupt() -> None:
-    """SIGTERM and a closed terminal end a command like Ctrl-C: nothing stays half done."""
+    """Makes SIGTERM and a closed terminal act like Ctrl-C, so that no request is left half done."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # not under nohup
             signal.signal(number, _terminate)
@@ -78,7 +78,7 @@ def send(
 
 
 def _completed_by(wish: SubmitOptions, request: Request, as_they_come: bool) -> str:
-    """Returns what completes or withdraws a request whose submission was cut off.
+    """Returns how to complete or withdraw a request whose submission was interrupted.
 
     A repeat cannot complete what was sent `as_they_come`, because it cuts other chunks.
     """
@@ -111,7 +111,7 @@ def _take_back(wish: SubmitOptions, request: Request) -> str:
     with impatient(request.queue.driver.url) as driver:
         own = Queue(driver, request.queue.name).request(request.id)
         try:
-            if wish.id is None:  # else it may have been there before
+            if wish.id is None:  # with an id, the request may have existed before
                 cancel_if_there(own)
             return f"interrupted: {_left_of(own)}"
         except RedisUnreachable as error:
@@ -140,7 +140,7 @@ def cancel_if_there(request: Request) -> None:
 
 
 def not_certain(which: str, error: RedisUnreachable) -> str:
-    """Returns what an interrupt left open, and why; a command that shows it is to follow."""
+    """Returns what an interrupt left open, and why, to be followed by a command that shows it."""
     return f"whether {which} in Redis is not certain ({error}): when Redis answers again,"
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LONGEST_LINE = 64 << 20  # one line is one request: more than one sub-request's size
-IN_MEMORY = 16 << 20  # of a pipe, which must be kept somewhere to be read twice
+IN_MEMORY = 16 << 20  # bytes of a pipe kept in memory, because it must be read twice; then a file
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""What Spark does in Redis, as operations without I/O: staging, commit, ranges of streams."""
+"""Spark's operations without I/O: staging, commit, ranges of streams."""

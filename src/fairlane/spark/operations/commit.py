@@ -51,9 +51,9 @@ _SEALED = ("chunks", "chain", "open", "state", "open_until", "reason")
 
 
 def commit(shares: Sequence[Share], txn: Txn) -> Operation[list[Brought]]:
-    """Brings all shares in, each once, however often and from wherever it runs.
+    """Adds all shares to their requests, each once, even if it runs several times or in parallel.
 
-    Returns what this run brought into each request. Raises RequestExists (also if another
+    Returns what this run added to each request. Raises RequestExists (also if another
     transaction has sealed a request), RequestEnded, RequestLost (the staged rows are gone) and
     RedisFull. Refusals that can be found early are raised before anything changes.
     """
@@ -72,7 +72,7 @@ def commit(shares: Sequence[Share], txn: Txn) -> Operation[list[Brought]]:
 
 
 def look(share: Share, txn: Txn) -> Operation[Rolling]:
-    """Checks that a share is complete and may come in. Raises as commit does; writes nothing."""
+    """Checks that a share is complete and may be added. Raises as commit does; writes nothing."""
     (rolling,) = yield from _look_all([share], txn)
     return rolling
 
@@ -101,7 +101,7 @@ def _look_all(shares: Sequence[Share], txn: Txn) -> Operation[list[Rolling]]:
 
 
 class _Record(NamedTuple):
-    """What a transaction has brought into a request: fields of its record, None = missing."""
+    """What a transaction has added to a request: fields of its record, None = missing."""
 
     manifest: bytes | None
     state: bytes | None
@@ -236,7 +236,7 @@ def seal_all(ids: Sequence[str], queue: str) -> Operation[None]:
         }
         if steps := follow_up(queue, *answered.items()):
             yield Batch(steps)
-        # The next look finds which of these are not sealed, because rows came in meanwhile.
+        # The next read finds the requests that are still open, because rows came in meanwhile.
         left = [*answered]
     if failure is not None:
         raise failure

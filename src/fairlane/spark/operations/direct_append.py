@@ -1,4 +1,4 @@
-"""Adds rows to an open request as they come: workers begin while the writers still write.
+"""Adds rows to an open request immediately, so workers begin while the writers still write.
 
 Each row is added once: by an id of its own, or by its place in a partition. By place, a partition
 must have the same rows in the same order whenever it is read.
@@ -66,7 +66,7 @@ def begin_live(
 
 
 def _note(request_id: str, digest: str, txn: Txn, *, is_noted: bool) -> Operation[None]:
-    """Records, before a request is begun, its owner, and for an abort its name."""
+    """Before a request is begun, records its owner, and its id for an abort."""
     notes = [claim(request_id, txn)]
     if is_noted:
         begun = keys.begun(txn.name)
@@ -88,8 +88,8 @@ def end_live(txn: Txn) -> Operation[None]:
 def abort_live(txn: Txn) -> Operation[None]:
     """Cancels the open requests that a transaction has begun for itself alone.
 
-    A task that begins another one later sees the mark that this leaves. If a full Redis refuses
-    the mark, the recorded requests are cancelled before RedisFull is raised.
+    It leaves a mark, which refuses requests that tasks begin later. If a full Redis refuses the
+    mark, the recorded requests are cancelled before RedisFull is raised.
     """
     begun = keys.begun(txn.name)
     refused_mark: RedisFull | None = None

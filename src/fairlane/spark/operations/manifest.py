@@ -38,7 +38,7 @@ ABANDONED = "abandoned"  # the reason of an open request that got no rows in tim
 
 @dataclass(slots=True)
 class Share:
-    """Holds what a transaction brings into one request: areas in the order of their rows."""
+    """Holds what a transaction adds to one request: areas in the order of their rows."""
 
     id: str
     policy: Policy
@@ -101,13 +101,13 @@ def keep_open(request_id: str, txn: Txn) -> Call:
 
 
 class Brought(NamedTuple):
-    """Counts what one commit of a transaction brought into one request."""
+    """Counts what one commit of a transaction added to one request."""
 
     request: str
     given: int  # rows that this write has staged
     pinned: int  # rows of the transaction, as the first commit pinned them
-    added: int  # of these, how many came in now
-    is_same: bool  # the rows given and those pinned have one count and one checksum
+    added: int  # how many of these this commit added
+    is_same: bool  # the given rows and the pinned rows have equal counts and checksums
     is_as_begun: bool  # the request was begun with the policy given
 
 
@@ -125,7 +125,7 @@ class Rolling:
     position: int = 0
     state: str = "pinned"
     is_done: bool = False  # nothing is left to do
-    rolled: int = 0  # sub-requests that were in before this commit
+    rolled: int = 0  # sub-requests that were added before this commit
     is_as_begun: bool = True  # see Brought
 
     def is_own(self) -> bool:
@@ -139,7 +139,7 @@ class Rolling:
         *self.starts, self.total = accumulate((area.chunks for area in self.areas), initial=0)
 
     def brought(self) -> Brought:
-        """Returns what this commit brought, when it is over."""
+        """Returns what this commit added; call it after the end."""
         (given, check), (pinned, pinned_check) = _summed(self.share.areas), _summed(self.areas)
         added = 0 if self.is_done else pinned - self.rolled
         is_same = (given, check) == (pinned, pinned_check)

@@ -1,4 +1,4 @@
-"""Ranges of a stream by id, so that a range read again is the same; no consumer groups.
+"""Reads ranges of a stream by id, without consumer groups, so that a repeat reads the same.
 
 Parallel reads, and reads that repeat after a crash, need ranges that are fixed beforehand. Entries
 of a stream never change, so (first id, last id) names the same entries each time.
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 PAGE = 1_000  # small entries of one read
 RESULTS_PAGE = 64  # entries of `out`: each may hold hundreds of results
 _SEQ = 2**64 - 1
-_SPANS = 30  # streams of one look
+_SPANS = 30  # streams read in one round trip
 
 
 class StreamRange(NamedTuple):
@@ -120,7 +120,7 @@ def first_from(stream: bytes, moment_ms: str) -> Operation[str | None]:
 
 
 def unfinished(queue: str) -> Operation[tuple[list[str], Span | None]]:
-    """Returns the ids in `active` and the span of the completion log: none missing or double.
+    """Returns the ids in `active` and the log's span; no request is in neither or both.
 
     A request that ends moves from `active` to the log in one step. So the log is read last, and
     the requests in it since the first look leave the list.

@@ -44,7 +44,7 @@ class Added:
 
 @dataclass
 class LiveMessage(WriterCommitMessage):
-    """Carries a task's counts to the driver."""
+    """Carries a task's counts to Spark's driver."""
 
     parts: list[Added] = field(default_factory=list)
 
@@ -182,7 +182,7 @@ class LiveWriter(DataSourceArrowWriter):
         return LiveMessage(add_rows(self.plan, self.plan.txn, iterator, is_noted=is_noted))
 
     def commit(self, messages: list[Any]) -> None:
-        """Runs once, when every task has ended well."""
+        """Runs once, after every task has succeeded."""
         commit_live(self.plan, messages)
         parts = [part for message in messages if message is not None for part in message.parts]
         log_added(
@@ -223,4 +223,4 @@ class LiveStreamWriter(DataSourceStreamArrowWriter):
             _log.warning("micro-batch %d: %s", batchId, error)
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803  Spark's name
-        """Does nothing: the micro-batch comes again, and goes on with what it has begun."""
+        """Does nothing: Spark repeats the micro-batch, which then finishes what it has begun."""
