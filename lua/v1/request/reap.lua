@@ -1,8 +1,8 @@
 -- reap: takes back leases: all expired ones, or those of one dead worker, or the one lease that a supervisor names.
 -- A worker's start time is compared too, because a restarted worker has the same name. If a lease owes one entry, that
--- entry is charged an attempt. If it owes more, or is shared and not named, none is charged. reap also queues again the
--- permits whose tokens the auditor found missing, cancels a request left open past its time, and makes dead what has
--- not started by the deadline.
+-- entry is charged an attempt. If it owes more, or if it is shared and no supervisor named it, none is. reap also queues
+-- again the permits whose tokens the auditor found missing, cancels a request left open past its time, and makes dead
+-- what has not started by the deadline.
 -- Says: ok look_ms tokens | stopped look_ms tokens | ended summary | foreign | gone
 --   look_ms = ms until the next lease expires or the deadline, at least 2; 1 = more to do now; 0 = nothing will be due
 -- @flags allow-oom

@@ -18,8 +18,8 @@ local function is_whole(permit, work)
   return args[first] == permit.first and before == permit.last
 end
 
--- Stores the results of a small request that one lease did in one call. A stream takes 4 KiB for its first entry and
--- returns nothing of them. A copy of it takes only what it needs. So the results are written to the key of the counter,
+-- Stores the results of a small request that one lease did in one call. A stream allocates 4 KiB for its first entry
+-- and never frees a part. A copy of it takes only what it needs. So the results are written to the key of the counter,
 -- which a small request does not use and pour overwrites, and are then copied to `out`. The bodies stay until the end,
 -- because Redis may refuse any of these calls.
 local function finish_few(state, worker, work)
