@@ -25,8 +25,8 @@ LUA = ROOT / "lua"
 ROOMS = {
     "leaves": ("errors", "settings", "common", "protocol", "model"),
     "protocol": (
-        *("operations", "operations.lease", "operations.submit", "operations.maintenance"),
-        *("operations.control", "operations.diagnosis", "results"),
+        *("operations", "operations.lease", "operations.create", "operations.submit"),
+        *("operations.maintenance", "operations.control", "operations.diagnosis", "results"),
         *("drivers.cluster.slot_map", "drivers.urls", "drivers.wire", "drivers.cluster"),
         *("drivers", "drivers.sync", "drivers.aio"),
     ),

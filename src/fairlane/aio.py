@@ -18,9 +18,9 @@ from fairlane.operations.control import (
     requeue,
 )
 from fairlane.operations.control.overview import queue_status
+from fairlane.operations.create import admission
 from fairlane.operations.lease import shards
 from fairlane.operations.lease.stats import Measured, read_stats
-from fairlane.operations.submit import admission
 from fairlane.operations.submit.many import Many, each_request
 from fairlane.operations.submit.stream import submit
 from fairlane.protocol import keys
@@ -30,8 +30,8 @@ from fairlane.results import flow
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator, Iterable
 
+    from fairlane.operations.create.admission import Bounds
     from fairlane.operations.lease.shards import ShardLayout
-    from fairlane.operations.submit.admission import Bounds
 
 
 class Request:

@@ -19,9 +19,9 @@ from fairlane.operations.control import (
     requeue,
 )
 from fairlane.operations.control.overview import queue_status
+from fairlane.operations.create import admission
 from fairlane.operations.lease import shards
 from fairlane.operations.lease.stats import Measured, read_stats
-from fairlane.operations.submit import admission
 from fairlane.operations.submit.many import Many, checked_requests
 from fairlane.operations.submit.stream import submit
 from fairlane.protocol import keys
@@ -30,8 +30,8 @@ from fairlane.results import flow
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from fairlane.operations.create.admission import Bounds
     from fairlane.operations.lease.shards import ShardLayout
-    from fairlane.operations.submit.admission import Bounds
 
 
 def resolve_url(url: str | None) -> str:
@@ -267,7 +267,7 @@ class Queue:
         max_wait_s: float = 0.0,
         **options: Any,
     ) -> list[Request]:
-        """Submits many requests, 200 small ones in three round trips; returns them in order.
+        """Submits many requests, 400 small ones in one round trip; returns them in order.
 
         `requests` may be lazy; each of them is what submit_request takes. The options are those of
         submit_request, and apply to all; `limit` may also be an iterable with one for each. With

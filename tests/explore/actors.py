@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from fairlane import settings
 from fairlane.model import Policy, Slice
 from fairlane.operations.control import change, requeue
+from fairlane.operations.create.intents import Intent, seen_to_exist
 from fairlane.operations.lease import leases, shards
 from fairlane.operations.maintenance import dead_workers, registry
 from fairlane.operations.maintenance.auditor import Audit
-from fairlane.operations.submit.intents import Intent, seen_to_exist
 from fairlane.operations.submit.stream import submit
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
@@ -398,7 +398,7 @@ class Cast:
             actor.fence = (held.k, held.fence)
             return
         one = step.steps[len(actor.partial)] if isinstance(step, Batch) else step
-        one = one.call if isinstance(one, SingleServer) else one
+        one = one.step if isinstance(one, SingleServer) else one
         one = one.step if isinstance(one, Confirm) else one
         if isinstance(one, (Command, Call)):
             actor.doing = self.world.doing(one)
@@ -465,7 +465,7 @@ def plain(value: Any) -> Any:  # noqa: C901, PLR0911, PLR0912  one line for each
     if isinstance(value, Call):
         return (value.script.name, value.keys[-1], plain(scored(value)))
     if isinstance(value, SingleServer):
-        return plain(value.call)
+        return plain(value.step)
     if isinstance(value, Confirm):
         return ("confirm", plain(value.step))
     if isinstance(value, Batch):

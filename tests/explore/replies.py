@@ -67,7 +67,7 @@ def replay(generator: Generator[Step, Any, Any], replies: tuple[Any, ...]) -> An
             step = generator.throw(redis.ResponseError(reply.text))
         elif isinstance(reply, Broken):
             step = generator.throw(SourceFailed())
-        elif isinstance(reply, Full):
+        elif isinstance(reply, Full) or is_refused(step, reply):
             step = generator.throw(RedisFull("no room"))
         elif isinstance(reply, Way) and isinstance(step, Handle):
             step = generator.send(Handled(handled_in_turn(step.leases, reply.how)))
@@ -76,12 +76,19 @@ def replay(generator: Generator[Step, Any, Any], replies: tuple[Any, ...]) -> An
     return step
 
 
+def is_refused(step: Any, reply: Any) -> bool:
+    """Returns True if the error of one step is that of its whole batch."""
+    return isinstance(step, Batch) and not step.lenient and Full() in reply
+
+
 def _delivered(step: Any, reply: Any) -> Any:
     """The reply as a driver brings it: a pop's is a Popped."""
     if isinstance(step, Batch):
         return tuple(_delivered(one, part) for one, part in zip(step.steps, reply, strict=True))
     if isinstance(reply, Away):
         return RedisUnreachable("no answer")
+    if isinstance(reply, Full):
+        return RedisFull("no room")
     if isinstance(reply, ConfirmReply):
         return Confirmed(_delivered(step.step, reply.reply), reply.replicas, is_synced=True)
     if not isinstance(step, Pop) or reply is None:

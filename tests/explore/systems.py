@@ -7,6 +7,7 @@ from typing import Any
 from tests.explore.actors import Role
 from tests.explore.durable import WAITER, Durable
 from tests.explore.explorer import System
+from tests.explore.groups import Groups, group_producer
 from tests.explore.requeues import Requeues, reviver
 from tests.explore.spread import OneMoves, Spread, spreader
 
@@ -155,6 +156,21 @@ REQUEUES = (
     System("requeue twice, overlapping", (reviver("d", 0, 1), reviver("e", 1, 2)), **DIED),
     System("requeue twice, cut off", (reviver("d"), reviver("e", 1)), CRASH, **DIED),
 )
+# Two requests that are created together.
+TOGETHER: dict[str, Any] = {"protocol": Groups}
+IN_STEPS, BY_SCRIPT = group_producer(), group_producer(at_once=True)
+GROUPS = (
+    System("a group", (IN_STEPS,), **TOGETHER),
+    System("a group, at once", (BY_SCRIPT, W1), **TOGETHER),
+    System("a group, a crash", (IN_STEPS,), CRASH, **TOGETHER),
+    System("a group, at once, a crash", (BY_SCRIPT,), CRASH, **TOGETHER),
+    System("a group, a lost reply", (IN_STEPS,), LOST, **TOGETHER),
+    System("a group, at once, a lost reply", (BY_SCRIPT,), LOST, **TOGETHER),
+    System("a group, at once, a late copy", (BY_SCRIPT,), COPY, **TOGETHER),
+    System("no room for a group", (IN_STEPS,), FULL, **TOGETHER),
+    System("no room for a group, at once", (BY_SCRIPT,), FULL, **TOGETHER),
+    System("a group by two", (BY_SCRIPT, group_producer("q", at_once=True)), **TOGETHER),
+)
 # A queue over several shards, which change.
 ONE_SHARD: dict[str, Any] = {"before": (spreader(1),), "protocol": Spread}
 MOVED: dict[str, Any] = {"before": (spreader(1),), "protocol": OneMoves, "keepers": 0}
@@ -201,7 +217,7 @@ HUGE = (  # only by name: most have more than three million states
     System("every ending of a handler", (producer(2), worker(1, 2)), hows=ALL),
     System("two producers, a crash", (producer(1), producer(1, name="q"), W1), CRASH),
 )
-EVERY = (*SMALL, *MIDDLE, *LARGE, *SHARED, *REQUEUES, *SHARDED, *DURABLES, *HUGE)
+EVERY = (*SMALL, *MIDDLE, *LARGE, *SHARED, *REQUEUES, *GROUPS, *SHARDED, *DURABLES, *HUGE)
 BY_NAME = {system.name: system for system in EVERY}
 QUICK = tuple(  # of the new ones: less than two seconds each, in every test run, too
     BY_NAME[name]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import hiredis
 
+from fairlane.protocol.keys import part_and_id, request_keys
 from fairlane.protocol.scripts import Dialect
 from fairlane.protocol.steps import Call, Command
 from tests.explore.names import Namer, Template, scored
@@ -137,6 +138,19 @@ class Doing:
         return packed
 
 
+def keys_of(step: Call) -> list[bytes]:
+    """Returns the keys that a script may touch: with a request's hash all keys of the request.
+
+    A script for one server declares the hash, and derives the others.
+    """
+    touched = [*step.keys]
+    for key in step.keys:
+        part, request_id = part_and_id(key) or ("", "")
+        if part == "req":
+            touched += [other for other in request_keys(request_id) if other not in step.keys]
+    return touched
+
+
 class World:
     """The server, with the scripts of one protocol."""
 
@@ -231,9 +245,8 @@ class World:
             sha = self._sha[script.name] = self.one("SCRIPT", "LOAD", source)
         words = ("EVALSHA", sha, len(step.keys), *step.keys, *step.args)
         template = self.namer.template(repr((script.name, step.keys[-1], scored(step))))
-        touched = (
-            self._touched(step.keys) if self.protocol.declares else tuple(range(len(self._keys)))
-        )
+        declared = self.protocol.declares
+        touched = self._touched(keys_of(step)) if declared else tuple(range(len(self._keys)))
         made = Doing(script.name, words, touched, template)
         made.script, made.grows = True, script.flag == "grows"
         made.is_timed = "now" in script.params

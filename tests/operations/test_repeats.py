@@ -14,11 +14,11 @@ import pytest
 from fairlane.errors import FairlaneError, RequestEnded
 from fairlane.model import Policy, Slice, Verdict, result_head
 from fairlane.operations.control import change, completion, requeue
+from fairlane.operations.create import admission, intents
 from fairlane.operations.diagnosis.walk import Walk
 from fairlane.operations.lease import leases, shards, tokens
 from fairlane.operations.lease.shards import Shards
 from fairlane.operations.maintenance import dead_workers, registry
-from fairlane.operations.submit import admission, intents
 from fairlane.operations.submit.many import Many
 from fairlane.operations.submit.stream import submit
 from fairlane.protocol import keys

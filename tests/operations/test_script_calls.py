@@ -34,7 +34,7 @@ def trees() -> list[tuple[str, ast.Module]]:
 
 def test_only_one_module_calls_the_scripts_that_create_requests():
     callers = {name for name, tree in trees() for node in ast.walk(tree) if calls_creating(node)}
-    assert callers == {"operations/submit/create.py"}
+    assert callers == {"operations/create/calls.py"}
 
 
 def calls_creating(node: ast.AST) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fairlane.model import Policy
-from fairlane.operations.submit.digest import policy_text
+from fairlane.operations.create.digest import policy_text
 from tests.support.requests import HOUR, MINUTE, Lane, Tok, listening, numbered, stored, toks
 
 if TYPE_CHECKING:

@@ -71,7 +71,7 @@ class Forgetful:
     def _is_lost(self, step: Any) -> bool:
         if not isinstance(step, REPEATED):
             return False
-        inner = step.call if isinstance(step, SingleServer) else getattr(step, "step", step)
+        inner = step.step if isinstance(step, SingleServer) else getattr(step, "step", step)
         parts = step.steps if isinstance(step, Batch) else [inner]
         self.scripts |= {part.script.name for part in parts if isinstance(part, Call)}
         if self.lose == 0:  # a pop whose reply is always lost brings nothing, ever

@@ -38,7 +38,7 @@ def cut_off_after(driver: SyncDriver, operation: Operation[Any], script: str) ->
 
 def script_of(step: Any) -> str:
     """The script that a step calls; "" = it calls none."""
-    call = step.call if isinstance(step, SingleServer) else step
+    call = step.step if isinstance(step, SingleServer) else step
     return str(getattr(getattr(call, "script", None), "name", ""))
 
 

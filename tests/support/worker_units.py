@@ -44,7 +44,7 @@ def names_of(step: Any) -> list[str]:
         case Batch():
             return [name for part in step.steps for name in names_of(part)]
         case SingleServer():
-            return names_of(step.call)
+            return names_of(step.step)
         case Call():
             return [step.script.name]
         case Pop():

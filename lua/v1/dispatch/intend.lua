@@ -21,5 +21,5 @@ end
 if #ARGV < ids or #ARGV - ids + 1 > MOST then
   return redis.error_reply("BADARGUMENT intend wants 1 to " .. MOST .. " requests")
 end
-local announced, refused = intend(now_ms(now), grace, above, ids, #ARGV)
+local announced, refused = intend(now_ms(now), grace, above, ARGV, ids, #ARGV)
 return refused or announced

@@ -22,7 +22,7 @@ local bodies = 6  -- ARGV[6...]  the sub-requests
 if not chunk or not open_ms then
   return redis.error_reply("BADARGUMENT append wants numbers for chunk and open_ms")
 end
-local refused = entry_error(ARGV, bodies)
+local refused = entry_error(bodies, #ARGV)
 if refused then
   return refused
 end
@@ -50,7 +50,7 @@ elseif state.state == "cancelling" then
   return {"cancelling", summary(state)}
 end
 prove(state, now)
-local count = add_entries(state, now, ARGV, bodies)
+local count = add_entries(state, now, ARGV, bodies, #ARGV)
 redis.call("INCRBY", counter, count)
 redis.call("HSET", request, "chunks", chunk, "chain", chain, "open_until", now + open_ms)
 local tokens = mint(state, now)

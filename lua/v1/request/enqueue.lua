@@ -20,5 +20,7 @@ local bodies = 10  -- ARGV[10...]  the first chunk
 if not intent or not over then
   return redis.error_reply("BADARGUMENT enqueue wants numbers for intent and over")
 end
-local new = {queue = queue, policy = policy, digest = digest, open_ms = open_ms, parent = parent, shards = shards, bodies = bodies}
-return enqueue_error(new) or enqueue(new, now_ms(now), intent, over)
+local terms, refused = read_policy(policy)
+local new = {queue = queue, policy = terms, digest = digest, open_ms = open_ms, parent = parent, shards = shards,
+  list = ARGV, first = bodies, last = #ARGV}
+return refused or enqueue_error(new) or enqueue(new, now_ms(now), intent, over)

@@ -1,51 +1,70 @@
--- submit: intend, enqueue and insert_tokens in one script, where all keys are on one server: no other client
--- sees a state between them. In a queue that is bounded or spread over shards it announces the request only,
--- and its producer goes on.
--- Says: (max_waiting shards score former enqueued?)
---   max_waiting, shards, score, former = what intend says; enqueued = what enqueue says, without the tokens that
---   are in their lane already
--- @include lib/core/request_keys.lua
-local active = KEYS[10]  -- {queue}:active  zset  request -> when to look at it next, ms
-local conf = KEYS[11]  -- {queue}:conf  hash  max_waiting, shards, layout
-local lane_key = KEYS[12]  -- {queue}:<priority>  list  tokens
+-- submit: intend, enqueue and insert_tokens for requests with the same terms in one script, where one server has all
+-- keys: no other client sees a state between them. In a queue that has a bound or is spread over shards it announces
+-- the requests only, and their producer goes on.
+-- Says: (max_waiting shards submitted...)
+--   max_waiting, shards = what intend says; submitted = for each request score and former, as intend says, and what
+--   enqueue says without the tokens that are in their lane already. "" instead: not enqueued, because it was only
+--   announced, or an error refused it among several
+local active = KEYS[1]  -- {queue}:active  zset  request -> when to look at it next, ms
+local conf = KEYS[2]  -- {queue}:conf  hash  max_waiting, shards, layout
+local lane_key = KEYS[3]  -- {queue}:<priority>  list  tokens
+local requests = 4  -- KEYS[4...]  req:{id}  hash  one for each request, 1..400; their other keys are derived
 local now = ARGV[1]  -- ms, "" = server time
 local queue = ARGV[2]  -- queue name
 local policy = ARGV[3]  -- ten numbers, see lib/create/policy.lua
-local digest = ARGV[4]  -- hex; over queue, policy, parent and the first chunk
+local parent = ARGV[4]  -- the request whose dead sub-requests these were, or ""
 local grace = tonumber(ARGV[5])  -- ms until the auditor looks
-local open_ms = tonumber(ARGV[6])  -- how long the request may stay open without a chunk; 0 = it is sealed
-local parent = ARGV[7]  -- the request whose dead sub-requests these were, or ""
-local id = ARGV[8]  -- the request
-local bodies = 9  -- ARGV[9...]  the first chunk
+local open_ms = tonumber(ARGV[6])  -- how long a request may stay open without a chunk; 0 = it is sealed
+local contents = 7  -- ARGV[7...]  for each request: digest (hex), number of bodies, bodies
+-- @include lib/core/keys_of_many.lua
 -- @include lib/core/now_ms.lua
 -- @include lib/create/enqueue.lua
 -- @include lib/create/intend.lua
-local MOST = 1000
+-- @include lib/create/read_requests.lua
+local MOST_REQUESTS, MOST_TOKENS = 400, 1000
 
-if not grace then
-  return redis.error_reply("BADARGUMENT submit wants a number for grace")
+local count = #KEYS - requests + 1
+if not grace or not open_ms or count < 1 or count > MOST_REQUESTS then
+  return redis.error_reply("BADARGUMENT submit wants two durations in ms, and 1 to 400 requests")
 end
-local new = {queue = queue, policy = policy, digest = digest, open_ms = open_ms, parent = parent, shards = "", bodies = bodies}
-local refused = enqueue_error(new)
+local all, refused = read_requests(contents, count, {queue = queue, policy = policy, open_ms = open_ms, parent = parent})
 if refused then
   return refused
 end
+local ids = {}
+for i = 1, count do
+  ids[i] = string.sub(KEYS[requests + i - 1], 6, -2)  -- req:{id}
+end
 now = now_ms(now)
 local announced
-announced, refused = intend(now, grace, 0, 8, 8)  -- ARGV[8] is the id
-if refused or announced[1] ~= 0 or announced[2] ~= "" then
-  return refused or announced
+announced, refused = intend(now, grace, 0, ids, 1, count)
+if refused then
+  return refused
 end
-local reply = enqueue(new, now, announced[3], 0)
-announced[5] = reply
-if reply[1] == "ok" then
-  local tokens = {}
-  for i = 2, #reply[2], 3 do  -- all of them go to its lane, now
-    tokens[#tokens + 1] = id .. "#" .. reply[2][i]
+local is_announced_only = announced[1] ~= 0 or announced[2] ~= ""
+local submitted, tokens = {announced[1], announced[2]}, {}
+for i, new in ipairs(all) do
+  local score, reply = announced[2 * i + 1], ""
+  if not is_announced_only then
+    select_request(KEYS[requests + i - 1])
+    local is_done = true
+    if count == 1 then
+      reply = enqueue(new, now, score, 0)
+    else
+      is_done, reply = pcall(enqueue, new, now, score, 0)
+    end
+    if not is_done then
+      reply = ""
+    elseif reply[1] == "ok" then
+      for j = 2, #reply[2], 3 do
+        tokens[#tokens + 1] = ids[i] .. "#" .. reply[2][j]
+      end
+      reply[2] = {}
+    end
   end
-  for i = 1, #tokens, MOST do
-    redis.call("LPUSH", lane_key, unpack(tokens, i, math.min(i + MOST - 1, #tokens)))
-  end
-  reply[2] = {}
+  submitted[3 * i], submitted[3 * i + 1], submitted[3 * i + 2] = score, announced[2 * i + 2], reply
 end
-return announced
+for i = 1, #tokens, MOST_TOKENS do
+  redis.call("LPUSH", lane_key, unpack(tokens, i, math.min(i + MOST_TOKENS - 1, #tokens)))
+end
+return submitted

@@ -75,12 +75,14 @@ class Calls(Generic[D]):
         return (await self.batch(batch_of(step)))[0]
 
     async def single_server(self, step: SingleServer) -> Any:
-        """Performs one step if one server has all its keys; returns None otherwise."""
+        """Performs a call or a batch if one server has all its keys; returns None otherwise."""
         if self.driver.dialect is None:
             await self.driver.find_dialect(self.left_s())
         if not self.driver.is_cluster:
             try:
-                return await self.call(step.call)
+                if isinstance(step.step, Batch):
+                    return await self.batch(step.step)
+                return await self.call(step.step)
             except RedisUnfit as error:
                 if not error_mapping.crosses_slots(error):
                     raise

@@ -164,15 +164,15 @@ class LazySteps(Sequence["Command | Call"]):
 
 
 class SingleServer:
-    """One script whose keys are in several slots: a single server, which has all keys, runs it.
+    """Scripts whose keys are in several slots: a server that has all of them runs them.
 
-    In a cluster the script is not sent, and the reply is None.
+    The reply is that of `step`, or None in a cluster, where nothing was asked.
     """
 
-    __slots__ = ("call",)
+    __slots__ = ("step",)
 
-    def __init__(self, call: Call) -> None:
-        self.call = call
+    def __init__(self, step: Call | Batch) -> None:
+        self.step = step
 
 
 class Nodes:

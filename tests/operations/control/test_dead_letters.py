@@ -330,9 +330,10 @@ def cut_at_drop(driver: SyncDriver, choice: DeadChoice, drops: int) -> str:
     operation, reply, new_id = requeue_dead("r1", choice), None, ""
     while True:
         step = operation.send(reply)
-        call = step.call if isinstance(step, SingleServer) else step
+        call = step.step if isinstance(step, SingleServer) else step
         if script_of(step) in {"enqueue", "submit"}:
-            new_id = call.keys[2].decode()[5:-1]  # type: ignore[union-attr]
+            (home,) = [key for key in call.keys if key.startswith(b"req:")]  # type: ignore[union-attr]
+            new_id = home.decode()[5:-1]
         if script_of(step) == "drop_dead":
             if drops == 0:
                 operation.close()

@@ -9,11 +9,11 @@ import pytest
 from fairlane import settings
 from fairlane.errors import FairlaneError
 from fairlane.operations.control.completion_log import read_completions
+from fairlane.operations.create import intents
 from fairlane.operations.lease import shards
 from fairlane.operations.lease.shards import Shards
 from fairlane.operations.maintenance import auditor, registry
 from fairlane.operations.maintenance.auditor import Audit
-from fairlane.operations.submit import intents
 from fairlane.protocol import keys
 from tests.support.requests import HOUR, MINUTE, Lane, Tok, insert
 from tests.support.upkeep import (

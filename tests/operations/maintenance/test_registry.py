@@ -10,8 +10,8 @@ import pytest
 from fairlane import settings
 from fairlane.errors import FairlaneError, RedisUnreachable
 from fairlane.operations.control.completion_log import read_completions
+from fairlane.operations.create import intents
 from fairlane.operations.maintenance import registry
-from fairlane.operations.submit import intents
 from fairlane.protocol import keys
 from fairlane.queue import Queue
 from tests.support.requests import HOUR, MINUTE, Lane, Tok, work_off

@@ -13,8 +13,8 @@ import pytest
 from fairlane.common.chunking import chunks
 from fairlane.errors import InvalidArgument, RedisFull, RequestEnded, RequestExists, RequestLost
 from fairlane.model import Policy
+from fairlane.operations.create.digest import Digest
 from fairlane.operations.lease.tokens import drop_active
-from fairlane.operations.submit.digest import Digest
 from fairlane.operations.submit.stream import submit
 from fairlane.protocol import keys
 from fairlane.protocol.steps import NextChunk, SingleServer

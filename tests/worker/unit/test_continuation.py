@@ -49,7 +49,8 @@ def asked(unit: Unit, **changed: Any) -> tuple[Any, Any]:
 def call_of(step: Any) -> Call:
     """What is asked of a server that has all keys."""
     assert isinstance(step, SingleServer)
-    return step.call
+    assert isinstance(step.step, Call)
+    return step.step
 
 
 # ------------------------------------------------------------------ step by step

@@ -8,19 +8,15 @@
 -- @include lib/core/digest_chain.lua
 -- @include lib/create/new_request.lua
 
--- `new`: the policy, open_ms, shards, and `bodies`, the position of the first body in ARGV.
+-- `new`: open_ms, shards, and the first chunk: list[first..last].
 local function enqueue_error(new)
-  local refused = policy_error(new.policy)
-  if refused then
-    return refused
-  end
   if not new.open_ms then
     return redis.error_reply("BADARGUMENT a number is expected for open_ms")
   end
   if not are_shards(new.shards) then
     return redis.error_reply("BADSHARDS numbers with commas between them are expected")
   end
-  return entry_error(ARGV, new.bodies)
+  return entry_error(new.first, new.last)
 end
 
 -- Returns true if the id's last life was abandoned, so that a new one may replace it. The new life needs higher fences,
@@ -29,10 +25,11 @@ local function is_abandoned(state)
   return state and state.state == "cancelled" and redis.call("HEXISTS", request, "abandoned") == 1
 end
 
--- `new` has, besides what enqueue_error reads: queue, digest and parent. `intent`: the score in `active` that announced
+-- `new` has, besides what enqueue_error reads: queue, policy, digest and parent. `intent`: the score in `active` that announced
 -- the request. `over`: `born` of an abandoned life whose ending is in the log.
 local function enqueue(new, now, intent, over)
-  local state, former = load_state(), nil
+  local row = redis.call("HMGET", request, "state", "seen")
+  local state, former = row[1] and load_state(), nil
   if is_abandoned(state) then
     if state.born ~= over then
       return {"abandoned", summary(state)}
@@ -45,7 +42,7 @@ local function enqueue(new, now, intent, over)
     local chunks, chain = chain_of()
     return {"exists", chunks, chain, state.open, summary(state), queued_tokens(now)}
   end
-  local seen = tonumber(redis.call("HGET", request, "seen") or -1)
+  local seen = tonumber(row[2] or -1)
   if seen >= intent then
     return {"late", seen}
   end
@@ -53,7 +50,7 @@ local function enqueue(new, now, intent, over)
   if former then
     state.born, state.seq = math.max(now, former.born + 1), former.seq
   end
-  store_bodies(state, now, new.bodies)  -- first, because a full Redis must refuse before anything else is written
+  store_bodies(state, now, new)  -- first, because a full Redis must refuse before anything else is written
   if former or seen >= 0 then
     redis.call("DEL", request)  -- an abandoned life or marker, and its TTL
   end
@@ -64,7 +61,7 @@ local function enqueue(new, now, intent, over)
     redis.call("HSET", request, "parent", new.parent)
   end
   local tokens = mint(state, now)
-  save_state(state, "policy", policy_text(state), "queue", new.queue, "digest", new.digest)
+  save_state(state, "policy", stored_policy(new, state), "queue", new.queue, "digest", new.digest)
   if finish(state, now) then
     return {"ended", summary(state)}
   end

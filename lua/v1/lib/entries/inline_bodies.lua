@@ -6,20 +6,20 @@
 -- @include lib/permits/permits.lua
 local FEW, FEW_BYTES = 10, 1024
 
-local function are_few(list, first)
-  if #list - first + 1 > FEW then
+local function are_few(list, first, last)
+  if last - first + 1 > FEW then
     return false
   end
   local bytes = 0
-  for i = first, #list do
+  for i = first, last do
     bytes = bytes + #list[i]
   end
   return bytes <= FEW_BYTES
 end
 
-local function keep_few(state, now, list, first)
+local function keep_few(state, now, list, first, last)
   local parts = {}
-  for i = first, #list do
+  for i = first, last do
     parts[#parts + 1] = #list[i] .. ":" .. list[i]
     state.max_body = math.max(state.max_body, #list[i])
   end

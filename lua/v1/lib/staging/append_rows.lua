@@ -6,7 +6,7 @@
 -- @include lib/entries/prove_rights.lua
 local function grow(state, now, open_ms, bodies, is_sealed)
   prove(state, now)
-  local count = add_entries(state, now, bodies, 1)
+  local count = add_entries(state, now, bodies, 1, #bodies)
   redis.call("INCRBY", counter, is_sealed and count - 1 or count)
   redis.call("HSET", request, "open_until", now + open_ms)
   return count

@@ -36,8 +36,8 @@ def command(
     change within a second, and waiting work is moved. After the cluster was resharded, run the
     same command again: it chooses the shards anew.
     """
+    from fairlane.operations.create.admission import MOST, read_bounds
     from fairlane.operations.lease.shards import read_shards
-    from fairlane.operations.submit.admission import MOST, read_bounds
 
     if max_waiting is not None and not 0 <= max_waiting <= MOST:
         raise InvalidArgument(

@@ -12,9 +12,9 @@ from fairlane.common.text import format_duration, plural
 from fairlane.errors import FairlaneError
 from fairlane.model import ENDED_STATES
 from fairlane.operations.batching import run_all, run_each
+from fairlane.operations.create.intents import seen_to_exist
 from fairlane.operations.diagnosis.finding import BAD, WARN, Finding
 from fairlane.operations.maintenance.registry import reap_all
-from fairlane.operations.submit.intents import seen_to_exist
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Command

@@ -8,10 +8,10 @@ from zlib import crc32
 from fairlane import settings
 from fairlane.errors import FairlaneError, InvalidArgument
 from fairlane.operations.batching import call_each, run_each_or_error
+from fairlane.operations.create.intents import seen_to_exist
 from fairlane.operations.lease.follow_up import follow_up
 from fairlane.operations.lease.leases import reap
 from fairlane.operations.lease.tokens import count_stop, drop_active, push, reschedule_active
-from fairlane.operations.submit.intents import seen_to_exist
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Call, Command, Operation

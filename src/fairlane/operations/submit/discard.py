@@ -13,7 +13,7 @@ from fairlane.protocol.steps import Command, Operation
 if TYPE_CHECKING:
     from typing import Any
 
-    from fairlane.operations.submit.create import NewRequest
+    from fairlane.operations.create.new_request import NewRequest
 
 
 def discard(own: NewRequest, reason: str) -> Operation[None]:

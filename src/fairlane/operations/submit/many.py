@@ -11,9 +11,10 @@ from fairlane import settings
 from fairlane.common.chunking import split, split_async
 from fairlane.errors import FairlaneError, InvalidArgument, RedisUnreachable, type_of
 from fairlane.model import Policy
-from fairlane.operations.submit.admission import Admission, check_max_wait
-from fairlane.operations.submit.create import GROUP, NewRequest, create
-from fairlane.operations.submit.digest import Digest
+from fairlane.operations.create.admission import Admission, check_max_wait
+from fairlane.operations.create.digest import Digest
+from fairlane.operations.create.group import GROUP, create
+from fairlane.operations.create.new_request import NewRequest
 from fairlane.operations.submit.stream import complete, submit, submit_chunk
 from fairlane.protocol import keys
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from fairlane.common.chunking import Body
-    from fairlane.operations.submit.digest import Chunk
+    from fairlane.operations.create.digest import Chunk
     from fairlane.protocol.steps import Operation
 
 B = TypeVar("B")

@@ -7,16 +7,12 @@ from typing import TYPE_CHECKING
 
 from fairlane import settings
 from fairlane.errors import FairlaneError, QueueFull, RedisFull, RequestEnded, RequestLost
+from fairlane.operations.create.admission import Admission, check_max_wait
+from fairlane.operations.create.alone import already_exists, cancelled_error
+from fairlane.operations.create.digest import Digest
+from fairlane.operations.create.group import create_one
+from fairlane.operations.create.new_request import Created, NewRequest
 from fairlane.operations.lease.follow_up import follow_up
-from fairlane.operations.submit.admission import Admission, check_max_wait
-from fairlane.operations.submit.create import (
-    Created,
-    NewRequest,
-    already_exists,
-    cancelled_error,
-    create_one,
-)
-from fairlane.operations.submit.digest import Digest
 from fairlane.operations.submit.discard import discard
 from fairlane.operations.submit.durability import check_replicas, confirm_submission
 from fairlane.protocol import keys
@@ -25,7 +21,7 @@ from fairlane.protocol.steps import Batch, Hurry, NextChunk, Operation
 
 if TYPE_CHECKING:
     from fairlane.model import Policy
-    from fairlane.operations.submit.digest import Chunk
+    from fairlane.operations.create.digest import Chunk
     from fairlane.protocol.replies import Reply, Summary
 
 

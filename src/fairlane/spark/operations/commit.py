@@ -14,9 +14,10 @@ from fairlane import settings
 from fairlane.errors import FairlaneError, RequestLost
 from fairlane.model import ENDED_STATES
 from fairlane.operations.batching import run_all, run_each
+from fairlane.operations.create.admission import Admission, read_bounds
+from fairlane.operations.create.group import create
+from fairlane.operations.create.new_request import NewRequest
 from fairlane.operations.lease.follow_up import follow_up
-from fairlane.operations.submit.admission import Admission, read_bounds
-from fairlane.operations.submit.create import NewRequest, create
 from fairlane.protocol import keys
 from fairlane.protocol.request_hash import hmget, parse_fields
 from fairlane.protocol.scripts import library

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from fairlane import settings
 from fairlane.errors import RedisFull, RequestEnded
 from fairlane.operations.control.change import cancel
+from fairlane.operations.create.admission import Admission
+from fairlane.operations.create.group import create_one
+from fairlane.operations.create.new_request import NewRequest
 from fairlane.operations.lease.follow_up import follow_up
-from fairlane.operations.submit.admission import Admission
-from fairlane.operations.submit.create import NewRequest, create_one
 from fairlane.protocol import keys
 from fairlane.protocol.request_hash import hmget, parse_fields, read
 from fairlane.protocol.scripts import library

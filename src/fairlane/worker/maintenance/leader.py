@@ -26,11 +26,11 @@ from fairlane.common import clock
 from fairlane.common.text import plural
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import FairlaneError, RedisUnreachable
+from fairlane.operations.create import admission
 from fairlane.operations.diagnosis.walk import Walk, primaries
 from fairlane.operations.lease import shards
 from fairlane.operations.maintenance import dead_workers, registry
 from fairlane.operations.maintenance.auditor import Audit
-from fairlane.operations.submit import admission
 from fairlane.worker.health_port import split_id
 from fairlane.worker.host_identity import is_loopback, whereabouts
 from fairlane.worker.maintenance.duty import NEVER, Beat, Duty

@@ -9,9 +9,10 @@ import pytest
 from fairlane import settings
 from fairlane.errors import RedisFull
 from fairlane.model import Policy
-from fairlane.operations.submit.create import NewRequest, create_each
-from fairlane.operations.submit.digest import Digest
-from fairlane.operations.submit.intents import announce
+from fairlane.operations.create.digest import Digest
+from fairlane.operations.create.group import create_each
+from fairlane.operations.create.intents import announce
+from fairlane.operations.create.new_request import NewRequest
 from fairlane.operations.submit.stream import submit
 from fairlane.protocol import keys
 from fairlane.protocol.steps import Command, NextChunk, Pause
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fairlane.drivers.sync.driver import SyncDriver
-    from fairlane.operations.submit.intents import Intent
+    from fairlane.operations.create.intents import Intent
     from fairlane.protocol.steps import Operation
     from fairlane.queue import Queue
     from tests.support.requests import Lane

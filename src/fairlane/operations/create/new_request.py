@@ -1,0 +1,64 @@
+"""A request that is to be created, and how far its creation has come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from fairlane.model import Policy
+    from fairlane.operations.create.admission import Admission
+    from fairlane.operations.create.digest import Chunk, Digest
+    from fairlane.operations.create.intents import Intent
+    from fairlane.protocol.replies import Reply
+
+
+class Created(NamedTuple):
+    """What Redis has of a request after its create: new, or found with the same first chunk."""
+
+    chunks: int
+    chain: str  # the digest over these chunks, hex
+    is_open: bool
+
+
+@dataclass(slots=True)
+class NewRequest:
+    """A request to create. `digest` covers its first chunk, and later chunks as they follow.
+
+    `open_ms` is how long an open request may go without a chunk; 0 = it is sealed. `room` waits for
+    room, None = as its group does. `created` and `born` (ms, the life of the id) are set by create.
+    With `takes_back` an error of its caller takes an incomplete request back.
+    """
+
+    id: str
+    policy: Policy
+    digest: Digest
+    bodies: Chunk
+    open_ms: int = 0
+    room: Admission | None = None
+    takes_back: bool = True
+    born: int = 0
+    created: Created | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Returns True if Redis has the request sealed, with exactly the chunks of its digest."""
+        created = self.created
+        return created is not None and not created.is_open and created.chain == self.digest.hex
+
+    def note_reply(self, reply: Reply) -> None:
+        """Notes what a reply ok, ended or exists of enqueue brings."""
+        if reply.is_exists:
+            self.born = reply.summary.born
+            self.created = Created(reply.chunks, reply.chain.decode(), bool(reply.open))
+            return
+        self.born = reply.born if reply.is_ok else reply.summary.born
+        self.created = Created(1, self.digest.hex, self.open_ms > 0)
+
+
+class Begun(NamedTuple):
+    """How far the creation of a request of a group has come."""
+
+    new: NewRequest
+    intent: Intent | None  # None: it is not announced
+    reply: Reply | None  # of enqueue; None: it is not enqueued
