@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 ROOT = Path(__file__).resolve().parent.parent
-AT_ONCE = "2"
+PROCESSES = "2"
 
 
 def main(named: list[str]) -> int:
@@ -40,7 +40,16 @@ def main(named: list[str]) -> int:
 
 def tests_on(kinds: list[str], env: Mapping[str, str]) -> int:
     """The exit code of one run on all of these."""
-    words = [sys.executable, "-m", "pytest", "-q", "--numprocesses", AT_ONCE, "--dist", "loadfile"]
+    words = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "--numprocesses",
+        PROCESSES,
+        "--dist",
+        "loadfile",
+    ]
     words += [str(ROOT / "tests" / folder) for folder in backends.EVERYTHING]
     env = {**env, backends.VARIABLE: ",".join(kinds)}
     code = subprocess.run(words, cwd=ROOT, env=env, check=False).returncode
@@ -68,7 +77,7 @@ def engine() -> Iterator[Mapping[str, str]]:
 
 
 def say(text: str) -> None:
-    """Tell what is done, before the tests' own words."""
+    """Prints what is done, before the tests print."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 

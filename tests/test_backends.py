@@ -52,7 +52,7 @@ def test_where_less_is_enough_not_everything_runs():
         ("operations/lease/test_x.py", ["single"]),
         ("scripts/test_x.py", ["cluster1"]),
         ("spark/scripts/test_x.py", ["cluster1"]),
-        ("scripts/test_submit_at_once.py", ["single", "cluster1"]),
+        ("scripts/test_submit.py", ["single", "cluster1"]),
         ("operations/submit/test_x.py", ["single", "cluster1"]),
         ("drivers/wire/test_x.py", ["single", "cluster1"]),
     ],

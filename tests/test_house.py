@@ -64,7 +64,7 @@ BANNED_PHRASES_LEFT = {
     "CONTRIBUTING.md": 0,
     "Makefile": 0,
     "README.md": 0,
-    "bench": 4,
+    "bench": 2,  # options of other programs
     "cluster-compose.yml": 0,
     "docs": 0,
     "docs/spark.md": 0,
@@ -72,7 +72,7 @@ BANNED_PHRASES_LEFT = {
     "pyproject.toml": 0,
     "samples": 0,
     "src": 1,  # a file's tell()
-    "tests": 1_196,
+    "tests": 0,
 }
 MOST_FILES = 9  # of one folder, besides __init__.py
 MORE_FILES = {

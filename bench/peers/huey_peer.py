@@ -18,9 +18,9 @@ class HueyPeer(Peer):
     def huey(self) -> Any:
         spec = self.spec
         make = PriorityRedisHuey if spec.action == "urgent" else RedisHuey
-        telling = {"notify_result": True} if spec.action == "latency" else {}
+        options = {"notify_result": True} if spec.action == "latency" else {}
         pool = ConnectionPool.from_url(spec.url, max_connections=2 * spec.concurrency + 10)
-        made = make("q", connection_pool=pool, results=spec.results, immediate=False, **telling)
+        made = make("q", connection_pool=pool, results=spec.results, immediate=False, **options)
         handler = self.handler
 
         def handle(body: str) -> Any:

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 OTHER = "other"
 
 
-def group_producer(name: str = "p", *, at_once: bool = False, other: str = OTHER) -> Role:
-    """Creates two requests of one sub-request; `at_once` where one server has all keys."""
-    return Role(name, "group producer", (("at_once", at_once), ("other", other)))
+def group_producer(name: str = "p", *, one_server: bool = False, other: str = OTHER) -> Role:
+    """Creates two requests of one sub-request; `one_server` where one server has all keys."""
+    return Role(name, "group producer", (("one_server", one_server), ("other", other)))
 
 
 @kind("group producer")

@@ -158,18 +158,18 @@ REQUEUES = (
 )
 # Two requests that are created together.
 TOGETHER: dict[str, Any] = {"protocol": Groups}
-IN_STEPS, BY_SCRIPT = group_producer(), group_producer(at_once=True)
+IN_STEPS, BY_SCRIPT = group_producer(), group_producer(one_server=True)
 GROUPS = (
     System("a group", (IN_STEPS,), **TOGETHER),
-    System("a group, at once", (BY_SCRIPT, W1), **TOGETHER),
+    System("a group, one server", (BY_SCRIPT, W1), **TOGETHER),
     System("a group, a crash", (IN_STEPS,), CRASH, **TOGETHER),
-    System("a group, at once, a crash", (BY_SCRIPT,), CRASH, **TOGETHER),
+    System("a group, one server, a crash", (BY_SCRIPT,), CRASH, **TOGETHER),
     System("a group, a lost reply", (IN_STEPS,), LOST, **TOGETHER),
-    System("a group, at once, a lost reply", (BY_SCRIPT,), LOST, **TOGETHER),
-    System("a group, at once, a late copy", (BY_SCRIPT,), COPY, **TOGETHER),
+    System("a group, one server, a lost reply", (BY_SCRIPT,), LOST, **TOGETHER),
+    System("a group, one server, a late copy", (BY_SCRIPT,), COPY, **TOGETHER),
     System("no room for a group", (IN_STEPS,), FULL, **TOGETHER),
-    System("no room for a group, at once", (BY_SCRIPT,), FULL, **TOGETHER),
-    System("a group by two", (BY_SCRIPT, group_producer("q", at_once=True)), **TOGETHER),
+    System("no room for a group, one server", (BY_SCRIPT,), FULL, **TOGETHER),
+    System("a group by two", (BY_SCRIPT, group_producer("q", one_server=True)), **TOGETHER),
 )
 # A queue over several shards, which change.
 ONE_SHARD: dict[str, Any] = {"before": (spreader(1),), "protocol": Spread}

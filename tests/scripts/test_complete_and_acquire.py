@@ -50,10 +50,10 @@ def go_on(
     } | changed
     names = lane.names + keys.from_lane_up(from_lane)
     call = lane.scripts.complete_and_acquire(names, **given)
-    told, *more = lane.driver.run(once(SingleServer(call)))
+    completed, *more = lane.driver.run(once(SingleServer(call)))
     if lane.checked:
         assert lane.check() == []
-    return told, _held(held, op, more[0]) if more else None
+    return completed, _held(held, op, more[0]) if more else None
 
 
 def _held(before: Held, op: str, reply: list[Any]) -> Held:
@@ -123,7 +123,7 @@ def test_it_leaves_what_the_four_steps_leave(
 ):
     """And grants the same slice, under the same fence."""
     found = []
-    for way in ("four steps", "at once"):
+    for way in ("four steps", "one call"):
         tokens = one.start(bodies, **options)
         held = one.take(tokens[0], count=count, op="a" * 32)
         others = [(held.ids[i], *verdict) for i, verdict in enumerate(verdicts)]
@@ -144,8 +144,8 @@ def test_its_token_is_not_dispatched_but_used(one: Lane):
     """What was settled is counted, and the next slice is held under a new lease."""
     (token,) = one.start(5, limit=1)
     held = one.take(token, count=2)
-    told, following = go_on(one, held, count=2)
-    assert told == [b"ok", 3, []]
+    completed, following = go_on(one, held, count=2)
+    assert completed == [b"ok", 3, []]
     assert following is not None
     assert following.bodies == [b"b2", b"b3"]
     assert int(following.fence) > int(held.fence)
@@ -153,15 +153,15 @@ def test_its_token_is_not_dispatched_but_used(one: Lane):
     assert (one.number("done"), one.client.zcard(one.names[4])) == (2, 1)
 
 
-def test_it_goes_on_to_the_end_which_is_told_once(one: Lane, redis_client: redis.Redis):
+def test_it_goes_on_to_the_end_and_publishes_it_once(one: Lane, redis_client: redis.Redis):
     """With one publish, and all results."""
     (token,) = one.start(5, limit=1)
     held: Held | None = one.take(token, count=2)
-    with listening(redis_client, "done:{r1}") as heard:
+    with listening(redis_client, "done:{r1}") as published:
         while held is not None:
-            told, held = go_on(one, held, count=2)
-        assert heard() == [b"done"]
-    assert (told[0], told[1][:3]) == (b"ended", [b"done", one.now, 5])
+            completed, held = go_on(one, held, count=2)
+        assert published() == [b"done"]
+    assert (completed[0], completed[1][:3]) == (b"ended", [b"done", one.now, 5])
     assert sorted(one.results()) == [0, 1, 2, 3, 4]
 
 
@@ -175,7 +175,7 @@ def test_it_does_not_wait_for_less_urgent_ones(one: Lane):
 
 
 def test_a_token_of_its_own_request_takes_its_place_in_the_lane(one: Lane):
-    """They are as good as each other: the next one goes to the end, as this one would have."""
+    """Tokens of one request are interchangeable, so the next one goes on in place of this one."""
     tokens = one.start(9, limit=3)
     waiting = [b"r1#%b.%b" % (t.k.encode(), t.g.encode()) for t in tokens[1:]]
     others_lane(one, OWN, waiting[0], OTHER, waiting[1])
@@ -204,34 +204,34 @@ def test_a_retry_that_is_due_comes_alone_and_with_its_attempt(one: Lane):
     assert (following.ids, following.attempt) == ([held.ids[0]], 2)
 
 
-def test_tokens_for_others_are_told(one: Lane):
+def test_tokens_for_other_permits_are_returned(one: Lane):
     """Two retries are due, and another worker may have one."""
     tokens = one.start(6, limit=3)
     held = one.take(tokens[0], count=2)
     for token in tokens[1:]:
         one.complete(one.take(token, count=1000))
     others = [(entry_id, "retry", 0) for entry_id in held.ids]
-    told, following = go_on(one, held, [], others)
+    completed, following = go_on(one, held, [], others)
     assert following is not None
     assert (following.ids, following.tokens) == (held.ids[:1], [])
-    assert [(t.lane, t.delay) for t in toks(told[2])] == [(5, 0)]
+    assert [(t.lane, t.delay) for t in toks(completed[2])] == [(5, 0)]
 
 
-def test_thousands_of_retries_that_are_due_at_once_have_their_tokens(one: Lane):
+def test_thousands_of_retries_that_are_due_together_have_their_tokens(one: Lane):
     """More than Lua can take apart in one go."""
     (token,) = one.start(1_000, limit=1, open_ms=HOUR)
     for chunk, count in enumerate((1_000, 1_000, 4), 2):
         one.append(count, chunk=chunk)
     for _ in range(3):
         held = one.take(token)
-        told = one.complete(held, [], [(entry_id, "retry", 5_000) for entry_id in held.ids])
-        token, *_ = toks(told[2])
+        completed = one.complete(held, [], [(entry_id, "retry", 5_000) for entry_id in held.ids])
+        token, *_ = toks(completed[2])
     held = one.take(token, count=1)
     awake = toks(one.set_limit(5_000)[-1])
     one.later(5_000)
-    told, following = go_on(one, held)
+    completed, following = go_on(one, held)
     assert following is not None
-    assert (len(awake), len(toks(told[2]))) == (3, 3_000 - 1)
+    assert (len(awake), len(toks(completed[2]))) == (3, 3_000 - 1)
 
 
 # ------------------------------------------------------------------ it does not
@@ -253,14 +253,14 @@ def test_thousands_of_retries_that_are_due_at_once_have_their_tokens(one: Lane):
         *("a copy of a former one", "no token of ours", "nothing"),
     ],
 )
-def test_where_somebody_elses_turn_has_come_the_token_is_told(one: Lane, key: bytes, token: bytes):
+def test_where_it_is_the_turn_of_another_the_token_is_returned(one: Lane, key: bytes, token: bytes):
     """The lane is as it was, and the permit is queued."""
     (own,) = one.start(5, limit=1)
     held = one.take(own, count=2)
     before = others_lane(one, key, token)
-    told, following = go_on(one, held)
-    assert (told[0], following) == (b"ok", None)
-    (minted,) = toks(told[2])
+    completed, following = go_on(one, held)
+    assert (completed[0], following) == (b"ok", None)
+    (minted,) = toks(completed[2])
     assert (minted.lane, minted.k, minted.delay) == (5, held.k, 0)
     assert one.client.lrange(key, 0, -1) == before
     assert one.take(minted).bodies == [b"b2", b"b3", b"b4"]
@@ -286,12 +286,12 @@ def test_nothing_is_left_to_begin(one: Lane):
 
 
 def test_a_retry_that_is_not_due_sleeps(one: Lane):
-    """Its token is told with a delay."""
+    """Its token is completed with a delay."""
     (token,) = one.start(1, limit=1)
     held = one.take(token)
-    told, following = go_on(one, held, [], [(held.ids[0], "retry", 700)])
+    completed, following = go_on(one, held, [], [(held.ids[0], "retry", 700)])
     assert following is None
-    assert [t.delay for t in toks(told[2])] == [700]
+    assert [t.delay for t in toks(completed[2])] == [700]
 
 
 @pytest.mark.parametrize("age", ["used", "older"])
@@ -315,14 +315,14 @@ def test_a_request_of_the_most_urgent_priority_goes_on(one: Lane):
     assert following is not None
 
 
-def test_a_sleeper_that_wakes_is_told(one: Lane):
+def test_a_sleeper_that_wakes_is_returned(one: Lane):
     """Its token goes round instead of this permit's, which is parked."""
     tokens = one.start(2, limit=2)
     first, second = (one.take(token) for token in tokens)
     one.complete(first, [], [(first.ids[0], "retry", 5_000)])
-    told, following = go_on(one, second, [], [(second.ids[0], "release", 0)])
+    completed, following = go_on(one, second, [], [(second.ids[0], "release", 0)])
     assert following is None
-    (woken,) = toks(told[2])
+    (woken,) = toks(completed[2])
     assert (woken.k, woken.delay) == (first.k, 0)
     assert one.take(woken).ids == second.ids
 
@@ -336,9 +336,9 @@ def test_a_request_that_must_not_go_on_does_not(one: Lane, change: str):
         one.later(1_000)
     else:
         getattr(one, change)()
-    told, following = go_on(one, held)
+    completed, following = go_on(one, held)
     assert following is None
-    assert told[0] == (b"ended" if change == "cancel" else b"ok")
+    assert completed[0] == (b"ended" if change == "cancel" else b"ok")
     assert len(one.results()) == 2
 
 
@@ -349,8 +349,8 @@ def test_a_permit_above_a_lowered_limit_leaves(one: Lane):
     one.set_limit(1)
     assert go_on(one, helds[2]) == ([b"ok", 8, []], None)
     assert go_on(one, helds[1]) == ([b"ok", 7, []], None)
-    told, following = go_on(one, helds[0])
-    assert (told, following is None) == ([b"ok", 6, []], False)
+    completed, following = go_on(one, helds[0])
+    assert (completed, following is None) == ([b"ok", 6, []], False)
 
 
 def test_a_request_in_another_lane_now_waits_there(one: Lane):
@@ -358,9 +358,9 @@ def test_a_request_in_another_lane_now_waits_there(one: Lane):
     (token,) = one.start(5, limit=1)
     held = one.take(token, count=2)
     one.set_priority(9)
-    told, following = go_on(one, held)
+    completed, following = go_on(one, held)
     assert following is None
-    assert [t.lane for t in toks(told[2])] == [9]
+    assert [t.lane for t in toks(completed[2])] == [9]
 
 
 # ------------------------------------------------------------------ twice, too late, not the owner
@@ -373,8 +373,8 @@ def test_a_repeat_is_granted_the_same_again_and_counts_nothing_twice(one: Lane):
     op = one.new_op()
     _, following = go_on(one, held, next_op=op, count=2)
     before = seen(one)
-    told, again = go_on(one, held, next_op=op, count=2)
-    assert told == [b"already", []]
+    completed, again = go_on(one, held, next_op=op, count=2)
+    assert completed == [b"already", []]
     assert following is not None
     assert again is not None
     assert (again.fence, again.entries) == (following.fence, following.entries)
@@ -382,7 +382,7 @@ def test_a_repeat_is_granted_the_same_again_and_counts_nothing_twice(one: Lane):
     assert go_on(one, again)[0] == [b"ok", 3, []]
 
 
-def test_whoever_asks_for_it_by_its_op_is_told_what_was_granted(one: Lane):
+def test_acquire_with_its_op_returns_what_was_granted(one: Lane):
     """A process died with the answer on its way, and its supervisor asks for it with acquire."""
     (token,) = one.start(7, limit=1)
     held = one.take(token, count=2)
@@ -399,13 +399,13 @@ def test_a_repeat_that_did_not_go_on_says_already(one: Lane):
     held = one.take(token, count=2)
     others_lane(one, OWN, OTHER)
     op = one.new_op()
-    told, _ = go_on(one, held, next_op=op)
+    completed, _ = go_on(one, held, next_op=op)
     one.client.delete(OWN)
-    assert go_on(one, held, next_op=op) == ([b"already", told[2]], None)
+    assert go_on(one, held, next_op=op) == ([b"already", completed[2]], None)
 
 
 def test_a_repeat_after_the_new_lease_was_taken_back_takes_nothing(one: Lane):
-    """Somebody else has its sub-requests by then."""
+    """Another worker has its sub-requests by then."""
     (token,) = one.start(5, limit=1)
     held = one.take(token, count=2)
     op = one.new_op()
@@ -414,8 +414,8 @@ def test_a_repeat_after_the_new_lease_was_taken_back_takes_nothing(one: Lane):
     (token,) = toks(one.reap()[2])
     one.take(token, worker="w:2")
     before = seen(one)
-    told, following = go_on(one, held, next_op=op)
-    assert (told[0], following) == (b"already", None)
+    completed, following = go_on(one, held, next_op=op)
+    assert (completed[0], following) == (b"already", None)
     assert seen(one) == before
 
 
@@ -439,8 +439,8 @@ def test_who_was_taken_back_gets_nothing(one: Lane):
 def test_after_the_end_it_says_how_that_was(one: Lane):
     """The tombstone's summary; without a tombstone it is gone."""
     held = one.take(one.start(2, limit=1)[0])
-    told, _ = go_on(one, held)
-    assert go_on(one, held) == (told, None)
+    completed, _ = go_on(one, held)
+    assert go_on(one, held) == (completed, None)
     one.client.delete(one.names[2])
     assert go_on(one, held) == ([b"gone"], None)
 
@@ -468,8 +468,8 @@ def test_what_is_malformed_is_refused_before_anything_is_written(
         go_on(one, held, **changed)
 
 
-def test_a_damaged_lane_is_told_before_anything_is_written(one: Lane):
-    """Somebody keeps something else under its name."""
+def test_a_damaged_lane_is_reported_before_anything_is_written(one: Lane):
+    """Another program keeps something else under its name."""
     held = one.take(one.start(5, limit=1)[0], count=2)
     one.client.set(OWN, "x")
     with one.unchanged(), pytest.raises(FairlaneError, match="WRONGTYPE"):
@@ -480,5 +480,5 @@ def test_it_drains_a_full_redis(one: Lane):
     """What frees memory is never refused."""
     held = one.take(one.start(5, limit=1)[0], count=2)
     with full(one.client):
-        told, following = go_on(one, held)
-    assert (told[:2], following is None) == ([b"ok", 3], False)
+        completed, following = go_on(one, held)
+    assert (completed[:2], following is None) == ([b"ok", 3], False)

@@ -67,7 +67,7 @@ def test_enqueue_twice_exists_and_repeats_all_queued_tokens(lane: Lane):
 
 
 def test_enqueue_twice_repeats_no_token_of_a_held_permit(lane: Lane):
-    """A permit that somebody holds has no token."""
+    """A permit that a worker holds has no token."""
     tokens = lane.start(6)
     lane.take(tokens[0])
     assert sorted(toks(lane.enqueue(6)[5])) == sorted(tokens[1:])
@@ -89,14 +89,12 @@ def test_enqueue_after_the_end_still_exists(lane: Lane):
     assert lane.enqueue(1, digest="d2")[0] == b"conflict"
 
 
-def test_an_empty_sealed_request_ends_at_once_with_one_publish(
-    lane: Lane, redis_client: redis.Redis
-):
+def test_an_empty_sealed_request_ends_with_one_publish(lane: Lane, redis_client: redis.Redis):
     """There is nothing to do: it is done."""
-    with listening(redis_client, "done:{r1}") as heard:
+    with listening(redis_client, "done:{r1}") as published:
         word, summary = lane.enqueue([])
         assert (word, summary[0], summary[2]) == (b"ended", b"done", 0)
-        assert heard() == [b"done"]
+        assert published() == [b"done"]
     assert set(lane.dump()) == {b"req:{r1}"}
 
 
@@ -202,10 +200,10 @@ def test_seal_of_a_request_that_is_worked_off_ends_it_with_one_publish(
     """The last thing an open request waits for is its seal."""
     (token,) = lane.start(1, open_ms=HOUR)
     lane.complete(lane.take(token))
-    with listening(redis_client, "done:{r1}") as heard:
+    with listening(redis_client, "done:{r1}") as published:
         assert lane.seal()[0] == b"ended"
         assert lane.seal()[0] == b"ended"
-        assert heard() == [b"done"]
+        assert published() == [b"done"]
 
 
 @pytest.mark.parametrize(("chunks", "chain"), [(1, "c2"), (3, "c2"), (2, "other")])

@@ -34,8 +34,8 @@ SCRIPTS = ("scripts", "spark/scripts")
 EVERYTHING = (*SCRIPTS, *OPERATIONS, "worker", "cli")
 # Their subject differs by kind: the way to the server, or scripts of a server with all keys.
 ON_BOTH_KINDS = (
-    *("drivers", "operations/submit", "scripts/test_complete_and_acquire.py"),
-    *("scripts/test_submit_at_once.py", "test_aio.py", "test_support.py"),
+    *("drivers", "operations/create", "operations/submit", "scripts/test_complete_and_acquire.py"),
+    *("scripts/test_submit.py", "test_aio.py", "test_support.py"),
 )
 # Where less is enough: what differs from `single` is the way to the server, or the server alone.
 FOLDERS = {
@@ -43,7 +43,7 @@ FOLDERS = {
     "container": OPERATIONS,
 }
 WITH_REPLICAS = frozenset({"cluster3", "sentinel"})
-PATIENT_MS = 10_000  # longer than any test keeps a server busy: nobody fails over by mistake
+PATIENT_MS = 10_000  # longer than any test keeps a server busy: no failover happens by mistake
 
 
 class Backend(Protocol):
@@ -196,7 +196,7 @@ def one() -> tuple[str, ...]:
 
 
 def is_named() -> bool:
-    """Tell whether somebody chose the kinds."""
+    """Returns True if the kinds were chosen by the environment."""
     return bool(os.environ.get(VARIABLE))
 
 

@@ -42,9 +42,9 @@ ANSWER_S = 10.0
 MIGRATE_MS = 5_000
 BATCH = 100
 TRIES = 5
-NOBODY = ""
+NO_NODE = ""
 SHARDS_SINCE = (7, 2, 0)  # the servers whose nodes.conf names shards
-MANUAL_S = 5.5  # so long a node tries what it was told by CLUSTER FAILOVER
+MANUAL_S = 5.5  # for so long a node tries what CLUSTER FAILOVER asks for
 
 
 @dataclass(eq=False)
@@ -72,7 +72,7 @@ class Node:
 
     @property
     def is_live(self) -> bool:
-        """It runs, and nobody stopped it."""
+        """It runs, and no test stopped it."""
         return self.process.poll() is None and not self.stopped
 
     def start(self) -> None:
@@ -98,7 +98,7 @@ class Node:
 
     @cached_property
     def control(self) -> Any:
-        """The client by which the cluster is asked and told; any thread may use it."""
+        """The client of commands to the cluster; any thread may use it."""
         return self.client()
 
     def ask(self, *words: Any) -> Any:
@@ -117,14 +117,14 @@ class Node:
 class View(NamedTuple):
     """Who serves what, as one node sees it; by the nodes' ids."""
 
-    slots: tuple[str, ...]  # slot -> its primary; NOBODY where there is none
+    slots: tuple[str, ...]  # slot -> its primary; NO_NODE where there is none
     primaries: frozenset[tuple[str, str]]  # (replica, its primary)
     failing: frozenset[str]
 
     @classmethod
     def read(cls, text: str) -> View:
         """The reply to CLUSTER NODES."""
-        slots, primaries, failing = [NOBODY] * SLOTS, set(), set()
+        slots, primaries, failing = [NO_NODE] * SLOTS, set(), set()
         for line in text.splitlines():
             node, _, flags, primary, _, _, _, _, *ranges = line.split()
             for found in ranges:
@@ -140,7 +140,7 @@ class View(NamedTuple):
 
     def owners(self) -> dict[str, int]:
         """Each primary that serves slots -> how many."""
-        return {node: count for node, count in Counter(self.slots).items() if node != NOBODY}
+        return {node: count for node, count in Counter(self.slots).items() if node != NO_NODE}
 
 
 @dataclass
@@ -190,10 +190,10 @@ class Cluster:
         raise LookupError(f"{replica} is no replica")
 
     def owner(self, place: str | bytes | int) -> Node:
-        """The primary of a key or a slot. Raises LookupError when nobody serves it."""
+        """The primary of a key or a slot. Raises LookupError when no node serves it."""
         found = self.view().slots[slot_of(place)]
-        if found == NOBODY:
-            raise LookupError(f"nobody serves the slot of {place!r}")
+        if found == NO_NODE:
+            raise LookupError(f"no node serves the slot of {place!r}")
         return self._node(found)
 
     def view(self) -> View:
@@ -221,7 +221,7 @@ class Cluster:
         node.stopped = False
 
     def stop(self, node: Node) -> None:
-        """It answers nobody, and its connections stay."""
+        """It answers no client, and its connections stay."""
         node.stopped = True
         node.process.send_signal(signal.SIGSTOP)
 
@@ -246,16 +246,16 @@ class Cluster:
         """
         if node_is_primary(replica):
             return
-        told = 0.0
+        asked = 0.0
 
         def is_promoted() -> bool:
-            nonlocal told
+            nonlocal asked
             if node_is_primary(replica):
                 return True
-            if time.monotonic() - told > MANUAL_S:
-                # The others vote once in two node timeouts about a primary: it is told again.
+            if time.monotonic() - asked > MANUAL_S:
+                # A primary gets one vote in two node timeouts: the command is repeated.
                 replica.ask("CLUSTER", "FAILOVER", *([how] if how else []))
-                told = time.monotonic()
+                asked = time.monotonic()
             return False
 
         wait_until(is_promoted, OK_S, why=f"{replica} is promoted")
@@ -275,7 +275,7 @@ class Cluster:
             raise
 
     def is_ok(self) -> bool:
-        """Tell whether `wait_ok` would return now."""
+        """Returns True if `wait_ok` would return now."""
         live = self.live()
         try:
             infos = [node.ask("CLUSTER", "INFO") for node in live]
@@ -323,10 +323,14 @@ class Cluster:
         source = self.owner(slot)
         if source is target:
             return False
-        if not _knows(target, slot, source):
-            # It imports from a node that died since, and believes in that one until it is told.
+        if not _has_owner(target, slot, source):
+            # It imports from a node that died since, and keeps that owner until it is set.
             target.ask("CLUSTER", "SETSLOT", slot, "STABLE")
-            wait_until(lambda: _knows(target, slot, source), OK_S, why=f"{target} knows {source}")
+            wait_until(
+                lambda: _has_owner(target, slot, source),
+                OK_S,
+                why=f"{target} has {source} as the owner",
+            )
         target.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", source.id)
         source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", target.id)
         self._moves[slot] = source, target
@@ -347,7 +351,7 @@ class Cluster:
         return moved
 
     def finish_move(self, slot: int) -> None:
-        """The target owns the slot, and every live primary knows it; the source must be empty."""
+        """The target owns the slot for every live primary; the source must be empty."""
         source, target = self._moves.pop(slot)
         others = [node for node in self.live() if node not in (source, target)]
         for node in (target, source, *others):
@@ -358,7 +362,7 @@ class Cluster:
     def undo_move(self, slot: int) -> None:
         """The slot stays where it is, and what was moved comes back.
 
-        Until it is back, the source takes it for missing: nobody else may be at work.
+        Until it is back, the source takes it for missing: nothing else may be at work.
         """
         source, target = self._moves.pop(slot)
         source.ask("CLUSTER", "SETSLOT", slot, "STABLE")
@@ -389,12 +393,12 @@ def slot_of(place: str | bytes | int) -> int:
 
 
 def node_is_primary(node: Node) -> bool:
-    """Tell whether the node takes itself for a primary."""
+    """Returns True if the node takes itself for a primary."""
     return bool(node.ask("ROLE")[0] == b"master")
 
 
-def _knows(node: Node, slot: int, owner: Node) -> bool:
-    """Tell whether this node takes that one for the slot's owner, and the cluster for whole."""
+def _has_owner(node: Node, slot: int, owner: Node) -> bool:
+    """Returns True if this node has that owner of the slot, and the cluster is whole for it."""
     view = View.read(node.ask("CLUSTER", "NODES"))
     return view.slots[slot] == owner.id and "cluster_state:ok" in node.ask("CLUSTER", "INFO")
 
@@ -452,7 +456,7 @@ def _start(
     binary: ServerBinary,
     security: Security | None,
 ) -> Cluster:
-    """Start all nodes; at other ports when somebody was faster."""
+    """Start all nodes; at other ports when these were taken."""
     for turn in range(TRIES):
         nodes = []
         for port in server_process.free_ports(primaries + replicas):
@@ -490,7 +494,7 @@ def _settled(nodes: list[Node]) -> bool:
 
 
 def _known(nodes: list[Node], own: Node, primaries: int, *, has_shards: bool) -> str:
-    """The `nodes.conf` of one node: everybody's place."""
+    """The `nodes.conf` of one node: the place of each."""
     lines = []
     for i, node in enumerate(nodes):
         flags = "master" if i < primaries else "slave"

@@ -26,7 +26,7 @@ class Pair:
     replica: server_process.Server
 
     def freeze(self) -> None:
-        """The replica answers nobody, and its connections stay."""
+        """The replica answers no client, and its connections stay."""
         self.replica.process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
@@ -65,7 +65,7 @@ def run_pair(kind: str = "single", *options: str) -> Iterator[Pair]:
 
 
 def in_step(client: redis.Redis) -> bool:
-    """Tell whether the replica has what is written now; a WAIT behind no write says nothing."""
+    """Returns True if the replica has what is written now; WAIT needs a write before it."""
     with client.client() as one:  # on one connection: WAIT is about what was written on it
         one.set("in step", 1)
         one.delete("in step")

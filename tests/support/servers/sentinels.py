@@ -50,7 +50,7 @@ class Guarded:
         return int(found["port"]) if found["flags"] == "master" else 0
 
     def see_each_other(self) -> bool:
-        """Every sentinel knows the replica to be well, and all the others."""
+        """Every sentinel has a healthy replica, and all other sentinels."""
         for sentinel in self.sentinels:
             replicas = sentinel.sentinel_slaves(NAME)
             well = [one for one in replicas if one["flags"] in ("slave", b"slave")]
@@ -68,7 +68,7 @@ class Guarded:
             client.replicaof(HOST, self.second.port)
 
     def kill_the_master(self) -> None:
-        """Nobody listens at its port any more."""
+        """No process listens at its port any more."""
         self.wait_for_the_copy()
         self.first.process.kill()
         self.first.process.wait()

@@ -173,7 +173,7 @@ def _start(
     options: tuple[str, ...],
     security: Security | None,
 ) -> Server:
-    """Start the server; with another port when somebody was faster."""
+    """Start the server; with another port when this one was taken."""
     for _ in range(TRIES):
         port = _free_port()
         given = (*(security.options(port) if security else ()), *options)
@@ -257,7 +257,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def is_open(port: int) -> bool:
-    """Tell whether somebody listens at a port of this machine."""
+    """Returns True if a process listens at a port of this machine."""
     with socket.socket() as caller:
         return caller.connect_ex((HOST, port)) == 0
 

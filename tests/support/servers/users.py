@@ -75,7 +75,7 @@ class Users:
     def remove(self) -> None:
         """They are gone, and the scripts are there again for who can't load them."""
         for server in self.servers:
-            server.execute_command("ACL", "DELUSER", *self.names, "nobody")
+            server.execute_command("ACL", "DELUSER", *self.names, "norights")
             load_scripts(server)
             server.close()
 
