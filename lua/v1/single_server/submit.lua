@@ -27,7 +27,7 @@ local count = #KEYS - requests + 1
 if not grace or not open_ms or count < 1 or count > MOST_REQUESTS then
   return redis.error_reply("BADARGUMENT submit wants two durations in ms, and 1 to 400 requests")
 end
-local all, refused = read_requests(contents, count, {queue = queue, policy = policy, open_ms = open_ms, parent = parent})
+local all, refused = read_requests(ARGV, contents, count, {queue = queue, policy = policy, open_ms = open_ms, parent = parent})
 if refused then
   return refused
 end

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 NAME = "mymaster"
 UP_S = 20.0
+FAILOVER_S = 60.0  # a failover that got no votes is tried again after twice its own time-out
 
 
 @dataclass
@@ -91,7 +92,7 @@ class Guarded:
         with contextlib.closing(self.second.client()) as client:
             wait_until(
                 lambda: self.master() == self.second.port and client.role()[0] == b"master",
-                UP_S,
+                FAILOVER_S,
                 why="the replica becomes the master",
             )
 

@@ -1,29 +1,29 @@
--- Reads the requests that submit creates: for each, from ARGV[at] on, its digest, the number of its bodies and the bodies.
+-- Reads the requests that submit creates: for each, from args[at] on, its digest, the number of its bodies and the bodies.
 -- @include lib/create/policy.lua
 -- @include lib/entries/add_entries.lua
 
 -- Returns a list of what enqueue takes as `new`, or nil and the refusal. `terms`: what the requests have in common.
-local function read_requests(at, count, terms)
+local function read_requests(args, at, count, terms)
   local policy, refused = read_policy(terms.policy)
   if refused then
     return nil, refused
   end
   local found = {}
   for i = 1, count do
-    local bodies = tonumber(ARGV[at + 1])
+    local bodies = tonumber(args[at + 1])
     local last = at + 1 + (bodies or 0)
-    if not bodies or bodies < 0 or last > #ARGV then
+    if not bodies or bodies < 0 or last > #args then
       return nil, redis.error_reply("BADARGUMENT submit wants a digest, the number of bodies and the bodies of each request")
     end
     refused = entry_error(at + 2, last)
     if refused then
       return nil, refused
     end
-    found[i] = {queue = terms.queue, policy = policy, digest = ARGV[at], open_ms = terms.open_ms,
-      parent = terms.parent, shards = "", list = ARGV, first = at + 2, last = last}
+    found[i] = {queue = terms.queue, policy = policy, digest = args[at], open_ms = terms.open_ms,
+      parent = terms.parent, shards = "", list = args, first = at + 2, last = last}
     at = last + 1
   end
-  if at <= #ARGV then
+  if at <= #args then
     return nil, redis.error_reply("BADARGUMENT submit wants as many requests as their count")
   end
   return found

@@ -12,7 +12,7 @@ from fairlane.errors import (
     RequestExists,
 )
 from fairlane.model import ENDED_STATES
-from fairlane.operations.create.calls import enqueue_calls
+from fairlane.operations.create.calls import enqueue_calls, read_enqueued
 from fairlane.operations.create.intents import announce, restore, withdraw
 from fairlane.operations.create.one_server import submit_on_one_server
 from fairlane.operations.lease.follow_up import follow_up
@@ -129,7 +129,7 @@ def _find_lost_reply(new: NewRequest) -> Operation[Reply | None]:
     It has no tokens. The intent stays, so the auditor mints the tokens of the lost reply again.
     """
     born = yield from find_born(new)
-    return library().enqueue.reply([b"ok", [], born]) if born else None
+    return read_enqueued([b"ok", [], born]) if born else None
 
 
 def find_born(new: NewRequest) -> Operation[int]:

@@ -5,7 +5,7 @@ A producer makes tens of thousands of these calls a second, so their arguments a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fairlane.operations.create.digest import terms
 from fairlane.operations.create.intents import grace_ms
@@ -19,11 +19,22 @@ if TYPE_CHECKING:
 
     from fairlane.operations.create.intents import Intent
     from fairlane.operations.create.new_request import NewRequest
+    from fairlane.protocol.replies import Reply
     from fairlane.protocol.steps import Arg, Call
 
 _PER_CALL = 50  # of submit: the server works on one call while the next is made
 _SUBMIT = ("now", "queue", "policy", "parent", "grace", "open_ms")
 _ENQUEUE = ("now", "queue", "policy", "digest", "intent", "open_ms", "parent", "shards", "over")
+
+
+def read_enqueued(raw: Sequence[Any]) -> Reply:
+    """Returns what Redis replied to enqueue, also as a part of the reply to submit."""
+    return library().enqueue.reply(raw)
+
+
+def read_submitted(raw: Sequence[Any]) -> Reply:
+    """Returns what Redis replied to submit."""
+    return library().submit.reply(raw)
 
 
 def parts_of(group: Sequence[NewRequest]) -> list[list[NewRequest]]:

@@ -15,13 +15,12 @@ from fairlane.errors import FairlaneError, QueueFull, RedisFull, RedisUnreachabl
 from fairlane.model import ENDED_STATES
 from fairlane.operations.create.admission import Admission
 from fairlane.operations.create.alone import create_alone, find_born
-from fairlane.operations.create.calls import enqueue_calls
+from fairlane.operations.create.calls import enqueue_calls, read_enqueued
 from fairlane.operations.create.intents import announce, restore, withdraw
 from fairlane.operations.create.new_request import Begun
 from fairlane.operations.create.one_server import submit_on_one_server
 from fairlane.operations.lease.follow_up import follow_up
 from fairlane.operations.lease.tokens import retire_all
-from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Call, Command, LazySteps
 
 if TYPE_CHECKING:
@@ -94,8 +93,7 @@ def create_each(
             raise
         except FairlaneError as error:  # also a key of this request that cannot be read
             errors[new.id] = error
-            # Announced requests need an end in any case, whatever the error of this one is.
-            if intent is None or isinstance(error, (RedisFull, QueueFull)):
+            if isinstance(error, (RedisFull, QueueFull)):  # else the others are not concerned
                 stop = stop or error
     return errors
 
@@ -120,13 +118,13 @@ def _enqueue_together(begun: Sequence[Begun]) -> Operation[list[Begun]]:
     calls = LazySteps(len(announced), enqueue_calls(announced))
     replies = iter((yield Batch(calls, lenient=True)))
     return [
-        one._replace(reply=_read_enqueued(next(replies))) if one.intent and not one.reply else one
+        one._replace(reply=_reply_of(next(replies))) if one.intent and not one.reply else one
         for one in begun
     ]
 
 
-def _read_enqueued(raw: Any) -> Reply | None:
-    return None if isinstance(raw, FairlaneError) else library().enqueue.reply(raw)
+def _reply_of(raw: Any) -> Reply | None:
+    return None if isinstance(raw, FairlaneError) else read_enqueued(raw)
 
 
 def _follow_up_submitted(begun: Sequence[Begun]) -> Operation[list[Pending]]:

@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fairlane.errors import FairlaneError
-from fairlane.operations.create.calls import parts_of, submit_call
+from fairlane.operations.create.calls import (
+    parts_of,
+    read_enqueued,
+    read_submitted,
+    submit_call,
+)
 from fairlane.operations.create.intents import read_intents
 from fairlane.operations.create.new_request import Begun
-from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, LazySteps, SingleServer
 
 if TYPE_CHECKING:
@@ -40,15 +44,15 @@ def submit_on_one_server(
         if isinstance(raw, FairlaneError):
             begun += [Begun(new, None, None) for new in part]
             continue
-        reply = library().submit.reply(raw)
+        reply = read_submitted(raw)
         bound = reply.max_waiting
         begun += _read_submitted(part, reply)
     return bound, begun
 
 
 def _read_submitted(part: Sequence[NewRequest], reply: Reply) -> Iterator[Begun]:
-    read, rows = library().enqueue.reply, reply.submitted
+    rows = reply.submitted
     scores = [value for row in zip(rows[::3], rows[1::3], strict=True) for value in row]
     intents = read_intents([new.id for new in part], reply.shards, scores)
     for new, intent, enqueued in zip(part, intents, rows[2::3], strict=True):
-        yield Begun(new, intent, read(enqueued) if enqueued else None)
+        yield Begun(new, intent, read_enqueued(enqueued) if enqueued else None)
