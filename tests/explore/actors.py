@@ -61,6 +61,7 @@ class StillRecord:
     shards = b""
 
     def begin_acquire(self, *_: Any) -> None: ...
+    def begin_exchange(self, *_: Any) -> None: ...
     def end_acquire(self, **_: Any) -> None: ...
     def hold(self, *_: Any, **__: Any) -> None: ...
     def release(self, *_: Any) -> None: ...
@@ -87,8 +88,11 @@ class Fixed:
     def tokens(self, *_: Any) -> int:
         return self.most
 
-    def takes_one(self, *_: Any) -> bool:
-        return self.most == 1
+    def has_measured(self, *_: Any) -> bool:
+        return False
+
+    def sizes(self, *_: Any) -> list[tuple[str, int]]:
+        return [(REQUEST, self.size)] if self.size > 1 else []
 
     def potential_seconds(self, *_: Any) -> float:
         return 0.0
@@ -405,8 +409,8 @@ class Cast:
             actor.is_idle = actor.doing.pops > 0
 
     def ops_of(self, role: Role, life: int) -> list[str]:
-        """The ops that a worker may draw in a life: for each token and a retry's, and to go on."""
-        most = 4 if role.kind == "bunch worker" or role.option("one_server", False) else 1
+        """The ops that a worker may draw in a life: for each token, retry and exchange."""
+        most = 8 if role.kind == "bunch worker" or role.option("one_server", False) else 1
         prefix = f"{sum(map(ord, role.name)) * 1000 + life:028x}"
         return [f"{prefix}{number:04x}" for number in range(1, most + 1)]
 

@@ -38,17 +38,18 @@ def changer(*changes: tuple[Any, ...]) -> Role:
 
 
 def worker(number: int, most: int = 1, *, one_server: bool = False) -> Role:
-    """Takes slices of at most so many; goes on `one_server` if one server has all keys."""
+    """Takes slices of at most so many; exchanges leases if `one_server` has all keys."""
     return Role(f"w:{number}", "worker", (("slice", most), ("one_server", one_server)))
 
 
-def bunch_worker(number: int) -> Role:
+def bunch_worker(number: int, *, one_server: bool = False) -> Role:
     """Takes two tokens in one pop."""
-    return Role(f"w:{number}", "bunch worker")
+    return Role(f"w:{number}", "bunch worker", (("one_server", one_server),))
 
 
 W1, W2, W3 = worker(1), worker(2), worker(3)
 ON1, ON2 = worker(1, one_server=True), worker(2, one_server=True)
+BUNCH = bunch_worker(1, one_server=True)
 CANCEL = Role("c", "canceller")
 REQUEUE = Role("d", "requeuer")
 TAKER = Role("t", "taker", (("worker", "w:1"),))
@@ -65,7 +66,7 @@ SMALL = (  # a few seconds: in every test run
     System("open", (producer(1, 1), W1)),
     System("a failing handler", (producer(1), W1), hows=FAILS),
     System("open, one server", (producer(1, 1, one_server=True), W1)),
-    System("goes on", (producer(2), ON1)),
+    System("exchange", (producer(2), ON1)),
 )
 MIDDLE = (
     System("two workers", (producer(1), W1, W2)),
@@ -86,14 +87,14 @@ MIDDLE = (
     System("one server, a late copy", (producer(1, one_server=True), W1), COPY),
     System("one server, a crash", (producer(1, one_server=True), W1), CRASH),
     System("one server, by two", (producer(1, one_server=True), producer(1, name="q"), W1)),
-    System("goes on, a crash", (producer(2), ON1), CRASH),
-    System("goes on, a lost reply", (producer(2), ON1), LOST),
-    System("goes on, a late copy", (producer(2), ON1), COPY),
-    System("goes on, fails", (producer(2), ON1), hows=FAILS),
-    System("goes on, cancel", (producer(2), ON1, CANCEL)),
-    System("goes on, taken for dead", (producer(2), ON1, TAKER)),
-    System("goes on, another lane", (producer(2), ON1, changer(("set_priority", 9)))),
-    System("goes on, limit 2", (producer(3, limit=2), ON1)),
+    System("exchange, a crash", (producer(2), ON1), CRASH),
+    System("exchange, a lost reply", (producer(2), ON1), LOST),
+    System("exchange, a late copy", (producer(2), ON1), COPY),
+    System("exchange, fails", (producer(2), ON1), hows=FAILS),
+    System("exchange, cancel", (producer(2), ON1, CANCEL)),
+    System("exchange, taken for dead", (producer(2), ON1, TAKER)),
+    System("exchange, another lane", (producer(2), ON1, changer(("set_priority", 9)))),
+    System("exchange, limit 2", (producer(3, limit=2), ON1)),
 )
 LARGE = (
     System("extended leases", (producer(1), W1, W2), extends=True),
@@ -120,9 +121,15 @@ LARGE = (
     System("two producers", (producer(1), producer(1, name="q"), W1)),
     System("a crash and a lost reply", (producer(1), W1), (1, 1, 0)),
     System("two tokens together", (producer(2, limit=2), bunch_worker(1))),
-    System("goes on, limit 2, then 1", (producer(3, limit=2), ON1, changer(("set_limit", 1)))),
-    System("both go on", (producer(2), ON1, ON2)),
-    System("one goes on, and one", (producer(2, limit=2), ON1, W2)),
+    System("exchange two", (producer(2, limit=2), BUNCH)),
+    System("exchange two, fails", (producer(2, limit=2), BUNCH), hows=FAILS),
+    System("exchange two, a crash", (producer(2, limit=2), BUNCH), CRASH),
+    System("exchange two, a lost reply", (producer(2, limit=2), BUNCH), LOST),
+    System("exchange two, a late copy", (producer(2, limit=2), BUNCH), COPY),
+    System("exchange two, cancel", (producer(2, limit=2), BUNCH, CANCEL)),
+    System("exchange, limit 2, then 1", (producer(3, limit=2), ON1, changer(("set_limit", 1)))),
+    System("both exchange", (producer(2), ON1, ON2)),
+    System("one exchanges, and one", (producer(2, limit=2), ON1, W2)),
 )
 # Two producers of one id, and one whose submission was given up.
 VANISHES = frozenset({"RequestLost", "RequestExists"})  # another one took it back, or began anew

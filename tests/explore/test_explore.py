@@ -79,7 +79,7 @@ SAMPLE = [
     ("request/append.lua", "chunk <= chunks", "open, a lost reply"),
     ("request/reap.lua", "is_ended(state)", "one worker"),
     ("lib/core/finish.lua", "left > 0 and not cancelled and not expired", "one worker"),
-    ("dispatch/retire.lua", 'redis.call("ZADD", logged, "NX"', "one worker"),
+    ("lib/dispatch/log_endings.lua", 'redis.call("ZADD", logged, "NX"', "one worker"),
     ("request/discard.lua", "state.born ~= born or state.open == 0", "one of two breaks"),
     ("request/seal.lua", 'state.state == "cancelling"', "open"),
 ]

@@ -245,7 +245,8 @@ class World:
             sha = self._sha[script.name] = self.one("SCRIPT", "LOAD", source)
         words = ("EVALSHA", sha, len(step.keys), *step.keys, *step.args)
         template = self.namer.template(repr((script.name, step.keys[-1], scored(step))))
-        declared = self.protocol.declares
+        # What an exchange touches depends on the tokens it pops.
+        declared = self.protocol.declares and script.name != "exchange"
         touched = self._touched(keys_of(step)) if declared else tuple(range(len(self._keys)))
         made = Doing(script.name, words, touched, template)
         made.script, made.grows = True, script.flag == "grows"

@@ -214,8 +214,8 @@ class Player:
 
     def retire(self, request_id: str) -> None:
         ending = [request_id, *self.book.requests[request_id].summary()]
-        longer = KEEP_LOGGED_MS - 3_600_000
-        reply = self.dispatch("retire", longer=longer, most=1000, endings=ending)
+        kept = dict.fromkeys(("least", "longest"), KEEP_LOGGED_MS - 3_600_000)
+        reply = self.dispatch("retire", most=1000, endings=ending, **kept)
         agree(reply, self.book.retire(request_id), "a logged end")
 
     def take(self, lane: int, count: int, worker: tuple[str, str]) -> bytes:

@@ -65,7 +65,7 @@ def mutant(folder: Path, script: str, old: str, new: str) -> Path:
         ("lib/lease/settle_verdicts.lua", "math.max(0, attempt - 1)", "attempt"),
         (
             "lib/lease/acquire.lua",
-            'permit.op == op and (permit.g == g or g == "0")',
+            "permit.op == op and permit.g == g",
             "permit.g == g",
         ),
         ("lib/lease/complete.lua", "permit.fence ~= lease.fence or permit.op ~= lease.op", "false"),

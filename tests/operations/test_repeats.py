@@ -17,6 +17,7 @@ from fairlane.operations.control import change, completion, requeue
 from fairlane.operations.create import admission, intents
 from fairlane.operations.diagnosis.walk import Walk
 from fairlane.operations.lease import leases, shards, tokens
+from fairlane.operations.lease.exchange import exchange, exchange_unit
 from fairlane.operations.lease.shards import Shards
 from fairlane.operations.maintenance import dead_workers, registry
 from fairlane.operations.submit.many import Many
@@ -173,20 +174,19 @@ def go_on(driver: Any, held: Slice) -> Slice | None:
     ids = [entry_id for entry_id, _ in held.entries]
     heads = [result_head(one.rpartition(b"-")[2], b"d", held.attempt, 0, 0) for one in ids]
     part: Any = (ids, [word for head in heads for word in (head, b"result")], [])
-    op, lane = leases.new_op(), keys.lanes("req")[Policy().priority]
-    reply = driver.do(leases.complete_and_acquire(held, part, lane, op, "w:1", "7", 2))
-    if reply is None:
+    op, lanes = leases.new_op(), keys.lanes("req")[: Policy().priority + 1]
+    unit = exchange_unit("req", "w:1", "7", 0)
+    step = exchange(unit, op, [(held, part)], lanes=lanes, want=1, sizes=[("r1", 2)])
+    raw = driver.do(step)
+    if raw is None:
         settle(driver, held)
         return None
-    both = library().complete_and_acquire.reply(reply)
-    settled = library().complete.reply(both.completed)
-    if settled.is_ended:
-        driver.do(tokens.retire("req", held.request_id, settled.summary))
-    else:
-        insert(driver, "req", held.request_id, settled.tokens)
-    if both.acquired is None:
+    reply = library().exchange.reply(raw)
+    if not reply.tokens:
         return None
-    return leases.slice_of(leases.going_on(held), op, library().acquire.reply(both.acquired))
+    token = tokens.parse(reply.tokens[0])
+    assert token is not None
+    return leases.slice_of(token, op, library().acquire.reply(reply.acquired[0]))
 
 
 def fails(driver: Any) -> None:

@@ -95,7 +95,7 @@ def accepted(lane: Lane, held: Held) -> dict[str, Call]:
         "resume": Call(running, {}),
         "retire": Call(
             (ACTIVE, keys.logged("req"), keys.completed("req"), *BOUND),
-            {"longer": 1, "most": 10, "endings": ENDING},
+            {"least": 1, "longest": 1, "most": 10, "endings": ENDING},
         ),
         "seal": Call(running, {"chunks": 1, "chain": lane.hash()["chain"]}),
         "set_limit": Call(running, {"limit": 2}),

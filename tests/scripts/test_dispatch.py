@@ -49,7 +49,7 @@ def ending(request_id: str = "r1", born: int = 7, retain_ms: Any = HOUR) -> list
 
 
 def retire(lane: Lane, *several: list[Any], **given: Any) -> int:
-    given = {"longer": 1_000, "most": 1000} | given
+    given = {"least": 1_000, "longest": 1_000, "most": 1000} | given
     flat = [value for one in several or [ending()] for value in one]
     return int(lane.call("retire", LOG, endings=flat, **given))
 

@@ -12,7 +12,11 @@ SERVER = {"redis", "struct"}  # what the server adds to Lua
 LUA = {"error", "ipairs", "math", "pairs", "pcall", "string", "table", "tonumber", "tostring"}
 ALLOWED = SERVER | LUA | {"type", "unpack"}
 EXCEPTIONS = {
-    "lib/create/backlog.lua": "its keys are the queue's, which all its scripts name the same",
+    "lib/dispatch/backlog.lua": "its keys are the queue's, which all its scripts name the same",
+    "lib/dispatch/log_endings.lua": "as above",
+    "lib/exchange/follow_ups.lua": "as above; its lanes are the script's",
+    "lib/exchange/settle_and_acquire.lua": "it includes follow_ups",
+    "lib/exchange/pop_noted.lua": "its lanes, and what it notes, are the script's",
     "lib/create/intend.lua": "as above; it also takes its requests from the script's arguments",
     "lib/create/enqueue.lua": "it reads the bodies where they are, in the script's arguments",
     "lib/create/new_request.lua": "as enqueue",

@@ -72,7 +72,7 @@ def test_a_full_redis_can_be_drained(lane: Lane):
             if reply[0] == b"ok":
                 tokens += toks(reply[2])
         assert reply[0] == b"ended"
-        given = {"longer": 1, "most": 10, "endings": ["r1", *reply[1]]}
+        given = {"least": 1, "longest": 1, "most": 10, "endings": ["r1", *reply[1]]}
         assert lane.call("retire", LOG, **given) == 1
     assert len(lane.results()) == 6
 

@@ -79,7 +79,7 @@ MALFORMED: list[tuple[str, str, list[dict[str, Any]]]] = [
     ("reschedule_active", "BADARGUMENT", each("rows", [RUNNING, 1], [RUNNING, 1, 2, "r2"])),
     ("reschedule_active", "BADARGUMENT", each("rows", ["r2", 1, 2] * 301)),
     ("restore_active", "BADARGUMENT", each("due", "", "soon")),
-    ("retire", "BADARGUMENT", [{"longer": "x"}, {"most": "x"}]),
+    ("retire", "BADARGUMENT", [{"least": "x"}, {"longest": "x"}, {"most": "x"}]),
     ("retire", "BADARGUMENT", each("endings", [], ENDING + ENDING[:10], ENDING * 81)),
     ("retire", "BADARGUMENT", each("endings", [*ENDING, *ENDING[:10], "x"])),
     ("seal", "BADARGUMENT", [{"chunks": "many"}]),

@@ -11,7 +11,7 @@ from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import FairlaneError, RedisUnfit
 from fairlane.protocol import acl
 from fairlane.protocol.scripts import library
-from tests.scripts.test_complete_and_acquire import OWN, go_on
+from tests.scripts.test_exchange import Exchanged, dispatch, exchange, lease
 from tests.spark.staging import Sink
 from tests.support.requests import HOUR, Lane, Tok, toks
 from tests.support.servers import backends
@@ -96,16 +96,23 @@ def all_dead(lane: Lane) -> Callable[[], Any]:
     return lambda: lane.complete(held, others=[(one, "dead", 0) for one in held.ids])
 
 
-def went_on(lane: Lane) -> Callable[[], Any]:
-    held = slice_of(lane, 5, limit=1)
-    return lambda: go_on(lane, held, count=5)
-
-
-def took_turns(lane: Lane) -> Callable[[], Any]:
+def exchanged(lane: Lane) -> Callable[[], Any]:
     first, other = lane.start(MANY, limit=2)
     held = lane.take(first, count=5)
-    lane.client.lpush(OWN, f"r1#{other.k}.{other.g}")
-    return lambda: go_on(lane, held, count=5)
+    dispatch(lane, [other])
+    op = lane.new_op()
+    return lambda: whole(exchange(lane, lease(held), op=op, want=2, sizes={"r1": 5}))
+
+
+def exchanged_last(lane: Lane) -> Callable[[], Any]:
+    held = lane.begin(3, limit=1)
+    return lambda: whole(exchange(lane, lease(held)))
+
+
+def whole(reply: Exchanged) -> None:
+    """Fails as a single call would if an error refused one of the steps."""
+    if b"" in reply.settled or "" in reply.words:
+        raise RedisUnfit("a step was refused alone")
 
 
 def slice_taken(lane: Lane) -> Callable[[], Any]:
@@ -227,7 +234,8 @@ CASES = [
     *(Case("complete", made) for made in (verdicts, all_dead)),
     *(Case("acquire", made, 3) for made in (few_taken, few_poured)),
     *(Case("acquire", made) for made in (slice_taken, retry_taken, unbegun_taken)),
-    *(Case("complete_and_acquire", made) for made in (went_on, took_turns)),
+    Case("exchange", exchanged),
+    Case("exchange", exchanged_last, 3),
     Case("extend", extended),
     *(Case("reap", made) for made in (expired, died, overdue)),
     Case("reap", few_expired, 3),

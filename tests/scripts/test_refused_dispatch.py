@@ -26,7 +26,7 @@ def promote(lane: Lane) -> Any:
 
 def retire(lane: Lane, *ids: str) -> Any:
     endings = [word for one in ids for word in (one, *SUMMARY)]
-    return lane.call("retire", LOG, longer=1, most=10, endings=endings)
+    return lane.call("retire", LOG, least=1, longest=1, most=10, endings=endings)
 
 
 def drop(lane: Lane) -> Any:

@@ -72,12 +72,15 @@ def rest_of(call: Any) -> list[Any]:
 
 
 def quick_unit(spare: int = 7, *, each_s: float = 0.001, **changed: Any) -> Unit:
-    """Makes a unit that has measured its handler: so many seconds a token."""
+    """Makes a unit that has measured its handler: so many seconds a token.
+
+    It takes the steps of a cluster, unless `has_one_server` is given.
+    """
     board = LeaseBoard(1, spare)
     sizer = Sizer(20, 128)
     sizer.observe_tokens(32, 32 * each_s)
     own, *others = board.records
-    given: dict[str, Any] = {"spare": tuple(others)} | changed
+    given: dict[str, Any] = {"spare": tuple(others), "has_one_server": False} | changed
     return Unit("req", "w:1", "7", own, sizer, Metrics("req"), **given)
 
 

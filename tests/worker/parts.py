@@ -62,9 +62,11 @@ def record_of_its_own() -> LeaseRecord:
     return LeaseBoard(1).records[0]
 
 
-def unit_of_its_own(slice_ms: float = 20.0) -> Unit:
-    """A unit that holds nothing and has learned nothing."""
-    return Unit("req", "w:1", "7", record_of_its_own(), Sizer(slice_ms), Metrics("req"))
+def unit_of_its_own(slice_ms: float = 20.0, *, has_one_server: bool = False) -> Unit:
+    """A unit that holds nothing and has learned nothing; it takes the steps of a cluster."""
+    unit = Unit("req", "w:1", "7", record_of_its_own(), Sizer(slice_ms), Metrics("req"))
+    unit.has_one_server = has_one_server
+    return unit
 
 
 def granted(

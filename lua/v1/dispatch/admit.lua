@@ -13,7 +13,7 @@ local chunk = tonumber(ARGV[3])  -- number of the chunk, from 1
 local count = tonumber(ARGV[4])  -- its sub-requests
 local pause = tonumber(ARGV[5])  -- ms between two recounts
 -- @include lib/core/now_ms.lua
--- @include lib/create/backlog.lua
+-- @include lib/dispatch/backlog.lua
 
 if not chunk or not count or not pause then
   return redis.error_reply("BADARGUMENT admit wants numbers for chunk, count and pause")

@@ -11,7 +11,7 @@
 -- @include lib/core/request_keys.lua
 local now = ARGV[1]  -- ms, "" = server time
 local k = ARGV[2]  -- permit
-local g = ARGV[3]  -- the token's generation; "0" = any, to get again what complete_and_acquire granted to this op
+local g = ARGV[3]  -- the token's generation
 local op = ARGV[4]  -- hex; 128 random bits of this call
 local worker = ARGV[5]  -- host:port
 local started = ARGV[6]  -- ms; differs after a restart of the worker

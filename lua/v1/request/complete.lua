@@ -14,7 +14,7 @@ local verdicts = 7  -- ARGV[7...]  done ids, then done (head, body) pairs, then 
 -- @include lib/core/now_ms.lua
 -- @include lib/lease/complete.lua
 
-local work, refused = read_work(ARGV, verdicts, done)
+local work, refused = read_work(ARGV, verdicts, done, #ARGV)
 if refused then
   return refused
 end

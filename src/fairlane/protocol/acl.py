@@ -84,8 +84,8 @@ ROLES = {
         "works, and keeps the queue whole",
         ("worker",),
         _words(
-            "abandon acquire add_stats change_shards check complete complete_and_acquire"
-            " confirm drop_active expire_leftovers expire_workers extend glance heartbeat"
+            "abandon acquire add_stats change_shards check complete confirm drop_active"
+            " exchange expire_leftovers expire_workers extend glance heartbeat"
             " insert_tokens promote push reap register_worker report_backlog"
             " reschedule_active restore_active retire set_shards unregister_worker"
         ),

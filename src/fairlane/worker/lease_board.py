@@ -130,6 +130,13 @@ class LeaseRecord:
             fields.acquire_token = shown
             fields.is_acquiring = True
 
+    def begin_exchange(self, op: bytes) -> None:
+        """Notes an exchange that goes out: its tokens are noted in Redis under its op."""
+        fields = self._fields
+        fields.acquire_op = op
+        fields.acquire_token = b""
+        fields.is_acquiring = True
+
     def end_acquire(self, *, is_abandoned: bool = False) -> None:
         """Removes the acquire: its reply is on the board, or it was given up.
 

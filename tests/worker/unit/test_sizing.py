@@ -196,13 +196,12 @@ def test_tokens_are_taken_one_by_one_for_a_while():
     assert [sizes.tokens(128) for _ in range(3)] == [1, 1, 128]
 
 
-def test_one_token_is_enough_when_it_fills_the_time():
-    """Whether or not tokens are taken one by one for a while: that passes, the time does not."""
+def test_sizes_are_of_the_latest_requests_of_which_more_than_one_is_taken():
     sizes = Sizer(20, 128)
-    assert not sizes.takes_one(128), "nothing is known"
-    grown_tokens(sizes, 1e-6)
-    sizes.take_singly(2)
-    assert not sizes.takes_one(128)
-    assert sizes.takes_one(1), "there is room for one only"
-    grown_tokens(sizes, 0.03)
-    assert sizes.takes_one(128)
+    for i in range(70):
+        sizes.observe_slice(f"r{i}", 1, 0.000_1)
+    sizes.observe_slice("slow", 1, 0.02)
+    found = sizes.sizes()
+    assert found[0] == ("r69", 16)
+    assert [request_id for request_id, _ in found] == [f"r{i}" for i in range(69, 6, -1)]
+    assert dict(sizes.sizes(0.01))["r69"] == 2

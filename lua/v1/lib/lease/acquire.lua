@@ -17,7 +17,7 @@ end
 local function acquire(state, now, claim)
   local k, g, op = claim.k, claim.g, claim.op
   local permit = read_permit(k)
-  if permit.kind == "h" and permit.op == op and (permit.g == g or g == "0") then
+  if permit.kind == "h" and permit.op == op and permit.g == g then
     redis.call("ZADD", leases, "XX", now + state.lease_ms, k)
     local entries, attempt = taken_before(state, consumer_of(permit, k))
     return granted(state, now, permit, attempt, entries, queued_tokens(now))

@@ -11,19 +11,19 @@
 -- @include lib/lease/settle_verdicts.lua
 
 -- Returns what the holder did, or nil and the refusal. args[first] starts `done` ids, then `done`
--- (head, body) pairs. args[others] starts the verdicts.
-local function read_work(args, first, done)
+-- (head, body) pairs. args[others] starts the verdicts, which end at args[last].
+local function read_work(args, first, done, last)
   local others = done and first + 3 * done
-  if not done or done < 0 or done > 1000 or #args < others - 1 or (#args - others + 1) % 5 ~= 0 then
+  if not done or done < 0 or done > 1000 or last < others - 1 or (last - others + 1) % 5 ~= 0 then
     return nil, redis.error_reply("BADVERDICT complete wants ids, (head, body) pairs and fives of id, verdict, delay, head, error")
   end
-  for i = others, #args, 5 do
+  for i = others, last, 5 do
     local verdict = args[i + 1]
     if not (REASONS[verdict] or verdict == "release") or not tonumber(args[i + 2]) then
       return nil, redis.error_reply("BADVERDICT retry, timeout, dead or release and a delay in ms are expected")
     end
   end
-  return {args = args, first = first, done = done, others = others}
+  return {args = args, first = first, done = done, others = others, last = last}
 end
 
 -- `lease`: k, fence and op of the holder, and keep, as complete takes them. `permit`: what stands at k.

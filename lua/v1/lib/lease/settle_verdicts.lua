@@ -8,7 +8,7 @@ local REASONS = {retry = "attempts", timeout = "timeout", dead = "rejected"}
 -- Notes the failed attempts. Only the first verdict on an id counts, because it settles the id.
 local function note_failures(now, owed, work)
   local args, seen, count, last = work.args, {}, 0, nil
-  for i = work.others, #args, 5 do
+  for i = work.others, work.last, 5 do
     local id = args[i]
     if owed[id] and not seen[id] then
       seen[id] = true
@@ -25,7 +25,7 @@ end
 local function settle_others(state, now, worker, owed, work)
   local args, settled = work.args, 0
   note_failures(now, owed, work)
-  for i = work.others, #args, 5 do
+  for i = work.others, work.last, 5 do
     local id, verdict, delay, head, error = args[i], args[i + 1], tonumber(args[i + 2]), args[i + 3], args[i + 4]
     local attempt = owed[id]
     if attempt then

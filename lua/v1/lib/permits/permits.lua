@@ -58,7 +58,7 @@ local function unqueue(state, k)
 end
 
 local function release_permit(state, k)
+  state.held = state.held - 1  -- before ZREM, because it may be counted only now
   redis.call("ZREM", leases, k)
-  state.held = state.held - 1
   park(state, k)
 end

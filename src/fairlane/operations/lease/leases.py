@@ -1,6 +1,6 @@
 """A worker's way: pop a token -> acquire -> handle -> complete -> dispatch what comes back.
 
-Or, if one server has all keys and no other turn has come: handle -> complete_and_acquire -> handle
+Or, if one server has all keys: handle -> exchange (exchange.py) -> handle.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fairlane import settings
 from fairlane.model import Slice, Token, Verdict
 from fairlane.protocol import keys
 from fairlane.protocol.scripts import Library, Script, library
-from fairlane.protocol.steps import SingleServer, TextCall
+from fairlane.protocol.steps import TextCall
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,19 +29,6 @@ if TYPE_CHECKING:
 # In the order of their signatures: a unit makes tens of thousands of these calls a second.
 _ACQUIRE = ("now", "k", "g", "op", "worker", "started", "count", "shared")
 _COMPLETE = ("now", "k", "fence", "op", "keep", "done")
-_COMPLETE_AND_ACQUIRE = (
-    "now",
-    "k",
-    "fence",
-    "op",
-    "done",
-    "id",
-    "lane",
-    "next_op",
-    "worker",
-    "started",
-    "count",
-)
 
 
 @lru_cache(maxsize=8)
@@ -132,34 +119,6 @@ def complete(
     return _complete(held.request_id, lease, ids, results, verdicts, b"1" if keep else b"u")
 
 
-def complete_and_acquire(
-    held: Slice, part: Part, lane: bytes, op: bytes, worker: str, started: str, count: int
-) -> SingleServer:
-    """The call that settles a slice as complete does, and takes the permit's next one.
-
-    That only if its token, which came from the list `lane`, would be the next one popped. `op` and
-    `count` are the new slice's. The reply: what complete says; if it goes on, what acquire says.
-    """
-    ids, results, verdicts = part
-    args: list[Arg] = [
-        b"", held.k, held.fence, held.op, b"%d" % len(ids), held.request_id,
-        b"%d" % keys.number_of(lane), op, worker, started, b"%d" % count, *ids, *results,
-    ]  # fmt: skip
-    names = keys.request_keys(held.request_id) + keys.from_lane_up(lane)
-    return SingleServer(
-        TextCall(
-            signed(library(), "complete_and_acquire", _COMPLETE_AND_ACQUIRE),
-            names,
-            args + _words(verdicts),
-        )
-    )
-
-
-def going_on(held: Slice) -> Token:
-    """Returns the token of a permit that goes on: its op identifies it, whatever its g."""
-    return Token(held.request_id, held.k, "0")
-
-
 def give_back(
     request_id: str,
     k: str,
@@ -186,11 +145,12 @@ def _complete(
     keep: bytes,
 ) -> Call:
     args: list[Arg] = [b"", *lease, keep, b"%d" % len(ids), *ids, *results]
-    args += _words(verdicts)
+    args += words_of(verdicts)
     return TextCall(signed(library(), "complete", _COMPLETE), keys.request_keys(request_id), args)
 
 
-def _words(verdicts: Sequence[Verdict]) -> list[Arg]:
+def words_of(verdicts: Sequence[Verdict]) -> list[Arg]:
+    """Returns the verdicts as the scripts take them, five words each."""
     words: list[Arg] = []
     for one in verdicts:
         words += (one.entry_id, one.verdict, str(one.delay_ms), one.head, one.error)

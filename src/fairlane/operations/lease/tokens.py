@@ -117,7 +117,8 @@ def retire_all(queue: str, ended: Iterable[Ending]) -> list[Call]:
     return [
         library().retire(
             names,
-            longer=max(marker_ms(int(summary.retain_ms)) for _, summary in part),
+            least=settings.MARKER_LEAST_MS,
+            longest=settings.MARKER_MS,
             most=settings.LOG_ENTRIES,
             endings=[arg for request_id, summary in part for arg in (request_id, *summary)],
         )

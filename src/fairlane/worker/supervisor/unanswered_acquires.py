@@ -1,7 +1,7 @@
 """Handles acquires whose reply a unit did not receive: Redis may have granted them.
 
-The op of each acquire is on the lease board. So the supervisor sends the same acquire again, and
-gives back the lease that it gets.
+The op of each acquire or exchange is on the lease board. So the supervisor sends the same one
+again, and gives back the leases that it gets.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 from fairlane.common import clock
 from fairlane.errors import FairlaneError, RedisUnreachable
 from fairlane.operations.lease import tokens
+from fairlane.operations.lease.exchange import exchange, exchange_unit
 from fairlane.operations.lease.follow_up import follow_up
 from fairlane.operations.lease.leases import acquire, acquire_call, give_back
+from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch
 from fairlane.worker.log.repeats import is_redis_away
 from fairlane.worker.supervisor.batches import AGAIN_S, AT_MOST, send_all
@@ -51,14 +53,20 @@ class UnansweredAcquires:
         for record in records:
             wanted = record.pending_acquire()
             record.end_acquire()
-            token = tokens.parse(wanted[0]) if wanted else None
-            if wanted is None or token is None or is_away:
+            if wanted is None or is_away:
                 continue
+            word, op = wanted
+            token = tokens.parse(word)
             try:
-                self._driver.run(self._put_back(token, wanted[1]))
-            except FairlaneError as error:  # then the leader finds the token
-                what = f"request {token.request_id}"
-                _log.warning("could not put back a token of %s: %s", what, error)
+                if token is not None:
+                    self._driver.run(self._put_back(token, op))
+                elif not word:
+                    self._driver.run(self._put_back_exchanged(record.unit, op))
+            except FairlaneError as error:  # then the leader finds the tokens
+                what = "the tokens of an exchange"
+                if token is not None:
+                    what = f"a token of request {token.request_id}"
+                _log.warning("could not put back %s: %s", what, error)
                 is_away = is_redis_away(error)
 
     def take_granted_late(self) -> None:
@@ -98,6 +106,23 @@ class UnansweredAcquires:
         for (record, token, op), call, raw in zip(asked, calls, replies, strict=True):
             is_error = isinstance(raw, FairlaneError)
             yield record, raw if is_error else self._undo(token, op, call.reply(raw))
+
+    def _put_back_exchanged(self, unit: int, op: bytes) -> Operation[None]:
+        """Returns the leases of an exchange; if it arrives later, it acquires nothing."""
+        sender = exchange_unit(self._queue, self._worker, self._started, unit)
+        raw = yield exchange(sender, op, ())
+        if raw is None:
+            return
+        read = library().acquire.reply
+        reply = library().exchange.reply(raw)
+        for word, acquired in zip(reply.tokens, reply.acquired, strict=True):
+            token = tokens.parse(word)
+            if token is None:
+                continue
+            if not acquired:
+                yield from self._put_back(token, op)
+            elif (found := read(acquired)).is_ok:
+                yield from self._undo(token, op, found)
 
     def _put_back(self, token: Token, op: bytes) -> Operation[None]:
         reply, _ = yield from acquire(token, self._worker, self._started, 1, op=op)

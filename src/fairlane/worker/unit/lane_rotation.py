@@ -39,6 +39,17 @@ class LaneRotation:
         self._look()
         return len(self._shards) == 1
 
+    @property
+    def is_unsharded(self) -> bool:
+        """Returns True if all tokens are in the queue's own lanes."""
+        self._look()
+        return self._shards == (0,)
+
+    def lanes(self, last: bytes = b"") -> tuple[bytes, ...]:
+        """Returns the queue's own lanes, from the most urgent one up to `last`; b"" = all."""
+        found = keys.lanes(self._queue)
+        return found[: keys.number_of(last) % keys.LANES + 1] if last else found
+
     def next(self, most: int) -> Pop:
         """Returns the next pop, of up to `most` tokens; pass its reply to `came`."""
         self._look()

@@ -94,11 +94,15 @@ def take_all(leases: list[Lease]) -> list[Lease]:
 
 @dataclass(slots=True)
 class Acquired:
-    """What tokens were exchanged for: leases; and tokens of retries that must be acquired alone."""
+    """What tokens were exchanged for: leases; and tokens of retries that must be acquired alone.
+
+    `is_full`: as many tokens came as were wanted, so there may be more.
+    """
 
     lane: bytes
     leases: list[Lease] = field(default_factory=list)
     alone: list[Token] = field(default_factory=list)
+    is_full: bool = False
 
 
 @dataclass(slots=True)

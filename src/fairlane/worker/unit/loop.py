@@ -16,11 +16,11 @@ from fairlane.worker.unit.dispatch import (
     keep_unsent,
     log_refusals,
     note_away,
-    send,
 )
+from fairlane.worker.unit.exchange import settle_and_acquire
 from fairlane.worker.unit.leases import Acquired, Lease, LeaseBatch, acquire, forget, take_all
-from fairlane.worker.unit.pipeline import SHARE, may_prefetch, prefetch
-from fairlane.worker.unit.settle import observe, settle
+from fairlane.worker.unit.pipeline import may_prefetch, prefetch
+from fairlane.worker.unit.settle import observe
 
 if TYPE_CHECKING:
     from fairlane.model import Token
@@ -31,10 +31,9 @@ if TYPE_CHECKING:
 def serve(unit: Unit) -> Operation[None]:
     """Works until the worker drains."""
     returned = FollowUps(unit.queue)
-    share = SHARE if unit.is_alone else 1.0
     while not unit.record.is_draining:
         # What the last leases returned goes out in the same round trip as the next pop.
-        most = unit.sizer.tokens(len(unit.free), share)
+        most = unit.sizer.tokens(len(unit.free), unit.share)
         popped = yield from _pop(unit, [*_outgoing(unit, returned), *unit.measures.due()], most)
         if popped is not None:
             yield from take(unit, popped, most, returned)
@@ -83,7 +82,7 @@ def take(unit: Unit, popped: Popped, most: int, returned: FollowUps) -> Operatio
         return
     # If the pop brought as many as were wanted, there may be more, so prefetch is worth it.
     prefetches = unit.is_alone and unit.sizer.is_quick and len(raw) == most > 1
-    share = SHARE if prefetches else 1.0
+    share = unit.share if prefetches else 1.0
     while raw:
         acquired = yield from acquire(unit, raw, returned, share, shared=len(raw) > 1)
         alone = yield from work(unit, acquired, returned, prefetches=prefetches)
@@ -112,8 +111,7 @@ def work(
     prefetches = prefetches and not alone and may_prefetch(unit, leases, done)
     try:
         while leases:
-            if calls := returned.calls():  # before anything else, above all before the handler
-                yield from send(unit, calls)
+            yield from dispatch(unit, returned)  # before anything else, above all the handler
             is_alone = len(leases) == 1 and not prefetches
             batch = LeaseBatch(leases, unit.sizer.slice_s, is_alone=is_alone)
             beside = prefetch(unit, batch, done, returned.lane) if prefetches else None
@@ -127,7 +125,10 @@ def work(
                 leases, acquired.leases = leases + acquired.leases, []
                 prefetches = prefetches and not alone and may_prefetch(unit, leases, done)
             if not prefetches:
-                leases, done = (yield from settle(unit, done, leases, returned)), []
+                last = bool(alone or failure)
+                settled = yield from settle_and_acquire(unit, done, leases, returned, is_last=last)
+                returned.lane, leases, done = settled.lane, settled.leases, []
+                prefetches = settled.is_full and may_prefetch(unit, leases, done)
     except FairlaneError:  # Redis is away: leases expire, and the leader reaps them
         forget(unit, [lease.record for lease in (*done, *leases)])
         raise

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fairlane.errors import FairlaneError, NodeAway
 from fairlane.protocol.steps import Call, Command, Operation, UntilHandled
 from fairlane.worker.unit.dispatch import FollowUps, dispatch
+from fairlane.worker.unit.exchange import acquire_next, may_exchange
 from fairlane.worker.unit.leases import Acquired, acquire, forget, take_all
 from fairlane.worker.unit.settle import is_apart, observe, settle_together
 
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from fairlane.protocol.steps import Popped
     from fairlane.worker.unit.leases import Lease, LeaseBatch
     from fairlane.worker.unit.unit import Unit
-
-SHARE = 0.5  # of a slice's time: some leases are handled while others wait
 
 
 def may_prefetch(unit: Unit, leases: list[Lease], done: list[Lease]) -> bool:
@@ -42,10 +41,7 @@ def prefetch(unit: Unit, batch: LeaseBatch, done: list[Lease], lane: bytes) -> O
     returned, acquired = FollowUps(unit.queue, lane), Acquired(lane)
     left: list[Lease] = []
     try:
-        popped = yield from _settle_and_pop(unit, done, returned)
-        if popped is not None:
-            returned.lane = popped.lane
-            acquired = yield from acquire(unit, popped.tokens, returned, SHARE, shared=True)
+        acquired = yield from _settle_and_acquire(unit, done, returned)
         yield from dispatch(unit, returned)
         if (yield UntilHandled(2 * unit.sizer.slice_s)):
             return acquired
@@ -63,16 +59,36 @@ def prefetch(unit: Unit, batch: LeaseBatch, done: list[Lease], lane: bytes) -> O
     return Acquired(lane)
 
 
-def _settle_and_pop(unit: Unit, done: list[Lease], returned: FollowUps) -> Operation[Popped | None]:
-    """Settles leases, and pops as many tokens as there is room for."""
-    others: list[Command | Call] = [*unit.measures.due()]
+def _settle_and_acquire(unit: Unit, done: list[Lease], returned: FollowUps) -> Operation[Acquired]:
+    """Settles leases, and acquires as many as there is room for."""
     room = len(unit.free) + len(done)
-    if room:
-        others.append(unit.turns.ahead(returned.lane, unit.sizer.tokens(room, SHARE)))
+    most = unit.sizer.tokens(room, unit.share) if room else 0
+    if may_exchange(unit, done):
+        returned.more += unit.measures.due()
+        if not done and not most:
+            return Acquired(returned.lane)
+        lanes = unit.turns.lanes(returned.lane)
+        acquired = yield from acquire_next(unit, done, returned, lanes, most, shared=True)
+        if acquired is not None:
+            return acquired
+    popped = yield from _settle_and_pop(unit, done, returned, most)
+    if popped is None:
+        return Acquired(returned.lane)
+    returned.lane = popped.lane
+    return (yield from acquire(unit, popped.tokens, returned, unit.share, shared=True))
+
+
+def _settle_and_pop(
+    unit: Unit, done: list[Lease], returned: FollowUps, most: int
+) -> Operation[Popped | None]:
+    """Settles leases, and pops up to `most` tokens, where each step needs its own call."""
+    others: list[Command | Call] = [*unit.measures.due()]
+    if most:
+        others.append(unit.turns.ahead(returned.lane, most))
     if not done and not others:
         return None
     replies = yield from settle_together(unit, done, returned, *others)
-    popped: Any = replies[-1] if room else None
+    popped: Any = replies[-1] if most else None
     if isinstance(popped, NodeAway):  # the next pop waits for this node, or tries another shard
         return None
     if isinstance(popped, Exception):

@@ -13,7 +13,6 @@ from fairlane.operations.lease.leases import complete
 from fairlane.operations.submit.durability import confirm_settled
 from fairlane.protocol.scripts import library
 from fairlane.protocol.steps import Batch, Call, Command, LazySteps, Operation
-from fairlane.worker.unit.continuation import is_likely, settle_and_acquire
 from fairlane.worker.unit.dispatch import ask_all, dispatch, note_away
 from fairlane.worker.unit.leases import Lease, release
 
@@ -44,7 +43,7 @@ def settle(
     """
     is_only = len(done) + len(waiting) == 1
     singly = done if is_only else [lease for lease in done if is_apart(lease)]
-    fits = 0 if singly or not waiting else _fitting(unit, done, len(waiting))
+    fits = 0 if singly or not waiting else fitting(unit, done, len(waiting))
     together = [lease for lease in done if lease not in singly] if singly else done
     together = together + waiting[fits:]
     if together:  # before the leases that may wait for a confirmation
@@ -53,7 +52,7 @@ def settle(
     for lease in singly:
         if not is_only:
             yield from dispatch(unit, returned)
-        going_on += yield from _settle_singly(unit, lease, returned, is_only=is_only)
+        going_on += yield from _settle_singly(unit, lease, returned)
     return going_on + waiting[:fits]
 
 
@@ -65,7 +64,7 @@ def is_apart(lease: Lease) -> bool:
     return bool(lease.slice.durable or lease.goes_on or outcome.size > settings.FLUSH_BYTES)
 
 
-def _fitting(unit: Unit, done: list[Lease], count: int) -> int:
+def fitting(unit: Unit, done: list[Lease], count: int) -> int:
     """Returns how many more leases may wait for their turn: as many as fit a slice's time."""
     if unit.record.is_draining:
         return 0
@@ -94,29 +93,41 @@ def settle_together(
 
 def _settlement(lease: Lease) -> Call:
     """Returns the call that settles a lease that was handled, or gives back one not begun."""
+    return complete(lease.slice, *part_of(lease), keep=False)
+
+
+def part_of(lease: Lease) -> Part:
+    """Returns what a lease settles in one call; nothing for one that was not begun."""
     outcome = lease.outcome
-    if outcome is None:
-        return complete(lease.slice, *_NOTHING, keep=False)
-    return complete(lease.slice, outcome.ids, outcome.results, outcome.verdicts, keep=False)
+    return _NOTHING if outcome is None else (outcome.ids, outcome.results, outcome.verdicts)
 
 
 def _note_all(unit: Unit, leases: list[Lease], replies: Sequence[Any], returned: FollowUps) -> None:
-    """Counts what was settled, and adds what is to be dispatched."""
-    runs: list[Run] = []
+    """Adds what is to be dispatched, and counts what was settled."""
+    settled: list[tuple[Lease, Reply | None]] = []
     read = library().complete.reply
     for lease, raw in zip(leases, replies, strict=True):
-        taken, outcome, reply = lease.slice, lease.outcome, None
+        request_id, reply = lease.slice.request_id, None
         if isinstance(raw, NodeAway):  # the lease expires
-            note_away(unit, f"left a lease of request {taken.request_id} to expire", raw)
+            note_away(unit, f"left a lease of request {request_id} to expire", raw)
         elif isinstance(raw, Exception):
-            _log.warning("could not settle a lease of request %s: %s", taken.request_id, raw)
+            _log.warning("could not settle a lease of request %s: %s", request_id, raw)
         else:
             reply = read(raw)
-            returned.add(taken.request_id, reply)
+            returned.add(request_id, reply)
+        settled.append((lease, reply))
+    note_settled(unit, settled)
+
+
+def note_settled(unit: Unit, settled: Sequence[tuple[Lease, Reply | None]]) -> None:
+    """Counts what was settled, and removes these leases from the board."""
+    runs: list[Run] = []
+    for lease, reply in settled:
+        if reply is not None:
             _observe_settled(unit, lease, reply)
-        if outcome is not None:
-            runs.append((taken, outcome, reply))
-    release(unit, leases)
+        if lease.outcome is not None:
+            runs.append((lease.slice, lease.outcome, reply))
+    release(unit, [lease for lease, _ in settled])
     if runs:
         count_up(unit, runs, len(runs))
 
@@ -124,27 +135,19 @@ def _note_all(unit: Unit, leases: list[Lease], replies: Sequence[Any], returned:
 # ------------------------------------------------------------------ one
 
 
-def _settle_singly(
-    unit: Unit, lease: Lease, returned: FollowUps, *, is_only: bool
-) -> Operation[list[Lease]]:
-    """Settles a lease. Returns the lease that the unit goes on with: this one or its permit's next.
+def _settle_singly(unit: Unit, lease: Lease, returned: FollowUps) -> Operation[list[Lease]]:
+    """Settles a lease; returns it if the unit goes on with it.
 
-    If its node is away, the lease expires. `is_only`: the unit has no other lease.
+    If its node is away, the lease expires.
     """
     taken, outcome = lease.slice, lease.outcome
     keep = lease.goes_on
     *first, last = outcome.parts() if outcome is not None else [_NOTHING]
-    reply: Reply | None = None
-    following = None
     try:
         for part in first:
             reply = yield from _complete(unit, lease, part, keep=True)
             returned.add(taken.request_id, reply)
-        reply = None
-        if is_only and not keep and is_likely(unit, lease, returned.lane):
-            reply, following = yield from settle_and_acquire(unit, lease, last, returned)
-        if reply is None:
-            reply = yield from _complete(unit, lease, last, keep=keep)
+        reply = yield from _complete(unit, lease, last, keep=keep)
     except NodeAway as error:
         yield from dispatch(unit, returned)
         note_away(unit, f"left a lease of request {taken.request_id} to expire", error)
@@ -158,9 +161,6 @@ def _settle_singly(
     elif reply.is_ok and outcome is not None:
         lease.position, lease.outcome, lease.goes_on = outcome.position, None, False
         return [lease]
-    if following is not None:
-        returned.more += unit.measures.due()  # this unit may not come back to its pop for long
-        return [following]
     release(unit, [lease])
     return []
 

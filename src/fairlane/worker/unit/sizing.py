@@ -6,11 +6,13 @@ A slice is sized by the time per sub-request of its request, a pop by the time p
 from __future__ import annotations
 
 from collections import OrderedDict
+from itertools import islice
 
 from fairlane import settings
 from fairlane.settings import SLICE_MOST
 
 _REMEMBERED = 256  # requests
+_SENT = 64  # of them with a call that acquires
 _WEIGHT = 0.3  # of the newest measurement in the moving averages
 _GROWTH = 16  # a slice is at most this many times the one before
 _TOKEN_GROWTH = 4  # ... and so many tokens the ones before
@@ -51,6 +53,12 @@ class Sizer:
         fitting = int(self._target * share / each + _OVER) if each > 0 else SLICE_MOST
         return max(1, min(fitting, last * _GROWTH, SLICE_MOST))
 
+    def sizes(self, share: float = 1.0) -> list[tuple[str, int]]:
+        """Returns the requests, the latest ones, of which more than one entry should be taken."""
+        latest = islice(reversed(self._requests), _SENT)
+        found = [(request_id, self.entries(request_id, share)) for request_id in latest]
+        return [(request_id, entries) for request_id, entries in found if entries > 1]
+
     def observe_slice(self, request_id: str, count: int, seconds: float) -> None:
         """Learns that `count` sub-requests took the handler `seconds`."""
         if count < 1:
@@ -90,10 +98,6 @@ class Sizer:
             self._singly = max(0, self._singly - 1)
             return 1
         return self._fitting(room, share)
-
-    def takes_one(self, room: int) -> bool:
-        """True when one token fills the time, as far as is known."""
-        return self._token_s >= 0 and self._fitting(room, 1.0) == 1
 
     def _fitting(self, room: int, share: float) -> int:
         fitting = self.most

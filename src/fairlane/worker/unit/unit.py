@@ -24,7 +24,7 @@ class Unit:
     """One thread or task of a worker, which holds one lease or several.
 
     `spare` is where more leases than one stand. `is_alone`: no other unit is in its process, so it
-    may acquire while it handles. `may_continue`: one server may have all keys, as far as is known.
+    may acquire while it handles. `has_one_server`: as far as is known, one server has all keys.
     """
 
     queue: str
@@ -35,7 +35,7 @@ class Unit:
     measures: Metrics
     spare: tuple[LeaseRecord, ...] = ()
     is_alone: bool = False
-    may_continue: bool = True
+    has_one_server: bool = True
     unsent: list[Command | Call] = field(default_factory=list)  # for shards that were away
     quiet_until: float = 0.0  # when it may be logged again that a node is away
     free: list[LeaseRecord] = field(init=False)  # records of no lease
@@ -45,6 +45,14 @@ class Unit:
     def __post_init__(self) -> None:
         self.free = [*self.spare, self.record]
         self.turns = LaneRotation(self.queue, self.worker, self.record)
+
+    @property
+    def share(self) -> float:
+        """Returns the part of a slice's time that one pop should take.
+
+        Half of it where other leases are acquired meanwhile.
+        """
+        return 0.5 if self.is_alone else 1.0
 
     @property
     def token_s(self) -> float:

@@ -1,0 +1,61 @@
+-- The two halves of an exchange: settles one lease, and acquires with one token.
+-- @include lib/exchange/follow_ups.lua
+-- @include lib/lease/acquire.lua
+-- @include lib/lease/complete.lua
+-- id -> state of a request that was settled and goes on; its table is still the truth, because nothing else runs.
+local going_on = {}
+
+local function settle_one(now, lease, follow_ups)
+  select_request("req:{" .. lease.id .. "}")
+  local state, reply = load_unfinished()
+  reply = reply or complete(state, now, read_permit(lease.k), lease, lease.work)
+  local word = reply[1]
+  going_on[lease.id] = word == "ok" and state or nil
+  if word == "ended" then
+    add_ending(follow_ups, now, lease.id, reply[2])
+  elseif word == "ok" then
+    add_tokens(follow_ups, lease.id, reply[3])
+  elseif word == "already" then
+    add_tokens(follow_ups, lease.id, reply[2])
+  end
+  return {word}
+end
+
+local TOKEN = "^([^#]+)#(%d+)%.(%d+)$"
+
+-- Returns how many of the tokens belong to requests with a size: these share the time.
+local function count_measured(tokens, size_of)
+  local count = 0
+  for _, token in ipairs(tokens) do
+    if size_of[string.match(token, TOKEN) or ""] then
+      count = count + 1
+    end
+  end
+  return count
+end
+
+local function acquire_one(now, token, claim, size_of, follow_ups)
+  local id, k, g = string.match(token, TOKEN)
+  if not id then
+    return {"gone"}
+  end
+  select_request("req:{" .. id .. "}")
+  local state, reply = going_on[id], nil
+  if not state then
+    state, reply = load_unfinished()
+  end
+  going_on[id] = nil
+  claim.k, claim.g, claim.count = k, g, math.max(1, math.floor((size_of[id] or 1) / claim.share))
+  reply = reply or acquire(state, now, claim)
+  local word = reply[1]
+  if word == "ended" then
+    add_ending(follow_ups, now, id, reply[2])
+  elseif word == "ok" then
+    add_tokens(follow_ups, id, reply[6])
+    reply[6] = {}
+    return reply
+  elseif reply[2] then
+    add_tokens(follow_ups, id, reply[2])
+  end
+  return {word}
+end

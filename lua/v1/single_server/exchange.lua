@@ -1,0 +1,70 @@
+-- exchange: completes leases, dispatches what follows, pops the most urgent tokens and acquires them, all in one call,
+-- where one server has all keys. It leaves what complete, insert_tokens, retire, a pop and acquire leave one by one.
+-- Idempotent by op: the note of this unit names the tokens that a call has popped, and a repeat pops no others.
+-- Says: (settled left unlogged tokens acquired)
+--   settled = for each lease what complete says, without tokens and summary; "" = an error refused it alone;
+--   left = id, lane, permit and delay of each token to dispatch that is not due now, or not of a lane in KEYS;
+--   unlogged = id and summary of each ending that the log refused; tokens = those popped; acquired = for each of them
+--   what acquire says, without tokens and summary; "" = an error refused it alone. One that must be acquired "alone"
+--   is the next token of its lane again
+-- @flags allow-oom
+local active = KEYS[1]  -- {queue}:active  zset  request -> when to look at it next, ms
+local logged = KEYS[2]  -- {queue}:logged  zset  <id>|<born> -> when this marker may go, ms
+local completed = KEYS[3]  -- {queue}:completed  stream  one entry per finished request
+local conf = KEYS[4]  -- {queue}:conf  hash  waiting
+local loads = KEYS[5]  -- {queue}:load  hash  request -> what it adds to what waits
+local taken = KEYS[6]  -- {queue}:taken:<worker>  hash  unit -> the tokens it took last
+local lanes = 7  -- KEYS[7...]  {queue}:<priority>  list  tokens; from the most urgent lane on
+local now = ARGV[1]  -- ms, "" = server time
+local least = tonumber(ARGV[2])  -- ms a marker stays longer than the tombstone, at least
+local longest = tonumber(ARGV[3])  -- ... and at most
+local most = tonumber(ARGV[4])  -- about how many entries the log keeps
+local place = ARGV[5]  -- the unit
+local op = ARGV[6]  -- hex; 88 random bits of the process, and a count
+local ttl = ARGV[7]  -- ms of the note
+local worker = ARGV[8]  -- host:port
+local started = ARGV[9]  -- ms; differs after a restart of the worker
+local want = tonumber(ARGV[10])  -- the most tokens to pop, 0..1000
+local shared = ARGV[11]  -- "1" = their holder has other leases, too
+local measured = tonumber(ARGV[12])  -- how many requests with a size follow
+local sizes = 13  -- ARGV[13...]  request and the most sub-requests of its slice, each; 1 for any other request
+-- Then for each lease: request, k, fence, op, done, others, and as in complete: ids, pairs, and fives for the others
+-- @include lib/core/keys_of_many.lua
+-- @include lib/core/now_ms.lua
+-- @include lib/dispatch/log_endings.lua
+-- @include lib/exchange/read_exchange.lua
+-- @include lib/exchange/settle_and_acquire.lua
+-- @include lib/exchange/pop_noted.lua
+
+if not least or not longest or not most or not want or want < 0 or want > 1000 or not measured then
+  return redis.error_reply("BADARGUMENT exchange wants five numbers, and pops at most 1000 tokens")
+end
+local size_of, held, refused = read_exchange(ARGV, sizes, measured)
+if refused then
+  return refused
+end
+now = now_ms(now)
+local follow_ups = new_follow_ups({least = least, longest = longest, most = most})
+local settled = {}
+for i, lease in ipairs(held) do
+  local is_done, reply = pcall(settle_one, now, lease, follow_ups)
+  settled[i] = is_done and reply or ""
+end
+dispatch_now(follow_ups, now)
+local tokens, lane_of = pop_noted(want)
+shared = #tokens > 1 and "1" or shared
+local share = measured == 0 and 1 or math.max(1, count_measured(tokens, size_of))
+local acquired, alone = {}, {}
+for i, token in ipairs(tokens) do
+  local claim = {op = op, worker = worker, started = started, shared = shared, share = share}
+  local is_done, reply = pcall(acquire_one, now, token, claim, size_of, follow_ups)
+  acquired[i] = is_done and reply or ""
+  if is_done and reply[1] == "alone" and lane_of[i] then
+    alone[#alone + 1] = i
+  end
+end
+for i = #alone, 1, -1 do  -- so that they are popped in the same order again
+  redis.call("RPUSH", KEYS[lanes + lane_of[alone[i]]], tokens[alone[i]])
+end
+dispatch_now(follow_ups, now)
+return {settled, follow_ups.left, follow_ups.unlogged, tokens, acquired}

@@ -1,0 +1,91 @@
+"""Completes leases and acquires the next ones in one call, where one server has all keys.
+
+Elsewhere a unit takes the same steps one by one: complete, dispatch, pop, acquire.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fairlane import settings
+from fairlane.operations.lease.leases import signed, words_of
+from fairlane.protocol import keys
+from fairlane.protocol.scripts import library
+from fairlane.protocol.steps import SingleServer, TextCall
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from fairlane.model import Slice
+    from fairlane.operations.lease.leases import Part
+    from fairlane.protocol.steps import Arg
+
+# In the order of its signature: a unit makes thousands of these calls a second.
+_PARAMS = (
+    "now",
+    "least",
+    "longest",
+    "most",
+    "place",
+    "op",
+    "ttl",
+    "worker",
+    "started",
+    "want",
+    "shared",
+    "measured",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanger:
+    """The unit that makes exchanges, one at a time: its worker, and its place among the units."""
+
+    queue: str
+    worker: str
+    started: str
+    place: bytes
+
+
+def exchange(
+    unit: Exchanger,
+    op: bytes,
+    settled: Iterable[tuple[Slice, Part]],
+    *,
+    lanes: Sequence[bytes] = (),
+    want: int = 0,
+    shared: bool = False,
+    sizes: Sequence[tuple[str, int]] = (),
+) -> SingleServer:
+    """The call that settles leases, pops up to `want` tokens of these lanes and acquires them.
+
+    `lanes` starts with the most urgent one. `sizes`: how many sub-requests a slice of these
+    requests may have; 1 for any other. Requests with a size share the time of their sizes. Ops
+    of a unit grow. With the op of an earlier exchange, and nothing else, the call returns what
+    that one acquired; if that one arrives later, it acquires nothing.
+    """
+    args: list[Arg] = [
+        b"", settings.MARKER_LEAST_MS, settings.MARKER_MS, settings.LOG_ENTRIES, unit.place, op,
+        settings.TAKEN_TTL_MS, unit.worker, unit.started, want, b"1" if shared else b"",
+        len(sizes), *(word for pair in sizes for word in pair),
+    ]  # fmt: skip
+    for held, (ids, results, verdicts) in settled:
+        args += (held.request_id, held.k, held.fence, held.op, len(ids), len(verdicts))
+        args += ids
+        args += results
+        if verdicts:
+            args += words_of(verdicts)
+    names = (*_dispatch_keys(unit), *(lanes or keys.lanes(unit.queue)[:1]))
+    return SingleServer(TextCall(signed(library(), "exchange", _PARAMS), names, args))
+
+
+def _dispatch_keys(unit: Exchanger) -> tuple[bytes, ...]:
+    queue = unit.queue
+    log = keys.active(queue), keys.logged(queue), keys.completed(queue)
+    return (*log, *keys.bound(queue), keys.taken(queue, unit.worker))
+
+
+def exchange_unit(queue: str, worker: str, started: str, unit: int) -> Exchanger:
+    """Returns the exchanger of a worker's unit, by the unit's number."""
+    return Exchanger(queue, worker, started, b"x%d" % unit)
