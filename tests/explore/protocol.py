@@ -195,6 +195,7 @@ class Fairlane(Protocol):
                 b'"XADD", %b, "*"' % stream, b'"XADD", %b, ARGV[1] .. "-*"' % stream
             )
         source = source.replace(b"seq = 0,", b"seq = %d," % FIRST_SEQ)
+        source = source.replace(b"local FIRST = 1 ", b"local FIRST = %d " % (FIRST_SEQ + 1))
         if self._in_stream:
             source = source.replace(b"local FEW, FEW_BYTES = 10,", b"local FEW, FEW_BYTES = -1,")
         counted = b'redis.call("HINCRBY", request, "published", 1)\n  redis.call("PUBLISH"'
@@ -337,7 +338,7 @@ def _of_request(of: dict[str, Any]) -> dict[str, Any]:
     few = of.get("few")
     few_bodies = re.findall(rb"1:(\d)", few) if isinstance(few, bytes) else ()
     return {
-        "queued": _first_queued(of.get("tok") or {}),
+        "queued": _first_queued(fields, of.get("tok") or {}),
         "state": state if state != b"abandoned" else b"",
         "fields": fields,
         "held": len(of.get("lease") or ()) // 2,
@@ -348,14 +349,19 @@ def _of_request(of: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _first_queued(permits: dict[bytes, bytes]) -> int:
-    moments = []
+def _first_queued(fields: dict[bytes, bytes], permits: dict[bytes, bytes]) -> int:
+    moments = [int(fields[b"born"])] if _is_first_waiting(fields) else []
     for text in permits.values():
         kind, *rest = text.split(b":")
         if kind == b"q":
             _, since, _, due = map(int, rest)
             moments.append(max(since, due))
     return min(moments, default=0)
+
+
+def _is_first_waiting(fields: Mapping[bytes, bytes]) -> bool:
+    """As is_first_waiting in lua/v1/lib/permits/permits.lua."""
+    return fields.get(b"seq") == b"%d" % (FIRST_SEQ + 1) and fields.get(b"queued") == b"1"
 
 
 def _kept(facts: Facts) -> Any:
@@ -404,6 +410,7 @@ def _read_request(raw: Any) -> tuple[Any, str]:
     stored = {name.decode(): value.decode() for name, value in _pairs(raw).items()}
     said = {name.encode(): value.encode() for name, value in sorted(unpacked(stored).items())}
     canonical = {name: value for name, value in said.items() if name not in _DULL}
+    canonical[b"first"] = b"%d" % _is_first_waiting(said)
     if b"seen" in said:
         canonical[b"seen"] = b"S" + said[b"seen"]
     if b"born" in said:

@@ -50,7 +50,7 @@ def compare(book: Book, request_id: str, replies: list[Any]) -> None:
         agree([len(one) for one in replies[1:4]], [0, 0, 0], "what is left of the permits")
         agree([replies[5], replies[7], replies[10]], [0, None, None], "what is left of the stream")
         return
-    _compare_permits(request, replies[1])
+    _compare_permits(request, replies[1], values)
     leases = {int(k): int(score) for k, score in replies[2]}
     agree(leases, {permit.k: permit.deadline for permit in request.held}, "the leases")
     retries = {sub_id: int(due) for sub_id, due in replies[3]}
@@ -97,8 +97,11 @@ def _compare_hash(request: Request, values: dict[str, str]) -> None:
     agree(found, expected, "the request")
 
 
-def _compare_permits(request: Request, fields: dict[bytes, bytes]) -> None:
-    found = {}
+def _compare_permits(request: Request, fields: dict[bytes, bytes], values: dict[str, str]) -> None:
+    found: dict[int, tuple[Any, ...]] = {}
+    if (values["seq"], values["queued"]) == ("1", "1"):  # the first permit has no field yet
+        lane = int(values["priority"]) + 100 * int(values["shards"].partition(",")[0] or 0)
+        found[0] = ("queued", 1, int(values["born"]), lane, 0)
     for name, text in fields.items():
         kind, _, rest = text.decode().partition(":")
         if name.isdigit() and kind == "q":

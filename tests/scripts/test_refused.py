@@ -299,10 +299,9 @@ def work_off(lane: Lane) -> None:
         elif int(lane.hash()["open"]):
             lane.seal(int(lane.hash().get("chunks", "1")))
         lane.reap()
-        fields = lane.client.hgetall(lane.names[3])
-        queued = [(k, text) for k, text in fields.items() if text.startswith(b"q:")]
+        queued = [(k, text) for k, text in lane.permits().items() if text.startswith("q:")]
         for k, text in queued:
-            held = lane.acquire(Tok(0, k.decode(), text.split(b":")[1].decode()), worker="w:9")
+            held = lane.acquire(Tok(0, k, text.split(":")[1]), worker="w:9")
             if held.word == "ok":
                 lane.complete(held)
     raise AssertionError(f"it does not end: {lane.hash()} {lane.check()}")

@@ -376,6 +376,17 @@ class Lane:
     def number(self, name: str) -> int:
         return int(self.hash()[name])
 
+    def permits(self) -> dict[str, str]:
+        """The fields of tok:{id}, with the one that the first permit would have."""
+        stored = self.hash()
+        fields = {
+            k.decode(): text.decode() for k, text in self.client.hgetall(self.names[3]).items()
+        }
+        if (stored.get("seq"), stored.get("queued")) == ("1", "1"):
+            lane = int(stored["priority"]) + 100 * int(stored["shards"].partition(",")[0] or 0)
+            fields["0"] = f"q:1:{stored['born']}:{lane}:0"
+        return fields
+
     def pending(self) -> dict[str, int]:
         """Consumer -> how many entries it has pending."""
         found = self.client.xinfo_consumers(self.names[0], self.names[0])

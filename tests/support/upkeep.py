@@ -65,10 +65,10 @@ def watch(
 def queued(lane: Lane) -> dict[str, tuple[str, int, int]]:
     """Permit -> (g, lane, due) of those that wait."""
     found = {}
-    for k, text in lane.client.hgetall(keys.permits(lane.id)).items():
-        if text.startswith(b"q:"):
-            _, g, _, number, due = text.decode().split(":")
-            found[k.decode()] = (g, int(number), int(due))
+    for k, text in lane.permits().items():
+        if text.startswith("q:"):
+            _, g, _, number, due = text.split(":")
+            found[k] = (g, int(number), int(due))
     return found
 
 

@@ -36,7 +36,7 @@ if chunk <= chunks then
   if chunk == chunks and chain ~= last then
     return {"conflict"}
   end
-  return {"dup", queued_tokens(now)}
+  return {"dup", queued_tokens(state, now)}
 end
 if state.open == 0 then
   return {"closed"}

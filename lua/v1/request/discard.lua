@@ -35,7 +35,7 @@ local _, last = chain_of()
 if state.born ~= born or state.open == 0 or (last ~= chain and last ~= before) then
   return {"kept"}
 end
-local tokens = all_queued(now_ms(now), 0)
+local tokens = all_queued(state, now_ms(now), 0)
 if state.held == 0 then
   redis.call("UNLINK", stream, counter, request, permits, leases, retries, results, dead, few)
   give_up(seen, ttl)

@@ -29,7 +29,7 @@ local function needs_reap(state, at, open_until, first)
     return true
   end
   local sleeping = state.sleeper ~= "" and 1 or 0
-  if redis.call("HLEN", permits) < state.queued + state.held + sleeping then
+  if count_fields(state) < state.queued + state.held + sleeping then
     return true
   end
   return state.state == "active" and state.held + state.queued + sleeping == 0 and ready(state, at) > 0
@@ -37,8 +37,8 @@ end
 
 -- Returns k, g and lane of the permits that were queued, and due, before `at`. A time in the future means that the
 -- permit was queued before the clock went back.
-local function queued_before(at, clock)
-  local found, all = {}, redis.call("HGETALL", permits)
+local function queued_before(state, at, clock)
+  local found, all = {}, all_permits(state)
   for i = 1, #all, 2 do
     local g, text, lane, due = string.match(all[i + 1], "^q:(%d+):(%d+):(%d+):(%d+)$")
     local since = tonumber(text or 0)
@@ -77,4 +77,4 @@ if not needs_reap(state, now, open_until, first) then
   end
   look = next < math.huge and math.max(2, next - now) or 0
 end
-return {"ok", look, grace and queued_before(now - grace, now) or {}}
+return {"ok", look, grace and queued_before(state, now - grace, now) or {}}

@@ -61,7 +61,7 @@ if state.state == "expiring" then
 end
 local again = {}
 for i = missing, #ARGV - 1, 2 do
-  local permit = read_permit(ARGV[i])
+  local permit = ARGV[i] == "0" and is_first_waiting(state) and first_permit(state) or read_permit(ARGV[i])
   if permit.kind == "q" and permit.g == ARGV[i + 1] then
     queue_permit(state, ARGV[i], now, permit.due, again)
   end

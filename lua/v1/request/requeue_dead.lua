@@ -27,7 +27,7 @@ local state, over = load_unfinished()
 local moves = redis.call("HGET", request, "moves") or ""  -- op:looked:moved of the last calls, newest first
 local before_looked, before_moved = string.match(moves, op .. ":(%d+):(%d+) ")
 if before_looked then
-  return {"ok", tonumber(before_looked), tonumber(before_moved), state and queued_tokens(now_ms(now)) or {}}
+  return {"ok", tonumber(before_looked), tonumber(before_moved), state and queued_tokens(state, now_ms(now)) or {}}
 end
 if over then
   return over
@@ -74,4 +74,4 @@ else
   save_state(state)
 end
 -- Ids that are not in `dead` may have been moved by an earlier call whose reply was lost: its tokens are returned again.
-return {"ok", looked, moved, moved < looked and queued_tokens(now) or tokens}
+return {"ok", looked, moved, moved < looked and queued_tokens(state, now) or tokens}

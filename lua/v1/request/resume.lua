@@ -14,7 +14,7 @@ if over then
 end
 now = now_ms(now)
 if state.state ~= "paused" then
-  return {"ok", state.state, queued_tokens(now)}
+  return {"ok", state.state, queued_tokens(state, now)}
 end
 state.state = "active"
 local tokens = mint(state, now)

@@ -28,7 +28,7 @@ if state.state == "cancelling" then
 end
 now = now_ms(now)
 if state.open == 0 then
-  return {"ok", queued_tokens(now)}
+  return {"ok", queued_tokens(state, now)}
 end
 redis.call("DECRBY", counter, 0)  -- refused, if at all, before the request is sealed
 state.open = 0

@@ -34,7 +34,7 @@ end
 now = now_ms(now)
 local state, over = load_unfinished()
 if tonumber(found[1]) ~= position then
-  return {"at", state and queued_tokens(now) or {}, tonumber(found[1]), found[2]}
+  return {"at", state and queued_tokens(state, now) or {}, tonumber(found[1]), found[2]}
 elseif over then
   return over
 elseif state.open == 0 then

@@ -1,10 +1,11 @@
 -- Counts for `check` what the permits and the stream really hold, so that it can compare them with the hash.
+-- @include lib/permits/first_permit.lua
 -- @include lib/permits/permits.lua
 local function count_permits(state)
   local seen = {held = 0, queued = 0, sleeping = 0, parked = 0, listed = 0, owed = 0, lost = 0}
-  local all, fields = {}, redis.call("HGETALL", permits)
+  local all, fields = {}, all_permits(state)
   for i = 1, #fields, 2 do
-    all[fields[i]] = read_permit(fields[i])
+    all[fields[i]] = parse_permit(fields[i + 1])
   end
   for k, permit in pairs(all) do
     if permit.kind == "h" then

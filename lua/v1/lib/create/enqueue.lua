@@ -40,7 +40,7 @@ local function enqueue(new, now, intent, over)
       return {"conflict", summary(state)}
     end
     local chunks, chain = chain_of()
-    return {"exists", chunks, chain, state.open, summary(state), queued_tokens(now)}
+    return {"exists", chunks, chain, state.open, summary(state), queued_tokens(state, now)}
   end
   local seen = tonumber(row[2] or -1)
   if seen >= intent then

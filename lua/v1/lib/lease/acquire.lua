@@ -1,5 +1,6 @@
 -- How a caller that shows a token gets a permit, a lease and a slice; see acquire.
 -- @include lib/core/state.lua
+-- @include lib/permits/first_permit.lua
 -- @include lib/permits/permits.lua
 -- @include lib/entries/inline_bodies.lua
 -- @include lib/permits/mint.lua
@@ -16,11 +17,11 @@ end
 -- `claim`: k, g, op, worker, started, count and shared, as acquire takes them.
 local function acquire(state, now, claim)
   local k, g, op = claim.k, claim.g, claim.op
-  local permit = read_permit(k)
+  local permit = k == "0" and is_first_waiting(state) and first_permit(state) or read_permit(k)
   if permit.kind == "h" and permit.op == op and permit.g == g then
     redis.call("ZADD", leases, "XX", now + state.lease_ms, k)
     local entries, attempt = taken_before(state, consumer_of(permit, k))
-    return granted(state, now, permit, attempt, entries, queued_tokens(now))
+    return granted(state, now, permit, attempt, entries, queued_tokens(state, now))
   end
   if permit.kind ~= "q" or permit.g ~= g then
     return {"stale"}

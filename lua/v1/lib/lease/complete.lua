@@ -31,7 +31,7 @@ local function complete(state, now, permit, lease, work)
   local k, keep = lease.k, lease.keep
   if permit.fence ~= lease.fence or permit.op ~= lease.op then
     if redis.call("HGET", permits, "last" .. k) == lease.fence then
-      return {"already", queued_tokens(now)}
+      return {"already", queued_tokens(state, now)}
     end
     return {"lost"}
   end

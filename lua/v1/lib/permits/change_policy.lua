@@ -8,7 +8,7 @@ local function change_policy(name, value, now)
     return nil, over
   end
   if value == state[name] then
-    return nil, {"ok", queued_tokens(now)}
+    return nil, {"ok", queued_tokens(state, now)}
   end
   state[name] = value
   redis.call("HSET", request, "policy", policy_text(state))

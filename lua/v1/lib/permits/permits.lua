@@ -3,10 +3,10 @@
 --   h:<fence>:<g>:<op>:<started>:<owed>:<shared>:<first>:<last>:<worker>   held under a lease, of whose
 --     stream entries the first and last are named until some of them are settled
 --   p:<next>                               parked; `free` in req:{id} is the head of this list
--- Numbers never used before (k >= high) are parked without a field, so a new request costs nothing.
+-- Numbers never used before (k >= high) are parked without a field, so a new request costs nothing. The first permit
+-- of a new request has no field either, until it is acquired or anything else is queued: see lib/permits/first_permit.lua.
 -- Only a held permit has a fence and an op, so a caller that passes both holds the permit.
-local function read_permit(k)
-  local text = redis.call("HGET", permits, k)
+local function parse_permit(text)
   if not text then
     return {kind = "p"}
   end
@@ -21,6 +21,10 @@ local function read_permit(k)
       shared = shared, first = first, last = last, worker = worker}
   end
   return {kind = kind}
+end
+
+local function read_permit(k)
+  return parse_permit(redis.call("HGET", permits, k))
 end
 
 -- With `is_last` it also notes the fence as the permit's last one. So after the permit is returned, a repeat of

@@ -1,4 +1,5 @@
 -- After damage to tok:{id}, by hand or by a rollback, its request must still be able to end.
+-- @include lib/permits/first_permit.lua
 -- @include lib/permits/permits.lua
 -- @include lib/permits/resize.lua
 -- @include lib/entries/retry_queue.lua
@@ -21,7 +22,7 @@ end
 -- hash. Does nothing while any lease lacks its permit, because that permit's number would be given out a second time.
 local function recount_permits(state)
   local least = state.queued + state.held + (state.sleeper ~= "" and 1 or 0)
-  if not state.is_damaged and redis.call("HLEN", permits) >= least then
+  if not state.is_damaged and count_fields(state) >= least then
     return
   end
   for _, k in ipairs(redis.call("ZRANGE", leases, 0, -1)) do
@@ -29,7 +30,7 @@ local function recount_permits(state)
       return
     end
   end
-  local all, sleeper = redis.call("HGETALL", permits), ""
+  local all, sleeper = all_permits(state), ""
   state.queued = 0
   for i = 1, #all, 2 do
     if string.sub(all[i + 1], 1, 2) == "q:" then

@@ -4,7 +4,7 @@
 -- @include lib/permits/queue_permit.lua
 local function change_lanes(state, now)
   mint(state, now)  -- its tokens are left out, because all that is queued is queued again
-  local tokens, all = {}, redis.call("HGETALL", permits)
+  local tokens, all = {}, all_permits(state)
   for i = 1, #all, 2 do
     local due = string.match(all[i + 1], "^q:%d+:%d+:%d+:(%d+)$")
     if due then

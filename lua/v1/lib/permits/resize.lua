@@ -2,6 +2,7 @@
 -- more permits are awake than there is room and work for. Held ones stay until they are released: see release_permit.
 -- `high` stays: numbers between a lowered limit and `high` have no field unless they are held, and
 -- come back into the parked list when the limit is raised again.
+-- @include lib/permits/first_permit.lua
 -- @include lib/permits/permits.lua
 -- @include lib/permits/mint.lua
 local function park_surplus(state, now, all)
@@ -23,7 +24,7 @@ local function park_surplus(state, now, all)
 end
 
 local function relink_parked(state)
-  local used, all = {}, redis.call("HGETALL", permits)
+  local used, all = {}, all_permits(state)
   for i = 1, #all, 2 do
     local k, kind = tonumber(all[i]), string.sub(all[i + 1], 1, 1)
     if k and kind == "p" and k >= state.limit then
@@ -43,6 +44,6 @@ end
 
 local function resize(state, now)
   ready(state, now)  -- refused, if at all, before anything is parked
-  park_surplus(state, now, redis.call("HGETALL", permits))
+  park_surplus(state, now, all_permits(state))
   relink_parked(state)
 end

@@ -2,9 +2,10 @@
 -- end with their slice. `word` is the new state. After `cancelling`, finish counts the rest as cancelled, in one
 -- number. After `expiring`, reap makes the rest dead. extend reports both to the holders. The third state is `paused`.
 -- @include lib/core/state.lua
+-- @include lib/permits/first_permit.lua
 -- @include lib/permits/permits.lua
 local function stop(state, word, reason)
-  local all = redis.call("HGETALL", permits)
+  local all = all_permits(state)
   for i = 1, #all, 2 do
     if string.sub(all[i + 1], 1, 2) == "q:" then
       unqueue(state, all[i])

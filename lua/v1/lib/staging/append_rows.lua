@@ -37,5 +37,5 @@ end
 -- that named them may be lost.
 local function answer_grown(state, now, wanted)
   local tokens = grown(state, now, false)
-  return {"ok", #wanted > 0 and tokens or queued_tokens(now), #wanted, state.fresh}
+  return {"ok", #wanted > 0 and tokens or queued_tokens(state, now), #wanted, state.fresh}
 end

@@ -15,6 +15,7 @@ from fairlane.errors import FairlaneError
 from fairlane.model import ENDED_STATES, Progress
 from fairlane.operations.batching import run_all
 from fairlane.operations.control.request_state import asks_of_progress, progress_of
+from fairlane.operations.lease.queued_permits import are_queued
 from fairlane.operations.lease.shards import read_shards
 from fairlane.operations.lease.tokens import parse
 from fairlane.operations.maintenance.dead_workers import is_late
@@ -200,14 +201,10 @@ def _not_wanted(placed: list[tuple[Place, bytes]]) -> Operation[list[tuple[Place
     """Returns the tokens whose permits are not queued for them, or not at this place."""
     parsed = [parse(token) for _, token in placed]
     asked = [token for token in parsed if token is not None]
-    steps = [Command(b"HGET", keys.permits(token.request_id), token.k) for token in asked]
-    replies = iter((yield from run_all(steps)))
-    found = []
-    for (place, text), token in zip(placed, parsed, strict=True):
-        permit = (next(replies) or b"").split(b":") if token is not None else []
-        if token is None or permit[:2] != [b"q", token.g.encode()]:
-            found.append((place, text))
-    return found
+    queued = iter((yield from are_queued(asked)))
+    return [
+        one for one, token in zip(placed, parsed, strict=True) if token is None or not next(queued)
+    ]
 
 
 def _without(counts: dict[Place, int], stale: Counter[int]) -> tuple[dict[int, int], int]:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from fairlane.model import Policy
 
 Chunk = list[bytes]
+_DIGITS = 32  # of a link, hex: 128 bits
 VERSION = b"fairlane request 1"  # changes with the format of the digest
 
 
@@ -37,7 +38,8 @@ class Digest:
     x, ",". Text is UTF-8.
 
         link 0 = N("fairlane request 1") N(queue) N(policy) N(parent)
-        link n = SHA-256 of: N(link n-1), the lengths of the bodies of chunk n, these bodies
+        link n = the first 16 bytes of the SHA-256 of: N(link n-1), the lengths of the bodies of
+                 chunk n, these bodies
 
     `policy` is the text of policy_text; a length takes four bytes, the lowest first. The digest is
     the last link as hex digits.
@@ -61,7 +63,7 @@ class Digest:
         begun = self._begun or _netstring(bytes.fromhex(self.hex))
         lengths = struct.pack(f"<{len(chunk)}I", *map(len, chunk))
         content = b"".join((begun, lengths, *chunk))
-        self.before, self.hex = self.hex, hashlib.sha256(content).hexdigest()
+        self.before, self.hex = self.hex, hashlib.sha256(content).hexdigest()[:_DIGITS]
         self._begun = b""
         return self.hex
 

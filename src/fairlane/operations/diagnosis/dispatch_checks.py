@@ -11,6 +11,7 @@ from fairlane.model import ENDED_STATES
 from fairlane.operations.batching import run_each
 from fairlane.operations.diagnosis.finding import BAD, NOTE, Finding, once
 from fairlane.operations.diagnosis.request_checks import GRACE_MS, unreadable
+from fairlane.operations.lease.queued_permits import are_queued
 from fairlane.operations.lease.shards import read_shards
 from fairlane.operations.lease.tokens import drop_active, parse
 from fairlane.operations.maintenance.registry import look_at
@@ -134,13 +135,8 @@ class Dispatch:
     def _count(self, tokens: list[bytes]) -> Operation[None]:
         """Counts the stale tokens."""
         read = [token for token in map(parse, tokens) if token is not None]
-        asked = [Command(b"HGET", keys.permits(one.request_id), one.k) for one in read]
-        permits = yield from run_each(asked)
-        fresh = sum(
-            isinstance(text, bytes) and text.startswith(f"q:{one.g}:".encode())
-            for one, text in zip(read, permits, strict=True)
-        )
-        self._tokens += len(tokens) - fresh
+        fresh = yield from are_queued(read, run_each)
+        self._tokens += len(tokens) - sum(fresh)
 
     def _report(self, findings: list[Finding], where: str) -> None:
         if self._tokens:

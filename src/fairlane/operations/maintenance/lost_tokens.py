@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import compress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlane import settings
 from fairlane.errors import FairlaneError
 from fairlane.model import Token
-from fairlane.operations.batching import TOGETHER, call_each, run_all, run_each_or_error
+from fairlane.operations.batching import TOGETHER, call_each, run_each_or_error
 from fairlane.operations.lease.leases import reap
+from fairlane.operations.lease.queued_permits import are_queued
 from fairlane.operations.lease.shards import move_one, read_shards
 from fairlane.operations.maintenance.registry import glance, settle_reaps
 from fairlane.protocol import keys
@@ -163,11 +165,10 @@ def still_lost(queue: str, suspects: list[Suspect]) -> Operation[dict[str, list[
     if errors:
         raise errors[0]
     missing = [one for permits in lost.values() for one in permits]
-    asked = [Command(b"HGET", keys.permits(one.request_id), one.k) for one in missing]
+    waits = yield from are_queued([Token(one.request_id, one.k, one.g) for one in missing])
     found: dict[str, list[Suspect]] = {}
-    for one, text in zip(missing, (yield from run_all(asked)), strict=True):
-        if (text or b"").startswith(f"q:{one.g}:".encode()):
-            found.setdefault(one.request_id, []).append(one)
+    for one in compress(missing, waits):
+        found.setdefault(one.request_id, []).append(one)
     return found
 
 
