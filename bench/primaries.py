@@ -132,7 +132,7 @@ def work(queue: Queue, slice_ms: float, began: mmap.mmap) -> list[int]:
         pid = os.fork()
         if pid == 0:
             most = {} if slice_ms else {"tokens": 1}
-            Worker(queue, echo, slice_ms=slice_ms, **most).run(until_idle=True)
+            Worker(queue, echo, slice_s=slice_ms / 1000, **most).run(until_idle=True)
             os._exit(0)
         pids.append(pid)
     return pids

@@ -73,10 +73,10 @@ def drain(url: str, count: int, slice_ms: float) -> float:
     client = redis.Redis.from_url(url)
     client.flushall()
     with Queue.from_url(url) as queue:
-        request = queue.submit_request((BODY for _ in range(count)), retain_ms=3_600_000)
+        request = queue.submit_request((BODY for _ in range(count)), retain_s=3600)
         worker = os.fork()
         if worker == 0:
-            Worker(queue, echo, slice_ms=slice_ms).run(until_idle=True)
+            Worker(queue, echo, slice_s=slice_ms / 1000).run(until_idle=True)
             os._exit(0)
         while not client.exists(f"out:{{{request.id}}}"):  # until the first result
             pass

@@ -66,7 +66,7 @@ class Fairlane(Peer):
             handler,
             concurrency=self.spec.concurrency,
             processes=self.spec.processes,
-            slice_ms=0 if self.spec.variant == "count1" else SLICE_MS,
+            slice_s=(0 if self.spec.variant == "count1" else SLICE_MS) / 1000,
         ).run()
 
     def left(self, redis: Resp) -> int:

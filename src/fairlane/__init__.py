@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     )
     from fairlane.model import Completion, Progress, Result
     from fairlane.operations.submit.content_id import content_id
+    from fairlane.options import RequestOptions, SharedOptions
     from fairlane.queue import Queue, Request, submit_request
     from fairlane.worker import Context, Reject, Retry, Worker, batch_handler, time_limit
 
@@ -59,8 +60,10 @@ _HOMES = {
     "RequestExists": ".errors",
     "RequestLost": ".errors",
     "RequestNotFound": ".errors",
+    "RequestOptions": ".options",
     "Result": ".model",
     "Retry": ".worker",
+    "SharedOptions": ".options",
     "SparkMissing": ".errors",
     "WaitTimeout": ".errors",
     "Worker": ".worker",
@@ -93,8 +96,10 @@ __all__ = [
     "RequestExists",
     "RequestLost",
     "RequestNotFound",
+    "RequestOptions",
     "Result",
     "Retry",
+    "SharedOptions",
     "SparkMissing",
     "WaitTimeout",
     "Worker",

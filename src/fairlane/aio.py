@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from fairlane import settings
 from fairlane.common import clock
 from fairlane.common.chunking import Bodies, Body, chunks_async, chunks_of_groups_async
 from fairlane.drivers.aio.driver import AsyncDriver
-from fairlane.model import Completion, DeadChoice, DeadSubRequest, Policy, Progress, Result
+from fairlane.model import Completion, DeadChoice, DeadSubRequest, Progress, Result
 from fairlane.operations.control import (
     change,
     completion,
@@ -23,6 +23,7 @@ from fairlane.operations.lease import shards
 from fairlane.operations.lease.stats import Measured, read_stats
 from fairlane.operations.submit.many import Many, each_request
 from fairlane.operations.submit.stream import submit
+from fairlane.options import policy_of
 from fairlane.protocol import keys
 from fairlane.queue import resolve_url
 from fairlane.results import flow
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from fairlane.operations.create.admission import Bounds
     from fairlane.operations.lease.shards import ShardLayout
+    from fairlane.options import RequestOptions, SharedOptions
 
 
 class Request:
@@ -153,31 +155,12 @@ class Queue:
         self,
         bodies: Bodies,
         *,
-        priority: int = settings.DEFAULT_PRIORITY,
-        limit: int = settings.DEFAULT_LIMIT,
         id: str | None = None,  # noqa: A002  the word of the API
-        attempts: int = settings.DEFAULT_ATTEMPTS,
-        backoff_ms: tuple[int, int] = settings.DEFAULT_BACKOFF_MS,
-        lease_ms: int = settings.DEFAULT_LEASE_MS,
-        retain_ms: int = settings.DEFAULT_RETAIN_MS,
-        deadline_ms: int = 0,
-        time_limit_ms: int = 0,
-        durable: int = 0,
         max_wait_s: float = 0.0,
+        **options: Unpack[RequestOptions],
     ) -> Request:
         """Submits one request from an ordinary or an async iterable; see fairlane.queue.Queue."""
-        policy = Policy(
-            queue=self.name,
-            priority=priority,
-            limit=limit,
-            attempts=attempts,
-            backoff_ms=backoff_ms,
-            lease_ms=lease_ms,
-            retain_ms=retain_ms,
-            deadline_ms=deadline_ms,
-            time_limit_ms=time_limit_ms,
-            durable=durable,
-        )
+        policy = policy_of(self.name, **options)
         request = Request(self, keys.new_id() if id is None else id)
         source = chunks_async(bodies)
         request.total = await self.driver.run(submit(request.id, policy, max_wait_s), source)
@@ -189,10 +172,10 @@ class Queue:
         *,
         id: str | None = None,  # noqa: A002  the word of the API
         max_wait_s: float = 0.0,
-        **options: Any,
+        **options: Unpack[RequestOptions],
     ) -> Request:
         """Submits one request from groups of bodies; see fairlane.queue.Queue.submit_chunks."""
-        policy = Policy(queue=self.name, **options)
+        policy = policy_of(self.name, **options)
         request = Request(self, keys.new_id() if id is None else id)
         source = chunks_of_groups_async(chunks)
         request.total = await self.driver.run(submit(request.id, policy, max_wait_s), source)
@@ -205,7 +188,7 @@ class Queue:
         ids: Iterable[str] | None = None,
         limit: int | Iterable[int] = settings.DEFAULT_LIMIT,
         max_wait_s: float = 0.0,
-        **options: Any,
+        **options: Unpack[SharedOptions],
     ) -> list[Request]:
         """Submits many requests in few round trips; see fairlane.queue.Queue.submit_many."""
         many = self.submit_each(requests, ids=ids, limit=limit, max_wait_s=max_wait_s, **options)
@@ -218,7 +201,7 @@ class Queue:
         ids: Iterable[str] | None = None,
         limit: int | Iterable[int] = settings.DEFAULT_LIMIT,
         max_wait_s: float = 0.0,
-        **options: Any,
+        **options: Unpack[SharedOptions],
     ) -> AsyncIterator[Request]:
         """Yields each request when it is in Redis; see fairlane.queue.Queue.submit_each."""
         many = Many.of(self.name, limit, max_wait_s, ids, **options)

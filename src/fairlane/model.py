@@ -14,6 +14,7 @@ from fairlane.protocol.keys import LANES, check_name
 
 ENDED_STATES = frozenset({"done", "cancelled"})
 MAX_LIMIT = 10_000
+_DAY_MS = 86_400_000
 
 
 def _whole(name: str, value: object, low: int, high: int) -> int:
@@ -22,6 +23,16 @@ def _whole(name: str, value: object, low: int, high: int) -> int:
             f"{name} {value!r} is not valid: a whole number from {low} to {high} is expected"
         )
     return value
+
+
+def _time(name: str, ms: object, low: int, high: int) -> None:
+    """Raises InvalidArgument, with seconds, unless `ms` is a whole number of the range."""
+    is_whole = isinstance(ms, int) and not isinstance(ms, bool)
+    if not is_whole or not low <= ms <= high:  # type: ignore[operator]
+        shown = f"{ms / 1000:g} s" if is_whole else repr(ms)  # type: ignore[operator]
+        raise InvalidArgument(
+            f"{name} {shown} is not valid: {low / 1000:g} to {high / 1000:,.0f} s is expected"
+        )
 
 
 def check_priority(priority: int) -> int:
@@ -65,12 +76,12 @@ class Policy:
                 f"backoff {self.backoff_ms!r} is not valid: two numbers of ms are expected"
             )
         low, high = self.backoff_ms
-        _whole("backoff (ms)", low, 0, 86_400_000)
-        _whole("backoff (ms)", high, low, 86_400_000)
-        _whole("lease (ms)", self.lease_ms, 1_000, 86_400_000)
-        _whole("retain (ms)", self.retain_ms, settings.LEAST_RETAIN_MS, 366 * 86_400_000)
-        _whole("deadline (ms)", self.deadline_ms, 0, 366 * 86_400_000)
-        _whole("time limit (ms)", self.time_limit_ms, 0, 86_400_000)
+        _time("backoff", low, 0, _DAY_MS)
+        _time("backoff", high, low, _DAY_MS)
+        _time("lease", self.lease_ms, 1_000, _DAY_MS)
+        _time("retain", self.retain_ms, settings.LEAST_RETAIN_MS, 366 * _DAY_MS)
+        _time("deadline", self.deadline_ms, 0, 366 * _DAY_MS)
+        _time("time limit", self.time_limit_ms, 0, _DAY_MS)
         _whole("durable (replicas)", self.durable, 0, 16)
         if self.parent:
             check_name("parent", self.parent)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from fairlane import settings
 from fairlane.common import clock
 from fairlane.common.chunking import Body, chunks, chunks_of_groups
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import InvalidArgument
-from fairlane.model import Completion, DeadChoice, DeadSubRequest, Policy, Progress, Result
+from fairlane.model import Completion, DeadChoice, DeadSubRequest, Progress, Result
 from fairlane.operations.control import (
     change,
     completion,
@@ -24,6 +24,7 @@ from fairlane.operations.lease import shards
 from fairlane.operations.lease.stats import Measured, read_stats
 from fairlane.operations.submit.many import Many, checked_requests
 from fairlane.operations.submit.stream import submit
+from fairlane.options import policy_of
 from fairlane.protocol import keys
 from fairlane.results import flow
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from fairlane.operations.create.admission import Bounds
     from fairlane.operations.lease.shards import ShardLayout
+    from fairlane.options import RequestOptions, SharedOptions
 
 
 def resolve_url(url: str | None) -> str:
@@ -202,38 +204,20 @@ class Queue:
         self,
         bodies: Iterable[Body],
         *,
-        priority: int = settings.DEFAULT_PRIORITY,
-        limit: int = settings.DEFAULT_LIMIT,
         id: str | None = None,  # noqa: A002  the word of the API
-        attempts: int = settings.DEFAULT_ATTEMPTS,
-        backoff_ms: tuple[int, int] = settings.DEFAULT_BACKOFF_MS,
-        lease_ms: int = settings.DEFAULT_LEASE_MS,
-        retain_ms: int = settings.DEFAULT_RETAIN_MS,
-        deadline_ms: int = 0,
-        time_limit_ms: int = 0,
-        durable: int = 0,
         max_wait_s: float = 0.0,
+        **options: Unpack[RequestOptions],
     ) -> Request:
         """Submits one request: one sub-request for each of `bodies` (bytes, or text as UTF-8).
 
         `bodies` may be lazy and very long: it is sent in chunks of at most 1,000 and 1 MiB.
-        `priority` is 0 (first) to 99, `limit` 1 to 10,000 workers. If the caller passes an `id`,
-        the call is idempotent. A chunk for which there is no room (a full Redis, or the queue's
-        bound) waits up to `max_wait_s`. Raises InvalidArgument, RequestExists, RequestEnded and
-        RedisError. An error of `bodies` cancels the request and is raised again.
+        `options` are those of RequestOptions: priority, limit, attempts, backoff_s, lease_s,
+        retain_s, deadline_s, time_limit_s, durable. If the caller passes an `id`, the call is
+        idempotent. A chunk for which there is no room (a full Redis, or the queue's bound) waits
+        up to `max_wait_s`. Raises InvalidArgument, RequestExists, RequestEnded, RedisError, and
+        TypeError for a wrong option. An error of `bodies` cancels the request and is raised again.
         """
-        policy = Policy(
-            queue=self.name,
-            priority=priority,
-            limit=limit,
-            attempts=attempts,
-            backoff_ms=backoff_ms,
-            lease_ms=lease_ms,
-            retain_ms=retain_ms,
-            deadline_ms=deadline_ms,
-            time_limit_ms=time_limit_ms,
-            durable=durable,
-        )
+        policy = policy_of(self.name, **options)
         request = Request(self, keys.new_id() if id is None else id)
         request.total = self.driver.run(submit(request.id, policy, max_wait_s), chunks(bodies))
         return request
@@ -244,7 +228,7 @@ class Queue:
         *,
         id: str | None = None,  # noqa: A002  the word of the API
         max_wait_s: float = 0.0,
-        **options: Any,
+        **options: Unpack[RequestOptions],
     ) -> Request:
         """Submits one request; each of `chunks` is a group of bodies, sent as soon as it comes.
 
@@ -252,7 +236,7 @@ class Queue:
         until the next one comes. `options` are those of submit_request; raises the same.
         With an `id`, a repeat must bring the same groups.
         """
-        policy = Policy(queue=self.name, **options)
+        policy = policy_of(self.name, **options)
         request = Request(self, keys.new_id() if id is None else id)
         source = chunks_of_groups(chunks)
         request.total = self.driver.run(submit(request.id, policy, max_wait_s), source)
@@ -265,7 +249,7 @@ class Queue:
         ids: Iterable[str] | None = None,
         limit: int | Iterable[int] = settings.DEFAULT_LIMIT,
         max_wait_s: float = 0.0,
-        **options: Any,
+        **options: Unpack[SharedOptions],
     ) -> list[Request]:
         """Submits many requests, 400 small ones in one round trip; returns them in order.
 
@@ -284,7 +268,7 @@ class Queue:
         ids: Iterable[str] | None = None,
         limit: int | Iterable[int] = settings.DEFAULT_LIMIT,
         max_wait_s: float = 0.0,
-        **options: Any,
+        **options: Unpack[SharedOptions],
     ) -> Iterator[Request]:
         """Does what submit_many does, and yields each request as soon as its group is in Redis.
 
@@ -383,7 +367,10 @@ def submit_request(
     *,
     redis: str | None = None,
     queue: str = settings.DEFAULT_QUEUE,
-    **options: Any,
+    id: str | None = None,  # noqa: A002  the word of the API
+    max_wait_s: float = 0.0,
+    **options: Unpack[RequestOptions],
 ) -> Request:
     """Submits to the queue at `redis` (see Queue.from_url); options as Queue.submit_request."""
-    return Queue.from_url(redis, name=queue).submit_request(bodies, **options)
+    opened = Queue.from_url(redis, name=queue)
+    return opened.submit_request(bodies, id=id, max_wait_s=max_wait_s, **options)

@@ -207,9 +207,9 @@ class Load:
                 priority=plan.priority,
                 limit=plan.limit,
                 attempts=ATTEMPTS,
-                backoff_ms=BACKOFF_MS,
-                lease_ms=self.lease_ms,
-                retain_ms=3_600_000,
+                backoff_s=(BACKOFF_MS[0] / 1000, BACKOFF_MS[1] / 1000),
+                lease_s=self.lease_ms / 1000,
+                retain_s=3600,
                 durable=self.durable,
             )
         except FairlaneError as error:

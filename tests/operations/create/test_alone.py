@@ -133,7 +133,7 @@ def test_the_auditors_first_look_is_no_later_than_the_deadline(
     """So that what is left of it then is dead soon."""
     seconds, micros = lane.client.time()
     before = int(seconds) * 1000 + int(micros) // 1000
-    queue.submit_request([b"a"], id="r1", deadline_ms=deadline_ms)
+    queue.submit_request([b"a"], id="r1", deadline_s=deadline_ms / 1000)
     seconds, micros = lane.client.time()
     after = int(seconds) * 1000 + int(micros) // 1000
     due = lane.client.zscore(keys.active("req"), "r1")

@@ -428,7 +428,7 @@ def test_results_above_the_memory_are_warned_of(
     """A hundred requests a minute take 100 MiB before the first of them expires."""
     lane.client.config_set("maxmemory", memory)
     try:
-        for request in Queue(lane.driver).submit_many([[b"x"]] * 100, retain_ms=retain_ms):
+        for request in Queue(lane.driver).submit_many([[b"x"]] * 100, retain_s=retain_ms / 1000):
             request.cancel()
         check = examined(lane).get("retention")
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import assume, given
@@ -50,13 +50,13 @@ def test_a_bodys_end_is_part_of_the_id(one: list[bytes], other: list[bytes]):
 
 @pytest.mark.parametrize(
     "changed",
-    [{"queue": "q"}, {"priority": 6}, {"limit": 4}, {"retain_ms": 3_600_000}, {"durable": 1}],
+    [{"queue": "q"}, {"priority": 6}, {"limit": 4}, {"retain_s": 3_600}, {"durable": 1}],
     ids=str,
 )
 def test_options_are_part_of_the_id(changed: dict):
     """But those that are at their default are not, so that options may be added."""
     assert content_id([b"a"], **changed) != content_id([b"a"])
-    defaults = {"queue": "req", "priority": 5, "limit": 3, "durable": 0}
+    defaults: dict[str, Any] = {"queue": "req", "priority": 5, "limit": 3, "durable": 0}
     assert content_id([b"a"], **defaults) == content_id([b"a"])
 
 

@@ -165,7 +165,7 @@ def test_many_retries_on_a_full_redis_wait_for_no_auditor(
     queue: Queue, client: Any, tmp_path: Path
 ):
     """Tokens whose retries must be worked on alone go back into their lane, and are not lost."""
-    retried = queue.submit_many([[b"x"]] * RETRIED, limit=1, backoff_ms=(1, 1))
+    retried = queue.submit_many([[b"x"]] * RETRIED, limit=1, backoff_s=(0.001, 0.001))
     overfill(client)
     with workers_of(queue, client, tmp_path) as workers:
         workers.start("fail_first", audit_s=3600)

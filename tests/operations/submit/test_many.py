@@ -77,8 +77,8 @@ def test_requests_come_back_in_their_order(queue: Queue, redis_client: Any):
 
 def test_it_is_what_one_by_one_would_have_been(queue: Queue, redis_client: Any):
     options: dict[str, Any] = {
-        "priority": 9, "limit": 4, "attempts": 2, "backoff_ms": (5, 7), "lease_ms": 2_000,
-        "retain_ms": 7_200_000, "deadline_ms": 60_000, "time_limit_ms": 900,
+        "priority": 9, "limit": 4, "attempts": 2, "backoff_s": (0.005, 0.007), "lease_s": 2,
+        "retain_s": 7_200, "deadline_s": 60, "time_limit_s": 0.9,
     }  # fmt: skip
     queue.submit_many([["x", b"y"], []], ids=["r0", "r1"], **options)
     lane = Lane(queue.driver, redis_client, request_id="r0")

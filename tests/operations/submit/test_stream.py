@@ -115,8 +115,8 @@ def test_submitting_twice_is_submitting_once(queue: Queue, lane: Lane):
         {"priority": 6},
         {"limit": 4},
         {"attempts": 4},
-        {"lease_ms": 29_000},
-        {"backoff_ms": (1, 2)},
+        {"lease_s": 29},
+        {"backoff_s": (0.001, 0.002)},
     ],
     ids=str,
 )
@@ -162,9 +162,11 @@ def test_what_is_no_iterable_of_bodies_is_refused(queue: Queue, lane: Lane, bodi
         ({"limit": True}, "limit"),
         ({"id": "a{b}"}, "id"),
         ({"id": ""}, "id"),
-        ({"lease_ms": 1}, "lease"),
-        ({"retain_ms": 599_999}, "retain"),
-        ({"backoff_ms": (9, 1)}, "backoff"),
+        ({"lease_s": 0.001}, "lease 0.001 s is not valid: 1 to 86,400 s is expected"),
+        ({"lease_s": "30s"}, "lease_s '30s' is not valid: a number of seconds is expected"),
+        ({"deadline_s": float("nan")}, "deadline_s nan is not valid"),
+        ({"retain_s": 599.999}, "retain 599.999 s is not valid"),
+        ({"backoff_s": (9, 1)}, "backoff 1 s is not valid: 9 to 86,400 s"),
     ],
     ids=str,
 )
@@ -183,7 +185,7 @@ def test_bad_options_are_refused_before_anything_is_written(
 def test_a_log_marker_outlives_the_tombstone_by_its_retention_within_an_hour_and_a_day(
     queue: Queue, lane: Lane, retain_ms: int, later_ms: int
 ):
-    queue.submit_request([], id="r1", retain_ms=retain_ms)
+    queue.submit_request([], id="r1", retain_s=retain_ms / 1000)
     ((_, until),) = lane.client.zrange("{req}:logged", 0, -1, withscores=True)
     assert 0 <= until - lane.number("ended") - retain_ms - later_ms < MINUTE
 

@@ -322,7 +322,7 @@ def test_a_second_ctrl_c_ends_a_fleet_that_holds_a_slice(
 ):
     """Its handler would wait for a gate that stays shut."""
     with Queue.from_url(redis_url) as queue:
-        request = queue.submit_request([b"0"], lease_ms=1000)
+        request = queue.submit_request([b"0"], lease_s=1)
 
         def interrupt() -> None:
             wait_until(lambda: request.progress().held, END_S, why="it is held")

@@ -139,7 +139,7 @@ def test_another_thread_cancels_a_fleet_immediately(
     spark: Any, queue: Queue, redis_client: redis.Redis
 ):
     """What it held is not lost; a fleet of another name goes on."""
-    request = queue.submit_request([b"a"], lease_ms=1000)
+    request = queue.submit_request([b"a"], lease_s=1)
     options: dict[str, Any] = {"redis": queue.driver.url, "workers": 1, "max_idle_s": None}
     fleet = InThread(spark, handlers.never, name="nightly", **options)
     wait_until(lambda: request.progress().held, END_S, why="its handler has it")
@@ -162,7 +162,7 @@ def test_limits_hold_across_spark_and_plain_workers(
     spark: Any, queue: Queue, redis_client: redis.Redis, plain_worker: Any
 ):
     request = queue.submit_request((b"x" for _ in range(1500)), limit=2)
-    rows = until_idle(spark, handlers.Crowd(queue.driver.url), queue, slice_ms=2)
+    rows = until_idle(spark, handlers.Crowd(queue.driver.url), queue, slice_s=0.002)
     counts = [int(body or b"0") for _, body in results_of(queue, request.id)]
     assert (len(counts), max(counts)) == (1500, 2)
     by_fleet = sum(row.done for row in rows)
@@ -173,7 +173,7 @@ def test_limits_hold_across_spark_and_plain_workers(
 @pytest.fixture
 def plain_worker(queue: Queue, redis_client: redis.Redis) -> Iterator[Any]:
     """A worker that is started from the command line."""
-    words = [sys.executable, "-m", "fairlane", "worker", "--slice", "2"]
+    words = [sys.executable, "-m", "fairlane", "worker", "--slice", "2ms"]
     words += ["--handler", "tests.spark.fleet.fleet_handlers:crowd"]
     env = os.environ | {"FAIRLANE_REDIS": queue.driver.url, "PYTHONPATH": str(ROOT / "src")}
     worker = subprocess.Popen(words, cwd=ROOT, env=env, stderr=subprocess.DEVNULL)
@@ -189,7 +189,7 @@ def test_a_killed_python_process_loses_nothing(
     spark: Any, queue: Queue, redis_client: redis.Redis, tmp_path: Path
 ):
     """Spark tries its task again; the processes of the killed worker are gone with it."""
-    request = queue.submit_request((b"%d" % i for i in range(5000)), limit=2, lease_ms=2000)
+    request = queue.submit_request((b"%d" % i for i in range(5000)), limit=2, lease_s=2)
     url = queue.driver.url
     fleet = InThread(spark, handlers.Gated(tmp_path), redis=url, workers=2, until_idle=True)
     held = wait_until(lambda: list(tmp_path.glob("in-*")), END_S, why="a handler is at the gate")
@@ -211,7 +211,7 @@ def test_a_fleet_goes_on_without_a_worker_that_spark_gives_up(
     url = queue.driver.url
     fleet = InThread(spark, handlers.Killing(tmp_path, 3), redis=url, workers=2, until_idle=True)
     wait_until(lambda: [*tmp_path.glob("in-*")], END_S, why="one worker is at the gate")
-    killing = queue.submit_request([b"kill"], limit=1, attempts=100, lease_ms=1000)
+    killing = queue.submit_request([b"kill"], limit=1, attempts=100, lease_s=1)
     wait_until(lambda: "goes on without a worker" in caplog.text, END_S, why="the other is lost")
     (tmp_path / "open").touch()
     fleet.join(END_S)
@@ -224,7 +224,7 @@ def test_a_fleet_goes_on_without_a_worker_that_spark_gives_up(
 def test_a_fleet_whose_workers_are_all_lost_raises_one_sentence(
     spark: Any, queue: Queue, tmp_path: Path
 ):
-    request = queue.submit_request([b"kill"], limit=1, attempts=100, lease_ms=1000)
+    request = queue.submit_request([b"kill"], limit=1, attempts=100, lease_s=1)
     url, handler = queue.driver.url, handlers.Killing(tmp_path, 3)
     lost = r"all workers of the fleet f were lost \(1\)"
     with pytest.raises(FairlaneError, match=lost) as caught:
@@ -275,11 +275,11 @@ def test_another_error_of_a_job_ends_the_fleet(spark: Any):
         ({"workers": 0}, "workers 0"),
         ({"workers": True}, "workers True"),
         ({"workers": 1, "input": "arrow"}, "bytes, table, pandas, rows"),
-        ({"workers": 1, "slices": 3}, "slice_ms"),
+        ({"workers": 1, "slices": 3}, "slice_s"),
         ({"workers": 1, "max_idle_s": -1}, "max_idle_s -1"),
         ({"workers": 1, "name": "a b"}, "fleet 'a b'"),
         ({"workers": 1, "queue": "a{b"}, "queue"),
-        ({"workers": 1, "slice_ms": -1}, "slice"),
+        ({"workers": 1, "slice_s": -1}, "slice"),
     ],
 )
 def test_a_wrong_argument_is_refused_before_any_task_runs(

@@ -65,7 +65,7 @@ def test_many_requests_are_worked_off_in_bunches(
 def test_leases_of_one_sub_request_of_one_request(tokens: int, queue: Queue, workers: Workers):
     """With a slice time of 0 each is a lease of its own, many or one at a time."""
     request = queue.submit_request([b"%d" % i for i in range(1500)], limit=200)
-    workers.run("echo", slice_ms=0, tokens=tokens)
+    workers.run("echo", slice_s=0, tokens=tokens)
     assert [result.body for result in request.results()] == [b"%d" % i for i in range(1500)]
     check_settled_once(request)
 
@@ -86,7 +86,7 @@ def test_a_poison_body_among_many_quick_ones_is_charged_alone(
             os.kill(os.getpid(), signal.SIGKILL)
         return body
 
-    requests = many(queue, 300, attempts=attempts, backoff_ms=(10, 20))
+    requests = many(queue, 300, attempts=attempts, backoff_s=(0.01, 0.02))
     worker = Worker(queue, handler)
     worker.run(until_idle=True)
     (dead,) = requests.pop(150).results()
@@ -107,7 +107,7 @@ def test_processes_that_are_killed_at_any_time_lose_nothing(queue: Queue, own_fo
             os.kill(os.getpid(), signal.SIGKILL)
         return body
 
-    requests = many(queue, 400, backoff_ms=(0, 0))
+    requests = many(queue, 400, backoff_s=(0, 0))
     Worker(queue, handler).run(until_idle=True)
     check_each(requests, {1, 2})
     assert sum(one.attempt for request in requests for one in request.results()) == 404

@@ -35,7 +35,7 @@ def test_what_is_urgent_goes_first_in_every_shard(queue: Queue, workers: Workers
     for name, lane in (("late", 9), ("early", 8)):
         for i in range(3):
             queue.submit_request([b"x"] * 10, id=f"{name}{i}", priority=lane, limit=1)
-    workers.run("echo_noted", slice_ms=0)
+    workers.run("echo_noted", slice_s=0)
     order = [name[:-1] for _, _, name in folder.noted("ran")]
     last = len(order) - 1 - order[::-1].index("early")
     assert order[:last].count("late") <= 2
@@ -47,7 +47,7 @@ def test_shards_may_be_changed_while_workers_run(
 ):
     """What waits is moved, what is left is served and then forgotten, and back again."""
     request = queue.submit_request([b"x"] * 40, limit=2)
-    workers.start("hold", processes=2, slice_ms=0)
+    workers.start("hold", processes=2, slice_s=0)
     folder.wait_noted("began", 2)
     for count in (3, 1, 0):
         spread = queue.set_shards(count)
@@ -75,7 +75,8 @@ def test_a_retry_in_a_shard_is_promoted(queue: Queue, workers: Workers, folder: 
     """The leader looks into the delayed tokens of every shard."""
     queue.set_shards(3)
     requests = [
-        queue.submit_request([b"x"], limit=1, backoff_ms=(1, 1), id=f"r{i}") for i in range(6)
+        queue.submit_request([b"x"], limit=1, backoff_s=(0.001, 0.001), id=f"r{i}")
+        for i in range(6)
     ]
     workers.start("fail_first")
     assert [request.wait(timeout=20) for request in requests] == ["done"] * 6

@@ -29,7 +29,7 @@ def test_a_later_lane_waits_until_the_earlier_ones_are_empty(
     """However long that takes: no request ages into another lane."""
     for name, lane in (("late", 9), ("early", 8)):
         queue.submit_request([b"x"] * 30, id=name, priority=lane, limit=2)
-    workers.run("echo_noted", slice_ms=0)
+    workers.run("echo_noted", slice_s=0)
     assert [(name, len(list(run))) for name, run in groupby(turns(folder))] == [
         ("early", 30),
         ("late", 30),
@@ -43,7 +43,7 @@ def test_requests_of_one_priority_share_by_their_limits(
     """Three tokens go round for one, and one for the other."""
     queue.submit_request([b"x"] * 60, id="wide", limit=3)
     queue.submit_request([b"x"] * 60, id="narrow", limit=1)
-    workers.run("echo_noted", slice_ms=0)
+    workers.run("echo_noted", slice_s=0)
     together = turns(folder)[:40]
     assert (together.count("wide"), together.count("narrow")) == (30, 10)
 

@@ -85,7 +85,7 @@ def test_workers_of_two_releases_share_a_request(
     """Each takes what the other gave back, by scripts of its own."""
     theirs = Library(other / "fairlane" / "lua" / "v1")
     assert theirs.complete.sha(Dialect.SINGLE) != library().complete.sha(Dialect.SINGLE)
-    workers.start("echo", slice_ms=0)
+    workers.start("echo", slice_s=0)
     count = 0
 
     def are_both_at_work() -> bool:
@@ -153,7 +153,7 @@ def test_a_worker_reads_none_of_its_files_once_it_works(
         assert "reap.lua" in loaded
         shutil.rmtree(other / "fairlane")
         bodies = [b"fail", b"die", b"hang", b"extend"]
-        request = queue.submit_request(bodies, lease_ms=1_500, backoff_ms=(10, 20))
+        request = queue.submit_request(bodies, lease_s=1.5, backoff_s=(0.01, 0.02))
         assert request.wait(timeout=30) == "done"
         assert [result.body for result in request.results()] == bodies
         assert process.poll() is None

@@ -147,7 +147,7 @@ def test_requests_of_one_priority_take_turns(queue: Queue, workers: Workers, fol
     """One unit, one sub-request a lease: they alternate from the first to the last."""
     for name in ("a", "b"):
         queue.submit_request(numbers(40), id=name, limit=1)
-    workers.run("echo_noted", slice_ms=0)
+    workers.run("echo_noted", slice_s=0)
     order = [name for _, _, name in folder.noted("ran")]
     assert len(order) == 80
     assert [len(list(run)) for _, run in groupby(order)] == [1] * 80

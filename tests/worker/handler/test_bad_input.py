@@ -50,7 +50,7 @@ def submit(queue: Queue, limit: int = 1, **options: Any) -> Request:
     """A request, one body of which is bad."""
     bodies = [b"bad" if i == BAD else b"%d" % i for i in range(40)]
     return queue.submit_request(
-        bodies, limit=limit, attempts=ATTEMPTS, backoff_ms=(10, 20), **options
+        bodies, limit=limit, attempts=ATTEMPTS, backoff_s=(0.01, 0.02), **options
     )
 
 
@@ -370,7 +370,7 @@ def test_a_handler_that_ignores_every_signal_is_killed_all_the_same(
     queue: Queue, redis_client: redis.Redis
 ):
     """It can't say where it was."""
-    request = submit(queue, time_limit_ms=500)
+    request = submit(queue, time_limit_s=0.5)
     Worker(queue, handler_of(ignore_signals)).run(until_idle=True)
     error = check_only_bad_is_dead(request, redis_client, b"timeout")
     assert error == "the handler took longer than its time limit of 0.5 s"
@@ -407,7 +407,7 @@ def test_a_body_that_kills_whole_workers_kills_no_more_than_its_attempts(
     queue: Queue, workers: Workers
 ):
     """And one more, as the first death may be that of a slice."""
-    request = queue.submit_request([b"poison"], attempts=2, backoff_ms=(10, 10))
+    request = queue.submit_request([b"poison"], attempts=2, backoff_s=(0.01, 0.01))
     killed = []
     for _ in range(2):
         worker = workers.start("kill_parent")

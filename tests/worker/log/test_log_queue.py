@@ -285,10 +285,10 @@ def noisy(queue: Queue, tmp_path: Path) -> Iterator[Noisy]:
 
 def fill(noisy: Noisy, queue: Queue, folder: Folder, client: Any) -> Any:
     """A request whose handler has filled the pipe, while the supervisor logs three deaths."""
-    filling = queue.submit_request([b"fill"], lease_ms=1_000)
+    filling = queue.submit_request([b"fill"], lease_s=1)
     folder.wait_noted("fill")
     wait_until(noisy.is_full, 20, why="the pipe is full")
-    dying = queue.submit_request([b"die"], attempts=4, backoff_ms=(10, 20))
+    dying = queue.submit_request([b"die"], attempts=4, backoff_s=(0.01, 0.02))
     folder.open_gate("full")
     assert dying.wait(timeout=20) == "done"
     leases = keys.leases(filling.id)

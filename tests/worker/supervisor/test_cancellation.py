@@ -54,7 +54,7 @@ def test_a_running_handler_sees_soon_that_the_deadline_has_passed(
     queue: Queue, workers: Workers, folder: Folder
 ):
     """The leader stops the request at its next look, which is due at the deadline."""
-    request = queue.submit_request([b"never"], limit=1, deadline_ms=3_000)
+    request = queue.submit_request([b"never"], limit=1, deadline_s=3)
     ends_at = time.monotonic() + 3
     workers.start("until_cancelled")
     folder.wait_noted("began")
@@ -87,7 +87,7 @@ def test_a_running_handler_sees_that_its_producer_gave_the_request_up(
         return float(str(redis_client.zscore(keys.leases("mine"), "0")))
 
     began: list[float] = []
-    workers.start("until_cancelled", slice_ms=0)
+    workers.start("until_cancelled", slice_s=0)
     with pytest.raises(ValueError, match="no more"):
         queue.submit_request(bodies(), id="mine", limit=1)
     folder.wait_noted("cancelled")
@@ -123,7 +123,7 @@ def test_an_async_handler_is_cancelled_within_a_second(
         return False
 
     handler = batch_handler(wait) if is_batch else wait
-    Worker(queue, handler, slice_ms=0).run(until_idle=True, watch=watch)
+    Worker(queue, handler, slice_s=0).run(until_idle=True, watch=watch)
     assert cancelled[1] - cancelled[0] < SOON_S
     assert len(folder.noted("began")) == 1
     assert (request.state(), other.state()) == ("cancelled", "done")

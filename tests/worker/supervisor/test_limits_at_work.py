@@ -114,7 +114,7 @@ def test_a_sync_handler_is_killed_when_its_time_is_over(
     """Its sub-request is charged, and says where it was; the request's others are done."""
     caplog.set_level(logging.INFO)
     request = queue.submit_request(
-        bodies(), limit=1, attempts=2, backoff_ms=(10, 20), time_limit_ms=int(LIMIT_S * 1000)
+        bodies(), limit=1, attempts=2, backoff_s=(0.01, 0.02), time_limit_s=LIMIT_S
     )
     Worker(queue, handler).run(until_idle=True)
     error = check_only_stuck_is_dead(request, 2, redis_client)
@@ -140,9 +140,7 @@ def test_of_several_threads_only_the_one_that_overstays_is_charged(
         spend(0.05)
         return body
 
-    request = queue.submit_request(
-        bodies(40), limit=3, attempts=1, time_limit_ms=int(LIMIT_S * 1000)
-    )
+    request = queue.submit_request(bodies(40), limit=3, attempts=1, time_limit_s=LIMIT_S)
     Worker(queue, handler, concurrency=3).run(until_idle=True)
     check_only_stuck_is_dead(request, 1, redis_client)
     began = [index for (index,) in folder.noted("began")]
@@ -163,10 +161,10 @@ def test_a_batch_of_several_is_not_charged_and_its_stuck_body_alone_is(
         return found
 
     request = queue.submit_request(
-        bodies(17), limit=1, attempts=attempts, backoff_ms=(10, 20),
-        time_limit_ms=int(LIMIT_S * 1000),
+        bodies(17), limit=1, attempts=attempts, backoff_s=(0.01, 0.02),
+        time_limit_s=LIMIT_S,
     )  # fmt: skip
-    Worker(queue, handler, slice_ms=5_000).run(until_idle=True)
+    Worker(queue, handler, slice_s=5).run(until_idle=True)
     check_only_stuck_is_dead(request, attempts, redis_client)
     sizes = [int(size) for (size,) in folder.noted("batch")]
     assert sizes[:2] == [1, 16]
@@ -183,7 +181,7 @@ def test_the_smallest_of_all_limits_applies(given: dict[str, Any], queue: Queue)
     def handler(body: bytes) -> bytes:
         return wait_for_ever(body)
 
-    request = queue.submit_request([b"stuck"], attempts=1, time_limit_ms=50_000)
+    request = queue.submit_request([b"stuck"], attempts=1, time_limit_s=50)
     Worker(queue, handler, **given).run(until_idle=True)
     (result,) = request.results()
     assert (result.error or "").startswith("the handler took longer than its time limit of 0.2 s")
@@ -191,7 +189,7 @@ def test_the_smallest_of_all_limits_applies(given: dict[str, Any], queue: Queue)
 
 def test_a_handler_that_ends_in_time_is_left_alone(queue: Queue):
     """However often it is called: the limit is for one call."""
-    request = queue.submit_request([b"x"] * 20, limit=1, attempts=1, time_limit_ms=600)
+    request = queue.submit_request([b"x"] * 20, limit=1, attempts=1, time_limit_s=0.6)
 
     def handler(body: bytes) -> bytes:
         spend(0.05)
@@ -219,7 +217,7 @@ def test_a_program_that_a_handler_started_ends_with_its_process(
     how: str, queue: Queue, folder: Folder
 ):
     """Whether that was killed or died by itself."""
-    request = queue.submit_request([b"x"], attempts=1, time_limit_ms=300)
+    request = queue.submit_request([b"x"], attempts=1, time_limit_s=0.3)
     Worker(queue, start_and_hang(folder, how)).run(until_idle=True)
     ((pid,),) = folder.noted("program")
     wait_until(lambda: not is_alive(int(pid)), why="the program is gone")
@@ -248,7 +246,7 @@ def test_a_worker_that_drains_waits_for_a_stuck_handler_no_longer_than_its_limit
     queue: Queue, workers: Workers
 ):
     """What it was stuck in is charged and waits for its next attempt."""
-    request = queue.submit_request([b"0", b"1"], limit=1, backoff_ms=(60_000, 60_000))
+    request = queue.submit_request([b"0", b"1"], limit=1, backoff_s=(60, 60))
     worker = workers.start("hold", time_limit_s=1.0)
     workers.folder.wait_noted("began")
     began = time.monotonic()
@@ -274,7 +272,7 @@ def test_a_killed_process_is_counted_as_a_timeout_and_not_as_a_crash(
     queue: Queue, workers: Workers
 ):
     """On the health port; it is started again immediately."""
-    request = queue.submit_request([b"0"], attempts=2, backoff_ms=(10, 10), time_limit_ms=200)
+    request = queue.submit_request([b"0"], attempts=2, backoff_s=(0.01, 0.01), time_limit_s=0.2)
     worker = workers.start("hold")
     assert request.wait(timeout=15) == "done"
     report = worker.wait_health(restarts=2, processes=1)
@@ -317,7 +315,7 @@ async def block(body: bytes) -> bytes:
 def test_an_async_handler_is_cancelled(concurrency: int, queue: Queue, redis_client: redis.Redis):
     """No process is killed for it, and the other tasks of its loop go on."""
     request = queue.submit_request(
-        bodies(40), limit=4, attempts=2, backoff_ms=(10, 20), time_limit_ms=int(LIMIT_S * 1000)
+        bodies(40), limit=4, attempts=2, backoff_s=(0.01, 0.02), time_limit_s=LIMIT_S
     )
     worker = Worker(queue, await_for_ever, concurrency=concurrency)
     worker.run(until_idle=True)
@@ -332,7 +330,7 @@ def test_an_async_handler_that_cannot_be_cancelled_is_killed(
 ):
     """A moment after its time: the loop may stand still, the supervisor does not."""
     request = queue.submit_request(
-        bodies(), limit=1, attempts=2, backoff_ms=(10, 20), time_limit_ms=int(LIMIT_S * 1000)
+        bodies(), limit=1, attempts=2, backoff_s=(0.01, 0.02), time_limit_s=LIMIT_S
     )
     worker = Worker(queue, handler)
     worker.run(until_idle=True)
@@ -355,7 +353,7 @@ def test_of_several_tasks_in_a_loop_that_stands_still_none_is_charged_at_first(
         await spend_async(0.05)
         return body
 
-    request = queue.submit_request(bodies(40), limit=4, attempts=1, time_limit_ms=1500)
+    request = queue.submit_request(bodies(40), limit=4, attempts=1, time_limit_s=1.5)
     Worker(queue, handler, concurrency=4).run(until_idle=True)
     check_settled_once(request)
     results = list(request.results())
@@ -374,7 +372,7 @@ def test_a_call_left_in_a_thread_does_not_keep_a_worker_from_ending(queue: Queue
             await asyncio.to_thread(threading.Event().wait)
         return body
 
-    request = queue.submit_request(bodies(5), attempts=1, time_limit_ms=200)
+    request = queue.submit_request(bodies(5), attempts=1, time_limit_s=0.2)
     Worker(queue, handler).run(until_idle=True)
     assert [result.index for result in request.results() if result.status == "dead"] == [STUCK]
 

@@ -109,7 +109,7 @@ def test_what_a_dead_process_asked_for_goes_back(
     queue: Queue, redis_client: redis.Redis, *, reached: bool
 ):
     """The lease, uncharged, if it was granted; the token, if no acquire used it."""
-    request = queue.submit_request([b"x"], limit=1, lease_ms=30_000)
+    request = queue.submit_request([b"x"], limit=1, lease_s=30)
     board = LeaseBoard(1)
     keeper, token, op = keeper_of(queue, board), popped(queue), leases.new_op()
     board.records[0].begin_acquire(token, op)
@@ -203,7 +203,7 @@ def test_what_was_granted_to_a_call_that_was_given_up_goes_back(
     queue: Queue, redis_client: redis.Redis, executed: str
 ):
     """The node that hung goes on: its permits must not stand idle until the lease expires."""
-    request = queue.submit_request([b"x"], limit=1, lease_ms=30_000)
+    request = queue.submit_request([b"x"], limit=1, lease_s=30)
     board = LeaseBoard(1)
     keeper, token, op = keeper_of(queue, board), popped(queue), leases.new_op()
     record = board.records[0]
@@ -296,7 +296,7 @@ def test_leases_that_are_not_on_the_board_yet_go_back_immediately(
 ):
     """All units have been granted theirs when the process dies; and none is charged."""
     monkeypatch.setattr(LeaseRecord, "hold", dying(folder, "hold"))
-    request = queue.submit_request([b"%d" % i for i in range(UNITS)], limit=UNITS, lease_ms=20_000)
+    request = queue.submit_request([b"%d" % i for i in range(UNITS)], limit=UNITS, lease_s=20)
     worker = Worker(queue, echo, concurrency=UNITS)
     worker.run(until_idle=True)
     assert worker._children.crashes == 1

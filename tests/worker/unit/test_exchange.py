@@ -329,7 +329,7 @@ def test_a_process_that_dies_in_it_strands_nothing(
     queue: Queue, redis_client: redis.Redis, *, reached: bool
 ):
     """All leases go back, uncharged; a call of the dead that arrives now takes nothing."""
-    request = queue.submit_request([b"x"] * 6, limit=2, lease_ms=30_000)
+    request = queue.submit_request([b"x"] * 6, limit=2, lease_s=30)
     board = LeaseBoard(1)
     keeper, record = LeaseKeeper(queue.driver, "req", "w:1", "7", board), board.records[0]
     token = pop_token(queue.driver)
@@ -366,7 +366,7 @@ def test_a_worker_goes_on_while_no_other_request_waits(
     """It waits at its lanes far less often than it settles; every result is there once."""
     request = queue.submit_request([b""] * 60, limit=1)
     redis_client.config_resetstat()
-    workers.run(handler, slice_ms=5)
+    workers.run(handler, slice_s=0.005)
     stats = redis_client.info("commandstats")
     pops = sum(stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("brpop", "blmpop"))
     assert stats["cmdstat_lmpop"]["calls"] > 20
@@ -379,7 +379,7 @@ def test_requests_of_one_priority_take_turns(queue: Queue, workers: Workers):
     """One unit, slices of one: neither has two while the other waits, but for the first pop."""
     for name in ("r1", "r2"):
         queue.submit_request([b""] * 12, limit=1, id=name)
-    workers.run("slow_noted", slice_ms=1)
+    workers.run("slow_noted", slice_s=0.001)
     order = [request for request, *_ in workers.folder.noted("began")]
     assert order == ["r1", "r2"] * 12
 
@@ -389,7 +389,7 @@ def test_a_more_urgent_request_has_the_next_slice(queue: Queue, workers: Workers
     """It comes while one goes on that has been going on for a while."""
     bodies = [b"gate" if i == 10 else b"" for i in range(30)]
     queue.submit_request(bodies, limit=1, priority=50, id="slow")
-    worker = workers.start("slow_noted", slice_ms=1, until_idle=True)
+    worker = workers.start("slow_noted", slice_s=0.001, until_idle=True)
     workers.folder.wait_noted("began", 11)
     queue.submit_request([b""], priority=0, id="urgent")
     workers.folder.open_gate()

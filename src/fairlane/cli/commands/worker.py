@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fairlane.cli.options import open_queue, queue_option, redis_option, time_limit_ms
+from fairlane.cli.options import open_queue, queue_option, redis_option, time_limit_ms, time_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,10 +39,9 @@ if TYPE_CHECKING:
 @click.option("--until-idle", is_flag=True, help="End when nothing is left to do.")
 @click.option(
     "--slice",
-    "slice_ms",
-    type=float,
-    metavar="MS",
-    help="How long the sub-requests of one lease should run together.  [default: 20]",
+    "slice_",
+    metavar="TIME",
+    help="How long the sub-requests of one lease should run together.  [default: 20ms]",
 )
 @click.option(
     "--tokens",
@@ -64,6 +63,7 @@ def command(
     until_idle: bool,
     worker_id: str | None,
     time_limit: str | None,
+    slice_: str | None,
     **given: Any,
 ) -> int:
     """Work on sub-requests. After SIGTERM, SIGHUP or Ctrl-C, finish the held work, and end."""
@@ -75,6 +75,8 @@ def command(
     chosen = {name: value for name, value in given.items() if value is not None}
     if time_limit is not None:
         chosen["time_limit_s"] = time_limit_ms(time_limit) / 1000
+    if slice_ is not None:
+        chosen["slice_s"] = time_ms("--slice", slice_, "0s", "10s") / 1000
     log_to_stderr()
     with open_queue(redis, queue) as opened:
         worker = Worker(opened, function, id=worker_id, **chosen)

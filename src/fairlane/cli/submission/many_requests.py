@@ -16,11 +16,11 @@ from fairlane.cli.submission.request import (
     impatient,
     no_room,
     not_certain,
-    options_of,
 )
 from fairlane.cli.submission.requests_format import RequestLine, request_lines, rereadable
 from fairlane.common.text import of_queue
 from fairlane.errors import QueueFull, RedisFull, RedisUnreachable
+from fairlane.options import shared_options_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -56,10 +56,11 @@ class _Sending:
     def all(self, lines: Iterable[RequestLine]) -> list[Request]:
         """Submits every line; returns the requests in their order."""
         for_bodies, for_ids, for_limits = tee(lines, 3)
-        options = options_of(self._wish.policy) | {"limit": (line.limit for line in for_limits)}
+        options = shared_options_of(self._wish.policy)
         sent = self._queue.submit_each(
             (line.bodies for line in for_bodies),
             ids=self._ids(for_ids),
+            limit=(line.limit for line in for_limits),
             max_wait_s=self._wish.max_wait_s,
             **options,
         )

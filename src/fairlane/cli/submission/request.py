@@ -6,12 +6,13 @@ import signal
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from fairlane import settings
 from fairlane.cli.output import write_json, write_line
 from fairlane.cli.results.writer import NDJSON, write_results
 from fairlane.errors import FairlaneError, QueueFull, RedisFull, RedisUnreachable, RequestNotFound
+from fairlane.options import options_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from fairlane.drivers.sync.driver import SyncDriver
     from fairlane.model import Policy
     from fairlane.queue import Request
-
-NO_OPTIONS = {"queue", "parent"}  # parts of a policy that submit_request has no option for
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +61,13 @@ def send(
     The lists of lines are chunks if they are sent `as_they_come`, else any part of the input.
     """
     queue, max_wait_s = request.queue, wish.max_wait_s
-    given: dict[str, Any] = {**options_of(wish.policy), "id": request.id, "max_wait_s": max_wait_s}
+    given = options_of(wish.policy)
     try:
         if as_they_come:
-            submitted = queue.submit_chunks(lines, **given)
+            submitted = queue.submit_chunks(lines, id=request.id, max_wait_s=max_wait_s, **given)
         else:
-            submitted = queue.submit_request(chain.from_iterable(lines), **given)
+            bodies = chain.from_iterable(lines)
+            submitted = queue.submit_request(bodies, id=request.id, max_wait_s=max_wait_s, **given)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_take_back(wish, request)) from None
     except RedisUnreachable as error:
@@ -90,11 +90,6 @@ def _completed_by(wish: SubmitOptions, request: Request, as_they_come: bool) -> 
     else:
         remedy = f"add --id {request.id} and run it again to complete it, or {withdraw}"
     return f"request {request.id} may be incomplete: when Redis answers, {remedy}"
-
-
-def options_of(policy: Policy) -> dict[str, Any]:
-    """Returns a policy as the options of Queue.submit_request."""
-    return {name: getattr(policy, name) for name in policy.__slots__ if name not in NO_OPTIONS}
 
 
 def no_room(wish: SubmitOptions, error: RedisFull | QueueFull) -> RedisFull | QueueFull:

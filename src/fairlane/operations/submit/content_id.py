@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
+from fairlane import settings
 from fairlane.common.chunking import Body, chunks
-from fairlane.model import Policy
+from fairlane.options import policy_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from fairlane.model import Policy
+    from fairlane.options import RequestOptions
 
 ID_DIGITS = 40  # hex: 160 bits of SHA-256
 
@@ -41,13 +45,18 @@ class ContentId:
         return self._hash.hexdigest()[:ID_DIGITS]
 
 
-def content_id(bodies: Iterable[Body], **options: Any) -> str:
+def content_id(
+    bodies: Iterable[Body],
+    *,
+    queue: str = settings.DEFAULT_QUEUE,
+    **options: Unpack[RequestOptions],
+) -> str:
     """The id that this content has: 40 hex digits, the same for the same bodies and options.
 
-    `options` are those of Queue.submit_request, and `queue`. Submitted under this id, a content is
+    `options` are those of Queue.submit_request. Submitted under this id, a content is
     one request however often it comes, until its retention is over. Raises InvalidArgument.
     """
-    digest = ContentId(Policy(**options))
+    digest = ContentId(policy_of(queue, **options))
     for chunk in chunks(bodies):
         digest.add(chunk)
     return digest.id

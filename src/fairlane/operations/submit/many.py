@@ -5,24 +5,26 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, Unpack
 
 from fairlane import settings
 from fairlane.common.chunking import split, split_async
 from fairlane.errors import FairlaneError, InvalidArgument, RedisUnreachable, type_of
-from fairlane.model import Policy
 from fairlane.operations.create.admission import Admission, check_max_wait
 from fairlane.operations.create.digest import Digest
 from fairlane.operations.create.group import GROUP, create
 from fairlane.operations.create.new_request import NewRequest
 from fairlane.operations.submit.stream import complete, submit, submit_chunk
+from fairlane.options import policy_of
 from fairlane.protocol import keys
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from fairlane.common.chunking import Body
+    from fairlane.model import Policy
     from fairlane.operations.create.digest import Chunk
+    from fairlane.options import SharedOptions
     from fairlane.protocol.steps import Operation
 
 B = TypeVar("B")
@@ -73,12 +75,12 @@ class Many:
         limit: int | Iterable[int],
         max_wait_s: float,
         ids: Iterable[str] | None,
-        **options: Any,
+        **options: Unpack[SharedOptions],
     ) -> Many:
         """Returns the one for these options; `limit` is that of all, or has one for each."""
         if isinstance(limit, Iterable):
-            return cls(Policy(queue=queue, **options), max_wait_s, ids, limit)
-        return cls(Policy(queue=queue, limit=limit, **options), max_wait_s, ids)
+            return cls(policy_of(queue, **options), max_wait_s, ids, limit)
+        return cls(policy_of(queue, limit=limit, **options), max_wait_s, ids)
 
     # ------------------------------------------------------------------ what comes in
 

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fairlane.cli.options import json_option, queue_option, redis_option, time_limit_ms, time_ms
+from fairlane.cli.options import (
+    json_option,
+    queue_option,
+    redis_option,
+    time_limit_ms,
+    time_ms,
+)
 from fairlane.cli.output import note, write_json, write_line
 from fairlane.errors import FairlaneError
 from fairlane.spark.commands.session import in_one_sentence, master_option, redis_for, spark_session
@@ -41,9 +47,7 @@ _LOOK_S = 0.2
     help="A worker without work for so long ends; `never` is possible.",
 )  # fmt: skip
 @click.option("--max-runtime", metavar="TIME", help="A worker ends after so long.")
-@click.option(
-    "--slice", "slice_ms", type=float, metavar="MS", help="How long a lease's work should take."
-)
+@click.option("--slice", "slice_", metavar="TIME", help="How long a lease's work should take.")
 @click.option("--time-limit", metavar="TIME", help="A call of the handler may take so long.")
 @queue_option
 @master_option
@@ -81,15 +85,15 @@ def command(
 
 def _options(
     *, workers: int | None, name: str, until_idle: bool, max_idle: str, max_runtime: str | None,
-    slice_ms: float | None, time_limit: str | None, queue: str,
+    slice_: str | None, time_limit: str | None, queue: str,
 ) -> dict[str, Any]:  # fmt: skip
     idle = None if max_idle == "never" else time_ms("--max-idle", max_idle, "1s", "366d") / 1000
     options: dict[str, Any] = {"workers": workers, "name": name, "queue": queue}
     options |= {"until_idle": until_idle, "max_idle_s": idle}
     if max_runtime is not None:
         options["max_runtime_s"] = time_ms("--max-runtime", max_runtime, "1s", "366d") / 1000
-    if slice_ms is not None:
-        options["slice_ms"] = slice_ms
+    if slice_ is not None:
+        options["slice_s"] = time_ms("--slice", slice_, "0s", "10s") / 1000
     if time_limit is not None:
         options["time_limit_s"] = time_limit_ms(time_limit) / 1000
     return options

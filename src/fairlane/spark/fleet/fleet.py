@@ -11,7 +11,7 @@ from __future__ import annotations
 import socket
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 from fairlane import settings
 from fairlane.common import clock
@@ -38,7 +38,18 @@ SUMMARY = (
 )
 _LOOK_S = 1.0  # between looks for the stop signal
 _MOST = 10_000
-_OPTIONS = ("slice_ms", "concurrency", "tokens", "time_limit_s")
+
+
+class FleetOptions(TypedDict, total=False):
+    """The options of each worker of a fleet; see Worker."""
+
+    slice_s: float
+    concurrency: int
+    tokens: int
+    time_limit_s: float
+
+
+_OPTIONS = ("slice_s", "concurrency", "tokens", "time_limit_s")
 
 
 @dataclass(frozen=True)
@@ -53,7 +64,7 @@ class FleetPlan:
     max_idle_s: float | None
     max_runtime_s: float | None
     until_idle: bool
-    options: dict[str, Any]  # of the Worker
+    options: FleetOptions
 
     @property
     def units(self) -> int:
@@ -73,7 +84,7 @@ def run_fleet(
     max_idle_s: float | None = 30.0,
     max_runtime_s: float | None = None,
     until_idle: bool = False,
-    **options: Any,
+    **options: Unpack[FleetOptions],
 ) -> DataFrame:
     """Works on a queue with `workers` Spark tasks; returns a row for each when all have ended.
 
@@ -81,7 +92,7 @@ def run_fleet(
     "pandas", "rows"). A worker ends after `max_idle_s` seconds without work, and after
     `max_runtime_s` in all. With `until_idle` it ends when every request of the queue is
     finished. `stop_fleet` ends it by `name`. The default of `workers` is what Spark runs in
-    parallel; more of them wait for a core. `options` are the Worker's: slice_ms, concurrency,
+    parallel; more of them wait for a core. `options` are the Worker's: slice_s, concurrency,
     tokens, time_limit_s.
 
     A worker whose Spark task failed for good is `lost` in its row, and the others go on. Raises
@@ -179,7 +190,7 @@ def _count(spark: SparkSession, workers: int | None) -> int:
     return workers
 
 
-def _checked(options: dict[str, Any]) -> dict[str, Any]:
+def _checked(options: FleetOptions) -> FleetOptions:
     for name in options:
         if name not in _OPTIONS:
             raise InvalidArgument(f"option {name!r} is not known: {', '.join(_OPTIONS)} are")

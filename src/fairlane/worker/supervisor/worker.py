@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("fairlane.worker")
 _TICK_S = 0.2
-_LONGEST_SLICE_MS = 10_000
+_LONGEST_SLICE_S = 10
 _SPARE_MOST = 255  # spare records of one process, for more than one lease a unit
 
 
@@ -47,8 +47,8 @@ class Worker:
 
     `handler` is `def f(body: bytes) -> bytes | str | None`, an `async def`, or a batch handler (see
     batch_handler); it may take a Context as its second argument. `id` is host:port, the address of
-    the health port ([host]:port for IPv6); None takes a free port of 127.0.0.1. `slice_ms` is how
-    long one lease's work should take; 0 means one sub-request a lease. `tokens` is the most
+    the health port ([host]:port for IPv6); None takes a free port of 127.0.0.1. `slice_s` is how
+    many seconds one lease's work should take; 0 means one sub-request a lease. `tokens` is the most
     leases that one unit holds while the handler is quick; 1 means one lease at a time.
     `time_limit_s` is the longest time of one call of the handler. The smallest of three limits
     counts: this, the handler's own (see time_limit) and the request's. Raises InvalidArgument,
@@ -63,7 +63,7 @@ class Worker:
         id: str | None = None,  # noqa: A002  the word of the API
         concurrency: int = 1,
         processes: int = 1,
-        slice_ms: float = settings.SLICE_MS,
+        slice_s: float = settings.SLICE_MS / 1000,
         tokens: int = settings.TOKENS_MOST,
         time_limit_s: float | None = None,
     ) -> None:
@@ -76,14 +76,16 @@ class Worker:
                 raise InvalidArgument(
                     f"{name} {value!r} is not valid: a whole number from 1 to {most} is expected"
                 )
-        if not isinstance(slice_ms, (int, float)) or not 0 <= slice_ms <= _LONGEST_SLICE_MS:
-            raise InvalidArgument(f"slice {slice_ms!r} ms is not valid: 0 to 10,000 is expected")
+        if not isinstance(slice_s, (int, float)) or not 0 <= slice_s <= _LONGEST_SLICE_S:
+            raise InvalidArgument(
+                f"slice_s {slice_s!r} is not valid: 0 to {_LONGEST_SLICE_S} seconds are expected"
+            )
         if not isinstance(queue, Queue):
             raise InvalidArgument(f"queue {queue!r} is not valid: a fairlane.Queue is expected")
         self.queue = queue
         self.id = "{}:{}".format(*own_address(id or "127.0.0.1:0"))
         self._shape = shape_of(handler).limited(time_limit_s)
-        self._concurrency, self._processes, self._slice_ms = concurrency, processes, slice_ms
+        self._concurrency, self._processes, self._slice_ms = concurrency, processes, slice_s * 1000
         # Each lease of a unit that holds several stands on a record of its own.
         self._tokens = tokens
         # Only a process with one unit fetches further leases while it handles the first ones.
