@@ -210,7 +210,7 @@ def has_own_traceback(said: str) -> bool:
     """Returns True if a log holds a traceback, but for those of a handler that raised."""
     lines = said.splitlines()
     return any(
-        "Traceback (most recent call last)" in line and " at attempt " not in before
+        "Traceback (most recent call last)" in line and " at attempt " not in before + line
         for before, line in zip(["", *lines], lines, strict=False)
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import traceback
@@ -26,13 +27,13 @@ def run(called_as: str, name: str | None = None) -> int:  # noqa: PLR0911  one f
     try:
         return _invoke(called_as, name)
     except FairlaneError as error:
-        note(str(error))
+        note(str(error), logging.ERROR)
         return error.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         return USAGE
     except click.ClickException as error:
-        note(_usage_sentence(error))
+        note(_usage_sentence(error), logging.ERROR)
         return USAGE
     except (KeyboardInterrupt, EOFError) as error:
         note(str(error) or "interrupted")
@@ -42,10 +43,10 @@ def run(called_as: str, name: str | None = None) -> int:  # noqa: PLR0911  one f
         return 0
     except OSError as error:
         _forget_stdout()
-        note(f"cannot go on: {error}")
+        note(f"cannot go on: {error}", logging.ERROR)
         return FairlaneError.exit_code
     except Exception as error:  # noqa: BLE001  a user is never shown a traceback
-        note(_bug_sentence(error))
+        note(_bug_sentence(error), logging.ERROR)
         return FairlaneError.exit_code
 
 

@@ -7,14 +7,29 @@ lines are the exception: they are the bytes that a handler returned.
 from __future__ import annotations
 
 import io
+import logging
 import sys
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from fairlane.common.terminal import as_json, printable
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-def note(sentence: str) -> None:
-    """Writes one line to stderr. A closed stderr is no error."""
+
+_takers: list[Callable[[int, str], None]] = []
+
+
+def send_notes_to(taker: Callable[[int, str], None]) -> None:
+    """Passes each later note with its level to `taker`: a log of JSON lines has no line of text."""
+    _takers[:] = [taker]
+
+
+def note(sentence: str, level: int = logging.INFO) -> None:
+    """Writes one line to stderr. A closed stderr is no error. `level` counts in a log only."""
+    if _takers:
+        _takers[0](level, sentence)
+        return
     line = printable(" ".join(sentence.split("\n")))
     try:
         print(f"fairlane: {line}", file=sys.stderr, flush=True)  # noqa: T201  that is what it is for

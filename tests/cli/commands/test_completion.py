@@ -40,6 +40,7 @@ def completions(program: Program, line: str) -> list[str]:
         ("rq-submit wor", ["file,wor"]),
         ("rq-submit words.txt --out res", ["file,res"]),
         ("rq-worker --hand", ["plain,--handler"]),
+        ("rq-worker --log-level w", ["plain,warning"]),
     ],
 )
 def test_a_word_is_completed(line: str, expected: list[str], alone: Program):

@@ -123,9 +123,11 @@ def test_a_sync_handler_is_killed_when_its_time_is_over(
     assert "runner.py" not in error
     said = [one.message for one in caplog.records if "was killed" in one.message]
     assert len(said) == 2
-    assert said[0].endswith(
-        f"time limit of 0.5 s in sub-request {STUCK} of request {request.id}; it is charged"
-    )
+    began = f"time limit of 0.5 s in sub-request {STUCK} of request {request.id}; attempt"
+    assert f"{began} 1 of 2 is charged, the next is due in 0.0 s" in said[0]
+    assert said[1].endswith(f"{began} 2 of 2 is charged, it is dead")
+    (_, last) = [vars(one) for one in caplog.records if "was killed" in one.message]
+    assert (last["index"], last["attempt"], last["dead"], last["next_s"]) == (STUCK, 2, True, None)
 
 
 def test_of_several_threads_only_the_one_that_overstays_is_charged(
@@ -361,7 +363,7 @@ def test_of_several_tasks_in_a_loop_that_stands_still_none_is_charged_at_first(
     assert {result.attempt for result in results} == {1}
     said = [one.message for one in caplog.records if "was killed" in one.message]
     assert any("no attempt is charged" in message for message in said)
-    assert [message for message in said if "it is charged" in message] == said[-1:]
+    assert [message for message in said if "1 of 1 is charged, it is dead" in message] == said[-1:]
 
 
 def test_a_call_left_in_a_thread_does_not_keep_a_worker_from_ending(queue: Queue):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -55,6 +55,20 @@ if TYPE_CHECKING:
     metavar="TIME",
     help="A call of the handler that takes longer is ended, as 30s or 5m.  [default: none]",
 )
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="The least level that is logged; debug logs every failed attempt with its traceback.",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Lines for people, or one JSON object a line.",
+)
 @redis_option
 def command(
     handler: str | None,
@@ -64,6 +78,8 @@ def command(
     worker_id: str | None,
     time_limit: str | None,
     slice_: str | None,
+    log_level: str,
+    log_format: Literal["text", "json"],
     **given: Any,
 ) -> int:
     """Work on sub-requests. After SIGTERM, SIGHUP or Ctrl-C, finish the held work, and end."""
@@ -77,7 +93,7 @@ def command(
         chosen["time_limit_s"] = time_limit_ms(time_limit) / 1000
     if slice_ is not None:
         chosen["slice_s"] = time_ms("--slice", slice_, "0s", "10s") / 1000
-    log_to_stderr()
+    log_to_stderr(log_level, log_format)
     with open_queue(redis, queue) as opened:
         worker = Worker(opened, function, id=worker_id, **chosen)
         if handler is None:

@@ -1,5 +1,7 @@
 """Logs what calls of the handler raised: the first failure of a kind whole, later ones counted.
 
+At the level debug, later ones are logged whole, too.
+
 The processes of a worker write a line for each failure to a pipe, and the supervisor logs it. So
 one kind is logged once for all processes. A full pipe stops no handler, because the write does not
 block. A failure that found no room is counted, and reported with the next failure or flush.
@@ -53,6 +55,7 @@ class Failures:
     """The failures of one worker; made before the processes are forked."""
 
     def __init__(self) -> None:
+        self._is_each = _log.isEnabledFor(logging.DEBUG)  # every failure is logged
         self._out, self._in = os.pipe()
         for end in (self._out, self._in):
             os.set_blocking(end, False)
@@ -82,7 +85,7 @@ class Failures:
         with self._lock:
             _, failed, dead, *_ = self._unsent.pop(kind, (kind, 0, 0))
             line: list[Any] = [kind, failed + 1, dead + is_dead]
-            if kind not in self._sent:
+            if self._is_each or kind not in self._sent:
                 which = [index, taken.request_id, taken.attempt, taken.attempts]
                 line += [*which, None if is_dead else delay_ms, is_rejected, text]
             self._send(line)
@@ -147,12 +150,13 @@ class Failures:
 
     def _take(self, kind: str, failed: int, dead: int, *first: Any) -> None:
         count = self._kinds.pop(kind, None)
+        if first and (self._is_each or (count is None and self._left)):
+            level = logging.WARNING if count is None and self._left else logging.DEBUG
+            self._left -= level == logging.WARNING
+            _log_failure(level, *first)
+            failed, dead = failed - 1, dead - (first[4] is None)
         if count is None and first:
             count = _Count(_headline(first[-1]))  # the process does not send it again
-            if self._left:
-                self._left -= 1
-                _log_first(*first)
-                failed, dead = failed - 1, dead - (first[4] is None)
         if count is None:
             self._others.add(failed, dead)
             return
@@ -173,7 +177,8 @@ class Failures:
                 attempts = plural(count.failed, "more attempt")
                 lost = plural(count.dead, "sub-request")
                 dead = f" and made {lost} dead" if count.dead else ""
-                _log.warning("%s failed%s: %s", attempts, dead, count.headline)
+                fields = {"failed": count.failed, "died": count.dead, "error": count.headline}
+                _log.warning("%s failed%s: %s", attempts, dead, count.headline, extra=fields)
         for count in [*counts, self._others]:
             count.failed = count.dead = 0
 
@@ -186,19 +191,37 @@ def _headline(text: str) -> str:
     return printable(read_failure(text).headline)[:_HEADLINE]
 
 
-def _log_first(
-    index: int, request_id: str, attempt: int, attempts: int, delay_ms: int | None,
+def _log_failure(
+    level: int, index: int, request_id: str, attempt: int, attempts: int, delay_ms: int | None,
     is_rejected: bool, text: str,
 ) -> None:  # fmt: skip
     """Logs a failure with its traceback; the traceback's lines may contain anything."""
+    if not _log.isEnabledFor(level):
+        return
     then = "it is dead" if delay_ms is None else f"the next is due in {delay_ms / 1000:.1f} s"
     what = "was rejected by the handler" if is_rejected else "failed"
     message = "sub-request %d of request %s %s at attempt %d of %d, %s: %s"
     given = (index, request_id, what, attempt, attempts, then, _headline(text))
-    if not _log.isEnabledFor(logging.WARNING):
-        return
-    record = _log.makeRecord(_log.name, logging.WARNING, "", 0, message, given, None)
+    fields = attempt_fields(request_id, index, attempt, attempts, delay_ms, _headline(text))
     lines = text.rstrip("\n").split("\n")
+    if len(lines) > 1:
+        fields["traceback"] = text
+    record = _log.makeRecord(_log.name, level, "", 0, message, given, None, extra=fields)
     if len(lines) > 1:
         record.exc_text = "\n".join(f"  {printable(line)}" for line in lines)
     _log.handle(record)
+
+
+def attempt_fields(
+    request_id: str, index: int, attempt: int, attempts: int, delay_ms: int | None, error: str
+) -> dict[str, Any]:
+    """Returns the fields of a record about a failed attempt; `delay_ms` is None if it is dead."""
+    return {
+        "request": request_id,
+        "index": index,
+        "attempt": attempt,
+        "attempts": attempts,
+        "dead": delay_ms is None,
+        "next_s": None if delay_ms is None else delay_ms / 1000,
+        "error": error,
+    }

@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fairlane.common import clock
 from fairlane.worker.process import stack_dump
@@ -192,10 +192,13 @@ def _log_crash(child: Child, status: int) -> None:
     names = [held.what for held in running]
     what = f" in {listed(names)}" if names else ""
     end = f", {ALONE}" if len(names) > 1 else ""
+    fields: dict[str, Any] = {"child_pid": child.pid, "ended": _how(status)}
     if len(running) == 1 and running[0].attempts:
         attempt, attempts = running[0].attempt, running[0].attempts
         what += f" at attempt {attempt} of {attempts}"
         end = ", and the sub-request is dead" if attempt >= attempts else ""
+        fields |= {"request": running[0].request_id, "index": running[0].index}
+        fields |= {"attempt": attempt, "attempts": attempts, "dead": attempt >= attempts}
     _log.error(
         "process %d of the worker ended by %s%s%s; its work is taken back%s",
         child.pid,
@@ -203,6 +206,7 @@ def _log_crash(child: Child, status: int) -> None:
         what,
         _where(child),
         end,
+        extra=fields,
     )
 
 

@@ -7,12 +7,13 @@ because the handler caught the cancellation or blocked the event loop.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fairlane.common import clock
 from fairlane.common.backoff import retry_delay_ms
 from fairlane.model import Verdict, result_head
 from fairlane.worker.handler.errors import too_long
+from fairlane.worker.log.failures import attempt_fields
 from fairlane.worker.process import stack_dump
 from fairlane.worker.process.pool import ALONE, kill, listed
 
@@ -90,20 +91,40 @@ class TimeLimits:
                 self._keeper.give_back([held])
                 continue
             child.records[0].count(timeouts=1)  # a unit's own: a spare one's are not added up
+            verdict = _verdict(running, text) if is_known and running.entry_id else None
             if is_known:
-                end = "it is charged" if running.entry_id else "no attempt is charged"
-                self._log_killed(child, _what(held.request_id, running), end)
-            if not is_known or not running.entry_id:
+                self._log_charge(child, held.request_id, running, verdict)
+            if verdict is None:
                 self._keeper.give_back([held])
                 continue
             child.records[0].count_failed(running.attempt, running.attempts)
-            self._keeper.give_back([held], [_verdict(running, text)])
+            self._keeper.give_back([held], [verdict])
             self._keeper.timed_out(held.request_id)
         return not is_known
 
-    def _log_killed(self, child: Child, what: str, end: str) -> None:
-        text = too_long(child.late[0].limit_s)
-        _log.error("process %d of the worker was killed: %s in %s; %s", child.pid, text, what, end)
+    def _log_charge(
+        self, child: Child, request_id: str, running: Running, verdict: Verdict | None
+    ) -> None:
+        """Logs which call was late, and what follows for its sub-request."""
+        what = _what(request_id, running)
+        if verdict is None:
+            self._log_killed(child, what, "no attempt is charged")
+            return
+        attempt, attempts = running.attempt, running.attempts
+        delay_ms = None if attempt >= attempts else verdict.delay_ms
+        then = "it is dead" if delay_ms is None else f"the next is due in {delay_ms / 1000:.1f} s"
+        index = int(running.entry_id.partition(b"-")[2])
+        error = too_long(running.limit_s)
+        fields = attempt_fields(request_id, index, attempt, attempts, delay_ms, error)
+        end = f"attempt {attempt} of {attempts} is charged, {then}"
+        self._log_killed(child, what, end, fields)
+
+    def _log_killed(
+        self, child: Child, what: str, end: str, fields: dict[str, Any] | None = None
+    ) -> None:
+        text, extra = too_long(child.late[0].limit_s), {"child_pid": child.pid, **(fields or {})}
+        line = "process %d of the worker was killed: %s in %s; %s"
+        _log.error(line, child.pid, text, what, end, extra=extra)
 
 
 def _overdue(record: LeaseRecord, now: float) -> Running | None:
