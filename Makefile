@@ -10,7 +10,7 @@ PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13 python3
 
 PIP     = $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
 PYTEST  = $(VENV)/bin/python -m pytest
-SOURCES = src tests $(wildcard samples) $(wildcard bench)
+SOURCES = src tests docker $(wildcard samples) $(wildcard bench)
 
 # The tests start many Pythons: each would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -59,7 +59,7 @@ mutants: $(VENV)/.dev $(VENV)/.server ## remove every guard of the Lua in turn: 
 chaos: $(VENV)/.dev $(VENV)/.server ## kill, stop, cut and restart everything under load: 20 minutes
 	$(VENV)/bin/python -m tests.chaos
 
-compose: $(VENV)/.dev $(VENV)/.server ## test cluster-compose.yml in real containers; installs Docker if it is root
+compose: $(VENV)/.dev $(VENV)/.server ## test cluster-compose.yml and the Dockerfile in real containers; installs Docker if it is root
 	$(VENV)/bin/python -m tests.compose
 
 bench: $(VENV)/.bench $(VENV)/.server ## measure it beside its peers: about 35 minutes; BENCH="--help" lists options

@@ -1,5 +1,7 @@
 """`python -m tests.compose`: the README's cluster in containers, worked on and hurt from outside.
 
+Then the Dockerfile's image is built, and a worker in it works off a request.
+
 Takes the container engine that runs here, else installs and starts a private one, which needs
 root and Debian's packages. Prints what it does and what it sees. Exit: 0 all good, or nothing was
 done because there is no engine (it says so); 1 anything else.
@@ -24,6 +26,7 @@ from tests.compose.cluster import FILE, UP_S, Cluster, Node, free_digits, servic
 from tests.compose.engine import Engine, EngineFailed, NoEngine, run, run_engine
 from tests.compose.image import NoProgram, find_image
 from tests.compose.work import Host, Wrong
+from tests.compose.worker_image import try_worker_image
 from tests.guide.blocks import (
     CLUSTER,
     PUBLISHED,
@@ -58,11 +61,16 @@ def say(text: str) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.compose", description=__doc__)
     parser.add_argument("--project", default="fairlane-compose-run", help="of compose")
+    parser.add_argument("--only-image", action="store_true", help="only try the Dockerfile")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         with run_engine(say) as engine:
-            story(engine, given.project)
+            image = find_image(engine, wanted_image())
+            if not given.only_image:
+                story(engine, image, given.project)
+            with tempfile.TemporaryDirectory(prefix="fl-") as folder:
+                try_worker_image(engine, image, Path(folder))
     except NoEngine as reason:
         say(f"skipped: {reason}")
         return 0
@@ -80,8 +88,7 @@ def _interrupt(number: int, _: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def story(engine: Engine, project: str) -> None:
-    image = find_image(engine, wanted_image())
+def story(engine: Engine, image: str, project: str) -> None:
     cluster = Cluster(engine, image, project, free_digits())
     say(f"compose: {' '.join(engine.compose())} {cluster.compose('version', '--short').strip()}")
     with tempfile.TemporaryDirectory(prefix="fl-") as name, taken_down(cluster):

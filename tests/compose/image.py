@@ -11,11 +11,12 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairlane.embedded import find_server
+from fairlane.embedded.find_server import fit_servers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from fairlane.embedded.find_server import ServerBinary
     from tests.compose.engine import Engine
 
 OFFICIAL = "redis:7"
@@ -44,13 +45,12 @@ def make_image(engine: Engine) -> str:
     """Import an image of four programs and their libraries, nothing else, and return its name."""
     if sys.platform != "linux":
         raise NoProgram("an image of this machine's programs can be made on Linux only")
-    server = find_server()
-    cli = _beside(server.path, f"{server.path.name.removesuffix('-server')}-cli")
+    server, cli = _server_with_client()
     programs = {
         f"/usr/bin/{server.path.name}": server.path,
         f"/usr/bin/{cli.name}": cli,
-        "/bin/sh": _find("sh"),
-        "/bin/sleep": _find("sleep"),
+        "/bin/sh": find_program("sh"),
+        "/bin/sleep": find_program("sleep"),
     }
     name = f"fairlane-local/{server.path.name}:{'.'.join(map(str, server.version))}"
     with tempfile.TemporaryDirectory(prefix="fl-") as folder:
@@ -66,7 +66,7 @@ def _pack(programs: dict[str, Path], archive: Path) -> int:
     """Write the root folder of an image as a tar file; return how many files are in it."""
     files = dict(programs)
     for program in programs.values():
-        files.update((str(library), library) for library in _libraries(program))
+        files.update((str(library), library) for library in libraries(program))
     with tarfile.open(archive, "w") as tar:
         for folder, mode in (("data", 0o755), ("tmp", 0o1777)):
             entry = tarfile.TarInfo(folder)
@@ -77,7 +77,7 @@ def _pack(programs: dict[str, Path], archive: Path) -> int:
     return len(files)
 
 
-def _libraries(program: Path) -> Iterator[Path]:
+def libraries(program: Path) -> Iterator[Path]:
     """Return the shared libraries of a program, its loader among them."""
     said = subprocess.run(["ldd", str(program)], capture_output=True, text=True, check=False)
     if "not found" in said.stdout:
@@ -85,14 +85,18 @@ def _libraries(program: Path) -> Iterator[Path]:
     return (Path(path) for path in _LIBRARY.findall(said.stdout))
 
 
-def _beside(server: Path, name: str) -> Path:
-    """Return the command-line client that came with a server, else the one on PATH."""
-    beside = server.resolve().with_name(name)
-    return beside if beside.is_file() else _find(name)
+def _server_with_client() -> tuple[ServerBinary, Path]:
+    """Return the newest server that has a client, beside it or on PATH."""
+    for server in fit_servers():
+        name = f"{server.path.name.removesuffix('-server')}-cli"
+        beside = server.path.resolve().with_name(name)
+        if beside.is_file() or shutil.which(name):
+            return server, beside if beside.is_file() else find_program(name)
+    raise NoProgram("no server here has a client to make an image of (Debian: redis-tools)")
 
 
-def _find(name: str) -> Path:
+def find_program(name: str) -> Path:
     found = shutil.which(name)
     if found is None:
-        raise NoProgram(f"there is no {name} here to make an image of (Debian: redis-tools)")
+        raise NoProgram(f"there is no {name} here to make an image of")
     return Path(found)

@@ -63,7 +63,7 @@ def test_an_engine_that_does_not_start_is_an_error_with_its_log(tmp_path: Path):
 )
 def test_the_image_made_here_has_all_that_its_programs_need(tmp_path: Path):
     server = find_server()
-    programs = {"/usr/bin/server": server.path, "/bin/sh": image._find("sh")}
+    programs = {"/usr/bin/server": server.path, "/bin/sh": image.find_program("sh")}
     count = image._pack(programs, tmp_path / "root.tar")
     with tarfile.open(tmp_path / "root.tar") as tar:
         assert len(tar.getnames()) == count + 2  # /data and /tmp

@@ -18,7 +18,13 @@ from fairlane.operations.maintenance.dead_workers import Late
 from fairlane.protocol import keys
 from fairlane.queue import Queue
 from fairlane.worker import host_identity as module
-from fairlane.worker.host_identity import hostname_of, is_loopback, whereabouts
+from fairlane.worker.host_identity import (
+    address_towards,
+    full_id,
+    hostname_of,
+    is_loopback,
+    whereabouts,
+)
 from fairlane.worker.maintenance.leader import refuses
 from tests.support.prepared import ROOT
 from tests.support.servers.server_process import run_server
@@ -154,3 +160,28 @@ def test_a_late_beat_from_another_network_is_no_death(tmp_path: Path):
         assert request.wait(timeout=20) == "done"
         assert [(one.status, one.attempt) for one in request.results()] == [("done", 1)]
         assert folder.noted("began") == [["1"]]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("redis://127.0.0.1:7000/0", "redis+cluster://127.0.0.1:7000,127.0.0.1:7001"),
+        *("unix:///tmp/redis.sock", "redis://no.such.host.invalid:1"),
+    ],
+)
+def test_the_address_is_the_one_that_redis_sees(url: str):
+    assert address_towards(url) == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("worker", "expected"),
+    [
+        (None, "127.0.0.1:0"),
+        (":7101", "127.0.0.1:7101"),
+        ("10.0.0.1:7101", "10.0.0.1:7101"),
+        ("::1", "::1"),
+        (":x", ":x"),
+    ],
+)
+def test_an_id_without_a_host_gets_this_machines_address(worker: str | None, expected: str):
+    assert full_id(worker, "redis://127.0.0.1:1") == expected

@@ -20,7 +20,6 @@ from fairlane.spark.fleet.fleet import (
     FleetPlan,
     Watch,
     cancel_fleet,
-    own_address,
     run_fleet,
     stop_fleet,
     tag_of,
@@ -296,17 +295,6 @@ def test_a_handler_that_cannot_be_called_is_refused(spark: Any, redis_url: str):
     for handler, given in (("upper", "bytes"), ("upper", "table"), (later, "table")):
         with pytest.raises(HandlerNotFound):
             run_fleet(spark, handler, input=given, redis=redis_url, workers=1)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        *("redis://127.0.0.1:7000/0", "redis+cluster://127.0.0.1:7000,127.0.0.1:7001"),
-        *("unix:///tmp/redis.sock", "redis://no.such.host.invalid:1"),
-    ],
-)
-def test_the_address_is_the_one_that_redis_sees(url: str):
-    assert own_address(url) == "127.0.0.1"
 
 
 @ON_ONE_KIND

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     "--id",
     "worker_id",
     metavar="HOST:PORT",
-    help="The worker's name, and the address of its health port, [::1]:7101 for IPv6.  "
-    "[default: a free port on 127.0.0.1]",
+    envvar="FAIRLANE_WORKER_ID",
+    help="The worker's name, and the address of its health port, [::1]:7101 for IPv6; :7101 is "
+    "this machine's address in the network of Redis.  "
+    "[default: $FAIRLANE_WORKER_ID, else a free port on 127.0.0.1]",
 )
 @click.option(
     "--handler",

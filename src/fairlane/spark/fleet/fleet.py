@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 from fairlane import settings
 from fairlane.common import clock
-from fairlane.drivers import urls
 from fairlane.drivers.sync.driver import SyncDriver
 from fairlane.errors import FairlaneError, InvalidArgument, WorkerRefused
 from fairlane.protocol.keys import check_name
@@ -25,6 +24,7 @@ from fairlane.spark.fleet.handlers import adapted
 from fairlane.spark.fleet.shares import OpenRequests, cancel, context_of, run_shares
 from fairlane.spark.spark_session import is_local
 from fairlane.worker import Worker
+from fairlane.worker.host_identity import address_towards
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -211,7 +211,7 @@ def work(plan: FleetPlan) -> Iterator[pa.RecordBatch]:
     """Runs one worker in Spark's Python process; yields its summary."""
     import pyarrow as pa
 
-    address = own_address(plan.url)
+    address = address_towards(plan.url)
     with Queue.from_url(plan.url, name=plan.queue) as queue, Watch(plan) as watch:
         worker = Worker(queue, plan.handler, id=f"{address}:0", **plan.options)
         try:
@@ -227,25 +227,6 @@ def work(plan: FleetPlan) -> Iterator[pa.RecordBatch]:
     kinds = (pa.string() if isinstance(value, str) else pa.int64() for value in row.values())
     arrays = [pa.array([value], kind) for value, kind in zip(row.values(), kinds, strict=True)]
     yield pa.RecordBatch.from_arrays(arrays, list(row))
-
-
-def own_address(url: str) -> str:
-    """Returns the address of this machine in Redis's network. Sends nothing."""
-    target = urls.read(url)
-    host, port = "127.0.0.1", 6379
-    if target.hosts:
-        host, port = target.hosts[0]
-    elif not target.rest.startswith("unix"):
-        from urllib.parse import urlsplit
-
-        parts = urlsplit(target.rest)
-        host, port = parts.hostname or host, parts.port or port
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((host, port))
-            return str(probe.getsockname()[0])
-    except OSError:
-        return "127.0.0.1"
 
 
 class Watch:

@@ -20,6 +20,7 @@ from fairlane.protocol.scripts import library
 from fairlane.queue import Queue
 from fairlane.worker.handler.handlers import Handler, shape_of
 from fairlane.worker.health_port import HealthPort, own_address
+from fairlane.worker.host_identity import full_id
 from fairlane.worker.lease_board import LeaseBoard
 from fairlane.worker.log.failures import Failures
 from fairlane.worker.log.log_queue import LogQueue
@@ -47,7 +48,8 @@ class Worker:
 
     `handler` is `def f(body: bytes) -> bytes | str | None`, an `async def`, or a batch handler (see
     batch_handler); it may take a Context as its second argument. `id` is host:port, the address of
-    the health port ([host]:port for IPv6); None takes a free port of 127.0.0.1. `slice_s` is how
+    the health port ([host]:port for IPv6). `:port` is a port of this machine's address in the
+    network of Redis; None takes a free port of 127.0.0.1. `slice_s` is how
     many seconds one lease's work should take; 0 means one sub-request a lease. `tokens` is the most
     leases that one unit holds while the handler is quick; 1 means one lease at a time.
     `time_limit_s` is the longest time of one call of the handler. The smallest of three limits
@@ -83,7 +85,7 @@ class Worker:
         if not isinstance(queue, Queue):
             raise InvalidArgument(f"queue {queue!r} is not valid: a fairlane.Queue is expected")
         self.queue = queue
-        self.id = "{}:{}".format(*own_address(id or "127.0.0.1:0"))
+        self.id = "{}:{}".format(*own_address(full_id(id, queue.driver.url)))
         self._shape = shape_of(handler).limited(time_limit_s)
         self._concurrency, self._processes, self._slice_ms = concurrency, processes, slice_s * 1000
         # Each lease of a unit that holds several stands on a record of its own.
